@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""Compile the BPF programs into one object file for this type of machine.
+
+usage: python bpf/build.py [--out DIR] [--compiler auto|clang|zig] [--werror] [-v]
+
+Needs Python and a compiler that knows BPF, nothing else: `clang`, or the `ziglang` wheel from PyPI,
+which holds the same compiler. The running kernel does not matter: libbpf fits the object to the
+kernel that it is loaded on (CO-RE).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import platform
+import shlex
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = "bpf/trainobs.bpf.c"
+OBJECTS = ROOT / "src" / "trainobs" / "probes" / "objects"
+
+ZIG = "ziglang>=0.14"
+"""The package that brings a compiler where there is no clang."""
+
+TARGET_ARCH = {"x86_64": "x86", "aarch64": "arm64"}
+"""Supported machines, and what bpf_tracing.h calls them."""
+
+# BTF comes with -g, and file names with BTF: relative ones, so that no builder's folder is in them.
+FLAGS = "-O2 -g -mcpu=v3 -Wall -fno-unwind-tables -fdebug-compilation-dir=. -Ibpf -Ibpf/vendor"
+
+
+class BuildError(Exception):
+    """The programs cannot be compiled; the message says what failed, what was found, what to do."""
+
+    def __init__(self, failed: str, found: str, do: str) -> None:
+        super().__init__(f"{failed}\n  found: {found}\n  do:    {do}")
+
+
+def machine() -> str:
+    """The type of this machine as the object's name carries it."""
+    name = platform.machine()
+    if name not in TARGET_ARCH:
+        raise BuildError(
+            f"cannot build the BPF programs for {name}",
+            f"supported are {', '.join(TARGET_ARCH)}",
+            "use trainobs on one of these",
+        )
+    return name
+
+
+def object_path(out: Path = OBJECTS) -> Path:
+    """Where the object for this machine belongs."""
+    return out / f"trainobs.{machine()}.bpf.o"
+
+
+def has_clang() -> bool:
+    """Whether clang is on the PATH."""
+    return shutil.which("clang") is not None
+
+
+def compiler(choice: str = "auto") -> list[str]:
+    """The beginning of the compile command; `auto` takes clang before zig."""
+    if choice != "zig" and has_clang():
+        return ["clang", "-target", "bpfel"]
+    if choice != "clang" and importlib.util.find_spec("ziglang"):
+        return [sys.executable, "-m", "ziglang", "cc", "-target", "bpfel-freestanding"]
+    sought = {"clang": "no clang on the PATH", "zig": f"no ziglang package for {sys.executable}"}
+    raise BuildError(
+        "cannot compile the BPF programs: no compiler",
+        sought.get(choice) or ", and ".join(sought.values()),
+        f"install clang (apt-get install clang), or: {sys.executable} -m pip install '{ZIG}'",
+    )
+
+
+SHT_NOBITS = 8  # .bss: a size, but no bytes in the file
+
+
+def without_dwarf(elf: bytes) -> bytes:
+    """The 64-bit little-endian object `elf` with its DWARF sections emptied.
+
+    DWARF is most of the file, and libbpf reads BTF alone. `llvm-strip -g` does as much, but comes
+    neither with clang nor with zig. Emptied sections keep their headers, so that no symbol and no
+    relocation needs a new number.
+    """
+    section = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr
+    (table,) = struct.unpack_from("<Q", elf, 0x28)
+    count, names_index = struct.unpack_from("<HH", elf, 0x3C)
+    headers = [list(section.unpack_from(elf, table + i * section.size)) for i in range(count)]
+    names = headers[names_index][4]
+
+    kept = bytearray(elf[:64])
+    for header in headers:
+        name, kind, _, _, offset, size, _, _, align, _ = header
+        text = elf[names + name : elf.index(b"\0", names + name)]
+        if text.startswith((b".debug_", b".rel.debug_")):
+            size = 0
+        kept += bytes(-len(kept) % max(align, 1))
+        header[4:6] = len(kept), size
+        if kind != SHT_NOBITS:
+            kept += elf[offset : offset + size]
+    kept += bytes(-len(kept) % 8)
+    struct.pack_into("<Q", kept, 0x28, len(kept))
+    return bytes(kept) + b"".join(section.pack(*header) for header in headers)
+
+
+def build(
+    out: Path = OBJECTS, choice: str = "auto", *, werror: bool = False, verbose: bool = False
+) -> Path:
+    """Compile `trainobs.bpf.c` and return the object's path.
+
+    Raises:
+        BuildError: no compiler, an unsupported machine, or an error in the programs.
+    """
+    target = object_path(out.resolve())
+    fresh = target.with_suffix(f".{os.getpid()}.tmp")
+    command = [*compiler(choice), *FLAGS.split(), f"-D__TARGET_ARCH_{TARGET_ARCH[machine()]}"]
+    command += ["-Werror"] if werror else []
+    command += ["-c", SOURCE, "-o", str(fresh)]
+    if verbose:
+        print(shlex.join(command), file=sys.stderr)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise BuildError(
+                f"cannot compile {SOURCE}",
+                f"{shlex.join(command)}\n{done.stderr.strip()}",
+                "read the compiler's message above; --compiler picks the other compiler",
+            )
+        if verbose:
+            sys.stderr.write(done.stderr)
+        fresh.write_bytes(without_dwarf(fresh.read_bytes()))
+        # Renamed, so that a run which starts meanwhile loads the old object or the new, never half.
+        fresh.replace(target)
+    finally:
+        fresh.unlink(missing_ok=True)
+    return target
+
+
+def main() -> int:
+    """Run as a command."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=OBJECTS, help="folder for the object")
+    parser.add_argument("--compiler", choices=("auto", "clang", "zig"), default="auto")
+    parser.add_argument("--werror", action="store_true", help="warnings are errors")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show the command")
+    args = parser.parse_args()
+    try:
+        build(args.out, args.compiler, werror=args.werror, verbose=args.verbose)
+    except BuildError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/*
+ * The kernel as the probes know it: only the types and fields they use, relocated at load time by
+ * CO-RE. Everything that differs between kernel versions is handled here, with the change named.
+ */
+#ifndef TRAINOBS_KERNEL_H
+#define TRAINOBS_KERNEL_H
+
+typedef unsigned char __u8;
+typedef unsigned short __u16;
+typedef unsigned int __u32;
+typedef unsigned long long __u64;
+typedef signed char __s8;
+typedef short __s16;
+typedef int __s32;
+typedef long long __s64;
+typedef __u16 __be16;
+typedef __u32 __be32;
+typedef __u32 __wsum;
+typedef __u8 u8;
+typedef __u16 u16;
+typedef __u32 u32;
+typedef __u64 u64;
+typedef _Bool bool;
+#define true 1
+#define false 0
+
+/* include/uapi/linux/bpf.h */
+enum {
+	BPF_MAP_TYPE_HASH = 1,
+	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_LRU_HASH = 9,
+	BPF_MAP_TYPE_TASK_STORAGE = 29,
+};
+enum {
+	BPF_ANY = 0,
+	BPF_F_NO_PREALLOC = 1,
+	BPF_LOCAL_STORAGE_GET_F_CREATE = 1,
+	BPF_F_MMAPABLE = 1 << 10,
+};
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+#if defined(__TARGET_ARCH_x86)
+struct pt_regs {
+	unsigned long di, si, dx, r10, r8, orig_ax;
+};
+#elif defined(__TARGET_ARCH_arm64)
+struct pt_regs {
+	u64 regs[31];
+	int syscallno;
+};
+#else
+#error "trainobs knows the system call registers of x86_64 and aarch64 only"
+#endif
+
+struct super_block {
+	u32 s_dev;
+	unsigned long s_magic;
+};
+
+struct inode {
+	u16 i_mode;
+	struct super_block *i_sb;
+	unsigned long i_ino;
+	u32 i_generation;
+};
+
+struct qstr {
+	u32 len;
+	const unsigned char *name;
+};
+
+struct dentry {
+	struct dentry *d_parent;
+	struct qstr d_name;
+	struct inode *d_inode;
+};
+
+struct path {
+	struct dentry *dentry;
+};
+
+struct file {
+	u32 f_mode;
+	u32 f_flags;
+	struct inode *f_inode;
+	struct path f_path;
+};
+
+struct fdtable {
+	u32 max_fds;
+	struct file **fd;
+};
+
+struct files_struct {
+	struct fdtable *fdt;
+};
+
+struct task_struct {
+	u32 __state;
+	u32 flags;
+	int pid;
+	int tgid;
+	unsigned in_iowait : 1;
+	struct task_struct *real_parent;
+	struct task_struct *group_leader;
+	struct files_struct *files;
+	char comm[16];
+};
+
+/* v5.14 renamed task_struct::state (2f064a59a11f "sched: Change task_struct::state"). */
+struct task_struct___5_13 {
+	volatile long state;
+};
+
+struct address_space {
+	struct inode *host;
+};
+
+struct folio {
+	struct address_space *mapping;
+	unsigned long _flags_1;
+	unsigned long flags;
+};
+
+/* v6.18 wrapped the flags (53fbef56e07d "mm: introduce memdesc_flags_t"). */
+struct folio___6_18 {
+	struct {
+		unsigned long f;
+	} flags;
+};
+
+/* Up to v6.5 a large folio kept its order in a field of its own. */
+struct folio___6_5 {
+	unsigned char _folio_order;
+};
+
+enum pageflags {
+	PG_head = 6,
+};
+
+struct page {
+	unsigned long compound_head;
+	struct address_space *mapping;
+};
+
+struct bio_vec {
+	struct page *bv_page;
+};
+
+struct bio {
+	struct bio_vec *bi_io_vec;
+};
+
+struct request {
+	u32 cmd_flags;
+	u32 __data_len;
+	struct bio *bio;
+};
+
+struct sock_common {
+	u16 skc_family;
+};
+
+struct sock {
+	struct sock_common __sk_common;
+};
+
+struct io_kiocb {
+	struct file *file;
+	u8 opcode;
+};
+
+struct io_uring_cqe {
+	__s32 res;
+};
+
+struct bpf_iter__task {
+	struct task_struct *task;
+};
+
+#pragma clang attribute pop
+
+/* include/uapi/linux/stat.h, include/linux/fs.h, include/uapi/linux/magic.h */
+#define S_IFMT 0170000
+#define S_IFSOCK 0140000
+#define S_IFREG 0100000
+#define S_IFDIR 0040000
+#define S_IFCHR 0020000
+#define S_IFIFO 0010000
+#define FMODE_WRITE 2
+#define PROC_SUPER_MAGIC 0x9fa0
+#define SYSFS_MAGIC 0x62656572
+#define ANON_INODE_FS_MAGIC 0x09041934
+#define TMPFS_MAGIC 0x01021994
+#define AF_INET 2
+#define AF_INET6 10
+#define MSG_PEEK 2
+#define PAGE_SHIFT 12
+#define REQ_OP_MASK 0xff
+#define REQ_OP_READ 0
+#define REQ_OP_WRITE 1
+#define TASK_RUNNING 0
+#if defined(__TARGET_ARCH_arm64)
+#define O_DIRECT 0200000
+#else
+#define O_DIRECT 040000
+#endif
+
+/* include/uapi/linux/io_uring.h */
+#define IORING_OP_READV 1
+#define IORING_OP_WRITEV 2
+#define IORING_OP_READ_FIXED 4
+#define IORING_OP_WRITE_FIXED 5
+#define IORING_OP_READ 22
+#define IORING_OP_WRITE 23
+
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_tracing.h>
+
+static __always_inline u32 syscall_number(struct pt_regs *regs)
+{
+#if defined(__TARGET_ARCH_x86)
+	return regs->orig_ax;
+#else
+	return regs->syscallno;
+#endif
+}
+
+static __always_inline u64 syscall_arg(struct pt_regs *regs, u32 arg)
+{
+#if defined(__TARGET_ARCH_x86)
+	switch (arg) {
+	case 1:
+		return regs->di;
+	case 2:
+		return regs->si;
+	case 3:
+		return regs->dx;
+	default:
+		return regs->r8;
+	}
+#else
+	switch (arg) {
+	case 1:
+		return regs->regs[0];
+	case 2:
+		return regs->regs[1];
+	case 3:
+		return regs->regs[2];
+	default:
+		return regs->regs[4];
+	}
+#endif
+}
+
+/* Whether a task that leaves the CPU could go on running. */
+static __always_inline bool is_runnable(struct task_struct *task)
+{
+	if (bpf_core_field_exists(task->__state))
+		return task->__state == TASK_RUNNING;
+	return BPF_CORE_READ((struct task_struct___5_13 *)task, state) == TASK_RUNNING;
+}
+
+/*
+ * Pages of a folio. Before v5.18 the tracepoint passes a struct page of one page, which no field
+ * below tells apart; large folios in the page cache came with v5.18 too.
+ */
+static __always_inline u64 folio_pages(struct folio *folio)
+{
+	unsigned long flags, order = 0;
+
+	if (bpf_core_field_exists(((struct folio___6_18 *)folio)->flags.f))
+		flags = BPF_CORE_READ((struct folio___6_18 *)folio, flags.f);
+	else
+		flags = BPF_CORE_READ(folio, flags);
+	if (!(flags & (1UL << bpf_core_enum_value(enum pageflags, PG_head))))
+		return 1;
+	if (bpf_core_field_exists(((struct folio___6_5 *)folio)->_folio_order))
+		order = BPF_CORE_READ((struct folio___6_5 *)folio, _folio_order);
+	else if (bpf_core_field_exists(folio->_flags_1))
+		order = BPF_CORE_READ(folio, _flags_1) & 0xff;
+	return 1UL << (order & 31);
+}
+
+/* The file whose page a block request carries; NULL for direct I/O and for metadata. */
+static __always_inline struct inode *request_inode(struct request *request)
+{
+	struct page *page = BPF_CORE_READ(request, bio, bi_io_vec, bv_page);
+	unsigned long head, mapping;
+
+	if (!page)
+		return NULL;
+	head = BPF_CORE_READ(page, compound_head);
+	if (head & 1)
+		page = (struct page *)(head - 1);
+	mapping = (unsigned long)BPF_CORE_READ(page, mapping);
+	if (!mapping || (mapping & 3)) /* anonymous or movable */
+		return NULL;
+	return BPF_CORE_READ((struct address_space *)mapping, host);
+}
+
+static __always_inline struct file *file_of_fd(u32 fd)
+{
+	struct fdtable *fdt = bpf_get_current_task_btf()->files->fdt;
+	struct file *file = NULL;
+
+	if (fd < fdt->max_fds)
+		bpf_probe_read_kernel(&file, sizeof(file), fdt->fd + fd);
+	return file;
+}
+
+#endif

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Sockets: bytes that really left or arrived, whatever system call moved them. */
+#include "maps.h"
+
+/* Local sockets carry worker results between processes of one machine: not the network. */
+static __always_inline u32 socket_class(struct sock *sock)
+{
+	u16 family = sock->__sk_common.skc_family;
+
+	return family == AF_INET || family == AF_INET6 ? TOBS_SOCKET : TOBS_PIPE;
+}
+
+SEC("tp_btf/sock_send_length")
+int BPF_PROG(tobs_send, struct sock *sock, int result, int flags)
+{
+	struct task_state *task = current_state();
+
+	if (task && result > 0)
+		add(TOBS_SEND, socket_class(sock), task->role, 1, result, 0, 0);
+	return 0;
+}
+
+SEC("tp_btf/sock_recv_length")
+int BPF_PROG(tobs_receive, struct sock *sock, int result, int flags)
+{
+	struct task_state *task = current_state();
+
+	if (task && result > 0 && !(flags & MSG_PEEK))
+		add(TOBS_RECEIVE, socket_class(sock), task->role, 1, result, 0, 0);
+	return 0;
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Page cache: what had to be brought in, and who had to wait for it. */
+#include "file_class.h"
+
+SEC("tp_btf/mm_filemap_add_to_page_cache")
+int BPF_PROG(tobs_cache_add, struct folio *folio)
+{
+	struct task_state *task = current_state();
+	struct inode *inode;
+	u64 pages;
+
+	if (!task)
+		return 0;
+	inode = BPF_CORE_READ(folio, mapping, host);
+	if (!is_regular(inode))
+		return 0; /* metadata, kept by the block device */
+	pages = folio_pages(folio);
+	switch (task->call) {
+	case TOBS_READ + 1:
+		task->added_pages += pages; /* counted when the read ends */
+		break;
+	case TOBS_URING_ENTER + 1:
+		add(TOBS_CACHE_MISS, known_class(inode), task->role, 1, pages << PAGE_SHIFT, 0, 0);
+		break;
+	case 0: /* a fault, or a call that we do not follow, such as madvise */
+	case TOBS_MMAP + 1:
+		add(TOBS_FAULT_FILL, known_class(inode), task->role, 1, pages << PAGE_SHIFT, 0, 0);
+		break;
+	}
+	return 0;
+}
+
+SEC("tp_btf/page_cache_sync_ra")
+int BPF_PROG(tobs_ra_wait, struct inode *inode)
+{
+	struct task_state *task = current_state();
+
+	if (task && task->call == TOBS_READ + 1)
+		task->flags |= CALL_READ_AHEAD;
+	return 0;
+}
+
+SEC("tp_btf/mm_filemap_fault")
+int BPF_PROG(tobs_fault, struct address_space *mapping, unsigned long index)
+{
+	struct task_state *task = current_state();
+
+	if (task)
+		add(TOBS_FAULT, known_class(BPF_CORE_READ(mapping, host)), task->role, 1, 0, 0, 0);
+	return 0;
+}

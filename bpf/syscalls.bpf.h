@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* System calls on files: read, write, fsync, open, mmap and io_uring families. */
+#include "file_class.h"
+
+static __always_inline void begin_call(struct task_state *task, struct pt_regs *regs, u32 op, u32 fd_arg)
+{
+	task->class = TOBS_OTHER;
+	task->flags = 0;
+	task->added_pages = 0;
+	task->wait_ns = 0;
+	if (fd_arg) {
+		int fd = syscall_arg(regs, fd_arg);
+		struct file *file;
+
+		if (fd < 0 && op == TOBS_MMAP)
+			return; /* anonymous memory */
+		file = file_of_fd(fd);
+		if (file) {
+			u16 mode = BPF_CORE_READ(file, f_inode, i_mode);
+
+			task->class = class_for_call(task, file, mode, op);
+			if ((mode & S_IFMT) == S_IFREG)
+				task->flags |= CALL_REGULAR;
+			if (BPF_CORE_READ(file, f_flags) & O_DIRECT)
+				task->flags |= CALL_DIRECT;
+		}
+	}
+	task->call = op + 1;
+	task->call_ns = bpf_ktime_get_ns();
+}
+
+SEC("tp_btf/sys_enter")
+int BPF_PROG(tobs_sys_enter, struct pt_regs *regs, long number)
+{
+	struct task_state *task;
+	u32 nr = number;
+
+	/* The table first: it turns away most calls of the machine before any look-up. */
+	if (nr >= TOBS_SYSCALLS || !syscalls[nr].op_plus_one)
+		return 0;
+	task = current_state();
+	if (task)
+		begin_call(task, regs, syscalls[nr].op_plus_one - 1, syscalls[nr].fd_arg);
+	return 0;
+}
+
+/* A directory is opened to list it, which is no read of what lies in it. */
+static __always_inline u32 opened_class(struct task_state *task, long fd)
+{
+	struct file *file = fd < 0 ? NULL : file_of_fd(fd);
+	u16 mode;
+
+	if (!file)
+		return TOBS_OTHER;
+	mode = BPF_CORE_READ(file, f_inode, i_mode);
+	return (mode & S_IFMT) == S_IFDIR ? TOBS_OTHER : class_for_call(task, file, mode, TOBS_OPEN);
+}
+
+/* What a read that returned data says about the page cache. A read at end of file says nothing. */
+static __always_inline void count_cache(struct task_state *task, u32 class, long bytes, u64 ns)
+{
+	u64 wanted = ((u64)bytes + (1 << PAGE_SHIFT) - 1) >> PAGE_SHIFT << PAGE_SHIFT;
+
+	if (task->flags & CALL_DIRECT) {
+		add(TOBS_DIRECT_READ, class, task->role, 1, bytes, ns, task->wait_ns);
+		return;
+	}
+	if (!(task->flags & CALL_REGULAR))
+		return;
+	add(TOBS_CACHE_READ, class, task->role, 1, wanted, 0, 0);
+	if (task->added_pages)
+		add(TOBS_CACHE_MISS, class, task->role, 1, (u64)task->added_pages << PAGE_SHIFT, 0, 0);
+	if (task->flags & CALL_READ_AHEAD)
+		add(TOBS_DEMAND_MISS, class, task->role, 1, 0, ns, task->wait_ns);
+}
+
+SEC("tp_btf/sys_exit")
+int BPF_PROG(tobs_sys_exit, struct pt_regs *regs, long result)
+{
+	u32 nr = syscall_number(regs), op, class;
+	struct task_state *task;
+	u64 ns, bytes = 0;
+
+	if (nr >= TOBS_SYSCALLS || !syscalls[nr].op_plus_one)
+		return 0;
+	task = current_state();
+	if (!task || !task->call)
+		return 0;
+	ns = bpf_ktime_get_ns() - task->call_ns;
+	op = task->call - 1;
+	task->call = 0;
+	class = op == TOBS_OPEN ? opened_class(task, result) : task->class;
+	if (result > 0 && (op == TOBS_READ || op == TOBS_WRITE))
+		bytes = result;
+	else if (op == TOBS_MMAP && (unsigned long)result < -4095UL)
+		bytes = syscall_arg(regs, 2);
+	add(op, class, task->role, 1, bytes, ns, task->wait_ns);
+	observe(op, class, task->role, ns);
+	if (op == TOBS_READ && bytes)
+		count_cache(task, class, result, ns);
+	return 0;
+}
+
+static __always_inline int uring_op(u8 opcode)
+{
+	switch (opcode) {
+	case IORING_OP_READV:
+	case IORING_OP_READ_FIXED:
+	case IORING_OP_READ:
+		return TOBS_URING_READ;
+	case IORING_OP_WRITEV:
+	case IORING_OP_WRITE_FIXED:
+	case IORING_OP_WRITE:
+		return TOBS_URING_WRITE;
+	}
+	return -1;
+}
+
+/* Three arguments since v6.10; with the seven before, the kernel refuses this program. */
+SEC("tp_btf/io_uring_complete")
+int BPF_PROG(tobs_uring, void *ring, struct io_kiocb *request, struct io_uring_cqe *completion)
+{
+	struct task_state *task = current_state();
+	__s32 result = completion->res;
+	struct file *file;
+	u32 class;
+	u16 mode;
+	int op;
+
+	if (!task || !request)
+		return 0;
+	op = uring_op(BPF_CORE_READ(request, opcode));
+	file = BPF_CORE_READ(request, file);
+	if (op < 0 || !file)
+		return 0;
+	mode = BPF_CORE_READ(file, f_inode, i_mode);
+	class = class_for_call(task, file, mode, op == TOBS_URING_READ ? TOBS_READ : TOBS_WRITE);
+	add(op, class, task->role, 1, result > 0 ? result : 0, 0, 0);
+	if (op == TOBS_URING_READ && result > 0 && (mode & S_IFMT) == S_IFREG &&
+	    !(BPF_CORE_READ(file, f_flags) & O_DIRECT))
+		add(TOBS_CACHE_READ, class, task->role, 1,
+		    ((u64)result + (1 << PAGE_SHIFT) - 1) >> PAGE_SHIFT << PAGE_SHIFT, 0, 0);
+	return 0;
+}

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/*
+ * The contract between the probes and user space. src/trainobs/core/kernel.py says the same in
+ * Python; tests/test_contract.py compares the two through the BTF of the built object.
+ *
+ * A training process writes its step into `step_clock`; the probes add what they see to the row of
+ * that step. A row is never cleared: it only grows, and the reader takes differences. So no add is
+ * lost between a read and a clear, and the reader needs no write access.
+ */
+#ifndef TRAINOBS_H
+#define TRAINOBS_H
+
+/* What was done. */
+enum tobs_op {
+	TOBS_READ,	  /* read calls, direct ones included; wait_ns: asleep for the device */
+	TOBS_WRITE,	  /* write calls, sendfile and copy_file_range by their target */
+	TOBS_FSYNC,	  /* fsync, fdatasync, sync_file_range, msync */
+	TOBS_OPEN,	  /* opens, by the class of the opened file */
+	TOBS_MMAP,	  /* file mappings; bytes: their length */
+	TOBS_URING_ENTER, /* io_uring_enter calls */
+	TOBS_URING_READ,  /* reads completed by io_uring */
+	TOBS_URING_WRITE, /* writes completed by io_uring */
+	TOBS_DIRECT_READ, /* the part of TOBS_READ under O_DIRECT */
+	TOBS_CACHE_READ,  /* reads that the page cache could serve; bytes: rounded up to pages */
+	TOBS_CACHE_MISS,  /* pages that reads brought into the page cache */
+	TOBS_DEMAND_MISS, /* reads that started read-ahead and waited for it */
+	TOBS_FAULT,	  /* faults of mapped files that the page tables could not serve */
+	TOBS_FAULT_FILL,  /* pages that faults or hints brought into the page cache */
+	TOBS_BLOCK_READ,  /* block requests, from issue to completion */
+	TOBS_BLOCK_WRITE,
+	TOBS_OFFCPU,   /* periods off the CPU; wait_ns: of those, asleep for a block device */
+	TOBS_RUNQUEUE, /* periods ready to run without a CPU; they lie inside TOBS_OFFCPU */
+	TOBS_SEND,     /* socket messages */
+	TOBS_RECEIVE,
+	TOBS_OPS,
+};
+
+/* What kind of file it was done to. */
+enum tobs_class {
+	TOBS_OTHER,
+	TOBS_DATA,
+	TOBS_CHECKPOINT,
+	TOBS_LIBRARY,
+	TOBS_SHM,
+	TOBS_PIPE, /* pipes and local sockets */
+	TOBS_SOCKET,
+	TOBS_PSEUDO,
+	TOBS_CLASSES,
+};
+
+/* Who did it. */
+enum tobs_role {
+	TOBS_MAIN,   /* the thread that runs the training loop */
+	TOBS_THREAD, /* another thread of that process */
+	TOBS_WORKER, /* a DataLoader worker */
+	TOBS_CHILD,  /* any other descendant */
+	TOBS_KERNEL, /* a kernel thread that writes back a file of ours */
+	TOBS_ROLES,
+};
+
+/* What the training loop says it is doing: the low byte of the step word. */
+enum tobs_phase {
+	TOBS_PHASE_OTHER,
+	TOBS_PHASE_LOADER,
+	TOBS_PHASE_TRANSFER,
+	TOBS_PHASE_FORWARD,
+	TOBS_PHASE_BACKWARD,
+	TOBS_PHASE_OPTIMIZER,
+	TOBS_PHASE_CHECKPOINT,
+	TOBS_PHASE_VALIDATION,
+	TOBS_PHASE_LOGGING,
+};
+
+#define TOBS_RING 64
+#define TOBS_BUCKETS 40
+#define TOBS_SYSCALLS 512
+
+struct tobs_cell {
+	unsigned long long count;
+	unsigned long long bytes;
+	unsigned long long ns;
+	unsigned long long wait_ns;
+};
+
+/* step_clock: one cache line, so that ranks sharing a node do not share lines. */
+struct tobs_clock {
+	unsigned long long word; /* serial of the step << 8 | phase */
+	unsigned long long padding[7];
+};
+
+/* log2 latency buckets: bucket b counts [2^b, 2^(b+1)) nanoseconds. */
+struct tobs_buckets {
+	unsigned long long count[TOBS_BUCKETS];
+};
+
+/* step_rows: one row for each step of the ring. */
+struct tobs_row {
+	struct tobs_cell cells[TOBS_OPS][TOBS_CLASSES][TOBS_ROLES];
+};
+
+/* What could not be counted, since load. */
+struct tobs_losses {
+	unsigned long long tasks;    /* a new task found no memory and is not followed */
+	unsigned long long requests; /* a block request found no room */
+	unsigned long long classes;  /* the class of a file could not be kept */
+};
+
+/* Arguments of the iterator programs, and settings that may change while they run. */
+struct tobs_control {
+	unsigned int root_fd;	  /* tobs_root: an open directory of the reader ... */
+	unsigned int root_class;  /* ... and the class of what lies below it */
+	unsigned int class_epoch; /* bumped with every root: classes decided before are void */
+	unsigned int infer_data;  /* what workers read from unclassified regular files is data */
+};
+
+/* One system call number: what it does, and which argument (from 1) holds the file descriptor. */
+struct tobs_syscall {
+	unsigned char op_plus_one; /* 0: not followed */
+	unsigned char fd_arg;	   /* 0: none */
+};
+
+_Static_assert(sizeof(struct tobs_cell) == 32, "a cell is four words");
+_Static_assert(sizeof(struct tobs_clock) == 64, "a clock is one cache line");
+_Static_assert(sizeof(struct tobs_row) == 32 * TOBS_OPS * TOBS_CLASSES * TOBS_ROLES, "no padding");
+_Static_assert(sizeof(struct tobs_losses) == 24, "no padding");
+_Static_assert(sizeof(struct tobs_control) == 16, "no padding");
+_Static_assert(sizeof(struct tobs_syscall) == 2, "no padding");
+
+#endif

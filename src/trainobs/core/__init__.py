@@ -1,0 +1,1 @@
+"""Words shared by every room: metrics, records, kernel enums, errors."""

@@ -1,0 +1,88 @@
+"""The contract between `bpf/trainobs.h` and user space, seen from Python.
+
+Every number here stands in the C header too; `tests/test_contract.py` compares both through the
+BTF of the built object, so that neither side can drift alone.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+
+class Op(IntEnum):
+    """What the kernel did (`enum tobs_op`)."""
+
+    READ = 0
+    WRITE = 1
+    FSYNC = 2
+    OPEN = 3
+    MMAP = 4
+    URING_ENTER = 5
+    URING_READ = 6
+    URING_WRITE = 7
+    DIRECT_READ = 8
+    CACHE_READ = 9
+    CACHE_MISS = 10
+    DEMAND_MISS = 11
+    FAULT = 12
+    FAULT_FILL = 13
+    BLOCK_READ = 14
+    BLOCK_WRITE = 15
+    OFFCPU = 16
+    RUNQUEUE = 17
+    SEND = 18
+    RECEIVE = 19
+
+
+class FileClass(IntEnum):
+    """What kind of file it was done to (`enum tobs_class`)."""
+
+    OTHER = 0
+    DATA = 1
+    CHECKPOINT = 2
+    LIBRARY = 3
+    SHM = 4
+    PIPE = 5
+    SOCKET = 6
+    PSEUDO = 7
+
+
+class Role(IntEnum):
+    """Who did it (`enum tobs_role`)."""
+
+    MAIN = 0  # the thread that runs the training loop
+    THREAD = 1  # another thread of the same process
+    WORKER = 2  # a DataLoader worker process
+    CHILD = 3  # any other descendant
+    KERNEL = 4  # a kernel thread, for write-back of a file of ours
+
+
+class Phase(IntEnum):
+    """What the training loop says it is doing (`enum tobs_phase`)."""
+
+    OTHER = 0
+    LOADER = 1
+    TRANSFER = 2
+    FORWARD = 3
+    BACKWARD = 4
+    OPTIMIZER = 5
+    CHECKPOINT = 6
+    VALIDATION = 7
+    LOGGING = 8
+
+
+RING = 64
+"""Step rows kept by the kernel; a step's row is `serial % RING`."""
+
+BUCKETS = 40
+"""log2 latency buckets: bucket b counts latencies of [2**b, 2**(b+1)) nanoseconds."""
+
+CELL = np.dtype([("count", "<u8"), ("bytes", "<u8"), ("ns", "<u8"), ("wait_ns", "<u8")])
+"""`struct tobs_cell`: events, bytes, time in them, and how much of it was spent waiting for I/O."""
+
+CELLS_SHAPE = (len(Op), len(FileClass), len(Role))
+"""Axes of one step row."""
+
+FIELDS = CELL.names

@@ -1,0 +1,59 @@
+"""The run log on disk: the names that its writer and its reader share.
+
+    RUN/
+      run.json                   what is true for the whole run; written by rank 0
+      rank=N/run.json            the same for another rank
+      rank=N/steps-00000.parquet one row per step
+      rank=N/kernel-00000.parquet the non-zero kernel cells of the same steps
+      rank=N/latency.parquet     log2 latency histograms since the run began
+
+Files are written under a hidden name and renamed, so a name that is listed here is always whole.
+`rank=N` is a Hive partition: DuckDB, pyarrow and Polars read it as a column.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+SCHEMA = 1
+"""Version of everything below; a reader refuses a newer one."""
+
+RUN_FILE = "run.json"
+STEPS = "steps"
+KERNEL = "kernel"
+LATENCY_FILE = "latency.parquet"
+
+_RANK_DIR = re.compile(r"rank=(\d+)")
+
+
+def rank_dir(run_dir: Path, rank: int) -> Path:
+    """Directory of one rank."""
+    return run_dir / f"rank={rank}"
+
+
+def run_file(run_dir: Path, rank: int) -> Path:
+    """File of what is true for the whole run, as `rank` saw it."""
+    return (run_dir if rank == 0 else rank_dir(run_dir, rank)) / RUN_FILE
+
+
+def part_file(run_dir: Path, rank: int, table: str, number: int) -> Path:
+    """File of part `number` of a table (`STEPS` or `KERNEL`); parts are in step order."""
+    return rank_dir(run_dir, rank) / f"{table}-{number:05d}.parquet"
+
+
+def part_files(run_dir: Path, rank: int, table: str) -> list[Path]:
+    """Parts of a table from the first to the last there is, in step order.
+
+    A part that is missing in between is in the list, so that its reader notices.
+    """
+    pattern = re.compile(rf"{table}-(\d+)\.parquet")
+    found = (pattern.fullmatch(path.name) for path in rank_dir(run_dir, rank).iterdir())
+    last = max((int(match[1]) for match in found if match), default=-1)
+    return [part_file(run_dir, rank, table, number) for number in range(last + 1)]
+
+
+def ranks(run_dir: Path) -> list[int]:
+    """Ranks that have a directory, ascending."""
+    found = (_RANK_DIR.fullmatch(path.name) for path in run_dir.iterdir() if path.is_dir())
+    return sorted(int(match[1]) for match in found if match)

@@ -1,0 +1,1 @@
+"""The torch side: loaders and data sets."""

@@ -1,0 +1,72 @@
+"""A loader that tells the step clock when it is asked for a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+from trainobs.core.kernel import Phase
+from trainobs.steps.clock import StepClock
+
+Batch = TypeVar("Batch")
+
+
+class ObservedLoader(Generic[Batch]):
+    """Stands for a loader, of which it has every attribute; the loader itself is not changed.
+
+    Inside another phase (a validation) its fetches are timed as waiting and open no step.
+    """
+
+    def __init__(self, loader: Iterable[Batch], clock: StepClock) -> None:
+        self._loader = loader
+        self._clock = clock
+        self._epoch = -1
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Iterate over the loader; starting its workers counts as waiting for it."""
+        if self._clock.in_phase:
+            return self._inner_batches()
+        return self._batches()
+
+    def __len__(self) -> int:
+        """Batches of the loader, if it is sized."""
+        return len(self._loader)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the loader has
+        """Everything else is the loader's."""
+        return getattr(self._loader, name)
+
+    def _batches(self) -> Iterator[Batch]:
+        clock = self._clock
+        self._epoch += 1
+        clock.begin_fetch()
+        try:
+            batches = iter(self._loader)
+        finally:
+            clock.end_fetch()
+        while True:
+            clock.begin_fetch()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                clock.end_fetch()
+                clock.cancel()
+                return
+            except BaseException:
+                clock.end_fetch()
+                raise
+            clock.end_fetch()
+            clock.begin_batch(epoch=self._epoch)
+            yield batch
+
+    def _inner_batches(self) -> Iterator[Batch]:
+        batches = iter(self._loader)
+        while True:
+            self._clock.enter(Phase.LOADER)
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            finally:
+                self._clock.leave()
+            yield batch

@@ -1,0 +1,279 @@
+"""`ObsCallback`: observing a Lightning Trainer, of `lightning.pytorch` or `pytorch_lightning`."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import logging
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from tensorboard.compat.proto.event_pb2 import Event
+
+from trainobs.core.kernel import Phase
+from trainobs.hooks.datasets import data_roots_of
+from trainobs.integrations.profiler_tee import ProfilerTee
+from trainobs.session.runs import open_session
+from trainobs.session.session import Session
+from trainobs.session.settings import PathLike, Settings, switched_off
+
+logger = logging.getLogger("trainobs")
+
+_NAMESPACES = ("lightning.pytorch", "pytorch_lightning")
+
+Hook = Callable[..., None]
+
+
+def _harmless(hook: Hook) -> Hook:
+    """A fault in a hook disarms the callback; it never reaches the training."""
+
+    @functools.wraps(hook)
+    def guarded(self: ObsCallback, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        if self._session is None:
+            return
+        try:
+            hook(self, *args, **kwargs)
+        except Exception:
+            logger.warning(
+                "trainobs stops observing this run; the training goes on\n"
+                "  found: the fault below\n  do:    please report it",
+                exc_info=True,
+            )
+            self._stop(args[0], "fault in a hook")
+
+    return guarded
+
+
+class ObsCallback:
+    """Observes `Trainer.fit`: `Trainer(callbacks=[ObsCallback()])`.
+
+    The record goes to a run log (Parquet) and to TensorBoard: through the Trainer's TensorBoard
+    logger where there is one, else into the run directory. Its x-axis is that of Lightning's own
+    loggers. `validate`, `test`, `predict` and `fast_dev_run` are left alone.
+
+    Args:
+        probes: "auto" for all that this machine offers, "off" for timing only, or names of probes
+            that must work.
+        data_roots: directories and files that hold training data. By default they are found from
+            the data sets, and what loader workers read from regular files that are no libraries
+            counts as data.
+        run_dir: where the run log goes; by default `trainobs/` under the logger's directory, or
+            under the Trainer's root directory without a logger. If a run is there already, a
+            directory beside it.
+        log_every_n_steps: steps between two points in TensorBoard; by default the Trainer's.
+
+    Attributes:
+        run_dir: directory of the last run log; None before the first fit.
+
+    Raises:
+        SettingError: a parameter has a bad value.
+        ProbeError: at the beginning of fit, a probe that `probes` names cannot run.
+
+    Notes:
+        `dataloader_iter` training steps fetch for themselves: their fetches are not seen.
+    """
+
+    run_dir: Path | None = None
+    _session: Session | None = None
+    _tee: ProfilerTee | None = None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> ObsCallback:  # noqa: ANN401
+        """A Trainer takes only callbacks of its own namespace, so this is one of every loaded."""
+        return object.__new__(_as_callback(cls))
+
+    def __init__(
+        self,
+        *,
+        probes: str | Iterable[str] = "auto",
+        data_roots: PathLike | Iterable[PathLike] | None = None,
+        run_dir: PathLike | None = None,
+        log_every_n_steps: int | None = None,
+    ) -> None:
+        super().__init__()
+        self._settings = Settings.parse(probes, data_roots, run_dir, log_every_n_steps)
+
+    def __reduce__(self) -> tuple[Callable[..., ObsCallback], tuple[type, Settings]]:
+        """Copies and pickles hold the settings, never a run."""
+        return _restore, (_plain_class(type(self)), self._settings)
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ANN401
+        """Start to observe, before the Trainer makes its loaders."""
+        if stage != "fit" or trainer.fast_dev_run or switched_off():
+            return
+        if self._session is not None:
+            self._stop(trainer, "not ended")
+        if type(trainer.profiler) is ProfilerTee:
+            logger.warning(
+                "a second ObsCallback in one Trainer stays idle\n"
+                "  found: the Trainer is observed already\n  do:    give it one ObsCallback"
+            )
+            return
+        self._start(trainer)
+
+    @_harmless
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ANN401
+        """Find the data and the checkpoint directories, which exist now."""
+        assert self._session is not None
+        if self._settings.data_roots is None:
+            self._session.add_data_roots(data_roots_of(trainer.train_dataloader))
+        directories = [getattr(c, "dirpath", None) for c in trainer.checkpoint_callbacks]
+        existing = [Path(d) for d in directories if d and Path(d).is_dir()]
+        self._session.add_checkpoint_roots(existing)
+        self._steps_done = trainer.global_step
+
+    @_harmless
+    def on_train_batch_start(
+        self,
+        trainer: Any,  # noqa: ANN401
+        pl_module: Any,  # noqa: ANN401
+        batch: Any,  # noqa: ANN401
+        batch_idx: int,
+    ) -> None:
+        """The step's batch is there."""
+        assert self._session is not None
+        # The x-axis of Lightning's loggers has no public name; DeviceStatsMonitor takes it, too.
+        step = trainer.fit_loop.epoch_loop._batches_that_stepped
+        self._session.clock.begin_batch(step, trainer.current_epoch)
+
+    @_harmless
+    def on_train_batch_end(
+        self,
+        trainer: Any,  # noqa: ANN401
+        pl_module: Any,  # noqa: ANN401
+        outputs: Any,  # noqa: ANN401
+        batch: Any,  # noqa: ANN401
+        batch_idx: int,
+    ) -> None:
+        """Under gradient accumulation only some batches end a step."""
+        assert self._session is not None
+        if trainer.global_step != self._steps_done:
+            self._steps_done = trainer.global_step
+            self._session.clock.end_step()
+
+    @_harmless
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ANN401
+        """A fetch that found the loader exhausted began no step."""
+        assert self._session is not None
+        self._session.clock.cancel()
+
+    @_harmless
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ANN401
+        """Validation, the sanity check included, is one phase."""
+        assert self._session is not None
+        assert self._tee is not None
+        self._session.clock.cancel()
+        self._session.clock.enter(Phase.VALIDATION)
+        self._tee.trainobs_paused = True
+
+    @_harmless
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ANN401
+        """Back to training."""
+        assert self._session is not None
+        assert self._tee is not None
+        self._tee.trainobs_paused = False
+        self._session.clock.leave()
+
+    @_harmless
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ANN401
+        """Lightning calls no teardown after an exception, SIGTERM or Ctrl-C."""
+        self._stop(trainer, f"exception: {type(exception).__name__}")
+
+    @_harmless
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ANN401
+        """Stop observing, and put the profiler back."""
+        self._stop(trainer, "ok")
+
+    def _start(self, trainer: Any) -> None:  # noqa: ANN401
+        tensorboard = _tensorboard_logger(trainer)
+        self._session, self.run_dir = open_session(
+            self._settings,
+            self._settings.run_dir or _default_run_dir(trainer, tensorboard),
+            writer=_LoggerEvents(tensorboard) if tensorboard and trainer.is_global_zero else None,
+            log_every_n_steps=self._settings.log_every_n_steps or trainer.log_every_n_steps or 50,
+            rank=trainer.global_rank,
+            world_size=trainer.world_size,
+        )
+        self._tee = ProfilerTee(trainer.profiler, self._session.clock)
+        trainer.profiler = self._tee
+        self._steps_done = trainer.global_step
+
+    def _stop(self, trainer: Any, outcome: str) -> None:  # noqa: ANN401
+        session, self._session = self._session, None
+        tee, self._tee = self._tee, None
+        if tee is not None:
+            tee.trainobs_paused = True
+            if trainer.profiler is tee:
+                trainer.profiler = tee.trainobs_inner
+        if session is not None:
+            session.stop(outcome)
+
+
+class _LoggerEvents:
+    """The writer of Lightning's TensorBoard logger, which the logger flushes and closes itself."""
+
+    def __init__(self, tensorboard: Any) -> None:  # noqa: ANN401 - a TensorBoardLogger of either namespace
+        self._events = tensorboard.experiment._get_file_writer()
+
+    def add_event(self, event: Event) -> None:
+        self._events.event_writer.add_event(event)
+
+    def flush(self) -> None:
+        self._events.flush()
+
+    def close(self) -> None:
+        self.flush()
+
+
+def _tensorboard_logger(trainer: Any) -> Any | None:  # noqa: ANN401
+    """The first TensorBoard logger; by its class's name, since there are two namespaces."""
+    for candidate in trainer.loggers:
+        if any(base.__name__ == "TensorBoardLogger" for base in type(candidate).__mro__):
+            return candidate
+    return None
+
+
+def _default_run_dir(trainer: Any, tensorboard: Any | None) -> Path:  # noqa: ANN401
+    """Under the logger's directory; with several ranks, under one that needs no agreement."""
+    if trainer.world_size == 1:
+        loggers = [tensorboard] if tensorboard else trainer.loggers
+        for candidate in loggers:
+            directory = candidate.log_dir or candidate.save_dir
+            if directory:
+                return Path(directory, "trainobs").absolute()
+    return Path(trainer.default_root_dir, "trainobs").absolute()
+
+
+def _callback_bases() -> tuple[type, ...]:
+    """`Callback` of each Lightning namespace in use; of an installed one if none is loaded."""
+    loaded = [name for name in _NAMESPACES if name in sys.modules]
+    if not loaded:
+        loaded = [n for n in _NAMESPACES if importlib.util.find_spec(n.partition(".")[0])][:1]
+    if not loaded:
+        raise ImportError(
+            "cannot make an ObsCallback\n  found: neither lightning nor pytorch-lightning\n"
+            "  do:    pip install lightning, or observe a plain loop with trainobs.observe"
+        )
+    return tuple(importlib.import_module(name).Callback for name in loaded)
+
+
+def _as_callback(cls: type[ObsCallback]) -> type[ObsCallback]:
+    bases = tuple(base for base in _callback_bases() if not issubclass(cls, base))
+    return _combined(cls, bases) if bases else cls
+
+
+@functools.lru_cache(maxsize=None)
+def _combined(cls: type[ObsCallback], bases: tuple[type, ...]) -> type[ObsCallback]:
+    return type(cls.__name__, (cls, *bases), {"__module__": cls.__module__, "_plain": cls})
+
+
+def _plain_class(cls: type) -> type:
+    return getattr(cls, "_plain", cls)
+
+
+def _restore(cls: type[ObsCallback], settings: Settings) -> ObsCallback:
+    callback = cls.__new__(cls)
+    callback._settings = settings
+    return callback

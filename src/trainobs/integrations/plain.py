@@ -1,0 +1,203 @@
+"""Observing a plain PyTorch loop.
+
+    with observe(run_dir="runs/first") as obs:
+        for batch in obs.loader(loader):
+            with obs.step():
+                with obs.phase("forward"):
+                    loss = model(batch)
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from trainobs.core.errors import SettingError
+from trainobs.core.kernel import Phase
+from trainobs.hooks.datasets import data_roots_of
+from trainobs.hooks.loader import ObservedLoader
+from trainobs.session.runs import open_session
+from trainobs.session.session import Session
+from trainobs.session.settings import PathLike, Settings, switched_off
+
+Batch = TypeVar("Batch")
+
+LOG_EVERY_N_STEPS = 50
+"""Lightning's default."""
+
+
+class Observation(Protocol):
+    """What `observe` gives to a training loop."""
+
+    run_dir: Path | None
+    """Where the run log is; None where trainobs is switched off."""
+
+    level: str
+    """"ebpf", "procfs", "timing" or "off"."""
+
+    def loader(self, loader: Iterable[Batch]) -> Iterable[Batch]:
+        """The loader, observed: fetches are timed, and begin the steps."""
+
+    def step(self, number: int | None = None) -> Scope:
+        """Context of one optimizer step. Its exit says that the optimizer has stepped.
+
+        It may hold the whole step, or, under gradient accumulation, only the optimizer's part:
+        what came before, from the first fetch on, belongs to the step too.
+
+        Args:
+            number: the step's number; by default one more than the last, from 0.
+        """
+
+    def phase(self, name: str) -> Scope:
+        """Context of a phase of the step; phases may nest, and the inner one's time is its own.
+
+        Raises:
+            SettingError: `name` is no phase.
+        """
+
+
+class Scope(Protocol):
+    """A context manager that yields nothing and swallows no exception."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *exception: object) -> None: ...
+
+
+class _Step:
+    __slots__ = ("_clock", "_number")
+
+    def __init__(self, session: Session, number: int | None) -> None:
+        self._clock = session.clock
+        self._number = number
+
+    def __enter__(self) -> None:
+        self._clock.begin_batch(self._number)
+
+    def __exit__(self, *exception: object) -> None:
+        self._clock.end_step()
+
+
+class _Phase:
+    __slots__ = ("_clock", "_phase")
+
+    def __init__(self, session: Session, phase: int) -> None:
+        self._clock = session.clock
+        self._phase = phase
+
+    def __enter__(self) -> None:
+        self._clock.enter(self._phase)
+
+    def __exit__(self, *exception: object) -> None:
+        self._clock.leave()
+
+
+class _Nothing:
+    """A step or phase of which nothing is wanted."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+
+_NOTHING = _Nothing()
+_PHASES = {phase.name.lower(): phase.value for phase in Phase}
+
+
+def _phase_of(name: str) -> int:
+    try:
+        return _PHASES[name]
+    except (KeyError, TypeError):
+        raise SettingError(
+            "unknown phase", repr(name), f"use one of {', '.join(map(repr, _PHASES))}"
+        ) from None
+
+
+class _Observed:
+    def __init__(self, session: Session, run_dir: Path, find_data: bool) -> None:
+        self.run_dir: Path | None = run_dir
+        self.level = session.level
+        self._session = session
+        self._find_data = find_data
+
+    def loader(self, loader: Iterable[Batch]) -> Iterable[Batch]:
+        if self._find_data:
+            self._session.add_data_roots(data_roots_of(loader))
+        return ObservedLoader(loader, self._session.clock)
+
+    def step(self, number: int | None = None) -> Scope:
+        return _Step(self._session, number)
+
+    def phase(self, name: str) -> Scope:
+        return _Phase(self._session, _phase_of(name))
+
+
+class _Off:
+    run_dir: Path | None = None
+    level = "off"
+
+    def loader(self, loader: Iterable[Batch]) -> Iterable[Batch]:
+        return loader
+
+    def step(self, number: int | None = None) -> Scope:
+        return _NOTHING
+
+    def phase(self, name: str) -> Scope:
+        _phase_of(name)
+        return _NOTHING
+
+
+@contextmanager
+def observe(
+    *,
+    probes: str | Iterable[str] = "auto",
+    data_roots: PathLike | Iterable[PathLike] | None = None,
+    run_dir: PathLike | None = None,
+    log_every_n_steps: int | None = None,
+) -> Iterator[Observation]:
+    """Observe the training loop in its body.
+
+    Args:
+        probes: "auto" for all that this machine offers, "off" for timing only, or names of probes
+            that must work.
+        data_roots: directories and files that hold training data. By default they are found from
+            the data sets, and what loader workers read from regular files that are no libraries
+            counts as data.
+        run_dir: where the run log goes; by default `trainobs/<date and time>`. If a run is there
+            already, a directory beside it.
+        log_every_n_steps: steps between two points in TensorBoard; 50 by default.
+
+    Yields:
+        The `Observation` to wrap the loop with.
+
+    Raises:
+        SettingError: a parameter has a bad value.
+        ProbeError: a probe that `probes` names cannot run.
+    """
+    settings = Settings.parse(probes, data_roots, run_dir, log_every_n_steps)
+    if switched_off():
+        yield _Off()
+        return
+    session, place = open_session(
+        settings,
+        settings.run_dir or Path("trainobs", time.strftime("%Y-%m-%d_%H-%M-%S")).absolute(),
+        log_every_n_steps=settings.log_every_n_steps or LOG_EVERY_N_STEPS,
+        rank=int(os.environ.get("RANK", "0")),
+        world_size=int(os.environ.get("WORLD_SIZE", "1")),
+    )
+    outcome = "ok"
+    try:
+        yield _Observed(session, place, find_data=settings.data_roots is None)
+    except BaseException as error:
+        outcome = f"exception: {type(error).__name__}"
+        raise
+    finally:
+        session.stop(outcome)

@@ -1,0 +1,112 @@
+"""A tee on Lightning's profiler: the only place where Lightning tells of fetches and checkpoints.
+
+Lightning calls `trainer.profiler` around each action. The tee stands in its place, forwards
+everything to the profiler that the user chose, and tells the step clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from trainobs.core.kernel import Phase
+from trainobs.steps.clock import StepClock
+
+FETCH = -1
+"""Not a phase alone: the fetch of a training batch also begins a step."""
+
+_PHASES = {
+    "train_dataloader_next": FETCH,
+    "batch_to_device": Phase.TRANSFER.value,
+    "training_step": Phase.FORWARD.value,
+    "backward": Phase.BACKWARD.value,
+    "optimizer_step": Phase.OPTIMIZER.value,
+    "save_checkpoint": Phase.CHECKPOINT.value,
+}
+"""Last part of the action's name -> phase, as in `[Strategy]DDPStrategy.training_step`."""
+
+
+class ProfilerTee:
+    """Stands for `inner`, whose class and attributes it shows, and marks phases on a clock.
+
+    Attributes:
+        trainobs_inner: the profiler that it stands for.
+        trainobs_paused: whether actions are only forwarded: in validation, where the same actions
+            mean other things, and after the run.
+    """
+
+    _OWN = frozenset({"trainobs_inner", "trainobs_paused", "_clock", "_phases", "_open"})
+
+    def __init__(self, inner: Any, clock: StepClock) -> None:  # noqa: ANN401 - a Profiler of either namespace
+        self.trainobs_inner = inner
+        self.trainobs_paused = False
+        self._clock = clock
+        self._phases: dict[str, int | None] = {}
+        self._open: list[str] = []
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """So that `isinstance` answers as for the profiler itself."""
+        return type(self.trainobs_inner)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        """Everything else is the profiler's."""
+        return getattr(self.trainobs_inner, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Lightning and users set attributes of the profiler."""
+        if name in self._OWN:
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.trainobs_inner, name, value)
+
+    def start(self, action_name: str) -> None:
+        """Forward, and begin the action's phase."""
+        self._begin(action_name)
+        self.trainobs_inner.start(action_name)
+
+    def stop(self, action_name: str) -> None:
+        """Forward, and end the action's phase."""
+        self.trainobs_inner.stop(action_name)
+        self._end(action_name)
+
+    def profile(self, action_name: str) -> AbstractContextManager[Any]:
+        """Context of an action."""
+        inner: AbstractContextManager[Any] = self.trainobs_inner.profile(action_name)
+        return inner if self._phase(action_name) is None else self._timed(action_name, inner)
+
+    @contextmanager
+    def _timed(self, action: str, inner: AbstractContextManager[Any]) -> Iterator[Any]:
+        self._begin(action)
+        try:
+            with inner as value:
+                yield value
+        finally:
+            self._end(action)
+
+    def _phase(self, action: str) -> int | None:
+        try:
+            return self._phases[action]
+        except KeyError:
+            return self._phases.setdefault(action, _PHASES.get(action.rpartition(".")[2]))
+
+    def _begin(self, action: str) -> None:
+        phase = self._phase(action)
+        if phase is None or self.trainobs_paused:
+            return
+        self._open.append(action)
+        if phase == FETCH:
+            self._clock.begin_fetch()
+        else:
+            self._clock.enter(phase)
+
+    def _end(self, action: str) -> None:
+        """An action that began while paused, or before the tee, ends unnoticed."""
+        if not self._open or self._open[-1] != action:
+            return
+        self._open.pop()
+        if self._phase(action) == FETCH:
+            self._clock.end_fetch()
+        else:
+            self._clock.leave()

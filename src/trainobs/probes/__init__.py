@@ -1,0 +1,1 @@
+"""Load, attach and read the kernel side; say what this machine can do."""

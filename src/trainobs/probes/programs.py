@@ -1,0 +1,82 @@
+"""The probes: which programs belong together, where they hook in, what goes missing without them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from trainobs.core.errors import SettingError
+
+
+@dataclass(frozen=True)
+class Program:
+    """One BPF program: its name in the object, its tracepoint, what it gives."""
+
+    name: str
+    tracepoint: str
+    gives: str
+
+
+PROBES: dict[str, tuple[Program, ...]] = {
+    "syscalls": (
+        Program("tobs_sys_enter", "sys_enter", "class of the file of each call"),
+        Program("tobs_sys_exit", "sys_exit", "bytes, calls and latency of file system calls"),
+    ),
+    "io_uring": (
+        Program("tobs_uring", "io_uring_complete", "reads and writes completed by io_uring"),
+    ),
+    "page_cache": (
+        Program("tobs_cache_add", "mm_filemap_add_to_page_cache", "page-cache misses"),
+        Program("tobs_ra_wait", "page_cache_sync_ra", "reads that waited for read-ahead"),
+        Program("tobs_fault", "mm_filemap_fault", "faults of mapped files"),
+    ),
+    "block": (
+        Program("tobs_blk_start", "block_io_start", "whose block request it is"),
+        Program("tobs_blk_done", "block_io_done", "bytes and latency of block requests"),
+    ),
+    "sched": (
+        Program("tobs_switch", "sched_switch", "time off the CPU and in the run queue"),
+        Program("tobs_wakeup", "sched_wakeup", "when a task became ready to run"),
+        Program("tobs_wakeup_new", "sched_wakeup_new", "when a new task became ready to run"),
+    ),
+    "net": (
+        Program("tobs_send", "sock_send_length", "bytes sent on sockets"),
+        Program("tobs_receive", "sock_recv_length", "bytes received on sockets"),
+    ),
+}
+"""Probes a user can choose, by name."""
+
+TREE: tuple[Program, ...] = (
+    Program("tobs_fork", "sched_process_fork", "workers and threads from birth"),
+    Program("tobs_rename", "task_rename", "which children are loader workers"),
+    Program("tobs_adopt", "iter/task", "registration of the training process"),
+    Program("tobs_leave", "iter/task", "leaving the observer's own thread out"),
+    Program("tobs_root", "iter/task", "which directories hold data and checkpoints"),
+)
+"""Programs without which no probe works."""
+
+ITERATORS = frozenset({"tobs_adopt", "tobs_leave", "tobs_root"})
+"""Programs that run when read, not when something happens."""
+
+
+def check_names(names: Iterable[str]) -> frozenset[str]:
+    """Validate probe names.
+
+    Raises:
+        SettingError: a name is not in `PROBES`.
+    """
+    chosen = frozenset(names)
+    unknown = sorted(str(name) for name in chosen - PROBES.keys())
+    if unknown:
+        raise SettingError(
+            "bad value for `probes`",
+            f"unknown probe {', '.join(map(repr, unknown))}",
+            f'give "auto", "off", or a list of {", ".join(map(repr, PROBES))}',
+        )
+    return chosen
+
+
+def programs_of(probes: Iterable[str]) -> dict[str, Program]:
+    """Programs of some probes and of the process tree, by program name."""
+    chosen = [program for probe in probes for program in PROBES[probe]]
+    return {program.name: program for program in (*TREE, *chosen)}

@@ -1,0 +1,65 @@
+"""What the probes themselves cost, from the kernel's own BPF statistics."""
+
+from __future__ import annotations
+
+import ctypes as C
+import os
+import struct
+import time
+from collections.abc import Callable, Iterable
+
+from trainobs.core.errors import ProbeError
+from trainobs.probes.libbpf import open_library
+
+_RUN_TIME = 0  # enum bpf_stats_type: BPF_STATS_RUN_TIME
+_INFO_BYTES = 232  # struct bpf_prog_info up to and including run_cnt and what follows in v5.12
+_RUN_TIME_OFFSET = 192  # bpf_prog_info::run_time_ns, then run_cnt
+
+
+class ProbeStatistics:
+    """Samples the share of CPU time that runs inside some programs.
+
+    The statistics cost a clock read or two for each run of a program, so they are on only while
+    `share` samples. They need CAP_SYS_ADMIN.
+    """
+
+    def __init__(self, program_fds: Iterable[int]) -> None:
+        self._library = open_library()
+        self._program_fds = tuple(program_fds)
+
+    def share(
+        self, window_s: float = 0.05, sleep: Callable[[float], object] = time.sleep
+    ) -> float | None:
+        """CPU time in the programs per wall time, over all CPUs; None where it is not allowed.
+
+        An upper bound: what the statistics themselves cost is inside.
+        """
+        switch = self._library.bpf_enable_stats(_RUN_TIME)
+        if switch < 0:
+            return None
+        try:
+            before, begin = self.run_times(), time.monotonic_ns()
+            sleep(window_s)
+            spent = sum(self.run_times()) - sum(before)
+            return spent / (time.monotonic_ns() - begin)
+        finally:
+            os.close(switch)
+
+    def run_times(self) -> list[int]:
+        """Time in each program since the statistics were first on, ns (bpf_prog_info)."""
+        return [self._run_time(descriptor) for descriptor in self._program_fds]
+
+    def _run_time(self, descriptor: int) -> int:
+        info = C.create_string_buffer(_INFO_BYTES)
+        size = C.c_uint32(_INFO_BYTES)
+        if self._library.bpf_obj_get_info_by_fd(descriptor, info, C.byref(size)):
+            return 0
+        return int(struct.unpack_from("Q", info.raw, _RUN_TIME_OFFSET)[0])
+
+
+def statistics_for(program_fds: Iterable[int]) -> ProbeStatistics | None:
+    """Statistics of some programs, or None where libbpf cannot be asked."""
+    try:
+        return ProbeStatistics(program_fds)
+    except ProbeError:
+        return None

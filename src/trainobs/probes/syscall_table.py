@@ -1,0 +1,57 @@
+"""Which system calls the probes follow, and where their file descriptor stands.
+
+Source: arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h (aarch64).
+"""
+
+from __future__ import annotations
+
+import platform
+from typing import NamedTuple
+
+from trainobs.core.kernel import Op
+
+SIZE = 512
+"""`TOBS_SYSCALLS`: numbers from here on are not followed."""
+
+
+class _Call(NamedTuple):
+    op: Op
+    fd_arg: int  # from 1; 0: none
+    x86_64: int | None
+    aarch64: int | None
+
+
+_CALLS: dict[str, _Call] = {
+    "read": _Call(Op.READ, 1, 0, 63),
+    "pread64": _Call(Op.READ, 1, 17, 67),
+    "readv": _Call(Op.READ, 1, 19, 65),
+    "preadv": _Call(Op.READ, 1, 295, 69),
+    "preadv2": _Call(Op.READ, 1, 327, 286),
+    "write": _Call(Op.WRITE, 1, 1, 64),
+    "pwrite64": _Call(Op.WRITE, 1, 18, 68),
+    "writev": _Call(Op.WRITE, 1, 20, 66),
+    "pwritev": _Call(Op.WRITE, 1, 296, 70),
+    "pwritev2": _Call(Op.WRITE, 1, 328, 287),
+    "sendfile": _Call(Op.WRITE, 1, 40, 71),
+    "copy_file_range": _Call(Op.WRITE, 3, 326, 285),
+    "fsync": _Call(Op.FSYNC, 1, 74, 82),
+    "fdatasync": _Call(Op.FSYNC, 1, 75, 83),
+    "sync_file_range": _Call(Op.FSYNC, 1, 277, 84),
+    "msync": _Call(Op.FSYNC, 0, 26, 227),
+    "open": _Call(Op.OPEN, 0, 2, None),
+    "openat": _Call(Op.OPEN, 0, 257, 56),
+    "openat2": _Call(Op.OPEN, 0, 437, 437),
+    "mmap": _Call(Op.MMAP, 5, 9, 222),
+    "io_uring_enter": _Call(Op.URING_ENTER, 0, 426, 426),
+}
+
+
+def syscall_table(machine: str | None = None) -> bytes:
+    """`struct tobs_syscall[SIZE]` for this machine: (op + 1, fd argument) for each number."""
+    machine = machine or platform.machine()
+    table = bytearray(2 * SIZE)
+    for call in _CALLS.values():
+        number = call.x86_64 if machine == "x86_64" else call.aarch64
+        if number is not None:
+            table[2 * number : 2 * number + 2] = bytes([call.op + 1, call.fd_arg])
+    return bytes(table)

@@ -1,0 +1,1 @@
+"""One run: its settings, its parts wired together, its observer thread."""

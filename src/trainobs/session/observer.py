@@ -1,0 +1,165 @@
+"""The observer thread: the only one of a run, and the only one that does I/O."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from trainobs.core.kernel import RING
+from trainobs.core.records import RunInfo, StepBatch
+from trainobs.session.delivery import Deliveries
+from trainobs.steps.collector import Collector
+
+logger = logging.getLogger("trainobs")
+
+WAKE_S = 0.25
+"""How often the thread looks for closed steps, unless it is woken."""
+
+FLUSH_S = 5.0
+"""How often the sinks make safe what they have: what a killed run loses at most."""
+
+COST_S = 10.0
+"""How often the cost of the probes is sampled."""
+
+FULL = RING // 2
+"""Closed steps at which the training thread wakes the observer."""
+
+
+class Observer:
+    """Collects closed steps, completes their records and hands them to the sinks.
+
+    Args:
+        lost: what the kernel side could not count so far.
+        latency: the latency histograms so far, or None.
+        probe_share: CPU share of the probes, sampled when called, or None.
+        begin: run first, in the observer's own thread.
+        tick: run at every wake-up.
+    """
+
+    def __init__(
+        self,
+        info: RunInfo,
+        collector: Collector,
+        deliveries: Deliveries,
+        *,
+        lost: Callable[[], int],
+        latency: Callable[[], npt.NDArray[np.uint64]] | None = None,
+        probe_share: Callable[[], float | None] | None = None,
+        begin: Callable[[], None] | None = None,
+        tick: Callable[[], None] | None = None,
+    ) -> None:
+        self._info = info
+        self._collector = collector
+        self._deliveries = deliveries
+        self._lost = lost
+        self._latency = latency
+        self._probe_share = probe_share
+        self._begin = begin
+        self._tick = tick
+        self._share: float | None = None
+        self._told_lost = 0
+        self._told_cpu_ns = 0
+        self._next_cost = 0.0
+        self._next_flush = time.monotonic() + FLUSH_S
+        self._wake = threading.Event()
+        self._stopping = False
+        self._summary: dict[str, object] = {}
+        self._thread = threading.Thread(target=self._run, name="trainobs", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Have closed steps collected now."""
+        self._wake.set()
+
+    def stop(self, summary: dict[str, object], timeout_s: float = 30.0) -> None:
+        """Deliver what is left and end the thread.
+
+        A disk that hangs must not hang the training: after `timeout_s` the thread is left behind.
+        """
+        self._summary = summary
+        self._stopping = True
+        self._wake.set()
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            logger.warning(
+                "cannot finish the run log\n  found: the sinks did not return within %.0f s\n"
+                "  do:    look at the file system that holds it; what was flushed is readable",
+                timeout_s,
+            )
+
+    def _run(self) -> None:
+        try:
+            if self._begin:
+                self._begin()
+            self._deliveries.each(lambda sink: sink.begin(self._info))
+            while not self._stopping:
+                self._wake.wait(WAKE_S)
+                self._wake.clear()
+                self._round()
+            self._finish()
+        except Exception:
+            logger.warning(
+                "cannot go on observing; the training goes on\n  found: the fault below\n"
+                "  do:    please report it",
+                exc_info=True,
+            )
+
+    def _round(self) -> None:
+        now = time.monotonic()
+        if self._tick:
+            self._tick()
+        if self._probe_share and now >= self._next_cost and not self._stopping:
+            self._next_cost = now + COST_S
+            self._share = self._probe_share()
+        self._deliver(settle=True)
+        if now >= self._next_flush:
+            self._next_flush = now + FLUSH_S
+            self._flush()
+
+    def _deliver(self, *, settle: bool) -> None:
+        self._collector.collect(settle=settle)
+        for batch in self._collector.batches():
+            self._deliveries.write(self._with_cost(batch))
+
+    def _with_cost(self, batch: StepBatch) -> StepBatch:
+        columns = dict(batch.columns)
+        cpu_ns = time.thread_time_ns()
+        columns["obs/cpu_ns"] = columns["obs/cpu_ns"] + (cpu_ns - self._told_cpu_ns) / len(batch)
+        self._told_cpu_ns = cpu_ns
+        if self._share is not None:
+            columns["obs/probe_ns"] = columns["step/duration_ns"] * self._share
+        lost = self._lost() + self._collector.dropped_steps
+        columns["obs/lost_count"] = np.zeros(len(batch))
+        columns["obs/lost_count"][-1] = lost - self._told_lost
+        self._told_lost = lost
+        return replace(batch, columns=columns)
+
+    def _flush(self) -> None:
+        if self._latency:
+            buckets = self._latency()
+            self._deliveries.each(lambda sink: sink.latency(buckets))
+        self._deliveries.each(lambda sink: sink.flush())
+
+    def _finish(self) -> None:
+        self._deliver(settle=False)
+        self._flush()
+        lost_steps = self._deliveries.lost_steps
+        self._summary["lost_steps"] = lost_steps
+        self._summary["late_count"] = self._collector.late_count
+        self._summary["dropped_steps"] = self._collector.dropped_steps
+        for sink, count in lost_steps.items():
+            if count:
+                logger.warning(
+                    "the %s lost the records of %d steps\n  found: see the message above\n"
+                    "  do:    nothing for this run", sink, count
+                )
+        self._deliveries.each(lambda sink: sink.end(self._summary))

@@ -1,0 +1,38 @@
+"""A session with the sinks that every entry point has: the run log, and TensorBoard on rank 0."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trainobs.session.session import Session
+from trainobs.session.settings import Settings
+from trainobs.sinks.files import next_free
+from trainobs.sinks.runlog import RunLogSink
+from trainobs.sinks.sink import Sink
+from trainobs.sinks.tensorboard import EventFile, EventWriter, TensorBoardSink
+
+
+def open_session(
+    settings: Settings,
+    run_dir: Path,
+    *,
+    writer: EventWriter | None = None,
+    log_every_n_steps: int,
+    rank: int = 0,
+    world_size: int = 1,
+) -> tuple[Session, Path]:
+    """Start to observe the calling process.
+
+    Args:
+        run_dir: where the run log goes; if a run is there already, a directory beside it.
+        writer: where TensorBoard events go; None: into `tensorboard/` of the run directory.
+        log_every_n_steps: steps between two points in TensorBoard.
+
+    Returns:
+        The session, and the run directory in use.
+    """
+    run_dir = next_free(run_dir)
+    sinks: list[Sink] = [RunLogSink(run_dir, rank)]
+    if rank == 0:
+        sinks.append(TensorBoardSink(writer or EventFile(run_dir / "tensorboard"), log_every_n_steps))
+    return Session(settings, sinks, rank=rank, world_size=world_size), run_dir

@@ -1,0 +1,185 @@
+"""One observed run: which rung it is on, and all its parts wired together."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainobs.core.errors import ProbeError
+from trainobs.core.kernel import FileClass
+from trainobs.core.records import RunInfo
+from trainobs.host.facts import host_facts
+from trainobs.host.sampler import HostSampler
+from trainobs.probes.kernel_side import KernelSide
+from trainobs.probes.statistics import statistics_for
+from trainobs.session.delivery import Deliveries
+from trainobs.session.forks import abandon_in_children, keep_in_children
+from trainobs.session.libraries import library_roots
+from trainobs.session.observer import FULL, Observer
+from trainobs.session.settings import Settings
+from trainobs.sinks.sink import Sink
+from trainobs.steps.clock import StepClock
+from trainobs.steps.collector import Collector
+
+logger = logging.getLogger("trainobs")
+
+_OVERFLOW = FULL + FULL // 2
+"""Closed steps at which the training thread collects them itself, lest the ring comes round."""
+
+_CALIBRATION_SWITCHES = 1000
+
+
+class Session:
+    """Observes the calling process from construction to `stop`.
+
+    Attributes:
+        clock: to be told what the training loop does, by the thread that made the session.
+        level: "ebpf", "procfs" or "timing".
+        info: what is true for the whole run.
+
+    Raises:
+        ProbeError: a probe that was asked for by name cannot run.
+    """
+
+    def __init__(
+        self, settings: Settings, sinks: Sequence[Sink], *, rank: int = 0, world_size: int = 1
+    ) -> None:
+        self._pid = os.getpid()
+        self._stopped = False
+        self._kernel, why_not = _kernel_side(settings)
+        self._host = None if self._kernel or not settings.probes else HostSampler.open()
+        self.level = "ebpf" if self._kernel else "procfs" if self._host else "timing"
+        self.info = RunInfo(
+            level=self.level,
+            rank=rank,
+            world_size=world_size,
+            host=host_facts(),
+            clock={"monotonic_ns": time.monotonic_ns(), "wall_ns": time.time_ns()},
+            capabilities=dict(self._kernel.status) if self._kernel else {"ebpf": why_not},
+        )
+        if why_not and settings.probes:
+            _tell_rung(self.level, why_not)
+        self._wire(sinks)
+        if self._kernel:
+            self._register(self._kernel, settings)
+        abandon_in_children(self)
+        atexit.register(self.stop, "interpreter exit")
+        self._observer.start()
+
+    def add_data_roots(self, roots: Sequence[Path]) -> None:
+        """Count what lies below some directories as training data."""
+        self._add_roots(roots, FileClass.DATA)
+
+    def add_checkpoint_roots(self, roots: Sequence[Path]) -> None:
+        """Count what lies below some directories as checkpoints."""
+        self._add_roots(roots, FileClass.CHECKPOINT)
+
+    def stop(self, outcome: str = "ok") -> None:
+        """Close the last step, take the probes out, write everything. May be called twice.
+
+        Args:
+            outcome: how the run ended, for the run log.
+        """
+        if self._stopped or os.getpid() != self._pid:
+            return
+        self._stopped = True
+        atexit.unregister(self.stop)
+        keep_in_children(self)
+        self.clock.finish()
+        self.clock.detach()
+        losses = self._kernel.losses() if self._kernel else {}
+        if self._kernel:
+            self._kernel.stop()
+        self._observer.stop({"outcome": outcome, "losses": losses})
+        if self._host:
+            self._host.close()
+
+    def abandon(self) -> None:
+        """In a forked child: let go of everything; the parent goes on observing."""
+        self._stopped = True
+        self.clock.detach()
+        if self._kernel:
+            self._kernel.abandon()
+        if self._host:
+            self._host.close()
+
+    def _wire(self, sinks: Sequence[Sink]) -> None:
+        kernel, host = self._kernel, self._host
+        word = kernel.clock if kernel else [0]
+        switch_cost_ns = _switch_cost_ns()
+        self.clock = StepClock(
+            word, sample=host.sample if host else None, on_close=self._on_close
+        )
+        self._collector = Collector(
+            self.clock,
+            kernel,
+            host_names=host.available if host else (),
+            switch_cost_ns=switch_cost_ns,
+        )
+        statistics = statistics_for(kernel.program_fds().values()) if kernel else None
+        self._observer = Observer(
+            self.info,
+            self._collector,
+            Deliveries(sinks),
+            lost=(lambda: sum(kernel.losses().values())) if kernel else (lambda: 0),
+            latency=(lambda: kernel.histograms.copy()) if kernel else None,
+            probe_share=statistics.share if statistics else None,
+            begin=kernel.leave if kernel else None,
+            tick=host.refresh if host else None,
+        )
+
+    def _register(self, kernel: KernelSide, settings: Settings) -> None:
+        for root in library_roots():
+            kernel.add_root(root, FileClass.LIBRARY)
+        kernel.infer_data(settings.data_roots is None)
+        self.add_data_roots(settings.data_roots or ())
+        kernel.adopt()
+
+    def _add_roots(self, roots: Sequence[Path], file_class: FileClass) -> None:
+        for root in roots if self._kernel and not self._stopped else ():
+            try:
+                self._kernel.add_root(root, file_class)
+            except OSError as error:
+                logger.warning(
+                    "cannot follow %s as %s\n  found: %s\n  do:    see that it can be opened",
+                    root,
+                    file_class.name.lower(),
+                    error,
+                )
+
+    def _on_close(self) -> None:
+        waiting = len(self.clock.closed)
+        if waiting >= _OVERFLOW:
+            self._collector.collect()
+        elif waiting == FULL:
+            self._observer.wake()
+
+
+def _kernel_side(settings: Settings) -> tuple[KernelSide | None, str]:
+    if not settings.probes:
+        return None, "switched off"
+    try:
+        return KernelSide(settings.probes, required=settings.required), ""
+    except ProbeError as error:
+        if settings.required:
+            raise
+        return None, str(error)
+
+
+def _tell_rung(level: str, why_not: str) -> None:
+    rung = "/proc counters of the process tree" if level == "procfs" else "timing only"
+    logger.warning("trainobs runs without eBPF, on %s: %s", rung, why_not)
+
+
+def _switch_cost_ns() -> float:
+    """Cost of one switch of phase on this machine, measured on a clock of its own."""
+    clock = StepClock([0])
+    begin = time.perf_counter_ns()
+    for _ in range(_CALIBRATION_SWITCHES // 2):
+        clock.enter(1)
+        clock.leave()
+    return (time.perf_counter_ns() - begin) / _CALIBRATION_SWITCHES

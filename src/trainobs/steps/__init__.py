@@ -1,0 +1,1 @@
+"""Step clock and assembler: from marks to records."""

@@ -1,0 +1,192 @@
+"""The step clock: from what the training loop does to marks, phase times and closed steps.
+
+A step reaches from its first fetch to the first fetch of the next step, so steps leave no gap and
+what lies between them (validation, a checkpoint, logging) belongs to the step before. The fetch
+that finds a loader exhausted opens no step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, MutableSequence
+from dataclasses import dataclass
+
+from trainobs.core.kernel import Phase
+from trainobs.core.records import SETUP
+
+_PHASES = len(Phase)
+
+
+@dataclass(frozen=True)
+class ClosedStep:
+    """What user space knows of a step that is over; times in ns of CLOCK_MONOTONIC."""
+
+    serial: int
+    step: int
+    epoch: int
+    start_ns: int
+    end_ns: int
+    phase_ns: list[int]
+    switches: int
+    totals: object
+    """What `sample` returned when the step closed."""
+
+
+class StepClock:
+    """Marks the current step and phase for the kernel, and times both.
+
+    Used by the training thread only. A switch of phase is two reads of the clock's own fields, one
+    clock read and one store into shared memory: no system call, no lock.
+
+    Attributes:
+        closed: steps that are over, oldest first, for the collector to take.
+    """
+
+    def __init__(
+        self,
+        word: MutableSequence[int],
+        *,
+        sample: Callable[[], object] | None = None,
+        on_close: Callable[[], None] | None = None,
+        now: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """Begin the set-up, which is serial 0.
+
+        Args:
+            word: where the kernel reads `serial << 8 | phase`, at index 0.
+            sample: called as a step closes, for totals that only this thread can read.
+            on_close: called after a step was put on `closed`.
+            now: CLOCK_MONOTONIC in ns.
+        """
+        self.closed: deque[ClosedStep] = deque()
+        self.epoch = 0
+        self._word = word
+        self._sample = sample
+        self._on_close = on_close
+        self._now = now
+        self._serial = 0
+        self._step = SETUP
+        self._start_ns = self._since_ns = now()
+        self._phase = Phase.OTHER.value
+        self._outer: list[int] = []
+        self._phase_ns = [0] * _PHASES
+        self._switches = 0
+        self._done = True  # the set-up is over as soon as a step begins
+        self._previous: ClosedStep | None = None
+        self._mark()
+
+    @property
+    def serial(self) -> int:
+        """Serial of the step that the kernel counts for: 0 is the set-up."""
+        return self._serial
+
+    @property
+    def step(self) -> int:
+        """Number of the current step, as the loop counts; `SETUP` before the first."""
+        return self._step
+
+    def enter(self, phase: int) -> None:
+        """Begin a phase inside the current one, whose time stops meanwhile."""
+        self._outer.append(self._phase)
+        self._switch(phase)
+
+    def leave(self) -> None:
+        """End the phase entered last; without one, nothing happens."""
+        if self._outer:
+            self._switch(self._outer.pop())
+
+    @property
+    def in_phase(self) -> bool:
+        """Whether a phase was entered and not left."""
+        return bool(self._outer)
+
+    def begin_fetch(self) -> None:
+        """A batch is about to be asked for: after a finished step, a new one begins here."""
+        if self._done and self._previous is None:
+            self._open()
+        self.enter(Phase.LOADER.value)
+
+    def end_fetch(self) -> None:
+        """The loader has answered; whether with a batch, `begin_batch` or `cancel` will tell."""
+        self.leave()
+
+    def begin_batch(self, step: int | None = None, epoch: int | None = None) -> None:
+        """A batch is there: the step that its fetch opened is real.
+
+        Args:
+            step: its number; by default one more than the step before.
+            epoch: its epoch, if the loop counts them.
+        """
+        if self._done:
+            if self._previous is None:
+                self._open()
+            self._step += 1
+            self._done = False
+            self._publish()
+        if step is not None:
+            self._step = step
+        if epoch is not None:
+            self.epoch = epoch
+
+    def cancel(self) -> None:
+        """No batch came: what was opened goes back to the step before."""
+        before = self._previous
+        if before is None:
+            return
+        self._switch(self._phase)
+        self._phase_ns = [a + b for a, b in zip(before.phase_ns, self._phase_ns, strict=True)]
+        self._switches += before.switches
+        self._serial, self._start_ns, self._previous = before.serial, before.start_ns, None
+        self._mark()
+
+    def end_step(self) -> None:
+        """The optimizer has stepped: the next fetch or batch opens a new step."""
+        self._done = True
+
+    def finish(self) -> None:
+        """Close the last step; the clock is of no use afterwards."""
+        self.cancel()
+        self._open()
+        self._publish()
+
+    def detach(self) -> None:
+        """Mark no more for the kernel: in a forked child, or after the probes are gone."""
+        self._word = [0]
+
+    def _open(self) -> None:
+        self._switch(self._phase)
+        end = self._since_ns
+        self._previous = ClosedStep(
+            self._serial,
+            self._step,
+            self.epoch,
+            self._start_ns,
+            end,
+            self._phase_ns,
+            self._switches,
+            self._sample() if self._sample else None,
+        )
+        self._serial += 1
+        self._start_ns = end
+        self._phase_ns = [0] * _PHASES
+        self._switches = 0
+        self._mark()
+
+    def _publish(self) -> None:
+        if self._previous is not None:
+            self.closed.append(self._previous)
+            self._previous = None
+            if self._on_close:
+                self._on_close()
+
+    def _switch(self, phase: int) -> None:
+        now = self._now()
+        self._phase_ns[self._phase] += now - self._since_ns
+        self._since_ns = now
+        self._phase = phase
+        self._switches += 1
+        self._word[0] = self._serial << 8 | phase
+
+    def _mark(self) -> None:
+        self._word[0] = self._serial << 8 | self._phase
