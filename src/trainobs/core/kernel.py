@@ -85,4 +85,4 @@ CELL = np.dtype([("count", "<u8"), ("bytes", "<u8"), ("ns", "<u8"), ("wait_ns", 
 CELLS_SHAPE = (len(Op), len(FileClass), len(Role))
 """Axes of one step row."""
 
-FIELDS = CELL.names
+FIELDS: tuple[str, ...] = CELL.names or ()

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.core.kernel import FileClass, Op, Phase, Role
+from trainobs.core.kernel import CELLS_SHAPE, FIELDS, FileClass, Op, Phase, Role
 
 
 class Kind(Enum):
@@ -34,15 +35,18 @@ class Cells:
     classes: tuple[FileClass, ...] = ()
     roles: tuple[Role, ...] = ()
 
+    @cached_property
+    def _index(self) -> npt.NDArray[np.intp]:
+        """Places of the selected words in a row taken as a flat array of words."""
+        words = np.arange(np.prod(CELLS_SHAPE) * len(FIELDS)).reshape(*CELLS_SHAPE, len(FIELDS))
+        picked = words[list(self.ops)][:, list(self.classes or FileClass)]
+        picked = picked[:, :, list(self.roles or Role), FIELDS.index(self.field)]
+        return picked.ravel()
+
     def total(self, rows: npt.NDArray[np.void]) -> npt.NDArray[np.uint64]:
-        """Sum of `rows` (..., op, class, role) over the selected cells; shape (...)."""
-        values = rows[self.field]
-        picked = values[..., list(self.ops), :, :]
-        if self.classes:
-            picked = picked[..., list(self.classes), :]
-        if self.roles:
-            picked = picked[..., list(self.roles)]
-        total: npt.NDArray[np.uint64] = picked.sum(axis=(-3, -2, -1), dtype=np.uint64)
+        """Sum of contiguous `rows` (..., op, class, role) over the selected cells; shape (...)."""
+        words = rows.view("<u8").reshape(*rows.shape[: -len(CELLS_SHAPE)], -1)
+        total: npt.NDArray[np.uint64] = words[..., self._index].sum(axis=-1, dtype=np.uint64)
         return total
 
 
@@ -110,7 +114,7 @@ _READS = (Op.READ, Op.URING_READ)
 _WRITES = (Op.WRITE, Op.URING_WRITE)
 
 
-def _kernel(  # noqa: PLR0913 - one keyword for each column of the catalogue
+def _kernel(
     name: str,
     unit: str,
     formula: Cells,
@@ -124,7 +128,9 @@ def _kernel(  # noqa: PLR0913 - one keyword for each column of the catalogue
     return Metric(name, unit, Kind.SUM, source, tells, blind, chart, formula, spread)
 
 
-def _timed(name: str, tells: str, *, chart: str = "", blind: str = "", spread: bool = False) -> Metric:
+def _timed(
+    name: str, tells: str, *, chart: str = "", blind: str = "", spread: bool = False
+) -> Metric:
     return Metric(name, "ns", Kind.SUM, "training loop", tells, blind, chart, None, spread)
 
 
@@ -148,16 +154,12 @@ CATALOGUE: tuple[Metric, ...] = (
         chart="Step time",
         spread=True,
     ),
-    Metric(
+    _timed(
         "loader/wait_ns",
-        "ns",
-        Kind.SUM,
-        "training loop",
         "Time the training thread waited for the next batch.",
-        "Worker start-up inside `iter(loader)` where the framework does not show it.",
-        "Where the step went",
-        None,
-        True,
+        chart="Where the step went",
+        blind="Lightning's start of workers at the beginning of an epoch: it is in phase/other_ns.",
+        spread=True,
     ),
     _phase(Phase.TRANSFER, "Time moving the batch to the device, as the host sees it."),
     _phase(Phase.FORWARD, "Time in the forward pass, as the host sees it."),
@@ -438,38 +440,59 @@ CATALOGUE: tuple[Metric, ...] = (
         chart="Network",
     ),
     Metric(
-        "pressure/cpu_ns", "ns", Kind.SUM, "/proc/pressure/cpu",
+        "pressure/cpu_ns",
+        "ns",
+        Kind.SUM,
+        "/proc/pressure/cpu",
         "Time in which some task of the whole machine waited for a CPU.",
         "Whose task it was. Logged on the procfs rung only.",
     ),
     Metric(
-        "pressure/io_ns", "ns", Kind.SUM, "/proc/pressure/io",
+        "pressure/io_ns",
+        "ns",
+        Kind.SUM,
+        "/proc/pressure/io",
         "Time in which some task of the whole machine waited for I/O.",
         "Whose task it was. Logged on the procfs rung only.",
     ),
     Metric(
-        "pressure/memory_ns", "ns", Kind.SUM, "/proc/pressure/memory",
+        "pressure/memory_ns",
+        "ns",
+        Kind.SUM,
+        "/proc/pressure/memory",
         "Time in which some task of the whole machine waited for memory.",
         "Whose task it was. Logged on the procfs rung only.",
     ),
     Metric(
-        "memory/major_fault_count", "faults", Kind.SUM, "getrusage",
+        "memory/major_fault_count",
+        "faults",
+        Kind.SUM,
+        "getrusage",
         "Page faults of the training process that had to read from a device.",
         "Faults of loader workers.",
     ),
     Metric(
-        "obs/lost_count", "events", Kind.SUM, "trainobs",
+        "obs/lost_count",
+        "events",
+        Kind.SUM,
+        "trainobs",
         "Kernel events and step records that could not be counted or stored.",
         chart="Cost of observing",
     ),
     Metric(
-        "obs/cpu_ns", "ns", Kind.SUM, "trainobs",
+        "obs/cpu_ns",
+        "ns",
+        Kind.SUM,
+        "trainobs",
         "CPU time of trainobs in user space: its hooks in the training thread, and its own thread.",
         "The probes inside the kernel: see obs/probe_ns.",
         chart="Cost of observing",
     ),
     Metric(
-        "obs/probe_ns", "ns", Kind.SUM, "BPF statistics",
+        "obs/probe_ns",
+        "ns",
+        Kind.SUM,
+        "BPF statistics",
         "CPU time of the probes in the kernel, on all CPUs: a rate sampled now and then by the "
         "kernel's own BPF statistics, times the length of the step.",
         "An estimate; needs CAP_SYS_ADMIN, null without.",

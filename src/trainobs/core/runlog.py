@@ -2,7 +2,7 @@
 
     RUN/
       run.json                   what is true for the whole run; written by rank 0
-      rank=N/run.json            the same for another rank
+      rank=N/rank.json           the same for another rank
       rank=N/steps-00000.parquet one row per step
       rank=N/kernel-00000.parquet the non-zero kernel cells of the same steps
       rank=N/latency.parquet     log2 latency histograms since the run began
@@ -20,6 +20,7 @@ SCHEMA = 1
 """Version of everything below; a reader refuses a newer one."""
 
 RUN_FILE = "run.json"
+RANK_FILE = "rank.json"
 STEPS = "steps"
 KERNEL = "kernel"
 LATENCY_FILE = "latency.parquet"
@@ -34,7 +35,7 @@ def rank_dir(run_dir: Path, rank: int) -> Path:
 
 def run_file(run_dir: Path, rank: int) -> Path:
     """File of what is true for the whole run, as `rank` saw it."""
-    return (run_dir if rank == 0 else rank_dir(run_dir, rank)) / RUN_FILE
+    return run_dir / RUN_FILE if rank == 0 else rank_dir(run_dir, rank) / RANK_FILE
 
 
 def part_file(run_dir: Path, rank: int, table: str, number: int) -> Path:

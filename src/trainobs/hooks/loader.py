@@ -32,7 +32,7 @@ class ObservedLoader(Generic[Batch]):
         """Batches of the loader, if it is sized."""
         return len(self._loader)  # type: ignore[arg-type]
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the loader has
+    def __getattr__(self, name: str) -> Any:
         """Everything else is the loader's."""
         return getattr(self._loader, name)
 

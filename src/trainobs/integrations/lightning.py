@@ -31,7 +31,7 @@ def _harmless(hook: Hook) -> Hook:
     """A fault in a hook disarms the callback; it never reaches the training."""
 
     @functools.wraps(hook)
-    def guarded(self: ObsCallback, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+    def guarded(self: ObsCallback, *args: Any, **kwargs: Any) -> None:
         if self._session is None:
             return
         try:
@@ -80,7 +80,7 @@ class ObsCallback:
     _session: Session | None = None
     _tee: ProfilerTee | None = None
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> ObsCallback:  # noqa: ANN401
+    def __new__(cls, *args: Any, **kwargs: Any) -> ObsCallback:
         """A Trainer takes only callbacks of its own namespace, so this is one of every loaded."""
         return object.__new__(_as_callback(cls))
 
@@ -99,7 +99,7 @@ class ObsCallback:
         """Copies and pickles hold the settings, never a run."""
         return _restore, (_plain_class(type(self)), self._settings)
 
-    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ANN401
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Start to observe, before the Trainer makes its loaders."""
         if stage != "fit" or trainer.fast_dev_run or switched_off():
             return
@@ -114,7 +114,7 @@ class ObsCallback:
         self._start(trainer)
 
     @_harmless
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ANN401
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Find the data and the checkpoint directories, which exist now."""
         assert self._session is not None
         if self._settings.data_roots is None:
@@ -127,9 +127,9 @@ class ObsCallback:
     @_harmless
     def on_train_batch_start(
         self,
-        trainer: Any,  # noqa: ANN401
-        pl_module: Any,  # noqa: ANN401
-        batch: Any,  # noqa: ANN401
+        trainer: Any,
+        pl_module: Any,
+        batch: Any,
         batch_idx: int,
     ) -> None:
         """The step's batch is there."""
@@ -141,10 +141,10 @@ class ObsCallback:
     @_harmless
     def on_train_batch_end(
         self,
-        trainer: Any,  # noqa: ANN401
-        pl_module: Any,  # noqa: ANN401
-        outputs: Any,  # noqa: ANN401
-        batch: Any,  # noqa: ANN401
+        trainer: Any,
+        pl_module: Any,
+        outputs: Any,
+        batch: Any,
         batch_idx: int,
     ) -> None:
         """Under gradient accumulation only some batches end a step."""
@@ -154,13 +154,13 @@ class ObsCallback:
             self._session.clock.end_step()
 
     @_harmless
-    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ANN401
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """A fetch that found the loader exhausted began no step."""
         assert self._session is not None
         self._session.clock.cancel()
 
     @_harmless
-    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ANN401
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """Validation, the sanity check included, is one phase."""
         assert self._session is not None
         assert self._tee is not None
@@ -169,7 +169,7 @@ class ObsCallback:
         self._tee.trainobs_paused = True
 
     @_harmless
-    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ANN401
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Back to training."""
         assert self._session is not None
         assert self._tee is not None
@@ -177,16 +177,16 @@ class ObsCallback:
         self._session.clock.leave()
 
     @_harmless
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ANN401
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Lightning calls no teardown after an exception, SIGTERM or Ctrl-C."""
         self._stop(trainer, f"exception: {type(exception).__name__}")
 
     @_harmless
-    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ANN401
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Stop observing, and put the profiler back."""
         self._stop(trainer, "ok")
 
-    def _start(self, trainer: Any) -> None:  # noqa: ANN401
+    def _start(self, trainer: Any) -> None:
         tensorboard = _tensorboard_logger(trainer)
         self._session, self.run_dir = open_session(
             self._settings,
@@ -200,7 +200,7 @@ class ObsCallback:
         trainer.profiler = self._tee
         self._steps_done = trainer.global_step
 
-    def _stop(self, trainer: Any, outcome: str) -> None:  # noqa: ANN401
+    def _stop(self, trainer: Any, outcome: str) -> None:
         session, self._session = self._session, None
         tee, self._tee = self._tee, None
         if tee is not None:
@@ -214,7 +214,7 @@ class ObsCallback:
 class _LoggerEvents:
     """The writer of Lightning's TensorBoard logger, which the logger flushes and closes itself."""
 
-    def __init__(self, tensorboard: Any) -> None:  # noqa: ANN401 - a TensorBoardLogger of either namespace
+    def __init__(self, tensorboard: Any) -> None:
         self._events = tensorboard.experiment._get_file_writer()
 
     def add_event(self, event: Event) -> None:
@@ -227,7 +227,7 @@ class _LoggerEvents:
         self.flush()
 
 
-def _tensorboard_logger(trainer: Any) -> Any | None:  # noqa: ANN401
+def _tensorboard_logger(trainer: Any) -> Any | None:
     """The first TensorBoard logger; by its class's name, since there are two namespaces."""
     for candidate in trainer.loggers:
         if any(base.__name__ == "TensorBoardLogger" for base in type(candidate).__mro__):
@@ -235,7 +235,7 @@ def _tensorboard_logger(trainer: Any) -> Any | None:  # noqa: ANN401
     return None
 
 
-def _default_run_dir(trainer: Any, tensorboard: Any | None) -> Path:  # noqa: ANN401
+def _default_run_dir(trainer: Any, tensorboard: Any | None) -> Path:
     """Under the logger's directory; with several ranks, under one that needs no agreement."""
     if trainer.world_size == 1:
         loggers = [tensorboard] if tensorboard else trainer.loggers
@@ -260,13 +260,17 @@ def _callback_bases() -> tuple[type, ...]:
 
 
 def _as_callback(cls: type[ObsCallback]) -> type[ObsCallback]:
+    """`cls` with the bases that it lacks; one class for each such pair, so that types compare."""
     bases = tuple(base for base in _callback_bases() if not issubclass(cls, base))
-    return _combined(cls, bases) if bases else cls
+    if not bases:
+        return cls
+    if (cls, bases) not in _combined:
+        namespace = {"__module__": cls.__module__, "_plain": cls}
+        _combined[cls, bases] = type(cls.__name__, (cls, *bases), namespace)
+    return _combined[cls, bases]
 
 
-@functools.lru_cache(maxsize=None)
-def _combined(cls: type[ObsCallback], bases: tuple[type, ...]) -> type[ObsCallback]:
-    return type(cls.__name__, (cls, *bases), {"__module__": cls.__module__, "_plain": cls})
+_combined: dict[tuple[type, tuple[type, ...]], type[ObsCallback]] = {}
 
 
 def _plain_class(cls: type) -> type:

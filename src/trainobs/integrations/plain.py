@@ -1,5 +1,7 @@
 """Observing a plain PyTorch loop.
 
+Usage::
+
     with observe(run_dir="runs/first") as obs:
         for batch in obs.loader(loader):
             with obs.step():

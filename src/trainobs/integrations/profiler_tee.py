@@ -38,7 +38,7 @@ class ProfilerTee:
 
     _OWN = frozenset({"trainobs_inner", "trainobs_paused", "_clock", "_phases", "_open"})
 
-    def __init__(self, inner: Any, clock: StepClock) -> None:  # noqa: ANN401 - a Profiler of either namespace
+    def __init__(self, inner: Any, clock: StepClock) -> None:
         self.trainobs_inner = inner
         self.trainobs_paused = False
         self._clock = clock
@@ -50,7 +50,7 @@ class ProfilerTee:
         """So that `isinstance` answers as for the profiler itself."""
         return type(self.trainobs_inner)
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+    def __getattr__(self, name: str) -> Any:
         """Everything else is the profiler's."""
         return getattr(self.trainobs_inner, name)
 

@@ -8,6 +8,7 @@ import platform
 import struct
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,8 @@ from trainobs.probes.syscall_table import syscall_table
 
 OBJECT = Path(__file__).parent / "objects" / f"trainobs.{platform.machine()}.bpf.o"
 KERNEL_BTF = Path("/sys/kernel/btf/vmlinux")
+
+Words = npt.NDArray[np.uint64]
 
 _LOSSES = np.dtype([("tasks", "<u8"), ("requests", "<u8"), ("classes", "<u8")])
 
@@ -46,7 +49,7 @@ class KernelSide:
                 ProbeCause.NO_BTF,
                 "cannot relocate the probes",
                 f"{KERNEL_BTF} does not exist",
-                "use a kernel built with CONFIG_DEBUG_INFO_BTF (all major distributions since 2021)",
+                "use a kernel built with CONFIG_DEBUG_INFO_BTF, as distributions do since 2021",
             )
         self._programs = programs_of(probes)
         try:
@@ -69,17 +72,18 @@ class KernelSide:
     def _map_all(self) -> None:
         self.clock = memoryview(self._mapping("step_clock", 64, writable=True)).cast("Q")
         self._control = self._mapping("control", 16, writable=True)
-        self.rows = self._array("step_rows", CELL, (RING, *CELLS_SHAPE))
-        self.latency = self._array("step_latency", np.dtype("<u8"), (RING, BUCKETS))
-        self.histograms = self._array("histograms", np.dtype("<u8"), (*CELLS_SHAPE, BUCKETS))
-        self._losses = self._array("losses", _LOSSES, (1,))
+        words = np.dtype("<u8")
+        self.rows: npt.NDArray[np.void] = self._array("step_rows", CELL, (RING, *CELLS_SHAPE))
+        self.latency: Words = self._array("step_latency", words, (RING, BUCKETS))
+        self.histograms: Words = self._array("histograms", words, (*CELLS_SHAPE, BUCKETS))
+        self._losses: npt.NDArray[np.void] = self._array("losses", _LOSSES, (1,))
 
     def _mapping(self, name: str, size: int, *, writable: bool = False) -> mmap.mmap:
         pages = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         return mmap.mmap(self._loader.map_fd(name), pages, mmap.MAP_SHARED, access)
 
-    def _array(self, name: str, dtype: np.dtype, shape: tuple[int, ...]) -> npt.NDArray[np.generic]:
+    def _array(self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
         count = int(np.prod(shape))
         mapping = self._mapping(name, count * dtype.itemsize)
         return np.frombuffer(mapping, dtype, count).reshape(shape)

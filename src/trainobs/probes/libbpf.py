@@ -37,6 +37,7 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "libbpf_set_print": (_Pointer, [_Pointer]),
 }
 
+_WARNING = 0  # enum libbpf_print_level: LIBBPF_WARN
 _PRINT = C.CFUNCTYPE(C.c_int, C.c_int, C.c_char_p, _Pointer)
 
 
@@ -64,15 +65,17 @@ def open_library() -> C.CDLL:
 
 @contextmanager
 def captured_log(library: C.CDLL) -> Iterator[list[str]]:
-    """Collect what libbpf would print to stderr; the printer before is put back."""
+    """Collect libbpf's warnings, which it would print; the printer before is put back."""
     lines: list[str] = []
     libc = C.CDLL(None)
     libc.vsnprintf.argtypes = [C.c_char_p, C.c_size_t, C.c_char_p, _Pointer]
 
     def collect(level: int, template: bytes, arguments: int) -> int:
-        buffer = C.create_string_buffer(4096)
-        libc.vsnprintf(buffer, len(buffer), template, arguments)
-        lines.append(buffer.value.decode(errors="replace").rstrip())
+        # Below a warning it tells of each step that goes well, with the same words.
+        if level == _WARNING:
+            buffer = C.create_string_buffer(4096)
+            libc.vsnprintf(buffer, len(buffer), template, arguments)
+            lines.append(buffer.value.decode(errors="replace").rstrip())
         return 0
 
     callback = _PRINT(collect)

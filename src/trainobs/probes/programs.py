@@ -1,4 +1,4 @@
-"""The probes: which programs belong together, where they hook in, what goes missing without them."""
+"""The probes: which programs belong together, where they hook in, and what each gives."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PROBES: dict[str, tuple[Program, ...]] = {
     ),
     "block": (
         Program("tobs_blk_start", "block_io_start", "whose block request it is"),
-        Program("tobs_blk_done", "block_io_done", "bytes and latency of block requests"),
+        Program("tobs_blk_done", "block_rq_complete", "bytes and latency of block requests"),
     ),
     "sched": (
         Program("tobs_switch", "sched_switch", "time off the CPU and in the run queue"),
@@ -47,7 +47,7 @@ PROBES: dict[str, tuple[Program, ...]] = {
 """Probes a user can choose, by name."""
 
 TREE: tuple[Program, ...] = (
-    Program("tobs_fork", "sched_process_fork", "workers and threads from birth"),
+    Program("tobs_fork", "task_newtask", "workers and threads from birth"),
     Program("tobs_rename", "task_rename", "which children are loader workers"),
     Program("tobs_adopt", "iter/task", "registration of the training process"),
     Program("tobs_leave", "iter/task", "leaving the observer's own thread out"),

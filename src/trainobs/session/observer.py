@@ -27,6 +27,9 @@ FLUSH_S = 5.0
 COST_S = 10.0
 """How often the cost of the probes is sampled."""
 
+BATCH = 4 * RING
+"""Collected steps that are delivered at once, sooner than `WAKE_S`: each delivery has a price."""
+
 FULL = RING // 2
 """Closed steps at which the training thread wakes the observer."""
 
@@ -66,6 +69,7 @@ class Observer:
         self._told_lost = 0
         self._told_cpu_ns = 0
         self._next_cost = 0.0
+        self._next_delivery = 0.0
         self._next_flush = time.monotonic() + FLUSH_S
         self._wake = threading.Event()
         self._stopping = False
@@ -114,20 +118,24 @@ class Observer:
             )
 
     def _round(self) -> None:
+        self._collector.collect()
         now = time.monotonic()
+        if now < self._next_delivery and self._collector.waiting_count < BATCH:
+            return
         if self._tick:
             self._tick()
         if self._probe_share and now >= self._next_cost and not self._stopping:
             self._next_cost = now + COST_S
             self._share = self._probe_share()
-        self._deliver(settle=True)
+        self._deliver()
         if now >= self._next_flush:
             self._next_flush = now + FLUSH_S
             self._flush()
 
-    def _deliver(self, *, settle: bool) -> None:
-        self._collector.collect(settle=settle)
-        for batch in self._collector.batches():
+    def _deliver(self) -> None:
+        self._next_delivery = time.monotonic() + WAKE_S
+        batch = self._collector.batch()
+        if batch:
             self._deliveries.write(self._with_cost(batch))
 
     def _with_cost(self, batch: StepBatch) -> StepBatch:
@@ -150,7 +158,8 @@ class Observer:
         self._deliveries.each(lambda sink: sink.flush())
 
     def _finish(self) -> None:
-        self._deliver(settle=False)
+        self._collector.collect(settle=False)
+        self._deliver()
         self._flush()
         lost_steps = self._deliveries.lost_steps
         self._summary["lost_steps"] = lost_steps
@@ -160,6 +169,8 @@ class Observer:
             if count:
                 logger.warning(
                     "the %s lost the records of %d steps\n  found: see the message above\n"
-                    "  do:    nothing for this run", sink, count
+                    "  do:    nothing for this run",
+                    sink,
+                    count,
                 )
         self._deliveries.each(lambda sink: sink.end(self._summary))

@@ -24,15 +24,19 @@ def open_session(
     """Start to observe the calling process.
 
     Args:
+        settings: what the user chose.
         run_dir: where the run log goes; if a run is there already, a directory beside it.
         writer: where TensorBoard events go; None: into `tensorboard/` of the run directory.
         log_every_n_steps: steps between two points in TensorBoard.
+        rank: this process in the job.
+        world_size: processes in the job.
 
     Returns:
         The session, and the run directory in use.
     """
-    run_dir = next_free(run_dir)
+    run_dir = next_free(run_dir, rank)
     sinks: list[Sink] = [RunLogSink(run_dir, rank)]
     if rank == 0:
-        sinks.append(TensorBoardSink(writer or EventFile(run_dir / "tensorboard"), log_every_n_steps))
+        writer = writer or EventFile(run_dir / "tensorboard")
+        sinks.append(TensorBoardSink(writer, log_every_n_steps))
     return Session(settings, sinks, rank=rank, world_size=world_size), run_dir

@@ -22,7 +22,7 @@ from trainobs.session.libraries import library_roots
 from trainobs.session.observer import FULL, Observer
 from trainobs.session.settings import Settings
 from trainobs.sinks.sink import Sink
-from trainobs.steps.clock import StepClock
+from trainobs.steps.clock import StepClock, StepWord
 from trainobs.steps.collector import Collector
 
 logger = logging.getLogger("trainobs")
@@ -64,9 +64,12 @@ class Session:
         if why_not and settings.probes:
             _tell_rung(self.level, why_not)
         self._wire(sinks)
-        if self._kernel:
-            self._register(self._kernel, settings)
         abandon_in_children(self)
+        try:
+            self._register(settings)
+        except BaseException:
+            self._let_go()
+            raise
         atexit.register(self.stop, "interpreter exit")
         self._observer.start()
 
@@ -86,17 +89,11 @@ class Session:
         """
         if self._stopped or os.getpid() != self._pid:
             return
-        self._stopped = True
         atexit.unregister(self.stop)
-        keep_in_children(self)
         self.clock.finish()
-        self.clock.detach()
+        self._let_go()
         losses = self._kernel.losses() if self._kernel else {}
-        if self._kernel:
-            self._kernel.stop()
         self._observer.stop({"outcome": outcome, "losses": losses})
-        if self._host:
-            self._host.close()
 
     def abandon(self) -> None:
         """In a forked child: let go of everything; the parent goes on observing."""
@@ -107,13 +104,21 @@ class Session:
         if self._host:
             self._host.close()
 
+    def _let_go(self) -> None:
+        """Take out what is in the kernel, and mark no more."""
+        self._stopped = True
+        keep_in_children(self)
+        self.clock.detach()
+        if self._kernel:
+            self._kernel.stop()
+        if self._host:
+            self._host.close()
+
     def _wire(self, sinks: Sequence[Sink]) -> None:
         kernel, host = self._kernel, self._host
-        word = kernel.clock if kernel else [0]
+        word: StepWord = kernel.clock if kernel else [0]
         switch_cost_ns = _switch_cost_ns()
-        self.clock = StepClock(
-            word, sample=host.sample if host else None, on_close=self._on_close
-        )
+        self.clock = StepClock(word, sample=host.sample if host else None, on_close=self._on_close)
         self._collector = Collector(
             self.clock,
             kernel,
@@ -132,17 +137,21 @@ class Session:
             tick=host.refresh if host else None,
         )
 
-    def _register(self, kernel: KernelSide, settings: Settings) -> None:
-        for root in library_roots():
-            kernel.add_root(root, FileClass.LIBRARY)
-        kernel.infer_data(settings.data_roots is None)
+    def _register(self, settings: Settings) -> None:
+        if self._kernel is None:
+            return
+        self._add_roots(library_roots(), FileClass.LIBRARY)
+        self._kernel.infer_data(settings.data_roots is None)
         self.add_data_roots(settings.data_roots or ())
-        kernel.adopt()
+        self._kernel.adopt()
 
     def _add_roots(self, roots: Sequence[Path], file_class: FileClass) -> None:
-        for root in roots if self._kernel and not self._stopped else ():
+        kernel = self._kernel
+        if kernel is None or self._stopped:
+            return
+        for root in roots:
             try:
-                self._kernel.add_root(root, file_class)
+                kernel.add_root(root, file_class)
             except OSError as error:
                 logger.warning(
                     "cannot follow %s as %s\n  found: %s\n  do:    see that it can be opened",

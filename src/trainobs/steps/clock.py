@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, MutableSequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from trainobs.core.kernel import Phase
 from trainobs.core.records import SETUP
 
 _PHASES = len(Phase)
+
+StepWord = memoryview | list[int]
+"""Where the kernel reads `serial << 8 | phase`, at index 0; a list where no kernel reads."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class StepClock:
 
     def __init__(
         self,
-        word: MutableSequence[int],
+        word: StepWord,
         *,
         sample: Callable[[], object] | None = None,
         on_close: Callable[[], None] | None = None,
@@ -61,7 +64,7 @@ class StepClock:
         """
         self.closed: deque[ClosedStep] = deque()
         self.epoch = 0
-        self._word = word
+        self._word: StepWord = word
         self._sample = sample
         self._on_close = on_close
         self._now = now

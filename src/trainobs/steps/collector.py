@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from trainobs.core.histogram import percentile
-from trainobs.core.kernel import BUCKETS, CELL, CELLS_SHAPE, RING, Phase
+from trainobs.core.kernel import CELL, CELLS_SHAPE, FIELDS, RING, Phase
 from trainobs.core.metrics import evaluate, kernel_metrics, phase_metric
 from trainobs.core.records import StepBatch
 from trainobs.steps.clock import ClosedStep, StepClock
@@ -19,17 +20,48 @@ from trainobs.steps.clock import ClosedStep, StepClock
 SETTLE_NS = 5_000_000
 """Age at which nothing more is in flight for a closed step: far above the time of one probe."""
 
-MAX_WAITING = 4096
-"""Steps kept for slow sinks; above, the oldest are dropped and counted."""
+MAX_WAITING = 1024
+"""Steps kept for slow sinks, 26 KB each; above, the oldest are dropped and counted."""
 
-_WORDS = len(CELL.names or ()) * int(np.prod(CELLS_SHAPE))
+_WORDS = len(FIELDS) * int(np.prod(CELLS_SHAPE))
+
+
+Words = npt.NDArray[np.uint64]
+
+_NO_ROWS = (np.empty((0, 0), np.uint64), np.empty((0, 0), np.uint64))
+
+
+_Part = tuple[list[ClosedStep], Words, Words]
 
 
 class KernelRows(Protocol):
-    """What the collector reads of the kernel side."""
+    """What the collector reads of the kernel side; both only grow."""
 
     rows: npt.NDArray[np.void]
-    latency: npt.NDArray[np.uint64]
+    latency: Words
+
+
+class _Ring:
+    """The kernel's ring of step rows, and what it held when each slot was read last."""
+
+    def __init__(self, kernel: KernelRows) -> None:
+        self._now = (kernel.rows.view("<u8").reshape(RING, _WORDS), kernel.latency)
+        self._seen = tuple(np.zeros_like(array) for array in self._now)
+
+    def take(self, slots: list[int]) -> tuple[Words, Words]:
+        """Growth of some slots since they were taken last: (rows, latency)."""
+        grown = []
+        for now, seen in zip(self._now, self._seen, strict=True):
+            values = now[slots]
+            grown.append(values - seen[slots])
+            seen[slots] = values
+        return grown[0], grown[1]
+
+    def late(self, slots: list[int]) -> int:
+        """Events in slots that should have been at rest."""
+        counts = slice(None, None, len(FIELDS))
+        grown = self._now[0][slots, counts] - self._seen[0][slots, counts]
+        return int(grown.sum())
 
 
 class Collector:
@@ -37,6 +69,11 @@ class Collector:
 
     Rows only grow, so a step's counts are the difference to what its slot held before. `collect`
     may run in the training thread (when the ring is nearly full) and in the observer's.
+
+    Attributes:
+        waiting_count: steps that were collected, and not yet taken by `batch`.
+        dropped_steps: steps that were dropped because nobody took them.
+        late_count: events that count in a later step than they happened in.
     """
 
     def __init__(
@@ -55,15 +92,10 @@ class Collector:
         self._switch_cost_ns = switch_cost_ns
         self._now = now
         self._lock = threading.Lock()
-        self._waiting: list[tuple[list[ClosedStep], npt.NDArray | None, npt.NDArray | None]] = []
-        self._waiting_count = 0
+        self._waiting: list[_Part] = []
+        self.waiting_count = 0
         self._last_totals: npt.NDArray[np.float64] | None = None
-        self._rows: npt.NDArray[np.uint64] | None = None
-        if kernel is not None:
-            self._rows = kernel.rows.view("<u8").reshape(RING, _WORDS)
-            self._latency = kernel.latency
-            self._seen_rows = np.zeros_like(self._rows)
-            self._seen_latency = np.zeros_like(self._latency)
+        self._ring = None if kernel is None else _Ring(kernel)
 
     def collect(self, *, settle: bool = True) -> None:
         """Copy the rows of closed steps, except one that is so fresh that adds are in flight."""
@@ -71,19 +103,24 @@ class Collector:
             steps = self._take(settle)
             if not steps:
                 return
-            rows, latency = self._copy_rows(steps) if self._rows is not None else (None, None)
+            rows, latency = self._copy_rows(self._ring, steps) if self._ring else _NO_ROWS
             self._waiting.append((steps, rows, latency))
-            self._waiting_count += len(steps)
-            while self._waiting_count > MAX_WAITING:
+            self.waiting_count += len(steps)
+            while self.waiting_count > MAX_WAITING:
                 dropped = len(self._waiting.pop(0)[0])
-                self._waiting_count -= dropped
+                self.waiting_count -= dropped
                 self.dropped_steps += dropped
 
-    def batches(self) -> list[StepBatch]:
-        """Records of what was collected since the last call."""
+    def batch(self) -> StepBatch | None:
+        """Records of what was collected since the last call; None for nothing."""
         with self._lock:
-            waiting, self._waiting, self._waiting_count = self._waiting, [], 0
-        return [self._assemble(*part) for part in waiting]
+            waiting, self._waiting, self.waiting_count = self._waiting, [], 0
+        if not waiting:
+            return None
+        steps, rows, latency = zip(*waiting, strict=True)
+        return self._assemble(
+            list(chain.from_iterable(steps)), np.concatenate(rows), np.concatenate(latency)
+        )
 
     def _take(self, settle: bool) -> list[ClosedStep]:
         closed = self._clock.closed
@@ -92,37 +129,22 @@ class Collector:
             count -= 1
         return [closed.popleft() for _ in range(count)]
 
-    def _copy_rows(
-        self, steps: list[ClosedStep]
-    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-        self._count_late(steps)
-        slots = [step.serial % RING for step in steps]
-        rows, latency = self._rows[slots], self._latency[slots]
-        counts, buckets = rows - self._seen_rows[slots], latency - self._seen_latency[slots]
-        self._seen_rows[slots], self._seen_latency[slots] = rows, latency
-        return counts, buckets
+    def _copy_rows(self, ring: _Ring, steps: list[ClosedStep]) -> tuple[Words, Words]:
+        """Rows of some steps; looks for adds that came late, half a ring ago.
 
-    def _count_late(self, steps: list[ClosedStep]) -> None:
-        """Adds that came after their step was copied: they will count in the slot's next step.
-
-        Looked for half a ring later, in slots that no step uses at the moment.
+        A late add, one that came after its step was copied, will count in the slot's next step.
+        It is looked for in slots that no step uses at the moment.
         """
-        half, current = RING // 2, self._clock.serial
-        slots = [s.serial % RING - half for s in steps if half < s.serial and current < s.serial + half]
-        counts = slice(None, None, len(CELL.names or ()))
-        grown = self._rows[slots, counts] - self._seen_rows[slots, counts]
-        self.late_count += int(grown.sum())
+        half, now = RING // 2, self._clock.serial
+        at_rest = [step.serial for step in steps if half < step.serial and now < step.serial + half]
+        self.late_count += ring.late([(serial - half) % RING for serial in at_rest])
+        return ring.take([step.serial % RING for step in steps])
 
-    def _assemble(
-        self,
-        steps: list[ClosedStep],
-        rows: npt.NDArray[np.uint64] | None,
-        latency: npt.NDArray[np.uint64] | None,
-    ) -> StepBatch:
+    def _assemble(self, steps: list[ClosedStep], rows: Words, latency: Words) -> StepBatch:
         columns = self._timings(steps)
         columns.update(self._host_deltas(steps))
         cells = None
-        if rows is not None and latency is not None:
+        if self._ring:
             cells = rows.view(CELL).reshape(len(steps), *CELLS_SHAPE)
             for metric in kernel_metrics():
                 columns[metric.name] = evaluate(metric, cells)
@@ -133,7 +155,7 @@ class Collector:
             start_ns=np.array([step.start_ns for step in steps], np.int64),
             columns=columns,
             cells=cells,
-            latency=latency,
+            latency=latency if self._ring else None,
         )
 
     def _timings(self, steps: list[ClosedStep]) -> dict[str, npt.NDArray[np.float64]]:

@@ -1,0 +1,159 @@
+"""What one step costs in the training thread, in the observer's, and in the kernel."""
+
+from __future__ import annotations
+
+import logging
+import os
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from trainobs import ObsCallback
+from trainobs.core.kernel import Op, Role
+from trainobs.probes.kernel_side import KernelSide
+from trainobs.session.session import Session
+from trainobs.session.settings import Settings
+from trainobs.sinks.eventfile import EventFile
+from trainobs.sinks.runlog import RunLogSink
+from trainobs.sinks.tensorboard import TensorBoardSink
+
+STEP_S = 0.002
+
+
+def measure(*, quick: bool) -> dict[str, Any]:
+    """Costs of a mark, a switch of phase, a step and a followed system call."""
+    return {
+        **_in_session(quick),
+        "lightning_hooks_us_per_step": _lightning(pairs=4 if quick else 16),
+        **_system_call(20_000 if quick else 100_000),
+    }
+
+
+def _in_session(quick: bool) -> dict[str, float]:
+    with tempfile.TemporaryDirectory(prefix="trainobs-bench-") as folder:
+        run = Path(folder, "run")
+        sinks = [RunLogSink(run), TensorBoardSink(EventFile(run / "tensorboard"), 50)]
+        session = Session(Settings(), sinks)
+        clock, word = session.clock, session._kernel.clock
+        result = {
+            "mark_ns": _best_ns(lambda: word.__setitem__(0, 0)),
+            "phase_switch_ns": _best_ns(lambda: (clock.enter(3), clock.leave())) / 2,
+        }
+        before = _other_threads_cpu()
+        count, main_ns = _paced_steps(session, seconds=2 if quick else 10)
+        result["step_main_thread_us"] = main_ns / count / 1e3
+        result["step_observer_thread_us"] = (_other_threads_cpu() - before) / count / 1e3
+        session.stop()
+        size = sum(path.stat().st_size for path in run.rglob("rank=0/*"))
+        result["run_log_bytes_per_step"] = size / count
+    return {name: round(value, 2) for name, value in result.items()}
+
+
+def _paced_steps(session: Session, seconds: float) -> tuple[int, int]:
+    """Steps of `STEP_S` with a few reads; returns how many, and the ns spent in the clock."""
+    clock, spent, count = session.clock, 0, 0
+    file = os.open(__file__, os.O_RDONLY)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        begin = time.perf_counter_ns()
+        clock.begin_fetch()
+        clock.end_fetch()
+        clock.begin_batch()
+        clock.enter(3)
+        clock.leave()
+        clock.enter(4)
+        clock.leave()
+        clock.end_step()
+        spent += time.perf_counter_ns() - begin
+        for offset in range(10):
+            os.pread(file, 100, offset)
+        time.sleep(STEP_S)
+        count += 1
+    os.close(file)
+    return count, spent
+
+
+def _other_threads_cpu() -> int:
+    return time.process_time_ns() - time.thread_time_ns()
+
+
+def _best_ns(action: Callable[[], object], repeats: int = 20_000) -> float:
+    """Best of several runs, the cost of an empty call taken off."""
+
+    def run(thing: Callable[[], object]) -> float:
+        begin = time.perf_counter_ns()
+        for _ in range(repeats):
+            thing()
+        return (time.perf_counter_ns() - begin) / repeats
+
+    return min(run(action) for _ in range(7)) - min(run(lambda: None) for _ in range(7))
+
+
+class _Tiny(L.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+
+    def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor:
+        return self.layer(batch[0]).mean()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), 1e-3)
+
+
+def _lightning(pairs: int) -> float:
+    """Difference of the best step with and without the callback, probes off: the hooks alone."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="lightning")
+    loader = DataLoader(TensorDataset(torch.zeros(1000, 4)), 1)
+    best: dict[bool, list[float]] = {False: [], True: []}
+    with tempfile.TemporaryDirectory(prefix="trainobs-bench-") as folder:
+        for pair in range(pairs):
+            for observed in (False, True) if pair % 2 == 0 else (True, False):
+                best[observed].append(_fit(loader, folder, observed))
+    return round(min(best[True]) - min(best[False]), 1)
+
+
+def _fit(loader: Any, folder: str, observed: bool) -> float:
+    from imagenet import StepTimes
+
+    times = StepTimes()
+    callbacks = [times, *([ObsCallback(probes="off", run_dir=folder + "/run")] if observed else [])]
+    options = dict.fromkeys(
+        ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
+    )
+    trainer = L.Trainer(accelerator="cpu", max_epochs=1, callbacks=callbacks, **options)
+    trainer.fit(_Tiny(), loader)
+    return statistics.median(times.steps()) / 1e3
+
+
+def _system_call(repeats: int) -> dict[str, float]:
+    """Extra time of a 64-byte pread, followed and not, ns."""
+    file = os.open(__file__, os.O_RDONLY)
+
+    def best() -> float:
+        return _best_ns(lambda: os.pread(file, 64, 0), repeats)
+
+    bare = best()
+    kernel = KernelSide()
+    untracked = best()
+    kernel.adopt()
+    tracked = best()
+    counted = int(kernel.rows["count"][:, Op.READ, :, Role.MAIN].sum())
+    kernel.stop()
+    os.close(file)
+    if counted < repeats:
+        raise RuntimeError(f"the probes counted {counted} of {repeats} reads")
+    return {
+        "pread_bare_ns": round(bare),
+        "pread_untracked_extra_ns": round(untracked - bare),
+        "pread_tracked_extra_ns": round(tracked - bare),
+    }

@@ -1,0 +1,58 @@
+"""Measure what observing costs: `python benchmarks/run.py [--quick] [--only NAME]`, `make bench`.
+
+Every comparison is made of interleaved pairs on the same machine, each pair a round without and a
+round with trainobs in changing order, and reported as the median of the pairs' ratios. The result
+goes to `benchmarks/results/` as JSON, and as a table into `docs/performance.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import hot_path
+import imagenet
+import page
+import small_files
+import startup
+
+from trainobs.host.facts import host_facts
+
+CASES = {
+    "startup": startup.measure,
+    "hot_path": hot_path.measure,
+    "small_files": small_files.measure,
+    "imagenet": imagenet.measure,
+}
+RESULTS = Path(__file__).parent / "results"
+
+
+def main() -> None:
+    """Run the cases and write down what came out."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer rounds; writes no results")
+    parser.add_argument("--only", choices=CASES, action="append", help="run only this case")
+    arguments = parser.parse_args()
+    results: dict[str, Any] = {
+        "machine": host_facts(),
+        "date": time.strftime("%Y-%m-%d"),
+        "load_before": os.getloadavg()[0],
+    }
+    for name in arguments.only or CASES:
+        print(f"{name} ...", flush=True)
+        results[name] = CASES[name](quick=arguments.quick)
+        print(json.dumps(results[name], indent=2), flush=True)
+    if not (arguments.quick or arguments.only):
+        RESULTS.mkdir(exist_ok=True)
+        path = RESULTS / f"cost-{results['date']}.json"
+        path.write_text(json.dumps(results, indent=2) + "\n")
+        page.update(results, path)
+        print(f"written: {path} and {page.PAGE}")
+
+
+if __name__ == "__main__":
+    main()

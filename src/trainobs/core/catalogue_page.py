@@ -1,0 +1,85 @@
+"""The catalogue as a page of documentation.
+
+python -m trainobs.core.catalogue_page > docs/metrics.md
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from trainobs.core.histogram import LATENCIES
+from trainobs.core.kernel import BUCKETS
+from trainobs.core.metrics import CATALOGUE, Kind, Metric
+
+_INTRODUCTION = """\
+# Metrics
+
+<!-- Made by `python -m trainobs.core.catalogue_page > docs/metrics.md`: edit the catalogue. -->
+
+One name per metric, everywhere: the TensorBoard tag, the column of the run log's `steps` table, and
+the key in `trainobs report --json`.
+
+* A value belongs to a step: to what the machine did while that step ran. Loader workers read ahead,
+  so a read counts for the step during which it happened, not for the one that consumes the batch.
+* Missing is not zero. A metric without a source on a machine is null in the run log and has no
+  point in TensorBoard; a zero was measured.
+* Over several steps, sums per step are averaged; ratios and quantiles are formed anew from the sums
+  and histograms of those steps, so that a busy step weighs more than an idle one.
+* Metrics marked `+` also have `<name>/p95` and `<name>/max` in TensorBoard: of the steps since the
+  point before.
+* What happened before the first step is in the run log, in a row whose `step` is null.
+"""
+
+_DISTRIBUTIONS = f"""\
+## Latency distributions
+
+Histograms of {BUCKETS} buckets, each twice as wide as the one before: bucket b counts latencies of
+[2^b, 2^(b+1)) ns. The run log holds all of them by operation, file class and role, in
+`latency.parquet`. TensorBoard's histogram page gets those below about every 30 seconds, as the
+logarithm to base 10 of microseconds, `<name>_log10_us`: 0 is 1 us, 3 is 1 ms, 6 is 1 s.
+
+| Name | Of |
+|---|---|"""
+
+_HEADINGS = {
+    "step": "Step",
+    "loader": "Loader",
+    "phase": "Phases of the step",
+    "io": "Files",
+    "cache": "Page cache",
+    "block": "Block devices",
+    "sched": "Scheduler",
+    "net": "Network",
+    "pressure": "Pressure",
+    "memory": "Memory",
+    "obs": "Cost of observing",
+}
+
+_TABLE = "| Metric | Unit | What it tells | What it cannot see | Source |\n|---|---|---|---|---|"
+
+
+def page() -> str:
+    """The page, as Markdown."""
+    rooms = groupby(CATALOGUE, key=lambda metric: metric.name.partition("/")[0])
+    sections = [_section(_HEADINGS[room], list(metrics)) for room, metrics in rooms]
+    return "\n".join([_INTRODUCTION, *sections, _distributions()])
+
+
+def _section(heading: str, metrics: list[Metric]) -> str:
+    return "\n".join([f"## {heading}\n", _TABLE, *map(_row, metrics), ""])
+
+
+def _row(metric: Metric) -> str:
+    mark = " +" if metric.spread else ""
+    unit = f"{metric.unit} per step" if metric.kind is Kind.SUM else metric.unit
+    cells = (f"`{metric.name}`{mark}", unit, metric.tells, metric.blind, metric.source)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _distributions() -> str:
+    rows = [f"| `{latency.name}` | {latency.title} |" for latency in LATENCIES]
+    return "\n".join([_DISTRIBUTIONS, *rows])
+
+
+if __name__ == "__main__":
+    print(page())
