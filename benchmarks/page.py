@@ -46,7 +46,12 @@ def _rows(results: dict[str, Any]) -> list[tuple[str, str, str]]:
         ("one step, training thread", f"{hot['step_main_thread_us']} us", ""),
         ("one step, observer thread", f"{hot['step_observer_thread_us']} us", ""),
         ("one step, Python together", f"{python_us:.1f} us", "50 us"),
-        ("Lightning hooks and tee", f"{hot['lightning_hooks_us_per_step']} us a step", ""),
+        ("under Lightning: hooks and tee", f"{hot['lightning_hooks_us_per_step']} us a step", ""),
+        (
+            "under Lightning: any callback, doing nothing",
+            f"{hot['lightning_idle_callback_us_per_step']} us a step",
+            "",
+        ),
         ("run log", f"{hot['run_log_bytes_per_step']} bytes a step", "300 bytes"),
         ("a followed 64-byte pread", f"+{hot['pread_tracked_extra_ns']} ns", ""),
         ("any followed kind of call of others", f"+{hot['pread_untracked_extra_ns']} ns", ""),

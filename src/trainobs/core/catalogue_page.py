@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from trainobs.core.catalogue import CATALOGUE
 from trainobs.core.histogram import LATENCIES
 from trainobs.core.kernel import BUCKETS
-from trainobs.core.metrics import CATALOGUE, Kind, Metric
+from trainobs.core.metrics import Kind, Metric
 
 _INTRODUCTION = """\
 # Metrics

@@ -8,10 +8,10 @@ itself.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-_INNER = ("dataset", "datasets", "sampler_dataset", "source_datapipe", "datapipe")
+_INNER = ("dataset", "datasets", "_iterables", "sampler_dataset", "source_datapipe", "datapipe")
 _PATHS = ("root", "data_dir", "root_dir", "directory", "folder", "path", "filename", "file_path")
 _LISTS = ("samples", "imgs", "files", "paths", "filenames", "file_paths", "image_paths")
 _LOOK_AT = 64
@@ -27,9 +27,17 @@ def data_roots_of(loader: object) -> list[Path]:
     Returns:
         Existing paths, none of which lies below another; empty where nothing is to be seen.
     """
-    found = {path.resolve() for path in _paths_of(loader, _MAX_DEPTH) if path.exists()}
-    found -= {Path("/"), Path.home()}  # they hold everything, and so tell nothing
+    found = {path.resolve() for path in _paths_of(loader, _MAX_DEPTH) if _exists(path)}
+    # These hold everything, and so tell nothing. Not Path.home, which fails for a nameless user.
+    found -= {Path("/"), Path(os.path.expanduser("~")).resolve()}
     return sorted(path for path in found if not found & set(path.parents))
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # too long to be a path, or where this user may not look
+        return False
 
 
 def _paths_of(thing: object, depth: int) -> Iterator[Path]:
@@ -64,17 +72,21 @@ def _is_array(value: object) -> bool:
 def _as_path(value: object) -> Iterator[Path]:
     if isinstance(value, str | os.PathLike) and not isinstance(value, bytes):
         text = os.fspath(value)
-        if text and "\0" not in text and "://" not in text:
+        if isinstance(text, str) and text and "\0" not in text and "://" not in text:
             yield Path(text).absolute()
 
 
 def _directories(value: object) -> Iterator[Path]:
-    """Directories of a few of many files, spread over the list."""
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+    """Directories of a few of many files, spread over the list.
+
+    A file that is not there is a name below some root, and says nothing of the current directory.
+    """
+    if not isinstance(value, list | tuple):
         return
     for item in value[:: max(1, len(value) // _LOOK_AT)]:
         for path in _as_path(_first(item)):
-            yield path.parent
+            if _exists(path):
+                yield path.parent
 
 
 def _first(item: object) -> object:

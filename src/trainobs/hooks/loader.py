@@ -34,6 +34,8 @@ class ObservedLoader(Generic[Batch]):
 
     def __getattr__(self, name: str) -> Any:
         """Everything else is the loader's."""
+        if name == "_loader":  # not there yet in a copy
+            raise AttributeError(name)
         return getattr(self._loader, name)
 
     def _batches(self) -> Iterator[Batch]:

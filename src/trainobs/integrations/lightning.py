@@ -13,6 +13,7 @@ from typing import Any
 
 from tensorboard.compat.proto.event_pb2 import Event
 
+from trainobs.core.errors import TrainobsError
 from trainobs.core.kernel import Phase
 from trainobs.hooks.datasets import data_roots_of
 from trainobs.integrations.profiler_tee import ProfilerTee
@@ -111,7 +112,16 @@ class ObsCallback:
                 "  found: the Trainer is observed already\n  do:    give it one ObsCallback"
             )
             return
-        self._start(trainer)
+        try:
+            self._start(trainer)
+        except TrainobsError:
+            raise
+        except Exception:
+            logger.warning(
+                "trainobs does not observe this run; the training goes on\n"
+                "  found: the fault below\n  do:    please report it",
+                exc_info=True,
+            )
 
     @_harmless
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:

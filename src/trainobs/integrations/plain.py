@@ -11,20 +11,24 @@ Usage::
 
 from __future__ import annotations
 
+import logging
+import operator
 import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol, SupportsIndex, TypeVar
 
-from trainobs.core.errors import SettingError
+from trainobs.core.errors import SettingError, TrainobsError
 from trainobs.core.kernel import Phase
 from trainobs.hooks.datasets import data_roots_of
 from trainobs.hooks.loader import ObservedLoader
 from trainobs.session.runs import open_session
 from trainobs.session.session import Session
 from trainobs.session.settings import PathLike, Settings, switched_off
+
+logger = logging.getLogger("trainobs")
 
 Batch = TypeVar("Batch")
 
@@ -52,6 +56,9 @@ class Observation(Protocol):
 
         Args:
             number: the step's number; by default one more than the last, from 0.
+
+        Raises:
+            SettingError: `number` is no whole number from 0.
         """
 
     def phase(self, name: str) -> Scope:
@@ -111,6 +118,7 @@ class _Nothing:
 
 
 _NOTHING = _Nothing()
+_LAST_STEP = 2**63 - 1  # 64 bits in the run log
 _PHASES = {phase.name.lower(): phase.value for phase in Phase}
 
 
@@ -121,6 +129,16 @@ def _phase_of(name: str) -> int:
         raise SettingError(
             "unknown phase", repr(name), f"use one of {', '.join(map(repr, _PHASES))}"
         ) from None
+
+
+def _step_number(value: SupportsIndex) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if not 0 <= number <= _LAST_STEP:
+        raise SettingError("bad step number", repr(value), "give a whole number from 0")
+    return number
 
 
 class _Observed:
@@ -136,7 +154,7 @@ class _Observed:
         return ObservedLoader(loader, self._session.clock)
 
     def step(self, number: int | None = None) -> Scope:
-        return _Step(self._session, number)
+        return _Step(self._session, None if number is None else _step_number(number))
 
     def phase(self, name: str) -> Scope:
         return _Phase(self._session, _phase_of(name))
@@ -155,6 +173,33 @@ class _Off:
     def phase(self, name: str) -> Scope:
         _phase_of(name)
         return _NOTHING
+
+
+def _open(settings: Settings) -> tuple[Session, Path] | None:
+    """None where a fault of our own keeps the run from being observed."""
+    try:
+        return open_session(
+            settings,
+            settings.run_dir or Path("trainobs", time.strftime("%Y-%m-%d_%H-%M-%S")).absolute(),
+            log_every_n_steps=settings.log_every_n_steps or LOG_EVERY_N_STEPS,
+            rank=_from_environment("RANK", 0),
+            world_size=_from_environment("WORLD_SIZE", 1),
+        )
+    except TrainobsError:
+        raise
+    except Exception:
+        logger.warning(
+            "trainobs does not observe this run; the training goes on\n"
+            "  found: the fault below\n  do:    please report it",
+            exc_info=True,
+        )
+        return None
+
+
+def _from_environment(name: str, default: int) -> int:
+    """What `torchrun` and its like set, where they do."""
+    value = os.environ.get(name, "")
+    return int(value) if value.isdecimal() else default
 
 
 @contextmanager
@@ -188,13 +233,11 @@ def observe(
     if switched_off():
         yield _Off()
         return
-    session, place = open_session(
-        settings,
-        settings.run_dir or Path("trainobs", time.strftime("%Y-%m-%d_%H-%M-%S")).absolute(),
-        log_every_n_steps=settings.log_every_n_steps or LOG_EVERY_N_STEPS,
-        rank=int(os.environ.get("RANK", "0")),
-        world_size=int(os.environ.get("WORLD_SIZE", "1")),
-    )
+    opened = _open(settings)
+    if opened is None:
+        yield _Off()
+        return
+    session, place = opened
     outcome = "ok"
     try:
         yield _Observed(session, place, find_data=settings.data_roots is None)

@@ -6,8 +6,7 @@ everything to the profiler that the user chose, and tells the step clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from trainobs.core.kernel import Phase
@@ -63,27 +62,18 @@ class ProfilerTee:
 
     def start(self, action_name: str) -> None:
         """Forward, and begin the action's phase."""
-        self._begin(action_name)
+        self.trainobs_begin(action_name)
         self.trainobs_inner.start(action_name)
 
     def stop(self, action_name: str) -> None:
         """Forward, and end the action's phase."""
         self.trainobs_inner.stop(action_name)
-        self._end(action_name)
+        self.trainobs_end(action_name)
 
     def profile(self, action_name: str) -> AbstractContextManager[Any]:
         """Context of an action."""
         inner: AbstractContextManager[Any] = self.trainobs_inner.profile(action_name)
-        return inner if self._phase(action_name) is None else self._timed(action_name, inner)
-
-    @contextmanager
-    def _timed(self, action: str, inner: AbstractContextManager[Any]) -> Iterator[Any]:
-        self._begin(action)
-        try:
-            with inner as value:
-                yield value
-        finally:
-            self._end(action)
+        return inner if self._phase(action_name) is None else _Timed(self, action_name, inner)
 
     def _phase(self, action: str) -> int | None:
         try:
@@ -91,7 +81,8 @@ class ProfilerTee:
         except KeyError:
             return self._phases.setdefault(action, _PHASES.get(action.rpartition(".")[2]))
 
-    def _begin(self, action: str) -> None:
+    def trainobs_begin(self, action: str) -> None:
+        """Begin the phase of an action, if it has one."""
         phase = self._phase(action)
         if phase is None or self.trainobs_paused:
             return
@@ -101,7 +92,7 @@ class ProfilerTee:
         else:
             self._clock.enter(phase)
 
-    def _end(self, action: str) -> None:
+    def trainobs_end(self, action: str) -> None:
         """An action that began while paused, or before the tee, ends unnoticed."""
         if not self._open or self._open[-1] != action:
             return
@@ -110,3 +101,24 @@ class ProfilerTee:
             self._clock.end_fetch()
         else:
             self._clock.leave()
+
+
+class _Timed:
+    """Context of an action; a class, since this is the hot path and a generator costs twice."""
+
+    __slots__ = ("_action", "_inner", "_tee")
+
+    def __init__(self, tee: ProfilerTee, action: str, inner: AbstractContextManager[Any]) -> None:
+        self._tee = tee
+        self._action = action
+        self._inner = inner
+
+    def __enter__(self) -> Any:
+        self._tee.trainobs_begin(self._action)
+        return self._inner.__enter__()
+
+    def __exit__(self, *exception: Any) -> bool | None:
+        try:
+            return self._inner.__exit__(*exception)
+        finally:
+            self._tee.trainobs_end(self._action)

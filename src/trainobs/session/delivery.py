@@ -18,26 +18,36 @@ class Delivery:
         self._sink = sink
         self._armed = True
         self._told = False
-        self._undelivered = 0
+        self._unsaved = 0
 
     @property
     def lost_steps(self) -> int:
-        """Step records that did not reach the sink, or that it dropped."""
-        return self._undelivered + self._sink.lost_steps
+        """Step records that the sink dropped, or did not make safe so far."""
+        return self._unsaved + self._sink.lost_steps
 
     def write(self, batch: StepBatch) -> None:
-        """Hand over closed steps; once the sink is disarmed they count as lost."""
-        if not self.call(lambda: self._sink.write(batch)):
-            self._undelivered += len(batch)
+        """Hand over closed steps."""
+        before = self._sink.lost_steps
+        self.call(lambda: self._sink.write(batch))
+        dropped = self._sink.lost_steps - before  # of this batch, or of what came before it
+        self._unsaved = max(0, self._unsaved + len(batch) - dropped)
+
+    def flush(self) -> bool:
+        """Make safe what was handed over; False if that failed, for now or for good."""
+        if not self.call(self._sink.flush):
+            return False
+        self._unsaved = 0
+        return True
 
     def call(self, action: Callable[[], None]) -> bool:
-        """Do something with the sink; False if the sink is disarmed, or is now."""
+        """Do something with the sink; False if it failed, or the sink is disarmed."""
         if not self._armed:
             return False
         try:
             action()
         except OSError as error:
             self._tell(error, "it is kept, and tried again every few seconds")
+            return False
         except Exception as error:
             self._armed = False
             self._tell(error, "it is given up for this run")
@@ -76,6 +86,10 @@ class Deliveries:
         """Hand closed steps to every sink."""
         for delivery in self._deliveries:
             delivery.write(batch)
+
+    def flush(self) -> bool:
+        """Make every sink safe; False if one was not."""
+        return all([delivery.flush() for delivery in self._deliveries])
 
     def each(self, action: Callable[[Sink], None]) -> None:
         """Do the same with every sink."""

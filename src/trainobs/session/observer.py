@@ -18,6 +18,9 @@ from trainobs.steps.collector import Collector
 
 logger = logging.getLogger("trainobs")
 
+BEGIN_S = 5.0
+"""How long a run waits for the thread; one that ends at once would else take its probes away."""
+
 WAKE_S = 0.25
 """How often the thread looks for closed steps, unless it is woken."""
 
@@ -71,14 +74,16 @@ class Observer:
         self._next_cost = 0.0
         self._next_delivery = 0.0
         self._next_flush = time.monotonic() + FLUSH_S
+        self._begun = threading.Event()
         self._wake = threading.Event()
         self._stopping = False
         self._summary: dict[str, object] = {}
         self._thread = threading.Thread(target=self._run, name="trainobs", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread; returns when `begin` has run in it."""
         self._thread.start()
+        self._begun.wait(BEGIN_S)
 
     def wake(self) -> None:
         """Have closed steps collected now."""
@@ -102,8 +107,7 @@ class Observer:
 
     def _run(self) -> None:
         try:
-            if self._begin:
-                self._begin()
+            self._leave_the_training()
             self._deliveries.each(lambda sink: sink.begin(self._info))
             while not self._stopping:
                 self._wake.wait(WAKE_S)
@@ -117,6 +121,13 @@ class Observer:
                 exc_info=True,
             )
 
+    def _leave_the_training(self) -> None:
+        try:
+            if self._begin:
+                self._begin()
+        finally:
+            self._begun.set()
+
     def _round(self) -> None:
         self._collector.collect()
         now = time.monotonic()
@@ -126,7 +137,7 @@ class Observer:
             self._tick()
         if self._probe_share and now >= self._next_cost and not self._stopping:
             self._next_cost = now + COST_S
-            self._share = self._probe_share()
+            self._share = self._probe_share() or self._share
         self._deliver()
         if now >= self._next_flush:
             self._next_flush = now + FLUSH_S
@@ -151,16 +162,17 @@ class Observer:
         self._told_lost = lost
         return replace(batch, columns=columns)
 
-    def _flush(self) -> None:
+    def _flush(self) -> bool:
         if self._latency:
             buckets = self._latency()
             self._deliveries.each(lambda sink: sink.latency(buckets))
-        self._deliveries.each(lambda sink: sink.flush())
+        return self._deliveries.flush()
 
     def _finish(self) -> None:
         self._collector.collect(settle=False)
         self._deliver()
-        self._flush()
+        if not self._flush():
+            self._flush()  # a directory that was removed is made again at the second attempt
         lost_steps = self._deliveries.lost_steps
         self._summary["lost_steps"] = lost_steps
         self._summary["late_count"] = self._collector.late_count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from trainobs.session.session import Session
@@ -34,7 +35,8 @@ def open_session(
     Returns:
         The session, and the run directory in use.
     """
-    run_dir = next_free(run_dir, rank)
+    with suppress(OSError):  # the run log will meet the same, tell of it and go on
+        run_dir = next_free(run_dir, rank)
     sinks: list[Sink] = [RunLogSink(run_dir, rank)]
     if rank == 0:
         writer = writer or EventFile(run_dir / "tensorboard")

@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from trainobs.core.errors import ProbeError
@@ -15,7 +16,7 @@ from trainobs.core.records import RunInfo
 from trainobs.host.facts import host_facts
 from trainobs.host.sampler import HostSampler
 from trainobs.probes.kernel_side import KernelSide
-from trainobs.probes.statistics import statistics_for
+from trainobs.probes.statistics import ProbeStatistics, statistics_for
 from trainobs.session.delivery import Deliveries
 from trainobs.session.forks import abandon_in_children, keep_in_children
 from trainobs.session.libraries import library_roots
@@ -132,7 +133,7 @@ class Session:
             Deliveries(sinks),
             lost=(lambda: sum(kernel.losses().values())) if kernel else (lambda: 0),
             latency=(lambda: kernel.histograms.copy()) if kernel else None,
-            probe_share=statistics.share if statistics else None,
+            probe_share=partial(self._probe_share, statistics) if statistics else None,
             begin=kernel.leave if kernel else None,
             tick=host.refresh if host else None,
         )
@@ -159,6 +160,11 @@ class Session:
                     file_class.name.lower(),
                     error,
                 )
+
+    def _probe_share(self, statistics: ProbeStatistics) -> float | None:
+        """None also if the programs went away while they were sampled."""
+        share = statistics.share()
+        return None if self._stopped else share
 
     def _on_close(self) -> None:
         waiting = len(self.clock.closed)

@@ -81,7 +81,7 @@ def _probes(value: str | Iterable[str]) -> frozenset[str]:
             repr(value),
             f'give "auto", "off", or a list of {", ".join(map(repr, PROBES))}',
         )
-    return check_names(value)
+    return check_names(map(str, value))
 
 
 def _data_roots(value: PathLike | Iterable[PathLike] | None) -> tuple[Path, ...] | None:
@@ -106,6 +106,8 @@ def _path(name: str, value: object) -> Path:
         raise SettingError(f"bad value for `{name}`", repr(value), "give a path")
     if not os.fspath(value):
         raise SettingError(f"bad value for `{name}`", "an empty path", "give a path")
+    if "\0" in os.fspath(value):  # which no file system has, and no call takes
+        raise SettingError(f"bad value for `{name}`", repr(value), "give a path")
     return Path(value).expanduser().absolute()
 
 

@@ -11,9 +11,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from trainobs.core.catalogue import kernel_metrics, phase_metric
 from trainobs.core.histogram import percentile
 from trainobs.core.kernel import CELL, CELLS_SHAPE, FIELDS, RING, Phase
-from trainobs.core.metrics import evaluate, kernel_metrics, phase_metric
+from trainobs.core.metrics import evaluate
 from trainobs.core.records import StepBatch
 from trainobs.steps.clock import ClosedStep, StepClock
 

@@ -1,0 +1,5 @@
+"""`python -m trainobs`."""
+
+from trainobs.cli import main
+
+raise SystemExit(main())

@@ -1,0 +1,110 @@
+"""A run log as a page of text: what `trainobs report` prints."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from trainobs.analysis import sections
+from trainobs.analysis.sections import metric, training_ns
+from trainobs.analysis.summary import summarize
+from trainobs.analysis.text import duration, percent, quantity
+
+__all__ = ["render", "summarize"]
+
+_WIDTH = 100
+
+_LEVELS = {
+    "ebpf": "eBPF probes in the kernel",
+    "procfs": "/proc counters, without eBPF",
+    "timing": "timing alone, without the kernel",
+}
+
+
+def render(summary: dict[str, Any]) -> str:
+    """A page of plain text, at most 100 columns wide; what was not measured is left out.
+
+    Args:
+        summary: what `summarize` returns.
+    """
+    parts = (
+        _header,
+        sections.step_time,
+        sections.ranks,
+        sections.phases,
+        sections.rates,
+        sections.cache,
+        sections.waits,
+        sections.distributions,
+        sections.setup,
+        _losses,
+        _not_measured,
+    )
+    texts = ("\n".join(section(summary)) for section in parts)
+    return "\n\n".join(text.strip("\n") for text in texts if text)
+
+
+def _header(summary: dict[str, Any]) -> Iterator[str]:
+    host = summary["host"]
+    yield f"trainobs report of {summary['run']}"
+    yield f"  host       {host.get('hostname', '?')}, Linux {host.get('kernel', '?')}"
+    yield f"  observed   by {_LEVELS.get(summary['level'], summary['level'])}"
+    yield f"  rank       {summary['rank']}, of {summary['world_size']} in the job"
+    yield f"  steps      {summary['steps']}, in {duration(training_ns(summary))}"
+    yield f"  ended      {summary['outcome'] or 'killed, or still running'}"
+    yield f"  cost       {_cost(summary)}"
+    yield f"  lost       {_lost(summary)}"
+
+
+def _cost(summary: dict[str, Any]) -> str:
+    """What observing took, as CPU time per step and as a share of one CPU."""
+    parts = {"in user space": "obs/cpu_ns", "in the kernel": "obs/probe_ns"}
+    means = {where: metric(summary, name)["mean"] for where, name in parts.items()}
+    known = {where: mean for where, mean in means.items() if mean is not None}
+    step_ns = metric(summary, "step/duration_ns")["mean"]
+    if not known or not step_ns:
+        return "not measured"
+    details = " and ".join(f"{duration(mean)} {where}" for where, mean in known.items())
+    return f"{percent(sum(known.values()) / step_ns)} of one CPU: {details} per step"
+
+
+def _lost(summary: dict[str, Any]) -> str:
+    lost = summary["lost"]
+    parts = [f"{quantity(lost['events'])} kernel events or steps"] if lost["events"] else []
+    parts += [f"{n} steps in the {sink}" for sink, n in lost["steps"].items() if n]
+    parts += [f"unreadable files: {len(lost['files'])}"] if lost["files"] else []
+    return ", ".join(parts) or "nothing"
+
+
+def _losses(summary: dict[str, Any]) -> Iterator[str]:
+    missing = {k: why for k, why in summary["capabilities"].items() if why != "on"}
+    if missing:
+        yield "Probes that were off"
+        yield from _wrapped(f"{probe}: {why}" for probe, why in missing.items())
+    if summary["lost"]["files"]:
+        yield "Files that could not be read"
+        yield from _wrapped(f"{path}: {why}" for path, why in summary["lost"]["files"].items())
+
+
+def _not_measured(summary: dict[str, Any]) -> Iterator[str]:
+    """Missing is not zero."""
+    rooms: dict[str, list[str]] = {}
+    for name, values in summary["metrics"].items():
+        if values["max"] is None:
+            room, _, rest = name.partition("/")
+            rooms.setdefault(room, []).append(rest)
+    if rooms:
+        yield "Not measured in this run"
+        yield from _wrapped(f"{room}: {', '.join(rest)}" for room, rest in rooms.items())
+
+
+def _wrapped(paragraphs: Iterable[str]) -> Iterator[str]:
+    for paragraph in paragraphs:
+        yield from textwrap.wrap(
+            paragraph,
+            _WIDTH,
+            initial_indent="  ",
+            subsequent_indent="    ",
+            break_on_hyphens=False,
+        )

@@ -1,0 +1,171 @@
+"""The sections of the report's page, one function each; a section without data is empty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from trainobs.analysis.text import bar, duration, percent, quantity, size
+from trainobs.core.catalogue import METRICS, phase_metric
+from trainobs.core.kernel import Phase
+
+_LABEL = 38
+_COLUMN = 11
+_BAR = 36
+
+_PHASES = {
+    Phase.LOADER: "waiting for data",
+    Phase.TRANSFER: "moving the batch to the device",
+    Phase.FORWARD: "forward",
+    Phase.BACKWARD: "backward",
+    Phase.OPTIMIZER: "optimizer",
+    Phase.CHECKPOINT: "saving a checkpoint",
+    Phase.VALIDATION: "validation",
+    Phase.LOGGING: "logging",
+    Phase.OTHER: "everything else",
+}
+
+_RATES = {
+    "io/data_read_bytes": "training data read",
+    "cache/miss_bytes": "  of it brought in from storage",
+    "cache/fault_fill_bytes": "mapped data brought in",
+    "io/checkpoint_write_bytes": "checkpoints written",
+    "io/library_read_bytes": "code and libraries read",
+    "block/read_bytes": "read from block devices",
+    "block/write_bytes": "written to block devices",
+    "net/sent_bytes": "sent over the network",
+    "net/received_bytes": "received from the network",
+    "io/read_bytes": "all read calls",
+    "io/write_bytes": "all write calls",
+}
+
+_CACHE = {
+    "cache/hit_ratio": "data already in memory when asked for",
+    "cache/demand_hit_ratio": "data reads that started no read-ahead",
+    "cache/read_stall_ratio": "time in data reads asleep for the device",
+}
+
+_WAITS = {
+    "sched/main_offcpu_ns": "training thread off the CPU",
+    "sched/main_iowait_ns": "  asleep for a block device",
+    "sched/main_runqueue_ns": "  ready to run, no CPU free",
+    "sched/worker_offcpu_ns": "loader workers off the CPU",
+    "sched/worker_iowait_ns": "  asleep for a block device",
+    "sched/worker_runqueue_ns": "  ready to run, no CPU free",
+    "io/data_read_ns": "inside read calls on training data",
+    "io/checkpoint_write_ns": "inside write calls on checkpoints",
+    "io/fsync_ns": "inside fsync and its like",
+    "pressure/cpu_ns": "some task short of CPU (machine)",
+    "pressure/io_ns": "some task waiting for I/O (machine)",
+    "pressure/memory_ns": "some task short of memory (machine)",
+}
+
+_FORMATS: dict[str, Callable[[float], str]] = {"ns": duration, "bytes": size, "ratio": percent}
+
+
+def step_time(summary: dict[str, Any]) -> Iterator[str]:
+    """How long a step took."""
+    step = metric(summary, "step/duration_ns")
+    if step["mean"] is not None:
+        yield "Step time"
+        names = {"mean": "mean", "p50": "median", "p95": "p95", "max": "slowest"}
+        yield "  " + "   ".join(f"{text} {duration(step[key])}" for key, text in names.items())
+        yield f"  {1e9 / step['mean']:.4g} steps per second"
+
+
+def ranks(summary: dict[str, Any]) -> Iterator[str]:
+    """Step times side by side, if there is more than one rank; the rest is about the first."""
+    ranks = {rank: times for rank, times in summary["ranks"].items() if times["steps"]}
+    if len(ranks) > 1:
+        yield _row("Ranks", "steps", "median", "p95")
+        for rank, times in ranks.items():
+            columns = (str(times["steps"]), duration(times["p50_ns"]), duration(times["p95_ns"]))
+            yield _row(f"  rank {rank}", *columns)
+
+
+def phases(summary: dict[str, Any]) -> Iterator[str]:
+    """Where the training thread spent its step."""
+    step_ns = metric(summary, "step/duration_ns")["mean"]
+    means = {label: metric(summary, phase_metric(p))["mean"] for p, label in _PHASES.items()}
+    spent = {label: mean for label, mean in means.items() if mean}
+    if spent and step_ns:
+        yield _row("Where the step went", "mean", "share")
+        for label, mean in spent.items():
+            share = mean / step_ns
+            yield _row(f"  {label}", duration(mean), percent(share)) + "  " + bar(share, _BAR)
+
+
+def rates(summary: dict[str, Any]) -> Iterator[str]:
+    """What was moved, per step, per second of training and in all."""
+    seconds = training_ns(summary) / 1e9
+    rows = _above_zero(summary, _RATES, "sum")
+    if rows and seconds:
+        yield _row("Bytes", "per step", "per second", "in all")
+        for name, label in rows.items():
+            total = metric(summary, name)["sum"]
+            rate = (total - summary["setup"].get(name, 0)) / seconds
+            columns = (size(metric(summary, name)["mean"]), f"{size(rate)}/s", size(total))
+            yield _row(f"  {label}", *columns)
+
+
+def cache(summary: dict[str, Any]) -> Iterator[str]:
+    """How well the page cache served the training data."""
+    rows = _above_zero(summary, _CACHE, "mean")
+    if rows:
+        yield "Page cache"
+        for name, label in rows.items():
+            share = metric(summary, name)["mean"]
+            yield f"  {label:<{_LABEL + 3}}{percent(share):>8}  {bar(share, _BAR)}"
+
+
+def waits(summary: dict[str, Any]) -> Iterator[str]:
+    """Time lost outside computation."""
+    rows = _above_zero(summary, _WAITS, "sum")
+    if rows:
+        yield _row("Waits, summed over threads", "mean", "p95", "slowest")
+        for name, label in rows.items():
+            times = (duration(metric(summary, name)[key]) for key in ("mean", "p95", "max"))
+            yield _row(f"  {label}", *times)
+
+
+def distributions(summary: dict[str, Any]) -> Iterator[str]:
+    """Latency histograms as bars, one row for each power of two."""
+    for distribution in filter(None, summary["latency"].values()):
+        yield ""
+        times = "   ".join(f"p{q} {duration(distribution[f'p{q}_ns'])}" for q in (50, 95, 99))
+        yield f"{distribution['title']}: {quantity(distribution['count'])}   {times}"
+        tallest = max(bucket["count"] for bucket in distribution["buckets"])
+        for bucket in distribution["buckets"]:
+            bounds = f"{duration(bucket['from_ns'])} - {duration(bucket['to_ns'])}"
+            count = bucket["count"]
+            yield f"  {bounds:>20} {quantity(count):>8}  {bar(count / tallest, _BAR)}"
+
+
+def setup(summary: dict[str, Any]) -> Iterator[str]:
+    """What the sums contain from before the first step."""
+    if summary["setup"]:
+        yield "Before the first step (part of the sums above)"
+        for name, value in summary["setup"].items():
+            text = _FORMATS.get(METRICS[name].unit, quantity)(value)
+            yield _row(f"  {name}", text)
+
+
+def metric(summary: dict[str, Any], name: str) -> dict[str, Any]:
+    """Statistics of one metric."""
+    statistics: dict[str, Any] = summary["metrics"][name]
+    return statistics
+
+
+def training_ns(summary: dict[str, Any]) -> float:
+    """Time that all steps took together, ns."""
+    total = metric(summary, "step/duration_ns")["sum"] or 0
+    return float(total - summary["setup"].get("step/duration_ns", 0))
+
+
+def _above_zero(summary: dict[str, Any], labels: Mapping[str, str], key: str) -> dict[str, str]:
+    """The labels of metrics of which there is something to tell."""
+    return {name: label for name, label in labels.items() if metric(summary, name)[key]}
+
+
+def _row(label: str, *columns: str) -> str:
+    return f"{label:<{_LABEL}}" + "".join(f"{column:>{_COLUMN}}" for column in columns)

@@ -1,0 +1,145 @@
+"""A run log as one dictionary of numbers: what `trainobs report --json` prints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trainobs.analysis.ranklog import RankLog
+from trainobs.analysis.runlog import RunLog
+from trainobs.core.catalogue import CATALOGUE
+from trainobs.core.histogram import BLOCK_READ, EDGES_NS, LATENCIES, Latency, percentile
+from trainobs.core.metrics import Kind, Metric, evaluate
+from trainobs.core.records import SETUP
+
+Floats = npt.NDArray[np.float64]
+Statistics = dict[str, "float | int | str | None"]
+
+
+def summarize(run: RunLog) -> dict[str, Any]:
+    """Every metric of the lowest rank of a run, and the step time of all of its ranks.
+
+    Returns:
+        A dictionary that `json.dumps` takes as it is; what was not measured is None. Its parts:
+
+        * metrics: name -> unit; `sum` over the whole run, what came before the first step
+          included; `mean`, `p50`, `p95` and `max` over steps. A ratio has no sum, and its mean is
+          formed from the kernel cells of the whole run; the mean of a quantile is that quantile of
+          all the run's events.
+        * setup: what the sums contain from before the first step, where that is not zero.
+        * latency: name -> distribution of the whole run, in ns.
+        * lost: `events` and step records not counted; of these, what the `kernel` side dropped, by
+          cause; `steps` that a sink dropped; `files` that could not be read.
+        * ranks: rank -> steps and step time, for every rank.
+
+    Raises:
+        RunLogError: a file is damaged.
+    """
+    rank = next(iter(run.ranks.values()), RankLog(0, steps_files=()))
+    training = rank.step() != SETUP
+    buckets = rank.latency()
+    values = {metric.name: rank.metric(metric.name) for metric in CATALOGUE}
+    metrics = {
+        metric.name: _statistics(metric, values[metric.name], training) for metric in CATALOGUE
+    }
+    _form_from_sums(metrics, rank, buckets)
+    return {
+        **_facts(run, rank),
+        "steps": int(training.sum()),
+        "metrics": metrics,
+        "setup": _setup(values, training),
+        "latency": {latency.name: _distribution(latency, buckets) for latency in LATENCIES},
+        "lost": _lost(run, metrics),
+        "ranks": {number: _step_time(log) for number, log in run.ranks.items()},
+    }
+
+
+def _facts(run: RunLog, rank: RankLog) -> dict[str, Any]:
+    ended = run.info.get("summary")
+    return {
+        "run": str(run.path),
+        "trainobs": run.info["trainobs"],
+        "rank": rank.rank,
+        "world_size": run.info.get("world_size"),
+        "level": run.info.get("level"),
+        "host": run.info.get("host", {}),
+        "capabilities": run.info.get("capabilities", {}),
+        "outcome": ended.get("outcome") if ended else None,
+    }
+
+
+def _statistics(metric: Metric, values: Floats, training: npt.NDArray[np.bool_]) -> Statistics:
+    steps = _known(values[training])
+    summed = metric.kind is Kind.SUM and np.isfinite(values).any()
+    return {
+        "unit": metric.unit,
+        "sum": int(np.nansum(values)) if summed else None,
+        "mean": float(steps.mean()) if steps.size else None,
+        "p50": float(np.percentile(steps, 50)) if steps.size else None,
+        "p95": float(np.percentile(steps, 95)) if steps.size else None,
+        "max": float(steps.max()) if steps.size else None,
+    }
+
+
+def _form_from_sums(
+    metrics: dict[str, Statistics], rank: RankLog, buckets: npt.NDArray[np.uint64]
+) -> None:
+    """Replace means of ratios and quantiles, in which an idle step would weigh like a busy one."""
+    cells = rank.cells() if rank.kernel_files else None
+    merged = BLOCK_READ.total(buckets)
+    for metric in CATALOGUE:
+        measured = metrics[metric.name]["mean"] is not None
+        if metric.kind is Kind.RATIO and measured and cells is not None and metric.formula:
+            metrics[metric.name]["mean"] = float(evaluate(metric, cells))
+        if metric.kind is Kind.QUANTILE and measured and merged.any():
+            metrics[metric.name]["mean"] = float(percentile(merged, 0.99))
+
+
+def _setup(values: dict[str, Floats], training: npt.NDArray[np.bool_]) -> dict[str, int]:
+    sums = {
+        metric.name: int(np.nansum(values[metric.name][~training]))
+        for metric in CATALOGUE
+        if metric.kind is Kind.SUM
+    }
+    return {name: value for name, value in sums.items() if value}
+
+
+def _distribution(latency: Latency, buckets: npt.NDArray[np.uint64]) -> dict[str, Any] | None:
+    counts = latency.total(buckets)
+    if not counts.any():
+        return None
+    return {
+        "title": latency.title,
+        "count": int(counts.sum()),
+        **{f"p{q}_ns": float(percentile(counts, q / 100)) for q in (50, 95, 99)},
+        "buckets": [
+            {"from_ns": int(EDGES_NS[b]), "to_ns": int(EDGES_NS[b + 1]), "count": int(counts[b])}
+            for b in np.flatnonzero(counts)
+        ],
+    }
+
+
+def _lost(run: RunLog, metrics: dict[str, Statistics]) -> dict[str, Any]:
+    ended = run.info.get("summary") or {}
+    return {
+        "events": metrics["obs/lost_count"]["sum"],
+        "kernel": ended.get("losses", {}),
+        "steps": ended.get("lost_steps", {}),
+        "files": {str(path): reason for path, reason in run.unreadable.items()},
+    }
+
+
+def _step_time(rank: RankLog) -> dict[str, Any]:
+    training = rank.step() != SETUP
+    steps = _known(rank.metric("step/duration_ns")[training])
+    return {
+        "steps": int(training.sum()),
+        "p50_ns": float(np.percentile(steps, 50)) if steps.size else None,
+        "p95_ns": float(np.percentile(steps, 95)) if steps.size else None,
+    }
+
+
+def _known(values: Floats) -> Floats:
+    return values[np.isfinite(values)]

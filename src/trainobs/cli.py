@@ -1,0 +1,68 @@
+"""The command line: `trainobs doctor` and `trainobs report`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainobs import __version__
+from trainobs.core.errors import TrainobsError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Args:
+        arguments: the command line without the program's name; None: `sys.argv`.
+
+    Returns:
+        The exit status: 0, or 2 if what was asked for cannot be done.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        print(options.command(options))
+        sys.stdout.flush()
+    except TrainobsError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # The reader has seen enough; keep Python from flushing into the closed pipe at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="trainobs", description="Ties kernel I/O events to the steps of PyTorch training."
+    )
+    parser.add_argument("--version", action="version", version=f"trainobs {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    report = commands.add_parser("report", help="sum up a run from its run log")
+    report.add_argument("run", type=Path, help="run directory, or one that holds runs: the newest")
+    report.add_argument("--json", action="store_true", help="print every number as JSON")
+    report.set_defaults(command=_report)
+
+    doctor = commands.add_parser("doctor", help="say what can be observed on this machine")
+    doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
+    doctor.set_defaults(command=_doctor)
+    return parser
+
+
+def _report(options: argparse.Namespace) -> str:
+    from trainobs.analysis.report import render, summarize
+    from trainobs.analysis.runlog import RunLog
+
+    summary = summarize(RunLog.open(options.run))
+    return json.dumps(summary, indent=2) if options.json else render(summary)
+
+
+def _doctor(options: argparse.Namespace) -> str:
+    from trainobs.probes.doctor import examine, render
+
+    findings = examine()
+    return json.dumps(findings, indent=2) if options.json else render(findings)

@@ -1,0 +1,84 @@
+"""What machine a run was on, for `run.json`."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def host_facts(proc: Path = Path("/proc"), cgroup: Path = _CGROUP) -> dict[str, object]:
+    """Facts about this machine; what cannot be found out is None. Never raises.
+
+    Returns:
+        hostname, kernel (release), machine (architecture), python (version), cpu_count (online
+        CPUs), usable_cpu_count (allowed by affinity), cpu_quota (CPUs' worth of time that the
+        cgroup allows, the tightest on the way to the root), memory_bytes (of the machine).
+
+    Notes:
+        Inside a container without a cgroup namespace the limits above it are not visible.
+    """
+    return {
+        "hostname": platform.node(),
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "cpu_count": os.cpu_count(),
+        "usable_cpu_count": _usable_cpus(),
+        "cpu_quota": _cpu_quota(proc, cgroup),
+        "memory_bytes": _memory_bytes(),
+    }
+
+
+def _usable_cpus() -> int | None:
+    try:
+        return len(os.sched_getaffinity(0))
+    except (AttributeError, OSError):
+        return None  # not Linux, or a sandbox that forbids the call
+
+
+def _memory_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return None
+
+
+def _cpu_quota(proc: Path, mount: Path) -> float | None:
+    quotas = [quota for folder in _cpu_cgroups(proc, mount) if (quota := _quota(folder))]
+    return min(quotas, default=None)
+
+
+def _cpu_cgroups(proc: Path, mount: Path) -> list[Path]:
+    """Folders of this process's cgroups, with all their parents, that can limit CPU time.
+
+    Source: Documentation/admin-guide/cgroup-v2.rst; lines of `/proc/self/cgroup` are
+    `id:controllers:path`, with id 0 and no controllers for version 2.
+    """
+    try:
+        lines = (proc / "self" / "cgroup").read_text().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+    folders: list[Path] = []
+    for _, controllers, path in (line.split(":", 2) for line in lines if line.count(":") >= 2):
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        root = mount / controllers
+        leaf = root / path.lstrip("/")
+        folders += [leaf, *(parent for parent in leaf.parents if parent.is_relative_to(root))]
+    return folders
+
+
+def _quota(folder: Path) -> float | None:
+    try:
+        if (folder / "cpu.max").exists():
+            quota, period = (folder / "cpu.max").read_text().split()
+        else:
+            quota = (folder / "cpu.cfs_quota_us").read_text()
+            period = (folder / "cpu.cfs_period_us").read_text()
+        # "max" in version 2 and -1 in version 1 mean that there is no limit.
+        return int(quota) / int(period) if quota != "max" and int(quota) > 0 else None
+    except (OSError, ValueError):
+        return None  # no such controller here, or a root cgroup, which has no limit

@@ -1,0 +1,106 @@
+"""Reading `/proc`: descriptors that stay open, and the few formats that are needed.
+
+Sources: Documentation/filesystems/proc.rst (`io`, `stat`, `comm`, `children`),
+Documentation/scheduler/sched-stats.rst (`schedstat`), Documentation/accounting/psi.rst.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+READ_SIZE = 512
+"""Bytes asked for in one read: more than any of the files holds, so one call reads it whole."""
+
+
+class Kept:
+    """A `/proc` file whose descriptor stays open; the kernel makes the text anew at each read.
+
+    The descriptor belongs to the process or thread that it was opened for, not to its number:
+    after that has ended a read fails with ESRCH, also when the number is in use again.
+
+    Attributes:
+        fd: descriptor, opened close-on-exec.
+        raw: text of the last read that succeeded.
+    """
+
+    __slots__ = ("fd", "raw")
+
+    def __init__(self, path: str) -> None:
+        """Opens and reads the file.
+
+        Raises:
+            OSError: it does not exist, or this user may not read it.
+        """
+        self.fd = os.open(path, os.O_RDONLY)
+        try:
+            self.raw = os.pread(self.fd, READ_SIZE, 0)
+        except OSError:
+            os.close(self.fd)
+            raise
+
+    def alive(self) -> bool:
+        """Whether the file can still be read."""
+        try:
+            os.pread(self.fd, 1, 0)
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Closes the descriptor, once."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def keep(path: Path) -> Kept | None:
+    """A kept file, or None where this machine has no such file or does not let it be read."""
+    try:
+        return Kept(str(path))
+    except OSError:
+        return None
+
+
+class Stat(NamedTuple):
+    """What is used of `/proc/PID/stat`.
+
+    Attributes:
+        name: name of the thread (`comm`).
+        parent: tgid of the parent process.
+        start_ticks: CLOCK_BOOTTIME at birth, in units of 1/SC_CLK_TCK s.
+    """
+
+    name: str
+    parent: int
+    start_ticks: int
+
+
+def parse_stat(raw: bytes) -> Stat:
+    """Parses `/proc/PID/stat`; the name may itself hold blanks and brackets."""
+    name_end = raw.rindex(b")")
+    name = raw[raw.index(b"(") + 1 : name_end].decode(errors="replace")
+    fields = raw[name_end + 2 :].split()
+    return Stat(name, parent=int(fields[1]), start_ticks=int(fields[19]))
+
+
+def pressure_total(raw: bytes) -> int:
+    """The `some` total of a `/proc/pressure` file in microseconds."""
+    start = raw.index(b"total=") + len(b"total=")
+    return int(raw[start : raw.index(b"\n", start)])
+
+
+def read_bytes(path: str) -> bytes:
+    """The content of a small file.
+
+    Two calls fewer than `Path.read_bytes`, for it runs for every thread at every refresh.
+
+    Raises:
+        OSError: the process has ended, or this user may not read it.
+    """
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(fd, 1 << 16)
+    finally:
+        os.close(fd)

@@ -1,0 +1,1 @@
+"""Where the record goes: the run log (numbers of record) and TensorBoard."""

@@ -1,0 +1,64 @@
+"""Files that a reader finds whole, in a directory that no other run uses."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+
+from trainobs.core.runlog import RUN_FILE, rank_dir
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write `data` under a hidden name beside `path`, then rename it to `path`.
+
+    There is no fsync: a killed process loses nothing, and a machine that loses power may lose the
+    last seconds of a log, which is not worth a stall of the storage that is being measured.
+
+    Raises:
+        OSError: the directory is missing or not writable, or the disk is full; `path` is as before.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with open(temporary, "wb", buffering=0) as file:
+            write_all(file.fileno(), data)
+        os.replace(temporary, path)
+    except OSError:
+        with suppress(OSError):  # give the space back to a full disk
+            temporary.unlink()
+        raise
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write every byte: on a disk that fills up, `write` first writes a part, then fails."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
+def next_free(run_dir: Path, rank: int) -> Path:
+    """`run_dir`, or the first of `run_dir-2`, `run_dir-3`, ... in which `rank` can begin a run.
+
+    The ranks of a job ask without talking to each other, and agree: each passes over directories
+    that hold itself already, or a run that has ended. They can disagree only if an earlier job was
+    killed there before all its ranks had begun; a directory of its own for each job rules that out.
+
+    Raises:
+        OSError: a directory cannot be read.
+    """
+    names = (run_dir if n == 1 else run_dir.with_name(f"{run_dir.name}-{n}") for n in count(1))
+    return next(path for path in names if _is_free(path, rank))
+
+
+def _is_free(run_dir: Path, rank: int) -> bool:
+    if rank_dir(run_dir, rank).exists():
+        return False
+    try:
+        begun = json.loads((run_dir / RUN_FILE).read_bytes())
+    except FileNotFoundError:
+        return True
+    except ValueError:
+        return False  # not a run of ours, so not a place for one either
+    return rank > 0 and isinstance(begun, dict) and begun.get("summary") is None

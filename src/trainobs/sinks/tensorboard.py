@@ -1,0 +1,135 @@
+"""TensorBoard: the metrics beside the losses, while training runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+
+from trainobs.core.errors import SettingError
+from trainobs.core.records import SETUP, RunInfo, StepBatch
+from trainobs.sinks.batches import metric_matrix, select
+from trainobs.sinks.eventfile import EventFile, EventWriter
+from trainobs.sinks.latency import latency_values
+from trainobs.sinks.layout import layout_event
+from trainobs.sinks.window import Window
+
+__all__ = ["EventFile", "EventWriter", "TensorBoardSink"]
+
+LATENCY_EVERY_NS = 30_000_000_000
+"""Training time between two rows of the latency histograms."""
+
+
+class TensorBoardSink:
+    """Logs one event with every scalar each `log_every_n_steps` steps.
+
+    A point at step s stands for the window since the last point: per-step sums as their mean,
+    ratios and quantiles formed from sums, and for some metrics `<name>/p95` and `<name>/max` of
+    the window, since TensorBoard keeps only 1000 points of a curve and would drop a single slow
+    step. Steps are logged where Lightning logs: at s with `(s + 1) % log_every_n_steps == 0`, and
+    at the end. What happened before the first step has no point; the run log holds it.
+
+    Tags are the names of the catalogue. The sink closes `writer` at `end`.
+
+    Attributes:
+        lost_steps: steps in windows that the writer could not keep.
+
+    Raises:
+        SettingError: `log_every_n_steps` is not positive.
+    """
+
+    name = "tensorboard"
+
+    def __init__(self, writer: EventWriter, log_every_n_steps: int) -> None:
+        if log_every_n_steps < 1:
+            raise SettingError(
+                failed="TensorBoard cannot be logged to.",
+                found=f"log_every_n_steps={log_every_n_steps}",
+                do="give a number of steps from 1 upwards",
+            )
+        self.lost_steps = 0
+        self._writer = writer
+        self._every = log_every_n_steps
+        self._offset_ns = 0
+        self._window = Window()
+        self._step = SETUP
+        self._end_ns = 0
+        self._latency: npt.NDArray[np.uint64] | None = None
+        self._logged: npt.NDArray[np.uint64] | None = None
+        self._latency_due_ns = 0
+
+    def begin(self, info: RunInfo) -> None:
+        """Write the layout of the custom-scalars page.
+
+        Raises:
+            OSError: the event file cannot be made.
+        """
+        clock = info.clock
+        self._offset_ns = clock["wall_ns"] - clock["monotonic_ns"]
+        self._writer.add_event(layout_event(clock["wall_ns"] / 1e9))
+        self._writer.flush()
+
+    def write(self, batch: StepBatch) -> None:
+        """Take the next closed steps, and log at those that end a window."""
+        known = batch.step != SETUP
+        steps = batch if known.all() else select(batch, known)  # a copy of its cells is not cheap
+        matrix = metric_matrix(steps)
+        first = 0
+        for last in np.flatnonzero((steps.step + 1) % self._every == 0).tolist():
+            self._window.add(steps, matrix, slice(first, last + 1))
+            self._log_window()
+            first = last + 1
+        if first < len(steps):
+            self._window.add(steps, matrix, slice(first, None))
+
+    def latency(self, buckets: npt.NDArray[np.uint64]) -> None:
+        """Take the latency histograms since the run began, shape (op, class, role, BUCKETS)."""
+        self._latency = buckets.copy()
+
+    def flush(self) -> None:
+        """Show TensorBoard what was logged so far.
+
+        Raises:
+            OSError: the writer failed for now.
+        """
+        if self._end_ns >= self._latency_due_ns:
+            self._log_latency()
+        self._writer.flush()
+
+    def end(self, summary: dict[str, object]) -> None:
+        """Log what is left of the last window, and close the writer.
+
+        Raises:
+            OSError: the writer failed.
+        """
+        if len(self._window):
+            self._log_window()
+        self._log_latency()
+        self._writer.close()
+
+    def _log_window(self) -> None:
+        window, self._window = self._window, Window()
+        self._step, self._end_ns = window.last_step, window.end_ns
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in window.scalars()]
+        if not self._add(Summary(value=values)):
+            self.lost_steps += len(window)
+
+    def _log_latency(self) -> None:
+        """Log what came since the last time; cumulative counts would hide a change."""
+        if self._latency is None or self._step == SETUP:
+            return
+        before = np.zeros_like(self._latency) if self._logged is None else self._logged
+        values = latency_values(self._latency - before)
+        if values and not self._add(Summary(value=values)):
+            return
+        self._logged, self._latency = self._latency, None
+        self._latency_due_ns = self._end_ns + LATENCY_EVERY_NS
+
+    def _add(self, summary: Summary) -> bool:
+        wall_time = (self._end_ns + self._offset_ns) / 1e9
+        try:
+            self._writer.add_event(Event(wall_time=wall_time, step=self._step, summary=summary))
+        except OSError:  # the writer is full, and its flush, soon to come, raises the cause
+            return False
+        return True

@@ -1,0 +1,76 @@
+"""`trainobs report` as a user calls it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from trainobs import __version__
+from trainobs.cli import main
+
+
+def trainobs(*arguments, **options) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "trainobs", *map(str, arguments)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, **options)
+
+
+def test_a_report_is_text_or_json(write_run, capsys):
+    path = write_run()
+    assert main(["report", str(path)]) == 0
+    assert capsys.readouterr().out.startswith(f"trainobs report of {path}\n")
+    assert main(["report", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["metrics"]["io/data_read_bytes"]["sum"] == 101_000
+
+
+def test_the_module_runs(write_run):
+    done = trainobs("report", write_run())
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Where the step went" in done.stdout
+
+
+def test_a_fault_is_three_lines_and_status_2(tmp_path):
+    done = trainobs("report", tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == (
+        f"There is no run to read in {tmp_path}.\n"
+        "  found: no run.json of trainobs in it, nor two levels below\n"
+        "  do:    give the directory that holds run.json, or one above it\n"
+    )
+
+
+@pytest.mark.parametrize("option", ["", "--json"])  # less and more than Python buffers
+def test_a_reader_that_leaves_early_is_no_fault(write_run, option):
+    command = f"{sys.executable} -m trainobs report {write_run()} {option} | true"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    options = {"shell": True, "executable": "/bin/bash", "capture_output": True}
+    done = subprocess.run(f"set -o pipefail; {command}", text=True, env=environment, **options)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_doctor_speaks_text_and_json(capsys, monkeypatch):
+    monkeypatch.setattr("trainobs.probes.doctor.examine", lambda: {"level": "timing"})
+    monkeypatch.setattr("trainobs.probes.doctor.render", lambda found: f"at {found['level']}")
+    assert main(["doctor"]) == 0
+    assert capsys.readouterr().out == "at timing\n"
+    assert main(["doctor", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"level": "timing"}
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"trainobs {__version__}\n"
+
+
+def test_a_command_is_needed(capsys):
+    with pytest.raises(SystemExit) as end:
+        main([])
+    assert end.value.code == 2
+    assert "COMMAND" in capsys.readouterr().err

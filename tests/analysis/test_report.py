@@ -1,0 +1,132 @@
+"""The report's numbers, worked out by hand, and the page that shows them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from trainobs.analysis.report import render, summarize
+from trainobs.analysis.runlog import RunLog
+from trainobs.core.catalogue import CATALOGUE
+
+NOTHING = {"sum": None, "mean": None, "p50": None, "p95": None, "max": None}
+
+
+@pytest.fixture
+def summary(write_run):
+    ended = {"outcome": "ok", "lost_steps": {"tensorboard": 50}, "losses": {"late": 2}}
+    path = write_run(summary=ended)
+    return summarize(RunLog.open(path))
+
+
+def test_every_metric_is_there_and_null_where_it_was_not_measured(summary):
+    assert list(summary["metrics"]) == [metric.name for metric in CATALOGUE]
+    assert summary["metrics"]["net/sent_bytes"] == {"unit": "bytes", **NOTHING}
+
+
+def test_a_sum_covers_the_run_and_the_rest_covers_the_steps(summary):
+    assert summary["steps"] == 4
+    assert summary["metrics"]["io/data_read_bytes"] == {
+        "unit": "bytes",
+        "sum": 101_000,
+        "mean": 25_000.0,
+        "p50": 25_000.0,
+        "p95": pytest.approx(38_500),
+        "max": 40_000.0,
+    }
+    assert summary["setup"] == {"step/duration_ns": 7_000_000, "io/data_read_bytes": 1000}
+
+
+def test_the_mean_of_a_ratio_is_formed_from_the_cells_of_the_run(summary):
+    ratio = summary["metrics"]["cache/hit_ratio"]
+    assert ratio["mean"] == pytest.approx(0.75)  # 1000 of 4000 bytes missed
+    assert ratio["sum"] is None
+    assert ratio["p50"] == 0.625  # of 1.0 and 0.25, the two steps that have one
+    assert ratio["max"] == 1.0
+
+
+def test_the_mean_of_a_quantile_is_that_of_all_events(summary):
+    p99 = summary["metrics"]["block/read_p99_ns"]
+    assert p99["mean"] == pytest.approx(2**19.96)  # the last 4 % of 4 events, in bucket 19
+    assert p99["sum"] is None
+    assert p99["max"] == 4e5
+
+
+def test_losses_are_told(summary):
+    assert summary["lost"] == {
+        "events": 2,
+        "kernel": {"late": 2},
+        "steps": {"tensorboard": 50},
+        "files": {},
+    }
+
+
+def test_a_distribution_is_that_of_the_whole_run(summary):
+    reads = summary["latency"]["latency/block_read"]
+    assert reads["count"] == 4
+    assert reads["p50_ns"] == pytest.approx(2 ** (17 + 2 / 3))
+    assert reads["buckets"] == [
+        {"from_ns": 2**17, "to_ns": 2**18, "count": 3},
+        {"from_ns": 2**19, "to_ns": 2**20, "count": 1},
+    ]
+    assert summary["latency"]["latency/fsync"] is None
+
+
+def test_every_rank_has_its_step_time(write_run):
+    write_run(rank=0)
+    summary = summarize(RunLog.open(write_run(rank=1)))
+    assert summary["ranks"][1] == {"steps": 4, "p50_ns": 2.5e6, "p95_ns": pytest.approx(3.85e6)}
+    assert "  rank 1" in render(summary)
+
+
+def test_the_summary_is_json(summary):
+    assert json.loads(json.dumps(summary, allow_nan=False))["level"] == "ebpf"
+
+
+def test_the_page_shows_what_matters(summary):
+    page = render(summary)
+    for line in (
+        "  host       node7, Linux 6.18",
+        "  observed   by eBPF probes in the kernel",
+        "  steps      4, in 10 ms",
+        "  ended      ok",
+        "  cost       0.04 % of one CPU: 1 us in user space per step",
+        "  lost       2 kernel events or steps, 50 steps in the tensorboard",
+        "  mean 2.50 ms   median 2.50 ms   p95 3.85 ms   slowest 4 ms",
+        "  400 steps per second",
+    ):
+        assert line in page.splitlines()
+    rows = {" ".join(line.split()) for line in page.splitlines()}
+    assert "waiting for data 500 us 20 % #######" in rows
+    assert "forward 2 ms 80 % #############################" in rows
+    assert "training data read 25 kB 10 MB/s 101 kB" in rows
+    assert "data already in memory when asked for 75 % ###########################" in rows
+    assert "131 us - 262 us 3 ####################################" in rows
+    assert "io/data_read_bytes 1 kB" in rows
+
+
+def test_the_page_is_plain_and_at_most_100_columns_wide(summary):
+    page = render(summary)
+    assert page.isascii()
+    paths = [line for line in page.splitlines() if "report of /" not in line]
+    assert max(map(len, paths)) <= 100
+    assert "\n\n\n" not in page
+
+
+def test_the_page_of_a_killed_run_without_steps_says_so(write_run):
+    path = write_run(capabilities={"ebpf": "permission denied", "procfs": "on"})
+    for file in (path / "rank=0").iterdir():
+        file.unlink()
+    page = render(summarize(RunLog.open(path)))
+    assert "  ended      killed, or still running" in page
+    assert "  ebpf: permission denied" in page
+    assert "procfs: on" not in page
+
+
+def test_an_unreadable_file_is_on_the_page(write_run):
+    path = write_run()
+    (path / "rank=0" / "latency.parquet").write_bytes(b"")
+    page = render(summarize(RunLog.open(path)))
+    assert "unreadable files: 1" in page
+    assert "latency.parquet: not a whole Parquet file" in page.replace("\n    ", " ")

@@ -1,0 +1,159 @@
+"""Who may import whom: the table of docs/design/house.md, held against every import there is."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src"
+
+
+class Room(NamedTuple):
+    """What a room may import, besides itself and the standard library."""
+
+    rooms: str = ""
+    packages: str = ""
+
+
+# A file beside the rooms (cli.py) is a room of its own; __init__ is the public face.
+ROOMS = {
+    "core": Room("", "numpy"),
+    "probes": Room("core", "numpy"),
+    "host": Room("core", "numpy"),
+    "steps": Room("core", "numpy"),
+    "sinks": Room("core", "numpy pyarrow tensorboard"),
+    "session": Room("core probes host steps sinks", "numpy"),
+    "hooks": Room("core steps session", "torch"),
+    "integrations": Room(
+        "core session sinks hooks steps", "lightning pytorch_lightning tensorboard torch"
+    ),
+    "analysis": Room("core", "numpy pyarrow"),
+    "cli": Room("core probes analysis"),
+    "__init__": Room("integrations"),
+    "__main__": Room("cli"),
+}
+
+
+def modules(source: Path) -> dict[str, Path]:
+    """Module name -> file."""
+    names = {
+        path: ".".join(path.relative_to(source).with_suffix("").parts)
+        for path in sorted(source.rglob("*.py"))
+    }
+    return {name.removesuffix(".__init__"): path for path, name in names.items()}
+
+
+def imports(path: Path) -> Iterator[str]:
+    """What a file imports, inside functions and for type checkers too; `from a import b` is a.b."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=module, names=names, level=level):
+                yield from (f"{'.' * level}{module or ''}.{alias.name}" for alias in names)
+            case ast.Call(func=function, args=[ast.Constant(value=str(name)), *_]):
+                if ast.unparse(function).split(".")[-1] in ("import_module", "__import__"):
+                    yield name
+
+
+def room_of(name: str) -> str:
+    """`trainobs.core.kernel` -> `core`."""
+    return (name.split(".") + ["__init__"])[1]
+
+
+def is_allowed(here: str, imported: str) -> bool:
+    """Whether the table lets the room `here` import `imported`."""
+    top = imported.split(".")[0]
+    if top == "trainobs":
+        there = room_of(imported)
+        return there in (here, "__version__", *ROOMS[here].rooms.split())
+    return top in sys.stdlib_module_names or top in ROOMS[here].packages.split()
+
+
+def forbidden_imports(source: Path) -> list[str]:
+    """`module: import` for each import that the table does not allow."""
+    return [
+        f"{name}: {imported}"
+        for name, path in modules(source).items()
+        for imported in imports(path)
+        if not is_allowed(room_of(name), imported)
+    ]
+
+
+def check_for_cycles(source: Path) -> None:
+    """Raises `graphlib.CycleError` if a module imports itself through others."""
+    known = modules(source)
+    graph = {
+        name: {imported if imported in known else imported.rpartition(".")[0] for imported in all_}
+        for name, all_ in ((name, set(imports(path))) for name, path in known.items())
+    }
+    del graph["trainobs"]  # its imports are lazy, and anyone may ask it for the version
+    graphlib.TopologicalSorter(graph).prepare()
+
+
+def test_every_room_is_in_the_table():
+    assert {room_of(name) for name in modules(SOURCE)} <= ROOMS.keys()
+
+
+def test_every_import_is_allowed():
+    found = forbidden_imports(SOURCE)
+    assert not found, "\n".join(found)
+
+
+def test_no_module_imports_itself_through_others():
+    check_for_cycles(SOURCE)
+
+
+def test_the_table_itself_has_no_cycle():
+    graphlib.TopologicalSorter({name: row.rooms.split() for name, row in ROOMS.items()}).prepare()
+
+
+@pytest.fixture
+def house(tmp_path):
+    """Builds a source tree from {path: text}."""
+
+    def build(files: dict[str, str]) -> Path:
+        for name, text in {"__init__.py": "", **files}.items():
+            path = tmp_path / "trainobs" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return tmp_path
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("text", "imported"),
+    [
+        ("import torch", "torch"),
+        ("import torch.nn as nn", "torch.nn"),
+        ("from trainobs.session import Session", "trainobs.session.Session"),
+        ("from trainobs import session", "trainobs.session"),
+        ("from trainobs import ObsCallback", "trainobs.ObsCallback"),
+        ("from . import kernel", "..kernel"),
+        ("def f():\n    import torch", "torch"),
+        ("if TYPE_CHECKING:\n    from torch import Tensor", "torch.Tensor"),
+        ("import importlib\nimportlib.import_module('torch.cuda')", "torch.cuda"),
+    ],
+)
+def test_a_forbidden_import_is_found_in_any_guise(house, text, imported):
+    source = house({"core/clock.py": f"import os\nimport numpy as np\n{text}\n"})
+    assert forbidden_imports(source) == [f"trainobs.core.clock: {imported}"]
+
+
+def test_a_cycle_is_found(house):
+    source = house(
+        {
+            "core/a.py": "from trainobs.core import b",
+            "core/b.py": "from trainobs.core.c import thing",
+            "core/c.py": "def f():\n    import trainobs.core.a",
+        }
+    )
+    with pytest.raises(graphlib.CycleError):
+        check_for_cycles(source)

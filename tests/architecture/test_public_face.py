@@ -1,0 +1,39 @@
+"""The public face is small, lazy, and changes only on purpose."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+
+import pytest
+
+import trainobs
+from trainobs.integrations.lightning import ObsCallback
+from trainobs.integrations.plain import observe
+
+
+def test_the_names_that_trainobs_offers():
+    assert trainobs.__all__ == ["ObsCallback", "__version__", "observe"]
+    assert set(trainobs.__all__) <= set(dir(trainobs))
+
+
+def test_each_name_is_the_one_of_its_integration():
+    assert trainobs.ObsCallback is ObsCallback
+    assert trainobs.observe is observe
+
+
+def test_the_version_is_that_of_the_installed_package():
+    assert trainobs.__version__ == importlib.metadata.version("trainobs")
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'trainobs' has no attribute 'nothing'"):
+        _ = trainobs.nothing
+
+
+def test_a_warning_is_seen_where_no_logging_is_set_up():
+    # So no NullHandler: a run that falls back to /proc has to say so.
+    script = "import logging, trainobs; logging.getLogger('trainobs.session').warning('heard')"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert done.stderr == b"heard\n"

@@ -1,0 +1,54 @@
+"""Facts about the machine, and no error where there are none."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from trainobs.host import host_facts
+
+
+def test_facts_of_this_machine() -> None:
+    facts = host_facts()
+    total_kib = int(Path("/proc/meminfo").read_text().split()[1])
+    assert facts["kernel"] == os.uname().release
+    assert facts["machine"] == os.uname().machine
+    assert facts["hostname"] == os.uname().nodename
+    assert facts["usable_cpu_count"] == len(os.sched_getaffinity(0))
+    assert facts["memory_bytes"] == total_kib * 1024
+    assert json.loads(json.dumps(facts)) == facts
+
+
+def cgroups(root: Path, lines: str, files: dict[str, str]) -> object:
+    (root / "proc" / "self").mkdir(parents=True)
+    (root / "proc" / "self" / "cgroup").write_text(lines)
+    for name, text in files.items():
+        path = root / "cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return host_facts(root / "proc", root / "cgroup")["cpu_quota"]
+
+
+def test_the_tightest_quota_on_the_way_to_the_root(tmp_path: Path) -> None:
+    files = {"a/cpu.max": "150000 100000\n", "a/b/cpu.max": "max 100000\n"}
+    assert cgroups(tmp_path, "0::/a/b\n", files) == 1.5
+
+
+def test_quota_of_cgroup_version_1(tmp_path: Path) -> None:
+    files = {
+        "cpu,cpuacct/job/cpu.cfs_quota_us": "50000\n",
+        "cpu,cpuacct/job/cpu.cfs_period_us": "100000\n",
+        "cpu,cpuacct/cpu.cfs_quota_us": "-1\n",
+        "cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+    }
+    lines = "4:memory:/job\n3:cpu,cpuacct:/job\n1:name=systemd:/\n0::/\n"
+    assert cgroups(tmp_path, lines, files) == 0.5
+
+
+def test_nothing_raises_where_nothing_is_there(tmp_path: Path) -> None:
+    assert host_facts(tmp_path, tmp_path)["cpu_quota"] is None
+
+
+def test_nonsense_is_no_quota(tmp_path: Path) -> None:
+    assert cgroups(tmp_path, "0::/a\nbad\n", {"a/cpu.max": "many few\n"}) is None
