@@ -20,7 +20,6 @@ class ObservedLoader(Generic[Batch]):
     def __init__(self, loader: Iterable[Batch], clock: StepClock) -> None:
         self._loader = loader
         self._clock = clock
-        self._epoch = -1
 
     def __iter__(self) -> Iterator[Batch]:
         """Iterate over the loader; starting its workers counts as waiting for it."""
@@ -40,7 +39,7 @@ class ObservedLoader(Generic[Batch]):
 
     def _batches(self) -> Iterator[Batch]:
         clock = self._clock
-        self._epoch += 1
+        epoch = clock.begin_epoch()
         clock.begin_fetch()
         try:
             batches = iter(self._loader)
@@ -58,7 +57,7 @@ class ObservedLoader(Generic[Batch]):
                 clock.end_fetch()
                 raise
             clock.end_fetch()
-            clock.begin_batch(epoch=self._epoch)
+            clock.begin_batch(epoch=epoch)
             yield batch
 
     def _inner_batches(self) -> Iterator[Batch]:

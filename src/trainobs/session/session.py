@@ -95,6 +95,9 @@ class Session:
         self._let_go()
         losses = self._kernel.losses() if self._kernel else {}
         self._observer.stop({"outcome": outcome, "losses": losses})
+        # What maps the kernel's arrays keeps them in the kernel, and nobody knows who keeps us.
+        self._kernel = None
+        del self._collector, self._observer
 
     def abandon(self) -> None:
         """In a forked child: let go of everything; the parent goes on observing."""
@@ -168,7 +171,9 @@ class Session:
 
     def _on_close(self) -> None:
         waiting = len(self.clock.closed)
-        if waiting >= _OVERFLOW:
+        if self._stopped:  # a loop that goes on after its run, or in a forked child
+            self.clock.closed.clear()
+        elif waiting >= _OVERFLOW:
             self._collector.collect()
         elif waiting == FULL:
             self._observer.wake()

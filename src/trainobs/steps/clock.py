@@ -64,6 +64,7 @@ class StepClock:
         """
         self.closed: deque[ClosedStep] = deque()
         self.epoch = 0
+        self._epochs = 0
         self._word: StepWord = word
         self._sample = sample
         self._on_close = on_close
@@ -103,6 +104,11 @@ class StepClock:
     def in_phase(self) -> bool:
         """Whether a phase was entered and not left."""
         return bool(self._outer)
+
+    def begin_epoch(self) -> int:
+        """Number, from 0, of the epoch that begins: for loops that do not count epochs."""
+        self._epochs += 1
+        return self._epochs - 1
 
     def begin_fetch(self) -> None:
         """A batch is about to be asked for: after a finished step, a new one begins here."""
