@@ -1,0 +1,72 @@
+# What one does with this repository. `make help` lists it.
+
+PYTHON ?= python3
+# Any pip requirement; to change it, `make clean` first. PyPI's torch brings CUDA, several gigabytes:
+# without a GPU, point PIP_EXTRA_INDEX_URL at PyTorch's index of CPU builds.
+TORCH ?= torch==2.13.0
+# Passed on to pytest, train.py or the benchmarks: make test ARGS="-k step -x"
+ARGS ?=
+RUN := runs/$(shell date +%Y%m%d-%H%M%S)
+
+VENV := .venv
+READY := $(VENV)/.ready
+BIN := $(VENV)/bin
+OBJECT := src/trainobs/probes/objects/trainobs.$(shell uname -m).bpf.o
+C_FILES := $(wildcard bpf/*.c bpf/*.h)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup bpf demo test check format bench docs wheel clean
+
+help: ## Show this list
+	@echo "usage: make TARGET [PYTHON=$(PYTHON)] [TORCH=$(TORCH)] [RUN=DIR] [ARGS=...]"
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## Install everything into .venv; quick when nothing is to be done
+
+$(READY): pyproject.toml hatch_build.py scripts/system-packages.sh
+	bash scripts/system-packages.sh $(PYTHON)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install "$(TORCH)" -e ".[dev,examples]"
+	command -v clang >/dev/null || $(BIN)/pip install ziglang
+	touch $@
+
+bpf: $(OBJECT) ## Compile the BPF programs
+
+$(OBJECT): $(C_FILES) bpf/build.py | $(READY)
+	$(BIN)/python bpf/build.py
+
+demo: setup bpf ## Train a small CNN, observed, and report on it
+	$(BIN)/python examples/imagenet/train.py --run-dir $(RUN) $(ARGS)
+	$(BIN)/trainobs report $(RUN)
+	@echo
+	@echo "The same in TensorBoard: $(BIN)/tensorboard --logdir $(RUN)"
+
+test: setup bpf ## Run all tests; those of the kernel side need root
+	$(BIN)/python -m pytest $(ARGS)
+
+check: setup bpf ## Lint, formats, types, layers, links
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
+	$(BIN)/python bpf/build.py --werror
+	$(BIN)/python -m pytest -q tests/architecture
+
+format: setup ## Format Python and C
+	$(BIN)/ruff check --fix-only
+	$(BIN)/ruff format
+	$(BIN)/clang-format -i $(C_FILES)
+
+bench: setup bpf ## Measure what observation costs
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+docs: setup ## Write docs/metrics.md from the catalogue
+	page=$$($(BIN)/python -m trainobs.core.catalogue_page) && echo "$$page" > docs/metrics.md
+
+wheel: setup ## Build a wheel for this type of machine into dist/
+	$(BIN)/pip wheel --no-deps --wheel-dir dist .
+
+clean: ## Remove all that make made, .venv too; runs stay
+	rm -rf $(VENV) dist src/trainobs/probes/objects .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

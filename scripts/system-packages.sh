@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Makes sure of what pip cannot install; `make setup` runs it. As root it calls apt-get, otherwise it
+# prints the one line to run. It fails only where nothing could go on: no venv module.
+set -euo pipefail
+python=${1:-python3}
+
+python_has() { "$python" -c "$1" 2>/dev/null; }
+
+missing() {
+	python_has 'import ensurepip, venv' || echo python3-venv
+	python_has 'import ctypes; ctypes.CDLL("libbpf.so.1")' || echo libbpf1
+	command -v clang >/dev/null || echo clang
+}
+
+python_has 'import sys; sys.exit(sys.version_info < (3, 10))' || {
+	echo "trainobs cannot be set up with $python" >&2
+	echo "  found: $("$python" --version 2>&1 || true)" >&2
+	echo "  do:    install Python 3.10 or newer, and name it: make setup PYTHON=python3.12" >&2
+	exit 1
+}
+
+packages=$(missing | xargs)
+[ -n "$packages" ] || exit 0
+
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+	echo "Installing system packages: $packages"
+	export DEBIAN_FRONTEND=noninteractive
+	apt-get update -qq
+	# One by one: a release that lacks one (libbpf1 before Ubuntu 22.10) still gets the others.
+	for package in $packages; do
+		apt-get install -qq -y --no-install-recommends "$package" >/dev/null || true
+	done
+	packages=$(missing | xargs)
+fi
+
+case " $packages " in
+*" python3-venv "*)
+	echo "trainobs cannot be set up: $python has no venv module" >&2
+	echo "  found: missing packages: $packages" >&2
+	echo "  do:    sudo apt-get install -y $packages" >&2
+	exit 1
+	;;
+"  ") ;;
+*)
+	echo "Going on without: $packages. For them, run: sudo apt-get install -y $packages"
+	case " $packages " in *" clang "*) echo "  clang: the ziglang wheel compiles instead" ;; esac
+	case " $packages " in *" libbpf1 "*) echo "  libbpf1: no kernel probes" ;; esac
+	;;
+esac

@@ -1,0 +1,117 @@
+"""Police: no test leaves anything behind, neither in the process nor in the kernel."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import kernel_state
+
+PATIENCE_S = 5.0
+"""How long threads and processes that were told to end may take."""
+
+HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+"""Processes that multiprocessing keeps until the interpreter exits."""
+
+MUST_NOT_CHANGE = ("environment", "current directory")
+"""Of these, what is gone counts as well as what is new."""
+
+Things = dict[str, set[tuple[str, object]]]
+"""What to look at -> the things there: a name to show, and what tells two of that name apart."""
+
+
+@pytest.fixture(autouse=True)
+def police() -> Iterator[None]:
+    """Fails a test that leaves a thread, a process or a BPF descriptor, or changes the process."""
+    before = _things()
+    yield
+    deadline = time.monotonic() + PATIENCE_S
+    while (left := _left(before, _things())) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    if "current directory" in left:  # or every test after this one would suffer
+        os.chdir(next(iter(before["current directory"]))[0])
+    if left:
+        pytest.fail(f"left behind: {left}", pytrace=False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kernel_police() -> Iterator[None]:
+    """Fails the run if one of its programs is still in the kernel at the end."""
+    if kernel_state.why_no_bpf():
+        yield
+        return
+    before = kernel_state.program_ids()
+    yield
+    if left := kernel_state.left_behind(before):
+        pytest.fail(f"programs left in the kernel: {left}", pytrace=False)
+
+
+@pytest.fixture
+def drop_caches() -> Callable[[], None]:
+    """A function that empties the page cache, so that the next read of a file goes to the disk."""
+    if os.geteuid():
+        pytest.skip("only root may empty the page cache")
+
+    def drop() -> None:
+        os.sync()  # dirty pages stay in the cache
+        Path("/proc/sys/vm/drop_caches").write_text("1")
+
+    return drop
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("needs_bpf") and (reason := kernel_state.why_no_bpf()):
+        # A skip in CI would let the kernel side rot unseen.
+        if os.geteuid() == 0 and "CI" in os.environ:
+            pytest.fail(f"root in CI must be able to load probes: {reason}", pytrace=False)
+        pytest.skip(f"needs BPF: {reason}")
+
+
+def _things() -> Things:
+    return {
+        "threads": {(thread.name, thread.ident) for thread in threading.enumerate()},
+        "processes": _child_processes(),
+        "BPF descriptors": _bpf_descriptors(),
+        # pytest itself writes the name of the running test.
+        "environment": {pair for pair in os.environ.items() if pair[0] != "PYTEST_CURRENT_TEST"},
+        "current directory": {(str(Path.cwd()), None)},
+    }
+
+
+def _left(before: Things, now: Things) -> dict[str, list[str]]:
+    left = {}
+    for what, things in now.items():
+        new = things ^ before[what] if what in MUST_NOT_CHANGE else things - before[what]
+        if new:
+            left[what] = sorted({name for name, _ in new})
+    return left
+
+
+def _child_processes() -> set[tuple[str, object]]:
+    found: set[tuple[str, object]] = set()
+    for children in Path("/proc/self/task").glob("*/children"):
+        for child in children.read_text().split():
+            try:
+                command = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:  # reaped meanwhile
+                continue
+            if not any(helper in command for helper in HELPERS):
+                found.add((command or "a zombie", child))
+    return found
+
+
+def _bpf_descriptors() -> set[tuple[str, object]]:
+    found: set[tuple[str, object]] = set()
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{fd}")
+        except OSError:  # the listing's own descriptor
+            continue
+        if target.startswith("anon_inode:bpf"):
+            found.add((target, fd))
+    return found

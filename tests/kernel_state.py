@@ -1,0 +1,122 @@
+"""What the kernel holds, asked with bare bpf(2) calls: tests do not trust the loader they test."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+PROGRAM_NEXT, PROGRAM_OPEN = 11, 13  # BPF_PROG_GET_NEXT_ID, BPF_PROG_GET_FD_BY_ID
+LINK_NEXT, LINK_OPEN = 31, 30  # BPF_LINK_GET_NEXT_ID, BPF_LINK_GET_FD_BY_ID
+INFO = 15  # BPF_OBJ_GET_INFO_BY_FD
+BPF_SYSCALL = {"x86_64": 321, "aarch64": 280}[platform.machine()]
+LINK_PROGRAM_OFFSET = 8  # bpf_link_info::prog_id
+PROGRAM_NAME_OFFSET = 64  # bpf_prog_info::name
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def loaded_programs() -> list[str]:
+    """Names of the loaded programs that are trainobs', oldest first."""
+    return list(_our_programs().values())
+
+
+def loaded_links() -> list[str]:
+    """Names of the trainobs programs that are attached, once for each link."""
+    ours = _our_programs()
+    infos = (_info(LINK_OPEN, link) for link in _ids(LINK_NEXT))
+    attached = (struct.unpack_from("I", info, LINK_PROGRAM_OFFSET)[0] for info in infos if info)
+    return [ours[program] for program in attached if program in ours]
+
+
+def left_behind(before: set[int], patience_s: float = 5.0) -> list[str]:
+    """Programs that this session has loaded since `before` (ids) and nobody unloaded.
+
+    The kernel unloads some time after the last descriptor is closed, hence the patience. What a
+    process of another login session holds is some other run on this machine, not a leak.
+    """
+    deadline = time.monotonic() + patience_s
+    while new := {key: name for key, name in _our_programs().items() if key not in before}:
+        if time.monotonic() > deadline:
+            foreign = _held_by_other_sessions()
+            return [name for key, name in new.items() if key not in foreign]
+        time.sleep(0.05)
+    return []
+
+
+def program_ids() -> set[int]:
+    """Ids of the loaded programs that are trainobs'."""
+    return set(_our_programs())
+
+
+def why_no_bpf() -> str | None:
+    """What keeps this process from loading probes; None if nothing does."""
+    if not Path("/sys/kernel/btf/vmlinux").exists():
+        return "the kernel has no BTF"
+    try:
+        ctypes.CDLL("libbpf.so.1")
+    except OSError:
+        return "libbpf.so.1 is not installed"
+    try:
+        next(_ids(PROGRAM_NEXT), None)
+    except OSError as error:
+        return f"bpf(2): {error.strerror}"
+    return None
+
+
+def bpf(command: int, attr: ctypes.Array[ctypes.c_char]) -> int:
+    """bpf(2): a descriptor or 0; -1 where the thing does not exist."""
+    result: int = _libc.syscall(BPF_SYSCALL, command, attr, len(attr))
+    if result < 0 and ctypes.get_errno() != errno.ENOENT:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result
+
+
+def _our_programs() -> dict[int, str]:
+    ours = {}
+    for program in _ids(PROGRAM_NEXT):
+        info = _info(PROGRAM_OPEN, program)
+        name = info[PROGRAM_NAME_OFFSET:][:16].split(b"\0")[0].decode()
+        if name.startswith("tobs_"):
+            ours[program] = name
+    return ours
+
+
+def _ids(command: int) -> Iterator[int]:
+    attr = ctypes.create_string_buffer(12)  # start_id, next_id, open_flags
+    while bpf(command, attr) >= 0:
+        (found,) = struct.unpack_from("I", attr, 4)
+        yield found
+        struct.pack_into("I", attr, 0, found)
+
+
+def _info(command: int, key: int) -> bytes:
+    """The info structure of a program or link; empty if it has gone meanwhile."""
+    fd = bpf(command, ctypes.create_string_buffer(struct.pack("III", key, 0, 0)))
+    if fd < 0:
+        return b""
+    try:
+        info = ctypes.create_string_buffer(256)
+        bpf(INFO, ctypes.create_string_buffer(struct.pack("IIQ", fd, 256, ctypes.addressof(info))))
+        return info.raw
+    finally:
+        os.close(fd)
+
+
+def _held_by_other_sessions() -> set[int]:
+    held = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.getsid(int(process.name)) == os.getsid(0):
+                continue
+            for fd in (process / "fdinfo").iterdir():
+                lines = fd.read_text().splitlines()
+                held |= {int(line.split()[1]) for line in lines if line.startswith("prog_id:")}
+        except OSError:  # gone meanwhile
+            continue
+    return held

@@ -1,0 +1,81 @@
+"""bpf/build.py: what is in the object, and what it says when it cannot be built."""
+
+from __future__ import annotations
+
+import platform
+import struct
+import sys
+
+import pytest
+
+from bpf import build
+
+
+def section_sizes(elf: bytes) -> dict[str, int]:
+    (table,) = struct.unpack_from("<Q", elf, 0x28)
+    count, names_index = struct.unpack_from("<HH", elf, 0x3C)
+    headers = [struct.unpack_from("<IIQQQQ", elf, table + 64 * i) for i in range(count)]
+    names = headers[names_index][4]
+    return {
+        elf[names + name : elf.index(b"\0", names + name)].decode(): size
+        for name, _, _, _, _, size in headers
+    }
+
+
+@pytest.fixture(params=["clang", "zig"])
+def built(request, tmp_path):
+    try:
+        build.compiler(request.param)
+    except build.BuildError as error:
+        pytest.skip(error.args[0])
+    return build.build(tmp_path, request.param, werror=True).read_bytes()
+
+
+def test_the_object_keeps_btf_and_loses_dwarf(built):
+    sizes = section_sizes(built)
+    assert sizes[".BTF"]
+    assert sizes[".BTF.ext"]
+    dwarf = {name: size for name, size in sizes.items() if ".debug_" in name}
+    assert dwarf, "compiled without -g?"
+    assert not any(dwarf.values())
+
+
+def test_the_object_does_not_tell_where_it_was_built(built):
+    assert str(build.ROOT).encode() not in built
+    assert b"bpf/syscalls.bpf.h" in built
+
+
+@pytest.mark.skipif(not build.has_clang(), reason="needs clang")
+def test_an_error_in_a_program_shows_the_compiler_s_message(tmp_path, monkeypatch):
+    (tmp_path / "wrong.bpf.c").write_text("int x = ;\n")
+    monkeypatch.setattr(build, "SOURCE", str(tmp_path / "wrong.bpf.c"))
+    with pytest.raises(build.BuildError, match="expected expression"):
+        build.build(tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("choice", "found"),
+    [
+        ("clang", "no clang on the PATH"),
+        ("zig", f"no ziglang package for {sys.executable}"),
+        ("auto", f"no clang on the PATH, and no ziglang package for {sys.executable}"),
+    ],
+)
+def test_without_a_compiler_the_error_says_how_to_get_one(monkeypatch, tmp_path, choice, found):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "ziglang", None)
+    with pytest.raises(build.BuildError) as error:
+        build.build(tmp_path, choice)
+    assert str(error.value) == (
+        "cannot compile the BPF programs: no compiler\n"
+        f"  found: {found}\n"
+        "  do:    install clang (apt-get install clang), or: "
+        f"{sys.executable} -m pip install 'ziglang>=0.14'"
+    )
+
+
+def test_an_unknown_machine_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    with pytest.raises(build.BuildError, match="riscv64\n.*supported are x86_64, aarch64\n"):
+        build.build(tmp_path)

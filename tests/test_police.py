@@ -1,0 +1,98 @@
+"""The police of conftest.py catches each thing that it looks for, and only those."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CULPRITS = """
+import ctypes, os, struct, subprocess, threading, time
+from tests import conftest, kernel_state
+
+conftest.PATIENCE_S = 0.2
+kept = []
+
+def test_thread():
+    threading.Thread(target=time.sleep, args=(60,), name="sleeper", daemon=True).start()
+
+def test_process():
+    kept.append(subprocess.Popen(["sleep", "60"]))
+
+def test_environment():
+    os.environ["TOBS_LEFT"] = "1"
+
+def test_directory():
+    os.chdir("/")
+
+def test_descriptor():
+    map_create, array = 0, struct.pack("IIII", 2, 4, 8, 1)
+    assert kernel_state.bpf(map_create, ctypes.create_string_buffer(array)) >= 0
+
+def test_innocent(monkeypatch, tmp_path):
+    monkeypatch.setenv("TOBS_GONE", "1")
+    monkeypatch.chdir(tmp_path)
+    threading.Thread(target=time.sleep, args=(0.05,)).start()
+
+def test_cleaner():
+    kept[0].kill()
+    kept[0].wait()
+"""
+
+
+NEEDY = """
+import pytest
+from tests import kernel_state
+
+kernel_state.why_no_bpf = lambda: "no such luck"
+
+@pytest.mark.needs_bpf
+def test_needy():
+    pass
+"""
+
+ROOT = Path(__file__).parent.parent
+
+
+def outcome(folder: Path, tests: str, **environment: str) -> str:
+    """What pytest prints for a file of tests under the police of this repository."""
+    (folder / "test_suspects.py").write_text(tests)
+    inherited = {name: value for name, value in os.environ.items() if name != "CI"}
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-c", "pyproject.toml", "-p", "tests.conftest", folder],
+        cwd=ROOT,
+        env=inherited | {"COLUMNS": "200"} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout
+
+
+@pytest.mark.needs_bpf
+def test_what_a_test_leaves_behind_is_an_error_of_that_test(tmp_path):
+    printed = outcome(tmp_path, CULPRITS)
+    errors = re.findall(r"at teardown of test_(\w+) _+\nleft behind: (.*)", printed)
+    assert dict(errors) == {
+        "thread": "{'threads': ['sleeper']}",
+        "process": "{'processes': ['sleep 60 ']}",
+        "environment": "{'environment': ['TOBS_LEFT']}",
+        "directory": f"{{'current directory': {sorted(['/', str(ROOT)])}}}",
+        "descriptor": "{'BPF descriptors': ['anon_inode:bpf-map']}",
+    }
+
+
+def test_without_bpf_a_test_that_needs_it_is_skipped(tmp_path):
+    printed = outcome(tmp_path, NEEDY)
+    assert "needs BPF: no such luck" in printed
+    assert "1 skipped in" in printed
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="is about root")
+def test_without_bpf_root_in_ci_fails_a_test_that_needs_it(tmp_path):
+    printed = outcome(tmp_path, NEEDY, CI="true")
+    assert "root in CI must be able to load probes: no such luck" in printed
+    assert "1 error in" in printed
