@@ -67,7 +67,7 @@ static __always_inline void keep_class(struct inode_key *key, u32 class)
 		COUNT_LOSS(classes);
 }
 
-/* Class decided earlier for an inode, where only the inode is at hand. */
+/* Class decided earlier for an inode, where there is no time for more. */
 static __always_inline u32 known_class(struct inode *inode)
 {
 	struct inode_key key = key_of(inode);
@@ -110,34 +110,45 @@ static __always_inline u32 class_by_path(struct dentry *dentry, u32 otherwise)
 	return otherwise;
 }
 
-static __always_inline u32 class_by_kind(u16 kind, u64 magic)
+/* Local sockets carry worker results between processes of one machine: not the network. */
+static __always_inline u32 socket_class(struct sock *sock)
 {
-	if (kind == S_IFSOCK)
-		return TOBS_SOCKET;
-	if (kind == S_IFIFO)
-		return TOBS_PIPE;
-	if (kind == S_IFCHR || magic == PROC_SUPER_MAGIC || magic == SYSFS_MAGIC ||
-	    magic == ANON_INODE_FS_MAGIC)
+	u16 family = BPF_CORE_READ(sock, __sk_common.skc_family);
+
+	return family == AF_INET || family == AF_INET6 ? TOBS_SOCKET : TOBS_PIPE;
+}
+
+/* Class by the kind of file system; files of /proc and /sys call themselves regular. */
+static __always_inline u32 class_by_magic(u64 magic)
+{
+	switch (magic) {
+	case PROC_SUPER_MAGIC:
+	case SYSFS_MAGIC:
+	case CGROUP_SUPER_MAGIC:
+	case CGROUP2_SUPER_MAGIC:
+	case ANON_INODE_FS_MAGIC:
 		return TOBS_PSEUDO;
+	case TMPFS_MAGIC:
+		return TOBS_SHM;
+	}
 	return TOBS_OTHER;
 }
 
 /*
- * Class of an open file. The class of a regular file is kept with its inode, so that the block
- * layer and write-back, which see only inodes, find it.
+ * Class of a regular file by a name of it; NULL stands for any. It is kept with the inode, so that
+ * the block layer and write-back, which see only inodes, find it.
  */
-static __noinline u32 regular_class(struct file *file)
+static __noinline enum tobs_class regular_class(struct inode *inode, struct dentry *dentry)
 {
-	struct inode *inode = BPF_CORE_READ(file, f_inode);
 	struct inode_key key = key_of(inode);
 	struct inode_class *known = bpf_map_lookup_elem(&inode_classes, &key);
-	struct dentry *dentry;
 	u32 class;
 
 	if (known && known->epoch == class_epoch())
 		return known->class;
-	dentry = BPF_CORE_READ(file, f_path.dentry);
-	class = BPF_CORE_READ(inode, i_sb, s_magic) == TMPFS_MAGIC ? TOBS_SHM : TOBS_OTHER;
+	if (!dentry)
+		dentry = dentry_of(inode);
+	class = class_by_magic(BPF_CORE_READ(inode, i_sb, s_magic));
 	if (class == TOBS_OTHER && is_code(dentry))
 		class = TOBS_LIBRARY;
 	class = class_by_path(dentry, class);
@@ -148,46 +159,101 @@ static __noinline u32 regular_class(struct file *file)
 	return class;
 }
 
-static __always_inline u32 class_of(struct file *file, u16 mode)
+/* A file that a call works on. */
+struct target {
+	struct file *file;
+	struct inode *inode;
+	u32 kind; /* the S_IFMT bits of its mode */
+};
+
+static __always_inline struct target target_of(struct file *file)
 {
-	if ((mode & S_IFMT) == S_IFREG)
-		return regular_class(file);
-	return class_by_kind(mode & S_IFMT, BPF_CORE_READ(file, f_inode, i_sb, s_magic));
+	struct inode *inode = BPF_CORE_READ(file, f_inode);
+
+	return (struct target){ file, inode, BPF_CORE_READ(inode, i_mode) & S_IFMT };
+}
+
+/* Class of a regular file. A task mostly calls on the file it called on last, so it remembers one:
+ * that saves the look-up among all files of the data set. */
+static __always_inline u32 remembered_class(struct task_state *task, struct target *target)
+{
+	struct inode *inode = target->inode;
+	struct file *file = target->file;
+	u64 ino = BPF_CORE_READ(inode, i_ino);
+	u32 generation = BPF_CORE_READ(inode, i_generation), epoch = class_epoch();
+
+	if (task->inode != (u64)inode || task->ino != ino || task->generation != generation ||
+	    task->class_epoch != epoch) {
+		task->inode = (u64)inode;
+		task->ino = ino;
+		task->generation = generation;
+		task->class_epoch = epoch;
+		task->inode_class = regular_class(inode, BPF_CORE_READ(file, f_path.dentry));
+	}
+	return task->inode_class;
+}
+
+/* Class of anything but a regular file. */
+static __always_inline u32 class_by_kind(struct target *target)
+{
+	struct inode *inode = target->inode;
+
+	switch (target->kind) {
+	case S_IFSOCK:
+		return socket_class(sock_of(target->file));
+	case S_IFIFO:
+		return TOBS_PIPE;
+	case S_IFCHR:
+		return TOBS_PSEUDO;
+	}
+	return class_by_magic(BPF_CORE_READ(inode, i_sb, s_magic));
 }
 
 /* Whether this call makes its file data: see tobs_control::infer_data. */
-static __always_inline bool makes_data(struct task_state *task, struct file *file, u32 class, u32 op)
+static __always_inline bool makes_data(struct task_state *task, struct target *target, u32 class,
+				       u32 op)
 {
-	struct tobs_control *set = settings();
+	struct file *file = target->file;
+	struct tobs_control *set;
 
-	return class == TOBS_OTHER && task->role == TOBS_WORKER && set && set->infer_data &&
-	       (op == TOBS_READ || op == TOBS_OPEN || op == TOBS_MMAP) &&
-	       !(BPF_CORE_READ(file, f_mode) & FMODE_WRITE);
+	if (class != TOBS_OTHER || task->role != TOBS_WORKER ||
+	    (op != TOBS_READ && op != TOBS_OPEN && op != TOBS_MMAP))
+		return false;
+	set = settings();
+	return set && set->infer_data && !(BPF_CORE_READ(file, f_mode) & FMODE_WRITE);
+}
+
+/* A function of its own, so that the enumeration is in the BTF of the object for the tests. */
+static __noinline enum tobs_phase current_phase(void)
+{
+	return step_word() & 0xff;
 }
 
 /* What the main thread writes while it saves a checkpoint is one, wherever it lies: Lightning
  * writes to $TMPDIR and moves the file. */
 static __always_inline bool makes_checkpoint(struct task_state *task, u32 class, u32 op)
 {
-	return class != TOBS_CHECKPOINT && op == TOBS_WRITE && task->role == TOBS_MAIN &&
-	       (step_word() & 0xff) == TOBS_PHASE_CHECKPOINT;
+	return class != TOBS_CHECKPOINT && class != TOBS_PSEUDO && op == TOBS_WRITE &&
+	       task->role == TOBS_MAIN && current_phase() == TOBS_PHASE_CHECKPOINT;
 }
 
 /* Class of the file of a call of `op` by `task`. */
-static __always_inline u32 class_for_call(struct task_state *task, struct file *file, u16 mode, u32 op)
+static __always_inline u32 class_for_call(struct task_state *task, struct target *target, u32 op)
 {
-	u32 class = class_of(file, mode), better = class;
+	u32 class, better;
 
-	if ((mode & S_IFMT) != S_IFREG)
-		return class;
-	if (makes_data(task, file, class, op))
+	if (target->kind != S_IFREG)
+		return class_by_kind(target);
+	class = better = remembered_class(task, target);
+	if (makes_data(task, target, class, op))
 		better = TOBS_DATA;
 	else if (makes_checkpoint(task, class, op))
 		better = TOBS_CHECKPOINT;
 	if (better != class) {
-		struct inode_key key = key_of(BPF_CORE_READ(file, f_inode));
+		struct inode_key key = key_of(target->inode);
 
 		keep_class(&key, better);
+		task->inode_class = better;
 	}
 	return better;
 }

@@ -59,11 +59,20 @@ struct super_block {
 	unsigned long s_magic;
 };
 
+struct hlist_node {
+	struct hlist_node *next;
+};
+
+struct hlist_head {
+	struct hlist_node *first;
+};
+
 struct inode {
 	u16 i_mode;
 	struct super_block *i_sb;
 	unsigned long i_ino;
 	u32 i_generation;
+	struct hlist_head i_dentry;
 };
 
 struct qstr {
@@ -75,6 +84,9 @@ struct dentry {
 	struct dentry *d_parent;
 	struct qstr d_name;
 	struct inode *d_inode;
+	union {
+		struct hlist_node d_alias;
+	} d_u;
 };
 
 struct path {
@@ -86,6 +98,7 @@ struct file {
 	u32 f_flags;
 	struct inode *f_inode;
 	struct path f_path;
+	void *private_data;
 };
 
 struct fdtable {
@@ -149,7 +162,13 @@ struct bio_vec {
 	struct page *bv_page;
 };
 
+struct bvec_iter {
+	u32 bi_size;
+};
+
 struct bio {
+	struct bio *bi_next;
+	struct bvec_iter bi_iter;
 	struct bio_vec *bi_io_vec;
 };
 
@@ -165,6 +184,10 @@ struct sock_common {
 
 struct sock {
 	struct sock_common __sk_common;
+};
+
+struct socket {
+	struct sock *sk;
 };
 
 struct io_kiocb {
@@ -191,6 +214,8 @@ struct bpf_iter__task {
 #define S_IFIFO 0010000
 #define FMODE_WRITE 2
 #define PROC_SUPER_MAGIC 0x9fa0
+#define CGROUP_SUPER_MAGIC 0x27e0eb
+#define CGROUP2_SUPER_MAGIC 0x63677270
 #define SYSFS_MAGIC 0x62656572
 #define ANON_INODE_FS_MAGIC 0x09041934
 #define TMPFS_MAGIC 0x01021994
@@ -202,6 +227,7 @@ struct bpf_iter__task {
 #define REQ_OP_READ 0
 #define REQ_OP_WRITE 1
 #define TASK_RUNNING 0
+#define PF_IO_WORKER 0x10 /* include/linux/sched.h, v5.12 */
 #if defined(__TARGET_ARCH_arm64)
 #define O_DIRECT 0200000
 #else
@@ -285,10 +311,18 @@ static __always_inline u64 folio_pages(struct folio *folio)
 	return 1UL << (order & 31);
 }
 
-/* The file whose page a block request carries; NULL for direct I/O and for metadata. */
-static __always_inline struct inode *request_inode(struct request *request)
+/* A name of an inode, where no open file is at hand; NULL if it has none. */
+static __always_inline struct dentry *dentry_of(struct inode *inode)
 {
-	struct page *page = BPF_CORE_READ(request, bio, bi_io_vec, bv_page);
+	struct hlist_node *first = BPF_CORE_READ(inode, i_dentry.first);
+
+	return first ? (void *)first - bpf_core_field_offset(struct dentry, d_u.d_alias) : NULL;
+}
+
+/* The file whose pages a bio carries, the block device for metadata; NULL for direct I/O. */
+static __always_inline struct inode *bio_inode(struct bio *bio)
+{
+	struct page *page = BPF_CORE_READ(bio, bi_io_vec, bv_page);
 	unsigned long head, mapping;
 
 	if (!page)
@@ -300,6 +334,14 @@ static __always_inline struct inode *request_inode(struct request *request)
 	if (!mapping || (mapping & 3)) /* anonymous or movable */
 		return NULL;
 	return BPF_CORE_READ((struct address_space *)mapping, host);
+}
+
+/* Of an open socket. */
+static __always_inline struct sock *sock_of(struct file *file)
+{
+	struct socket *socket = BPF_CORE_READ(file, private_data);
+
+	return BPF_CORE_READ(socket, sk);
 }
 
 static __always_inline struct file *file_of_fd(u32 fd)

@@ -66,8 +66,13 @@ struct task_state {
 	u64 wait_ns; /* asleep for a device inside it */
 	u64 off_ns;  /* when it left the CPU; 0: it runs */
 	u64 wake_ns; /* when it became ready to run */
+	u64 inode;   /* the regular file called on last, by address, number and generation: ... */
+	u64 ino;
+	u32 generation;
+	u32 class_epoch; /* ... what its class is worth, and ... */
 	u32 added_pages;
-	u8 call; /* op of the system call in flight, plus one; 0: none */
+	u8 inode_class; /* ... its class */
+	u8 call;	/* op of the system call in flight, plus one; 0: none */
 	u8 class;
 	u8 role;
 	u8 flags;
@@ -121,9 +126,11 @@ static __always_inline void bump(u64 *counter, u64 by)
 }
 
 /* Add to the row of the current step. */
-static __always_inline void add(u32 op, u32 class, u32 role, u64 count, u64 bytes, u64 ns, u64 wait_ns)
+static __always_inline void add(u32 op, u32 class, u32 role, u64 count, u64 bytes, u64 ns,
+				u64 wait_ns)
 {
-	u32 index = ring_slot() * (TOBS_OPS * TOBS_CLASSES * TOBS_ROLES) + cell_index(op, class, role);
+	u32 index =
+		ring_slot() * (TOBS_OPS * TOBS_CLASSES * TOBS_ROLES) + cell_index(op, class, role);
 	struct tobs_cell *cell = bpf_map_lookup_elem(&step_rows, &index);
 
 	if (!cell)

@@ -1,14 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Sockets: bytes that really left or arrived, whatever system call moved them. */
-#include "maps.h"
-
-/* Local sockets carry worker results between processes of one machine: not the network. */
-static __always_inline u32 socket_class(struct sock *sock)
-{
-	u16 family = sock->__sk_common.skc_family;
-
-	return family == AF_INET || family == AF_INET6 ? TOBS_SOCKET : TOBS_PIPE;
-}
+#include "file_class.h"
 
 SEC("tp_btf/sock_send_length")
 int BPF_PROG(tobs_send, struct sock *sock, int result, int flags)

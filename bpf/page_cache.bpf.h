@@ -2,6 +2,20 @@
 /* Page cache: what had to be brought in, and who had to wait for it. */
 #include "file_class.h"
 
+/* Class of a file without a call that names it: it may have been mapped before we came. */
+static __always_inline u32 mapped_class(struct inode *inode)
+{
+	return is_regular(inode) ? regular_class(inode, NULL) : TOBS_OTHER;
+}
+
+/* The call in flight, plus one. The threads of io_uring make no calls: they are inside one. */
+static __always_inline u32 call_of(struct task_state *task)
+{
+	if (!task->call && bpf_get_current_task_btf()->flags & PF_IO_WORKER)
+		return TOBS_URING_ENTER + 1;
+	return task->call;
+}
+
 SEC("tp_btf/mm_filemap_add_to_page_cache")
 int BPF_PROG(tobs_cache_add, struct folio *folio)
 {
@@ -15,16 +29,16 @@ int BPF_PROG(tobs_cache_add, struct folio *folio)
 	if (!is_regular(inode))
 		return 0; /* metadata, kept by the block device */
 	pages = folio_pages(folio);
-	switch (task->call) {
+	switch (call_of(task)) {
 	case TOBS_READ + 1:
 		task->added_pages += pages; /* counted when the read ends */
 		break;
 	case TOBS_URING_ENTER + 1:
-		add(TOBS_CACHE_MISS, known_class(inode), task->role, 1, pages << PAGE_SHIFT, 0, 0);
+		add(TOBS_CACHE_MISS, mapped_class(inode), task->role, 1, pages << PAGE_SHIFT, 0, 0);
 		break;
 	case 0: /* a fault, or a call that we do not follow, such as madvise */
 	case TOBS_MMAP + 1:
-		add(TOBS_FAULT_FILL, known_class(inode), task->role, 1, pages << PAGE_SHIFT, 0, 0);
+		add(TOBS_FAULT_FILL, mapped_class(inode), task->role, 1, pages << PAGE_SHIFT, 0, 0);
 		break;
 	}
 	return 0;
@@ -46,6 +60,6 @@ int BPF_PROG(tobs_fault, struct address_space *mapping, unsigned long index)
 	struct task_state *task = current_state();
 
 	if (task)
-		add(TOBS_FAULT, known_class(BPF_CORE_READ(mapping, host)), task->role, 1, 0, 0, 0);
+		add(TOBS_FAULT, mapped_class(BPF_CORE_READ(mapping, host)), task->role, 1, 0, 0, 0);
 	return 0;
 }

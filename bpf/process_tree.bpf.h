@@ -26,7 +26,8 @@ static __always_inline u32 child_role(u32 parent_role, bool is_thread)
 
 static __always_inline void follow(struct task_struct *task, u32 role)
 {
-	struct task_state *state = bpf_task_storage_get(&tasks, task, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	struct task_state *state =
+		bpf_task_storage_get(&tasks, task, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
 
 	if (state)
 		state->role = role;
@@ -34,9 +35,11 @@ static __always_inline void follow(struct task_struct *task, u32 role)
 		COUNT_LOSS(tasks);
 }
 
-SEC("tp_btf/sched_process_fork")
-int BPF_PROG(tobs_fork, struct task_struct *parent, struct task_struct *child)
+/* Not sched_process_fork, which passes over the threads that io_uring starts. */
+SEC("tp_btf/task_newtask")
+int BPF_PROG(tobs_fork, struct task_struct *child)
 {
+	struct task_struct *parent = bpf_get_current_task_btf();
 	struct task_state *state = state_of(parent);
 
 	if (state)

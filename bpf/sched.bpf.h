@@ -2,7 +2,8 @@
 /* Scheduler: time off the CPU, and how much of it a task was ready to run. */
 #include "maps.h"
 
-static __always_inline void leave_cpu(struct task_state *task, struct task_struct *prev, bool preempt, u64 now)
+static __always_inline void leave_cpu(struct task_state *task, struct task_struct *prev,
+				      bool preempt, u64 now)
 {
 	bool runnable = preempt || is_runnable(prev);
 
@@ -52,7 +53,8 @@ static __always_inline int woken(struct task_struct *waking)
 {
 	struct task_state *task = state_of(waking);
 
-	if (task)
+	/* A task that runs, or that waits for a CPU already, may be woken too. */
+	if (task && task->off_ns && !task->wake_ns)
 		task->wake_ns = bpf_ktime_get_ns();
 	return 0;
 }

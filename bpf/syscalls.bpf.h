@@ -2,7 +2,20 @@
 /* System calls on files: read, write, fsync, open, mmap and io_uring families. */
 #include "file_class.h"
 
-static __always_inline void begin_call(struct task_state *task, struct pt_regs *regs, u32 op, u32 fd_arg)
+static __always_inline void begin_file_call(struct task_state *task, struct file *file, u32 op)
+{
+	struct target target = target_of(file);
+
+	task->class = class_for_call(task, &target, op);
+	if (target.kind != S_IFREG || task->class == TOBS_PSEUDO)
+		return;
+	task->flags = CALL_REGULAR;
+	if (op == TOBS_READ && BPF_CORE_READ(file, f_flags) & O_DIRECT)
+		task->flags |= CALL_DIRECT;
+}
+
+static __always_inline void begin_call(struct task_state *task, struct pt_regs *regs, u32 op,
+				       u32 fd_arg)
 {
 	task->class = TOBS_OTHER;
 	task->flags = 0;
@@ -15,15 +28,8 @@ static __always_inline void begin_call(struct task_state *task, struct pt_regs *
 		if (fd < 0 && op == TOBS_MMAP)
 			return; /* anonymous memory */
 		file = file_of_fd(fd);
-		if (file) {
-			u16 mode = BPF_CORE_READ(file, f_inode, i_mode);
-
-			task->class = class_for_call(task, file, mode, op);
-			if ((mode & S_IFMT) == S_IFREG)
-				task->flags |= CALL_REGULAR;
-			if (BPF_CORE_READ(file, f_flags) & O_DIRECT)
-				task->flags |= CALL_DIRECT;
-		}
+		if (file)
+			begin_file_call(task, file, op);
 	}
 	task->call = op + 1;
 	task->call_ns = bpf_ktime_get_ns();
@@ -48,12 +54,12 @@ int BPF_PROG(tobs_sys_enter, struct pt_regs *regs, long number)
 static __always_inline u32 opened_class(struct task_state *task, long fd)
 {
 	struct file *file = fd < 0 ? NULL : file_of_fd(fd);
-	u16 mode;
+	struct target target;
 
 	if (!file)
 		return TOBS_OTHER;
-	mode = BPF_CORE_READ(file, f_inode, i_mode);
-	return (mode & S_IFMT) == S_IFDIR ? TOBS_OTHER : class_for_call(task, file, mode, TOBS_OPEN);
+	target = target_of(file);
+	return target.kind == S_IFDIR ? TOBS_OTHER : class_for_call(task, &target, TOBS_OPEN);
 }
 
 /* What a read that returned data says about the page cache. A read at end of file says nothing. */
@@ -69,7 +75,8 @@ static __always_inline void count_cache(struct task_state *task, u32 class, long
 		return;
 	add(TOBS_CACHE_READ, class, task->role, 1, wanted, 0, 0);
 	if (task->added_pages)
-		add(TOBS_CACHE_MISS, class, task->role, 1, (u64)task->added_pages << PAGE_SHIFT, 0, 0);
+		add(TOBS_CACHE_MISS, class, task->role, 1, (u64)task->added_pages << PAGE_SHIFT, 0,
+		    0);
 	if (task->flags & CALL_READ_AHEAD)
 		add(TOBS_DEMAND_MISS, class, task->role, 1, 0, ns, task->wait_ns);
 }
@@ -122,9 +129,9 @@ int BPF_PROG(tobs_uring, void *ring, struct io_kiocb *request, struct io_uring_c
 {
 	struct task_state *task = current_state();
 	__s32 result = completion->res;
+	struct target target;
 	struct file *file;
 	u32 class;
-	u16 mode;
 	int op;
 
 	if (!task || !request)
@@ -133,10 +140,10 @@ int BPF_PROG(tobs_uring, void *ring, struct io_kiocb *request, struct io_uring_c
 	file = BPF_CORE_READ(request, file);
 	if (op < 0 || !file)
 		return 0;
-	mode = BPF_CORE_READ(file, f_inode, i_mode);
-	class = class_for_call(task, file, mode, op == TOBS_URING_READ ? TOBS_READ : TOBS_WRITE);
+	target = target_of(file);
+	class = class_for_call(task, &target, op == TOBS_URING_READ ? TOBS_READ : TOBS_WRITE);
 	add(op, class, task->role, 1, result > 0 ? result : 0, 0, 0);
-	if (op == TOBS_URING_READ && result > 0 && (mode & S_IFMT) == S_IFREG &&
+	if (op == TOBS_URING_READ && result > 0 && target.kind == S_IFREG &&
 	    !(BPF_CORE_READ(file, f_flags) & O_DIRECT))
 		add(TOBS_CACHE_READ, class, task->role, 1,
 		    ((u64)result + (1 << PAGE_SHIFT) - 1) >> PAGE_SHIFT << PAGE_SHIFT, 0, 0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /*
  * The contract between the probes and user space. src/trainobs/core/kernel.py says the same in
- * Python; tests/test_contract.py compares the two through the BTF of the built object.
+ * Python; tests/kernel/test_contract.py compares the two through the BTF of the built object.
  *
  * A training process writes its step into `step_clock`; the probes add what they see to the row of
  * that step. A row is never cleared: it only grows, and the reader takes differences. So no add is

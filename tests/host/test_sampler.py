@@ -138,10 +138,13 @@ def test_children_of_other_threads_are_found() -> None:
     thread = threading.Thread(target=fork_here)
     thread.start()
     ready.wait()
-    assert ByChildren(Path("/proc")).descendants(os.getpid()) == [children[0].pid]
-    stop.set()
-    thread.join()
-    children[0].end()
+    try:
+        # Not the only one: multiprocessing may have a resource tracker of an earlier test.
+        assert children[0].pid in ByChildren(Path("/proc")).descendants(os.getpid())
+    finally:
+        stop.set()
+        thread.join()
+        children[0].end()
 
 
 def test_pressure_is_left_out_where_the_kernel_has_none(tmp_path: Path) -> None:

@@ -74,7 +74,9 @@ class ObsCallback:
         ProbeError: at the beginning of fit, a probe that `probes` names cannot run.
 
     Notes:
-        `dataloader_iter` training steps fetch for themselves: their fetches are not seen.
+        * `dataloader_iter` training steps fetch for themselves: their fetches are not seen.
+        * Under manual optimization all of the training step is `phase/forward_ns`: Lightning does
+          not tell where backward and optimizer begin.
     """
 
     run_dir: Path | None = None

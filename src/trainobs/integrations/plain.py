@@ -178,12 +178,13 @@ class _Off:
 def _open(settings: Settings) -> tuple[Session, Path] | None:
     """None where a fault of our own keeps the run from being observed."""
     try:
+        rank, world_size = _from_environment("RANK", 0), _from_environment("WORLD_SIZE", 1)
         return open_session(
             settings,
-            settings.run_dir or Path("trainobs", time.strftime("%Y-%m-%d_%H-%M-%S")).absolute(),
+            settings.run_dir or _default_run_dir(world_size),
             log_every_n_steps=settings.log_every_n_steps or LOG_EVERY_N_STEPS,
-            rank=_from_environment("RANK", 0),
-            world_size=_from_environment("WORLD_SIZE", 1),
+            rank=rank,
+            world_size=world_size,
         )
     except TrainobsError:
         raise
@@ -194,6 +195,12 @@ def _open(settings: Settings) -> tuple[Session, Path] | None:
             exc_info=True,
         )
         return None
+
+
+def _default_run_dir(world_size: int) -> Path:
+    """The ranks of a job need one name, and do not look at the clock at the same time."""
+    name = time.strftime("%Y-%m-%d_%H-%M-%S") if world_size == 1 else "run"
+    return Path("trainobs", name).absolute()
 
 
 def _from_environment(name: str, default: int) -> int:
@@ -218,8 +225,8 @@ def observe(
         data_roots: directories and files that hold training data. By default they are found from
             the data sets, and what loader workers read from regular files that are no libraries
             counts as data.
-        run_dir: where the run log goes; by default `trainobs/<date and time>`. If a run is there
-            already, a directory beside it.
+        run_dir: where the run log goes; by default `trainobs/<date and time>`, or `trainobs/run` in
+            a job of several ranks. If a run is there already, a directory beside it.
         log_every_n_steps: steps between two points in TensorBoard; 50 by default.
 
     Yields:

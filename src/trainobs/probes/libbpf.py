@@ -73,7 +73,7 @@ def captured_log(library: C.CDLL) -> Iterator[list[str]]:
     def collect(level: int, template: bytes, arguments: int) -> int:
         # Below a warning it tells of each step that goes well, with the same words.
         if level == _WARNING:
-            buffer = C.create_string_buffer(4096)
+            buffer = C.create_string_buffer(1 << 16)
             libc.vsnprintf(buffer, len(buffer), template, arguments)
             lines.append(buffer.value.decode(errors="replace").rstrip())
         return 0

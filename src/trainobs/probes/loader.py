@@ -7,6 +7,7 @@ rows or classes; `kernel_side` does.
 from __future__ import annotations
 
 import ctypes as C
+import errno
 import os
 import re
 from collections.abc import Collection
@@ -186,7 +187,8 @@ class LibbpfLoader:
             if match and match[1] in wanted:
                 found.setdefault(match[1], match[2])
         reason = next((line for line in log if "Error" in line or "failed" in line), "")
-        if error in (1, 13):  # EPERM, EACCES
+        # EACCES is also what the verifier says of a program that reaches where it may not.
+        if error == errno.EPERM or (error == errno.EACCES and not found):
             raise ProbeError(
                 ProbeCause.NO_PERMISSION,
                 "cannot load the probes",

@@ -65,7 +65,7 @@ class Delivery:
                 self._sink.name,
                 then,
                 type(error).__name__,
-                error,
+                str(error),  # the error itself holds on to all that it went through
             )
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from statistics import median
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +21,8 @@ from trainobs.steps.collector import Collector
 logger = logging.getLogger("trainobs")
 
 BEGIN_S = 5.0
-"""How long a run waits for the thread; one that ends at once would else take its probes away."""
+"""How long a run waits for the thread, so that a short one does not end before it, and the next
+one finds that its directory is taken."""
 
 WAKE_S = 0.25
 """How often the thread looks for closed steps, unless it is woken."""
@@ -29,6 +32,9 @@ FLUSH_S = 5.0
 
 COST_S = 10.0
 """How often the cost of the probes is sampled."""
+
+COST_SAMPLES = 5
+"""Samples of which the median counts."""
 
 BATCH = 4 * RING
 """Collected steps that are delivered at once, sooner than `WAKE_S`: each delivery has a price."""
@@ -68,7 +74,7 @@ class Observer:
         self._probe_share = probe_share
         self._begin = begin
         self._tick = tick
-        self._share: float | None = None
+        self._shares: deque[float] = deque(maxlen=COST_SAMPLES)
         self._told_lost = 0
         self._told_cpu_ns = 0
         self._next_cost = 0.0
@@ -81,7 +87,7 @@ class Observer:
         self._thread = threading.Thread(target=self._run, name="trainobs", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; returns when `begin` has run in it."""
+        """Start the thread; returns when it and the sinks have begun, unless a disk hangs."""
         self._thread.start()
         self._begun.wait(BEGIN_S)
 
@@ -94,10 +100,11 @@ class Observer:
 
         A disk that hangs must not hang the training: after `timeout_s` the thread is left behind.
         """
-        self._summary = summary
+        self._summary.update(summary)
         self._stopping = True
         self._wake.set()
-        self._thread.join(timeout_s)
+        if self._thread.ident is not None:  # else it was never started
+            self._thread.join(timeout_s)
         if self._thread.is_alive():
             logger.warning(
                 "cannot finish the run log\n  found: the sinks did not return within %.0f s\n"
@@ -107,8 +114,7 @@ class Observer:
 
     def _run(self) -> None:
         try:
-            self._leave_the_training()
-            self._deliveries.each(lambda sink: sink.begin(self._info))
+            self._enter()
             while not self._stopping:
                 self._wake.wait(WAKE_S)
                 self._wake.clear()
@@ -121,10 +127,11 @@ class Observer:
                 exc_info=True,
             )
 
-    def _leave_the_training(self) -> None:
+    def _enter(self) -> None:
         try:
             if self._begin:
                 self._begin()
+            self._deliveries.each(lambda sink: sink.begin(self._info))
         finally:
             self._begun.set()
 
@@ -137,11 +144,17 @@ class Observer:
             self._tick()
         if self._probe_share and now >= self._next_cost and not self._stopping:
             self._next_cost = now + COST_S
-            self._share = self._probe_share() or self._share
+            self._sample_cost(self._probe_share)
         self._deliver()
         if now >= self._next_flush:
             self._next_flush = now + FLUSH_S
             self._flush()
+
+    def _sample_cost(self, probe_share: Callable[[], float | None]) -> None:
+        """A probe that loses its CPU to the hypervisor looks dear, hence the median of a few."""
+        share = probe_share()
+        if share is not None:
+            self._shares.append(share)
 
     def _deliver(self) -> None:
         self._next_delivery = time.monotonic() + WAKE_S
@@ -154,8 +167,8 @@ class Observer:
         cpu_ns = time.thread_time_ns()
         columns["obs/cpu_ns"] = columns["obs/cpu_ns"] + (cpu_ns - self._told_cpu_ns) / len(batch)
         self._told_cpu_ns = cpu_ns
-        if self._share is not None:
-            columns["obs/probe_ns"] = columns["step/duration_ns"] * self._share
+        if self._shares:
+            columns["obs/probe_ns"] = columns["step/duration_ns"] * median(self._shares)
         lost = self._lost() + self._collector.dropped_steps
         columns["obs/lost_count"] = np.zeros(len(batch))
         columns["obs/lost_count"][-1] = lost - self._told_lost

@@ -5,8 +5,9 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -50,7 +51,8 @@ class Session:
         self, settings: Settings, sinks: Sequence[Sink], *, rank: int = 0, world_size: int = 1
     ) -> None:
         self._pid = os.getpid()
-        self._stopped = False
+        self._stopped = self._forgotten = False
+        self._removing = threading.Lock()
         self._kernel, why_not = _kernel_side(settings)
         self._host = None if self._kernel or not settings.probes else HostSampler.open()
         self.level = "ebpf" if self._kernel else "procfs" if self._host else "timing"
@@ -65,14 +67,14 @@ class Session:
         if why_not and settings.probes:
             _tell_rung(self.level, why_not)
         self._wire(sinks)
-        abandon_in_children(self)
         try:
+            abandon_in_children(self)
             self._register(settings)
+            atexit.register(self.stop, "interpreter exit")
+            self._observer.start()
         except BaseException:
-            self._let_go()
+            self.stop("not begun")
             raise
-        atexit.register(self.stop, "interpreter exit")
-        self._observer.start()
 
     def add_data_roots(self, roots: Sequence[Path]) -> None:
         """Count what lies below some directories as training data."""
@@ -90,23 +92,28 @@ class Session:
         """
         if self._stopped or os.getpid() != self._pid:
             return
-        atexit.unregister(self.stop)
-        self.clock.finish()
-        self._let_go()
-        losses = self._kernel.losses() if self._kernel else {}
-        self._observer.stop({"outcome": outcome, "losses": losses})
-        # What maps the kernel's arrays keeps them in the kernel, and nobody knows who keeps us.
-        self._kernel = None
-        del self._collector, self._observer
+        try:
+            _surely(self._end, outcome)
+        finally:
+            self._forget()
 
     def abandon(self) -> None:
         """In a forked child: let go of everything; the parent goes on observing."""
-        self._stopped = True
+        self._stopped = self._forgotten = True
         self.clock.detach()
         if self._kernel:
             self._kernel.abandon()
         if self._host:
             self._host.close()
+
+    def _end(self, outcome: str) -> None:
+        """May be done twice."""
+        try:
+            self.clock.finish()
+        finally:
+            self._let_go()
+        losses = self._kernel.losses() if self._kernel else {}
+        self._observer.stop({"outcome": outcome, "losses": losses})
 
     def _let_go(self) -> None:
         """Take out what is in the kernel, and mark no more."""
@@ -114,9 +121,23 @@ class Session:
         keep_in_children(self)
         self.clock.detach()
         if self._kernel:
-            self._kernel.stop()
+            # In another thread, since a signal handler may raise anywhere in this one.
+            remover = threading.Thread(target=self._remove, args=(self._kernel,), name="trainobs")
+            remover.start()
+            remover.join()
         if self._host:
             self._host.close()
+
+    def _remove(self, kernel: KernelSide) -> None:
+        with self._removing:
+            kernel.stop()
+
+    def _forget(self) -> None:
+        """What maps the kernel's arrays keeps them there, and nobody knows who keeps us."""
+        atexit.unregister(self.stop)
+        self._forgotten = True
+        self._kernel = None
+        del self._collector, self._observer
 
     def _wire(self, sinks: Sequence[Sink]) -> None:
         kernel, host = self._kernel, self._host
@@ -171,12 +192,24 @@ class Session:
 
     def _on_close(self) -> None:
         waiting = len(self.clock.closed)
-        if self._stopped:  # a loop that goes on after its run, or in a forked child
+        if self._forgotten:  # a loop that goes on after its run, or in a forked child
             self.clock.closed.clear()
         elif waiting >= _OVERFLOW:
             self._collector.collect()
         elif waiting == FULL:
             self._observer.wake()
+
+
+def _surely(action: Callable[[str], None], argument: str) -> None:
+    """Do what may be done twice, though a signal handler raises in the middle of it.
+
+    Torch's handler of SIGCHLD does when a loader worker is killed, and so does a second Ctrl-C.
+    """
+    try:
+        action(argument)
+    except BaseException:
+        action(argument)
+        raise
 
 
 def _kernel_side(settings: Settings) -> tuple[KernelSide | None, str]:

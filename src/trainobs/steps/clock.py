@@ -44,6 +44,8 @@ class StepClock:
 
     Attributes:
         closed: steps that are over, oldest first, for the collector to take.
+        on_cancel: called with the serial of an opened step that was none, and of the step that
+            goes on; for the collector, since the kernel counted some of the one in the other.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class StepClock:
             now: CLOCK_MONOTONIC in ns.
         """
         self.closed: deque[ClosedStep] = deque()
+        self.on_cancel: Callable[[int, int], None] | None = None
         self.epoch = 0
         self._epochs = 0
         self._word: StepWord = word
@@ -78,6 +81,7 @@ class StepClock:
         self._switches = 0
         self._done = True  # the set-up is over as soon as a step begins
         self._previous: ClosedStep | None = None
+        self._finished = False
         self._mark()
 
     @property
@@ -146,18 +150,25 @@ class StepClock:
         self._switch(self._phase)
         self._phase_ns = [a + b for a, b in zip(before.phase_ns, self._phase_ns, strict=True)]
         self._switches += before.switches
+        cancelled = self._serial
         self._serial, self._start_ns, self._previous = before.serial, before.start_ns, None
         self._mark()
+        if self.on_cancel:
+            self.on_cancel(cancelled, before.serial)
 
     def end_step(self) -> None:
         """The optimizer has stepped: the next fetch or batch opens a new step."""
         self._done = True
 
     def finish(self) -> None:
-        """Close the last step; the clock is of no use afterwards."""
+        """Close the last step; the clock is of no use afterwards. May be called twice."""
+        if self._finished:
+            return
         self.cancel()
+        self.on_cancel = None
         self._open()
         self._publish()
+        self._finished = True
 
     def detach(self) -> None:
         """Mark no more for the kernel: in a forked child, or after the probes are gone."""

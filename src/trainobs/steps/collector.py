@@ -58,11 +58,11 @@ class _Ring:
             seen[slots] = values
         return grown[0], grown[1]
 
-    def late(self, slots: list[int]) -> int:
-        """Events in slots that should have been at rest."""
+    def late(self, slots: list[int]) -> list[int]:
+        """Events in each of some slots that should have been at rest."""
         counts = slice(None, None, len(FIELDS))
         grown = self._now[0][slots, counts] - self._seen[0][slots, counts]
-        return int(grown.sum())
+        return [int(count) for count in grown.sum(axis=1)]
 
 
 class Collector:
@@ -97,20 +97,24 @@ class Collector:
         self.waiting_count = 0
         self._last_totals: npt.NDArray[np.float64] | None = None
         self._ring = None if kernel is None else _Ring(kernel)
+        self._unchecked: list[int] = []
+        self._carried: dict[int, list[tuple[Words, Words]]] = {}
+        clock.on_cancel = self._carry
 
     def collect(self, *, settle: bool = True) -> None:
         """Copy the rows of closed steps, except one that is so fresh that adds are in flight."""
         with self._lock:
-            steps = self._take(settle)
+            steps = self._settled(settle)
             if not steps:
                 return
             rows, latency = self._copy_rows(self._ring, steps) if self._ring else _NO_ROWS
+            # Only now, since what is on `closed` makes a fast loop wait for its rows to be copied.
+            for _ in steps:
+                self._clock.closed.popleft()
             self._waiting.append((steps, rows, latency))
             self.waiting_count += len(steps)
             while self.waiting_count > MAX_WAITING:
-                dropped = len(self._waiting.pop(0)[0])
-                self.waiting_count -= dropped
-                self.dropped_steps += dropped
+                self._drop(self._waiting.pop(0)[0])
 
     def batch(self) -> StepBatch | None:
         """Records of what was collected since the last call; None for nothing."""
@@ -123,23 +127,49 @@ class Collector:
             list(chain.from_iterable(steps)), np.concatenate(rows), np.concatenate(latency)
         )
 
-    def _take(self, settle: bool) -> list[ClosedStep]:
+    def _drop(self, steps: list[ClosedStep]) -> None:
+        self.waiting_count -= len(steps)
+        self.dropped_steps += len(steps)
+        if self._host_names:
+            self._last_totals = np.array(steps[-1].totals, np.float64)
+
+    def _settled(self, settle: bool) -> list[ClosedStep]:
         closed = self._clock.closed
         count = len(closed)
         if settle and count and self._now() - closed[count - 1].end_ns < SETTLE_NS:
             count -= 1
-        return [closed.popleft() for _ in range(count)]
+        return [closed[index] for index in range(count)]
 
     def _copy_rows(self, ring: _Ring, steps: list[ClosedStep]) -> tuple[Words, Words]:
-        """Rows of some steps; looks for adds that came late, half a ring ago.
+        self._count_late(ring)
+        serials = [step.serial for step in steps]
+        rows, latency = ring.take([serial % RING for serial in serials])
+        for index, serial in enumerate(serials):
+            for more_rows, more_latency in self._carried.pop(serial, ()):
+                rows[index] += more_rows
+                latency[index] += more_latency
+        self._unchecked += serials
+        return rows, latency
 
-        A late add, one that came after its step was copied, will count in the slot's next step.
-        It is looked for in slots that no step uses at the moment.
+    def _carry(self, cancelled: int, serial: int) -> None:
+        """Keep what the kernel counted in a step that was none for the step that goes on."""
+        if self._ring:
+            with self._lock:
+                rows, latency = self._ring.take([cancelled % RING])
+            self._carried.setdefault(serial, []).append((rows[0], latency[0]))
+
+    def _count_late(self, ring: _Ring) -> None:
+        """Count adds that came after their step was copied: they count in the slot's next step.
+
+        Looked for half a ring later, and only in slots whose next step has not begun meanwhile.
         """
-        half, now = RING // 2, self._clock.serial
-        at_rest = [step.serial for step in steps if half < step.serial and now < step.serial + half]
-        self.late_count += ring.late([(serial - half) % RING for serial in at_rest])
-        return ring.take([step.serial % RING for step in steps])
+        due = self._clock.serial - RING // 2
+        at_rest = [serial for serial in self._unchecked if serial <= due]
+        self._unchecked = [serial for serial in self._unchecked if serial > due]
+        late = ring.late([serial % RING for serial in at_rest])
+        now = self._clock.serial
+        pairs = zip(at_rest, late, strict=True)
+        self.late_count += sum(count for serial, count in pairs if now < serial + RING)
 
     def _assemble(self, steps: list[ClosedStep], rows: Words, latency: Words) -> StepBatch:
         columns = self._timings(steps)

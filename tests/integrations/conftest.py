@@ -1,0 +1,58 @@
+"""Both Lightning namespaces, and an ear for what trainobs says."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integrations.models import NAMESPACES, Lightning
+
+HERE = Path(__file__).parent
+
+Told = Callable[[], list[str]]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What Lightning thinks of loaders without workers is no concern of these tests."""
+    for item in items:
+        if HERE in item.path.parents:
+            for category in ("UserWarning", "FutureWarning", "DeprecationWarning"):
+                item.add_marker(pytest.mark.filterwarnings(f"ignore::{category}"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_up(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The first fit of a process, for which torch changes the environment."""
+    for namespace in NAMESPACES:
+        Lightning(namespace, tmp_path_factory.mktemp("warm_up")).fit()
+
+
+@pytest.fixture(params=NAMESPACES)
+def lightning(request: pytest.FixtureRequest, tmp_path: Path) -> Lightning:
+    """One namespace after the other, with a directory for runs."""
+    return Lightning(request.param, tmp_path)
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> Told:
+    """First lines of the warnings of trainobs so far; a test without this must cause none."""
+    return lambda: [message.partition("\n")[0] for message in _warnings(caplog)]
+
+
+@pytest.fixture(autouse=True)
+def silence(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """A run that goes well says nothing."""
+    yield
+    if "told" not in request.fixturenames:
+        assert _warnings(caplog) == []
+
+
+def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [
+        record.getMessage()
+        for record in caplog.get_records("call")
+        if record.name == "trainobs" and record.levelno >= logging.WARNING
+    ]

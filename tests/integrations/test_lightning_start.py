@@ -1,0 +1,159 @@
+"""Which runs are observed, and which are left alone."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+
+import pytest
+
+from tests.integrations.models import Lightning, loader, step_numbers
+from trainobs import ObsCallback
+from trainobs.core.errors import SettingError
+
+EIGHT = list(range(8))
+
+
+def files(directory: Path) -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*"))
+
+
+def test_a_callback_is_taken_alone_and_in_a_list(lightning):
+    for wrap in (lambda it: it, lambda it: [it], lambda it: [lightning.pl.Callback(), it]):
+        callback = ObsCallback()
+        lightning.fit(wrap(callback))
+        assert step_numbers(callback.run_dir) == EIGHT
+
+
+def test_a_callback_of_ones_own_class_is_taken_too(lightning):
+    class Mine(ObsCallback):
+        def on_train_start(self, trainer: object, pl_module: object) -> None:
+            super().on_train_start(trainer, pl_module)
+            self.seen = True
+
+    callback = Mine()
+    lightning.fit(callback)
+    assert callback.seen
+    assert isinstance(callback, Mine)
+    assert step_numbers(callback.run_dir) == EIGHT
+
+
+def test_each_fit_has_a_run_of_its_own(lightning):
+    callback = ObsCallback()
+    trainer = lightning.fit(callback)
+    first = callback.run_dir
+    trainer.fit_loop.max_epochs = 2
+    trainer.fit(lightning.module(), loader())
+    assert first == lightning.directory / "trainobs"
+    assert callback.run_dir == lightning.directory / "trainobs-2"
+    assert step_numbers(first) == EIGHT
+    assert step_numbers(callback.run_dir) == list(range(8, 16))
+
+
+def test_copies_and_pickles_hold_the_settings_and_no_run(lightning):
+    copies = []
+
+    class Copying(lightning.pl.Callback):
+        def on_train_batch_end(self, *arguments: object) -> None:
+            copies[:] = [copy.copy(callback), copy.deepcopy(callback)]
+            copies.append(pickle.loads(pickle.dumps(callback)))
+
+    callback = ObsCallback(run_dir=lightning.directory / "mine", log_every_n_steps=3)
+    lightning.fit([callback, Copying()])
+    assert [type(made) for made in copies] == [type(callback)] * 3
+    assert [made.run_dir for made in copies] == [None] * 3
+    for number, made in enumerate(copies, 2):
+        lightning.fit(made)
+        assert made.run_dir == lightning.directory / f"mine-{number}"
+        assert step_numbers(made.run_dir) == EIGHT
+
+
+def test_of_two_in_one_trainer_the_second_stays_idle_and_says_so(lightning, told):
+    one, other = ObsCallback(), ObsCallback()
+    lightning.fit([one, other])
+    assert told() == ["a second ObsCallback in one Trainer stays idle"]
+    assert step_numbers(one.run_dir) == EIGHT
+    assert other.run_dir is None
+    assert [path.name for path in lightning.directory.iterdir()] == ["trainobs"]
+
+
+def test_what_is_no_training_is_left_alone(lightning):
+    callback = ObsCallback()
+    trainer, module = lightning.trainer(callback), lightning.module()
+    trainer.validate(module, loader(), verbose=False)
+    trainer.test(module, loader(), verbose=False)
+    trainer.predict(module, loader())
+    assert callback.run_dir is None
+    assert files(lightning.directory) == []
+
+
+@pytest.mark.parametrize("batches", [True, 3])
+def test_fast_dev_run_is_left_alone(lightning, batches):
+    callback = ObsCallback()
+    lightning.fit(callback, fast_dev_run=batches)
+    assert callback.run_dir is None
+    assert files(lightning.directory) == []
+
+
+def test_barebones_is_observed_without_a_word(lightning):
+    callback = ObsCallback()
+    lightning.fit(callback, barebones=True)
+    assert callback.run_dir == lightning.directory / "trainobs"
+    assert step_numbers(callback.run_dir) == EIGHT
+
+
+def test_the_environment_turns_it_off(lightning, monkeypatch):
+    monkeypatch.setenv("TRAINOBS", "off")
+    callback = ObsCallback(probes=["block"])
+    profiler = lightning.pl.profilers.SimpleProfiler()
+    trainer = lightning.fit(callback, profiler=profiler)
+    assert trainer.profiler is profiler
+    assert callback.run_dir is None
+    assert files(lightning.directory) == []
+
+
+def test_a_word_in_the_environment_that_means_nothing_is_an_error(lightning, monkeypatch):
+    monkeypatch.setenv("TRAINOBS", "no")
+    with pytest.raises(
+        SettingError, match=r"TRAINOBS\n  found: 'no'\n  do:    .*\"on\" or \"off\""
+    ):
+        lightning.fit(ObsCallback())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "found", "choices"),
+    [
+        ("probes", "foo", "'foo'", '"auto", "off", or a list of \'syscalls\''),
+        ("probes", ["nope", "block"], "unknown probe 'nope'", "'block'"),
+        ("probes", [["block"]], "['block']", "'block'"),
+        ("probes", 3, "3", '"auto", "off"'),
+        ("probes", None, "None", '"auto", "off"'),
+        ("data_roots", "/no/such/place", "'/no/such/place' does not exist", "that exist"),
+        ("data_roots", ["/usr", "/no/such/place"], "/no/such/place", "that exist"),
+        ("data_roots", "", "an empty path", "a path"),
+        ("data_roots", 3, "3", "paths that exist"),
+        ("data_roots", [3], "3", "a path"),
+        ("run_dir", "", "an empty path", "a path"),
+        ("run_dir", "a\0b", r"'a\x00b'", "a path"),
+        ("run_dir", 3, "3", "a path"),
+        ("run_dir", b"runs", "b'runs'", "a path"),
+        ("log_every_n_steps", 0, "0", "from 1"),
+        ("log_every_n_steps", True, "True", "from 1"),
+        ("log_every_n_steps", 1.5, "1.5", "from 1"),
+        ("log_every_n_steps", "10", "'10'", "from 1"),
+    ],
+)
+def test_a_bad_setting_is_an_error_with_its_name_value_and_choices(name, value, found, choices):
+    with pytest.raises(SettingError) as caught:
+        ObsCallback(**{name: value})
+    failed, was, do = str(caught.value).splitlines()
+    assert failed == f"bad value for `{name}`"
+    assert was.startswith("  found: ")
+    assert found in was
+    assert choices in do
+
+
+def test_parameters_are_given_by_name(lightning: Lightning):
+    with pytest.raises(TypeError, match="positional"):
+        ObsCallback("auto")

@@ -1,0 +1,229 @@
+"""`observe`: the words of a plain loop, their misuse, and what they cost a loop that goes wrong."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from tests.integrations.models import (
+    FILE_BYTES,
+    FileData,
+    loader,
+    logged_steps,
+    read_steps,
+    step_numbers,
+)
+from trainobs import observe
+from trainobs.analysis.runlog import RunLog
+from trainobs.core.errors import SettingError
+from trainobs.core.kernel import Phase
+
+PHASES = [phase.name.lower() for phase in Phase]
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
+def column(run_dir: Path, name: str) -> list[Any]:
+    return read_steps(run_dir)[name].to_pylist()
+
+
+@pytest.mark.needs_bpf
+def test_a_whole_loop(run_dir, tmp_path):
+    data = FileData(tmp_path / "data", 12)
+    batches, model = DataLoader(data, batch_size=3, num_workers=1), nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with observe(run_dir=run_dir, log_every_n_steps=2) as obs:
+        observed = obs.loader(batches)
+        assert len(observed) == 4
+        for _ in range(2):
+            for batch in observed:
+                with obs.step():
+                    with obs.phase("forward"):
+                        loss = model(batch).mean()
+                    with obs.phase("backward"):
+                        loss.backward()
+                    with obs.phase("optimizer"):
+                        optimizer.step()
+            with obs.phase("validation"):
+                time.sleep(0.002)
+    assert obs.level == "ebpf"
+    assert obs.run_dir == run_dir
+    steps = read_steps(run_dir)
+    assert steps["step"].to_pylist() == [None, *range(8)]
+    assert steps["epoch"].to_pylist()[1:] == [0] * 4 + [1] * 4
+    for name in ("loader/wait_ns", "phase/forward_ns", "phase/backward_ns", "phase/optimizer_ns"):
+        assert min(steps[name].to_pylist()[1:]) > 0
+    validated = [ns >= 2e6 for ns in steps["phase/validation_ns"].to_pylist()]
+    assert validated == [False] * 4 + [True] + [False] * 3 + [True]
+    assert sum(steps["io/data_read_bytes"].to_pylist()) == 2 * 12 * FILE_BYTES
+    assert logged_steps(run_dir / "tensorboard", "step/duration_ns") == [1, 3, 5, 7]
+    assert RunLog.open(run_dir).info["summary"]["outcome"] == "ok"
+
+
+def test_accumulated_batches_are_one_step(run_dir):
+    with observe(run_dir=run_dir) as obs:
+        for index, _ in enumerate(obs.loader(loader(16))):
+            with obs.phase("forward"):
+                pass
+            if index % 4 == 3:
+                with obs.step(), obs.phase("optimizer"):
+                    pass
+    assert step_numbers(run_dir) == [0, 1]
+    assert min(column(run_dir, "phase/forward_ns")[1:]) > 0
+
+
+def test_steps_need_no_loader_and_may_have_numbers_of_their_own(run_dir):
+    with observe(run_dir=run_dir) as obs:
+        for number in (None, 10, None, torch.tensor(50), True):
+            with obs.step(number):
+                pass
+    assert step_numbers(run_dir) == [0, 10, 11, 50, 1]
+
+
+@pytest.mark.parametrize("number", [-1, 1.5, "3", 2**63, torch.tensor([1, 2])])
+def test_a_bad_step_number_is_an_error_and_not_a_broken_run(run_dir, number):
+    with observe(run_dir=run_dir) as obs:
+        with pytest.raises(SettingError, match="bad step number"):
+            obs.step(number)
+        with obs.step(5):
+            pass
+    assert step_numbers(run_dir) == [5]
+
+
+@pytest.mark.parametrize("name", ["train", "FORWARD", "", None, 3, ["forward"]])
+def test_an_unknown_phase_is_an_error_that_names_the_known_ones(run_dir, name, monkeypatch):
+    for switch in ("on", "off"):
+        monkeypatch.setenv("TRAINOBS", switch)
+        with observe(run_dir=run_dir, probes="off") as obs:
+            with pytest.raises(SettingError) as caught:
+                obs.phase(name)
+            assert all(repr(phase) in caught.value.do for phase in PHASES)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_every_phase_has_its_metric(run_dir, phase):
+    with observe(run_dir=run_dir, probes="off") as obs, obs.step(), obs.phase(phase):
+        time.sleep(0.001)
+    name = "loader/wait_ns" if phase == "loader" else f"phase/{phase}_ns"
+    assert column(run_dir, name)[1] >= 1e6
+
+
+def test_an_exception_arrives_as_it_is_and_the_run_says_so(run_dir):
+    with (
+        pytest.raises(LookupError, match="^mine$") as caught,
+        observe(run_dir=run_dir) as obs,
+        obs.step(),
+        obs.phase("forward"),
+    ):
+        raise LookupError("mine")
+    assert caught.value.__context__ is None
+    assert step_numbers(run_dir) == [0]
+    assert RunLog.open(run_dir).info["summary"]["outcome"] == "exception: LookupError"
+
+
+def misuse_of(obs: Any) -> Iterator[None]:
+    with obs.step(), obs.step(), obs.step(3):
+        yield
+    scope, other = obs.phase("forward"), obs.phase("backward")
+    scope.__enter__()
+    other.__enter__()
+    scope.__exit__(None, None, None)
+    other.__exit__(None, None, None)
+    other.__exit__(None, None, None)
+    obs.step().__exit__(None, None, None)
+    yield
+    for first, second in zip(obs.loader(loader()), obs.loader(loader()), strict=True):
+        assert torch.equal(first, second)
+    with obs.phase("forward"):
+        list(obs.loader(loader()))
+    for _ in obs.loader(obs.loader(loader())):
+        with obs.step():
+            break
+    yield
+    obs.phase("forward").__enter__()  # and never left
+    list(obs.loader(range(3)))
+    yield
+
+
+def test_no_misuse_of_the_words_kills_the_training(run_dir):
+    with observe(run_dir=run_dir) as obs:
+        assert len(list(misuse_of(obs))) == 4
+    steps = read_steps(run_dir)
+    assert sum(steps["step/duration_ns"].to_pylist()) > 0
+
+
+def test_the_words_still_work_after_the_run_and_do_nothing(run_dir):
+    with observe(run_dir=run_dir) as obs, obs.step():
+        pass
+    for _ in range(50):
+        assert len(list(misuse_of(obs))) == 4
+        with obs.step(), obs.phase("forward"):
+            pass
+    assert step_numbers(run_dir) == [0]
+
+
+def test_runs_one_after_the_other_and_one_in_the_other_have_their_own_logs(run_dir):
+    places = []
+    for _ in range(2):
+        with observe(run_dir=run_dir) as outer, outer.step(), observe(run_dir=run_dir) as inner:
+            with inner.step():
+                pass
+            with inner.step():
+                pass
+        places += [outer.run_dir, inner.run_dir]
+    assert [place.name for place in places] == ["run", "run-2", "run-3", "run-4"]
+    assert [step_numbers(place) for place in places] == [[0], [0, 1], [0], [0, 1]]
+
+
+def test_without_a_directory_it_takes_one_named_after_the_time(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with observe(probes="off") as obs, obs.step():
+        pass
+    assert obs.run_dir.parent == tmp_path / "trainobs"
+    assert time.strptime(obs.run_dir.name, "%Y-%m-%d_%H-%M-%S")
+    assert step_numbers(obs.run_dir) == [0]
+
+
+def test_the_environment_turns_it_off(run_dir, monkeypatch):
+    monkeypatch.setenv("TRAINOBS", "OFF")
+    batches = loader()
+    with observe(run_dir=run_dir) as obs:
+        assert obs.loader(batches) is batches
+        with obs.step(3), obs.phase("forward"):
+            pass
+    assert (obs.level, obs.run_dir) == ("off", None)
+    assert not run_dir.exists()
+
+
+def test_a_word_in_the_environment_that_means_nothing_is_an_error(run_dir, monkeypatch):
+    monkeypatch.setenv("TRAINOBS", "maybe")
+    with pytest.raises(SettingError, match="TRAINOBS"), observe(run_dir=run_dir):
+        pass
+
+
+@pytest.mark.parametrize("rank", ["", "one", "-1", "0"])
+def test_a_rank_that_is_none_is_rank_0(run_dir, monkeypatch, rank):
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", rank or "x")
+    with observe(run_dir=run_dir, probes="off") as obs, obs.step():
+        pass
+    assert step_numbers(run_dir, rank=0) == [0]
+
+
+def test_what_launchers_set_is_the_rank(run_dir, monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    with observe(run_dir=run_dir, probes="off") as obs, obs.step():
+        pass
+    assert step_numbers(run_dir, rank=3) == [0]
+    assert not (run_dir / "tensorboard").exists()

@@ -1,0 +1,61 @@
+"""A real ext4, and this process observed by real probes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import kernel_state
+from tests.kernel.ground_truth import EXT4_MAGIC, file_system, write_files
+from tests.kernel.observed import ObservedKernel
+from tests.kernel.processes import Outsider
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    # Root can have all that these tests need, so a skip would hide that something is missing.
+    needed = os.geteuid() == 0 and item.get_closest_marker("needs_bpf")
+    if needed and (reason := kernel_state.why_no_bpf()):
+        pytest.fail(f"root must be able to load probes: {reason}", pytrace=False)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """An empty directory on ext4, whose blocks and write-back are known."""
+    if file_system(tmp_path) == EXT4_MAGIC:
+        yield tmp_path
+        return
+    directory = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    try:
+        if file_system(directory) != EXT4_MAGIC:
+            pytest.fail(f"neither {tmp_path} nor /var/tmp is on ext4: set TMPDIR", pytrace=False)
+        yield directory
+    finally:
+        shutil.rmtree(directory)
+
+
+@pytest.fixture
+def outsider() -> Iterator[Outsider]:
+    """A process that is no descendant of this one."""
+    process = Outsider()
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def observed(outsider: Outsider) -> Iterator[ObservedKernel]:
+    """This process, followed; the outsider was born before."""
+    kernel = ObservedKernel()
+    yield kernel
+    kernel.stop()
+
+
+@pytest.fixture
+def files(place: Path, observed: ObservedKernel) -> list[Path]:
+    """The 23 files of a registered data set, not in memory."""
+    observed.data(place)
+    return write_files(place)

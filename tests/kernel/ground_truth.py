@@ -1,0 +1,117 @@
+"""What is true without the probes: files of known size, and what of them is in memory."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+PAGE = 4096
+MIB = 1 << 20
+EXT4_MAGIC = 0xEF53
+CACHESTAT = 451  # the same number on all machines
+
+PRIMES = (
+    *(4093, 4099, 8191, 8209, 12_289, 16_381, 16_411, 20_479, 32_749, 32_771, 40_961, 65_521),
+    *(65_537, 99_991, 100_003, 131_071, 131_101, 150_001, 199_999, 262_139, 262_147, 300_007),
+    1_000_003,
+)
+"""Sizes of 23 files: none is a whole number of pages, or of buffers."""
+
+BUFFER = 65_536
+
+Result = TypeVar("Result")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def rounded(size: int) -> int:
+    """`size` in whole pages, which are also the blocks of ext4."""
+    return -(-size // PAGE) * PAGE
+
+
+def file_system(path: Path) -> int:
+    """`statfs::f_type` of the file system that holds `path`."""
+    buffer = (ctypes.c_long * 32)()
+    if _libc.statfs(os.fsencode(path), buffer):
+        raise OSError(ctypes.get_errno(), f"statfs {path}")
+    return int(buffer[0])
+
+
+def cached_pages(file: Path | int, offset: int = 0, length: int = 0) -> int:
+    """Pages of a file in the page cache (cachestat(2)); `length` 0: up to its end."""
+    if isinstance(file, Path):
+        with file.open("rb") as opened:
+            return cached_pages(opened.fileno(), offset, length)
+    extent, answer = (ctypes.c_uint64 * 2)(offset, length), (ctypes.c_uint64 * 5)()
+    if _libc.syscall(CACHESTAT, file, extent, answer, 0):
+        raise OSError(ctypes.get_errno(), "cachestat")
+    return int(answer[0])
+
+
+def write_file(path: Path, size: int) -> Path:
+    """A file of random bytes, on the disk and out of the page cache."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(os.urandom(size))
+    evict(path)
+    return path
+
+
+def write_files(directory: Path, sizes: Collection[int] = PRIMES) -> list[Path]:
+    """One file of each size."""
+    return [write_file(directory / f"{n:03d}.bin", size) for n, size in enumerate(sizes)]
+
+
+def evict(*paths: Path) -> None:
+    """Take files out of the page cache, and see that it is so."""
+    for path in paths:
+        fd = os.open(path, os.O_RDONLY)
+        os.fsync(fd)  # dirty pages would stay
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        assert cached_pages(fd) == 0, f"{path} stays in the page cache"
+        os.close(fd)
+
+
+@contextmanager
+def kept_in_memory(paths: Collection[Path]) -> Iterator[None]:
+    """Files that are in the page cache and stay there, even if somebody drops the caches."""
+    with ExitStack() as maps:
+        for path in paths:
+            with path.open("rb") as file:
+                flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
+                mapping = mmap.mmap(file.fileno(), 0, flags, mmap.PROT_READ)
+            maps.enter_context(mapping)
+            assert cached_pages(path) * PAGE == rounded(path.stat().st_size)
+        yield
+
+
+def undisturbed(attempt: Callable[[], Result]) -> Result:
+    """Repeat what somebody else on this machine disturbed by dropping the page cache."""
+    for _ in range(5):
+        before = _dropped()
+        result = attempt()
+        if _dropped() == before:
+            return result
+    raise AssertionError("the page cache of this machine is dropped all the time")
+
+
+def _dropped() -> str:
+    lines = Path("/proc/vmstat").read_text().splitlines()
+    return next(line for line in lines if line.startswith("drop_pagecache"))
+
+
+def read_whole(path: Path) -> None:
+    """Read a file to its end: `calls_of` calls, the last of which finds no more."""
+    fd = os.open(path, os.O_RDONLY)
+    while os.read(fd, BUFFER):
+        pass
+    os.close(fd)
+
+
+def calls_of(sizes: Collection[int]) -> int:
+    """Read calls that `read_whole` makes for files of these sizes."""
+    return sum(-(-size // BUFFER) + 1 for size in sizes)

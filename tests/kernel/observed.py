@@ -1,0 +1,106 @@
+"""The kernel side of this process, whose counts can be compared with what is true."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from trainobs.core.catalogue import kernel_metrics
+from trainobs.core.kernel import RING, FileClass, Op, Phase, Role
+from trainobs.core.metrics import evaluate
+from trainobs.probes.kernel_side import KernelSide
+from trainobs.probes.programs import PROBES
+from trainobs.steps.clock import StepClock
+from trainobs.steps.collector import Collector
+
+_METRICS = {metric.name: metric for metric in kernel_metrics()}
+
+
+class Counts:
+    """What the kernel counted in one step; an op, class or role of None stands for all."""
+
+    def __init__(self, cells: npt.NDArray[np.void]) -> None:
+        self._cells = cells
+
+    def count(self, op: Op, cls: FileClass | None = None, role: Role | None = None) -> int:
+        return self._sum("count", op, cls, role)
+
+    def bytes(self, op: Op, cls: FileClass | None = None, role: Role | None = None) -> int:
+        return self._sum("bytes", op, cls, role)
+
+    def ns(self, op: Op, cls: FileClass | None = None, role: Role | None = None) -> int:
+        return self._sum("ns", op, cls, role)
+
+    def wait_ns(self, op: Op, cls: FileClass | None = None, role: Role | None = None) -> int:
+        return self._sum("wait_ns", op, cls, role)
+
+    def metric(self, name: str) -> float:
+        """A metric of the catalogue, for this step."""
+        return float(evaluate(_METRICS[name], self._cells))
+
+    def classes(self, op: Op) -> set[FileClass]:
+        """Classes of which an op was counted."""
+        return {cls for cls in FileClass if self.count(op, cls)}
+
+    def roles(self, op: Op, cls: FileClass) -> set[Role]:
+        """Roles of which an op on a class was counted."""
+        return {role for role in Role if self.count(op, cls, role)}
+
+    def __repr__(self) -> str:
+        """Every cell that is not zero, for the message of a failed comparison."""
+        lines = [
+            f"{Op(op).name} {FileClass(cls).name} {Role(role).name} {self._cells[op, cls, role]}"
+            for op, cls, role in np.argwhere(self._cells["count"])
+        ]
+        return "\n".join(lines)
+
+    def _sum(self, field: str, op: Op, cls: FileClass | None, role: Role | None) -> int:
+        classes = slice(None) if cls is None else slice(cls, cls + 1)
+        roles = slice(None) if role is None else slice(role, role + 1)
+        return int(self._cells[field][op, classes, roles].sum())
+
+
+class ObservedKernel:
+    """This process, observed by the kernel side, a clock and a collector, without a session."""
+
+    def __init__(self, probes: Collection[str] = tuple(PROBES), *, required: bool = True) -> None:
+        self.kernel = KernelSide(probes, required=required)
+        self.clock = StepClock(self.kernel.clock, on_close=self._on_close)
+        self.collector = Collector(self.clock, self.kernel)
+        self.kernel.adopt()
+
+    def data(self, *paths: Path) -> None:
+        for path in paths:
+            self.kernel.add_root(path, FileClass.DATA)
+
+    def during(self, work: Callable[[], object], phase: Phase | None = None) -> Counts:
+        """Do something in a step of its own; what the kernel counted meanwhile."""
+        self.clock.begin_batch()
+        if phase is not None:
+            self.clock.enter(phase)
+        work()
+        if phase is not None:
+            self.clock.leave()
+        self.clock.end_step()
+        self.clock.begin_batch()  # closes that step
+        self.clock.end_step()
+        return self.closed()[-1]
+
+    def closed(self) -> list[Counts]:
+        """Counts of the steps that closed since the last call, the set-up too."""
+        self.collector.collect(settle=False)
+        batch = self.collector.batch()
+        return [] if batch is None or batch.cells is None else [Counts(c) for c in batch.cells]
+
+    def stop(self) -> None:
+        """Take the probes out, and let go of the maps, which hold descriptors."""
+        self.clock.finish()
+        self.kernel.stop()
+        vars(self).clear()
+
+    def _on_close(self) -> None:
+        if len(self.clock.closed) >= RING * 3 // 4:  # as the session does
+            self.collector.collect()

@@ -1,0 +1,201 @@
+"""Checkpoints: what is written while one is saved, and what of it reaches the disk."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.kernel.ground_truth import MIB, rounded
+from tests.kernel.observed import Counts, ObservedKernel
+from tests.kernel.processes import Outsider, in_child
+from trainobs.core.kernel import FileClass, Op, Phase, Role
+
+pytestmark = pytest.mark.needs_bpf
+
+CHECKPOINT, DATA, OTHER = FileClass.CHECKPOINT, FileClass.DATA, FileClass.OTHER
+MAIN = Role.MAIN
+
+
+@pytest.fixture(scope="module")
+def weights() -> dict[str, torch.Tensor]:
+    return {"w": torch.randn(2 * MIB + 13)}
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A directory on a file system that has no disk."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+        yield Path(directory)
+
+
+def sync_file_system(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY)
+    assert ctypes.CDLL(None).syncfs(fd) == 0
+    os.close(fd)
+
+
+def saving(observed: ObservedKernel, save: Callable[[], object]) -> Counts:
+    return observed.during(save, Phase.CHECKPOINT)
+
+
+def save_as_checkpoint(observed: ObservedKernel, save: Callable[[], object]) -> None:
+    """Save in the checkpoint phase of a step in which more is done."""
+    observed.clock.enter(Phase.CHECKPOINT)
+    save()
+    observed.clock.leave()
+
+
+def test_a_checkpoint_that_is_synced_is_counted_down_to_the_disk(
+    observed: ObservedKernel, place: Path, weights: dict[str, torch.Tensor]
+) -> None:
+    path = place / "last.ckpt"
+
+    def save() -> None:
+        with path.open("wb") as file:
+            torch.save(weights, file)
+            file.flush()
+            os.fsync(file.fileno())
+
+    got = saving(observed, save)
+    size = path.stat().st_size
+    assert size > 8 * MIB
+    assert got.bytes(Op.WRITE, CHECKPOINT, MAIN) == got.bytes(Op.WRITE) == size
+    # Of any role, since somebody else on this machine may sync meanwhile.
+    assert got.bytes(Op.BLOCK_WRITE, CHECKPOINT) == rounded(size)
+    assert got.count(Op.FSYNC, CHECKPOINT, MAIN) == 1
+    assert 0 < got.wait_ns(Op.FSYNC, CHECKPOINT) < got.ns(Op.FSYNC, CHECKPOINT)
+    assert got.metric("io/checkpoint_write_bytes") == size
+    assert got.metric("block/checkpoint_write_bytes") == rounded(size)
+
+
+def test_the_same_outside_the_phase_is_no_checkpoint(observed: ObservedKernel, place: Path) -> None:
+    path = place / "log.txt"
+    got = observed.during(lambda: path.write_bytes(bytes(100_003)), Phase.LOGGING)
+    assert got.bytes(Op.WRITE, OTHER, MAIN) == 100_003
+    assert got.count(Op.WRITE, CHECKPOINT) == 0
+
+
+@pytest.mark.parametrize("who", ["a child", "an outsider"])
+def test_a_checkpoint_is_known_when_the_kernel_writes_it_back(
+    observed: ObservedKernel,
+    outsider: Outsider,
+    place: Path,
+    weights: dict[str, torch.Tensor],
+    who: str,
+) -> None:
+    path = place / "last.ckpt"
+
+    def save_and_sync() -> None:
+        save_as_checkpoint(observed, lambda: torch.save(weights, path))
+        if who == "a child":
+            in_child(os.sync)
+        else:
+            outsider.do(sync_file_system, place)
+
+    got = observed.during(save_and_sync)
+    size = path.stat().st_size
+    assert got.bytes(Op.WRITE, CHECKPOINT, MAIN) == size
+    assert got.bytes(Op.BLOCK_WRITE, CHECKPOINT) == rounded(size)
+    assert got.roles(Op.BLOCK_WRITE, CHECKPOINT) <= {Role.KERNEL, Role.CHILD}
+
+
+def test_small_files_that_share_a_block_request_are_all_counted(
+    observed: ObservedKernel, outsider: Outsider, place: Path
+) -> None:
+    observed.kernel.add_root(place, CHECKPOINT)
+    shards = [place / f"shard{number}" for number in range(100)]
+
+    def save() -> None:
+        for shard in shards:
+            shard.write_bytes(bytes(5003))
+        outsider.do(sync_file_system, place)
+
+    got = observed.during(save)
+    assert got.bytes(Op.WRITE, CHECKPOINT, MAIN) == 100 * 5003
+    assert got.bytes(Op.BLOCK_WRITE, CHECKPOINT) == 100 * 8192
+    assert got.count(Op.BLOCK_WRITE, CHECKPOINT) < 100
+
+
+@pytest.mark.parametrize("across", [False, True])
+def test_a_checkpoint_may_be_moved_to_its_place(
+    observed: ObservedKernel, place: Path, memory: Path, across: bool
+) -> None:
+    """As Lightning saves: to a temporary file, which across file systems is copied."""
+    temporary = memory if across else place / "temporary"
+    temporary.mkdir(exist_ok=True)
+
+    def save_and_sync() -> None:
+        save_as_checkpoint(observed, lambda: written_and_moved(temporary, place / "last.ckpt"))
+        sync_file_system(place)
+
+    got = observed.during(save_and_sync)
+    written = 2 * 1_000_003 if across else 1_000_003
+    assert got.bytes(Op.WRITE, CHECKPOINT, MAIN) == got.bytes(Op.WRITE) == written
+    assert got.bytes(Op.BLOCK_WRITE, CHECKPOINT) == rounded(1_000_003)
+
+
+def written_and_moved(temporary: Path, target: Path) -> None:
+    handle, name = tempfile.mkstemp(dir=temporary)
+    os.write(handle, bytes(1_000_003))
+    os.close(handle)
+    shutil.move(name, target)
+
+
+def send(source: int, target: int) -> int:
+    return os.sendfile(target, source, 0, 1_000_003)
+
+
+def copy_range(source: int, target: int) -> int:
+    return os.copy_file_range(source, target, 1_000_003)
+
+
+@pytest.mark.parametrize("copy", [send, copy_range])
+def test_a_copy_inside_the_kernel_is_a_write_to_its_target(
+    observed: ObservedKernel, place: Path, copy: Callable[[int, int], int]
+) -> None:
+    (place / "data").mkdir()
+    (place / "saved").mkdir()
+    (place / "data" / "source").write_bytes(os.urandom(1_000_003))
+    observed.data(place / "data")
+    observed.kernel.add_root(place / "saved", CHECKPOINT)
+    source = os.open(place / "data" / "source", os.O_RDONLY)
+    target = os.open(place / "saved" / "target", os.O_WRONLY | os.O_CREAT)
+    done = 0
+
+    def run() -> None:
+        nonlocal done
+        done = copy(source, target)
+
+    got = observed.during(run)
+    os.close(source)
+    os.close(target)
+    assert done == 1_000_003
+    assert got.bytes(Op.WRITE, CHECKPOINT, MAIN) == got.bytes(Op.WRITE) == done
+    assert got.count(Op.WRITE, CHECKPOINT) == 1
+    assert got.count(Op.WRITE, DATA) == 0
+
+
+def test_a_file_that_is_read_while_a_checkpoint_is_saved_is_none(
+    observed: ObservedKernel, place: Path
+) -> None:
+    (place / "config.yaml").write_bytes(bytes(5003))
+    got = saving(observed, (place / "config.yaml").read_bytes)
+    assert got.bytes(Op.READ, OTHER, MAIN) == 5003
+    assert CHECKPOINT not in got.classes(Op.READ)
+
+
+def test_what_a_worker_writes_while_a_checkpoint_is_saved_is_none(
+    observed: ObservedKernel, place: Path
+) -> None:
+    got = saving(observed, lambda: in_child((place / "out").touch))
+    assert got.count(Op.WRITE, CHECKPOINT) == 0
+    got = saving(observed, lambda: in_child(lambda: (place / "out").write_bytes(bytes(5003))))
+    assert got.bytes(Op.WRITE, OTHER, Role.CHILD) == 5003
+    assert got.count(Op.WRITE, CHECKPOINT) == 0

@@ -1,0 +1,252 @@
+"""What kind of file a file is, decided where it lies and by what is done with it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.observed import ObservedKernel
+from tests.kernel.processes import in_child, in_worker
+from trainobs.core.kernel import FileClass, Op, Role
+
+pytestmark = pytest.mark.needs_bpf
+
+OTHER, DATA, CHECKPOINT = FileClass.OTHER, FileClass.DATA, FileClass.CHECKPOINT
+SHM = FileClass.SHM
+SIZE = 5003
+
+
+def new(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(bytes(SIZE))
+    return path
+
+
+def class_of(observed: ObservedKernel, path: Path) -> FileClass:
+    """Class under which the bytes of a file are counted when this process reads it."""
+    return class_while(observed, path.read_bytes)
+
+
+def class_while(observed: ObservedKernel, work: Callable[[], object]) -> FileClass:
+    got = observed.during(work)
+    (found,) = (cls for cls in FileClass if got.bytes(Op.READ, cls) == SIZE)
+    return found
+
+
+@contextmanager
+def mounted(kind: str, source: Path, target: Path) -> Iterator[None]:
+    option = ["--bind"] if kind == "bind" else ["-t", kind]
+    subprocess.run(["mount", *option, source, target], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", target], check=True)
+
+
+def test_the_nearest_root_decides(observed: ObservedKernel, place: Path) -> None:
+    observed.kernel.add_root(place, DATA)
+    observed.kernel.add_root(place / "..", FileClass.LIBRARY)
+    new(place / "saved" / "deep" / "more" / "x")
+    observed.kernel.add_root(place / "saved", CHECKPOINT)
+    observed.kernel.add_root(place / "saved" / "deep" / "more", DATA)
+    assert class_of(observed, new(place / "x")) is DATA
+    assert class_of(observed, new(place / "saved" / "x")) is CHECKPOINT
+    assert class_of(observed, new(place / "saved" / "deep" / "x")) is CHECKPOINT
+    assert class_of(observed, place / "saved" / "deep" / "more" / "x") is DATA
+
+
+def test_a_neighbour_of_a_root_is_not_below_it(observed: ObservedKernel, place: Path) -> None:
+    new(place / "data" / "x")
+    observed.data(place / "data")
+    assert class_of(observed, new(place / "data2" / "x")) is OTHER
+    assert class_of(observed, new(place / "x")) is OTHER
+
+
+def test_a_root_counts_from_when_it_is_given_also_for_open_files(
+    observed: ObservedKernel, place: Path
+) -> None:
+    with new(place / "x").open("rb") as file:
+        assert class_while(observed, lambda: os.pread(file.fileno(), SIZE, 0)) is OTHER
+        observed.data(place)
+        assert class_while(observed, lambda: os.pread(file.fileno(), SIZE, 0)) is DATA
+
+
+def test_a_single_file_can_be_a_root(observed: ObservedKernel, place: Path) -> None:
+    new(place / "y")
+    observed.data(new(place / "x"))
+    assert class_of(observed, place / "x") is DATA
+    assert class_of(observed, place / "y") is OTHER
+
+
+def test_a_symlink_stands_for_what_it_points_to(observed: ObservedKernel, place: Path) -> None:
+    new(place / "real" / "x")
+    (place / "link").symlink_to(place / "real")
+    observed.data(place / "link")
+    assert class_of(observed, place / "link" / "x") is DATA
+    assert class_of(observed, place / "real" / "x") is DATA
+
+
+def test_a_link_out_of_a_root_is_what_it_points_to(observed: ObservedKernel, place: Path) -> None:
+    new(place / "outside" / "x")
+    (place / "data").mkdir()
+    (place / "data" / "x").symlink_to(place / "outside" / "x")
+    observed.data(place / "data")
+    assert class_of(observed, place / "data" / "x") is OTHER
+
+
+@pytest.mark.parametrize(("depth", "expected"), [(31, DATA), (32, OTHER)])
+def test_a_root_reaches_down_31_directories(
+    observed: ObservedKernel, place: Path, depth: int, expected: FileClass
+) -> None:
+    observed.data(place)
+    path = place.joinpath(*["d"] * (depth - 1), "x")
+    assert class_of(observed, new(path)) is expected
+
+
+@pytest.mark.parametrize("kind", ["tmpfs", "bind"])
+def test_a_mount_below_a_root_is_below_it(observed: ObservedKernel, place: Path, kind: str) -> None:
+    below, source = place / "data" / "a b", place / "elsewhere"
+    new(below / "under")
+    source.mkdir()
+    with mounted(kind, source, below):
+        observed.data(place / "data")
+        assert class_of(observed, new(below / "x")) is DATA
+    assert class_of(observed, below / "under") is DATA
+
+
+def test_a_mount_elsewhere_is_what_it_is(observed: ObservedKernel, place: Path) -> None:
+    (place / "memory").mkdir()
+    with mounted("tmpfs", place, place / "memory"):
+        assert class_of(observed, new(place / "memory" / "x")) is SHM
+
+
+def test_an_inode_number_that_is_used_again_starts_anew(
+    observed: ObservedKernel, place: Path
+) -> None:
+    (place / "data").mkdir()
+    (place / "other").mkdir()
+    observed.data(place / "data")
+    old = [new(place / "data" / f"{n}") for n in range(50)]
+    assert {class_of(observed, path) for path in old} == {DATA}
+    numbers = {path.stat().st_ino for path in old}
+    for path in old:
+        path.unlink()
+    files = [new(place / "other" / f"{n}") for n in range(500)]
+    again = [path for path in files if path.stat().st_ino in numbers]
+    assert again, "ext4 gave no inode number a second time"
+    assert {class_of(observed, path) for path in again} == {OTHER}
+
+
+@pytest.mark.parametrize("name", ["m.py", "m.pyc", "m.so"])
+def test_code_is_library_unless_it_lies_in_data(
+    observed: ObservedKernel, place: Path, name: str
+) -> None:
+    assert class_of(observed, new(place / "project" / name)) is FileClass.LIBRARY
+    assert class_of(observed, new(place / "project" / f"{name}.txt")) is OTHER
+    (place / "data").mkdir()
+    observed.data(place / "data")
+    assert class_of(observed, new(place / "data" / name)) is DATA
+
+
+def test_a_listing_opens_no_data(observed: ObservedKernel, place: Path) -> None:
+    new(place / "x")
+    observed.data(place)
+    got = observed.during(lambda: os.listdir(place))
+    assert got.count(Op.OPEN, OTHER, Role.MAIN) == 1
+    assert got.count(Op.OPEN, DATA) == 0
+    assert observed.during((place / "x").read_bytes).count(Op.OPEN, DATA) == 1
+
+
+def test_an_open_that_fails_is_no_data(observed: ObservedKernel, place: Path) -> None:
+    observed.data(place)
+    got = observed.during(lambda: (place / "missing").exists() or open_missing(place / "missing"))
+    assert got.count(Op.OPEN, OTHER) == 1
+    assert got.count(Op.OPEN, DATA) == 0
+
+
+def open_missing(path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        os.open(path, os.O_RDONLY)
+
+
+def test_what_only_workers_read_is_data_where_that_is_inferred(
+    observed: ObservedKernel, place: Path
+) -> None:
+    paths = [new(place / f"{n}") for n in range(4)]
+    observed.kernel.infer_data(True)
+    assert class_of(observed, paths[0]) is OTHER
+    assert class_while(observed, lambda: in_child(paths[1].read_bytes)) is OTHER
+    assert class_while(observed, lambda: in_worker(paths[2].read_bytes)) is DATA
+    assert class_of(observed, paths[2]) is DATA  # the file is, whoever reads it
+    observed.kernel.infer_data(False)
+    assert class_while(observed, lambda: in_worker(paths[3].read_bytes)) is OTHER
+
+
+@pytest.mark.parametrize(("flags", "cls"), [(os.O_RDONLY, DATA), (os.O_RDWR, OTHER)])
+def test_a_file_that_a_worker_opened_for_writing_is_no_data(
+    observed: ObservedKernel, place: Path, flags: int, cls: FileClass
+) -> None:
+    path = new(place / "x")
+    observed.kernel.infer_data(True)
+    read = class_while(observed, lambda: in_worker(lambda: os.read(os.open(path, flags), SIZE)))
+    assert read is cls
+
+
+def test_the_code_and_memory_of_workers_is_not_inferred_to_be_data(
+    observed: ObservedKernel, place: Path
+) -> None:
+    observed.kernel.infer_data(True)
+    code, memory = new(place / "m.py"), new(Path("/dev/shm/trainobs-test"))
+    try:
+        assert class_while(observed, lambda: in_worker(code.read_bytes)) is FileClass.LIBRARY
+        assert class_while(observed, lambda: in_worker(memory.read_bytes)) is SHM
+    finally:
+        memory.unlink()
+
+
+def test_pipes_sockets_and_pseudo_files_are_told_apart(observed: ObservedKernel) -> None:
+    def pipe() -> None:
+        out, into = os.pipe()
+        os.write(into, bytes(SIZE))
+        os.read(out, SIZE)
+        os.close(out)
+        os.close(into)
+
+    def exchange(one: socket.socket, other: socket.socket) -> None:
+        with one, other:
+            os.write(one.fileno(), bytes(SIZE))
+            os.read(other.fileno(), SIZE)
+
+    def network() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            one = socket.create_connection(server.getsockname())
+            other, _ = server.accept()
+        exchange(one, other)
+
+    def zeros() -> None:
+        fd = os.open("/dev/zero", os.O_RDONLY)
+        os.read(fd, SIZE)
+        os.close(fd)
+
+    assert class_while(observed, pipe) is FileClass.PIPE
+    assert class_while(observed, lambda: exchange(*socket.socketpair())) is FileClass.PIPE
+    assert class_while(observed, network) is FileClass.SOCKET
+    assert class_while(observed, zeros) is FileClass.PSEUDO
+
+
+@pytest.mark.parametrize(
+    "path", ["/proc/self/status", "/sys/kernel/mm/transparent_hugepage/enabled"]
+)
+def test_files_of_the_kernel_itself_are_never_data(observed: ObservedKernel, path: str) -> None:
+    observed.kernel.infer_data(True)
+    got = observed.during(lambda: in_worker(Path(path).read_bytes))
+    assert got.bytes(Op.READ, FileClass.PSEUDO, Role.WORKER) > 0
+    assert not {DATA, OTHER} & (
+        got.classes(Op.READ) | got.classes(Op.OPEN) | got.classes(Op.CACHE_READ)
+    )

@@ -1,0 +1,84 @@
+"""The probes are gone when their run is over, whoever is still there."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.ground_truth import read_whole, write_file
+from tests.kernel.lifetime import own_programs, still_loaded
+from tests.kernel.observed import ObservedKernel
+from tests.kernel.processes import fork, run_job
+from trainobs.core.kernel import FileClass, Op
+from trainobs.probes.kernel_side import KernelSide
+from trainobs.probes.programs import PROBES, TREE
+
+pytestmark = pytest.mark.needs_bpf
+
+ALL = len(TREE) + sum(map(len, PROBES.values()))
+
+
+def fork_beside(kernel: KernelSide, *, abandon: bool) -> int:
+    """A child that has done what there is to do, and stays."""
+    ready, tell_ready = os.pipe()
+
+    def work() -> None:
+        if abandon:
+            kernel.abandon()
+        os.write(tell_ready, b"x")
+        signal.pause()
+
+    pid = fork(work)
+    os.read(ready, 1)
+    os.close(ready)
+    os.close(tell_ready)
+    return pid
+
+
+@pytest.mark.parametrize("abandon", [True, False])
+def test_a_forked_child_keeps_the_probes_loaded_unless_it_abandons_them(abandon: bool) -> None:
+    kernel = KernelSide()
+    programs = own_programs()
+    assert len(programs) == ALL
+    pid = fork_beside(kernel, abandon=abandon)
+    try:
+        kernel.stop()
+        left = still_loaded(programs, 5.0 if abandon else 0.5)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    assert left == (set() if abandon else programs)
+    assert still_loaded(programs) == set()
+
+
+def test_children_that_outlive_a_run_hold_none_of_its_programs(place: Path) -> None:
+    path = write_file(place / "data", 4096)
+    output = run_job("outlive", data=str(path), run_dir=str(place / "run"))
+    loaded, left = map(int, re.findall(r"\d+", output.splitlines()[-1]))
+    assert (loaded, left) == (ALL, 0)
+
+
+def test_stopped_probes_count_no_more_and_leave_their_counts(place: Path) -> None:
+    path = write_file(place / "data", 4096)
+    observed = ObservedKernel()
+    kernel = observed.kernel
+    observed.data(path)
+    read_whole(path)
+    before = kernel.rows["count"][:, Op.READ, FileClass.DATA].sum()
+    kernel.stop()
+    kernel.stop()
+    read_whole(path)
+    assert kernel.rows["count"][:, Op.READ, FileClass.DATA].sum() == before == 2
+    observed.stop()
+
+
+def test_the_kernel_side_may_start_again_and_again() -> None:
+    for _ in range(3):
+        kernel = KernelSide()
+        kernel.adopt()
+        kernel.stop()
+    assert own_programs() == set()

@@ -1,0 +1,142 @@
+"""Mapped files and direct reads, neither of which the hit ratio can hold."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import random
+import resource
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.ground_truth import MIB, PAGE, cached_pages, evict, undisturbed, write_file
+from tests.kernel.observed import Counts, ObservedKernel
+from trainobs.core.kernel import FileClass, Op, Role
+
+pytestmark = pytest.mark.needs_bpf
+
+DATA, MAIN = FileClass.DATA, Role.MAIN
+SIZE = 32 * MIB
+TOUCHES = 1000
+
+
+def mapped(path: Path) -> mmap.mmap:
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), SIZE, mmap.MAP_SHARED, mmap.PROT_READ)
+
+
+def faults() -> tuple[int, int]:
+    usage = resource.getrusage(resource.RUSAGE_THREAD)
+    return usage.ru_majflt, usage.ru_minflt
+
+
+def touched(
+    observed: ObservedKernel, path: Path, touch: Callable[[mmap.mmap], object]
+) -> tuple[Counts, int, tuple[int, int]]:
+    """Counts of touching a mapped cold file, its pages in memory afterwards, and faults."""
+
+    def attempt() -> tuple[Counts, int, tuple[int, int]]:
+        evict(path)
+        with mapped(path) as mapping:
+            before = faults()
+            got = observed.during(lambda: touch(mapping))
+            major, minor = (now - then for now, then in zip(faults(), before, strict=True))
+            return got, cached_pages(path), (major, minor)
+
+    return undisturbed(attempt)
+
+
+def touch_all(mapping: mmap.mmap) -> None:
+    for offset in range(0, SIZE, PAGE):
+        mapping[offset]
+
+
+def test_a_mapped_file_fills_exactly_what_cachestat_finds(
+    observed: ObservedKernel, place: Path
+) -> None:
+    path = write_file(place / "big", SIZE)
+    observed.data(place)
+    got, cached, (major, minor) = touched(observed, path, touch_all)
+    assert cached * PAGE >= SIZE
+    assert got.bytes(Op.FAULT_FILL, DATA, MAIN) == got.bytes(Op.BLOCK_READ, DATA) == cached * PAGE
+    # Fault-around maps neighbours without a fault of their own, so there is no exact truth.
+    assert 0 < major <= got.count(Op.FAULT, DATA, MAIN) <= major + minor < SIZE // PAGE
+    assert got.count(Op.READ, DATA) == got.count(Op.CACHE_MISS, DATA) == 0
+    assert math.isnan(got.metric("cache/hit_ratio"))
+
+
+def test_random_touches_fault_once_for_each_page(observed: ObservedKernel, place: Path) -> None:
+    path = write_file(place / "big", SIZE)
+    observed.data(place)
+    pages = random.Random(2).choices(range(SIZE // PAGE), k=TOUCHES)
+
+    def touch(mapping: mmap.mmap) -> None:
+        mapping.madvise(mmap.MADV_RANDOM)
+        for page in pages:
+            mapping[page * PAGE]
+
+    got, cached, (major, _) = touched(observed, path, touch)
+    assert len(set(pages)) == cached == major < TOUCHES
+    assert got.count(Op.FAULT, DATA, MAIN) == cached
+    assert got.bytes(Op.FAULT_FILL, DATA, MAIN) == got.bytes(Op.BLOCK_READ, DATA) == cached * PAGE
+
+
+def test_a_file_in_memory_fills_nothing(observed: ObservedKernel, place: Path) -> None:
+    path = write_file(place / "big", SIZE)
+    observed.data(place)
+
+    def attempt() -> Counts:
+        path.read_bytes()
+        with mapped(path) as mapping:
+            return observed.during(lambda: touch_all(mapping))
+
+    got = undisturbed(attempt)
+    assert got.count(Op.FAULT_FILL, DATA) == got.count(Op.BLOCK_READ, DATA) == 0
+
+
+def test_a_mapping_is_counted_by_its_length(observed: ObservedKernel, place: Path) -> None:
+    path = write_file(place / "big", SIZE)
+    observed.data(place)
+    got = observed.during(lambda: mapped(path).close())
+    assert got.count(Op.MMAP, DATA, MAIN) == 1
+    assert got.bytes(Op.MMAP, DATA, MAIN) == SIZE
+
+
+def test_a_file_that_was_mapped_before_the_observer_came_is_data(place: Path) -> None:
+    path = write_file(place / "big", SIZE)
+    with mapped(path) as mapping:
+        observed = ObservedKernel()
+        try:
+            observed.data(place)
+            got = observed.during(lambda: touch_all(mapping))
+        finally:
+            observed.stop()
+    assert got.bytes(Op.FAULT_FILL, DATA, MAIN) >= SIZE
+    assert got.bytes(Op.BLOCK_READ, DATA, MAIN) >= SIZE
+    assert got.count(Op.FAULT, DATA) > 0
+
+
+def test_direct_reads_go_round_the_cache_and_out_of_the_hit_ratio(
+    observed: ObservedKernel, place: Path
+) -> None:
+    path = write_file(place / "big", SIZE)
+    observed.data(place)
+
+    def read() -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+        with mmap.mmap(-1, MIB) as page:
+            for offset in range(0, SIZE, MIB):
+                assert os.preadv(fd, [page], offset) == MIB
+        os.close(fd)
+
+    got = observed.during(read)
+    assert cached_pages(path) == 0
+    assert got.bytes(Op.READ, DATA, MAIN) == got.bytes(Op.DIRECT_READ, DATA, MAIN) == SIZE
+    assert got.count(Op.DIRECT_READ, DATA) == SIZE // MIB
+    assert got.bytes(Op.BLOCK_READ, DATA, MAIN) == got.bytes(Op.BLOCK_READ) == SIZE
+    assert got.count(Op.CACHE_READ, DATA) == got.count(Op.CACHE_MISS, DATA) == 0
+    assert got.metric("io/data_direct_read_bytes") == SIZE
+    assert math.isnan(got.metric("cache/hit_ratio"))

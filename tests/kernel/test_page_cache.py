@@ -1,0 +1,167 @@
+"""The page cache: what a read found in memory, against cachestat(2) and the size of the files."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.ground_truth import (
+    BUFFER,
+    MIB,
+    PAGE,
+    PRIMES,
+    cached_pages,
+    calls_of,
+    evict,
+    kept_in_memory,
+    read_whole,
+    rounded,
+    undisturbed,
+    write_file,
+    write_files,
+)
+from tests.kernel.observed import Counts, ObservedKernel
+from tests.kernel.processes import Outsider
+from trainobs.core.kernel import FileClass, Op, Role
+
+pytestmark = pytest.mark.needs_bpf
+
+DATA, MAIN = FileClass.DATA, Role.MAIN
+ON_DISK = sum(map(rounded, PRIMES))
+RANDOM_READS = 2000
+FILE_BYTES = 32 * MIB
+
+
+def read_all(files: list[Path]) -> None:
+    for path in files:
+        read_whole(path)
+
+
+def test_cold_files_come_from_the_disk_to_the_byte(
+    observed: ObservedKernel, files: list[Path]
+) -> None:
+    def read_cold() -> Counts:
+        evict(*files)
+        return observed.during(lambda: read_all(files))
+
+    got = undisturbed(read_cold)
+    assert got.bytes(Op.READ, DATA, MAIN) == sum(PRIMES)
+    assert got.count(Op.READ, DATA, MAIN) == calls_of(PRIMES)
+    assert got.count(Op.OPEN, DATA, MAIN) == len(PRIMES)
+    assert got.bytes(Op.CACHE_MISS, DATA, MAIN) == ON_DISK
+    assert got.bytes(Op.BLOCK_READ, DATA, MAIN) == ON_DISK
+    assert got.metric("cache/hit_ratio") == 0.0
+    assert 0.0 < got.metric("cache/read_stall_ratio") < 1.0
+
+
+def test_warm_files_do_not_come_from_the_disk(observed: ObservedKernel, files: list[Path]) -> None:
+    with kept_in_memory(files):
+        got = observed.during(lambda: read_all(files))
+    assert got.bytes(Op.READ, DATA, MAIN) == sum(PRIMES)
+    assert got.count(Op.CACHE_READ, DATA, MAIN) == calls_of(PRIMES) - len(PRIMES)
+    assert got.count(Op.CACHE_MISS, DATA) == got.count(Op.BLOCK_READ, DATA) == 0
+    assert got.metric("cache/hit_ratio") == 1.0
+    assert got.metric("cache/demand_hit_ratio") == 1.0
+    assert got.metric("cache/read_stall_ratio") == 0.0
+
+
+def test_one_file_that_is_not_in_memory_is_noticed(
+    observed: ObservedKernel, files: list[Path]
+) -> None:
+    with kept_in_memory(files[1:]):
+        evict(files[0])
+        got = observed.during(lambda: read_all(files))
+    assert got.bytes(Op.CACHE_MISS, DATA) == got.bytes(Op.BLOCK_READ, DATA) == rounded(PRIMES[0])
+    assert got.metric("cache/hit_ratio") == 1 - rounded(PRIMES[0]) / ON_DISK
+
+
+def test_half_of_the_pages_in_memory_is_a_hit_ratio_of_a_half(
+    observed: ObservedKernel, place: Path, files: list[Path]
+) -> None:
+    others = write_files(place / "others")
+    with kept_in_memory(files):
+        got = observed.during(lambda: read_all([*files, *others]))
+    assert got.bytes(Op.READ, DATA) == 2 * sum(PRIMES)
+    assert got.metric("cache/hit_ratio") == 0.5
+    assert got.bytes(Op.BLOCK_READ, DATA) == ON_DISK
+
+
+def test_what_an_outsider_reads_of_the_same_files_is_not_counted(
+    observed: ObservedKernel, outsider: Outsider, files: list[Path]
+) -> None:
+    got = observed.during(lambda: outsider.do(read_all, files))
+    assert not any(got.count(op, DATA) for op in Op)
+
+
+@pytest.mark.parametrize("advice", [os.POSIX_FADV_NORMAL, os.POSIX_FADV_RANDOM])
+def test_random_reads_hit_exactly_what_cachestat_finds(
+    observed: ObservedKernel, place: Path, advice: int
+) -> None:
+    path = write_file(place / "big", FILE_BYTES)
+    observed.data(place)
+    places = random.Random(1)
+
+    def attempt() -> tuple[Counts, int, int]:
+        found = 0
+
+        def read() -> None:
+            nonlocal found
+            os.posix_fadvise(fd, 0, 0, advice)
+            for _ in range(RANDOM_READS):
+                offset = places.randrange(FILE_BYTES // PAGE) * PAGE
+                found += cached_pages(fd, offset, PAGE)
+                os.pread(fd, PAGE, offset)
+
+        evict(path)
+        fd = os.open(path, os.O_RDONLY)
+        got = observed.during(read)
+        cached = cached_pages(fd)
+        os.close(fd)
+        return got, found, cached
+
+    got, found, cached = undisturbed(attempt)
+    assert 0 < found < RANDOM_READS  # or the test could not fail
+    assert got.count(Op.CACHE_READ, DATA, MAIN) == RANDOM_READS
+    assert got.count(Op.DEMAND_MISS, DATA, MAIN) == RANDOM_READS - found
+    assert got.metric("cache/demand_hit_ratio") == 1 - (RANDOM_READS - found) / RANDOM_READS
+    assert got.bytes(Op.CACHE_MISS, DATA, MAIN) == cached * PAGE
+    assert got.metric("cache/hit_ratio") == 1 - cached / RANDOM_READS
+
+
+def test_read_ahead_hides_a_cold_file_from_sequential_reads(
+    observed: ObservedKernel, place: Path
+) -> None:
+    path = write_file(place / "big", 2 * 64 * MIB)
+    observed.data(place)
+    reads = 64 * MIB // BUFFER
+
+    def attempt() -> tuple[Counts, int, int]:
+        waited = 0
+
+        def read() -> None:
+            nonlocal waited
+            for number in range(reads):
+                waited += cached_pages(fd, number * BUFFER, BUFFER) < BUFFER // PAGE
+                os.read(fd, BUFFER)
+
+        evict(path)
+        fd = os.open(path, os.O_RDONLY)
+        got = observed.during(read)
+        cached = cached_pages(fd)
+        os.close(fd)
+        return got, waited, cached
+
+    got, waited, cached = undisturbed(attempt)
+    assert 0 < waited < reads / 10
+    assert got.bytes(Op.READ, DATA) == 64 * MIB
+    assert got.count(Op.DEMAND_MISS, DATA) == waited
+    assert got.metric("cache/demand_hit_ratio") == 1 - waited / reads
+    assert got.bytes(Op.CACHE_MISS, DATA) == cached * PAGE >= 64 * MIB
+
+
+def test_an_empty_step_has_no_hit_ratio(observed: ObservedKernel) -> None:
+    assert math.isnan(observed.during(lambda: None).metric("cache/hit_ratio"))

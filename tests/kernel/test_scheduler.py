@@ -1,0 +1,128 @@
+"""Time off the CPU and in the run queue, against clocks and /proc/thread-self/schedstat."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.kernel.observed import ObservedKernel
+from tests.kernel.processes import fork
+from trainobs.core.kernel import RING, Op, Role
+
+pytestmark = pytest.mark.needs_bpf
+
+MAIN = Role.MAIN
+SLEEP_S = 0.2
+BUSY_S = 0.5
+NAPS = 50
+
+
+class Times(NamedTuple):
+    """Nanoseconds of this thread: what is true, and what the probes say."""
+
+    off: int
+    queued: int
+    seen_off: int
+    seen_queued: int
+    seen_iowait: int
+
+    def since(self, before: Times) -> Times:
+        return Times(*(now - then for now, then in zip(self, before, strict=True)))
+
+
+@pytest.fixture
+def hogs() -> Iterator[None]:
+    """More busy processes than this machine has CPUs to spare."""
+    pids = [fork(lambda: burn(60.0)) for _ in range(4)]
+    yield
+    for pid in pids:
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+
+
+def burn(seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        pass
+
+
+def times(observed: ObservedKernel) -> Times:
+    """All clocks at one moment: no switch lies between the first and the last."""
+    while True:
+        before = switches()
+        off = time.monotonic_ns() - time.thread_time_ns()
+        queued = int(Path("/proc/thread-self/schedstat").read_text().split()[1])
+        row = observed.kernel.rows[observed.clock.serial % RING][..., MAIN]
+        seen = row["ns"].sum(axis=-1)
+        found = Times(
+            off,
+            queued,
+            int(seen[Op.OFFCPU]),
+            int(seen[Op.RUNQUEUE]),
+            int(row["wait_ns"][Op.OFFCPU].sum()),
+        )
+        if switches() == before:
+            return found
+
+
+def switches() -> tuple[int, int]:
+    usage = resource.getrusage(resource.RUSAGE_THREAD)
+    return usage.ru_nvcsw, usage.ru_nivcsw
+
+
+def measured(observed: ObservedKernel, work: Callable[[], object]) -> Times:
+    found: list[Times] = []
+
+    def timed() -> None:
+        before = times(observed)
+        work()
+        found.append(times(observed).since(before))
+
+    counted = observed.during(timed)
+    assert counted.ns(Op.OFFCPU, role=MAIN) >= found[0].seen_off
+    return found[0]
+
+
+def test_a_sleep_is_time_off_the_cpu(observed: ObservedKernel) -> None:
+    got = measured(observed, lambda: time.sleep(SLEEP_S))
+    assert got.off >= SLEEP_S * 0.99e9
+    assert got.seen_off == pytest.approx(got.off, rel=0.01)
+    assert got.seen_queued < got.seen_off
+    assert got.seen_iowait == 0
+
+
+def test_a_crowd_makes_the_training_thread_queue(observed: ObservedKernel, hogs: None) -> None:
+    got = measured(observed, lambda: burn(BUSY_S))
+    assert got.queued > 0.1 * BUSY_S * 1e9  # or nothing was tested
+    assert got.seen_queued == pytest.approx(got.queued, rel=0.01)
+    # It never sleeps. `off` is no truth here: it holds what the hypervisor took from this CPU.
+    assert got.seen_off == pytest.approx(got.queued, rel=0.01)
+    assert got.seen_iowait == 0
+
+
+def test_a_nap_in_a_crowd_queues_only_after_it_was_woken(
+    observed: ObservedKernel, hogs: None
+) -> None:
+    def naps() -> None:
+        for _ in range(NAPS):
+            time.sleep(0.002)
+
+    got = measured(observed, naps)
+    assert got.seen_off >= 0.1e9
+    # The scheduler reads its clock before it chooses the next task, the probe 5 us later.
+    assert got.seen_queued == pytest.approx(got.queued, abs=NAPS * 10_000)
+    assert got.seen_queued < 0.5 * got.seen_off
+
+
+def test_the_queueing_of_others_is_theirs(observed: ObservedKernel, hogs: None) -> None:
+    got = observed.during(lambda: time.sleep(SLEEP_S))
+    spare = SLEEP_S * 1e9 * (4 - (os.cpu_count() or 1))
+    assert got.ns(Op.RUNQUEUE, role=Role.CHILD) > 0.5 * spare
+    assert got.ns(Op.RUNQUEUE, role=MAIN) < 0.5 * SLEEP_S * 1e9
+    assert got.count(Op.RUNQUEUE, role=Role.WORKER) == 0

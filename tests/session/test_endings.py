@@ -1,0 +1,185 @@
+"""However a run ends, nothing of it stays, and what it wrote can be read."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests import kernel_state
+from tests.integrations.models import read_steps, step_numbers
+from tests.session.jobs import Job, loop, programs_of, wait_for
+from trainobs import observe
+from trainobs.analysis.runlog import RunLog
+
+pytestmark = pytest.mark.needs_bpf
+
+AT_ONCE_S = 2.0
+"""Sooner than orphaned workers end, which look for their parent every 5 s."""
+
+
+def gone(programs: set[int]) -> None:
+    """Wait for the kernel, which unloads some time after the last descriptor is closed."""
+    assert programs
+    wait_for(lambda: not programs & kernel_state.program_ids(), AT_ONCE_S)
+
+
+def outcome(directory: Path) -> str:
+    return RunLog.open(directory / "run").info["summary"]["outcome"]
+
+
+def bpf_descriptors() -> list[str]:
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found.append(os.readlink(f"/proc/self/fd/{name}"))
+        except OSError:  # the listing's own descriptor
+            continue
+    return [target for target in found if "bpf" in target]
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "trainobs"]
+
+
+def test_after_success_there_is_neither_program_nor_thread_nor_descriptor(tmp_path):
+    with observe(run_dir=tmp_path / "run") as obs, obs.step():
+        programs = programs_of(os.getpid())
+        assert threads() == ["trainobs"]
+        assert bpf_descriptors()
+    assert threads() == []
+    assert bpf_descriptors() == []
+    gone(programs)
+    assert outcome(tmp_path) == "ok"
+
+
+def test_after_an_exception_there_is_neither_program_nor_thread_nor_descriptor(tmp_path):
+    def train() -> None:
+        with observe(run_dir=tmp_path / "run") as obs, obs.step():
+            programs.update(programs_of(os.getpid()))
+            raise LookupError
+
+    programs: set[int] = set()
+    with pytest.raises(LookupError):
+        train()
+    assert threads() == []
+    assert bpf_descriptors() == []
+    gone(programs)
+
+
+def test_a_job_that_comes_to_its_end_leaves_nothing(tmp_path):
+    with loop(tmp_path, 20) as job:
+        job.step(3)
+        programs = job.programs()
+        status, lines, errors = job.end()
+        gone(programs)
+    assert (status, lines[-1], errors) == (0, "left: []", "")
+    assert step_numbers(tmp_path / "run") == list(range(20))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
+def test_a_job_that_a_signal_ends_leaves_nothing_and_a_log_that_can_be_read(tmp_path, number):
+    with loop(tmp_path) as job:
+        job.step(50)
+        wait_for(lambda: list(tmp_path.glob("run/rank=0/steps-*.parquet")))
+        kept = read_steps(tmp_path / "run").num_rows
+        job.step(kept + 100)
+        wait_for(lambda: read_steps(tmp_path / "run").num_rows > kept)
+        programs, workers = job.programs(), job.workers()
+        assert job.signal(number) == -number
+        gone(programs)  # though the orphaned workers may live on
+        if number == signal.SIGKILL:
+            assert [pid for pid in workers if Path(f"/proc/{pid}").exists()] == workers
+    run = tmp_path / "run"
+    for path in run.rglob("*.parquet"):
+        pq.read_table(path)
+    log = RunLog.open(run)
+    assert log.unreadable == {}
+    numbers = step_numbers(run)
+    assert numbers == list(range(len(numbers)))
+    assert len(numbers) >= kept
+    ended = log.info["summary"]
+    assert ended["outcome"] == "exception: KeyboardInterrupt" if number == 2 else ended is None
+
+
+def test_a_job_whose_worker_is_killed_says_so_and_leaves_nothing(tmp_path):
+    with loop(tmp_path) as job:
+        job.step(10)
+        programs = job.programs()
+        os.kill(job.workers()[0], signal.SIGKILL)
+        status, lines, _ = job.end()
+        gone(programs)
+    assert status == 0
+    assert any(line.startswith("failed: DataLoader worker") for line in lines)
+    assert lines[-1] == "left: []"
+    assert outcome(tmp_path) == "exception: RuntimeError"
+
+
+class Alarm(Exception):
+    """Raised by a signal handler, wherever the program is."""
+
+
+@contextmanager
+def alarm(delay_ms: float) -> Iterator[Callable[[], None]]:
+    """A block in which `Alarm` is raised some time after the function was called."""
+
+    def ring(number: int, frame: object) -> None:
+        raise Alarm
+
+    timer = threading.Timer(delay_ms / 1000, os.kill, (os.getpid(), signal.SIGUSR1))
+    before = signal.signal(signal.SIGUSR1, ring)
+    try:
+        with suppress(Alarm):
+            yield timer.start
+            while True:
+                time.sleep(0.001)
+    finally:
+        timer.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("delay_ms", [0, 0.1, 0.5, 2, 10, 20, 40])
+def test_a_handler_that_raises_while_a_run_ends_does_not_keep_it_from_ending(tmp_path, delay_ms):
+    with alarm(delay_ms) as start, observe(run_dir=tmp_path / "run") as obs, obs.step():
+        programs = programs_of(os.getpid())
+        start()
+    assert threads() == []
+    assert bpf_descriptors() == []
+    gone(programs)
+    assert step_numbers(tmp_path / "run") == [0]
+
+
+@pytest.mark.parametrize("delay_ms", [0, 1, 50, 100, 150, 200, 250, 300, 350])
+def test_a_handler_that_raises_while_a_run_begins_leaves_nothing_of_it(tmp_path, delay_ms):
+    before = programs_of(os.getpid())
+    with alarm(delay_ms) as start:
+        start()
+        with observe(run_dir=tmp_path / "run"):
+            time.sleep(1)
+    assert threads() == []
+    assert programs_of(os.getpid()) == before
+
+
+NEVER_LEFT = """
+import sys
+from trainobs.integrations.plain import observe
+
+run = observe(run_dir=sys.argv[1])
+obs = run.__enter__()
+with obs.step():
+    print("step 0", flush=True)
+"""
+
+
+def test_a_run_that_is_never_left_ends_with_the_interpreter(tmp_path):
+    job = Job("-c", NEVER_LEFT, tmp_path / "run")
+    status, lines, errors = job.end()
+    assert (status, lines, errors) == (0, ["step 0"], "")
+    assert step_numbers(tmp_path / "run") == [0]

@@ -1,0 +1,194 @@
+"""The collector: kernel rows joined with the steps they belong to, none lost without a count."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.steps.ticking import Ticking
+from trainobs.core.kernel import BUCKETS, CELL, CELLS_SHAPE, RING, FileClass, Op, Phase, Role
+from trainobs.core.records import SETUP
+from trainobs.steps import collector as module
+from trainobs.steps.collector import SETTLE_NS, Collector
+
+READ = (Op.READ, FileClass.DATA, Role.WORKER)
+
+
+class Rows(SimpleNamespace):
+    """The kernel's memory, into which the test writes as the kernel would."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            rows=np.zeros((RING, *CELLS_SHAPE), CELL), latency=np.zeros((RING, BUCKETS), np.uint64)
+        )
+
+    def read(self, serial: int, size: int, *, bucket: int = 10) -> None:
+        """One read of training data in a step."""
+        cell = self.rows[(serial % RING, *READ)]
+        cell["count"] += 1
+        cell["bytes"] += size
+        self.latency[serial % RING, bucket] += 1
+
+
+class Run:
+    """A clock, the kernel's rows, and the collector of both."""
+
+    def __init__(self, **options: object) -> None:
+        self.ticking = Ticking()
+        self.kernel = Rows()
+        self.collector = Collector(
+            self.ticking.clock, self.kernel, now=lambda: self.ticking.ns, **options
+        )
+
+    def steps(self, count: int, *, size: int = 0, collect: bool = True) -> None:
+        """Steps of 1 ms, with a read in each if it has a size."""
+        for _ in range(count):
+            self.ticking.step(work=1_000_000)
+            if size:
+                self.kernel.read(self.ticking.clock.serial, size)
+            if collect:
+                self.collector.collect(settle=False)
+
+
+@pytest.fixture
+def run() -> Run:
+    return Run()
+
+
+def test_a_step_that_closed_just_now_waits_until_its_adds_have_settled(run):
+    run.steps(3, collect=False)
+    run.ticking.clock.begin_batch()  # closes the third one now
+    run.collector.collect()
+    assert run.collector.batch().step.tolist() == [SETUP, 0, 1]
+    run.ticking.after(SETTLE_NS - 1)
+    run.collector.collect()
+    assert run.collector.batch() is None
+    run.ticking.after(1)
+    run.collector.collect()
+    assert run.collector.batch().step.tolist() == [2]
+
+
+def test_at_the_end_nothing_waits(run):
+    run.steps(3, collect=False)
+    run.ticking.clock.finish()
+    run.collector.collect(settle=False)
+    assert run.collector.batch().step.tolist() == [SETUP, 0, 1, 2]
+
+
+def test_each_step_gets_its_own_reads_however_often_the_ring_comes_round(run):
+    for size in range(1, 3 * RING):
+        run.steps(1, size=size)
+    run.ticking.clock.finish()
+    run.collector.collect(settle=False)
+    batch = run.collector.batch()
+    assert batch.columns["io/data_read_bytes"].tolist() == list(range(3 * RING))
+    assert batch.cells[(slice(None), *READ)]["count"].tolist() == [0] + [1] * (3 * RING - 1)
+    assert batch.latency[1:, 10].tolist() == [1] * (3 * RING - 1)
+    assert run.collector.late_count == 0
+
+
+def test_the_p99_is_that_of_the_slowest_hundredth(run):
+    run.ticking.step()
+    for latency in [10] * 98 + [20] * 2:
+        run.kernel.read(1, 1, bucket=latency)
+    run.ticking.clock.finish()
+    run.collector.collect(settle=False)
+    p99 = run.collector.batch().columns["block/read_p99_ns"]
+    assert np.isnan(p99[0])
+    assert 2**20 <= p99[1] <= 2**21
+
+
+def test_events_that_come_after_their_step_was_copied_are_counted(run):
+    run.steps(10, size=1)
+    for _ in range(5):
+        run.kernel.read(3, 1)
+    run.steps(RING // 2, size=1)
+    assert run.collector.late_count == 5
+
+
+def test_too_many_waiting_steps_drop_the_oldest_and_count_them(run, monkeypatch):
+    monkeypatch.setattr(module, "MAX_WAITING", 20)
+    run.steps(50)
+    assert run.collector.waiting_count == 20
+    assert run.collector.dropped_steps == 30  # the set-up and 49 steps are closed
+    assert run.collector.batch().step.tolist() == list(range(29, 49))
+
+
+def test_what_was_dropped_does_not_count_for_the_steps_after_it(run, monkeypatch):
+    monkeypatch.setattr(module, "MAX_WAITING", 2)
+    run.steps(2 * RING, size=7)
+    assert set(run.collector.batch().columns["io/data_read_bytes"]) == {7}
+
+
+def test_phases_add_up_to_the_step(run):
+    clock = run.ticking.clock
+    for phase in Phase:
+        clock.begin_fetch()
+        run.ticking.after(3).end_fetch()
+        clock.begin_batch()
+        clock.enter(phase)
+        run.ticking.after(10).leave()
+        run.ticking.after(5).end_step()
+    clock.finish()
+    run.collector.collect(settle=False)
+    columns = run.collector.batch().columns
+    phases = [v for name, v in columns.items() if name == "loader/wait_ns" or "phase/" in name]
+    assert len(phases) == len(Phase)
+    assert sum(phases).tolist() == columns["step/duration_ns"].tolist() == [0] + [18] * len(Phase)
+    assert columns["phase/checkpoint_ns"].tolist() == [0] * 7 + [10, 0, 0]
+
+
+def test_the_cost_of_the_clock_is_that_of_its_switches():
+    run = Run(switch_cost_ns=100.0)
+    run.ticking.step()
+    run.ticking.clock.finish()
+    run.collector.collect(settle=False)
+    # Set-up: the end. Step 0: into the fetch, out of it, the end.
+    assert run.collector.batch().columns["obs/cpu_ns"].tolist() == [100, 300]
+
+
+def test_totals_of_the_host_become_what_each_step_added():
+    totals = iter([[5, 100], [7, 100], [7, 400], [27, 400]])
+    ticking = Ticking(sample=lambda: next(totals))
+    names = ("io/read_bytes", "io/write_bytes")
+    collector = Collector(ticking.clock, None, host_names=names)
+    found = []
+    for _ in range(3):
+        ticking.step()
+        collector.collect(settle=False)
+        found.append(collector.batch())
+    ticking.clock.finish()
+    collector.collect(settle=False)
+    found.append(collector.batch())
+    assert [[int(part.columns[name][0]) for name in names] for part in found] == [
+        [5, 100],
+        [2, 0],
+        [0, 300],
+        [20, 0],
+    ]
+
+
+def test_totals_of_dropped_steps_do_not_count_for_the_steps_after_them(monkeypatch):
+    monkeypatch.setattr(module, "MAX_WAITING", 3)
+    totals = iter(range(0, 1000, 10))
+    ticking = Ticking(sample=lambda: [next(totals)])
+    collector = Collector(ticking.clock, None, host_names=("io/read_bytes",))
+    for _ in range(20):
+        ticking.step()
+        collector.collect(settle=False)
+    assert collector.batch().columns["io/read_bytes"].tolist() == [10, 10, 10]
+
+
+def test_a_run_that_is_only_timed_has_no_other_column():
+    ticking = Ticking()
+    collector = Collector(ticking.clock, None)
+    ticking.step()
+    ticking.clock.finish()
+    collector.collect(settle=False)
+    batch = collector.batch()
+    timings = {"step/duration_ns", "loader/wait_ns", "obs/cpu_ns"}
+    assert {name for name in batch.columns if not name.startswith("phase/")} == timings
+    assert batch.cells is None
+    assert batch.latency is None

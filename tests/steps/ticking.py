@@ -1,0 +1,60 @@
+"""A step clock whose time stands still until a test lets it pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trainobs.core.kernel import Phase
+from trainobs.steps.clock import ClosedStep, StepClock
+
+
+class Word(list[int]):
+    """The word that the kernel reads, and all that it ever was, as (serial, phase)."""
+
+    def __init__(self) -> None:
+        super().__init__([0])
+        self.history: list[tuple[int, Phase]] = []
+
+    def __setitem__(self, index: int, value: int) -> None:
+        super().__setitem__(index, value)
+        self.history.append(self.mark)
+
+    @property
+    def mark(self) -> tuple[int, Phase]:
+        return self[0] >> 8, Phase(self[0] & 0xFF)
+
+
+class Ticking:
+    """A clock at `ns`, with the word that it marks."""
+
+    def __init__(
+        self,
+        *,
+        sample: Callable[[], object] | None = None,
+        on_close: Callable[[], None] | None = None,
+    ) -> None:
+        self.ns = 1_000
+        self.word = Word()
+        self.clock = StepClock(self.word, sample=sample, on_close=on_close, now=lambda: self.ns)
+
+    def after(self, ns: int) -> StepClock:
+        """The clock, `ns` later."""
+        self.ns += ns
+        return self.clock
+
+    def step(self, *, fetch: int = 0, work: int = 0, number: int | None = None) -> None:
+        """A whole step: a fetch, and work in no phase."""
+        self.clock.begin_fetch()
+        self.after(fetch).end_fetch()
+        self.clock.begin_batch(number)
+        self.after(work).end_step()
+
+    def closed(self) -> list[ClosedStep]:
+        """The steps after the set-up, once the clock is finished."""
+        self.clock.finish()
+        return list(self.clock.closed)[1:]
+
+
+def times(step: ClosedStep) -> dict[Phase, int]:
+    """Time in each phase that the step was in."""
+    return {phase: step.phase_ns[phase] for phase in Phase if step.phase_ns[phase]}
