@@ -174,7 +174,8 @@ static __always_inline struct target target_of(struct file *file)
 }
 
 /* Class of a regular file. A task mostly calls on the file it called on last, so it remembers one:
- * that saves the look-up among all files of the data set. */
+ * that saves the look-up among all files of the data set. Not `other`: another task's call may make
+ * such a file data or a checkpoint. */
 static __always_inline u32 remembered_class(struct task_state *task, struct target *target)
 {
 	struct inode *inode = target->inode;
@@ -183,7 +184,7 @@ static __always_inline u32 remembered_class(struct task_state *task, struct targ
 	u32 generation = BPF_CORE_READ(inode, i_generation), epoch = class_epoch();
 
 	if (task->inode != (u64)inode || task->ino != ino || task->generation != generation ||
-	    task->class_epoch != epoch) {
+	    task->class_epoch != epoch || task->inode_class == TOBS_OTHER) {
 		task->inode = (u64)inode;
 		task->ino = ino;
 		task->generation = generation;

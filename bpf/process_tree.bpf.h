@@ -7,14 +7,30 @@
 
 #define MAX_ANCESTORS 8 /* main, fork server, worker, and some to spare */
 
-/* torch/utils/data/_utils/worker.py names its process so (torch 2.5). */
-static __always_inline bool is_worker_name(const char *comm)
-{
-	u64 name[2] = {};
+struct name {
+	u64 words[2];
+};
 
-	bpf_probe_read_kernel_str(name, sizeof(name), comm);
-	return name[0] == 0x5f617461645f7470ULL /* "pt_data_" */ &&
-	       name[1] == 0x000072656b726f77ULL /* "worker" */;
+static __always_inline struct name name_of(const char *comm)
+{
+	struct name name = {};
+
+	bpf_probe_read_kernel_str(name.words, sizeof(name.words), comm);
+	return name;
+}
+
+/* torch/utils/data/_utils/worker.py names its process so (torch 2.5). */
+static __always_inline bool is_worker_name(struct name name)
+{
+	return name.words[0] == 0x5f617461645f7470ULL /* "pt_data_" */ &&
+	       name.words[1] == 0x000072656b726f77ULL /* "worker" */;
+}
+
+/* src/trainobs/probes/secede.py */
+static __always_inline bool is_secede_name(struct name name)
+{
+	return name.words[0] == 0x6365735f73626f74ULL /* "tobs_sec" */ &&
+	       name.words[1] == 0x0000000000656465ULL /* "ede" */;
 }
 
 static __always_inline u32 child_role(u32 parent_role, bool is_thread)
@@ -51,8 +67,14 @@ SEC("tp_btf/task_rename")
 int BPF_PROG(tobs_rename, struct task_struct *task, const char *comm)
 {
 	struct task_state *state = state_of(task);
+	struct name name;
 
-	if (state && task->pid == task->tgid && is_worker_name(comm))
+	if (!state)
+		return 0;
+	name = name_of(comm);
+	if (is_secede_name(name))
+		bpf_task_storage_delete(&tasks, task);
+	else if (task->pid == task->tgid && is_worker_name(name))
 		state->role = TOBS_WORKER;
 	return 0;
 }
@@ -83,7 +105,7 @@ int tobs_adopt(struct bpf_iter__task *context)
 	if (task->tgid == reader->tgid)
 		follow(task, task->pid == reader->pid ? TOBS_MAIN : TOBS_THREAD);
 	else if (descends_from(task, reader->tgid))
-		follow(task, is_worker_name(task->group_leader->comm) ? TOBS_WORKER : TOBS_CHILD);
+		follow(task, is_worker_name(name_of(task->group_leader->comm)) ? TOBS_WORKER : TOBS_CHILD);
 	return 0;
 }
 

@@ -39,7 +39,7 @@ def test_a_fault_is_three_lines_and_status_2(tmp_path):
     assert done.stdout == ""
     assert done.stderr == (
         f"There is no run to read in {tmp_path}.\n"
-        "  found: no run.json of trainobs in it, nor two levels below\n"
+        "  found: no run.json of trainobs in it, nor four levels below\n"
         "  do:    give the directory that holds run.json, or one above it\n"
     )
 

@@ -121,7 +121,7 @@ def test_nothing_there_says_what_is(tmp_path, write_run):
         return error.value.found
 
     assert found(tmp_path / "nowhere") == "no such file or directory"
-    assert found(tmp_path) == "no run.json of trainobs in it, nor two levels below"
+    assert found(tmp_path) == "no run.json of trainobs in it, nor four levels below"
     (tmp_path / "file").touch()
     assert found(tmp_path / "file") == "a file, where a directory was expected"
     only_rank_1 = write_run(rank=1)

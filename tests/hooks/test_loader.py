@@ -59,13 +59,14 @@ def test_batches_are_the_loaders_own_and_each_fetch_begins_a_step(ticking):
     assert [step.phase_ns[Phase.OTHER] for step in steps[:2]] == [100, 100]
 
 
-def test_epochs_are_counted_and_steps_go_on(ticking):
+def test_epochs_are_counted_and_what_lies_between_them_belongs_to_the_step_before(ticking):
     observed = ObservedLoader(DataLoader(Slow(ticking), batch_size=5), ticking.clock)
     for _ in range(3):
         assert len(train(ticking, observed)) == 2
+        ticking.after(1000)
     steps = ticking.closed()
-    assert [(step.step, step.epoch) for step in steps] == [
-        (0, 0), (1, 0), (2, 1), (3, 1), (4, 2), (5, 2),
+    assert [(step.step, step.epoch, step.end_ns - step.start_ns) for step in steps] == [
+        (0, 0, 135), (1, 0, 1135), (2, 1, 135), (3, 1, 1135), (4, 2, 135), (5, 2, 1135),
     ]  # fmt: skip
 
 

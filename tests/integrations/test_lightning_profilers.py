@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -66,6 +67,22 @@ def test_the_profiler_is_put_back_after_ctrl_c(lightning, profiler, keep_interru
     assert trainer.profiler is before
     outcome = RunLog.open(callback.run_dir).info["summary"]["outcome"]
     assert outcome == "exception: KeyboardInterrupt"
+
+
+def test_the_profiler_is_put_back_after_sigterm(lightning):
+    def terminate(batch_idx: int) -> None:
+        if batch_idx == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    callback, handler = ObsCallback(), signal.getsignal(signal.SIGTERM)
+    trainer = lightning.trainer(callback, profiler="simple")
+    before, module = trainer.profiler, lightning.module(terminate)
+    with pytest.raises(SystemExit):
+        trainer.fit(module, loader())
+    assert trainer.profiler is before
+    assert signal.getsignal(signal.SIGTERM) is handler
+    assert RunLog.open(callback.run_dir).info["summary"]["outcome"] == "exception: SIGTERMException"
+    assert step_numbers(callback.run_dir) == [0, 1, 2, 3]
 
 
 def test_an_exception_in_validation_ends_the_run_like_any_other(lightning):

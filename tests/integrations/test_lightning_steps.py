@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -87,6 +88,21 @@ def test_the_sanity_check_is_part_of_the_set_up(lightning):
     lightning.fit(callback, val=loader(4), num_sanity_val_steps=2, limit_val_batches=0.5)
     validated = [bool(ns) for ns in column(callback, "phase/validation_ns")]
     assert validated == [True, *[False] * 7, True]
+
+
+def test_what_is_done_in_validation_is_validation(lightning):
+    class Slow(tiny_class(lightning.pl)):
+        def transfer_batch_to_device(self, batch: Any, *arguments: object) -> Any:
+            time.sleep(0.02 if self.trainer.validating or self.trainer.sanity_checking else 0)
+            return super().transfer_batch_to_device(batch, *arguments)
+
+    callback = ObsCallback()
+    trainer = lightning.trainer(callback, num_sanity_val_steps=1)
+    trainer.fit(Slow(), loader(), loader(4))
+    validation, transfer = column(callback, "phase/validation_ns"), PHASES[Phase.TRANSFER]
+    assert validation[0] >= 20e6
+    assert validation[-1] >= 40e6
+    assert max(column(callback, transfer)) < 20e6
 
 
 def test_a_checkpoint_is_a_phase_of_the_step_before_it(lightning):

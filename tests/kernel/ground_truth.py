@@ -43,14 +43,24 @@ def file_system(path: Path) -> int:
 
 
 def cached_pages(file: Path | int, offset: int = 0, length: int = 0) -> int:
-    """Pages of a file in the page cache (cachestat(2)); `length` 0: up to its end."""
+    """Pages of a file in the page cache; `length` 0: up to its end."""
+    return _cachestat(file, offset, length)[0]
+
+
+def reclaimed_pages(file: Path) -> int:
+    """Pages of a file that the kernel took out of the page cache to have more free memory."""
+    return _cachestat(file, 0, 0)[3]
+
+
+def _cachestat(file: Path | int, offset: int, length: int) -> list[int]:
+    """cachestat(2): pages cached, dirty, in write-back, evicted, evicted of late."""
     if isinstance(file, Path):
         with file.open("rb") as opened:
-            return cached_pages(opened.fileno(), offset, length)
+            return _cachestat(opened.fileno(), offset, length)
     extent, answer = (ctypes.c_uint64 * 2)(offset, length), (ctypes.c_uint64 * 5)()
     if _libc.syscall(CACHESTAT, file, extent, answer, 0):
         raise OSError(ctypes.get_errno(), "cachestat")
-    return int(answer[0])
+    return list(answer)
 
 
 def write_file(path: Path, size: int) -> Path:
@@ -89,14 +99,14 @@ def kept_in_memory(paths: Collection[Path]) -> Iterator[None]:
         yield
 
 
-def undisturbed(attempt: Callable[[], Result]) -> Result:
-    """Repeat what somebody else on this machine disturbed by dropping the page cache."""
-    for _ in range(5):
+def undisturbed(attempt: Callable[[], Result], *paths: Path) -> Result:
+    """Repeat what was disturbed: somebody dropped the page cache, or the kernel reclaimed pages."""
+    for _ in range(8):
         before = _dropped()
         result = attempt()
-        if _dropped() == before:
+        if _dropped() == before and not any(map(reclaimed_pages, paths)):
             return result
-    raise AssertionError("the page cache of this machine is dropped all the time")
+    raise AssertionError("files are taken out of the page cache of this machine all the time")
 
 
 def _dropped() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -26,6 +27,9 @@ def fork(work: Callable[[], object], name: str | None = None) -> int:
     pid = os.fork()
     if pid:
         return pid
+    # Should the test fail before it tells the child to end; pytest-timeout has a handler.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(60)
     status = 1
     try:
         if name:

@@ -5,38 +5,20 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.kernel.classified import SIZE, class_of, class_while, new
 from tests.kernel.observed import ObservedKernel
-from tests.kernel.processes import in_child, in_worker
 from trainobs.core.kernel import FileClass, Op, Role
 
 pytestmark = pytest.mark.needs_bpf
 
 OTHER, DATA, CHECKPOINT = FileClass.OTHER, FileClass.DATA, FileClass.CHECKPOINT
 SHM = FileClass.SHM
-SIZE = 5003
-
-
-def new(path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(bytes(SIZE))
-    return path
-
-
-def class_of(observed: ObservedKernel, path: Path) -> FileClass:
-    """Class under which the bytes of a file are counted when this process reads it."""
-    return class_while(observed, path.read_bytes)
-
-
-def class_while(observed: ObservedKernel, work: Callable[[], object]) -> FileClass:
-    got = observed.during(work)
-    (found,) = (cls for cls in FileClass if got.bytes(Op.READ, cls) == SIZE)
-    return found
 
 
 @contextmanager
@@ -165,49 +147,15 @@ def test_a_listing_opens_no_data(observed: ObservedKernel, place: Path) -> None:
 
 def test_an_open_that_fails_is_no_data(observed: ObservedKernel, place: Path) -> None:
     observed.data(place)
-    got = observed.during(lambda: (place / "missing").exists() or open_missing(place / "missing"))
+    (place / "missing").symlink_to(place / "nowhere")
+
+    def fail() -> None:
+        with pytest.raises(FileNotFoundError):
+            os.open(place / "missing", os.O_RDONLY)
+
+    got = observed.during(fail)
     assert got.count(Op.OPEN, OTHER) == 1
     assert got.count(Op.OPEN, DATA) == 0
-
-
-def open_missing(path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        os.open(path, os.O_RDONLY)
-
-
-def test_what_only_workers_read_is_data_where_that_is_inferred(
-    observed: ObservedKernel, place: Path
-) -> None:
-    paths = [new(place / f"{n}") for n in range(4)]
-    observed.kernel.infer_data(True)
-    assert class_of(observed, paths[0]) is OTHER
-    assert class_while(observed, lambda: in_child(paths[1].read_bytes)) is OTHER
-    assert class_while(observed, lambda: in_worker(paths[2].read_bytes)) is DATA
-    assert class_of(observed, paths[2]) is DATA  # the file is, whoever reads it
-    observed.kernel.infer_data(False)
-    assert class_while(observed, lambda: in_worker(paths[3].read_bytes)) is OTHER
-
-
-@pytest.mark.parametrize(("flags", "cls"), [(os.O_RDONLY, DATA), (os.O_RDWR, OTHER)])
-def test_a_file_that_a_worker_opened_for_writing_is_no_data(
-    observed: ObservedKernel, place: Path, flags: int, cls: FileClass
-) -> None:
-    path = new(place / "x")
-    observed.kernel.infer_data(True)
-    read = class_while(observed, lambda: in_worker(lambda: os.read(os.open(path, flags), SIZE)))
-    assert read is cls
-
-
-def test_the_code_and_memory_of_workers_is_not_inferred_to_be_data(
-    observed: ObservedKernel, place: Path
-) -> None:
-    observed.kernel.infer_data(True)
-    code, memory = new(place / "m.py"), new(Path("/dev/shm/trainobs-test"))
-    try:
-        assert class_while(observed, lambda: in_worker(code.read_bytes)) is FileClass.LIBRARY
-        assert class_while(observed, lambda: in_worker(memory.read_bytes)) is SHM
-    finally:
-        memory.unlink()
 
 
 def test_pipes_sockets_and_pseudo_files_are_told_apart(observed: ObservedKernel) -> None:
@@ -238,15 +186,3 @@ def test_pipes_sockets_and_pseudo_files_are_told_apart(observed: ObservedKernel)
     assert class_while(observed, lambda: exchange(*socket.socketpair())) is FileClass.PIPE
     assert class_while(observed, network) is FileClass.SOCKET
     assert class_while(observed, zeros) is FileClass.PSEUDO
-
-
-@pytest.mark.parametrize(
-    "path", ["/proc/self/status", "/sys/kernel/mm/transparent_hugepage/enabled"]
-)
-def test_files_of_the_kernel_itself_are_never_data(observed: ObservedKernel, path: str) -> None:
-    observed.kernel.infer_data(True)
-    got = observed.during(lambda: in_worker(Path(path).read_bytes))
-    assert got.bytes(Op.READ, FileClass.PSEUDO, Role.WORKER) > 0
-    assert not {DATA, OTHER} & (
-        got.classes(Op.READ) | got.classes(Op.OPEN) | got.classes(Op.CACHE_READ)
-    )

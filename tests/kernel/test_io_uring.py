@@ -87,7 +87,7 @@ def test_cold_reads_are_data_reads_that_missed_the_cache(
         os.close(fd)
         return got, cached
 
-    got, cached = undisturbed(attempt)
+    got, cached = undisturbed(attempt, path)
     assert got.bytes(Op.URING_READ, DATA) == SIZE
     assert got.count(Op.URING_READ, DATA) == REQUESTS
     assert got.bytes(Op.CACHE_MISS, DATA) == got.bytes(Op.BLOCK_READ, DATA) == cached * PAGE
@@ -107,7 +107,7 @@ def test_warm_reads_hit_the_cache(
             file.read()
             return observed.during(lambda: uring.transfer(READ, file.fileno(), buffer, SIZE))
 
-    got = undisturbed(attempt)
+    got = undisturbed(attempt, path)
     assert got.bytes(Op.URING_READ, DATA) == SIZE
     assert got.metric("cache/hit_ratio") == 1.0
 

@@ -46,7 +46,7 @@ def touched(
             major, minor = (now - then for now, then in zip(faults(), before, strict=True))
             return got, cached_pages(path), (major, minor)
 
-    return undisturbed(attempt)
+    return undisturbed(attempt, path)
 
 
 def touch_all(mapping: mmap.mmap) -> None:
@@ -93,7 +93,7 @@ def test_a_file_in_memory_fills_nothing(observed: ObservedKernel, place: Path) -
         with mapped(path) as mapping:
             return observed.during(lambda: touch_all(mapping))
 
-    got = undisturbed(attempt)
+    got = undisturbed(attempt, path)
     assert got.count(Op.FAULT_FILL, DATA) == got.count(Op.BLOCK_READ, DATA) == 0
 
 

@@ -48,7 +48,7 @@ def test_cold_files_come_from_the_disk_to_the_byte(
         evict(*files)
         return observed.during(lambda: read_all(files))
 
-    got = undisturbed(read_cold)
+    got = undisturbed(read_cold, *files)
     assert got.bytes(Op.READ, DATA, MAIN) == sum(PRIMES)
     assert got.count(Op.READ, DATA, MAIN) == calls_of(PRIMES)
     assert got.count(Op.OPEN, DATA, MAIN) == len(PRIMES)
@@ -123,7 +123,7 @@ def test_random_reads_hit_exactly_what_cachestat_finds(
         os.close(fd)
         return got, found, cached
 
-    got, found, cached = undisturbed(attempt)
+    got, found, cached = undisturbed(attempt, path)
     assert 0 < found < RANDOM_READS  # or the test could not fail
     assert got.count(Op.CACHE_READ, DATA, MAIN) == RANDOM_READS
     assert got.count(Op.DEMAND_MISS, DATA, MAIN) == RANDOM_READS - found
@@ -155,7 +155,7 @@ def test_read_ahead_hides_a_cold_file_from_sequential_reads(
         os.close(fd)
         return got, waited, cached
 
-    got, waited, cached = undisturbed(attempt)
+    got, waited, cached = undisturbed(attempt, path)
     assert 0 < waited < reads / 10
     assert got.bytes(Op.READ, DATA) == 64 * MIB
     assert got.count(Op.DEMAND_MISS, DATA) == waited

@@ -20,17 +20,20 @@ pytestmark = pytest.mark.needs_bpf
 MAIN = Role.MAIN
 SLEEP_S = 0.2
 BUSY_S = 0.5
-NAPS = 50
+NAPS, NAP_S = 50, 0.002
 
 
 class Times(NamedTuple):
-    """Nanoseconds of this thread: what is true, and what the probes say."""
+    """Nanoseconds and switches of this thread: what is true, and what the probes say."""
 
     off: int
     queued: int
+    switches: int
     seen_off: int
     seen_queued: int
     seen_iowait: int
+    seen_switches: int
+    seen_waits: int
 
     def since(self, before: Times) -> Times:
         return Times(*(now - then for now, then in zip(self, before, strict=True)))
@@ -63,20 +66,28 @@ def times(observed: ObservedKernel) -> Times:
         found = Times(
             off,
             queued,
+            before,
             int(seen[Op.OFFCPU]),
             int(seen[Op.RUNQUEUE]),
             int(row["wait_ns"][Op.OFFCPU].sum()),
+            int(row["count"][Op.OFFCPU].sum()),
+            int(row["count"][Op.RUNQUEUE].sum()),
         )
         if switches() == before:
             return found
 
 
-def switches() -> tuple[int, int]:
+def switches() -> int:
     usage = resource.getrusage(resource.RUSAGE_THREAD)
-    return usage.ru_nvcsw, usage.ru_nivcsw
+    return usage.ru_nvcsw + usage.ru_nivcsw
 
 
 def measured(observed: ObservedKernel, work: Callable[[], object]) -> Times:
+    """Times of `work`, repeated if the kernel kept a switch or a wake-up from everybody.
+
+    Seen in a virtual machine whose own init process is hidden from tracing: nothing that happens
+    while it runs is traced, by ftrace neither, and so not who is woken then, or comes after it.
+    """
     found: list[Times] = []
 
     def timed() -> None:
@@ -84,9 +95,12 @@ def measured(observed: ObservedKernel, work: Callable[[], object]) -> Times:
         work()
         found.append(times(observed).since(before))
 
-    counted = observed.during(timed)
-    assert counted.ns(Op.OFFCPU, role=MAIN) >= found[0].seen_off
-    return found[0]
+    for _ in range(8):
+        counted = observed.during(timed)
+        assert counted.ns(Op.OFFCPU, role=MAIN) >= found[-1].seen_off
+        if found[-1].seen_switches == found[-1].seen_waits == found[-1].switches:
+            return found[-1]
+    pytest.fail(f"switches or wake-ups are missing each time: {found}")
 
 
 def test_a_sleep_is_time_off_the_cpu(observed: ObservedKernel) -> None:
@@ -111,13 +125,12 @@ def test_a_nap_in_a_crowd_queues_only_after_it_was_woken(
 ) -> None:
     def naps() -> None:
         for _ in range(NAPS):
-            time.sleep(0.002)
+            time.sleep(NAP_S)
 
     got = measured(observed, naps)
-    assert got.seen_off >= 0.1e9
-    # The scheduler reads its clock before it chooses the next task, the probe 5 us later.
-    assert got.seen_queued == pytest.approx(got.queued, abs=NAPS * 10_000)
-    assert got.seen_queued < 0.5 * got.seen_off
+    # The scheduler reads its clock before it chooses the next task, the probe some 5 us later.
+    assert got.seen_queued == pytest.approx(got.queued, abs=got.switches * 20_000)
+    assert NAPS * NAP_S * 1e9 <= got.seen_off - got.seen_queued < 1.5 * NAPS * NAP_S * 1e9
 
 
 def test_the_queueing_of_others_is_theirs(observed: ObservedKernel, hogs: None) -> None:

@@ -71,6 +71,15 @@ def loop(directory: Path, *arguments: object) -> Iterator[Job]:
         job.process.communicate()
 
 
+def descriptors_of(pid: int) -> set[str]:
+    """Kinds of BPF descriptors that a process has open."""
+    found = set()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(FileNotFoundError):  # the listing's own descriptor
+            found.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    return {target for target in found if "bpf" in target}
+
+
 def programs_of(pid: int) -> set[int]:
     """Ids of the BPF programs that a process holds, itself or through a link."""
     held = set()

@@ -15,6 +15,7 @@ from pathlib import Path
 from torch.utils.data import DataLoader
 
 from tests.integrations.models import FileData
+from tests.session.jobs import descriptors_of
 from trainobs import observe
 from trainobs.session import observer
 
@@ -24,13 +25,7 @@ observer.FLUSH_S = 0.2
 def left() -> list[str]:
     """Threads and BPF descriptors of this process."""
     found = [thread.name for thread in threading.enumerate() if thread.name == "trainobs"]
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink(f"/proc/self/fd/{name}")
-        except OSError:  # the listing's own descriptor
-            continue
-        if "bpf" in target:
-            found.append(target)
+    found += sorted(descriptors_of(os.getpid()))
     return found
 
 
@@ -49,7 +44,7 @@ def main() -> None:
                     step += 1
                     if step == steps:
                         break
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         print("failed:", error, flush=True)
     print("left:", left(), flush=True)
 

@@ -12,7 +12,7 @@ from trainobs.analysis.ranklog import KERNEL_COLUMNS, LATENCY_COLUMNS, STEPS_COL
 from trainobs.core import runlog as names
 from trainobs.core.errors import RunLogError
 
-_DEPTHS = ("*/", "*/*/")
+_DEPTHS = ("*/", "*/*/", "*/*/*/", "*/*/*/*/")
 """Where below a given directory a run is looked for, near ones first."""
 
 
@@ -40,7 +40,7 @@ class RunLog:
 
     @classmethod
     def open(cls, path: Path | str) -> RunLog:
-        """Open a run directory, or the newest run up to two levels below `path`.
+        """Open a run directory, or the newest run up to four levels below `path`.
 
         Raises:
             RunLogError: there is no run, or its `run.json` is not one this version can read.
@@ -59,10 +59,10 @@ class RunLog:
 def _find(path: Path) -> Path:
     if (path / names.RUN_FILE).exists():
         return path
-    for depth in _DEPTHS:
-        runs = [file.parent for file in path.glob(depth + names.RUN_FILE) if _is_ours(file)]
-        if runs:
-            return max(runs, key=_began)
+    files = (file for depth in _DEPTHS for file in path.glob(depth + names.RUN_FILE))
+    runs = [file.parent for file in files if _is_ours(file)]
+    if runs:
+        return max(runs, key=_began)
     raise RunLogError(
         failed=f"There is no run to read in {path}.",
         found=_what_is_there(path),
@@ -77,7 +77,7 @@ def _what_is_there(path: Path) -> str:
         return "a file, where a directory was expected"
     if names.ranks(path):
         return f"rank directories without the {names.RUN_FILE} that rank 0 writes"
-    return f"no {names.RUN_FILE} of trainobs in it, nor two levels below"
+    return f"no {names.RUN_FILE} of trainobs in it, nor four levels below"
 
 
 def _is_ours(file: Path) -> bool:

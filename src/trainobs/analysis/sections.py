@@ -41,7 +41,7 @@ _RATES = {
 
 _CACHE = {
     "cache/hit_ratio": "data already in memory when asked for",
-    "cache/demand_hit_ratio": "data reads that started no read-ahead",
+    "cache/demand_hit_ratio": "data reads that did not wait for more",
     "cache/read_stall_ratio": "time in data reads asleep for the device",
 }
 
@@ -49,9 +49,8 @@ _WAITS = {
     "sched/main_offcpu_ns": "training thread off the CPU",
     "sched/main_iowait_ns": "  asleep for a block device",
     "sched/main_runqueue_ns": "  ready to run, no CPU free",
-    "sched/worker_offcpu_ns": "loader workers off the CPU",
-    "sched/worker_iowait_ns": "  asleep for a block device",
-    "sched/worker_runqueue_ns": "  ready to run, no CPU free",
+    "sched/worker_iowait_ns": "loader workers asleep for a device",
+    "sched/worker_runqueue_ns": "loader workers ready to run, no CPU",
     "io/data_read_ns": "inside read calls on training data",
     "io/checkpoint_write_ns": "inside write calls on checkpoints",
     "io/fsync_ns": "inside fsync and its like",

@@ -306,7 +306,7 @@ CATALOGUE: tuple[Metric, ...] = (
         Cells("ns", (Op.OFFCPU,), (), _WORKER),
         "Time loader workers were not on a CPU, idle time included, summed over their threads.",
         source="sched_switch",
-        chart="Scheduler: loader workers",
+        blind="A sleep counts whole in the step in which it ends: idle workers exceed the step.",
     ),
     _kernel(
         "sched/worker_iowait_ns",

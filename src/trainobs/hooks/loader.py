@@ -20,6 +20,7 @@ class ObservedLoader(Generic[Batch]):
     def __init__(self, loader: Iterable[Batch], clock: StepClock) -> None:
         self._loader = loader
         self._clock = clock
+        clock.measured.add(Phase.LOADER.value)
 
     def __iter__(self) -> Iterator[Batch]:
         """Iterate over the loader; starting its workers counts as waiting for it."""

@@ -17,13 +17,16 @@ from trainobs.core.errors import TrainobsError
 from trainobs.core.kernel import Phase
 from trainobs.hooks.datasets import data_roots_of
 from trainobs.integrations.profiler_tee import ProfilerTee
-from trainobs.session.runs import open_session
+from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
 from trainobs.session.settings import PathLike, Settings, switched_off
 
 logger = logging.getLogger("trainobs")
 
 _NAMESPACES = ("lightning.pytorch", "pytorch_lightning")
+
+_MARKED = frozenset(Phase) - {Phase.LOGGING}
+"""Phases that the tee and the hooks mark: Lightning tells nobody when its loggers work."""
 
 Hook = Callable[..., None]
 
@@ -62,8 +65,8 @@ class ObsCallback:
             the data sets, and what loader workers read from regular files that are no libraries
             counts as data.
         run_dir: where the run log goes; by default `trainobs/` under the logger's directory, or
-            under the Trainer's root directory without a logger. If a run is there already, a
-            directory beside it.
+            without a logger `trainobs/<date and time>` under the Trainer's root directory. If a run
+            is there already, a directory beside it.
         log_every_n_steps: steps between two points in TensorBoard; by default the Trainer's.
 
     Attributes:
@@ -208,6 +211,7 @@ class ObsCallback:
             rank=trainer.global_rank,
             world_size=trainer.world_size,
         )
+        self._session.clock.measured.update(_MARKED)
         self._tee = ProfilerTee(trainer.profiler, self._session.clock)
         trainer.profiler = self._tee
         self._steps_done = trainer.global_step
@@ -255,7 +259,7 @@ def _default_run_dir(trainer: Any, tensorboard: Any | None) -> Path:
             directory = candidate.log_dir or candidate.save_dir
             if directory:
                 return Path(directory, "trainobs").absolute()
-    return Path(trainer.default_root_dir, "trainobs").absolute()
+    return default_run_dir(Path(trainer.default_root_dir), trainer.world_size)
 
 
 def _callback_bases() -> tuple[type, ...]:

@@ -14,17 +14,16 @@ from __future__ import annotations
 import logging
 import operator
 import os
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol, SupportsIndex, TypeVar
 
-from trainobs.core.errors import SettingError, TrainobsError
+from trainobs.core.errors import TrainobsError
 from trainobs.core.kernel import Phase
 from trainobs.hooks.datasets import data_roots_of
 from trainobs.hooks.loader import ObservedLoader
-from trainobs.session.runs import open_session
+from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
 from trainobs.session.settings import PathLike, Settings, switched_off
 
@@ -56,16 +55,14 @@ class Observation(Protocol):
 
         Args:
             number: the step's number; by default one more than the last, from 0.
-
-        Raises:
-            SettingError: `number` is no whole number from 0.
         """
 
     def phase(self, name: str) -> Scope:
         """Context of a phase of the step; phases may nest, and the inner one's time is its own.
 
-        Raises:
-            SettingError: `name` is no phase.
+        Args:
+            name: "loader", "transfer", "forward", "backward", "optimizer", "checkpoint",
+                "validation", "logging" or "other"; anything else counts as "other", and is told.
         """
 
 
@@ -123,22 +120,35 @@ _PHASES = {phase.name.lower(): phase.value for phase in Phase}
 
 
 def _phase_of(name: str) -> int:
-    try:
-        return _PHASES[name]
-    except (KeyError, TypeError):
-        raise SettingError(
-            "unknown phase", repr(name), f"use one of {', '.join(map(repr, _PHASES))}"
-        ) from None
+    """A name that is no phase counts as `other`: a misspelt word must not end a training."""
+    if not isinstance(name, str) or name not in _PHASES:
+        _tell_once("name that is no phase", name, f"use one of {', '.join(map(repr, _PHASES))}")
+        return Phase.OTHER.value
+    return _PHASES[name]
 
 
-def _step_number(value: SupportsIndex) -> int:
+def _step_number(value: SupportsIndex | None) -> int | None:
+    """A number that the record cannot hold gives way to the next number in turn."""
     try:
-        number = operator.index(value)
+        number = -1 if value is None else operator.index(value)
     except TypeError:
         number = -1
-    if not 0 <= number <= _LAST_STEP:
-        raise SettingError("bad step number", repr(value), "give a whole number from 0")
-    return number
+    if 0 <= number <= _LAST_STEP:
+        return number
+    if value is not None:
+        _tell_once("bad step number", value, "give a whole number from 0")
+    return None
+
+
+def _tell_once(what: str, value: object, do: str) -> None:
+    if what not in _told:
+        _told.add(what)
+        logger.warning(
+            "trainobs takes no notice of a %s\n  found: %r\n  do:    %s", what, value, do
+        )
+
+
+_told: set[str] = set()
 
 
 class _Observed:
@@ -154,10 +164,12 @@ class _Observed:
         return ObservedLoader(loader, self._session.clock)
 
     def step(self, number: int | None = None) -> Scope:
-        return _Step(self._session, None if number is None else _step_number(number))
+        return _Step(self._session, _step_number(number))
 
     def phase(self, name: str) -> Scope:
-        return _Phase(self._session, _phase_of(name))
+        phase = _phase_of(name)
+        self._session.clock.measured.add(phase)
+        return _Phase(self._session, phase)
 
 
 class _Off:
@@ -171,7 +183,6 @@ class _Off:
         return _NOTHING
 
     def phase(self, name: str) -> Scope:
-        _phase_of(name)
         return _NOTHING
 
 
@@ -181,7 +192,7 @@ def _open(settings: Settings) -> tuple[Session, Path] | None:
         rank, world_size = _from_environment("RANK", 0), _from_environment("WORLD_SIZE", 1)
         return open_session(
             settings,
-            settings.run_dir or _default_run_dir(world_size),
+            settings.run_dir or default_run_dir(Path(), world_size),
             log_every_n_steps=settings.log_every_n_steps or LOG_EVERY_N_STEPS,
             rank=rank,
             world_size=world_size,
@@ -195,12 +206,6 @@ def _open(settings: Settings) -> tuple[Session, Path] | None:
             exc_info=True,
         )
         return None
-
-
-def _default_run_dir(world_size: int) -> Path:
-    """The ranks of a job need one name, and do not look at the clock at the same time."""
-    name = time.strftime("%Y-%m-%d_%H-%M-%S") if world_size == 1 else "run"
-    return Path("trainobs", name).absolute()
 
 
 def _from_environment(name: str, default: int) -> int:

@@ -135,4 +135,4 @@ def render(found: dict[str, Any]) -> str:
 def _program_line(name: str, about: dict[str, str]) -> str:
     state = about["state"]
     line = f"  {name:<16}{about['tracepoint']:<30}{'works' if state == 'on' else 'off':<6}"
-    return line + (about["gives"] if state == "on" else f"{state}; without it no {about['gives']}")
+    return line + (about["gives"] if state == "on" else f"{state} (it gives: {about['gives']})")

@@ -47,7 +47,9 @@ class Loader(Protocol):
 
 
 _FAILED_PROGRAM = re.compile(r"prog '(\w+)': (.*)")
-_NEED_CAPABILITIES = "give the process CAP_BPF and CAP_PERFMON (or run as root)"
+_NEED_CAPABILITIES = (
+    "run as root, or give the process CAP_BPF and CAP_PERFMON: docs/privileges.md says how"
+)
 
 
 class LibbpfLoader:
@@ -192,7 +194,7 @@ class LibbpfLoader:
             raise ProbeError(
                 ProbeCause.NO_PERMISSION,
                 "cannot load the probes",
-                f"{os.strerror(error)} ({reason or 'no further word from the kernel'})",
+                f"{os.strerror(error)}: the process lacks CAP_BPF or CAP_PERFMON",
                 _NEED_CAPABILITIES,
             )
         if not found:

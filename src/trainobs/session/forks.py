@@ -22,6 +22,11 @@ _inherited: weakref.WeakSet[Inherited] = weakref.WeakSet()
 _registered = False
 
 
+def others_here(thing: Inherited) -> bool:
+    """Whether something else is registered: another session of this process."""
+    return bool(set(_inherited) - {thing})
+
+
 def abandon_in_children(thing: Inherited) -> None:
     """Have `thing.abandon()` called in every child forked from now on."""
     global _registered

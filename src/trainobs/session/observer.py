@@ -81,6 +81,7 @@ class Observer:
         self._next_delivery = 0.0
         self._next_flush = time.monotonic() + FLUSH_S
         self._begun = threading.Event()
+        self._ended = threading.Event()
         self._wake = threading.Event()
         self._stopping = False
         self._summary: dict[str, object] = {}
@@ -103,9 +104,12 @@ class Observer:
         self._summary.update(summary)
         self._stopping = True
         self._wake.set()
-        if self._thread.ident is not None:  # else it was never started
-            self._thread.join(timeout_s)
-        if self._thread.is_alive():
+        if self._thread.ident is None:  # it was never started
+            return
+        # Not join, which does not wait a second time if a signal handler raised in the first.
+        if self._ended.wait(timeout_s):
+            self._thread.join()
+        else:
             logger.warning(
                 "cannot finish the run log\n  found: the sinks did not return within %.0f s\n"
                 "  do:    look at the file system that holds it; what was flushed is readable",
@@ -126,6 +130,8 @@ class Observer:
                 "  do:    please report it",
                 exc_info=True,
             )
+        finally:
+            self._ended.set()
 
     def _enter(self) -> None:
         try:
@@ -193,7 +199,8 @@ class Observer:
         for sink, count in lost_steps.items():
             if count:
                 logger.warning(
-                    "the %s lost the records of %d steps\n  found: see the message above\n"
+                    "the %s lost the records of %d steps\n"
+                    "  found: its disk refused them, or was slower than they came\n"
                     "  do:    nothing for this run",
                     sink,
                     count,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,6 +12,15 @@ from trainobs.sinks.files import next_free
 from trainobs.sinks.runlog import RunLogSink
 from trainobs.sinks.sink import Sink
 from trainobs.sinks.tensorboard import EventFile, EventWriter, TensorBoardSink
+
+
+def default_run_dir(base: Path, world_size: int) -> Path:
+    """Where a run goes that nobody gave a place: a dated directory under `base`.
+
+    The ranks of a job need one name, and do not look at the clock at the same time.
+    """
+    name = time.strftime("%Y-%m-%d_%H-%M-%S") if world_size == 1 else "run"
+    return Path(base, "trainobs", name).absolute()
 
 
 def open_session(

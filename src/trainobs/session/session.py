@@ -17,9 +17,10 @@ from trainobs.core.records import RunInfo
 from trainobs.host.facts import host_facts
 from trainobs.host.sampler import HostSampler
 from trainobs.probes.kernel_side import KernelSide
+from trainobs.probes.secede import secede
 from trainobs.probes.statistics import ProbeStatistics, statistics_for
 from trainobs.session.delivery import Deliveries
-from trainobs.session.forks import abandon_in_children, keep_in_children
+from trainobs.session.forks import abandon_in_children, keep_in_children, others_here
 from trainobs.session.libraries import library_roots
 from trainobs.session.observer import FULL, Observer
 from trainobs.session.settings import Settings
@@ -168,6 +169,8 @@ class Session:
         self._add_roots(library_roots(), FileClass.LIBRARY)
         self._kernel.infer_data(settings.data_roots is None)
         self.add_data_roots(settings.data_roots or ())
+        if not others_here(self):
+            secede()
         self._kernel.adopt()
 
     def _add_roots(self, roots: Sequence[Path], file_class: FileClass) -> None:

@@ -13,6 +13,9 @@ from trainobs.probes.programs import PROBES, check_names
 SWITCH = "TRAINOBS"
 """Environment variable; `off` turns every entry point into a no-op."""
 
+_OFF = frozenset({"off", "0", "false", "no"})
+_ON = frozenset({"on", "1", "true", "yes", ""})
+
 PathLike = str | os.PathLike[str]
 
 
@@ -23,11 +26,11 @@ def switched_off() -> bool:
         SettingError: the variable has a value that means nothing.
     """
     value = os.environ.get(SWITCH, "on").lower()
-    if value not in ("on", "off"):
+    if value not in _ON | _OFF:
         raise SettingError(
             f"bad value in the environment for {SWITCH}", repr(value), 'set it to "on" or "off"'
         )
-    return value == "off"
+    return value in _OFF
 
 
 @dataclass(frozen=True)

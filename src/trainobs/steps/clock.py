@@ -44,6 +44,7 @@ class StepClock:
 
     Attributes:
         closed: steps that are over, oldest first, for the collector to take.
+        measured: phases that somebody marks; time in another one is not 0 but unknown.
         on_cancel: called with the serial of an opened step that was none, and of the step that
             goes on; for the collector, since the kernel counted some of the one in the other.
     """
@@ -67,6 +68,7 @@ class StepClock:
         self.closed: deque[ClosedStep] = deque()
         self.on_cancel: Callable[[int, int], None] | None = None
         self.epoch = 0
+        self.measured = {Phase.OTHER.value}
         self._epochs = 0
         self._word: StepWord = word
         self._sample = sample

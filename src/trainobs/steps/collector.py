@@ -191,7 +191,8 @@ class Collector:
 
     def _timings(self, steps: list[ClosedStep]) -> dict[str, npt.NDArray[np.float64]]:
         phases = np.array([step.phase_ns for step in steps], np.float64)
-        columns = {phase_metric(phase): phases[:, phase] for phase in Phase}
+        measured = (Phase(phase) for phase in sorted(self._clock.measured))
+        columns = {phase_metric(phase): phases[:, phase] for phase in measured}
         columns["step/duration_ns"] = phases.sum(axis=1)
         switches = np.array([step.switches for step in steps], np.float64)
         columns["obs/cpu_ns"] = switches * self._switch_cost_ns

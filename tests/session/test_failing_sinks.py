@@ -1,0 +1,197 @@
+"""Disks that refuse, fill up and vanish: training goes on, each sink warns once, losses count."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.integrations.models import logged_steps, step_numbers
+from tests.session.jobs import wait_for
+from tests.sinks.samples import small_disk
+from trainobs import observe
+from trainobs.analysis.runlog import RunLog
+from trainobs.core.records import RunInfo, StepBatch
+from trainobs.session import observer
+from trainobs.session.session import Session
+from trainobs.session.settings import Settings
+from trainobs.sinks import runlog
+from trainobs.sinks.runlog import RunLogSink
+from trainobs.steps import collector
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deliver and flush many times in a short run."""
+    monkeypatch.setattr(observer, "WAKE_S", 0.01)
+    monkeypatch.setattr(observer, "FLUSH_S", 0.03)
+    monkeypatch.setattr(collector, "SETTLE_NS", 0)
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """First lines of what trainobs warned of."""
+    return [r.getMessage().partition("\n")[0] for r in caplog.records if r.name == "trainobs"]
+
+
+def train(run_dir: Path, steps: int = 30, **events: Any) -> Any:
+    """A run of steps of 10 ms; `at_10` is called in the tenth."""
+    with observe(run_dir=run_dir, probes="off", log_every_n_steps=1) as obs:
+        for step in range(steps):
+            with obs.step():
+                time.sleep(0.01)
+                if f"at_{step}" in events:
+                    events[f"at_{step}"]()
+    return obs
+
+
+def fill(filler: Path) -> None:
+    """Leave no room on a disk."""
+    with suppress(OSError), filler.open("wb", buffering=0) as file:
+        while file.write(bytes(4096)) == 4096:
+            pass
+
+
+def refusal(sink: str) -> str:
+    return f"cannot store the record in the {sink}; it is kept, and tried again every few seconds"
+
+
+def loss(sink: str, steps: int) -> str:
+    return f"the {sink} lost the records of {steps} steps"
+
+
+def test_a_directory_below_a_file_loses_the_record_and_not_the_training(tmp_path, caplog):
+    (tmp_path / "file").write_text("not a directory")
+    obs = train(tmp_path / "file" / "run")
+    assert obs.run_dir == tmp_path / "file" / "run"
+    assert sorted(warnings(caplog)) == sorted(
+        [refusal("runlog"), refusal("tensorboard"), loss("runlog", 31), loss("tensorboard", 31)]
+    )
+
+
+def test_a_read_only_disk_loses_the_record_and_not_the_training(tmp_path, caplog):
+    with small_disk(tmp_path / "disk", "ro,size=1m") as disk:
+        train(disk / "run")
+        assert list(disk.iterdir()) == []
+    assert sorted(warnings(caplog)) == sorted(
+        [refusal("runlog"), refusal("tensorboard"), loss("runlog", 31), loss("tensorboard", 31)]
+    )
+
+
+def test_a_disk_that_is_full_for_a_while_loses_nothing(tmp_path, caplog):
+    with small_disk(tmp_path / "disk", "size=512k") as disk:
+        filler = disk / "filler"
+
+        def fill_up() -> None:
+            fill(filler)
+            wait_for(lambda: refusal("runlog") in warnings(caplog))
+
+        train(disk / "run", steps=60, at_20=fill_up, at_40=filler.unlink)
+        assert step_numbers(disk / "run") == list(range(60))
+        assert logged_steps(disk / "run" / "tensorboard", "step/duration_ns") == list(range(60))
+        summary = RunLog.open(disk / "run").info["summary"]
+    assert summary["lost_steps"] == {"runlog": 0, "tensorboard": 0}
+    assert sorted(warnings(caplog)) == [refusal("runlog"), refusal("tensorboard")]
+
+
+def test_what_a_full_disk_costs_is_counted_in_the_log(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(runlog, "SEAL_STEPS", 5)
+    monkeypatch.setattr(runlog, "HELD_STEPS", 10)
+    with small_disk(tmp_path / "disk", "size=512k") as disk:
+        filler = disk / "filler"
+
+        train(disk / "run", steps=90, at_20=lambda: fill(filler), at_70=filler.unlink)
+        stored = step_numbers(disk / "run")
+        summary = RunLog.open(disk / "run").info["summary"]
+    lost = summary["lost_steps"]["runlog"]
+    assert lost > 0
+    assert len(stored) + lost == 90
+    assert warnings(caplog).count(refusal("runlog")) == 1
+    assert warnings(caplog).count(loss("runlog", lost)) == 1
+
+
+def test_a_directory_that_is_removed_is_made_again(tmp_path, caplog):
+    run_dir = tmp_path / "run"
+
+    def remove() -> None:
+        wait_for(lambda: list(run_dir.rglob("*.parquet")))
+        while run_dir.exists():  # the observer may be writing into it
+            shutil.rmtree(run_dir, ignore_errors=True)
+
+    train(run_dir, at_15=remove)
+    assert step_numbers(run_dir) == list(range(30))
+    summary = RunLog.open(run_dir).info["summary"]
+    assert summary["outcome"] == "ok"
+    assert summary["lost_steps"] == {"runlog": 0, "tensorboard": 0}
+    assert warnings(caplog) == [refusal("runlog")]
+
+
+class Faulty:
+    """A sink that fails for good at its third batch, or as soon as it begins."""
+
+    name = "faulty"
+    lost_steps = 0
+
+    def __init__(self, fails_at: int) -> None:
+        self.fails_at = fails_at
+        self.calls = 0
+
+    def begin(self, info: RunInfo) -> None:
+        self._count()
+
+    def write(self, batch: StepBatch) -> None:
+        self._count()
+
+    def latency(self, buckets: np.ndarray) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def end(self, summary: dict[str, object]) -> None:
+        raise AssertionError("a sink that was given up must be left alone")
+
+    def _count(self) -> None:
+        self.calls += 1
+        if self.calls >= self.fails_at:
+            raise RuntimeError("it broke")
+
+
+@pytest.mark.parametrize("fails_at", [1, 3])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_sink_that_raises_is_given_up_and_the_other_goes_on(tmp_path, caplog, fails_at, first):
+    faulty, good = Faulty(fails_at), RunLogSink(tmp_path / "run")
+    session = Session(Settings.parse(probes="off"), [faulty, good] if first else [good, faulty])
+    for _ in range(30):
+        session.clock.begin_batch()
+        time.sleep(0.01)
+        session.clock.end_step()
+    session.stop()
+    assert step_numbers(tmp_path / "run") == list(range(30))
+    lost = RunLog.open(tmp_path / "run").info["summary"]["lost_steps"]
+    assert lost["runlog"] == 0
+    assert lost["faulty"] == 31 if fails_at == 1 else 0 < lost["faulty"] <= 31
+    assert faulty.calls == fails_at
+    assert warnings(caplog) == [
+        "cannot store the record in the faulty; it is given up for this run",
+        loss("faulty", lost["faulty"]),
+    ]
+
+
+def test_a_sink_that_hangs_does_not_hang_the_training(tmp_path, caplog, monkeypatch):
+    class Hanging(Faulty):
+        def flush(self) -> None:
+            time.sleep(1.0)
+
+        def end(self, summary: dict[str, object]) -> None: ...
+
+    stop = observer.Observer.stop
+    monkeypatch.setattr(observer.Observer, "stop", lambda self, summary: stop(self, summary, 0.2))
+    session = Session(Settings.parse(probes="off"), [Hanging(fails_at=10**9)])
+    begin = time.monotonic()
+    session.clock.begin_batch()
+    session.stop()
+    assert time.monotonic() - begin < 0.8
+    assert warnings(caplog) == ["cannot finish the run log"]

@@ -1,0 +1,109 @@
+"""The rungs of the ladder: what a run measures where it may do less."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integrations.models import logged_steps, read_steps
+from tests.session.jobs import Job
+from tests.session.unprivileged_job import NOBODY
+from trainobs import observe
+from trainobs.analysis.runlog import RunLog
+from trainobs.core.catalogue import CATALOGUE
+from trainobs.host.sampler import HostSampler
+
+JOB = Path(__file__).with_name("unprivileged_job.py")
+
+TIMED = {
+    *(metric.name for metric in CATALOGUE if metric.source == "training loop"),
+    "obs/cpu_ns",
+    "obs/lost_count",
+}
+
+
+def known(run_dir: Path) -> set[str]:
+    """Metrics that have a value in every step but the set-up."""
+    steps = read_steps(run_dir).slice(1)
+    return {m.name for m in CATALOGUE if steps[m.name].null_count == 0}
+
+
+def unknown(run_dir: Path) -> set[str]:
+    """Metrics that have no value at all, and no point in TensorBoard."""
+    steps = read_steps(run_dir)
+    names = {m.name for m in CATALOGUE if steps[m.name].null_count == len(steps)}
+    assert not [n for n in names if logged_steps(run_dir / "tensorboard", n)]
+    return names
+
+
+@pytest.fixture
+def nobodys() -> Iterator[Path]:
+    """A directory of the unprivileged user's own; pytest's are closed to others."""
+    if os.geteuid():
+        pytest.fail("needs root, to be able to drop its privileges", pytrace=False)
+    with tempfile.TemporaryDirectory() as directory:
+        os.chown(directory, NOBODY, NOBODY)
+        yield Path(directory)
+
+
+def test_switched_off_by_hand_it_is_timing_without_a_word(tmp_path, caplog):
+    with observe(run_dir=tmp_path, probes="off") as obs, obs.step():
+        pass
+    assert obs.level == "timing"
+    assert known(obs.run_dir) == TIMED
+    assert unknown(obs.run_dir) == {metric.name for metric in CATALOGUE} - TIMED
+    assert [r for r in caplog.records if r.name == "trainobs"] == []
+    assert RunLog.open(obs.run_dir).info["level"] == "timing"
+
+
+@pytest.mark.needs_bpf
+def test_with_all_probes_every_metric_of_the_kernel_has_values(tmp_path):
+    with observe(run_dir=tmp_path / "run") as obs, obs.step():
+        pass
+    sums = {m.name for m in CATALOGUE if m.formula is not None and m.kind.name == "SUM"}
+    assert known(obs.run_dir) >= TIMED | sums
+
+
+def test_without_privileges_it_is_procfs_and_one_warning_says_how_to_climb(nobodys):
+    status, lines, errors = Job(JOB, nobodys, "auto").end()
+    assert (status, lines) == (0, ["level: procfs"])
+    assert errors.count("trainobs") == 1
+    assert errors.startswith("trainobs runs without eBPF, on /proc counters of the process tree:")
+    assert "do:    give the process CAP_BPF and CAP_PERFMON (or run as root)" in errors
+
+
+def test_without_privileges_metrics_of_proc_have_values_and_the_others_none(nobodys):
+    Job(JOB, nobodys, "auto").end()
+    run_dir = nobodys / "run"
+    assert TIMED < known(run_dir) <= TIMED | set(HostSampler.METRICS)
+    assert {"io/read_bytes", "io/write_bytes", "sched/main_offcpu_ns"} < known(run_dir)
+    assert unknown(run_dir) >= {"io/data_read_bytes", "cache/hit_ratio", "block/read_p99_ns"}
+    steps = read_steps(run_dir).slice(1)
+    assert min(steps["io/write_bytes"].to_pylist()) >= 100_000
+    assert min(steps["sched/main_offcpu_ns"].to_pylist()) >= 9e6
+    info = RunLog.open(run_dir).info
+    assert info["level"] == "procfs"
+    assert "permitted" in info["capabilities"]["ebpf"] or "denied" in info["capabilities"]["ebpf"]
+
+
+def test_a_probe_asked_for_by_name_without_privileges_is_an_error(nobodys):
+    status, lines, errors = Job(JOB, nobodys, "block").end()
+    assert (status, errors) == (0, "")
+    assert lines[0] == "ProbeError: NO_PERMISSION"
+    assert lines[1].startswith("cannot load the probes")
+    assert lines[3] == "  do:    give the process CAP_BPF and CAP_PERFMON (or run as root)"
+    assert not (nobodys / "run").exists()
+
+
+@pytest.mark.needs_bpf
+def test_probes_asked_for_by_name_are_the_only_ones(tmp_path):
+    with observe(run_dir=tmp_path / "run", probes=["block", "net"]) as obs, obs.step():
+        pass
+    capabilities = RunLog.open(obs.run_dir).info["capabilities"]
+    assert set(capabilities.values()) == {"on"}
+    assert {"tobs_blk_done", "tobs_send"} < set(capabilities)
+    assert "tobs_sys_exit" not in capabilities

@@ -1,0 +1,51 @@
+"""A run of a user without any capability.
+
+Usage: python unprivileged_job.py DIRECTORY PROBES [...]
+
+Privileges are dropped inside the interpreter, whose files that user might not be allowed to read.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import time
+from pathlib import Path
+
+import trainobs.integrations.plain  # noqa: F401 - as much as can be before privileges are gone
+from trainobs import observe
+from trainobs.core.errors import ProbeError
+
+NOBODY = 65534
+PR_SET_DUMPABLE = 4
+
+
+def drop_privileges() -> None:
+    os.setgroups([])
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
+    # As after an exec: else /proc/self would still belong to root.
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+
+
+def main() -> None:
+    directory, probes = Path(sys.argv[1]), sys.argv[2:]
+    drop_privileges()
+    try:
+        with observe(
+            run_dir=directory / "run",
+            probes=probes[0] if probes[0] in ("auto", "off") else probes,
+            log_every_n_steps=1,
+        ) as obs:
+            print("level:", obs.level)
+            for step in range(3):
+                with obs.step():
+                    (directory / f"{step}").write_bytes(bytes(100_000))
+                    time.sleep(0.01)
+    except ProbeError as error:
+        print(f"{type(error).__name__}: {error.cause.name}\n{error}")
+
+
+if __name__ == "__main__":
+    main()
