@@ -33,6 +33,7 @@ def find_data(options: Options) -> Path:
     if options.data is None:
         photo_set = PhotoSet(options.cache / "photos")
         photo_set.make()
+        photo_set.forget()
         return photo_set.directory
     for split in ("train", "val"):
         if not (options.data / split).is_dir():
