@@ -45,8 +45,21 @@ int BPF_PROG(tobs_blk_start, struct request *request)
 		start.class = task->call ? task->class : TOBS_OTHER;
 	}
 	start.ns = bpf_ktime_get_ns();
-	if (bpf_map_update_elem(&requests, &key, &start, BPF_ANY))
+	/* Requests are used again: one that is still there ended without our being told. */
+	if (bpf_map_update_elem(&requests, &key, &start, BPF_NOEXIST)) {
 		COUNT_LOSS(requests);
+		bpf_map_update_elem(&requests, &key, &start, BPF_ANY);
+	}
+	return 0;
+}
+
+/* The request becomes part of another, which takes over its bios. */
+SEC("tp_btf/block_rq_merge")
+int BPF_PROG(tobs_blk_merge, struct request *request)
+{
+	u64 key = (u64)request;
+
+	bpf_map_delete_elem(&requests, &key);
 	return 0;
 }
 

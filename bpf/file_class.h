@@ -29,7 +29,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 1024);
+	__uint(max_entries, 65536);
 	__type(key, struct inode_key);
 	__type(value, u32);
 } roots SEC(".maps");
@@ -93,7 +93,7 @@ static __always_inline bool is_code(struct dentry *dentry)
 	return end[0] == '.' && end[1] == 'p' && end[2] == 'y' && end[3] == 'c';
 }
 
-static __always_inline u32 class_by_path(struct dentry *dentry, u32 otherwise)
+static __noinline u32 class_by_path(struct dentry *dentry, u32 otherwise)
 {
 	for (int i = 0; i < MAX_DEPTH; i++) {
 		struct inode *inode = BPF_CORE_READ(dentry, d_inode);
@@ -210,18 +210,23 @@ static __always_inline u32 class_by_kind(struct target *target)
 	return class_by_magic(BPF_CORE_READ(inode, i_sb, s_magic));
 }
 
-/* Whether this call makes its file data: see tobs_control::infer_data. */
+/* Whether this call makes its file data: see tobs_control::infer_data. A read does, also of a staged
+ * copy in shared memory, which torch's own segments are never read from; but what a worker opens or
+ * maps for writing may be its scratch. */
 static __always_inline bool makes_data(struct task_state *task, struct target *target, u32 class,
 				       u32 op)
 {
 	struct file *file = target->file;
 	struct tobs_control *set;
 
-	if (class != TOBS_OTHER || task->role != TOBS_WORKER ||
-	    (op != TOBS_READ && op != TOBS_OPEN && op != TOBS_MMAP))
+	if (task->role != TOBS_WORKER)
+		return false;
+	if (op == TOBS_READ ? class != TOBS_OTHER && class != TOBS_SHM :
+			      class != TOBS_OTHER || (op != TOBS_OPEN && op != TOBS_MMAP) ||
+				      BPF_CORE_READ(file, f_mode) & FMODE_WRITE)
 		return false;
 	set = settings();
-	return set && set->infer_data && !(BPF_CORE_READ(file, f_mode) & FMODE_WRITE);
+	return set && set->infer_data;
 }
 
 /* A function of its own, so that the enumeration is in the BTF of the object for the tests. */
@@ -230,25 +235,34 @@ static __noinline enum tobs_phase current_phase(void)
 	return step_word() & 0xff;
 }
 
-/* What the main thread writes while it saves a checkpoint is one, wherever it lies: Lightning
- * writes to $TMPDIR and moves the file. */
-static __always_inline bool makes_checkpoint(struct task_state *task, u32 class, u32 op)
+/* What the main thread opens for writing while it saves a checkpoint is one, wherever it lies:
+ * Lightning writes to $TMPDIR and moves the file. A log that is open all the time is none. */
+static __always_inline bool makes_checkpoint(struct task_state *task, struct target *target,
+					     u32 class, u32 op)
 {
-	return class != TOBS_CHECKPOINT && class != TOBS_PSEUDO && op == TOBS_WRITE &&
-	       task->role == TOBS_MAIN && current_phase() == TOBS_PHASE_CHECKPOINT;
+	struct file *file = target->file;
+
+	return op == TOBS_OPEN && task->role == TOBS_MAIN && class != TOBS_CHECKPOINT &&
+	       class != TOBS_PSEUDO && current_phase() == TOBS_PHASE_CHECKPOINT &&
+	       BPF_CORE_READ(file, f_mode) & FMODE_WRITE &&
+	       !(BPF_CORE_READ(file, f_flags) & O_APPEND);
 }
 
 /* Class of the file of a call of `op` by `task`. */
 static __always_inline u32 class_for_call(struct task_state *task, struct target *target, u32 op)
 {
+	struct file *file = target->file;
 	u32 class, better;
 
 	if (target->kind != S_IFREG)
 		return class_by_kind(target);
 	class = better = remembered_class(task, target);
-	if (makes_data(task, target, class, op))
+	/* It may have been moved since, or have another name. */
+	if (op == TOBS_OPEN && class == TOBS_OTHER)
+		better = class_by_path(BPF_CORE_READ(file, f_path.dentry), TOBS_OTHER);
+	if (makes_data(task, target, better, op))
 		better = TOBS_DATA;
-	else if (makes_checkpoint(task, class, op))
+	else if (makes_checkpoint(task, target, better, op))
 		better = TOBS_CHECKPOINT;
 	if (better != class) {
 		struct inode_key key = key_of(target->inode);
@@ -257,6 +271,20 @@ static __always_inline u32 class_for_call(struct task_state *task, struct target
 		task->inode_class = better;
 	}
 	return better;
+}
+
+/* A file that this open has made has no past: where generations do not tell inodes apart
+ * (overlayfs), it may have the number of one whose class is known. */
+static __always_inline void forget_if_created(struct task_state *task, struct target *target)
+{
+	struct file *file = target->file;
+	struct inode_key key;
+
+	if (!(BPF_CORE_READ(file, f_mode) & FMODE_CREATED))
+		return;
+	key = key_of(target->inode);
+	bpf_map_delete_elem(&inode_classes, &key);
+	task->inode = 0;
 }
 
 #endif

@@ -34,6 +34,7 @@ enum {
 };
 enum {
 	BPF_ANY = 0,
+	BPF_NOEXIST = 1,
 	BPF_F_NO_PREALLOC = 1,
 	BPF_LOCAL_STORAGE_GET_F_CREATE = 1,
 	BPF_F_MMAPABLE = 1 << 10,
@@ -213,6 +214,9 @@ struct bpf_iter__task {
 #define S_IFCHR 0020000
 #define S_IFIFO 0010000
 #define FMODE_WRITE 2
+#define FMODE_CREATED (1 << 20)
+#define O_APPEND 02000
+#define MAP_ANONYMOUS 0x20
 #define PROC_SUPER_MAGIC 0x9fa0
 #define CGROUP_SUPER_MAGIC 0x27e0eb
 #define CGROUP2_SUPER_MAGIC 0x63677270
@@ -265,6 +269,8 @@ static __always_inline u64 syscall_arg(struct pt_regs *regs, u32 arg)
 		return regs->si;
 	case 3:
 		return regs->dx;
+	case 4:
+		return regs->r10;
 	default:
 		return regs->r8;
 	}
@@ -276,6 +282,8 @@ static __always_inline u64 syscall_arg(struct pt_regs *regs, u32 arg)
 		return regs->regs[1];
 	case 3:
 		return regs->regs[2];
+	case 4:
+		return regs->regs[3];
 	default:
 		return regs->regs[4];
 	}

@@ -63,6 +63,15 @@ int BPF_PROG(tobs_fork, struct task_struct *child)
 	return 0;
 }
 
+/* The name is given by the main thread of a session: ours means others by it, another's means us. */
+static __always_inline void let_go(struct task_struct *task)
+{
+	struct task_state *namer = current_state();
+
+	if (!namer || namer->role != TOBS_MAIN)
+		bpf_task_storage_delete(&tasks, task);
+}
+
 SEC("tp_btf/task_rename")
 int BPF_PROG(tobs_rename, struct task_struct *task, const char *comm)
 {
@@ -73,7 +82,7 @@ int BPF_PROG(tobs_rename, struct task_struct *task, const char *comm)
 		return 0;
 	name = name_of(comm);
 	if (is_secede_name(name))
-		bpf_task_storage_delete(&tasks, task);
+		let_go(task);
 	else if (task->pid == task->tgid && is_worker_name(name))
 		state->role = TOBS_WORKER;
 	return 0;
@@ -105,7 +114,8 @@ int tobs_adopt(struct bpf_iter__task *context)
 	if (task->tgid == reader->tgid)
 		follow(task, task->pid == reader->pid ? TOBS_MAIN : TOBS_THREAD);
 	else if (descends_from(task, reader->tgid))
-		follow(task, is_worker_name(name_of(task->group_leader->comm)) ? TOBS_WORKER : TOBS_CHILD);
+		follow(task, is_worker_name(name_of(task->group_leader->comm)) ? TOBS_WORKER :
+										 TOBS_CHILD);
 	return 0;
 }
 

@@ -25,8 +25,8 @@ static __always_inline void begin_call(struct task_state *task, struct pt_regs *
 		int fd = syscall_arg(regs, fd_arg);
 		struct file *file;
 
-		if (fd < 0 && op == TOBS_MMAP)
-			return; /* anonymous memory */
+		if (op == TOBS_MMAP && (fd < 0 || syscall_arg(regs, 4) & MAP_ANONYMOUS))
+			return;
 		file = file_of_fd(fd);
 		if (file)
 			begin_file_call(task, file, op);
@@ -59,7 +59,11 @@ static __always_inline u32 opened_class(struct task_state *task, long fd)
 	if (!file)
 		return TOBS_OTHER;
 	target = target_of(file);
-	return target.kind == S_IFDIR ? TOBS_OTHER : class_for_call(task, &target, TOBS_OPEN);
+	if (target.kind == S_IFDIR)
+		return TOBS_OTHER;
+	if (target.kind == S_IFREG)
+		forget_if_created(task, &target);
+	return class_for_call(task, &target, TOBS_OPEN);
 }
 
 /* What a read that returned data says about the page cache. A read at end of file says nothing. */

@@ -101,7 +101,7 @@ struct tobs_row {
 /* What could not be counted, since load. */
 struct tobs_losses {
 	unsigned long long tasks;    /* a new task found no memory and is not followed */
-	unsigned long long requests; /* a block request found no room */
+	unsigned long long requests; /* a block request found no room, or its end was not seen */
 	unsigned long long classes;  /* the class of a file could not be kept */
 };
 

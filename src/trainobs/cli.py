@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainobs import __version__
+from trainobs.analysis.text import printable
 from trainobs.core.errors import TrainobsError
 
 
@@ -24,15 +25,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = _parser().parse_args(arguments)
     try:
-        print(options.command(options))
-        sys.stdout.flush()
+        _write(options.command(options))
     except TrainobsError as error:
-        print(error, file=sys.stderr)
+        # Line by line, because the message quotes paths and files that may hold anything.
+        print(*map(printable, str(error).split("\n")), sep="\n", file=sys.stderr)
         return 2
-    except BrokenPipeError:
-        # The reader has seen enough; keep Python from flushing into the closed pipe at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+def _write(text: str) -> None:
+    """Print the answer; a reader that leaves early is no fault, an output that refuses it is."""
+    if sys.stdout is None:  # closed before Python began
+        raise _unwritable("standard output is closed")
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        print(text.encode(encoding, "backslashreplace").decode(encoding))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _forget_output()
+    except OSError as error:
+        _forget_output()
+        raise _unwritable(str(error)) from error
+
+
+def _forget_output() -> None:
+    """Keep Python from flushing once more, and failing once more, at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _unwritable(found: str) -> TrainobsError:
+    return TrainobsError(
+        failed="The output cannot be written.",
+        found=found,
+        do="send it to a terminal, a pipe, or a file on a disk with space left",
+    )
 
 
 def _parser() -> argparse.ArgumentParser:

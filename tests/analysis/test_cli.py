@@ -53,6 +53,33 @@ def test_a_reader_that_leaves_early_is_no_fault(write_run, option):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("option", ["", "--json"])  # less and more than Python buffers
+@pytest.mark.parametrize(
+    ("redirection", "found"), [(">&-", "output is closed"), (">/dev/full", "No space left")]
+)
+def test_an_output_that_refuses_is_three_lines_and_status_2(write_run, redirection, found, option):
+    command = f"{sys.executable} -m trainobs report {write_run()} {option} {redirection}"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, env=environment)
+    assert done.returncode == 2
+    failed, reason, do = done.stderr.splitlines()
+    assert failed == "The output cannot be written."
+    assert found in reason
+    assert do.startswith("  do:    ")
+
+
+def test_an_output_without_the_character_gets_its_escape(write_run):
+    path = write_run("l\u00e4uft")
+    command = [sys.executable, "-m", "trainobs", "report", path]
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "PYTHONIOENCODING": "ascii",
+    }
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "l\\xe4uft" in done.stdout
+
+
 def test_the_doctor_speaks_text_and_json(capsys, monkeypatch):
     monkeypatch.setattr("trainobs.probes.doctor.examine", lambda: {"level": "timing"})
     monkeypatch.setattr("trainobs.probes.doctor.render", lambda found: f"at {found['level']}")

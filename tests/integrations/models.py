@@ -134,7 +134,9 @@ class Lightning:
 
 def read_steps(run_dir: Path, rank: int = 0) -> pa.Table:
     """Every row of the `steps` table of a rank."""
-    return pa.concat_tables(pq.read_table(path) for path in part_files(run_dir, rank, STEPS))
+    # Read at once: pyarrow opens a path twice, and a run that goes on replaces its open part.
+    parts = [path.read_bytes() for path in part_files(run_dir, rank, STEPS)]
+    return pa.concat_tables(pq.read_table(pa.BufferReader(part)) for part in parts)
 
 
 def step_numbers(run_dir: Path, rank: int = 0) -> list[int]:

@@ -33,22 +33,22 @@ def test_both_ranks_come_to_their_end_and_write_to_one_run(job):
     directory, done = job
     assert done.returncode == 0, done.stderr
     said = sorted(line for line in done.stdout.splitlines() if line.startswith("rank "))
-    assert said == [f"rank {rank} wrote to {directory / 'trainobs'}" for rank in (0, 1)]
+    assert said == [f"rank {rank} wrote to {directory / 'trainobs' / 'run'}" for rank in (0, 1)]
     assert "trainobs" not in done.stderr
 
 
 def test_each_rank_has_the_steps_of_the_job(job):
-    run = RunLog.open(job[0] / "trainobs")
+    run = RunLog.open(job[0] / "trainobs" / "run")
     assert list(run.ranks) == [0, 1]
     assert run.info["world_size"] == 2
     for rank in (0, 1):
-        assert step_numbers(job[0] / "trainobs", rank) == list(range(8))
+        assert step_numbers(job[0] / "trainobs" / "run", rank) == list(range(8))
 
 
 @pytest.mark.needs_bpf
 def test_each_rank_counts_what_it_read_itself(job):
     for rank in (0, 1):
-        read = read_steps(job[0] / "trainobs", rank)["io/data_read_bytes"].to_pylist()
+        read = read_steps(job[0] / "trainobs" / "run", rank)["io/data_read_bytes"].to_pylist()
         assert sum(read) == 2 * 8 * FILE_BYTES
 
 

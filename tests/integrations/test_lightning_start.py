@@ -45,8 +45,8 @@ def test_each_fit_has_a_run_of_its_own(lightning):
     first = callback.run_dir
     trainer.fit_loop.max_epochs = 2
     trainer.fit(lightning.module(), loader())
-    assert first == lightning.directory / "trainobs"
-    assert callback.run_dir == lightning.directory / "trainobs-2"
+    assert first != callback.run_dir
+    assert first.parent == callback.run_dir.parent == lightning.directory / "trainobs"
     assert step_numbers(first) == EIGHT
     assert step_numbers(callback.run_dir) == list(range(8, 16))
 
@@ -67,6 +67,21 @@ def test_copies_and_pickles_hold_the_settings_and_no_run(lightning):
         lightning.fit(made)
         assert made.run_dir == lightning.directory / f"mine-{number}"
         assert step_numbers(made.run_dir) == EIGHT
+
+
+class Tagged(ObsCallback):
+    """What a user may make of it."""
+
+    def __init__(self, tag: str) -> None:
+        super().__init__(probes="off")
+        self.tag = tag
+
+
+def test_copies_of_a_subclass_keep_what_it_adds(lightning):
+    made = Tagged("mine")
+    for again in (copy.copy(made), copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+        assert type(again) is type(made)
+        assert again.tag == "mine"
 
 
 def test_of_two_in_one_trainer_the_second_stays_idle_and_says_so(lightning, told):
@@ -99,12 +114,13 @@ def test_fast_dev_run_is_left_alone(lightning, batches):
 def test_barebones_is_observed_without_a_word(lightning):
     callback = ObsCallback()
     lightning.fit(callback, barebones=True)
-    assert callback.run_dir == lightning.directory / "trainobs"
+    assert callback.run_dir.parent == lightning.directory / "trainobs"
     assert step_numbers(callback.run_dir) == EIGHT
 
 
-def test_the_environment_turns_it_off(lightning, monkeypatch):
-    monkeypatch.setenv("TRAINOBS", "off")
+@pytest.mark.parametrize("word", ["off", "OFF", "0", "false", "no"])
+def test_the_environment_turns_it_off(lightning, monkeypatch, word):
+    monkeypatch.setenv("TRAINOBS", word)
     callback = ObsCallback(probes=["block"])
     profiler = lightning.pl.profilers.SimpleProfiler()
     trainer = lightning.fit(callback, profiler=profiler)
@@ -114,9 +130,9 @@ def test_the_environment_turns_it_off(lightning, monkeypatch):
 
 
 def test_a_word_in_the_environment_that_means_nothing_is_an_error(lightning, monkeypatch):
-    monkeypatch.setenv("TRAINOBS", "no")
+    monkeypatch.setenv("TRAINOBS", "maybe")
     with pytest.raises(
-        SettingError, match=r"TRAINOBS\n  found: 'no'\n  do:    .*\"on\" or \"off\""
+        SettingError, match=r"TRAINOBS\n  found: 'maybe'\n  do:    .*\"on\" or \"off\""
     ):
         lightning.fit(ObsCallback())
 

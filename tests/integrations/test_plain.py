@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -260,3 +261,38 @@ def test_what_launchers_set_is_the_rank(run_dir, monkeypatch):
         pass
     assert step_numbers(run_dir, rank=3) == [0]
     assert not (run_dir / "tensorboard").exists()
+
+
+def test_a_run_whose_context_nobody_keeps_goes_on(run_dir):
+    obs = observe(run_dir=run_dir, probes="off").__enter__()
+    gc.collect()
+    with obs.step():
+        pass
+    obs._session.stop("ok")
+    assert RunLog.open(run_dir).info["summary"]["outcome"] == "ok"
+    assert step_numbers(run_dir) == [0]
+
+
+def test_two_loaders_side_by_side_are_one_epoch(run_dir):
+    with observe(run_dir=run_dir, probes="off") as obs:
+        images, texts = obs.loader(loader()), obs.loader(loader())
+        for _ in range(3):
+            for _, _ in zip(images, texts, strict=True):
+                with obs.step():
+                    pass
+    assert sorted(set(column(run_dir, "epoch")[1:])) == [0, 1, 2]
+
+
+def test_a_loop_that_never_ends_a_step_is_told(run_dir, told, untold):
+    with observe(run_dir=run_dir, probes="off") as obs:
+        for _ in obs.loader(loader()):
+            pass
+    assert told() == ["trainobs takes no notice of a loop without steps"]
+
+
+def test_numbers_at_the_end_of_their_range_lose_no_record(run_dir):
+    with observe(run_dir=run_dir, probes="off") as obs:
+        for number in (7, 2**63 - 1, None):
+            with obs.step(number):
+                pass
+    assert step_numbers(run_dir) == [7, 2**63 - 1, 2**63 - 1]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TypeVar
 
 PAGE = 4096
 MIB = 1 << 20
@@ -23,8 +22,6 @@ PRIMES = (
 """Sizes of 23 files: none is a whole number of pages, or of buffers."""
 
 BUFFER = 65_536
-
-Result = TypeVar("Result")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -99,17 +96,8 @@ def kept_in_memory(paths: Collection[Path]) -> Iterator[None]:
         yield
 
 
-def undisturbed(attempt: Callable[[], Result], *paths: Path) -> Result:
-    """Repeat what was disturbed: somebody dropped the page cache, or the kernel reclaimed pages."""
-    for _ in range(8):
-        before = _dropped()
-        result = attempt()
-        if _dropped() == before and not any(map(reclaimed_pages, paths)):
-            return result
-    raise AssertionError("files are taken out of the page cache of this machine all the time")
-
-
-def _dropped() -> str:
+def drops() -> str:
+    """How often the page cache of this machine was dropped."""
     lines = Path("/proc/vmstat").read_text().splitlines()
     return next(line for line in lines if line.startswith("drop_pagecache"))
 

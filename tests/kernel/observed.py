@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import ctypes
+import struct
+import time
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from tests.kernel.ground_truth import drops, reclaimed_pages
+from tests.kernel_state import bpf
 from trainobs.core.catalogue import kernel_metrics
 from trainobs.core.kernel import RING, FileClass, Op, Phase, Role
 from trainobs.core.metrics import evaluate
@@ -16,7 +22,25 @@ from trainobs.probes.programs import PROBES
 from trainobs.steps.clock import StepClock
 from trainobs.steps.collector import Collector
 
+MAP_LOOKUP, MAP_NEXT_KEY = 1, 4  # BPF_MAP_LOOKUP_ELEM, BPF_MAP_GET_NEXT_KEY
+
+Result = TypeVar("Result")
+
 _METRICS = {metric.name: metric for metric in kernel_metrics()}
+
+
+def map_values(map_fd: int, key_bytes: int, value_bytes: int) -> Iterator[bytes]:
+    """Values of a map while others change it; it may miss one, or show one twice."""
+    key, value = ctypes.create_string_buffer(key_bytes), ctypes.create_string_buffer(value_bytes)
+    previous = 0  # none: the first key
+    while bpf(MAP_NEXT_KEY, _map_call(map_fd, previous, ctypes.addressof(key))) >= 0:
+        previous = ctypes.addressof(key)
+        if bpf(MAP_LOOKUP, _map_call(map_fd, previous, ctypes.addressof(value))) >= 0:
+            yield value.raw
+
+
+def _map_call(map_fd: int, key: int, value: int) -> ctypes.Array[ctypes.c_char]:
+    return ctypes.create_string_buffer(struct.pack("IIQQQ", map_fd, 0, key, value, 0))
 
 
 class Counts:
@@ -88,6 +112,31 @@ class ObservedKernel:
         self.clock.begin_batch()  # closes that step
         self.clock.end_step()
         return self.closed()[-1]
+
+    def undisturbed(self, attempt: Callable[[], Result], *paths: Path) -> Result:
+        """Repeat what was disturbed.
+
+        Somebody dropped the page cache, the kernel reclaimed pages of `paths`, or it kept the end
+        of a block request from everybody: in a virtual machine whose own init process is hidden
+        from tracing, an interrupt in that process is not traced, by ftrace neither.
+        """
+        for _ in range(8):
+            before, begin_ns = drops(), time.monotonic_ns()
+            result = attempt()
+            cached = before == drops() and not any(map(reclaimed_pages, paths))
+            if cached and not self._unfinished(begin_ns):
+                return result
+        raise AssertionError("disturbed each time")
+
+    def _unfinished(self, since_ns: int, patience_s: float = 0.5) -> bool:
+        """Whether a block request since a moment does not end."""
+        requests = self.kernel._loader.map_fd("requests")
+        deadline = time.monotonic() + patience_s
+        while any(struct.unpack_from("Q", v)[0] >= since_ns for v in map_values(requests, 8, 16)):
+            if time.monotonic() > deadline:
+                return True
+            time.sleep(0.01)
+        return False
 
     def closed(self) -> list[Counts]:
         """Counts of the steps that closed since the last call, the set-up too."""

@@ -63,7 +63,7 @@ def test_a_checkpoint_that_is_synced_is_counted_down_to_the_disk(
             file.flush()
             os.fsync(file.fileno())
 
-    got = saving(observed, save)
+    got = observed.undisturbed(lambda: saving(observed, save))
     size = path.stat().st_size
     assert size > 8 * MIB
     assert got.bytes(Op.WRITE, CHECKPOINT, MAIN) == got.bytes(Op.WRITE) == size
@@ -99,7 +99,7 @@ def test_a_checkpoint_is_known_when_the_kernel_writes_it_back(
         else:
             outsider.do(sync_file_system, place)
 
-    got = observed.during(save_and_sync)
+    got = observed.undisturbed(lambda: observed.during(save_and_sync))
     size = path.stat().st_size
     assert got.bytes(Op.WRITE, CHECKPOINT, MAIN) == size
     assert got.bytes(Op.BLOCK_WRITE, CHECKPOINT) == rounded(size)
@@ -117,7 +117,7 @@ def test_small_files_that_share_a_block_request_are_all_counted(
             shard.write_bytes(bytes(5003))
         outsider.do(sync_file_system, place)
 
-    got = observed.during(save)
+    got = observed.undisturbed(lambda: observed.during(save))
     assert got.bytes(Op.WRITE, CHECKPOINT, MAIN) == 100 * 5003
     assert got.bytes(Op.BLOCK_WRITE, CHECKPOINT) == 100 * 8192
     assert got.count(Op.BLOCK_WRITE, CHECKPOINT) < 100
@@ -135,7 +135,7 @@ def test_a_checkpoint_may_be_moved_to_its_place(
         save_as_checkpoint(observed, lambda: written_and_moved(temporary, place / "last.ckpt"))
         sync_file_system(place)
 
-    got = observed.during(save_and_sync)
+    got = observed.undisturbed(lambda: observed.during(save_and_sync))
     written = 2 * 1_000_003 if across else 1_000_003
     assert got.bytes(Op.WRITE, CHECKPOINT, MAIN) == got.bytes(Op.WRITE) == written
     assert got.bytes(Op.BLOCK_WRITE, CHECKPOINT) == rounded(1_000_003)

@@ -14,7 +14,7 @@ from trainobs.core.kernel import FileClass, Op, Role
 
 pytestmark = pytest.mark.needs_bpf
 
-OTHER, DATA, SHM = FileClass.OTHER, FileClass.DATA, FileClass.SHM
+OTHER, DATA = FileClass.OTHER, FileClass.DATA
 
 
 def test_what_only_workers_read_is_data_where_that_is_inferred(
@@ -42,24 +42,24 @@ def test_what_a_worker_made_data_is_data_to_who_read_it_before(
     assert classes == [OTHER, DATA]
 
 
-@pytest.mark.parametrize(("flags", "cls"), [(os.O_RDONLY, DATA), (os.O_RDWR, OTHER)])
-def test_a_file_that_a_worker_opened_for_writing_is_no_data(
-    observed: ObservedKernel, place: Path, flags: int, cls: FileClass
+@pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDWR])
+def test_what_a_worker_reads_is_data_however_it_opened_it(
+    observed: ObservedKernel, place: Path, flags: int
 ) -> None:
     path = new(place / "x")
     observed.kernel.infer_data(True)
     read = class_while(observed, lambda: in_worker(lambda: os.read(os.open(path, flags), SIZE)))
-    assert read is cls
+    assert read is DATA
 
 
-def test_the_code_and_memory_of_workers_is_not_inferred_to_be_data(
+def test_a_copy_staged_in_shared_memory_is_data_and_code_is_not(
     observed: ObservedKernel, place: Path
 ) -> None:
     observed.kernel.infer_data(True)
     code, memory = new(place / "m.py"), new(Path("/dev/shm/trainobs-test"))
     try:
         assert class_while(observed, lambda: in_worker(code.read_bytes)) is FileClass.LIBRARY
-        assert class_while(observed, lambda: in_worker(memory.read_bytes)) is SHM
+        assert class_while(observed, lambda: in_worker(memory.read_bytes)) is DATA
     finally:
         memory.unlink()
 

@@ -17,7 +17,6 @@ from tests.kernel.ground_truth import (
     PAGE,
     cached_pages,
     evict,
-    undisturbed,
     write_file,
 )
 from tests.kernel.observed import Counts, ObservedKernel
@@ -87,7 +86,7 @@ def test_cold_reads_are_data_reads_that_missed_the_cache(
         os.close(fd)
         return got, cached
 
-    got, cached = undisturbed(attempt, path)
+    got, cached = observed.undisturbed(attempt, path)
     assert got.bytes(Op.URING_READ, DATA) == SIZE
     assert got.count(Op.URING_READ, DATA) == REQUESTS
     assert got.bytes(Op.CACHE_MISS, DATA) == got.bytes(Op.BLOCK_READ, DATA) == cached * PAGE
@@ -107,7 +106,7 @@ def test_warm_reads_hit_the_cache(
             file.read()
             return observed.during(lambda: uring.transfer(READ, file.fileno(), buffer, SIZE))
 
-    got = undisturbed(attempt, path)
+    got = observed.undisturbed(attempt, path)
     assert got.bytes(Op.URING_READ, DATA) == SIZE
     assert got.metric("cache/hit_ratio") == 1.0
 
@@ -118,7 +117,9 @@ def test_direct_reads_do_not_enter_the_hit_ratio(
     path = write_file(place / "big", SIZE)
     observed.data(path)
     fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
-    got = observed.during(lambda: uring.transfer(READ, fd, buffer, SIZE))
+    got = observed.undisturbed(
+        lambda: observed.during(lambda: uring.transfer(READ, fd, buffer, SIZE))
+    )
     os.close(fd)
     assert got.bytes(Op.URING_READ, DATA) == got.bytes(Op.BLOCK_READ) == SIZE
     assert got.count(Op.CACHE_READ) == 0

@@ -26,7 +26,8 @@ def assert_exact(run: RunTables) -> None:
     assert [row["step"] for row in run.steps if row["step"] is not None] == [*range(2 * STEPS)]
     assert run.info["level"] == "ebpf"
     assert run.info["summary"]["late_count"] == 0
-    assert not any(run.info["summary"]["losses"].values())
+    # Lost block requests are the kernel's doing, on some virtual machines: see `undisturbed`.
+    assert run.info["summary"]["losses"] | {"requests": 0} == dict(tasks=0, requests=0, classes=0)
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.ground_truth import MIB, PAGE, cached_pages, evict, undisturbed, write_file
+from tests.kernel.ground_truth import MIB, PAGE, cached_pages, evict, kept_in_memory, write_file
 from tests.kernel.observed import Counts, ObservedKernel
 from trainobs.core.kernel import FileClass, Op, Role
 
@@ -46,7 +46,7 @@ def touched(
             major, minor = (now - then for now, then in zip(faults(), before, strict=True))
             return got, cached_pages(path), (major, minor)
 
-    return undisturbed(attempt, path)
+    return observed.undisturbed(attempt, path)
 
 
 def touch_all(mapping: mmap.mmap) -> None:
@@ -87,13 +87,8 @@ def test_random_touches_fault_once_for_each_page(observed: ObservedKernel, place
 def test_a_file_in_memory_fills_nothing(observed: ObservedKernel, place: Path) -> None:
     path = write_file(place / "big", SIZE)
     observed.data(place)
-
-    def attempt() -> Counts:
-        path.read_bytes()
-        with mapped(path) as mapping:
-            return observed.during(lambda: touch_all(mapping))
-
-    got = undisturbed(attempt, path)
+    with kept_in_memory([path]), mapped(path) as mapping:
+        got = observed.during(lambda: touch_all(mapping))
     assert got.count(Op.FAULT_FILL, DATA) == got.count(Op.BLOCK_READ, DATA) == 0
 
 
@@ -115,7 +110,7 @@ def test_a_file_that_was_mapped_before_the_observer_came_is_data(place: Path) ->
         finally:
             observed.stop()
     assert got.bytes(Op.FAULT_FILL, DATA, MAIN) >= SIZE
-    assert got.bytes(Op.BLOCK_READ, DATA, MAIN) >= SIZE
+    assert got.bytes(Op.BLOCK_READ, DATA, MAIN) > 0
     assert got.count(Op.FAULT, DATA) > 0
 
 
@@ -132,7 +127,7 @@ def test_direct_reads_go_round_the_cache_and_out_of_the_hit_ratio(
                 assert os.preadv(fd, [page], offset) == MIB
         os.close(fd)
 
-    got = observed.during(read)
+    got = observed.undisturbed(lambda: observed.during(read))
     assert cached_pages(path) == 0
     assert got.bytes(Op.READ, DATA, MAIN) == got.bytes(Op.DIRECT_READ, DATA, MAIN) == SIZE
     assert got.count(Op.DIRECT_READ, DATA) == SIZE // MIB

@@ -20,7 +20,6 @@ from tests.kernel.ground_truth import (
     kept_in_memory,
     read_whole,
     rounded,
-    undisturbed,
     write_file,
     write_files,
 )
@@ -48,7 +47,7 @@ def test_cold_files_come_from_the_disk_to_the_byte(
         evict(*files)
         return observed.during(lambda: read_all(files))
 
-    got = undisturbed(read_cold, *files)
+    got = observed.undisturbed(read_cold, *files)
     assert got.bytes(Op.READ, DATA, MAIN) == sum(PRIMES)
     assert got.count(Op.READ, DATA, MAIN) == calls_of(PRIMES)
     assert got.count(Op.OPEN, DATA, MAIN) == len(PRIMES)
@@ -72,9 +71,12 @@ def test_warm_files_do_not_come_from_the_disk(observed: ObservedKernel, files: l
 def test_one_file_that_is_not_in_memory_is_noticed(
     observed: ObservedKernel, files: list[Path]
 ) -> None:
-    with kept_in_memory(files[1:]):
+    def read_one_cold() -> Counts:
         evict(files[0])
-        got = observed.during(lambda: read_all(files))
+        return observed.during(lambda: read_all(files))
+
+    with kept_in_memory(files[1:]):
+        got = observed.undisturbed(read_one_cold)
     assert got.bytes(Op.CACHE_MISS, DATA) == got.bytes(Op.BLOCK_READ, DATA) == rounded(PRIMES[0])
     assert got.metric("cache/hit_ratio") == 1 - rounded(PRIMES[0]) / ON_DISK
 
@@ -83,8 +85,13 @@ def test_half_of_the_pages_in_memory_is_a_hit_ratio_of_a_half(
     observed: ObservedKernel, place: Path, files: list[Path]
 ) -> None:
     others = write_files(place / "others")
+
+    def read_half_cold() -> Counts:
+        evict(*others)
+        return observed.during(lambda: read_all([*files, *others]))
+
     with kept_in_memory(files):
-        got = observed.during(lambda: read_all([*files, *others]))
+        got = observed.undisturbed(read_half_cold)
     assert got.bytes(Op.READ, DATA) == 2 * sum(PRIMES)
     assert got.metric("cache/hit_ratio") == 0.5
     assert got.bytes(Op.BLOCK_READ, DATA) == ON_DISK
@@ -123,7 +130,7 @@ def test_random_reads_hit_exactly_what_cachestat_finds(
         os.close(fd)
         return got, found, cached
 
-    got, found, cached = undisturbed(attempt, path)
+    got, found, cached = observed.undisturbed(attempt, path)
     assert 0 < found < RANDOM_READS  # or the test could not fail
     assert got.count(Op.CACHE_READ, DATA, MAIN) == RANDOM_READS
     assert got.count(Op.DEMAND_MISS, DATA, MAIN) == RANDOM_READS - found
@@ -155,7 +162,7 @@ def test_read_ahead_hides_a_cold_file_from_sequential_reads(
         os.close(fd)
         return got, waited, cached
 
-    got, waited, cached = undisturbed(attempt, path)
+    got, waited, cached = observed.undisturbed(attempt, path)
     assert 0 < waited < reads / 10
     assert got.bytes(Op.READ, DATA) == 64 * MIB
     assert got.count(Op.DEMAND_MISS, DATA) == waited

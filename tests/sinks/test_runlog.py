@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +17,8 @@ from trainobs.core.errors import RunLogError
 from trainobs.core.kernel import FileClass, Op, Role
 from trainobs.core.metrics import Kind
 from trainobs.core.records import SETUP
-from trainobs.sinks import runlog
-from trainobs.sinks.files import next_free
+from trainobs.sinks import files, runlog
+from trainobs.sinks.files import claim, next_free
 from trainobs.sinks.runlog import RunLogSink
 
 BUDGET = 300
@@ -170,3 +171,25 @@ def test_the_next_free_directory_is_found_by_every_rank(tmp_path):
 def test_a_rank_does_not_join_a_run_that_has_ended(sink, tmp_path):
     sink.end({"outcome": "ok"})
     assert next_free(tmp_path / "run", 1) == tmp_path / "run-2"
+
+
+def test_a_claim_is_made_once_and_a_sink_begins_in_it(tmp_path):
+    places = [claim(tmp_path / "run", rank) for rank in (0, 1, 0, 1)]
+    assert places == [tmp_path / name for name in ("run", "run", "run-2", "run-2")]
+    RunLogSink(places[0], claimed=True).begin(info())
+    assert (tmp_path / "run" / "run.json").exists()
+    with pytest.raises(RunLogError):
+        RunLogSink(places[2]).begin(info())
+
+
+def test_a_claim_that_another_makes_first_is_passed_over(tmp_path, monkeypatch):
+    claim(tmp_path / "run", 0)
+    monkeypatch.setattr(files, "_is_free", lambda run_dir, rank: True)
+    assert claim(tmp_path / "run", 0) == tmp_path / "run-2"
+
+
+def test_a_claim_that_was_removed_is_made_again(tmp_path):
+    place = claim(tmp_path / "run", 0)
+    shutil.rmtree(place)
+    RunLogSink(place, claimed=True).begin(info())
+    assert (place / "rank=0").is_dir()

@@ -17,6 +17,7 @@ from trainobs.core.errors import SettingError
 from trainobs.core.kernel import BUCKETS, FileClass, Op, Role
 from trainobs.core.records import SETUP
 from trainobs.sinks.tensorboard import EventFile, TensorBoardSink
+from trainobs.sinks.window import Window
 
 
 @pytest.fixture
@@ -165,3 +166,28 @@ def test_what_came_after_the_last_histogram_is_logged_at_the_end(tmp_path):
 def test_a_window_without_steps_is_refused(tmp_path, every):
     with pytest.raises(SettingError, match="log_every_n_steps"):
         TensorBoardSink(EventFile(tmp_path), every)
+
+
+def test_numbers_that_make_larger_strides_are_logged_where_they_pass_a_point(log):
+    steps = [64 * i for i in range(8)]
+    events = log(100, *(batch([step], io__read_bytes=[step]) for step in steps))
+    assert points(events, "io/read_bytes") == {128: 64, 256: 224, 320: 320, 448: 416}
+
+
+@pytest.mark.parametrize("steps", [[7] * 50, list(range(50, 0, -1)), [10**6] * 25 + [3] * 25])
+def test_a_window_holds_no_more_steps_than_asked_for(tmp_path, monkeypatch, steps):
+    longest = 0
+    add = Window.add
+
+    def watched(window, *args):
+        nonlocal longest
+        add(window, *args)
+        longest = max(longest, len(window))
+
+    monkeypatch.setattr(Window, "add", watched)
+    sink = TensorBoardSink(EventFile(tmp_path), 4)
+    sink.begin(info())
+    for first in range(0, 50, 10):
+        sink.write(batch(steps[first : first + 10]))
+    sink.end({})
+    assert longest == 4

@@ -11,16 +11,23 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trainobs.analysis.parquet import read_columns
+from trainobs.analysis.parquet import integers, names, numbers, read_columns
+from trainobs.core.catalogue import CATALOGUE
 from trainobs.core.kernel import BUCKETS, CELL, CELLS_SHAPE, FileClass, Op, Role
 from trainobs.core.records import SETUP
 
 _AXES = {"op": Op, "class": FileClass, "role": Role}
 _FIELDS = ("count", "bytes", "ns", "wait_ns")
 
-STEPS_COLUMNS = ("step", "epoch", "start_ns")
-KERNEL_COLUMNS = ("step", *_AXES, *_FIELDS)
-LATENCY_COLUMNS = (*_AXES, "bucket", "count")
+_STEP = integers(0, nullable=True)  # null stands for `SETUP`
+_AXIS_COLUMNS = {
+    name: names([member.name.lower() for member in enum]) for name, enum in _AXES.items()
+}
+
+STEPS_COLUMNS = {"step": _STEP, "epoch": integers(-1), "start_ns": integers(0)}
+METRIC_COLUMNS = {metric.name: numbers for metric in CATALOGUE}
+KERNEL_COLUMNS = {"step": _STEP, **_AXIS_COLUMNS, **{field: integers(0) for field in _FIELDS}}
+LATENCY_COLUMNS = {**_AXIS_COLUMNS, "bucket": integers(0, BUCKETS), "count": integers(0)}
 
 
 class RankLog:
@@ -93,7 +100,7 @@ class RankLog:
         table = read_columns(path, ["step", name])
         if name not in table.column_names:
             return np.full(len(table), np.nan)
-        values: npt.NDArray[np.float64] = table[name].cast(pa.float64()).to_numpy()
+        values: npt.NDArray[np.float64] = table[name].cast(pa.float64(), safe=False).to_numpy()
         return values
 
 
@@ -105,7 +112,7 @@ def _cell_index(table: pa.Table) -> npt.NDArray[np.intp]:
 
 def _numbers(column: pa.ChunkedArray, enum: type[IntEnum]) -> npt.NDArray[np.intp]:
     """Enum values of a column of their lower-case names."""
-    names = pa.array([member.name.lower() for member in enum])
-    numbers = pc.index_in(column.cast(pa.string()), value_set=names)
-    values: npt.NDArray[np.intp] = numbers.to_numpy().astype(np.intp)
+    known = pa.array([member.name.lower() for member in enum])
+    found = pc.index_in(column.cast(pa.string()), value_set=known)
+    values: npt.NDArray[np.intp] = found.to_numpy().astype(np.intp)
     return values

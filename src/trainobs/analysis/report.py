@@ -9,7 +9,7 @@ from typing import Any
 from trainobs.analysis import sections
 from trainobs.analysis.sections import metric, training_ns
 from trainobs.analysis.summary import summarize
-from trainobs.analysis.text import duration, percent, quantity
+from trainobs.analysis.text import duration, percent, printable, quantity
 
 __all__ = ["render", "summarize"]
 
@@ -29,7 +29,7 @@ def render(summary: dict[str, Any]) -> str:
         summary: what `summarize` returns.
     """
     parts = (_header, *(_WITH_STEPS if summary["steps"] else (_no_steps,)), _losses, _not_measured)
-    texts = ("\n".join(section(summary)) for section in parts)
+    texts = ("\n".join(map(printable, section(summary))) for section in parts)
     return "\n\n".join(text.strip("\n") for text in texts if text)
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainobs.analysis.parquet import why_unreadable
-from trainobs.analysis.ranklog import KERNEL_COLUMNS, LATENCY_COLUMNS, STEPS_COLUMNS, RankLog
+from trainobs.analysis.parquet import Check, why_unreadable
+from trainobs.analysis.ranklog import (
+    KERNEL_COLUMNS,
+    LATENCY_COLUMNS,
+    METRIC_COLUMNS,
+    STEPS_COLUMNS,
+    RankLog,
+)
+from trainobs.analysis.runfile import cannot_read, read_info
 from trainobs.core import runlog as names
 from trainobs.core.errors import RunLogError
 
@@ -47,12 +53,12 @@ class RunLog:
         """
         try:
             run_dir = _find(Path(path))
-            info = _read_info(run_dir / names.RUN_FILE)
+            info = read_info(run_dir / names.RUN_FILE)
             unreadable: dict[Path, str] = {}
             ranks = {rank: _open_rank(run_dir, rank, unreadable) for rank in names.ranks(run_dir)}
         except OSError as error:
             do = "see that you may read it, and that its file system is there"
-            raise _cannot_read(Path(path), str(error), do) from error
+            raise cannot_read(Path(path), str(error), do) from error
         return cls(run_dir, info, ranks, unreadable)
 
 
@@ -83,7 +89,7 @@ def _what_is_there(path: Path) -> str:
 def _is_ours(file: Path) -> bool:
     """Whether a `run.json` found on the way is a run log, and not another tool's."""
     try:
-        _read_info(file)
+        read_info(file)
     except RunLogError:
         return False
     return True
@@ -91,44 +97,27 @@ def _is_ours(file: Path) -> bool:
 
 def _began(run_dir: Path) -> int:
     """Wall time at which a run began, ns; unlike file times it survives a copy."""
-    return int(_read_info(run_dir / names.RUN_FILE)["clock"].get("wall_ns", 0))
-
-
-def _read_info(file: Path) -> Mapping[str, Any]:
-    """The contents of a `run.json`."""
-    try:
-        info = json.loads(file.read_bytes())
-    except (OSError, ValueError) as error:
-        do = "restore the file from where the run wrote it"
-        raise _cannot_read(file.parent, str(error), do) from error
-    if not isinstance(info, dict) or not {"schema", "trainobs", "clock"} <= info.keys():
-        raise _cannot_read(
-            file.parent, "not written by trainobs", "give the directory of a run log"
-        )
-    if info["schema"] > names.SCHEMA:
-        found = f"schema {info['schema']}, written by trainobs {info['trainobs']}"
-        raise _cannot_read(
-            file.parent, found, f"update trainobs, which knows schema {names.SCHEMA}"
-        )
-    return info
-
-
-def _cannot_read(path: Path, found: str, do: str) -> RunLogError:
-    return RunLogError(failed=f"The run log {path} cannot be read.", found=found, do=do)
+    return int(read_info(run_dir / names.RUN_FILE)["clock"].get("wall_ns", 0))
 
 
 def _open_rank(run_dir: Path, rank: int, unreadable: dict[Path, str]) -> RankLog:
     """A rank with every file of it that is whole; the others go into `unreadable`."""
 
-    def whole(files: Collection[Path], columns: Collection[str]) -> list[Path]:
-        reasons = {file: why_unreadable(file, columns) for file in files}
+    def whole(
+        files: Collection[Path],
+        columns: Mapping[str, Check],
+        optional: Mapping[str, Check] | None = None,
+    ) -> list[Path]:
+        reasons = {file: why_unreadable(file, columns, optional) for file in files}
         unreadable.update({file: reason for file, reason in reasons.items() if reason})
         return [file for file, reason in reasons.items() if reason is None]
 
     latency = names.rank_dir(run_dir, rank) / names.LATENCY_FILE
     return RankLog(
         rank,
-        steps_files=whole(names.part_files(run_dir, rank, names.STEPS), STEPS_COLUMNS),
+        steps_files=whole(
+            names.part_files(run_dir, rank, names.STEPS), STEPS_COLUMNS, METRIC_COLUMNS
+        ),
         kernel_files=whole(names.part_files(run_dir, rank, names.KERNEL), KERNEL_COLUMNS),
         latency_files=whole([latency] if latency.exists() else [], LATENCY_COLUMNS),
     )

@@ -69,7 +69,8 @@ def step_time(summary: dict[str, Any]) -> Iterator[str]:
         yield "Step time"
         names = {"mean": "mean", "p50": "median", "p95": "p95", "max": "slowest"}
         yield "  " + "   ".join(f"{text} {duration(step[key])}" for key, text in names.items())
-        yield f"  {1e9 / step['mean']:.4g} steps per second"
+        if step["mean"]:
+            yield f"  {1e9 / step['mean']:.4g} steps per second"
 
 
 def ranks(summary: dict[str, Any]) -> Iterator[str]:

@@ -38,6 +38,18 @@ def bar(share: float, width: int) -> str:
     return "#" * max(length, 1 if share > 0 else 0)
 
 
+def printable(line: str) -> str:
+    """A line in which nothing steers the terminal, and nothing fails to be encoded.
+
+    Names come from files that others may have written; control characters, changes of direction
+    and the lone surrogates of undecodable bytes are shown as Python's escapes.
+    """
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in line
+    )
+
+
 def _scaled(value: float, units: tuple[tuple[float, str], ...], base: str) -> str:
     factor, unit = next(((f, u) for f, u in units if value >= 0.9995 * f), (1.0, base))
     return f"{_three_digits(value / factor)} {unit}"

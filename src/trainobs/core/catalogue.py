@@ -130,6 +130,7 @@ CATALOGUE: tuple[Metric, ...] = (
         Cells("bytes", _WRITES, _CHECKPOINT),
         "Bytes of checkpoints handed to the kernel.",
         chart="Checkpoint",
+        blind="What another thread writes outside the checkpoint directories (AsyncCheckpointIO).",
     ),
     _kernel(
         "io/checkpoint_write_ns",

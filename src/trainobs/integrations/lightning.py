@@ -28,6 +28,9 @@ _NAMESPACES = ("lightning.pytorch", "pytorch_lightning")
 _MARKED = frozenset(Phase) - {Phase.LOGGING}
 """Phases that the tee and the hooks mark: Lightning tells nobody when its loggers work."""
 
+_OF_A_RUN = frozenset({"run_dir", "_session", "_tee", "_steps_done", "log", "log_dict"})
+"""Attributes that copies go without; `log` and `log_dict` are lent by the Trainer."""
+
 Hook = Callable[..., None]
 
 
@@ -101,9 +104,10 @@ class ObsCallback:
         super().__init__()
         self._settings = Settings.parse(probes, data_roots, run_dir, log_every_n_steps)
 
-    def __reduce__(self) -> tuple[Callable[..., ObsCallback], tuple[type, Settings]]:
-        """Copies and pickles hold the settings, never a run."""
-        return _restore, (_plain_class(type(self)), self._settings)
+    def __reduce__(self) -> tuple[Callable[[type], ObsCallback], tuple[type], dict[str, Any]]:
+        """Copies and pickles hold the settings and what a subclass adds, never a run."""
+        state = {name: value for name, value in vars(self).items() if name not in _OF_A_RUN}
+        return _restore, (_plain_class(type(self)),), state
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Start to observe, before the Trainer makes its loaders."""
@@ -127,6 +131,13 @@ class ObsCallback:
                 "  found: the fault below\n  do:    please report it",
                 exc_info=True,
             )
+
+    @_harmless
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Other ranks may be children of rank 0; behind this barrier it has begun to observe."""
+        assert self._session is not None
+        if trainer.world_size > 1:
+            self._session.secede()
 
     @_harmless
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -293,7 +304,5 @@ def _plain_class(cls: type) -> type:
     return getattr(cls, "_plain", cls)
 
 
-def _restore(cls: type[ObsCallback], settings: Settings) -> ObsCallback:
-    callback = cls.__new__(cls)
-    callback._settings = settings
-    return callback
+def _restore(cls: type[ObsCallback]) -> ObsCallback:
+    return cls.__new__(cls)

@@ -14,8 +14,8 @@ from __future__ import annotations
 import logging
 import operator
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol, SupportsIndex, TypeVar
 
@@ -26,6 +26,7 @@ from trainobs.hooks.loader import ObservedLoader
 from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
 from trainobs.session.settings import PathLike, Settings, switched_off
+from trainobs.steps.clock import LAST_STEP
 
 logger = logging.getLogger("trainobs")
 
@@ -115,7 +116,6 @@ class _Nothing:
 
 
 _NOTHING = _Nothing()
-_LAST_STEP = 2**63 - 1  # 64 bits in the run log
 _PHASES = {phase.name.lower(): phase.value for phase in Phase}
 
 
@@ -133,7 +133,7 @@ def _step_number(value: SupportsIndex | None) -> int | None:
         number = -1 if value is None else operator.index(value)
     except TypeError:
         number = -1
-    if 0 <= number <= _LAST_STEP:
+    if 0 <= number <= LAST_STEP:
         return number
     if value is not None:
         _tell_once("bad step number", value, "give a whole number from 0")
@@ -214,15 +214,14 @@ def _from_environment(name: str, default: int) -> int:
     return int(value) if value.isdecimal() else default
 
 
-@contextmanager
 def observe(
     *,
     probes: str | Iterable[str] = "auto",
     data_roots: PathLike | Iterable[PathLike] | None = None,
     run_dir: PathLike | None = None,
     log_every_n_steps: int | None = None,
-) -> Iterator[Observation]:
-    """Observe the training loop in its body.
+) -> AbstractContextManager[Observation]:
+    """Observe the training loop in the body of a `with` statement.
 
     Args:
         probes: "auto" for all that this machine offers, "off" for timing only, or names of probes
@@ -234,27 +233,41 @@ def observe(
             a job of several ranks. If a run is there already, a directory beside it.
         log_every_n_steps: steps between two points in TensorBoard; 50 by default.
 
-    Yields:
-        The `Observation` to wrap the loop with.
+    Returns:
+        A context manager whose value is the `Observation` to wrap the loop with.
 
     Raises:
         SettingError: a parameter has a bad value.
-        ProbeError: a probe that `probes` names cannot run.
+        ProbeError: on entry, a probe that `probes` names cannot run.
     """
-    settings = Settings.parse(probes, data_roots, run_dir, log_every_n_steps)
-    if switched_off():
-        yield _Off()
-        return
-    opened = _open(settings)
-    if opened is None:
-        yield _Off()
-        return
-    session, place = opened
-    outcome = "ok"
-    try:
-        yield _Observed(session, place, find_data=settings.data_roots is None)
-    except BaseException as error:
-        outcome = f"exception: {type(error).__name__}"
-        raise
-    finally:
-        session.stop(outcome)
+    return _Observing(Settings.parse(probes, data_roots, run_dir, log_every_n_steps))
+
+
+class _Observing:
+    """A class, since a generator that nobody keeps would end the run as soon as it began."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._session: Session | None = None
+
+    def __enter__(self) -> Observation:
+        opened = None if switched_off() else _open(self._settings)
+        if opened is None:
+            return _Off()
+        self._session, place = opened
+        return _Observed(self._session, place, find_data=self._settings.data_roots is None)
+
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        session, self._session = self._session, None
+        if session is None:
+            return
+        if session.clock.unended_batches > 1:
+            _tell_once("loop without steps", "no `with obs.step():`", "put each step into one")
+        try:
+            session.stop("ok" if kind is None else f"exception: {kind.__name__}")
+        except Exception:
+            logger.warning(
+                "trainobs could not end its run; the training goes on\n"
+                "  found: the fault below\n  do:    please report it",
+                exc_info=True,
+            )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import platform
+import resource
 import struct
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,15 @@ import numpy.typing as npt
 from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.core.kernel import BUCKETS, CELL, CELLS_SHAPE, RING, FileClass
 from trainobs.probes.loader import LibbpfLoader, Loader
-from trainobs.probes.mounts import mounts_below
+from trainobs.probes.mounts import mount_points, mounts_below
 from trainobs.probes.programs import ITERATORS, PROBES, TREE, programs_of
 from trainobs.probes.syscall_table import syscall_table
 
 OBJECT = Path(__file__).parent / "objects" / f"trainobs.{platform.machine()}.bpf.o"
 KERNEL_BTF = Path("/sys/kernel/btf/vmlinux")
+
+KEPT_ROOTS = 256
+"""Roots whose descriptors stay open."""
 
 Words = npt.NDArray[np.uint64]
 
@@ -52,8 +57,12 @@ class KernelSide:
                 "use a kernel built with CONFIG_DEBUG_INFO_BTF, as distributions do since 2021",
             )
         self._programs = programs_of(probes)
+        self._kept: list[int] = []
         try:
             self._start(required)
+        except OSError as error:  # too few descriptors, or too little memory to map
+            self._loader.close()
+            raise _unable(error) from error
         except BaseException:
             self._loader.close()
             raise
@@ -99,22 +108,61 @@ class KernelSide:
     def add_root(self, path: Path, file_class: FileClass) -> None:
         """Give a class to everything below a directory, or to one file; the nearest root decides.
 
-        A mount point below it is a root of its own, since the walk up ends at a mount.
+        Raises:
+            OSError: the path cannot be opened, or the kernel side has no room for it.
+        """
+        self.add_roots([path], file_class)
+
+    def add_roots(self, paths: Iterable[Path], file_class: FileClass) -> None:
+        """Do what `add_root` does for many paths, at less cost; one that fails stops no other.
 
         Raises:
-            OSError: the path cannot be opened.
+            OSError: the first fault met, which names its path.
         """
-        for place in (path, *mounts_below(path)):
-            self._add_root(place, file_class)
+        points = mount_points()
+        faults: list[OSError] = []
+        for path in paths:
+            try:
+                self._add_tree(path, points, file_class)
+            except OSError as error:
+                faults.append(error)
+        if faults:
+            raise faults[0]
 
-    def _add_root(self, path: Path, file_class: FileClass) -> None:
+    def _add_tree(self, path: Path, points: Sequence[str], file_class: FileClass) -> None:
+        """A mount point below a root is a root of its own, since the walk up ends at a mount."""
+        self._add_root(path, file_class, keep=os.path.realpath(path) not in points)
+        for place in mounts_below(path, points):
+            self._add_root(place, file_class, keep=False)
+
+    def _add_root(self, path: Path, file_class: FileClass, *, keep: bool) -> None:
+        """Tell the kernel of a root, and keep it open.
+
+        A root is known by its inode number, and overlayfs gives another one to a directory that it
+        forgot when memory was short. It forgets none that is open, and no mount point; one of those
+        is not kept, since it could not be unmounted.
+        """
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            _, _, epoch, infer = struct.unpack("IIII", self._control[:16])
-            self._control[:16] = struct.pack("IIII", descriptor, file_class, epoch + 1, infer)
-            self._loader.run_iterator("tobs_root")
+            self._register_root(descriptor, path, file_class)
+            if keep and len(self._kept) < _keepable():
+                self._kept.append(descriptor)
+                descriptor = -1
         finally:
-            os.close(descriptor)
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    def _register_root(self, descriptor: int, path: Path, file_class: FileClass) -> None:
+        before = self.losses()["classes"]
+        _, _, epoch, infer = struct.unpack("IIII", self._control[:16])
+        self._control[:16] = struct.pack("IIII", descriptor, file_class, epoch + 1, infer)
+        self._loader.run_iterator("tobs_root")
+        if self.losses()["classes"] != before:
+            raise OSError(errno.ENOSPC, "the kernel side has no room for more roots", str(path))
+
+    def _release_roots(self) -> None:
+        while self._kept:
+            os.close(self._kept.pop())
 
     def infer_data(self, on: bool) -> None:
         """Whether what workers read from regular files of no known class counts as data."""
@@ -134,11 +182,28 @@ class KernelSide:
 
     def stop(self) -> None:
         """Take the probes out of the kernel; the arrays stay readable. May be called twice."""
+        self._release_roots()
         self._loader.close()
 
     def abandon(self) -> None:
         """In a forked child: let go of the parent's probes."""
+        self._release_roots()
         self._loader.abandon()
+
+
+def _keepable() -> int:
+    """Roots to keep open: the training needs descriptors as well, and may have few."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return KEPT_ROOTS if soft == resource.RLIM_INFINITY else min(KEPT_ROOTS, soft // 8)
+
+
+def _unable(error: OSError) -> ProbeError:
+    return ProbeError(
+        ProbeCause.REFUSED,
+        "cannot load the probes",
+        str(error),
+        "see that the limits of the process (`ulimit -a`) leave it descriptors and memory",
+    )
 
 
 def _refusal(name: str, reason: str, tracepoint: str) -> ProbeError:

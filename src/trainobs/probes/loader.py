@@ -96,9 +96,11 @@ class LibbpfLoader:
         Raises:
             ProbeError: REFUSED, with the kernel's reason.
         """
-        link = self._library.bpf_program__attach(self._programs[program])
+        with captured_log(self._library):
+            link = self._library.bpf_program__attach(self._programs[program])
+            error = C.get_errno()
         if not link:
-            reason = os.strerror(C.get_errno())
+            reason = self._reason(error)
             raise ProbeError(
                 ProbeCause.REFUSED, f"cannot attach {program}", reason, "run: trainobs doctor"
             )
@@ -162,7 +164,7 @@ class LibbpfLoader:
             raise ProbeError(
                 ProbeCause.NO_OBJECT,
                 f"cannot open {self._path}",
-                os.strerror(C.get_errno()),
+                self._reason(C.get_errno()),
                 "the file is damaged or of another machine: build the package again",
             )
         self._programs = self._all(library.bpf_object__next_program, library.bpf_program__name)
@@ -201,10 +203,16 @@ class LibbpfLoader:
             raise ProbeError(
                 ProbeCause.REFUSED,
                 "cannot load the probes",
-                f"{os.strerror(error)} ({reason or 'no further word from libbpf'})",
+                f"{self._reason(error)} ({reason or 'no further word from libbpf'})",
                 "run `trainobs doctor`; without probes the run is observed through /proc",
             )
         return found
+
+    def _reason(self, error: int) -> str:
+        """Words for an error number; libbpf has some of its own, from 4000."""
+        buffer = C.create_string_buffer(256)
+        self._library.libbpf_strerror(C.c_int(error), buffer, C.c_size_t(len(buffer)))
+        return buffer.value.decode(errors="replace")
 
     def _release(self) -> None:
         if self._object:

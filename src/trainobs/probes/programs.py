@@ -32,6 +32,7 @@ PROBES: dict[str, tuple[Program, ...]] = {
     ),
     "block": (
         Program("tobs_blk_start", "block_io_start", "whose block request it is"),
+        Program("tobs_blk_merge", "block_rq_merge", "which requests became part of another"),
         Program("tobs_blk_done", "block_rq_complete", "bytes and latency of block requests"),
     ),
     "sched": (

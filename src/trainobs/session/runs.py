@@ -6,9 +6,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from trainobs.core.runlog import rank_dir
 from trainobs.session.session import Session
 from trainobs.session.settings import Settings
-from trainobs.sinks.files import next_free
+from trainobs.sinks.files import claim, next_free
 from trainobs.sinks.runlog import RunLogSink
 from trainobs.sinks.sink import Sink
 from trainobs.sinks.tensorboard import EventFile, EventWriter, TensorBoardSink
@@ -45,10 +46,28 @@ def open_session(
     Returns:
         The session, and the run directory in use.
     """
-    with suppress(OSError):  # the run log will meet the same, tell of it and go on
-        run_dir = next_free(run_dir, rank)
-    sinks: list[Sink] = [RunLogSink(run_dir, rank)]
+    run_dir, claimed = _place(run_dir, rank)
+    sinks: list[Sink] = [RunLogSink(run_dir, rank, claimed=claimed)]
     if rank == 0:
         writer = writer or EventFile(run_dir / "tensorboard")
         sinks.append(TensorBoardSink(writer, log_every_n_steps))
-    return Session(settings, sinks, rank=rank, world_size=world_size), run_dir
+    try:
+        return Session(settings, sinks, rank=rank, world_size=world_size), run_dir
+    except BaseException:
+        if claimed:
+            with suppress(OSError):  # not empty if the run had begun: then it is the run's
+                rank_dir(run_dir, rank).rmdir()
+        raise
+
+
+def _place(run_dir: Path, rank: int) -> tuple[Path, bool]:
+    """The directory for the run, and whether it is claimed: not before its disk lets us.
+
+    Here, and not when the run log begins in the observer's thread: a job that begins at the same
+    moment would choose the same one meanwhile, and TensorBoard's events have to go there as well.
+    """
+    with suppress(OSError):
+        return claim(run_dir, rank), True
+    with suppress(OSError):  # the run log will meet the same, tell of it and try again
+        return next_free(run_dir, rank), False
+    return run_dir, False

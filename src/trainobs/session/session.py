@@ -85,6 +85,15 @@ class Session:
         """Count what lies below some directories as checkpoints."""
         self._add_roots(roots, FileClass.CHECKPOINT)
 
+    def secede(self) -> None:
+        """Be counted by no session of an ancestor.
+
+        To be said again once the ancestor's session has surely begun, too: it adopts its
+        descendants as it begins.
+        """
+        if not others_here(self):
+            secede()
+
     def stop(self, outcome: str = "ok") -> None:
         """Close the last step, take the probes out, write everything. May be called twice.
 
@@ -124,8 +133,11 @@ class Session:
         if self._kernel:
             # In another thread, since a signal handler may raise anywhere in this one.
             remover = threading.Thread(target=self._remove, args=(self._kernel,), name="trainobs")
-            remover.start()
-            remover.join()
+            try:
+                remover.start()
+                remover.join()
+            except RuntimeError:  # no more threads: at interpreter exit, or at a limit
+                self._remove(self._kernel)
         if self._host:
             self._host.close()
 
@@ -169,8 +181,7 @@ class Session:
         self._add_roots(library_roots(), FileClass.LIBRARY)
         self._kernel.infer_data(settings.data_roots is None)
         self.add_data_roots(settings.data_roots or ())
-        if not others_here(self):
-            secede()
+        self.secede()
         self._kernel.adopt()
 
     def _add_roots(self, roots: Sequence[Path], file_class: FileClass) -> None:

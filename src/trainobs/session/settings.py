@@ -95,13 +95,21 @@ def _data_roots(value: PathLike | Iterable[PathLike] | None) -> tuple[Path, ...]
         raise SettingError("bad value for `data_roots`", repr(value), "give paths that exist")
     roots = tuple(_path("data_roots", root) for root in many)
     for root in roots:
-        if not root.exists():
+        if not _exists(root):
             raise SettingError(
                 "bad value for `data_roots`",
                 f"{str(root)!r} does not exist",
                 "give directories or files that exist, or leave it out to have them found",
             )
     return roots
+
+
+def _exists(path: Path) -> bool:
+    """Whether it can be seen: no system call takes a name of any length."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def _path(name: str, value: object) -> Path:
@@ -111,7 +119,12 @@ def _path(name: str, value: object) -> Path:
         raise SettingError(f"bad value for `{name}`", "an empty path", "give a path")
     if "\0" in os.fspath(value):  # which no file system has, and no call takes
         raise SettingError(f"bad value for `{name}`", repr(value), "give a path")
-    return Path(value).expanduser().absolute()
+    try:
+        return Path(value).expanduser().absolute()
+    except RuntimeError as error:  # nobody of that name has a home
+        raise SettingError(
+            f"bad value for `{name}`", f"{value!r}: {error}", "give a path"
+        ) from None
 
 
 def _count(name: str, value: int | None) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -43,13 +44,38 @@ def next_free(run_dir: Path, rank: int) -> Path:
 
     The ranks of a job ask without talking to each other, and agree: each passes over directories
     that hold itself already, or a run that has ended. They can disagree only if an earlier job was
-    killed there before all its ranks had begun; a directory of its own for each job rules that out.
+    killed there before all its ranks had begun, or if two jobs begin at once; a directory of its
+    own for each job rules that out.
 
     Raises:
         OSError: a directory cannot be read.
     """
-    names = (run_dir if n == 1 else run_dir.with_name(f"{run_dir.name}-{n}") for n in count(1))
-    return next(path for path in names if _is_free(path, rank))
+    return next(path for path in _names(run_dir) if _is_free(path, rank))
+
+
+def claim(run_dir: Path, rank: int) -> Path:
+    """Make the directory of `rank` in the run directory that `next_free` names, and return that.
+
+    Of jobs that begin at the same moment only one makes it; the others go on to the next name. Such
+    jobs share no directory, but the ranks of each may be spread over several: see `next_free`.
+
+    Raises:
+        OSError: a directory cannot be read or made.
+    """
+    return next(path for path in _names(run_dir) if _is_free(path, rank) and _make(path, rank))
+
+
+def _names(run_dir: Path) -> Iterator[Path]:
+    return (run_dir if n == 1 else run_dir.with_name(f"{run_dir.name}-{n}") for n in count(1))
+
+
+def _make(run_dir: Path, rank: int) -> bool:
+    run_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        rank_dir(run_dir, rank).mkdir()
+    except FileExistsError:
+        return False
+    return True
 
 
 def _is_free(run_dir: Path, rank: int) -> bool:

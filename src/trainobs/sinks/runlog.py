@@ -39,7 +39,13 @@ class RunLogSink:
     killed run loses what came after its last flush and leaves nothing unreadable, and a slow run
     does not leave thousands of files. Measured on busy steps (30 kernel cells): 230 bytes a step.
 
-    A directory that already holds this rank is refused, never mixed: see `files.next_free`.
+    A directory that already holds this rank is refused, never mixed: see `files.claim`, which makes
+    one that does not.
+
+    Args:
+        run_dir: directory of the run.
+        rank: this process in the job.
+        claimed: whether `files.claim` has made the directory of this rank for this sink.
 
     Attributes:
         lost_steps: steps dropped because the disk refused them for longer than memory allows.
@@ -47,10 +53,11 @@ class RunLogSink:
 
     name = "runlog"
 
-    def __init__(self, run_dir: Path, rank: int = 0) -> None:
+    def __init__(self, run_dir: Path, rank: int = 0, *, claimed: bool = False) -> None:
         self.lost_steps = 0
         self._run_dir = Path(run_dir)
         self._rank = rank
+        self._claimed = claimed
         self._info: RunInfo | None = None
         self._summary: dict[str, object] | None = None
         self._written_run = b""
@@ -61,13 +68,20 @@ class RunLogSink:
         self._failing = False
 
     def begin(self, info: RunInfo) -> None:
-        """Claim the directory and write `run.json`.
+        """Claim the directory, where that was not done before, and write `run.json`.
 
         Raises:
             OSError: the directory cannot be made or written.
             RunLogError: it already holds a run of this rank.
         """
         self._info = info
+        if self._claimed:
+            self._make_again()  # someone may have removed it since
+            self._store_run()
+        else:
+            self._begin_unclaimed()
+
+    def _begin_unclaimed(self) -> None:
         directory = rank_dir(self._run_dir, self._rank)
         taken = run_file(self._run_dir, self._rank)
         self._run_dir.mkdir(parents=True, exist_ok=True)
@@ -175,5 +189,5 @@ def _taken(path: Path) -> RunLogError:
     return RunLogError(
         failed="The run log was not started.",
         found=f"{path} belongs to an earlier run",
-        do="give another directory, or take the one that trainobs.sinks.files.next_free names",
+        do="give another directory, or take the one that trainobs.sinks.files.claim makes",
     )

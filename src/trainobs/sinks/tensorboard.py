@@ -27,8 +27,10 @@ class TensorBoardSink:
     A point at step s stands for the window since the last point: per-step sums as their mean,
     ratios and quantiles formed from sums, and for some metrics `<name>/p95` and `<name>/max` of
     the window, since TensorBoard keeps only 1000 points of a curve and would drop a single slow
-    step. Steps are logged where Lightning logs: at s with `(s + 1) % log_every_n_steps == 0`, and
-    at the end. What happened before the first step has no point; the run log holds it.
+    step. Steps are logged where Lightning logs: at s with `(s + 1) % log_every_n_steps == 0`, or
+    where a number that makes larger strides has passed such an s, and at the end. A window never
+    holds more than `log_every_n_steps` steps, whatever their numbers. What happened before the
+    first step has no point; the run log holds it.
 
     Tags are the names of the catalogue. The sink closes `writer` at `end`.
 
@@ -53,6 +55,7 @@ class TensorBoardSink:
         self._every = log_every_n_steps
         self._offset_ns = 0
         self._window = Window()
+        self._period: int | None = None
         self._step = SETUP
         self._end_ns = 0
         self._latency: npt.NDArray[np.uint64] | None = None
@@ -76,7 +79,7 @@ class TensorBoardSink:
         steps = batch if known.all() else select(batch, known)  # a copy of its cells is not cheap
         matrix = metric_matrix(steps)
         first = 0
-        for last in np.flatnonzero((steps.step + 1) % self._every == 0).tolist():
+        for last in self._ends(steps.step):
             self._window.add(steps, matrix, slice(first, last + 1))
             self._log_window()
             first = last + 1
@@ -107,6 +110,19 @@ class TensorBoardSink:
             self._log_window()
         self._log_latency()
         self._writer.close()
+
+    def _ends(self, numbers: npt.NDArray[np.int64]) -> list[int]:
+        """Rows of the next steps that end a window."""
+        held, ends = len(self._window), []
+        for row, number in enumerate(numbers.tolist()):
+            # A run that resumes has logged the steps before its first.
+            before = number // self._every if self._period is None else self._period
+            self._period = (number + 1) // self._every
+            held += 1
+            if self._period != before or held >= self._every:
+                ends.append(row)
+                held = 0
+        return ends
 
     def _log_window(self) -> None:
         window, self._window = self._window, Window()

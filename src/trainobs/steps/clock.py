@@ -17,6 +17,9 @@ from trainobs.core.records import SETUP
 
 _PHASES = len(Phase)
 
+LAST_STEP = 2**63 - 1
+"""Largest number of a step: the run log has 64 bits for it."""
+
 StepWord = memoryview | list[int]
 """Where the kernel reads `serial << 8 | phase`, at index 0; a list where no kernel reads."""
 
@@ -45,6 +48,7 @@ class StepClock:
     Attributes:
         closed: steps that are over, oldest first, for the collector to take.
         measured: phases that somebody marks; time in another one is not 0 but unknown.
+        unended_batches: batches of a loop that has not ended any step.
         on_cancel: called with the serial of an opened step that was none, and of the step that
             goes on; for the collector, since the kernel counted some of the one in the other.
     """
@@ -69,7 +73,10 @@ class StepClock:
         self.on_cancel: Callable[[int, int], None] | None = None
         self.epoch = 0
         self.measured = {Phase.OTHER.value}
-        self._epochs = 0
+        self._epoch_count = 0
+        self._stepped_in_epoch = False
+        self._ever_stepped = False
+        self.unended_batches = 0
         self._word: StepWord = word
         self._sample = sample
         self._on_close = on_close
@@ -112,9 +119,14 @@ class StepClock:
         return bool(self._outer)
 
     def begin_epoch(self) -> int:
-        """Number, from 0, of the epoch that begins: for loops that do not count epochs."""
-        self._epochs += 1
-        return self._epochs - 1
+        """Number, from 0, of the epoch that begins: for loops that do not count epochs.
+
+        A loader that begins beside another, before a step was done, is of the same epoch.
+        """
+        if self._stepped_in_epoch or self._epoch_count == 0:
+            self._epoch_count += 1
+            self._stepped_in_epoch = False
+        return self._epoch_count - 1
 
     def begin_fetch(self) -> None:
         """A batch is about to be asked for: after a finished step, a new one begins here."""
@@ -136,9 +148,11 @@ class StepClock:
         if self._done:
             if self._previous is None:
                 self._open()
-            self._step += 1
+            self._step = min(self._step + 1, LAST_STEP)
             self._done = False
             self._publish()
+        if not self._ever_stepped:
+            self.unended_batches += 1
         if step is not None:
             self._step = step
         if epoch is not None:
@@ -160,7 +174,8 @@ class StepClock:
 
     def end_step(self) -> None:
         """The optimizer has stepped: the next fetch or batch opens a new step."""
-        self._done = True
+        self._done = self._stepped_in_epoch = self._ever_stepped = True
+        self.unended_batches = 0
 
     def finish(self) -> None:
         """Close the last step; the clock is of no use afterwards. May be called twice."""

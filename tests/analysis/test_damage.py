@@ -1,0 +1,162 @@
+"""Run logs that are damaged, odd or hostile: a report of the rest, or three lines."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from trainobs.analysis.report import render, summarize
+from trainobs.analysis.runlog import RunLog
+from trainobs.cli import main
+from trainobs.core.errors import RunLogError
+
+ESCAPE = "\x1b]0;pwned\x07"
+
+
+def edit(path, **fields):
+    """Overwrite fields of `run.json`."""
+    file = path / "run.json"
+    file.write_text(json.dumps(json.loads(file.read_bytes()) | fields))
+    return path
+
+
+def replace_column(file, name, values):
+    table = pq.read_table(file, partitioning=None)
+    index = table.column_names.index(name)
+    pq.write_table(table.set_column(index, name, values), file)
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({"schema": "x"}, "schema in run.json is not an integer"),
+        ({"schema": None}, "schema in run.json is not an integer"),
+        ({"schema": True}, "schema in run.json is not an integer"),
+        ({"trainobs": []}, "trainobs in run.json is not a string"),
+        ({"clock": []}, "clock in run.json is not an object"),
+        ({"clock": {"wall_ns": "x"}}, "clock.wall_ns in run.json is not an integer"),
+        ({"level": []}, "level in run.json is not a string"),
+        ({"world_size": "2"}, "world_size in run.json is not an integer"),
+        ({"host": []}, "host in run.json is not an object"),
+        ({"host": {"hostname": {}}}, "host.hostname in run.json is not a string"),
+        ({"capabilities": []}, "capabilities in run.json is not an object"),
+        ({"capabilities": {"ebpf": 1}}, "capabilities.ebpf in run.json is not a string"),
+        ({"summary": [1]}, "summary in run.json is not an object or null"),
+        ({"summary": {"outcome": []}}, "summary.outcome in run.json is not a string or null"),
+        ({"summary": {"losses": []}}, "summary.losses in run.json is not an object"),
+        ({"summary": {"lost_steps": [1]}}, "summary.lost_steps in run.json is not an object"),
+        ({"summary": {"lost_steps": {"a": "x"}}}, "lost_steps.a in run.json is not an integer"),
+    ],
+)
+def test_a_field_of_another_type_is_named(write_run, fields, found):
+    with pytest.raises(RunLogError, match="cannot be read") as error:
+        RunLog.open(edit(write_run(), **fields))
+    assert error.value.found.endswith(found)
+    assert error.value.do == "restore the file from where the run wrote it"
+
+
+@pytest.mark.parametrize("depth", [400, 100_000])  # too deep to be printed, and to be parsed
+def test_a_deeply_nested_run_json_is_refused(write_run, depth):
+    path = write_run()
+    text = json.dumps(json.loads((path / "run.json").read_bytes()) | {"settings": "HERE"})
+    (path / "run.json").write_text(text.replace('"HERE"', "[" * depth + "]" * depth))
+    with pytest.raises(RunLogError) as error:
+        RunLog.open(path)
+    assert error.value.found == "run.json is nested too deeply"
+
+
+@pytest.mark.timeout(10)
+def test_a_pipe_is_not_waited_for(write_run):
+    path = write_run()
+    fifo = path / "rank=0" / "steps-00001.parquet"
+    os.mkfifo(fifo)
+    assert RunLog.open(path).unreadable == {fifo: "not a regular file"}
+    (path / "run.json").unlink()
+    os.mkfifo(path / "run.json")
+    with pytest.raises(RunLogError) as error:
+        RunLog.open(path)
+    assert error.value.found == "run.json is not a regular file"
+
+
+@pytest.mark.parametrize(
+    ("file", "column", "values"),
+    [
+        ("kernel-00000", "op", pa.array(["read", "read", "read", "bogus"])),
+        ("kernel-00000", "op", pa.array(["read", "read", "read", None])),
+        ("kernel-00000", "class", pa.array([1, 2, 3, 4])),
+        ("kernel-00000", "count", pa.array(["1"] * 4)),
+        ("kernel-00000", "bytes", pa.array([1, 2, 3, None])),
+        ("kernel-00000", "ns", pa.array([1.0, 2.0, 3.0, float("inf")])),
+        ("latency", "role", pa.array(["main", "nobody"])),
+        ("latency", "bucket", pa.array([1, 99])),
+        ("latency", "bucket", pa.array([1, -1])),
+        ("latency", "count", pa.array([1, 2**64 - 1], pa.uint64())),
+        ("steps-00000", "step", pa.array(["a"] * 5)),
+        ("steps-00000", "step", pa.array([0, 1, 2, 3, -7])),
+        ("steps-00000", "io/read_bytes", pa.array(["a"] * 5)),
+        ("steps-00000", "io/read_bytes", pa.array([1.0, 2.0, 3.0, 4.0, float("inf")])),
+        ("steps-00000", "io/read_bytes", pa.array([1e308] * 5)),
+        ("steps-00000", "cache/hit_ratio", pa.array([[1.0]] * 5)),
+    ],
+)
+def test_a_part_with_values_out_of_range_is_left_out(write_run, file, column, values):
+    path = write_run()
+    damaged = path / "rank=0" / f"{file}.parquet"
+    replace_column(damaged, column, values)
+    run = RunLog.open(path)
+    assert run.unreadable == {damaged: f"with unusable values in {column}"}
+    assert "unreadable files: 1" in render(summarize(run))
+
+
+def test_a_column_that_is_there_twice_is_left_out(write_run):
+    path = write_run()
+    damaged = path / "rank=0" / "latency.parquet"
+    table = pq.read_table(damaged, partitioning=None)
+    pq.write_table(table.append_column("bucket", table["bucket"]), damaged)
+    assert RunLog.open(path).unreadable == {damaged: "with unusable values in bucket"}
+
+
+def test_numbers_beyond_the_digits_of_a_float_are_read(write_run):
+    path = write_run()
+    replace_column(
+        path / "rank=0" / "steps-00000.parquet", "io/read_bytes", pa.array([2**60 + 1] * 5)
+    )
+    run = RunLog.open(path)
+    assert run.unreadable == {}
+    np.testing.assert_array_equal(run.ranks[0].metric("io/read_bytes"), [2.0**60] * 5)
+
+
+def test_steps_that_took_no_time_have_no_rate(write_run):
+    path = write_run()
+    replace_column(path / "rank=0" / "steps-00000.parquet", "step/duration_ns", pa.array([0] * 5))
+    assert "steps per second" not in render(summarize(RunLog.open(path)))
+
+
+def test_a_directory_that_is_not_utf_8_is_read(write_run, capsys):
+    path = write_run(os.fsdecode(b"run\xff"))
+    assert main(["report", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "run\\udcff\n" in shown
+    assert "  steps      4, in 10 ms" in shown
+
+
+def test_the_page_does_not_steer_the_terminal(write_run):
+    path = write_run(summary={"outcome": ESCAPE}, capabilities={ESCAPE: ESCAPE, "bidi": "\u202eno"})
+    edit(path, host={"hostname": ESCAPE + "\n", "kernel": "\ud800"}, level=ESCAPE)
+    page = render(summarize(RunLog.open(path)))
+    assert all(line.isprintable() for line in page.splitlines())
+    assert "  host       \\x1b]0;pwned\\x07\\n, Linux \\ud800" in page.splitlines()
+    assert "  ended      \\x1b]0;pwned\\x07" in page.splitlines()
+    assert "  bidi: \\u202eno" in page.splitlines()
+
+
+def test_an_error_does_not_steer_the_terminal(write_run, capsys):
+    assert main(["report", str(edit(write_run(), schema=9, trainobs=ESCAPE))]) == 2
+    message = capsys.readouterr().err
+    assert "written by trainobs \\x1b]0;pwned\\x07\n" in message
+    assert len(message.splitlines()) == 3

@@ -1,0 +1,106 @@
+"""Each job has a run directory of its own, however many begin at the same moment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainobs.analysis.runlog import RunLog
+from trainobs.core.errors import ProbeError, SettingError
+from trainobs.probes import kernel_side
+from trainobs.session import runs
+from trainobs.session.runs import open_session
+from trainobs.session.settings import Settings
+
+JOBS = 6
+
+JOB = """
+import sys
+from pathlib import Path
+from trainobs.session.runs import open_session
+from trainobs.session.settings import Settings
+print("ready", flush=True)
+sys.stdin.readline()
+session, run_dir = open_session(Settings.parse("off"), Path(sys.argv[1]), log_every_n_steps=1)
+session.stop()
+print(run_dir)
+"""
+
+OFF = Settings.parse("off")
+
+
+def test_jobs_that_begin_at_the_same_moment_share_no_directory(tmp_path: Path) -> None:
+    jobs = [
+        subprocess.Popen(
+            [sys.executable, "-c", JOB, tmp_path / "run"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        for _ in range(JOBS)
+    ]
+    assert [job.stdout.readline() for job in jobs] == ["ready\n"] * JOBS
+    for job in jobs:
+        job.stdin.write("go\n")
+        job.stdin.flush()
+    told = [job.communicate(timeout=60) for job in jobs]
+    assert [err for _, err in told] == [""] * JOBS
+    places = {Path(out.strip()) for out, _ in told}
+    assert places == {tmp_path / name for name in ("run", *(f"run-{n}" for n in range(2, 7)))}
+    for place in places:
+        assert RunLog.open(place).ranks[0] is not None
+        assert len(list((place / "tensorboard").iterdir())) == 1
+
+
+def test_sessions_that_run_side_by_side_share_no_directory(tmp_path: Path) -> None:
+    first, place = open_session(OFF, tmp_path / "run", log_every_n_steps=1)
+    second, other = open_session(OFF, tmp_path / "run", log_every_n_steps=1)
+    assert (place, other) == (tmp_path / "run", tmp_path / "run-2")
+    first.stop()
+    second.stop()
+
+
+def test_the_directory_is_claimed_before_the_run_log_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def session(*args: object, **kwargs: object) -> None:
+        seen.append((tmp_path / "run" / "rank=1").is_dir())
+
+    monkeypatch.setattr(runs, "Session", session)
+    open_session(OFF, tmp_path / "run", log_every_n_steps=1, rank=1, world_size=2)
+    assert seen == [True]
+
+
+def test_a_session_that_cannot_begin_gives_its_directory_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_side, "KERNEL_BTF", tmp_path / "missing")
+    with pytest.raises(ProbeError):
+        open_session(Settings.parse(["sched"]), tmp_path / "run", log_every_n_steps=1)
+    session, place = open_session(OFF, tmp_path / "run", log_every_n_steps=1)
+    session.stop()
+    assert place == tmp_path / "run"
+
+
+def test_a_place_where_no_directory_can_be_made_stops_no_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    session, place = open_session(OFF, tmp_path / "file" / "run", log_every_n_steps=1)
+    session.stop()
+    assert place == tmp_path / "file" / "run"
+    assert "cannot store the record in the runlog" in caplog.text
+
+
+@pytest.mark.parametrize("root", ["x" * 300, "/" + "d/" * 3000, "~nobody-of-that-name/x"])
+def test_data_roots_that_no_system_call_takes_are_bad_settings(root: str) -> None:
+    with pytest.raises(SettingError, match="data_roots"):
+        Settings.parse(data_roots=root)
