@@ -6,10 +6,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from trainobs.core.runlog import rank_dir
 from trainobs.session.session import Session
 from trainobs.session.settings import Settings
-from trainobs.sinks.files import claim, next_free
+from trainobs.sinks.files import claim, give_back, next_free
 from trainobs.sinks.runlog import RunLogSink
 from trainobs.sinks.sink import Sink
 from trainobs.sinks.tensorboard import EventFile, EventWriter, TensorBoardSink
@@ -55,8 +54,7 @@ def open_session(
         return Session(settings, sinks, rank=rank, world_size=world_size), run_dir
     except BaseException:
         if claimed:
-            with suppress(OSError):  # not empty if the run had begun: then it is the run's
-                rank_dir(run_dir, rank).rmdir()
+            give_back(run_dir, rank)
         raise
 
 

@@ -132,18 +132,19 @@ class Session:
         self.clock.detach()
         if self._kernel:
             # In another thread, since a signal handler may raise anywhere in this one.
-            remover = threading.Thread(target=self._remove, args=(self._kernel,), name="trainobs")
+            remover = threading.Thread(target=self._remove, name="trainobs")
             try:
                 remover.start()
                 remover.join()
             except RuntimeError:  # no more threads: at interpreter exit, or at a limit
-                self._remove(self._kernel)
+                self._remove()
         if self._host:
             self._host.close()
 
-    def _remove(self, kernel: KernelSide) -> None:
+    def _remove(self) -> None:
         with self._removing:
-            kernel.stop()
+            if self._kernel:
+                self._kernel.stop()
 
     def _forget(self) -> None:
         """What maps the kernel's arrays keeps them there, and nobody knows who keeps us."""
@@ -188,16 +189,15 @@ class Session:
         kernel = self._kernel
         if kernel is None or self._stopped:
             return
-        for root in roots:
-            try:
-                kernel.add_root(root, file_class)
-            except OSError as error:
-                logger.warning(
-                    "cannot follow %s as %s\n  found: %s\n  do:    see that it can be opened",
-                    root,
-                    file_class.name.lower(),
-                    error,
-                )
+        try:
+            kernel.add_roots(roots, file_class)
+        except OSError as error:
+            logger.warning(
+                "cannot follow every root of class %s\n  found: %s\n"
+                "  do:    see that it can be opened; the others are followed",
+                file_class.name.lower(),
+                error,
+            )
 
     def _probe_share(self, statistics: ProbeStatistics) -> float | None:
         """None also if the programs went away while they were sampled."""

@@ -65,6 +65,13 @@ def claim(run_dir: Path, rank: int) -> Path:
     return next(path for path in _names(run_dir) if _is_free(path, rank) and _make(path, rank))
 
 
+def give_back(run_dir: Path, rank: int) -> None:
+    """Undo `claim` for a run that did not begin; what is in use, or not empty, stays."""
+    with suppress(OSError):
+        rank_dir(run_dir, rank).rmdir()
+        run_dir.rmdir()
+
+
 def _names(run_dir: Path) -> Iterator[Path]:
     return (run_dir if n == 1 else run_dir.with_name(f"{run_dir.name}-{n}") for n in count(1))
 
