@@ -6,6 +6,8 @@ import ctypes
 import mmap
 import os
 import struct
+import time
+from pathlib import Path
 
 SETUP, ENTER = 425, 426  # the same numbers on all machines
 READ, WRITE = 22, 23  # IORING_OP_*
@@ -24,6 +26,19 @@ def _call(*arguments: object) -> int:
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return result
+
+
+def kernel_threads() -> list[str]:
+    """Threads of this process that the kernel runs requests in."""
+    tasks = Path("/proc/self/task").iterdir()
+    return [task.name for task in tasks if is_kernel_thread(task / "comm")]
+
+
+def is_kernel_thread(comm: Path) -> bool:
+    try:
+        return comm.read_text().startswith("iou-")
+    except OSError:  # it has ended meanwhile
+        return False
 
 
 class Uring:
@@ -67,6 +82,9 @@ class Uring:
         self._ring.close()
         self._sqes.close()
         os.close(self._fd)
+        deadline = time.monotonic() + 5.0
+        while kernel_threads() and time.monotonic() < deadline:
+            time.sleep(0.01)
 
     def _put(self, entry: bytes) -> None:
         tail = self._words[self._sq_tail]
