@@ -28,7 +28,6 @@ $(READY): pyproject.toml hatch_build.py scripts/system-packages.sh
 	bash scripts/system-packages.sh $(PYTHON)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install "$(TORCH)" -e ".[dev,examples]"
-	command -v clang >/dev/null || $(BIN)/pip install ziglang
 	touch $@
 
 bpf: $(OBJECT) ## Compile the BPF programs

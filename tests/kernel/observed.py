@@ -121,10 +121,10 @@ class ObservedKernel:
         from tracing, an interrupt in that process is not traced, by ftrace neither.
         """
         for _ in range(8):
-            before, begin_ns = drops(), time.monotonic_ns()
+            before, begin_ns = (drops(), self.kernel.losses()), time.monotonic_ns()
             result = attempt()
-            cached = before == drops() and not any(map(reclaimed_pages, paths))
-            if cached and not self._unfinished(begin_ns):
+            same = before == (drops(), self.kernel.losses())
+            if same and not any(map(reclaimed_pages, paths)) and not self._unfinished(begin_ns):
                 return result
         raise AssertionError("disturbed each time")
 
