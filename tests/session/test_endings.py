@@ -135,6 +135,8 @@ def alarm(delay_ms: float) -> Iterator[Callable[[], None]]:
         signal.signal(signal.SIGUSR1, before)
 
 
+# Raised where an object ends its life, it goes no further.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("delay_ms", [0, 0.1, 0.5, 2, 10, 20, 40])
 def test_a_handler_that_raises_while_a_run_ends_does_not_keep_it_from_ending(tmp_path, delay_ms):
     with alarm(delay_ms) as start, observe(run_dir=tmp_path / "run") as obs, obs.step():

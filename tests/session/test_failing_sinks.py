@@ -86,11 +86,11 @@ def test_a_disk_that_is_full_for_a_while_loses_nothing(tmp_path, caplog):
     with small_disk(tmp_path / "disk", "size=512k") as disk:
         filler = disk / "filler"
 
-        def fill_up() -> None:
-            fill(filler)
+        def make_room() -> None:
             wait_for(lambda: refusal("runlog") in warnings(caplog))
+            filler.unlink()
 
-        train(disk / "run", steps=60, at_20=fill_up, at_40=filler.unlink)
+        train(disk / "run", steps=60, at_20=lambda: fill(filler), at_40=make_room)
         assert step_numbers(disk / "run") == list(range(60))
         assert logged_steps(disk / "run" / "tensorboard", "step/duration_ns") == list(range(60))
         summary = RunLog.open(disk / "run").info["summary"]
