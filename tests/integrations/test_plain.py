@@ -23,7 +23,6 @@ from tests.integrations.models import (
 )
 from trainobs import observe
 from trainobs.analysis.runlog import RunLog
-from trainobs.core.errors import SettingError
 from trainobs.core.kernel import Phase
 from trainobs.integrations import plain
 
@@ -192,75 +191,6 @@ def test_the_words_still_work_after_the_run_and_do_nothing(run_dir):
         with obs.step(), obs.phase("forward"):
             pass
     assert step_numbers(run_dir) == [0]
-
-
-def test_runs_one_after_the_other_and_one_in_the_other_have_their_own_logs(run_dir):
-    places = []
-    for _ in range(2):
-        with observe(run_dir=run_dir) as outer, outer.step(), observe(run_dir=run_dir) as inner:
-            with inner.step():
-                pass
-            with inner.step():
-                pass
-        places += [outer.run_dir, inner.run_dir]
-    assert [place.name for place in places] == ["run", "run-2", "run-3", "run-4"]
-    assert [step_numbers(place) for place in places] == [[0], [0, 1], [0], [0, 1]]
-
-
-def test_without_a_directory_it_takes_one_named_after_the_time(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with observe(probes="off") as obs, obs.step():
-        pass
-    assert obs.run_dir.parent == tmp_path / "trainobs"
-    assert time.strptime(obs.run_dir.name, "%Y-%m-%d_%H-%M-%S")
-    assert step_numbers(obs.run_dir) == [0]
-
-
-def test_the_environment_turns_it_off(run_dir, monkeypatch):
-    monkeypatch.setenv("TRAINOBS", "OFF")
-    batches = loader()
-    with observe(run_dir=run_dir) as obs:
-        assert obs.loader(batches) is batches
-        with obs.step(3), obs.phase("forward"):
-            pass
-    assert (obs.level, obs.run_dir) == ("off", None)
-    assert not run_dir.exists()
-
-
-def test_a_word_in_the_environment_that_means_nothing_is_an_error(run_dir, monkeypatch):
-    monkeypatch.setenv("TRAINOBS", "maybe")
-    with pytest.raises(SettingError, match="TRAINOBS"), observe(run_dir=run_dir):
-        pass
-
-
-@pytest.mark.parametrize("rank", ["", "one", "-1", "0"])
-def test_a_rank_that_is_none_is_rank_0(run_dir, monkeypatch, rank):
-    monkeypatch.setenv("RANK", rank)
-    monkeypatch.setenv("WORLD_SIZE", rank or "x")
-    with observe(run_dir=run_dir, probes="off") as obs, obs.step():
-        pass
-    assert step_numbers(run_dir, rank=0) == [0]
-
-
-def test_the_ranks_of_a_job_take_one_directory_whenever_they_begin(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "0")
-    with observe(probes="off") as first:
-        time.sleep(1.1)  # names made of the time would differ
-        monkeypatch.setenv("RANK", "1")
-        with observe(probes="off") as second:
-            pass
-    assert first.run_dir == second.run_dir == tmp_path / "trainobs" / "run"
-
-
-def test_what_launchers_set_is_the_rank(run_dir, monkeypatch):
-    monkeypatch.setenv("RANK", "3")
-    monkeypatch.setenv("WORLD_SIZE", "8")
-    with observe(run_dir=run_dir, probes="off") as obs, obs.step():
-        pass
-    assert step_numbers(run_dir, rank=3) == [0]
-    assert not (run_dir / "tensorboard").exists()
 
 
 def test_a_run_whose_context_nobody_keeps_goes_on(run_dir):

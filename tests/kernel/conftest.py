@@ -38,7 +38,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
         shutil.rmtree(directory)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def outsider() -> Iterator[Outsider]:
     """A process that is no descendant of this one."""
     process = Outsider()

@@ -108,6 +108,7 @@ class Outsider:
         theirs.close()
         os.wait()
         self._connection = Connection(ours.detach())
+        assert self._connection.poll(PATIENCE_S), "the outsider does not begin"
         self.pid: int = self._connection.recv()
 
     def do(self, work: Callable[..., object], *arguments: object) -> None:

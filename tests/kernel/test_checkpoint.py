@@ -93,6 +93,7 @@ def test_a_checkpoint_is_known_when_the_kernel_writes_it_back(
     path = place / "last.ckpt"
 
     def save_and_sync() -> None:
+        path.unlink(missing_ok=True)  # ext4 writes out at once what replaces an older file
         save_as_checkpoint(observed, lambda: torch.save(weights, path))
         if who == "a child":
             in_child(os.sync)
