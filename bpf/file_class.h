@@ -111,10 +111,8 @@ static __noinline u32 class_by_path(struct dentry *dentry, u32 otherwise)
 }
 
 /* Local sockets carry worker results between processes of one machine: not the network. */
-static __always_inline u32 socket_class(struct sock *sock)
+static __always_inline u32 socket_class(u16 family)
 {
-	u16 family = BPF_CORE_READ(sock, __sk_common.skc_family);
-
 	return family == AF_INET || family == AF_INET6 ? TOBS_SOCKET : TOBS_PIPE;
 }
 
@@ -164,13 +162,24 @@ struct target {
 	struct file *file;
 	struct inode *inode;
 	u32 kind; /* the S_IFMT bits of its mode */
+	enum reading how;
 };
 
-static __always_inline struct target target_of(struct file *file)
+static __always_inline struct target target_of(enum reading how, struct file *file)
 {
-	struct inode *inode = BPF_CORE_READ(file, f_inode);
+	struct inode *inode = READ(how, struct file, file, f_inode);
 
-	return (struct target){ file, inode, BPF_CORE_READ(inode, i_mode) & S_IFMT };
+	return (struct target){ file, inode, READ(how, struct inode, inode, i_mode) & S_IFMT, how };
+}
+
+static __always_inline u32 mode_of(struct target *target)
+{
+	return READ(target->how, struct file, target->file, f_mode);
+}
+
+static __always_inline u32 flags_of(struct target *target)
+{
+	return READ(target->how, struct file, target->file, f_flags);
 }
 
 /* Class of a regular file. A task mostly calls on the file it called on last, so it remembers one:
@@ -180,8 +189,9 @@ static __always_inline u32 remembered_class(struct task_state *task, struct targ
 {
 	struct inode *inode = target->inode;
 	struct file *file = target->file;
-	u64 ino = BPF_CORE_READ(inode, i_ino);
-	u32 generation = BPF_CORE_READ(inode, i_generation), epoch = class_epoch();
+	u64 ino = READ(target->how, struct inode, inode, i_ino);
+	u32 generation = READ(target->how, struct inode, inode, i_generation);
+	u32 epoch = class_epoch();
 
 	if (task->inode != (u64)inode || task->ino != ino || task->generation != generation ||
 	    task->class_epoch != epoch || task->inode_class == TOBS_OTHER) {
@@ -201,7 +211,7 @@ static __always_inline u32 class_by_kind(struct target *target)
 
 	switch (target->kind) {
 	case S_IFSOCK:
-		return socket_class(sock_of(target->file));
+		return socket_class(family_of(target->file));
 	case S_IFIFO:
 		return TOBS_PIPE;
 	case S_IFCHR:
@@ -216,14 +226,13 @@ static __always_inline u32 class_by_kind(struct target *target)
 static __always_inline bool makes_data(struct task_state *task, struct target *target, u32 class,
 				       u32 op)
 {
-	struct file *file = target->file;
 	struct tobs_control *set;
 
 	if (task->role != TOBS_WORKER)
 		return false;
 	if (op == TOBS_READ ? class != TOBS_OTHER && class != TOBS_SHM :
 			      class != TOBS_OTHER || (op != TOBS_OPEN && op != TOBS_MMAP) ||
-				      BPF_CORE_READ(file, f_mode) & FMODE_WRITE)
+				      mode_of(target) & FMODE_WRITE)
 		return false;
 	set = settings();
 	return set && set->infer_data;
@@ -240,12 +249,9 @@ static __noinline enum tobs_phase current_phase(void)
 static __always_inline bool makes_checkpoint(struct task_state *task, struct target *target,
 					     u32 class, u32 op)
 {
-	struct file *file = target->file;
-
 	return op == TOBS_OPEN && task->role == TOBS_MAIN && class != TOBS_CHECKPOINT &&
 	       class != TOBS_PSEUDO && current_phase() == TOBS_PHASE_CHECKPOINT &&
-	       BPF_CORE_READ(file, f_mode) & FMODE_WRITE &&
-	       !(BPF_CORE_READ(file, f_flags) & O_APPEND);
+	       mode_of(target) & FMODE_WRITE && !(flags_of(target) & O_APPEND);
 }
 
 /* Class of the file of a call of `op` by `task`. */
@@ -277,10 +283,9 @@ static __always_inline u32 class_for_call(struct task_state *task, struct target
  * (overlayfs), it may have the number of one whose class is known. */
 static __always_inline void forget_if_created(struct task_state *task, struct target *target)
 {
-	struct file *file = target->file;
 	struct inode_key key;
 
-	if (!(BPF_CORE_READ(file, f_mode) & FMODE_CREATED))
+	if (!(mode_of(target) & FMODE_CREATED))
 		return;
 	key = key_of(target->inode);
 	bpf_map_delete_elem(&inode_classes, &key);

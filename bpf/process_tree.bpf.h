@@ -143,7 +143,7 @@ int tobs_root(struct bpf_iter__task *context)
 
 	if (!task || !set || task->pid != bpf_get_current_task_btf()->pid)
 		return 0;
-	file = file_of_fd(set->root_fd);
+	file = file_of_fd(BY_HELPER, set->root_fd);
 	if (!file)
 		return 0;
 	key = key_of(BPF_CORE_READ(file, f_inode));

@@ -2,20 +2,18 @@
 /* System calls on files: read, write, fsync, open, mmap and io_uring families. */
 #include "file_class.h"
 
-static __always_inline void begin_file_call(struct task_state *task, struct file *file, u32 op)
+static __always_inline void begin_file_call(struct task_state *task, struct target target, u32 op)
 {
-	struct target target = target_of(file);
-
 	task->class = class_for_call(task, &target, op);
 	if (target.kind != S_IFREG || task->class == TOBS_PSEUDO)
 		return;
 	task->flags = CALL_REGULAR;
-	if (op == TOBS_READ && BPF_CORE_READ(file, f_flags) & O_DIRECT)
+	if (op == TOBS_READ && flags_of(&target) & O_DIRECT)
 		task->flags |= CALL_DIRECT;
 }
 
-static __always_inline void begin_call(struct task_state *task, struct pt_regs *regs, u32 op,
-				       u32 fd_arg)
+static __always_inline void begin_call(enum reading how, struct task_state *task,
+				       struct pt_regs *regs, u32 op, u32 fd_arg)
 {
 	task->class = TOBS_OTHER;
 	task->flags = 0;
@@ -27,38 +25,49 @@ static __always_inline void begin_call(struct task_state *task, struct pt_regs *
 
 		if (op == TOBS_MMAP && (fd < 0 || syscall_arg(regs, 4) & MAP_ANONYMOUS))
 			return;
-		file = file_of_fd(fd);
+		file = file_of_fd(how, fd);
 		if (file)
-			begin_file_call(task, file, op);
+			begin_file_call(task, target_of(how, file), op);
 	}
 	task->call = op + 1;
 	task->call_ns = bpf_ktime_get_ns();
 }
 
-SEC("tp_btf/sys_enter")
-int BPF_PROG(tobs_sys_enter, struct pt_regs *regs, long number)
+static __always_inline int enter_call(enum reading how, struct pt_regs *regs, u64 nr)
 {
 	struct task_state *task;
-	u32 nr = number;
 
 	/* The table first: it turns away most calls of the machine before any look-up. */
 	if (nr >= TOBS_SYSCALLS || !syscalls[nr].op_plus_one)
 		return 0;
 	task = current_state();
 	if (task)
-		begin_call(task, regs, syscalls[nr].op_plus_one - 1, syscalls[nr].fd_arg);
+		begin_call(how, task, regs, syscalls[nr].op_plus_one - 1, syscalls[nr].fd_arg);
 	return 0;
 }
 
-/* A directory is opened to list it, which is no read of what lies in it. */
-static __always_inline u32 opened_class(struct task_state *task, long fd)
+SEC("tp_btf/sys_enter")
+int BPF_PROG(tobs_sys_enter, struct pt_regs *regs, long number)
 {
-	struct file *file = fd < 0 ? NULL : file_of_fd(fd);
+	return enter_call(BY_LOAD, regs, number);
+}
+
+/* For kernels that refuse the one above. */
+SEC("tp_btf/sys_enter")
+int BPF_PROG(tobs_sys_enter_old, struct pt_regs *regs, long number)
+{
+	return enter_call(BY_HELPER, regs, number);
+}
+
+/* A directory is opened to list it, which is no read of what lies in it. */
+static __always_inline u32 opened_class(enum reading how, struct task_state *task, long fd)
+{
+	struct file *file = fd < 0 ? NULL : file_of_fd(how, fd);
 	struct target target;
 
 	if (!file)
 		return TOBS_OTHER;
-	target = target_of(file);
+	target = target_of(how, file);
 	if (target.kind == S_IFDIR)
 		return TOBS_OTHER;
 	if (target.kind == S_IFREG)
@@ -85,8 +94,7 @@ static __always_inline void count_cache(struct task_state *task, u32 class, long
 		add(TOBS_DEMAND_MISS, class, task->role, 1, 0, ns, task->wait_ns);
 }
 
-SEC("tp_btf/sys_exit")
-int BPF_PROG(tobs_sys_exit, struct pt_regs *regs, long result)
+static __always_inline int leave_call(enum reading how, struct pt_regs *regs, long result)
 {
 	u32 nr = syscall_number(regs), op, class;
 	struct task_state *task;
@@ -100,7 +108,7 @@ int BPF_PROG(tobs_sys_exit, struct pt_regs *regs, long result)
 	ns = bpf_ktime_get_ns() - task->call_ns;
 	op = task->call - 1;
 	task->call = 0;
-	class = op == TOBS_OPEN ? opened_class(task, result) : task->class;
+	class = op == TOBS_OPEN ? opened_class(how, task, result) : task->class;
 	if (result > 0 && (op == TOBS_READ || op == TOBS_WRITE))
 		bytes = result;
 	else if (op == TOBS_MMAP && (unsigned long)result < -4095UL)
@@ -110,6 +118,18 @@ int BPF_PROG(tobs_sys_exit, struct pt_regs *regs, long result)
 	if (op == TOBS_READ && bytes)
 		count_cache(task, class, result, ns);
 	return 0;
+}
+
+SEC("tp_btf/sys_exit")
+int BPF_PROG(tobs_sys_exit, struct pt_regs *regs, long result)
+{
+	return leave_call(BY_LOAD, regs, result);
+}
+
+SEC("tp_btf/sys_exit")
+int BPF_PROG(tobs_sys_exit_old, struct pt_regs *regs, long result)
+{
+	return leave_call(BY_HELPER, regs, result);
 }
 
 static __always_inline int uring_op(u8 opcode)
@@ -144,11 +164,11 @@ int BPF_PROG(tobs_uring, void *ring, struct io_kiocb *request, struct io_uring_c
 	file = BPF_CORE_READ(request, file);
 	if (op < 0 || !file)
 		return 0;
-	target = target_of(file);
+	target = target_of(BY_HELPER, file);
 	class = class_for_call(task, &target, op == TOBS_URING_READ ? TOBS_READ : TOBS_WRITE);
 	add(op, class, task->role, 1, result > 0 ? result : 0, 0, 0);
 	if (op == TOBS_URING_READ && result > 0 && target.kind == S_IFREG &&
-	    !(BPF_CORE_READ(file, f_flags) & O_DIRECT))
+	    !(flags_of(&target) & O_DIRECT))
 		add(TOBS_CACHE_READ, class, task->role, 1,
 		    ((u64)result + (1 << PAGE_SHIFT) - 1) >> PAGE_SHIFT << PAGE_SHIFT, 0, 0);
 	return 0;

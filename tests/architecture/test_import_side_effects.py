@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-from tests.architecture.test_layers import ROOMS, SOURCE, modules
+from tests.architecture.rooms import ROOMS, SOURCE, modules
 
 # Runs in a fresh interpreter. What other packages do when imported is theirs, so they come first.
 PROBE = """

@@ -1,4 +1,4 @@
-"""Who may import whom: the table of docs/design/house.md, held against every import there is."""
+"""Who may import whom: the table of the rooms, held against every import there is."""
 
 from __future__ import annotations
 
@@ -7,46 +7,10 @@ import graphlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-SOURCE = Path(__file__).parents[2] / "src"
-
-
-class Room(NamedTuple):
-    """What a room may import, besides itself and the standard library."""
-
-    rooms: str = ""
-    packages: str = ""
-
-
-# A file beside the rooms (cli.py) is a room of its own; __init__ is the public face.
-ROOMS = {
-    "core": Room("", "numpy"),
-    "probes": Room("core", "numpy"),
-    "host": Room("core", "numpy"),
-    "steps": Room("core", "numpy"),
-    "sinks": Room("core", "numpy pyarrow tensorboard"),
-    "session": Room("core probes host steps sinks", "numpy"),
-    "hooks": Room("core steps session", "torch"),
-    "integrations": Room(
-        "core session sinks hooks steps", "lightning pytorch_lightning tensorboard torch"
-    ),
-    "analysis": Room("core", "numpy pyarrow"),
-    "cli": Room("core probes analysis"),
-    "__init__": Room("integrations"),
-    "__main__": Room("cli"),
-}
-
-
-def modules(source: Path) -> dict[str, Path]:
-    """Module name -> file."""
-    names = {
-        path: ".".join(path.relative_to(source).with_suffix("").parts)
-        for path in sorted(source.rglob("*.py"))
-    }
-    return {name.removesuffix(".__init__"): path for path, name in names.items()}
+from tests.architecture.rooms import ROOMS, SOURCE, modules
 
 
 def imports(path: Path) -> Iterator[str]:

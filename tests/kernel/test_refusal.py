@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import kernel_state
 from tests.kernel.btf import section_extent
 from tests.kernel.ground_truth import PRIMES, evict, read_whole, write_files
 from tests.kernel.observed import ObservedKernel
@@ -138,6 +139,24 @@ def test_a_program_the_verifier_refuses_is_left_out(copied_object: Path, place: 
         got = observed.during(lambda: [read_whole(path) for path in files])
         assert got.bytes(Op.READ, DATA) == sum(PRIMES)
         assert got.bytes(Op.CACHE_MISS, DATA) == 0
+    finally:
+        observed.stop()
+
+
+def test_a_kernel_without_typed_loads_gets_the_programs_that_do_without(
+    copied_object: Path, place: Path
+) -> None:
+    elf = copied_object.read_bytes()
+    assert b"bpf_rdonly_cast\0" in elf
+    copied_object.write_bytes(elf.replace(b"bpf_rdonly_cast\0", b"bpf_no_such_fun\0"))
+    files = write_files(place)
+    observed = ObservedKernel()
+    try:
+        assert "tobs_sys_enter_" in kernel_state.loaded_programs()
+        observed.data(place)
+        got = observed.during(lambda: [read_whole(path) for path in files])
+        assert got.bytes(Op.READ, DATA) == sum(PRIMES)
+        assert got.count(Op.OPEN, DATA) == len(PRIMES)
     finally:
         observed.stop()
 

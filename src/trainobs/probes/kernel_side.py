@@ -68,7 +68,8 @@ class KernelSide:
             raise
 
     def _start(self, required: bool) -> None:
-        self._loader.load(self._programs, syscall_table())
+        spares = {name: program.spare for name, program in self._programs.items()}
+        self._loader.load(spares, syscall_table())
         refused = self._loader.refused
         needed = self._programs if required else {program.name for program in TREE}
         for name in refused.keys() & set(needed):

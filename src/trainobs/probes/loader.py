@@ -10,7 +10,7 @@ import ctypes as C
 import errno
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -24,8 +24,11 @@ class Loader(Protocol):
     refused: dict[str, str]
     """Programs that were asked for and that this kernel does not take, with its reason."""
 
-    def load(self, programs: Collection[str], constants: bytes) -> None:
-        """Load `programs` of the object, with `constants` as its read-only data."""
+    def load(self, programs: Mapping[str, str | None], constants: bytes) -> None:
+        """Load programs of the object, with `constants` as its read-only data.
+
+        A program that the kernel refuses gives its place, and its name, to its spare if it has one.
+        """
 
     def attach(self, program: str) -> None:
         """Let a loaded program run."""
@@ -71,8 +74,8 @@ class LibbpfLoader:
         self._maps: dict[str, int] = {}
         self._links: dict[str, int] = {}
 
-    def load(self, programs: Collection[str], constants: bytes) -> None:
-        """Load what the kernel takes; what it refuses goes to `refused`.
+    def load(self, programs: Mapping[str, str | None], constants: bytes) -> None:
+        """Load what the kernel takes; what it refuses, its spare too, goes to `refused`.
 
         libbpf loads all or nothing, so a refused program is switched off and the rest is tried
         again. A machine that takes everything pays for no trial.
@@ -80,15 +83,20 @@ class LibbpfLoader:
         Raises:
             ProbeError: nothing can be loaded at all.
         """
-        wanted = set(programs)
+        chosen = {name: name for name in programs}
         while True:
-            error, log = self._try_load(wanted, constants)
+            error, log = self._try_load(set(chosen.values()), constants)
             if not error:
-                return
+                break
             self._release()
-            culprits = self._culprits(error, log, wanted)
-            self.refused.update(culprits)
-            wanted -= culprits.keys()
+            culprits = self._culprits(error, log, set(chosen.values()))
+            for name in [name for name, choice in chosen.items() if choice in culprits]:
+                spare, refused = programs[name], chosen.pop(name)
+                if spare and refused != spare:
+                    chosen[name] = spare
+                else:
+                    self.refused[name] = culprits[refused]
+        self._programs = {name: self._programs[choice] for name, choice in chosen.items()}
 
     def attach(self, program: str) -> None:
         """Let a loaded program run.
@@ -153,8 +161,6 @@ class LibbpfLoader:
         with captured_log(self._library) as log:
             self._open(wanted, constants)
             error = -self._library.bpf_object__load(self._object)
-        if not error:
-            self._programs = {name: p for name, p in self._programs.items() if name in wanted}
         return error, log
 
     def _open(self, wanted: set[str], constants: bytes) -> None:

@@ -10,17 +10,31 @@ from trainobs.core.errors import SettingError
 
 @dataclass(frozen=True)
 class Program:
-    """One BPF program: its name in the object, its tracepoint, what it gives."""
+    """One BPF program: its name in the object, its tracepoint, what it gives.
+
+    `spare` is the program that does the same, slower, on kernels that refuse this one.
+    """
 
     name: str
     tracepoint: str
     gives: str
+    spare: str | None = None
 
 
 PROBES: dict[str, tuple[Program, ...]] = {
     "syscalls": (
-        Program("tobs_sys_enter", "sys_enter", "class of the file of each call"),
-        Program("tobs_sys_exit", "sys_exit", "bytes, calls and latency of file system calls"),
+        Program(
+            "tobs_sys_enter",
+            "sys_enter",
+            "class of the file of each call",
+            spare="tobs_sys_enter_old",
+        ),
+        Program(
+            "tobs_sys_exit",
+            "sys_exit",
+            "bytes, calls and latency of file system calls",
+            spare="tobs_sys_exit_old",
+        ),
     ),
     "io_uring": (
         Program("tobs_uring", "io_uring_complete", "reads and writes completed by io_uring"),

@@ -1,0 +1,43 @@
+"""The rooms of the house: the table of docs/design/house.md, and the modules there are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+SOURCE = Path(__file__).parents[2] / "src"
+
+
+class Room(NamedTuple):
+    """What a room may import, besides itself and the standard library."""
+
+    rooms: str = ""
+    packages: str = ""
+
+
+# A file beside the rooms (cli.py) is a room of its own; __init__ is the public face.
+ROOMS = {
+    "core": Room("", "numpy"),
+    "probes": Room("core", "numpy"),
+    "host": Room("core", "numpy"),
+    "steps": Room("core", "numpy"),
+    "sinks": Room("core", "numpy pyarrow tensorboard"),
+    "session": Room("core probes host steps sinks", "numpy"),
+    "hooks": Room("core steps session", "torch"),
+    "integrations": Room(
+        "core session sinks hooks steps", "lightning pytorch_lightning tensorboard torch"
+    ),
+    "analysis": Room("core", "numpy pyarrow"),
+    "cli": Room("core probes analysis"),
+    "__init__": Room("integrations"),
+    "__main__": Room("cli"),
+}
+
+
+def modules(source: Path) -> dict[str, Path]:
+    """Module name -> file."""
+    names = {
+        path: ".".join(path.relative_to(source).with_suffix("").parts)
+        for path in sorted(source.rglob("*.py"))
+    }
+    return {name.removesuffix(".__init__"): path for path, name in names.items()}
