@@ -93,8 +93,12 @@ static __always_inline bool is_code(struct dentry *dentry)
 	return end[0] == '.' && end[1] == 'p' && end[2] == 'y' && end[3] == 'c';
 }
 
-static __noinline u32 class_by_path(struct dentry *dentry, u32 otherwise)
+/* Global, so that the verifier walks the loop once and not once for each way that leads here; such
+ * a function takes no pointers, only numbers. */
+__noinline u32 class_by_path(u64 name, u32 otherwise)
 {
+	struct dentry *dentry = (struct dentry *)name;
+
 	for (int i = 0; i < MAX_DEPTH; i++) {
 		struct inode *inode = BPF_CORE_READ(dentry, d_inode);
 		struct dentry *parent = BPF_CORE_READ(dentry, d_parent);
@@ -136,8 +140,10 @@ static __always_inline u32 class_by_magic(u64 magic)
  * Class of a regular file by a name of it; NULL stands for any. It is kept with the inode, so that
  * the block layer and write-back, which see only inodes, find it.
  */
-static __noinline enum tobs_class regular_class(struct inode *inode, struct dentry *dentry)
+__noinline u32 regular_class(u64 inode_address, u64 name)
 {
+	struct inode *inode = (struct inode *)inode_address;
+	struct dentry *dentry = (struct dentry *)name;
 	struct inode_key key = key_of(inode);
 	struct inode_class *known = bpf_map_lookup_elem(&inode_classes, &key);
 	u32 class;
@@ -149,7 +155,7 @@ static __noinline enum tobs_class regular_class(struct inode *inode, struct dent
 	class = class_by_magic(BPF_CORE_READ(inode, i_sb, s_magic));
 	if (class == TOBS_OTHER && is_code(dentry))
 		class = TOBS_LIBRARY;
-	class = class_by_path(dentry, class);
+	class = class_by_path((u64)dentry, class);
 	/* A checkpoint is known by who wrote it when, which no path tells: it stays one. */
 	if (known && known->class == TOBS_CHECKPOINT)
 		class = TOBS_CHECKPOINT;
@@ -199,7 +205,9 @@ static __always_inline u32 remembered_class(struct task_state *task, struct targ
 		task->ino = ino;
 		task->generation = generation;
 		task->class_epoch = epoch;
-		task->inode_class = regular_class(inode, BPF_CORE_READ(file, f_path.dentry));
+		/* Read by helper, which gives numbers. */
+		task->inode_class = regular_class((u64)BPF_CORE_READ(file, f_inode),
+						  (u64)BPF_CORE_READ(file, f_path.dentry));
 	}
 	return task->inode_class;
 }
@@ -265,7 +273,7 @@ static __always_inline u32 class_for_call(struct task_state *task, struct target
 	class = better = remembered_class(task, target);
 	/* It may have been moved since, or have another name. */
 	if (op == TOBS_OPEN && class == TOBS_OTHER)
-		better = class_by_path(BPF_CORE_READ(file, f_path.dentry), TOBS_OTHER);
+		better = class_by_path((u64)BPF_CORE_READ(file, f_path.dentry), TOBS_OTHER);
 	if (makes_data(task, target, better, op))
 		better = TOBS_DATA;
 	else if (makes_checkpoint(task, target, better, op))

@@ -141,8 +141,9 @@ static __always_inline void add(u32 op, u32 class, u32 role, u64 count, u64 byte
 	bump(&cell->wait_ns, wait_ns);
 }
 
-/* By hand, because clang 14 cannot compile __builtin_clzll for BPF. */
-static __always_inline u32 log2_bucket(u64 value)
+/* By hand, because clang 14 cannot compile __builtin_clzll for BPF. Global, so that the verifier goes
+ * through its branches once. */
+__noinline u32 log2_bucket(u64 value)
 {
 	u32 log = 0;
 

@@ -5,7 +5,7 @@
 /* Class of a file without a call that names it: it may have been mapped before we came. */
 static __always_inline u32 mapped_class(struct inode *inode)
 {
-	return is_regular(inode) ? regular_class(inode, NULL) : TOBS_OTHER;
+	return is_regular(inode) ? regular_class((u64)inode, 0) : TOBS_OTHER;
 }
 
 /* The call in flight, plus one. The threads of io_uring make no calls: they are inside one. */

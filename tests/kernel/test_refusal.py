@@ -161,6 +161,16 @@ def test_a_kernel_without_typed_loads_gets_the_programs_that_do_without(
         observed.stop()
 
 
+def test_a_kernel_with_typed_loads_gets_the_programs_that_use_them() -> None:
+    if b"\0bpf_rdonly_cast\0" not in kernel_side.KERNEL_BTF.read_bytes():
+        pytest.skip("a kernel before v6.2")
+    kernel = KernelSide()
+    try:
+        assert {"tobs_sys_enter", "tobs_sys_exit"} <= set(kernel_state.loaded_programs())
+    finally:
+        kernel.stop()
+
+
 def test_a_program_asked_for_by_name_and_refused_is_an_error(copied_object: Path) -> None:
     spoil_program(copied_object, b"mm_filemap_add_to_page_cache")
     error = refusal(("page_cache",))
