@@ -100,10 +100,10 @@ def test_the_page_shows_what_matters(summary):
     rows = {" ".join(line.split()) for line in page.splitlines()}
     assert "waiting for data 500 us 20 % #######" in rows
     assert "forward 2 ms 80 % #############################" in rows
-    assert "training data read 25 kB 10 MB/s 101 kB" in rows
+    assert "training data read 25 kB 10 MB/s 100 kB" in rows
     assert "data already in memory when asked for 75 % ###########################" in rows
     assert "131 us - 262 us 3 ####################################" in rows
-    assert "io/data_read_bytes 1 kB" in rows
+    assert "training data read 1 kB" in rows
 
 
 def test_the_page_is_plain_and_at_most_100_columns_wide(summary):

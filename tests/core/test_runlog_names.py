@@ -7,11 +7,11 @@ from trainobs.core.runlog import KERNEL, STEPS, part_file, part_files, ranks, ru
 
 def test_a_missing_part_is_listed_so_that_it_is_noticed(tmp_path):
     (tmp_path / "rank=0").mkdir()
-    for number in (0, 2):
+    for number in (0, 1, 3):
         part_file(tmp_path, 0, STEPS, number).touch()
     (tmp_path / "rank=0" / ".steps-00007.parquet.tmp").touch()
     (tmp_path / "rank=0" / "steps-old.parquet").touch()
-    expected = [part_file(tmp_path, 0, STEPS, number) for number in range(3)]
+    expected = [part_file(tmp_path, 0, STEPS, number) for number in range(4)]
     assert part_files(tmp_path, 0, STEPS) == expected
     assert part_files(tmp_path, 0, KERNEL) == []
 
@@ -20,6 +20,15 @@ def test_parts_stay_in_order_when_their_numbers_grow(tmp_path):
     (tmp_path / "rank=0").mkdir()
     part_file(tmp_path, 0, STEPS, 100_001).touch()
     assert part_files(tmp_path, 0, STEPS)[-1].name == "steps-100001.parquet"
+
+
+def test_a_number_that_no_writer_gives_does_not_make_a_list_of_that_length(tmp_path):
+    (tmp_path / "rank=0").mkdir()
+    part_file(tmp_path, 0, STEPS, 99_999_999_999).touch()
+    assert [path.name for path in part_files(tmp_path, 0, STEPS)] == [
+        "steps-99999999998.parquet",
+        "steps-99999999999.parquet",
+    ]
 
 
 def test_ranks_are_numbers_not_text(tmp_path):

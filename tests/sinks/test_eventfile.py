@@ -78,6 +78,15 @@ def test_a_removed_directory_is_made_again_with_a_readable_file(tmp_path):
     assert steps(logs) == [1]
 
 
+def test_many_events_between_two_flushes_go_to_a_disk_that_takes_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(eventfile, "PENDING_BYTES", 5000)
+    file = EventFile(tmp_path)
+    for step in range(100):
+        file.add_event(event(step))
+    file.close()
+    assert steps(tmp_path) == list(range(100))
+
+
 def test_memory_is_bounded_and_lost_steps_are_counted(disk, monkeypatch):
     monkeypatch.setattr(eventfile, "PENDING_BYTES", 2000)
     small = disk("size=8k")

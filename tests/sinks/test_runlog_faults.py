@@ -105,6 +105,23 @@ def test_a_disk_that_stays_full_costs_counted_steps_not_memory(disk, monkeypatch
     np.testing.assert_array_equal(RunLog.open(small / "run").ranks[0].step(), np.arange(50))
 
 
+def test_sealed_steps_that_were_removed_are_counted_as_lost(tmp_path, monkeypatch):
+    monkeypatch.setattr(runlog, "SEAL_STEPS", 10)
+    sink = RunLogSink(tmp_path / "run")
+    sink.begin(info())
+    for first in (0, 10, 20):
+        sink.write(batch(range(first, first + 10)))
+    sink.flush()
+    shutil.rmtree(tmp_path / "run")
+    sink.write(batch([30]))
+    with pytest.raises(OSError, match="No such file"):
+        sink.flush()
+    sink.end({"outcome": "ok"})
+    assert sink.lost_steps == 30
+    sink.flush()
+    assert sink.lost_steps == 30
+
+
 def test_short_steps_between_two_flushes_are_not_lost(tmp_path, monkeypatch):
     monkeypatch.setattr(runlog, "SEAL_STEPS", 20)
     monkeypatch.setattr(runlog, "HELD_STEPS", 50)

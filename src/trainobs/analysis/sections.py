@@ -102,9 +102,12 @@ def rates(summary: dict[str, Any]) -> Iterator[str]:
     if rows and seconds:
         yield _row("Bytes", "per step", "per second", "in all")
         for name, label in rows.items():
-            total = metric(summary, name)["sum"]
-            rate = (total - summary["setup"].get(name, 0)) / seconds
-            columns = (size(metric(summary, name)["mean"]), f"{size(rate)}/s", size(total))
+            total = metric(summary, name)["sum"] - summary["setup"].get(name, 0)
+            columns = (
+                size(metric(summary, name)["mean"]),
+                f"{size(total / seconds)}/s",
+                size(total),
+            )
             yield _row(f"  {label}", *columns)
 
 
@@ -142,12 +145,17 @@ def distributions(summary: dict[str, Any]) -> Iterator[str]:
 
 
 def setup(summary: dict[str, Any]) -> Iterator[str]:
-    """What the sums contain from before the first step."""
-    if summary["setup"]:
-        yield "Before the first step (part of the sums above)"
-        for name, value in summary["setup"].items():
-            text = _FORMATS.get(METRICS[name].unit, quantity)(value)
-            yield _row(f"  {name}", text)
+    """What went on before the first step; it is in the sums of `--json`."""
+    labels = {
+        name: label.strip()
+        for name, label in {**_RATES, **_WAITS}.items()
+        if summary["setup"].get(name)
+    }
+    if labels:
+        yield "Before the first step (not in the numbers above)"
+        for name, label in labels.items():
+            value = _FORMATS.get(METRICS[name].unit, quantity)(summary["setup"][name])
+            yield _row(f"  {label}", value)
 
 
 def metric(summary: dict[str, Any], name: str) -> dict[str, Any]:

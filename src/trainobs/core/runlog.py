@@ -46,12 +46,13 @@ def part_file(run_dir: Path, rank: int, table: str, number: int) -> Path:
 def part_files(run_dir: Path, rank: int, table: str) -> list[Path]:
     """Parts of a table from the first to the last there is, in step order.
 
-    A part that is missing in between is in the list, so that its reader notices.
+    Of parts that are missing in between the last is in the list, so that its reader notices.
     """
     pattern = re.compile(rf"{table}-(\d+)\.parquet")
     found = (pattern.fullmatch(path.name) for path in rank_dir(run_dir, rank).iterdir())
-    last = max((int(match[1]) for match in found if match), default=-1)
-    return [part_file(run_dir, rank, table, number) for number in range(last + 1)]
+    numbers = {int(match[1]) for match in found if match}
+    wanted = numbers | {number - 1 for number in numbers if number}
+    return [part_file(run_dir, rank, table, number) for number in sorted(wanted)]
 
 
 def ranks(run_dir: Path) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import itertools
 import os
@@ -52,10 +51,10 @@ class EventFile:
         """Take one event.
 
         Raises:
-            OSError: the disk refused to take events for so long that no more can be kept.
+            OSError: no more can be kept, and the disk refuses what there is.
         """
         if self._pending.tell() >= PENDING_BYTES:
-            raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS), str(self._path))
+            self.flush()
         self._records.write(event.SerializeToString())
 
     def flush(self) -> None:

@@ -48,7 +48,8 @@ class RunLogSink:
         claimed: whether `files.claim` has made the directory of this rank for this sink.
 
     Attributes:
-        lost_steps: steps dropped because the disk refused them for longer than memory allows.
+        lost_steps: steps dropped because the disk refused them for longer than memory allows, or
+            removed after they were written.
     """
 
     name = "runlog"
@@ -62,7 +63,7 @@ class RunLogSink:
         self._summary: dict[str, object] | None = None
         self._written_run = b""
         self._part = Part()
-        self._part_number = 0
+        self._sealed_steps: list[int] = []
         self._stored = 0
         self._latency: npt.NDArray[np.uint64] | None = None
         self._failing = False
@@ -145,6 +146,10 @@ class RunLogSink:
 
     def _make_again(self) -> None:
         """Someone may have removed the directory: what is still in memory is written anew."""
+        for number, steps in enumerate(self._sealed_steps):
+            if not part_file(self._run_dir, self._rank, STEPS, number).exists():
+                self.lost_steps += steps
+                self._sealed_steps[number] = 0
         rank_dir(self._run_dir, self._rank).mkdir(parents=True, exist_ok=True)
         self._written_run = b""
         self._stored = 0
@@ -172,8 +177,8 @@ class RunLogSink:
         replace_file(self._part_file(STEPS), encode(self._part.steps()))
         self._stored = len(self._part)
         if self._stored >= SEAL_STEPS:
+            self._sealed_steps.append(self._stored)
             self._part, self._stored = Part(), 0
-            self._part_number += 1
 
     def _store_latency(self) -> None:
         if self._latency is not None:
@@ -182,7 +187,7 @@ class RunLogSink:
             self._latency = None
 
     def _part_file(self, table: str) -> Path:
-        return part_file(self._run_dir, self._rank, table, self._part_number)
+        return part_file(self._run_dir, self._rank, table, len(self._sealed_steps))
 
 
 def _taken(path: Path) -> RunLogError:

@@ -1,0 +1,38 @@
+"""The catalogue: every number that trainobs logs, what it means and how it is made.
+
+TensorBoard tags, Parquet columns, the report and `docs/metrics.md` all come from `CATALOGUE`. Each
+file of this package holds the metrics of one subject.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from trainobs.core.catalogue.devices import DEVICES
+from trainobs.core.catalogue.files import FILES
+from trainobs.core.catalogue.machine import MACHINE
+from trainobs.core.catalogue.making import phase_metric
+from trainobs.core.catalogue.network import NETWORK
+from trainobs.core.catalogue.own import OWN
+from trainobs.core.catalogue.steps import STEPS
+from trainobs.core.catalogue.tasks import TASKS
+from trainobs.core.metrics import Metric
+
+__all__ = ["CATALOGUE", "METRICS", "kernel_metrics", "phase_metric"]
+
+CATALOGUE: tuple[Metric, ...] = (
+    *STEPS,
+    *FILES,
+    *DEVICES,
+    *TASKS,
+    *NETWORK,
+    *MACHINE,
+    *OWN,
+)
+
+METRICS: Mapping[str, Metric] = {metric.name: metric for metric in CATALOGUE}
+
+
+def kernel_metrics() -> Iterable[Metric]:
+    """Metrics whose value follows from kernel cells."""
+    return (metric for metric in CATALOGUE if metric.formula is not None)

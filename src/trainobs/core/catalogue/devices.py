@@ -1,0 +1,69 @@
+"""Requests to block devices."""
+
+from __future__ import annotations
+
+from trainobs.core.catalogue.making import CHECKPOINT, DATA, kernel
+from trainobs.core.kernel import Op
+from trainobs.core.metrics import Cells, Kind, Metric
+
+DEVICES: tuple[Metric, ...] = (
+    kernel(
+        "block/read_bytes",
+        "bytes",
+        Cells("bytes", (Op.BLOCK_READ,)),
+        "Bytes read from block devices for the process tree.",
+        source="block_io_done",
+        blind="Network file systems have no block device.",
+        chart="Block device bytes",
+    ),
+    kernel(
+        "block/data_read_bytes",
+        "bytes",
+        Cells("bytes", (Op.BLOCK_READ,), DATA),
+        "The part of block/read_bytes that is training data.",
+        source="block_io_done",
+        chart="Block device bytes",
+    ),
+    kernel(
+        "block/read_count",
+        "requests",
+        Cells("count", (Op.BLOCK_READ,)),
+        "Block requests that read.",
+        source="block_io_done",
+    ),
+    kernel(
+        "block/read_ns",
+        "ns",
+        Cells("ns", (Op.BLOCK_READ,)),
+        "Time of reading block requests from issue to completion, summed.",
+        source="block_io_start, block_io_done",
+    ),
+    Metric(
+        "block/read_p99_ns",
+        "ns",
+        Kind.QUANTILE,
+        "block_io_start, block_io_done",
+        "99th percentile latency of reading block requests, interpolated in log2 buckets.",
+        "A step with few requests shows nearly its slowest one.",
+        "Block device latency",
+        None,
+        True,
+    ),
+    kernel(
+        "block/write_bytes",
+        "bytes",
+        Cells("bytes", (Op.BLOCK_WRITE,)),
+        "Bytes written to block devices: by the process tree, and by the kernel for its files.",
+        source="block_io_done",
+        blind="Write-back of files that are neither data nor checkpoint.",
+        chart="Block device bytes",
+    ),
+    kernel(
+        "block/checkpoint_write_bytes",
+        "bytes",
+        Cells("bytes", (Op.BLOCK_WRITE,), CHECKPOINT),
+        "Bytes of checkpoints written to block devices, whoever issued the write.",
+        source="block_io_done",
+        chart="Checkpoint",
+    ),
+)

@@ -1,0 +1,155 @@
+"""What read and write calls did, and how the page cache served them."""
+
+from __future__ import annotations
+
+from trainobs.core.catalogue.making import CHECKPOINT, DATA, READS, WRITES, kernel
+from trainobs.core.kernel import FileClass, Op
+from trainobs.core.metrics import Cells, Kind, Metric, Ratio
+
+_WAITS = "Read-ahead in earlier steps can hide or overshoot it: judge it over many steps."
+_AHEAD = "Workers read ahead, so this is what they did during the step, not what the step consumed."
+_TREE = "Sockets and pipes count too, as the kernel counts them."
+
+FILES: tuple[Metric, ...] = (
+    kernel(
+        "io/data_read_bytes",
+        "bytes",
+        Cells("bytes", READS, DATA),
+        "Bytes of training data returned by read calls (read, pread, readv, io_uring).",
+        chart="Data read",
+        blind=_AHEAD,
+        spread=True,
+    ),
+    kernel(
+        "io/data_read_count",
+        "calls",
+        Cells("count", READS, DATA),
+        "Read calls on training data, those at end of file included.",
+        chart="Data calls",
+        blind=_AHEAD,
+    ),
+    kernel(
+        "io/data_read_ns",
+        "ns",
+        Cells("ns", (Op.READ,), DATA),
+        "Time inside read calls on training data, summed over all workers.",
+        chart="Time in I/O calls",
+    ),
+    kernel(
+        "io/data_open_count",
+        "calls",
+        Cells("count", (Op.OPEN,), DATA),
+        "Training-data files opened.",
+        chart="Data calls",
+    ),
+    kernel(
+        "io/data_direct_read_bytes",
+        "bytes",
+        Cells("bytes", (Op.DIRECT_READ,), DATA),
+        "The part of io/data_read_bytes that went round the page cache (O_DIRECT).",
+    ),
+    kernel(
+        "io/data_mmap_bytes",
+        "bytes",
+        Cells("bytes", (Op.MMAP,), DATA),
+        "Bytes of training data newly mapped with mmap; mapped is not yet read.",
+    ),
+    kernel(
+        "io/data_fault_count",
+        "faults",
+        Cells("count", (Op.FAULT,), DATA),
+        "Page faults on mapped training data that the page tables could not serve.",
+        blind="Pages mapped by fault-around cost no further fault.",
+        source="mm_filemap_fault",
+    ),
+    kernel(
+        "io/checkpoint_write_bytes",
+        "bytes",
+        Cells("bytes", WRITES, CHECKPOINT),
+        "Bytes of checkpoints handed to the kernel.",
+        chart="Checkpoint",
+        blind="What another thread writes outside the checkpoint directories (AsyncCheckpointIO).",
+    ),
+    kernel(
+        "io/checkpoint_write_ns",
+        "ns",
+        Cells("ns", (Op.WRITE,), CHECKPOINT),
+        "Time inside write calls on checkpoints.",
+        chart="Time in I/O calls",
+    ),
+    kernel(
+        "io/fsync_ns",
+        "ns",
+        Cells("ns", (Op.FSYNC,)),
+        "Time inside fsync, fdatasync, sync_file_range and msync.",
+        chart="Time in I/O calls",
+    ),
+    kernel("io/fsync_count", "calls", Cells("count", (Op.FSYNC,)), "Calls of the fsync family."),
+    kernel(
+        "io/library_read_bytes",
+        "bytes",
+        Cells("bytes", READS, (FileClass.LIBRARY,)),
+        "Bytes of Python code and shared libraries read, mostly when workers start.",
+    ),
+    kernel(
+        "io/read_bytes",
+        "bytes",
+        Cells("bytes", READS),
+        "Bytes returned by all read calls of the process tree.",
+        blind=_TREE,
+    ),
+    kernel(
+        "io/write_bytes",
+        "bytes",
+        Cells("bytes", WRITES),
+        "Bytes accepted by all write calls of the process tree.",
+        blind=_TREE,
+    ),
+    Metric(
+        "cache/hit_ratio",
+        "ratio",
+        Kind.RATIO,
+        "mm_filemap_add_to_page_cache",
+        "Share of the data pages read that were in memory before the read asked for them.",
+        "Mapped files, and direct reads, which go round the cache. " + _WAITS,
+        "Page cache",
+        Ratio(Cells("bytes", (Op.CACHE_MISS,), DATA), Cells("bytes", (Op.CACHE_READ,), DATA), True),
+    ),
+    Metric(
+        "cache/demand_hit_ratio",
+        "ratio",
+        Kind.RATIO,
+        "page_cache_sync_ra (Linux 6.18)",
+        "Share of the data reads that did not have to start read-ahead and wait for it.",
+        "Mapped files.",
+        "Page cache",
+        Ratio(
+            Cells("count", (Op.DEMAND_MISS,), DATA), Cells("count", (Op.CACHE_READ,), DATA), True
+        ),
+    ),
+    Metric(
+        "cache/read_stall_ratio",
+        "ratio",
+        Kind.RATIO,
+        "sched_switch",
+        "Share of the time inside data reads that was spent asleep, waiting for the device.",
+        "Mapped files.",
+        "Page cache",
+        Ratio(Cells("wait_ns", (Op.READ,), DATA), Cells("ns", (Op.READ,), DATA)),
+    ),
+    kernel(
+        "cache/miss_bytes",
+        "bytes",
+        Cells("bytes", (Op.CACHE_MISS,), DATA),
+        "Data pages brought into memory by reads, read-ahead included.",
+        source="mm_filemap_add_to_page_cache",
+        chart="Data read",
+    ),
+    kernel(
+        "cache/fault_fill_bytes",
+        "bytes",
+        Cells("bytes", (Op.FAULT_FILL,), DATA),
+        "Data pages brought into memory by faults of mapped files and by readahead hints.",
+        source="mm_filemap_add_to_page_cache",
+    ),
+)

@@ -1,0 +1,45 @@
+"""Short ways to write the metrics of the catalogue, and the sums that many are made of."""
+
+from __future__ import annotations
+
+from trainobs.core.kernel import FileClass, Op, Phase, Role
+from trainobs.core.metrics import Cells, Kind, Metric
+
+DATA = (FileClass.DATA,)
+CHECKPOINT = (FileClass.CHECKPOINT,)
+MAIN = (Role.MAIN,)
+WORKER = (Role.WORKER,)
+READS = (Op.READ, Op.URING_READ)
+WRITES = (Op.WRITE, Op.URING_WRITE)
+
+
+def kernel(
+    name: str,
+    unit: str,
+    formula: Cells,
+    tells: str,
+    *,
+    chart: str = "",
+    blind: str = "",
+    source: str = "system calls",
+    spread: bool = False,
+) -> Metric:
+    """A sum over kernel cells."""
+    return Metric(name, unit, Kind.SUM, source, tells, blind, chart, formula, spread)
+
+
+def timed(
+    name: str, tells: str, *, chart: str = "", blind: str = "", spread: bool = False
+) -> Metric:
+    """A time taken in the training loop."""
+    return Metric(name, "ns", Kind.SUM, "training loop", tells, blind, chart, None, spread)
+
+
+def phase(of: Phase, tells: str) -> Metric:
+    """Time of a phase."""
+    return timed(phase_metric(of), tells, chart="Where the step went")
+
+
+def phase_metric(of: Phase) -> str:
+    """Name of the metric that holds the time of a phase."""
+    return "loader/wait_ns" if of is Phase.LOADER else f"phase/{of.name.lower()}_ns"

@@ -1,0 +1,28 @@
+"""Bytes on sockets."""
+
+from __future__ import annotations
+
+from trainobs.core.catalogue.making import kernel
+from trainobs.core.kernel import FileClass, Op
+from trainobs.core.metrics import Cells, Metric
+
+NETWORK: tuple[Metric, ...] = (
+    kernel(
+        "net/sent_bytes",
+        "bytes",
+        Cells("bytes", (Op.SEND,), (FileClass.SOCKET,)),
+        "Bytes sent on internet sockets, loopback included.",
+        source="sock_send_length",
+        blind="RDMA, and GPU-direct transports, bypass sockets.",
+        chart="Network",
+    ),
+    kernel(
+        "net/received_bytes",
+        "bytes",
+        Cells("bytes", (Op.RECEIVE,), (FileClass.SOCKET,)),
+        "Bytes received on internet sockets, loopback included.",
+        source="sock_recv_length",
+        blind="RDMA, and GPU-direct transports, bypass sockets.",
+        chart="Network",
+    ),
+)

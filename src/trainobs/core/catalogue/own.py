@@ -1,0 +1,35 @@
+"""What observing cost, and what it lost."""
+
+from __future__ import annotations
+
+from trainobs.core.metrics import Kind, Metric
+
+OWN: tuple[Metric, ...] = (
+    Metric(
+        "obs/lost_count",
+        "events",
+        Kind.SUM,
+        "trainobs",
+        "Kernel events and step records that could not be counted or stored.",
+        chart="Cost of observing",
+    ),
+    Metric(
+        "obs/cpu_ns",
+        "ns",
+        Kind.SUM,
+        "trainobs",
+        "CPU time of trainobs in user space: its hooks in the training thread, and its own thread.",
+        "The probes inside the kernel: see obs/probe_ns.",
+        chart="Cost of observing",
+    ),
+    Metric(
+        "obs/probe_ns",
+        "ns",
+        Kind.SUM,
+        "BPF statistics",
+        "CPU time of the probes in the kernel, on all CPUs: a rate sampled now and then by the "
+        "kernel's own BPF statistics, times the length of the step.",
+        "An estimate; needs CAP_SYS_ADMIN, null without.",
+        chart="Cost of observing",
+    ),
+)

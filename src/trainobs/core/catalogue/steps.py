@@ -1,0 +1,31 @@
+"""Steps and their phases, timed in the training loop."""
+
+from __future__ import annotations
+
+from trainobs.core.catalogue.making import phase, timed
+from trainobs.core.kernel import Phase
+from trainobs.core.metrics import Metric
+
+STEPS: tuple[Metric, ...] = (
+    timed(
+        "step/duration_ns",
+        "Wall time from one step's first fetch to the next step's.",
+        chart="Step time",
+        spread=True,
+    ),
+    timed(
+        "loader/wait_ns",
+        "Time the training thread waited for the next batch.",
+        chart="Where the step went",
+        blind="Lightning's start of workers at the beginning of an epoch: it is in phase/other_ns.",
+        spread=True,
+    ),
+    phase(Phase.TRANSFER, "Time moving the batch to the device, as the host sees it."),
+    phase(Phase.FORWARD, "Time in the forward pass, as the host sees it."),
+    phase(Phase.BACKWARD, "Time in the backward pass, as the host sees it."),
+    phase(Phase.OPTIMIZER, "Time in the optimizer, forward and backward inside it left out."),
+    phase(Phase.CHECKPOINT, "Time the training thread was blocked by saving a checkpoint."),
+    phase(Phase.VALIDATION, "Time in validation between this step and the next."),
+    phase(Phase.LOGGING, "Time the training thread spent in loggers."),
+    phase(Phase.OTHER, "What is left of the step."),
+)

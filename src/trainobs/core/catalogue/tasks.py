@@ -1,0 +1,61 @@
+"""Time off the CPU, and in the run queue."""
+
+from __future__ import annotations
+
+from trainobs.core.catalogue.making import MAIN, WORKER, kernel
+from trainobs.core.kernel import Op
+from trainobs.core.metrics import Cells, Metric
+
+TASKS: tuple[Metric, ...] = (
+    kernel(
+        "sched/main_offcpu_ns",
+        "ns",
+        Cells("ns", (Op.OFFCPU,), (), MAIN),
+        "Time the training thread was not on a CPU.",
+        source="sched_switch",
+        chart="Scheduler: training thread",
+        spread=True,
+    ),
+    kernel(
+        "sched/main_iowait_ns",
+        "ns",
+        Cells("wait_ns", (Op.OFFCPU,), (), MAIN),
+        "Time the training thread slept for a block device.",
+        source="sched_switch",
+        chart="Scheduler: training thread",
+    ),
+    kernel(
+        "sched/main_runqueue_ns",
+        "ns",
+        Cells("ns", (Op.RUNQUEUE,), (), MAIN),
+        "Time the training thread was ready to run and had no CPU.",
+        source="sched_switch, sched_wakeup",
+        chart="Scheduler: training thread",
+        spread=True,
+    ),
+    kernel(
+        "sched/worker_offcpu_ns",
+        "ns",
+        Cells("ns", (Op.OFFCPU,), (), WORKER),
+        "Time loader workers were not on a CPU, idle time included, summed over their threads.",
+        source="sched_switch",
+        blind="A sleep counts whole in the step in which it ends: idle workers exceed the step.",
+    ),
+    kernel(
+        "sched/worker_iowait_ns",
+        "ns",
+        Cells("wait_ns", (Op.OFFCPU,), (), WORKER),
+        "Time loader workers slept for a block device.",
+        source="sched_switch",
+        chart="Scheduler: loader workers",
+    ),
+    kernel(
+        "sched/worker_runqueue_ns",
+        "ns",
+        Cells("ns", (Op.RUNQUEUE,), (), WORKER),
+        "Time loader workers were ready to run and had no CPU.",
+        source="sched_switch, sched_wakeup",
+        chart="Scheduler: loader workers",
+        spread=True,
+    ),
+)
