@@ -53,6 +53,7 @@ _HEADINGS = {
     "net": "Network",
     "pressure": "Pressure",
     "memory": "Memory",
+    "python": "Python interpreter",
     "obs": "Cost of observing",
 }
 

@@ -22,6 +22,7 @@ class Kind(Enum):
     SUM = "sum per step"
     RATIO = "ratio of sums"
     QUANTILE = "quantile of a histogram"
+    GAUGE = "level, averaged over time"
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from trainobs.session.delivery import Deliveries
 from trainobs.session.forks import abandon_in_children, keep_in_children, others_here
 from trainobs.session.libraries import library_roots
 from trainobs.session.observer import FULL, Observer
+from trainobs.session.pauses import CollectorPauses
 from trainobs.session.settings import Settings
 from trainobs.sinks.sink import Sink
 from trainobs.steps.clock import StepClock, StepWord
@@ -111,6 +112,7 @@ class Session:
         """In a forked child: let go of everything; the parent goes on observing."""
         self._stopped = self._forgotten = True
         self.clock.detach()
+        self._pauses.close()
         if self._kernel:
             self._kernel.abandon()
         if self._host:
@@ -138,6 +140,7 @@ class Session:
                 remover.join()
             except RuntimeError:  # no more threads: at interpreter exit, or at a limit
                 self._remove()
+        self._pauses.close()
         if self._host:
             self._host.close()
 
@@ -157,12 +160,14 @@ class Session:
         kernel, host = self._kernel, self._host
         word: StepWord = kernel.clock if kernel else [0]
         switch_cost_ns = _switch_cost_ns()
+        self._pauses = CollectorPauses()
         self.clock = StepClock(word, sample=host.sample if host else None, on_close=self._on_close)
         self._collector = Collector(
             self.clock,
             kernel,
             host_names=host.available if host else (),
             switch_cost_ns=switch_cost_ns,
+            sources=[self._pauses.spans],
         )
         statistics = statistics_for(kernel.program_fds().values()) if kernel else None
         self._observer = Observer(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from trainobs.core.kernel import CELL, CELLS_SHAPE, FIELDS, RING, Phase
 from trainobs.core.metrics import evaluate
 from trainobs.core.records import StepBatch
 from trainobs.steps.clock import ClosedStep, StepClock
+from trainobs.steps.timeline import StepSource
 
 SETTLE_NS = 5_000_000
 """Age at which nothing more is in flight for a closed step: far above the time of one probe."""
@@ -84,6 +85,7 @@ class Collector:
         *,
         host_names: tuple[str, ...] = (),
         switch_cost_ns: float = 0.0,
+        sources: Sequence[StepSource] = (),
         now: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.dropped_steps = 0
@@ -91,6 +93,7 @@ class Collector:
         self._clock = clock
         self._host_names = host_names
         self._switch_cost_ns = switch_cost_ns
+        self._sources = tuple(sources)
         self._now = now
         self._lock = threading.Lock()
         self._waiting: list[_Part] = []
@@ -174,6 +177,8 @@ class Collector:
     def _assemble(self, steps: list[ClosedStep], rows: Words, latency: Words) -> StepBatch:
         columns = self._timings(steps)
         columns.update(self._host_deltas(steps))
+        for source in self._sources:
+            columns.update(source.columns(steps))
         cells = None
         if self._ring:
             cells = rows.view(CELL).reshape(len(steps), *CELLS_SHAPE)

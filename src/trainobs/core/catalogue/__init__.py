@@ -14,6 +14,7 @@ from trainobs.core.catalogue.machine import MACHINE
 from trainobs.core.catalogue.making import phase_metric
 from trainobs.core.catalogue.network import NETWORK
 from trainobs.core.catalogue.own import OWN
+from trainobs.core.catalogue.python import PYTHON
 from trainobs.core.catalogue.steps import STEPS
 from trainobs.core.catalogue.tasks import TASKS
 from trainobs.core.metrics import Metric
@@ -27,6 +28,7 @@ CATALOGUE: tuple[Metric, ...] = (
     *TASKS,
     *NETWORK,
     *MACHINE,
+    *PYTHON,
     *OWN,
 )
 

@@ -1,0 +1,113 @@
+"""What happened at times of its own, laid over the steps it happened in.
+
+Others write into these from their own threads, at their own pace; the collector asks for columns
+when steps are closed. All times are CLOCK_MONOTONIC in ns.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from trainobs.steps.clock import ClosedStep
+
+MAX_POINTS = 65_536
+"""Points that wait for their step to close; of more, the oldest are dropped."""
+
+Columns = dict[str, npt.NDArray[np.float64]]
+
+
+class StepSource(Protocol):
+    """Fills columns of the record from elsewhere than the step clock and the kernel's rows."""
+
+    def columns(self, steps: Sequence[ClosedStep]) -> Columns:
+        """Values by catalogue name, for consecutive closed steps; asked once for each step."""
+        ...
+
+
+class Spans:
+    """Pauses and the like: their time and number in each step. A span counts where it ends.
+
+    Args:
+        time_name: metric for the time, ns.
+        count_name: metric for the number.
+    """
+
+    def __init__(self, time_name: str, count_name: str) -> None:
+        self._names = (time_name, count_name)
+        self._points: deque[tuple[int, int]] = deque(maxlen=MAX_POINTS)
+
+    def add(self, end_ns: int, duration_ns: int) -> None:
+        """Take a span that is over."""
+        self._points.append((end_ns, duration_ns))
+
+    def columns(self, steps: Sequence[ClosedStep]) -> Columns:
+        """See `StepSource`."""
+        edges = [steps[0].start_ns, *(step.end_ns for step in steps)]
+        time_ns, count = np.zeros(len(steps)), np.zeros(len(steps))
+        points = self._points
+        while points and points[0][0] < edges[-1]:
+            end_ns, duration_ns = points.popleft()
+            # What ended before these steps was added late: by a thread that lost its turn.
+            index = max(0, int(np.searchsorted(edges, end_ns, "right")) - 1)
+            time_ns[index] += duration_ns
+            count[index] += 1
+        return dict(zip(self._names, (time_ns, count), strict=True))
+
+
+class Gauges:
+    """Values that somebody reads now and then: a step has the mean of the readings inside it.
+
+    A step without a reading inside has the last one before its end, unless that is too old.
+
+    Args:
+        names: metrics, in the order of `add`.
+        fresh_ns: how long a reading stands for what comes after it.
+    """
+
+    def __init__(self, names: Sequence[str], fresh_ns: int) -> None:
+        self._names = tuple(names)
+        self._fresh_ns = fresh_ns
+        self._points: deque[tuple[int, tuple[float, ...]]] = deque(maxlen=MAX_POINTS)
+
+    def add(self, at_ns: int, values: Sequence[float]) -> None:
+        """Take a reading; NaN for what could not be read."""
+        self._points.append((at_ns, tuple(values)))
+
+    def columns(self, steps: Sequence[ClosedStep]) -> Columns:
+        """See `StepSource`."""
+        points = self._taken(steps[-1].end_ns)
+        table = np.full((len(steps), len(self._names)), np.nan)
+        if points:
+            times = np.array([at_ns for at_ns, _ in points])
+            values = np.array([reading for _, reading in points])
+            for row, step in enumerate(steps):
+                table[row] = self._of(step, times, values)
+        return {name: table[:, index] for index, name in enumerate(self._names)}
+
+    def _taken(self, end_ns: int) -> list[tuple[int, tuple[float, ...]]]:
+        """Readings up to a time; the last of them stays, for steps to come."""
+        points, taken = self._points, []
+        while points and points[0][0] < end_ns:
+            taken.append(points.popleft())
+        if taken:
+            points.appendleft(taken[-1])
+        return taken
+
+    def _of(
+        self, step: ClosedStep, times: npt.NDArray[np.int64], values: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.float64] | float:
+        first, last = np.searchsorted(times, (step.start_ns, step.end_ns))
+        if first < last:
+            known = ~np.isnan(values[first:last])
+            count = known.sum(axis=0)
+            total = np.where(known, values[first:last], 0.0).sum(axis=0)
+            return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+        if last and step.end_ns - times[last - 1] <= self._fresh_ns:
+            held: npt.NDArray[np.float64] = values[last - 1]
+            return held
+        return np.nan

@@ -1,0 +1,73 @@
+"""What happened at times of its own, laid over steps."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from trainobs.steps.clock import ClosedStep
+from trainobs.steps.timeline import Gauges, Spans
+
+
+def steps(*edges: int) -> list[ClosedStep]:
+    """Steps between each pair of neighbouring edges."""
+    return [
+        ClosedStep(i, i, 0, start, end, [], 0, None)
+        for i, (start, end) in enumerate(pairwise(edges))
+    ]
+
+
+def test_a_span_counts_in_the_step_in_which_it_ends():
+    spans = Spans("t", "n")
+    for end, duration in ((5, 5), (10, 1), (19, 2), (19, 4), (30, 1)):
+        spans.add(end, duration)
+    columns = spans.columns(steps(0, 10, 20, 30))
+    assert columns["t"].tolist() == [5, 7, 0]
+    assert columns["n"].tolist() == [1, 3, 0]
+    assert spans.columns(steps(30, 40))["t"].tolist() == [1]
+    assert spans.columns(steps(40, 50))["n"].tolist() == [0]
+
+
+def test_a_span_that_was_added_late_is_not_lost():
+    spans = Spans("t", "n")
+    spans.columns(steps(0, 10))
+    spans.add(9, 3)
+    assert spans.columns(steps(10, 20, 30))["t"].tolist() == [3, 0]
+
+
+def test_a_gauge_is_the_mean_of_the_readings_inside_the_step():
+    gauges = Gauges(("a", "b"), fresh_ns=100)
+    for at, a, b in ((1, 1.0, 5.0), (2, 3.0, math.nan), (11, 7.0, math.nan)):
+        gauges.add(at, (a, b))
+    columns = gauges.columns(steps(0, 10, 20))
+    np.testing.assert_array_equal(columns["a"], [2, 7])
+    np.testing.assert_array_equal(columns["b"], [5, math.nan])
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["together", "one by one"])
+def test_the_last_reading_stands_until_it_is_too_old(apart):
+    gauges = Gauges(("a",), fresh_ns=20)
+    gauges.add(5, (4.0,))
+    all_steps = steps(0, 10, 20, 30, 40)
+    parts = [[step] for step in all_steps] if apart else [all_steps]
+    values = np.concatenate([gauges.columns(part)["a"] for part in parts])
+    np.testing.assert_array_equal(values, [4, 4, math.nan, math.nan])
+
+
+def test_before_the_first_reading_nothing_is_known():
+    gauges = Gauges(("a",), fresh_ns=20)
+    assert np.isnan(gauges.columns(steps(0, 10))["a"]).all()
+    gauges.add(15, (2.0,))
+    np.testing.assert_array_equal(gauges.columns(steps(10, 12, 20))["a"], [math.nan, 2])
+
+
+def test_memory_is_bounded_when_nobody_asks():
+    spans, gauges = Spans("t", "n"), Gauges(("a",), 10)
+    for at in range(70_000):
+        spans.add(at, 1)
+        gauges.add(at, (1.0,))
+    assert spans.columns(steps(0, 70_000))["n"].tolist() == [65_536]
+    assert gauges.columns(steps(0, 70_000))["a"].tolist() == [1]
