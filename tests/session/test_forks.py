@@ -121,7 +121,7 @@ with observe(run_dir=sys.argv[1]) as obs:
 
 
 def test_a_child_that_leaves_the_block_ends_no_run(tmp_path):
-    status, lines, errors = Job("-c", EXITING, tmp_path / "run").end()
+    status, lines, errors = Job("-W", "ignore::DeprecationWarning", "-c", EXITING, tmp_path / "run").end()
     assert (status, errors) == (0, "")
     assert lines[0].startswith("the parent goes on")
     assert step_numbers(tmp_path / "run") == [0, 1]
