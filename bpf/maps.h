@@ -71,11 +71,13 @@ struct task_state {
 	u32 generation;
 	u32 class_epoch; /* ... what its class is worth, and ... */
 	u32 added_pages;
+	int fd;		/* of the call in flight */
 	u8 inode_class; /* ... its class */
 	u8 call;	/* op of the system call in flight, plus one; 0: none */
 	u8 class;
 	u8 role;
 	u8 flags;
+	struct tobs_batch batch; /* the one that it makes; begin_ns 0: none */
 };
 
 #define CALL_DIRECT 1	  /* the file is open with O_DIRECT */

@@ -74,6 +74,14 @@ enum tobs_phase {
 #define TOBS_RING 64
 #define TOBS_BUCKETS 40
 #define TOBS_SYSCALLS 512
+#define TOBS_BATCHES 512
+#define TOBS_NAME 48
+
+/* In the table of system calls: the one whose refused arguments are marks. Beyond every op. */
+#define TOBS_MARK TOBS_OPS
+#define TOBS_BATCH_BEGIN 0x746f6273 /* worker, number, loader, pass; "tobs" */
+#define TOBS_BATCH_END 0x746f6274
+#define TOBS_BATCH_VOID 0x746f6275 /* there was no batch: an exception, the end of the data */
 
 struct tobs_cell {
 	unsigned long long count;
@@ -96,6 +104,25 @@ struct tobs_buckets {
 /* step_rows: one row for each step of the ring. */
 struct tobs_row {
 	struct tobs_cell cells[TOBS_OPS][TOBS_CLASSES][TOBS_ROLES];
+};
+
+/* batches: what it took to make one batch of a loader, in the task that made it. */
+struct tobs_batch {
+	unsigned long long ordinal; /* how many were made before, plus one; written last */
+	unsigned long long loader;  /* which loader, ... */
+	unsigned int pass;	    /* ... which pass over it, ... */
+	unsigned int worker;	    /* ... which worker of it, ... */
+	unsigned long long number;  /* ... and which batch of that worker in that pass, from 0 */
+	unsigned long long begin_ns;
+	unsigned long long end_ns;
+	unsigned long long read_bytes; /* read calls on training data */
+	unsigned long long read_count;
+	unsigned long long read_ns;
+	unsigned long long device_ns;	/* asleep for a device */
+	unsigned long long runqueue_ns; /* ready to run without a CPU */
+	unsigned long long sleep_ns;	/* asleep for anything else */
+	unsigned long long slowest_ns;	/* the slowest read or open of training data ... */
+	char slowest_name[TOBS_NAME];	/* ... and the end of the name of its file */
 };
 
 /* What could not be counted, since load. */
@@ -122,6 +149,7 @@ struct tobs_syscall {
 _Static_assert(sizeof(struct tobs_cell) == 32, "a cell is four words");
 _Static_assert(sizeof(struct tobs_clock) == 64, "a clock is one cache line");
 _Static_assert(sizeof(struct tobs_row) == 32 * TOBS_OPS * TOBS_CLASSES * TOBS_ROLES, "no padding");
+_Static_assert(sizeof(struct tobs_batch) == 104 + TOBS_NAME, "no padding");
 _Static_assert(sizeof(struct tobs_losses) == 24, "no padding");
 _Static_assert(sizeof(struct tobs_control) == 16, "no padding");
 _Static_assert(sizeof(struct tobs_syscall) == 2, "no padding");

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.kernel.btf import VARIABLE, Btf
-from trainobs.core.kernel import BUCKETS, CELL, RING, FileClass, Op, Phase, Role
+from trainobs.core.kernel import BATCH, BATCHES, BUCKETS, CELL, RING, FileClass, Op, Phase, Role
 from trainobs.probes import syscall_table
 from trainobs.probes.kernel_side import _LOSSES, OBJECT
 
@@ -36,7 +36,7 @@ def test_enumerations_agree(btf: Btf, name: str, prefix: str, python: type[IntEn
     assert theirs == ours | {key: lengths[key] for key in theirs.keys() & lengths.keys()}
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("tobs_cell", CELL), ("tobs_losses", _LOSSES)])
+@pytest.mark.parametrize(("name", "dtype"), [("tobs_cell", CELL), ("tobs_losses", _LOSSES), ("tobs_batch", BATCH)])
 def test_structures_agree(btf: Btf, name: str, dtype: np.dtype) -> None:
     fields = dtype.fields or {}
     assert btf.layout(name) == {key: (at, kind.itemsize) for key, (kind, at) in fields.items()}
@@ -67,6 +67,7 @@ def test_a_system_call_is_two_bytes(btf: Btf) -> None:
         ("histograms", CELLS, 8 * BUCKETS),
         ("losses", 1, _LOSSES.itemsize),
         ("control", 1, 16),
+        ("batches", BATCHES, BATCH.itemsize),
     ],
 )
 def test_maps_are_as_large_as_python_maps_them(

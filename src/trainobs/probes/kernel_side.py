@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.core.errors import ProbeCause, ProbeError
-from trainobs.core.kernel import BUCKETS, CELL, CELLS_SHAPE, RING, FileClass
+from trainobs.core.kernel import BATCH, BATCHES, BUCKETS, CELL, CELLS_SHAPE, RING, FileClass
 from trainobs.probes.loader import LibbpfLoader, Loader
 from trainobs.probes.mounts import mount_points, mounts_below
 from trainobs.probes.programs import ITERATORS, PROBES, TREE, programs_of
@@ -40,6 +40,7 @@ class KernelSide:
         clock: the step word, writable, as a memoryview of unsigned 64-bit words.
         rows: step rows as the kernel counts them, shape (RING, op, class, role); they only grow.
         latency: block-read latency of each step of the ring, shape (RING, BUCKETS).
+        batches: ring of the batches that loaders made, shape (BATCHES,) of `BATCH`.
         histograms: latency since load, shape (op, class, role, BUCKETS).
         status: program name -> "on", or why it is off.
 
@@ -85,6 +86,7 @@ class KernelSide:
         words = np.dtype("<u8")
         self.rows: npt.NDArray[np.void] = self._array("step_rows", CELL, (RING, *CELLS_SHAPE))
         self.latency: Words = self._array("step_latency", words, (RING, BUCKETS))
+        self.batches: npt.NDArray[np.void] = self._array("batches", BATCH, (BATCHES,))
         self.histograms: Words = self._array("histograms", words, (*CELLS_SHAPE, BUCKETS))
         self._losses: npt.NDArray[np.void] = self._array("losses", _LOSSES, (1,))
 
