@@ -36,7 +36,9 @@ def test_enumerations_agree(btf: Btf, name: str, prefix: str, python: type[IntEn
     assert theirs == ours | {key: lengths[key] for key in theirs.keys() & lengths.keys()}
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("tobs_cell", CELL), ("tobs_losses", _LOSSES), ("tobs_batch", BATCH)])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("tobs_cell", CELL), ("tobs_losses", _LOSSES), ("tobs_batch", BATCH)]
+)
 def test_structures_agree(btf: Btf, name: str, dtype: np.dtype) -> None:
     fields = dtype.fields or {}
     assert btf.layout(name) == {key: (at, kind.itemsize) for key, (kind, at) in fields.items()}
