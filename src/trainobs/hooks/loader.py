@@ -74,7 +74,8 @@ class ObservedLoader(Generic[Batch]):
             return next(batches)
         watch.delivering = True
         try:
-            return next(batches)
+            batch: Batch = next(batches)
+            return batch
         finally:
             watch.delivering = False
 

@@ -88,9 +88,9 @@ def mark_fetchers(worker: int, loader: int) -> None:
 
         return init_and_count
 
-    base.__init__ = counted(base.__init__)
+    base.__init__ = counted(base.__init__)  # type: ignore[method-assign]
     for kind, method in zip(kinds, methods, strict=True):
-        kind.fetch = _marked(method, worker, loader, busy)
+        kind.fetch = _marked(method, worker, loader, busy)  # type: ignore[method-assign]
 
 
 def _marked(

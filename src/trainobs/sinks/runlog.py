@@ -13,6 +13,7 @@ from trainobs import __version__
 from trainobs.core.errors import RunLogError
 from trainobs.core.records import RunInfo, StepBatch
 from trainobs.core.runlog import (
+    BATCHES,
     KERNEL,
     LATENCY_FILE,
     SCHEMA,
@@ -174,6 +175,9 @@ class RunLogSink:
         kernel = self._part.kernel()
         if kernel is not None:  # first, so that a step in the table always has its cells
             replace_file(self._part_file(KERNEL), encode(kernel))
+        batches = self._part.batches()
+        if batches is not None:
+            replace_file(self._part_file(BATCHES), encode(batches))
         replace_file(self._part_file(STEPS), encode(self._part.steps()))
         self._stored = len(self._part)
         if self._stored >= SEAL_STEPS:

@@ -72,8 +72,8 @@ class Fetch:
 class Ledger:
     """Joins the batches of the kernel with the fetches of the training thread.
 
-    `follow`, `fetched`, `started` and `carry` are for the training thread. `read` is called by whoever
-    collects steps, one thread at a time, and `close` by the one that makes records of them.
+    `follow`, `fetched`, `started` and `carry` are for the training thread. `read` is called by
+    whoever collects steps, one thread at a time, and `close` by the one that makes records of them.
 
     Args:
         kernel: the ring of batches; None where there are no probes.
@@ -133,13 +133,14 @@ class Ledger:
         entries = ring[turns % BATCHES]
         now = ring["ordinal"][turns % BATCHES]
         unwritten = np.flatnonzero(now < turns + 1)
-        if len(unwritten):  # another CPU is at it: it will be there the next time
-            turns, entries, now = (array[: unwritten[0]] for array in (turns, entries, now))
+        # What another CPU is writing will be there the next time, with all that comes after it.
+        count = int(unwritten[0]) if len(unwritten) else len(turns)
         whole = (entries["ordinal"] == turns + 1) & (now == turns + 1)
+        whole = whole[:count]
         self.lost_count += first - self._taken + int((~whole).sum())
-        self._taken = first + len(turns)
+        self._taken = first + count
         if whole.any():
-            self._fresh.append(entries[whole])
+            self._fresh.append(entries[:count][whole])
 
     def close(self, steps: Sequence[ClosedStep], *, last: bool) -> tuple[Columns, Rows | None]:
         """What is to be said of consecutive closed steps; asked once for each step.
