@@ -156,6 +156,7 @@ class Session:
         atexit.unregister(self.stop)
         self._forgotten = True
         self._kernel = None
+        self.ledger.release()
         del self._collector, self._observer
 
     def _wire(self, sinks: Sequence[Sink]) -> None:

@@ -142,6 +142,10 @@ class Ledger:
         if whole.any():
             self._fresh.append(entries[:count][whole])
 
+    def release(self) -> None:
+        """Let go of the kernel's memory, when nobody will ask any more."""
+        self._ring = None
+
     def close(self, steps: Sequence[ClosedStep], *, last: bool) -> tuple[Columns, Rows | None]:
         """What is to be said of consecutive closed steps; asked once for each step.
 
