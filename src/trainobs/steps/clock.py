@@ -51,6 +51,7 @@ class StepClock:
     Attributes:
         closed: steps that are over, oldest first, for the collector to take.
         measured: phases that somebody marks; time in another one is not 0 but unknown.
+        over: whether the last step is closed.
         unended_batches: batches of a loop that has not ended any step.
         on_cancel: called with the serial of an opened step that was none, and of the step that
             goes on; for the collector, since the kernel counted some of the one in the other.
@@ -75,6 +76,7 @@ class StepClock:
         self.closed: deque[ClosedStep] = deque()
         self.on_cancel: Callable[[int, int], None] | None = None
         self.epoch = 0
+        self.over = False
         self.measured = {Phase.OTHER.value}
         self._epoch_count = 0
         self._stepped_in_epoch = False
@@ -208,6 +210,7 @@ class StepClock:
         self.cancel()
         self.on_cancel = None
         self._open()
+        self.over = True  # first, so that who finds the last step knows that it is the last
         self._publish()
         self._finished = True
 

@@ -97,7 +97,7 @@ class Collector:
         self._switch_cost_ns = switch_cost_ns
         self._sources = tuple(sources)
         self._ledger = ledger or Ledger()
-        self._last = False
+        self._last = False  # whether no step will follow those of the last `batch`
         self._now = now
         self._lock = threading.Lock()
         self._waiting: list[_Part] = []
@@ -109,13 +109,8 @@ class Collector:
         clock.on_cancel = self._carry
 
     def collect(self, *, settle: bool = True) -> None:
-        """Copy the rows of closed steps, except one that is so fresh that adds are in flight.
-
-        Args:
-            settle: whether to leave that one for later; where there is no later, nothing is left.
-        """
+        """Copy the rows of closed steps, except one that is so fresh that adds are in flight."""
         with self._lock:
-            self._last |= not settle
             steps = self._settled(settle)
             self._ledger.read()  # after the steps are known, so that their batches are there
             if not steps:
@@ -133,6 +128,7 @@ class Collector:
         """Records of what was collected since the last call; None for nothing."""
         with self._lock:
             waiting, self._waiting, self.waiting_count = self._waiting, [], 0
+            self._last = self._clock.over and not self._clock.closed
         if not waiting:
             return None
         steps, rows, latency = zip(*waiting, strict=True)
