@@ -1,4 +1,4 @@
-"""Which worker made which batch for which step, and what it read for it: exact, into the run log."""
+"""Which worker made which batch for which step, and what it read: exact, into the run log."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def assert_adds_up(run: RunTables) -> None:
     for row in run.steps:
         assert sum(row[f"loader/{part}_ns"] for part in parts) == row["loader/wait_ns"]
         assert all(row[f"loader/{part}_ns"] >= 0 for part in parts)
-        assert row["loader/start_ns"] <= row["loader/handover_ns"]
+        assert row["loader/start_stop_ns"] <= row["loader/handover_ns"]
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])

@@ -28,7 +28,7 @@ def waits(run: RunTables) -> dict[str, int]:
     """The parts of the waits of all steps, in ns, but for the start of workers."""
     total = {part: sum(row[f"loader/{part}_ns"] for row in run.steps) for part in PARTS}
     assert sum(total.values()) == sum(row["loader/wait_ns"] for row in run.steps)
-    total["handover"] -= sum(row["loader/start_ns"] for row in run.steps)
+    total["handover"] -= sum(row["loader/start_stop_ns"] for row in run.steps)
     return total
 
 
@@ -54,7 +54,10 @@ def true_sums(run: RunTables) -> list[tuple[int, int]]:
 def test_computing_and_waiting_for_a_cpu_are_as_the_workers_clocks_have_it(
     place: Path, crowded: bool
 ) -> None:
-    """Three workers that share one CPU wait twice as long as they run."""
+    """Three workers that share one CPU wait twice as long as they run.
+
+    So do the threads of theirs that hand the batches over.
+    """
     with kept_in_memory(write_files(place / "data", [1000] * FILES)):
         run = train(place, kind="busy", crowded=crowded)
     true = true_sums(run)
@@ -66,8 +69,8 @@ def test_computing_and_waiting_for_a_cpu_are_as_the_workers_clocks_have_it(
     assert sum(of_batches(run, "device_ns")) < 0.02 * on_cpu
     if crowded:
         assert sum(of_batches(run, "cpu_wait_ns")) > on_cpu
-        assert share(run, "cpu_wait") > 0.3
-    assert share(run, "compute") + share(run, "cpu_wait") > 0.5
+        assert share(run, "cpu_wait") > 1.3 * share(run, "compute")
+    assert share(run, "compute") + share(run, "cpu_wait") > 0.4
     assert share(run, "device") < 0.02
 
 

@@ -1,4 +1,4 @@
-"""Watching the loaders of torch: when their workers start, and which batch each fetch got.
+"""Watching the loaders of torch: which batch each fetch got, when workers start and end.
 
 While somebody watches, two methods of torch are wrapped: `DataLoader.__iter__`, and `__next__` of
 its iterators. Loaders are never changed for longer than it takes to make their iterator: for that
@@ -73,10 +73,12 @@ class LoaderWatch:
     Attributes:
         delivering: whether what is fetched now goes to the step that fetches it. A loader that
             reads one batch ahead gets it for the next step.
+        mixed: whether a fetch may also ask loaders that are not torch's, of which nothing is known.
     """
 
     def __init__(self, clock: StepClock, ledger: Ledger, *, opens_steps: bool = False) -> None:
         self.delivering = False
+        self.mixed = opens_steps
         self.clock = clock
         self.ledger = ledger
         self._opens_steps = opens_steps
@@ -109,21 +111,16 @@ class LoaderWatch:
         self.clock.begin_fetch()
         return True
 
-    def started(self, begin_ns: int, end_ns: int) -> None:
-        """An iterator was made: its workers were started, or told to begin again."""
+    def turned(self, begin_ns: int, end_ns: int) -> None:
+        """An iterator was made, or has ended, and with it its workers."""
         if self.clock.phase == _LOADER:
             self.clock.explain()
-            self.ledger.started(self.clock.serial, end_ns - begin_ns)
-
-    def exhausted(self) -> None:
-        """A loader has answered that it has no more batches."""
-        if self.clock.phase == _LOADER:
-            self.clock.explain()
+            self.ledger.turned(self.clock.serial, end_ns - begin_ns)
 
     def fetched(self, key: Key | None, begin_ns: int, end_ns: int) -> None:
         """A loader has answered with a batch, or with an exception: `key` None."""
         waited = self.clock.phase == _LOADER
-        if waited and key is None:
+        if waited and (key is None or self.mixed):
             self.clock.doubt()
         elif waited:
             self.clock.explain()
@@ -176,7 +173,7 @@ def _watched_iter(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
             iterator = _make_marked(make, loader, watches)
             end_ns = time.monotonic_ns()
             for watch in watches:
-                watch.started(begin_ns, end_ns)
+                watch.turned(begin_ns, end_ns)
         finally:
             for watch in opened:
                 watch.clock.end_fetch()
@@ -231,8 +228,9 @@ def _watched_next(fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
             batch = _fetch(fetch, iterator, at)
             key = at.take() if at else None
         except StopIteration:
+            end_ns = time.monotonic_ns()
             for watch in watches:
-                watch.exhausted()
+                watch.turned(begin_ns, end_ns)
             raise
         except BaseException:
             if at:

@@ -30,7 +30,7 @@ SPLIT = ("loader/device_ns", "loader/cpu_wait_ns", "loader/compute_ns")
 """The parts of `loader/wait_ns`, but for the last one."""
 
 REST = "loader/handover_ns"
-START = "loader/start_ns"
+TURNOVER = "loader/start_stop_ns"
 
 UNKNOWN = -1
 
@@ -72,7 +72,7 @@ class Fetch:
 class Ledger:
     """Joins the batches of the kernel with the fetches of the training thread.
 
-    `follow`, `fetched`, `started` and `carry` are for the training thread. `read` is called by
+    `follow`, `fetched`, `turned` and `carry` are for the training thread. `read` is called by
     whoever collects steps, one thread at a time, and `close` by the one that makes records of them.
 
     Args:
@@ -80,7 +80,7 @@ class Ledger:
         timed: whether the kernel tells what the makers of batches spent their time on.
 
     Attributes:
-        watched: whether somebody tells of fetches and of the start of workers.
+        watched: whether somebody tells of fetches.
         lost_count: batches that were overwritten before they were read.
     """
 
@@ -94,7 +94,7 @@ class Ledger:
         self._fresh: deque[Rows] = deque()
         self._kept: dict[Key, Row] = {}
         self._fetches: deque[Fetch] = deque(maxlen=MAX_FETCHES)
-        self._starts: deque[list[int]] = deque(maxlen=MAX_FETCHES)
+        self._turns: deque[list[int]] = deque(maxlen=MAX_FETCHES)
 
     @property
     def marks(self) -> bool:
@@ -109,18 +109,18 @@ class Ledger:
         """Take a fetch that is over."""
         self._fetches.append(fetch)
 
-    def started(self, serial: int, duration_ns: int) -> None:
-        """Take a start of workers, waited for in the step of a serial."""
-        self._starts.append([serial, duration_ns])
+    def turned(self, serial: int, duration_ns: int) -> None:
+        """Take a start or end of workers, waited for in the step of a serial."""
+        self._turns.append([serial, duration_ns])
 
     def carry(self, cancelled: int, serial: int) -> None:
         """What was opened as a step of its own belongs to the step before."""
         for fetch in list(self._fetches):
             if fetch.serial == cancelled:
                 fetch.serial = serial
-        for start in list(self._starts):
-            if start[0] == cancelled:
-                start[0] = serial
+        for turn in list(self._turns):
+            if turn[0] == cancelled:
+                turn[0] = serial
 
     def read(self) -> None:
         """Copy what the kernel's ring has that was not copied yet."""
@@ -167,8 +167,8 @@ class Ledger:
                 if fetch.delivered and step is not None:
                     row["for_step"] = step
                 done.append(row)
-        while self._starts and self._starts[0][0] <= steps[-1].serial:
-            split.start(*self._starts.popleft())
+        while self._turns and self._turns[0][0] <= steps[-1].serial:
+            split.turn(*self._turns.popleft())
         done += self._given_up(0 if last else MAX_KEPT)
         rows = np.array(done, BATCH_ROW) if self.marks else None
         if rows is not None and not self._timed:
@@ -209,7 +209,7 @@ class _Split:
         self._steps = steps
         self._places = {step.serial: place for place, step in enumerate(steps)}
         self._parts = np.zeros((len(steps), len(SPLIT)))
-        self._starts = np.zeros(len(steps))
+        self._turns = np.zeros(len(steps))
         self._known = np.array([step.unexplained == 0 for step in steps])
 
     def take(self, fetch: Fetch, row: Row | None) -> int | None:
@@ -220,20 +220,20 @@ class _Split:
         if fetch.waited and row is not None:
             parts, start_ns = _parts_of(fetch, row)
             self._parts[place] += parts
-            self._starts[place] += start_ns
+            self._turns[place] += start_ns
         elif fetch.waited:
             self._known[place] = False
         return self._steps[place].step
 
-    def start(self, serial: int, duration_ns: int) -> None:
-        """Add a start of workers."""
+    def turn(self, serial: int, duration_ns: int) -> None:
+        """Add a start or end of workers."""
         place = self._places.get(serial)
         if place is not None:
-            self._starts[place] += duration_ns
+            self._turns[place] += duration_ns
 
     def columns(self, *, timed: bool) -> Columns:
         """The parts in whole ns, which add up to the wait; NaN where one is unknown."""
-        columns = {START: self._starts}
+        columns = {TURNOVER: self._turns}
         if timed:
             wait = np.array([step.phase_ns[Phase.LOADER] for step in self._steps], np.float64)
             total = self._parts.sum(axis=1)

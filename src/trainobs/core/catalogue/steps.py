@@ -33,11 +33,11 @@ STEPS: tuple[Metric, ...] = (
     ),
     loader_part(
         "loader/handover_ns",
-        "What is left of loader/wait_ns: from worker to training thread, and the start of workers.",
+        "What is left of loader/wait_ns: batches on their way, and workers that start or end.",
     ),
     timed(
-        "loader/start_ns",
-        "The part of loader/handover_ns in which loaders and their workers started.",
+        "loader/start_stop_ns",
+        "The part of loader/handover_ns in which loaders and their workers started, or ended.",
         blind="Iterators made outside the time that is known as waiting.",
     ),
     phase(Phase.TRANSFER, "Time moving the batch to the device, as the host sees it."),
