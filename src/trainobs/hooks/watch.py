@@ -129,42 +129,54 @@ class LoaderWatch:
             self.ledger.fetched(fetch)
 
 
+class _Wrapping:
+    """What is wrapped of torch; once undone, a wrapper that somebody holds on to does nothing."""
+
+    def __init__(self) -> None:
+        self.live = True
+        self._undo: list[tuple[type, str, Callable[..., Any], Callable[..., Any]]] = []
+        self._wrap(DataLoader, "__iter__", _watched_iter)
+        self._wrap(_BaseDataLoaderIter, "__next__", _watched_next)
+
+    def _wrap(self, cls: type, name: str, wrap: Callable[..., Callable[..., Any]]) -> None:
+        original = getattr(cls, name)
+        wrapper = wrap(original, self)
+        setattr(cls, name, wrapper)
+        self._undo.append((cls, name, original, wrapper))
+
+    def undo(self) -> None:
+        """Put back what was there; what somebody has wrapped since stays."""
+        self.live = False
+        for cls, name, original, wrapper in self._undo:
+            if getattr(cls, name) is wrapper:
+                setattr(cls, name, original)
+
+    def watches(self) -> list[LoaderWatch]:
+        """Those that are to be told of what this thread does."""
+        return [watch for watch in _watches if watch.here()] if self.live else []
+
+
 _watches: list[LoaderWatch] = []
+_wrapped: list[_Wrapping] = []
 _passes: WeakKeyDictionary[Any, _Pass] = WeakKeyDictionary()
 _serials = count(1)
-_originals: dict[type, tuple[str, Callable[..., Any], Callable[..., Any]]] = {}
 
 
 def _wrap() -> None:
-    if _originals:
-        return
-    for cls, name, wrap in (
-        (DataLoader, "__iter__", _watched_iter),
-        (_BaseDataLoaderIter, "__next__", _watched_next),
-    ):
-        original = getattr(cls, name)
-        wrapper = wrap(original)
-        _originals[cls] = (name, original, wrapper)
-        setattr(cls, name, wrapper)
+    if not _wrapped:
+        _wrapped.append(_Wrapping())
 
 
 def _unwrap() -> None:
-    """Put back what was there; what somebody has wrapped since stays, and does nothing more."""
-    for cls, (name, original, wrapper) in _originals.items():
-        if getattr(cls, name) is wrapper:
-            setattr(cls, name, original)
-    _originals.clear()
+    while _wrapped:
+        _wrapped.pop().undo()
     _passes.clear()  # passes that begin from now on go uncounted
 
 
-def _present() -> list[LoaderWatch]:
-    return [watch for watch in _watches if watch.here()]
-
-
-def _watched_iter(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _watched_iter(make: Callable[[Any], Any], wrapping: _Wrapping) -> Callable[[Any], Any]:
     @wraps(make)
     def watched_iter(loader: Any) -> Any:
-        watches = _present()
+        watches = wrapping.watches()
         if not watches:
             return make(loader)
         opened = [watch for watch in watches if watch.begin()]
@@ -214,10 +226,10 @@ def _begin_pass(iterator: Any, loader: Any, serial: int, watches: list[LoaderWat
             watch.ledger.follow(serial)
 
 
-def _watched_next(fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _watched_next(fetch: Callable[[Any], Any], wrapping: _Wrapping) -> Callable[[Any], Any]:
     @wraps(fetch)
     def watched_next(iterator: Any) -> Any:
-        watches = _present()
+        watches = wrapping.watches()
         if not watches:
             return fetch(iterator)
         at = _passes.get(iterator)

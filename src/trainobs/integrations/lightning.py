@@ -271,7 +271,7 @@ def _fetches_for_the_step(trainer: Any) -> bool:
 def _has_torch_loaders_only(trainer: Any) -> bool:
     """Whether all that Lightning fetches from is a loader of torch; False where that is hidden."""
     combined = getattr(trainer.fit_loop, "_combined_loader", None)
-    loaders = getattr(combined, "flattened", None)
+    loaders = getattr(combined, "flattened", ())
     return bool(loaders) and all(isinstance(loader, DataLoader) for loader in loaders)
 
 
