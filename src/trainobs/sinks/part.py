@@ -8,7 +8,8 @@ are not zero, 1.3 kB as plain integers. Measured on such steps, without losing a
 * DELTA_BINARY_PACKED then stores only the bits that differ: 135. BYTE_STREAM_SPLIT would reach 132
   but few readers know it for integers; for the ratios, which are floats, every reader does;
 * the metrics cost 92 bytes a step as columns of their own, so what follows from the cells is
-  stored too: a user opens one table in pandas and finds every metric of the catalogue.
+  stored too: a user opens one table in pandas and finds every metric of the catalogue;
+* a batch of a loader costs 31 bytes, a quarter of it the name of a file and the time of its read.
 """
 
 from __future__ import annotations

@@ -43,7 +43,8 @@ def loader_part(name: str, tells: str) -> Metric:
         Kind.SUM,
         "marks of batches, sched_switch",
         tells,
-        "Loaders that are not torch's, do not keep the order, or have an iterable data set.",
+        "Loaders that are not torch's, do not keep the order, or have an iterable data set; "
+        "threads of a worker beside its first.",
         "What the loader was waited for",
     )
 
