@@ -20,15 +20,16 @@ ROOMS = {
     "core": Room("", "numpy"),
     "probes": Room("core", "numpy"),
     "host": Room("core", "numpy"),
+    "gpu": Room("core", "pynvml"),
     "steps": Room("core", "numpy"),
     "sinks": Room("core", "numpy pyarrow tensorboard"),
-    "session": Room("core probes host steps sinks", "numpy"),
+    "session": Room("core probes host gpu steps sinks", "numpy"),
     "hooks": Room("core steps session", "torch"),
     "integrations": Room(
         "core session sinks hooks steps", "lightning pytorch_lightning tensorboard torch"
     ),
     "analysis": Room("core", "numpy pyarrow"),
-    "cli": Room("core probes analysis"),
+    "cli": Room("core probes gpu analysis"),
     "__init__": Room("integrations"),
     "__main__": Room("cli"),
 }

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from trainobs.core.errors import TrainobsError
 from trainobs.core.kernel import Phase
+from trainobs.hooks.cuda import Cuda
 from trainobs.hooks.datasets import data_roots_of
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.integrations.profiler_tee import ProfilerTee
@@ -236,6 +237,7 @@ class ObsCallback:
             log_every_n_steps=self._settings.log_every_n_steps or trainer.log_every_n_steps or 50,
             rank=trainer.global_rank,
             world_size=trainer.world_size,
+            accelerator=Cuda(),
         )
         self._session.clock.measured.update(_MARKED)
         self._watch = LoaderWatch(self._session.clock, self._session.ledger, opens_steps=True)

@@ -21,6 +21,7 @@ from typing import Protocol, SupportsIndex, TypeVar
 
 from trainobs.core.errors import TrainobsError
 from trainobs.core.kernel import Phase
+from trainobs.hooks.cuda import Cuda
 from trainobs.hooks.datasets import data_roots_of
 from trainobs.hooks.loader import ObservedLoader
 from trainobs.hooks.watch import LoaderWatch
@@ -198,6 +199,7 @@ def _open(settings: Settings) -> tuple[Session, Path] | None:
             log_every_n_steps=settings.log_every_n_steps or LOG_EVERY_N_STEPS,
             rank=rank,
             world_size=world_size,
+            accelerator=Cuda(),
         )
     except TrainobsError:
         raise

@@ -19,6 +19,7 @@ from trainobs.host.sampler import HostSampler
 from trainobs.probes.kernel_side import KernelSide
 from trainobs.probes.secede import secede
 from trainobs.probes.statistics import ProbeStatistics, statistics_for
+from trainobs.session.accelerator import Accelerator, AcceleratorWatch
 from trainobs.session.delivery import Deliveries
 from trainobs.session.forks import abandon_in_children, keep_in_children, others_here
 from trainobs.session.libraries import library_roots
@@ -52,7 +53,13 @@ class Session:
     """
 
     def __init__(
-        self, settings: Settings, sinks: Sequence[Sink], *, rank: int = 0, world_size: int = 1
+        self,
+        settings: Settings,
+        sinks: Sequence[Sink],
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        accelerator: Accelerator | None = None,
     ) -> None:
         self._pid = os.getpid()
         self._stopped = self._forgotten = False
@@ -70,7 +77,7 @@ class Session:
         )
         if why_not and settings.probes:
             _tell_rung(self.level, why_not)
-        self._wire(sinks)
+        self._wire(sinks, accelerator)
         try:
             abandon_in_children(self)
             self._register(settings)
@@ -115,6 +122,7 @@ class Session:
         self._stopped = self._forgotten = True
         self.clock.detach()
         self._pauses.close()
+        self._gpu.abandon()
         if self._kernel:
             self._kernel.abandon()
         if self._host:
@@ -134,6 +142,7 @@ class Session:
         self._stopped = True
         keep_in_children(self)
         self.clock.detach()
+        self._gpu.close()
         if self._kernel:
             # In another thread, since a signal handler may raise anywhere in this one.
             remover = threading.Thread(target=self._remove, name="trainobs")
@@ -159,11 +168,12 @@ class Session:
         self.ledger.release()
         del self._collector, self._observer
 
-    def _wire(self, sinks: Sequence[Sink]) -> None:
+    def _wire(self, sinks: Sequence[Sink], accelerator: Accelerator | None) -> None:
         kernel, host = self._kernel, self._host
         word: StepWord = kernel.clock if kernel else [0]
         switch_cost_ns = _switch_cost_ns()
         self._pauses = CollectorPauses()
+        self._gpu = AcceleratorWatch(accelerator, self.info, kernel.leave if kernel else None)
         self.clock = StepClock(word, sample=host.sample if host else None, on_close=self._on_close)
         self.ledger = ledger = _ledger(kernel)
         self._collector = Collector(
@@ -171,9 +181,11 @@ class Session:
             kernel,
             host_names=host.available if host else (),
             switch_cost_ns=switch_cost_ns,
-            sources=[self._pauses.spans],
             ledger=ledger,
+            sources=[self._pauses.spans, *self._gpu.sources],
+            ready=self._gpu.ready,
         )
+        self._gpu.attach(self.clock)
         statistics = statistics_for(kernel.program_fds().values()) if kernel else None
         self._observer = Observer(
             self.info,
@@ -185,7 +197,8 @@ class Session:
             latency=(lambda: kernel.histograms.copy()) if kernel else None,
             probe_share=partial(self._probe_share, statistics) if statistics else None,
             begin=kernel.leave if kernel else None,
-            tick=host.refresh if host else None,
+            tick=self._tick,
+            other_cpu_ns=lambda: self._gpu.cpu_ns,
         )
 
     def _register(self, settings: Settings) -> None:
@@ -211,12 +224,20 @@ class Session:
                 error,
             )
 
+    def _tick(self) -> None:
+        """In the observer's thread, now and then."""
+        if self._host:
+            self._host.refresh()
+        if not self._stopped:
+            self._gpu.tick()
+
     def _probe_share(self, statistics: ProbeStatistics) -> float | None:
         """None also if the programs went away while they were sampled."""
         share = statistics.share()
         return None if self._stopped else share
 
     def _on_close(self) -> None:
+        self._gpu.ask()
         waiting = len(self.clock.closed)
         if self._forgotten:  # a loop that goes on after its run, or in a forked child
             self.clock.closed.clear()
