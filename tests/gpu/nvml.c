@@ -347,7 +347,7 @@ ret_t nvmlDeviceGetTemperature(device_t device, int sensor, unsigned int *celsiu
 ret_t nvmlDeviceGetPowerUsage(device_t device, unsigned int *milliwatts)
 {
 	BEGIN(device);
-	*milliwatts = (unsigned int)get(index_, "energy", 0); /* mJ a second */
+	*milliwatts = (unsigned int)get(index_, "sensor", 0);
 	END(SUCCESS);
 }
 

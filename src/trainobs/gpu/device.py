@@ -41,6 +41,7 @@ class Device:
         uuid: of the board, or of the MIG instance.
         about: what is true for the whole run, for the run log: uuid, name, driver, gpm ("on" or
             why not).
+        read_ns: when it was read last, CLOCK_MONOTONIC.
     """
 
     def __init__(
@@ -71,12 +72,12 @@ class Device:
             "gpu/throttle_hardware_ratio": self._braked,
         }
         self.uuid = uuid
-        self._gpm, why_not = self._open_gpm(handle)
-        self.about = {"uuid": uuid, "name": name, "driver": driver, "gpm": why_not or "on"}
-        self._at_ns = now()
+        self.read_ns = now()
         self._counters = self._read_counters()
         if _ENERGY not in self._counters:  # before Volta
             self._levels["gpu/power_w"] = self._sensor_power
+        self._gpm, why_not = self._open_gpm(handle)
+        self.about = {"uuid": uuid, "name": name, "driver": driver, "gpm": why_not or "on"}
 
     def read(self) -> Reading:
         """Values since the reading before.
@@ -85,15 +86,15 @@ class Device:
             GpuError: the device has gone for good.
         """
         try:
-            begin_ns, self._at_ns = self._at_ns, self._now()
+            begin_ns, self.read_ns = self.read_ns, self._now()
             before, self._counters = self._counters, self._read_counters()
-            values = {"gpu/window_ns": float(self._at_ns - begin_ns)}
-            values.update(self._rates(before, self._at_ns - begin_ns))
+            values = {"gpu/window_ns": float(self.read_ns - begin_ns)}
+            values.update(self._rates(before, self.read_ns - begin_ns))
             values.update(self._read_gpm())  # of what both know, GPM knows better
             values.update(self._read_levels())
         except self._gone as error:
             raise self._lost(error) from error
-        return Reading(begin_ns, self._at_ns, values)
+        return Reading(begin_ns, self.read_ns, values)
 
     def close(self) -> None:
         """Give back what the library holds for it."""

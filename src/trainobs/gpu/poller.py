@@ -86,7 +86,11 @@ class Poller:
         self._selector.close()
 
     def _round(self) -> None:
+        # Not what was opened since the round before: less than a window would mean nothing.
+        ripe_ns = time.monotonic_ns() - round(0.9e9 * self._interval_s)
         for uuid, device in list(self._devices.items()):
+            if device.read_ns > ripe_ns:
+                continue
             try:
                 reading = device.read()
             except GpuError as error:

@@ -30,11 +30,11 @@ FOLLOWERS = 64
 _CREDENTIALS = struct.Struct("3i")  # struct ucred of <sys/socket.h>: pid, uid, gid
 
 
-def claim(name: str = NAME) -> socket.socket | None:
+def claim() -> socket.socket | None:
     """The socket of the node's poller, or None where there is one already."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
     try:
-        listener.bind(name)
+        listener.bind(NAME)
         listener.listen(FOLLOWERS)
     except OSError:
         listener.close()
@@ -42,20 +42,19 @@ def claim(name: str = NAME) -> socket.socket | None:
     return listener
 
 
-def connect(uuid: str, visible: str, name: str = NAME) -> socket.socket | None:
+def connect(uuid: str, visible: str) -> socket.socket | None:
     """A connection to the node's poller, that asks for a device.
 
     Args:
         uuid: of the device, as CUDA tells it.
         visible: CUDA_VISIBLE_DEVICES of this process, "" for none.
-        name: of the poller's socket.
 
     Returns:
         None where there is no poller, or one of another user.
     """
     link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
     try:
-        link.connect(name)
+        link.connect(NAME)
         if not same_user(link):
             raise PermissionError
         send(link, {"uuid": uuid, "visible": visible})

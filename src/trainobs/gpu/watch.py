@@ -25,6 +25,9 @@ CLOSE_S = 2.0
 """How long a run waits for the thread to end: a driver that hangs must not hang the training."""
 
 
+_AGAIN_S = 0.05
+
+
 class GpuWatch:
     """Readings of one device, brought by a thread of its own.
 
@@ -35,7 +38,6 @@ class GpuWatch:
         take: is given each reading, in that thread.
         begin: run first, in that thread.
         interval_s: between two readings.
-        name: of the socket by which the processes of a node find each other.
 
     Attributes:
         about: what is true of the device for the whole run; empty until it is known.
@@ -48,14 +50,12 @@ class GpuWatch:
         *,
         begin: Callable[[], None] | None = None,
         interval_s: float = INTERVAL_S,
-        name: str = share.NAME,
     ) -> None:
         self.about: dict[str, str] = {}
         self.cpu_ns = 0
         self._sink = take
         self._begin = begin
         self._interval_s = interval_s
-        self._name = name
         self._uuid = ""
         self._thread: threading.Thread | None = None
         self._stopping = False
@@ -135,7 +135,7 @@ class GpuWatch:
 
     def _follow_or_poll(self) -> bool:
         """Be the node's poller, or follow it until it ends; False if there is nothing more."""
-        listener = share.claim(self._name)
+        listener = share.claim()
         if listener:
             self._sockets.append(listener)
             try:
@@ -144,10 +144,11 @@ class GpuWatch:
                 listener.close()
                 self._sockets.remove(listener)
             return False
-        link = share.connect(self._uuid, os.environ.get("CUDA_VISIBLE_DEVICES", ""), self._name)
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        link = share.connect(self._uuid, visible)
         if link is None:  # a poller of another user, or one that has just begun, or just ended
-            time.sleep(0.05)
-            link = share.connect(self._uuid, os.environ.get("CUDA_VISIBLE_DEVICES", ""), self._name)
+            time.sleep(_AGAIN_S)
+            link = share.connect(self._uuid, visible)
         if link is None:
             self._poll(None)
             return False
