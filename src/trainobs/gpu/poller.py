@@ -87,7 +87,7 @@ class Poller:
 
     def _round(self) -> None:
         # Not what was opened since the round before: less than a window would mean nothing.
-        ripe_ns = time.monotonic_ns() - round(0.9e9 * self._interval_s)
+        ripe_ns = time.monotonic_ns() - round(0.5e9 * self._interval_s)
         for uuid, device in list(self._devices.items()):
             if device.read_ns > ripe_ns:
                 continue
