@@ -88,6 +88,7 @@ class GpuWatch:
     def close(self) -> None:
         """End the thread. May be called twice."""
         self._stopping = True
+        self._begin = None  # it belongs to the kernel side, which is not to be kept
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -128,8 +129,9 @@ class GpuWatch:
 
     def _enter(self) -> None:
         try:
-            if self._begin:
-                self._begin()
+            begin = self._begin
+            if begin:
+                begin()
         except OSError as error:  # then this thread's work counts as the training's
             logger.debug("the thread that reads the GPU is observed itself: %s", error)
 
