@@ -57,6 +57,26 @@ def uuids() -> list[str] | str:
     return listed
 
 
+def doctor() -> list[Any]:
+    """What the doctor finds, and how it says so."""
+    from trainobs.gpu.doctor import examine, render
+
+    found = examine()
+    return [found, render(found)]
+
+
+def doctor_without_pynvml() -> list[Any]:
+    """The same, where nvidia-ml-py is not installed."""
+    sys.modules["pynvml"] = None  # type: ignore[assignment]
+    return doctor()
+
+
+def doctor_with_old_pynvml() -> list[Any]:
+    """The same, where a package of before GPM has taken the name."""
+    sys.modules["pynvml"] = SimpleNamespace(__file__="pynvml/__init__.py")  # type: ignore
+    return doctor()
+
+
 def poll(seconds: str, interval: str) -> int:
     """Number of readings of the first device, polled for some time."""
     import socket

@@ -66,6 +66,7 @@ def _facts(run: RunLog, rank: RankLog) -> dict[str, Any]:
         "level": run.info.get("level"),
         "host": run.info.get("host", {}),
         "capabilities": run.info.get("capabilities", {}),
+        "gpu": run.info.get("gpu", {}),
         "outcome": ended.get("outcome") if ended else None,
     }
 
