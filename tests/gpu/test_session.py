@@ -20,7 +20,7 @@ READ = [metric.name for metric in (*LEVELS, *AMOUNTS)]
 def columns(run_dir: str) -> dict[str, np.ndarray]:
     """All numbers of a run, but those of the set-up."""
     table = pq.read_table(next(Path(run_dir).glob("rank=0/steps-*.parquet"))).slice(1)
-    numbers = [n for n in table.column_names if n.startswith(("gpu/", "step/"))]
+    numbers = [n for n in table.column_names if n.startswith(("gpu/", "step/", "phase/"))]
     return {name: table[name].to_numpy(zero_copy_only=False).astype(float) for name in numbers}
 
 
@@ -51,6 +51,15 @@ def test_a_step_waits_for_the_reading_of_its_time(trained):
     """So a step in the first window has it, though it was over long before the window."""
     _, table, _ = trained
     assert np.isfinite(table["gpu/sm_active_ratio"][15:50]).all()
+
+
+def test_phases_are_timed_on_the_gpu_too(trained):
+    """Here by a GPU that is never behind: see tests/hooks/test_events.py for one that is."""
+    _, table, _ = trained
+    on_gpu, on_host = table["gpu/forward_ns"][1:], table["phase/forward_ns"][1:]
+    assert np.isfinite(on_gpu[:-1]).all()
+    assert np.nanmedian(on_gpu) == pytest.approx(np.median(on_host), rel=0.02)
+    assert np.isnan(table["gpu/backward_ns"]).all()
 
 
 def test_the_run_log_names_the_device(trained):
