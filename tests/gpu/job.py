@@ -151,12 +151,12 @@ class InstantEvent:
         return end.at_ms - self.at_ms
 
 
-def train(run_dir: str, seconds: str, device: str = "0") -> dict[str, Any]:
+def train(run_dir: str, seconds: str, device: str = "0", probes: str = "off") -> dict[str, Any]:
     """A loop on a GPU."""
     from trainobs import observe
 
     pretend_cuda(int(device))
-    with observe(run_dir=run_dir, probes="off") as obs:
+    with observe(run_dir=run_dir, probes=probes) as obs:
         end = time.monotonic() + float(seconds)
         while time.monotonic() < end:
             with obs.step():

@@ -105,5 +105,15 @@ def test_a_run_that_uses_no_gpu_starts_no_thread_and_asks_no_library(machine):
     assert run["gpu"] == {}
 
 
+@pytest.mark.needs_bpf
+def test_the_probes_do_not_count_the_thread_that_reads_the_gpu(machine):
+    """The stand-in opens files at each call, and nothing else in this loop does."""
+    result, _ = machine.hear("train", machine.folder / "run", 2.5, 0, "auto")
+    assert len(machine.calls()) > 20
+    table = pq.read_table(next(Path(result["run_dir"]).glob("rank=0/kernel-*.parquet"))).to_pylist()
+    opened = [row for row in table if row["op"] == "open" and row["step"] is not None]
+    assert {row["role"] for row in opened} <= {"main"}
+
+
 def test_a_forked_child_does_not_keep_the_name_of_the_poller(machine):
     assert machine.run("fork_and_outlive", machine.folder / "run") == {"free": True}

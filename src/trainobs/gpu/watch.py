@@ -36,7 +36,6 @@ class GpuWatch:
 
     Args:
         take: is given each reading, in that thread.
-        begin: run first, in that thread.
         interval_s: between two readings.
 
     Attributes:
@@ -47,14 +46,11 @@ class GpuWatch:
     def __init__(
         self,
         take: Callable[[Reading], None],
-        *,
-        begin: Callable[[], None] | None = None,
         interval_s: float = INTERVAL_S,
     ) -> None:
         self.about: dict[str, str] = {}
         self.cpu_ns = 0
         self._sink = take
-        self._begin = begin
         self._interval_s = interval_s
         self._uuid = ""
         self._thread: threading.Thread | None = None
@@ -88,7 +84,6 @@ class GpuWatch:
     def close(self) -> None:
         """End the thread. May be called twice."""
         self._stopping = True
-        self._begin = None  # it belongs to the kernel side, which is not to be kept
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -111,7 +106,6 @@ class GpuWatch:
 
     def _run(self) -> None:
         try:
-            self._enter()
             while not self._stopping and self._follow_or_poll():
                 pass
         except GpuError as error:
@@ -126,14 +120,6 @@ class GpuWatch:
         finally:
             self._sockets[0].close()
             self.cpu_ns = time.thread_time_ns()
-
-    def _enter(self) -> None:
-        try:
-            begin = self._begin
-            if begin:
-                begin()
-        except OSError as error:  # then this thread's work counts as the training's
-            logger.debug("the thread that reads the GPU is observed itself: %s", error)
 
     def _follow_or_poll(self) -> bool:
         """Be the node's poller, or follow it until it ends; False if there is nothing more."""

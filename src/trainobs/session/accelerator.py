@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from trainobs.core.records import RunInfo
@@ -48,24 +48,18 @@ class AcceleratorWatch:
     Args:
         accelerator: the torch side; None for none.
         info: gets `gpu`, what is true of the device for the whole run.
-        begin: run first in the thread that reads the device.
 
     Attributes:
         sources: for the collector.
     """
 
-    def __init__(
-        self,
-        accelerator: Accelerator | None,
-        info: RunInfo,
-        begin: Callable[[], None] | None,
-    ) -> None:
+    def __init__(self, accelerator: Accelerator | None, info: RunInfo) -> None:
         self._accelerator = accelerator
         self._info = info
         self._clock: StepClock | None = None
         self._uuid: str | None = None if accelerator else NEVER
         self._windows = Windows(LEVEL_NAMES, AMOUNT_NAMES, FRESH_NS)
-        self._watch = GpuWatch(self._take, begin=begin)
+        self._watch = GpuWatch(self._take)
         self.sources: list[StepSource] = [self._windows, *([accelerator] if accelerator else [])]
 
     @property
@@ -90,7 +84,10 @@ class AcceleratorWatch:
             self._clock.on_switch = self._accelerator.mark
 
     def tick(self) -> None:
-        """Begin to read a device that is known now; for the observer's thread, now and then."""
+        """Begin to read a device that is known now; for the observer's thread, now and then.
+
+        The thread that reads is a child of the observer's, which the probes do not follow.
+        """
         if self._uuid:
             self._watch.start(self._uuid)
             self._windows.live = self._watch.alive
