@@ -56,6 +56,12 @@ def test_without_values_there_is_no_section(tmp_path):
     assert page_of(tmp_path / "run", gpu=why) == []
 
 
+def test_why_there_are_no_values_is_told(tmp_path):
+    page_of(tmp_path / "run", gpu={"uuid": "GPU-1", "gpm": "NVML: no library"})
+    page = render(summarize(RunLog.open(tmp_path / "run")))
+    assert "Probes that were off\n  gpu activity: NVML: no library" in page
+
+
 def test_a_run_of_before_there_was_a_gpu_is_read(write_run):
     path = write_run()
     file = path / "run.json"

@@ -24,7 +24,7 @@ ROOMS = {
     "steps": Room("core", "numpy"),
     "sinks": Room("core", "numpy pyarrow tensorboard"),
     "session": Room("core probes host gpu steps sinks", "numpy"),
-    "hooks": Room("core steps session", "torch"),
+    "hooks": Room("core steps session", "numpy torch"),
     "integrations": Room(
         "core session sinks hooks steps", "lightning pytorch_lightning tensorboard torch"
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -103,6 +103,26 @@ def test_a_run_that_uses_no_gpu_starts_no_thread_and_asks_no_library(machine):
     assert machine.calls() == []
     run = json.loads(Path(result["run_dir"], "run.json").read_text())
     assert run["gpu"] == {}
+
+
+def test_each_rank_of_a_node_has_its_own_device_in_its_own_record(machine_of):
+    machine = machine_of(2)
+    machine.set(1, gpm__2=25)
+    jobs = [
+        machine.start("train", machine.folder / "run", 4, rank, RANK=str(rank), WORLD_SIZE="2")
+        for rank in (0, 1)
+    ]
+    ended = [job.communicate(timeout=60) for job in jobs]
+    assert [job.returncode for job in jobs] == [0, 0], ended
+    turns = [tid for tid, _ in groupby(call.tid for call in machine.calls())]
+    assert len(turns) <= 2, "one polls at a time; the other takes over if it ends first"
+    for rank, active in ((0, 0.875), (1, 0.25)):
+        folder = machine.folder / "run"
+        table = pq.read_table(folder / f"rank={rank}" / "steps-00000.parquet")
+        values = set(table["gpu/sm_active_ratio"].drop_null().to_pylist())
+        assert values == {active}
+        file = folder / ("run.json" if rank == 0 else "rank=1/rank.json")
+        assert json.loads(file.read_text())["gpu"]["uuid"] == uuid(rank)
 
 
 @pytest.mark.needs_bpf

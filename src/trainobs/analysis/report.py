@@ -87,6 +87,9 @@ def _lost(summary: dict[str, Any]) -> str:
 
 def _losses(summary: dict[str, Any]) -> Iterator[str]:
     missing = {k: why for k, why in summary["capabilities"].items() if why != "on"}
+    gpm = summary["gpu"].get("gpm", "on")
+    if gpm != "on":  # known only where the process used a GPU
+        missing["gpu activity"] = gpm
     if missing:
         yield "Probes that were off"
         yield from _wrapped(f"{probe}: {why}" for probe, why in missing.items())
