@@ -60,7 +60,7 @@ def until(claim: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def pids(calls: list[Call]) -> set[int]:
+def threads_of(calls: list[Call]) -> set[int]:
     """Threads that made calls."""
     return {call.tid for call in calls}
 
@@ -84,14 +84,14 @@ def test_two_ranks_share_one_poller_and_each_has_its_own_device(machine_of, star
     machine.set(1, gpm__2=50)
     first = started(machine.start("watch", uuid(0)))
     wait_for(first, "first reading")
-    threads = pids(machine.calls())
+    threads = threads_of(machine.calls())
     second = started(machine.start("watch", uuid(1)[4:]))
     wait_for(second, "first reading")
     followed, polled = end(second), end(first)
     assert followed["last"]["gpu/sm_active_ratio"] == 0.5
     assert polled["last"]["gpu/sm_active_ratio"] == 0.875
     assert followed["about"] == polled["about"] | {"uuid": uuid(1), "name": "Stand-in 1"}
-    assert pids(machine.calls()) == threads
+    assert threads_of(machine.calls()) == threads
     assert len(threads) == 1
     assert machine.calls("nvmlDeviceGetHandleByUUID")[-1].device == 1
 
@@ -117,12 +117,12 @@ def test_when_the_poller_ends_another_takes_its_place(machine, started, how):
     wait_for(first, "first reading")
     second = started(machine.start("watch", uuid(0)))
     wait_for(second, "first reading")
-    threads = pids(machine.calls())
+    threads = threads_of(machine.calls())
     if how:
         first.send_signal(how)
     else:
         end(first)
-    until(lambda: len(pids(machine.calls("nvmlDeviceGetFieldValues"))) == 2)
+    until(lambda: len(threads_of(machine.calls("nvmlDeviceGetFieldValues"))) == 2)
     assert len(threads) == 1
     before = len(machine.calls("nvmlGpmMetricsGet"))
     until(lambda: len(machine.calls("nvmlGpmMetricsGet")) > before + 2)
@@ -159,7 +159,9 @@ def test_a_poller_that_cannot_read_a_device_leaves_it_to_who_asked(machine, star
     assert end(first)["readings"] > 0
 
 
-@pytest.mark.parametrize("packet", [b"", b"\xff\xfe", b"[]", b"{}", b'{"uuid": 7}', b"x" * 20_000])
+@pytest.mark.parametrize(
+    "packet", [b"", b"\xff\xfe", b"[]", b"{}", b'{"uuid": 7}', b"x" * 20_000, b"[" * 8000]
+)
 def test_a_follower_that_talks_nonsense_is_hung_up_on(machine, started, packet):
     first = started(machine.start("watch", uuid(0)))
     wait_for(first, "first reading")

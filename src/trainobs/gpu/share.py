@@ -83,7 +83,7 @@ def receive(link: socket.socket) -> dict[str, Any] | None:
     """The next packet, which must be there; None at the end, or if it is no packet of ours."""
     try:
         packet = json.loads(link.recv(PACKET_BYTES))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return packet if isinstance(packet, dict) else None
 
