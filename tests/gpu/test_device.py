@@ -56,6 +56,13 @@ def test_the_hardware_brakes(machine, reasons):
     assert values["gpu/throttle_hardware_ratio"] == 1
 
 
+def test_a_counter_that_is_not_there_is_no_share_of_time(machine):
+    machine.set(0, power_limited=None)
+    (values,) = machine.run("read", uuid(0), 0.3)["readings"]
+    assert "gpu/throttle_power_ratio" not in values
+    assert "gpu/throttle_thermal_ratio" in values
+
+
 def test_without_gpm_pcie_comes_from_counters_and_what_only_gpm_knows_is_missing(machine):
     machine.set(0, gpm=0)
     read = machine.run("read", uuid(0), 1.0)

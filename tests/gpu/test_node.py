@@ -9,6 +9,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import pytest
 from tests.gpu.machine import GPU_IS_LOST, Call, uuid
 
 NOBODY = 65534
+FALSE = {"reading": {"begin_ns": 0, "end_ns": 1, "values": {"gpu/sm_active_ratio": 0.123}}}
 
 
 @pytest.fixture
@@ -129,24 +131,39 @@ def test_when_the_poller_ends_another_takes_its_place(machine, started, how):
     assert end(second)["last"]["gpu/sm_active_ratio"] == 0.875
 
 
-def test_a_device_that_fails_is_left_out_alone(machine_of, started):
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_device_that_fails_is_left_out_alone(machine_of, started, lost):
+    """The poller's own, or that of one who follows."""
     machine = machine_of(2)
     first = started(machine.start("watch", uuid(0), 0.2, "warn"))
     wait_for(first, "first reading")
     second = started(machine.start("watch", uuid(1), 0.2, "warn"))
     wait_for(second, "first reading")
-    machine.set(1, fail=GPU_IS_LOST)
-    until(lambda: any(c.result == GPU_IS_LOST for c in machine.calls()))
+    machine.set(lost, fail=GPU_IS_LOST)
+    until(lambda: any(call.result == GPU_IS_LOST for call in machine.calls()))
     time.sleep(0.5)
-    machine_calls = machine.calls()
-    lost = [call for call in machine_calls if call.result == GPU_IS_LOST]
-    assert len(lost) == 1, "a device that is lost is not asked again"
-    assert machine_calls[-1].device in (0, -1)
-    out, said = second.communicate("\n", timeout=30)
-    assert said.count("a GPU is read no more") == 1
-    assert said.count(uuid(1)) == 1
-    out, said = first.communicate("\n", timeout=30)
-    assert said == ""
+    calls = machine.calls()
+    failed = [call for call in calls if call.result == GPU_IS_LOST]
+    assert len(failed) == 1, "a device that is lost is not asked again"
+    assert calls[-1].at_ns - failed[0].at_ns > 200_000_000, "the other one is read on"
+    said = [job.communicate("\n", timeout=30)[1] for job in (second, first)][::-1]
+    assert said[lost].count("a GPU is read no more") == said[lost].count(uuid(lost)) == 1
+    assert said[1 - lost] == ""
+
+
+def test_the_first_window_of_a_device_that_came_later_is_not_a_short_one(machine_of, started):
+    machine = machine_of(2)
+    first = started(machine.start("watch", uuid(0), 1.0))
+    wait_for(first, "first reading")
+    time.sleep(0.6)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
+        link.settimeout(10)
+        link.connect(name_of(machine))
+        link.send(json.dumps({"uuid": uuid(1), "visible": ""}).encode())
+        assert json.loads(link.recv(9000))["about"]["uuid"] == uuid(1)
+        reading = json.loads(link.recv(9000))["reading"]
+    assert reading["end_ns"] - reading["begin_ns"] > 1_000_000_000
+    end(first)
 
 
 def test_a_poller_that_cannot_read_a_device_leaves_it_to_who_asked(machine, started):
@@ -160,7 +177,9 @@ def test_a_poller_that_cannot_read_a_device_leaves_it_to_who_asked(machine, star
 
 
 @pytest.mark.parametrize(
-    "packet", [b"", b"\xff\xfe", b"[]", b"{}", b'{"uuid": 7}', b"x" * 20_000, b"[" * 8000]
+    "packet",
+    [b"", b"\xff\xfe", b"[]", b"{}", b'{"uuid": 7}', b"x" * 20_000, b"[" * 8000],
+    ids=["empty", "no-text", "list", "nothing", "number", "too-long", "too-deep"],
 )
 def test_a_follower_that_talks_nonsense_is_hung_up_on(machine, started, packet):
     first = started(machine.start("watch", uuid(0)))
@@ -198,7 +217,11 @@ def test_a_name_that_another_user_holds_is_not_believed(machine, started):
         impostor = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         impostor.bind(name)
         impostor.listen()
-        signal.pause()
+        while True:
+            link, _ = impostor.accept()
+            with suppress(OSError):
+                link.send(json.dumps(FALSE).encode())
+                link.recv(1)
     try:
         until(lambda: name.replace("\0", "@") in Path("/proc/net/unix").read_text())
         victim = started(machine.start("watch", uuid(0)))

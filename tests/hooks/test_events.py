@@ -118,17 +118,18 @@ def test_a_phase_has_the_time_of_its_own_work(events, stream):
 
 
 def test_a_phase_inside_another_has_its_time_alone(events, stream):
-    for phase, work in ((OPTIMIZER, 1), (FORWARD, 2), (OPTIMIZER, 4), (BACKWARD, 8), (OTHER, 0)):
-        events.mark(1, phase)
-        stream.work(work)
-    stream.run()
-    events.mark(2, FORWARD)
-    columns = events.columns(closed(1))
-    assert (ms(columns, "optimizer"), ms(columns, "forward"), ms(columns, "backward")) == (
-        [5],
-        [2],
-        [8],
-    )
+    """In the second step, too, whose events were used in the first."""
+    for serial in (1, 2):
+        nested = ((OPTIMIZER, 1), (FORWARD, 2), (OPTIMIZER, 4), (BACKWARD, 8), (OTHER, 0))
+        for phase, work in nested:
+            events.mark(serial, phase)
+            stream.work(work * serial)
+        stream.run()
+    events.mark(3, FORWARD)
+    columns = events.columns(closed(1, 2))
+    assert ms(columns, "optimizer") == [5, 10]
+    assert ms(columns, "forward") == [2, 4]
+    assert ms(columns, "backward") == [8, 16]
 
 
 def test_nothing_is_waited_for_and_a_step_is_ready_when_the_gpu_is_done(events, stream):
