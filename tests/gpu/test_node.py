@@ -232,6 +232,29 @@ def test_a_name_that_another_user_holds_is_not_believed(machine, started):
         os.waitpid(child, 0)
 
 
+@pytest.mark.parametrize(("user", "answer"), [(0, b'{"about"'), (NOBODY, b"")])
+def test_readings_are_given_to_no_other_user(machine, started, user, answer):
+    if os.geteuid():
+        pytest.skip("needs to be root, to become another user")
+    first = started(machine.start("watch", uuid(0)))
+    wait_for(first, "first reading")
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.setuid(user)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
+            link.connect(name_of(machine))
+            with suppress(OSError):
+                link.send(json.dumps({"uuid": uuid(0), "visible": ""}).encode())
+                os.write(writing, link.recv(8))
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writing)
+    with open(reading, "rb") as told:
+        assert told.read() == answer
+    end(first)
+
+
 def test_a_driver_that_hangs_does_not_hang_the_run(machine, started):
     process = started(machine.start("watch", uuid(0), 0.2, "warn"))
     wait_for(process, "first reading")
