@@ -238,12 +238,12 @@ def test_readings_are_given_to_no_other_user(machine, started, user, answer):
         pytest.skip("needs to be root, to become another user")
     first = started(machine.start("watch", uuid(0)))
     wait_for(first, "first reading")
-    reading, writing = os.pipe()
+    name, (reading, writing) = name_of(machine), os.pipe()
     child = os.fork()
     if not child:
         os.setuid(user)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
-            link.connect(name_of(machine))
+            link.connect(name)
             with suppress(OSError):
                 link.send(json.dumps({"uuid": uuid(0), "visible": ""}).encode())
                 os.write(writing, link.recv(8))
