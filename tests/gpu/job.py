@@ -182,7 +182,6 @@ def train_on_cpu(run_dir: str) -> dict[str, Any]:
     return {
         "run_dir": str(obs.run_dir),
         "threads": threads,
-        "modules": sorted({"pynvml", "torch"} & set(sys.modules)),
     }
 
 

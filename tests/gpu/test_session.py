@@ -96,10 +96,9 @@ def test_without_nvml_the_columns_are_null_and_nothing_is_said(machine):
     assert machine.calls() == []
 
 
-def test_a_run_that_uses_no_gpu_starts_no_thread_and_asks_no_library(machine):
+def test_a_run_that_uses_no_gpu_starts_no_thread_and_asks_no_driver(machine):
     result = machine.run("train_on_cpu", machine.folder / "run")
     assert result["threads"] == ["MainThread", "trainobs"]
-    assert result["modules"] == []
     assert machine.calls() == []
     run = json.loads(Path(result["run_dir"], "run.json").read_text())
     assert run["gpu"] == {}
