@@ -211,7 +211,8 @@ class Collector:
         for source in self._sources:
             columns.update(source.columns(steps))
         of_batches, batches = self._ledger.close(steps, last=self._last)
-        columns.update(of_batches)
+        if Phase.LOADER.value in self._clock.measured:
+            columns.update(of_batches)
         cells = None
         if self._ring:
             cells = rows.view(CELL).reshape(len(steps), *CELLS_SHAPE)
