@@ -21,13 +21,14 @@ ROOMS = {
     "probes": Room("core", "numpy"),
     "host": Room("core", "numpy"),
     "steps": Room("core", "numpy"),
-    "sinks": Room("core", "numpy pyarrow tensorboard"),
+    "verdict": Room("core", "numpy"),
+    "sinks": Room("core verdict", "numpy pyarrow tensorboard"),
     "session": Room("core probes host steps sinks", "numpy"),
     "hooks": Room("core steps session", "torch"),
     "integrations": Room(
         "core session sinks hooks steps", "lightning pytorch_lightning tensorboard torch"
     ),
-    "analysis": Room("core", "numpy pyarrow"),
+    "analysis": Room("core verdict", "numpy pyarrow"),
     "cli": Room("core probes analysis"),
     "__init__": Room("integrations"),
     "__main__": Room("cli"),

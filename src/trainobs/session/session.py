@@ -23,6 +23,7 @@ from trainobs.session.delivery import Deliveries
 from trainobs.session.forks import abandon_in_children, keep_in_children, others_here
 from trainobs.session.libraries import library_roots
 from trainobs.session.observer import FULL, Observer
+from trainobs.session.others import OthersReadings
 from trainobs.session.pauses import CollectorPauses
 from trainobs.session.settings import Settings
 from trainobs.sinks.sink import Sink
@@ -87,6 +88,11 @@ class Session:
     def add_checkpoint_roots(self, roots: Sequence[Path]) -> None:
         """Count what lies below some directories as checkpoints."""
         self._add_roots(roots, FileClass.CHECKPOINT)
+
+    def note_workers(self, count: int | None) -> None:
+        """Write down how many workers the training loader has, if it tells; the first counts."""
+        if count is not None:
+            self.info.settings.setdefault("loader_workers", count)
 
     def secede(self) -> None:
         """Be counted by no session of an ancestor.
@@ -164,6 +170,7 @@ class Session:
         word: StepWord = kernel.clock if kernel else [0]
         switch_cost_ns = _switch_cost_ns()
         self._pauses = CollectorPauses()
+        self._others = OthersReadings()
         self.clock = StepClock(word, sample=host.sample if host else None, on_close=self._on_close)
         self.ledger = ledger = _ledger(kernel)
         self._collector = Collector(
@@ -171,7 +178,7 @@ class Session:
             kernel,
             host_names=host.available if host else (),
             switch_cost_ns=switch_cost_ns,
-            sources=[self._pauses.spans],
+            sources=[self._pauses.spans, self._others.gauges],
             ledger=ledger,
         )
         statistics = statistics_for(kernel.program_fds().values()) if kernel else None
@@ -185,7 +192,7 @@ class Session:
             latency=(lambda: kernel.histograms.copy()) if kernel else None,
             probe_share=partial(self._probe_share, statistics) if statistics else None,
             begin=kernel.leave if kernel else None,
-            tick=host.refresh if host else None,
+            tick=self._tick,
         )
 
     def _register(self, settings: Settings) -> None:
@@ -215,6 +222,12 @@ class Session:
         """None also if the programs went away while they were sampled."""
         share = statistics.share()
         return None if self._stopped else share
+
+    def _tick(self) -> None:
+        """What the observer's thread reads a few times a second."""
+        if self._host:
+            self._host.refresh()
+        self._others.read()
 
     def _on_close(self) -> None:
         waiting = len(self.clock.closed)
