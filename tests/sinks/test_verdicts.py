@@ -80,7 +80,7 @@ def test_an_epoch_may_come_in_pieces_and_end_within_one(texts):
 
 def test_the_evidence_is_below_the_sentence(texts):
     text = texts(steps(0, 0, 100))["verdict/epoch"][0][1]
-    assert "    loader/wait_ns                   100 ms    50 %" in text.splitlines()
+    assert "    loader/wait_ns                   100 ms     50 %" in text.splitlines()
 
 
 def test_what_came_before_the_first_step_has_no_verdict(texts):

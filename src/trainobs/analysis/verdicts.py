@@ -49,10 +49,9 @@ def section(summary: dict[str, Any]) -> Iterator[str]:
     run = summary["verdict"]["run"]
     yield "Verdict"
     yield from (f"  {line}" for line in run["text"])
-    epochs = summary["verdict"]["epochs"]
-    if len(epochs) > 1:
-        for epoch, verdict in _changes(epochs):
-            yield f"  epoch {epoch}: {verdict['text'][0]}"
+    changes = list(_changes(summary["verdict"]["epochs"]))
+    if len(changes) > 1:
+        yield from (f"  epoch {epoch}: {verdict['text'][0]}" for epoch, verdict in changes)
 
 
 def _changes(epochs: Mapping[int, dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:

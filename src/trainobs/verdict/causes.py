@@ -99,6 +99,7 @@ def _compute(now: Situation) -> tuple[float, Candidates]:
 
 def _losses(costs: Costs, now: Situation) -> Candidates:
     yield Candidate(Cause.GARBAGE, known(costs.garbage), (blocks.GARBAGE,))
+    yield Candidate(Cause.STORAGE, known(costs.device), ("sched/main_iowait_ns",))
     runqueue = known(costs.runqueue)
     yield Candidate(contention(now), runqueue, ("sched/main_runqueue_ns", *_CONTENTION))
 

@@ -28,14 +28,20 @@ ADDS_UP = 0.02
 FEWEST_STEPS = 8
 """Steps below which nothing is usual."""
 
+WORTH_SHOWING = 0.01
+"""Share of the step from which time is in the evidence though it decided nothing."""
+
 OVERHEADS = (Kind.LOADER, Kind.COPY, Kind.COMMUNICATION, Kind.CHECKPOINT)
 """Costs beside computation; what they leave is computation, and the rest."""
 
-METRIC_OF = {
+HELD_UP = ("sched/main_iowait_ns", "sched/main_runqueue_ns", blocks.GARBAGE)
+"""Time within the phases in which nothing was computed."""
+
+METRIC_OF: dict[Kind | None, tuple[str, ...]] = {
     Kind.LOADER: (blocks.LOADER,),
     Kind.COPY: (blocks.TRANSFER,),
     Kind.COMPUTE: blocks.COMPUTE,
-    Kind.COMMUNICATION: ("ranks/wait_ns",),
+    Kind.COMMUNICATION: ("ranks/wait_ns", "sched/main_offcpu_ns", "net/sent_bytes"),
     Kind.CHECKPOINT: (blocks.CHECKPOINT,),
     Kind.MEMORY: ("memory/reclaim_ns", "memory/major_fault_count", "pressure/memory_ns"),
 }
@@ -85,6 +91,8 @@ def _kind(usual: Usual, costs: Costs) -> tuple[Kind | None, str | None]:
         return Kind.MIXED, None
     if isnan(costs.part[Kind.COMMUNICATION]):
         return None, "the time in collectives was not measured"
+    if isnan(costs.part[Kind.MEMORY]) and known(costs.device) >= BOUND * costs.step:
+        return None, "computation waited for a device, and nobody counted major faults"
     return Kind.COMPUTE, None
 
 
@@ -119,13 +127,12 @@ def _time(kind: Kind, costs: Costs) -> float:
 
 
 def _evidence(now: Situation, kind: Kind | None, found: Candidate | None) -> Iterator[Evidence]:
-    """What decided, then what the kind consists of, then every other part of the step."""
-    first = found.metrics if found else ()
-    own = METRIC_OF.get(kind, ()) if kind else ()
-    garbage = (blocks.GARBAGE, "sched/main_runqueue_ns") if kind is Kind.COMPUTE else ()
-    for name in dict.fromkeys((*own, *first, *garbage, *blocks.PHASES)):
+    """What decided, then what the kind consists of, then what else took time, largest first."""
+    deciding = (*METRIC_OF.get(kind, ()), *(found.metrics if found else ()))
+    others = sorted((*blocks.PHASES, *HELD_UP), key=lambda name: -known(now.ns(name)))
+    for name in dict.fromkeys((*deciding, *others)):
         value = now.ns(name)
-        if not isnan(value) and (value > 0 or name in own):
-            unit = METRICS[name].unit if name in METRICS else "ns"
-            share = value / now.costs.step if unit == "ns" else None
+        unit = METRICS[name].unit if name in METRICS else "ns"
+        share = value / now.costs.step if unit == "ns" else None
+        if not isnan(value) and (name in deciding or (share or 0) >= WORTH_SHOWING):
             yield Evidence(name, value, unit, share)

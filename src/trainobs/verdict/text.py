@@ -29,7 +29,7 @@ def sentence(verdict: Verdict) -> str:
 def lines(verdict: Verdict) -> Iterator[str]:
     """The evidence, the advice, and what a reader should know besides."""
     for row in verdict.evidence[:_SHOWN]:
-        share = "" if row.share is None else f"{percent(row.share):>8}"
+        share = "" if row.share is None else f"{percent(row.share):>9}"
         yield f"{row.metric:<28}{_value(row):>11}{share}"
     if verdict.uneven >= UNEVEN:
         yield f"{percent(verdict.uneven)} of the time went into a few slow steps, left out here"
