@@ -31,7 +31,7 @@ from faults.table import FAULTS
 from trainobs.analysis.report import summarize
 from trainobs.analysis.runlog import RunLog
 from trainobs.host.facts import host_facts
-from trainobs.verdict.verdict import Cause
+from trainobs.verdict.rules import WORTH_TELLING
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parent.parent / "docs" / "verdicts.md"
@@ -104,18 +104,18 @@ def measure(fault: Fault) -> dict[str, Any]:
 def _result(fault: Fault, verdict: dict[str, Any], load: float) -> str:
     """A cause that is not named is no wrong one.
 
-    "disturbed": the kind is right, and the verdict blames a want of CPUs that is none of ours, on a
-    machine that was busy before we came. To be repeated when it is quiet.
+    "disturbed": not right, on a machine that was busy before we came, and the training thread
+    lacked a CPU for a good part of the step. To be repeated when it is quiet.
     """
     if verdict["kind"] is None:
         return "abstained"
-    if verdict["kind"] != fault.kind.value:
-        return "wrong"
-    if verdict["cause"] in {None, *(cause.value for cause in fault.causes)}:
+    causes = {None, *(cause.value for cause in fault.causes)}
+    if verdict["kind"] == fault.kind.value and verdict["cause"] in causes:
         return "right"
-    want = verdict["cause"] in (Cause.OTHERS.value, Cause.CPU.value)
+    shares = {row["metric"]: row["share"] for row in verdict["evidence"]}
+    lacked = shares.get("sched/main_runqueue_ns", 0.0) >= WORTH_TELLING
     busy = load > BUSY_LOAD * len(os.sched_getaffinity(0))
-    return "disturbed" if want and busy else "wrong"
+    return "disturbed" if lacked and busy else "wrong"
 
 
 def _run(fault: Fault, files: Path, run_dir: Path, environment: dict[str, str]) -> None:

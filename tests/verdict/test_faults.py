@@ -20,15 +20,22 @@ def test_the_quick_suite_gets_every_verdict_right(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=110)
     assert (tmp_path / "found.json").exists(), done.stdout + done.stderr
     faults = json.loads((tmp_path / "found.json").read_text())["faults"]
-    found = {name: (fault["kind"], fault["result"]) for name, fault in faults.items()}
-    assert {name: kind for name, (kind, _) in found.items()} == {
-        "healthy_light_loader": "compute-bound",
-        "large_checkpoints": "checkpoint-bound",
-        "frequent_gc": "compute-bound",
+    right = {
+        "healthy_light_loader": ("compute-bound", None),
+        "large_checkpoints": ("checkpoint-bound", None),
+        "frequent_gc": ("compute-bound", "Python's garbage collector"),
     }
-    assert {result for _, result in found.values()} <= {"right", "disturbed"}, found
-    if found["frequent_gc"][1] == "right":
-        assert faults["frequent_gc"]["cause"] == "Python's garbage collector"
+    assert faults.keys() == right.keys()
+    for name, fault in faults.items():
+        if (
+            fault["result"] == "disturbed"
+        ):  # other processes had the machine, and the verdict says so
+            assert fault["cause"] in ("other processes on its CPUs", "waiting for a CPU", None)
+        elif name == "large_checkpoints":  # which part of it is slow depends on the disk
+            assert fault["kind"] == "checkpoint-bound"
+        else:
+            assert (fault["kind"], fault["cause"]) == right[name]
+    assert {fault["result"] for fault in faults.values()} <= {"right", "disturbed"}
     assert done.returncode == 0
 
 

@@ -260,3 +260,10 @@ def test_computation_that_waits_for_a_device_is_short_of_memory_or_reads_by_itse
     reading = verdict_on(**asleep, memory__major_fault_count=0.1)
     assert (reading.kind, reading.cause) == (Kind.COMPUTE, Cause.STORAGE)
     assert verdict_on(**asleep, memory__major_fault_count=5).kind is Kind.MEMORY
+
+
+def test_a_thread_that_lacks_its_cpu_for_longer_than_it_waits_for_data_is_not_loader_bound():
+    waiting = {"loader__wait_ns": 40 * MS, "sched__main_offcpu_ns": 105 * MS}
+    verdict = verdict_on(**waiting, sched__main_runqueue_ns=60 * MS, sched__others_cpu_ratio=0.8)
+    assert (verdict.kind, verdict.cause) == (Kind.COMPUTE, Cause.OTHERS)
+    assert verdict_on(**waiting, sched__main_runqueue_ns=35 * MS).kind is Kind.LOADER

@@ -85,14 +85,19 @@ def _kind(usual: Usual, costs: Costs) -> tuple[Kind | None, str | None]:
         return Kind.MEMORY, None
     if other >= BOUND and other > shares[top]:
         return None, _unmarked(usual, other)
+    if (
+        isnan(costs.part[Kind.MEMORY])
+        and known(costs.device) >= max(BOUND, shares[top]) * costs.step
+    ):
+        return None, "computation waited for a device, and nobody counted major faults"
+    if costs.lost >= max(BOUND, shares[top]) * costs.step:
+        return Kind.COMPUTE, None  # whatever else it waited for, it lacked its CPU for longer
     if shares[top] >= BOUND:
         return (Kind.MIXED if _has_rival(top, shares) else top), None
     if sum(counted) >= BOUND:
         return Kind.MIXED, None
     if isnan(costs.part[Kind.COMMUNICATION]):
         return None, "the time in collectives was not measured"
-    if isnan(costs.part[Kind.MEMORY]) and known(costs.device) >= BOUND * costs.step:
-        return None, "computation waited for a device, and nobody counted major faults"
     return Kind.COMPUTE, None
 
 
