@@ -173,7 +173,7 @@ def test_it_abstains_where_most_of_the_step_is_in_no_phase():
     assert (verdict.ns_per_step, verdict.share, verdict.advice) == (None, None, None)
     assert verdict.kind is None
     assert verdict.abstained_because == (
-        "99% of the step is in no phase; not marked: transfer, forward, backward, optimizer"
+        "99 % of the step is in no phase; not marked: transfer, forward, backward, optimizer"
     )
     assert verdict.evidence[0].metric == "phase/other_ns"
 
@@ -193,7 +193,7 @@ def test_it_abstains_from_phases_that_do_not_add_up():
     record, wrong = Blocks(), columns()
     wrong[STEP] = wrong[STEP] * 1.03
     record.add(wrong)
-    assert judge(record, TWO_CPUS).abstained_because == "the phases add up to 97% of the step"
+    assert judge(record, TWO_CPUS).abstained_because == "the phases add up to 97 % of the step"
 
 
 def test_it_abstains_from_a_handful_of_steps():

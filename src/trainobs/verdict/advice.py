@@ -57,6 +57,7 @@ def _always(text: str) -> Rule:
 _BY_CAUSE: dict[tuple[Kind, Cause | None], Rule] = {
     (Kind.LOADER, Cause.STORAGE): _storage,
     (Kind.LOADER, Cause.TRANSFORM): _transform,
+    (Kind.LOADER, Cause.LOADER_CPU): _transform,
     (Kind.LOADER, Cause.HANDOVER): _handover,
     (Kind.LOADER, Cause.OWN_THREADS): _fewer_threads,
     (Kind.COMPUTE, Cause.OWN_THREADS): _fewer_threads,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from math import isnan
+from typing import NamedTuple
 
 from trainobs.core.catalogue import METRICS
+from trainobs.core.text import percent
 from trainobs.verdict import blocks
 from trainobs.verdict.advice import advise
 from trainobs.verdict.blocks import Blocks, Usual
@@ -38,7 +40,7 @@ HELD_UP = ("sched/main_iowait_ns", "sched/main_runqueue_ns", blocks.GARBAGE)
 """Time within the phases in which nothing was computed."""
 
 METRIC_OF: dict[Kind | None, tuple[str, ...]] = {
-    Kind.LOADER: (blocks.LOADER,),
+    Kind.LOADER: (blocks.LOADER, *blocks.SPLIT),
     Kind.COPY: (blocks.TRANSFER,),
     Kind.COMPUTE: blocks.COMPUTE,
     Kind.COMMUNICATION: ("ranks/wait_ns", "sched/main_offcpu_ns", "net/sent_bytes"),
@@ -47,80 +49,117 @@ METRIC_OF: dict[Kind | None, tuple[str, ...]] = {
 }
 
 
+class Shares(NamedTuple):
+    """What the rules look at, as shares of the step.
+
+    Attributes:
+        usual: the step itself.
+        part: what each kind is about, 0 where it was not measured.
+        top: the largest of `OVERHEADS`.
+        most: its share.
+        other: time in no phase.
+        lost: time in which the training thread was held up outside loader and checkpoints.
+        device: the part of `lost` in which it slept for a device.
+        unknown: kinds whose part was not measured.
+    """
+
+    usual: Usual
+    part: Mapping[Kind, float]
+    top: Kind
+    most: float
+    other: float
+    lost: float
+    device: float
+    unknown: frozenset[Kind]
+
+
+RULES: tuple[tuple[Callable[[Shares], bool], Callable[[Shares], Kind | str]], ...] = (
+    (lambda s: isnan(s.usual.mean[blocks.STEP]), lambda s: "the steps were not timed"),
+    (
+        lambda s: abs(s.usual.marked - 1.0) > ADDS_UP,
+        lambda s: f"the phases add up to {percent(s.usual.marked)} of the step",
+    ),
+    (lambda s: s.part[Kind.MEMORY] >= BOUND, lambda s: Kind.MEMORY),
+    (lambda s: s.other >= BOUND and s.other > s.most, lambda s: _unmarked(s)),
+    (
+        lambda s: Kind.MEMORY in s.unknown and s.device >= max(BOUND, s.most),
+        lambda s: "computation waited for a device, and nobody counted major faults",
+    ),
+    # Whatever else the training thread waited for, it lacked its CPU for longer.
+    (lambda s: s.lost >= max(BOUND, s.most), lambda s: Kind.COMPUTE),
+    (lambda s: s.most >= BOUND and _has_rival(s), lambda s: Kind.MIXED),
+    (lambda s: s.most >= BOUND, lambda s: s.top),
+    (lambda s: _worth_telling(s) >= BOUND, lambda s: Kind.MIXED),
+    (
+        lambda s: Kind.COMMUNICATION in s.unknown,
+        lambda s: "the time in collectives was not measured",
+    ),
+    (lambda s: True, lambda s: Kind.COMPUTE),
+)
+"""Condition -> verdict, or why there is none. The first condition that holds decides."""
+
+
 def judge(record: Blocks, facts: Facts) -> Verdict:
     """The verdict on the steps of an epoch, or of a run."""
     if len(record) < FEWEST_STEPS:
-        return Verdict(
-            len(record), abstained_because=f"{FEWEST_STEPS} steps are needed to tell what is usual"
-        )
+        return Verdict(len(record), abstained_because=f"fewer than {FEWEST_STEPS} steps")
     usual = record.usual()
     costs = costs_of(usual, facts)
-    kind, because = _kind(usual, costs)
+    shares = _shares(usual, costs)
+    outcome = next(then(shares) for holds, then in RULES if holds(shares))
     now = Situation(usual, costs, facts)
-    found = find(kind, now) if kind else None
-    time = _time(kind, costs) if kind else None
+    if isinstance(outcome, str):
+        evidence = tuple(_evidence(now, None, None))
+        return Verdict(usual.steps, evidence=evidence, abstained_because=outcome)
+    found = find(outcome, now)
+    cause = found.cause if found else None
+    time = _time(outcome, costs)
     return Verdict(
         usual.steps,
-        kind,
-        found.cause if found else None,
+        outcome,
+        cause,
         time,
-        time / costs.step if time is not None else None,
+        time / costs.step,
         costs.step,
-        tuple(_evidence(now, kind, found)),
-        advise(kind, found.cause if found else None, now) if kind else None,
-        because,
-        usual.uneven,
+        tuple(_evidence(now, outcome, found)),
+        advise(outcome, cause, now),
+        uneven=usual.uneven,
     )
 
 
-def _kind(usual: Usual, costs: Costs) -> tuple[Kind | None, str | None]:
-    """The kind, or why there is none."""
-    shares = {kind: known(ns) / costs.step for kind, ns in costs.part.items()}
-    top = max(OVERHEADS, key=lambda kind: shares[kind])
-    counted = [shares[kind] for kind in OVERHEADS if shares[kind] >= WORTH_TELLING]
-    other = costs.other / costs.step
-    if why := _does_not_add_up(usual):
-        return None, why
-    if shares[Kind.MEMORY] >= BOUND:
-        return Kind.MEMORY, None
-    if other >= BOUND and other > shares[top]:
-        return None, _unmarked(usual, other)
-    if (
-        isnan(costs.part[Kind.MEMORY])
-        and known(costs.device) >= max(BOUND, shares[top]) * costs.step
-    ):
-        return None, "computation waited for a device, and nobody counted major faults"
-    if costs.lost >= max(BOUND, shares[top]) * costs.step:
-        return Kind.COMPUTE, None  # whatever else it waited for, it lacked its CPU for longer
-    if shares[top] >= BOUND:
-        return (Kind.MIXED if _has_rival(top, shares) else top), None
-    if sum(counted) >= BOUND:
-        return Kind.MIXED, None
-    if isnan(costs.part[Kind.COMMUNICATION]):
-        return None, "the time in collectives was not measured"
-    return Kind.COMPUTE, None
+def _shares(usual: Usual, costs: Costs) -> Shares:
+    part = {kind: known(ns) / costs.step for kind, ns in costs.part.items()}
+    top = max(OVERHEADS, key=lambda kind: part[kind])
+    return Shares(
+        usual,
+        part,
+        top,
+        part[top],
+        costs.other / costs.step,
+        costs.lost / costs.step,
+        known(costs.device) / costs.step,
+        frozenset(kind for kind, ns in costs.part.items() if isnan(ns)),
+    )
 
 
-def _has_rival(top: Kind, shares: dict[Kind, float]) -> bool:
-    least = max(BOUND, RIVAL * shares[top])
-    return any(shares[kind] >= least for kind in OVERHEADS if kind is not top)
+def _has_rival(shares: Shares) -> bool:
+    """Whether a second cost is a bottleneck of its own, and about as large as the first."""
+    least = max(BOUND, RIVAL * shares.most)
+    return any(shares.part[kind] >= least for kind in OVERHEADS if kind is not shares.top)
 
 
-def _does_not_add_up(usual: Usual) -> str | None:
-    """Phases and step come from one clock; a record in which they differ is not to be trusted."""
-    if isnan(usual.mean[blocks.STEP]):
-        return "the time of the steps was not measured"
-    if abs(usual.marked - 1.0) <= ADDS_UP:
-        return None
-    return f"the phases add up to {usual.marked:.0%} of the step"
+def _worth_telling(shares: Shares) -> float:
+    """Costs that are no bottleneck alone, together."""
+    parts = (shares.part[kind] for kind in OVERHEADS)
+    return sum(part for part in parts if part >= WORTH_TELLING)
 
 
-def _unmarked(usual: Usual, other: float) -> str:
+def _unmarked(shares: Shares) -> str:
     names = (blocks.LOADER, blocks.TRANSFER, *blocks.COMPUTE)
-    missing = [name.split("/")[1] for name in names if isnan(usual.mean[name])]
-    parts = ", ".join(part.removesuffix("_ns") for part in missing)
-    told = f"; not marked: {parts.replace('wait', 'loader')}" if missing else ""
-    return f"{other:.0%} of the step is in no phase{told}"
+    missing = [name for name in names if isnan(shares.usual.mean[name])]
+    words = ", ".join("loader" if n == blocks.LOADER else n[6:-3] for n in missing)
+    told = f"; not marked: {words}" if missing else ""
+    return f"{percent(shares.other)} of the step is in no phase{told}"
 
 
 def _time(kind: Kind, costs: Costs) -> float:
