@@ -26,3 +26,12 @@ def test_a_run_tells_its_workers_and_what_others_took(tmp_path):
     known = values[np.isfinite(values)]
     assert known.size
     assert ((known >= 0) & (known <= 1)).all()
+
+
+def test_a_run_that_is_timed_only_does_not_look_at_others(tmp_path):
+    with observe(run_dir=tmp_path / "run", probes="off") as obs:
+        for _ in obs.loader(range(3)):
+            with obs.step():
+                time.sleep(0.6)
+    table = pq.read_table(tmp_path / "run" / "rank=0" / "steps-00000.parquet")
+    assert table[NAME].null_count == len(table)

@@ -13,13 +13,16 @@ logger = logging.getLogger("trainobs")
 class OthersReadings:
     """Reads `sched/others_cpu_ratio` when it is due; where `/proc` does not tell, it stays null.
 
+    Args:
+        wanted: False to read nothing: where a run is timed only.
+
     Attributes:
         gauges: the readings, for the collector of steps.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: bool) -> None:
         self.gauges = Gauges((NAME,), fresh_ns=3 * WINDOW_NS)
-        self._others: OthersCpu | None = OthersCpu()
+        self._others = OthersCpu() if wanted else None
 
     def read(self) -> None:
         """Take a reading if it is time for one; called by the observer's thread."""

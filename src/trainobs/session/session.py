@@ -170,7 +170,7 @@ class Session:
         word: StepWord = kernel.clock if kernel else [0]
         switch_cost_ns = _switch_cost_ns()
         self._pauses = CollectorPauses()
-        self._others = OthersReadings()
+        self._others = OthersReadings(self.level != "timing")
         self.clock = StepClock(word, sample=host.sample if host else None, on_close=self._on_close)
         self.ledger = ledger = _ledger(kernel)
         self._collector = Collector(
