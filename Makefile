@@ -16,7 +16,7 @@ C_FILES := $(wildcard bpf/*.c bpf/*.h)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup bpf demo test check format bench docs wheel clean
+.PHONY: help setup bpf demo test check format bench faults docs wheel clean
 
 help: ## Show this list
 	@echo "usage: make TARGET [PYTHON=$(PYTHON)] [TORCH=$(TORCH)] [RUN=DIR] [ARGS=...]"
@@ -59,6 +59,9 @@ format: setup ## Format Python and C
 
 bench: setup bpf ## Measure what observation costs
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+faults: setup bpf ## Inject faults into small trainings, and check the verdicts on them
+	$(BIN)/python benchmarks/verdicts.py $(ARGS)
 
 docs: setup ## Write docs/metrics.md from the catalogue
 	page=$$($(BIN)/python -m trainobs.core.catalogue_page) && echo "$$page" > docs/metrics.md

@@ -22,13 +22,14 @@ ROOMS = {
     "host": Room("core", "numpy"),
     "gpu": Room("core", "pynvml"),
     "steps": Room("core", "numpy"),
-    "sinks": Room("core", "numpy pyarrow tensorboard"),
+    "verdict": Room("core", "numpy"),
+    "sinks": Room("core verdict", "numpy pyarrow tensorboard"),
     "session": Room("core probes host gpu steps sinks", "numpy"),
     "hooks": Room("core steps session", "numpy torch"),
     "integrations": Room(
         "core session sinks hooks steps", "lightning pytorch_lightning tensorboard torch"
     ),
-    "analysis": Room("core", "numpy pyarrow"),
+    "analysis": Room("core verdict", "numpy pyarrow"),
     "cli": Room("core probes gpu analysis"),
     "__init__": Room("integrations"),
     "__main__": Room("cli"),

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from trainobs.analysis import sections
+from trainobs.analysis import sections, verdicts
 from trainobs.analysis.sections import metric, training_ns
 from trainobs.analysis.summary import summarize
 from trainobs.analysis.text import duration, percent, printable, quantity
@@ -34,6 +34,7 @@ def render(summary: dict[str, Any]) -> str:
 
 
 _WITH_STEPS = (
+    verdicts.section,
     sections.step_time,
     sections.ranks,
     sections.phases,

@@ -22,7 +22,7 @@ from typing import Protocol, SupportsIndex, TypeVar
 from trainobs.core.errors import TrainobsError
 from trainobs.core.kernel import Phase
 from trainobs.hooks.cuda import Cuda
-from trainobs.hooks.datasets import data_roots_of
+from trainobs.hooks.datasets import data_roots_of, workers_of
 from trainobs.hooks.loader import ObservedLoader
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.session.runs import default_run_dir, open_session
@@ -164,6 +164,7 @@ class _Observed:
     def loader(self, loader: Iterable[Batch]) -> Iterable[Batch]:
         if self._find_data:
             self._session.add_data_roots(data_roots_of(loader))
+        self._session.note_workers(workers_of(loader))
         return ObservedLoader(loader, self._session.clock, self.watch)
 
     def step(self, number: int | None = None) -> Scope:

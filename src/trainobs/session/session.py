@@ -24,6 +24,7 @@ from trainobs.session.delivery import Deliveries
 from trainobs.session.forks import abandon_in_children, keep_in_children, others_here
 from trainobs.session.libraries import library_roots
 from trainobs.session.observer import FULL, Observer
+from trainobs.session.others import OthersReadings
 from trainobs.session.pauses import CollectorPauses
 from trainobs.session.settings import Settings
 from trainobs.sinks.sink import Sink
@@ -94,6 +95,11 @@ class Session:
     def add_checkpoint_roots(self, roots: Sequence[Path]) -> None:
         """Count what lies below some directories as checkpoints."""
         self._add_roots(roots, FileClass.CHECKPOINT)
+
+    def note_workers(self, count: int | None) -> None:
+        """Write down how many workers the training loader has, if it tells; the first counts."""
+        if count is not None:
+            self.info.settings.setdefault("loader_workers", count)
 
     def secede(self) -> None:
         """Be counted by no session of an ancestor.
@@ -174,6 +180,7 @@ class Session:
         switch_cost_ns = _switch_cost_ns()
         self._pauses = CollectorPauses()
         self._gpu = AcceleratorWatch(accelerator, self.info)
+        self._others = OthersReadings(self.level != "timing")
         self.clock = StepClock(word, sample=host.sample if host else None, on_close=self._on_close)
         self.ledger = ledger = _ledger(kernel)
         self._collector = Collector(
@@ -182,7 +189,7 @@ class Session:
             host_names=host.available if host else (),
             switch_cost_ns=switch_cost_ns,
             ledger=ledger,
-            sources=[self._pauses.spans, *self._gpu.sources],
+            sources=[self._pauses.spans, self._others.gauges, *self._gpu.sources],
             ready=self._gpu.ready,
         )
         self._gpu.attach(self.clock)
@@ -225,9 +232,10 @@ class Session:
             )
 
     def _tick(self) -> None:
-        """In the observer's thread, now and then."""
+        """What the observer's thread reads a few times a second."""
         if self._host:
             self._host.refresh()
+        self._others.read()
         if not self._stopped:
             self._gpu.tick()
 
