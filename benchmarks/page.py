@@ -11,11 +11,11 @@ BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 def update(results: dict[str, Any], source: Path) -> None:
     """Put the results into the page."""
-    put(PAGE, table(results, source))
+    fill(PAGE, table(results, source))
 
 
-def put(page: Path, text: str) -> None:
-    """Replace what is between the two markers of a page."""
+def fill(page: Path, text: str) -> None:
+    """Put `text` between the markers of a page."""
     before, rest = page.read_text().split(BEGIN)
     _, after = rest.split(END)
     page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")

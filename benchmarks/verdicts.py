@@ -64,7 +64,7 @@ def main() -> int:
         RESULTS.mkdir(exist_ok=True)
         path = RESULTS / f"verdicts-{results['date']}.json"
         path.write_text(json.dumps(results, indent=2) + "\n")
-        page.put(PAGE, table(results, path))
+        page.fill(PAGE, table(results, path))
         print(f"written: {path} and {PAGE}")
     return 1 if any(found["result"] == "wrong" for found in results["faults"].values()) else 0
 
