@@ -51,6 +51,6 @@ def test_what_a_step_waits_for_is_told_for_each_epoch_in_the_logger_s_file(light
     assert len(texts(logger.log_dir, "verdict/run")) == 1
     run = summarize(RunLog.open(callback.run_dir))["verdict"]["run"]
     assert run["kind"] == kind
-    assert 0.7 < run["share"] < 0.95  # 40 of 50 ms, and what Lightning itself takes
+    assert 0.5 < run["share"] < 0.95  # 40 of 50 ms, and what Lightning itself takes
     info = json.loads((callback.run_dir / "run.json").read_text())
     assert info["settings"]["loader_workers"] == 0

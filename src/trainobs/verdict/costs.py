@@ -12,6 +12,10 @@ from trainobs.verdict.verdict import Facts, Kind
 FAULTS_PER_STEP = 1.0
 """Major faults a step from which a process lives on pages that were taken from it."""
 
+SLEEP_SHOWS = 0.20
+"""Share of the step from which unexplained sleep is taken for waiting in collectives. Less shows
+nothing: where collectives run on a GPU the host does not sleep in them."""
+
 _NET = ("net/sent_bytes", "net/received_bytes")
 
 
@@ -58,7 +62,7 @@ def costs_of(usual: Usual, facts: Facts) -> Costs:
     computing = sum(known(mean[name]) for name in blocks.COMPUTE)
     outside = known(mean[blocks.LOADER]) + known(mean[blocks.CHECKPOINT])
     step = max(1.0, computing + outside + known(mean[blocks.TRANSFER]) + other)
-    communication = _at_most(computing, _communication(usual, facts))
+    communication = _at_most(computing, _communication(usual, facts, step))
     part = {
         Kind.LOADER: mean[blocks.LOADER],
         Kind.COPY: mean[blocks.TRANSFER],
@@ -71,16 +75,18 @@ def costs_of(usual: Usual, facts: Facts) -> Costs:
     return Costs(step, part, other, mean[blocks.GARBAGE], runqueue, _device(usual, facts))
 
 
-def _communication(usual: Usual, facts: Facts) -> float:
+def _communication(usual: Usual, facts: Facts, step: float) -> float:
     """Time in collectives: measured, or the sleep of computation that nothing else explains.
 
     The second only where something was sent, so that there is somebody to wait for.
     """
-    measured = usual.mean["ranks/wait_ns"]
     if facts.world_size == 1:
         return 0.0
-    sent = sum(known(usual.mean[name]) for name in _NET)
-    return measured if not isnan(measured) or not sent else _unexplained_sleep(usual, facts)
+    measured, sent = usual.mean["ranks/wait_ns"], sum(known(usual.mean[name]) for name in _NET)
+    if not isnan(measured) or not sent:
+        return measured
+    slept = _unexplained_sleep(usual, facts)
+    return slept if slept >= SLEEP_SHOWS * step else nan
 
 
 def _unexplained_sleep(usual: Usual, facts: Facts) -> float:
