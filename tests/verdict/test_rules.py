@@ -121,6 +121,14 @@ def test_who_took_the_cpu_follows_from_who_waits_and_who_runs(cause, main, threa
     assert (verdict.kind, verdict.cause) == (Kind.COMPUTE, cause)
 
 
+def test_the_ranks_beside_this_one_may_use_their_part_of_the_machine():
+    held_up = {"sched__main_runqueue_ns": 60 * MS, "ranks__wait_ns": 0.0}
+    four = replace(TWO_CPUS, world_size=4, ranks_here=4)  # on eight CPUs
+    fair = verdict_on(four, **held_up, sched__others_cpu_ratio=0.75)
+    assert fair.cause is Cause.OWN_THREADS
+    assert verdict_on(four, **held_up, sched__others_cpu_ratio=0.95).cause is Cause.OTHERS
+
+
 def test_garbage_collection_counts_by_its_sum_however_rare():
     verdict = verdict_on(python__gc_ns=every(32, 32 * 15 * MS))
     assert (verdict.kind, verdict.cause) == (Kind.COMPUTE, Cause.GARBAGE)
@@ -147,7 +155,7 @@ def test_where_collectives_are_not_measured_sleep_tells_if_something_was_sent():
     for unknown in ({"net__sent_bytes": 0.0}, {"sched__main_offcpu_ns": 10 * MS}):
         verdict = verdict_on(ranks, **asleep | unknown)
         assert verdict.abstained_because == "the time in collectives was not measured"
-    assert verdict_on(ranks, **WAITING).kind is Kind.LOADER  # larger than all it could be
+    assert verdict_on(ranks, **WAITING).kind is Kind.LOADER  # whatever else there is
 
 
 def test_memory_needs_a_sign_of_its_own_beside_the_machine_s_pressure():
@@ -235,7 +243,7 @@ def test_small_requests_are_the_advice_only_if_they_were_counted():
 def test_the_cpus_of_a_rank_are_shared_with_the_ranks_beside_it():
     host = {"usable_cpu_count": 8, "cpu_quota": 6.0, "cpu_count": 16}
     info = {"world_size": 4, "host": host, "settings": {"loader_workers": 3}, "level": "ebpf"}
-    assert facts_from(info) == Facts(1.5, 3, 4, "ebpf")
+    assert facts_from(info) == Facts(1.5, 3, 4, 4, "ebpf")
     assert facts_from(info | {"host": host | {"local_world_size": 2}}).usable_cpus == 3.0
     assert facts_from({}) == Facts(level="None")
 

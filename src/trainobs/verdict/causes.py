@@ -116,9 +116,11 @@ def contention(now: Situation) -> Cause:
 
     On average `waiting` threads of this run had no CPU. Threads that are no more than the CPUs
     can never all wait, so as many waiting ones as CPUs are too many. Below that, others are to
-    blame for as much as the CPU time they used would have served.
+    blame for as much as the CPU time they used would have served. The ranks beside this one may use
+    their part of the machine.
     """
-    cpus, taken = now.facts.usable_cpus, now.ns("sched/others_cpu_ratio")
+    cpus, ranks = now.facts.usable_cpus, now.facts.ranks_here
+    taken = now.ns("sched/others_cpu_ratio") * ranks - (ranks - 1)
     names = ("sched/main_runqueue_ns", "sched/thread_runqueue_ns", "sched/worker_runqueue_ns")
     waiting = sum(known(now.ns(name)) for name in names) / now.costs.step
     if cpus is None:

@@ -65,6 +65,7 @@ class Facts:
         usable_cpus: CPUs that this rank may use; None: unknown.
         workers: worker processes of the training loader, 0 for none; None: unknown.
         world_size: processes in the job.
+        ranks_here: those of them that share the CPUs of this machine, this one included.
         level: "ebpf", "procfs" or "timing".
         others_wait_ns: rank -> `ranks/wait_ns` a step, of the other ranks, where their logs are
             at hand.
@@ -73,6 +74,7 @@ class Facts:
     usable_cpus: float | None = None
     workers: int | None = None
     world_size: int = 1
+    ranks_here: int = 1
     level: str = "timing"
     others_wait_ns: Mapping[int, float] = field(default_factory=dict)
 
@@ -120,15 +122,17 @@ def facts_from(info: Mapping[str, Any]) -> Facts:
     """Facts of a run from the contents of its `run.json`; what is not there is unknown."""
     world_size = int(info.get("world_size") or 1)
     settings, host = info.get("settings") or {}, info.get("host") or {}
+    ranks_here = int(host.get("local_world_size") or world_size)
     return Facts(
-        usable_cpus=_usable_cpus(host, world_size),
+        usable_cpus=_usable_cpus(host, ranks_here),
         workers=settings.get("loader_workers"),
         world_size=world_size,
+        ranks_here=ranks_here,
         level=str(info.get("level")),
     )
 
 
-def _usable_cpus(host: Mapping[str, Any], world_size: int) -> float | None:
+def _usable_cpus(host: Mapping[str, Any], ranks_here: int) -> float | None:
     """CPUs of this rank: what affinity and quota leave to it, shared with the ranks beside it.
 
     Where nobody says how many ranks are on this machine, all of them may be: advice that goes by
@@ -136,5 +140,4 @@ def _usable_cpus(host: Mapping[str, Any], world_size: int) -> float | None:
     """
     limits = [host.get(key) for key in ("usable_cpu_count", "cpu_quota", "cpu_count")]
     known = [float(limit) for limit in limits if limit]
-    ranks_here = int(host.get("local_world_size") or world_size)
     return min(known) / ranks_here if known else None
