@@ -231,6 +231,23 @@ def test_more_workers_are_never_advised_beyond_the_cpus_of_the_rank(workers, cpu
     assert verdict_on(facts, **split(compute=100)).advice.startswith(advice)
 
 
+def test_more_workers_are_not_advised_where_others_have_the_cpus():
+    facts = Facts(usable_cpus=4.0, workers=1, level="ebpf")
+    busy = {"sched__others_cpu_ratio": 0.6}
+    assert verdict_on(facts, **split(compute=100), **busy).advice.startswith("num_workers=2")
+    unknown = {"sched__others_cpu_ratio": float("nan")}
+    advice = verdict_on(facts, **split(compute=100), **unknown).advice
+    assert advice == "make transforms cheaper, or do them beforehand"
+    assert verdict_on(facts, **split(compute=50, cpu_wait=50)).advice == advice
+
+
+def test_want_of_a_cpu_in_a_collection_is_not_counted_twice():
+    verdict = verdict_on(
+        phase__forward_ns=838 * MS, python__gc_ns=750 * MS, sched__main_runqueue_ns=400 * MS
+    )
+    assert verdict.cause is Cause.GARBAGE  # 750 of 750 + 400 * (1 - 750 / 900)
+
+
 def test_small_requests_are_the_advice_only_if_they_were_counted():
     slow = split(device=100)
     assert verdict_on(**slow).advice == "keep the data on a faster device, or in memory"

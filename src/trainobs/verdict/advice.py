@@ -6,11 +6,13 @@ from collections.abc import Callable
 from math import isnan
 
 from trainobs.core.text import size
-from trainobs.verdict.causes import Situation
+from trainobs.verdict.causes import Situation, taken_by_others
 from trainobs.verdict.verdict import Cause, Kind
 
 SMALL_REQUEST_BYTES = 65_536
 """Mean request below which a device spends its time on the number of requests, not on bytes."""
+
+_CHEAPER = "make transforms cheaper, or do them beforehand"
 
 Rule = Callable[[Situation], str | None]
 
@@ -29,13 +31,14 @@ def _storage(now: Situation) -> str | None:
 
 
 def _transform(now: Situation) -> str | None:
-    """More workers only up to the CPUs of this rank, and only where both numbers are known."""
-    workers, cpus = now.facts.workers, now.facts.usable_cpus
-    if workers is None or cpus is None:
-        return "make transforms cheaper, or do them beforehand"
-    if workers < int(cpus):
-        return f"num_workers={int(cpus)}: there are {workers} now, and CPUs for {int(cpus)}"
-    return "make transforms cheaper, or do them beforehand: no CPU is left for more workers"
+    """More workers only up to the CPUs of this rank that are free, and only where all is known."""
+    workers, cpus, taken = now.facts.workers, now.facts.usable_cpus, taken_by_others(now)
+    if workers is None or cpus is None or isnan(taken):
+        return _CHEAPER
+    room = min(int(cpus), round(cpus * (1 - taken)))
+    if workers < room:
+        return f"num_workers={room}: there are {workers} now, and CPUs for {room}"
+    return f"{_CHEAPER}: no CPU is left for more workers"
 
 
 def _handover(now: Situation) -> str | None:
@@ -57,7 +60,7 @@ def _always(text: str) -> Rule:
 _BY_CAUSE: dict[tuple[Kind, Cause | None], Rule] = {
     (Kind.LOADER, Cause.STORAGE): _storage,
     (Kind.LOADER, Cause.TRANSFORM): _transform,
-    (Kind.LOADER, Cause.LOADER_CPU): _transform,
+    (Kind.LOADER, Cause.LOADER_CPU): _always(_CHEAPER),
     (Kind.LOADER, Cause.HANDOVER): _handover,
     (Kind.LOADER, Cause.OWN_THREADS): _fewer_threads,
     (Kind.COMPUTE, Cause.OWN_THREADS): _fewer_threads,

@@ -111,16 +111,23 @@ _CONTENTION = (
 )
 
 
+def taken_by_others(now: Situation) -> float:
+    """Share of this rank's CPUs that went to processes that are no ranks; NaN if unknown.
+
+    Other ranks are entitled to their part of the machine. Below 0: they use less than that.
+    """
+    ranks = now.facts.ranks_here
+    return now.ns("sched/others_cpu_ratio") * ranks - (ranks - 1)
+
+
 def contention(now: Situation) -> Cause:
     """Who took the CPUs that this run waited for.
 
     On average `waiting` threads of this run had no CPU. Threads that are no more than the CPUs
     can never all wait, so as many waiting ones as CPUs are too many. Below that, others are to
-    blame for as much as the CPU time they used would have served. The ranks beside this one may use
-    their part of the machine.
+    blame for as much as the CPU time they used would have served.
     """
-    cpus, ranks = now.facts.usable_cpus, now.facts.ranks_here
-    taken = now.ns("sched/others_cpu_ratio") * ranks - (ranks - 1)
+    cpus, taken = now.facts.usable_cpus, taken_by_others(now)
     names = ("sched/main_runqueue_ns", "sched/thread_runqueue_ns", "sched/worker_runqueue_ns")
     waiting = sum(known(now.ns(name)) for name in names) / now.costs.step
     if cpus is None:

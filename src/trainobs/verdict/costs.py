@@ -29,7 +29,8 @@ class Costs:
             memory, which lies across the others.
         other: time outside every phase that was marked, and logging.
         garbage: time in Python's garbage collector.
-        runqueue: time in which the training thread was ready to run and had no CPU.
+        runqueue: time in which the training thread was ready to run and had no CPU, collections
+            and checkpoints left out.
         device: time in which it slept for a device, loader and checkpoint left out.
     """
 
@@ -71,7 +72,9 @@ def costs_of(usual: Usual, facts: Facts) -> Costs:
         Kind.COMPUTE: computing - known(communication),
         Kind.MEMORY: _at_most(step, _memory(usual, facts)),
     }
-    runqueue = mean["sched/main_runqueue_ns"]
+    # Want of a CPU strikes everywhere alike; what it adds to a collection is in that already.
+    counted = (known(mean[blocks.GARBAGE]) + known(mean[blocks.CHECKPOINT])) / step
+    runqueue = mean["sched/main_runqueue_ns"] * max(0.0, 1.0 - counted)
     return Costs(step, part, other, mean[blocks.GARBAGE], runqueue, _device(usual, facts))
 
 
