@@ -76,7 +76,7 @@ class Session:
             capabilities=dict(self._kernel.status) if self._kernel else {"ebpf": why_not},
         )
         if why_not and settings.probes:
-            _tell_rung(self.level, why_not)
+            _tell_rung(self.level, why_not, settings.quiet)
         self._wire(sinks, accelerator)
         try:
             abandon_in_children(self)
@@ -277,9 +277,10 @@ def _ledger(kernel: KernelSide | None) -> Ledger:
     return Ledger(kernel if marked else None, timed=marked and {"tobs_switch", "tobs_wakeup"} <= on)
 
 
-def _tell_rung(level: str, why_not: str) -> None:
+def _tell_rung(level: str, why_not: str, quiet: bool) -> None:
     rung = "/proc counters of the process tree" if level == "procfs" else "timing only"
-    logger.warning("trainobs runs without eBPF, on %s: %s", rung, why_not)
+    grade = logging.INFO if quiet else logging.WARNING
+    logger.log(grade, "trainobs runs without eBPF, on %s: %s", rung, why_not)
 
 
 def _switch_cost_ns() -> float:
