@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trainobs.analysis.checkpoints import checkpoints
 from trainobs.analysis.ranklog import RankLog
 from trainobs.analysis.runlog import RunLog
 from trainobs.core.catalogue import CATALOGUE
@@ -29,6 +30,7 @@ def summarize(run: RunLog) -> dict[str, Any]:
           formed from the kernel cells of the whole run; the mean of a quantile is that quantile of
           all the run's events.
         * setup: what the sums contain from before the first step, where that is not zero.
+        * checkpoints: see `analysis.checkpoints.checkpoints`.
         * latency: name -> distribution of the whole run, in ns.
         * lost: `events` and step records not counted; of these, what the `kernel` side dropped, by
           cause; `steps` that a sink dropped; `files` that could not be read.
@@ -50,6 +52,7 @@ def summarize(run: RunLog) -> dict[str, Any]:
         "steps": int(training.sum()),
         "metrics": metrics,
         "setup": _setup(values, training),
+        "checkpoints": checkpoints(rank),
         "latency": {latency.name: _distribution(latency, buckets) for latency in LATENCIES},
         "lost": _lost(run, metrics),
         "ranks": {number: _step_time(log) for number, log in run.ranks.items()},

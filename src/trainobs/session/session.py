@@ -15,6 +15,7 @@ from trainobs.core.errors import ProbeError
 from trainobs.core.kernel import FileClass
 from trainobs.core.records import RunInfo
 from trainobs.host.facts import host_facts
+from trainobs.host.memory import OwnFaults
 from trainobs.host.sampler import HostSampler
 from trainobs.probes.kernel_side import KernelSide
 from trainobs.probes.secede import secede
@@ -23,6 +24,7 @@ from trainobs.session.accelerator import Accelerator, AcceleratorWatch
 from trainobs.session.delivery import Deliveries
 from trainobs.session.forks import abandon_in_children, keep_in_children, others_here
 from trainobs.session.libraries import library_roots
+from trainobs.session.machine import MachineReadings
 from trainobs.session.observer import FULL, Observer
 from trainobs.session.pauses import CollectorPauses
 from trainobs.session.settings import Settings
@@ -123,6 +125,8 @@ class Session:
         self.clock.detach()
         self._pauses.close()
         self._gpu.abandon()
+        if self._machine:
+            self._machine.close()
         if self._kernel:
             self._kernel.abandon()
         if self._host:
@@ -136,6 +140,8 @@ class Session:
             self._let_go()
         losses = self._kernel.losses() if self._kernel else {}
         self._observer.stop({"outcome": outcome, "losses": losses})
+        if self._machine:
+            self._machine.close()
 
     def _let_go(self) -> None:
         """Take out what is in the kernel, and mark no more."""
@@ -174,15 +180,23 @@ class Session:
         switch_cost_ns = _switch_cost_ns()
         self._pauses = CollectorPauses()
         self._gpu = AcceleratorWatch(accelerator, self.info)
-        self.clock = StepClock(word, sample=host.sample if host else None, on_close=self._on_close)
+        self._machine = MachineReadings(pressure=bool(kernel)) if kernel or host else None
+        totals = host or (OwnFaults() if kernel else None)
+        self.clock = StepClock(
+            word, sample=totals.sample if totals else None, on_close=self._on_close
+        )
         self.ledger = ledger = _ledger(kernel)
         self._collector = Collector(
             self.clock,
             kernel,
-            host_names=host.available if host else (),
+            host_names=totals.available if totals else (),
             switch_cost_ns=switch_cost_ns,
             ledger=ledger,
-            sources=[self._pauses.spans, *self._gpu.sources],
+            sources=[
+                self._pauses.spans,
+                *self._gpu.sources,
+                *([self._machine] if self._machine else []),
+            ],
             ready=self._gpu.ready,
         )
         self._gpu.attach(self.clock)
@@ -228,6 +242,8 @@ class Session:
         """In the observer's thread, now and then."""
         if self._host:
             self._host.refresh()
+        if self._machine:
+            self._machine.tick()
         if not self._stopped:
             self._gpu.tick()
 
