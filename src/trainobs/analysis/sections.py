@@ -106,13 +106,33 @@ def step_time(summary: dict[str, Any]) -> Iterator[str]:
 
 
 def ranks(summary: dict[str, Any]) -> Iterator[str]:
-    """Step times side by side, if there is more than one rank; the rest is about the first."""
-    ranks = {rank: times for rank, times in summary["ranks"].items() if times["steps"]}
-    if len(ranks) > 1:
-        yield _row("Ranks", "steps", "median", "p95")
-        for rank, times in ranks.items():
-            columns = (str(times["steps"]), duration(times["p50_ns"]), duration(times["p95_ns"]))
-            yield _row(f"  rank {rank}", *columns)
+    """The ranks side by side, if there is more than one; the rest is about the first."""
+    ranks = {rank: row for rank, row in summary["ranks"].items() if row["steps"]}
+    if len(ranks) < 2:
+        return
+    yield _row("Ranks", "steps", "median", "p95", "backward", "waited", "awaited")
+    for rank, row in ranks.items():
+        waited = row["wait_ns"] if row["arrival_wait_ns"] is None else row["arrival_wait_ns"]
+        times = (_or_unknown(duration, row[key]) for key in ("p50_ns", "p95_ns", "backward_ns"))
+        others = (_or_unknown(duration, waited), _or_unknown(percent, row["most_ratio"]))
+        yield _row(f"  rank {rank}", str(row["steps"]), *times, *others)
+    yield from _straggler(summary["straggler"])
+
+
+def _straggler(found: Mapping[str, Any]) -> Iterator[str]:
+    """The rank that the others wait for, in a sentence."""
+    if not found["known"]:
+        yield "  who waits for whom: not known (torch keeps no record of collectives here)"
+    elif found["rank"] is None:
+        yield "  no straggler: no rank makes the others wait for a tenth of the step"
+    else:
+        late = f"{duration(found['held_up_ns'])} a step, {percent(found['share'])} of it"
+        yield f"  STRAGGLER: rank {found['rank']} makes the others wait for {late}"
+        if found["by"] == "arrival":
+            share = percent(found["most_ratio"])
+            yield f"    by arrival at the collectives: in {share} of {found['steps']} steps"
+        else:
+            yield "    it waits that much less in collectives than every other rank"
 
 
 def phases(summary: dict[str, Any]) -> Iterator[str]:

@@ -19,6 +19,7 @@ from trainobs.core.errors import TrainobsError
 from trainobs.core.kernel import Phase
 from trainobs.hooks.cuda import Cuda
 from trainobs.hooks.datasets import data_roots_of
+from trainobs.hooks.ranks import TorchJob
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.integrations.profiler_tee import ProfilerTee
 from trainobs.session.runs import default_run_dir, open_session
@@ -251,6 +252,7 @@ class ObsCallback:
             rank=trainer.global_rank,
             world_size=trainer.world_size,
             accelerator=Cuda(),
+            job=TorchJob(),
         )
         self._session.clock.measured.update(_MARKED)
         self._watch = LoaderWatch(self._session.clock, self._session.ledger, opens_steps=True)

@@ -62,8 +62,10 @@ class Session:
         rank: int = 0,
         world_size: int = 1,
         accelerator: Accelerator | None = None,
+        waits_on_host: Callable[[], bool] = lambda: False,
     ) -> None:
         self._pid = os.getpid()
+        self._waits_on_host = waits_on_host
         self._stopped = self._forgotten = False
         self._removing = threading.Lock()
         self._kernel, why_not = _kernel_side(settings)
@@ -211,6 +213,7 @@ class Session:
             latency=(lambda: kernel.histograms.copy()) if kernel else None,
             probe_share=partial(self._probe_share, statistics) if statistics else None,
             begin=kernel.leave if kernel else None,
+            waits_on_host=self._waits_on_host,
             tick=self._tick,
             other_cpu_ns=lambda: self._gpu.cpu_ns,
         )
