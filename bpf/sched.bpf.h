@@ -58,8 +58,7 @@ static __always_inline void take_cpu(struct task_state *task, u64 now)
 	if (makes_batch(task))
 		sleep_in_batch(task, off, ready, class);
 	if (task->flags & OFF_AWAIT) /* until it was woken: not the time it had no CPU then */
-		add(TOBS_AWAIT, TOBS_OTHER, task->role, 1, 0,
-		    (task->wake_ns ? task->wake_ns : now) - task->off_ns, 0);
+		add(TOBS_AWAIT, TOBS_OTHER, task->role, 1, 0, off - ready, 0);
 	if (task->wake_ns) {
 		add(TOBS_RUNQUEUE, class, task->role, 1, 0, ready, 0);
 		observe(TOBS_RUNQUEUE, TOBS_OTHER, task->role, ready);

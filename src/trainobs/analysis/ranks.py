@@ -22,8 +22,8 @@ def compare(ranks: Mapping[int, RankLog]) -> dict[str, Any]:
         and of `wait_ns` (as the rank's own kernel counted it), and by arrival at the collectives
         `most_ratio`, `arrival_wait_ns` and `held_up_ns`; None where unknown.
         `straggler`: None for a single rank; else `known`, whether it can be told; `by`
-        ("arrival" or "waiting"); `rank`, None if nobody is one; `steps` compared; and of the straggler
-        `held_up_ns`, `share` of the step and `most_ratio`.
+        ("arrival" or "waiting"); `rank`, None if nobody is one; `steps` compared; and of the
+        straggler `held_up_ns`, `share` of the step and `most_ratio`.
     """
     rows = {number: _row(log) for number, log in ranks.items()}
     trained = [number for number, row in rows.items() if row["steps"]]

@@ -130,7 +130,7 @@ def _straggler(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"  STRAGGLER: rank {found['rank']} makes the others wait for {late}"
         if found["by"] == "arrival":
             share = percent(found["most_ratio"])
-            yield f"    by arrival at the collectives: in {share} of {found['steps']} steps"
+            yield f"    by arrival at the collectives; longest awaited in {share} of the steps"
         else:
             yield "    it waits that much less in collectives than every other rank"
 

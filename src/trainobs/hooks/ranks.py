@@ -43,14 +43,16 @@ class TorchJob:
 
     def __init__(self) -> None:
         self._next_ns = 0
-        self._told = 0
         self._seen: dict[int, int] = {}
 
-    @property
-    def backend(self) -> str | None:
-        """What carries out the collectives of the job, such as "gloo"; None without a job."""
+    def waits_on_host(self) -> bool:
+        """Whether all collectives are gloo's, in which the thread that waits sleeps."""
         distributed = _initialized()
-        return None if distributed is None else str(distributed.get_backend())
+        try:
+            config = "" if distributed is None else str(distributed.get_backend_config())
+        except (RuntimeError, ValueError):  # the job has just taken its process group away
+            return False
+        return {part.rpartition(":")[2] for part in config.split(",")} == {"gloo"}
 
     def store(self, prefix: str) -> TorchStore | None:
         """A connection of our own to the job's key-value store; None while there is no job."""
@@ -74,9 +76,14 @@ class TorchJob:
         now = time.monotonic_ns()
         if distributed is None or (now < self._next_ns and not at_once):
             return []
-        found = self._new(_flight_record(), distributed.get_world_size())
-        took = time.monotonic_ns() - now
-        self._next_ns = now + max(_MIN_REST_NS, REST * took)
+        try:
+            found = self._new(_flight_record(), distributed.get_world_size())
+        except Exception as error:  # of another form than ours, or gone with the process group
+            logger.debug("torch's record of collectives is not understood: %r", error)
+            return []
+        finally:
+            took = time.monotonic_ns() - now
+            self._next_ns = now + max(_MIN_REST_NS, REST * took)
         return found
 
     def _new(self, record: dict[str, Any], world_size: int) -> list[Arrival]:

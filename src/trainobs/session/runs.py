@@ -23,9 +23,8 @@ from trainobs.sinks.tensorboard import EventFile, EventWriter, TensorBoardSink
 class Job(Protocol):
     """What is asked of the job that this process is a rank of."""
 
-    @property
-    def backend(self) -> str | None:
-        """What carries out its collectives; None while there is no process group."""
+    def waits_on_host(self) -> bool:
+        """Whether the training thread sleeps while it waits in a collective."""
 
     def store(self, prefix: str) -> Store | None:
         """Its key-value store; None while there is none."""
@@ -88,7 +87,7 @@ def open_session(
             rank=rank,
             world_size=world_size,
             accelerator=accelerator,
-            waits_on_host=lambda: world_size > 1 and job is not None and job.backend == "gloo",
+            waits_on_host=job.waits_on_host if job and world_size > 1 else lambda: False,
         )
     except BaseException:
         if claimed:
