@@ -66,6 +66,7 @@ struct task_state {
 	u64 wait_ns; /* asleep for a device inside it */
 	u64 off_ns;  /* when it left the CPU; 0: it runs */
 	u64 wake_ns; /* when it became ready to run */
+	u64 reclaim_ns; /* when it began to free memory; 0: it does not */
 	u64 inode;   /* the regular file called on last, by address, number and generation: ... */
 	u64 ino;
 	u32 generation;
@@ -84,6 +85,7 @@ struct task_state {
 #define CALL_REGULAR 2	  /* the file is a regular one */
 #define CALL_READ_AHEAD 4 /* the call started read-ahead and waits for it */
 #define OFF_IOWAIT 8	  /* the task sleeps for a block device */
+#define OFF_AWAIT 16	  /* the task sleeps for another thread */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);

@@ -2,11 +2,42 @@
 /* Scheduler: time off the CPU, and how much of it a task was ready to run. */
 #include "batches.h"
 
+#if defined(__TARGET_ARCH_x86) /* arch/.../unistd.h */
+#define SYS_FUTEX 202
+#else
+#define SYS_FUTEX 98
+#endif
+
+/* The number of the system call that a task is in; -1 or so if it is in none. v5.15 */
+static __always_inline int syscall_of(struct task_struct *task)
+{
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+
+#if defined(__TARGET_ARCH_x86)
+	return BPF_CORE_READ(regs, orig_ax);
+#else
+	return BPF_CORE_READ(regs, syscallno);
+#endif
+}
+
+/*
+ * Whether the main thread goes to sleep until another thread of its process is done, as it does for
+ * one that carries out a collective. In the loader's phase it sleeps for workers.
+ */
+static __always_inline bool awaits_thread(struct task_state *task, struct task_struct *prev)
+{
+	return task->role == TOBS_MAIN && current_phase() != TOBS_PHASE_LOADER &&
+	       syscall_of(prev) == SYS_FUTEX;
+}
+
 static __always_inline void leave_cpu(struct task_state *task, struct task_struct *prev,
 				      bool preempt, u64 now)
 {
 	bool runnable = preempt || is_runnable(prev);
 
+	task->flags &= ~OFF_AWAIT;
+	if (!runnable && awaits_thread(task, prev))
+		task->flags |= OFF_AWAIT;
 	task->off_ns = now;
 	task->wake_ns = runnable ? now : 0;
 	if (BPF_CORE_READ_BITFIELD(prev, in_iowait))
@@ -26,6 +57,8 @@ static __always_inline void take_cpu(struct task_state *task, u64 now)
 	task->wait_ns += wait;
 	if (makes_batch(task))
 		sleep_in_batch(task, off, ready, class);
+	if (task->flags & OFF_AWAIT) /* until it was woken: not the time it had no CPU then */
+		add(TOBS_AWAIT, TOBS_OTHER, task->role, 1, 0, off - ready, 0);
 	if (task->wake_ns) {
 		add(TOBS_RUNQUEUE, class, task->role, 1, 0, ready, 0);
 		observe(TOBS_RUNQUEUE, TOBS_OTHER, task->role, ready);

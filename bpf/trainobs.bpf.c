@@ -8,6 +8,7 @@
 #include "block.bpf.h"
 #include "sched.bpf.h"
 #include "net.bpf.h"
+#include "memory.bpf.h"
 #include "process_tree.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

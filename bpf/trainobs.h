@@ -32,6 +32,8 @@ enum tobs_op {
 	TOBS_RUNQUEUE, /* periods ready to run without a CPU; they lie inside TOBS_OFFCPU */
 	TOBS_SEND,     /* socket messages */
 	TOBS_RECEIVE,
+	TOBS_RECLAIM, /* memory freed by the task that needed it; bytes: freed */
+	TOBS_AWAIT,   /* the part of TOBS_OFFCPU asleep for another thread, not for data */
 	TOBS_OPS,
 };
 

@@ -62,7 +62,7 @@ def test_run_queue_time_is_null_where_the_kernel_shows_zeros(proc: Path) -> None
 
 def test_stat_of_a_name_with_brackets() -> None:
     raw = STAT.format(7, "a) R 1 (b", 55, 12).encode()
-    assert parse_stat(raw) == Stat("a) R 1 (b", parent=55, start_ticks=12)
+    assert parse_stat(raw) == Stat("a) R 1 (b", 55, 12, major_faults=0, resident_pages=1)
 
 
 def test_pressure_is_the_total_of_some() -> None:

@@ -31,6 +31,9 @@ TIMED = {
 }
 """What a loop without phases always gets."""
 
+WORKERS = {"memory/worker_major_fault_count", "memory/worker_rss_bytes"}
+"""What the observer reads of the loader workers, on every rung that reads anything."""
+
 CLIMB = (
     "  do:    run as root, or give the process CAP_BPF and CAP_PERFMON: docs/privileges.md says how"
 )
@@ -75,7 +78,9 @@ def test_with_all_probes_every_metric_of_the_kernel_has_values(tmp_path):
     with observe(run_dir=tmp_path / "run") as obs, obs.step():
         pass
     sums = {m.name for m in CATALOGUE if m.formula is not None and m.kind.name == "SUM"}
-    assert known(obs.run_dir) >= TIMED | sums
+    machine = {"memory/major_fault_count", "memory/worker_major_fault_count"}
+    pressure = {f"pressure/{kind}_ns" for kind in ("cpu", "io", "memory")}
+    assert known(obs.run_dir) >= TIMED | sums | machine | pressure
 
 
 def test_without_privileges_it_is_procfs_and_one_warning_says_how_to_climb(nobodys):
@@ -89,7 +94,7 @@ def test_without_privileges_it_is_procfs_and_one_warning_says_how_to_climb(nobod
 def test_without_privileges_metrics_of_proc_have_values_and_the_others_none(nobodys):
     Job(JOB, nobodys, "auto").end()
     run_dir = nobodys / "run"
-    assert TIMED < known(run_dir) <= TIMED | {NAME, *HostSampler.METRICS}
+    assert TIMED < known(run_dir) <= TIMED | {NAME, *HostSampler.METRICS} | WORKERS
     assert {"io/read_bytes", "io/write_bytes", "sched/main_offcpu_ns"} < known(run_dir)
     assert unknown(run_dir) >= {"io/data_read_bytes", "cache/hit_ratio", "block/read_p99_ns"}
     steps = read_steps(run_dir).slice(1)

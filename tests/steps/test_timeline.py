@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from trainobs.steps.clock import ClosedStep
-from trainobs.steps.timeline import Gauges, Spans
+from trainobs.steps.timeline import Gauges, Spans, Totals
 
 
 def steps(*edges: int) -> list[ClosedStep]:
@@ -71,3 +71,40 @@ def test_memory_is_bounded_when_nobody_asks():
         gauges.add(at, (1.0,))
     assert spans.columns(steps(0, 70_000))["n"].tolist() == [65_536]
     assert gauges.columns(steps(0, 70_000))["a"].tolist() == [1]
+
+
+def test_growth_is_laid_evenly_between_two_readings():
+    totals = Totals(("a", "b"))
+    for at, a, b in ((0, 100, 7), (20, 120, 7), (40, 220, 9)):
+        totals.add(at, (a, b))
+    columns = totals.columns(steps(0, 10, 20, 30, 40))
+    assert columns["a"].tolist() == [10, 10, 50, 50]
+    assert columns["b"].tolist() == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["together", "one by one"])
+def test_every_step_has_a_whole_number_and_nothing_is_lost(apart):
+    totals = Totals(("a",))
+    totals.add(0, (0.0,))
+    totals.add(100, (7.0,))
+    all_steps = steps(*range(0, 101, 5))
+    parts = [[step] for step in all_steps] if apart else [all_steps]
+    values = np.concatenate([totals.columns(part)["a"] for part in parts])
+    assert set(values.tolist()) == {0.0, 1.0}
+    assert values.sum() == 7
+
+
+def test_growth_after_the_last_reading_counts_in_later_steps():
+    totals = Totals(("a",))
+    totals.add(0, (5.0,))
+    assert totals.columns(steps(0, 10, 20))["a"].tolist() == [0, 0]
+    totals.add(40, (13.0,))
+    assert totals.columns(steps(20, 30, 40, 50))["a"].tolist() == [6, 2, 0]
+    assert totals.columns(steps(50, 60))["a"].tolist() == [0]
+
+
+def test_before_the_first_reading_of_a_counter_nothing_is_known():
+    totals = Totals(("a",))
+    assert np.isnan(totals.columns(steps(0, 10))["a"]).all()
+    totals.add(10, (50.0,))  # what came before is none of ours
+    assert totals.columns(steps(10, 20))["a"].tolist() == [0]

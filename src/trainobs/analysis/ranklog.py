@@ -27,6 +27,7 @@ _AXIS_COLUMNS = {
 STEPS_COLUMNS = {"step": _STEP, "epoch": integers(-1), "start_ns": integers(0)}
 METRIC_COLUMNS = {metric.name: numbers for metric in CATALOGUE}
 KERNEL_COLUMNS = {"step": _STEP, **_AXIS_COLUMNS, **{field: integers(0) for field in _FIELDS}}
+ARRIVALS_COLUMNS = {"group": integers(0), "seq": integers(0), "at_ns": integers(0)}
 LATENCY_COLUMNS = {**_AXIS_COLUMNS, "bucket": integers(0, BUCKETS), "count": integers(0)}
 
 
@@ -38,6 +39,8 @@ class RankLog:
         steps_files: parts of the `steps` table, in step order.
         kernel_files: parts of the `kernel` table; none below the eBPF level.
         latency_files: the `latency` table, or none.
+        arrivals_files: parts of the `arrivals` table, of a job of several ranks.
+        host: name of the node, whose clock is in all times; None where unknown.
     """
 
     def __init__(
@@ -47,11 +50,15 @@ class RankLog:
         steps_files: Sequence[Path],
         kernel_files: Sequence[Path] = (),
         latency_files: Sequence[Path] = (),
+        arrivals_files: Sequence[Path] = (),
+        host: str | None = None,
     ) -> None:
         self.rank = rank
         self.steps_files = tuple(steps_files)
         self.kernel_files = tuple(kernel_files)
         self.latency_files = tuple(latency_files)
+        self.arrivals_files = tuple(arrivals_files)
+        self.host = host
 
     def step(self) -> npt.NDArray[np.int64]:
         """Step numbers in the order of the record; `SETUP` before the first. Shape (n,)."""
@@ -93,6 +100,15 @@ class RankLog:
             bucket = table["bucket"].to_numpy().astype(np.intp)
             total[where + (bucket,)] = table["count"].to_numpy()
         return total
+
+    def arrivals(self) -> dict[tuple[int, int], int]:
+        """(group, number) of a collective -> CLOCK_MONOTONIC as this rank came to it, ns."""
+        found: dict[tuple[int, int], int] = {}
+        for path in self.arrivals_files:
+            table = read_columns(path, ARRIVALS_COLUMNS)
+            group, seq, at_ns = (table[name].to_pylist() for name in ARRIVALS_COLUMNS)
+            found.update(zip(zip(group, seq, strict=True), at_ns, strict=True))
+        return found
 
     def _integers(self, name: str) -> npt.NDArray[np.int64]:
         columns = (read_columns(path, [name])[name] for path in self.steps_files)

@@ -41,6 +41,7 @@ _WITH_STEPS = (
     sections.rates,
     sections.cache,
     sections.waits,
+    sections.checkpoints,
     sections.gpu,
     sections.distributions,
     sections.setup,

@@ -8,6 +8,7 @@ from typing import Any
 
 from trainobs.analysis.parquet import Check, why_unreadable
 from trainobs.analysis.ranklog import (
+    ARRIVALS_COLUMNS,
     KERNEL_COLUMNS,
     LATENCY_COLUMNS,
     METRIC_COLUMNS,
@@ -120,4 +121,15 @@ def _open_rank(run_dir: Path, rank: int, unreadable: dict[Path, str]) -> RankLog
         ),
         kernel_files=whole(names.part_files(run_dir, rank, names.KERNEL), KERNEL_COLUMNS),
         latency_files=whole([latency] if latency.exists() else [], LATENCY_COLUMNS),
+        arrivals_files=whole(names.part_files(run_dir, rank, names.ARRIVALS), ARRIVALS_COLUMNS),
+        host=_host(names.run_file(run_dir, rank)),
     )
+
+
+def _host(file: Path) -> str | None:
+    """Name of the node that a rank ran on."""
+    try:
+        name = read_info(file).get("host", {}).get("hostname")
+    except RunLogError:
+        return None  # killed before it could write its file
+    return None if name is None else str(name)

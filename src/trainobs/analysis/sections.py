@@ -12,6 +12,7 @@ from trainobs.core.kernel import Phase
 _LABEL = 38
 _COLUMN = 11
 _BAR = 36
+_SHOWN = 5
 
 _PHASES = {
     Phase.LOADER: "waiting for data",
@@ -58,6 +59,8 @@ _WAITS = {
     "io/data_read_ns": "inside read calls on training data",
     "io/checkpoint_write_ns": "inside write calls on checkpoints",
     "io/fsync_ns": "inside fsync and its like",
+    "sched/main_await_ns": "training thread asleep for another one",
+    "memory/reclaim_ns": "freeing memory before getting any",
     "pressure/cpu_ns": "some task short of CPU (machine)",
     "pressure/io_ns": "some task waiting for I/O (machine)",
     "pressure/memory_ns": "some task short of memory (machine)",
@@ -103,13 +106,33 @@ def step_time(summary: dict[str, Any]) -> Iterator[str]:
 
 
 def ranks(summary: dict[str, Any]) -> Iterator[str]:
-    """Step times side by side, if there is more than one rank; the rest is about the first."""
-    ranks = {rank: times for rank, times in summary["ranks"].items() if times["steps"]}
-    if len(ranks) > 1:
-        yield _row("Ranks", "steps", "median", "p95")
-        for rank, times in ranks.items():
-            columns = (str(times["steps"]), duration(times["p50_ns"]), duration(times["p95_ns"]))
-            yield _row(f"  rank {rank}", *columns)
+    """The ranks side by side, if there is more than one; the rest is about the first."""
+    ranks = {rank: row for rank, row in summary["ranks"].items() if row["steps"]}
+    if len(ranks) < 2:
+        return
+    yield _row("Ranks", "steps", "median", "p95", "backward", "waited", "awaited")
+    for rank, row in ranks.items():
+        waited = row["wait_ns"] if row["arrival_wait_ns"] is None else row["arrival_wait_ns"]
+        times = (_or_unknown(duration, row[key]) for key in ("p50_ns", "p95_ns", "backward_ns"))
+        others = (_or_unknown(duration, waited), _or_unknown(percent, row["most_ratio"]))
+        yield _row(f"  rank {rank}", str(row["steps"]), *times, *others)
+    yield from _straggler(summary["straggler"])
+
+
+def _straggler(found: Mapping[str, Any]) -> Iterator[str]:
+    """The rank that the others wait for, in a sentence."""
+    if not found["known"]:
+        yield "  who waits for whom: not known (torch keeps no record of collectives here)"
+    elif found["rank"] is None:
+        yield "  no straggler: no rank makes the others wait for a tenth of the step"
+    else:
+        late = f"{duration(found['held_up_ns'])} a step, {percent(found['share'])} of it"
+        yield f"  STRAGGLER: rank {found['rank']} makes the others wait for {late}"
+        if found["by"] == "arrival":
+            share = percent(found["most_ratio"])
+            yield f"    by arrival at the collectives; longest awaited in {share} of the steps"
+        else:
+            yield "    it waits that much less in collectives than every other rank"
 
 
 def phases(summary: dict[str, Any]) -> Iterator[str]:
@@ -178,6 +201,32 @@ def gpu(summary: dict[str, Any]) -> Iterator[str]:
             yield _row("  energy: per step, in all", f"{energy_mj['mean'] / 1e3:.3g} J", total)
         if window["mean"]:
             yield f"  read over windows of {duration(window['mean'])}; shorter steps share a window"
+
+
+def checkpoints(summary: dict[str, Any]) -> Iterator[str]:
+    """What saving cost, and what it left to the kernel; of many, those that blocked longest."""
+    found = summary["checkpoints"]
+    if not found:
+        return
+    shown = sorted(found, key=lambda one: one["blocking_ns"] or 0)[-_SHOWN:]
+    title = f"Checkpoints: {len(found)}" + (f", longest {_SHOWN}" if len(found) > _SHOWN else "")
+    yield _row(title, "blocked", "written", "fsync", "at once", "later")
+    for one in (one for one in found if one in shown):
+        label = "before the first step" if one["step"] is None else f"step {one['step']}"
+        times = (_or_unknown(duration, one[key]) for key in ("blocking_ns", "fsync_ns"))
+        blocked, synced = times
+        sizes = [
+            _or_unknown(size, one[key])
+            for key in ("written_bytes", "block_bytes", "later_block_bytes")
+        ]
+        yield _row(f"  {label}", blocked, sizes[0], synced, *sizes[1:])
+        if one["until_step"] is not None:
+            later = duration(one["later_ns"])
+            yield f"    written back until step {one['until_step']}, {later} later"
+
+
+def _or_unknown(form: Callable[[float], str], value: float | None) -> str:
+    return "-" if value is None else form(value)
 
 
 def distributions(summary: dict[str, Any]) -> Iterator[str]:

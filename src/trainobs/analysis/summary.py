@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trainobs.analysis.checkpoints import checkpoints
 from trainobs.analysis.ranklog import RankLog
+from trainobs.analysis.ranks import compare
 from trainobs.analysis.runlog import RunLog
 from trainobs.analysis.verdicts import verdicts
 from trainobs.core.catalogue import CATALOGUE
@@ -31,10 +33,11 @@ def summarize(run: RunLog) -> dict[str, Any]:
           formed from the kernel cells of the whole run; the mean of a quantile is that quantile of
           all the run's events.
         * setup: what the sums contain from before the first step, where that is not zero.
+        * checkpoints: see `analysis.checkpoints.checkpoints`.
         * latency: name -> distribution of the whole run, in ns.
         * lost: `events` and step records not counted; of these, what the `kernel` side dropped, by
           cause; `steps` that a sink dropped; `files` that could not be read.
-        * ranks: rank -> steps and step time, for every rank.
+        * ranks, straggler: see `analysis.ranks.compare`.
 
     Raises:
         RunLogError: a file is damaged.
@@ -53,9 +56,10 @@ def summarize(run: RunLog) -> dict[str, Any]:
         "verdict": verdicts(run.info, run.ranks),
         "metrics": metrics,
         "setup": _setup(values, training),
+        "checkpoints": checkpoints(rank),
         "latency": {latency.name: _distribution(latency, buckets) for latency in LATENCIES},
         "lost": _lost(run, metrics),
-        "ranks": {number: _step_time(log) for number, log in run.ranks.items()},
+        **compare(run.ranks),
     }
 
 
@@ -132,16 +136,6 @@ def _lost(run: RunLog, metrics: dict[str, Statistics]) -> dict[str, Any]:
         "kernel": ended.get("losses", {}),
         "steps": ended.get("lost_steps", {}),
         "files": {str(path): reason for path, reason in run.unreadable.items()},
-    }
-
-
-def _step_time(rank: RankLog) -> dict[str, Any]:
-    training = rank.step() != SETUP
-    steps = _known(rank.metric("step/duration_ns")[training])
-    return {
-        "steps": int(training.sum()),
-        "p50_ns": float(np.percentile(steps, 50)) if steps.size else None,
-        "p95_ns": float(np.percentile(steps, 95)) if steps.size else None,
     }
 
 

@@ -55,6 +55,7 @@ _HEADINGS = {
     "pressure": "Pressure",
     "memory": "Memory",
     "python": "Python interpreter",
+    "ranks": "Ranks",
     "obs": "Cost of observing",
 }
 

@@ -34,6 +34,8 @@ class Op(IntEnum):
     RUNQUEUE = 17
     SEND = 18
     RECEIVE = 19
+    RECLAIM = 20
+    AWAIT = 21
 
 
 class FileClass(IntEnum):

@@ -6,6 +6,7 @@
       rank=N/steps-00000.parquet one row per step
       rank=N/kernel-00000.parquet the non-zero kernel cells of the same steps
       rank=N/batches-00000.parquet the batches of loaders that became known with them
+      rank=N/arrivals-00000.parquet when it came to collectives, in a job of several ranks
       rank=N/latency.parquet     log2 latency histograms since the run began
 
 Files are written under a hidden name and renamed, so a name that is listed here is always whole.
@@ -25,6 +26,7 @@ RANK_FILE = "rank.json"
 STEPS = "steps"
 KERNEL = "kernel"
 BATCHES = "batches"
+ARRIVALS = "arrivals"
 LATENCY_FILE = "latency.parquet"
 
 _RANK_DIR = re.compile(r"rank=(\d+)")

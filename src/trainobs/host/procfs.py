@@ -10,6 +10,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+PROC = Path("/proc")
+
 READ_SIZE = 512
 """Bytes asked for in one read: more than any of the files holds, so one call reads it whole."""
 
@@ -70,11 +72,15 @@ class Stat(NamedTuple):
         name: name of the thread (`comm`).
         parent: tgid of the parent process.
         start_ticks: CLOCK_BOOTTIME at birth, in units of 1/SC_CLK_TCK s.
+        major_faults: of all threads, ended ones too.
+        resident_pages: pages in memory, to the nearest few dozen of each CPU.
     """
 
     name: str
     parent: int
     start_ticks: int
+    major_faults: int = 0
+    resident_pages: int = 0
 
 
 def parse_stat(raw: bytes) -> Stat:
@@ -82,7 +88,7 @@ def parse_stat(raw: bytes) -> Stat:
     name_end = raw.rindex(b")")
     name = raw[raw.index(b"(") + 1 : name_end].decode(errors="replace")
     fields = raw[name_end + 2 :].split()
-    return Stat(name, parent=int(fields[1]), start_ticks=int(fields[19]))
+    return Stat(name, int(fields[1]), int(fields[19]), int(fields[9]), int(fields[21]))
 
 
 def pressure_total(raw: bytes) -> int:

@@ -6,6 +6,7 @@ import functools
 import importlib
 import importlib.util
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -18,11 +19,13 @@ from trainobs.core.errors import TrainobsError
 from trainobs.core.kernel import Phase
 from trainobs.hooks.cuda import Cuda
 from trainobs.hooks.datasets import data_roots_of, workers_of
+from trainobs.hooks.ranks import TorchJob
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.integrations.profiler_tee import ProfilerTee
 from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
 from trainobs.session.settings import PathLike, Settings, switched_off
+from trainobs.sinks.eventfile import EventWriter
 
 logger = logging.getLogger("trainobs")
 
@@ -222,27 +225,39 @@ class ObsCallback:
     @_harmless
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Lightning calls no teardown after an exception, SIGTERM or Ctrl-C."""
-        self._stop(trainer, f"exception: {type(exception).__name__}")
+        self._stop(trainer, _failure(exception))
+
+    @_harmless
+    def _fail(self, trainer: Any) -> None:
+        """The same, told by the tee before any callback hears of the exception."""
+        self._stop(trainer, _failure())
 
     @_harmless
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Stop observing, and put the profiler back."""
         self._stop(trainer, "ok")
 
-    def _start(self, trainer: Any) -> None:
+    def _place(self, trainer: Any) -> tuple[Path, EventWriter | None]:
+        """Where the run log goes, and where TensorBoard's events go if not beside it."""
         tensorboard = _tensorboard_logger(trainer)
+        run_dir = self._settings.run_dir or _default_run_dir(trainer, tensorboard)
+        return run_dir, _LoggerEvents(tensorboard) if tensorboard else None
+
+    def _start(self, trainer: Any) -> None:
+        run_dir, writer = self._place(trainer)
         self._session, self.run_dir = open_session(
             self._settings,
-            self._settings.run_dir or _default_run_dir(trainer, tensorboard),
-            writer=_LoggerEvents(tensorboard) if tensorboard and trainer.is_global_zero else None,
+            run_dir,
+            writer=writer if trainer.is_global_zero else None,
             log_every_n_steps=self._settings.log_every_n_steps or trainer.log_every_n_steps or 50,
             rank=trainer.global_rank,
             world_size=trainer.world_size,
             accelerator=Cuda(),
+            job=TorchJob(),
         )
         self._session.clock.measured.update(_MARKED)
         self._watch = LoaderWatch(self._session.clock, self._session.ledger, opens_steps=True)
-        self._tee = ProfilerTee(trainer.profiler, self._session.clock)
+        self._tee = ProfilerTee(trainer.profiler, self._session.clock, lambda: self._fail(trainer))
         trainer.profiler = self._tee
         self._steps_done = trainer.global_step
 
@@ -278,6 +293,12 @@ def _has_torch_loaders_only(trainer: Any) -> bool:
     return bool(loaders) and all(isinstance(loader, DataLoader) for loader in loaders)
 
 
+def _failure(exception: BaseException | None = None) -> str:
+    """The outcome of a run that ended with an exception, or with the one that is being handled."""
+    kind = sys.exc_info()[0] if exception is None else type(exception)
+    return f"exception: {kind.__name__ if kind else 'unknown'}"
+
+
 class _LoggerEvents:
     """The writer of Lightning's TensorBoard logger, which the logger flushes and closes itself."""
 
@@ -308,9 +329,17 @@ def _default_run_dir(trainer: Any, tensorboard: Any | None) -> Path:
         loggers = [tensorboard] if tensorboard else trainer.loggers
         for candidate in loggers:
             directory = candidate.log_dir or candidate.save_dir
-            if directory:
+            if _is_local(directory):
                 return Path(directory, "trainobs").absolute()
-    return default_run_dir(Path(trainer.default_root_dir), trainer.world_size)
+    root = trainer.default_root_dir
+    return default_run_dir(Path(root if _is_local(root) else ""), trainer.world_size)
+
+
+def _is_local(directory: object) -> bool:
+    """Lightning writes to object stores, too."""
+    return (
+        isinstance(directory, str | os.PathLike) and bool(directory) and "://" not in str(directory)
+    )
 
 
 def _callback_bases() -> tuple[type, ...]:

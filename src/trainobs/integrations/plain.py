@@ -24,6 +24,7 @@ from trainobs.core.kernel import Phase
 from trainobs.hooks.cuda import Cuda
 from trainobs.hooks.datasets import data_roots_of, workers_of
 from trainobs.hooks.loader import ObservedLoader
+from trainobs.hooks.ranks import TorchJob
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
@@ -201,6 +202,7 @@ def _open(settings: Settings) -> tuple[Session, Path] | None:
             rank=rank,
             world_size=world_size,
             accelerator=Cuda(),
+            job=TorchJob(),
         )
     except TrainobsError:
         raise

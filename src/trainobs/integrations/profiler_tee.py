@@ -6,6 +6,7 @@ everything to the profiler that the user chose, and tells the step clock.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -15,6 +16,10 @@ from trainobs.steps.clock import StepClock
 FETCH = -1
 """Not a phase alone: the fetch of a training batch also begins a step."""
 
+FAILED = -2
+"""No phase: the first of the callbacks is about to hear of an exception, and may raise another, of
+which those behind it hear nothing."""
+
 _PHASES = {
     "train_dataloader_next": FETCH,
     "batch_to_device": Phase.TRANSFER.value,
@@ -22,6 +27,7 @@ _PHASES = {
     "backward": Phase.BACKWARD.value,
     "optimizer_step": Phase.OPTIMIZER.value,
     "save_checkpoint": Phase.CHECKPOINT.value,
+    "on_exception": FAILED,
 }
 """Last part of the action's name -> phase, as in `[Strategy]DDPStrategy.training_step`."""
 
@@ -35,10 +41,13 @@ class ProfilerTee:
             mean other things, and after the run.
     """
 
-    _OWN = frozenset({"trainobs_inner", "trainobs_paused", "_clock", "_phases", "_open"})
+    _OWN = frozenset(
+        {"trainobs_inner", "trainobs_paused", "_clock", "_on_failure", "_phases", "_open"}
+    )
 
-    def __init__(self, inner: Any, clock: StepClock) -> None:
+    def __init__(self, inner: Any, clock: StepClock, on_failure: Callable[[], None]) -> None:
         self.trainobs_inner = inner
+        self._on_failure = on_failure
         self.trainobs_paused = False
         self._clock = clock
         self._phases: dict[str, int | None] = {}
@@ -59,6 +68,10 @@ class ProfilerTee:
             object.__setattr__(self, name, value)
         else:
             setattr(self.trainobs_inner, name, value)
+
+    def __reduce__(self) -> tuple[Callable[[Any], Any], tuple[Any]]:
+        """A copy is one of the profiler: there is one clock."""
+        return _profiler, (self.trainobs_inner,)
 
     def start(self, action_name: str) -> None:
         """Forward, and begin the action's phase."""
@@ -84,7 +97,9 @@ class ProfilerTee:
     def trainobs_begin(self, action: str) -> None:
         """Begin the phase of an action, if it has one."""
         phase = self._phase(action)
-        if phase is None or self.trainobs_paused:
+        if phase == FAILED:
+            self._on_failure()
+        if phase is None or phase == FAILED or self.trainobs_paused:
             return
         self._open.append(action)
         if phase == FETCH:
@@ -101,6 +116,10 @@ class ProfilerTee:
             self._clock.end_fetch()
         else:
             self._clock.leave()
+
+
+def _profiler(inner: Any) -> Any:
+    return inner
 
 
 class _Timed:

@@ -58,6 +58,12 @@ PROBES: dict[str, tuple[Program, ...]] = {
         Program("tobs_send", "sock_send_length", "bytes sent on sockets"),
         Program("tobs_receive", "sock_recv_length", "bytes received on sockets"),
     ),
+    "memory": (
+        Program("tobs_reclaim", "mm_vmscan_direct_reclaim_begin", "who has to free memory"),
+        Program("tobs_reclaimed", "mm_vmscan_direct_reclaim_end", "time spent on freeing it"),
+        Program("tobs_cg_reclaim", "mm_vmscan_memcg_reclaim_begin", "the same for a cgroup"),
+        Program("tobs_cg_freed", "mm_vmscan_memcg_reclaim_end", "time spent on it"),
+    ),
 }
 """Probes a user can choose, by name."""
 

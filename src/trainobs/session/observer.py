@@ -51,6 +51,7 @@ class Observer:
         latency: the latency histograms so far, or None.
         probe_share: CPU share of the probes, sampled when called, or None.
         begin: run first, in the observer's own thread.
+        waits_on_host: whether the training thread sleeps while it waits for other ranks.
         tick: run at every wake-up.
         other_cpu_ns: CPU time of other threads of the run so far.
     """
@@ -65,6 +66,7 @@ class Observer:
         latency: Callable[[], npt.NDArray[np.uint64]] | None = None,
         probe_share: Callable[[], float | None] | None = None,
         begin: Callable[[], None] | None = None,
+        waits_on_host: Callable[[], bool] = lambda: False,
         tick: Callable[[], None] | None = None,
         other_cpu_ns: Callable[[], int] = lambda: 0,
     ) -> None:
@@ -75,6 +77,7 @@ class Observer:
         self._latency = latency
         self._probe_share = probe_share
         self._begin = begin
+        self._waits_on_host = waits_on_host
         self._tick = tick
         self._other_cpu_ns = other_cpu_ns
         self._shares: deque[float] = deque(maxlen=COST_SAMPLES)
@@ -173,6 +176,8 @@ class Observer:
 
     def _with_cost(self, batch: StepBatch) -> StepBatch:
         columns = dict(batch.columns)
+        if "sched/main_await_ns" in columns and self._waits_on_host():
+            columns["ranks/wait_ns"] = columns["sched/main_await_ns"]
         cpu_ns = time.thread_time_ns() + self._other_cpu_ns()
         columns["obs/cpu_ns"] = columns["obs/cpu_ns"] + (cpu_ns - self._told_cpu_ns) / len(batch)
         self._told_cpu_ns = cpu_ns

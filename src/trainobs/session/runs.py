@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 from trainobs.session.accelerator import Accelerator
+from trainobs.session.exchange import Exchange, Store
 from trainobs.session.session import Session
 from trainobs.session.settings import Settings
+from trainobs.sinks.arrivals import ArrivalsSink, Row
 from trainobs.sinks.files import claim, give_back, next_free
+from trainobs.sinks.ranks import RanksSink
 from trainobs.sinks.runlog import RunLogSink
 from trainobs.sinks.sink import Sink
 from trainobs.sinks.tensorboard import EventFile, EventWriter, TensorBoardSink
+
+
+class Job(Protocol):
+    """What is asked of the job that this process is a rank of."""
+
+    def waits_on_host(self) -> bool:
+        """Whether the training thread sleeps while it waits in a collective."""
+
+    def store(self, prefix: str) -> Store | None:
+        """Its key-value store; None while there is none."""
+
+    def arrivals(self, at_once: bool = False) -> Sequence[Row]:
+        """Collectives that this rank came to since the last call, if it is time to look again."""
 
 
 def default_run_dir(base: Path, world_size: int) -> Path:
@@ -33,6 +51,7 @@ def open_session(
     rank: int = 0,
     world_size: int = 1,
     accelerator: Accelerator | None = None,
+    job: Job | None = None,
 ) -> tuple[Session, Path]:
     """Start to observe the calling process.
 
@@ -44,24 +63,37 @@ def open_session(
         rank: this process in the job.
         world_size: processes in the job.
         accelerator: the torch side of the GPU; None for none.
+        job: the other ranks, for a job of several.
 
     Returns:
         The session, and the run directory in use.
     """
     run_dir, claimed = _place(run_dir, rank)
+    writer = (writer or EventFile(run_dir / "tensorboard")) if rank == 0 else None
     sinks: list[Sink] = [RunLogSink(run_dir, rank, claimed=claimed)]
-    if rank == 0:
-        writer = writer or EventFile(run_dir / "tensorboard")
+    if job and world_size > 1:
+        board = Exchange(job.store, rank, world_size)
+        # In front of the sink that closes the writer.
+        sinks += [
+            ArrivalsSink(run_dir, rank, job.arrivals),
+            RanksSink(board, world_size=world_size, every=log_every_n_steps, writer=writer),
+        ]
+    if writer:
         sinks.append(TensorBoardSink(writer, log_every_n_steps))
     try:
         session = Session(
-            settings, sinks, rank=rank, world_size=world_size, accelerator=accelerator
+            settings,
+            sinks,
+            rank=rank,
+            world_size=world_size,
+            accelerator=accelerator,
+            waits_on_host=job.waits_on_host if job and world_size > 1 else lambda: False,
         )
-        return session, run_dir
     except BaseException:
         if claimed:
             give_back(run_dir, rank)
         raise
+    return session, run_dir
 
 
 def _place(run_dir: Path, rank: int) -> tuple[Path, bool]:

@@ -15,6 +15,7 @@ from trainobs.core.errors import ProbeError
 from trainobs.core.kernel import FileClass
 from trainobs.core.records import RunInfo
 from trainobs.host.facts import host_facts
+from trainobs.host.memory import OwnFaults
 from trainobs.host.sampler import HostSampler
 from trainobs.probes.kernel_side import KernelSide
 from trainobs.probes.secede import secede
@@ -23,6 +24,7 @@ from trainobs.session.accelerator import Accelerator, AcceleratorWatch
 from trainobs.session.delivery import Deliveries
 from trainobs.session.forks import abandon_in_children, keep_in_children, others_here
 from trainobs.session.libraries import library_roots
+from trainobs.session.machine import MachineReadings
 from trainobs.session.observer import FULL, Observer
 from trainobs.session.others import OthersReadings
 from trainobs.session.pauses import CollectorPauses
@@ -61,8 +63,10 @@ class Session:
         rank: int = 0,
         world_size: int = 1,
         accelerator: Accelerator | None = None,
+        waits_on_host: Callable[[], bool] = lambda: False,
     ) -> None:
         self._pid = os.getpid()
+        self._waits_on_host = waits_on_host
         self._stopped = self._forgotten = False
         self._removing = threading.Lock()
         self._kernel, why_not = _kernel_side(settings)
@@ -77,7 +81,7 @@ class Session:
             capabilities=dict(self._kernel.status) if self._kernel else {"ebpf": why_not},
         )
         if why_not and settings.probes:
-            _tell_rung(self.level, why_not)
+            _tell_rung(self.level, why_not, settings.quiet)
         self._wire(sinks, accelerator)
         try:
             abandon_in_children(self)
@@ -129,6 +133,8 @@ class Session:
         self.clock.detach()
         self._pauses.close()
         self._gpu.abandon()
+        if self._machine:
+            self._machine.close()
         if self._kernel:
             self._kernel.abandon()
         if self._host:
@@ -142,6 +148,8 @@ class Session:
             self._let_go()
         losses = self._kernel.losses() if self._kernel else {}
         self._observer.stop({"outcome": outcome, "losses": losses})
+        if self._machine:
+            self._machine.close()
 
     def _let_go(self) -> None:
         """Take out what is in the kernel, and mark no more."""
@@ -181,15 +189,24 @@ class Session:
         self._pauses = CollectorPauses()
         self._gpu = AcceleratorWatch(accelerator, self.info)
         self._others = OthersReadings(self.level != "timing")
-        self.clock = StepClock(word, sample=host.sample if host else None, on_close=self._on_close)
+        self._machine = MachineReadings(pressure=bool(kernel)) if kernel or host else None
+        totals = host or (OwnFaults() if kernel else None)
+        self.clock = StepClock(
+            word, sample=totals.sample if totals else None, on_close=self._on_close
+        )
         self.ledger = ledger = _ledger(kernel)
         self._collector = Collector(
             self.clock,
             kernel,
-            host_names=host.available if host else (),
+            host_names=totals.available if totals else (),
             switch_cost_ns=switch_cost_ns,
             ledger=ledger,
-            sources=[self._pauses.spans, self._others.gauges, *self._gpu.sources],
+            sources=[
+                self._pauses.spans,
+                self._others.gauges,
+                *self._gpu.sources,
+                *([self._machine] if self._machine else []),
+            ],
             ready=self._gpu.ready,
         )
         self._gpu.attach(self.clock)
@@ -204,6 +221,7 @@ class Session:
             latency=(lambda: kernel.histograms.copy()) if kernel else None,
             probe_share=partial(self._probe_share, statistics) if statistics else None,
             begin=kernel.leave if kernel else None,
+            waits_on_host=self._waits_on_host,
             tick=self._tick,
             other_cpu_ns=lambda: self._gpu.cpu_ns,
         )
@@ -236,6 +254,8 @@ class Session:
         if self._host:
             self._host.refresh()
         self._others.read()
+        if self._machine:
+            self._machine.tick()
         if not self._stopped:
             self._gpu.tick()
 
@@ -285,9 +305,10 @@ def _ledger(kernel: KernelSide | None) -> Ledger:
     return Ledger(kernel if marked else None, timed=marked and {"tobs_switch", "tobs_wakeup"} <= on)
 
 
-def _tell_rung(level: str, why_not: str) -> None:
+def _tell_rung(level: str, why_not: str, quiet: bool) -> None:
     rung = "/proc counters of the process tree" if level == "procfs" else "timing only"
-    logger.warning("trainobs runs without eBPF, on %s: %s", rung, why_not)
+    grade = logging.INFO if quiet else logging.WARNING
+    logger.log(grade, "trainobs runs without eBPF, on %s: %s", rung, why_not)
 
 
 def _switch_cost_ns() -> float:

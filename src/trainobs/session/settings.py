@@ -43,6 +43,7 @@ class Settings:
         data_roots: directories and files that hold training data; None: to be found.
         run_dir: where the run log goes; None: the entry point decides.
         log_every_n_steps: steps between two TensorBoard points; None: the entry point decides.
+        quiet: whether nobody asked for this observer, so that what it lacks is no warning.
     """
 
     probes: frozenset[str] = frozenset(PROBES)
@@ -50,6 +51,7 @@ class Settings:
     data_roots: tuple[Path, ...] | None = None
     run_dir: Path | None = None
     log_every_n_steps: int | None = None
+    quiet: bool = False
 
     @classmethod
     def parse(

@@ -14,26 +14,34 @@ from tensorboard.plugins.custom_scalar.layout_pb2 import (
     Category,
     Chart,
     Layout,
+    MarginChartContent,
     MultilineChartContent,
 )
 
 from trainobs.core.catalogue import CATALOGUE
+from trainobs.core.catalogue.ranks import COMPARED, over_ranks
 from trainobs.core.metrics import Kind, Metric
 
 
-def layout() -> Layout:
-    """Two sections: what a step did on average, and how far its slow ones were from that."""
+def layout(ranks: bool = False) -> Layout:
+    """What a step did on average, and how far its slow ones and other ranks were from that.
+
+    Args:
+        ranks: whether there are several.
+    """
+    apart = [Category(title="trainobs: ranks", chart=_ranks())] if ranks else []
     return Layout(
         category=[
             Category(title="trainobs", chart=_averages()),
+            *apart,
             Category(title="trainobs: slow steps", chart=_spreads(), closed=True),
         ]
     )
 
 
-def layout_event(wall_time: float) -> Event:
+def layout_event(wall_time: float, ranks: bool = False) -> Event:
     """`layout` as the event in which TensorBoard looks for it."""
-    text = layout().SerializeToString()
+    text = layout(ranks).SerializeToString()
     tensor = TensorProto(dtype=DT_STRING, string_val=[text], tensor_shape=TensorShapeProto())
     value = Summary.Value(
         tag=metadata.CONFIG_SUMMARY_TAG,
@@ -55,6 +63,24 @@ def _averages() -> list[Chart]:
 def _spreads() -> list[Chart]:
     names = [metric.name for metric in CATALOGUE if metric.spread]
     return [_chart(name, [name, f"{name}/p95", f"{name}/max"]) for name in names]
+
+
+def _ranks() -> list[Chart]:
+    """A band from the least to the greatest rank, with the median in it."""
+    series = [(name, f"{over_ranks(name)}/") for name in COMPARED]
+    return [
+        Chart(
+            title=f"{name} over ranks",
+            margin=MarginChartContent(
+                series=[
+                    MarginChartContent.Series(
+                        value=f"{tag}median", lower=f"{tag}min", upper=f"{tag}max"
+                    )
+                ]
+            ),
+        )
+        for name, tag in series
+    ]
 
 
 def _unit(metric: Metric) -> str:

@@ -16,7 +16,7 @@ from trainobs.sinks.eventfile import EventFile, EventWriter
 from trainobs.sinks.latency import latency_values
 from trainobs.sinks.layout import layout_event
 from trainobs.sinks.verdicts import Text, Verdicts
-from trainobs.sinks.window import Window
+from trainobs.sinks.window import Window, WindowEnds
 
 __all__ = ["EventFile", "EventWriter", "TensorBoardSink"]
 
@@ -57,10 +57,9 @@ class TensorBoardSink:
             )
         self.lost_steps = 0
         self._writer = writer
-        self._every = log_every_n_steps
+        self._ends = WindowEnds(log_every_n_steps)
         self._offset_ns = 0
         self._window = Window()
-        self._period: int | None = None
         self._step = SETUP
         self._end_ns = 0
         self._latency: npt.NDArray[np.uint64] | None = None
@@ -77,7 +76,7 @@ class TensorBoardSink:
         clock = info.clock
         self._verdicts = Verdicts(info)
         self._offset_ns = clock["wall_ns"] - clock["monotonic_ns"]
-        self._writer.add_event(layout_event(clock["wall_ns"] / 1e9))
+        self._writer.add_event(layout_event(clock["wall_ns"] / 1e9, info.world_size > 1))
         self._writer.flush()
 
     def write(self, batch: StepBatch) -> None:
@@ -86,7 +85,7 @@ class TensorBoardSink:
         steps = batch if known.all() else select(batch, known)  # a copy of its cells is not cheap
         matrix = metric_matrix(steps)
         first = 0
-        for last in self._ends(steps.step):
+        for last in self._ends.of(steps.step):
             self._window.add(steps, matrix, slice(first, last + 1))
             self._log_window()
             first = last + 1
@@ -121,19 +120,6 @@ class TensorBoardSink:
         if self._verdicts:
             self._tell(self._verdicts.end())
         self._writer.close()
-
-    def _ends(self, numbers: npt.NDArray[np.int64]) -> list[int]:
-        """Rows of the next steps that end a window."""
-        held, ends = len(self._window), []
-        for row, number in enumerate(numbers.tolist()):
-            # A run that resumes has logged the steps before its first.
-            before = number // self._every if self._period is None else self._period
-            self._period = (number + 1) // self._every
-            held += 1
-            if self._period != before or held >= self._every:
-                ends.append(row)
-                held = 0
-        return ends
 
     def _log_window(self) -> None:
         window, self._window = self._window, Window()

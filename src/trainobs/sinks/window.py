@@ -18,6 +18,32 @@ _DURATION = next(i for i, metric in enumerate(CATALOGUE) if metric.name == "step
 _SPREAD = [index for index, metric in enumerate(CATALOGUE) if metric.spread]
 
 
+class WindowEnds:
+    """Where windows end: see `TensorBoardSink`.
+
+    Args:
+        every: steps in a window.
+    """
+
+    def __init__(self, every: int) -> None:
+        self._every = every
+        self._held = 0
+        self._period: int | None = None
+
+    def of(self, numbers: npt.NDArray[np.int64]) -> list[int]:
+        """Rows of the next steps that end a window; `numbers` are those of the steps."""
+        ends = []
+        for row, number in enumerate(numbers.tolist()):
+            # A run that resumes has logged the steps before its first.
+            before = number // self._every if self._period is None else self._period
+            self._period = (number + 1) // self._every
+            self._held += 1
+            if self._period != before or self._held >= self._every:
+                ends.append(row)
+                self._held = 0
+        return ends
+
+
 class Window:
     """Consecutive steps.
 

@@ -111,3 +111,40 @@ class Gauges:
             held: npt.NDArray[np.float64] = values[last - 1]
             return held
         return np.nan
+
+
+class Totals:
+    """Counters that somebody reads now and then: their growth is laid evenly between two readings.
+
+    Nothing is lost: what they grew after the last reading counts in later steps, and each step has
+    a whole number, the rest of which goes to the next.
+
+    Args:
+        names: metrics, in the order of `add`.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = tuple(names)
+        self._points: deque[tuple[int, tuple[float, ...]]] = deque(maxlen=MAX_POINTS)
+        self._told: tuple[float, ...] | None = None
+
+    def add(self, at_ns: int, totals: Sequence[float]) -> None:
+        """Take a reading, of values that never fall."""
+        self._points.append((at_ns, tuple(totals)))
+
+    def columns(self, steps: Sequence[ClosedStep]) -> Columns:
+        """See `StepSource`; NaN before the first reading."""
+        points = list(self._points)
+        if not points:
+            return {name: np.full(len(steps), np.nan) for name in self._names}
+        times = [at_ns for at_ns, _ in points]
+        told = points[0][1] if self._told is None else self._told
+        ends = [step.end_ns for step in steps]
+        columns = {}
+        for index, name in enumerate(self._names):
+            at_ends = np.floor(np.interp(ends, times, [totals[index] for _, totals in points]))
+            columns[name] = np.diff(at_ends, prepend=told[index])
+        self._told = tuple(told[i] + float(columns[n].sum()) for i, n in enumerate(self._names))
+        while len(self._points) > 1 and self._points[1][0] <= ends[-1]:
+            self._points.popleft()
+        return columns

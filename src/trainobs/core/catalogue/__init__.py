@@ -16,6 +16,7 @@ from trainobs.core.catalogue.making import phase_metric
 from trainobs.core.catalogue.network import NETWORK
 from trainobs.core.catalogue.own import OWN
 from trainobs.core.catalogue.python import PYTHON
+from trainobs.core.catalogue.ranks import RANKS
 from trainobs.core.catalogue.steps import STEPS
 from trainobs.core.catalogue.tasks import TASKS
 from trainobs.core.metrics import Metric
@@ -31,6 +32,7 @@ CATALOGUE: tuple[Metric, ...] = (
     *GPU,
     *MACHINE,
     *PYTHON,
+    *RANKS,
     *OWN,
 )
 

@@ -78,6 +78,12 @@ FILES: tuple[Metric, ...] = (
         chart="Time in I/O calls",
     ),
     kernel(
+        "io/checkpoint_fsync_ns",
+        "ns",
+        Cells("ns", (Op.FSYNC,), CHECKPOINT),
+        "The part of io/fsync_ns that made checkpoints safe.",
+    ),
+    kernel(
         "io/fsync_ns",
         "ns",
         Cells("ns", (Op.FSYNC,)),

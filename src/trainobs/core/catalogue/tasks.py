@@ -42,6 +42,16 @@ TASKS: tuple[Metric, ...] = (
         chart="Scheduler: training thread",
     ),
     kernel(
+        "sched/main_await_ns",
+        "ns",
+        Cells("ns", (Op.AWAIT,), (), MAIN),
+        "Time the training thread slept until another thread of its process was done, outside the "
+        "loader: in collectives on the CPU (gloo), for intra-op threads, for the interpreter lock.",
+        source="sched_switch",
+        blind="Waiting that spins: NCCL's, and the first moments of OpenMP's.",
+        chart="Scheduler: training thread",
+    ),
+    kernel(
         "sched/worker_offcpu_ns",
         "ns",
         Cells("ns", (Op.OFFCPU,), (), WORKER),

@@ -1,0 +1,80 @@
+"""The checkpoints of a run: what each blocked, wrote, and left to be written back afterwards."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trainobs.analysis.ranklog import RankLog
+from trainobs.core.records import SETUP
+
+Floats = npt.NDArray[np.float64]
+
+
+def checkpoints(rank: RankLog) -> list[dict[str, Any]]:
+    """Every checkpoint that a rank saved, in order.
+
+    A checkpoint is a step with time in the phase of that name, or, where nobody marks that phase, a
+    step that wrote to a checkpoint. It reaches to the next one, whatever was written meanwhile.
+
+    Returns:
+        For each, None where unknown: `step` (None before the first), `blocking_ns`,
+        `written_bytes`, `write_ns`, `fsync_ns`; `block_bytes` written to devices in that step,
+        `later_block_bytes` after it, of these the last in step `until_step`, which ended
+        `later_ns` after the checkpoint's.
+
+    Notes:
+        Write-back that has not ended when the next checkpoint begins counts as the next one's.
+    """
+    step = rank.step()
+    end_ns = rank.start_ns() + np.nan_to_num(rank.metric("step/duration_ns")).astype(np.int64)
+    values = {
+        "blocking_ns": rank.metric("phase/checkpoint_ns"),
+        "written_bytes": rank.metric("io/checkpoint_write_bytes"),
+        "write_ns": rank.metric("io/checkpoint_write_ns"),
+        "fsync_ns": rank.metric("io/checkpoint_fsync_ns"),
+    }
+    block = rank.metric("block/checkpoint_write_bytes")
+    begins = _begins(values["blocking_ns"], values["written_bytes"])
+    found = []
+    for first, end in pairwise([*begins, len(step)]):
+        one = {name: _sum(column[first:end]) for name, column in values.items()}
+        one |= _write_back(step, end_ns, block, first, end)
+        found.append({"step": _number(step[first]), **one})
+    return found
+
+
+def _begins(blocking: Floats, written: Floats) -> list[int]:
+    """Rows in which a checkpoint begins."""
+    marked = np.isfinite(blocking).any()
+    return [int(row) for row in np.flatnonzero((blocking if marked else written) > 0)]
+
+
+def _write_back(
+    step: npt.NDArray[np.int64],
+    end_ns: npt.NDArray[np.int64],
+    block: Floats,
+    first: int,
+    end: int,
+) -> dict[str, Any]:
+    rows = np.flatnonzero(block[first + 1 : end] > 0) + first + 1
+    last = int(rows[-1]) if rows.size else None
+    at_once = _sum(block[first : first + 1])
+    return {
+        "block_bytes": at_once,
+        "later_block_bytes": None if at_once is None else int(block[rows].sum()),
+        "until_step": None if last is None else _number(step[last]),
+        "later_ns": None if last is None else int(end_ns[last] - end_ns[first]),
+    }
+
+
+def _number(step: np.int64) -> int | None:
+    return None if step == SETUP else int(step)
+
+
+def _sum(values: Floats) -> int | None:
+    known = values[np.isfinite(values)]
+    return int(known.sum()) if known.size else None

@@ -1,0 +1,88 @@
+"""The ranks of a job side by side, and the one that the others wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from trainobs.analysis.ranklog import RankLog
+from trainobs.analysis.stragglers import by_waiting, lateness, meetings
+from trainobs.core.records import SETUP
+
+Row = dict[str, Any]
+
+
+def compare(ranks: Mapping[int, RankLog]) -> dict[str, Any]:
+    """Steps and waits of every rank, and who made whom wait.
+
+    Returns:
+        `ranks`: rank -> `host`, `steps`, `p50_ns` and `p95_ns` of the step, mean of `backward_ns`
+        and of `wait_ns` (as the rank's own kernel counted it), and by arrival at the collectives
+        `most_ratio`, `arrival_wait_ns` and `held_up_ns`; None where unknown.
+        `straggler`: None for a single rank; else `known`, whether it can be told; `by`
+        ("arrival" or "waiting"); `rank`, None if nobody is one; `steps` compared; and of the
+        straggler `held_up_ns`, `share` of the step and `most_ratio`.
+    """
+    rows = {number: _row(log) for number, log in ranks.items()}
+    trained = [number for number, row in rows.items() if row["steps"]]
+    if len(trained) < 2:
+        return {"ranks": rows, "straggler": None}
+    step_ns = float(np.median([rows[number]["p50_ns"] for number in trained]))
+    if len({ranks[number].host for number in trained}) == 1 and rows[trained[0]]["host"]:
+        first = ranks[trained[0]]
+        met = meetings([ranks[number].arrivals() for number in trained])
+        late = lateness(met, first.start_ns()[first.step() != SETUP], step_ns)
+        if late:
+            return {"ranks": rows, "straggler": _by_arrival(rows, trained, late, step_ns)}
+    return {"ranks": rows, "straggler": _by_waiting(rows, trained, step_ns)}
+
+
+def _row(log: RankLog) -> Row:
+    training = log.step() != SETUP
+    steps = log.metric("step/duration_ns")[training]
+    steps = steps[np.isfinite(steps)]
+    return {
+        "host": log.host,
+        "steps": int(training.sum()),
+        "p50_ns": float(np.percentile(steps, 50)) if steps.size else None,
+        "p95_ns": float(np.percentile(steps, 95)) if steps.size else None,
+        "backward_ns": _mean(log, "phase/backward_ns"),
+        "wait_ns": _mean(log, "ranks/wait_ns"),
+        "most_ratio": None,
+        "arrival_wait_ns": None,
+        "held_up_ns": None,
+    }
+
+
+def _mean(log: RankLog, name: str) -> float | None:
+    values = log.metric(name)[log.step() != SETUP]
+    values = values[np.isfinite(values)]
+    return float(values.mean()) if values.size else None
+
+
+def _by_arrival(rows: Mapping[int, Row], trained: Sequence[int], late: Row, step_ns: float) -> Row:
+    for index, number in enumerate(trained):
+        rows[number]["most_ratio"] = late["most_ratio"][index]
+        rows[number]["arrival_wait_ns"] = late["wait_ns"][index]
+        rows[number]["held_up_ns"] = late["held_up_ns"][index]
+    found: Row = {"known": True, "by": "arrival", "rank": None, "steps": late["steps"]}
+    if late["straggler"] is not None:
+        number = trained[late["straggler"]]
+        held_up = rows[number]["held_up_ns"]
+        found |= {"rank": number, "held_up_ns": held_up, "share": held_up / step_ns}
+        found["most_ratio"] = rows[number]["most_ratio"]
+    return found
+
+
+def _by_waiting(rows: Mapping[int, Row], trained: Sequence[int], step_ns: float) -> Row:
+    waits = [rows[number]["wait_ns"] for number in trained]
+    if None in waits:
+        return {"known": False, "by": None, "rank": None, "steps": 0}
+    found: Row = {"known": True, "by": "waiting", "rank": None, "steps": 0}
+    index = by_waiting(waits, step_ns)
+    if index is not None:
+        held_up = min(wait for i, wait in enumerate(waits) if i != index) - waits[index]
+        found |= {"rank": trained[index], "held_up_ns": held_up, "share": held_up / step_ns}
+    return found

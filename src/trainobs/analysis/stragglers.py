@@ -1,0 +1,102 @@
+"""Which rank the others wait for, by who comes last to the collectives.
+
+Phases do not tell: a rank that is slow in backward makes backward longer on every rank, because
+that is where the others wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Longs = npt.NDArray[np.int64]
+Arrivals = Mapping[tuple[int, int], int]
+"""(group, number of the collective in it) -> when a rank came to it, ns of a clock of all ranks."""
+
+SHARE = 0.1
+"""Of the step that others must wait for a rank, for it to be called a straggler."""
+
+DOMINANCE = 0.8
+"""Of all such waiting that one rank must be the cause of: chance makes each rank last in turn."""
+
+MIN_STEPS = 3
+"""Steps with meetings below which nothing is said."""
+
+
+def meetings(arrivals: Sequence[Arrivals]) -> Longs:
+    """When each rank came to where all ranks met.
+
+    A collective is a meeting if no rank came to the next one before the last had come to this one:
+    so they waited. Of collectives that go on in the background, as DDP's do during backward, that
+    is the last.
+
+    Args:
+        arrivals: those of each rank.
+
+    Returns:
+        Shape (meetings, ranks), in the order of the collectives.
+    """
+    common = set(arrivals[0]).intersection(*arrivals[1:]) if arrivals else set()
+    pairs = sorted(key for key in common if (key[0], key[1] + 1) in common)
+    if not pairs:
+        return np.empty((0, len(arrivals)), np.int64)
+    here = np.array([[rank[key] for rank in arrivals] for key in pairs])
+    then = np.array([[rank[key[0], key[1] + 1] for rank in arrivals] for key in pairs])
+    met: Longs = here[then.min(axis=1) >= here.max(axis=1)]
+    return met
+
+
+def lateness(met: Longs, starts_ns: Longs, step_ns: float) -> dict[str, Any] | None:
+    """Who held up whom, from `meetings`.
+
+    Times are medians over steps, since a rank that stalls once is no straggler.
+
+    Args:
+        met: when each rank came; shape (meetings, ranks).
+        starts_ns: when the steps began, ascending; what was before the first is left out.
+        step_ns: median length of a step.
+
+    Returns:
+        None if there were too few. Else the `steps` with meetings; for each rank `held_up_ns` that
+        the next to last waited for it, `wait_ns` that it waited for the last, in a step, and
+        `most_ratio` of the steps in which nobody was waited for longer; and the `straggler`, None
+        if no rank is one.
+    """
+    step_of = np.searchsorted(starts_ns, met.min(axis=1, initial=np.iinfo(np.int64).max), "right")
+    met, step_of = met[step_of > 0], step_of[step_of > 0]
+    known, row = np.unique(step_of, return_inverse=True)
+    if len(known) < MIN_STEPS or met.shape[1] < 2 or not step_ns:
+        return None
+    ordered = np.sort(met, axis=1)
+    held_up, wait = np.zeros((2, len(known), met.shape[1]))
+    np.add.at(held_up, (row, met.argmax(axis=1)), ordered[:, -1] - ordered[:, -2])
+    np.add.at(wait, row, ordered[:, -1:] - met)
+    typical = np.median(held_up, axis=0)
+    worst = int(typical.argmax())
+    is_straggler = typical[worst] >= max(SHARE * step_ns, DOMINANCE * typical.sum())
+    most = held_up.argmax(axis=1)
+    return {
+        "steps": len(known),
+        "most_ratio": [float((most == rank).mean()) for rank in range(met.shape[1])],
+        "wait_ns": np.median(wait, axis=0).tolist(),
+        "held_up_ns": typical.tolist(),
+        "straggler": worst if is_straggler else None,
+    }
+
+
+def by_waiting(wait_ns: Sequence[float], step_ns: float) -> int | None:
+    """The straggler by what ranks themselves waited, where their clocks cannot be compared.
+
+    It is the one that waits far less than every other: they wait for it.
+
+    Args:
+        wait_ns: mean time that each rank waited in a step.
+        step_ns: median length of a step.
+    """
+    if len(wait_ns) < 2 or not step_ns:
+        return None
+    least, *others = sorted(wait_ns)
+    return wait_ns.index(least) if others[0] - least >= SHARE * step_ns else None

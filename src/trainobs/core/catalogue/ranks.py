@@ -1,0 +1,33 @@
+"""How the ranks of a job stand to each other."""
+
+from __future__ import annotations
+
+from trainobs.core.metrics import Kind, Metric
+
+RANKS: tuple[Metric, ...] = (
+    Metric(
+        "ranks/wait_ns",
+        "ns",
+        Kind.SUM,
+        "sched_switch",
+        "Time the training thread waited in collectives, which is for the slowest rank, and for "
+        "the network: sched/main_await_ns of a job of several ranks on gloo.",
+        "Collectives of NCCL, in which the host does not sleep: null. Waiting for intra-op threads "
+        "is in it; torchrun leaves one thread to a rank, so that there is none.",
+        "Waiting for other ranks",
+    ),
+)
+
+COMPARED: tuple[str, ...] = (
+    "step/duration_ns",
+    "loader/wait_ns",
+    "phase/forward_ns",
+    "phase/backward_ns",
+    "ranks/wait_ns",
+)
+"""Metrics of which rank 0's TensorBoard shows minimum, median and maximum over ranks."""
+
+
+def over_ranks(name: str) -> str:
+    """Tag, up to `/min` and its like, of a metric that is compared."""
+    return name if name.startswith("ranks/") else f"ranks/{name}"

@@ -1,0 +1,156 @@
+"""The other ranks of the job, as torch.distributed knows them.
+
+Never imports torch: a job that has not imported it has no other ranks. Nothing here adds a
+collective or a key of anybody else, and all of it may be missing: then other ranks are not known.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import sys
+import time
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+logger = logging.getLogger("trainobs")
+
+TIMEOUT_S = 5.0
+"""What one answer of the store may take; it is asked by a thread that nobody waits for."""
+
+REST = 300
+"""The flight recorder rests for this many times what reading it took: 0.3 % of a CPU."""
+
+_MIN_REST_NS = 1_000_000_000
+
+
+class Arrival(NamedTuple):
+    """When this rank came to a collective of all ranks: it may have to wait for the others there.
+
+    Attributes:
+        group: number of the process group, as the job counts them.
+        seq: number of the collective in the group, the same on every rank.
+        at_ns: CLOCK_MONOTONIC as the collective was asked for.
+    """
+
+    group: int
+    seq: int
+    at_ns: int
+
+
+class TorchJob:
+    """What the observer may ask of the job; each part is found when it is asked for."""
+
+    def __init__(self) -> None:
+        self._next_ns = 0
+        self._seen: dict[int, int] = {}
+
+    def waits_on_host(self) -> bool:
+        """Whether all collectives are gloo's, in which the thread that waits sleeps."""
+        distributed = _initialized()
+        try:
+            config = "" if distributed is None else str(distributed.get_backend_config())
+        except (RuntimeError, ValueError):  # the job has just taken its process group away
+            return False
+        return {part.rpartition(":")[2] for part in config.split(",")} == {"gloo"}
+
+    def store(self, prefix: str) -> TorchStore | None:
+        """A connection of our own to the job's key-value store; None while there is no job."""
+        distributed = _initialized()
+        if distributed is None:
+            return None
+        # Its clone has its own connection: neither waits for what the job asks of it.
+        shared = distributed.distributed_c10d._get_default_store()
+        return TorchStore(distributed.PrefixStore(prefix, shared.clone()))
+
+    def arrivals(self, at_once: bool = False) -> list[Arrival]:
+        """Collectives of all ranks since the last call, oldest first, where torch records them.
+
+        Args:
+            at_once: also if the recorder was read so recently that it should rest.
+
+        Notes:
+            On a GPU it is the host that arrives; the kernel follows when the stream comes to it.
+        """
+        distributed = _initialized()
+        now = time.monotonic_ns()
+        if distributed is None or (now < self._next_ns and not at_once):
+            return []
+        try:
+            found = self._new(_flight_record(), distributed.get_world_size())
+        except Exception as error:  # of another form than ours, or gone with the process group
+            logger.debug("torch's record of collectives is not understood: %r", error)
+            return []
+        finally:
+            took = time.monotonic_ns() - now
+            self._next_ns = now + max(_MIN_REST_NS, REST * took)
+        return found
+
+    def _new(self, record: dict[str, Any], world_size: int) -> list[Arrival]:
+        offset_ns = time.time_ns() - time.monotonic_ns()  # the recorder has the wall clock
+        groups = _groups_of_all(world_size)
+        found = []
+        for entry in record.get("entries", ()):
+            group = groups.get(str(entry["process_group"][0]))
+            if group is None or entry["is_p2p"]:
+                continue
+            seq = int(entry["collective_seq_id"])
+            if seq > self._seen.get(group, 0):
+                self._seen[group] = seq
+                found.append(Arrival(group, seq, int(entry["time_created_ns"]) - offset_ns))
+        return found
+
+
+class TorchStore:
+    """A key-value store that answers at once, or says so.
+
+    Raises:
+        Exception: of any method: whatever torch makes of a store that is gone.
+    """
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        store.set_timeout(timedelta(seconds=TIMEOUT_S))
+
+    def put(self, key: str, value: bytes) -> None:
+        """Set a key, or overwrite it."""
+        self._store.set(key, value)
+
+    def get(self, key: str) -> bytes | None:
+        """The value of a key; None if it is not there."""
+        return bytes(self._store.get(key)) if self._store.check([key]) else None
+
+    def delete(self, key: str) -> None:
+        """Remove a key."""
+        self._store.delete_key(key)
+
+
+def _initialized() -> Any | None:
+    """`torch.distributed` of a job with a process group."""
+    distributed = sys.modules.get("torch.distributed")
+    ready = distributed and distributed.is_available() and distributed.is_initialized()
+    return distributed if ready else None
+
+
+def _flight_record() -> dict[str, Any]:
+    """What torch's flight recorder holds; nothing where torch is older, or it is switched off.
+
+    Source: torch/csrc/distributed/c10d/FlightRecorder.hpp.
+    """
+    bindings = sys.modules.get("torch._C._distributed_c10d")
+    dump = getattr(bindings, "_dump_fr_trace", None)
+    if dump is None:
+        return {}
+    record = pickle.loads(dump(True, False, False))  # made by this process: no stacks, all states
+    return record if isinstance(record, dict) else {}
+
+
+def _groups_of_all(world_size: int) -> dict[str, int]:
+    """Name of each process group that all ranks are in -> its number, oldest first."""
+    world = sys.modules["torch.distributed"].distributed_c10d._world
+    names = [
+        str(world.pg_names[group])
+        for group, ranks in world.pg_group_ranks.items()
+        if len(ranks) == world_size
+    ]
+    return {name: number for number, name in enumerate(names)}

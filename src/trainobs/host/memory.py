@@ -1,0 +1,83 @@
+"""Memory of the training process and its loader workers, as `/proc` and getrusage tell it."""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from trainobs.host.family import WORKER_NAME
+from trainobs.host.procfs import PROC, Stat, parse_stat, read_bytes
+from trainobs.host.tree import find_tree
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class OwnFaults:
+    """Major faults of this process, since it was made.
+
+    Attributes:
+        available: the catalogue name, in the order of `sample`.
+    """
+
+    available = ("memory/major_fault_count",)
+
+    def __init__(self) -> None:
+        self._base = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+
+    def sample(self) -> npt.NDArray[np.int64]:
+        """The total so far, shape (1,): one system call."""
+        return np.array([resource.getrusage(resource.RUSAGE_SELF).ru_majflt - self._base])
+
+
+class WorkerMemory:
+    """Resident memory and major faults of the loader workers; for one thread.
+
+    Notes:
+        A rank may be the parent of other ranks, whose workers are not its own: only children
+        count, and those of the server that forks them.
+    """
+
+    def __init__(self, proc: Path = PROC) -> None:
+        self._proc = proc
+        self._root = int(os.readlink(proc / "self"))
+        self._tree = find_tree(proc)
+        self._tgids: list[int] = []
+        self._faults: dict[int, int] = {}
+        self._ended_faults = 0
+
+    def read(self) -> tuple[float, float]:
+        """Bytes that all workers have in memory (NaN without a worker), and their faults so far."""
+        found = self._tree.descendants(self._root)
+        self._tgids = self._tgids if found is None else found
+        workers = self._workers()
+        faults = {tgid: stat.major_faults for tgid, stat in workers.items()}
+        self._ended_faults += sum(n for tgid, n in self._faults.items() if tgid not in faults)
+        self._faults = faults
+        bytes_ = _PAGE_BYTES * sum(stat.resident_pages for stat in workers.values())
+        return bytes_ if workers else math.nan, self._ended_faults + sum(faults.values())
+
+    def _workers(self) -> dict[int, Stat]:
+        stats = {tgid: stat for tgid in self._tgids if (stat := self._stat(tgid))}
+        parents = {self._root, *(t for t, stat in stats.items() if self._forks_for_us(t, stat))}
+        ours = {t: stat for t, stat in stats.items() if stat.parent in parents}
+        return {t: stat for t, stat in ours.items() if stat.name == WORKER_NAME.decode()}
+
+    def _stat(self, tgid: int) -> Stat | None:
+        try:
+            return parse_stat(read_bytes(f"{self._proc}/{tgid}/stat"))
+        except OSError:
+            return None  # ended meanwhile
+
+    def _forks_for_us(self, tgid: int, stat: Stat) -> bool:
+        """Whether it is the fork server of multiprocessing, which is started by that name."""
+        if stat.parent != self._root or stat.name == WORKER_NAME.decode():
+            return False
+        try:
+            return b"multiprocessing.forkserver" in read_bytes(f"{self._proc}/{tgid}/cmdline")
+        except OSError:
+            return False

@@ -1,0 +1,87 @@
+"""Ranks side by side, worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sinks.samples import batch, info
+from trainobs.analysis.report import render, summarize
+from trainobs.analysis.runlog import RunLog
+from trainobs.sinks.arrivals import ArrivalsSink
+from trainobs.sinks.runlog import RunLogSink
+
+SECOND = 1_000_000_000
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Writes a job of ranks, each with a host, what it waited in each of five steps of 1 s, and by
+    how much it came late to the collective in the middle of each."""
+
+    def write(*ranks: tuple[str, float, int | None]) -> dict:
+        for rank, (host, wait_ns, late_ns) in enumerate(ranks):
+            sink = RunLogSink(tmp_path / "run", rank)
+            sink.begin(info(rank=rank, world_size=len(ranks), host={"hostname": host}))
+            columns = {"step__duration_ns": [SECOND] * 5, "ranks__wait_ns": [wait_ns] * 5}
+            sink.write(batch(range(5), **columns))
+            sink.end({})
+            if late_ns is not None:
+                rows = [(0, i, 2 * SECOND + i * SECOND + late_ns) for i in range(6)]
+                arrivals = ArrivalsSink(tmp_path / "run", rank, lambda at_once, rows=rows: rows)
+                arrivals.end({})
+        return summarize(RunLog.open(tmp_path / "run"))
+
+    return write
+
+
+def test_on_one_node_the_straggler_is_told_by_arrival(job):
+    summary = job(("a", 3e8, 0), ("a", 1e7, SECOND // 4))
+    assert summary["straggler"] == {
+        "known": True,
+        "by": "arrival",
+        "rank": 1,
+        "steps": 5,
+        "held_up_ns": SECOND / 4,
+        "share": 0.25,
+        "most_ratio": 1.0,
+    }
+    assert summary["ranks"][0]["arrival_wait_ns"] == SECOND / 4
+    assert summary["ranks"][1]["arrival_wait_ns"] == 0
+    assert "  STRAGGLER: rank 1 makes the others wait for 250 ms a step, 25 % of it" in render(
+        summary
+    )
+
+
+def test_clocks_of_two_nodes_are_not_compared_but_what_ranks_waited_is(job):
+    # By their clocks rank 0 would be the one that is late.
+    summary = job(("a", 3e8, SECOND // 4), ("b", 1e7, 0))
+    assert summary["straggler"] == {
+        "known": True,
+        "by": "waiting",
+        "rank": 1,
+        "steps": 0,
+        "held_up_ns": 2.9e8,
+        "share": 0.29,
+    }
+    assert summary["ranks"][0]["arrival_wait_ns"] is None
+    assert "  STRAGGLER: rank 1 makes the others wait for 290 ms a step" in render(summary)
+
+
+@pytest.mark.parametrize("late", [None, 0])
+def test_ranks_that_wait_alike_have_no_straggler(job, late):
+    summary = job(("a", 3e8, late), ("a", 2.9e8, late), ("a", 3.1e8, late))
+    assert summary["straggler"]["known"]
+    assert summary["straggler"]["rank"] is None
+    assert "no straggler" in render(summary)
+
+
+def test_what_nobody_measured_is_not_known(job):
+    summary = job(("a", float("nan"), None), ("a", float("nan"), None))
+    assert not summary["straggler"]["known"]
+    assert "who waits for whom: not known" in render(summary)
+
+
+def test_a_single_rank_is_compared_with_nobody(job):
+    summary = job(("a", 3e8, 0))
+    assert summary["straggler"] is None
+    assert "Ranks" not in render(summary)

@@ -1,0 +1,114 @@
+"""What torch tells of the job: collectives as they were asked for, once each."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from trainobs.hooks import ranks
+from trainobs.hooks.ranks import Arrival, TorchJob
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[None]:
+    """A job of this process alone."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'meet'}", rank=0, world_size=1)
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def reduce() -> tuple[int, int]:
+    """The time before and after a collective is asked for."""
+    before = time.monotonic_ns()
+    dist.all_reduce(torch.ones(1))
+    return before, time.monotonic_ns()
+
+
+def test_without_a_process_group_there_is_no_job():
+    job = TorchJob()
+    assert (job.waits_on_host(), job.store("x"), job.arrivals()) == (False, None, [])
+
+
+def test_each_collective_is_told_once_with_the_time_it_was_asked_for(group):
+    job = TorchJob()
+    job.arrivals(True)
+    asked = [reduce() for _ in range(3)]
+    found = job.arrivals(True)
+    assert [arrival.group for arrival in found] == [0, 0, 0]
+    assert [b.seq - a.seq for a, b in zip(found, found[1:], strict=False)] == [1, 1]
+    slack = 2_000_000  # the recorder has the wall clock
+    for arrival, (before, after) in zip(found, asked, strict=True):
+        assert before - slack <= arrival.at_ns <= after + slack
+    assert job.arrivals(True) == []
+    reduce()
+    assert len(job.arrivals(True)) == 1
+
+
+def test_the_recorder_rests(group, monkeypatch):
+    job = TorchJob()
+    reads = []
+    monkeypatch.setattr(ranks, "_flight_record", lambda: reads.append(1) or {})
+    for _ in range(50):
+        job.arrivals()
+    assert len(reads) == 1
+    job.arrivals(True)
+    assert len(reads) == 2
+
+
+@pytest.mark.parametrize("record", [{"entries": [{}]}, {"entries": [{"process_group": 3}]}, None])
+def test_a_record_of_another_form_is_none(group, monkeypatch, caplog, record):
+    monkeypatch.setattr(ranks, "_flight_record", lambda: record)
+    assert TorchJob().arrivals() == []
+    assert [r for r in caplog.records if r.levelno >= logging.WARNING] == []
+
+
+def test_groups_without_all_ranks_and_messages_between_two_are_left_out(group, monkeypatch):
+    entry = {"process_group": ["0", "default_pg"], "is_p2p": False, "collective_seq_id": 7}
+    stamp = time.time_ns()
+    entries = [
+        entry | {"time_created_ns": stamp},
+        entry | {"collective_seq_id": 8, "is_p2p": True, "time_created_ns": stamp},
+        entry | {"process_group": ["5", "half"], "time_created_ns": stamp},
+    ]
+    monkeypatch.setattr(ranks, "_flight_record", lambda: {"entries": entries})
+    ((group_number, seq, at_ns),) = TorchJob().arrivals()
+    assert (group_number, seq) == (0, 7)
+    assert abs(at_ns - time.monotonic_ns()) < 10**9
+    assert Arrival(group_number, seq, at_ns).at_ns == at_ns
+
+
+def test_the_jobs_store_is_another_connection_with_names_of_its_own(group):
+    store = TorchJob().store("trainobs")
+    store.put("0/0", b"x")
+    shared = dist.distributed_c10d._get_default_store()
+    assert store.get("0/0") == b"x"
+    assert not shared.check(["0/0"])
+    store.delete("0/0")
+
+
+def test_a_process_group_that_is_gone_is_no_job_any_more(group):
+    job = TorchJob()
+    assert job.waits_on_host()
+    dist.destroy_process_group()
+    assert (job.waits_on_host(), job.arrivals(True)) == (False, [])
+
+
+@pytest.mark.parametrize(
+    ("config", "on_host"),
+    [
+        ("cpu:gloo", True),
+        ("cpu:gloo,cuda:gloo", True),
+        ("cpu:gloo,cuda:nccl", False),
+        ("nccl", False),
+    ],
+)
+def test_only_gloo_waits_on_the_host(group, monkeypatch, config, on_host):
+    monkeypatch.setattr(dist, "get_backend_config", lambda: config)
+    assert TorchJob().waits_on_host() == on_host

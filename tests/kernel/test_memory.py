@@ -1,0 +1,135 @@
+"""Direct reclaim, by a real cgroup limit; and waiting for another thread."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.observed import Counts, ObservedKernel
+from tests.kernel.processes import fork
+from trainobs.core.kernel import Op, Phase, Role
+
+pytestmark = pytest.mark.needs_bpf
+
+MIB = 1 << 20
+LIMIT = 48 * MIB
+WAIT_S = 0.2
+
+
+def cgroup_root() -> tuple[Path, str]:
+    """Where cgroups with a memory limit can be made, and the file that holds the limit."""
+    for root, name in (
+        (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
+        (Path("/sys/fs/cgroup"), "memory.max"),
+    ):
+        control = root / ("cgroup.subtree_control" if name == "memory.max" else "cgroup.procs")
+        if not control.exists() or not os.access(root, os.W_OK):
+            continue
+        if name != "memory.max" or "memory" in control.read_text():
+            return root, name
+    pytest.skip("no cgroup with a memory controller can be made here")
+
+
+@pytest.fixture
+def tight() -> Iterator[Path]:
+    """A cgroup in which `LIMIT` bytes may be used."""
+    root, name = cgroup_root()
+    group = root / f"trainobs-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / name).write_text(str(LIMIT))
+        yield group
+    finally:
+        group.rmdir()
+
+
+def read_in(group: Path | None, path: Path) -> Callable[[], None]:
+    """Has a child read a file, which fills the page cache on account of its cgroup."""
+
+    def child() -> None:
+        if group:
+            (group / "cgroup.procs").write_text(str(os.getpid()))
+        with path.open("rb", buffering=0) as file:
+            while file.read(MIB):
+                pass
+
+    def work() -> None:
+        assert os.waitstatus_to_exitcode(os.waitpid(fork(child), 0)[1]) == 0
+
+    return work
+
+
+def test_a_child_at_the_limit_of_its_cgroup_frees_memory_itself(
+    observed, place, tight, drop_caches
+):
+    path = place / "large"
+    path.write_bytes(os.urandom(4 * LIMIT))
+    drop_caches()
+    begin = time.monotonic_ns()
+    counts = observed.during(read_in(tight, path))
+    took = time.monotonic_ns() - begin
+    assert counts.count(Op.RECLAIM, role=Role.CHILD) > 0
+    assert counts.bytes(Op.RECLAIM, role=Role.CHILD) >= 2 * LIMIT
+    assert 0 < counts.ns(Op.RECLAIM) < took
+    assert counts.metric("memory/reclaim_ns") == counts.ns(Op.RECLAIM)
+    assert counts.metric("memory/reclaim_bytes") == counts.bytes(Op.RECLAIM)
+
+
+def test_the_same_read_without_a_limit_frees_nothing(observed, place, drop_caches):
+    path = place / "large"
+    path.write_bytes(os.urandom(4 * LIMIT))
+    drop_caches()
+    counts = observed.during(read_in(None, path))
+    assert counts.count(Op.RECLAIM) == 0
+
+
+def wait_for_a_thread() -> None:
+    """By a lock, as C code waits: without the interpreter's lock, and with no time limit."""
+    lock = threading.Lock()
+    lock.acquire()
+    timer = threading.Timer(WAIT_S, lock.release)
+    timer.start()
+    lock.acquire()
+    timer.join()
+
+
+def awaited(counts: Counts) -> float:
+    return counts.metric("sched/main_await_ns") / 1e9
+
+
+@pytest.mark.parametrize("phase", [None, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER])
+def test_waiting_for_another_thread_is_told_from_other_sleep(observed, phase):
+    assert awaited(observed.during(wait_for_a_thread, phase)) == pytest.approx(WAIT_S, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda: time.sleep(WAIT_S),
+        lambda: ctypes.CDLL(None).usleep(int(WAIT_S * 1e6)),
+        lambda: os.waitpid(fork(lambda: time.sleep(WAIT_S)), 0),
+    ],
+    ids=["sleep", "usleep", "waitpid"],
+)
+def test_other_sleep_is_no_waiting_for_a_thread(observed: ObservedKernel, work):
+    assert awaited(observed.during(work)) < WAIT_S / 10
+
+
+def test_waiting_for_the_loader_is_none(observed):
+    assert awaited(observed.during(wait_for_a_thread, Phase.LOADER)) < WAIT_S / 10
+
+
+def test_another_threads_waiting_is_none(observed):
+    def work() -> None:
+        thread = threading.Thread(target=wait_for_a_thread)
+        thread.start()
+        time.sleep(1.5 * WAIT_S)
+        thread.join()
+
+    assert awaited(observed.during(work)) < WAIT_S / 10
