@@ -22,7 +22,6 @@ JOB = Path(__file__).with_name("unprivileged_job.py")
 
 TIMED = {
     "step/duration_ns",
-    "loader/start_stop_ns",
     "phase/other_ns",
     "python/gc_ns",
     "python/gc_count",
