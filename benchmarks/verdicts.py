@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -155,10 +156,15 @@ def table(results: dict[str, Any], source: Path) -> str:
     """Markdown table of one set of results."""
     machine, faults = results["machine"], results["faults"]
     loads = [found["load_before"] for found in faults.values()]
+    counts = Counter(found["result"] for found in faults.values())
+    busy = max(loads) > BUSY_LOAD * machine["usable_cpu_count"]
+    measured = "Preliminary, on a busy machine: measured" if busy else "Measured"
     lines = [
-        f"Measured {results['date']} on {machine['usable_cpu_count']} cores, Linux "
+        f"{measured} {results['date']} on {machine['usable_cpu_count']} cores, Linux "
         f"{machine['kernel']}, load average {min(loads):.1f} to {max(loads):.1f} before each run; "
         f"all numbers: [{source.name}](../benchmarks/results/{source.name}).",
+        "",
+        f"Of {len(faults)}: {', '.join(f'{count} {result}' for result, count in counts.items())}.",
         "",
         "| fault | loop | expected | verdict | |",
         "|---|---|---|---|---|",
