@@ -11,7 +11,15 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-_INNER = ("dataset", "datasets", "_iterables", "sampler_dataset", "source_datapipe", "datapipe")
+_INNER = (
+    "dataset",
+    "datasets",
+    "base_dataloader",  # Accelerate's loaders
+    "_iterables",
+    "sampler_dataset",
+    "source_datapipe",
+    "datapipe",
+)
 _PATHS = ("root", "data_dir", "root_dir", "directory", "folder", "path", "filename", "file_path")
 _LISTS = ("samples", "imgs", "files", "paths", "filenames", "file_paths", "image_paths")
 _LOOK_AT = 64

@@ -30,6 +30,7 @@ def open_session(
     *,
     writer: EventWriter | None = None,
     log_every_n_steps: int,
+    first_step: int = 0,
     rank: int = 0,
     world_size: int = 1,
     accelerator: Accelerator | None = None,
@@ -41,6 +42,7 @@ def open_session(
         run_dir: where the run log goes; if a run is there already, a directory beside it.
         writer: where TensorBoard events go; None: into `tensorboard/` of the run directory.
         log_every_n_steps: steps between two points in TensorBoard.
+        first_step: number that the framework gives the first step of a training.
         rank: this process in the job.
         world_size: processes in the job.
         accelerator: the torch side of the GPU; None for none.
@@ -52,7 +54,7 @@ def open_session(
     sinks: list[Sink] = [RunLogSink(run_dir, rank, claimed=claimed)]
     if rank == 0:
         writer = writer or EventFile(run_dir / "tensorboard")
-        sinks.append(TensorBoardSink(writer, log_every_n_steps))
+        sinks.append(TensorBoardSink(writer, log_every_n_steps, first_step))
     try:
         session = Session(
             settings, sinks, rank=rank, world_size=world_size, accelerator=accelerator

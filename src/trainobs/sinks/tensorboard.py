@@ -30,8 +30,9 @@ class TensorBoardSink:
     A point at step s stands for the window since the last point: per-step sums as their mean,
     ratios and quantiles formed from sums, and for some metrics `<name>/p95` and `<name>/max` of
     the window, since TensorBoard keeps only 1000 points of a curve and would drop a single slow
-    step. Steps are logged where Lightning logs: at s with `(s + 1) % log_every_n_steps == 0`, or
-    where a number that makes larger strides has passed such an s, and at the end. A window never
+    step. Steps are logged where the frameworks log: the last of each `log_every_n_steps` steps from
+    `first_step` on (0 in Lightning, 1 in Hugging Face's Trainer), or where a number that makes
+    larger strides has passed such a step, and at the end. A window never
     holds more than `log_every_n_steps` steps, whatever their numbers. What happened before the
     first step has no point; the run log holds it.
 
@@ -48,7 +49,7 @@ class TensorBoardSink:
 
     name = "tensorboard"
 
-    def __init__(self, writer: EventWriter, log_every_n_steps: int) -> None:
+    def __init__(self, writer: EventWriter, log_every_n_steps: int, first_step: int = 0) -> None:
         if log_every_n_steps < 1:
             raise SettingError(
                 failed="TensorBoard cannot be logged to.",
@@ -58,6 +59,7 @@ class TensorBoardSink:
         self.lost_steps = 0
         self._writer = writer
         self._every = log_every_n_steps
+        self._first_step = first_step
         self._offset_ns = 0
         self._window = Window()
         self._period: int | None = None
@@ -125,7 +127,7 @@ class TensorBoardSink:
     def _ends(self, numbers: npt.NDArray[np.int64]) -> list[int]:
         """Rows of the next steps that end a window."""
         held, ends = len(self._window), []
-        for row, number in enumerate(numbers.tolist()):
+        for row, number in enumerate((numbers - self._first_step).tolist()):
             # A run that resumes has logged the steps before its first.
             before = number // self._every if self._period is None else self._period
             self._period = (number + 1) // self._every
