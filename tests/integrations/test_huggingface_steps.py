@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback
 
 from tests.integrations.models import FILE_BYTES, read_steps, step_numbers
@@ -18,8 +20,10 @@ from tests.integrations.trainers import (
     Tokens,
     TokenStream,
     column,
+    model,
     sample,
 )
+from tests.kernel.ground_truth import PAGE, cached_pages
 from trainobs import ObsTrainerCallback
 from trainobs.analysis.runlog import RunLog
 from trainobs.core.kernel import Phase
@@ -277,3 +281,36 @@ def test_a_loop_that_is_no_trainers_has_its_steps_all_the_same(hf, callback):
     assert step_numbers(callback.run_dir) == [1, 2, 3]
     assert set(column(callback, "loader/wait_ns")) == {None}
     assert set(column(callback, "phase/validation_ns")) == {None}
+
+
+class Wide(nn.Module):
+    """Takes columns that it has no use for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = model()
+
+    def forward(self, wide: Tensor, **inputs: Tensor) -> Any:
+        return self.inner(**inputs)
+
+
+@pytest.mark.needs_bpf
+def test_pages_of_a_mapped_data_set_are_data(hf, callback):
+    place = hf.directory / "table"
+    rows = {
+        "input_ids": [sample(n)["input_ids"].tolist() for n in range(64)],
+        "labels": [n % 2 for n in range(64)],
+        "wide": [[float(n)] * 4096 for n in range(64)],
+    }
+    datasets.Dataset.from_dict(rows).save_to_disk(place)
+    (file,) = place.glob("*.arrow")
+    data = datasets.load_from_disk(place)  # maps the file before anybody observes
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
+        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    before = cached_pages(file)
+    hf.train(callback, data=data, module=Wide(), remove_unused_columns=False)
+    filled = (cached_pages(file) - before) * PAGE
+    assert filled > 1_000_000
+    assert sum(column(callback, "cache/fault_fill_bytes")) == filled
+    assert sum(column(callback, "io/data_fault_count")) > 0

@@ -14,7 +14,9 @@ from pathlib import Path
 _INNER = (
     "dataset",
     "datasets",
-    "base_dataloader",  # Accelerate's loaders
+    "base_dataloader",  # of Accelerate's loaders
+    "_data",  # of a data set of Hugging Face: its table, which maps a file,
+    "blocks",  # or consists of tables
     "_iterables",
     "sampler_dataset",
     "source_datapipe",
