@@ -244,9 +244,11 @@ def test_a_resumed_training_goes_on_counting(hf, at):
 
 @pytest.mark.parametrize("samples", [7, 8])
 def test_a_stream_that_ends_before_the_training_begins_again(hf, callback, samples):
-    hf.train(callback, data=TokenStream(samples), max_steps=9)
+    hf.train(callback, data=TokenStream(samples), max_steps=9, eval_strategy="epoch")
     assert step_numbers(callback.run_dir) == list(range(1, 10))
     assert column(callback, "epoch")[1:] == [0] * 4 + [1] * 4 + [2]
+    # The fetch that found it at its end began no step.
+    assert steps_with(callback, "validation") == [4, 8, 9]
 
 
 def test_a_training_that_stops_in_an_epoch_is_whole(hf, callback):
