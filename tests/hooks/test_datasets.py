@@ -222,6 +222,7 @@ def test_so_are_those_of_several_that_were_put_together(place, tables):
 def test_a_loader_that_accelerate_prepared_is_looked_into(place, dispatch):
     config = accelerate.DataLoaderConfiguration(dispatch_batches=dispatch)
     accelerator = accelerate.Accelerator(cpu=True, dataloader_config=config)
-    loader = accelerator.prepare(DataLoader(With(root=place / "train")))
+    loader = accelerator.prepare(DataLoader(With(root=place / "train"), num_workers=2))
     assert data_roots_of(loader) == [place / "train"]
+    assert workers_of(loader) == 2
     AcceleratorState._reset_state(reset_partial_state=True)

@@ -47,9 +47,10 @@ def workers_of(loader: object) -> int | None:
     """Worker processes of a loader, or of all in a list or dict together; None: unknown.
 
     Args:
-        loader: a DataLoader, or a collection of them, as Lightning has.
+        loader: a DataLoader, or a collection of them, as Lightning has, or one of Accelerate.
     """
-    inner = _fields(loader).get("_iterables", loader)
+    fields = _fields(loader)
+    inner = fields.get("_iterables", fields.get("base_dataloader", loader))
     if isinstance(inner, dict):
         inner = list(inner.values())
     if isinstance(inner, list | tuple):

@@ -9,7 +9,9 @@ from typing import Any
 
 from trainobs.core.errors import TrainobsError
 from trainobs.core.kernel import Phase
-from trainobs.hooks.datasets import data_roots_of
+from trainobs.hooks.cuda import Cuda
+from trainobs.hooks.datasets import data_roots_of, workers_of
+from trainobs.hooks.watch import LoaderWatch
 from trainobs.integrations.board import SummaryWriterEvents
 from trainobs.integrations.guard import harmless, tell_fault
 from trainobs.integrations.plain import LOG_EVERY_N_STEPS
@@ -29,7 +31,7 @@ except ImportError as error:
 
 logger = logging.getLogger("trainobs")
 
-_OF_A_RUN = frozenset({"run_dir", "_session", "_taps", "_epoch", "_optimizing"})
+_OF_A_RUN = frozenset({"run_dir", "_session", "_taps", "_watch", "_epoch", "_optimizing"})
 """Attributes that copies go without."""
 
 
@@ -70,6 +72,7 @@ class ObsTrainerCallback(TrainerCallback):  # type: ignore[misc]  # transformers
     run_dir: Path | None = None
     _session: Session | None = None
     _taps: TrainerTaps | None = None
+    _watch: LoaderWatch | None = None
     _epoch: int | None = None
     _optimizing = False
 
@@ -164,7 +167,11 @@ class ObsTrainerCallback(TrainerCallback):  # type: ignore[misc]  # transformers
             first_step=1,
             rank=args.process_index,
             world_size=args.world_size,
+            accelerator=Cuda(),
         )
+        # Accelerate fetches one batch ahead, so it never says that a step gets what it fetches.
+        self._watch = LoaderWatch(self._session.clock, self._session.ledger)
+        self._session.note_workers(workers_of(loader))
         if self._settings.data_roots is None:
             self._session.add_data_roots(data_roots_of(loader))
         if trainer is not None:
@@ -182,6 +189,9 @@ class ObsTrainerCallback(TrainerCallback):  # type: ignore[misc]  # transformers
     def _stop(self, outcome: str) -> None:
         session, self._session = self._session, None
         taps, self._taps = self._taps, None
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.close()
         if taps is not None:
             taps.remove()
         if session is not None:
