@@ -1,7 +1,8 @@
 """Ties kernel I/O events to PyTorch training steps.
 
-`ObsCallback` observes a Lightning `Trainer`, `observe` a training loop of one's own. Both are
-imported on first use: `import trainobs` alone brings in neither torch nor a framework.
+`ObsCallback` observes a Lightning `Trainer`, `ObsTrainerCallback` one of Hugging Face, `observe` a
+training loop of one's own. They are imported on first use: `import trainobs` alone brings in
+neither torch nor a framework.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trainobs.integrations.huggingface import ObsTrainerCallback
     from trainobs.integrations.lightning import ObsCallback
     from trainobs.integrations.plain import observe
 
 __version__ = "0.1.0"
-__all__ = ["ObsCallback", "__version__", "observe"]
+__all__ = ["ObsCallback", "ObsTrainerCallback", "__version__", "observe"]
 
 _HOME = {
     "ObsCallback": "trainobs.integrations.lightning",
+    "ObsTrainerCallback": "trainobs.integrations.huggingface",
     "observe": "trainobs.integrations.plain",
 }
 

@@ -27,7 +27,8 @@ ROOMS = {
     "session": Room("core probes host gpu steps sinks", "numpy"),
     "hooks": Room("core steps session", "numpy torch"),
     "integrations": Room(
-        "core session sinks hooks steps", "lightning pytorch_lightning tensorboard torch"
+        "core session sinks hooks steps",
+        "lightning pytorch_lightning tensorboard torch transformers",
     ),
     "analysis": Room("core verdict", "numpy pyarrow"),
     "cli": Room("core probes gpu analysis"),

@@ -9,17 +9,19 @@ import sys
 import pytest
 
 import trainobs
+from trainobs.integrations.huggingface import ObsTrainerCallback
 from trainobs.integrations.lightning import ObsCallback
 from trainobs.integrations.plain import observe
 
 
 def test_the_names_that_trainobs_offers():
-    assert trainobs.__all__ == ["ObsCallback", "__version__", "observe"]
+    assert trainobs.__all__ == ["ObsCallback", "ObsTrainerCallback", "__version__", "observe"]
     assert set(trainobs.__all__) <= set(dir(trainobs))
 
 
 def test_each_name_is_the_one_of_its_integration():
     assert trainobs.ObsCallback is ObsCallback
+    assert trainobs.ObsTrainerCallback is ObsTrainerCallback
     assert trainobs.observe is observe
 
 
@@ -37,3 +39,17 @@ def test_a_warning_is_seen_where_no_logging_is_set_up():
     script = "import logging, trainobs; logging.getLogger('trainobs.session').warning('heard')"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     assert done.stderr == b"heard\n"
+
+
+def test_without_transformers_the_name_that_needs_it_says_what_to_do():
+    script = "import sys; sys.modules['transformers'] = None; import trainobs; trainobs.observe; "
+    done = subprocess.run(
+        [sys.executable, "-c", script + "trainobs.ObsTrainerCallback"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    failed, found, do = done.stderr.splitlines()[-3:]
+    assert failed == "ImportError: cannot make an ObsTrainerCallback"
+    assert found.startswith("  found: ")
+    assert do.startswith("  do:    pip install transformers accelerate, or observe your loop")

@@ -6,9 +6,13 @@ import os
 from pathlib import Path
 from types import SimpleNamespace
 
+import accelerate
+import datasets
 import numpy as np
 import pytest
 import torch
+import tqdm
+from accelerate.state import AcceleratorState
 from lightning.pytorch.utilities import CombinedLoader
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
@@ -186,3 +190,39 @@ def test_workers_are_those_of_all_loaders_together():
     assert workers_of(DataLoader([1])) == 0
     assert workers_of([1, 2]) is None
     assert workers_of(iter([1])) is None
+
+
+@pytest.fixture
+def tables(place: Path, monkeypatch: pytest.MonkeyPatch) -> list[datasets.Dataset]:
+    """Two data sets of Hugging Face, loaded from disk."""
+    monkeypatch.setattr(tqdm.tqdm, "monitor_interval", 0)  # or a thread of it would stay
+    loaded = []
+    for number in range(2):
+        kept = place / f"table-{number}"
+        datasets.Dataset.from_dict({"value": list(range(8))}).save_to_disk(kept)
+        loaded.append(datasets.load_from_disk(kept))
+    return loaded
+
+
+def test_the_file_that_a_data_set_of_hugging_face_maps_is_found(place, tables):
+    (file,) = (place / "table-0").glob("*.arrow")
+    table = tables[0]
+    for data in (table, table.select([3, 1]), table.with_format("torch"), DataLoader(table)):
+        assert data_roots_of(data) == [file]
+    assert data_roots_of(datasets.Dataset.from_dict({"value": [1]})) == []  # in memory
+
+
+def test_so_are_those_of_several_that_were_put_together(place, tables):
+    files = sorted(place.glob("table-*/*.arrow"))
+    assert data_roots_of(datasets.concatenate_datasets(tables)) == files
+    assert len(files) == 2
+
+
+@pytest.mark.parametrize("dispatch", [False, True])
+def test_a_loader_that_accelerate_prepared_is_looked_into(place, dispatch):
+    config = accelerate.DataLoaderConfiguration(dispatch_batches=dispatch)
+    accelerator = accelerate.Accelerator(cpu=True, dataloader_config=config)
+    loader = accelerator.prepare(DataLoader(With(root=place / "train"), num_workers=2))
+    assert data_roots_of(loader) == [place / "train"]
+    assert workers_of(loader) == 2
+    AcceleratorState._reset_state(reset_partial_state=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from tests.steps.ticking import Ticking, times
 from trainobs.core.kernel import Phase
 from trainobs.hooks.loader import ObservedLoader
+from trainobs.steps.clock import StepClock
 
 
 class Slow(Dataset[int]):
@@ -158,6 +160,26 @@ def test_two_iterations_at_once_do_not_disturb_each_other(ticking):
     assert not ticking.clock.in_phase
 
 
-def test_a_copy_delivers_the_same_batches(ticking):
+@pytest.mark.parametrize(
+    "way", [copy.copy, copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))]
+)
+def test_a_copy_delivers_the_same_batches(way):
+    observed = ObservedLoader(DataLoader(TensorDataset(torch.arange(8))), StepClock([0]))
+    made = way(observed)
+    assert type(made) is ObservedLoader
+    assert [batch for (batch,) in made] == list(range(8))
+
+
+def test_it_shows_the_class_of_its_loader(ticking):
+    loader = DataLoader(Slow(ticking), batch_size=5)
+    observed = ObservedLoader(loader, ticking.clock)
+    assert isinstance(observed, DataLoader)
+    assert isinstance(observed, ObservedLoader)
+    assert not isinstance(ObservedLoader([1], ticking.clock), DataLoader)
+
+
+def test_a_loader_that_nobody_iterates_over_measures_nothing(ticking):
     observed = ObservedLoader(DataLoader(Slow(ticking), batch_size=5), ticking.clock)
-    assert train(ticking, copy.copy(observed)) == train(ticking, observed)
+    assert Phase.LOADER not in ticking.clock.measured
+    list(observed)
+    assert Phase.LOADER in ticking.clock.measured

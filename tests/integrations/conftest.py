@@ -1,4 +1,4 @@
-"""Both Lightning namespaces, and an ear for what trainobs says."""
+"""Both Lightning namespaces, a Hugging Face Trainer, and an ear for what trainobs says."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.integrations.models import NAMESPACES, Lightning
+from tests.integrations.trainers import HuggingFace
 
 HERE = Path(__file__).parent
 
@@ -25,15 +26,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def warm_up(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The first fit of a process, for which torch changes the environment."""
+    """The first training of a process, for which torch and others change the environment."""
     for namespace in NAMESPACES:
         Lightning(namespace, tmp_path_factory.mktemp("warm_up")).fit()
+    HuggingFace(tmp_path_factory.mktemp("warm_up")).train(save_strategy="epoch")
 
 
 @pytest.fixture(params=NAMESPACES)
 def lightning(request: pytest.FixtureRequest, tmp_path: Path) -> Lightning:
     """One namespace after the other, with a directory for runs."""
     return Lightning(request.param, tmp_path)
+
+
+@pytest.fixture
+def hf(tmp_path: Path) -> HuggingFace:
+    """A directory for runs of a Hugging Face Trainer."""
+    return HuggingFace(tmp_path)
 
 
 @pytest.fixture

@@ -13,6 +13,9 @@ from pathlib import Path
 
 LOOP = Path(__file__).with_name("loop_job.py")
 
+TWO_RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
+"""What a command begins with that is to run in two ranks on this machine."""
+
 
 class Job:
     """A process whose lines are read one by one."""

@@ -11,7 +11,17 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-_INNER = ("dataset", "datasets", "_iterables", "sampler_dataset", "source_datapipe", "datapipe")
+_INNER = (
+    "dataset",
+    "datasets",
+    "base_dataloader",  # of Accelerate's loaders
+    "_data",  # of a data set of Hugging Face: its table, which maps a file,
+    "blocks",  # or consists of tables
+    "_iterables",
+    "sampler_dataset",
+    "source_datapipe",
+    "datapipe",
+)
 _PATHS = ("root", "data_dir", "root_dir", "directory", "folder", "path", "filename", "file_path")
 _LISTS = ("samples", "imgs", "files", "paths", "filenames", "file_paths", "image_paths")
 _LOOK_AT = 64
@@ -37,9 +47,10 @@ def workers_of(loader: object) -> int | None:
     """Worker processes of a loader, or of all in a list or dict together; None: unknown.
 
     Args:
-        loader: a DataLoader, or a collection of them, as Lightning has.
+        loader: a DataLoader, or a collection of them, as Lightning has, or one of Accelerate.
     """
-    inner = _fields(loader).get("_iterables", loader)
+    fields = _fields(loader)
+    inner = fields.get("_iterables", fields.get("base_dataloader", loader))
     if isinstance(inner, dict):
         inner = list(inner.values())
     if isinstance(inner, list | tuple):

@@ -15,7 +15,7 @@ Batch = TypeVar("Batch")
 
 
 class ObservedLoader(Generic[Batch]):
-    """Stands for a loader, of which it has every attribute; the loader itself is not changed.
+    """Stands for a loader, whose class and attributes it shows; the loader itself is not changed.
 
     Inside another phase (a validation) its fetches are timed as waiting and open no step.
     """
@@ -26,10 +26,23 @@ class ObservedLoader(Generic[Batch]):
         self._loader = loader
         self._clock = clock
         self._watch = watch
-        clock.measured.add(Phase.LOADER.value)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """So that `isinstance` answers as for the loader.
+
+        What is not known for a loader is passed over in silence by those that prepare loaders:
+        Accelerate would let each rank train on all of the data.
+        """
+        return type(self._loader)
+
+    def __reduce__(self) -> tuple[type, tuple[Iterable[Batch], StepClock, LoaderWatch | None]]:
+        """Without this, pickle would make an object of the class that it shows."""
+        return ObservedLoader, (self._loader, self._clock, self._watch)
 
     def __iter__(self) -> Iterator[Batch]:
         """Iterate over the loader; starting its workers counts as waiting for it."""
+        self._clock.measured.add(Phase.LOADER.value)
         if self._clock.in_phase:
             return self._inner_batches()
         return self._batches()

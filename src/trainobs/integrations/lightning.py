@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import importlib.util
 import logging
@@ -12,7 +11,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from tensorboard.compat.proto.event_pb2 import Event
 from torch.utils.data import DataLoader
 
 from trainobs.core.errors import TrainobsError
@@ -21,6 +19,8 @@ from trainobs.hooks.cuda import Cuda
 from trainobs.hooks.datasets import data_roots_of, workers_of
 from trainobs.hooks.ranks import TorchJob
 from trainobs.hooks.watch import LoaderWatch
+from trainobs.integrations.board import SummaryWriterEvents
+from trainobs.integrations.guard import harmless, tell_fault
 from trainobs.integrations.profiler_tee import ProfilerTee
 from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
@@ -36,28 +36,6 @@ _MARKED = frozenset(Phase) - {Phase.LOGGING}
 
 _OF_A_RUN = frozenset({"run_dir", "_session", "_tee", "_watch", "_steps_done", "log", "log_dict"})
 """Attributes that copies go without; `log` and `log_dict` are lent by the Trainer."""
-
-Hook = Callable[..., None]
-
-
-def _harmless(hook: Hook) -> Hook:
-    """A fault in a hook disarms the callback; it never reaches the training."""
-
-    @functools.wraps(hook)
-    def guarded(self: ObsCallback, *args: Any, **kwargs: Any) -> None:
-        if self._session is None:
-            return
-        try:
-            hook(self, *args, **kwargs)
-        except Exception:
-            logger.warning(
-                "trainobs stops observing this run; the training goes on\n"
-                "  found: the fault below\n  do:    please report it",
-                exc_info=True,
-            )
-            self._stop(args[0], "fault in a hook")
-
-    return guarded
 
 
 class ObsCallback:
@@ -134,20 +112,16 @@ class ObsCallback:
         except TrainobsError:
             raise
         except Exception:
-            logger.warning(
-                "trainobs does not observe this run; the training goes on\n"
-                "  found: the fault below\n  do:    please report it",
-                exc_info=True,
-            )
+            tell_fault("does not observe this run")
 
-    @_harmless
+    @harmless
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Other ranks may be children of rank 0; behind this barrier it has begun to observe."""
         assert self._session is not None
         if trainer.world_size > 1:
             self._session.secede()
 
-    @_harmless
+    @harmless
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Find the data and the checkpoint directories, which exist now."""
         assert self._session is not None
@@ -159,14 +133,14 @@ class ObsCallback:
         self._session.add_checkpoint_roots(existing)
         self._steps_done = trainer.global_step
 
-    @_harmless
+    @harmless
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Loaders may be new with every epoch."""
         assert self._watch is not None
         self._watch.delivering = _fetches_for_the_step(trainer)
         self._watch.mixed = not _has_torch_loaders_only(trainer)
 
-    @_harmless
+    @harmless
     def on_train_batch_start(
         self,
         trainer: Any,
@@ -180,7 +154,7 @@ class ObsCallback:
         step = trainer.fit_loop.epoch_loop._batches_that_stepped
         self._session.clock.begin_batch(step, trainer.current_epoch)
 
-    @_harmless
+    @harmless
     def on_train_batch_end(
         self,
         trainer: Any,
@@ -195,13 +169,13 @@ class ObsCallback:
             self._steps_done = trainer.global_step
             self._session.clock.end_step()
 
-    @_harmless
+    @harmless
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """A fetch that found the loader exhausted began no step."""
         assert self._session is not None
         self._session.clock.cancel()
 
-    @_harmless
+    @harmless
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """Validation, the sanity check included, is one phase."""
         assert self._session is not None
@@ -212,7 +186,7 @@ class ObsCallback:
         self._tee.trainobs_paused = True
         self._watch.delivering = False
 
-    @_harmless
+    @harmless
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Back to training."""
         assert self._session is not None
@@ -222,17 +196,17 @@ class ObsCallback:
         self._session.clock.leave()
         self._watch.delivering = _fetches_for_the_step(trainer)
 
-    @_harmless
+    @harmless
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Lightning calls no teardown after an exception, SIGTERM or Ctrl-C."""
         self._stop(trainer, _failure(exception))
 
-    @_harmless
+    @harmless
     def _fail(self, trainer: Any) -> None:
         """The same, told by the tee before any callback hears of the exception."""
         self._stop(trainer, _failure())
 
-    @_harmless
+    @harmless
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Stop observing, and put the profiler back."""
         self._stop(trainer, "ok")
@@ -241,14 +215,16 @@ class ObsCallback:
         """Where the run log goes, and where TensorBoard's events go if not beside it."""
         tensorboard = _tensorboard_logger(trainer)
         run_dir = self._settings.run_dir or _default_run_dir(trainer, tensorboard)
-        return run_dir, _LoggerEvents(tensorboard) if tensorboard else None
+        if tensorboard is None or not trainer.is_global_zero:
+            return run_dir, None
+        return run_dir, SummaryWriterEvents(tensorboard.experiment)
 
     def _start(self, trainer: Any) -> None:
         run_dir, writer = self._place(trainer)
         self._session, self.run_dir = open_session(
             self._settings,
             run_dir,
-            writer=writer if trainer.is_global_zero else None,
+            writer=writer,
             log_every_n_steps=self._settings.log_every_n_steps or trainer.log_every_n_steps or 50,
             rank=trainer.global_rank,
             world_size=trainer.world_size,
@@ -260,6 +236,9 @@ class ObsCallback:
         self._tee = ProfilerTee(trainer.profiler, self._session.clock, lambda: self._fail(trainer))
         trainer.profiler = self._tee
         self._steps_done = trainer.global_step
+
+    def _give_up(self, trainer: Any, *rest: Any) -> None:
+        self._stop(trainer, "fault in a hook")
 
     def _stop(self, trainer: Any, outcome: str) -> None:
         session, self._session = self._session, None
@@ -297,22 +276,6 @@ def _failure(exception: BaseException | None = None) -> str:
     """The outcome of a run that ended with an exception, or with the one that is being handled."""
     kind = sys.exc_info()[0] if exception is None else type(exception)
     return f"exception: {kind.__name__ if kind else 'unknown'}"
-
-
-class _LoggerEvents:
-    """The writer of Lightning's TensorBoard logger, which the logger flushes and closes itself."""
-
-    def __init__(self, tensorboard: Any) -> None:
-        self._events = tensorboard.experiment._get_file_writer()
-
-    def add_event(self, event: Event) -> None:
-        self._events.event_writer.add_event(event)
-
-    def flush(self) -> None:
-        self._events.flush()
-
-    def close(self) -> None:
-        self.flush()
 
 
 def _tensorboard_logger(trainer: Any) -> Any | None:

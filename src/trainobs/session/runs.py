@@ -48,6 +48,7 @@ def open_session(
     *,
     writer: EventWriter | None = None,
     log_every_n_steps: int,
+    first_step: int = 0,
     rank: int = 0,
     world_size: int = 1,
     accelerator: Accelerator | None = None,
@@ -60,6 +61,7 @@ def open_session(
         run_dir: where the run log goes; if a run is there already, a directory beside it.
         writer: where TensorBoard events go; None: into `tensorboard/` of the run directory.
         log_every_n_steps: steps between two points in TensorBoard.
+        first_step: number that the framework gives the first step of a training.
         rank: this process in the job.
         world_size: processes in the job.
         accelerator: the torch side of the GPU; None for none.
@@ -76,10 +78,16 @@ def open_session(
         # In front of the sink that closes the writer.
         sinks += [
             ArrivalsSink(run_dir, rank, job.arrivals),
-            RanksSink(board, world_size=world_size, every=log_every_n_steps, writer=writer),
+            RanksSink(
+                board,
+                world_size=world_size,
+                every=log_every_n_steps,
+                first_step=first_step,
+                writer=writer,
+            ),
         ]
     if writer:
-        sinks.append(TensorBoardSink(writer, log_every_n_steps))
+        sinks.append(TensorBoardSink(writer, log_every_n_steps, first_step))
     try:
         session = Session(
             settings,

@@ -52,6 +52,7 @@ class RanksSink:
         board: how ranks see each other.
         world_size: processes in the job.
         every: steps in a window.
+        first_step: number that the framework gives the first step of a training.
         writer: where rank 0 logs; None on the others. Somebody else closes it.
     """
 
@@ -63,13 +64,14 @@ class RanksSink:
         *,
         world_size: int,
         every: int,
+        first_step: int = 0,
         writer: EventWriter | None,
     ) -> None:
         self.lost_steps = 0
         self._board = board
         self._world_size = world_size
         self._writer = writer
-        self._ends = WindowEnds(every)
+        self._ends = WindowEnds(every, first_step)
         self._rows: list[npt.NDArray[np.float64]] = []
         self._windows: deque[tuple[int, Means]] = deque(maxlen=KEPT_WINDOWS)
         self._wall_times: dict[int, float] = {}

@@ -30,8 +30,9 @@ class TensorBoardSink:
     A point at step s stands for the window since the last point: per-step sums as their mean,
     ratios and quantiles formed from sums, and for some metrics `<name>/p95` and `<name>/max` of
     the window, since TensorBoard keeps only 1000 points of a curve and would drop a single slow
-    step. Steps are logged where Lightning logs: at s with `(s + 1) % log_every_n_steps == 0`, or
-    where a number that makes larger strides has passed such an s, and at the end. A window never
+    step. Steps are logged where the frameworks log: the last of each `log_every_n_steps` steps from
+    `first_step` on (0 in Lightning, 1 in Hugging Face's Trainer), or where a number that makes
+    larger strides has passed such a step, and at the end. A window never
     holds more than `log_every_n_steps` steps, whatever their numbers. What happened before the
     first step has no point; the run log holds it.
 
@@ -48,7 +49,7 @@ class TensorBoardSink:
 
     name = "tensorboard"
 
-    def __init__(self, writer: EventWriter, log_every_n_steps: int) -> None:
+    def __init__(self, writer: EventWriter, log_every_n_steps: int, first_step: int = 0) -> None:
         if log_every_n_steps < 1:
             raise SettingError(
                 failed="TensorBoard cannot be logged to.",
@@ -57,7 +58,7 @@ class TensorBoardSink:
             )
         self.lost_steps = 0
         self._writer = writer
-        self._ends = WindowEnds(log_every_n_steps)
+        self._ends = WindowEnds(log_every_n_steps, first_step)
         self._offset_ns = 0
         self._window = Window()
         self._step = SETUP

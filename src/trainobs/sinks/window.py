@@ -23,17 +23,19 @@ class WindowEnds:
 
     Args:
         every: steps in a window.
+        first_step: number that the framework gives the first step of a training.
     """
 
-    def __init__(self, every: int) -> None:
+    def __init__(self, every: int, first_step: int = 0) -> None:
         self._every = every
+        self._first_step = first_step
         self._held = 0
         self._period: int | None = None
 
     def of(self, numbers: npt.NDArray[np.int64]) -> list[int]:
         """Rows of the next steps that end a window; `numbers` are those of the steps."""
         ends = []
-        for row, number in enumerate(numbers.tolist()):
+        for row, number in enumerate((numbers - self._first_step).tolist()):
             # A run that resumes has logged the steps before its first.
             before = number // self._every if self._period is None else self._period
             self._period = (number + 1) // self._every

@@ -1,0 +1,217 @@
+"""`ObsTrainerCallback`: observing a `Trainer` of Hugging Face transformers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from trainobs.core.errors import TrainobsError
+from trainobs.core.kernel import Phase
+from trainobs.hooks.cuda import Cuda
+from trainobs.hooks.datasets import data_roots_of, workers_of
+from trainobs.hooks.watch import LoaderWatch
+from trainobs.integrations.board import SummaryWriterEvents
+from trainobs.integrations.guard import harmless, tell_fault
+from trainobs.integrations.plain import LOG_EVERY_N_STEPS
+from trainobs.integrations.trainer_taps import TrainerTaps, calling_trainer, is_tapped
+from trainobs.session.runs import default_run_dir, open_session
+from trainobs.session.session import Session
+from trainobs.session.settings import PathLike, Settings, switched_off
+
+try:
+    from transformers.trainer_callback import TrainerCallback
+except ImportError as error:
+    raise ImportError(
+        "cannot make an ObsTrainerCallback\n"
+        f"  found: {error}\n"
+        "  do:    pip install transformers accelerate, or observe your loop with trainobs.observe"
+    ) from error
+
+logger = logging.getLogger("trainobs")
+
+_OF_A_RUN = frozenset({"run_dir", "_session", "_taps", "_watch", "_epoch", "_optimizing"})
+"""Attributes that copies go without."""
+
+
+class ObsTrainerCallback(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
+    """Observes `Trainer.train`: `Trainer(callbacks=[ObsTrainerCallback()])`.
+
+    The record goes to a run log (Parquet) and to TensorBoard: through the writer of the Trainer's
+    TensorBoard callback where there is one, else into the run directory. A step is an update step,
+    and has the number that the Trainer logs it with: the first is 1. `evaluate` and `predict`
+    outside of `train` are left alone.
+
+    Args:
+        probes: "auto" for all that this machine offers, "off" for timing only, or names of probes
+            that must work.
+        data_roots: directories and files that hold training data. By default they are found from
+            the data sets, and what loader workers read from regular files that are no libraries
+            counts as data.
+        run_dir: where the run log goes; by default `trainobs/` under TensorBoard's directory, or
+            `trainobs/<date and time>` under the Trainer's output directory. If that is pushed to
+            the Hub, under the current directory: a run log names the machine. If a run is there
+            already, a directory beside it.
+        log_every_n_steps: steps between two points in TensorBoard; by default the Trainer's
+            `logging_steps`, or 50 where it does not log by steps.
+
+    Attributes:
+        run_dir: directory of the last run log; None before the first `train`.
+
+    Raises:
+        SettingError: a parameter has a bad value.
+        ProbeError: at the beginning of `train`, a probe that `probes` names cannot run.
+
+    Notes:
+        * Accelerate moves a batch to the device inside the fetch, and fetches one batch ahead.
+        * A training step of one's own that does not call `compute_loss` or `accelerator.backward`
+          leaves `phase/forward_ns` or `phase/backward_ns` unknown.
+    """
+
+    run_dir: Path | None = None
+    _session: Session | None = None
+    _taps: TrainerTaps | None = None
+    _watch: LoaderWatch | None = None
+    _epoch: int | None = None
+    _optimizing = False
+
+    def __init__(
+        self,
+        *,
+        probes: str | Iterable[str] = "auto",
+        data_roots: PathLike | Iterable[PathLike] | None = None,
+        run_dir: PathLike | None = None,
+        log_every_n_steps: int | None = None,
+    ) -> None:
+        super().__init__()
+        self._settings = Settings.parse(probes, data_roots, run_dir, log_every_n_steps)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles hold the settings and what a subclass adds, never a run."""
+        return {name: value for name, value in vars(self).items() if name not in _OF_A_RUN}
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Start to observe."""
+        self._end("not ended")  # by an exception that nothing of ours saw
+        if switched_off():
+            return
+        trainer = calling_trainer(state)
+        if trainer is not None and is_tapped(trainer):
+            logger.warning(
+                "a second ObsTrainerCallback in one Trainer stays idle\n"
+                "  found: the Trainer is observed already\n  do:    give it one ObsTrainerCallback"
+            )
+            return
+        try:
+            self._start(args, state, trainer, kwargs.get("train_dataloader"))
+        except TrainobsError:
+            raise
+        except Exception:
+            tell_fault("does not observe this run")
+            self._give_up()
+
+    @harmless
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The Trainer's own number of the epoch is a fraction, rounded."""
+        self._epoch = int(state.epoch or 0) if self._epoch is None else self._epoch + 1
+
+    @harmless
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """All batches of the step are there."""
+        assert self._session is not None
+        self._session.clock.begin_batch(state.global_step + 1, self._epoch)
+
+    @harmless
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Gradients are there, and clipped."""
+        assert self._session is not None
+        self._session.clock.measured.add(Phase.OPTIMIZER.value)
+        self._session.clock.enter(Phase.OPTIMIZER.value)
+        self._optimizing = True
+
+    @harmless
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The optimizer has stepped."""
+        assert self._session is not None
+        if self._optimizing:
+            self._optimizing = False
+            self._session.clock.leave()
+
+    @harmless
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """What follows (logging, evaluation, a checkpoint) belongs to the step as well."""
+        assert self._session is not None
+        self._session.clock.end_step()
+
+    @harmless
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A fetch that found the loader exhausted began no step."""
+        assert self._session is not None
+        self._session.clock.cancel()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Stop observing, if no tap did so before TensorBoard's writer was closed."""
+        self._end("ok")
+
+    def _start(self, args: Any, state: Any, trainer: Any | None, loader: Any) -> None:
+        board = _tensorboard_writer(trainer)
+        by_steps = args.logging_strategy == "steps"
+        self._epoch, self._optimizing = None, False
+        self._session, self.run_dir = open_session(
+            self._settings,
+            self._settings.run_dir or _default_run_dir(args, board),
+            writer=SummaryWriterEvents(board) if board and args.process_index == 0 else None,
+            log_every_n_steps=self._settings.log_every_n_steps
+            or (max(1, int(state.logging_steps)) if by_steps else LOG_EVERY_N_STEPS),
+            first_step=1,
+            rank=args.process_index,
+            world_size=args.world_size,
+            accelerator=Cuda(),
+        )
+        # Accelerate fetches one batch ahead, so it never says that a step gets what it fetches.
+        self._watch = LoaderWatch(self._session.clock, self._session.ledger)
+        self._session.note_workers(workers_of(loader))
+        if self._settings.data_roots is None:
+            self._session.add_data_roots(data_roots_of(loader))
+        if trainer is not None:
+            self._taps = TrainerTaps(
+                trainer, self._session.clock, on_end=self._end, on_fault=self._give_up
+            )
+
+    @harmless
+    def _end(self, outcome: str) -> None:
+        self._stop(outcome)
+
+    def _give_up(self, *arguments: object) -> None:
+        self._stop("fault in a hook")
+
+    def _stop(self, outcome: str) -> None:
+        session, self._session = self._session, None
+        taps, self._taps = self._taps, None
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.close()
+        if taps is not None:
+            taps.remove()
+        if session is not None:
+            session.stop(outcome)
+
+
+def _tensorboard_writer(trainer: Any | None) -> Any | None:
+    """The writer of the Trainer's TensorBoard callback, where that was called before us."""
+    for callback in trainer.callback_handler.callbacks if trainer is not None else ():
+        if any(base.__name__ == "TensorBoardCallback" for base in type(callback).__mro__):
+            writer = getattr(callback, "tb_writer", None)
+            if hasattr(writer, "_get_file_writer"):
+                return writer
+    return None
+
+
+def _default_run_dir(args: Any, board: Any | None) -> Path:
+    """Not below what is pushed to the Hub; with several ranks, where they need not agree."""
+    if args.push_to_hub:
+        return default_run_dir(Path(), args.world_size)
+    if board is not None and args.world_size == 1:
+        return Path(board.log_dir, "trainobs").absolute()
+    return default_run_dir(Path(args.output_dir), args.world_size)

@@ -1,0 +1,227 @@
+"""Taps on a Hugging Face Trainer, whose callbacks do not hear of fetches, phases or exceptions.
+
+A tap stands for a method of one Trainer, or of its accelerator or callback handler, as long as the
+Trainer is observed. It calls the method with what it was given, and tells the step clock.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from trainobs.core.kernel import Phase
+from trainobs.integrations.guard import tell_fault
+from trainobs.steps.clock import StepClock
+
+_PHASES = {
+    "compute_loss": Phase.FORWARD,
+    "save_model": Phase.CHECKPOINT,
+    "_save_checkpoint": Phase.CHECKPOINT,
+    "log": Phase.LOGGING,
+}
+"""Methods of a Trainer -> the phase that they are."""
+
+_EVALUATIONS = ("evaluate", "predict")
+_FETCH = "get_batch_samples"
+_LOOP = ("_evaluate", "_run_epoch", "_finalize_training")
+"""Methods of which the training loop consists; an exception that leaves one ends the training."""
+
+_ONLY_IF_SEEN = frozenset({Phase.FORWARD, Phase.BACKWARD})
+"""A Trainer of one's own may train without the methods that tell of these."""
+
+_ABSENT = object()
+
+Around = Callable[..., Any]
+"""Called with the method, and then with what the method was called with."""
+
+
+class Tap:
+    """Stands for the method `name` of `owner`, until it is removed.
+
+    A copy or pickle of the owner gets the method itself.
+    """
+
+    def __init__(self, owner: Any, name: str, around: Around) -> None:
+        self._owner = owner
+        self._name = name
+        self._around: Around | None = around
+        self._before = vars(owner).get(name, _ABSENT)
+        self._method = getattr(owner, name)
+        functools.update_wrapper(self, self._method)
+        setattr(owner, name, self)
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Call the method."""
+        if self._around is None:
+            return self._method(*args, **kwargs)
+        return self._around(self._method, *args, **kwargs)
+
+    def __reduce__(self) -> tuple[Callable[[Any], Any], tuple[Any]]:
+        return _itself, (self._method,)
+
+    def remove(self) -> None:
+        """Put the method back; a tap that somebody wrapped meanwhile stays, and only forwards."""
+        self._around = None
+        if vars(self._owner).get(self._name) is not self:
+            return
+        if self._before is _ABSENT:
+            delattr(self._owner, self._name)
+        else:
+            setattr(self._owner, self._name, self._before)
+
+
+def _itself(method: Any) -> Any:
+    return method
+
+
+class TrainerTaps:
+    """All taps on one Trainer.
+
+    Args:
+        trainer: a `transformers.Trainer` that is about to train.
+        clock: the clock to tell.
+        on_end: called with the outcome as the training ends, before any callback hears of it; and
+            when an exception leaves the training loop.
+        on_fault: called after the clock failed.
+    """
+
+    def __init__(
+        self,
+        trainer: Any,
+        clock: StepClock,
+        *,
+        on_end: Callable[[str], None],
+        on_fault: Callable[[], None],
+    ) -> None:
+        self._clock = clock
+        self._on_end = on_end
+        self._on_fault = on_fault
+        self._evaluating = False
+        self._taps: list[Tap] = []
+        for name, phase in _PHASES.items():
+            self._tap(trainer, name, functools.partial(self._phase, phase), phase)
+        for name in _EVALUATIONS:
+            self._tap(trainer, name, self._evaluation, Phase.VALIDATION)
+        self._tap(trainer, _FETCH, self._fetch, Phase.LOADER)
+        self._tap(
+            getattr(trainer, "accelerator", None),
+            "backward",
+            functools.partial(self._phase, Phase.BACKWARD),
+            Phase.BACKWARD,
+        )
+        for name in _LOOP:
+            self._tap(trainer, name, self._part_of_loop)
+        self._tap(trainer.callback_handler, "on_train_end", self._end)
+
+    def remove(self) -> None:
+        """Put every method back. May be done twice."""
+        while self._taps:
+            self._taps.pop().remove()
+
+    def _tap(self, owner: Any, name: str, around: Around, phase: Phase | None = None) -> None:
+        if not hasattr(owner, name):  # another release of the library
+            return
+        self._taps.append(Tap(owner, name, around))
+        if phase is not None and phase not in _ONLY_IF_SEEN:
+            self._clock.measured.add(phase.value)
+
+    def _phase(self, phase: Phase, method: Around, /, *args: Any, **kwargs: Any) -> Any:
+        if self._evaluating:
+            return method(*args, **kwargs)
+        self._mark(self._begin, phase.value)
+        try:
+            return method(*args, **kwargs)
+        finally:
+            self._mark(self._clock.leave)
+
+    def _begin(self, phase: int) -> None:
+        self._clock.measured.add(phase)
+        self._clock.enter(phase)
+
+    def _evaluation(self, method: Around, /, *args: Any, **kwargs: Any) -> Any:
+        """All of it is one phase: the same methods mean other things here."""
+        if self._evaluating:
+            return method(*args, **kwargs)
+        self._mark(self._begin, Phase.VALIDATION.value)
+        self._evaluating = True
+        try:
+            return method(*args, **kwargs)
+        finally:
+            self._evaluating = False
+            self._mark(self._clock.leave)
+
+    def _fetch(self, method: Around, /, *args: Any, **kwargs: Any) -> Any:
+        if args:  # the first is the iterator over the batches
+            args = (_Fetching(args[0], self._clock, self._mark), *args[1:])
+        return method(*args, **kwargs)
+
+    def _part_of_loop(self, method: Around, /, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        except BaseException as error:
+            self._on_end(f"exception: {type(error).__name__}")
+            raise
+
+    def _end(self, method: Around, /, *args: Any, **kwargs: Any) -> Any:
+        self._on_end("ok")
+        return method(*args, **kwargs)
+
+    def _mark(self, mark: Callable[..., None], *args: Any) -> None:
+        """Tell the clock; if that fails, the training must not notice."""
+        try:
+            mark(*args)
+        except Exception:
+            if self._taps:
+                tell_fault("stops observing this run")
+                self._on_fault()
+
+
+class _Fetching:
+    """An iterator over the batches, whose fetches the clock is told of."""
+
+    def __init__(self, batches: Iterator[Any], clock: StepClock, mark: Callable[..., None]) -> None:
+        self._batches = batches
+        self._clock = clock
+        self._mark = mark
+
+    def __iter__(self) -> _Fetching:
+        return self
+
+    def __next__(self) -> Any:
+        self._mark(self._clock.begin_fetch)
+        try:
+            return next(self._batches)
+        finally:
+            self._mark(self._clock.end_fetch)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batches, name)
+
+
+def calling_trainer(state: object) -> Any | None:
+    """The Trainer that called the hook from which this is called, if one did.
+
+    Hooks are given nothing that leads to it, so it is looked for on the stack: the object whose
+    state the hook was given.
+    """
+    frame = sys._getframe(1)
+    for _ in range(_FRAMES):
+        caller = frame.f_back
+        if caller is None:
+            return None
+        frame = caller
+        fields = getattr(frame.f_locals.get("self"), "__dict__", {})
+        if fields.get("state") is state and "callback_handler" in fields:
+            return frame.f_locals["self"]
+    return None
+
+
+_FRAMES = 8
+"""Between a hook and its Trainer there are three: no need to look into the frames of the user."""
+
+
+def is_tapped(trainer: Any) -> bool:
+    """Whether somebody observes a Trainer."""
+    return any(type(value) is Tap for value in vars(trainer).values())
