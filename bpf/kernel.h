@@ -30,6 +30,7 @@ enum {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
 	BPF_MAP_TYPE_LRU_HASH = 9,
+	BPF_MAP_TYPE_ARRAY_OF_MAPS = 12,
 	BPF_MAP_TYPE_TASK_STORAGE = 29,
 };
 enum {
@@ -111,6 +112,30 @@ struct files_struct {
 	struct fdtable *fdt;
 };
 
+typedef struct {
+	u32 val;
+} kuid_t;
+
+struct cred {
+	kuid_t uid, suid, euid;
+};
+
+struct pid_namespace;
+
+struct upid {
+	int nr;
+	struct pid_namespace *ns;
+};
+
+struct pid {
+	u32 level;
+	struct upid numbers[1];
+};
+
+struct linux_binprm {
+	u32 secureexec : 1;
+};
+
 struct task_struct {
 	u32 __state;
 	u32 flags;
@@ -119,6 +144,8 @@ struct task_struct {
 	unsigned in_iowait : 1;
 	struct task_struct *real_parent;
 	struct task_struct *group_leader;
+	struct pid *thread_pid;
+	const struct cred *cred;
 	struct files_struct *files;
 	char comm[16];
 };

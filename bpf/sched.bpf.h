@@ -20,14 +20,15 @@ static __always_inline void take_cpu(struct task_state *task, u64 now)
 {
 	u64 off = now - task->off_ns, wait = task->flags & OFF_IOWAIT ? off : 0;
 	u32 class = task->call ? task->class : TOBS_OTHER;
+	struct account to = account_of(task);
 
-	add(TOBS_OFFCPU, class, task->role, 1, 0, off, wait);
+	add(to, TOBS_OFFCPU, class, 1, 0, off, wait);
 	task->wait_ns += wait;
 	if (task->wake_ns) {
 		u64 ready = now - task->wake_ns;
 
-		add(TOBS_RUNQUEUE, class, task->role, 1, 0, ready, 0);
-		observe(TOBS_RUNQUEUE, TOBS_OTHER, task->role, ready);
+		add(to, TOBS_RUNQUEUE, class, 1, 0, ready, 0);
+		observe(to, TOBS_RUNQUEUE, TOBS_OTHER, ready);
 	}
 	task->off_ns = 0;
 	task->wake_ns = 0;

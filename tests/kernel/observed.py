@@ -130,9 +130,9 @@ class ObservedKernel:
 
     def _unfinished(self, since_ns: int, patience_s: float = 0.5) -> bool:
         """Whether a block request since a moment does not end."""
-        requests = self.kernel._loader.map_fd("requests")
+        requests = self.kernel._probes._loader.map_fd("requests")
         deadline = time.monotonic() + patience_s
-        while any(struct.unpack_from("Q", v)[0] >= since_ns for v in map_values(requests, 8, 16)):
+        while any(struct.unpack_from("Q", v)[0] >= since_ns for v in map_values(requests, 8, 24)):
             if time.monotonic() > deadline:
                 return True
             time.sleep(0.01)

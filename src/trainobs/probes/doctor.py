@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from trainobs.core.errors import ProbeError
-from trainobs.probes.kernel_side import KERNEL_BTF, OBJECT, KernelSide, missing_tracepoints
+from trainobs.probes.kernel_side import KernelSide
 from trainobs.probes.libbpf import open_library
 from trainobs.probes.programs import PROBES, TREE, Program
+from trainobs.probes.shared import KERNEL_BTF, OBJECT, missing_tracepoints
 
 _CAPABILITIES = {12: "CAP_NET_ADMIN", 21: "CAP_SYS_ADMIN", 38: "CAP_PERFMON", 39: "CAP_BPF"}
 _STATUS = Path("/proc/self/status")
