@@ -16,8 +16,9 @@ from trainobs.core.kernel import FileClass
 from trainobs.core.records import RunInfo
 from trainobs.host.facts import host_facts
 from trainobs.host.sampler import HostSampler
-from trainobs.probes.kernel_side import KernelSide
+from trainobs.probes.choice import open_side
 from trainobs.probes.secede import secede
+from trainobs.probes.side import Side
 from trainobs.probes.statistics import ProbeStatistics, statistics_for
 from trainobs.session.delivery import Deliveries
 from trainobs.session.forks import abandon_in_children, keep_in_children, others_here
@@ -231,11 +232,11 @@ def _surely(action: Callable[[str], None], argument: str) -> None:
         raise
 
 
-def _kernel_side(settings: Settings) -> tuple[KernelSide | None, str]:
+def _kernel_side(settings: Settings) -> tuple[Side | None, str]:
     if not settings.probes:
         return None, "switched off"
     try:
-        return KernelSide(settings.probes, required=settings.required), ""
+        return open_side(settings.probes, required=settings.required), ""
     except ProbeError as error:
         if settings.required:
             raise
