@@ -23,6 +23,7 @@ ROOMS = {
     "steps": Room("core", "numpy"),
     "sinks": Room("core", "numpy pyarrow tensorboard"),
     "session": Room("core probes host steps sinks", "numpy"),
+    "service": Room("core probes"),
     "hooks": Room("core steps session", "torch"),
     "integrations": Room(
         "core session sinks hooks steps", "lightning pytorch_lightning tensorboard torch"

@@ -19,6 +19,7 @@ from trainobs.core.kernel import RING, FileClass, Op, Phase, Role
 from trainobs.core.metrics import evaluate
 from trainobs.probes.kernel_side import KernelSide
 from trainobs.probes.programs import PROBES
+from trainobs.probes.side import Side
 from trainobs.steps.clock import StepClock
 from trainobs.steps.collector import Collector
 
@@ -90,8 +91,14 @@ class Counts:
 class ObservedKernel:
     """This process, observed by the kernel side, a clock and a collector, without a session."""
 
-    def __init__(self, probes: Collection[str] = tuple(PROBES), *, required: bool = True) -> None:
-        self.kernel = KernelSide(probes, required=required)
+    def __init__(
+        self,
+        probes: Collection[str] = tuple(PROBES),
+        *,
+        required: bool = True,
+        kernel: Side | None = None,
+    ) -> None:
+        self.kernel = kernel or KernelSide(probes, required=required)
         self.clock = StepClock(self.kernel.clock, on_close=self._on_close)
         self.collector = Collector(self.clock, self.kernel)
         self.kernel.adopt()
@@ -130,6 +137,7 @@ class ObservedKernel:
 
     def _unfinished(self, since_ns: int, patience_s: float = 0.5) -> bool:
         """Whether a block request since a moment does not end."""
+        assert isinstance(self.kernel, KernelSide), "who loads no probes sees no requests"
         requests = self.kernel._probes._loader.map_fd("requests")
         deadline = time.monotonic() + patience_s
         while any(struct.unpack_from("Q", v)[0] >= since_ns for v in map_values(requests, 8, 24)):

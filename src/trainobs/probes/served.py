@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import logging
 import os
+import select
 import socket
 import threading
 import time
@@ -113,32 +114,38 @@ class ServedSide(Side):
                 raise refused(self._path, f"it does not have {name}: {state}")
 
     def _tell(self, what: str, descriptors: Sequence[int] = (), **arguments: int) -> None:
-        """Ask for something; a service that is gone is told of once, and no more is asked of it."""
+        """Ask for something; a service that fails is told of once, and no more is asked of it."""
         try:
             if self._socket:
                 self._ask(what, descriptors, **arguments)
-        except ProbeError as error:
-            raise OSError(f"{error.found} ({what})") from error
-        except (OSError, EOFError, protocol.ProtocolError) as error:
-            self._lose(str(error))
+        except (OSError, EOFError, protocol.ProtocolError, ProbeError) as error:
+            self._lose(error.found if isinstance(error, ProbeError) else str(error))
 
     def _ask(
         self, what: str, descriptors: Sequence[int] = (), *, count: int = 0, **arguments: int
     ) -> tuple[dict[str, Any], list[int]]:
-        with self._lock:
+        # Not for ever: a signal handler may end the session while its own thread is asking.
+        if not self._lock.acquire(timeout=protocol.ANSWER_S):
+            raise TimeoutError("another question is not answered")
+        try:
             if self._socket is None:
                 raise EOFError("the connection is closed")
             return ask(self._socket, self._path, what, descriptors, count=count, **arguments)
+        finally:
+            self._lock.release()
 
     def _look(self) -> None:
-        """See whether the service is still there, without waiting."""
+        """See whether the service is still there, without waiting: it says nothing unasked."""
+        now_ns = time.monotonic_ns()
+        poll = select.poll()
         try:
-            if self._socket and self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b"":
-                self._lose("it has hung up")
-        except BlockingIOError:
-            self._seen_ns = time.monotonic_ns()
-        except OSError as error:
-            self._lose(str(error))
+            poll.register(self._socket or -1, select.POLLIN)
+        except ValueError:  # the session has just been ended
+            return
+        if poll.poll(0):
+            self._lose("it has hung up")
+        else:
+            self._seen_ns = now_ns
 
     def _lose(self, found: str) -> None:
         self._hang_up()
