@@ -23,7 +23,8 @@ from trainobs.probes.side import Side
 from trainobs.steps.clock import StepClock
 from trainobs.steps.collector import Collector
 
-MAP_LOOKUP, MAP_NEXT_KEY = 1, 4  # BPF_MAP_LOOKUP_ELEM, BPF_MAP_GET_NEXT_KEY
+# BPF_MAP_LOOKUP_ELEM, BPF_MAP_UPDATE_ELEM, BPF_MAP_GET_NEXT_KEY
+MAP_LOOKUP, MAP_UPDATE, MAP_NEXT_KEY = 1, 2, 4
 
 Result = TypeVar("Result")
 
@@ -38,6 +39,13 @@ def map_values(map_fd: int, key_bytes: int, value_bytes: int) -> Iterator[bytes]
         previous = ctypes.addressof(key)
         if bpf(MAP_LOOKUP, _map_call(map_fd, previous, ctypes.addressof(value))) >= 0:
             yield value.raw
+
+
+def map_update(map_fd: int, value: bytes) -> int:
+    """Write the entry of key 0; negative where that is refused."""
+    key, buffer = ctypes.create_string_buffer(4), ctypes.create_string_buffer(value, len(value))
+    call = _map_call(map_fd, ctypes.addressof(key), ctypes.addressof(buffer))
+    return bpf(MAP_UPDATE, call)
 
 
 def _map_call(map_fd: int, key: int, value: int) -> ctypes.Array[ctypes.c_char]:

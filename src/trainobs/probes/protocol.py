@@ -62,6 +62,21 @@ def send(connection: socket.socket, message: dict[str, Any], descriptors: Sequen
     connection.sendmsg([data], rights if descriptors else [], socket.MSG_NOSIGNAL)
 
 
+def send_last(connection: socket.socket, message: dict[str, Any]) -> None:
+    """Send a message to who may be talking meanwhile, before the connection is closed.
+
+    A socket that is closed with something unread in it takes back what it has sent.
+
+    Raises:
+        OSError: the other side is gone, or does not take it in time.
+    """
+    send(connection, message, ())
+    connection.shutdown(socket.SHUT_RD)
+    connection.setblocking(False)
+    while connection.recv(1):
+        pass
+
+
 def receive(
     connection: socket.socket, limit: int, descriptors: int
 ) -> tuple[dict[str, Any], list[int]]:

@@ -206,7 +206,8 @@ def ask(
         OSError, EOFError, ProtocolError: it is gone, or talks nonsense.
     """
     question = {"version": protocol.VERSION, "ask": what, **arguments}
-    protocol.send(connection, question, descriptors)
+    with suppress(BrokenPipeError):  # it has refused before it was asked
+        protocol.send(connection, question, descriptors)
     answer, received = protocol.receive(connection, protocol.ANSWER_BYTES, count)
     if answer.get("ok") is True and len(received) == count:
         return answer, received

@@ -128,8 +128,9 @@ class Connection:
 
     def _refuse(self, found: str, do: str) -> None:
         logger.warning("refused process %d of user %d: %s", *self._peer, found)
+        self._end_session()  # before it is told, so that it may try again at once
         with suppress(OSError):
-            protocol.send(self._connection, {"ok": False, "found": found, "do": do}, ())
+            protocol.send_last(self._connection, {"ok": False, "found": found, "do": do})
 
     def _hello(self, question: Question, descriptors: Sequence[int]) -> None:
         self._say(

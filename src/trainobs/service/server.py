@@ -139,4 +139,4 @@ class Server:
 def _turn_away(connection: socket.socket, found: str) -> None:
     connection.setblocking(False)
     with suppress(OSError), connection:
-        protocol.send(connection, {"ok": False, "found": found, "do": "try again later"}, ())
+        protocol.send_last(connection, {"ok": False, "found": found, "do": "try again later"})
