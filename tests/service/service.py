@@ -57,7 +57,9 @@ class Service:
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
         wait_for(lambda: self.process.poll() is not None or self.said("listening at"))
-        assert self.process.poll() is None, self.log
+        if self.process.poll() is not None:
+            self.stop()
+            raise AssertionError(self.log)
 
     def said(self, words: str) -> bool:
         """Whether it has logged something with these words."""
@@ -82,6 +84,8 @@ class Service:
     def stop(self, number: int = signal.SIGTERM) -> int:
         """End it; its exit status."""
         self.process.send_signal(number)
+        if self.process.stderr.closed:
+            return self.process.returncode
         status = self.process.wait(timeout=20)
         self._reader.join()
         self.process.stderr.close()
@@ -150,11 +154,11 @@ class Raw:
         self.socket.close()
 
 
-def as_user(work: Callable[[], object], uid: int = NOBODY) -> int:
+def as_user(work: Callable[[], object], uid: int = NOBODY, gid: int = NOBODY) -> int:
     """Start a child that does `work` as a user without any capability."""
 
     def drop_and_work() -> None:
-        become_nobody(uid=uid)
+        become_nobody(uid=uid, gid=gid)
         _libc.prctl(SET_DUMPABLE, 1, 0, 0, 0)  # as after an exec: else /proc/self is root's
         work()
 

@@ -65,16 +65,13 @@ def test_a_user_outside_the_group_may_not_even_connect(service: Service) -> None
     assert service.path.stat().st_mode & 0o777 == 0o660
 
     def work() -> None:
-        os.setgroups([])
-        os.setresgid(SOMEBODY, SOMEBODY, SOMEBODY)
-        os.setresuid(SOMEBODY, SOMEBODY, SOMEBODY)
         with pytest.raises(ProbeError) as caught:
             ServedSide(service.path)
         assert caught.value.cause is ProbeCause.NO_SERVICE
         assert "Permission denied" in caught.value.found
         assert "nogroup" in caught.value.do
 
-    join(fork(work))
+    join(as_user(work, gid=SOMEBODY))
 
 
 def test_a_thread_of_another_process_is_not_registered(service: Service) -> None:

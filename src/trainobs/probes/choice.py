@@ -24,11 +24,9 @@ def open_side(probes: Collection[str] = tuple(PROBES), *, required: bool = False
         return KernelSide(probes, required=required)
     try:
         return ServedSide(path, probes, required=required)
-    except ProbeError as error:
-        refusal = error
+    except ProbeError as error:  # not kept, since it would keep all that its frames know
+        found, do = error.found, error.do
     try:
         return KernelSide(probes, required=required)
     except ProbeError as error:
-        raise ProbeError(
-            error.cause, error.failed, f"{error.found}; and {refusal.found}", refusal.do
-        ) from refusal
+        raise ProbeError(error.cause, error.failed, f"{error.found}; and {found}", do) from error
