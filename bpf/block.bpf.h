@@ -18,12 +18,15 @@ struct {
 	__type(value, struct request_start);
 } requests SEC(".maps");
 
-/* A request while its bios are walked. */
+/* A request while its bios are walked, and each of them offered to the sessions. */
 struct request_end {
 	struct bio *bio; /* the next one */
 	u64 ns;		 /* 0: not over */
 	u64 counted;	 /* sessions, a bit each, in which it was counted */
 	u32 left;	 /* bytes that completed and are not counted yet */
+	u32 slot;	 /* the session to offer the bio to next, ... */
+	u32 first_slot;	 /* ... the first one and ... */
+	u32 end_slot;	 /* ... the one after the last */
 	enum tobs_op op;
 	struct request_start start;
 };
@@ -72,28 +75,14 @@ int BPF_PROG(tobs_blk_merge, struct request *request)
 	return 0;
 }
 
-/* A bio that completed, while it is offered to the sessions. */
-struct bio_part {
-	struct request_end *end;
-	struct inode_key key; /* its file, unless it carries none */
-	u32 bytes;
-	bool has_inode;
-	bool may_be_call; /* its class may be that of the call which issued it */
-};
-
 /* Direct I/O carries anonymous pages, overlayfs those of another inode: for these the call knows
  * the class. The inode of metadata is the block device. */
-static __always_inline struct bio_part part_of(struct request_end *end, struct bio *bio, u32 bytes)
+static __always_inline u32 bio_class(struct bio *bio, u32 slot, u32 class_of_call)
 {
 	struct inode *inode = bio_inode(bio);
-	struct bio_part part = { .end = end, .bytes = bytes, .may_be_call = true };
+	u32 class = inode ? known_class(slot, inode) : TOBS_OTHER;
 
-	if (inode) {
-		part.key = key_of(inode);
-		part.has_inode = true;
-		part.may_be_call = is_regular(inode);
-	}
-	return part;
+	return class == TOBS_OTHER && (!inode || is_regular(inode)) ? class_of_call : class;
 }
 
 /* What no task of a session issued is the session's if it writes back a file of it. */
@@ -103,44 +92,65 @@ static __always_inline bool is_of_session(u32 role, u32 op, u32 class)
 	       (op == TOBS_BLOCK_WRITE && (class == TOBS_DATA || class == TOBS_CHECKPOINT));
 }
 
-static long count_part(u32 slot, struct bio_part *part)
+/* Count `bytes` of a bio in a session, and the request if `ns` is how long it took; false: it is none
+ * of the session's. Global, as class_by_path is; so what is more than five numbers comes packed. */
+__noinline u32 count_block(u32 slot, u64 address, u32 op_class_role, u32 bytes, u64 ns)
 {
-	struct request_end *end = part->end;
-	u32 role = end->start.slot == slot ? end->start.role : TOBS_KERNEL;
-	u32 class = part->has_inode ? known_class(slot, &part->key) : TOBS_OTHER;
+	u32 op = op_class_role >> 16, role = op_class_role & 0xff;
+	u32 class = bio_class((struct bio *)address, slot, op_class_role >> 8 & 0xff);
 	struct account to;
 
-	if (class == TOBS_OTHER && part->may_be_call && role != TOBS_KERNEL)
-		class = end->start.class;
-	if (!is_of_session(role, end->op, class))
-		return 0;
+	if (!is_of_session(role, op, class))
+		return false;
 	to = account_in(slot, role);
-	if (!end->ns || end->counted & 1ULL << slot) {
-		add(to, end->op, class, 0, part->bytes, 0, 0);
-		return 0;
+	add(to, op, class, ns ? 1 : 0, bytes, ns, 0);
+	if (ns) {
+		observe(to, op, class, ns);
+		if (op == TOBS_BLOCK_READ)
+			observe_in_step(to, ns);
 	}
-	end->counted |= 1ULL << slot;
-	add(to, end->op, class, 1, part->bytes, end->ns, 0);
-	observe(to, end->op, class, end->ns);
-	if (end->op == TOBS_BLOCK_READ)
-		observe_in_step(to, end->ns);
-	return 0;
+	return true;
+}
+
+static __always_inline void count_in_session(struct request_end *end, u32 slot, u32 bytes)
+{
+	bool own = end->start.role != TOBS_KERNEL && end->start.slot == slot;
+	u32 role = own ? end->start.role : TOBS_KERNEL;
+	u32 class = own ? end->start.class : TOBS_OTHER;
+	u64 ns = end->counted >> slot & 1 ? 0 : end->ns;
+
+	if (count_block(slot, (u64)end->bio, end->op << 16 | class << 8 | role, bytes, ns))
+		end->counted |= 1ULL << slot;
+}
+
+/* One session for each bio. Not a loop in a loop, through which the verifier goes far more often. */
+static long count_bio(u32 index, struct request_end *end)
+{
+	u32 slot = end->slot++ & (TOBS_SLOTS - 1);
+	struct bio *bio = end->bio;
+	u32 bytes = BPF_CORE_READ(bio, bi_iter.bi_size);
+
+	if (bytes > end->left)
+		bytes = end->left;
+	if (is_open(slot))
+		count_in_session(end, slot, bytes);
+	if (end->slot < end->end_slot)
+		return 0;
+	end->slot = end->first_slot;
+	end->left -= bytes;
+	end->bio = BPF_CORE_READ(bio, bi_next);
+	return !end->left || !end->bio;
 }
 
 /* A read is of whoever issued it; a write may carry files of any session, whoever issued it. */
-static long count_bio(u32 index, struct request_end *end)
+static __always_inline void offer_to_sessions(struct request_end *end)
 {
-	struct bio *bio = end->bio;
-	u32 bytes = BPF_CORE_READ(bio, bi_iter.bi_size);
-	struct bio_part part = part_of(end, bio, bytes < end->left ? bytes : end->left);
+	bool one = end->op == TOBS_BLOCK_READ;
 
-	end->left -= part.bytes;
-	end->bio = BPF_CORE_READ(bio, bi_next);
-	if (end->op == TOBS_BLOCK_READ)
-		count_part(end->start.slot, &part);
-	else
-		bpf_loop(used_slots(), count_part, &part, 0);
-	return !end->left || !end->bio;
+	end->first_slot = end->slot = one ? end->start.slot : 0;
+	end->end_slot = one ? end->start.slot + 1 : used_slots();
+	if (end->bio) /* bpf_loop is older than block_io_start: v5.17, v6.5 */
+		bpf_loop(MAX_BIOS * (end->end_slot - end->first_slot), count_bio, end, 0);
 }
 
 /* Before whoever waits for the request is woken, and so before it can begin another step. */
@@ -155,14 +165,13 @@ int BPF_PROG(tobs_blk_done, struct request *request, int error, unsigned int byt
 	if (!start)
 		return 0;
 	end.start = *start;
-	end.bio = request->bio;
+	end.bio = BPF_CORE_READ(request, bio);
 	end.left = bytes;
 	end.ns = over ? bpf_ktime_get_ns() - start->ns : 0;
 	end.op = (request->cmd_flags & REQ_OP_MASK) == REQ_OP_READ ? TOBS_BLOCK_READ :
 								     TOBS_BLOCK_WRITE;
 	if (over)
 		bpf_map_delete_elem(&requests, &key);
-	if (end.bio) /* bpf_loop is older than block_io_start: v5.17, v6.5 */
-		bpf_loop(MAX_BIOS, count_bio, &end, 0);
+	offer_to_sessions(&end);
 	return 0;
 }

@@ -84,9 +84,10 @@ static __always_inline void keep_class(u32 slot, struct inode_key *key, u32 clas
 }
 
 /* Class decided earlier for an inode, where there is no time for more. */
-static __always_inline u32 known_class(u32 slot, struct inode_key *key)
+static __always_inline u32 known_class(u32 slot, struct inode *inode)
 {
-	struct inode_class *known = in_session(&session_classes, slot, key);
+	struct inode_key key = key_of(inode);
+	struct inode_class *known = in_session(&session_classes, slot, &key);
 
 	return known ? known->class : TOBS_OTHER;
 }

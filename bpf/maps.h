@@ -247,6 +247,13 @@ static __always_inline struct tobs_settings *settings_of(u32 slot)
 	return bpf_map_lookup_elem(&settings, &slot);
 }
 
+static __always_inline bool is_open(u32 slot)
+{
+	struct tobs_settings *set = settings_of(slot);
+
+	return set && set->open;
+}
+
 static __always_inline struct tobs_control *arguments(void)
 {
 	u32 zero = 0;

@@ -54,13 +54,6 @@ static __always_inline void follow(struct task_struct *task, u32 slot, u32 role)
 	}
 }
 
-static __always_inline bool is_open(u32 slot)
-{
-	struct tobs_settings *set = settings_of(slot);
-
-	return set && set->open;
-}
-
 /* Not sched_process_fork, which passes over the threads that io_uring starts. */
 SEC("tp_btf/task_newtask")
 int BPF_PROG(tobs_fork, struct task_struct *child)
@@ -140,12 +133,12 @@ static __always_inline u32 own_tid(struct task_struct *task)
 	return BPF_CORE_READ(name, nr);
 }
 
-/* What the reader calls the process of a task, which may be in a name space below its own; 0: it
- * does not see it. */
-static __always_inline u32 tgid_for_reader(struct task_struct *task)
+/* What the reader calls a task, which may be in a name space below its own; 0: it does not see it.
+ * Global, as class_by_path is. */
+__noinline u32 pid_for_reader(u64 address)
 {
 	struct pid *reader = BPF_CORE_READ(bpf_get_current_task_btf(), thread_pid);
-	struct pid *pid = BPF_CORE_READ(task, group_leader, thread_pid);
+	struct pid *pid = (struct pid *)address;
 	u32 level = BPF_CORE_READ(reader, level);
 	struct upid *name = name_at(pid, level), *own = name_at(reader, level);
 
@@ -158,7 +151,9 @@ static __always_inline u32 tgid_for_reader(struct task_struct *task)
 /* Whether a task is one of the process that a call is about. */
 static __always_inline bool is_meant(struct task_struct *task, struct tobs_control *call)
 {
-	return call->tgid && tgid_for_reader(task) == call->tgid;
+	struct pid *pid = BPF_CORE_READ(task, group_leader, thread_pid);
+
+	return call->tgid && pid_for_reader((u64)pid) == call->tgid;
 }
 
 /* The process of the session that follows a task already, other than the one of a call; 0: none. */

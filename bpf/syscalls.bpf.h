@@ -115,6 +115,8 @@ static __always_inline int leave_call(enum reading how, struct pt_regs *regs, lo
 	else if (op == TOBS_MMAP && (unsigned long)result < -4095UL)
 		bytes = syscall_arg(regs, 2);
 	to = account_of(task);
+	if (!to.sums)
+		return 0;
 	add(to, op, class, 1, bytes, ns, task->wait_ns);
 	observe(to, op, class, ns);
 	if (op == TOBS_READ && bytes)
@@ -170,6 +172,8 @@ int BPF_PROG(tobs_uring, void *ring, struct io_kiocb *request, struct io_uring_c
 	target = target_of(BY_HELPER, file);
 	class = class_for_call(task, &target, op == TOBS_URING_READ ? TOBS_READ : TOBS_WRITE);
 	to = account_of(task);
+	if (!to.sums)
+		return 0;
 	add(to, op, class, 1, result > 0 ? result : 0, 0, 0);
 	if (op == TOBS_URING_READ && result > 0 && target.kind == S_IFREG &&
 	    !(flags_of(&target) & O_DIRECT))

@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
         "--socket", type=Path, default=SOCKET, help="where to listen (default: %(default)s)"
     )
     parser.add_argument(
-        "--group", help="the group whose members may use it (default: that of the service)"
+        "--group", help="name or number of the group that may use it (default: that of the service)"
     )
     parser.add_argument(
         "--max-sessions", type=_count, default=MAX_SESSIONS, help="at a time (default: %(default)s)"
@@ -101,8 +101,8 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _group(name: str | None) -> int | None:
-    if name is None:
-        return None
+    if name is None or name.isdecimal():
+        return int(name) if name else None
     try:
         return grp.getgrnam(name).gr_gid
     except KeyError:
