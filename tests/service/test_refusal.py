@@ -169,6 +169,25 @@ def test_a_dead_process_is_not_registered_though_its_child_has_the_socket(
     service.is_free_again()
 
 
+def test_a_session_ends_with_its_process_though_a_child_has_the_socket(service: Service) -> None:
+    with Turns() as ready, Turns() as over:
+
+        def work() -> None:
+            raw = Raw(service.path)
+            assert raw.ask("register", tid=os.getpid(), count=2)
+            fork(over.wait)
+            ready.pass_on()
+            signal.pause()
+
+        child = as_user(work)
+        ready.wait()
+        assert service.sessions() == 1
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        service.is_free_again()
+        over.pass_on()
+
+
 def test_a_process_that_dies_as_it_registers_leaves_no_session(service: Service) -> None:
     def work() -> None:
         raw = Raw(service.path)

@@ -89,7 +89,6 @@ def _run(options: argparse.Namespace) -> None:
             _tell_what_is_off(probes)
             per_user = options.max_sessions_per_user
             sessions = Sessions(probes, limit=options.max_sessions, per_user=per_user)
-            logger.info("listening at %s", options.socket)
             Server(listener, probes, sessions, per_user=per_user).serve()
         finally:
             with suppress(OSError):

@@ -97,6 +97,7 @@ class Server:
         """Serve for ever."""
         threading.stack_size(_STACK_BYTES)
         self._listener.listen(_BACKLOG)
+        logger.info("listening at %s", self._listener.getsockname())
         while True:
             try:
                 connection, _ = self._listener.accept()
