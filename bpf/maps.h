@@ -70,12 +70,14 @@ struct task_state {
 	u32 generation;
 	u32 class_epoch; /* ... what its class is worth, and ... */
 	u32 added_pages;
+	int fd;		/* of the call in flight */
 	u8 inode_class; /* ... its class */
 	u8 call;	/* op of the system call in flight, plus one; 0: none */
 	u8 class;
 	u8 role;
 	u8 flags;
-	u8 slot; /* its session */
+	u8 slot;		 /* its session */
+	struct tobs_batch batch; /* the one that it makes; begin_ns 0: none */
 };
 
 #define CALL_DIRECT 1	  /* the file is open with O_DIRECT */
@@ -120,6 +122,13 @@ static __always_inline u64 step_word(struct tobs_clock *clock)
 	return clock ? *(volatile u64 *)&clock->word : 0;
 }
 
+static __always_inline struct tobs_sums *sums_of(u32 slot)
+{
+	u32 zero = 0;
+
+	return in_session(&session_sums, slot, &zero);
+}
+
 /* Where something counts: the sums of a session, at its step, in the role of who did it. */
 struct account {
 	struct tobs_sums *sums; /* NULL: the session is over */
@@ -129,10 +138,8 @@ struct account {
 
 static __always_inline struct account account_in(u32 slot, u32 role)
 {
-	u32 zero = 0;
-
 	return (struct account){
-		.sums = in_session(&session_sums, slot, &zero),
+		.sums = sums_of(slot),
 		.row = (step_word(clock_of(slot)) >> 8) & (TOBS_RING - 1),
 		.role = role,
 	};
@@ -234,12 +241,11 @@ static __always_inline void observe_in_step(struct account to, u64 ns)
 		count_in_step(to.sums, to.row, ns);
 }
 
-#define COUNT_LOSS(slot, what)                                                       \
-	({                                                                           \
-		u32 zero_ = 0;                                                       \
-		struct tobs_sums *sums_ = in_session(&session_sums, (slot), &zero_); \
-		if (sums_)                                                           \
-			__sync_fetch_and_add(&sums_->losses.what, 1);                \
+#define COUNT_LOSS(slot, what)                                        \
+	({                                                            \
+		struct tobs_sums *sums_ = sums_of(slot);              \
+		if (sums_)                                            \
+			__sync_fetch_and_add(&sums_->losses.what, 1); \
 	})
 
 static __always_inline struct tobs_settings *settings_of(u32 slot)

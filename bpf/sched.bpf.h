@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Scheduler: time off the CPU, and how much of it a task was ready to run. */
-#include "maps.h"
+#include "batches.h"
 
 static __always_inline void leave_cpu(struct task_state *task, struct task_struct *prev,
 				      bool preempt, u64 now)
@@ -21,12 +21,13 @@ static __always_inline void take_cpu(struct task_state *task, u64 now)
 	u64 off = now - task->off_ns, wait = task->flags & OFF_IOWAIT ? off : 0;
 	u32 class = task->call ? task->class : TOBS_OTHER;
 	struct account to = account_of(task);
+	u64 ready = task->wake_ns ? now - task->wake_ns : 0;
 
 	add(to, TOBS_OFFCPU, class, 1, 0, off, wait);
 	task->wait_ns += wait;
+	if (makes_batch(task))
+		sleep_in_batch(task, off, ready, class);
 	if (task->wake_ns) {
-		u64 ready = now - task->wake_ns;
-
 		add(to, TOBS_RUNQUEUE, class, 1, 0, ready, 0);
 		observe(to, TOBS_RUNQUEUE, TOBS_OTHER, ready);
 	}

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* System calls on files: read, write, fsync, open, mmap and io_uring families. */
+#include "batches.h"
 #include "file_class.h"
 
 static __always_inline void begin_file_call(struct task_state *task, struct target target, u32 op)
@@ -25,6 +26,7 @@ static __always_inline void begin_call(enum reading how, struct task_state *task
 
 		if (op == TOBS_MMAP && (fd < 0 || syscall_arg(regs, 4) & MAP_ANONYMOUS))
 			return;
+		task->fd = fd;
 		file = file_of_fd(how, fd);
 		if (file)
 			begin_file_call(task, target_of(how, file), op);
@@ -36,13 +38,19 @@ static __always_inline void begin_call(enum reading how, struct task_state *task
 static __always_inline int enter_call(enum reading how, struct pt_regs *regs, u64 nr)
 {
 	struct task_state *task;
+	u32 op;
 
 	/* The table first: it turns away most calls of the machine before any look-up. */
 	if (nr >= TOBS_SYSCALLS || !syscalls[nr].op_plus_one)
 		return 0;
 	task = current_state();
-	if (task)
-		begin_call(how, task, regs, syscalls[nr].op_plus_one - 1, syscalls[nr].fd_arg);
+	if (!task)
+		return 0;
+	op = syscalls[nr].op_plus_one - 1;
+	if (op == TOBS_MARK)
+		take_mark(task, regs);
+	else
+		begin_call(how, task, regs, op, syscalls[nr].fd_arg);
 	return 0;
 }
 
@@ -119,6 +127,8 @@ static __always_inline int leave_call(enum reading how, struct pt_regs *regs, lo
 		return 0;
 	add(to, op, class, 1, bytes, ns, task->wait_ns);
 	observe(to, op, class, ns);
+	if (makes_batch(task) && class == TOBS_DATA && (op == TOBS_READ || op == TOBS_OPEN))
+		count_in_batch(how, task, op, op == TOBS_OPEN ? result : task->fd, bytes, ns);
 	if (op == TOBS_READ && bytes)
 		count_cache(task, to, class, result, ns);
 	return 0;

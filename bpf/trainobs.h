@@ -78,6 +78,14 @@ enum tobs_phase {
 #define TOBS_SLOTS 64
 #define TOBS_BUCKETS 40
 #define TOBS_SYSCALLS 512
+#define TOBS_BATCHES 512
+#define TOBS_NAME 48
+
+/* In the table of system calls: the one whose refused arguments are marks. Beyond every op. */
+#define TOBS_MARK TOBS_OPS
+#define TOBS_BATCH_BEGIN 0x746f6273 /* worker, number, loader, pass; "tobs" */
+#define TOBS_BATCH_END 0x746f6274
+#define TOBS_BATCH_VOID 0x746f6275 /* there was no batch: an exception, the end of the data */
 
 struct tobs_cell {
 	unsigned long long count;
@@ -102,6 +110,25 @@ struct tobs_row {
 	struct tobs_cell cells[TOBS_OPS][TOBS_CLASSES][TOBS_ROLES];
 };
 
+/* What it took to make one batch of a loader, in the task that made it. */
+struct tobs_batch {
+	unsigned long long ordinal; /* how many were made before, plus one; written last */
+	unsigned long long loader;  /* which loader, ... */
+	unsigned int pass;	    /* ... which pass over it, ... */
+	unsigned int worker;	    /* ... which worker of it, ... */
+	unsigned long long number;  /* ... and which batch of that worker in that pass, from 0 */
+	unsigned long long begin_ns;
+	unsigned long long end_ns;
+	unsigned long long read_bytes; /* read calls on training data */
+	unsigned long long read_count;
+	unsigned long long read_ns;
+	unsigned long long device_ns;	/* asleep for a device */
+	unsigned long long runqueue_ns; /* ready to run without a CPU */
+	unsigned long long sleep_ns;	/* asleep for anything else */
+	unsigned long long slowest_ns;	/* the slowest read or open of training data ... */
+	char slowest_name[TOBS_NAME];	/* ... and the end of the name of its file */
+};
+
 /* What could not be counted, since the session began. */
 struct tobs_losses {
 	unsigned long long tasks;    /* a new task found no memory and is not followed */
@@ -115,6 +142,8 @@ struct tobs_sums {
 	struct tobs_buckets step_latency[TOBS_RING]; /* of reading block requests, by step */
 	struct tobs_buckets histograms[TOBS_OPS][TOBS_CLASSES][TOBS_ROLES]; /* since it began */
 	struct tobs_losses losses;
+	unsigned long long batch_count; /* batches so far, in a ring: */
+	struct tobs_batch batches[TOBS_BATCHES];
 };
 
 /* settings: what holds for the session of a slot. Written by whoever loaded the programs. */
@@ -150,13 +179,15 @@ struct tobs_syscall {
 _Static_assert(sizeof(struct tobs_cell) == 32, "a cell is four words");
 _Static_assert(sizeof(struct tobs_clock) == 64, "a clock is one cache line");
 _Static_assert(sizeof(struct tobs_row) == 32 * TOBS_OPS * TOBS_CLASSES * TOBS_ROLES, "no padding");
+_Static_assert(sizeof(struct tobs_batch) == 104 + TOBS_NAME, "no padding");
 _Static_assert(sizeof(struct tobs_losses) == 24, "no padding");
 _Static_assert(sizeof(struct tobs_settings) == 32, "two to a cache line");
 _Static_assert(sizeof(struct tobs_control) == 32, "no padding");
 _Static_assert(sizeof(struct tobs_sums) ==
 		       TOBS_RING * (sizeof(struct tobs_row) + sizeof(struct tobs_buckets)) +
 			       sizeof(struct tobs_buckets) * TOBS_OPS * TOBS_CLASSES * TOBS_ROLES +
-			       sizeof(struct tobs_losses),
+			       sizeof(struct tobs_losses) + sizeof(unsigned long long) +
+			       sizeof(struct tobs_batch) * TOBS_BATCHES,
 	       "no padding");
 _Static_assert(sizeof(struct tobs_syscall) == 2, "no padding");
 

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import warnings
 from pathlib import Path
 
@@ -70,6 +71,7 @@ def main(method: str, persistent: str, kill: str, folder: str) -> None:
                 if kill == "1" and step == 2:
                     victim = next(p for p in family.processes if p.threads is not None)
                     os.kill(victim.tgid, signal.SIGKILL)
+                    time.sleep(60)  # torch's handler of SIGCHLD ends it
     except RuntimeError:  # what torch makes of a killed worker
         if kill == "0":
             raise

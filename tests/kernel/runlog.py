@@ -17,6 +17,8 @@ class RunTables:
     Attributes:
         info: `run.json`.
         steps: rows of the `steps` table, in order.
+        batches: rows of the `batches` table, in order.
+        truth: what the job wrote down beside the run log.
     """
 
     def __init__(self, run_dir: Path, rank: int = 0) -> None:
@@ -25,6 +27,9 @@ class RunTables:
             (run_dir if rank == 0 else folder).joinpath("run.json").read_text()
         )
         self.steps = _rows(folder, "steps")
+        self.batches = _rows(folder, "batches")
+        truth = run_dir / "truth.json"
+        self.truth: dict[str, Any] = json.loads(truth.read_text()) if truth.exists() else {}
         self._cells = _rows(folder, "kernel")
         self._epochs = {row["step"]: row["epoch"] for row in self.steps}
 
@@ -52,4 +57,6 @@ class RunTables:
 
 def _rows(folder: Path, table: str) -> list[dict[str, Any]]:
     parts = sorted(folder.glob(f"{table}-*.parquet"))
+    if not parts:
+        return []
     return pa.concat_tables(pq.read_table(p, partitioning=None) for p in parts).to_pylist()

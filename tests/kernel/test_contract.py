@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.kernel.btf import STRUCT, VARIABLE, Btf
-from trainobs.core.kernel import CELL, LOSSES, SLOTS, SUMS, FileClass, Op, Phase, Role
+from trainobs.core.kernel import BATCH, CELL, LOSSES, SLOTS, SUMS, FileClass, Op, Phase, Role
 from trainobs.probes import shared, syscall_table
 from trainobs.probes.session_maps import KINDS
 
@@ -35,7 +35,8 @@ def test_enumerations_agree(btf: Btf, name: str, prefix: str, python: type[IntEn
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"), [("tobs_cell", CELL), ("tobs_losses", LOSSES), ("tobs_sums", SUMS)]
+    ("name", "dtype"),
+    [("tobs_cell", CELL), ("tobs_losses", LOSSES), ("tobs_batch", BATCH), ("tobs_sums", SUMS)],
 )
 def test_structures_agree(btf: Btf, name: str, dtype: np.dtype) -> None:
     fields = dtype.fields or {}

@@ -19,7 +19,14 @@ from trainobs.host.sampler import HostSampler
 
 JOB = Path(__file__).with_name("unprivileged_job.py")
 
-TIMED = {"step/duration_ns", "phase/other_ns", "obs/cpu_ns", "obs/lost_count"}
+TIMED = {
+    "step/duration_ns",
+    "phase/other_ns",
+    "python/gc_ns",
+    "python/gc_count",
+    "obs/cpu_ns",
+    "obs/lost_count",
+}
 """What a loop without phases always gets."""
 
 CLIMB = (

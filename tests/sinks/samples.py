@@ -12,7 +12,7 @@ import numpy as np
 from trainobs.core.catalogue import METRICS, kernel_metrics, phase_metric
 from trainobs.core.kernel import BUCKETS, CELL, CELLS_SHAPE, FileClass, Op, Phase, Role
 from trainobs.core.metrics import evaluate
-from trainobs.core.records import RunInfo, StepBatch
+from trainobs.core.records import BATCH_ROW, RunInfo, StepBatch
 
 CLOCK = {"monotonic_ns": 1_000_000_000, "wall_ns": 1_700_000_000_000_000_000}
 NO_LATENCY = np.zeros((*CELLS_SHAPE, BUCKETS), np.uint64)
@@ -93,10 +93,59 @@ def busy_run(steps: int, seed: int = 0) -> StepBatch:
     columns["obs/lost_count"] = np.zeros(steps)
     columns["obs/cpu_ns"] = np.rint(1.5e5 * random.lognormal(0, 0.2, steps))
     columns["obs/probe_ns"] = np.rint(3e5 * random.lognormal(0, 0.2, steps))
+    for phase in (Phase.CHECKPOINT, Phase.VALIDATION, Phase.LOGGING):  # now and then
+        columns[phase_metric(phase)][np.arange(steps) % RARELY != 0] = 0
+    _split_the_wait(columns, random)
     start = np.concatenate([[0], columns["step/duration_ns"].cumsum()[:-1]]).astype(np.int64)
     return StepBatch(
-        np.arange(steps), np.zeros(steps, np.int32), 10**13 + start, columns, rows, None
+        np.arange(steps),
+        np.zeros(steps, np.int32),
+        10**13 + start,
+        columns,
+        rows,
+        batches=batches(np.repeat(10**13 + start, BATCHES_A_STEP), random),
     )
+
+
+def _split_the_wait(columns: dict[str, np.ndarray], random: np.random.Generator) -> None:
+    """Mostly the batch was made ahead, and all that is waited for is the hand-over."""
+    wait = columns["loader/wait_ns"]
+    ahead = random.random(len(wait)) < 0.75
+    rest = wait.copy()
+    for part in ("device", "cpu_wait", "compute"):
+        share = np.where(ahead, 0, random.uniform(0, 0.3, len(wait)))
+        columns[f"loader/{part}_ns"] = np.floor(wait * share)
+        rest -= columns[f"loader/{part}_ns"]
+    columns["loader/handover_ns"] = rest
+    columns["loader/start_stop_ns"] = np.zeros(len(wait))
+
+
+RARELY = 50
+BATCHES_A_STEP, WORKERS = 1, 4
+
+
+def batches(start_ns: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """One batch of 32 photos at each of some times, made by each worker in turn."""
+    count = len(start_ns)
+    turn = np.arange(count)
+    rows = np.zeros(count, BATCH_ROW)
+    rows["for_step"] = turn // BATCHES_A_STEP
+    rows["step"] = np.maximum(0, rows["for_step"] - random.integers(0, 3, count))
+    rows["loader"] = 1
+    rows["worker"], rows["number"] = turn % WORKERS, turn // WORKERS
+    rows["read_count"] = random.poisson(96, count)
+    rows["read_bytes"] = 32 * 110_000 * random.lognormal(0, 0.05, count)
+    rows["read_ns"] = 96 * 90_000 * random.lognormal(0, 0.4, count)
+    rows["device_ns"] = rows["read_ns"] * random.uniform(0, 0.8, count)
+    rows["cpu_wait_ns"] = 1e6 * random.lognormal(0, 1, count)
+    rows["compute_ns"] = 1.5e8 * random.lognormal(0, 0.2, count)
+    rows["begin_ns"] = start_ns + random.integers(0, 10**7, count)
+    times = [rows[name] for name in ("begin_ns", "device_ns", "cpu_wait_ns", "compute_ns")]
+    rows["end_ns"] = sum(times)
+    rows["slowest_ns"] = 1e6 * random.lognormal(0, 0.5, count)
+    photos = random.integers(0, 50_000, count)
+    rows["slowest_file"] = [f"ILSVRC2012_val_{photo:08d}.JPEG".encode() for photo in photos]
+    return rows
 
 
 @contextmanager

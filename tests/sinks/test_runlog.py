@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ from trainobs.core.catalogue import CATALOGUE
 from trainobs.core.errors import RunLogError
 from trainobs.core.kernel import FileClass, Op, Role
 from trainobs.core.metrics import Kind
-from trainobs.core.records import SETUP
+from trainobs.core.records import BATCH_ROW, SETUP
 from trainobs.sinks import files, runlog
 from trainobs.sinks.files import claim, next_free
 from trainobs.sinks.runlog import RunLogSink
@@ -82,6 +83,33 @@ def test_without_kernel_cells_there_is_no_kernel_table(sink, tmp_path):
     sink.flush()
     files = sorted(path.name for path in (tmp_path / "run" / "rank=0").iterdir())
     assert files == ["steps-00000.parquet"]
+
+
+def test_a_batch_is_a_row_and_what_is_unknown_of_it_is_null(sink, tmp_path):
+    rows = np.zeros(2, BATCH_ROW)
+    rows[0] = (7, 9, 1, 3, 2, 5, 10**13, 10**13 + 60, 4096, 3, 50, 20, 10, 30, 40, b"a.jpg")
+    rows[1] = (SETUP, -1, 0, 1, -1, 0, 1, 2, 0, 0, 0, -1, -1, -1, 0, b"")
+    sink.write(replace(batch([6]), batches=rows[:0]))
+    sink.flush()
+    assert not (tmp_path / "run" / "rank=0" / "batches-00000.parquet").exists()
+    sink.write(replace(batch([7]), batches=rows[:1]))
+    sink.flush()
+    sink.write(replace(batch([8]), batches=rows[1:]))
+    sink.flush()
+    known, unknown = table(tmp_path, "batches-00000.parquet").to_pylist()
+    assert tuple(known) == BATCH_ROW.names
+    assert tuple(known.values()) == (*rows[0].tolist()[:-1], "a.jpg")
+    nothing = ("step", "for_step", "worker", "device_ns", "cpu_wait_ns", "compute_ns")
+    assert {name for name, value in unknown.items() if value is None} == {*nothing, "slowest_file"}
+
+
+def test_a_file_name_that_is_no_text_is_kept_as_far_as_it_is(sink, tmp_path):
+    rows = np.zeros(1, BATCH_ROW)
+    rows["slowest_file"] = "é.jpg".encode()[1:]  # cut in the middle of a letter
+    sink.write(replace(batch([7]), batches=rows))
+    sink.flush()
+    names = table(tmp_path, "batches-00000.parquet")["slowest_file"].to_pylist()
+    assert names == ["\ufffd.jpg"]
 
 
 def test_latency_is_rewritten_with_what_it_grew_to(sink, tmp_path):

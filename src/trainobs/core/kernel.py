@@ -85,6 +85,39 @@ CELL = np.dtype([("count", "<u8"), ("bytes", "<u8"), ("ns", "<u8"), ("wait_ns", 
 CELLS_SHAPE = (len(Op), len(FileClass), len(Role))
 """Axes of one step row."""
 
+MARK = len(Op)
+"""`TOBS_MARK`: stands for an op in the table of system calls, for the call that marks batches."""
+
+BATCHES = 512
+"""Batches of loaders kept by the kernel; the entry of the nth, from 0, is `n % BATCHES`."""
+
+BATCH_BEGIN, BATCH_END, BATCH_VOID = 0x746F6273, 0x746F6274, 0x746F6275
+"""First argument of the `prctl` calls that mark a batch."""
+
+MAIN_WORKER = 2**32 - 1
+"""`tobs_batch::worker` of a batch that the training thread makes itself."""
+
+BATCH = np.dtype(
+    [
+        ("ordinal", "<u8"),
+        ("loader", "<u8"),
+        ("pass", "<u4"),
+        ("worker", "<u4"),
+        ("number", "<u8"),
+        ("begin_ns", "<u8"),
+        ("end_ns", "<u8"),
+        ("read_bytes", "<u8"),
+        ("read_count", "<u8"),
+        ("read_ns", "<u8"),
+        ("device_ns", "<u8"),
+        ("runqueue_ns", "<u8"),
+        ("sleep_ns", "<u8"),
+        ("slowest_ns", "<u8"),
+        ("slowest_name", "S48"),
+    ]
+)
+"""`struct tobs_batch`: what it took to make one batch of a loader."""
+
 FIELDS: tuple[str, ...] = CELL.names or ()
 
 LOSSES = np.dtype([("tasks", "<u8"), ("requests", "<u8"), ("classes", "<u8")])
@@ -96,6 +129,8 @@ SUMS = np.dtype(
         ("step_latency", "<u8", (RING, BUCKETS)),
         ("histograms", "<u8", (*CELLS_SHAPE, BUCKETS)),
         ("losses", LOSSES),
+        ("batch_count", "<u8"),
+        ("batches", BATCH, (BATCHES,)),
     ]
 )
 """`struct tobs_sums`: all that is counted for one session."""

@@ -11,6 +11,34 @@ SETUP = -1
 """Step number of what happened before the first step; stored as null."""
 
 
+BATCH_ROW = np.dtype(
+    [
+        ("step", "<i8"),
+        ("for_step", "<i8"),
+        ("epoch", "<i4"),
+        ("loader", "<i4"),
+        ("worker", "<i4"),
+        ("number", "<i8"),
+        ("begin_ns", "<i8"),
+        ("end_ns", "<i8"),
+        ("read_bytes", "<i8"),
+        ("read_count", "<i8"),
+        ("read_ns", "<i8"),
+        ("device_ns", "<i8"),
+        ("cpu_wait_ns", "<i8"),
+        ("compute_ns", "<i8"),
+        ("slowest_ns", "<i8"),
+        ("slowest_file", "S48"),
+    ]
+)
+"""One batch that a loader made; -1 where a number is unknown.
+
+`step` and `epoch` are those in which it was finished, `for_step` is the step that consumed it;
+`worker` is -1 for a batch that the training thread made itself. The times are those of `begin_ns`
+to `end_ns`; what they lack of it is sleep that is no fault of a device.
+"""
+
+
 @dataclass(frozen=True)
 class StepBatch:
     """Records of consecutive closed steps, one array per fact, all of length n.
@@ -25,6 +53,8 @@ class StepBatch:
             source on this machine has no column at all.
         cells: kernel rows, shape (n, op, class, role) of `CELL`; None below the eBPF level.
         latency: block-read latency buckets of each step, shape (n, BUCKETS) uint64, or None.
+        batches: batches of loaders that became known with these steps, of `BATCH_ROW`; None where
+            nobody tells of them.
     """
 
     step: npt.NDArray[np.int64]
@@ -33,6 +63,7 @@ class StepBatch:
     columns: dict[str, npt.NDArray[np.float64]]
     cells: npt.NDArray[np.void] | None = None
     latency: npt.NDArray[np.uint64] | None = None
+    batches: npt.NDArray[np.void] | None = None
 
     def __len__(self) -> int:
         return len(self.step)

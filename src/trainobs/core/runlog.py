@@ -5,6 +5,7 @@
       rank=N/rank.json           the same for another rank
       rank=N/steps-00000.parquet one row per step
       rank=N/kernel-00000.parquet the non-zero kernel cells of the same steps
+      rank=N/batches-00000.parquet the batches of loaders that became known with them
       rank=N/latency.parquet     log2 latency histograms since the run began
 
 Files are written under a hidden name and renamed, so a name that is listed here is always whole.
@@ -23,6 +24,7 @@ RUN_FILE = "run.json"
 RANK_FILE = "rank.json"
 STEPS = "steps"
 KERNEL = "kernel"
+BATCHES = "batches"
 LATENCY_FILE = "latency.parquet"
 
 _RANK_DIR = re.compile(r"rank=(\d+)")
@@ -39,7 +41,7 @@ def run_file(run_dir: Path, rank: int) -> Path:
 
 
 def part_file(run_dir: Path, rank: int, table: str, number: int) -> Path:
-    """File of part `number` of a table (`STEPS` or `KERNEL`); parts are in step order."""
+    """File of part `number` of a table (`STEPS`, `KERNEL`, `BATCHES`); parts are in step order."""
     return rank_dir(run_dir, rank) / f"{table}-{number:05d}.parquet"
 
 

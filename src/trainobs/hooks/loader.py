@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
 from trainobs.core.kernel import Phase
+from trainobs.hooks.watch import LoaderWatch
 from trainobs.steps.clock import StepClock
 
 Batch = TypeVar("Batch")
@@ -17,9 +20,12 @@ class ObservedLoader(Generic[Batch]):
     Inside another phase (a validation) its fetches are timed as waiting and open no step.
     """
 
-    def __init__(self, loader: Iterable[Batch], clock: StepClock) -> None:
+    def __init__(
+        self, loader: Iterable[Batch], clock: StepClock, watch: LoaderWatch | None = None
+    ) -> None:
         self._loader = loader
         self._clock = clock
+        self._watch = watch
         clock.measured.add(Phase.LOADER.value)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -49,7 +55,7 @@ class ObservedLoader(Generic[Batch]):
         while True:
             clock.begin_fetch()
             try:
-                batch = next(batches)
+                batch = self._next(batches)
             except StopIteration:
                 clock.end_fetch()
                 clock.cancel()
@@ -61,12 +67,24 @@ class ObservedLoader(Generic[Batch]):
             clock.begin_batch(epoch=epoch)
             yield batch
 
+    def _next(self, batches: Iterator[Batch]) -> Batch:
+        """The next batch, of which the watch is told that it goes to the step that begins now."""
+        watch = self._watch
+        if watch is None or not isinstance(batches, _BaseDataLoaderIter):
+            return next(batches)
+        watch.delivering = True
+        try:
+            batch: Batch = next(batches)
+            return batch
+        finally:
+            watch.delivering = False
+
     def _inner_batches(self) -> Iterator[Batch]:
         batches = iter(self._loader)
         while True:
             self._clock.enter(Phase.LOADER)
             try:
-                batch = next(batches)
+                batch = self._next(batches)
             except StopIteration:
                 return
             finally:

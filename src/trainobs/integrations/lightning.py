@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from tensorboard.compat.proto.event_pb2 import Event
+from torch.utils.data import DataLoader
 
 from trainobs.core.errors import TrainobsError
 from trainobs.core.kernel import Phase
 from trainobs.hooks.datasets import data_roots_of
+from trainobs.hooks.watch import LoaderWatch
 from trainobs.integrations.profiler_tee import ProfilerTee
 from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
@@ -28,7 +30,7 @@ _NAMESPACES = ("lightning.pytorch", "pytorch_lightning")
 _MARKED = frozenset(Phase) - {Phase.LOGGING}
 """Phases that the tee and the hooks mark: Lightning tells nobody when its loggers work."""
 
-_OF_A_RUN = frozenset({"run_dir", "_session", "_tee", "_steps_done", "log", "log_dict"})
+_OF_A_RUN = frozenset({"run_dir", "_session", "_tee", "_watch", "_steps_done", "log", "log_dict"})
 """Attributes that copies go without; `log` and `log_dict` are lent by the Trainer."""
 
 Hook = Callable[..., None]
@@ -80,7 +82,8 @@ class ObsCallback:
         ProbeError: at the beginning of fit, a probe that `probes` names cannot run.
 
     Notes:
-        * `dataloader_iter` training steps fetch for themselves: their fetches are not seen.
+        * `dataloader_iter` training steps, and loaders without a length, of which Lightning fetches
+          one batch ahead: which step consumed which batch is not known.
         * Under manual optimization all of the training step is `phase/forward_ns`: Lightning does
           not tell where backward and optimizer begin.
     """
@@ -88,6 +91,7 @@ class ObsCallback:
     run_dir: Path | None = None
     _session: Session | None = None
     _tee: ProfilerTee | None = None
+    _watch: LoaderWatch | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> ObsCallback:
         """A Trainer takes only callbacks of its own namespace, so this is one of every loaded."""
@@ -151,6 +155,13 @@ class ObsCallback:
         self._steps_done = trainer.global_step
 
     @_harmless
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """Loaders may be new with every epoch."""
+        assert self._watch is not None
+        self._watch.delivering = _fetches_for_the_step(trainer)
+        self._watch.mixed = not _has_torch_loaders_only(trainer)
+
+    @_harmless
     def on_train_batch_start(
         self,
         trainer: Any,
@@ -190,17 +201,21 @@ class ObsCallback:
         """Validation, the sanity check included, is one phase."""
         assert self._session is not None
         assert self._tee is not None
+        assert self._watch is not None
         self._session.clock.cancel()
         self._session.clock.enter(Phase.VALIDATION)
         self._tee.trainobs_paused = True
+        self._watch.delivering = False
 
     @_harmless
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Back to training."""
         assert self._session is not None
         assert self._tee is not None
+        assert self._watch is not None
         self._tee.trainobs_paused = False
         self._session.clock.leave()
+        self._watch.delivering = _fetches_for_the_step(trainer)
 
     @_harmless
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
@@ -223,6 +238,7 @@ class ObsCallback:
             world_size=trainer.world_size,
         )
         self._session.clock.measured.update(_MARKED)
+        self._watch = LoaderWatch(self._session.clock, self._session.ledger, opens_steps=True)
         self._tee = ProfilerTee(trainer.profiler, self._session.clock)
         trainer.profiler = self._tee
         self._steps_done = trainer.global_step
@@ -230,12 +246,33 @@ class ObsCallback:
     def _stop(self, trainer: Any, outcome: str) -> None:
         session, self._session = self._session, None
         tee, self._tee = self._tee, None
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.close()
         if tee is not None:
             tee.trainobs_paused = True
             if trainer.profiler is tee:
                 trainer.profiler = tee.trainobs_inner
         if session is not None:
             session.stop(outcome)
+
+
+def _fetches_for_the_step(trainer: Any) -> bool:
+    """Whether Lightning fetches the batch of a step right before it.
+
+    Of a loader without a length it fetches one batch ahead, to know which is the last. The fetcher
+    has no public name: where it is another one, nothing is said of batches.
+    """
+    fetcher = getattr(trainer.fit_loop, "_data_fetcher", None)
+    ahead = type(fetcher).__name__ != "_PrefetchDataFetcher"
+    return not ahead and getattr(fetcher, "length", None) is not None
+
+
+def _has_torch_loaders_only(trainer: Any) -> bool:
+    """Whether all that Lightning fetches from is a loader of torch; False where that is hidden."""
+    combined = getattr(trainer.fit_loop, "_combined_loader", None)
+    loaders = getattr(combined, "flattened", ())
+    return bool(loaders) and all(isinstance(loader, DataLoader) for loader in loaders)
 
 
 class _LoggerEvents:

@@ -23,6 +23,7 @@ from trainobs.core.errors import TrainobsError
 from trainobs.core.kernel import Phase
 from trainobs.hooks.datasets import data_roots_of
 from trainobs.hooks.loader import ObservedLoader
+from trainobs.hooks.watch import LoaderWatch
 from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
 from trainobs.session.settings import PathLike, Settings, switched_off
@@ -157,11 +158,12 @@ class _Observed:
         self.level = session.level
         self._session = session
         self._find_data = find_data
+        self.watch = LoaderWatch(session.clock, session.ledger)
 
     def loader(self, loader: Iterable[Batch]) -> Iterable[Batch]:
         if self._find_data:
             self._session.add_data_roots(data_roots_of(loader))
-        return ObservedLoader(loader, self._session.clock)
+        return ObservedLoader(loader, self._session.clock, self.watch)
 
     def step(self, number: int | None = None) -> Scope:
         return _Step(self._session, _step_number(number))
@@ -249,18 +251,23 @@ class _Observing:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._session: Session | None = None
+        self._watch: LoaderWatch | None = None
 
     def __enter__(self) -> Observation:
         opened = None if switched_off() else _open(self._settings)
         if opened is None:
             return _Off()
         self._session, place = opened
-        return _Observed(self._session, place, find_data=self._settings.data_roots is None)
+        observed = _Observed(self._session, place, find_data=self._settings.data_roots is None)
+        self._watch = observed.watch
+        return observed
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         session, self._session = self._session, None
         if session is None:
             return
+        if self._watch is not None:
+            self._watch.close()
         if session.clock.unended_batches > 1:
             _tell_once("loop without steps", "no `with obs.step():`", "put each step into one")
         try:

@@ -29,6 +29,7 @@ class Side:
         clock: the step word, writable, as a memoryview of unsigned 64-bit words.
         rows: step rows as the kernel counts them, shape (RING, op, class, role); they only grow.
         latency: block-read latency of each step of the ring, shape (RING, BUCKETS).
+        batches: ring of the batches that loaders made, shape (BATCHES,) of `BATCH`.
         histograms: latency since the session began, shape (op, class, role, BUCKETS).
         status: program name -> "on", or why it is off.
     """
@@ -36,6 +37,7 @@ class Side:
     clock: memoryview
     rows: npt.NDArray[np.void]
     latency: Words
+    batches: npt.NDArray[np.void]
     histograms: Words
     status: dict[str, str]
 
@@ -47,6 +49,7 @@ class Side:
         sums = np.frombuffer(_mapping(sums_fd, SUMS.itemsize), SUMS, 1)[0]
         self.rows = sums["rows"]
         self.latency = sums["step_latency"]
+        self.batches = sums["batches"]
         self.histograms = sums["histograms"]
         self._losses = sums["losses"]
 

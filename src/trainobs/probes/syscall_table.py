@@ -8,14 +8,14 @@ from __future__ import annotations
 import platform
 from typing import NamedTuple
 
-from trainobs.core.kernel import Op
+from trainobs.core.kernel import MARK, Op
 
 SIZE = 512
 """`TOBS_SYSCALLS`: numbers from here on are not followed."""
 
 
 class _Call(NamedTuple):
-    op: Op
+    op: int
     fd_arg: int  # from 1; 0: none
     x86_64: int | None
     aarch64: int | None
@@ -43,6 +43,7 @@ _CALLS: dict[str, _Call] = {
     "openat2": _Call(Op.OPEN, 0, 437, 437),
     "mmap": _Call(Op.MMAP, 5, 9, 222),
     "io_uring_enter": _Call(Op.URING_ENTER, 0, 426, 426),
+    "prctl": _Call(MARK, 0, 157, 167),
 }
 
 

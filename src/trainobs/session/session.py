@@ -29,6 +29,7 @@ from trainobs.session.settings import Settings
 from trainobs.sinks.sink import Sink
 from trainobs.steps.clock import StepClock, StepWord
 from trainobs.steps.collector import Collector
+from trainobs.steps.ledger import Ledger
 
 logger = logging.getLogger("trainobs")
 
@@ -42,6 +43,7 @@ class Session:
     """Observes the calling process from construction to `stop`.
 
     Attributes:
+        ledger: to be told which batches the training loop gets.
         clock: to be told what the training loop does, by the thread that made the session.
         level: "ebpf", "procfs" or "timing".
         info: what is true for the whole run.
@@ -155,6 +157,7 @@ class Session:
         atexit.unregister(self.stop)
         self._forgotten = True
         self._kernel = None
+        self.ledger.release()
         del self._collector, self._observer
 
     def _wire(self, sinks: Sequence[Sink]) -> None:
@@ -163,19 +166,23 @@ class Session:
         switch_cost_ns = _switch_cost_ns()
         self._pauses = CollectorPauses()
         self.clock = StepClock(word, sample=host.sample if host else None, on_close=self._on_close)
+        self.ledger = ledger = _ledger(kernel)
         self._collector = Collector(
             self.clock,
             kernel,
             host_names=host.available if host else (),
             switch_cost_ns=switch_cost_ns,
             sources=[self._pauses.spans],
+            ledger=ledger,
         )
         statistics = statistics_for(kernel.program_fds().values()) if kernel else None
         self._observer = Observer(
             self.info,
             self._collector,
             Deliveries(sinks),
-            lost=(lambda: sum(kernel.losses().values())) if kernel else (lambda: 0),
+            lost=(lambda: sum(kernel.losses().values()) + ledger.lost_count)
+            if kernel
+            else (lambda: 0),
             latency=(lambda: kernel.histograms.copy()) if kernel else None,
             probe_share=partial(self._probe_share, statistics) if statistics else None,
             begin=kernel.leave if kernel else None,
@@ -241,6 +248,13 @@ def _kernel_side(settings: Settings) -> tuple[Side | None, str]:
         if settings.required:
             raise
         return None, str(error)
+
+
+def _ledger(kernel: Side | None) -> Ledger:
+    """A batch is known where the calls are, and what its maker did where the scheduler is."""
+    on = {name for name, state in kernel.status.items() if state == "on"} if kernel else set()
+    marked = {"tobs_sys_enter", "tobs_sys_exit"} <= on
+    return Ledger(kernel if marked else None, timed=marked and {"tobs_switch", "tobs_wakeup"} <= on)
 
 
 def _tell_rung(level: str, why_not: str) -> None:

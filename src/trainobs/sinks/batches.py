@@ -18,6 +18,7 @@ def select(batch: StepBatch, rows: slice | npt.NDArray[np.bool_]) -> StepBatch:
         columns={name: column[rows] for name, column in batch.columns.items()},
         cells=None if batch.cells is None else batch.cells[rows],
         latency=None if batch.latency is None else batch.latency[rows],
+        batches=None,  # they are not of one step each
     )
 
 

@@ -16,6 +16,7 @@ from trainobs.core.kernel import Phase
 from trainobs.core.records import SETUP
 
 _PHASES = len(Phase)
+_LOADER = Phase.LOADER.value
 
 LAST_STEP = 2**63 - 1
 """Largest number of a step: the run log has 64 bits for it."""
@@ -37,6 +38,8 @@ class ClosedStep:
     switches: int
     totals: object
     """What `sample` returned when the step closed."""
+    unexplained: int = 0
+    """Waits for a loader of which nobody knows what was waited for."""
 
 
 class StepClock:
@@ -48,6 +51,7 @@ class StepClock:
     Attributes:
         closed: steps that are over, oldest first, for the collector to take.
         measured: phases that somebody marks; time in another one is not 0 but unknown.
+        over: whether the last step is closed.
         unended_batches: batches of a loop that has not ended any step.
         on_cancel: called with the serial of an opened step that was none, and of the step that
             goes on; for the collector, since the kernel counted some of the one in the other.
@@ -72,6 +76,7 @@ class StepClock:
         self.closed: deque[ClosedStep] = deque()
         self.on_cancel: Callable[[int, int], None] | None = None
         self.epoch = 0
+        self.over = False
         self.measured = {Phase.OTHER.value}
         self._epoch_count = 0
         self._stepped_in_epoch = False
@@ -88,6 +93,8 @@ class StepClock:
         self._outer: list[int] = []
         self._phase_ns = [0] * _PHASES
         self._switches = 0
+        self._unexplained = 0
+        self._explained = True  # there is no wait yet
         self._done = True  # the set-up is over as soon as a step begins
         self._previous: ClosedStep | None = None
         self._finished = False
@@ -105,13 +112,31 @@ class StepClock:
 
     def enter(self, phase: int) -> None:
         """Begin a phase inside the current one, whose time stops meanwhile."""
+        if phase == _LOADER:
+            self._unexplained += 1
+            self._explained = False
         self._outer.append(self._phase)
         self._switch(phase)
+
+    def explain(self) -> None:
+        """It is known what the wait for the loader that goes on is for."""
+        if not self._explained:
+            self._explained = True
+            self._unexplained -= 1
+
+    def doubt(self) -> None:
+        """Of the wait for the loader that goes on, some part is for something unknown."""
+        self._unexplained += 1
 
     def leave(self) -> None:
         """End the phase entered last; without one, nothing happens."""
         if self._outer:
             self._switch(self._outer.pop())
+
+    @property
+    def phase(self) -> int:
+        """The phase that the loop is in."""
+        return self._phase
 
     @property
     def in_phase(self) -> bool:
@@ -166,6 +191,7 @@ class StepClock:
         self._switch(self._phase)
         self._phase_ns = [a + b for a, b in zip(before.phase_ns, self._phase_ns, strict=True)]
         self._switches += before.switches
+        self._unexplained += before.unexplained
         cancelled = self._serial
         self._serial, self._start_ns, self._previous = before.serial, before.start_ns, None
         self._mark()
@@ -184,6 +210,7 @@ class StepClock:
         self.cancel()
         self.on_cancel = None
         self._open()
+        self.over = True  # first, so that who finds the last step knows that it is the last
         self._publish()
         self._finished = True
 
@@ -203,11 +230,13 @@ class StepClock:
             self._phase_ns,
             self._switches,
             self._sample() if self._sample else None,
+            self._unexplained,
         )
         self._serial += 1
         self._start_ns = end
         self._phase_ns = [0] * _PHASES
-        self._switches = 0
+        self._switches = self._unexplained = 0
+        self._explained = True
         self._mark()
 
     def _publish(self) -> None:

@@ -17,6 +17,7 @@ from trainobs.core.kernel import CELL, CELLS_SHAPE, FIELDS, RING, Phase
 from trainobs.core.metrics import evaluate
 from trainobs.core.records import StepBatch
 from trainobs.steps.clock import ClosedStep, StepClock
+from trainobs.steps.ledger import Ledger
 from trainobs.steps.timeline import StepSource
 
 SETTLE_NS = 5_000_000
@@ -89,6 +90,7 @@ class Collector:
         host_names: tuple[str, ...] = (),
         switch_cost_ns: float = 0.0,
         sources: Sequence[StepSource] = (),
+        ledger: Ledger | None = None,
         now: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.dropped_steps = 0
@@ -97,6 +99,8 @@ class Collector:
         self._host_names = host_names
         self._switch_cost_ns = switch_cost_ns
         self._sources = tuple(sources)
+        self._ledger = ledger or Ledger()
+        self._last = False  # whether no step will follow those of the last `batch`
         self._now = now
         self._lock = threading.Lock()
         self._waiting: list[_Part] = []
@@ -112,6 +116,7 @@ class Collector:
         """Copy the rows of closed steps, except one that is so fresh that adds are in flight."""
         with self._lock:
             steps = self._settled(settle)
+            self._ledger.read()  # after the steps are known, so that their batches are there
             if not steps:
                 return
             rows, latency = self._copy_rows(self._ring, steps) if self._ring else _NO_ROWS
@@ -127,6 +132,7 @@ class Collector:
         """Records of what was collected since the last call; None for nothing."""
         with self._lock:
             waiting, self._waiting, self.waiting_count = self._waiting, [], 0
+            self._last = self._clock.over and not self._clock.closed
         if not waiting:
             return None
         steps, rows, latency = zip(*waiting, strict=True)
@@ -160,6 +166,7 @@ class Collector:
 
     def _carry(self, cancelled: int, serial: int) -> None:
         """Keep what the kernel counted in a step that was none for the step that goes on."""
+        self._ledger.carry(cancelled, serial)
         if self._ring:
             with self._lock:
                 rows, latency = self._ring.take([cancelled % RING])
@@ -183,6 +190,8 @@ class Collector:
         columns.update(self._host_deltas(steps))
         for source in self._sources:
             columns.update(source.columns(steps))
+        of_batches, batches = self._ledger.close(steps, last=self._last)
+        columns.update(of_batches)
         cells = None
         if self._ring:
             cells = rows.view(CELL).reshape(len(steps), *CELLS_SHAPE)
@@ -194,6 +203,7 @@ class Collector:
             columns=columns,
             cells=cells,
             latency=latency if self._ring else None,
+            batches=batches,
         )
 
     def _kernel_columns(

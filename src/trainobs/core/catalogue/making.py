@@ -35,6 +35,20 @@ def timed(
     return Metric(name, "ns", Kind.SUM, "training loop", tells, blind, chart, None, spread)
 
 
+def loader_part(name: str, tells: str) -> Metric:
+    """A part of the wait for the loader; null where one batch that was waited for is unknown."""
+    return Metric(
+        name,
+        "ns",
+        Kind.SUM,
+        "marks of batches, sched_switch",
+        tells,
+        "Loaders that are not torch's, do not keep the order, or have an iterable data set; "
+        "threads of a worker beside its first.",
+        "What the loader was waited for",
+    )
+
+
 def phase(of: Phase, tells: str) -> Metric:
     """Time of a phase."""
     return timed(phase_metric(of), tells, chart="Where the step went")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainobs.core.catalogue.making import phase, timed
+from trainobs.core.catalogue.making import loader_part, phase, timed
 from trainobs.core.kernel import Phase
 from trainobs.core.metrics import Metric
 
@@ -17,8 +17,28 @@ STEPS: tuple[Metric, ...] = (
         "loader/wait_ns",
         "Time the training thread waited for the next batch.",
         chart="Where the step went",
-        blind="Lightning's start of workers at the beginning of an epoch: it is in phase/other_ns.",
         spread=True,
+    ),
+    loader_part(
+        "loader/device_ns",
+        "The part of loader/wait_ns in which the maker of the awaited batch slept for a device.",
+    ),
+    loader_part(
+        "loader/cpu_wait_ns",
+        "The part of loader/wait_ns in which the maker of the batch was ready and had no CPU.",
+    ),
+    loader_part(
+        "loader/compute_ns",
+        "The part of loader/wait_ns in which the maker of the awaited batch ran on a CPU.",
+    ),
+    loader_part(
+        "loader/handover_ns",
+        "What is left of loader/wait_ns: batches on their way, and workers that start or end.",
+    ),
+    timed(
+        "loader/start_stop_ns",
+        "The part of loader/handover_ns in which loaders and their workers started, or ended.",
+        blind="Iterators made outside the time that is known as waiting.",
     ),
     phase(Phase.TRANSFER, "Time moving the batch to the device, as the host sees it."),
     phase(Phase.FORWARD, "Time in the forward pass, as the host sees it."),

@@ -1,0 +1,118 @@
+"""What a loader worker tells the kernel: where each batch begins and ends.
+
+A mark is a `prctl` call with a first argument that the kernel does not know. It answers EINVAL and
+does nothing; the probes read the arguments. So a worker needs no map and no privilege, however it
+was started.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from trainobs.core.kernel import BATCH_BEGIN, BATCH_END, BATCH_VOID
+
+
+def _prctl() -> Callable[..., int]:
+    call = ctypes.PyDLL(None).prctl  # PyDLL: a call this short need not let go of the GIL
+    call.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
+    call.restype = ctypes.c_int
+    return call
+
+
+class Marks:
+    """Marks the batches that one task makes.
+
+    Args:
+        worker: number of the worker.
+        loader: serial of the loader.
+    """
+
+    def __init__(self, worker: int, loader: int) -> None:
+        self._worker = worker
+        self._loader = loader
+        self._prctl = _prctl()
+
+    def begin(self, pass_number: int, number: int) -> None:
+        """A batch begins: which pass over the loader, and which batch of this worker in it."""
+        self._prctl(BATCH_BEGIN, self._worker, number, self._loader, pass_number)
+
+    def end(self, *, made: bool) -> None:
+        """The batch is made, or nothing came of it."""
+        self._prctl(BATCH_END if made else BATCH_VOID, 0, 0, 0, 0)
+
+
+class MarkingInit:
+    """Stands for the `worker_init_fn` of a loader: has the worker mark its batches.
+
+    In the worker it wraps the method by which torch makes a batch, which every batch goes through
+    once, and which is made anew with each pass over the loader.
+    """
+
+    def __init__(self, inner: Callable[[int], object] | None, loader: int) -> None:
+        self.inner = inner
+        self.loader = loader
+
+    def __call__(self, worker: int) -> None:
+        """Run in the worker, before it makes its first batch."""
+        mark_fetchers(worker, self.loader)
+        if self.inner is not None:
+            self.inner(worker)
+
+
+def mark_fetchers(worker: int, loader: int) -> None:
+    """Have this process, a worker, mark the batches that it makes.
+
+    A torch whose fetchers are elsewhere leaves its batches unmarked.
+    """
+    try:
+        from torch.utils.data._utils import fetch
+
+        base = fetch._BaseDatasetFetcher
+        kinds = [fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher]
+        methods = [kind.fetch for kind in kinds]
+    except (ImportError, AttributeError):
+        return
+    made = [-1]  # fetchers so far, less one: the pass over the loader
+    busy = [False]  # a data set may use a loader of its own, whose batches are none of this one's
+
+    def counted(init: Callable[..., None]) -> Callable[..., None]:
+        @wraps(init)
+        def init_and_count(self: Any, *args: Any, **kwargs: Any) -> None:
+            if not busy[0]:
+                made[0] += 1
+                self._trainobs_state = [made[0], 0]
+            init(self, *args, **kwargs)
+
+        return init_and_count
+
+    base.__init__ = counted(base.__init__)  # type: ignore[method-assign]
+    for kind, method in zip(kinds, methods, strict=True):
+        kind.fetch = _marked(method, worker, loader, busy)  # type: ignore[method-assign]
+
+
+def _marked(
+    fetch: Callable[..., Any], worker: int, loader: int, busy: list[bool]
+) -> Callable[..., Any]:
+    """The method `fetch` of a fetcher, between marks."""
+    marks = Marks(worker, loader)
+
+    @wraps(fetch)
+    def between_marks(self: Any, *args: Any) -> Any:
+        state = getattr(self, "_trainobs_state", None)
+        if state is None:
+            return fetch(self, *args)
+        marks.begin(*state)
+        state[1] += 1
+        busy[0], made = True, False
+        try:
+            batch = fetch(self, *args)
+            made = True
+            return batch
+        finally:
+            busy[0] = False
+            marks.end(made=made)
+
+    return between_marks

@@ -1,0 +1,284 @@
+"""The ledger of batches: which worker made what, for which step, and why the loop had to wait.
+
+Two books are joined here. The kernel writes one entry for each batch that a loader makes: when, by
+whom, and how much of that time its maker was on a CPU, waited for one, or slept for a device. The
+training thread writes one entry for each batch that it gets: when, and which batch of which worker
+that is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from trainobs.core.kernel import BATCH, BATCHES, MAIN_WORKER, Phase
+from trainobs.core.records import BATCH_ROW
+from trainobs.steps.clock import ClosedStep
+
+MAX_KEPT = 4096
+"""Batches that wait to be fetched; of more, the oldest go to the record without their step."""
+
+MAX_FETCHES = 65_536
+"""Fetches that wait for their step to close; of more, the oldest are dropped."""
+
+SPLIT = ("loader/device_ns", "loader/cpu_wait_ns", "loader/compute_ns")
+"""The parts of `loader/wait_ns`, but for the last one."""
+
+REST = "loader/handover_ns"
+TURNOVER = "loader/start_stop_ns"
+
+UNKNOWN = -1
+
+Columns = dict[str, npt.NDArray[np.float64]]
+Rows = npt.NDArray[np.void]
+Row = Any  # one np.void of `BATCH_ROW`: mypy knows no fields
+
+Key = tuple[int, int, int, int]
+"""Loader, pass over it, worker, and which batch of that worker in that pass."""
+
+_SAME = ("number", "begin_ns", "end_ns", "read_bytes", "read_count", "read_ns", "slowest_ns")
+
+
+class KernelBatches(Protocol):
+    """What the ledger reads of the kernel side."""
+
+    batches: Rows
+
+
+@dataclass(slots=True)
+class Fetch:
+    """One batch that the training thread got; times in ns of CLOCK_MONOTONIC.
+
+    Attributes:
+        serial: of the step that the clock was in.
+        key: the batch; None where it is not known which one it is.
+        waited: whether the time counts in `loader/wait_ns`.
+        delivered: whether the step got this very batch, and not one fetched ahead of it.
+    """
+
+    serial: int
+    key: Key | None
+    begin_ns: int
+    end_ns: int
+    waited: bool
+    delivered: bool
+
+
+class Ledger:
+    """Joins the batches of the kernel with the fetches of the training thread.
+
+    `follow`, `fetched`, `turned` and `carry` are for the training thread. `read` is called by
+    whoever collects steps, one thread at a time, and `close` by the one that makes records of them.
+
+    Args:
+        kernel: the ring of batches; None where there are no probes.
+        timed: whether the kernel tells what the makers of batches spent their time on.
+
+    Attributes:
+        watched: whether somebody tells of fetches.
+        lost_count: batches that were overwritten before they were read.
+    """
+
+    def __init__(self, kernel: KernelBatches | None = None, *, timed: bool = False) -> None:
+        self.watched = False
+        self.lost_count = 0
+        self._ring = None if kernel is None else kernel.batches
+        self._timed = timed
+        self._taken = 0
+        self._followed: set[int] = set()
+        self._fresh: deque[Rows] = deque()
+        self._kept: dict[Key, Row] = {}
+        self._fetches: deque[Fetch] = deque(maxlen=MAX_FETCHES)
+        self._turns: deque[list[int]] = deque(maxlen=MAX_FETCHES)
+
+    @property
+    def marks(self) -> bool:
+        """Whether it is of use that batches are marked."""
+        return self._ring is not None
+
+    def follow(self, loader: int) -> None:
+        """The fetches from a loader will tell which batch they got."""
+        self._followed.add(loader)
+
+    def fetched(self, fetch: Fetch) -> None:
+        """Take a fetch that is over."""
+        self._fetches.append(fetch)
+
+    def turned(self, serial: int, duration_ns: int) -> None:
+        """Take a start or end of workers, waited for in the step of a serial."""
+        self._turns.append([serial, duration_ns])
+
+    def carry(self, cancelled: int, serial: int) -> None:
+        """What was opened as a step of its own belongs to the step before."""
+        for fetch in list(self._fetches):
+            if fetch.serial == cancelled:
+                fetch.serial = serial
+        for turn in list(self._turns):
+            if turn[0] == cancelled:
+                turn[0] = serial
+
+    def read(self) -> None:
+        """Copy what the kernel's ring has that was not copied yet."""
+        ring = self._ring
+        if ring is None:
+            return
+        newest = int(ring["ordinal"].max())
+        first = max(self._taken, newest - BATCHES)
+        turns = np.arange(first, newest, dtype=np.uint64)
+        entries = ring[turns % BATCHES]
+        now = ring["ordinal"][turns % BATCHES]
+        unwritten = np.flatnonzero(now < turns + 1)
+        # What another CPU is writing will be there the next time, with all that comes after it.
+        count = int(unwritten[0]) if len(unwritten) else len(turns)
+        whole = (entries["ordinal"] == turns + 1) & (now == turns + 1)
+        whole = whole[:count]
+        self.lost_count += first - self._taken + int((~whole).sum())
+        self._taken = first + count
+        if whole.any():
+            self._fresh.append(entries[:count][whole])
+
+    def release(self) -> None:
+        """Let go of the kernel's memory, when nobody will ask any more."""
+        self._ring = None
+
+    def close(self, steps: Sequence[ClosedStep], *, last: bool) -> tuple[Columns, Rows | None]:
+        """What is to be said of consecutive closed steps; asked once for each step.
+
+        Args:
+            steps: the steps.
+            last: whether none will follow, so that nothing need be kept.
+
+        Returns:
+            Values by catalogue name, and rows of `BATCH_ROW`.
+        """
+        if not self.watched:
+            return {}, None
+        split = _Split(steps)
+        done = self._finished(steps, last)
+        for fetch in self._fetches_until(steps[-1].serial):
+            row = self._kept.pop(fetch.key, None) if fetch.key else None
+            step = split.take(fetch, row)
+            if row is not None:
+                if fetch.delivered and step is not None:
+                    row["for_step"] = step
+                done.append(row)
+        while self._turns and self._turns[0][0] <= steps[-1].serial:
+            split.turn(*self._turns.popleft())
+        done += self._given_up(0 if last else MAX_KEPT)
+        rows = np.array(done, BATCH_ROW) if self.marks else None
+        if rows is not None and not self._timed:
+            for name in ("device_ns", "cpu_wait_ns", "compute_ns"):
+                rows[name] = UNKNOWN
+        return split.columns(timed=self._timed), rows
+
+    def _finished(self, steps: Sequence[ClosedStep], last: bool) -> list[Row]:
+        """Keep the batches that are finished; returns those that no fetch will name."""
+        fresh = np.concatenate([np.empty(0, BATCH), *self._taken_fresh()])
+        due = fresh["end_ns"] < (np.iinfo(np.int64).max if last else steps[-1].end_ns)
+        if not due.all():
+            self._fresh.appendleft(fresh[~due])
+        unnamed = []
+        for key, row in zip(_keys(fresh[due]), _rows(fresh[due], steps), strict=True):
+            if key[0] in self._followed:
+                self._kept[key] = row
+            else:
+                unnamed.append(row)
+        return unnamed
+
+    def _taken_fresh(self) -> Iterator[Rows]:
+        while self._fresh:
+            yield self._fresh.popleft()
+
+    def _fetches_until(self, serial: int) -> Iterator[Fetch]:
+        while self._fetches and self._fetches[0].serial <= serial:
+            yield self._fetches.popleft()
+
+    def _given_up(self, room: int) -> list[Row]:
+        return [self._kept.pop(next(iter(self._kept))) for _ in range(len(self._kept) - room)]
+
+
+class _Split:
+    """What the waits of some steps were for."""
+
+    def __init__(self, steps: Sequence[ClosedStep]) -> None:
+        self._steps = steps
+        self._places = {step.serial: place for place, step in enumerate(steps)}
+        self._parts = np.zeros((len(steps), len(SPLIT)))
+        self._turns = np.zeros(len(steps))
+        self._known = np.array([step.unexplained == 0 for step in steps])
+
+    def take(self, fetch: Fetch, row: Row | None) -> int | None:
+        """Add one wait; returns the number of its step, None if that is none of these."""
+        place = self._places.get(fetch.serial)
+        if place is None:
+            return None
+        if fetch.waited and row is not None:
+            parts, start_ns = _parts_of(fetch, row)
+            self._parts[place] += parts
+            self._turns[place] += start_ns
+        elif fetch.waited:
+            self._known[place] = False
+        return self._steps[place].step
+
+    def turn(self, serial: int, duration_ns: int) -> None:
+        """Add a start or end of workers."""
+        place = self._places.get(serial)
+        if place is not None:
+            self._turns[place] += duration_ns
+
+    def columns(self, *, timed: bool) -> Columns:
+        """The parts in whole ns, which add up to the wait; NaN where one is unknown."""
+        columns = {TURNOVER: self._turns}
+        if timed:
+            wait = np.array([step.phase_ns[Phase.LOADER] for step in self._steps], np.float64)
+            total = self._parts.sum(axis=1)
+            scale = np.minimum(1.0, wait / np.maximum(total, 1.0))
+            parts = np.floor(self._parts * scale[:, None])
+            table = np.column_stack([parts, wait - parts.sum(axis=1)])
+            table[~self._known] = np.nan
+            columns.update(zip((*SPLIT, REST), table.T, strict=True))
+        return columns
+
+
+def _parts_of(fetch: Fetch, row: Row) -> tuple[npt.NDArray[np.float64], int]:
+    """What the maker of the batch did during the wait for it, and how long it had not begun.
+
+    A batch is taken to have gone on evenly: of its times only the sums are known.
+    """
+    begin, end = int(row["begin_ns"]), int(row["end_ns"])
+    overlap = min(fetch.end_ns, end) - max(fetch.begin_ns, begin)
+    times = np.array([row["device_ns"], row["cpu_wait_ns"], row["compute_ns"]], np.float64)
+    assert fetch.key is not None
+    _, pass_number, worker, number = fetch.key
+    first = worker != MAIN_WORKER and pass_number == number == 0
+    start_ns = min(fetch.end_ns, begin) - fetch.begin_ns if first else 0
+    return times * max(0.0, overlap / max(1, end - begin)), max(0, start_ns)
+
+
+def _keys(entries: Rows) -> Iterator[Key]:
+    columns = (entries[name].tolist() for name in ("loader", "pass", "worker", "number"))
+    return zip(*columns, strict=True)
+
+
+def _rows(entries: Rows, steps: Sequence[ClosedStep]) -> Rows:
+    """Rows of the record; what ended before the first of `steps` was read late."""
+    edges = np.array([step.end_ns for step in steps])
+    place = np.minimum(np.searchsorted(edges, entries["end_ns"], "right"), len(steps) - 1)
+    rows = np.zeros(len(entries), BATCH_ROW)
+    rows["step"] = np.array([step.step for step in steps])[place]
+    rows["epoch"] = np.array([step.epoch for step in steps])[place]
+    rows["for_step"] = UNKNOWN
+    rows["loader"] = entries["loader"]
+    rows["worker"] = np.where(entries["worker"] == MAIN_WORKER, UNKNOWN, entries["worker"])
+    for name in _SAME:
+        rows[name] = entries[name]
+    rows["slowest_file"] = entries["slowest_name"]
+    rows["device_ns"], rows["cpu_wait_ns"] = entries["device_ns"], entries["runqueue_ns"]
+    off = entries["device_ns"] + entries["runqueue_ns"] + entries["sleep_ns"]
+    rows["compute_ns"] = np.maximum(0, rows["end_ns"] - rows["begin_ns"] - off.astype(np.int64))
+    return rows

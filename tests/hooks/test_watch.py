@@ -1,0 +1,292 @@
+"""Watching torch's loaders: what the ledger is told, and that nothing of torch's is changed."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from tests.steps.ticking import Ticking
+from trainobs.core.kernel import MAIN_WORKER, Phase
+from trainobs.hooks.loader import ObservedLoader
+from trainobs.hooks.marks import MarkingInit
+from trainobs.hooks.watch import LoaderWatch
+from trainobs.steps.ledger import Fetch
+
+METHODS = (DataLoader.__iter__, _BaseDataLoaderIter.__next__)
+
+
+class Ear:
+    """A ledger that only listens."""
+
+    def __init__(self, *, marks: bool = True) -> None:
+        self.marks = marks
+        self.watched = False
+        self.followed: list[int] = []
+        self.fetches: list[Fetch] = []
+        self.turns: list[tuple[int, int]] = []
+
+    def follow(self, loader: int) -> None:
+        self.followed.append(loader)
+
+    def fetched(self, fetch: Fetch) -> None:
+        self.fetches.append(fetch)
+
+    def turned(self, serial: int, duration_ns: int) -> None:
+        self.turns.append((serial, duration_ns))
+
+    def batches(self) -> list[tuple[int, int, int]]:
+        """Pass, worker and number of each batch."""
+        return [fetch.key[1:] for fetch in self.fetches if fetch.key]
+
+
+class Numbers(Dataset[int]):
+    def __init__(self, bad: int | None = None) -> None:
+        self.bad = bad
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> int:
+        if index == self.bad:
+            raise ValueError("a bad item")
+        return index
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(4))
+
+
+class Pair:
+    """A clock and an ear, with a watch that tells both."""
+
+    def __init__(self, **options: Any) -> None:
+        self.ticking = Ticking()
+        self.ear = Ear()
+        self.watch = LoaderWatch(self.ticking.clock, self.ear, **options)
+
+    def train(self, loader: Any) -> list[Any]:
+        got = []
+        for batch in ObservedLoader(loader, self.ticking.clock, self.watch):
+            got.append(batch.tolist())
+            self.ticking.after(1).end_step()
+        return got
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    made = Pair()
+    yield made
+    made.watch.close()
+
+
+def keep(items: Any) -> Any:
+    return items
+
+
+def fault_of(action: Callable[[], object]) -> str:
+    """What an action that must fail says; what holds its workers is let go of."""
+    try:
+        action()
+    except Exception as error:
+        fault = str(error)
+    else:
+        raise AssertionError("it did not fail")
+    gc.collect()  # torch's `reraise` is a frame that holds its own exception
+    return fault
+
+
+def refuse(worker: int) -> None:
+    raise RuntimeError(f"worker {worker} will not")
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_batch_i_is_that_of_worker_i_modulo_workers(pair, persistent):
+    plain = [batch.tolist() for batch in DataLoader(Numbers(), 2)]
+    pair.ear.fetches.clear()
+    loader = DataLoader(Numbers(), 2, num_workers=2, persistent_workers=persistent)
+    assert pair.train(loader) == plain == pair.train(loader)
+    places = [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2)]
+    passes = (0, 1) if persistent else (0, 0)
+    assert pair.ear.batches() == [(number, *place) for number in passes for place in places]
+    assert all(fetch.waited and fetch.delivered for fetch in pair.ear.fetches)
+    assert [fetch.serial for fetch in pair.ear.fetches] == [*range(1, 11)]
+    assert len(pair.ear.followed) == (2 if persistent else 3)
+
+
+def test_without_workers_the_training_thread_makes_the_batches(pair):
+    pair.train(DataLoader(Numbers(), 5))
+    assert pair.ear.batches() == [(0, MAIN_WORKER, 0), (0, MAIN_WORKER, 1)]
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        DataLoader(Stream(), 2, num_workers=1),
+        DataLoader(Numbers(), 2, num_workers=2, in_order=False),
+    ],
+    ids=["stream", "any order"],
+)
+def test_of_other_loaders_no_batch_is_known_and_the_wait_is_doubtful(pair, loader):
+    assert pair.train(loader)
+    assert pair.ear.fetches == []
+    assert pair.ear.followed == []
+    steps = pair.ticking.closed()
+    assert all(step.unexplained > 0 for step in steps)
+
+
+def test_known_waits_are_explained_and_those_of_strangers_are_not(pair):
+    pair.train(DataLoader(Numbers(), 5, num_workers=1))
+    pair.train([torch.zeros(1)])
+    known, also_known, unknown = pair.ticking.closed()
+    assert (known.unexplained, also_known.unexplained) == (0, 0)
+    assert unknown.unexplained > 0
+
+
+def test_an_exception_arrives_and_after_it_no_batch_is_known(pair):
+    loader = DataLoader(Numbers(bad=3), 2, num_workers=1)
+    assert fault_of(lambda: pair.train(loader)).startswith("Caught ValueError in DataLoader worker")
+    assert pair.ear.batches() == [(0, 0, 0)]
+
+
+def test_after_an_exception_the_iterator_names_no_more_batches(pair):
+    iterator = iter(DataLoader(Numbers(bad=3), 2, num_workers=1))
+    next(iterator)
+    assert "a bad item" in fault_of(lambda: next(iterator))
+    assert [batch.tolist() for batch in iterator] == [[4, 5], [6, 7], [8, 9]]
+    assert pair.ear.batches() == [(0, 0, 0)]
+
+
+def test_a_loader_around_a_loader_gets_batches_for_another_step(pair):
+    def one_ahead(loader: Any) -> Iterator[Any]:
+        batches = iter(loader)
+        batch = next(batches)
+        for following in batches:
+            yield batch
+            batch = following
+        yield batch
+
+    class Ahead:
+        def __iter__(self) -> Iterator[Any]:
+            return one_ahead(DataLoader(Numbers(), 5, num_workers=1))
+
+    assert pair.train(Ahead()) == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+    assert pair.ear.batches() == [(0, 0, 0), (0, 0, 1)]
+    assert not any(fetch.delivered for fetch in pair.ear.fetches)
+
+
+def test_loaders_in_another_thread_are_passed_over(pair):
+    thread = threading.Thread(target=lambda: list(DataLoader(Numbers(), 5)))
+    thread.start()
+    thread.join()
+    assert pair.ear.fetches == pair.ear.turns == []
+
+
+def test_the_loader_is_as_it_was_and_its_own_init_ran(pair):
+    loader = DataLoader(
+        Numbers(), 2, num_workers=1, worker_init_fn=refuse, collate_fn=keep, pin_memory=False
+    )
+    before = dict(vars(loader))
+    assert "worker 0 will not" in fault_of(lambda: list(loader))
+    assert vars(loader) == before
+
+
+def test_starts_and_ends_are_told_where_they_are_waited_for(pair):
+    loader = DataLoader(Numbers(), 5)
+    pair.train(loader)
+    assert [serial for serial, _ in pair.ear.turns] == [1, 3]
+    list(loader)  # outside every phase
+    assert len(pair.ear.turns) == 2
+
+
+def test_it_opens_steps_where_nobody_else_does():
+    pair = Pair(opens_steps=True)
+    pair.watch.mixed = False
+    clock = pair.ticking.clock
+    for _ in DataLoader(Numbers(), 5):
+        clock.begin_batch()
+        clock.end_step()
+    pair.watch.close()
+    assert [step.unexplained for step in pair.ticking.closed()] == [0, 0]
+    assert [fetch.waited for fetch in pair.ear.fetches] == [True, True]
+    assert len(pair.ear.turns) == 2
+
+
+def test_in_validation_it_opens_none():
+    pair = Pair(opens_steps=True)
+    pair.ticking.step(work=1)
+    pair.ticking.clock.enter(Phase.VALIDATION)
+    list(DataLoader(Numbers(), 5))
+    pair.ticking.clock.leave()
+    pair.watch.close()
+    assert len(pair.ticking.closed()) == 1
+    assert [fetch.waited for fetch in pair.ear.fetches] == [False, False]
+
+
+def test_torch_is_as_it_was_after_the_last_watch():
+    first, second = Pair(), Pair()
+    assert (DataLoader.__iter__, _BaseDataLoaderIter.__next__) != METHODS
+    first.watch.close()
+    first.watch.close()
+    assert (DataLoader.__iter__, _BaseDataLoaderIter.__next__) != METHODS
+    second.train(DataLoader(Numbers(), 5))
+    second.watch.close()
+    assert (DataLoader.__iter__, _BaseDataLoaderIter.__next__) == METHODS
+    assert first.ear.fetches == []
+    assert len(second.ear.fetches) == 2
+
+
+def test_what_another_has_wrapped_meanwhile_stays(monkeypatch):
+    pair = Pair()
+    ours = DataLoader.__iter__
+    theirs = lambda loader: ours(loader)  # noqa: E731
+    monkeypatch.setattr(DataLoader, "__iter__", theirs)
+    pair.watch.close()
+    assert DataLoader.__iter__ is theirs
+    assert len(list(DataLoader(Numbers(), 5))) == 2
+    monkeypatch.setattr(DataLoader, "__iter__", METHODS[0])
+
+
+def test_persistent_workers_that_were_there_before_name_batches_that_nobody_made(pair):
+    """Their marks, if any, carry another serial: what is asked for is found nowhere."""
+    pair.watch.close()
+    loader = DataLoader(Numbers(), 5, num_workers=1, persistent_workers=True)
+    list(loader)
+    late = Pair()
+    late.train(loader)
+    late.watch.close()
+    marks = loader._iterator._worker_init_fn
+    assert marks is None
+    assert len(late.ear.followed) == 1
+
+
+def test_the_init_of_workers_can_be_sent_to_them():
+    init = pickle.loads(pickle.dumps(MarkingInit(refuse, 5)))
+    assert (init.inner, init.loader) == (refuse, 5)
+    assert copy.copy(init).loader == 5
+
+
+class Nested(Dataset[Any]):
+    """Each item is what a loader of its own gives; where it runs is told with it."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> Any:
+        info = get_worker_info()
+        assert info is not None
+        return sum(len(batch) for batch in DataLoader(Numbers(), 5))
+
+
+def test_a_loader_inside_a_worker_does_not_disturb(pair):
+    assert pair.train(DataLoader(Nested(), 1, num_workers=1)) == [[10], [10]]
+    assert pair.ear.batches() == [(0, 0, 0), (0, 0, 1)]

@@ -1,0 +1,111 @@
+"""Why the loop waited for a batch: device, CPU, computing or hand-over, against other clocks."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kernel.ground_truth import MIB, evict, kept_in_memory, write_file, write_files
+from tests.kernel.processes import run_job
+from tests.kernel.runlog import RunTables
+
+pytestmark = pytest.mark.needs_bpf
+
+FILES = 16
+PARTS = ("device", "cpu_wait", "compute", "handover")
+
+
+def train(place: Path, **set_up: Any) -> RunTables:
+    runs = Path(tempfile.mkdtemp(dir=place))
+    run_job("batches", data=str(place / "data"), runs=str(runs), set_ups=[set_up])
+    return RunTables(runs / "0")
+
+
+def waits(run: RunTables) -> dict[str, int]:
+    """The parts of the waits of all steps, in ns, but for the start of workers."""
+    total = {part: sum(row[f"loader/{part}_ns"] for row in run.steps) for part in PARTS}
+    assert sum(total.values()) == sum(row["loader/wait_ns"] for row in run.steps)
+    total["handover"] -= sum(row["loader/start_stop_ns"] for row in run.steps)
+    return total
+
+
+def share(run: RunTables, part: str) -> float:
+    total = waits(run)
+    return total[part] / sum(total.values())
+
+
+def of_batches(run: RunTables, column: str) -> list[int]:
+    """A column of the batches in the order in which the loop got them."""
+    return [row[column] for row in sorted(run.batches, key=lambda row: row["for_step"])]
+
+
+def true_sums(run: RunTables) -> list[tuple[int, int]]:
+    """For each batch: time on a CPU, and ready without one, as its worker's own clocks have it."""
+    return [
+        (sum(item[1] for item in batch), sum(item[2] for item in batch))
+        for batch in run.truth["batches"]
+    ]
+
+
+@pytest.mark.parametrize("crowded", [False, True])
+def test_computing_and_waiting_for_a_cpu_are_as_the_workers_clocks_have_it(
+    place: Path, crowded: bool
+) -> None:
+    """Three workers that share one CPU wait twice as long as they run.
+
+    So do the threads of theirs that hand the batches over.
+    """
+    with kept_in_memory(write_files(place / "data", [1000] * FILES)):
+        run = train(place, kind="busy", crowded=crowded)
+    true = true_sums(run)
+    for found, (on_cpu, _) in zip(of_batches(run, "compute_ns"), true, strict=True):
+        assert on_cpu <= found + 20_000
+    on_cpu, ready = (sum(column) for column in zip(*true, strict=True))
+    assert sum(of_batches(run, "compute_ns")) == pytest.approx(on_cpu, rel=0.1)
+    assert sum(of_batches(run, "cpu_wait_ns")) == pytest.approx(ready, rel=0.1, abs=5_000_000)
+    assert sum(of_batches(run, "device_ns")) < 0.02 * on_cpu
+    if crowded:
+        assert sum(of_batches(run, "cpu_wait_ns")) > on_cpu
+        assert share(run, "cpu_wait") > 1.3 * share(run, "compute")
+    assert share(run, "compute") + share(run, "cpu_wait") > 0.4
+    assert share(run, "device") < 0.02
+
+
+def test_reading_from_the_device_is_waiting_for_the_device(place: Path) -> None:
+    files = write_files(place / "data", [MIB] * FILES)
+    run = train(place, kind="direct", workers=1)
+    assert share(run, "device") > 0.5
+    assert sum(of_batches(run, "read_count")) == 2 * FILES * (MIB // 4096 + 1)
+    with kept_in_memory(files):
+        assert share(train(place, kind="plain", workers=1), "device") < 0.02
+
+
+def test_large_tensors_are_waited_for_on_their_way(place: Path) -> None:
+    """Made at once, they are copied into shared memory by another thread of the worker."""
+    write_files(place / "data", [1000] * 6)
+    run = train(place, kind="big", workers=1, ahead=1, batch_size=None)
+    assert share(run, "handover") > 0.8
+
+
+def test_the_slow_file_of_a_batch_has_a_name(place: Path) -> None:
+    """Every fourth batch has a file that is not in memory, and reads it block by block."""
+    small = write_files(place / "data", [4096] * FILES)
+    slow = []
+    for index in range(0, FILES, 8):
+        small[index].unlink()
+        name = f"{index:03d}{'-of-a-long-name' * 4}-slow.bin"
+        slow.append(write_file(place / "data" / name, 8 * MIB))
+    evict(*slow)
+    run = train(place, kind="plain")
+    names = of_batches(run, "slowest_file")
+    first = names[: FILES // 2]
+    for number, name in enumerate(first):
+        if number % 4 == 0:
+            assert name == slow[number // 4].name[-47:]
+        else:
+            assert int(name[:3]) // 2 == number
+    longest = of_batches(run, "slowest_ns")[: FILES // 2]
+    assert min(longest[0], longest[4]) > max(longest[1:4])
