@@ -61,8 +61,11 @@ int BPF_PROG(tobs_fork, struct task_struct *child)
 	struct task_struct *parent = bpf_get_current_task_btf();
 	struct task_state *state = state_of(parent);
 
-	if (state && is_open(state->slot))
-		follow(child, state->slot, child_role(state->role, child->tgid == parent->tgid));
+	if (!state || !is_open(state->slot))
+		return 0;
+	follow(child, state->slot, child_role(state->role, child->tgid == parent->tgid));
+	if (!is_open(state->slot)) /* it has ended meanwhile, and may not come by again */
+		bpf_task_storage_delete(&tasks, child);
 	return 0;
 }
 

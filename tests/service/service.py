@@ -10,16 +10,18 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tests.kernel.ground_truth import read_whole, write_file
 from tests.kernel.observed import Counts, ObservedKernel
 from tests.kernel.privileges import NOBODY, become_nobody
-from tests.kernel.processes import ROOT, fork
+from tests.kernel.processes import ROOT, fork, join
 from tests.session.jobs import programs_of, wait_for
-from trainobs.core.kernel import FileClass
+from trainobs.core.kernel import FileClass, Op
 from trainobs.probes import protocol
 from trainobs.probes.served import ServedSide, ask, connect
 
@@ -146,8 +148,9 @@ class Raw:
     def ask(
         self, what: str, *, descriptors: Sequence[int] = (), count: int = 0, **arguments: object
     ) -> tuple[dict[str, Any], list[int]] | None:
+        question = {"version": 1, "layout": protocol.LAYOUT, "ask": what, **arguments}
         with suppress(BrokenPipeError):
-            protocol.send(self.socket, {"version": 1, "ask": what, **arguments}, descriptors)
+            protocol.send(self.socket, question, descriptors)
         return self.answer(count)
 
     def close(self) -> None:
@@ -179,3 +182,20 @@ def data_of(observed: Observed, place: Path, work: Callable[[], object]) -> Coun
     """What is counted while `work` is done, with a directory of data."""
     observed.kernel.add_root(place, FileClass.DATA)
     return observed.during(work)
+
+
+def serves(service: Service, uid: int = NOBODY) -> None:
+    """See that an honest user is served, exactly and soon."""
+
+    def honest() -> None:
+        observed = Observed(service.path)
+        path = service.path.parent
+        got = data_of(observed, path, lambda: read_whole(path / "file"))
+        assert got.bytes(Op.READ, FileClass.DATA) == 4096
+        observed.stop()
+
+    if not (service.path.parent / "file").exists():
+        write_file(service.path.parent / "file", 4096)
+    begin = time.monotonic()
+    join(as_user(honest, uid))
+    assert time.monotonic() - begin < 5

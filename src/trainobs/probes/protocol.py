@@ -11,12 +11,18 @@ import array
 import json
 import os
 import socket
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from trainobs.core.kernel import SUMS, FileClass, Op, Phase, Role
+
 VERSION = 1
 """Of the protocol; a service answers no other."""
+
+LAYOUT = zlib.crc32(repr((SUMS.descr, [list(e) for e in (Op, FileClass, Role, Phase)])).encode())
+"""Of what the two share in memory: no number of it must mean something else to the other."""
 
 SOCKET = Path("/run/trainobs/probed.sock")
 """Where the service listens unless it is told otherwise."""

@@ -46,7 +46,9 @@ class ServedSide(Side):
         self._gone_since_ns: int | None = None
         self._socket: socket.socket | None = connect(path)
         try:
-            answer, maps = self._ask("register", tid=threading.get_native_id(), count=2)
+            answer, maps = self._ask(
+                "register", tid=threading.get_native_id(), layout=protocol.LAYOUT, count=2
+            )
             self.status = {name: str(answer["status"].get(name)) for name in programs_of(probes)}
             try:
                 self._map(*maps)

@@ -108,10 +108,10 @@ class SharedProbes:
         """
         with self._lock:
             self._set(slot, 0, 0, 0, 0)
-            # A task that was just being born can slip through once, as its parent is let go of.
+            # A task that was being born can slip through once, as its parent is let go of.
             while self._call("tobs_release", slot):
                 pass
-            remove(slot, self._loader.map_fd)
+        remove(slot, self._loader.map_fd)
 
     def adopt(self, slot: int, tgid: int, tid: int) -> bool:
         """Follow a process for a session, and what it has started; False if it is not there.

@@ -7,6 +7,7 @@ import os
 import select
 import socket
 import struct
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -21,6 +22,10 @@ logger = logging.getLogger("trainobs.service")
 
 FIRST_QUESTION_S = 5.0
 """How long a client without a session may be silent."""
+
+REST_S = 0.05
+"""How long a client waits for its next turn after a question for which all tasks are gone through:
+nobody needs these often, and whoever asks without end must not hold up the others."""
 
 _REASON_CHARACTERS = 120
 _MAX_TID = 1 << 22  # PID_MAX_LIMIT of include/linux/threads.h
@@ -142,6 +147,11 @@ class Connection:
 
     def _register(self, question: Question, descriptors: Sequence[int]) -> None:
         tid = _number(question, "tid", _MAX_TID)
+        if question.get("layout") != protocol.LAYOUT:
+            raise Refusal(
+                f"the service is of trainobs {__version__}, which counts in another way",
+                "use the same version on both sides",
+            )
         self._slot, maps = self._sessions.begin(self._peer.uid, self._peer.tgid)
         try:
             self._follow(tid)
@@ -154,10 +164,12 @@ class Connection:
         self._own_slot()
         self._follow(_number(question, "tid", _MAX_TID))
         self._say()
+        time.sleep(REST_S)
 
     def _leave(self, question: Question, descriptors: Sequence[int]) -> None:
         slot, tid = self._own_slot(), _number(question, "tid", _MAX_TID)
         self._say(found=self._probes.leave(slot, self._peer.tgid, tid))
+        time.sleep(REST_S)
 
     def _root(self, question: Question, descriptors: Sequence[int]) -> None:
         slot, file_class = self._own_slot(), _number(question, "file_class", len(FileClass))

@@ -41,7 +41,9 @@ def bind(path: Path, group: int | None = None) -> socket.socket:
     """
     listener = protocol.new_socket()
     try:
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if not path.parent.exists():
+            path.parent.mkdir(parents=True)
+            path.parent.chmod(0o755)  # whatever the umask: its users must get through
         _remove_stale(path)
         before = os.umask(0o777 & ~SOCKET_MODE)
         try:

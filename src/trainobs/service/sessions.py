@@ -20,6 +20,10 @@ MAX_SESSIONS = SLOTS
 MAX_PER_USER = 16
 """Sessions of one user at a time."""
 
+REST_S = 60.0
+"""How long a slot rests where there are others: a block request that the session before has begun
+may end late, and counts by slot."""
+
 REGAIN_S = 1.0
 """Time in which a user regains the right to begin one more session."""
 
@@ -65,6 +69,7 @@ class Sessions:
         self._now = now
         self._lock = threading.Lock()
         self._owners: dict[int, tuple[int, int]] = {}  # slot -> (uid, tgid)
+        self._ended: dict[int, float] = {}  # slot -> when its last session was over
         self._budgets: dict[int, _Budget] = {}
 
     @property
@@ -116,9 +121,16 @@ class Sessions:
                 "try again later, or start trainobs-probed with a larger --max-sessions",
             )
         self._spend(uid)
-        slot = min(set(range(SLOTS)) - self._owners.keys())
+        slot = self._free_slot()
         self._owners[slot] = uid, tgid
         return slot
+
+    def _free_slot(self) -> int:
+        """The lowest one that has rested, or else the one that has rested longest."""
+        free = set(range(SLOTS)) - self._owners.keys()
+        since = self._now() - REST_S
+        rested = [slot for slot in free if self._ended.get(slot, since) <= since]
+        return min(rested) if rested else min(free, key=self._ended.__getitem__)
 
     def _spend(self, uid: int) -> None:
         now, most = self._now(), 2.0 * self._per_user
@@ -132,3 +144,4 @@ class Sessions:
     def _free(self, slot: int) -> None:
         with self._lock:
             del self._owners[slot]
+            self._ended[slot] = self._now()
