@@ -27,9 +27,7 @@ from pathlib import Path
 from tests.kernel.privileges import CAP_BPF, CAP_PERFMON, become_nobody
 from trainobs.probes import shared
 from trainobs.service.main import _parser, main
-# Python reads some of its files late, where that user might not be allowed to look.
-import concurrent.futures.thread
-_parser().format_help()
+_parser().format_help()  # Python reads some of its files late, where that user may not look
 shared.OBJECT = Path(OBJECT)
 become_nobody((CAP_BPF, CAP_PERFMON))
 sys.exit(main())

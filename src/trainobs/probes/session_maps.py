@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes as C
 import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from trainobs.core.kernel import SUMS
@@ -93,7 +93,7 @@ class SessionMaps:
         Raises:
             OSError: the kernel refuses one.
         """
-        change(self._library, slot, {map_fd(name): fd for name, fd in self._fds.items()})
+        change(self._library, slot, [(map_fd(name), fd) for name, fd in self._fds.items()])
 
     def close(self) -> None:
         """Close the descriptors; may be called twice."""
@@ -116,27 +116,33 @@ class SessionMaps:
 
 def remove(slot: int, map_fd: Callable[[str], int]) -> None:
     """Take the maps of a session out of a slot."""
-    change(open_library(), slot, {map_fd(name): None for name in KINDS})
+    change(open_library(), slot, [(map_fd(name), None) for name in KINDS])
 
 
-def change(library: C.CDLL, slot: int, entries: dict[int, int | None]) -> None:
+def change(library: C.CDLL, slot: int, entries: Collection[tuple[int, int | None]]) -> None:
     """Set or delete the entry of a slot in some arrays of maps.
 
     At the same time, since the kernel waits in each call until no program can still be using what
     was there before: 8 ms where it was measured.
     """
     key = C.c_uint32(slot)
+    results: list[int] = []
 
-    def one(item: tuple[int, int | None]) -> int:
-        outer, inner = item
+    def one(outer: int, inner: int | None) -> None:
         if inner is None:
-            return int(library.bpf_map_delete_elem(outer, C.addressof(key)))
-        value = C.c_uint32(inner)
-        return int(library.bpf_map_update_elem(outer, C.addressof(key), C.addressof(value), 0))
+            result = library.bpf_map_delete_elem(outer, C.addressof(key))
+        else:
+            value = C.c_uint32(inner)
+            result = library.bpf_map_update_elem(outer, C.addressof(key), C.addressof(value), 0)
+        results.append(int(result))
 
-    with ThreadPoolExecutor(len(entries), "trainobs") as threads:
-        for result in threads.map(one, entries.items()):
-            _check(result)
+    threads = [threading.Thread(target=one, args=entry, name="trainobs") for entry in entries]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for result in results:
+        _check(result)
 
 
 def _check(result: int) -> int:
