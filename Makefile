@@ -11,16 +11,17 @@ RUN := runs/$(shell date +%Y%m%d-%H%M%S)
 VENV := .venv
 READY := $(VENV)/.ready
 BIN := $(VENV)/bin
+PEERS := .venv-peers
 OBJECT := src/trainobs/probes/objects/trainobs.$(shell uname -m).bpf.o
 C_FILES := $(wildcard bpf/*.c bpf/*.h)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup bpf demo test check format bench docs wheel clean
+.PHONY: help setup bpf demo test check format bench bench-peers faults docs wheel clean
 
 help: ## Show this list
 	@echo "usage: make TARGET [PYTHON=$(PYTHON)] [TORCH=$(TORCH)] [RUN=DIR] [ARGS=...]"
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Install everything into .venv; quick when nothing is to be done
 
@@ -60,12 +61,22 @@ format: setup ## Format Python and C
 bench: setup bpf ## Measure what observation costs
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
+faults: setup bpf ## Inject faults into small trainings, and check the verdicts on them
+	$(BIN)/python benchmarks/verdicts.py $(ARGS)
+
+bench-peers: setup bpf $(PEERS)/.ready ## Compare that with the cost of other tools; 15 minutes
+	$(PEERS)/bin/python -m benchmarks.peers.run $(ARGS)
+
+$(PEERS)/.ready: $(READY) benchmarks/peers/requirements.txt benchmarks/peers/setup.sh
+	bash benchmarks/peers/setup.sh $(BIN)/python $(PEERS)
+	touch $@
+
 docs: setup ## Write docs/metrics.md from the catalogue
 	page=$$($(BIN)/python -m trainobs.core.catalogue_page) && echo "$$page" > docs/metrics.md
 
 wheel: setup ## Build a wheel for this type of machine into dist/
 	$(BIN)/pip wheel --no-deps --wheel-dir dist .
 
-clean: ## Remove all that make made, .venv too; runs stay
-	rm -rf $(VENV) dist src/trainobs/probes/objects .mypy_cache .pytest_cache .ruff_cache
+clean: ## Remove all that make made, both environments too; runs stay
+	rm -rf $(VENV) $(PEERS) dist src/trainobs/probes/objects .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -11,10 +11,14 @@ BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 def update(results: dict[str, Any], source: Path) -> None:
     """Put the results into the page."""
-    text = PAGE.read_text()
-    before, rest = text.split(BEGIN)
+    fill(PAGE, table(results, source))
+
+
+def fill(page: Path, text: str) -> None:
+    """Put `text` between the markers of a page."""
+    before, rest = page.read_text().split(BEGIN)
     _, after = rest.split(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{table(results, source)}\n{END}{after}")
+    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
 
 
 def table(results: dict[str, Any], source: Path) -> str:

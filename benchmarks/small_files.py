@@ -7,7 +7,6 @@ timed, since it pays for the class of every file once; a long training does so o
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from contextlib import nullcontext
@@ -16,24 +15,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from files import FILE_BYTES, FILES, make_files
 from pairs import compare
 from torch.utils.data import DataLoader, Dataset
 
 from trainobs import observe
 
-FILES = 4096
-FILE_BYTES = 4096
 BATCH = 128
 EPOCHS = 3
 
 
 class SmallFiles(Dataset[torch.Tensor]):
-    """Files of random bytes, as float tensors (FILE_BYTES,)."""
+    """The files of `make_files`, as float tensors (FILE_BYTES,)."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        for index in range(FILES):
-            (root / str(index)).write_bytes(os.urandom(FILE_BYTES))
 
     def __len__(self) -> int:
         return FILES
@@ -48,7 +44,7 @@ def measure(*, quick: bool) -> dict[str, Any]:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="trainobs-bench-") as folder:
         root = Path(folder, "data")
-        root.mkdir()
+        make_files(root)
         loader = DataLoader(SmallFiles(root), BATCH, num_workers=2, persistent_workers=True)
         model = torch.nn.Linear(FILE_BYTES, 8)
         optimizer = torch.optim.SGD(model.parameters(), 1e-3)

@@ -67,6 +67,7 @@ static __always_inline void keep_name(struct tobs_batch *batch, struct file *fil
 	const unsigned char *name = BPF_CORE_READ(dentry, d_name.name);
 	u32 length = BPF_CORE_READ(dentry, d_name.len);
 
+	__builtin_memset(batch->slowest_name, 0, TOBS_NAME);
 	if (length >= TOBS_NAME)
 		name += length - (TOBS_NAME - 1);
 	bpf_probe_read_kernel_str(batch->slowest_name, TOBS_NAME, name);

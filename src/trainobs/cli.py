@@ -88,7 +88,10 @@ def _report(options: argparse.Namespace) -> str:
 
 
 def _doctor(options: argparse.Namespace) -> str:
-    from trainobs.probes.doctor import examine, render
+    from trainobs.gpu import doctor as gpu
+    from trainobs.probes import doctor as probes
 
-    findings = examine()
-    return json.dumps(findings, indent=2) if options.json else render(findings)
+    findings = {**probes.examine(), "gpu": gpu.examine()}
+    if options.json:
+        return json.dumps(findings, indent=2)
+    return f"{probes.render(findings)}\n\n{gpu.render(findings['gpu'])}"

@@ -20,16 +20,18 @@ ROOMS = {
     "core": Room("", "numpy"),
     "probes": Room("core", "numpy"),
     "host": Room("core", "numpy"),
+    "gpu": Room("core", "pynvml"),
     "steps": Room("core", "numpy"),
-    "sinks": Room("core", "numpy pyarrow tensorboard"),
-    "session": Room("core probes host steps sinks", "numpy"),
+    "verdict": Room("core", "numpy"),
+    "sinks": Room("core verdict", "numpy pyarrow tensorboard"),
+    "session": Room("core probes host gpu steps sinks", "numpy"),
     "service": Room("core probes"),
-    "hooks": Room("core steps session", "torch"),
+    "hooks": Room("core steps session", "numpy torch"),
     "integrations": Room(
         "core session sinks hooks steps", "lightning pytorch_lightning tensorboard torch"
     ),
-    "analysis": Room("core", "numpy pyarrow"),
-    "cli": Room("core probes analysis"),
+    "analysis": Room("core verdict", "numpy pyarrow"),
+    "cli": Room("core probes gpu analysis"),
     "__init__": Room("integrations"),
     "__main__": Room("cli"),
 }

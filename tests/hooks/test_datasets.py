@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch.utilities import CombinedLoader
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
-from trainobs.hooks.datasets import data_roots_of
+from trainobs.hooks.datasets import data_roots_of, workers_of
 
 
 class With(Dataset[int]):
@@ -175,3 +175,14 @@ def test_what_holds_itself_comes_to_an_end(place):
 
 def test_objects_without_attributes_of_their_own_have_no_roots():
     assert data_roots_of(range(3)) == data_roots_of(None) == data_roots_of("/usr") == []
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning's CombinedLoader
+def test_workers_are_those_of_all_loaders_together():
+    one, two = (DataLoader([1, 2], num_workers=number) for number in (1, 2))
+    assert workers_of(two) == 2
+    assert workers_of({"a": one, "b": [two]}) == 3
+    assert workers_of(CombinedLoader([one, two])) == 3
+    assert workers_of(DataLoader([1])) == 0
+    assert workers_of([1, 2]) is None
+    assert workers_of(iter([1])) is None

@@ -19,6 +19,7 @@ from trainobs.core.kernel import MAIN_WORKER, Phase
 from trainobs.hooks.loader import ObservedLoader
 from trainobs.hooks.marks import MarkingInit
 from trainobs.hooks.watch import LoaderWatch
+from trainobs.session.forks import abandon_in_children, keep_in_children, others_here
 from trainobs.steps.ledger import Fetch
 
 METHODS = (DataLoader.__iter__, _BaseDataLoaderIter.__next__)
@@ -267,6 +268,21 @@ def test_persistent_workers_that_were_there_before_name_batches_that_nobody_made
     marks = loader._iterator._worker_init_fn
     assert marks is None
     assert len(late.ear.followed) == 1
+
+
+def test_a_watch_is_no_other_session(pair):
+    """A rank leaves its ancestor's session a second time only if it has no other session."""
+
+    class Session:
+        def abandon(self) -> None:
+            pass
+
+    one, other = Session(), Session()
+    assert not others_here(one)
+    abandon_in_children(other)
+    assert others_here(one)
+    keep_in_children(other)
+    assert others_here(pair.watch) is False
 
 
 def test_the_init_of_workers_can_be_sent_to_them():

@@ -20,6 +20,15 @@ def test_facts_of_this_machine() -> None:
     assert json.loads(json.dumps(facts)) == facts
 
 
+def test_ranks_beside_this_one_are_those_that_the_launcher_tells(monkeypatch) -> None:
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    assert host_facts()["local_world_size"] is None
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert host_facts()["local_world_size"] == 4
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "many")
+    assert host_facts()["local_world_size"] is None
+
+
 def cgroups(root: Path, lines: str, files: dict[str, str]) -> object:
     (root / "proc" / "self").mkdir(parents=True)
     (root / "proc" / "self" / "cgroup").write_text(lines)

@@ -15,12 +15,14 @@ from tests.session.unprivileged_job import NOBODY
 from trainobs import observe
 from trainobs.analysis.runlog import RunLog
 from trainobs.core.catalogue import CATALOGUE
+from trainobs.host.others import NAME
 from trainobs.host.sampler import HostSampler
 
 JOB = Path(__file__).with_name("unprivileged_job.py")
 
 TIMED = {
     "step/duration_ns",
+    "loader/start_stop_ns",
     "phase/other_ns",
     "python/gc_ns",
     "python/gc_count",
@@ -87,7 +89,7 @@ def test_without_privileges_it_is_procfs_and_one_warning_says_how_to_climb(nobod
 def test_without_privileges_metrics_of_proc_have_values_and_the_others_none(nobodys):
     Job(JOB, nobodys, "auto").end()
     run_dir = nobodys / "run"
-    assert TIMED < known(run_dir) <= TIMED | set(HostSampler.METRICS)
+    assert TIMED < known(run_dir) <= TIMED | {NAME, *HostSampler.METRICS}
     assert {"io/read_bytes", "io/write_bytes", "sched/main_offcpu_ns"} < known(run_dir)
     assert unknown(run_dir) >= {"io/data_read_bytes", "cache/hit_ratio", "block/read_p99_ns"}
     steps = read_steps(run_dir).slice(1)

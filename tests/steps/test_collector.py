@@ -199,6 +199,34 @@ def test_a_run_that_is_only_timed_has_no_other_column():
     assert batch.latency is None
 
 
+def test_a_step_is_kept_back_until_all_is_known_of_it():
+    known: set[int] = set()
+    run = Run(ready=lambda step: step.step in known)
+    run.steps(3)
+    run.ticking.clock.finish()
+    run.collector.collect(settle=False)
+    assert run.collector.batch(hold=True) is None
+    known.update((SETUP, 0))
+    assert run.collector.batch(hold=True).step.tolist() == [SETUP, 0]
+    assert run.collector.waiting_count == 2
+    run.ticking.after(module.HOLD_NS)
+    assert run.collector.batch(hold=True).step.tolist() == [1, 2]
+
+
+def test_at_the_end_a_step_is_not_kept_back():
+    run = Run(ready=lambda step: False)
+    run.steps(3)
+    assert len(run.collector.batch()) == 3
+    assert run.collector.waiting_count == 0
+
+
+def test_no_more_steps_are_kept_back_than_fit():
+    run = Run(ready=lambda step: False)
+    run.steps(module.HELD + 10)
+    assert len(run.collector.batch(hold=True)) == 10
+    assert run.collector.waiting_count == module.HELD
+
+
 def test_steps_that_nobody_counted_to_their_end_have_no_counts_but_their_times(run):
     run.steps(2, size=100)
     run.kernel.gone_ns = run.ticking.ns + 500_000

@@ -61,6 +61,10 @@ class RankLog:
         """CLOCK_MONOTONIC at the beginning of each step, ns. Shape (n,)."""
         return self._integers("start_ns")
 
+    def epoch(self) -> npt.NDArray[np.int64]:
+        """Epoch of each step. Shape (n,)."""
+        return self._integers("epoch")
+
     def metric(self, name: str) -> npt.NDArray[np.float64]:
         """Values of a metric of the catalogue, NaN where it has none. Shape (n,).
 

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from trainobs.analysis import sections
+from trainobs.analysis import sections, verdicts
 from trainobs.analysis.sections import metric, training_ns
 from trainobs.analysis.summary import summarize
 from trainobs.analysis.text import duration, percent, printable, quantity
@@ -34,12 +34,14 @@ def render(summary: dict[str, Any]) -> str:
 
 
 _WITH_STEPS = (
+    verdicts.section,
     sections.step_time,
     sections.ranks,
     sections.phases,
     sections.rates,
     sections.cache,
     sections.waits,
+    sections.gpu,
     sections.distributions,
     sections.setup,
 )
@@ -86,6 +88,9 @@ def _lost(summary: dict[str, Any]) -> str:
 
 def _losses(summary: dict[str, Any]) -> Iterator[str]:
     missing = {k: why for k, why in summary["capabilities"].items() if why != "on"}
+    gpm = summary["gpu"].get("gpm", "on")
+    if gpm != "on":  # known only where the process used a GPU
+        missing["gpu activity"] = gpm
     if missing:
         yield "Probes that were off"
         yield from _wrapped(f"{probe}: {why}" for probe, why in missing.items())

@@ -21,6 +21,8 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "host.kernel": (str,),
     "capabilities": (dict,),
     "capabilities.*": (str,),
+    "gpu": (dict,),
+    "gpu.*": (str,),
     "summary": (dict, NoneType),
     "summary.outcome": (str, NoneType),
     "summary.losses": (dict,),

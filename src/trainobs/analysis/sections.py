@@ -35,6 +35,10 @@ _RATES = {
     "block/write_bytes": "written to block devices",
     "net/sent_bytes": "sent over the network",
     "net/received_bytes": "received from the network",
+    "gpu/pcie_received_bytes": "host to GPU over PCIe",
+    "gpu/pcie_sent_bytes": "GPU to host over PCIe",
+    "gpu/nvlink_received_bytes": "received over NVLink",
+    "gpu/nvlink_sent_bytes": "sent over NVLink",
     "io/read_bytes": "all read calls",
     "io/write_bytes": "all write calls",
 }
@@ -59,7 +63,32 @@ _WAITS = {
     "pressure/memory_ns": "some task short of memory (machine)",
 }
 
-_FORMATS: dict[str, Callable[[float], str]] = {"ns": duration, "bytes": size, "ratio": percent}
+_GPU = {
+    "gpu/transfer_ns": "transfer, on the GPU",
+    "gpu/forward_ns": "forward, on the GPU",
+    "gpu/backward_ns": "backward, on the GPU",
+    "gpu/optimizer_ns": "optimizer, on the GPU",
+    "gpu/sm_active_ratio": "multiprocessors at work (cycles)",
+    "gpu/sm_occupancy_ratio": "warps resident (cycles)",
+    "gpu/tensor_active_ratio": "tensor cores at work (cycles)",
+    "gpu/dram_active_ratio": "memory moving data (cycles)",
+    "gpu/sm_clock_mhz": "clock of the multiprocessors",
+    "gpu/throttle_power_ratio": "clocks held down by the power limit",
+    "gpu/throttle_thermal_ratio": "clocks held down by heat",
+    "gpu/throttle_hardware_ratio": "clocks held down by the hardware",
+    "gpu/memory_used_bytes": "memory in use, by all processes",
+    "gpu/temperature_c": "temperature",
+    "gpu/power_w": "power of the board",
+}
+
+_FORMATS: dict[str, Callable[[float], str]] = {
+    "ns": duration,
+    "bytes": size,
+    "ratio": percent,
+    "MHz": "{:.0f} MHz".format,
+    "W": "{:.0f} W".format,
+    "degrees Celsius": "{:.0f} C".format,
+}
 
 
 def step_time(summary: dict[str, Any]) -> Iterator[str]:
@@ -129,6 +158,26 @@ def waits(summary: dict[str, Any]) -> Iterator[str]:
         for name, label in rows.items():
             times = (duration(metric(summary, name)[key]) for key in ("mean", "p95", "max"))
             yield _row(f"  {label}", *times)
+
+
+def gpu(summary: dict[str, Any]) -> Iterator[str]:
+    """What the GPU of this rank did."""
+    labels = {n: text for n, text in _GPU.items() if metric(summary, n)["mean"] is not None}
+    if labels:
+        yield _row("GPU", "mean", "p95", "highest")
+        device = summary["gpu"]
+        if "name" in device:
+            yield f"  {device['name']}, {device['uuid']}, driver {device.get('driver', '?')}"
+        for name, label in labels.items():
+            form = _FORMATS[METRICS[name].unit]
+            values = (metric(summary, name)[key] for key in ("mean", "p95", "max"))
+            yield _row(f"  {label}", *map(form, values))
+        energy_mj, window = metric(summary, "gpu/energy_mj"), metric(summary, "gpu/window_ns")
+        if energy_mj["mean"]:
+            total = f"{energy_mj['sum'] / 1e6:.3g} kJ"
+            yield _row("  energy: per step, in all", f"{energy_mj['mean'] / 1e3:.3g} J", total)
+        if window["mean"]:
+            yield f"  read over windows of {duration(window['mean'])}; shorter steps share a window"
 
 
 def distributions(summary: dict[str, Any]) -> Iterator[str]:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from trainobs.analysis.ranklog import RankLog
 from trainobs.analysis.runlog import RunLog
+from trainobs.analysis.verdicts import verdicts
 from trainobs.core.catalogue import CATALOGUE
 from trainobs.core.histogram import BLOCK_READ, EDGES_NS, LATENCIES, Latency, percentile
 from trainobs.core.metrics import Kind, Metric, evaluate
@@ -24,6 +25,7 @@ def summarize(run: RunLog) -> dict[str, Any]:
     Returns:
         A dictionary that `json.dumps` takes as it is; what was not measured is None. Its parts:
 
+        * verdict: what bounds the `run`, and each of its `epochs`: see docs/verdicts.md.
         * metrics: name -> unit; `sum` over the whole run, what came before the first step
           included; `mean`, `p50`, `p95` and `max` over steps. A ratio has no sum, and its mean is
           formed from the kernel cells of the whole run; the mean of a quantile is that quantile of
@@ -48,6 +50,7 @@ def summarize(run: RunLog) -> dict[str, Any]:
     return {
         **_facts(run, rank),
         "steps": int(training.sum()),
+        "verdict": verdicts(run.info, run.ranks),
         "metrics": metrics,
         "setup": _setup(values, training),
         "latency": {latency.name: _distribution(latency, buckets) for latency in LATENCIES},
@@ -66,6 +69,7 @@ def _facts(run: RunLog, rank: RankLog) -> dict[str, Any]:
         "level": run.info.get("level"),
         "host": run.info.get("host", {}),
         "capabilities": run.info.get("capabilities", {}),
+        "gpu": run.info.get("gpu", {}),
         "outcome": ended.get("outcome") if ended else None,
     }
 

@@ -1,62 +1,7 @@
-"""Numbers as people read them."""
+"""Numbers as people read them; what the report uses of `core.text`."""
 
 from __future__ import annotations
 
-_TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "us"))
-_BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
-_COUNTS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+from trainobs.core.text import bar, duration, percent, printable, quantity, size
 
-
-def duration(ns: float) -> str:
-    """Nanoseconds, with three digits; above two minutes as hours, minutes and seconds."""
-    seconds = round(ns / 1e9)
-    if seconds <= 120:
-        return _scaled(ns, _TIMES, "ns")
-    minutes, seconds = divmod(seconds, 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
-
-
-def size(count: float) -> str:
-    """Bytes, in powers of 1000 as storage is sold."""
-    return _scaled(count, _BYTES, "B")
-
-
-def quantity(count: float) -> str:
-    """A count of things."""
-    return _scaled(count, _COUNTS, "").rstrip()
-
-
-def percent(share: float) -> str:
-    """A share of one; small shares keep a digit that tells them from nothing."""
-    return f"{100 * share:.2g} %" if 0 < share < 0.1 else f"{100 * share:.0f} %"
-
-
-def bar(share: float, width: int) -> str:
-    """A bar of at most `width` characters; anything above zero shows."""
-    length = round(min(share, 1.0) * width)
-    return "#" * max(length, 1 if share > 0 else 0)
-
-
-def printable(line: str) -> str:
-    """A line in which nothing steers the terminal, and nothing fails to be encoded.
-
-    Names come from files that others may have written; control characters, changes of direction
-    and the lone surrogates of undecodable bytes are shown as Python's escapes.
-    """
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode()
-        for character in line
-    )
-
-
-def _scaled(value: float, units: tuple[tuple[float, str], ...], base: str) -> str:
-    factor, unit = next(((f, u) for f, u in units if value >= 0.9995 * f), (1.0, base))
-    return f"{_three_digits(value / factor)} {unit}"
-
-
-def _three_digits(value: float) -> str:
-    if value == int(value) and value < 1000:
-        return str(int(value))
-    decimals = 2 if value < 9.995 else 1 if value < 99.95 else 0
-    return f"{value:.{decimals}f}"
+__all__ = ["bar", "duration", "percent", "printable", "quantity", "size"]

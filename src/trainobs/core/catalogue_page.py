@@ -51,6 +51,7 @@ _HEADINGS = {
     "block": "Block devices",
     "sched": "Scheduler",
     "net": "Network",
+    "gpu": "GPU",
     "pressure": "Pressure",
     "memory": "Memory",
     "python": "Python interpreter",

@@ -3,6 +3,7 @@
 TrainobsError
 ├── SettingError (ValueError)   a parameter has a bad value
 ├── ProbeError                  the kernel side cannot do what was asked for by name
+├── GpuError                    NVML is missing, or cannot read the GPU in question
 └── RunLogError                 a run directory cannot be read
 
 Each message has three parts: what failed, what was found, what to do.
@@ -45,6 +46,10 @@ class ProbeError(TrainobsError):
     def __init__(self, cause: ProbeCause, failed: str, found: str, do: str) -> None:
         super().__init__(failed, found, do)
         self.cause = cause
+
+
+class GpuError(TrainobsError):
+    """NVML is missing, or cannot read the GPU in question."""
 
 
 class RunLogError(TrainobsError):

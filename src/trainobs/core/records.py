@@ -77,6 +77,8 @@ class RunInfo:
         level: "ebpf", "procfs" or "timing".
         rank: rank of this process in the job.
         capabilities: probe name -> "on", or why not.
+        gpu: device in use, as soon as it is known: "uuid", "name", "driver", and "gpm": "on" or
+            why not.
         clock: "monotonic_ns" (CLOCK_MONOTONIC) and "wall_ns" (since 1970) of the same instant.
     """
 
@@ -87,3 +89,4 @@ class RunInfo:
     clock: dict[str, int] = field(default_factory=dict)
     capabilities: dict[str, str] = field(default_factory=dict)
     settings: dict[str, object] = field(default_factory=dict)
+    gpu: dict[str, str] = field(default_factory=dict)

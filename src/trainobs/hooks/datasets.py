@@ -33,6 +33,22 @@ def data_roots_of(loader: object) -> list[Path]:
     return sorted(path for path in found if not found & set(path.parents))
 
 
+def workers_of(loader: object) -> int | None:
+    """Worker processes of a loader, or of all in a list or dict together; None: unknown.
+
+    Args:
+        loader: a DataLoader, or a collection of them, as Lightning has.
+    """
+    inner = _fields(loader).get("_iterables", loader)
+    if isinstance(inner, dict):
+        inner = list(inner.values())
+    if isinstance(inner, list | tuple):
+        counts = [count for part in inner if (count := workers_of(part)) is not None]
+        return sum(counts) if counts else None
+    workers = _fields(inner).get("num_workers")
+    return workers if isinstance(workers, int) else None
+
+
 def _exists(path: Path) -> bool:
     try:
         return path.exists()

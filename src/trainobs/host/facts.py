@@ -15,7 +15,8 @@ def host_facts(proc: Path = Path("/proc"), cgroup: Path = _CGROUP) -> dict[str, 
     Returns:
         hostname, kernel (release), machine (architecture), python (version), cpu_count (online
         CPUs), usable_cpu_count (allowed by affinity), cpu_quota (CPUs' worth of time that the
-        cgroup allows, the tightest on the way to the root), memory_bytes (of the machine).
+        cgroup allows, the tightest on the way to the root), memory_bytes (of the machine),
+        local_world_size (ranks of the job on this machine, where the launcher says so).
 
     Notes:
         Inside a container without a cgroup namespace the limits above it are not visible.
@@ -29,6 +30,7 @@ def host_facts(proc: Path = Path("/proc"), cgroup: Path = _CGROUP) -> dict[str, 
         "usable_cpu_count": _usable_cpus(),
         "cpu_quota": _cpu_quota(proc, cgroup),
         "memory_bytes": _memory_bytes(),
+        "local_world_size": _local_world_size(),
     }
 
 
@@ -37,6 +39,11 @@ def _usable_cpus() -> int | None:
         return len(os.sched_getaffinity(0))
     except (AttributeError, OSError):
         return None  # not Linux, or a sandbox that forbids the call
+
+
+def _local_world_size() -> int | None:
+    value = os.environ.get("LOCAL_WORLD_SIZE", "")  # set by torchrun
+    return int(value) if value.isdecimal() else None
 
 
 def _memory_bytes() -> int | None:

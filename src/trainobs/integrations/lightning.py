@@ -16,7 +16,8 @@ from torch.utils.data import DataLoader
 
 from trainobs.core.errors import TrainobsError
 from trainobs.core.kernel import Phase
-from trainobs.hooks.datasets import data_roots_of
+from trainobs.hooks.cuda import Cuda
+from trainobs.hooks.datasets import data_roots_of, workers_of
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.integrations.profiler_tee import ProfilerTee
 from trainobs.session.runs import default_run_dir, open_session
@@ -149,6 +150,7 @@ class ObsCallback:
         assert self._session is not None
         if self._settings.data_roots is None:
             self._session.add_data_roots(data_roots_of(trainer.train_dataloader))
+        self._session.note_workers(workers_of(trainer.train_dataloader))
         directories = [getattr(c, "dirpath", None) for c in trainer.checkpoint_callbacks]
         existing = [Path(d) for d in directories if d and Path(d).is_dir()]
         self._session.add_checkpoint_roots(existing)
@@ -236,6 +238,7 @@ class ObsCallback:
             log_every_n_steps=self._settings.log_every_n_steps or trainer.log_every_n_steps or 50,
             rank=trainer.global_rank,
             world_size=trainer.world_size,
+            accelerator=Cuda(),
         )
         self._session.clock.measured.update(_MARKED)
         self._watch = LoaderWatch(self._session.clock, self._session.ledger, opens_steps=True)

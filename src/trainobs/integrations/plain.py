@@ -21,7 +21,8 @@ from typing import Protocol, SupportsIndex, TypeVar
 
 from trainobs.core.errors import TrainobsError
 from trainobs.core.kernel import Phase
-from trainobs.hooks.datasets import data_roots_of
+from trainobs.hooks.cuda import Cuda
+from trainobs.hooks.datasets import data_roots_of, workers_of
 from trainobs.hooks.loader import ObservedLoader
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.session.runs import default_run_dir, open_session
@@ -163,6 +164,7 @@ class _Observed:
     def loader(self, loader: Iterable[Batch]) -> Iterable[Batch]:
         if self._find_data:
             self._session.add_data_roots(data_roots_of(loader))
+        self._session.note_workers(workers_of(loader))
         return ObservedLoader(loader, self._session.clock, self.watch)
 
     def step(self, number: int | None = None) -> Scope:
@@ -198,6 +200,7 @@ def _open(settings: Settings) -> tuple[Session, Path] | None:
             log_every_n_steps=settings.log_every_n_steps or LOG_EVERY_N_STEPS,
             rank=rank,
             world_size=world_size,
+            accelerator=Cuda(),
         )
     except TrainobsError:
         raise

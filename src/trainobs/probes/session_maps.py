@@ -138,9 +138,13 @@ def change(library: C.CDLL, slot: int, entries: Collection[tuple[int, int | None
 
     threads = [threading.Thread(target=one, args=entry, name="trainobs") for entry in entries]
     for thread in threads:
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads
+            thread.run()
     for thread in threads:
-        thread.join()
+        if thread.ident is not None:
+            thread.join()
     for result in results:
         _check(result)
 

@@ -23,8 +23,8 @@ _registered = False
 
 
 def others_here(thing: Inherited) -> bool:
-    """Whether something else is registered: another session of this process."""
-    return bool(set(_inherited) - {thing})
+    """Whether another of its kind is registered: for a session, another session of this process."""
+    return any(type(other) is type(thing) and other is not thing for other in _inherited)
 
 
 def abandon_in_children(thing: Inherited) -> None:

@@ -52,6 +52,7 @@ class Observer:
         probe_share: CPU share of the probes, sampled when called, or None.
         begin: run first, in the observer's own thread.
         tick: run at every wake-up.
+        other_cpu_ns: CPU time of other threads of the run so far.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Observer:
         probe_share: Callable[[], float | None] | None = None,
         begin: Callable[[], None] | None = None,
         tick: Callable[[], None] | None = None,
+        other_cpu_ns: Callable[[], int] = lambda: 0,
     ) -> None:
         self._info = info
         self._collector = collector
@@ -74,6 +76,7 @@ class Observer:
         self._probe_share = probe_share
         self._begin = begin
         self._tick = tick
+        self._other_cpu_ns = other_cpu_ns
         self._shares: deque[float] = deque(maxlen=COST_SAMPLES)
         self._told_lost = 0
         self._told_cpu_ns = 0
@@ -151,7 +154,7 @@ class Observer:
         if self._probe_share and now >= self._next_cost and not self._stopping:
             self._next_cost = now + COST_S
             self._sample_cost(self._probe_share)
-        self._deliver()
+        self._deliver(hold=True)
         if now >= self._next_flush:
             self._next_flush = now + FLUSH_S
             self._flush()
@@ -162,15 +165,15 @@ class Observer:
         if share is not None:
             self._shares.append(share)
 
-    def _deliver(self) -> None:
+    def _deliver(self, *, hold: bool = False) -> None:
         self._next_delivery = time.monotonic() + WAKE_S
-        batch = self._collector.batch()
+        batch = self._collector.batch(hold=hold)
         if batch:
             self._deliveries.write(self._with_cost(batch))
 
     def _with_cost(self, batch: StepBatch) -> StepBatch:
         columns = dict(batch.columns)
-        cpu_ns = time.thread_time_ns()
+        cpu_ns = time.thread_time_ns() + self._other_cpu_ns()
         columns["obs/cpu_ns"] = columns["obs/cpu_ns"] + (cpu_ns - self._told_cpu_ns) / len(batch)
         self._told_cpu_ns = cpu_ns
         if self._shares:

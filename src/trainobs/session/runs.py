@@ -6,6 +6,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from trainobs.session.accelerator import Accelerator
 from trainobs.session.session import Session
 from trainobs.session.settings import Settings
 from trainobs.sinks.files import claim, give_back, next_free
@@ -31,6 +32,7 @@ def open_session(
     log_every_n_steps: int,
     rank: int = 0,
     world_size: int = 1,
+    accelerator: Accelerator | None = None,
 ) -> tuple[Session, Path]:
     """Start to observe the calling process.
 
@@ -41,6 +43,7 @@ def open_session(
         log_every_n_steps: steps between two points in TensorBoard.
         rank: this process in the job.
         world_size: processes in the job.
+        accelerator: the torch side of the GPU; None for none.
 
     Returns:
         The session, and the run directory in use.
@@ -51,7 +54,10 @@ def open_session(
         writer = writer or EventFile(run_dir / "tensorboard")
         sinks.append(TensorBoardSink(writer, log_every_n_steps))
     try:
-        return Session(settings, sinks, rank=rank, world_size=world_size), run_dir
+        session = Session(
+            settings, sinks, rank=rank, world_size=world_size, accelerator=accelerator
+        )
+        return session, run_dir
     except BaseException:
         if claimed:
             give_back(run_dir, rank)

@@ -20,10 +20,12 @@ from trainobs.probes.choice import open_side
 from trainobs.probes.secede import secede
 from trainobs.probes.side import Side
 from trainobs.probes.statistics import ProbeStatistics, statistics_for
+from trainobs.session.accelerator import Accelerator, AcceleratorWatch
 from trainobs.session.delivery import Deliveries
 from trainobs.session.forks import abandon_in_children, keep_in_children, others_here
 from trainobs.session.libraries import library_roots
 from trainobs.session.observer import FULL, Observer
+from trainobs.session.others import OthersReadings
 from trainobs.session.pauses import CollectorPauses
 from trainobs.session.settings import Settings
 from trainobs.sinks.sink import Sink
@@ -53,7 +55,13 @@ class Session:
     """
 
     def __init__(
-        self, settings: Settings, sinks: Sequence[Sink], *, rank: int = 0, world_size: int = 1
+        self,
+        settings: Settings,
+        sinks: Sequence[Sink],
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        accelerator: Accelerator | None = None,
     ) -> None:
         self._pid = os.getpid()
         self._stopped = self._forgotten = False
@@ -71,7 +79,7 @@ class Session:
         )
         if why_not and settings.probes:
             _tell_rung(self.level, why_not)
-        self._wire(sinks)
+        self._wire(sinks, accelerator)
         try:
             abandon_in_children(self)
             self._register(settings)
@@ -88,6 +96,11 @@ class Session:
     def add_checkpoint_roots(self, roots: Sequence[Path]) -> None:
         """Count what lies below some directories as checkpoints."""
         self._add_roots(roots, FileClass.CHECKPOINT)
+
+    def note_workers(self, count: int | None) -> None:
+        """Write down how many workers the training loader has, if it tells; the first counts."""
+        if count is not None:
+            self.info.settings.setdefault("loader_workers", count)
 
     def secede(self) -> None:
         """Be counted by no session of an ancestor.
@@ -116,6 +129,7 @@ class Session:
         self._stopped = self._forgotten = True
         self.clock.detach()
         self._pauses.close()
+        self._gpu.abandon()
         if self._kernel:
             self._kernel.abandon()
         if self._host:
@@ -135,6 +149,7 @@ class Session:
         self._stopped = True
         keep_in_children(self)
         self.clock.detach()
+        self._gpu.close()
         if self._kernel:
             # In another thread, since a signal handler may raise anywhere in this one.
             remover = threading.Thread(target=self._remove, name="trainobs")
@@ -160,11 +175,13 @@ class Session:
         self.ledger.release()
         del self._collector, self._observer
 
-    def _wire(self, sinks: Sequence[Sink]) -> None:
+    def _wire(self, sinks: Sequence[Sink], accelerator: Accelerator | None) -> None:
         kernel, host = self._kernel, self._host
         word: StepWord = kernel.clock if kernel else [0]
         switch_cost_ns = _switch_cost_ns()
         self._pauses = CollectorPauses()
+        self._gpu = AcceleratorWatch(accelerator, self.info)
+        self._others = OthersReadings(self.level != "timing")
         self.clock = StepClock(word, sample=host.sample if host else None, on_close=self._on_close)
         self.ledger = ledger = _ledger(kernel)
         self._collector = Collector(
@@ -172,9 +189,11 @@ class Session:
             kernel,
             host_names=host.available if host else (),
             switch_cost_ns=switch_cost_ns,
-            sources=[self._pauses.spans],
             ledger=ledger,
+            sources=[self._pauses.spans, self._others.gauges, *self._gpu.sources],
+            ready=self._gpu.ready,
         )
+        self._gpu.attach(self.clock)
         statistics = statistics_for(kernel.program_fds().values()) if kernel else None
         self._observer = Observer(
             self.info,
@@ -186,7 +205,8 @@ class Session:
             latency=(lambda: kernel.histograms.copy()) if kernel else None,
             probe_share=partial(self._probe_share, statistics) if statistics else None,
             begin=kernel.leave if kernel else None,
-            tick=host.refresh if host else None,
+            tick=self._tick,
+            other_cpu_ns=lambda: self._gpu.cpu_ns,
         )
 
     def _register(self, settings: Settings) -> None:
@@ -212,12 +232,21 @@ class Session:
                 error,
             )
 
+    def _tick(self) -> None:
+        """What the observer's thread reads a few times a second."""
+        if self._host:
+            self._host.refresh()
+        self._others.read()
+        if not self._stopped:
+            self._gpu.tick()
+
     def _probe_share(self, statistics: ProbeStatistics) -> float | None:
         """None also if the programs went away while they were sampled."""
         share = statistics.share()
         return None if self._stopped else share
 
     def _on_close(self) -> None:
+        self._gpu.ask()
         waiting = len(self.clock.closed)
         if self._forgotten:  # a loop that goes on after its run, or in a forked child
             self.clock.closed.clear()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import numpy.typing as npt
 from tensorboard.compat.proto.event_pb2 import Event
@@ -13,6 +15,7 @@ from trainobs.sinks.batches import metric_matrix, select
 from trainobs.sinks.eventfile import EventFile, EventWriter
 from trainobs.sinks.latency import latency_values
 from trainobs.sinks.layout import layout_event
+from trainobs.sinks.verdicts import Text, Verdicts
 from trainobs.sinks.window import Window
 
 __all__ = ["EventFile", "EventWriter", "TensorBoardSink"]
@@ -31,6 +34,8 @@ class TensorBoardSink:
     where a number that makes larger strides has passed such an s, and at the end. A window never
     holds more than `log_every_n_steps` steps, whatever their numbers. What happened before the
     first step has no point; the run log holds it.
+
+    A verdict is logged as text at the end of each epoch and of the run (docs/verdicts.md).
 
     Tags are the names of the catalogue. The sink closes `writer` at `end`.
 
@@ -61,6 +66,7 @@ class TensorBoardSink:
         self._latency: npt.NDArray[np.uint64] | None = None
         self._logged: npt.NDArray[np.uint64] | None = None
         self._latency_due_ns = 0
+        self._verdicts: Verdicts | None = None
 
     def begin(self, info: RunInfo) -> None:
         """Write the layout of the custom-scalars page.
@@ -69,6 +75,7 @@ class TensorBoardSink:
             OSError: the event file cannot be made.
         """
         clock = info.clock
+        self._verdicts = Verdicts(info)
         self._offset_ns = clock["wall_ns"] - clock["monotonic_ns"]
         self._writer.add_event(layout_event(clock["wall_ns"] / 1e9))
         self._writer.flush()
@@ -85,6 +92,8 @@ class TensorBoardSink:
             first = last + 1
         if first < len(steps):
             self._window.add(steps, matrix, slice(first, None))
+        if self._verdicts and len(steps):
+            self._tell(self._verdicts.add(steps))
 
     def latency(self, buckets: npt.NDArray[np.uint64]) -> None:
         """Take the latency histograms since the run began, shape (op, class, role, BUCKETS)."""
@@ -109,6 +118,8 @@ class TensorBoardSink:
         if len(self._window):
             self._log_window()
         self._log_latency()
+        if self._verdicts:
+            self._tell(self._verdicts.end())
         self._writer.close()
 
     def _ends(self, numbers: npt.NDArray[np.int64]) -> list[int]:
@@ -142,10 +153,17 @@ class TensorBoardSink:
         self._logged, self._latency = self._latency, None
         self._latency_due_ns = self._end_ns + LATENCY_EVERY_NS
 
-    def _add(self, summary: Summary) -> bool:
-        wall_time = (self._end_ns + self._offset_ns) / 1e9
+    def _tell(self, texts: Iterable[Text]) -> None:
+        """Log verdicts; the run log holds what they are made of, should the writer be full."""
+        for text in texts:
+            self._add(Summary(value=[text.value]), text.step, text.at_ns)
+
+    def _add(self, summary: Summary, step: int | None = None, at_ns: int | None = None) -> bool:
+        """Log something, by default at the last step of the last window; False if it is full."""
+        step, at_ns = (self._step, self._end_ns) if step is None or at_ns is None else (step, at_ns)
+        wall_time = (at_ns + self._offset_ns) / 1e9
         try:
-            self._writer.add_event(Event(wall_time=wall_time, step=self._step, summary=summary))
+            self._writer.add_event(Event(wall_time=wall_time, step=step, summary=summary))
         except OSError:  # the writer is full, and its flush, soon to come, raises the cause
             return False
         return True

@@ -55,6 +55,8 @@ class StepClock:
         unended_batches: batches of a loop that has not ended any step.
         on_cancel: called with the serial of an opened step that was none, and of the step that
             goes on; for the collector, since the kernel counted some of the one in the other.
+        on_switch: called with the serial and the phase at each switch, where phases are timed on
+            a GPU as well.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class StepClock:
         """
         self.closed: deque[ClosedStep] = deque()
         self.on_cancel: Callable[[int, int], None] | None = None
+        self.on_switch: Callable[[int, int], None] | None = None
         self.epoch = 0
         self.over = False
         self.measured = {Phase.OTHER.value}
@@ -253,6 +256,8 @@ class StepClock:
         self._phase = phase
         self._switches += 1
         self._word[0] = self._serial << 8 | phase
+        if self.on_switch is not None:
+            self.on_switch(self._serial, phase)
 
     def _mark(self) -> None:
         self._word[0] = self._serial << 8 | self._phase

@@ -26,6 +26,12 @@ SETTLE_NS = 5_000_000
 MAX_WAITING = 1024
 """Steps kept for slow sinks, 26 KB each; above, the oldest are dropped and counted."""
 
+HOLD_NS = 3_000_000_000
+"""How long a step is kept back for what is known late only: the readings of a GPU."""
+
+HELD = MAX_WAITING // 8
+"""Steps kept back at most; where steps are so short, nothing belongs to one of them alone."""
+
 _WORDS = len(FIELDS) * int(np.prod(CELLS_SHAPE))
 
 
@@ -91,6 +97,7 @@ class Collector:
         switch_cost_ns: float = 0.0,
         sources: Sequence[StepSource] = (),
         ledger: Ledger | None = None,
+        ready: Callable[[ClosedStep], bool] = lambda step: True,
         now: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.dropped_steps = 0
@@ -101,6 +108,7 @@ class Collector:
         self._sources = tuple(sources)
         self._ledger = ledger or Ledger()
         self._last = False  # whether no step will follow those of the last `batch`
+        self._ready = ready
         self._now = now
         self._lock = threading.Lock()
         self._waiting: list[_Part] = []
@@ -128,17 +136,33 @@ class Collector:
             while self.waiting_count > MAX_WAITING:
                 self._drop(self._waiting.pop(0)[0])
 
-    def batch(self) -> StepBatch | None:
-        """Records of what was collected since the last call; None for nothing."""
+    def batch(self, *, hold: bool = False) -> StepBatch | None:
+        """Records of what was collected since the last call; None for nothing.
+
+        Args:
+            hold: keep back the steps of which more will soon be known.
+        """
         with self._lock:
-            waiting, self._waiting, self.waiting_count = self._waiting, [], 0
-            self._last = self._clock.over and not self._clock.closed
+            count = self._ready_parts() if hold else len(self._waiting)
+            waiting, self._waiting = self._waiting[:count], self._waiting[count:]
+            self.waiting_count -= sum(len(part[0]) for part in waiting)
+            self._last = self._clock.over and not self._clock.closed and not self._waiting
         if not waiting:
             return None
         steps, rows, latency = zip(*waiting, strict=True)
         return self._assemble(
             list(chain.from_iterable(steps)), np.concatenate(rows), np.concatenate(latency)
         )
+
+    def _ready_parts(self) -> int:
+        """How many of the parts that wait need not wait any longer."""
+        now, left = self._now(), self.waiting_count
+        for count, (steps, _, _) in enumerate(self._waiting):
+            young = now - steps[-1].end_ns < HOLD_NS
+            if left <= HELD and young and not self._ready(steps[-1]):
+                return count
+            left -= len(steps)
+        return len(self._waiting)
 
     def _drop(self, steps: list[ClosedStep]) -> None:
         self.waiting_count -= len(steps)
@@ -191,7 +215,8 @@ class Collector:
         for source in self._sources:
             columns.update(source.columns(steps))
         of_batches, batches = self._ledger.close(steps, last=self._last)
-        columns.update(of_batches)
+        if Phase.LOADER.value in self._clock.measured:
+            columns.update(of_batches)
         cells = None
         if self._ring:
             cells = rows.view(CELL).reshape(len(steps), *CELLS_SHAPE)

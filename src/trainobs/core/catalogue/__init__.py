@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from trainobs.core.catalogue.devices import DEVICES
 from trainobs.core.catalogue.files import FILES
+from trainobs.core.catalogue.gpu import GPU
 from trainobs.core.catalogue.machine import MACHINE
 from trainobs.core.catalogue.making import phase_metric
 from trainobs.core.catalogue.network import NETWORK
@@ -27,6 +28,7 @@ CATALOGUE: tuple[Metric, ...] = (
     *DEVICES,
     *TASKS,
     *NETWORK,
+    *GPU,
     *MACHINE,
     *PYTHON,
     *OWN,

@@ -8,6 +8,7 @@ from trainobs.core.metrics import Cells, Kind, Metric
 DATA = (FileClass.DATA,)
 CHECKPOINT = (FileClass.CHECKPOINT,)
 MAIN = (Role.MAIN,)
+THREAD = (Role.THREAD,)
 WORKER = (Role.WORKER,)
 READS = (Op.READ, Op.URING_READ)
 WRITES = (Op.WRITE, Op.URING_WRITE)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from trainobs.core.catalogue.making import MAIN, WORKER, kernel
+from trainobs.core.catalogue.making import MAIN, THREAD, WORKER, kernel
 from trainobs.core.kernel import Op
-from trainobs.core.metrics import Cells, Metric
+from trainobs.core.metrics import Cells, Kind, Metric
 
 TASKS: tuple[Metric, ...] = (
     kernel(
@@ -34,6 +34,14 @@ TASKS: tuple[Metric, ...] = (
         spread=True,
     ),
     kernel(
+        "sched/thread_runqueue_ns",
+        "ns",
+        Cells("ns", (Op.RUNQUEUE,), (), THREAD),
+        "Time the other threads of the training process were ready to run and had no CPU.",
+        source="sched_switch, sched_wakeup",
+        chart="Scheduler: training thread",
+    ),
+    kernel(
         "sched/worker_offcpu_ns",
         "ns",
         Cells("ns", (Op.OFFCPU,), (), WORKER),
@@ -57,5 +65,15 @@ TASKS: tuple[Metric, ...] = (
         source="sched_switch, sched_wakeup",
         chart="Scheduler: loader workers",
         spread=True,
+    ),
+    Metric(
+        "sched/others_cpu_ratio",
+        "ratio",
+        Kind.GAUGE,
+        "/proc/stat",
+        "Share of the time of the CPUs this process may use that went to processes outside its "
+        "tree, and to the hypervisor; read once a second.",
+        "Own processes on other CPUs make it too small.",
+        "Taken by others",
     ),
 )

@@ -1,0 +1,154 @@
+"""What the GPU of this process did, read through NVML, and timed by CUDA events."""
+
+from __future__ import annotations
+
+from trainobs.core.metrics import Kind, Metric
+
+_CYCLES = (
+    "A share of clock cycles, not of time: look at gpu/sm_clock_mhz beside it. Steps shorter than "
+    "gpu/window_ns share one value."
+)
+_BOARD = "Under MIG it is the whole board's."
+_POWER = (
+    "The whole board's, under MIG too. The counter moves every 100 ms, and on A100 and H100 the "
+    "sensor behind it looks at 25 % of the time only (arXiv 2312.02741)."
+)
+_RATE = "The rate over gpu/window_ns, times the length of the step."
+_EVENTS = (
+    "Time that the stream stood idle in between counts, too; what other streams did does not. Null "
+    "while a CUDA graph is captured."
+)
+_NVML = "NVML"
+_GPM = "NVML GPM"
+
+
+def _level(
+    name: str, unit: str, tells: str, blind: str, chart: str = "", source: str = _NVML
+) -> Metric:
+    return Metric(f"gpu/{name}", unit, Kind.GAUGE, source, tells, blind, chart)
+
+
+def _amount(name: str, unit: str, tells: str, blind: str, chart: str, source: str) -> Metric:
+    return Metric(f"gpu/{name}", unit, Kind.SUM, source, tells, blind, chart)
+
+
+LEVELS: tuple[Metric, ...] = (
+    _level(
+        "sm_active_ratio",
+        "ratio",
+        "Share of cycles in which a multiprocessor had work, averaged over all of them.",
+        "One warp that waits for memory counts as work. " + _CYCLES,
+        "GPU activity",
+        _GPM,
+    ),
+    _level(
+        "sm_occupancy_ratio",
+        "ratio",
+        "Warps resident on the multiprocessors, as a share of those that fit.",
+        _CYCLES,
+        "GPU activity",
+        _GPM,
+    ),
+    _level(
+        "tensor_active_ratio",
+        "ratio",
+        "Share of cycles in which the tensor cores worked.",
+        _CYCLES,
+        "GPU activity",
+        _GPM,
+    ),
+    _level(
+        "dram_active_ratio",
+        "ratio",
+        "Share of cycles in which the device memory moved data; about 0.8 is the most in practice.",
+        _CYCLES,
+        "GPU activity",
+        _GPM,
+    ),
+    _level("sm_clock_mhz", "MHz", "Clock of the multiprocessors.", _BOARD, "GPU clocks"),
+    _level("memory_clock_mhz", "MHz", "Clock of the device memory.", _BOARD),
+    _level(
+        "throttle_power_ratio",
+        "ratio",
+        "Share of time in which the power limit held the clocks down.",
+        _BOARD,
+        "GPU throttling",
+    ),
+    _level(
+        "throttle_thermal_ratio",
+        "ratio",
+        "Share of time in which the driver held the clocks down because of heat.",
+        _BOARD,
+        "GPU throttling",
+    ),
+    _level(
+        "throttle_hardware_ratio",
+        "ratio",
+        "Share of readings at which the hardware itself braked: heat, or the power supply.",
+        "What came and went between two readings. " + _BOARD,
+        "GPU throttling",
+    ),
+    _level(
+        "memory_used_bytes",
+        "bytes",
+        "Device memory in use, by all processes.",
+        "Whose it is, and what of it the caching allocator of torch holds but does not use.",
+        "GPU memory",
+    ),
+    _level("temperature_c", "degrees Celsius", "Temperature of the chip.", _BOARD),
+    _level(
+        "power_w",
+        "W",
+        "Mean power over gpu/window_ns, from the energy counter.",
+        _POWER,
+        "GPU power",
+    ),
+    _level(
+        "window_ns",
+        "ns",
+        "Time between the two readings that the values of this step came from.",
+        "",
+    ),
+)
+"""Levels that hold over a window."""
+
+AMOUNTS: tuple[Metric, ...] = (
+    _amount(
+        "energy_mj",
+        "mJ",
+        "Energy that the board used.",
+        f"{_RATE} {_POWER}",
+        "GPU energy",
+        _NVML,
+    ),
+    *(
+        _amount(
+            f"{link}_{way}_bytes",
+            "bytes",
+            f"Bytes that the device {tells} over {title}.",
+            _RATE + more,
+            f"GPU {title}",
+            source,
+        )
+        for link, title, more, source in (
+            ("pcie", "PCIe", "", "NVML GPM, or NVML's counters"),
+            ("nvlink", "NVLink", "", _GPM),
+        )
+        for way, tells in (("sent", "sent"), ("received", "received"))
+    ),
+)
+"""Amounts that grow with time; a reading holds them by the second."""
+
+EVENT_TIMES: tuple[Metric, ...] = tuple(
+    _amount(
+        f"{phase}_ns",
+        "ns",
+        f"Time of the phase {phase} on the GPU's current stream.",
+        _EVENTS,
+        "Phases on the GPU",
+        "CUDA events",
+    )
+    for phase in ("transfer", "forward", "backward", "optimizer")
+)
+
+GPU: tuple[Metric, ...] = (*LEVELS, *AMOUNTS, *EVENT_TIMES)

@@ -1,0 +1,1 @@
+"""The GPU of this process, read through NVML by one process a node."""

@@ -1,0 +1,182 @@
+"""The rules: from a usual step to a verdict. Every number here is justified in docs/verdicts.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from math import isnan
+from typing import NamedTuple
+
+from trainobs.core.catalogue import METRICS
+from trainobs.core.text import percent
+from trainobs.verdict import blocks
+from trainobs.verdict.advice import advise
+from trainobs.verdict.blocks import Blocks, Usual
+from trainobs.verdict.causes import Candidate, Situation, find
+from trainobs.verdict.costs import Costs, costs_of, known
+from trainobs.verdict.verdict import Evidence, Facts, Kind, Verdict
+
+BOUND = 0.20
+"""Share of the step from which a cost is a bottleneck."""
+
+WORTH_TELLING = 0.10
+"""Share of the step from which a cost counts towards a mixed verdict."""
+
+RIVAL = 0.5
+"""Share of the largest cost that makes a second bottleneck its equal."""
+
+ADDS_UP = 0.02
+"""How far the phases may be from the step that they are parts of."""
+
+FEWEST_STEPS = 8
+"""Steps below which nothing is usual."""
+
+WORTH_SHOWING = 0.01
+"""Share of the step from which time is in the evidence though it decided nothing."""
+
+OVERHEADS = (Kind.LOADER, Kind.COPY, Kind.COMMUNICATION, Kind.CHECKPOINT)
+"""Costs beside computation; what they leave is computation, and the rest."""
+
+HELD_UP = ("sched/main_iowait_ns", "sched/main_runqueue_ns", blocks.GARBAGE)
+"""Time within the phases in which nothing was computed."""
+
+METRIC_OF: dict[Kind | None, tuple[str, ...]] = {
+    Kind.LOADER: (blocks.LOADER, *blocks.SPLIT),
+    Kind.COPY: (blocks.TRANSFER,),
+    Kind.COMPUTE: blocks.COMPUTE,
+    Kind.COMMUNICATION: ("ranks/wait_ns", "sched/main_offcpu_ns", "net/sent_bytes"),
+    Kind.CHECKPOINT: (blocks.CHECKPOINT,),
+    Kind.MEMORY: ("memory/reclaim_ns", "memory/major_fault_count", "pressure/memory_ns"),
+}
+
+
+class Shares(NamedTuple):
+    """What the rules look at, as shares of the step.
+
+    Attributes:
+        usual: the step itself.
+        part: what each kind is about, 0 where it was not measured.
+        top: the largest of `OVERHEADS`.
+        most: its share.
+        other: time in no phase.
+        lost: time in which the training thread was held up outside loader and checkpoints.
+        device: the part of `lost` in which it slept for a device.
+        unknown: kinds whose part was not measured.
+    """
+
+    usual: Usual
+    part: Mapping[Kind, float]
+    top: Kind
+    most: float
+    other: float
+    lost: float
+    device: float
+    unknown: frozenset[Kind]
+
+
+RULES: tuple[tuple[Callable[[Shares], bool], Callable[[Shares], Kind | str]], ...] = (
+    (lambda s: isnan(s.usual.mean[blocks.STEP]), lambda s: "the steps were not timed"),
+    (
+        lambda s: abs(s.usual.marked - 1.0) > ADDS_UP,
+        lambda s: f"the phases add up to {percent(s.usual.marked)} of the step",
+    ),
+    (lambda s: s.part[Kind.MEMORY] >= BOUND, lambda s: Kind.MEMORY),
+    (lambda s: s.other >= BOUND and s.other > s.most, lambda s: _unmarked(s)),
+    (
+        lambda s: Kind.MEMORY in s.unknown and s.device >= max(BOUND, s.most),
+        lambda s: "computation waited for a device, and nobody counted major faults",
+    ),
+    # Whatever else the training thread waited for, it lacked its CPU for longer.
+    (lambda s: s.lost >= max(BOUND, s.most), lambda s: Kind.COMPUTE),
+    (lambda s: s.most >= BOUND and _has_rival(s), lambda s: Kind.MIXED),
+    (lambda s: s.most >= BOUND, lambda s: s.top),
+    (lambda s: _worth_telling(s) >= BOUND, lambda s: Kind.MIXED),
+    (
+        lambda s: Kind.COMMUNICATION in s.unknown,
+        lambda s: "the time in collectives was not measured",
+    ),
+    (lambda s: True, lambda s: Kind.COMPUTE),
+)
+"""Condition -> verdict, or why there is none. The first condition that holds decides."""
+
+
+def judge(record: Blocks, facts: Facts) -> Verdict:
+    """The verdict on the steps of an epoch, or of a run."""
+    if len(record) < FEWEST_STEPS:
+        return Verdict(len(record), abstained_because=f"fewer than {FEWEST_STEPS} steps")
+    usual = record.usual()
+    costs = costs_of(usual, facts)
+    shares = _shares(usual, costs)
+    outcome = next(then(shares) for holds, then in RULES if holds(shares))
+    now = Situation(usual, costs, facts)
+    if isinstance(outcome, str):
+        evidence = tuple(_evidence(now, None, None))
+        return Verdict(usual.steps, evidence=evidence, abstained_because=outcome)
+    found = find(outcome, now)
+    cause = found.cause if found else None
+    time = _time(outcome, costs)
+    return Verdict(
+        usual.steps,
+        outcome,
+        cause,
+        time,
+        time / costs.step,
+        costs.step,
+        tuple(_evidence(now, outcome, found)),
+        advise(outcome, cause, now),
+        uneven=usual.uneven,
+    )
+
+
+def _shares(usual: Usual, costs: Costs) -> Shares:
+    part = {kind: known(ns) / costs.step for kind, ns in costs.part.items()}
+    top = max(OVERHEADS, key=lambda kind: part[kind])
+    return Shares(
+        usual,
+        part,
+        top,
+        part[top],
+        costs.other / costs.step,
+        costs.lost / costs.step,
+        known(costs.device) / costs.step,
+        frozenset(kind for kind, ns in costs.part.items() if isnan(ns)),
+    )
+
+
+def _has_rival(shares: Shares) -> bool:
+    """Whether a second cost is a bottleneck of its own, and about as large as the first."""
+    least = max(BOUND, RIVAL * shares.most)
+    return any(shares.part[kind] >= least for kind in OVERHEADS if kind is not shares.top)
+
+
+def _worth_telling(shares: Shares) -> float:
+    """Costs that are no bottleneck alone, together."""
+    parts = (shares.part[kind] for kind in OVERHEADS)
+    return sum(part for part in parts if part >= WORTH_TELLING)
+
+
+def _unmarked(shares: Shares) -> str:
+    names = (blocks.LOADER, blocks.TRANSFER, *blocks.COMPUTE)
+    missing = [name for name in names if isnan(shares.usual.mean[name])]
+    words = ", ".join("loader" if n == blocks.LOADER else n[6:-3] for n in missing)
+    told = f"; not marked: {words}" if missing else ""
+    return f"{percent(shares.other)} of the step is in no phase{told}"
+
+
+def _time(kind: Kind, costs: Costs) -> float:
+    """Time of the part that a kind names; of a mixed verdict, that of all costs that count."""
+    if kind is not Kind.MIXED:
+        return known(costs.part[kind])
+    parts = (known(costs.part[kind]) for kind in OVERHEADS)
+    return sum(ns for ns in parts if ns >= WORTH_TELLING * costs.step)
+
+
+def _evidence(now: Situation, kind: Kind | None, found: Candidate | None) -> Iterator[Evidence]:
+    """What decided, then what the kind consists of, then what else took time, largest first."""
+    deciding = (*METRIC_OF.get(kind, ()), *(found.metrics if found else ()))
+    others = sorted((*blocks.PHASES, *HELD_UP), key=lambda name: -known(now.ns(name)))
+    for name in dict.fromkeys((*deciding, *others)):
+        value = now.ns(name)
+        unit = METRICS[name].unit if name in METRICS else "ns"
+        share = value / now.costs.step if unit == "ns" else None
+        if not isnan(value) and (name in deciding or (share or 0) >= WORTH_SHOWING):
+            yield Evidence(name, value, unit, share)

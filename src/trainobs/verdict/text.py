@@ -1,0 +1,45 @@
+"""A verdict as a sentence, and as lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainobs.core.text import duration, percent, quantity, size
+from trainobs.verdict.verdict import Evidence, Kind, Verdict
+
+UNEVEN = 0.20
+"""Share of the time in unusual steps that is worth a word."""
+
+_SHOWN = 6
+"""Rows of evidence that are shown; all are in the JSON."""
+
+
+def sentence(verdict: Verdict) -> str:
+    """The verdict in one sentence; without a verdict, why there is none."""
+    if verdict.kind is None:
+        return f"no verdict: {verdict.abstained_because}"
+    text = verdict.kind.value
+    if verdict.ns_per_step is not None and verdict.share is not None:
+        what = "costs that count" if verdict.kind is Kind.MIXED else "of it"
+        text += f": {duration(verdict.ns_per_step)} a step, {percent(verdict.share)}"
+        text += f" in {what}" if verdict.kind is Kind.MIXED else f" {what}"
+    return f"{text}; cause: {verdict.cause.value}" if verdict.cause else text
+
+
+def lines(verdict: Verdict) -> Iterator[str]:
+    """The evidence, the advice, and what a reader should know besides."""
+    for row in verdict.evidence[:_SHOWN]:
+        share = "" if row.share is None else f"{percent(row.share):>9}"
+        yield f"{row.metric:<28}{_value(row):>11}{share}"
+    if verdict.uneven >= UNEVEN:
+        yield f"{percent(verdict.uneven)} of the time went into a few slow steps, left out here"
+    if verdict.advice:
+        yield f"advice: {verdict.advice}"
+
+
+def _value(row: Evidence) -> str:
+    if row.unit == "ns":
+        return duration(row.value)
+    if row.unit == "ratio":
+        return percent(row.value)
+    return size(row.value) if row.unit == "bytes" else quantity(row.value)
