@@ -9,22 +9,6 @@
 
 #include "maps.h"
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, TOBS_BATCHES);
-	__type(key, u32);
-	__type(value, struct tobs_batch);
-} batches SEC(".maps");
-
-/* Batches so far. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, u64);
-} batch_count SEC(".maps");
-
 static __always_inline bool makes_batch(struct task_state *task)
 {
 	return task->batch.begin_ns;
@@ -44,19 +28,11 @@ static __always_inline void begin_batch(struct task_state *task, struct pt_regs 
 }
 
 /* The ordinal is written last: an entry whose ordinal is that of its turn is whole. */
-static __always_inline void publish_batch(struct tobs_batch *batch)
+static __always_inline void publish_batch(struct tobs_sums *sums, struct tobs_batch *batch)
 {
-	u32 zero = 0, index;
-	u64 *count = bpf_map_lookup_elem(&batch_count, &zero), turn;
-	struct tobs_batch *entry;
+	u64 turn = __sync_fetch_and_add(&sums->batch_count, 1);
+	struct tobs_batch *entry = &sums->batches[turn & (TOBS_BATCHES - 1)];
 
-	if (!count)
-		return;
-	turn = __sync_fetch_and_add(count, 1);
-	index = turn & (TOBS_BATCHES - 1);
-	entry = bpf_map_lookup_elem(&batches, &index);
-	if (!entry)
-		return;
 	entry->ordinal = 0;
 	batch->ordinal = 0;
 	barrier();
@@ -69,6 +45,7 @@ static __always_inline void publish_batch(struct tobs_batch *batch)
 static __always_inline void take_mark(struct task_state *task, struct pt_regs *regs)
 {
 	u64 mark = syscall_arg(regs, 1);
+	struct tobs_sums *sums;
 
 	if (mark == TOBS_BATCH_BEGIN) {
 		begin_batch(task, regs);
@@ -77,8 +54,9 @@ static __always_inline void take_mark(struct task_state *task, struct pt_regs *r
 	if ((mark != TOBS_BATCH_END && mark != TOBS_BATCH_VOID) || !makes_batch(task))
 		return;
 	task->batch.end_ns = bpf_ktime_get_ns();
-	if (mark == TOBS_BATCH_END)
-		publish_batch(&task->batch);
+	sums = sums_of(task->slot);
+	if (mark == TOBS_BATCH_END && sums)
+		publish_batch(sums, &task->batch);
 	task->batch.begin_ns = 0;
 }
 

@@ -8,6 +8,7 @@ struct request_start {
 	u64 ns;
 	enum tobs_class class; /* for direct I/O, which carries no page of a file */
 	enum tobs_role role;
+	u32 slot; /* of the session that it is issued for; none if the role is TOBS_KERNEL */
 };
 
 struct {
@@ -17,14 +18,32 @@ struct {
 	__type(value, struct request_start);
 } requests SEC(".maps");
 
-/* A request while its bios are walked. */
+/* A request while its bios are walked, and each of them offered to the sessions. */
 struct request_end {
 	struct bio *bio; /* the next one */
-	u64 ns;		 /* 0: counted, or not over */
+	u64 ns;		 /* 0: not over */
+	u64 counted;	 /* sessions, a bit each, in which it was counted */
 	u32 left;	 /* bytes that completed and are not counted yet */
+	u32 slot;	 /* the session to offer the bio to next, ... */
+	u32 first_slot;	 /* ... the first one and ... */
+	u32 end_slot;	 /* ... the one after the last */
 	enum tobs_op op;
 	struct request_start start;
 };
+
+static long count_lost_request(u32 slot, void *unused)
+{
+	COUNT_LOSS(slot, requests);
+	return 0;
+}
+
+/* Structures of requests are used again: what is still kept for one ended without our being told.
+ * It must not count as the beginning of whatever the structure is used for now. */
+static __always_inline void forget_request(u64 key)
+{
+	if (!bpf_map_delete_elem(&requests, &key))
+		bpf_loop(used_slots(), count_lost_request, NULL, 0);
+}
 
 /*
  * A request begins where its task is known, but has its size only when no more can be merged into
@@ -38,18 +57,17 @@ int BPF_PROG(tobs_blk_start, struct request *request)
 	struct task_state *task = current_state();
 	u64 key = (u64)request;
 
+	forget_request(key);
 	if (op != REQ_OP_WRITE && (op != REQ_OP_READ || !task))
 		return 0;
 	if (task) {
 		start.role = task->role;
+		start.slot = task->slot;
 		start.class = task->call ? task->class : TOBS_OTHER;
 	}
 	start.ns = bpf_ktime_get_ns();
-	/* Requests are used again: one that is still there ended without our being told. */
-	if (bpf_map_update_elem(&requests, &key, &start, BPF_NOEXIST)) {
-		COUNT_LOSS(requests);
-		bpf_map_update_elem(&requests, &key, &start, BPF_ANY);
-	}
+	if (bpf_map_update_elem(&requests, &key, &start, BPF_ANY))
+		bpf_loop(used_slots(), count_lost_request, NULL, 0);
 	return 0;
 }
 
@@ -65,42 +83,80 @@ int BPF_PROG(tobs_blk_merge, struct request *request)
 
 /* Direct I/O carries anonymous pages, overlayfs those of another inode: for these the call knows
  * the class. The inode of metadata is the block device. */
-static __always_inline u32 bio_class(struct bio *bio, u32 class_of_call)
+static __always_inline u32 bio_class(struct bio *bio, u32 slot, u32 class_of_call)
 {
 	struct inode *inode = bio_inode(bio);
-	u32 class = inode ? known_class(inode) : TOBS_OTHER;
+	u32 class = inode ? known_class(slot, inode) : TOBS_OTHER;
 
 	return class == TOBS_OTHER && (!inode || is_regular(inode)) ? class_of_call : class;
 }
 
-/* What no task of ours issued is ours if it writes back a file of ours. */
-static __always_inline bool is_ours(u32 role, u32 op, u32 class)
+/* What no task of a session issued is the session's if it writes back a file of it. */
+static __always_inline bool is_of_session(u32 role, u32 op, u32 class)
 {
 	return role != TOBS_KERNEL ||
 	       (op == TOBS_BLOCK_WRITE && (class == TOBS_DATA || class == TOBS_CHECKPOINT));
 }
 
+/* Count `bytes` of a bio in a session, and the request if `ns` is how long it took; false: it is none
+ * of the session's. Global, as class_by_path is; so what is more than five numbers comes packed. */
+__noinline u32 count_block(u32 slot, u64 address, u32 op_class_role, u32 bytes, u64 ns)
+{
+	u32 op = op_class_role >> 16, role = op_class_role & 0xff;
+	u32 class = bio_class((struct bio *)address, slot, op_class_role >> 8 & 0xff);
+	struct account to;
+
+	if (!is_of_session(role, op, class))
+		return false;
+	to = account_in(slot, role);
+	add(to, op, class, ns ? 1 : 0, bytes, ns, 0);
+	if (ns) {
+		observe(to, op, class, ns);
+		if (op == TOBS_BLOCK_READ)
+			observe_in_step(to, ns);
+	}
+	return true;
+}
+
+static __always_inline void count_in_session(struct request_end *end, u32 slot, u32 bytes)
+{
+	bool own = end->start.role != TOBS_KERNEL && end->start.slot == slot;
+	u32 role = own ? end->start.role : TOBS_KERNEL;
+	u32 class = own ? end->start.class : TOBS_OTHER;
+	u64 ns = end->counted >> slot & 1 ? 0 : end->ns;
+
+	if (count_block(slot, (u64)end->bio, end->op << 16 | class << 8 | role, bytes, ns))
+		end->counted |= 1ULL << slot;
+}
+
+/* One session for each bio. Not a loop in a loop, through which the verifier goes far more often. */
 static long count_bio(u32 index, struct request_end *end)
 {
+	u32 slot = end->slot++ & (TOBS_SLOTS - 1);
 	struct bio *bio = end->bio;
 	u32 bytes = BPF_CORE_READ(bio, bi_iter.bi_size);
-	u32 class = bio_class(bio, end->start.class);
-	u32 role = end->start.role;
 
 	if (bytes > end->left)
 		bytes = end->left;
+	if (is_open(slot))
+		count_in_session(end, slot, bytes);
+	if (end->slot < end->end_slot)
+		return 0;
+	end->slot = end->first_slot;
 	end->left -= bytes;
 	end->bio = BPF_CORE_READ(bio, bi_next);
-	if (is_ours(role, end->op, class)) {
-		add(end->op, class, role, end->ns ? 1 : 0, bytes, end->ns, 0);
-		if (end->ns) {
-			observe(end->op, class, role, end->ns);
-			if (end->op == TOBS_BLOCK_READ)
-				observe_in_step(end->ns);
-		}
-		end->ns = 0;
-	}
 	return !end->left || !end->bio;
+}
+
+/* A read is of whoever issued it; a write may carry files of any session, whoever issued it. */
+static __always_inline void offer_to_sessions(struct request_end *end)
+{
+	bool one = end->op == TOBS_BLOCK_READ;
+
+	end->first_slot = end->slot = one ? end->start.slot : 0;
+	end->end_slot = one ? end->start.slot + 1 : used_slots();
+	if (end->bio) /* bpf_loop is older than block_io_start: v5.17, v6.5 */
+		bpf_loop(MAX_BIOS * (end->end_slot - end->first_slot), count_bio, end, 0);
 }
 
 /* Before whoever waits for the request is woken, and so before it can begin another step. */
@@ -115,14 +171,13 @@ int BPF_PROG(tobs_blk_done, struct request *request, int error, unsigned int byt
 	if (!start)
 		return 0;
 	end.start = *start;
-	end.bio = request->bio;
+	end.bio = BPF_CORE_READ(request, bio);
 	end.left = bytes;
 	end.ns = over ? bpf_ktime_get_ns() - start->ns : 0;
 	end.op = (request->cmd_flags & REQ_OP_MASK) == REQ_OP_READ ? TOBS_BLOCK_READ :
 								     TOBS_BLOCK_WRITE;
 	if (over)
 		bpf_map_delete_elem(&requests, &key);
-	if (end.bio) /* bpf_loop is older than block_io_start: v5.17, v6.5 */
-		bpf_loop(MAX_BIOS, count_bio, &end, 0);
+	offer_to_sessions(&end);
 	return 0;
 }

@@ -13,26 +13,41 @@ struct inode_key {
 };
 
 struct inode_class {
-	u32 epoch; /* tobs_control::class_epoch when it was decided */
+	u32 epoch; /* tobs_settings::class_epoch when it was decided */
 	u32 class;
 };
 
-/* LRU: a data set may have more files than anyone wants to remember. */
-struct {
+/* LRU: a data set may have more files than anyone wants to remember. Here one entry of it stands for
+ * as many as the map of a session is made with. */
+struct classes_map {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 65536);
-	__type(key, struct inode_key);
-	__type(value, struct inode_class);
-} inode_classes SEC(".maps");
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(struct inode_key));
+	__uint(value_size, sizeof(struct inode_class));
+};
 
 /* Directories (or single files) whose class is known; the nearest ancestor decides. */
-struct {
+struct roots_map {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 65536);
-	__type(key, struct inode_key);
-	__type(value, u32);
-} roots SEC(".maps");
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(struct inode_key));
+	__uint(value_size, sizeof(u32));
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, TOBS_SLOTS);
+	__type(key, u32);
+	__array(values, struct classes_map);
+} session_classes SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, TOBS_SLOTS);
+	__type(key, u32);
+	__array(values, struct roots_map);
+} session_roots SEC(".maps");
 
 #define MAX_DEPTH 32 /* directories between a file and its root */
 
@@ -52,26 +67,27 @@ static __always_inline bool is_regular(struct inode *inode)
 	return (BPF_CORE_READ(inode, i_mode) & S_IFMT) == S_IFREG;
 }
 
-static __always_inline u32 class_epoch(void)
+static __always_inline u32 class_epoch(u32 slot)
 {
-	struct tobs_control *set = settings();
+	struct tobs_settings *set = settings_of(slot);
 
 	return set ? set->class_epoch : 0;
 }
 
-static __always_inline void keep_class(struct inode_key *key, u32 class)
+static __always_inline void keep_class(u32 slot, struct inode_key *key, u32 class)
 {
-	struct inode_class value = { .epoch = class_epoch(), .class = class };
+	struct inode_class value = { .epoch = class_epoch(slot), .class = class };
+	void *classes = bpf_map_lookup_elem(&session_classes, &slot);
 
-	if (bpf_map_update_elem(&inode_classes, key, &value, BPF_ANY))
-		COUNT_LOSS(classes);
+	if (classes && bpf_map_update_elem(classes, key, &value, BPF_ANY))
+		COUNT_LOSS(slot, classes);
 }
 
 /* Class decided earlier for an inode, where there is no time for more. */
-static __always_inline u32 known_class(struct inode *inode)
+static __always_inline u32 known_class(u32 slot, struct inode *inode)
 {
 	struct inode_key key = key_of(inode);
-	struct inode_class *known = bpf_map_lookup_elem(&inode_classes, &key);
+	struct inode_class *known = in_session(&session_classes, slot, &key);
 
 	return known ? known->class : TOBS_OTHER;
 }
@@ -95,15 +111,18 @@ static __always_inline bool is_code(struct dentry *dentry)
 
 /* Global, so that the verifier walks the loop once and not once for each way that leads here; such
  * a function takes no pointers, only numbers. */
-__noinline u32 class_by_path(u64 name, u32 otherwise)
+__noinline u32 class_by_path(u32 slot, u64 name, u32 otherwise)
 {
+	void *roots = bpf_map_lookup_elem(&session_roots, &slot);
 	struct dentry *dentry = (struct dentry *)name;
 
+	if (!roots)
+		return otherwise;
 	for (int i = 0; i < MAX_DEPTH; i++) {
 		struct inode *inode = BPF_CORE_READ(dentry, d_inode);
 		struct dentry *parent = BPF_CORE_READ(dentry, d_parent);
 		struct inode_key key = key_of(inode);
-		u32 *class = bpf_map_lookup_elem(&roots, &key);
+		u32 *class = bpf_map_lookup_elem(roots, &key);
 
 		if (class)
 			return *class;
@@ -140,26 +159,26 @@ static __always_inline u32 class_by_magic(u64 magic)
  * Class of a regular file by a name of it; NULL stands for any. It is kept with the inode, so that
  * the block layer and write-back, which see only inodes, find it.
  */
-__noinline u32 regular_class(u64 inode_address, u64 name)
+__noinline u32 regular_class(u32 slot, u64 inode_address, u64 name)
 {
 	struct inode *inode = (struct inode *)inode_address;
 	struct dentry *dentry = (struct dentry *)name;
 	struct inode_key key = key_of(inode);
-	struct inode_class *known = bpf_map_lookup_elem(&inode_classes, &key);
+	struct inode_class *known = in_session(&session_classes, slot, &key);
 	u32 class;
 
-	if (known && known->epoch == class_epoch())
+	if (known && known->epoch == class_epoch(slot))
 		return known->class;
 	if (!dentry)
 		dentry = dentry_of(inode);
 	class = class_by_magic(BPF_CORE_READ(inode, i_sb, s_magic));
 	if (class == TOBS_OTHER && is_code(dentry))
 		class = TOBS_LIBRARY;
-	class = class_by_path((u64)dentry, class);
+	class = class_by_path(slot, (u64)dentry, class);
 	/* A checkpoint is known by who wrote it when, which no path tells: it stays one. */
 	if (known && known->class == TOBS_CHECKPOINT)
 		class = TOBS_CHECKPOINT;
-	keep_class(&key, class);
+	keep_class(slot, &key, class);
 	return class;
 }
 
@@ -197,7 +216,7 @@ static __always_inline u32 remembered_class(struct task_state *task, struct targ
 	struct file *file = target->file;
 	u64 ino = READ(target->how, struct inode, inode, i_ino);
 	u32 generation = READ(target->how, struct inode, inode, i_generation);
-	u32 epoch = class_epoch();
+	u32 epoch = class_epoch(task->slot);
 
 	if (task->inode != (u64)inode || task->ino != ino || task->generation != generation ||
 	    task->class_epoch != epoch || task->inode_class == TOBS_OTHER) {
@@ -206,7 +225,7 @@ static __always_inline u32 remembered_class(struct task_state *task, struct targ
 		task->generation = generation;
 		task->class_epoch = epoch;
 		/* Read by helper, which gives numbers. */
-		task->inode_class = regular_class((u64)BPF_CORE_READ(file, f_inode),
+		task->inode_class = regular_class(task->slot, (u64)BPF_CORE_READ(file, f_inode),
 						  (u64)BPF_CORE_READ(file, f_path.dentry));
 	}
 	return task->inode_class;
@@ -228,13 +247,13 @@ static __always_inline u32 class_by_kind(struct target *target)
 	return class_by_magic(BPF_CORE_READ(inode, i_sb, s_magic));
 }
 
-/* Whether this call makes its file data: see tobs_control::infer_data. A read does, also of a staged
+/* Whether this call makes its file data: see tobs_settings::infer_data. A read does, also of a staged
  * copy in shared memory, which torch's own segments are never read from; but what a worker opens or
  * maps for writing may be its scratch. */
 static __always_inline bool makes_data(struct task_state *task, struct target *target, u32 class,
 				       u32 op)
 {
-	struct tobs_control *set;
+	struct tobs_settings *set;
 
 	if (task->role != TOBS_WORKER)
 		return false;
@@ -242,14 +261,21 @@ static __always_inline bool makes_data(struct task_state *task, struct target *t
 			      class != TOBS_OTHER || (op != TOBS_OPEN && op != TOBS_MMAP) ||
 				      mode_of(target) & FMODE_WRITE)
 		return false;
-	set = settings();
+	set = settings_of(task->slot);
 	return set && set->infer_data;
 }
 
-/* A function of its own, so that the enumeration is in the BTF of the object for the tests. */
-static __noinline enum tobs_phase current_phase(void)
+/* A function of its own, so that its types are in the BTF of the object for the tests. */
+static __noinline enum tobs_phase phase_of(struct tobs_clock *clock)
 {
-	return step_word() & 0xff;
+	return step_word(clock) & 0xff;
+}
+
+static __always_inline enum tobs_phase current_phase(u32 slot)
+{
+	struct tobs_clock *clock = clock_of(slot);
+
+	return clock ? phase_of(clock) : TOBS_PHASE_OTHER;
 }
 
 /* What the main thread opens for writing while it saves a checkpoint is one, wherever it lies:
@@ -258,7 +284,7 @@ static __always_inline bool makes_checkpoint(struct task_state *task, struct tar
 					     u32 class, u32 op)
 {
 	return op == TOBS_OPEN && task->role == TOBS_MAIN && class != TOBS_CHECKPOINT &&
-	       class != TOBS_PSEUDO && current_phase() == TOBS_PHASE_CHECKPOINT &&
+	       class != TOBS_PSEUDO && current_phase(task->slot) == TOBS_PHASE_CHECKPOINT &&
 	       mode_of(target) & FMODE_WRITE && !(flags_of(target) & O_APPEND);
 }
 
@@ -273,7 +299,8 @@ static __always_inline u32 class_for_call(struct task_state *task, struct target
 	class = better = remembered_class(task, target);
 	/* It may have been moved since, or have another name. */
 	if (op == TOBS_OPEN && class == TOBS_OTHER)
-		better = class_by_path((u64)BPF_CORE_READ(file, f_path.dentry), TOBS_OTHER);
+		better = class_by_path(task->slot, (u64)BPF_CORE_READ(file, f_path.dentry),
+				       TOBS_OTHER);
 	if (makes_data(task, target, better, op))
 		better = TOBS_DATA;
 	else if (makes_checkpoint(task, target, better, op))
@@ -281,7 +308,7 @@ static __always_inline u32 class_for_call(struct task_state *task, struct target
 	if (better != class) {
 		struct inode_key key = key_of(target->inode);
 
-		keep_class(&key, better);
+		keep_class(task->slot, &key, better);
 		task->inode_class = better;
 	}
 	return better;
@@ -291,12 +318,16 @@ static __always_inline u32 class_for_call(struct task_state *task, struct target
  * (overlayfs), it may have the number of one whose class is known. */
 static __always_inline void forget_if_created(struct task_state *task, struct target *target)
 {
+	u32 slot = task->slot;
 	struct inode_key key;
+	void *classes;
 
 	if (!(mode_of(target) & FMODE_CREATED))
 		return;
 	key = key_of(target->inode);
-	bpf_map_delete_elem(&inode_classes, &key);
+	classes = bpf_map_lookup_elem(&session_classes, &slot);
+	if (classes)
+		bpf_map_delete_elem(classes, &key);
 	task->inode = 0;
 }
 

@@ -30,6 +30,7 @@ enum {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
 	BPF_MAP_TYPE_LRU_HASH = 9,
+	BPF_MAP_TYPE_ARRAY_OF_MAPS = 12,
 	BPF_MAP_TYPE_TASK_STORAGE = 29,
 };
 enum {
@@ -40,20 +41,9 @@ enum {
 	BPF_F_MMAPABLE = 1 << 10,
 };
 
-#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+struct pt_regs;
 
-#if defined(__TARGET_ARCH_x86)
-struct pt_regs {
-	unsigned long di, si, dx, r10, r8, orig_ax;
-};
-#elif defined(__TARGET_ARCH_arm64)
-struct pt_regs {
-	u64 regs[31];
-	int syscallno;
-};
-#else
-#error "trainobs knows the system call registers of x86_64 and aarch64 only"
-#endif
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 struct super_block {
 	u32 s_dev;
@@ -111,6 +101,30 @@ struct files_struct {
 	struct fdtable *fdt;
 };
 
+typedef struct {
+	u32 val;
+} kuid_t;
+
+struct cred {
+	kuid_t uid, suid, euid;
+};
+
+struct pid_namespace;
+
+struct upid {
+	int nr;
+	struct pid_namespace *ns;
+};
+
+struct pid {
+	u32 level;
+	struct upid numbers[1];
+};
+
+struct linux_binprm {
+	u32 secureexec : 1;
+};
+
 struct task_struct {
 	u32 __state;
 	u32 flags;
@@ -119,6 +133,8 @@ struct task_struct {
 	unsigned in_iowait : 1;
 	struct task_struct *real_parent;
 	struct task_struct *group_leader;
+	struct pid *thread_pid;
+	const struct cred *cred;
 	struct files_struct *files;
 	char comm[16];
 };
@@ -250,6 +266,8 @@ struct bpf_iter__task {
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_tracing.h>
 
+#include "registers.h"
+
 /*
  * How to read kernel memory behind a pointer that the verifier does not know. A kfunc of v6.2 gives
  * the pointer a type, and reading through it is a plain load; a helper call takes some 30 ns.
@@ -268,46 +286,6 @@ extern void *bpf_rdonly_cast(const void *object, u32 type) __ksym __weak;
 			object_ = bpf_rdonly_cast(object_, bpf_core_type_id_kernel(type)); \
 		(how) == BY_LOAD ? object_->field : BPF_CORE_READ(object_, field);         \
 	})
-
-static __always_inline u32 syscall_number(struct pt_regs *regs)
-{
-#if defined(__TARGET_ARCH_x86)
-	return regs->orig_ax;
-#else
-	return regs->syscallno;
-#endif
-}
-
-static __always_inline u64 syscall_arg(struct pt_regs *regs, u32 arg)
-{
-#if defined(__TARGET_ARCH_x86)
-	switch (arg) {
-	case 1:
-		return regs->di;
-	case 2:
-		return regs->si;
-	case 3:
-		return regs->dx;
-	case 4:
-		return regs->r10;
-	default:
-		return regs->r8;
-	}
-#else
-	switch (arg) {
-	case 1:
-		return regs->regs[0];
-	case 2:
-		return regs->regs[1];
-	case 3:
-		return regs->regs[2];
-	case 4:
-		return regs->regs[3];
-	default:
-		return regs->regs[4];
-	}
-#endif
-}
 
 /* Whether a task that leaves the CPU could go on running. */
 static __always_inline bool is_runnable(struct task_struct *task)

@@ -9,48 +9,47 @@
 /* How the system calls of this machine map to operations; written between open and load. */
 const volatile struct tobs_syscall syscalls[TOBS_SYSCALLS];
 
-struct {
+/*
+ * What belongs to one session lies in maps of its own, in the slot of that session. So nobody can be
+ * given what is another's, and all of a session is gone when its maps are.
+ */
+struct clock_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct tobs_clock);
-} step_clock SEC(".maps");
+	__uint(key_size, sizeof(u32));
+	__uint(value_size, sizeof(struct tobs_clock));
+};
 
-/* One entry a cell, not a row: the verifier then needs no bounds for the index inside a row. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, TOBS_RING *TOBS_OPS *TOBS_CLASSES *TOBS_ROLES);
-	__type(key, u32);
-	__type(value, struct tobs_cell);
-} step_rows SEC(".maps");
-
-/* Latency of the reading block requests of each step of the ring. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, TOBS_RING);
-	__type(key, u32);
-	__type(value, struct tobs_buckets);
-} step_latency SEC(".maps");
-
-/* Latency since load, by op, class and role. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, TOBS_OPS *TOBS_CLASSES *TOBS_ROLES);
-	__type(key, u32);
-	__type(value, struct tobs_buckets);
-} histograms SEC(".maps");
-
-struct {
+struct sums_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1);
+	__uint(key_size, sizeof(u32));
+	__uint(value_size, sizeof(struct tobs_sums));
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, TOBS_SLOTS);
 	__type(key, u32);
-	__type(value, struct tobs_losses);
-} losses SEC(".maps");
+	__array(values, struct clock_map);
+} session_clocks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, TOBS_SLOTS);
+	__type(key, u32);
+	__array(values, struct sums_map);
+} session_sums SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, TOBS_SLOTS);
+	__type(key, u32);
+	__type(value, struct tobs_settings);
+} settings SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -62,12 +61,12 @@ struct {
 
 /* What is known of a task that we follow; gone with the task. */
 struct task_state {
-	u64 call_ns; /* when the system call in flight began */
-	u64 wait_ns; /* asleep for a device inside it */
-	u64 off_ns;  /* when it left the CPU; 0: it runs */
-	u64 wake_ns; /* when it became ready to run */
+	u64 call_ns;	/* when the system call in flight began */
+	u64 wait_ns;	/* asleep for a device inside it */
+	u64 off_ns;	/* when it left the CPU; 0: it runs */
+	u64 wake_ns;	/* when it became ready to run */
 	u64 reclaim_ns; /* when it began to free memory; 0: it does not */
-	u64 inode;   /* the regular file called on last, by address, number and generation: ... */
+	u64 inode; /* the regular file called on last, by address, number and generation: ... */
 	u64 ino;
 	u32 generation;
 	u32 class_epoch; /* ... what its class is worth, and ... */
@@ -78,6 +77,7 @@ struct task_state {
 	u8 class;
 	u8 role;
 	u8 flags;
+	u8 slot;		 /* its session */
 	struct tobs_batch batch; /* the one that it makes; begin_ns 0: none */
 };
 
@@ -104,19 +104,55 @@ static __always_inline struct task_state *current_state(void)
 	return state_of(bpf_get_current_task_btf());
 }
 
-static __always_inline u64 step_word(void)
+/* What a session has under a key; NULL where there is no such session. */
+static __always_inline void *in_session(void *maps, u32 slot, const void *key)
 {
-	struct tobs_clock *clock;
+	void *map = bpf_map_lookup_elem(maps, &slot);
+
+	return map ? bpf_map_lookup_elem(map, key) : NULL;
+}
+
+static __always_inline struct tobs_clock *clock_of(u32 slot)
+{
 	u32 zero = 0;
 
-	clock = bpf_map_lookup_elem(&step_clock, &zero);
+	return in_session(&session_clocks, slot, &zero);
+}
+
+static __always_inline u64 step_word(struct tobs_clock *clock)
+{
 	return clock ? *(volatile u64 *)&clock->word : 0;
 }
 
-static __always_inline u32 ring_slot(void)
+static __always_inline struct tobs_sums *sums_of(u32 slot)
 {
-	return (step_word() >> 8) & (TOBS_RING - 1);
+	u32 zero = 0;
+
+	return in_session(&session_sums, slot, &zero);
 }
+
+/* Where something counts: the sums of a session, at its step, in the role of who did it. */
+struct account {
+	struct tobs_sums *sums; /* NULL: the session is over */
+	u32 row;
+	u32 role;
+};
+
+static __always_inline struct account account_in(u32 slot, u32 role)
+{
+	return (struct account){
+		.sums = sums_of(slot),
+		.row = (step_word(clock_of(slot)) >> 8) & (TOBS_RING - 1),
+		.role = role,
+	};
+}
+
+static __always_inline struct account account_of(struct task_state *task)
+{
+	return account_in(task->slot, task->role);
+}
+
+#define CELLS (TOBS_OPS * TOBS_CLASSES * TOBS_ROLES)
 
 static __always_inline u32 cell_index(u32 op, u32 class, u32 role)
 {
@@ -130,15 +166,15 @@ static __always_inline void bump(u64 *counter, u64 by)
 }
 
 /* Add to the row of the current step. */
-static __always_inline void add(u32 op, u32 class, u32 role, u64 count, u64 bytes, u64 ns,
+static __always_inline void add(struct account to, u32 op, u32 class, u64 count, u64 bytes, u64 ns,
 				u64 wait_ns)
 {
-	u32 index =
-		ring_slot() * (TOBS_OPS * TOBS_CLASSES * TOBS_ROLES) + cell_index(op, class, role);
-	struct tobs_cell *cell = bpf_map_lookup_elem(&step_rows, &index);
+	u32 index = to.row * CELLS + cell_index(op, class, to.role);
+	struct tobs_cell *cell;
 
-	if (!cell)
+	if (!to.sums || index >= TOBS_RING * CELLS)
 		return;
+	cell = (struct tobs_cell *)to.sums->rows + index;
 	bump(&cell->count, count);
 	bump(&cell->bytes, bytes);
 	bump(&cell->ns, ns);
@@ -176,38 +212,69 @@ __noinline u32 log2_bucket(u64 value)
 	return log < TOBS_BUCKETS ? log : TOBS_BUCKETS - 1;
 }
 
-/* Count a latency in the histograms of the run. */
-static __always_inline void observe(u32 op, u32 class, u32 role, u64 ns)
+static __always_inline void count_latency(struct tobs_buckets *buckets, u64 ns)
 {
-	u32 index = cell_index(op, class, role), bucket = log2_bucket(ns);
-	struct tobs_buckets *buckets = bpf_map_lookup_elem(&histograms, &index);
+	u32 bucket = log2_bucket(ns);
 
-	if (buckets && bucket < TOBS_BUCKETS)
+	if (bucket < TOBS_BUCKETS)
 		__sync_fetch_and_add(&buckets->count[bucket], 1);
 }
 
-static __always_inline void observe_in_step(u64 ns)
+/* Count a latency in the histograms of the session. */
+static __always_inline void observe(struct account to, u32 op, u32 class, u64 ns)
 {
-	u32 index = ring_slot(), bucket = log2_bucket(ns);
-	struct tobs_buckets *buckets = bpf_map_lookup_elem(&step_latency, &index);
+	u32 index = cell_index(op, class, to.role);
 
-	if (buckets && bucket < TOBS_BUCKETS)
-		__sync_fetch_and_add(&buckets->count[bucket], 1);
+	if (to.sums && index < CELLS)
+		count_latency((struct tobs_buckets *)to.sums->histograms + index, ns);
 }
 
-#define COUNT_LOSS(what)                                                            \
-	({                                                                          \
-		u32 zero_ = 0;                                                      \
-		struct tobs_losses *losses_ = bpf_map_lookup_elem(&losses, &zero_); \
-		if (losses_)                                                        \
-			__sync_fetch_and_add(&losses_->what, 1);                    \
+/* A function of its own, so that the structure is in the BTF of the object for the tests. */
+static __noinline int count_in_step(struct tobs_sums *sums, u32 row, u64 ns)
+{
+	if (row < TOBS_RING)
+		count_latency(&sums->step_latency[row], ns);
+	return 0;
+}
+
+static __always_inline void observe_in_step(struct account to, u64 ns)
+{
+	if (to.sums)
+		count_in_step(to.sums, to.row, ns);
+}
+
+#define COUNT_LOSS(slot, what)                                        \
+	({                                                            \
+		struct tobs_sums *sums_ = sums_of(slot);              \
+		if (sums_)                                            \
+			__sync_fetch_and_add(&sums_->losses.what, 1); \
 	})
 
-static __always_inline struct tobs_control *settings(void)
+static __always_inline struct tobs_settings *settings_of(u32 slot)
+{
+	return bpf_map_lookup_elem(&settings, &slot);
+}
+
+static __always_inline bool is_open(u32 slot)
+{
+	struct tobs_settings *set = settings_of(slot);
+
+	return set && set->open;
+}
+
+static __always_inline struct tobs_control *arguments(void)
 {
 	u32 zero = 0;
 
 	return bpf_map_lookup_elem(&control, &zero);
+}
+
+/* Slots that a session may be in. */
+static __always_inline u32 used_slots(void)
+{
+	struct tobs_control *call = arguments();
+
+	return call && call->slots < TOBS_SLOTS ? call->slots : TOBS_SLOTS;
 }
 
 #endif

@@ -8,8 +8,8 @@ int BPF_PROG(tobs_send, struct sock *sock, int result, int flags)
 	struct task_state *task = current_state();
 
 	if (task && result > 0)
-		add(TOBS_SEND, socket_class(sock->__sk_common.skc_family), task->role, 1, result, 0,
-		    0);
+		add(account_of(task), TOBS_SEND, socket_class(sock->__sk_common.skc_family), 1,
+		    result, 0, 0);
 	return 0;
 }
 
@@ -19,7 +19,7 @@ int BPF_PROG(tobs_receive, struct sock *sock, int result, int flags)
 	struct task_state *task = current_state();
 
 	if (task && result > 0 && !(flags & MSG_PEEK))
-		add(TOBS_RECEIVE, socket_class(sock->__sk_common.skc_family), task->role, 1, result,
-		    0, 0);
+		add(account_of(task), TOBS_RECEIVE, socket_class(sock->__sk_common.skc_family), 1,
+		    result, 0, 0);
 	return 0;
 }

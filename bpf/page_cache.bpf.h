@@ -3,9 +3,9 @@
 #include "file_class.h"
 
 /* Class of a file without a call that names it: it may have been mapped before we came. */
-static __always_inline u32 mapped_class(struct inode *inode)
+static __always_inline u32 mapped_class(struct task_state *task, struct inode *inode)
 {
-	return is_regular(inode) ? regular_class((u64)inode, 0) : TOBS_OTHER;
+	return is_regular(inode) ? regular_class(task->slot, (u64)inode, 0) : TOBS_OTHER;
 }
 
 /* The call in flight, plus one. The threads of io_uring make no calls: they are inside one. */
@@ -34,11 +34,13 @@ int BPF_PROG(tobs_cache_add, struct folio *folio)
 		task->added_pages += pages; /* counted when the read ends */
 		break;
 	case TOBS_URING_ENTER + 1:
-		add(TOBS_CACHE_MISS, mapped_class(inode), task->role, 1, pages << PAGE_SHIFT, 0, 0);
+		add(account_of(task), TOBS_CACHE_MISS, mapped_class(task, inode), 1,
+		    pages << PAGE_SHIFT, 0, 0);
 		break;
 	case 0: /* a fault, or a call that we do not follow, such as madvise */
 	case TOBS_MMAP + 1:
-		add(TOBS_FAULT_FILL, mapped_class(inode), task->role, 1, pages << PAGE_SHIFT, 0, 0);
+		add(account_of(task), TOBS_FAULT_FILL, mapped_class(task, inode), 1,
+		    pages << PAGE_SHIFT, 0, 0);
 		break;
 	}
 	return 0;
@@ -60,6 +62,7 @@ int BPF_PROG(tobs_fault, struct address_space *mapping, unsigned long index)
 	struct task_state *task = current_state();
 
 	if (task)
-		add(TOBS_FAULT, mapped_class(BPF_CORE_READ(mapping, host)), task->role, 1, 0, 0, 0);
+		add(account_of(task), TOBS_FAULT, mapped_class(task, BPF_CORE_READ(mapping, host)),
+		    1, 0, 0, 0);
 	return 0;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /*
  * Who is followed: the process that registers, its threads, and all its descendants from birth.
- * Storage vanishes with its task, so nobody has to clean up.
+ * Storage vanishes with its task, so nobody has to clean up after one; what a session that ends
+ * still follows is let go of by tobs_release.
  */
 #include "file_class.h"
 
@@ -40,15 +41,17 @@ static __always_inline u32 child_role(u32 parent_role, bool is_thread)
 	return parent_role == TOBS_WORKER ? TOBS_WORKER : TOBS_CHILD;
 }
 
-static __always_inline void follow(struct task_struct *task, u32 role)
+static __always_inline void follow(struct task_struct *task, u32 slot, u32 role)
 {
 	struct task_state *state =
 		bpf_task_storage_get(&tasks, task, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
 
-	if (state)
+	if (state) {
+		state->slot = slot;
 		state->role = role;
-	else
-		COUNT_LOSS(tasks);
+	} else {
+		COUNT_LOSS(slot, tasks);
+	}
 }
 
 /* Not sched_process_fork, which passes over the threads that io_uring starts. */
@@ -58,8 +61,38 @@ int BPF_PROG(tobs_fork, struct task_struct *child)
 	struct task_struct *parent = bpf_get_current_task_btf();
 	struct task_state *state = state_of(parent);
 
-	if (state)
-		follow(child, child_role(state->role, child->tgid == parent->tgid));
+	if (!state || !is_open(state->slot))
+		return 0;
+	follow(child, state->slot, child_role(state->role, child->tgid == parent->tgid));
+	if (!is_open(state->slot)) /* it has ended meanwhile, and may not come by again */
+		bpf_task_storage_delete(&tasks, child);
+	return 0;
+}
+
+/* As the kernel asks of one process that wants to look into another (__ptrace_may_access). */
+static __always_inline bool is_of_user(struct task_struct *task, u32 uid)
+{
+	const struct cred *cred = task->cred;
+
+	return uid == TOBS_ANY_UID ||
+	       (cred->uid.val == uid && cred->euid.val == uid && cred->suid.val == uid);
+}
+
+/* A program that has more rights than the user whose session it is, such as sudo, is not followed
+ * any further. The rights of a task grow in no other way. */
+SEC("tp_btf/sched_process_exec")
+int BPF_PROG(tobs_exec, struct task_struct *task, int old_pid, struct linux_binprm *program)
+{
+	struct task_state *state = state_of(task);
+	struct tobs_settings *set;
+
+	if (!state)
+		return 0;
+	set = settings_of(state->slot);
+	if (!set || set->uid == TOBS_ANY_UID)
+		return 0;
+	if (BPF_CORE_READ_BITFIELD(program, secureexec) || !is_of_user(task, set->uid))
+		bpf_task_storage_delete(&tasks, task);
 	return 0;
 }
 
@@ -88,34 +121,99 @@ int BPF_PROG(tobs_rename, struct task_struct *task, const char *comm)
 	return 0;
 }
 
-static __always_inline bool descends_from(struct task_struct *task, int tgid)
+static __always_inline struct upid *name_at(struct pid *pid, u32 level)
 {
+	return (void *)pid + bpf_core_field_offset(struct pid, numbers) +
+	       level * bpf_core_type_size(struct upid);
+}
+
+/* What a thread calls itself (gettid). */
+static __always_inline u32 own_tid(struct task_struct *task)
+{
+	struct pid *pid = BPF_CORE_READ(task, thread_pid);
+	struct upid *name = name_at(pid, BPF_CORE_READ(pid, level));
+
+	return BPF_CORE_READ(name, nr);
+}
+
+/* What the reader calls a task, which may be in a name space below its own; 0: it does not see it.
+ * Global, as class_by_path is. */
+__noinline u32 pid_for_reader(u64 address)
+{
+	struct pid *reader = BPF_CORE_READ(bpf_get_current_task_btf(), thread_pid);
+	struct pid *pid = (struct pid *)address;
+	u32 level = BPF_CORE_READ(reader, level);
+	struct upid *name = name_at(pid, level), *own = name_at(reader, level);
+
+	if (!pid || BPF_CORE_READ(pid, level) < level ||
+	    BPF_CORE_READ(name, ns) != BPF_CORE_READ(own, ns))
+		return 0;
+	return BPF_CORE_READ(name, nr);
+}
+
+/* Whether a task is one of the process that a call is about. */
+static __always_inline bool is_meant(struct task_struct *task, struct tobs_control *call)
+{
+	struct pid *pid = BPF_CORE_READ(task, group_leader, thread_pid);
+
+	return call->tgid && pid_for_reader((u64)pid) == call->tgid;
+}
+
+/* The process of the session that follows a task already, other than the one of a call; 0: none. */
+static __always_inline u32 other_process(struct task_struct *task, u32 slot)
+{
+	struct task_state *state = state_of(task);
+	struct tobs_settings *set = state && state->slot != slot ? settings_of(state->slot) : NULL;
+
+	return set && set->open ? set->tgid : 0;
+}
+
+/* Whether a task stems from the process that a call is about, with no other session nearer. */
+static __always_inline bool descends(struct task_struct *task, struct tobs_control *call)
+{
+	int other = other_process(task, call->slot);
+
 	for (int i = 0; i < MAX_ANCESTORS; i++) {
+		if (other && BPF_CORE_READ(task, tgid) == other)
+			return false;
 		task = BPF_CORE_READ(task, real_parent);
 		if (!task)
 			return false;
-		if (BPF_CORE_READ(task, tgid) == tgid)
+		if (is_meant(task, call))
 			return true;
 	}
 	return false;
 }
 
-/*
- * Iterators run in the reader's own context: reading one registers the reader, so no process id
- * has to be translated between name spaces.
- */
+/* The process of a call: tobs_control::tid is its training thread. */
+static __always_inline u32 role_in_process(struct task_struct *task, struct tobs_control *call,
+					   struct tobs_settings *set)
+{
+	if (own_tid(task) != call->tid)
+		return TOBS_THREAD;
+	set->tgid = task->tgid;
+	call->found++;
+	return TOBS_MAIN;
+}
+
+/* Iterators run when a descriptor is read. What they are to do stands in tobs_control. */
 SEC("iter/task")
 int tobs_adopt(struct bpf_iter__task *context)
 {
-	struct task_struct *task = context->task, *reader = bpf_get_current_task_btf();
+	struct task_struct *task = context->task;
+	struct tobs_control *call = arguments();
+	struct tobs_settings *set = call ? settings_of(call->slot) : NULL;
+	u32 role;
 
-	if (!task)
+	if (!task || !set || !is_of_user(task, set->uid))
 		return 0;
-	if (task->tgid == reader->tgid)
-		follow(task, task->pid == reader->pid ? TOBS_MAIN : TOBS_THREAD);
-	else if (descends_from(task, reader->tgid))
-		follow(task, is_worker_name(name_of(task->group_leader->comm)) ? TOBS_WORKER :
-										 TOBS_CHILD);
+	if (is_meant(task, call))
+		role = role_in_process(task, call, set);
+	else if (descends(task, call))
+		role = is_worker_name(name_of(task->group_leader->comm)) ? TOBS_WORKER : TOBS_CHILD;
+	else
+		return 0;
+	follow(task, call->slot, role);
 	return 0;
 }
 
@@ -124,9 +222,29 @@ SEC("iter/task")
 int tobs_leave(struct bpf_iter__task *context)
 {
 	struct task_struct *task = context->task;
+	struct tobs_control *call = arguments();
+	struct task_state *state = task ? state_of(task) : NULL;
 
-	if (task && task->pid == bpf_get_current_task_btf()->pid)
-		bpf_task_storage_delete(&tasks, task);
+	if (!call || !state || state->slot != call->slot || own_tid(task) != call->tid ||
+	    !is_meant(task, call))
+		return 0;
+	bpf_task_storage_delete(&tasks, task);
+	call->found++;
+	return 0;
+}
+
+/* A session is over: let go of all that it follows. */
+SEC("iter/task")
+int tobs_release(struct bpf_iter__task *context)
+{
+	struct task_struct *task = context->task;
+	struct tobs_control *call = arguments();
+	struct task_state *state = task ? state_of(task) : NULL;
+
+	if (!call || !state || state->slot != call->slot)
+		return 0;
+	bpf_task_storage_delete(&tasks, task);
+	call->found++;
 	return 0;
 }
 
@@ -136,19 +254,22 @@ SEC("iter/task")
 int tobs_root(struct bpf_iter__task *context)
 {
 	struct task_struct *task = context->task;
-	struct tobs_control *set = settings();
+	struct tobs_control *call = arguments();
 	struct inode_key key;
 	struct file *file;
-	u32 class;
+	u32 slot, class;
+	void *roots;
 
-	if (!task || !set || task->pid != bpf_get_current_task_btf()->pid)
+	if (!task || !call || task->pid != bpf_get_current_task_btf()->pid)
 		return 0;
-	file = file_of_fd(BY_HELPER, set->root_fd);
+	file = file_of_fd(BY_HELPER, call->root_fd);
 	if (!file)
 		return 0;
 	key = key_of(BPF_CORE_READ(file, f_inode));
-	class = set->root_class;
-	if (bpf_map_update_elem(&roots, &key, &class, BPF_ANY))
-		COUNT_LOSS(classes);
+	slot = call->slot;
+	class = call->root_class;
+	roots = bpf_map_lookup_elem(&session_roots, &slot);
+	if (roots && bpf_map_update_elem(roots, &key, &class, BPF_ANY))
+		COUNT_LOSS(slot, classes);
 	return 0;
 }

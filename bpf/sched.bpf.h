@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Scheduler: time off the CPU, and how much of it a task was ready to run. */
 #include "batches.h"
+#include "file_class.h"
 
 #if defined(__TARGET_ARCH_x86) /* arch/.../unistd.h */
 #define SYS_FUTEX 202
@@ -26,7 +27,7 @@ static __always_inline int syscall_of(struct task_struct *task)
  */
 static __always_inline bool awaits_thread(struct task_state *task, struct task_struct *prev)
 {
-	return task->role == TOBS_MAIN && current_phase() != TOBS_PHASE_LOADER &&
+	return task->role == TOBS_MAIN && current_phase(task->slot) != TOBS_PHASE_LOADER &&
 	       syscall_of(prev) == SYS_FUTEX;
 }
 
@@ -51,17 +52,18 @@ static __always_inline void take_cpu(struct task_state *task, u64 now)
 {
 	u64 off = now - task->off_ns, wait = task->flags & OFF_IOWAIT ? off : 0;
 	u32 class = task->call ? task->class : TOBS_OTHER;
+	struct account to = account_of(task);
 	u64 ready = task->wake_ns ? now - task->wake_ns : 0;
 
-	add(TOBS_OFFCPU, class, task->role, 1, 0, off, wait);
+	add(to, TOBS_OFFCPU, class, 1, 0, off, wait);
 	task->wait_ns += wait;
 	if (makes_batch(task))
 		sleep_in_batch(task, off, ready, class);
 	if (task->flags & OFF_AWAIT) /* until it was woken: not the time it had no CPU then */
-		add(TOBS_AWAIT, TOBS_OTHER, task->role, 1, 0, off - ready, 0);
+		add(to, TOBS_AWAIT, TOBS_OTHER, 1, 0, off - ready, 0);
 	if (task->wake_ns) {
-		add(TOBS_RUNQUEUE, class, task->role, 1, 0, ready, 0);
-		observe(TOBS_RUNQUEUE, TOBS_OTHER, task->role, ready);
+		add(to, TOBS_RUNQUEUE, class, 1, 0, ready, 0);
+		observe(to, TOBS_RUNQUEUE, TOBS_OTHER, ready);
 	}
 	task->off_ns = 0;
 	task->wake_ns = 0;

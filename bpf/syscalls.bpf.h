@@ -84,28 +84,29 @@ static __always_inline u32 opened_class(enum reading how, struct task_state *tas
 }
 
 /* What a read that returned data says about the page cache. A read at end of file says nothing. */
-static __always_inline void count_cache(struct task_state *task, u32 class, long bytes, u64 ns)
+static __always_inline void count_cache(struct task_state *task, struct account to, u32 class,
+					long bytes, u64 ns)
 {
 	u64 wanted = ((u64)bytes + (1 << PAGE_SHIFT) - 1) >> PAGE_SHIFT << PAGE_SHIFT;
 
 	if (task->flags & CALL_DIRECT) {
-		add(TOBS_DIRECT_READ, class, task->role, 1, bytes, ns, task->wait_ns);
+		add(to, TOBS_DIRECT_READ, class, 1, bytes, ns, task->wait_ns);
 		return;
 	}
 	if (!(task->flags & CALL_REGULAR))
 		return;
-	add(TOBS_CACHE_READ, class, task->role, 1, wanted, 0, 0);
+	add(to, TOBS_CACHE_READ, class, 1, wanted, 0, 0);
 	if (task->added_pages)
-		add(TOBS_CACHE_MISS, class, task->role, 1, (u64)task->added_pages << PAGE_SHIFT, 0,
-		    0);
+		add(to, TOBS_CACHE_MISS, class, 1, (u64)task->added_pages << PAGE_SHIFT, 0, 0);
 	if (task->flags & CALL_READ_AHEAD)
-		add(TOBS_DEMAND_MISS, class, task->role, 1, 0, ns, task->wait_ns);
+		add(to, TOBS_DEMAND_MISS, class, 1, 0, ns, task->wait_ns);
 }
 
 static __always_inline int leave_call(enum reading how, struct pt_regs *regs, long result)
 {
 	u32 nr = syscall_number(regs), op, class;
 	struct task_state *task;
+	struct account to;
 	u64 ns, bytes = 0;
 
 	if (nr >= TOBS_SYSCALLS || !syscalls[nr].op_plus_one)
@@ -121,12 +122,15 @@ static __always_inline int leave_call(enum reading how, struct pt_regs *regs, lo
 		bytes = result;
 	else if (op == TOBS_MMAP && (unsigned long)result < -4095UL)
 		bytes = syscall_arg(regs, 2);
-	add(op, class, task->role, 1, bytes, ns, task->wait_ns);
-	observe(op, class, task->role, ns);
+	to = account_of(task);
+	if (!to.sums)
+		return 0;
+	add(to, op, class, 1, bytes, ns, task->wait_ns);
+	observe(to, op, class, ns);
 	if (makes_batch(task) && class == TOBS_DATA && (op == TOBS_READ || op == TOBS_OPEN))
 		count_in_batch(how, task, op, op == TOBS_OPEN ? result : task->fd, bytes, ns);
 	if (op == TOBS_READ && bytes)
-		count_cache(task, class, result, ns);
+		count_cache(task, to, class, result, ns);
 	return 0;
 }
 
@@ -164,6 +168,7 @@ int BPF_PROG(tobs_uring, void *ring, struct io_kiocb *request, struct io_uring_c
 	struct task_state *task = current_state();
 	__s32 result = completion->res;
 	struct target target;
+	struct account to;
 	struct file *file;
 	u32 class;
 	int op;
@@ -176,10 +181,13 @@ int BPF_PROG(tobs_uring, void *ring, struct io_kiocb *request, struct io_uring_c
 		return 0;
 	target = target_of(BY_HELPER, file);
 	class = class_for_call(task, &target, op == TOBS_URING_READ ? TOBS_READ : TOBS_WRITE);
-	add(op, class, task->role, 1, result > 0 ? result : 0, 0, 0);
+	to = account_of(task);
+	if (!to.sums)
+		return 0;
+	add(to, op, class, 1, result > 0 ? result : 0, 0, 0);
 	if (op == TOBS_URING_READ && result > 0 && target.kind == S_IFREG &&
 	    !(flags_of(&target) & O_DIRECT))
-		add(TOBS_CACHE_READ, class, task->role, 1,
+		add(to, TOBS_CACHE_READ, class, 1,
 		    ((u64)result + (1 << PAGE_SHIFT) - 1) >> PAGE_SHIFT << PAGE_SHIFT, 0, 0);
 	return 0;
 }

@@ -3,9 +3,12 @@
  * The contract between the probes and user space. src/trainobs/core/kernel.py says the same in
  * Python; tests/kernel/test_contract.py compares the two through the BTF of the built object.
  *
- * A training process writes its step into `step_clock`; the probes add what they see to the row of
+ * A training process writes its step into its clock; the probes add what they see to the row of
  * that step. A row is never cleared: it only grows, and the reader takes differences. So no add is
  * lost between a read and a clear, and the reader needs no write access.
+ *
+ * One set of programs serves many sessions, each of them one process and what it started. A session
+ * has a slot, and in each of the `session_*` maps a map of its own, which nobody else is given.
  */
 #ifndef TRAINOBS_H
 #define TRAINOBS_H
@@ -74,6 +77,7 @@ enum tobs_phase {
 };
 
 #define TOBS_RING 64
+#define TOBS_SLOTS 64
 #define TOBS_BUCKETS 40
 #define TOBS_SYSCALLS 512
 #define TOBS_BATCHES 512
@@ -92,7 +96,7 @@ struct tobs_cell {
 	unsigned long long wait_ns;
 };
 
-/* step_clock: one cache line, so that ranks sharing a node do not share lines. */
+/* In session_clocks, the one map that a session's process may write. */
 struct tobs_clock {
 	unsigned long long word; /* serial of the step << 8 | phase */
 	unsigned long long padding[7];
@@ -103,12 +107,12 @@ struct tobs_buckets {
 	unsigned long long count[TOBS_BUCKETS];
 };
 
-/* step_rows: one row for each step of the ring. */
+/* What was counted in one step. */
 struct tobs_row {
 	struct tobs_cell cells[TOBS_OPS][TOBS_CLASSES][TOBS_ROLES];
 };
 
-/* batches: what it took to make one batch of a loader, in the task that made it. */
+/* What it took to make one batch of a loader, in the task that made it. */
 struct tobs_batch {
 	unsigned long long ordinal; /* how many were made before, plus one; written last */
 	unsigned long long loader;  /* which loader, ... */
@@ -127,19 +131,45 @@ struct tobs_batch {
 	char slowest_name[TOBS_NAME];	/* ... and the end of the name of its file */
 };
 
-/* What could not be counted, since load. */
+/* What could not be counted, since the session began. */
 struct tobs_losses {
 	unsigned long long tasks;    /* a new task found no memory and is not followed */
 	unsigned long long requests; /* a block request found no room, or its end was not seen */
 	unsigned long long classes;  /* the class of a file could not be kept */
 };
 
-/* Arguments of the iterator programs, and settings that may change while they run. */
-struct tobs_control {
-	unsigned int root_fd;	  /* tobs_root: an open directory of the reader ... */
-	unsigned int root_class;  /* ... and the class of what lies below it */
+/* In session_sums, read-only for user space: all that a session counts; it only grows. */
+struct tobs_sums {
+	struct tobs_row rows[TOBS_RING];	     /* by step of the ring */
+	struct tobs_buckets step_latency[TOBS_RING]; /* of reading block requests, by step */
+	struct tobs_buckets histograms[TOBS_OPS][TOBS_CLASSES][TOBS_ROLES]; /* since it began */
+	struct tobs_losses losses;
+	unsigned long long batch_count; /* batches so far, in a ring: */
+	struct tobs_batch batches[TOBS_BATCHES];
+};
+
+/* settings: what holds for the session of a slot. Written by whoever loaded the programs. */
+struct tobs_settings {
+	unsigned int open;	  /* 0: nobody is followed for it any more */
+	unsigned int uid;	  /* only tasks of this user are followed; TOBS_ANY_UID: of all */
 	unsigned int class_epoch; /* bumped with every root: classes decided before are void */
 	unsigned int infer_data;  /* what workers read from unclassified regular files is data */
+	unsigned int tgid;	  /* of its process, as the kernel numbers it; by tobs_adopt */
+	unsigned int padding[3];
+};
+
+#define TOBS_ANY_UID 0xffffffffU
+
+/* control: arguments of the iterator programs, and their answer. */
+struct tobs_control {
+	unsigned int slots;	 /* from here on no slot was ever used */
+	unsigned int slot;	 /* which session it is about */
+	unsigned int tgid;	 /* its process, as the reader's name space numbers it ... */
+	unsigned int tid;	 /* ... and a thread of it, as its own name space does */
+	unsigned int root_fd;	 /* tobs_root: a directory that the reader has open ... */
+	unsigned int root_class; /* ... and the class of what lies below it */
+	unsigned int found;	 /* tobs_adopt, tobs_leave: threads `tid`; tobs_release: tasks */
+	unsigned int padding;
 };
 
 /* One system call number: what it does, and which argument (from 1) holds the file descriptor. */
@@ -153,7 +183,14 @@ _Static_assert(sizeof(struct tobs_clock) == 64, "a clock is one cache line");
 _Static_assert(sizeof(struct tobs_row) == 32 * TOBS_OPS * TOBS_CLASSES * TOBS_ROLES, "no padding");
 _Static_assert(sizeof(struct tobs_batch) == 104 + TOBS_NAME, "no padding");
 _Static_assert(sizeof(struct tobs_losses) == 24, "no padding");
-_Static_assert(sizeof(struct tobs_control) == 16, "no padding");
+_Static_assert(sizeof(struct tobs_settings) == 32, "two to a cache line");
+_Static_assert(sizeof(struct tobs_control) == 32, "no padding");
+_Static_assert(sizeof(struct tobs_sums) ==
+		       TOBS_RING * (sizeof(struct tobs_row) + sizeof(struct tobs_buckets)) +
+			       sizeof(struct tobs_buckets) * TOBS_OPS * TOBS_CLASSES * TOBS_ROLES +
+			       sizeof(struct tobs_losses) + sizeof(unsigned long long) +
+			       sizeof(struct tobs_batch) * TOBS_BATCHES,
+	       "no padding");
 _Static_assert(sizeof(struct tobs_syscall) == 2, "no padding");
 
 #endif

@@ -25,6 +25,7 @@ ROOMS = {
     "verdict": Room("core", "numpy"),
     "sinks": Room("core verdict", "numpy pyarrow tensorboard"),
     "session": Room("core probes host gpu steps sinks", "numpy"),
+    "service": Room("core probes"),
     "hooks": Room("core steps session", "numpy torch"),
     "integrations": Room(
         "core session sinks hooks steps",

@@ -73,10 +73,19 @@ class Btf:
 
     def map_numbers(self, name: str) -> dict[str, int]:
         """What `__uint` says of a map; a number is encoded as the length of an array."""
-        definition = self.types[self.named(VARIABLE, name).size_or_type]
+        return self._numbers(self.types[self.named(VARIABLE, name).size_or_type])
+
+    def _numbers(self, definition: Type) -> dict[str, int]:
         pointed = {member: self.types[kind].size_or_type for member, kind, _ in definition.members}
         arrays = {m: t for m, t in pointed.items() if self.types[t].kind == ARRAY}
         return {member: self.length(kind) for member, kind in arrays.items()}
+
+    def inner_numbers(self, name: str) -> dict[str, int]:
+        """The same of the maps that an array of maps holds: `__array(values, ...)`."""
+        definition = self.types[self.named(VARIABLE, name).size_or_type]
+        (values,) = (kind for member, kind, _ in definition.members if member == "values")
+        pointer = self.types[self.types[values].words[0]]
+        return self._numbers(self.types[pointer.size_or_type])
 
     def map_value_size(self, name: str) -> int:
         definition = self.types[self.named(VARIABLE, name).size_or_type]

@@ -19,10 +19,12 @@ from trainobs.core.kernel import RING, FileClass, Op, Phase, Role
 from trainobs.core.metrics import evaluate
 from trainobs.probes.kernel_side import KernelSide
 from trainobs.probes.programs import PROBES
+from trainobs.probes.side import Side
 from trainobs.steps.clock import StepClock
 from trainobs.steps.collector import Collector
 
-MAP_LOOKUP, MAP_NEXT_KEY = 1, 4  # BPF_MAP_LOOKUP_ELEM, BPF_MAP_GET_NEXT_KEY
+# BPF_MAP_LOOKUP_ELEM, BPF_MAP_UPDATE_ELEM, BPF_MAP_GET_NEXT_KEY
+MAP_LOOKUP, MAP_UPDATE, MAP_NEXT_KEY = 1, 2, 4
 
 Result = TypeVar("Result")
 
@@ -37,6 +39,13 @@ def map_values(map_fd: int, key_bytes: int, value_bytes: int) -> Iterator[bytes]
         previous = ctypes.addressof(key)
         if bpf(MAP_LOOKUP, _map_call(map_fd, previous, ctypes.addressof(value))) >= 0:
             yield value.raw
+
+
+def map_update(map_fd: int, value: bytes) -> int:
+    """Write the entry of key 0; negative where that is refused."""
+    key, buffer = ctypes.create_string_buffer(4), ctypes.create_string_buffer(value, len(value))
+    call = _map_call(map_fd, ctypes.addressof(key), ctypes.addressof(buffer))
+    return bpf(MAP_UPDATE, call)
 
 
 def _map_call(map_fd: int, key: int, value: int) -> ctypes.Array[ctypes.c_char]:
@@ -90,8 +99,14 @@ class Counts:
 class ObservedKernel:
     """This process, observed by the kernel side, a clock and a collector, without a session."""
 
-    def __init__(self, probes: Collection[str] = tuple(PROBES), *, required: bool = True) -> None:
-        self.kernel = KernelSide(probes, required=required)
+    def __init__(
+        self,
+        probes: Collection[str] = tuple(PROBES),
+        *,
+        required: bool = True,
+        kernel: Side | None = None,
+    ) -> None:
+        self.kernel = kernel or KernelSide(probes, required=required)
         self.clock = StepClock(self.kernel.clock, on_close=self._on_close)
         self.collector = Collector(self.clock, self.kernel)
         self.kernel.adopt()
@@ -130,9 +145,10 @@ class ObservedKernel:
 
     def _unfinished(self, since_ns: int, patience_s: float = 0.5) -> bool:
         """Whether a block request since a moment does not end."""
-        requests = self.kernel._loader.map_fd("requests")
+        assert isinstance(self.kernel, KernelSide), "who loads no probes sees no requests"
+        requests = self.kernel._probes._loader.map_fd("requests")
         deadline = time.monotonic() + patience_s
-        while any(struct.unpack_from("Q", v)[0] >= since_ns for v in map_values(requests, 8, 16)):
+        while any(struct.unpack_from("Q", v)[0] >= since_ns for v in map_values(requests, 8, 24)):
             if time.monotonic() > deadline:
                 return True
             time.sleep(0.01)

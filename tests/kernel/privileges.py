@@ -17,12 +17,12 @@ _KEEP_CAPABILITIES = 8  # PR_SET_KEEPCAPS
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def become_nobody(capabilities: Collection[int] = ()) -> None:
+def become_nobody(capabilities: Collection[int] = (), uid: int = NOBODY, gid: int = NOBODY) -> None:
     """Become uid 65534, with no capability but those given. For a child: there is no way back."""
     assert _libc.prctl(_KEEP_CAPABILITIES, 1, 0, 0, 0) == 0
     os.setgroups([])
-    os.setresgid(NOBODY, NOBODY, NOBODY)
-    os.setresuid(NOBODY, NOBODY, NOBODY)
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
     mask = sum(1 << number for number in capabilities)
     low, high = mask & 0xFFFFFFFF, mask >> 32
     header = ctypes.create_string_buffer(struct.pack("Ii", _VERSION, 0))

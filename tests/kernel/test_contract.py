@@ -7,17 +7,15 @@ from enum import IntEnum
 import numpy as np
 import pytest
 
-from tests.kernel.btf import VARIABLE, Btf
-from trainobs.core.kernel import BATCH, BATCHES, BUCKETS, CELL, RING, FileClass, Op, Phase, Role
-from trainobs.probes import syscall_table
-from trainobs.probes.kernel_side import _LOSSES, OBJECT
-
-CELLS = len(Op) * len(FileClass) * len(Role)
+from tests.kernel.btf import STRUCT, VARIABLE, Btf
+from trainobs.core.kernel import BATCH, CELL, LOSSES, SLOTS, SUMS, FileClass, Op, Phase, Role
+from trainobs.probes import shared, syscall_table
+from trainobs.probes.session_maps import KINDS
 
 
 @pytest.fixture(scope="module")
 def btf() -> Btf:
-    return Btf(OBJECT)
+    return Btf(shared.OBJECT)
 
 
 @pytest.mark.parametrize(
@@ -37,16 +35,28 @@ def test_enumerations_agree(btf: Btf, name: str, prefix: str, python: type[IntEn
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"), [("tobs_cell", CELL), ("tobs_losses", _LOSSES), ("tobs_batch", BATCH)]
+    ("name", "dtype"),
+    [("tobs_cell", CELL), ("tobs_losses", LOSSES), ("tobs_batch", BATCH), ("tobs_sums", SUMS)],
 )
 def test_structures_agree(btf: Btf, name: str, dtype: np.dtype) -> None:
     fields = dtype.fields or {}
     assert btf.layout(name) == {key: (at, kind.itemsize) for key, (kind, at) in fields.items()}
 
 
-def test_the_control_block_is_the_four_words_that_python_writes(btf: Btf) -> None:
-    names = ["root_fd", "root_class", "class_epoch", "infer_data"]
-    assert btf.layout("tobs_control") == {name: (4 * i, 4) for i, name in enumerate(names)}
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("tobs_settings", "open uid class_epoch infer_data tgid padding"),
+        ("tobs_control", "slots slot tgid tid root_fd root_class found padding"),
+    ],
+)
+def test_what_python_packs_are_words_in_this_order(btf: Btf, name: str, words: str) -> None:
+    layout = btf.layout(name)
+    padding, _ = layout.pop("padding")
+    *rest, last = words.split()
+    assert (padding, last) == (4 * len(rest), "padding")
+    assert layout == {word: (4 * i, 4) for i, word in enumerate(rest)}
+    assert btf.named(STRUCT, name).size_or_type == shared._SETTINGS.size == shared._CONTROL.size
 
 
 def test_the_step_word_begins_a_cache_line(btf: Btf) -> None:
@@ -60,21 +70,21 @@ def test_a_system_call_is_two_bytes(btf: Btf) -> None:
     assert btf.size(table) == len(syscall_table.syscall_table())
 
 
-@pytest.mark.parametrize(
-    ("name", "entries", "value_bytes"),
-    [
-        ("step_clock", 1, 64),
-        ("step_rows", RING * CELLS, CELL.itemsize),
-        ("step_latency", RING, 8 * BUCKETS),
-        ("histograms", CELLS, 8 * BUCKETS),
-        ("losses", 1, _LOSSES.itemsize),
-        ("control", 1, 16),
-        ("batches", BATCHES, BATCH.itemsize),
-    ],
-)
-def test_maps_are_as_large_as_python_maps_them(
-    btf: Btf, name: str, entries: int, value_bytes: int
-) -> None:
+@pytest.mark.parametrize("name", KINDS)
+def test_maps_of_a_session_are_made_as_the_programs_expect_them(btf: Btf, name: str) -> None:
+    assert btf.map_numbers(name)["max_entries"] == SLOTS
+    expected, kind = btf.inner_numbers(name), KINDS[name]
+    assert expected["type"] == kind.type
+    assert expected["key_size"] == kind.key_bytes
+    assert expected["value_size"] == kind.value_bytes
+    assert expected.get("map_flags", 0) == kind.flags
+    if kind.type == 2:  # BPF_MAP_TYPE_ARRAY: of a hash, a session may have a larger one
+        assert expected["max_entries"] == kind.entries
+
+
+@pytest.mark.parametrize("name", ["settings", "control"])
+def test_maps_are_as_large_as_python_maps_them(btf: Btf, name: str) -> None:
     numbers = btf.map_numbers(name)
-    assert (numbers["max_entries"], btf.map_value_size(name)) == (entries, value_bytes)
+    assert numbers["max_entries"] == (SLOTS if name == "settings" else 1)
+    assert btf.map_value_size(name) == 32
     assert numbers["map_flags"] == 1 << 10  # BPF_F_MMAPABLE

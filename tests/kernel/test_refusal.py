@@ -19,7 +19,7 @@ from tests.kernel.privileges import CAP_BPF, CAP_PERFMON, become_nobody
 from tests.kernel.processes import in_child
 from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.core.kernel import FileClass, Op, Role
-from trainobs.probes import kernel_side, libbpf, programs
+from trainobs.probes import libbpf, programs, shared
 from trainobs.probes.doctor import examine
 from trainobs.probes.kernel_side import KernelSide
 
@@ -33,8 +33,8 @@ def copied_object(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A copy of the probes, in use, which a test may spoil and everybody may read."""
     with tempfile.TemporaryDirectory() as directory:
         os.chmod(directory, 0o755)
-        path = Path(shutil.copy(kernel_side.OBJECT, directory))
-        monkeypatch.setattr(kernel_side, "OBJECT", path)
+        path = Path(shutil.copy(shared.OBJECT, directory))
+        monkeypatch.setattr(shared, "OBJECT", path)
         yield path
 
 
@@ -66,7 +66,7 @@ def programs_off() -> set[str]:
 
 
 def test_a_missing_object_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(kernel_side, "OBJECT", tmp_path / "missing.o")
+    monkeypatch.setattr(shared, "OBJECT", tmp_path / "missing.o")
     error = refusal()
     assert error.cause is ProbeCause.NO_OBJECT
     assert "missing.o" in error.found
@@ -91,7 +91,7 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, name: str) 
 def test_a_kernel_without_type_information_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(kernel_side, "KERNEL_BTF", tmp_path / "vmlinux")
+    monkeypatch.setattr(shared, "KERNEL_BTF", tmp_path / "vmlinux")
     assert refusal().cause is ProbeCause.NO_BTF
 
 
@@ -162,7 +162,7 @@ def test_a_kernel_without_typed_loads_gets_the_programs_that_do_without(
 
 
 def test_a_kernel_with_typed_loads_gets_the_programs_that_use_them() -> None:
-    if b"\0bpf_rdonly_cast\0" not in kernel_side.KERNEL_BTF.read_bytes():
+    if b"\0bpf_rdonly_cast\0" not in shared.KERNEL_BTF.read_bytes():
         pytest.skip("a kernel before v6.2")
     kernel = KernelSide()
     try:

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from trainobs.probes.kernel_side import OBJECT
 from trainobs.probes.loader import LibbpfLoader
+from trainobs.probes.shared import OBJECT
 
 pytestmark = pytest.mark.needs_bpf
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from trainobs.core.kernel import FileClass
-from trainobs.probes import kernel_side
-from trainobs.probes.kernel_side import KEPT_ROOTS, KernelSide
+from trainobs.probes import side
+from trainobs.probes.kernel_side import KernelSide
 from trainobs.probes.mounts import mount_points
+from trainobs.probes.side import KEPT_ROOTS
 
 DATA = FileClass.DATA
 
@@ -50,7 +51,7 @@ def test_thousands_of_roots_have_room_and_the_mounts_are_read_once(
     kernel: KernelSide, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
-    monkeypatch.setattr(kernel_side, "mount_points", lambda: calls.append(1) or mount_points())
+    monkeypatch.setattr(side, "mount_points", lambda: calls.append(1) or mount_points())
     kernel.add_roots(directories(tmp_path, 3000), DATA)
     assert kernel.losses()["classes"] == 0
     assert len(calls) == 1

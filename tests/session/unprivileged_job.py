@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import sysconfig
 import time
 from pathlib import Path
 
@@ -22,6 +23,7 @@ PR_SET_DUMPABLE = 4
 
 
 def drop_privileges() -> None:
+    sysconfig.get_paths()  # Python reads and keeps a file of its own for that
     os.setgroups([])
     os.setgid(NOBODY)
     os.setuid(NOBODY)

@@ -24,6 +24,11 @@ class Rows(SimpleNamespace):
             rows=np.zeros((RING, *CELLS_SHAPE), CELL), latency=np.zeros((RING, BUCKETS), np.uint64)
         )
 
+        self.gone_ns: int | None = None
+
+    def gone_since_ns(self) -> int | None:
+        return self.gone_ns
+
     def read(self, serial: int, size: int, *, bucket: int = 10) -> None:
         """One read of training data in a step."""
         cell = self.rows[(serial % RING, *READ)]
@@ -220,3 +225,16 @@ def test_no_more_steps_are_kept_back_than_fit():
     run.steps(module.HELD + 10)
     assert len(run.collector.batch(hold=True)) == 10
     assert run.collector.waiting_count == module.HELD
+
+
+def test_steps_that_nobody_counted_to_their_end_have_no_counts_but_their_times(run):
+    run.steps(2, size=100)
+    run.kernel.gone_ns = run.ticking.ns + 500_000
+    run.steps(2)
+    run.ticking.clock.finish()
+    run.collector.collect(settle=False)
+    columns = run.collector.batch().columns
+    read = columns["io/data_read_bytes"].tolist()
+    assert read[:2] == [0, 100]
+    assert np.isnan(read[3:]).all()
+    assert np.isfinite(columns["step/duration_ns"]).all()

@@ -22,6 +22,7 @@ class ProbeCause(Enum):
     NO_BTF = "the kernel has no BTF"
     NO_PERMISSION = "permission denied"
     NO_TRACEPOINT = "the kernel lacks the tracepoint"
+    NO_SERVICE = "no service serves this process"
     REFUSED = "the kernel refused the program"
 
 

@@ -121,3 +121,21 @@ BATCH = np.dtype(
 """`struct tobs_batch`: what it took to make one batch of a loader."""
 
 FIELDS: tuple[str, ...] = CELL.names or ()
+
+LOSSES = np.dtype([("tasks", "<u8"), ("requests", "<u8"), ("classes", "<u8")])
+"""`struct tobs_losses`: what could not be counted."""
+
+SUMS = np.dtype(
+    [
+        ("rows", CELL, (RING, *CELLS_SHAPE)),
+        ("step_latency", "<u8", (RING, BUCKETS)),
+        ("histograms", "<u8", (*CELLS_SHAPE, BUCKETS)),
+        ("losses", LOSSES),
+        ("batch_count", "<u8"),
+        ("batches", BATCH, (BATCHES,)),
+    ]
+)
+"""`struct tobs_sums`: all that is counted for one session."""
+
+SLOTS = 64
+"""Sessions that one set of programs can serve."""

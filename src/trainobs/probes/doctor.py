@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 from pathlib import Path
 from typing import Any
 
 from trainobs.core.errors import ProbeError
-from trainobs.probes.kernel_side import KERNEL_BTF, OBJECT, KernelSide, missing_tracepoints
+from trainobs.probes.choice import open_side
 from trainobs.probes.libbpf import open_library
 from trainobs.probes.programs import PROBES, TREE, Program
+from trainobs.probes.protocol import VARIABLE, ProtocolError, socket_path
+from trainobs.probes.served import ask, connect, who_may
+from trainobs.probes.shared import KERNEL_BTF, OBJECT, missing_tracepoints
 
 _CAPABILITIES = {12: "CAP_NET_ADMIN", 21: "CAP_SYS_ADMIN", 38: "CAP_PERFMON", 39: "CAP_BPF"}
 _STATUS = Path("/proc/self/status")
@@ -22,13 +26,15 @@ def examine() -> dict[str, Any]:
     """Try everything once: load, attach, register, take out again.
 
     Returns:
-        `level` that a run would be on, `why` (what keeps it from eBPF, or None), `machine` (facts),
-        `probes` (probe -> program -> state, "on" or why not), `missing` (what a user goes without).
+        `level` that a run would be on, `why` (what keeps it from eBPF, or None), `service` (whether
+        one answers, and whom), `machine` (facts), `probes` (probe -> program -> state, "on" or why
+        not).
     """
     level, why, status = _try_probes()
     return {
         "level": level,
         "why": why,
+        "service": _service(),
         "machine": _machine(),
         "probes": {
             name: {program.name: _describe(program, status) for program in programs}
@@ -39,7 +45,7 @@ def examine() -> dict[str, Any]:
 
 def _try_probes() -> tuple[str, dict[str, str] | None, dict[str, str]]:
     try:
-        kernel = KernelSide()
+        kernel = open_side()
         try:
             kernel.adopt()
         finally:
@@ -49,6 +55,27 @@ def _try_probes() -> tuple[str, dict[str, str] | None, dict[str, str]]:
         why = {"cause": error.cause.name, "found": error.found, "do": error.do}
         return level, why, {}
     return "ebpf", None, kernel.status
+
+
+def _service() -> dict[str, Any]:
+    """Whether `trainobs-probed` answers; a run asks it first."""
+    path = socket_path()
+    found: dict[str, Any] = {"socket": None if path is None else str(path), "answers": False}
+    if path is None or not os.path.exists(path):
+        return found | {"why": "there is none"}
+    found["group"] = who_may(path)
+    try:
+        connection = connect(path)
+        try:
+            answer, _ = ask(connection, path, "hello")
+        finally:
+            connection.close()
+    except (OSError, EOFError, ProtocolError) as error:
+        return found | {"why": str(error)}
+    except ProbeError as error:
+        return found | {"why": error.found, "do": error.do}
+    counts = {name: answer.get(name) for name in ("version", "sessions", "max_sessions")}
+    return found | {"answers": True, **counts}
 
 
 def _describe(program: Program, status: dict[str, str]) -> dict[str, str]:
@@ -118,6 +145,7 @@ def render(found: dict[str, Any]) -> str:
             "",
         ]
     facts = {
+        "service": _service_line(found["service"]),
         "kernel": f"{machine['kernel']} ({machine['machine']})",
         "kernel BTF": "yes" if machine["btf"] else "no: /sys/kernel/btf/vmlinux is missing",
         "libbpf": machine["libbpf"] or "no libbpf.so.1",
@@ -130,6 +158,17 @@ def render(found: dict[str, Any]) -> str:
         lines.append(probe)
         lines += [_program_line(name, about) for name, about in programs.items()]
     return "\n".join(lines)
+
+
+def _service_line(service: dict[str, Any]) -> str:
+    if service["socket"] is None:
+        return f"not looked for: {VARIABLE} is empty"
+    if service["answers"]:
+        taken = f"{service['sessions']} of {service['max_sessions']} sessions taken"
+        return f"answers at {service['socket']}, for the group {service['group']}; {taken}"
+    if "group" not in service:
+        return f"none at {service['socket']}; docs/privileges.md says how to start one"
+    return f"does not answer, for the group {service['group']}: {service['why']}"
 
 
 def _program_line(name: str, about: dict[str, str]) -> str:

@@ -31,6 +31,13 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "bpf_map__name": (C.c_char_p, [_Pointer]),
     "bpf_map__fd": (C.c_int, [_Pointer]),
     "bpf_map__initial_value": (_Pointer, [_Pointer, C.POINTER(C.c_size_t)]),
+    "bpf_map_create": (
+        C.c_int,
+        [C.c_int, C.c_char_p, C.c_uint32, C.c_uint32, C.c_uint32, _Pointer],
+    ),
+    "bpf_map_freeze": (C.c_int, [C.c_int]),
+    "bpf_map_update_elem": (C.c_int, [C.c_int, _Pointer, _Pointer, C.c_uint64]),
+    "bpf_map_delete_elem": (C.c_int, [C.c_int, _Pointer]),
     "bpf_enable_stats": (C.c_int, [C.c_int]),
     "bpf_obj_get_info_by_fd": (C.c_int, [C.c_int, _Pointer, C.POINTER(C.c_uint32)]),
     "libbpf_version_string": (C.c_char_p, []),

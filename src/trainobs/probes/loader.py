@@ -50,6 +50,7 @@ class Loader(Protocol):
 
 
 _FAILED_PROGRAM = re.compile(r"prog '(\w+)': (.*)")
+_NO_TRACEPOINT = "failed to find kernel BTF type ID"
 _NEED_CAPABILITIES = (
     "run as root, or give the process CAP_BPF and CAP_PERFMON: docs/privileges.md says how"
 )
@@ -197,6 +198,9 @@ class LibbpfLoader:
             if match and match[1] in wanted:
                 found.setdefault(match[1], match[2])
         reason = next((line for line in log if "Error" in line or "failed" in line), "")
+        # To look for a tracepoint among those of modules takes CAP_SYS_ADMIN, before libbpf 1.2.
+        if any(_NO_TRACEPOINT in line for line in log) and found:
+            return found
         # EACCES is also what the verifier says of a program that reaches where it may not.
         if error == errno.EPERM or (error == errno.EACCES and not found):
             raise ProbeError(

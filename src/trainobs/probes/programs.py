@@ -70,13 +70,15 @@ PROBES: dict[str, tuple[Program, ...]] = {
 TREE: tuple[Program, ...] = (
     Program("tobs_fork", "task_newtask", "workers and threads from birth"),
     Program("tobs_rename", "task_rename", "which children are loader workers"),
+    Program("tobs_exec", "sched_process_exec", "leaving out programs with rights of their own"),
     Program("tobs_adopt", "iter/task", "registration of the training process"),
     Program("tobs_leave", "iter/task", "leaving the observer's own thread out"),
     Program("tobs_root", "iter/task", "which directories hold data and checkpoints"),
+    Program("tobs_release", "iter/task", "letting go of all that a session follows"),
 )
 """Programs without which no probe works."""
 
-ITERATORS = frozenset({"tobs_adopt", "tobs_leave", "tobs_root"})
+ITERATORS = frozenset({"tobs_adopt", "tobs_leave", "tobs_root", "tobs_release"})
 """Programs that run when read, not when something happens."""
 
 

@@ -58,8 +58,11 @@ class ProbeStatistics:
 
 
 def statistics_for(program_fds: Iterable[int]) -> ProbeStatistics | None:
-    """Statistics of some programs, or None where libbpf cannot be asked."""
+    """Statistics of some programs, or None where there are none or libbpf cannot be asked."""
+    descriptors = tuple(program_fds)
+    if not descriptors:  # they are the service's: a share of zero would be wrong
+        return None
     try:
-        return ProbeStatistics(program_fds)
+        return ProbeStatistics(descriptors)
     except ProbeError:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import site
 import sys
 import sysconfig
@@ -20,5 +21,6 @@ def library_roots() -> list[Path]:
     paths += [Path(path) for path in sysconfig.get_paths().values()]
     paths += [Path(site.getusersitepackages())]
     paths += [Path(p) for p in (sys.prefix, sys.base_prefix) if Path(p) not in _SYSTEM_PREFIXES]
-    resolved = {path.resolve() for path in paths if path.is_dir()}
+    # Not Path.is_dir, which raises where the user may not look.
+    resolved = {path.resolve() for path in paths if os.path.isdir(path)}
     return sorted(resolved - _SYSTEM_PREFIXES)

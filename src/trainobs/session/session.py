@@ -17,8 +17,9 @@ from trainobs.core.records import RunInfo
 from trainobs.host.facts import host_facts
 from trainobs.host.memory import OwnFaults
 from trainobs.host.sampler import HostSampler
-from trainobs.probes.kernel_side import KernelSide
+from trainobs.probes.choice import open_side
 from trainobs.probes.secede import secede
+from trainobs.probes.side import Side
 from trainobs.probes.statistics import ProbeStatistics, statistics_for
 from trainobs.session.accelerator import Accelerator, AcceleratorWatch
 from trainobs.session.delivery import Deliveries
@@ -287,18 +288,18 @@ def _surely(action: Callable[[str], None], argument: str) -> None:
         raise
 
 
-def _kernel_side(settings: Settings) -> tuple[KernelSide | None, str]:
+def _kernel_side(settings: Settings) -> tuple[Side | None, str]:
     if not settings.probes:
         return None, "switched off"
     try:
-        return KernelSide(settings.probes, required=settings.required), ""
+        return open_side(settings.probes, required=settings.required), ""
     except ProbeError as error:
         if settings.required:
             raise
         return None, str(error)
 
 
-def _ledger(kernel: KernelSide | None) -> Ledger:
+def _ledger(kernel: Side | None) -> Ledger:
     """A batch is known where the calls are, and what its maker did where the scheduler is."""
     on = {name for name, state in kernel.status.items() if state == "on"} if kernel else set()
     marked = {"tobs_sys_enter", "tobs_sys_exit"} <= on

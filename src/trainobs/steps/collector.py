@@ -49,6 +49,9 @@ class KernelRows(Protocol):
     rows: npt.NDArray[np.void]
     latency: Words
 
+    def gone_since_ns(self) -> int | None:
+        """CLOCK_MONOTONIC from which on nothing may have been counted; None: all is counted."""
+
 
 class _Ring:
     """The kernel's ring of step rows, and what it held when each slot was read last."""
@@ -111,6 +114,7 @@ class Collector:
         self._waiting: list[_Part] = []
         self.waiting_count = 0
         self._last_totals: npt.NDArray[np.float64] | None = None
+        self._kernel = kernel
         self._ring = None if kernel is None else _Ring(kernel)
         self._unchecked: list[int] = []
         self._carried: dict[int, list[tuple[Words, Words]]] = {}
@@ -216,9 +220,7 @@ class Collector:
         cells = None
         if self._ring:
             cells = rows.view(CELL).reshape(len(steps), *CELLS_SHAPE)
-            for metric in kernel_metrics():
-                columns[metric.name] = evaluate(metric, cells)
-            columns["block/read_p99_ns"] = percentile(latency, 0.99)
+            columns.update(self._kernel_columns(steps, cells, latency))
         return StepBatch(
             step=np.array([step.step for step in steps], np.int64),
             epoch=np.array([step.epoch for step in steps], np.int32),
@@ -228,6 +230,17 @@ class Collector:
             latency=latency if self._ring else None,
             batches=batches,
         )
+
+    def _kernel_columns(
+        self, steps: list[ClosedStep], cells: npt.NDArray[np.void], latency: Words
+    ) -> dict[str, npt.NDArray[np.float64]]:
+        columns = {metric.name: evaluate(metric, cells) for metric in kernel_metrics()}
+        columns["block/read_p99_ns"] = percentile(latency, 0.99)
+        gone_since_ns = self._kernel.gone_since_ns() if self._kernel else None
+        if gone_since_ns is not None:  # what nobody counted is unknown, not zero
+            counted = np.array([step.end_ns for step in steps]) < gone_since_ns
+            columns = {name: np.where(counted, values, np.nan) for name, values in columns.items()}
+        return columns
 
     def _timings(self, steps: list[ClosedStep]) -> dict[str, npt.NDArray[np.float64]]:
         phases = np.array([step.phase_ns for step in steps], np.float64)

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Where a system call has its number and its arguments, on each machine. Part of kernel.h. */
+#ifndef TRAINOBS_REGISTERS_H
+#define TRAINOBS_REGISTERS_H
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+#if defined(__TARGET_ARCH_x86)
+struct pt_regs {
+	unsigned long di, si, dx, r10, r8, orig_ax;
+};
+#elif defined(__TARGET_ARCH_arm64)
+struct pt_regs {
+	u64 regs[31];
+	int syscallno;
+};
+#else
+#error "trainobs knows the system call registers of x86_64 and aarch64 only"
+#endif
+
+#pragma clang attribute pop
+
+static __always_inline u32 syscall_number(struct pt_regs *regs)
+{
+#if defined(__TARGET_ARCH_x86)
+	return regs->orig_ax;
+#else
+	return regs->syscallno;
+#endif
+}
+
+static __always_inline u64 syscall_arg(struct pt_regs *regs, u32 arg)
+{
+#if defined(__TARGET_ARCH_x86)
+	switch (arg) {
+	case 1:
+		return regs->di;
+	case 2:
+		return regs->si;
+	case 3:
+		return regs->dx;
+	case 4:
+		return regs->r10;
+	default:
+		return regs->r8;
+	}
+#else
+	switch (arg) {
+	case 1:
+		return regs->regs[0];
+	case 2:
+		return regs->regs[1];
+	case 3:
+		return regs->regs[2];
+	case 4:
+		return regs->regs[3];
+	default:
+		return regs->regs[4];
+	}
+#endif
+}
+
+#endif

@@ -1,0 +1,32 @@
+"""Which kernel side a process gets: the service's, or one of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+
+from trainobs.core.errors import ProbeError
+from trainobs.probes.kernel_side import KernelSide
+from trainobs.probes.programs import PROBES
+from trainobs.probes.protocol import socket_path
+from trainobs.probes.served import ServedSide
+from trainobs.probes.side import Side
+
+
+def open_side(probes: Collection[str] = tuple(PROBES), *, required: bool = False) -> Side:
+    """The service first, since one set of programs a node costs less than one a process.
+
+    Raises:
+        ProbeError: neither serves; what the service said is in it, if there is one.
+    """
+    path = socket_path()
+    if path is None or not os.path.exists(path):  # nor may the way there be closed to us
+        return KernelSide(probes, required=required)
+    try:
+        return ServedSide(path, probes, required=required)
+    except ProbeError as error:  # not kept, since it would keep all that its frames know
+        found, do = error.found, error.do
+    try:
+        return KernelSide(probes, required=required)
+    except ProbeError as error:
+        raise ProbeError(error.cause, error.failed, f"{error.found}; and {found}", do) from error

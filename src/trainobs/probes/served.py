@@ -1,0 +1,241 @@
+"""The kernel side of a process that may load nothing: one session of `trainobs-probed`."""
+
+from __future__ import annotations
+
+import grp
+import logging
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from trainobs.core.errors import ProbeCause, ProbeError
+from trainobs.core.kernel import FileClass
+from trainobs.probes import protocol
+from trainobs.probes.programs import PROBES, programs_of
+from trainobs.probes.side import Side
+
+logger = logging.getLogger("trainobs")
+
+
+class ServedSide(Side):
+    """Registers the calling process with the service on construction; `stop` ends its session.
+
+    The service has one set of programs for all: which of them run is not for one session to choose.
+
+    Raises:
+        ProbeError: NO_SERVICE: no service answers, or it refuses; REFUSED, NO_TRACEPOINT: it lacks
+            a probe that `required` names.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        probes: Collection[str] = tuple(PROBES),
+        *,
+        required: bool = False,
+    ) -> None:
+        super().__init__()
+        self._path = path
+        self._lock = threading.Lock()
+        self._gone_since_ns: int | None = None
+        self._socket: socket.socket | None = connect(path)
+        try:
+            answer, maps = self._ask(
+                "register", tid=threading.get_native_id(), layout=protocol.LAYOUT, count=2
+            )
+            self.status = {name: str(answer["status"].get(name)) for name in programs_of(probes)}
+            try:
+                self._map(*maps)
+            finally:
+                for descriptor in maps:
+                    os.close(descriptor)
+            if required:
+                self._require()
+        except (OSError, EOFError, ValueError, TypeError, protocol.ProtocolError) as error:
+            self._hang_up()
+            raise refused(path, str(error)) from error
+        except BaseException:
+            self._hang_up()
+            raise
+        self._seen_ns = time.monotonic_ns()
+
+    def adopt(self) -> None:
+        """Follow the calling process: this thread as the training thread, and all it started."""
+        self._tell("adopt", tid=threading.get_native_id())
+
+    def leave(self) -> None:
+        """Stop following the calling thread."""
+        self._tell("leave", tid=threading.get_native_id())
+
+    def infer_data(self, on: bool) -> None:
+        """Whether what workers read from regular files of no known class counts as data."""
+        self._tell("infer_data", on=on)
+
+    def program_fds(self) -> dict[str, int]:
+        """Nothing: the programs are the service's."""
+        return {}
+
+    def gone_since_ns(self) -> int | None:
+        """CLOCK_MONOTONIC at which the service was last there, if it is not any more."""
+        if self._socket and self._lock.acquire(blocking=False):  # else somebody is just asking
+            try:
+                self._look()
+            finally:
+                self._lock.release()
+        return self._gone_since_ns
+
+    def losses(self) -> dict[str, int]:
+        """What the kernel side could not count; `service` is 1 once the service has gone."""
+        return super().losses() | {"service": int(self.gone_since_ns() is not None)}
+
+    def stop(self) -> None:
+        """End the session; the arrays stay readable. May be called twice."""
+        self._release_roots()
+        if self._socket:
+            with suppress(OSError, EOFError, protocol.ProtocolError, ProbeError):
+                self._ask("end")  # so that a next session of this process is not the second
+        self._hang_up()
+
+    def abandon(self) -> None:
+        """In a forked child: let go of the parent's session."""
+        self._release_roots()
+        self._hang_up()
+
+    def _register_root(self, descriptor: int, file_class: FileClass) -> None:
+        self._tell("root", [descriptor], file_class=int(file_class))
+
+    def _require(self) -> None:
+        for name, state in self.status.items():
+            if state != "on":
+                raise refused(self._path, f"it does not have {name}: {state}")
+
+    def _tell(self, what: str, descriptors: Sequence[int] = (), **arguments: int) -> None:
+        """Ask for something; a service that fails is told of once, and no more is asked of it."""
+        try:
+            if self._socket:
+                self._ask(what, descriptors, **arguments)
+        except (OSError, EOFError, protocol.ProtocolError, ProbeError) as error:
+            self._lose(error.found if isinstance(error, ProbeError) else str(error))
+
+    def _ask(
+        self, what: str, descriptors: Sequence[int] = (), *, count: int = 0, **arguments: int
+    ) -> tuple[dict[str, Any], list[int]]:
+        # Not for ever: a signal handler may end the session while its own thread is asking.
+        if not self._lock.acquire(timeout=protocol.ANSWER_S):
+            raise TimeoutError("another question is not answered")
+        try:
+            if self._socket is None:
+                raise EOFError("the connection is closed")
+            return ask(self._socket, self._path, what, descriptors, count=count, **arguments)
+        finally:
+            self._lock.release()
+
+    def _look(self) -> None:
+        """See whether the service is still there, without waiting: it says nothing unasked."""
+        now_ns = time.monotonic_ns()
+        poll = select.poll()
+        try:
+            poll.register(self._socket or -1, select.POLLIN)
+        except ValueError:  # the session has just been ended
+            return
+        if poll.poll(0):
+            self._lose("it has hung up")
+        else:
+            self._seen_ns = now_ns
+
+    def _lose(self, found: str) -> None:
+        self._hang_up()
+        if self._gone_since_ns is None:
+            self._gone_since_ns = self._seen_ns
+            logger.warning(
+                "the kernel side of this run has ended; the training goes on\n"
+                "  found: the service at %s is gone (%s)\n"
+                "  do:    nothing for this run: from here on it has no counts of the kernel; the "
+                "next one finds the service if it is there again",
+                self._path,
+                found,
+            )
+
+    def _hang_up(self) -> None:
+        connection, self._socket = self._socket, None
+        if connection:
+            connection.close()
+
+
+def connect(path: Path) -> socket.socket:
+    """Connect to the service.
+
+    Raises:
+        ProbeError: NO_SERVICE, with who may use it where that is the reason.
+    """
+    connection = protocol.new_socket()
+    connection.settimeout(protocol.ANSWER_S)
+    try:
+        connection.connect(os.fspath(path))
+    except PermissionError as error:
+        connection.close()
+        raise ProbeError(
+            ProbeCause.NO_SERVICE,
+            "cannot use the service of the probes",
+            f"{path}: {error.strerror}",
+            f"have the user put into the group that may: {who_may(path)}",
+        ) from error
+    except OSError as error:
+        connection.close()
+        raise refused(path, error.strerror or str(error)) from error
+    return connection
+
+
+def ask(
+    connection: socket.socket,
+    path: Path,
+    what: str,
+    descriptors: Sequence[int] = (),
+    *,
+    count: int = 0,
+    **arguments: int,
+) -> tuple[dict[str, Any], list[int]]:
+    """One question to the service, and its answer with exactly `count` descriptors.
+
+    Raises:
+        ProbeError: it refuses.
+        OSError, EOFError, ProtocolError: it is gone, or talks nonsense.
+    """
+    question = {"version": protocol.VERSION, "ask": what, **arguments}
+    with suppress(BrokenPipeError):  # it has refused before it was asked
+        protocol.send(connection, question, descriptors)
+    answer, received = protocol.receive(connection, protocol.ANSWER_BYTES, count)
+    if answer.get("ok") is True and len(received) == count:
+        return answer, received
+    for descriptor in received:
+        os.close(descriptor)
+    if answer.get("ok") is True:
+        raise protocol.ProtocolError("an answer without what it should come with")
+    raise refused(path, str(answer.get("found")), str(answer.get("do")))
+
+
+def refused(
+    path: Path, found: str, do: str = "see that trainobs-probed runs, and what it logs"
+) -> ProbeError:
+    """The service does not serve this process."""
+    return ProbeError(
+        ProbeCause.NO_SERVICE, "cannot use the service of the probes", f"{path}: {found}", do
+    )
+
+
+def who_may(path: Path) -> str:
+    """The group whose members may connect."""
+    try:
+        number = path.stat().st_gid
+    except OSError:
+        return f"the one that owns {path}"
+    try:
+        return grp.getgrgid(number).gr_name
+    except KeyError:
+        return str(number)

@@ -1,0 +1,214 @@
+"""One set of probes, and the sessions that share it."""
+
+from __future__ import annotations
+
+import mmap
+import platform
+import struct
+import threading
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from trainobs.core.errors import ProbeCause, ProbeError
+from trainobs.core.kernel import SLOTS, FileClass
+from trainobs.probes.loader import LibbpfLoader, Loader
+from trainobs.probes.programs import ITERATORS, PROBES, TREE, programs_of
+from trainobs.probes.session_maps import SessionMaps, remove
+from trainobs.probes.syscall_table import syscall_table
+
+OBJECT = Path(__file__).parent / "objects" / f"trainobs.{platform.machine()}.bpf.o"
+KERNEL_BTF = Path("/sys/kernel/btf/vmlinux")
+
+ANY_UID = 0xFFFFFFFF
+"""`TOBS_ANY_UID`: tasks of every user may be followed."""
+
+_SETTINGS = struct.Struct("IIII16x")  # struct tobs_settings, without what tobs_adopt writes
+_SET = struct.Struct("IIII")  # open, uid, class_epoch, infer_data
+_CONTROL = struct.Struct("IIIIIIII")  # struct tobs_control
+_FOUND = struct.Struct("I")
+_FOUND_OFFSET = 24
+
+
+class SharedProbes:
+    """Loads and attaches the probes on construction; `stop` takes them out again.
+
+    Sessions are told apart by their slot. May be used by several threads.
+
+    Attributes:
+        status: program name -> "on", or why it is off.
+
+    Raises:
+        ProbeError: the probes cannot run, or one of them that `required` names.
+    """
+
+    def __init__(self, probes: Collection[str] = tuple(PROBES), *, required: bool = False) -> None:
+        self._loader: Loader = LibbpfLoader(OBJECT)
+        if not KERNEL_BTF.exists():
+            raise ProbeError(
+                ProbeCause.NO_BTF,
+                "cannot relocate the probes",
+                f"{KERNEL_BTF} does not exist",
+                "use a kernel built with CONFIG_DEBUG_INFO_BTF, as distributions do since 2021",
+            )
+        self._programs = programs_of(probes)
+        self._lock = threading.Lock()
+        self._slots = 0
+        try:
+            self._start(required)
+        except OSError as error:  # too few descriptors, or too little memory to map
+            self._loader.close()
+            raise unable(error) from error
+        except BaseException:
+            self._loader.close()
+            raise
+
+    def _start(self, required: bool) -> None:
+        spares = {name: program.spare for name, program in self._programs.items()}
+        self._loader.load(spares, syscall_table())
+        refused = self._loader.refused
+        needed = self._programs if required else {program.name for program in TREE}
+        for name in refused.keys() & set(needed):
+            raise _refusal(name, refused[name], self._programs[name].tracepoint)
+        self._settings = self._mapping("settings", SLOTS * _SETTINGS.size)
+        self._control = self._mapping("control", _CONTROL.size)
+        for name in self._programs.keys() - refused.keys():
+            self._loader.attach(name)
+        self.status = {name: refused.get(name, "on") for name in self._programs}
+
+    def _mapping(self, name: str, size: int) -> mmap.mmap:
+        pages = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        return mmap.mmap(self._loader.map_fd(name), pages)
+
+    def open(self, slot: int, uid: int = ANY_UID) -> SessionMaps:
+        """Begin a session in a free slot, for processes of one user.
+
+        Returns:
+            Its maps, whose descriptors the caller closes.
+
+        Raises:
+            OSError: the kernel has no memory or no descriptor for them.
+        """
+        maps = SessionMaps()
+        try:
+            maps.install(slot, self._loader.map_fd)
+        except BaseException:
+            maps.close()
+            raise
+        with self._lock:
+            self._slots = max(self._slots, slot + 1)
+            at = slot * _SETTINGS.size
+            self._settings[at : at + _SETTINGS.size] = _SETTINGS.pack(1, uid, 0, 0)
+            self._call(None, slot)
+        return maps
+
+    def close(self, slot: int) -> None:
+        """End a session: follow nothing for it any more, and forget what it counted.
+
+        The maps live on where they are still mapped.
+        """
+        with self._lock:
+            self._set(slot, 0, 0, 0, 0)
+            # A task that was being born can slip through once, as its parent is let go of.
+            while self._call("tobs_release", slot):
+                pass
+        remove(slot, self._loader.map_fd)
+
+    def adopt(self, slot: int, tgid: int, tid: int) -> bool:
+        """Follow a process for a session, and what it has started; False if it is not there.
+
+        Args:
+            slot: of the session.
+            tgid: the process, as this process sees it.
+            tid: its training thread, as it sees itself.
+        """
+        with self._lock:
+            return bool(self._call("tobs_adopt", slot, tgid=tgid, tid=tid))
+
+    def leave(self, slot: int, tgid: int, tid: int) -> bool:
+        """Stop following one thread of a process; False if it is not followed."""
+        with self._lock:
+            return bool(self._call("tobs_leave", slot, tgid=tgid, tid=tid))
+
+    def add_root(self, slot: int, descriptor: int, file_class: FileClass) -> None:
+        """Give a class to everything below the directory, or to the file, that is open here."""
+        with self._lock:
+            is_open, uid, epoch, infer = self._settings_of(slot)
+            self._set(slot, is_open, uid, epoch + 1, infer)
+            self._call("tobs_root", slot, root_fd=descriptor, root_class=file_class)
+
+    def infer_data(self, slot: int, on: bool) -> None:
+        """Whether what workers read from regular files of no known class counts as data."""
+        with self._lock:
+            is_open, uid, epoch, _ = self._settings_of(slot)
+            self._set(slot, is_open, uid, epoch, on)
+
+    def program_fds(self) -> dict[str, int]:
+        """Descriptors of the programs that run on events."""
+        return {
+            name: self._loader.program_fd(name)
+            for name, state in self.status.items()
+            if state == "on" and name not in ITERATORS
+        }
+
+    def stop(self) -> None:
+        """Take the probes out of the kernel. May be called twice; what is mapped stays."""
+        self._loader.close()
+
+    def abandon(self) -> None:
+        """In a forked child: let go of the parent's probes."""
+        self._loader.abandon()
+
+    def _set(self, slot: int, is_open: int, uid: int, epoch: int, infer: int) -> None:
+        at = slot * _SETTINGS.size
+        self._settings[at : at + _SET.size] = _SET.pack(is_open, uid, epoch, infer)
+
+    def _settings_of(self, slot: int) -> tuple[int, ...]:
+        return _SET.unpack_from(self._settings, slot * _SETTINGS.size)
+
+    def _call(
+        self,
+        program: str | None,
+        slot: int,
+        *,
+        tgid: int = 0,
+        tid: int = 0,
+        root_fd: int = 0,
+        root_class: int = 0,
+    ) -> int:
+        """Run an iterator program with its arguments; what it has found."""
+        self._control[: _CONTROL.size] = _CONTROL.pack(
+            self._slots, slot, tgid, tid, root_fd, root_class, 0, 0
+        )
+        if program:
+            self._loader.run_iterator(program)
+        return int(_FOUND.unpack_from(self._control, _FOUND_OFFSET)[0])
+
+
+def unable(error: OSError) -> ProbeError:
+    """The kernel side lacks what any program may lack."""
+    return ProbeError(
+        ProbeCause.REFUSED,
+        "cannot load the probes",
+        str(error),
+        "see that the limits of the process (`ulimit -a`) leave it descriptors and memory",
+    )
+
+
+def _refusal(name: str, reason: str, tracepoint: str) -> ProbeError:
+    missing = tracepoint in missing_tracepoints([tracepoint])
+    return ProbeError(
+        ProbeCause.NO_TRACEPOINT if missing else ProbeCause.REFUSED,
+        f"cannot load {name} (tracepoint {tracepoint})",
+        f"this kernel ({platform.release()}) has no such tracepoint" if missing else reason,
+        'use probes="auto", which does without it, or see `trainobs doctor`',
+    )
+
+
+def missing_tracepoints(names: Iterable[str]) -> set[str]:
+    """Tracepoints, of those named, that the running kernel's BTF does not describe."""
+    types = KERNEL_BTF.read_bytes()
+    return {
+        name
+        for name in names
+        if name != "iter/task" and b"\0btf_trace_%b\0" % name.encode() not in types
+    }

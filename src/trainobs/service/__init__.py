@@ -1,0 +1,1 @@
+"""`trainobs-probed`: probes for processes that may not load any."""

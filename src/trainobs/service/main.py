@@ -1,0 +1,125 @@
+"""The command `trainobs-probed`."""
+
+from __future__ import annotations
+
+import argparse
+import grp
+import logging
+import resource
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+
+from trainobs import __version__
+from trainobs.core.errors import SettingError, TrainobsError
+from trainobs.core.kernel import SLOTS
+from trainobs.probes.protocol import SOCKET
+from trainobs.probes.shared import SharedProbes
+from trainobs.service.privileges import keep_only_what_probes_need
+from trainobs.service.server import Server, bind
+from trainobs.service.sessions import MAX_PER_USER, MAX_SESSIONS, Sessions
+
+logger = logging.getLogger("trainobs.service")
+
+
+class _Stop(Exception):
+    """A signal has asked the service to end."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the service until SIGTERM or SIGINT.
+
+    Returns:
+        The exit status: 0, or 2 if it cannot run.
+    """
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="trainobs-probed: %(message)s")
+    try:
+        _run(options)
+    except _Stop:
+        return 0
+    except TrainobsError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="trainobs-probed",
+        description="Loads the probes of trainobs for processes that may load none.",
+    )
+    parser.add_argument("--version", action="version", version=f"trainobs {__version__}")
+    parser.add_argument(
+        "--socket", type=Path, default=SOCKET, help="where to listen (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--group", help="name or number of the group that may use it (default: that of the service)"
+    )
+    parser.add_argument(
+        "--max-sessions", type=_count, default=MAX_SESSIONS, help="at a time (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--max-sessions-per-user",
+        type=_count,
+        default=MAX_PER_USER,
+        help="of one user at a time (default: %(default)s)",
+    )
+    return parser
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= SLOTS:
+        raise argparse.ArgumentTypeError(f"a number from 1 to {SLOTS} is needed")
+    return number
+
+
+def _run(options: argparse.Namespace) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop)
+    _raise_descriptor_limit()
+    with bind(options.socket, _group(options.group)) as listener:
+        try:
+            keep_only_what_probes_need()
+            probes = SharedProbes()  # until the process ends: its threads may be using them
+            _tell_what_is_off(probes)
+            per_user = options.max_sessions_per_user
+            sessions = Sessions(probes, limit=options.max_sessions, per_user=per_user)
+            Server(listener, probes, sessions, per_user=per_user).serve()
+        finally:
+            with suppress(OSError):
+                options.socket.unlink()
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise _Stop
+
+
+def _group(name: str | None) -> int | None:
+    if name is None or name.isdecimal():
+        return int(name) if name else None
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        raise SettingError(
+            "bad value for --group", f"there is no group {name!r}", f"groupadd --system {name}"
+        ) from None
+
+
+def _raise_descriptor_limit() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _tell_what_is_off(probes: SharedProbes) -> None:
+    for name, state in probes.status.items():
+        if state != "on":
+            logger.warning("%s is off: %s", name, state)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""The listening side of the service: who may connect, and a thread for each who did.
+
+A thread each, since a client can make whoever closes its descriptors wait; it is then its own
+thread that waits, and its own share of the connections that is used up.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+from trainobs.core.errors import TrainobsError
+from trainobs.probes import protocol
+from trainobs.probes.shared import SharedProbes
+from trainobs.service.connection import Connection, Peer
+from trainobs.service.sessions import Sessions
+
+logger = logging.getLogger("trainobs.service")
+
+SOCKET_MODE = 0o660
+"""Who may connect: the owner and the group of the socket."""
+
+SPARE = 4
+"""Connections that a user may have beside those with a session, such as a `trainobs doctor`."""
+
+_BACKLOG = 64
+_STACK_BYTES = 512 * 1024
+
+
+def bind(path: Path, group: int | None = None) -> socket.socket:
+    """A socket at `path` for the members of a group, which does not listen yet.
+
+    Raises:
+        TrainobsError: another service has it, or the path is not to be had.
+    """
+    listener = protocol.new_socket()
+    try:
+        if not path.parent.exists():
+            path.parent.mkdir(parents=True)
+            path.parent.chmod(0o755)  # whatever the umask: its users must get through
+        _remove_stale(path)
+        before = os.umask(0o777 & ~SOCKET_MODE)
+        try:
+            listener.bind(os.fspath(path))
+        finally:
+            os.umask(before)
+        if group is not None:
+            os.chown(path, -1, group)
+    except OSError as error:
+        listener.close()
+        raise TrainobsError(
+            f"cannot listen at {path}",
+            error.strerror or str(error),
+            "give a path with --socket in a directory that this user may write to",
+        ) from error
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove what a service that was killed has left."""
+    if not path.is_socket():
+        return
+    with protocol.new_socket() as other:
+        try:
+            other.connect(os.fspath(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+    raise TrainobsError(
+        f"cannot listen at {path}",
+        "another service answers there",
+        "stop it, or give another path with --socket",
+    )
+
+
+class Server:
+    """Accepts clients until an exception, such as that of a signal handler, ends it."""
+
+    def __init__(
+        self, listener: socket.socket, probes: SharedProbes, sessions: Sessions, *, per_user: int
+    ) -> None:
+        self._listener = listener
+        self._probes = probes
+        self._sessions = sessions
+        self._most = per_user + SPARE
+        self._lock = threading.Lock()
+        self._connected: Counter[int] = Counter()
+
+    def serve(self) -> None:
+        """Serve for ever."""
+        threading.stack_size(_STACK_BYTES)
+        self._listener.listen(_BACKLOG)
+        logger.info("listening at %s", self._listener.getsockname())
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError as error:  # too many descriptors: those in use will be closed
+                logger.error("cannot accept a client: %s", error)
+                time.sleep(0.1)
+                continue
+            self._admit(connection)
+
+    def _admit(self, connection: socket.socket) -> None:
+        peer = Peer.of(connection)
+        with self._lock:
+            full = self._connected[peer.uid] >= self._most
+            self._connected[peer.uid] += not full
+        if full:
+            _turn_away(connection, f"the user has {self._most} connections, as many as one may")
+            return
+        thread = threading.Thread(target=self._run, args=(connection, peer), daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # no more threads
+            self._forget(peer)
+            _turn_away(connection, str(error))
+
+    def _run(self, connection: socket.socket, peer: Peer) -> None:
+        try:
+            Connection(connection, peer, self._probes, self._sessions).serve()
+        except Exception:
+            logger.exception("the connection of process %d of user %d failed", *peer)
+        finally:
+            self._forget(peer)
+
+    def _forget(self, peer: Peer) -> None:
+        with self._lock:
+            self._connected[peer.uid] -= 1
+            if not self._connected[peer.uid]:
+                del self._connected[peer.uid]
+
+
+def _turn_away(connection: socket.socket, found: str) -> None:
+    connection.setblocking(False)
+    with suppress(OSError), connection:
+        protocol.send_last(connection, {"ok": False, "found": found, "do": "try again later"})

@@ -1,0 +1,233 @@
+"""Garbage, floods and clients that do not play along hurt nobody else."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.processes import join
+from tests.service.service import (
+    SOMEBODY,
+    Observed,
+    Raw,
+    Service,
+    Turns,
+    as_user,
+    refusal_of,
+    serves,
+)
+from tests.session.jobs import wait_for
+from trainobs.core.errors import ProbeError
+from trainobs.probes import protocol
+from trainobs.probes.served import ServedSide
+
+pytestmark = pytest.mark.needs_bpf
+
+
+GARBAGE = {
+    "nothing": b"",
+    "a zero": b"\0",
+    "half a question": b'{"version":1,"ask":"regis',
+    "no object": b"[1]",
+    "a number": b"7",
+    "a deep one": b"[" * 1000,
+    "not UTF-8": b'{"version":1,"ask":"\xff\xfe"}',
+    "too long": b" " * 5000,
+    "no version": b'{"ask":"hello"}',
+    "another version": b'{"version":2,"ask":"hello"}',
+    "an unknown question": b'{"version":1,"ask":"__init__"}',
+    "no thread": b'{"version":1,"ask":"register"}',
+    "a thread by name": b'{"version":1,"ask":"register","tid":"1"}',
+    "a negative thread": b'{"version":1,"ask":"register","tid":-1}',
+    "a huge thread": b'{"version":1,"ask":"register","tid":%d}' % 10**40,
+    "a thread that is none": b'{"version":1,"ask":"register","tid":NaN}',
+    "a root of nobody": b'{"version":1,"ask":"root","file_class":1}',
+    "a leave of nobody": b'{"version":1,"ask":"leave","tid":1}',
+    "an end of nothing": b'{"version":1,"ask":"end"}',
+}
+
+
+@pytest.mark.parametrize("data", GARBAGE.values(), ids=GARBAGE)
+def test_garbage_is_refused_and_hurts_nobody(service: Service, data: bytes) -> None:
+    def work() -> None:
+        raw = Raw(service.path)
+        raw.say(data)
+        answer = raw.answer()
+        assert answer is None or refusal_of(answer)
+        assert raw.answer() is None, "it did not hang up"
+
+    join(as_user(work))
+    assert service.process.poll() is None
+    assert not service.said("Traceback")
+    assert service.sessions() == 0
+
+
+def test_noise_and_unwanted_descriptors_are_refused_and_leak_none(service: Service) -> None:
+    held = f"/proc/{service.process.pid}/fd"
+    before = len(os.listdir(held))
+    noise = random.Random(7)
+
+    def work() -> None:
+        for _ in range(300):
+            raw = Raw(service.path)
+            with suppress(OSError):
+                raw.say(noise.randbytes(noise.randrange(1, 1500)), [0] * noise.randrange(4))
+                assert refusal_of(raw.answer())
+            raw.close()
+
+    join(as_user(work))
+    wait_for(lambda: len(os.listdir(held)) <= before)
+    assert not service.said("Traceback")
+    serves(service)
+
+
+def test_garbage_in_a_session_ends_that_session_alone(service: Service) -> None:
+    def work() -> None:
+        observed = Observed(service.path)
+        raw = Raw(service.path)
+        assert "session already" in refusal_of(raw.ask("register", tid=os.getpid()))
+        served = observed.kernel
+        assert isinstance(served, ServedSide)
+        served._socket.send(b"}{")
+        wait_for(lambda: served.gone_since_ns() is not None)
+        assert served.losses()["service"] == 1
+        observed.stop()
+
+    join(as_user(work))
+    service.is_free_again()
+    serves(service)
+
+
+@pytest.fixture
+def small_service(open_place: Path) -> Iterator[Service]:
+    running = Service(open_place / "probed.sock", "--max-sessions", 4, "--max-sessions-per-user", 2)
+    yield running
+    running.stop()
+
+
+def registered_until(path: Path, ready: Turns, over: Turns) -> Callable[[], None]:
+    def work() -> None:
+        observed = Observed(path)
+        ready.pass_on()
+        over.wait()
+        observed.stop()
+
+    return work
+
+
+def test_a_flood_of_registrations_takes_no_more_than_the_users_share(
+    small_service: Service,
+) -> None:
+    service = small_service
+    with Turns() as ready, Turns() as over:
+        children = [as_user(registered_until(service.path, ready, over)) for _ in range(2)]
+        ready.wait()
+        ready.wait()
+
+        def flood() -> None:
+            refused = 0
+            until = time.monotonic() + 2
+            while time.monotonic() < until:
+                with suppress(OSError, ProbeError):
+                    raw = Raw(service.path)
+                    refused += "sessions" in refusal_of(raw.ask("register", tid=os.getpid()))
+                    raw.close()
+            assert refused > 20
+
+        flooding = [as_user(flood) for _ in range(2)]
+        serves(service, SOMEBODY)
+        for child in flooding:
+            join(child)
+        for _ in children:
+            over.pass_on()
+        for child in children:
+            join(child)
+    service.is_free_again()
+
+
+def test_beginning_and_ending_sessions_without_end_is_slowed_down(small_service: Service) -> None:
+    def work() -> None:
+        begun = 0
+        refusal = ""
+        while begun < 100 and not refusal:
+            try:
+                ServedSide(small_service.path).stop()
+                begun += 1
+            except ProbeError as error:
+                refusal = error.found
+        assert "faster than is allowed" in refusal
+        assert begun in range(4, 12)
+
+    join(as_user(work))
+    serves(small_service, SOMEBODY)
+
+
+def test_idle_connections_are_few_and_end(small_service: Service) -> None:
+    def work() -> None:
+        idle = [Raw(small_service.path) for _ in range(20)]
+        words = [raw.answer() for raw in idle[6:]]
+        assert all("connections" in refusal_of(answer) for answer in words)
+        begin = time.monotonic()
+        assert idle[0].answer() is None
+        assert 1 < time.monotonic() - begin < 10
+
+    child = as_user(work)
+    serves(small_service, SOMEBODY)
+    join(child)
+
+
+def test_one_who_counts_in_another_way_is_refused(service: Service) -> None:
+    def work() -> None:
+        raw = Raw(service.path)
+        answer = raw.ask("register", tid=os.getpid(), layout=protocol.LAYOUT + 1)
+        assert "counts in another way" in refusal_of(answer)
+
+    join(as_user(work))
+
+
+def test_one_who_asks_without_end_holds_up_nobody(service: Service) -> None:
+    with Turns() as asking:
+
+        def work() -> None:
+            raw = Raw(service.path)
+            assert raw.ask("register", tid=os.getpid(), count=2)
+            asking.pass_on()
+            while raw.ask("adopt", tid=os.getpid()):
+                pass
+
+        children = [as_user(work) for _ in range(4)]
+        for _ in children:
+            asking.wait()
+        serves(service, SOMEBODY)
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    service.is_free_again()
+
+
+def test_one_who_does_not_listen_holds_up_nobody(service: Service) -> None:
+    def work() -> None:
+        raw = Raw(service.path)
+        assert raw.ask("register", tid=os.getpid(), count=2)
+        raw.socket.settimeout(0.2)
+        with suppress(OSError):
+            while True:
+                raw.say(json.dumps({"version": 1, "ask": "adopt", "tid": os.getpid()}).encode())
+        service_answers.pass_on()
+        over.wait()
+
+    with Turns() as service_answers, Turns() as over:
+        child = as_user(work)
+        service_answers.wait()
+        serves(service, SOMEBODY)
+        over.pass_on()
+        join(child)
+    service.is_free_again()

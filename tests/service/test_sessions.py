@@ -1,0 +1,78 @@
+"""Slots: who gets which, and when again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from trainobs.core.kernel import SLOTS
+from trainobs.probes.shared import SharedProbes
+from trainobs.service.sessions import REST_S, Refusal, Sessions
+
+pytestmark = pytest.mark.needs_bpf
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def sessions(clock: Clock) -> Iterator[Sessions]:
+    probes = SharedProbes(["net"])
+    yield Sessions(probes, per_user=2, now=clock)
+    probes.stop()
+    vars(probes).clear()  # what is mapped holds the maps, and pytest holds the fixture
+
+
+def begin(sessions: Sessions, tgid: int, uid: int = 7) -> int:
+    slot, maps = sessions.begin(uid, tgid)
+    maps.close()
+    return slot
+
+
+def test_a_slot_rests_before_another_session_gets_it(sessions: Sessions, clock: Clock) -> None:
+    assert begin(sessions, 1) == 0
+    sessions.end(0)
+    assert begin(sessions, 2) == 1
+    sessions.end(1)
+    clock.now += REST_S
+    assert begin(sessions, 3) == 0
+    assert sessions.count == 1
+
+
+def test_where_no_slot_has_rested_it_is_the_one_that_rested_longest(
+    sessions: Sessions, clock: Clock
+) -> None:
+    for number in range(SLOTS):
+        clock.now += 0.1
+        sessions.end(begin(sessions, number, uid=number))
+    assert begin(sessions, 1) == 0
+
+
+def test_a_user_has_a_share_and_a_process_one_session(sessions: Sessions) -> None:
+    begin(sessions, 1)
+    with pytest.raises(Refusal, match="has a session already"):
+        begin(sessions, 1)
+    begin(sessions, 2)
+    with pytest.raises(Refusal, match="2 sessions already"):
+        begin(sessions, 3)
+    assert begin(sessions, 3, uid=8) == 2
+
+
+def test_a_user_regains_the_right_to_begin_with_time(sessions: Sessions, clock: Clock) -> None:
+    for number in range(4):
+        sessions.end(begin(sessions, number))
+    with pytest.raises(Refusal, match="faster than is allowed"):
+        begin(sessions, 5)
+    begin(sessions, 5, uid=8)
+    clock.now += 1
+    begin(sessions, 5)
