@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -70,3 +71,23 @@ def _wait_for_groups(suite: subprocess.Popen[bytes]) -> list[Path] | None:
             return found
         time.sleep(0.05)
     return None
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause", "lacked", "load", "result"),
+    [
+        ("loader-bound", "the device", 0.0, 0.0, "right"),
+        ("loader-bound", None, 0.0, 0.0, "right"),  # a cause that is withheld is not wrong
+        ("loader-bound", "fsync", 0.0, 0.0, "wrong"),
+        ("compute-bound", None, 0.0, 99.0, "wrong"),
+        ("compute-bound", None, 0.5, 0.0, "wrong"),
+        ("compute-bound", None, 0.5, 99.0, "disturbed"),
+        (None, None, 0.5, 99.0, "abstained"),
+    ],
+)
+def test_the_suite_calls_wrong_what_is_wrong(monkeypatch, kind, cause, lacked, load, result):
+    monkeypatch.syspath_prepend(SUITE.parent)
+    suite = importlib.import_module("verdicts")
+    evidence = [{"metric": "sched/main_runqueue_ns", "share": lacked}]
+    verdict = {"kind": kind, "cause": cause, "evidence": evidence}
+    assert suite._result(suite.FAULTS["slow_storage"], verdict, load) == result
