@@ -100,9 +100,11 @@ class Btf:
         at += EXTRA_BYTES.get(kind, 0)
         step = MEMBER_BYTES.get(kind, 0)
         members = []
+        # With bit fields, which the kind's flag tells of, the upper byte is the width of the field.
+        offset_bits = 0 if step < 12 else 0xFFFFFF if info >> 31 else 0xFFFFFFFF
         for _ in range(count if step else 0):
             first, second, third = struct.unpack_from("<III", data.ljust(at + 12, b"\0"), at)
-            members.append((self._text(first), second, third & 0xFFFFFF if step == 12 else 0))
+            members.append((self._text(first), second, third & offset_bits))
             at += step
         self.types.append(Type(kind, self._text(name), size_or_type, tuple(members), words))
         return at
