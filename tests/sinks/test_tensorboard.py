@@ -24,8 +24,8 @@ from trainobs.sinks.window import Window
 def log(tmp_path):
     """Runs batches through a sink and returns what TensorBoard reads."""
 
-    def run(every, *batches):
-        sink = TensorBoardSink(EventFile(tmp_path), every)
+    def run(every, *batches, first_step=0):
+        sink = TensorBoardSink(EventFile(tmp_path), every, first_step)
         sink.begin(info())
         for steps in batches:
             sink.write(steps)
@@ -60,6 +60,11 @@ def test_windows_do_not_depend_on_how_steps_were_handed_over(log):
 def test_a_run_that_resumes_logs_at_the_same_steps(log):
     events = log(4, batch(range(6, 14), io__read_bytes=range(8)))
     assert points(events, "io/read_bytes") == {7: 0.5, 11: 3.5, 13: 6.5}
+
+
+def test_a_framework_that_counts_from_1_has_its_points_at_multiples(log):
+    events = log(4, batch(range(1, 11), io__read_bytes=range(10)), first_step=1)
+    assert points(events, "io/read_bytes") == {4: 1.5, 8: 5.5, 10: 8.5}
 
 
 def test_what_came_before_the_first_step_has_no_point(log):
