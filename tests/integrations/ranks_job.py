@@ -1,9 +1,9 @@
 """A rank of a job that torchrun started, in a plain loop.
 
-Usage: torchrun ... ranks_job.py KIND DIRECTORY STEPS SLOW_RANK [SLOW_S]
+Usage: torchrun ... ranks_job.py KIND DIRECTORY STEPS SLOW_RANK SLOW_S
 
 KIND is `ddp` or `fsdp2`. SLOW_RANK sleeps for SLOW_S in each backward, as its gradients come; -1:
-none does.
+every rank does, so that none is slower than the others.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main() -> None:
     kind, directory, steps, slow_rank = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     dist.init_process_group("gloo")
     torch.manual_seed(0)
-    if dist.get_rank() == slow_rank:
+    if slow_rank in (dist.get_rank(), -1):
         Slowing.seconds = float(sys.argv[5])
     model = model_of(kind)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -76,11 +76,11 @@ def test_a_rank_slow_in_backward_is_found_though_backward_takes_as_long_on_all(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_where_no_rank_is_slow_none_is_found(run, kind):
+def test_where_all_ranks_are_equally_slow_none_is_found(run, kind):
     summary = summarize(RunLog.open(run(kind, -1)))
     assert summary["straggler"]["known"]
     assert summary["straggler"]["rank"] is None
-    assert summary["straggler"]["steps"] >= STEPS - 1
+    assert summary["straggler"]["steps"] >= STEPS - 4
     assert "  no straggler" in render(summary)
 
 
@@ -122,7 +122,7 @@ def test_rank_0s_tensorboard_shows_least_median_and_greatest_at_the_same_x(run):
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_collective_is_added_and_the_weights_are_the_same(run, tmp_path, kind):
     run(kind, -1)
-    plain = torchrun(kind, tmp_path, STEPS, -1, TRAINOBS="off")
+    plain = torchrun(kind, tmp_path, STEPS, -1, SLOW_S, TRAINOBS="off")
     assert run.said[kind, -1] == plain
     assert len(plain) == 2
 
