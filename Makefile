@@ -36,8 +36,9 @@ bpf: $(OBJECT) ## Compile the BPF programs
 $(OBJECT): $(C_FILES) bpf/build.py | $(READY)
 	$(BIN)/python bpf/build.py
 
-demo: setup bpf ## Train a small CNN, observed, and report on it
+demo: setup bpf ## Train a small ResNet, observed, and report on it; runs/demo is the last one
 	$(BIN)/python examples/imagenet/train.py --run-dir $(RUN) $(ARGS)
+	@[ -e runs/demo ] && [ ! -L runs/demo ] || ln -sfn $(abspath $(RUN)) runs/demo
 	$(BIN)/trainobs report $(RUN)
 	@echo
 	@echo "The same in TensorBoard: $(BIN)/tensorboard --logdir $(RUN)"

@@ -15,7 +15,7 @@ NOTHING = {"sum": None, "mean": None, "p50": None, "p95": None, "max": None}
 
 @pytest.fixture
 def summary(write_run):
-    ended = {"outcome": "ok", "lost_steps": {"tensorboard": 50}, "losses": {"late": 2}}
+    ended = {"outcome": "ok", "lost_steps": {"tensorboard": 50}, "losses": {"requests": 2}}
     path = write_run(summary=ended)
     return summarize(RunLog.open(path))
 
@@ -56,7 +56,7 @@ def test_the_mean_of_a_quantile_is_that_of_all_events(summary):
 def test_losses_are_told(summary):
     assert summary["lost"] == {
         "events": 2,
-        "kernel": {"late": 2},
+        "kernel": {"requests": 2},
         "steps": {"tensorboard": 50},
         "files": {},
     }
@@ -94,8 +94,8 @@ def test_the_page_shows_what_matters(summary):
         "  observed   by eBPF probes in the kernel",
         "  steps      4, in 10 ms",
         "  ended      ok",
-        "  cost       0.04 % of one CPU: 1 us in user space per step",
-        "  lost       2 kernel events or steps, 50 steps in the tensorboard",
+        "  cost       0.04 % of one CPU: about 1 us in user space per step",
+        "  lost       2 block requests, 50 steps in the tensorboard",
         "  mean 2.50 ms   median 2.50 ms   p95 3.85 ms   slowest 4 ms",
         "  400 steps per second",
     ):

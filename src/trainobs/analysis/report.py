@@ -76,15 +76,26 @@ def _cost(summary: dict[str, Any]) -> str:
     if not known or not step_ns:
         return "not measured"
     details = " and ".join(f"{duration(mean)} {where}" for where, mean in known.items())
-    return f"{percent(sum(known.values()) / step_ns)} of one CPU: {details} per step"
+    return f"{percent(sum(known.values()) / step_ns)} of one CPU: about {details} per step"
 
 
 def _lost(summary: dict[str, Any]) -> str:
     lost = summary["lost"]
-    parts = [f"{quantity(lost['events'])} kernel events or steps"] if lost["events"] else []
+    causes = {name: n for name, n in lost["kernel"].items() if n}
+    parts = [f"{quantity(n)} {_CAUSES.get(name, name)}" for name, n in causes.items()]
+    rest = (lost["events"] or 0) - sum(causes.values())
+    parts += [f"{quantity(rest)} kernel events or steps"] if rest > 0 else []
     parts += [f"{n} steps in the {sink}" for sink, n in lost["steps"].items() if n]
     parts += [f"unreadable files: {len(lost['files'])}"] if lost["files"] else []
     return ", ".join(parts) or "nothing"
+
+
+_CAUSES = {
+    "tasks": "tasks that were not followed",
+    "requests": "block requests",
+    "classes": "classes of files",
+    "service": "loss of the service",
+}
 
 
 def _losses(summary: dict[str, Any]) -> Iterator[str]:
@@ -103,10 +114,14 @@ def _losses(summary: dict[str, Any]) -> Iterator[str]:
 def _not_measured(summary: dict[str, Any]) -> Iterator[str]:
     """Missing is not zero."""
     rooms: dict[str, list[str]] = {}
+    measured = set()
     for name, values in summary["metrics"].items():
+        room, _, rest = name.partition("/")
         if values["max"] is None:
-            room, _, rest = name.partition("/")
             rooms.setdefault(room, []).append(rest)
+        else:
+            measured.add(room)
+    rooms |= {room: ["all"] for room in rooms.keys() - measured}
     if rooms:
         yield "Not measured in this run"
         yield from _wrapped(f"{room}: {', '.join(rest)}" for room, rest in rooms.items())

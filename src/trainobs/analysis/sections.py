@@ -33,6 +33,8 @@ _RATES = {
     "io/checkpoint_write_bytes": "checkpoints written",
     "io/library_read_bytes": "code and libraries read",
     "block/read_bytes": "read from block devices",
+    "block/data_read_bytes": "  of it training data",
+    "block/library_read_bytes": "  of it code and libraries",
     "block/write_bytes": "written to block devices",
     "net/sent_bytes": "sent over the network",
     "net/received_bytes": "received from the network",
@@ -46,8 +48,8 @@ _RATES = {
 
 _CACHE = {
     "cache/hit_ratio": "data already in memory when asked for",
-    "cache/demand_hit_ratio": "data reads that did not wait for more",
-    "cache/read_stall_ratio": "time in data reads asleep for the device",
+    "cache/demand_hit_ratio": "data reads that waited for no read-ahead",
+    "cache/read_stall_ratio": "time inside data reads, asleep for the disk",
 }
 
 _WAITS = {
@@ -83,6 +85,9 @@ _GPU = {
     "gpu/temperature_c": "temperature",
     "gpu/power_w": "power of the board",
 }
+
+_ENOUGH = {50: 2, 95: 20, 99: 100}
+"""Percentile -> events that it takes to speak of it."""
 
 _FORMATS: dict[str, Callable[[float], str]] = {
     "ns": duration,
@@ -177,7 +182,7 @@ def waits(summary: dict[str, Any]) -> Iterator[str]:
     """Time lost outside computation."""
     rows = _above_zero(summary, _WAITS, "sum")
     if rows:
-        yield _row("Waits, summed over threads", "mean", "p95", "slowest")
+        yield _row("Waits in a step, over all threads", "mean", "p95", "slowest")
         for name, label in rows.items():
             times = (duration(metric(summary, name)[key]) for key in ("mean", "p95", "max"))
             yield _row(f"  {label}", *times)
@@ -233,7 +238,8 @@ def distributions(summary: dict[str, Any]) -> Iterator[str]:
     """Latency histograms as bars, one row for each power of two."""
     for distribution in filter(None, summary["latency"].values()):
         yield ""
-        times = "   ".join(f"p{q} {duration(distribution[f'p{q}_ns'])}" for q in (50, 95, 99))
+        enough = [q for q, least in _ENOUGH.items() if distribution["count"] >= least]
+        times = "   ".join(f"p{q} {duration(distribution[f'p{q}_ns'])}" for q in enough)
         yield f"{distribution['title']}: {quantity(distribution['count'])}   {times}"
         tallest = max(bucket["count"] for bucket in distribution["buckets"])
         for bucket in distribution["buckets"]:

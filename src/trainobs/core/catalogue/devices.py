@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainobs.core.catalogue.making import CHECKPOINT, DATA, kernel
-from trainobs.core.kernel import Op
+from trainobs.core.kernel import FileClass, Op
 from trainobs.core.metrics import Cells, Kind, Metric
 
 DEVICES: tuple[Metric, ...] = (
@@ -23,6 +23,13 @@ DEVICES: tuple[Metric, ...] = (
         "The part of block/read_bytes that is training data.",
         source="block_io_done",
         chart="Block device bytes",
+    ),
+    kernel(
+        "block/library_read_bytes",
+        "bytes",
+        Cells("bytes", (Op.BLOCK_READ,), (FileClass.LIBRARY,)),
+        "The part of block/read_bytes that is code and libraries, mapped ones included.",
+        source="block_io_done",
     ),
     kernel(
         "block/read_count",
