@@ -26,11 +26,19 @@ def be_a_worker(pipe: Any, name: bytes) -> None:
     pipe.send("here")
     while (order := pipe.recv()) != "end":
         if isinstance(order, int):
-            held.append(b"x" * order)
+            held.append(fresh_memory(order))
             pipe.send(None)
         else:
             pipe.send(touch(order))
     pipe.send(None)
+
+
+def fresh_memory(size: int) -> mmap.mmap:
+    """Pages of its own: a forked heap may hold as many that are free."""
+    region = mmap.mmap(-1, size)
+    for at in range(0, size, mmap.PAGESIZE):
+        region[at] = 1
+    return region
 
 
 def touch(path: str) -> None:

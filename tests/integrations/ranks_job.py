@@ -76,7 +76,9 @@ def main() -> None:
         time.sleep(1.5)  # every rank shows its last window meanwhile
     local = [p.to_local() if kind == "fsdp2" else p for p in model.parameters()]
     weights = sum(p.double().sum().item() for p in local)
-    print(f"rank {dist.get_rank()}: {weights!r} after {collectives()} collectives", flush=True)
+    # In one piece, since ranks share the output.
+    sys.stdout.write(f"rank {dist.get_rank()}: {weights!r} after {collectives()} collectives\n")
+    sys.stdout.flush()
     dist.destroy_process_group()
 
 

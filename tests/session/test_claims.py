@@ -11,7 +11,7 @@ import pytest
 
 from trainobs.analysis.runlog import RunLog
 from trainobs.core.errors import ProbeError, SettingError
-from trainobs.probes import kernel_side
+from trainobs.probes import shared
 from trainobs.session import runs
 from trainobs.session.runs import open_session
 from trainobs.session.settings import Settings
@@ -82,7 +82,7 @@ def test_the_directory_is_claimed_before_the_run_log_begins(
 def test_a_session_that_cannot_begin_gives_its_directory_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernel_side, "KERNEL_BTF", tmp_path / "missing")
+    monkeypatch.setattr(shared, "KERNEL_BTF", tmp_path / "missing")
     with pytest.raises(ProbeError):
         open_session(Settings.parse(["sched"]), tmp_path / "run", log_every_n_steps=1)
     assert not (tmp_path / "run").exists()
