@@ -26,6 +26,7 @@ from trainobs.hooks.datasets import data_roots_of, workers_of
 from trainobs.hooks.loader import ObservedLoader
 from trainobs.hooks.ranks import TorchJob
 from trainobs.hooks.watch import LoaderWatch
+from trainobs.integrations.guard import tell_fault
 from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
 from trainobs.session.settings import PathLike, Settings, switched_off
@@ -207,11 +208,7 @@ def _open(settings: Settings) -> tuple[Session, Path] | None:
     except TrainobsError:
         raise
     except Exception:
-        logger.warning(
-            "trainobs does not observe this run; the training goes on\n"
-            "  found: the fault below\n  do:    please report it",
-            exc_info=True,
-        )
+        tell_fault("does not observe this run")
         return None
 
 
@@ -278,8 +275,4 @@ class _Observing:
         try:
             session.stop("ok" if kind is None else f"exception: {kind.__name__}")
         except Exception:
-            logger.warning(
-                "trainobs could not end its run; the training goes on\n"
-                "  found: the fault below\n  do:    please report it",
-                exc_info=True,
-            )
+            tell_fault("could not end its run")
