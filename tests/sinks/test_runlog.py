@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -221,3 +224,18 @@ def test_a_claim_that_was_removed_is_made_again(tmp_path):
     shutil.rmtree(place)
     RunLogSink(place, claimed=True).begin(info())
     assert (place / "rank=0").is_dir()
+
+
+def test_pandas_is_not_imported_in_the_middle_of_a_training(tmp_path):
+    writer = (
+        "import sys\nfrom pathlib import Path\n"
+        "from tests.sinks.samples import NO_LATENCY, busy_run, info\n"
+        "from trainobs.sinks.runlog import RunLogSink\n"
+        "sink = RunLogSink(Path(sys.argv[1]))\n"
+        "sink.begin(info()); sink.write(busy_run(10)); sink.latency(NO_LATENCY + 1); sink.end({})\n"
+        "print('pandas' in sys.modules)\n"
+    )
+    command = [sys.executable, "-c", writer, tmp_path / "run"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout == "False\n"

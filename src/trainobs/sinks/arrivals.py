@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from trainobs.core.records import RunInfo, StepBatch
 from trainobs.core.runlog import ARRIVALS, part_file
+from trainobs.sinks.columns import numbers
 from trainobs.sinks.files import replace_file
 from trainobs.sinks.part import encode
 
@@ -98,5 +99,5 @@ class ArrivalsSink:
 def _table(rows: Sequence[Row]) -> pa.Table:
     group, seq, at_ns = np.array(rows, np.int64).T
     return pa.table(
-        {"group": pa.array(group.astype(np.int8)), "seq": pa.array(seq), "at_ns": pa.array(at_ns)}
+        {"group": numbers(group.astype(np.int8)), "seq": numbers(seq), "at_ns": numbers(at_ns)}
     )

@@ -24,6 +24,7 @@ from trainobs.core.kernel import CELL, CELLS_SHAPE, FileClass, Op, Role
 from trainobs.core.metrics import Kind, Metric
 from trainobs.core.records import BATCH_ROW, SETUP, StepBatch
 from trainobs.sinks.batches import metric_matrix
+from trainobs.sinks.columns import numbers, texts
 
 _ROW = np.dtype(
     [("step", "<i8"), ("epoch", "<i4"), ("start_ns", "<i8"), ("values", "<f8", (len(CATALOGUE),))]
@@ -66,8 +67,8 @@ class Part:
         rows = self._rows
         columns = {
             "step": _step_array(rows["step"]),
-            "epoch": pa.array(rows["epoch"]),
-            "start_ns": pa.array(rows["start_ns"]),
+            "epoch": numbers(rows["epoch"]),
+            "start_ns": numbers(rows["start_ns"]),
         }
         for index, metric in enumerate(CATALOGUE):
             columns[metric.name] = _metric_array(metric, rows["values"][:, index])
@@ -83,7 +84,7 @@ class Part:
             return None
         rows = self._cells[np.argsort(self._cells["cell"], kind="stable")]
         fields = {
-            name: pa.array(rows["fields"][:, index].astype(np.int64))
+            name: numbers(rows["fields"][:, index].astype(np.int64))
             for index, name in enumerate(_FIELDS)
         }
         where = _key_arrays(np.unravel_index(rows["cell"], CELLS_SHAPE))
@@ -104,9 +105,9 @@ def batches_table(rows: npt.NDArray[np.void]) -> pa.Table:
         values = rows[name]
         if name == "slowest_file":
             names = [value.decode(errors="replace") or None for value in values.tolist()]
-            columns[name] = pa.array(names, pa.string())
+            columns[name] = texts(names)
         else:
-            columns[name] = pa.array(values, mask=values < 0)
+            columns[name] = numbers(values, values < 0)
     return pa.table(columns)
 
 
@@ -117,8 +118,8 @@ def latency_table(buckets: npt.NDArray[np.uint64]) -> pa.Table:
     return pa.table(
         {
             **_key_arrays((op, file_class, role)),
-            "bucket": pa.array(bucket.astype(np.int8)),
-            "count": pa.array(counts),
+            "bucket": numbers(bucket.astype(np.int8)),
+            "count": numbers(counts),
         }
     )
 
@@ -171,20 +172,20 @@ def _compact_cells(
 
 
 def _step_array(steps: npt.NDArray[np.int64]) -> pa.Array:
-    return pa.array(steps, mask=steps == SETUP)
+    return numbers(steps, steps == SETUP)
 
 
 def _metric_array(metric: Metric, values: npt.NDArray[np.float64]) -> pa.Array:
     missing = ~np.isfinite(values)
     if metric.kind is not Kind.SUM:
-        return pa.array(values.astype(np.float32), mask=missing)
-    return pa.array(np.rint(np.where(missing, 0.0, values)).astype(np.int64), mask=missing)
+        return numbers(values.astype(np.float32), missing)
+    return numbers(np.rint(np.where(missing, 0.0, values)).astype(np.int64), missing)
 
 
 def _key_arrays(indices: tuple[npt.NDArray[np.intp], ...]) -> dict[str, pa.Array]:
     return {
         name: pa.DictionaryArray.from_arrays(
-            pa.array(index.astype(np.int8)), [member.name.lower() for member in enum]
+            numbers(index.astype(np.int8)), texts([member.name.lower() for member in enum])
         )
         for (name, enum), index in zip(_AXES.items(), indices, strict=True)
     }
