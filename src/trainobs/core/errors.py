@@ -4,7 +4,9 @@ TrainobsError
 ├── SettingError (ValueError)   a parameter has a bad value
 ├── ProbeError                  the kernel side cannot do what was asked for by name
 ├── GpuError                    NVML is missing, or cannot read the GPU in question
-└── RunLogError                 a run directory cannot be read
+├── RunLogError                 a run directory cannot be read
+├── AccessCountsError           access counts cannot be read or merged
+└── FAEError                    hot rows cannot be chosen, read from a file, or used on this model
 
 Each message has three parts: what failed, what was found, what to do.
 """
@@ -12,6 +14,22 @@ Each message has three parts: what failed, what was found, what to do.
 from __future__ import annotations
 
 from enum import Enum
+from typing import Any
+
+SHOWN = 200
+"""Characters of a value that a message shows."""
+
+
+def shown(value: object) -> str:
+    """A value for a message: its `repr` on one line, cut where it is long. Raises nothing."""
+    length = len(value) if isinstance(value, str | bytes) else 0
+    try:
+        text = repr(value[:SHOWN] if isinstance(value, str | bytes) else value)
+    except Exception as error:
+        text = f"a {type(value).__name__} without a repr: {type(error).__name__}"
+    line = " ".join(text.splitlines())
+    length = max(length, len(line))
+    return line if length <= SHOWN else f"{line[:SHOWN]}... ({length:,} characters)"
 
 
 class ProbeCause(Enum):
@@ -35,6 +53,10 @@ class TrainobsError(Exception):
         self.found = found
         self.do = do
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """So that a worker process can hand it over."""
+        return type(self), (self.failed, self.found, self.do)
+
 
 class SettingError(TrainobsError, ValueError):
     """A parameter has a value that trainobs cannot use."""
@@ -47,6 +69,10 @@ class ProbeError(TrainobsError):
         super().__init__(failed, found, do)
         self.cause = cause
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As of any, with the cause."""
+        return type(self), (self.cause, self.failed, self.found, self.do)
+
 
 class GpuError(TrainobsError):
     """NVML is missing, or cannot read the GPU in question."""
@@ -54,3 +80,11 @@ class GpuError(TrainobsError):
 
 class RunLogError(TrainobsError):
     """A run directory is missing, unreadable, or of another schema."""
+
+
+class AccessCountsError(TrainobsError):
+    """A file of access counts is missing, damaged or newer, or two do not fit each other."""
+
+
+class FAEError(TrainobsError):
+    """Hot rows cannot be chosen, read from a file, or used on this model."""

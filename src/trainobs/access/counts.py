@@ -1,0 +1,342 @@
+"""Access counts of embedding tables: how often each row was looked up."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainobs.access.dense import Dense
+from trainobs.access.file import Source, Stored, files_in, write
+from trainobs.access.inputs import InputSample, Reservoir
+from trainobs.access.plan import plan
+from trainobs.access.pool import Pool
+from trainobs.access.sketch import Blocks, Sketch, gather, hottest
+from trainobs.access.spectrum import Spectrum
+from trainobs.core.arguments import check_whole
+from trainobs.core.errors import AccessCountsError, SettingError
+
+DEFAULT_BUDGET_BYTES = 64 << 20
+PIECE = 1 << 16
+"""Look-ups that are handled at once, so that a large batch takes no more memory than a small."""
+EPOCHS_KEPT = 4
+"""Epochs whose inputs are sampled: the first and the latest."""
+
+
+class AccessCounts:
+    """How often each row of each table was looked up, in bounded memory.
+
+    Small tables have a counter a row and are exact. The rows in use of large tables share a pool:
+    exact while they fit it, afterwards a Misra-Gries summary whose error is known. Beside the
+    counts a uniform sample of whole inputs is kept for each epoch.
+
+    One thread at a time may use it.
+
+    Args:
+        tables: name -> number of rows.
+        budget_bytes: memory for everything here together. Arrays that a method returns, and the
+            caller's own, are not in it.
+        seed: of the sample of inputs; by default another one each time. Objects that are to be
+            merged must not share one.
+
+    Raises:
+        SettingError: the budget is too small for so many tables, or a number of rows is negative.
+
+    Example:
+        >>> counts = AccessCounts({"user": 1000, "item": 50_000_000})
+        >>> counts.add("user", np.array([7, 7, 3]))
+        >>> counts.hottest("user", 1)
+        (array([7]), array([2], dtype=uint64))
+    """
+
+    def __init__(
+        self,
+        tables: Mapping[str, int],
+        *,
+        budget_bytes: int = DEFAULT_BUDGET_BYTES,
+        seed: int | None = None,
+    ) -> None:
+        self._tables = _checked(tables)
+        self.budget_bytes = check_whole(budget_bytes, "budget_bytes", 0)
+        shares = plan(self._tables, self.budget_bytes)
+        self._dense = {name: Dense(self._tables[name]) for name in shares.dense}
+        pooled = [name for name in self._tables if name not in self._dense]
+        self._in_pool = {name: at for at, name in enumerate(pooled)}
+        rows = [self._tables[name] for name in pooled]
+        self._pool = Pool(rows, shares.entry_count, shares.pending_count)
+        self._totals = dict.fromkeys(self._tables, 0)
+        self._outside = dict.fromkeys(self._tables, 0)
+        self._merged_errors = dict.fromkeys(self._tables, 0)
+        self._inputs_bytes = shares.inputs_bytes
+        self._reservoirs: dict[int, Reservoir] = {}
+        self._random = np.random.default_rng(None if seed is None else check_whole(seed, "seed", 0))
+
+    @property
+    def tables(self) -> Mapping[str, int]:
+        """Name -> number of rows."""
+        return MappingProxyType(self._tables)
+
+    def add(self, table: str, ids: NDArray[np.integer[Any]]) -> None:
+        """Count a look-up for each of `ids`.
+
+        Args:
+            table: one of `tables`.
+            ids: rows, one-dimensional, in any order, repeated as they were looked up. What is
+                no row of the table is counted by `outside`.
+
+        Raises:
+            SettingError: there is no such table, or `ids` is not a one-dimensional array of
+                integers.
+        """
+        rows = self._row_count(table)
+        _check_ids(f"cannot count look-ups of table {table!r}", ids)
+        for first in range(0, len(ids), PIECE):
+            piece = ids[first : first + PIECE].astype(np.int64, copy=False)
+            if piece.min() < 0 or piece.max() >= rows:
+                inside = piece[(piece >= 0) & (piece < rows)]
+                self._outside[table] += len(piece) - len(inside)
+                piece = inside
+            self._totals[table] += len(piece)
+            if table in self._dense:
+                self._dense[table].add(piece)
+            else:
+                self._pool.add(self._in_pool[table], piece)
+
+    def total(self, table: str) -> int:
+        """Look-ups of rows of the table."""
+        self._row_count(table)
+        return self._totals[table]
+
+    def outside(self, table: str) -> int:
+        """Look-ups of ids that are no rows of the table; they are in no other number."""
+        self._row_count(table)
+        return self._outside[table]
+
+    def error(self, table: str) -> int:
+        """By how much a count of this table can be too low; 0 if they are exact."""
+        self._row_count(table)
+        pooled = table in self._in_pool
+        if pooled:
+            self._pool.settle()
+        own = self._pool.errors[self._in_pool[table]] if pooled else 0
+        return own + self._merged_errors[table]
+
+    def counts(self, table: str) -> NDArray[np.uint64] | Sketch:
+        """Look-ups of every row if the table has a counter for each, otherwise a `Sketch`."""
+        error = self.error(table)
+        if table in self._dense and not error:
+            return self._dense[table].counts()
+        return gather(self.blocks(table), error, self._totals[table])
+
+    def blocks(self, table: str) -> Blocks:
+        """Rows and their counts as in a `Sketch`, a bounded number at a time."""
+        self._row_count(table)
+        if table in self._dense:
+            return self._dense[table].blocks()
+        return self._pool.blocks(self._in_pool[table])
+
+    def spectrum(self, table: str) -> Spectrum:
+        """How many rows of the table have which count: what the functions of `skew` take."""
+        error = self.error(table)
+        return Spectrum.of_blocks(
+            self.blocks(table), self._tables[table], self._totals[table], error
+        )
+
+    def hottest(self, table: str, n: int) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+        """The `n` rows that were looked up most, and their counts, descending.
+
+        Of rows with the same count the lower is first. Rows that were never looked up, or of which
+        a sketch has lost sight, are not among them.
+        """
+        return hottest(self.blocks(table), n)
+
+    def add_inputs(
+        self,
+        tables: Sequence[str],
+        ids: NDArray[np.integer[Any]],
+        lengths: NDArray[np.integer[Any]],
+        *,
+        epoch: int = 0,
+    ) -> None:
+        """Offer the inputs of a batch to the sample. It counts nothing: that is what `add` does.
+
+        The arguments are those of a KeyedJaggedTensor. All keys of a batch belong into one call: an
+        input is whole only with all its look-ups.
+
+        Args:
+            tables: the table that each key looks up; several keys may have the same one.
+            ids: rows, key after key, and input after input within a key.
+            lengths: look-ups of each key and input, of shape (keys, inputs).
+            epoch: where the inputs belong. Of more than `EPOCHS_KEPT` epochs the first and the
+                latest are kept.
+
+        Raises:
+            SettingError: there is no such table, `ids` are no integers, or lengths and ids do not
+                fit each other.
+        """
+        _check_ids("cannot sample the inputs of a batch", ids)
+        whole = lengths.ndim == 2 and len(lengths) == len(tables) and lengths.sum() == len(ids)
+        if not whole or lengths.min(initial=0) < 0:
+            raise SettingError(
+                "cannot sample the inputs of a batch",
+                f"{len(tables)} tables, lengths of shape {lengths.shape}, {len(ids)} ids",
+                "give a row of lengths for each table, and as many ids as they add up to",
+            )
+        for table in tables:
+            self._row_count(table)
+        index = {name: at for at, name in enumerate(self._tables)}
+        reservoir = self._reservoir(epoch)
+        if reservoir is not None:
+            reservoir.offer(
+                self._random.random((lengths.shape[1],)),
+                np.array([index[table] for table in tables], np.int32),
+                ids,
+                lengths.astype(np.int64, copy=False),
+            )
+
+    def inputs(self) -> dict[int, InputSample]:
+        """The sampled inputs of each epoch that is kept, earliest first."""
+        return {epoch: self._reservoirs[epoch].sample() for epoch in sorted(self._reservoirs)}
+
+    def merge(self, other: AccessCounts) -> None:
+        """Add what another object counted: of another rank, another run, other tables.
+
+        Nothing is lost but what the budget of this object cannot hold, and that is in `error`.
+
+        Raises:
+            AccessCountsError: a table has another number of rows there; nothing was changed.
+        """
+        if other is self or not isinstance(other, AccessCounts):
+            found = "the object itself" if other is self else f"a {type(other).__name__}"
+            raise SettingError(
+                "cannot merge access counts", found, "give an AccessCounts that counted elsewhere"
+            )
+        self._merge(other)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write everything to a file, which is replaced when all of it is written.
+
+        Raises:
+            OSError: the directory is missing or not writable, or the disk is full; a file that was
+                there is as before.
+        """
+        write(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], *, budget_bytes: int | None = None) -> AccessCounts:
+        """Read a file that `save` wrote, or merge all of a directory, such as RUN/access-counts.
+
+        Args:
+            path: a file, a directory with files `rank=N.npz`, or a run directory.
+            budget_bytes: by default that of the first file. A file is then read back exactly; of
+                several, what does not fit together is in `error`.
+
+        Raises:
+            AccessCountsError: there is nothing to read, or it is damaged or from a newer trainobs,
+                or tables of the same name have different numbers of rows.
+        """
+        first, *others = files_in(Path(path))
+        stored = Stored(first)
+        counts = cls(stored.tables, budget_bytes=budget_bytes or stored.budget_bytes)
+        counts._absorb(stored)
+        for other in others:
+            stored = Stored(other)  # one at a time: there may be many ranks
+            counts._merge(stored)
+        return counts
+
+    def samples(self) -> dict[int, tuple[InputSample, float]]:
+        """As `inputs`, each with the draw below which all of its inputs are: for merging."""
+        inputs = self.inputs()  # first: it may lower the thresholds
+        return {e: (sample, self._reservoirs[e].threshold) for e, sample in inputs.items()}
+
+    def _merge(self, other: Source) -> None:
+        for table in self._tables.keys() & other.tables.keys():
+            if self._tables[table] != other.tables[table]:
+                raise AccessCountsError(
+                    f"cannot merge access counts of table {table!r}",
+                    f"{self._tables[table]:,} rows here, {other.tables[table]:,} there",
+                    "merge counts of the same model only",
+                )
+        if not other.tables.keys() <= self._tables.keys():
+            wider = AccessCounts({**self._tables, **other.tables}, budget_bytes=self.budget_bytes)
+            wider._absorb(self)
+            wider._random = self._random
+            self.__dict__ = wider.__dict__
+        self._absorb(other)
+
+    def _absorb(self, other: Source) -> None:
+        for table in other.tables:
+            self._totals[table] += other.total(table)
+            self._outside[table] += other.outside(table)
+            self._merged_errors[table] += other.error(table)
+            for ids, counts in other.blocks(table):
+                if table in self._dense:
+                    self._dense[table].put(ids, counts)
+                else:
+                    self._pool.put(self._in_pool[table], ids, counts)
+        order = {name: at for at, name in enumerate(self._tables)}
+        here = np.array([order[name] for name in other.tables], np.int32)
+        for epoch, (sample, threshold) in other.samples().items():
+            reservoir = self._reservoir(epoch)
+            if reservoir is not None:
+                reservoir.absorb(replace(sample, tables=here[sample.tables]), threshold)
+
+    def _row_count(self, table: str) -> int:
+        try:
+            return self._tables[table]
+        except KeyError:
+            names = ", ".join(list(self._tables)[:8]) + (", ..." if len(self._tables) > 8 else "")
+            raise SettingError(
+                "cannot count or tell accesses", f"no table {table!r}", f"use one of: {names}"
+            ) from None
+
+    def _reservoir(self, epoch: int) -> Reservoir | None:
+        """The sample of an epoch; None for one that is not kept any more."""
+        if epoch not in self._reservoirs:
+            epochs = sorted((*self._reservoirs, epoch))
+            kept = {*epochs[:1], *epochs[1 - EPOCHS_KEPT :]}
+            if epoch not in kept:
+                return None
+            share = self._inputs_bytes // min(len(epochs), EPOCHS_KEPT)
+            self._reservoirs = {e: r for e, r in self._reservoirs.items() if e in kept}
+            for reservoir in self._reservoirs.values():
+                reservoir.resize(share)
+            self._reservoirs[epoch] = Reservoir(share)
+        return self._reservoirs[epoch]
+
+
+def _checked(tables: Mapping[str, int]) -> dict[str, int]:
+    if not isinstance(tables, Mapping):
+        raise SettingError(
+            "cannot count accesses",
+            f"a {type(tables).__name__} in the place of tables",
+            "give a mapping of each table's name to its number of rows",
+        )
+    try:
+        checked: dict[str, int] | None = {n: operator.index(r) for n, r in tables.items()}
+    except TypeError:
+        checked = None
+    if checked is None or min(checked.values(), default=0) < 0 or sum(checked.values()) >= 1 << 63:
+        raise SettingError(
+            "cannot count accesses to tables of these sizes",
+            ", ".join(f"{name}: {rows}" for name, rows in tables.items()),
+            "give the number of rows of each table, together less than 2^63",
+        )
+    return checked
+
+
+def _check_ids(failed: str, ids: Any) -> None:
+    if isinstance(ids, np.ndarray) and ids.ndim == 1 and ids.dtype.kind in "iu":
+        return
+    if isinstance(ids, np.ndarray):
+        found = f"an array of shape {ids.shape} and type {ids.dtype}"
+    else:
+        found = f"a {type(ids).__name__}"
+    raise SettingError(failed, found, "give a one-dimensional NumPy array of integers")

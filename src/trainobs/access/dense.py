@@ -1,0 +1,73 @@
+"""A counter a row: exact, for tables that are small enough."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainobs.access.sketch import BLOCK_ROWS, Blocks, Counts, Ids
+
+BYTES_PER_ROW = 4
+CARRY = 1 << 31
+"""Taken off a counter of 32 bits before it overflows, and kept apart."""
+
+
+class Dense:
+    """Exact counts of one table, 4 bytes a row however high they grow.
+
+    A row that comes near the end of 32 bits is moved on by `CARRY`. There are few such rows: one
+    for each 2^31 look-ups at most.
+    """
+
+    def __init__(self, row_count: int) -> None:
+        self._low = np.zeros(row_count, np.uint32)
+        self._carried: dict[int, int] = {}
+        self._highest = 0  # no counter in `_low` is above it
+
+    def add(self, ids: Ids) -> None:
+        """Count a look-up for each of `ids`, all of which are rows of the table."""
+        self._make_room(len(ids))
+        np.add.at(self._low, ids, np.uint32(1))
+
+    def put(self, ids: Ids, counts: Counts) -> None:
+        """Add `counts` to the rows `ids`, no row twice."""
+        high, low = counts // CARRY, counts % CARRY
+        for at in np.flatnonzero(high):
+            self._carry(int(ids[at]), int(high[at]) * CARRY)
+        self._make_room(int(low.max(initial=0)))
+        self._low[ids] += low.astype(np.uint32)
+
+    def blocks(self) -> Blocks:
+        """Rows that were looked up, and how often."""
+        for first in range(0, len(self._low), BLOCK_ROWS):
+            low = self._low[first : first + BLOCK_ROWS]
+            counts = low.astype(np.uint64)
+            self._add_carried(counts, first)
+            rows = np.flatnonzero(counts)
+            yield rows + first, counts[rows]
+
+    def counts(self) -> NDArray[np.uint64]:
+        """Count of every row; a new array of 8 bytes a row."""
+        counts = self._low.astype(np.uint64)
+        self._add_carried(counts, 0)
+        return counts
+
+    def _add_carried(self, counts: Counts, first: int) -> None:
+        for row, carried in self._carried.items():
+            if first <= row < first + len(counts):
+                counts[row - first] += np.uint64(carried)
+
+    def _make_room(self, more: int) -> None:
+        """Make sure that no counter overflows when up to 2^31 `more` are added to it."""
+        limit = (1 << 32) - 1
+        if self._highest + more > limit:
+            for first in range(0, len(self._low), BLOCK_ROWS):
+                low = self._low[first : first + BLOCK_ROWS]
+                for at in np.flatnonzero(low >= CARRY):
+                    self._carry(first + int(at), CARRY)
+                    low[at] -= np.uint32(CARRY)
+            self._highest = int(self._low.max(initial=0))
+        self._highest += more
+
+    def _carry(self, row: int, count: int) -> None:
+        self._carried[row] = self._carried.get(row, 0) + count

@@ -1,0 +1,184 @@
+"""Hot rows over all tables: which they are for a byte budget, and what they serve."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainobs.access.counts import AccessCounts
+from trainobs.access.inputs import InputSample
+from trainobs.access.interval import UNKNOWN, Interval, normal_quantile, wilson
+
+HotRows = Mapping[str, NDArray[np.int64]]
+"""Table -> its hot rows, ascending; a table that is not in it has none."""
+
+HALVES = 32
+"""Random halves of a sample that are tried, to see how much a number depends on the sample."""
+DRIFT_INPUTS_MIN = 16
+
+
+def hot_rows(
+    counts: AccessCounts, row_bytes: Mapping[str, int], budget_bytes: int
+) -> dict[str, NDArray[np.int64]]:
+    """The rows that serve most look-ups for their bytes, over all tables, until a budget is full.
+
+    Rows that were never looked up are not among them, even where they would fit. Of equals those of
+    the earlier table, then the lower ones, come first.
+
+    Args:
+        counts: how often rows were looked up.
+        row_bytes: bytes of a row; only these tables take part.
+        budget_bytes: for all tables together.
+    """
+    spectra = [counts.spectrum(name) for name in row_bytes]
+    width = np.repeat(list(row_bytes.values()), [len(s.counts) for s in spectra])
+    table = np.repeat(np.arange(len(spectra)), [len(s.counts) for s in spectra])
+    rows = np.concatenate([np.empty(0, np.int64), *(s.rows for s in spectra)])
+    levels = np.concatenate([np.empty(0, np.uint64), *(s.counts for s in spectra)])
+    order = np.argsort(-(levels / width), kind="stable")
+    filled = np.cumsum((rows * width)[order])
+    whole = int(np.searchsorted(filled, budget_bytes, "right"))
+    taken = rows.copy()
+    taken[order[whole:]] = 0
+    if whole < len(order):  # of these equals some fit
+        rest = budget_bytes - (int(filled[whole - 1]) if whole else 0)
+        taken[order[whole]] = rest // width[order[whole]]
+    sizes = [int(taken[table == at].sum()) for at in range(len(row_bytes))]
+    return {
+        name: np.sort(counts.hottest(name, size)[0])
+        for name, size in zip(row_bytes, sizes, strict=True)
+    }
+
+
+def are_hot(sample: InputSample, tables: Iterable[str], hot: HotRows) -> NDArray[np.bool_]:
+    """Whether each look-up of a sample is one of a hot row.
+
+    Args:
+        sample: inputs of an `AccessCounts`.
+        tables: its tables, in their order.
+        hot: the hot rows.
+    """
+    result = np.zeros(len(sample.ids), np.bool_)
+    order = np.argsort(sample.tables, kind="stable")
+    names = list(tables)
+    ends = np.searchsorted(sample.tables[order], np.arange(len(names) + 1))
+    for at, name in enumerate(names):
+        lookups = order[ends[at] : ends[at + 1]]
+        if name in hot and len(lookups):
+            result[lookups] = _among(sample.ids[lookups], hot[name])
+    return result
+
+
+def all_hot_share(
+    sample: InputSample, tables: Iterable[str], hot: HotRows, confidence: float = 0.95
+) -> Interval:
+    """The share of inputs all of whose look-ups are of hot rows, with Wilson's interval.
+
+    Arguments as for `are_hot`. An input without look-ups is all hot. Hot rows that were chosen by
+    counts of the same inputs do a little better on them than on others.
+    """
+    inputs = np.repeat(np.arange(len(sample)), sample.sizes)
+    cold = np.bincount(inputs[~are_hot(sample, tables, hot)], minlength=len(sample))
+    return wilson(int(np.count_nonzero(cold == 0)), len(sample), confidence)
+
+
+def drift(
+    before: InputSample,
+    after: InputSample,
+    tables: Mapping[str, int],
+    row_bytes: Mapping[str, int],
+    budget_bytes: int,
+    confidence: float = 0.95,
+) -> Interval:
+    """What an epoch loses when its hot rows are those of an epoch before.
+
+    Half of the later epoch's inputs are set aside. Of their look-ups two sets of hot rows serve a
+    share: rows that are hot in the other half, and rows that are hot in as many inputs of the
+    earlier epoch. The first share less the second is the drift. Both sets come from equally
+    many inputs and neither from those they are tried on: without drift it is 0 on average.
+
+    Args:
+        before: sampled inputs of the earlier epoch.
+        after: sampled inputs of the later one.
+        tables: name -> rows, in the order of the `AccessCounts`.
+        row_bytes: bytes of a row of each table.
+        budget_bytes: for the hot rows of all tables. If the rows in the samples do not fill it, all
+            of them are hot.
+        confidence: of the interval, at least. It comes from the spread over random halves of the
+            inputs, which is somewhat too wide: half as many inputs choose worse.
+
+    Returns:
+        NaN with fewer than `DRIFT_INPUTS_MIN` inputs on a side.
+    """
+    size = min(len(before), len(after) // 2)
+    if size < DRIFT_INPUTS_MIN:
+        return UNKNOWN
+    rows = np.array(list(tables.values()), np.int64)
+    widths = np.array([row_bytes[name] for name in tables], np.int64)
+    order = np.argsort(after.draws)
+    earlier = _Keyed.of(before, np.argsort(before.draws)[:size], rows, widths)
+    own = _Keyed.of(after, order[:size], rows, widths)
+    tried = _Keyed.of(after, order[size : 2 * size], rows, widths)
+
+    def loss(old: _Keyed, new: _Keyed, tried: _Keyed) -> float:
+        served = [_among(tried.keys, side.hottest(budget_bytes)) for side in (new, old)]
+        gained = np.count_nonzero(served[0]) - np.count_nonzero(served[1])
+        return float(gained / max(len(tried.keys), 1))
+
+    random = np.random.default_rng(size)
+    halves = [
+        loss(*(side.half(random, size) for side in (earlier, own, tried))) for _ in range(HALVES)
+    ]
+    value = loss(earlier, own, tried)
+    half = normal_quantile(confidence) * float(np.std(halves, ddof=1))
+    return Interval(value, value - half, value + half)
+
+
+@dataclass(frozen=True)
+class _Keyed:
+    """Look-ups of some inputs, as keys that are unique over all tables."""
+
+    keys: NDArray[np.int64]
+    widths: NDArray[np.int64]
+    inputs: NDArray[np.int64]
+
+    @classmethod
+    def of(
+        cls,
+        sample: InputSample,
+        inputs: NDArray[np.intp],
+        rows: NDArray[np.int64],
+        widths: NDArray[np.int64],
+    ) -> _Keyed:
+        number = np.full(len(sample), -1)
+        number[inputs] = np.arange(len(inputs))
+        numbers = np.repeat(number, sample.sizes)
+        chosen = (numbers >= 0) & (sample.ids >= 0) & (sample.ids < rows[sample.tables])
+        tables = sample.tables[chosen]
+        keys = sample.ids[chosen] + (np.cumsum(rows) - rows)[tables]
+        return cls(keys, widths[tables], numbers[chosen])
+
+    def half(self, random: np.random.Generator, size: int) -> _Keyed:
+        """The look-ups of half of the inputs, of which there are `size`."""
+        kept = (random.permutation(size) < size // 2)[self.inputs]
+        return _Keyed(self.keys[kept], self.widths[kept], self.inputs[kept])
+
+    def hottest(self, budget_bytes: int) -> NDArray[np.int64]:
+        """Keys with most look-ups for their bytes until the budget is full, ascending."""
+        keys, first, counts = np.unique(self.keys, return_index=True, return_counts=True)
+        widths = self.widths[first]
+        order = np.argsort(-(counts / widths), kind="stable")
+        fits = int(np.searchsorted(np.cumsum(widths[order]), budget_bytes, "right"))
+        return np.sort(keys[order[:fits]])
+
+
+def _among(ids: NDArray[np.int64], ordered: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which of `ids` are in an ascending array."""
+    if not len(ordered):
+        return np.zeros(len(ids), np.bool_)
+    where = np.minimum(np.searchsorted(ordered, ids), len(ordered) - 1)
+    found: NDArray[np.bool_] = ordered[where] == ids
+    return found

@@ -1,0 +1,171 @@
+"""A uniform sample of whole inputs, in bounded memory.
+
+Which share of inputs looks up hot rows only cannot be told from counts: columns are correlated. So
+some inputs are kept whole. Each input draws a number in [0, 1), and those with the lowest are kept,
+as many as fit: a sample without replacement, every input as likely as any other. Two such
+samples become one by the same rule, which is why ranks and runs can be merged (bottom-k sampling:
+E. Cohen and H. Kaplan, Summarizing data using bottom-k sketches, PODC 2007).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+INPUT_BYTES = 56
+"""Two numbers, and what it takes to put inputs in order."""
+LOOKUP_BYTES = 12
+KEPT_SHARE = 0.4
+"""Of the memory; the rest is for what waits, and for the moment in which both become one."""
+WAITING_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class InputSample:
+    """Inputs with all their look-ups.
+
+    Attributes:
+        draws: what each input drew; lower ones were kept.
+        sizes: look-ups of each input.
+        tables: index of the table of each look-up, input after input, in the order of
+            `AccessCounts.tables`.
+        ids: row of each look-up; it may be outside its table.
+        seen: inputs that the sample was taken from.
+    """
+
+    draws: NDArray[np.float64]
+    sizes: NDArray[np.int64]
+    tables: NDArray[np.int32]
+    ids: NDArray[np.int64]
+    seen: int = 0
+
+    @classmethod
+    def empty(cls) -> InputSample:
+        """No inputs."""
+        return cls(np.empty(0), np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.draws)
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        """Where the look-ups of each input begin, and where those of the last one end."""
+        return np.concatenate(([0], np.cumsum(self.sizes)))
+
+    def where(self, keep: NDArray[np.bool_]) -> InputSample:
+        """Those inputs for which `keep` is true."""
+        lookups = np.repeat(keep, self.sizes)
+        return InputSample(
+            self.draws[keep], self.sizes[keep], self.tables[lookups], self.ids[lookups], self.seen
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Memory it takes, and takes for a moment when something is added."""
+        return len(self.draws) * INPUT_BYTES + len(self.ids) * LOOKUP_BYTES
+
+
+class Reservoir:
+    """The sample of the inputs of one epoch, while they come in.
+
+    Attributes:
+        seen: inputs that came.
+        threshold: every input that drew less is in the sample; no other is.
+    """
+
+    def __init__(self, capacity_bytes: int) -> None:
+        self.seen = 0
+        self.threshold = 1.0
+        self._capacity_bytes = capacity_bytes
+        self._parts = [InputSample.empty()]  # what was kept, then what waits
+        self._waiting_bytes = 0
+
+    def offer(
+        self,
+        draws: NDArray[np.float64],
+        tables: NDArray[np.int32],
+        ids: NDArray[np.integer[Any]],
+        lengths: NDArray[np.int64],
+    ) -> None:
+        """Take what is to be kept of a batch.
+
+        Args:
+            draws: a number in [0, 1) for each input, (inputs,).
+            tables: index of the table that each key looks up, (keys,).
+            ids: rows, key after key, and input after input within a key.
+            lengths: look-ups of each key and input, (keys, inputs).
+        """
+        self.seen += len(draws)
+        chosen = np.flatnonzero(draws < self.threshold)
+        if not len(chosen):
+            return
+        chosen = chosen[np.argsort(draws[chosen])]
+        sizes = lengths[:, chosen].sum(axis=0)
+        room = int(self._capacity_bytes * WAITING_SHARE)
+        fits = int(np.searchsorted(np.cumsum(sizes * LOOKUP_BYTES + INPUT_BYTES), room, "right"))
+        if fits < len(chosen):
+            self.threshold = float(draws[chosen[fits]])
+            chosen, sizes = chosen[:fits], sizes[:fits]
+        begins = (np.cumsum(lengths) - lengths.ravel()).reshape(lengths.shape)
+        lookups = lengths[:, chosen].T.ravel()  # input after input now
+        first = begins[:, chosen].T.ravel()
+        at = np.repeat(first - (np.cumsum(lookups) - lookups), lookups) + np.arange(lookups.sum())
+        self._take(
+            InputSample(
+                draws[chosen],
+                sizes,
+                np.repeat(np.tile(tables, len(chosen)), lookups),
+                ids[at].astype(np.int64, copy=False),
+            )
+        )
+
+    def absorb(self, sample: InputSample, threshold: float) -> None:
+        """Make one sample of this and another, of other inputs."""
+        self.seen += sample.seen
+        self.threshold = min(self.threshold, threshold)
+        self._take(sample)
+        self.resize(self._capacity_bytes)
+
+    def resize(self, capacity_bytes: int) -> None:
+        """Change the memory it may take; what does not fit is dropped."""
+        self._capacity_bytes = capacity_bytes
+        self._settle()
+
+    def sample(self) -> InputSample:
+        """What is kept now."""
+        if len(self._parts) > 1:
+            self._settle()
+        kept = self._parts[0]
+        return InputSample(kept.draws, kept.sizes, kept.tables, kept.ids, self.seen)
+
+    def _take(self, part: InputSample) -> None:
+        self._parts.append(part)
+        self._waiting_bytes += part.nbytes
+        if self._waiting_bytes > self._capacity_bytes * WAITING_SHARE:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Make one part of all, and drop the highest draws until it fits."""
+        draws = np.concatenate([part.draws for part in self._parts])
+        sizes = np.concatenate([part.sizes for part in self._parts])
+        order = np.argsort(draws)
+        total_bytes = np.cumsum(sizes[order] * LOOKUP_BYTES + INPUT_BYTES)
+        room = int(self._capacity_bytes * KEPT_SHARE)
+        fits = int(np.searchsorted(total_bytes, room, "right"))
+        if fits < len(order):
+            self.threshold = min(self.threshold, float(draws[order[fits]]))
+        for at, part in enumerate(self._parts):  # one by one, so that each is freed at once
+            self._parts[at] = part.where(part.draws < self.threshold)
+        parts = self._parts
+        self._parts = [
+            InputSample(
+                np.concatenate([part.draws for part in parts]),
+                np.concatenate([part.sizes for part in parts]),
+                np.concatenate([part.tables for part in parts]),
+                np.concatenate([part.ids for part in parts]),
+            )
+        ]
+        self._waiting_bytes = 0

@@ -1,0 +1,45 @@
+"""Estimates with their bounds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its bounds; NaN where nothing is known.
+
+    Attributes:
+        value: the estimate.
+        low: lower bound.
+        high: upper bound.
+    """
+
+    value: float
+    low: float
+    high: float
+
+
+UNKNOWN = Interval(math.nan, math.nan, math.nan)
+
+
+def wilson(hits: int, trials: int, confidence: float = 0.95) -> Interval:
+    """The share of `hits`, with Wilson's interval for a binomial proportion.
+
+    Source: E. B. Wilson, Probable inference, JASA 22 (1927).
+    """
+    if not trials:
+        return UNKNOWN
+    z = normal_quantile(confidence)
+    share = hits / trials
+    centre = (share + z * z / (2 * trials)) / (1 + z * z / trials)
+    spread = share * (1 - share) / trials + z * z / (4 * trials * trials)
+    half = z * math.sqrt(spread) / (1 + z * z / trials)
+    return Interval(share, max(0.0, centre - half), min(1.0, centre + half))
+
+
+def normal_quantile(confidence: float) -> float:
+    """Standard deviations to either side that hold a normal variable with this probability."""
+    return NormalDist().inv_cdf((1 + confidence) / 2)

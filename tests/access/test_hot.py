@@ -1,0 +1,135 @@
+"""Hot rows against brute force; shares and drift on inputs whose truth is known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainobs.access import AccessCounts
+from trainobs.access.hot import all_hot_share, are_hot, drift, hot_rows
+
+TABLES = {"a": 4, "b": 40, "c": 10**9}
+ROW_BYTES = {"a": 16, "b": 16, "c": 64}
+
+
+@settings(max_examples=100, deadline=None, database=None)
+@given(st.integers(0, 2**32), st.integers(0, 3000), st.sampled_from([20_000, 10**6]))
+def test_hot_rows_are_those_with_most_lookups_for_their_bytes(seed, budget_bytes, memory):
+    random = np.random.default_rng(seed)
+    counts = AccessCounts(TABLES, budget_bytes=memory)
+    for name, rows in TABLES.items():
+        counts.add(name, (random.pareto(0.8, 60) * 5).astype(np.int64) % rows)
+    ranked = [
+        (-count / ROW_BYTES[name], at, row, name)
+        for at, name in enumerate(TABLES)
+        for row, count in zip(*(x.tolist() for x in counts.hottest(name, 10**6)), strict=True)
+    ]
+    expected, used = {name: [] for name in TABLES}, 0
+    for _, _, row, name in sorted(ranked):
+        used += ROW_BYTES[name]
+        if used > budget_bytes:
+            break
+        expected[name].append(row)
+    hot = hot_rows(counts, ROW_BYTES, budget_bytes)
+    assert {name: ids.tolist() for name, ids in hot.items()} == {
+        name: sorted(ids) for name, ids in expected.items()
+    }
+    assert sum(len(ids) * ROW_BYTES[name] for name, ids in hot.items()) <= budget_bytes
+
+
+def test_only_tables_with_row_bytes_take_part():
+    counts = AccessCounts(TABLES)
+    counts.add("a", np.array([1, 1, 2]))
+    counts.add("b", np.array([7]))
+    hot = hot_rows(counts, {"b": 16}, 10**6)
+    assert {name: ids.tolist() for name, ids in hot.items()} == {"b": [7]}
+    assert hot_rows(counts, {}, 10**6) == {}
+
+
+def inputs(seed: int, count: int, shift: int = 0, tables=TABLES, budget_bytes=1 << 20):
+    """Inputs with a look-up of each table, popular rows first from `shift` on."""
+    random = np.random.default_rng(seed)
+    counts = AccessCounts(tables, budget_bytes=budget_bytes, seed=seed)
+    for _ in range(count // 100):
+        ids = [(random.pareto(1.0, 100) * 2 + shift).astype(np.int64) % n for n in tables.values()]
+        counts.add_inputs(list(tables), np.concatenate(ids), np.ones((len(tables), 100), np.int64))
+    return counts.inputs()[0]
+
+
+def test_an_input_is_hot_when_all_its_lookups_are():
+    counts = AccessCounts(TABLES)
+    #        input 0: a1 b5       input 1: a1        input 2: nothing   input 3: a9 (outside)
+    ids, lengths = np.array([1, 1, 9, 5]), np.array([[1, 1, 0, 1], [1, 0, 0, 0]])
+    counts.add_inputs(["a", "b"], ids, lengths)
+    sample = counts.inputs()[0]
+
+    def share(hot):
+        return all_hot_share(sample, counts.tables, {n: np.array(i) for n, i in hot.items()}).value
+
+    assert share({"a": [1], "b": [5]}) == 3 / 4
+    assert share({"a": [0, 1, 2, 3], "b": [4, 6]}) == 2 / 4
+    assert share({"b": [5]}) == 1 / 4
+    assert share({"a": [], "c": [1]}) == 1 / 4
+    hot = are_hot(sample, counts.tables, {"b": np.array([5])})
+    assert np.count_nonzero(hot) == 1
+
+
+def test_the_interval_of_the_all_hot_share_covers_the_share_of_all_inputs():
+    everything = inputs(0, 20_000, budget_bytes=1 << 26)
+    assert len(everything) == 20_000
+    hot = {"a": np.arange(4), "b": np.arange(8), "c": np.arange(10)}
+    truth = all_hot_share(everything, TABLES, hot).value
+    assert 0.2 < truth < 0.9
+    found = [inputs_of(everything, seed) for seed in range(100)]
+    shares = [all_hot_share(sample, TABLES, hot, 0.9) for sample in found]
+    covered = sum(share.low <= truth <= share.high for share in shares)
+    assert 80 <= covered <= 98
+    assert all(100 < len(sample) < 5000 for sample in found)
+
+
+def inputs_of(everything, seed: int):
+    """A new, smaller sample of the same inputs."""
+    counts = AccessCounts(TABLES, budget_bytes=300_000, seed=seed)
+    ids = everything.ids.reshape(-1, 3).T
+    counts.add_inputs(list(TABLES), ids.ravel(), np.ones(ids.shape, np.int64))
+    return counts.inputs()[0]
+
+
+def test_without_drift_the_interval_holds_zero_at_its_rate_or_more_often():
+    hits = 0
+    for seed in range(100):
+        found = drift(inputs(seed, 600), inputs(seed + 500, 600), TABLES, ROW_BYTES, 800, 0.9)
+        hits += found.low <= 0 <= found.high
+    assert hits >= 85
+
+
+def test_drift_is_seen_and_larger_when_more_rows_change():
+    before, same = inputs(1, 5000), inputs(2, 5000)
+    little, much = inputs(3, 5000, shift=3), inputs(4, 5000, shift=1000)
+    none, some, all_ = (
+        drift(before, after, TABLES, ROW_BYTES, 800) for after in (same, little, much)
+    )
+    assert none.low <= 0 <= none.high
+    assert abs(none.value) < 0.02
+    assert none.high < some.low
+    assert some.high < all_.low
+
+
+def test_too_few_inputs_tell_no_drift():
+    few, many = inputs(1, 100).where(np.arange(100) < 15), inputs(2, 100)
+    assert math.isnan(drift(few, many, TABLES, ROW_BYTES, 800).value)
+    assert math.isnan(drift(many, few, TABLES, ROW_BYTES, 800).value)
+    assert not math.isnan(drift(many, many, TABLES, ROW_BYTES, 800).value)
+
+
+def test_ids_outside_a_table_are_no_rows_of_the_next():
+    count = 100
+    counts = AccessCounts({"a": 10, "b": 10})
+    counts.add_inputs(["a"], np.full(count, 13), np.ones((1, count), np.int64))
+    other = AccessCounts({"a": 10, "b": 10})
+    other.add_inputs(["b"], np.full(count, 3), np.ones((1, count), np.int64))
+    found = drift(counts.inputs()[0], other.inputs()[0], counts.tables, {"a": 4, "b": 4}, 100)
+    assert found.value == 1.0
