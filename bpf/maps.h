@@ -85,7 +85,8 @@ struct task_state {
 #define CALL_REGULAR 2	  /* the file is a regular one */
 #define CALL_READ_AHEAD 4 /* the call started read-ahead and waits for it */
 #define OFF_IOWAIT 8	  /* the task sleeps for a block device */
-#define OFF_AWAIT 16	  /* the task sleeps for another thread */
+#define OFF_AWAIT 16	  /* the task sleeps for another thread, ... */
+#define OFF_GIL 32	  /* ... or until one lets go of the interpreter's lock */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);

@@ -9,6 +9,10 @@
 #define SYS_FUTEX 98
 #endif
 
+#define FUTEX_WAIT_BITSET 9 /* include/uapi/linux/futex.h */
+#define FUTEX_PRIVATE_FLAG 128
+#define SWITCH_INTERVAL_NS 5000000
+
 /* The number of the system call that a task is in; -1 or so if it is in none. v5.15 */
 static __always_inline int syscall_of(struct task_struct *task)
 {
@@ -22,13 +26,34 @@ static __always_inline int syscall_of(struct task_struct *task)
 }
 
 /*
- * Whether the main thread goes to sleep until another thread of its process is done, as it does for
- * one that carries out a collective. In the loader's phase it sleeps for workers.
+ * Whether a futex call waits for the interpreter's lock. CPython waits for that until a moment 5 ms
+ * ahead, and then anew (take_gil; sys.setswitchinterval). Other waits have a far moment, or none.
  */
-static __always_inline bool awaits_thread(struct task_state *task, struct task_struct *prev)
+static __always_inline bool awaits_interpreter(struct pt_regs *regs, u64 now)
 {
-	return task->role == TOBS_MAIN && current_phase(task->slot) != TOBS_PHASE_LOADER &&
-	       syscall_of(prev) == SYS_FUTEX;
+	u32 operation = syscall_arg(regs, 2);
+	struct {
+		u64 s, ns;
+	} until;
+
+	if ((operation & ~FUTEX_PRIVATE_FLAG) != FUTEX_WAIT_BITSET ||
+	    bpf_probe_read_user(&until, sizeof(until), (void *)syscall_arg(regs, 4)))
+		return false;
+	return until.s * 1000000000 + until.ns - now <= SWITCH_INTERVAL_NS;
+}
+
+/*
+ * Whether the main thread goes to sleep until another thread of its process is done, as it does for
+ * one that carries out a collective, or for the interpreter's lock. In the loader's phase it sleeps
+ * for workers.
+ */
+static __always_inline u8 awaited(struct task_state *task, struct task_struct *prev, u64 now)
+{
+	if (task->role != TOBS_MAIN || syscall_of(prev) != SYS_FUTEX)
+		return 0;
+	if (awaits_interpreter((struct pt_regs *)bpf_task_pt_regs(prev), now))
+		return OFF_GIL;
+	return current_phase(task->slot) == TOBS_PHASE_LOADER ? 0 : OFF_AWAIT;
 }
 
 static __always_inline void leave_cpu(struct task_state *task, struct task_struct *prev,
@@ -36,9 +61,9 @@ static __always_inline void leave_cpu(struct task_state *task, struct task_struc
 {
 	bool runnable = preempt || is_runnable(prev);
 
-	task->flags &= ~OFF_AWAIT;
-	if (!runnable && awaits_thread(task, prev))
-		task->flags |= OFF_AWAIT;
+	task->flags &= ~(OFF_AWAIT | OFF_GIL);
+	if (!runnable)
+		task->flags |= awaited(task, prev, now);
 	task->off_ns = now;
 	task->wake_ns = runnable ? now : 0;
 	if (BPF_CORE_READ_BITFIELD(prev, in_iowait))
@@ -59,8 +84,11 @@ static __always_inline void take_cpu(struct task_state *task, u64 now)
 	task->wait_ns += wait;
 	if (makes_batch(task))
 		sleep_in_batch(task, off, ready, class);
-	if (task->flags & OFF_AWAIT) /* until it was woken: not the time it had no CPU then */
+	/* Until it was woken: not the time it had no CPU then. */
+	if (task->flags & OFF_AWAIT)
 		add(to, TOBS_AWAIT, TOBS_OTHER, 1, 0, off - ready, 0);
+	else if (task->flags & OFF_GIL)
+		add(to, TOBS_AWAIT, TOBS_OTHER, 1, 0, 0, off - ready);
 	if (task->wake_ns) {
 		add(to, TOBS_RUNQUEUE, class, 1, 0, ready, 0);
 		observe(to, TOBS_RUNQUEUE, TOBS_OTHER, ready);

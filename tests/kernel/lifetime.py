@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.kernel_state import program_ids
 
-PATIENCE_S = 5.0
+PATIENCE_S = 60.0
 """The kernel unloads some time after the last descriptor is closed."""
 
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from tests.kernel.ground_truth import drops, reclaimed_pages
 from tests.kernel_state import bpf
 from trainobs.core.catalogue import kernel_metrics
+from trainobs.core.cells import StepCells
 from trainobs.core.kernel import RING, FileClass, Op, Phase, Role
 from trainobs.core.metrics import evaluate
 from trainobs.probes.kernel_side import KernelSide
@@ -72,7 +73,7 @@ class Counts:
 
     def metric(self, name: str) -> float:
         """A metric of the catalogue, for this step."""
-        return float(evaluate(_METRICS[name], self._cells))
+        return float(evaluate(_METRICS[name], StepCells.of(self._cells[None]))[0])
 
     def classes(self, op: Op) -> set[FileClass]:
         """Classes of which an op was counted."""
@@ -158,7 +159,9 @@ class ObservedKernel:
         """Counts of the steps that closed since the last call, the set-up too."""
         self.collector.collect(settle=False)
         batch = self.collector.batch()
-        return [] if batch is None or batch.cells is None else [Counts(c) for c in batch.cells]
+        return (
+            [] if batch is None or batch.cells is None else [Counts(c) for c in batch.cells.rows()]
+        )
 
     def stop(self) -> None:
         """Take the probes out, and let go of the maps, which hold descriptors."""

@@ -15,6 +15,7 @@ class RunTables:
     """What one rank of a run stored.
 
     Attributes:
+        path: the run directory.
         info: `run.json`.
         steps: rows of the `steps` table, in order.
         batches: rows of the `batches` table, in order.
@@ -22,6 +23,7 @@ class RunTables:
     """
 
     def __init__(self, run_dir: Path, rank: int = 0) -> None:
+        self.path = run_dir
         folder = run_dir / f"rank={rank}"
         self.info: dict[str, Any] = json.loads(
             (run_dir if rank == 0 else folder).joinpath("run.json").read_text()

@@ -23,12 +23,19 @@ SHM = FileClass.SHM
 
 @contextmanager
 def mounted(kind: str, source: Path, target: Path) -> Iterator[None]:
-    option = ["--bind"] if kind == "bind" else ["-t", kind]
+    option = {"bind": ["--bind"], "loop": ["-o", "loop"]}.get(kind, ["-t", kind])
     subprocess.run(["mount", *option, source, target], check=True)
     try:
         yield
     finally:
         subprocess.run(["umount", target], check=True)
+
+
+@contextmanager
+def made_mount_point(path: Path) -> Iterator[None]:
+    path.mkdir()
+    with mounted("bind", path, path):
+        yield
 
 
 def test_the_nearest_root_decides(observed: ObservedKernel, place: Path) -> None:
@@ -111,18 +118,24 @@ def test_a_mount_elsewhere_is_what_it_is(observed: ObservedKernel, place: Path) 
 def test_an_inode_number_that_is_used_again_starts_anew(
     observed: ObservedKernel, place: Path
 ) -> None:
-    (place / "data").mkdir()
-    (place / "other").mkdir()
-    observed.data(place / "data")
-    old = [new(place / "data" / f"{n}") for n in range(50)]
-    assert {class_of(observed, path) for path in old} == {DATA}
-    numbers = {path.stat().st_ino for path in old}
-    for path in old:
-        path.unlink()
-    files = [new(place / "other" / f"{n}") for n in range(500)]
-    again = [path for path in files if path.stat().st_ino in numbers]
-    assert again, "ext4 gave no inode number a second time"
-    assert {class_of(observed, path) for path in again} == {OTHER}
+    image, small = place / "image", place / "small"
+    small.mkdir()
+    image.write_bytes(bytes(4 << 20))
+    # A file system of its own, with few inodes: a large one need not give a number again soon.
+    subprocess.run(["mkfs.ext4", "-q", "-N", "64", image], check=True)
+    data = small / "data"
+    # A root that is no mount point is kept open, and with it the file system around it.
+    with mounted("loop", image, small), made_mount_point(data):
+        observed.data(data)
+        old = [new(data / f"{n}") for n in range(40)]
+        assert {class_of(observed, path) for path in old} == {DATA}
+        numbers = {path.stat().st_ino for path in old}
+        for path in old:
+            path.unlink()
+        files = [new(small / "other" / f"{n}") for n in range(40)]
+        again = [path for path in files if path.stat().st_ino in numbers]
+        assert again, "ext4 gave no inode number a second time"
+        assert {class_of(observed, path) for path in again} == {OTHER}
 
 
 @pytest.mark.parametrize("name", ["m.py", "m.pyc", "m.so"])

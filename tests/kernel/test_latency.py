@@ -55,7 +55,7 @@ def test_each_step_has_a_histogram_of_its_block_reads(
     assert batch is not None
     assert batch.cells is not None
     assert batch.latency is not None
-    counted = batch.cells["count"][:, Op.BLOCK_READ].sum(axis=(1, 2))
+    counted = batch.cells.rows()["count"][:, Op.BLOCK_READ].sum(axis=(1, 2))
     assert batch.latency.sum(axis=1).tolist() == counted.tolist()
     assert counted[-2] >= 10
     assert counted[-1] >= 13

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.ground_truth import read_whole, write_file
-from tests.kernel.lifetime import own_programs, still_loaded
+from tests.kernel.lifetime import PATIENCE_S, own_programs, still_loaded
 from tests.kernel.observed import ObservedKernel
 from tests.kernel.processes import fork, run_job
 from trainobs.core.kernel import FileClass, Op
 from trainobs.probes.kernel_side import KernelSide
+from trainobs.probes.loader import LibbpfLoader
 from trainobs.probes.programs import PROBES, TREE
 
 pytestmark = pytest.mark.needs_bpf
@@ -47,7 +48,7 @@ def test_a_forked_child_keeps_the_probes_loaded_unless_it_abandons_them(abandon:
     pid = fork_beside(kernel, abandon=abandon)
     try:
         kernel.stop()
-        left = still_loaded(programs, 5.0 if abandon else 0.5)
+        left = still_loaded(programs, PATIENCE_S if abandon else 0.5)
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -74,6 +75,28 @@ def test_stopped_probes_count_no_more_and_leave_their_counts(place: Path) -> Non
     read_whole(path)
     assert kernel.rows["count"][:, Op.READ, FileClass.DATA].sum() == before == 2
     observed.stop()
+
+
+def test_ends_are_attached_before_beginnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that begins in between would be kept, and be lost as its place is used again."""
+    attached: list[str] = []
+
+    def attach(loader: LibbpfLoader, program: str) -> None:
+        attached.append(program)
+        attach_as_it_is(loader, program)
+
+    attach_as_it_is = LibbpfLoader.attach
+    monkeypatch.setattr(LibbpfLoader, "attach", attach)
+    KernelSide().stop()
+    pairs = [
+        ("tobs_blk_start", "tobs_blk_merge"),
+        ("tobs_blk_start", "tobs_blk_done"),
+        ("tobs_sys_enter", "tobs_sys_exit"),
+        ("tobs_reclaim", "tobs_reclaimed"),
+        ("tobs_cg_reclaim", "tobs_cg_freed"),
+    ]
+    for beginning, end in pairs:
+        assert attached.index(end) < attached.index(beginning)
 
 
 def test_the_kernel_side_may_start_again_and_again() -> None:

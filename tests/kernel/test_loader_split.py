@@ -11,12 +11,15 @@ import pytest
 from tests.kernel.ground_truth import MIB, evict, kept_in_memory, write_file, write_files
 from tests.kernel.processes import run_job
 from tests.kernel.runlog import RunTables
+from trainobs.analysis.loader import workers
+from trainobs.analysis.onestep import explain
+from trainobs.analysis.runlog import RunLog
 
 pytestmark = pytest.mark.needs_bpf
 
 FILES = 16
-STOLEN = 0.25
-"""Of time on a CPU, what the hypervisor may take: the task's own clock leaves it out."""
+CLOCKS_NS = 5_000_000
+"""By how much clocks that are read one after the other may differ over a run."""
 PARTS = ("device", "cpu_wait", "compute", "handover")
 
 
@@ -57,23 +60,26 @@ def true_sums(run: RunTables) -> list[tuple[int, int, int]]:
 def test_computing_and_waiting_for_a_cpu_are_as_the_workers_clocks_have_it(
     place: Path, crowded: bool
 ) -> None:
-    """Three workers that share one CPU wait twice as long as they run.
-
-    So do the threads of theirs that hand the batches over.
-    """
+    """Three workers that share one CPU wait twice as long as they run, once all are there."""
     with kept_in_memory(write_files(place / "data", [1000] * FILES)):
         run = train(place, kind="busy", crowded=crowded)
     true = true_sums(run)
     for found, (on_cpu, _, _) in zip(of_batches(run, "compute_ns"), true, strict=True):
         assert on_cpu <= found + 20_000
-    on_cpu, ready, _ = (sum(column) for column in zip(*true, strict=True))
-    assert sum(of_batches(run, "compute_ns")) == pytest.approx(on_cpu, rel=STOLEN)
-    assert sum(of_batches(run, "cpu_wait_ns")) == pytest.approx(ready, rel=0.1, abs=5_000_000)
+    on_cpu, ready, neither = (sum(column) for column in zip(*true, strict=True))
+    compute, cpu_wait = sum(of_batches(run, "compute_ns")), sum(of_batches(run, "cpu_wait_ns"))
+    made = sum(of_batches(run, "end_ns")) - sum(of_batches(run, "begin_ns"))
+    between = made - on_cpu - ready - neither  # items: where no clock is read
+    # Nothing sleeps: neither on a CPU nor ready is what the hypervisor took, for a thread on a CPU.
+    assert compute < on_cpu + neither + between + CLOCKS_NS
+    assert 0.9 * ready - CLOCKS_NS < cpu_wait < 1.1 * ready + between + CLOCKS_NS
+    assert compute + cpu_wait > 0.9 * (on_cpu + ready)
     assert sum(of_batches(run, "device_ns")) < 0.02 * on_cpu
     if crowded:
-        assert sum(of_batches(run, "cpu_wait_ns")) > on_cpu
-        assert share(run, "cpu_wait") > 1.3 * share(run, "compute")
-    assert share(run, "compute") + share(run, "cpu_wait") > 0.4
+        assert cpu_wait > 0.1 * on_cpu  # or nothing was tested
+    waited = waits(run)
+    assert 0 < waited["compute"] <= compute
+    assert 0 < waited["cpu_wait"] <= cpu_wait or not crowded
     assert share(run, "device") < 0.02
 
 
@@ -81,11 +87,14 @@ def test_reading_from_the_device_is_waiting_for_the_device(place: Path) -> None:
     files = write_files(place / "data", [MIB] * FILES)
     run = train(place, kind="direct", workers=1)
     _, ready, asleep = (sum(column) for column in zip(*true_sums(run), strict=True))
+    stolen = run.truth["stolen_ns"] + CLOCKS_NS  # it seems asleep, and is computing
     # A wake-up in an interrupt that is hidden from tracing makes a wait for a CPU a sleep.
     device, cpu_wait = sum(of_batches(run, "device_ns")), sum(of_batches(run, "cpu_wait_ns"))
-    assert device + cpu_wait == pytest.approx(asleep + ready, rel=0.1)
-    assert device > 0.9 * asleep
-    assert share(run, "device") > 0.1  # how much it is depends on who else wants the CPU
+    made = sum(of_batches(run, "end_ns")) - sum(of_batches(run, "begin_ns"))
+    assert 0.9 * (asleep + ready) - stolen < device + cpu_wait <= made
+    assert device > 0.9 * asleep - stolen
+    assert device > 0.1 * made  # or nothing was tested: how much it is depends on the machine
+    assert 0 < waits(run)["device"] <= device
     assert sum(of_batches(run, "read_count")) == 2 * FILES * (MIB // 4096 + 1)
     with kept_in_memory(files):
         assert share(train(place, kind="plain", workers=1), "device") < 0.02
@@ -117,3 +126,8 @@ def test_the_slow_file_of_a_batch_has_a_name(place: Path) -> None:
             assert int(name[:3]) // 2 == number
     longest = of_batches(run, "slowest_ns")[: FILES // 2]
     assert min(longest[0], longest[4]) > max(longest[1:4])
+    (batch,) = explain(RunLog.open(run.path), 4)["batches"]
+    assert (batch["slowest_file"], batch["worker"]) == (slow[1].name[-47:], 4 % 3)
+    assert batch["read_bytes"] == 32 * MIB + 4096
+    by_report = max(workers(RunLog.open(run.path).ranks[0]), key=lambda one: one["slowest_ns"])
+    assert by_report["slowest_file"] in (slow[0].name[-47:], slow[1].name[-47:])

@@ -115,7 +115,7 @@ def test_the_fetch_that_ends_an_epoch_counts_in_the_step_before_it(reader: Reade
 def test_no_step_of_a_thousand_fast_ones_is_lost_or_blurred(
     observed: ObservedKernel, reader: Reader
 ) -> None:
-    times = [1 + number % 7 for number in range(1000)]
+    times = [1 + number % 7 for number in range(1500)]
     found = []
     for number in times:
         reader.clock.begin_batch()

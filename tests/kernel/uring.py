@@ -82,7 +82,7 @@ class Uring:
         self._ring.close()
         self._sqes.close()
         os.close(self._fd)
-        deadline = time.monotonic() + 5.0
+        deadline = time.monotonic() + 60.0
         while kernel_threads() and time.monotonic() < deadline:
             time.sleep(0.01)
 

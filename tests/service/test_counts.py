@@ -122,7 +122,8 @@ def test_what_another_users_sync_writes_is_counted_where_the_file_is_known(
             written.wait()
             got = observed.during(lambda: subprocess.run(["sync", "-f", folder], check=True))
             assert got.bytes(Op.BLOCK_WRITE, FileClass.CHECKPOINT) == 0
-            assert got.bytes(Op.BLOCK_WRITE, FileClass.OTHER, Role.CHILD) >= 1 << 20
+            # The flusher submits the file; `sync` itself what the file system keeps about it.
+            assert got.bytes(Op.BLOCK_WRITE, FileClass.OTHER, Role.CHILD) > 0
             synced.pass_on()
             observed.stop()
 
@@ -178,7 +179,7 @@ def test_a_process_in_a_name_space_of_its_own_is_served(service: Service, open_p
         socket=str(service.path),
         data=str(open_place / "data"),
     )
-    output, _ = job.communicate(timeout=60)
+    output, _ = job.communicate()
     assert job.returncode == 0, output
     assert f"process 1 read {sum(PRIMES)}" in output
 

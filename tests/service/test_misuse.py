@@ -28,6 +28,8 @@ from tests.session.jobs import wait_for
 from trainobs.core.errors import ProbeError
 from trainobs.probes import protocol
 from trainobs.probes.served import ServedSide
+from trainobs.service.connection import FIRST_QUESTION_S
+from trainobs.service.sessions import REGAIN_S
 
 pytestmark = pytest.mark.needs_bpf
 
@@ -127,25 +129,27 @@ def test_a_flood_of_registrations_takes_no_more_than_the_users_share(
     small_service: Service,
 ) -> None:
     service = small_service
-    with Turns() as ready, Turns() as over:
+    with Turns() as ready, Turns() as flooded, Turns() as over:
         children = [as_user(registered_until(service.path, ready, over)) for _ in range(2)]
         ready.wait()
         ready.wait()
 
         def flood() -> None:
             refused = 0
-            until = time.monotonic() + 2
-            while time.monotonic() < until:
+            while True:
                 with suppress(OSError, ProbeError):
                     raw = Raw(service.path)
                     refused += "sessions" in refusal_of(raw.ask("register", tid=os.getpid()))
                     raw.close()
-            assert refused > 20
+                if refused == 20:
+                    flooded.pass_on()
 
         flooding = [as_user(flood) for _ in range(2)]
+        flooded.wait()
         serves(service, SOMEBODY)
         for child in flooding:
-            join(child)
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
         for _ in children:
             over.pass_on()
         for child in children:
@@ -157,6 +161,7 @@ def test_beginning_and_ending_sessions_without_end_is_slowed_down(small_service:
     def work() -> None:
         begun = 0
         refusal = ""
+        began = time.monotonic()
         while begun < 100 and not refusal:
             try:
                 ServedSide(small_service.path).stop()
@@ -164,7 +169,7 @@ def test_beginning_and_ending_sessions_without_end_is_slowed_down(small_service:
             except ProbeError as error:
                 refusal = error.found
         assert "faster than is allowed" in refusal
-        assert begun in range(4, 12)
+        assert 4 <= begun < 12 + (time.monotonic() - began) / REGAIN_S
 
     join(as_user(work))
     serves(small_service, SOMEBODY)
@@ -172,12 +177,12 @@ def test_beginning_and_ending_sessions_without_end_is_slowed_down(small_service:
 
 def test_idle_connections_are_few_and_end(small_service: Service) -> None:
     def work() -> None:
+        begin = time.monotonic()
         idle = [Raw(small_service.path) for _ in range(20)]
         words = [raw.answer() for raw in idle[6:]]
         assert all("connections" in refusal_of(answer) for answer in words)
-        begin = time.monotonic()
         assert idle[0].answer() is None
-        assert 1 < time.monotonic() - begin < 10
+        assert time.monotonic() - begin > 0.9 * FIRST_QUESTION_S
 
     child = as_user(work)
     serves(small_service, SOMEBODY)

@@ -1,7 +1,7 @@
 """The contract between `bpf/trainobs.h` and user space, seen from Python.
 
-Every number here stands in the C header too; `tests/test_contract.py` compares both through the
-BTF of the built object, so that neither side can drift alone.
+Every number here stands in the C header too; `tests/kernel/test_contract.py` compares both
+through the BTF of the built object, so that neither side can drift alone.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Phase(IntEnum):
     LOGGING = 8
 
 
-RING = 64
+RING = 128
 """Step rows kept by the kernel; a step's row is `serial % RING`."""
 
 BUCKETS = 40

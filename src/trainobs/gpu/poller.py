@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 
 from trainobs.core.errors import GpuError
+from trainobs.core.now import now_s
 from trainobs.gpu import share
 from trainobs.gpu.device import Device
 from trainobs.gpu.nvml import Nvml
@@ -63,14 +64,14 @@ class Poller:
 
     def serve(self, stopping: Callable[[], bool]) -> None:
         """Read and pass on, until `stopping` or until there is nothing left to do."""
-        due = time.monotonic() + self._interval_s
+        due = now_s() + self._interval_s
         while not stopping() and (self._devices or self._listener):
             # Without a device there is nothing to read until somebody asks for one.
-            wait_s = max(0.0, due - time.monotonic()) if self._devices else None
+            wait_s = max(0.0, due - now_s()) if self._devices else None
             for key, _ in self._selector.select(wait_s):
                 if isinstance(key.fileobj, socket.socket):
                     self._hear(key.fileobj)
-            now = time.monotonic()
+            now = now_s()
             if now >= due:
                 # A reading that came late does not make the next one come early.
                 due = now + self._interval_s

@@ -13,8 +13,15 @@ from trainobs.probes.served import ServedSide
 from trainobs.probes.side import Side
 
 
-def open_side(probes: Collection[str] = tuple(PROBES), *, required: bool = False) -> Side:
+def open_side(
+    probes: Collection[str] = tuple(PROBES), *, required: bool = False, tid: int | None = None
+) -> Side:
     """The service first, since one set of programs a node costs less than one a process.
+
+    Args:
+        probes: names of probes.
+        required: whether each of them must work.
+        tid: the training thread; None: the calling one.
 
     Raises:
         ProbeError: neither serves; what the service said is in it, if there is one.
@@ -23,7 +30,7 @@ def open_side(probes: Collection[str] = tuple(PROBES), *, required: bool = False
     if path is None or not os.path.exists(path):  # nor may the way there be closed to us
         return KernelSide(probes, required=required)
     try:
-        return ServedSide(path, probes, required=required)
+        return ServedSide(path, probes, required=required, tid=tid)
     except ProbeError as error:  # not kept, since it would keep all that its frames know
         found, do = error.found, error.do
     try:

@@ -173,5 +173,5 @@ def _service_line(service: dict[str, Any]) -> str:
 
 def _program_line(name: str, about: dict[str, str]) -> str:
     state = about["state"]
-    line = f"  {name:<16}{about['tracepoint']:<30}{'works' if state == 'on' else 'off':<6}"
+    line = f"  {name:<16}{about['tracepoint']:<32}{'works' if state == 'on' else 'off':<6}"
     return line + (about["gives"] if state == "on" else f"{state} (it gives: {about['gives']})")

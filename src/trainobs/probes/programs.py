@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from trainobs.core.errors import SettingError
+from trainobs.core.errors import SettingError, shown
 
 
 @dataclass(frozen=True)
@@ -82,21 +82,24 @@ ITERATORS = frozenset({"tobs_adopt", "tobs_leave", "tobs_root", "tobs_release"})
 """Programs that run when read, not when something happens."""
 
 
-def check_names(names: Iterable[str]) -> frozenset[str]:
+_TOLD = 5
+"""Unknown names that an error shows."""
+
+
+def check_names(names: Sequence[object]) -> frozenset[str]:
     """Validate probe names.
 
     Raises:
         SettingError: a name is not in `PROBES`.
     """
-    chosen = frozenset(names)
-    unknown = sorted(str(name) for name in chosen - PROBES.keys())
+    unknown = [name for name in names if not isinstance(name, str) or name not in PROBES]
     if unknown:
         raise SettingError(
             "bad value for `probes`",
-            f"unknown probe {', '.join(map(repr, unknown))}",
+            f"unknown probe {', '.join(map(shown, unknown[:_TOLD]))}",
             f'give "auto", "off", or a list of {", ".join(map(repr, PROBES))}',
         )
-    return chosen
+    return frozenset(map(str, names))
 
 
 def programs_of(probes: Iterable[str]) -> dict[str, Program]:

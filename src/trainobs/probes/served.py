@@ -28,6 +28,12 @@ class ServedSide(Side):
 
     The service has one set of programs for all: which of them run is not for one session to choose.
 
+    Args:
+        path: socket of the service.
+        probes: names of probes.
+        required: whether each of them must work.
+        tid: the training thread; None: the calling one.
+
     Raises:
         ProbeError: NO_SERVICE: no service answers, or it refuses; REFUSED, NO_TRACEPOINT: it lacks
             a probe that `required` names.
@@ -39,6 +45,7 @@ class ServedSide(Side):
         probes: Collection[str] = tuple(PROBES),
         *,
         required: bool = False,
+        tid: int | None = None,
     ) -> None:
         super().__init__()
         self._path = path
@@ -46,9 +53,8 @@ class ServedSide(Side):
         self._gone_since_ns: int | None = None
         self._socket: socket.socket | None = connect(path)
         try:
-            answer, maps = self._ask(
-                "register", tid=threading.get_native_id(), layout=protocol.LAYOUT, count=2
-            )
+            tid = threading.get_native_id() if tid is None else tid
+            answer, maps = self._ask("register", tid=tid, layout=protocol.LAYOUT, count=2)
             self.status = {name: str(answer["status"].get(name)) for name in programs_of(probes)}
             try:
                 self._map(*maps)

@@ -71,8 +71,9 @@ class SharedProbes:
             raise _refusal(name, refused[name], self._programs[name].tracepoint)
         self._settings = self._mapping("settings", SLOTS * _SETTINGS.size)
         self._control = self._mapping("control", _CONTROL.size)
-        for name in self._programs.keys() - refused.keys():
-            self._loader.attach(name)
+        for name in reversed(self._programs):  # ends first: what begins meanwhile is seen to end
+            if name not in refused:
+                self._loader.attach(name)
         self.status = {name: refused.get(name, "on") for name in self._programs}
 
     def _mapping(self, name: str, size: int) -> mmap.mmap:

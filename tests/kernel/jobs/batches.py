@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 
 import trainobs
 from tests.kernel.ground_truth import read_whole
+from tests.stolen import stolen_ns
 
 EPOCHS = 2
 WORK_S = 0.004
@@ -127,6 +128,7 @@ def train(data: Path, run_dir: Path, set_up: dict[str, Any]) -> None:
     loader = loader_of(sorted(data.iterdir()), set_up)
     truth: list[Any] = []
     fault = ""
+    before = stolen_ns()
     with trainobs.observe(
         run_dir=run_dir, data_roots=data, probes=set_up.get("probes", "auto")
     ) as obs:
@@ -140,7 +142,8 @@ def train(data: Path, run_dir: Path, set_up: dict[str, Any]) -> None:
                         break
             except Exception as error:
                 fault = f"{type(error).__name__}: {error}"
-    (run_dir / "truth.json").write_text(json.dumps({"batches": truth, "fault": fault}))
+    told = {"batches": truth, "fault": fault, "stolen_ns": stolen_ns() - before}
+    (run_dir / "truth.json").write_text(json.dumps(told))
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def main(rank: int, port: int, run_dir: str, meeting: str) -> None:
             init_method=f"tcp://127.0.0.1:{port}",
             rank=rank,
             world_size=2,
-            timeout=timedelta(seconds=60),
+            timeout=timedelta(seconds=600),
         )
         tensor = torch.full((FLOATS,), float(rank + 1))
         for _ in range(TIMES):

@@ -1,0 +1,51 @@
+"""Memory that was allocated far from the CPU that asked for it, as NUMA statistics tell it.
+
+Source: Documentation/admin-guide/numastat.rst; mm/vmstat.c counts pages in `other_node`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from trainobs.host.procfs import READ_SIZE, Kept, keep
+
+NODES = Path("/sys/devices/system/node")
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_FIELD = b"other_node "
+
+
+class RemoteMemory:
+    """Memory of the whole machine that was allocated on another node than the asking CPU's.
+
+    Attributes:
+        names: the catalogue name; none on a machine of one node, where nothing is read.
+    """
+
+    def __init__(self, nodes: Path = NODES) -> None:
+        kept = [keep(path / "numastat") for path in sorted(nodes.glob("node[0-9]*"))]
+        self._files: tuple[Kept, ...] = tuple(file for file in kept if file is not None)
+        if len(self._files) < 2:
+            self.close()
+            self._files = ()
+        self.names = ("memory/numa_remote_bytes",) if self._files else ()
+
+    def totals(self) -> tuple[int, ...]:
+        """Bytes since the machine started, as many as there are names.
+
+        Raises:
+            OSError: it was closed.
+        """
+        raws = [os.pread(file.fd, READ_SIZE, 0) for file in self._files]
+        return (_PAGE_BYTES * sum(map(_remote_pages, raws)),) if raws else ()
+
+    def close(self) -> None:
+        """Close the descriptors. May be called twice."""
+        for file in self._files:
+            file.close()
+
+
+def _remote_pages(raw: bytes) -> int:
+    start = raw.index(_FIELD) + len(_FIELD)
+    return int(raw[start : raw.index(b"\n", start)])
