@@ -1,35 +1,59 @@
 """Ties kernel I/O events to PyTorch training steps.
 
 `ObsCallback` observes a Lightning `Trainer`, `ObsTrainerCallback` one of Hugging Face, `observe` a
-training loop of one's own. They are imported on first use: `import trainobs` alone brings in
-neither torch nor a framework.
+training loop of one's own; `AccessCounts` is what they tell about the rows of embedding tables.
+They are imported on first use: `import trainobs` alone brings in neither torch nor a framework.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trainobs.access import AccessCounts
     from trainobs.integrations.huggingface import ObsTrainerCallback
     from trainobs.integrations.lightning import ObsCallback
     from trainobs.integrations.plain import observe
 
+    __all__ = ["AccessCounts", "ObsCallback", "ObsTrainerCallback", "__version__", "observe"]
+
 __version__ = "0.1.0"
-__all__ = ["ObsCallback", "ObsTrainerCallback", "__version__", "observe"]
 
 _HOME = {
+    "AccessCounts": "trainobs.access",
     "ObsCallback": "trainobs.integrations.lightning",
     "ObsTrainerCallback": "trainobs.integrations.huggingface",
     "observe": "trainobs.integrations.plain",
 }
 
+_NEEDS = {
+    "ObsCallback": ("lightning", "pytorch_lightning"),
+    "ObsTrainerCallback": ("transformers",),
+    "observe": ("torch",),
+}
+"""Name -> packages, one of which it takes; what is not in here takes none."""
+
 
 def __getattr__(name: str) -> Any:
+    if name == "__all__":  # looked up when it is asked for, by `from trainobs import *`
+        return sorted(["__version__", *filter(_is_usable, _HOME)])
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), "__all__", *__getattr__("__all__")})
+
+
+def _is_usable(name: str) -> bool:
+    return name not in _NEEDS or any(map(_is_there, _NEEDS[name]))
+
+
+def _is_there(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ValueError:  # imported, by somebody who made it by hand
+        return True

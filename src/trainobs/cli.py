@@ -70,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
 
     report = commands.add_parser("report", help="sum up a run from its run log")
     report.add_argument("run", type=Path, help="run directory, or one that holds runs: the newest")
+    report.add_argument("--step", type=int, metavar="N", help="what step N waited for, alone")
     report.add_argument("--json", action="store_true", help="print every number as JSON")
     report.set_defaults(command=_report)
 
@@ -80,11 +81,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _report(options: argparse.Namespace) -> str:
-    from trainobs.analysis.report import render, summarize
+    from trainobs.analysis import onestep, report
     from trainobs.analysis.runlog import RunLog
 
-    summary = summarize(RunLog.open(options.run))
-    return json.dumps(summary, indent=2) if options.json else render(summary)
+    run = RunLog.open(options.run)
+    if options.step is not None:
+        found = onestep.explain(run, options.step)
+        return json.dumps(found, indent=2) if options.json else onestep.render(found)
+    summary = report.summarize(run)
+    return json.dumps(summary, indent=2) if options.json else report.render(summary)
 
 
 def _doctor(options: argparse.Namespace) -> str:

@@ -44,6 +44,27 @@ def test_a_fault_is_three_lines_and_status_2(tmp_path):
     )
 
 
+def test_a_report_starts_no_threads_of_arrow(write_run):
+    """Of 40 processes that ended as one of them began one was aborted."""
+    program = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from trainobs.analysis.report import summarize\n"
+        "from trainobs.analysis.runlog import RunLog\n"
+        "def threads():\n"
+        "    tasks = Path('/proc/self/task').iterdir()\n"
+        "    return sum('jemalloc' not in (task / 'comm').read_text() for task in tasks)\n"
+        "before = threads()\n"
+        "summarize(RunLog.open(Path(sys.argv[1])))\n"
+        "print(before, threads())\n"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", program, write_run()]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    before, after = done.stdout.split()
+    assert before == after
+
+
 @pytest.mark.parametrize("option", ["", "--json"])  # less and more than Python buffers
 def test_a_reader_that_leaves_early_is_no_fault(write_run, option):
     command = f"{sys.executable} -m trainobs report {write_run()} {option} | true"

@@ -70,7 +70,7 @@ def test_a_deeply_nested_run_json_is_refused(write_run, depth):
     assert error.value.found == "run.json is nested too deeply"
 
 
-@pytest.mark.timeout(10)
+@pytest.mark.timeout(60)
 def test_a_pipe_is_not_waited_for(write_run):
     path = write_run()
     fifo = path / "rank=0" / "steps-00001.parquet"

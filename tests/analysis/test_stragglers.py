@@ -56,6 +56,7 @@ def test_the_rank_that_the_others_wait_for_is_found_with_what_it_costs():
     [
         [[0, 9], [0, 9], [0, 9], [0, 9]],  # always last, by less than a tenth
         [[0, 40], [40, 0], [0, 40], [40, 0]],  # far apart, in turn
+        [[0, 40], [40, 0], [0, 40], [40, 0], [0, 40]],  # the same, one more often by chance
         [[0, 40, 40], [0, 40, 40], [0, 40, 40], [0, 40, 40]],  # two are late together
         [[0, 9], [0, 900], [3, 0], [2, 0]],  # stalled once
     ],

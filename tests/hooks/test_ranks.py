@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -49,6 +50,14 @@ def test_each_collective_is_told_once_with_the_time_it_was_asked_for(group):
     assert job.arrivals(True) == []
     reduce()
     assert len(job.arrivals(True)) == 1
+
+
+def test_a_cpu_taken_away_between_two_clocks_moves_no_arrival(monkeypatch):
+    """In the first reading before the wall clock, in the last after it; they are 1000 apart."""
+    monotonic, wall = iter([0, 80, 100, 102, 110, 130]), iter([1079, 1101, 1111])
+    clocks = SimpleNamespace(monotonic_ns=lambda: next(monotonic), time_ns=lambda: next(wall))
+    monkeypatch.setattr(ranks, "time", clocks)
+    assert ranks._wall_offset_ns() == 1000
 
 
 def test_the_recorder_rests(group, monkeypatch):

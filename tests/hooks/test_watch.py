@@ -28,8 +28,8 @@ METHODS = (DataLoader.__iter__, _BaseDataLoaderIter.__next__)
 class Ear:
     """A ledger that only listens."""
 
-    def __init__(self, *, marks: bool = True) -> None:
-        self.marks = marks
+    def __init__(self) -> None:
+        self.marks = True
         self.watched = False
         self.followed: list[int] = []
         self.fetches: list[Fetch] = []

@@ -132,6 +132,12 @@ class Lightning:
         return trainer
 
 
+def told_by_trainobs(errors: str) -> list[str]:
+    """Lines that mention it, other than by the place of a checkout that has this name."""
+    lines = errors.replace(str(Path(__file__).parents[2]), "").splitlines()
+    return [line for line in lines if "trainobs" in line]
+
+
 def read_steps(run_dir: Path, rank: int = 0) -> pa.Table:
     """Every row of the `steps` table of a rank."""
     # Read at once: pyarrow opens a path twice, and a run that goes on replaces its open part.

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import pytest
 import torch
 
 from tests.architecture.rooms import SOURCE
-from tests.integrations.models import Lightning, loader, step_numbers
+from tests.integrations.models import Lightning, loader, step_numbers, told_by_trainobs
 from trainobs import ObsCallback
 from trainobs.integrations import auto, unasked
 
@@ -117,13 +118,16 @@ def test_the_files_of_the_training_and_its_checkpoints_are_the_same(
     assert len(runs(installed)) == 1
 
 
-@pytest.mark.parametrize("fault", ["a file", "below a file", "read-only"])
+@pytest.mark.parametrize("fault", ["a file", "below a file", "read-only", "a URL"])
 def test_without_a_place_to_write_to_it_is_told_once(
     lightning, installed, monkeypatch, tmp_path, told, fault
 ):
     place = tmp_path / "place"
     place.mkdir() if fault == "read-only" else place.touch()
     monkeypatch.setenv("TRAINOBS_DIR", str(place / "deeper" if fault == "below a file" else place))
+    if fault == "a URL":
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("TRAINOBS_DIR", "s3://bucket/runs")
     if fault == "read-only":  # root may write anywhere
         monkeypatch.setattr(os, "access", lambda path, mode: False)
     trainer = lightning.fit()
@@ -132,12 +136,13 @@ def test_without_a_place_to_write_to_it_is_told_once(
     assert told() == [
         "trainobs does not observe the Trainers of this process, as TRAINOBS_AUTO asks"
     ]
+    assert not (tmp_path / "s3:").exists()
 
 
 def test_a_lower_rung_and_a_bad_setting_are_no_concern_of_the_script(
     lightning, installed, monkeypatch, told
 ):
-    with mock.patch("trainobs.session.session._kernel_side", return_value=(None, "not here")):
+    with mock.patch("trainobs.session.session.Opening.side", return_value=(None, "not here")):
         lightning.fit()
     assert told() == []
     monkeypatch.setenv("TRAINOBS", "perhaps")
@@ -154,8 +159,8 @@ def test_nothing_is_said_on_any_channel(lightning, installed, capfd):
         warnings.filterwarnings("ignore", module="(lightning|pytorch_lightning|torch)")
         trainer = lightning.trainer()
         trainer.fit(lightning.module(), loader())
-    said = "".join(capfd.readouterr()).splitlines()
-    assert [line for line in said if "trainobs" in line and "from entry point" not in line] == []
+    said = told_by_trainobs("".join(capfd.readouterr()))
+    assert [line for line in said if "from entry point" not in line] == []
 
 
 HOOKS = [
@@ -204,6 +209,24 @@ def test_an_exception_in_any_hook_arrives_and_ends_the_run(lightning, installed,
     assert all(observer._session is None for observer in observers(trainer))
 
 
+def test_clocks_that_a_test_has_replaced_are_asked_as_often_as_without(
+    lightning, installed, monkeypatch
+):
+    """Tests of training scripts do so, by a list of as many readings as they expect."""
+    asked = []
+    for switch in ("0", "1"):
+        monkeypatch.setenv("TRAINOBS_AUTO", switch)
+        trainer = lightning.trainer(lightning.pl.callbacks.Timer())
+        clocks = {name: getattr(time, name) for name in ("time", "monotonic", "perf_counter")}
+        stands_in = {name: mock.Mock(wraps=clock) for name, clock in clocks.items()}
+        with mock.patch.multiple(time, **stands_in):
+            trainer.fit(lightning.module(), loader())
+        asked.append({name: clock.call_count for name, clock in stands_in.items()})
+    assert asked[0] == asked[1]
+    assert asked[0]["monotonic"] > 0, "the Timer's"
+    assert len(runs(installed)) == 1
+
+
 def test_a_trainer_is_copied_and_pickled_while_it_fits(lightning, installed):
     made = []
 
@@ -245,9 +268,7 @@ def test_a_fit_inside_a_fit_and_one_after_the_other(lightning, installed):
 def test_processes_that_the_trainer_starts_have_one_run_together(installed, tmp_path, strategy):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, Path(__file__).with_name("spawn_job.py"), strategy, tmp_path]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=100, check=False
-    )
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (run,) = runs(installed)
     assert [step_numbers(run, rank) for rank in (0, 1)] == [list(range(4))] * 2

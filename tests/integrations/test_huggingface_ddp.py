@@ -6,9 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.integrations.models import FILE_BYTES, logged_steps, read_steps, step_numbers
+from tests.integrations.models import (
+    FILE_BYTES,
+    logged_steps,
+    read_steps,
+    step_numbers,
+    told_by_trainobs,
+)
 from tests.session.jobs import TWO_RANKS, Job
+from trainobs.analysis.report import summarize
 from trainobs.analysis.runlog import RunLog
+from trainobs.core.catalogue.ranks import over_ranks
 
 JOB = Path(__file__).with_name("hf_ddp_job.py")
 EIGHT = list(range(1, 9))
@@ -27,7 +35,7 @@ def test_both_ranks_come_to_their_end_and_write_to_one_run(job):
     said = sorted(line for line in lines if line.startswith("rank "))
     run = directory / "out" / "trainobs" / "run"
     assert said == [f"rank {rank} wrote to {run}" for rank in (0, 1)]
-    assert "trainobs" not in errors
+    assert told_by_trainobs(errors) == []
 
 
 def test_each_rank_has_the_steps_of_the_job(job):
@@ -49,3 +57,16 @@ def test_tensorboard_is_written_by_rank_0_alone_beside_the_loss(job):
     (events,) = job[0].rglob("events.out.tfevents.*")
     assert logged_steps(events.parent, "train/loss") == EIGHT
     assert logged_steps(events.parent, "step/duration_ns") == EIGHT
+
+
+def test_tensorboard_shows_what_both_ranks_took(job):
+    (events,) = job[0].rglob("events.out.tfevents.*")
+    for what in ("min", "median", "max"):
+        tag = f"{over_ranks('step/duration_ns')}/{what}"
+        assert logged_steps(events.parent, tag) == EIGHT
+
+
+def test_the_report_knows_when_the_ranks_came_to_their_collectives(job):
+    found = summarize(RunLog.open(job[0] / "out" / "trainobs" / "run"))["straggler"]
+    assert found["by"] == "arrival"
+    assert found["steps"] > 0

@@ -117,3 +117,21 @@ def test_a_metric_that_nothing_measures_is_null_and_has_no_point(lightning):
     assert pa.types.is_integer(steps["io/data_read_bytes"].type)
     assert logged_steps(callback.run_dir / "tensorboard", "io/data_read_bytes") == []
     assert logged_steps(callback.run_dir / "tensorboard", DURATION) == list(range(8))
+
+
+@pytest.mark.parametrize("where", ["root", "logger", "both"])
+def test_in_place_of_an_object_store_it_takes_a_local_directory_and_says_so(
+    lightning, where, monkeypatch, told
+):
+    monkeypatch.chdir(lightning.directory)
+    url, callback, options = "memory://bucket/runs", ObsCallback(), {}
+    if where != "root":
+        options["logger"] = lightning.pl.loggers.CSVLogger(url)
+    if where != "logger":
+        options["default_root_dir"] = url
+    lightning.fit(callback, **options)
+    assert callback.run_dir.parent == lightning.directory / "trainobs"
+    (said,) = told()
+    assert said.startswith(f"trainobs writes to {callback.run_dir}, since 'memory://bucket/runs")
+    assert [path.name for path in lightning.directory.iterdir()] == ["trainobs"]
+    assert step_numbers(callback.run_dir) == list(range(8))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -148,3 +149,72 @@ def test_an_action_of_the_users_own_is_forwarded(lightning):
     trainer = lightning.trainer(ObsCallback(), profiler="simple")
     trainer.fit(Profiling(), loader())
     assert actions(trainer.profiler)["mine"] == 8
+
+
+def test_a_profiler_derived_from_the_idle_one_hears_of_every_action(lightning: Lightning):
+    class Hearing(lightning.pl.profilers.PassThroughProfiler):
+        def __init__(self) -> None:
+            super().__init__()
+            self.heard: list[str] = []
+
+        def start(self, action_name: str) -> None:
+            self.heard.append(action_name)
+
+    plain, observed = Hearing(), Hearing()
+    lightning.fit(None, profiler=plain)
+    lightning.fit(ObsCallback(), profiler=observed)
+    assert [action for action in observed.heard if "ObsCallback" not in action] == plain.heard
+
+
+@pytest.mark.parametrize("name", ["profile", "start", "stop"])
+def test_an_idle_profiler_that_is_patched_hears_of_every_action_from_then_on(
+    lightning: Lightning, name: str
+):
+    heard: list[str] = []
+
+    def hear(action: str) -> Any:
+        heard.append(action)
+        return nullcontext(action)
+
+    class Patching(lightning.pl.Callback):
+        def on_train_batch_end(
+            self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int
+        ) -> None:
+            if batch_idx == 3:
+                setattr(trainer.profiler, name, hear)
+
+    callback = ObsCallback()
+    lightning.fit([Patching(), callback], max_epochs=1)
+    assert sum(action.endswith(".training_step") for action in heard) == 4
+    assert step_numbers(callback.run_dir) == list(range(8))
+
+
+def test_the_context_of_an_action_gives_its_name_and_lets_exceptions_through(lightning: Lightning):
+    class Profiling(type(lightning.module())):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            for action in ("mine", "mine.backward"):
+                with (
+                    pytest.raises(LookupError, match="^the user's own$"),
+                    self.trainer.profiler.profile(action) as name,
+                ):
+                    raise LookupError("the user's own")
+                assert name == action
+            return super().training_step(batch, batch_idx)
+
+    callback = ObsCallback()
+    lightning.trainer(callback).fit(Profiling(), loader())
+    assert step_numbers(callback.run_dir) == list(range(8))
+
+
+def test_an_idle_profiler_is_not_asked_for_a_context_each_time(lightning: Lightning):
+    same: list[bool] = []
+
+    class Looking(lightning.pl.Callback):
+        def on_train_batch_end(self, trainer: Any, *arguments: object) -> None:
+            same.append(trainer.profiler.profile("mine") is trainer.profiler.profile("mine"))
+
+    lightning.fit([Looking(), ObsCallback()])
+    assert same == [True] * 8
+    same.clear()
+    lightning.fit([Looking(), ObsCallback()], profiler="simple")
+    assert same == [False] * 8

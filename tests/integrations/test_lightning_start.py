@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
+import weakref
+from contextlib import nullcontext
+from itertools import count
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.integrations.models import Lightning, loader, step_numbers
 from trainobs import ObsCallback
+from trainobs.analysis.runlog import RunLog
 from trainobs.core.errors import SettingError
 
 EIGHT = list(range(8))
@@ -69,6 +75,27 @@ def test_copies_and_pickles_hold_the_settings_and_no_run(lightning):
         assert step_numbers(made.run_dir) == EIGHT
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_after_the_fit_a_callback_leads_to_its_trainer_no_more(lightning, fails):
+    class Logging(ObsCallback):
+        def on_train_batch_end(self, *arguments: object) -> None:
+            super().on_train_batch_end(*arguments)
+            self.log("mine", 1.0)
+            if fails:
+                raise LookupError
+
+    callback = Logging()
+    with pytest.raises(LookupError) if fails else nullcontext():
+        lightning.fit(callback)
+    trainer = lightning.trainer(callback)
+    trainer.validate(lightning.module(), loader(), verbose=False)
+    observed = weakref.ref(trainer)
+    del trainer
+    gc.collect()
+    assert observed() is None
+    assert not vars(callback).keys() & {"log", "log_dict"}
+
+
 class Tagged(ObsCallback):
     """What a user may make of it."""
 
@@ -82,6 +109,26 @@ def test_copies_of_a_subclass_keep_what_it_adds(lightning):
     for again in (copy.copy(made), copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
         assert type(again) is type(made)
         assert again.tag == "mine"
+
+
+def test_a_fit_inside_a_fit_of_the_same_callback_ends_the_outer_run_and_leaves_no_tee(lightning):
+    class Nested(lightning.pl.Callback):
+        def on_train_batch_end(self, *arguments: object) -> None:
+            if arguments[-1] == 3:
+                inner.fit(lightning.module(), loader())
+
+    callback = ObsCallback(run_dir=lightning.directory / "run")
+    inner, outer = lightning.trainer(callback), lightning.trainer([callback, Nested()])
+    profiler = outer.profiler
+    outer.fit(lightning.module(), loader())
+    assert outer.profiler is profiler
+    outer.fit_loop.max_epochs = 2
+    outer.callbacks.pop(1)
+    outer.fit(lightning.module(), loader())
+    runs = [lightning.directory / name for name in ("run", "run-2", "run-3")]
+    assert [step_numbers(run) for run in runs] == [EIGHT[:4], EIGHT, list(range(8, 16))]
+    outcomes = [RunLog.open(run).info["summary"]["outcome"] for run in runs]
+    assert outcomes == ["not ended", "ok", "ok"]
 
 
 def test_of_two_in_one_trainer_the_second_stays_idle_and_says_so(lightning, told):
@@ -137,6 +184,27 @@ def test_a_word_in_the_environment_that_means_nothing_is_an_error(lightning, mon
         lightning.fit(ObsCallback())
 
 
+class Unprintable:
+    """Has a `repr` that fails."""
+
+    def __repr__(self) -> str:
+        raise LookupError("evil")
+
+
+class Lines:
+    """Has a `repr` of several lines, as arrays have."""
+
+    def __repr__(self) -> str:
+        return "one\ntwo\u2028three"
+
+
+class Nowhere:
+    """A path that is none."""
+
+    def __fspath__(self) -> bytes:
+        return b"x"
+
+
 @pytest.mark.parametrize(
     ("name", "value", "found", "choices"),
     [
@@ -158,12 +226,35 @@ def test_a_word_in_the_environment_that_means_nothing_is_an_error(lightning, mon
         ("log_every_n_steps", True, "True", "from 1"),
         ("log_every_n_steps", 1.5, "1.5", "from 1"),
         ("log_every_n_steps", "10", "'10'", "from 1"),
+        ("log_every_n_steps", float("nan"), "nan", "from 1"),
+        ("log_every_n_steps", 2**63, "9223372036854775808", "from 1"),
+        ("log_every_n_steps", Unprintable(), "a Unprintable without a repr: LookupError", "from 1"),
+        ("embedding_every", Lines(), "one two three", '"off"'),
+        ("embedding_every", np.array([1, 2]), "array([1, 2])", '"off"'),
+        ("embedding_every", 2**63, "9223372036854775808", '"off"'),
+        ("probes", [Unprintable()], "unknown probe a Unprintable", "'block'"),
+        ("probes", [*range(9)], "unknown probe 0, 1, 2, 3, 4", "'block'"),
+        ("probes", count(), "more than 100,000 of them", "'block'"),
+        ("probes", "x" * 10_000_000, "x... (10,000,000 characters)", '"auto"'),
+        ("data_roots", count(), "more than 100,000 of them", "paths that exist"),
+        ("data_roots", "s3://bucket/data", "'s3://bucket/data', a URL", "this machine"),
+        ("run_dir", "a\nb\0", r"'a\nb\x00'", "a path"),
+        ("run_dir", Nowhere(), "Nowhere", "a path"),
+        ("run_dir", Lines(), "one two three", "a path"),
+        ("run_dir", "\ud800", "surrogates not allowed", "a path"),
+        ("run_dir", "x" * 256, "too long", "shorter"),
+        ("run_dir", "x/" * 3000, "(6,000 characters), which is too long", "shorter"),
+        ("run_dir", "s3://bucket/run", "'s3://bucket/run', a URL", "this machine"),
+        ("run_dir", Path("gs://bucket/run"), "'gs:/bucket/run', a URL", "this machine"),
+        ("run_dir", "simplecache::s3://bucket", "a URL", "this machine"),
     ],
+    ids=lambda value: ascii(value[:20]) if isinstance(value, str) else None,
 )
 def test_a_bad_setting_is_an_error_with_its_name_value_and_choices(name, value, found, choices):
     with pytest.raises(SettingError) as caught:
         ObsCallback(**{name: value})
     failed, was, do = str(caught.value).splitlines()
+    assert len(was) < 1100
     assert failed == f"bad value for `{name}`"
     assert was.startswith("  found: ")
     assert found in was

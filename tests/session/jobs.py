@@ -53,11 +53,11 @@ class Job:
     def signal(self, number: int) -> int:
         """End it with a signal; its exit status."""
         self.process.send_signal(number)
-        return self.process.wait(timeout=60)
+        return self.process.wait()
 
     def end(self) -> tuple[int, list[str], str]:
         """Exit status, last lines and errors, once it has come to its end."""
-        out, err = self.process.communicate(timeout=60)
+        out, err = self.process.communicate()
         return self.process.returncode, out.splitlines(), err
 
 
@@ -106,7 +106,7 @@ def processes(directory: Path) -> list[int]:
     return found
 
 
-def wait_for(condition: Callable[[], object], patience_s: float = 20.0) -> None:
+def wait_for(condition: Callable[[], object], patience_s: float = 60.0) -> None:
     """Wait until a function returns something true."""
     deadline = time.monotonic() + patience_s
     while not condition():

@@ -15,6 +15,7 @@ from trainobs.probes import shared
 from trainobs.session import runs
 from trainobs.session.runs import open_session
 from trainobs.session.settings import Settings
+from trainobs.sinks import files
 
 JOBS = 6
 
@@ -49,7 +50,7 @@ def test_jobs_that_begin_at_the_same_moment_share_no_directory(tmp_path: Path) -
     for job in jobs:
         job.stdin.write("go\n")
         job.stdin.flush()
-    told = [job.communicate(timeout=60) for job in jobs]
+    told = [job.communicate() for job in jobs]
     assert [err for _, err in told] == [""] * JOBS
     places = {Path(out.strip()) for out, _ in told}
     assert places == {tmp_path / name for name in ("run", *(f"run-{n}" for n in range(2, 7)))}
@@ -96,6 +97,25 @@ def test_a_place_where_no_directory_can_be_made_stops_no_training(
     session.stop()
     assert place == tmp_path / "file" / "run"
     assert "cannot store the record in the runlog" in caplog.text
+
+
+def test_the_search_for_a_free_name_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(files, "LAST_NAME", 3)
+    taken = [tmp_path / name / "rank=0" for name in ("run", "run-2", "run-3")]
+    for place in taken:
+        place.mkdir(parents=True)
+    for search in (files.claim, files.next_free):
+        with pytest.raises(FileExistsError, match="so are 3 names like it"):
+            search(tmp_path / "run", 0)
+    assert files.next_free(tmp_path / "run", 1) == tmp_path / "run"
+    session, place = open_session(OFF, tmp_path / "run", log_every_n_steps=1)
+    session.stop()
+    assert place == tmp_path / "run"
+    assert "belongs to an earlier run" in caplog.text
+    assert sorted(tmp_path.glob("*/rank=0")) == taken
+    assert not any(list(directory.iterdir()) for directory in taken)
 
 
 @pytest.mark.parametrize("root", ["x" * 300, "/" + "d/" * 3000, "~nobody-of-that-name/x"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import threading
 import time
@@ -75,6 +76,27 @@ def test_a_forked_child_has_no_observer_and_marks_no_step(tmp_path):
     assert step_numbers(tmp_path / "run") == [0]
 
 
+@pytest.mark.needs_bpf
+def test_a_forked_child_waits_for_no_lock_of_a_thread_that_it_has_not(tmp_path):
+    with observe(run_dir=tmp_path / "run") as obs:
+
+        def exhaust_loaders() -> object:
+            signal.alarm(20)  # what waits for ever is ended by it, and says nothing
+            for _ in range(200):
+                for _ in obs.loader([1, 2]):
+                    with obs.step():
+                        pass
+            return "done"
+
+        for _ in obs.loader([1, 2]):
+            with obs.step():
+                pass
+        with obs._session._collector._lock:  # as the observer's thread does as it collects
+            said = in_child(exhaust_loaders)
+    assert said == "'done'"
+    assert step_numbers(tmp_path / "run") == [0, 1]
+
+
 class Meddling(Dataset[torch.Tensor]):
     """Uses the observation of the training process in the workers, where it means nothing."""
 
@@ -94,6 +116,7 @@ class Meddling(Dataset[torch.Tensor]):
 def test_workers_never_write_to_the_run_of_the_training_process(tmp_path, monkeypatch):
     monkeypatch.setattr(observer, "FLUSH_S", 0.02)
     monkeypatch.setattr(observer, "WAKE_S", 0.01)
+    monkeypatch.setattr(observer, "DELIVER_S", 0.01)
     data = Meddling()
     with observe(run_dir=tmp_path / "run") as obs:
         data.obs = obs

@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from trainobs.core.catalogue import METRICS, kernel_metrics, phase_metric
+from trainobs.core.cells import StepCells
 from trainobs.core.kernel import BUCKETS, CELL, CELLS_SHAPE, FileClass, Op, Phase, Role
+from trainobs.core.lookups import LOOKUP_FIELDS, LOOKUP_ROW, EmbeddingTable
 from trainobs.core.metrics import evaluate
 from trainobs.core.records import BATCH_ROW, RunInfo, StepBatch
 
@@ -31,13 +33,31 @@ def batch(steps, cells=None, latency=None, **columns) -> StepBatch:
     return StepBatch(step, np.zeros(len(step), np.int32), start, named, cells, latency)
 
 
-def cells(count: int, *values: tuple) -> np.ndarray:
+USER = EmbeddingTable("user", 1000, 16, 64, "model.ebc", ("u",), "host")
+ITEM = EmbeddingTable("item", 100, 8, 32, "model.ebc", ("i", "j"), "hbm")
+
+
+def lookup_rows(*values: tuple) -> np.ndarray:
+    """Rows of `LOOKUP_ROW`; each value is (step, table, {field: number}), the rest unknown."""
+    rows = np.empty(len(values), LOOKUP_ROW)
+    rows["epoch"] = 0
+    for name in LOOKUP_FIELDS:
+        rows[name] = np.nan
+    for row, (step, table, fields) in zip(rows, values, strict=True):
+        row["step"], row["table"] = step, table
+        row["sampled"] = "unique_rows" in fields
+        for field, number in fields.items():
+            row[field] = number
+    return rows
+
+
+def cells(count: int, *values: tuple) -> StepCells:
     """Rows of `count` steps; each value is (row, op, class, role, {field: number})."""
     rows = np.zeros((count, *CELLS_SHAPE), CELL)
     for row, op, file_class, role, fields in values:
         for field, number in fields.items():
             rows[row, op, file_class, role][field] = number
-    return rows
+    return StepCells.of(rows)
 
 
 _BUSY = (  # op, class, role, mean count, bytes per event, ns per event, share of it asleep
@@ -85,7 +105,8 @@ def busy_run(steps: int, seed: int = 0) -> StepBatch:
         cell["bytes"] = cell["count"] * size * random.lognormal(0, 0.3, steps)
         cell["ns"] = cell["count"] * ns * random.lognormal(0, 0.4, steps)
         cell["wait_ns"] = cell["ns"] * random.uniform(0, 2 * asleep, steps)
-    columns = {metric.name: evaluate(metric, rows) for metric in kernel_metrics()}
+    counted = StepCells.of(rows)
+    columns = {metric.name: evaluate(metric, counted) for metric in kernel_metrics()}
     for phase in Phase:
         columns[phase_metric(phase)] = np.rint(1e7 * random.lognormal(0, 0.2, steps))
     columns["step/duration_ns"] = sum(columns[phase_metric(phase)] for phase in Phase)
@@ -102,7 +123,7 @@ def busy_run(steps: int, seed: int = 0) -> StepBatch:
         np.zeros(steps, np.int32),
         10**13 + start,
         columns,
-        rows,
+        counted,
         batches=batches(np.repeat(10**13 + start, BATCHES_A_STEP), random),
     )
 

@@ -8,6 +8,7 @@ import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from tests.sinks.samples import batch, info
 from trainobs.sinks import eventfile
@@ -105,3 +106,22 @@ def test_memory_is_bounded_and_lost_steps_are_counted(disk, monkeypatch):
     assert kept == [0, *range(9, 10 * len(kept) - 10, 10)]  # the layout, then points
     assert sink.lost_steps == 1000 - 10 * (len(kept) - 1)
     assert 0 < sink.lost_steps < 1000
+
+
+def test_records_are_those_that_tensorboard_writes_itself(tmp_path):
+    events = [Event(step=step, summary=Summary(value=values(step))) for step in (0, 1, 100)]
+    path = tmp_path / "tensorboards"
+    writer = RecordWriter(path.open("wb"))
+    for event in events:
+        writer.write(event.SerializeToString())
+    writer.close()
+    mine = EventFile(tmp_path / "mine")
+    for event in events:
+        mine.add_event(event)
+    mine.close()
+    (written,) = (tmp_path / "mine").iterdir()
+    assert written.read_bytes().endswith(path.read_bytes())
+
+
+def values(count: int) -> list[Summary.Value]:
+    return [Summary.Value(tag=f"a/{n}", simple_value=n) for n in range(count)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tests.sinks.samples import batch, info
 from trainobs.core.records import SETUP
 from trainobs.sinks.ranks import KEPT_WINDOWS, RanksSink
@@ -26,8 +28,8 @@ class Seat:
     def start(self) -> None:
         pass
 
-    def stop(self) -> None:
-        pass
+    def stop(self, is_complete: Callable[[], bool]) -> None:
+        self.is_complete = is_complete()
 
     def show(self, value: bytes) -> None:
         self.table.shown[self.rank] = value
@@ -71,6 +73,7 @@ def test_a_window_is_logged_at_its_last_step_once_every_rank_has_shown_it():
     for sink in sinks:
         sink.write(batch([3], step__duration_ns=[70]))
         sink.end({})
+    assert [sink._board.is_complete for sink in sinks] == [False, False, True]
     sinks[0].flush()
     assert [step for step, _ in events] == [1, 3]
     assert events[1][1][f"{tag}/min"] == 60

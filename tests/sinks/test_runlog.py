@@ -171,12 +171,12 @@ def test_steps_across_sealed_parts_are_all_there_once(sink, tmp_path, monkeypatc
     np.testing.assert_array_equal(read, whole.columns["io/data_read_bytes"])
     kernel = pa.concat_tables(table(tmp_path, name.replace("steps", "kernel")) for name in names)
     for field in ("count", "bytes", "ns", "wait_ns"):
-        assert sum(kernel[field].to_pylist()) == int(whole.cells[field].sum())
+        assert sum(kernel[field].to_pylist()) == int(whole.cells.rows()[field].sum())
 
 
 def test_a_busy_step_fits_the_budget(sink, tmp_path):
     whole = busy_run(2 * runlog.SEAL_STEPS)
-    used = (np.count_nonzero(whole.cells["count"]) / len(whole), len(whole.columns))
+    used = (np.count_nonzero(whole.cells.rows()["count"]) / len(whole), len(whole.columns))
     assert used[0] > 29
     assert used[1] > 45
     sink.write(whole)

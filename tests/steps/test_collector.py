@@ -9,6 +9,7 @@ import pytest
 
 from tests.steps.ticking import Ticking
 from trainobs.core.kernel import BUCKETS, CELL, CELLS_SHAPE, RING, FileClass, Op, Phase, Role
+from trainobs.core.lookups import LOOKUP_ROW
 from trainobs.core.records import SETUP
 from trainobs.steps import collector as module
 from trainobs.steps.collector import SETTLE_NS, Collector
@@ -89,8 +90,28 @@ def test_each_step_gets_its_own_reads_however_often_the_ring_comes_round(run):
     run.collector.collect(settle=False)
     batch = run.collector.batch()
     assert batch.columns["io/data_read_bytes"].tolist() == list(range(3 * RING))
-    assert batch.cells[(slice(None), *READ)]["count"].tolist() == [0] + [1] * (3 * RING - 1)
+    assert batch.cells.rows()[(slice(None), *READ)]["count"].tolist() == [0] + [1] * (3 * RING - 1)
     assert batch.latency[1:, 10].tolist() == [1] * (3 * RING - 1)
+    assert run.collector.late_count == 0
+
+
+def test_a_kind_of_event_that_comes_up_later_is_in_its_own_steps_only(run):
+    run.steps(RING + 5, size=1)
+    write = (Op.WRITE, FileClass.CHECKPOINT, Role.MAIN)
+    first = run.ticking.clock.serial + 1
+    for size in (100, 200):
+        run.steps(1, size=1, collect=False)
+        cell = run.kernel.rows[(run.ticking.clock.serial % RING, *write)]
+        cell["count"] += 1
+        cell["bytes"] += size
+    run.steps(RING, size=1)
+    run.ticking.clock.finish()
+    run.collector.collect(settle=False)
+    rows = run.collector.batch().cells.rows()
+    expected = np.zeros(len(rows))
+    expected[first : first + 2] = 100, 200
+    assert rows[(slice(None), *write)]["bytes"].tolist() == expected.tolist()
+    assert rows[(slice(1, None), *READ)]["count"].tolist() == [1] * (len(rows) - 1)
     assert run.collector.late_count == 0
 
 
@@ -238,3 +259,39 @@ def test_steps_that_nobody_counted_to_their_end_have_no_counts_but_their_times(r
     assert read[:2] == [0, 100]
     assert np.isnan(read[3:]).all()
     assert np.isfinite(columns["step/duration_ns"]).all()
+
+
+class Source:
+    """Tells of one look-up a step, of some steps from a certain time on."""
+
+    def __init__(self) -> None:
+        self.known: set[int] = set()
+        self.asked: list[int] = []
+
+    def ready(self, step) -> bool:
+        return step.serial in self.known
+
+    def rows(self, steps):
+        self.asked += [step.serial for step in steps]
+        rows = np.zeros(len(steps), LOOKUP_ROW)
+        rows["step"] = [step.step for step in steps]
+        return rows
+
+
+def test_look_ups_come_with_their_steps_each_asked_for_once():
+    source = Source()
+    run = Run(lookups=source)
+    run.steps(3)
+    assert run.collector.batch(hold=True) is None, "nothing is known yet"
+    source.known = {0, 1}
+    batch = run.collector.batch(hold=True)
+    assert batch.step.tolist() == batch.lookups["step"].tolist() == [SETUP, 0]
+    assert run.collector.batch(hold=True) is None
+    rest = run.collector.batch()  # at the end of a run nothing is waited for
+    assert rest.step.tolist() == rest.lookups["step"].tolist() == [1]
+    assert source.asked == [0, 1, 2]
+
+
+def test_without_a_source_there_are_no_look_ups(run):
+    run.steps(2)
+    assert run.collector.batch().lookups is None

@@ -29,7 +29,7 @@ COMPUTING = {
     "net/sent_bytes": 0.0,
 }
 
-TWO_CPUS = Facts(usable_cpus=2.0, workers=2, world_size=1, level="ebpf")
+TWO_CPUS = Facts(usable_cpus=2.0, workers=2, world_size=1)
 
 
 def columns(steps: int = STEPS, without: tuple[str, ...] = (), **changed: object) -> dict:

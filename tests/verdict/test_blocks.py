@@ -63,6 +63,13 @@ def test_a_value_known_in_some_steps_is_their_mean():
     assert mean["sched/others_cpu_ratio"] == pytest.approx(0.5)
 
 
+def test_a_phase_that_is_marked_late_is_averaged_over_all_steps():
+    checkpoint = np.full(100, np.nan)
+    checkpoint[99] = 500 * MS
+    usual = filled(100, 10, phase__checkpoint_ns=checkpoint).usual()
+    assert usual.mean["phase/checkpoint_ns"] == pytest.approx(5 * MS)
+
+
 def test_a_rare_cost_spoils_no_group_of_steps():
     usual = filled(640, 64, phase__checkpoint_ns=every(64, 9000 * MS, 640)).usual()
     assert usual.uneven == pytest.approx(0.0)

@@ -136,6 +136,24 @@ def test_garbage_collection_counts_by_its_sum_however_rare():
     assert verdict_on(python__gc_ns=every(32, 32 * 7 * MS)).cause is None  # too little to ask
 
 
+def test_waiting_for_the_interpreter_lock_is_named_where_it_is_what_computation_lost():
+    verdict = verdict_on(python__gil_wait_ns=30 * MS)
+    assert (verdict.kind, verdict.cause) == (Kind.COMPUTE, Cause.INTERPRETER)
+    assert "into a process" in verdict.advice
+    assert "python/gil_wait_ns" in [row.metric for row in verdict.evidence]
+    assert verdict_on(python__gil_wait_ns=6 * MS).cause is None  # too little to ask
+    held_up = verdict_on(python__gil_wait_ns=30 * MS, sched__main_runqueue_ns=30 * MS)
+    assert held_up.cause is None  # two causes share the time
+
+
+def test_the_interpreter_lock_is_no_collective_where_these_were_not_measured():
+    ranks = replace(TWO_CPUS, world_size=2)
+    sleep = {"sched__main_offcpu_ns": 63 * MS, "net__sent_bytes": 1e6}
+    assert verdict_on(ranks, **sleep).kind is Kind.COMMUNICATION
+    explained = verdict_on(ranks, **sleep, python__gil_wait_ns=60 * MS)
+    assert (explained.kind, explained.cause) == (Kind.COMPUTE, Cause.INTERPRETER)
+
+
 def test_collectives_take_their_time_out_of_computation():
     ranks = replace(TWO_CPUS, world_size=2)
     verdict = verdict_on(ranks, ranks__wait_ns=60 * MS)
@@ -227,12 +245,12 @@ def test_validation_is_no_part_of_the_step():
     ],
 )
 def test_more_workers_are_never_advised_beyond_the_cpus_of_the_rank(workers, cpus, advice):
-    facts = Facts(usable_cpus=cpus, workers=workers, level="ebpf")
+    facts = Facts(usable_cpus=cpus, workers=workers)
     assert verdict_on(facts, **split(compute=100)).advice.startswith(advice)
 
 
 def test_more_workers_are_not_advised_where_others_have_the_cpus():
-    facts = Facts(usable_cpus=4.0, workers=1, level="ebpf")
+    facts = Facts(usable_cpus=4.0, workers=1)
     busy = {"sched__others_cpu_ratio": 0.6}
     assert verdict_on(facts, **split(compute=100), **busy).advice.startswith("num_workers=2")
     unknown = {"sched__others_cpu_ratio": float("nan")}
@@ -259,10 +277,10 @@ def test_small_requests_are_the_advice_only_if_they_were_counted():
 
 def test_the_cpus_of_a_rank_are_shared_with_the_ranks_beside_it():
     host = {"usable_cpu_count": 8, "cpu_quota": 6.0, "cpu_count": 16}
-    info = {"world_size": 4, "host": host, "settings": {"loader_workers": 3}, "level": "ebpf"}
-    assert facts_from(info) == Facts(1.5, 3, 4, 4, "ebpf")
+    info = {"world_size": 4, "host": host, "settings": {"loader_workers": 3}}
+    assert facts_from(info) == Facts(1.5, 3, 4, 4)
     assert facts_from(info | {"host": host | {"local_world_size": 2}}).usable_cpus == 3.0
-    assert facts_from({}) == Facts(level="None")
+    assert facts_from({}) == Facts()
 
 
 def test_a_verdict_is_json_and_a_sentence():

@@ -81,6 +81,11 @@ def numbers(column: pa.ChunkedArray) -> bool:
     return _within(column, -_BOUND, _BOUND)
 
 
+def booleans(column: pa.ChunkedArray) -> bool:
+    """A check for yes or no."""
+    return pa.types.is_boolean(column.type) and not column.null_count
+
+
 def names(known: Collection[str]) -> Check:
     """A check for strings that are all among `known`."""
 
@@ -94,13 +99,20 @@ def names(known: Collection[str]) -> Check:
     return check
 
 
+def texts(column: pa.ChunkedArray) -> bool:
+    """A check for strings, null where there is none."""
+    return bool(pa.types.is_string(column.type) or pa.types.is_large_string(column.type))
+
+
 def _read(path: Path, columns: Collection[str]) -> tuple[list[str], pa.Table]:
     """Names of all columns of a file, and a table of those among `columns`."""
-    # An open file, because pyarrow takes only paths that are UTF-8.
+    # An open file, because pyarrow takes only paths that are UTF-8. Without pre-buffering and
+    # threads, since a process that ends while a thread of Arrow's pools begins is aborted.
     with path.open("rb") as stream:
-        file = pq.ParquetFile(stream, page_checksum_verification=True)
+        file = pq.ParquetFile(stream, page_checksum_verification=True, pre_buffer=False)
         found: list[str] = file.schema_arrow.names
-        return found, file.read(columns=[name for name in found if name in columns])
+        table = file.read(columns=[n for n in found if n in columns], use_threads=False)
+        return found, table
 
 
 def _within(column: pa.ChunkedArray, low: float, high: float) -> bool:

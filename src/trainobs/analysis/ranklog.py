@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trainobs.analysis.parquet import integers, names, numbers, read_columns
-from trainobs.core.catalogue import CATALOGUE
+from trainobs.analysis.parquet import (
+    Check,
+    booleans,
+    integers,
+    names,
+    numbers,
+    read_columns,
+    texts,
+)
+from trainobs.core.catalogue import STEP_METRICS
 from trainobs.core.kernel import BUCKETS, CELL, CELLS_SHAPE, FileClass, Op, Role
-from trainobs.core.records import SETUP
+from trainobs.core.lookups import LOOKUP_FIELDS, EmbeddingTable
+from trainobs.core.records import BATCH_ROW, SETUP, UNKNOWN
 
 _AXES = {"op": Op, "class": FileClass, "role": Role}
 _FIELDS = ("count", "bytes", "ns", "wait_ns")
@@ -25,9 +35,15 @@ _AXIS_COLUMNS = {
 }
 
 STEPS_COLUMNS = {"step": _STEP, "epoch": integers(-1), "start_ns": integers(0)}
-METRIC_COLUMNS = {metric.name: numbers for metric in CATALOGUE}
+METRIC_COLUMNS = {metric.name: numbers for metric in STEP_METRICS}
 KERNEL_COLUMNS = {"step": _STEP, **_AXIS_COLUMNS, **{field: integers(0) for field in _FIELDS}}
 ARRIVALS_COLUMNS = {"group": integers(0), "seq": integers(0), "at_ns": integers(0)}
+BATCHES_COLUMNS: dict[str, Check] = {
+    name: texts if kind.kind == "S" else integers(0, nullable=True)
+    for name, (kind, *_) in (BATCH_ROW.fields or {}).items()
+}
+LOOKUP_COLUMNS = {"step": _STEP, "epoch": integers(-1), "sampled": booleans}
+AMOUNT_COLUMNS = {field: integers(0, nullable=True) for field in LOOKUP_FIELDS}
 LATENCY_COLUMNS = {**_AXIS_COLUMNS, "bucket": integers(0, BUCKETS), "count": integers(0)}
 
 
@@ -38,8 +54,11 @@ class RankLog:
         rank: number of the rank.
         steps_files: parts of the `steps` table, in step order.
         kernel_files: parts of the `kernel` table; none below the eBPF level.
+        batches_files: parts of the `batches` table; none where batches are not marked.
         latency_files: the `latency` table, or none.
         arrivals_files: parts of the `arrivals` table, of a job of several ranks.
+        embeddings_files: parts of the `embeddings` table, of a model with embedding tables.
+        tables: those tables.
         host: name of the node, whose clock is in all times; None where unknown.
     """
 
@@ -49,15 +68,21 @@ class RankLog:
         *,
         steps_files: Sequence[Path],
         kernel_files: Sequence[Path] = (),
+        batches_files: Sequence[Path] = (),
         latency_files: Sequence[Path] = (),
         arrivals_files: Sequence[Path] = (),
+        embeddings_files: Sequence[Path] = (),
+        tables: Sequence[EmbeddingTable] = (),
         host: str | None = None,
     ) -> None:
         self.rank = rank
         self.steps_files = tuple(steps_files)
         self.kernel_files = tuple(kernel_files)
+        self.batches_files = tuple(batches_files)
         self.latency_files = tuple(latency_files)
         self.arrivals_files = tuple(arrivals_files)
+        self.embeddings_files = tuple(embeddings_files)
+        self.tables = tuple(tables)
         self.host = host
 
     def step(self) -> npt.NDArray[np.int64]:
@@ -91,6 +116,22 @@ class RankLog:
                 np.add.at(total[:, index], cell, table[field].to_numpy().astype(np.uint64))
         return total.view(CELL).reshape(CELLS_SHAPE)
 
+    def batches(self, name: str) -> npt.NDArray[np.int64]:
+        """A column of the `batches` table, `UNKNOWN` where it is null. Shape (n,)."""
+        columns = (read_columns(path, [name])[name] for path in self.batches_files)
+        parts = [column.fill_null(UNKNOWN).to_numpy().astype(np.int64) for column in columns]
+        return np.concatenate([np.empty(0, np.int64), *parts])
+
+    def slowest_file(self, index: int) -> str | None:
+        """`slowest_file` of one row of the `batches` table, counted from 0."""
+        for path in self.batches_files:
+            column = read_columns(path, ["slowest_file"])["slowest_file"]
+            if index < len(column):
+                name: str | None = column[index].as_py()
+                return name
+            index -= len(column)
+        raise IndexError(index)
+
     def latency(self) -> npt.NDArray[np.uint64]:
         """Latency histograms of the whole run, shape (op, class, role, BUCKETS)."""
         total = np.zeros((*CELLS_SHAPE, BUCKETS), np.uint64)
@@ -110,6 +151,18 @@ class RankLog:
             found.update(zip(zip(group, seq, strict=True), at_ns, strict=True))
         return found
 
+    def lookups(self, columns: Iterable[str]) -> Iterator[dict[str, npt.NDArray[Any]]]:
+        """Columns of the table of look-ups, part by part, in the order of steps within a table.
+
+        `table` is the index into `tables`, `step` is `SETUP` before the first, amounts are floats
+        that are NaN where unknown.
+        """
+        wanted = tuple(columns)
+        known = pa.array([table.name for table in self.tables], pa.string())
+        for path in self.embeddings_files:
+            part = read_columns(path, {*wanted, "step"})
+            yield {name: _lookup_column(part, name, known) for name in wanted}
+
     def _integers(self, name: str) -> npt.NDArray[np.int64]:
         columns = (read_columns(path, [name])[name] for path in self.steps_files)
         parts = [column.fill_null(SETUP).to_numpy().astype(np.int64) for column in columns]
@@ -122,6 +175,23 @@ class RankLog:
             return np.full(len(table), np.nan)
         values: npt.NDArray[np.float64] = table[name].cast(pa.float64(), safe=False).to_numpy()
         return values
+
+
+def _lookup_column(part: pa.Table, name: str, known: pa.Array) -> npt.NDArray[Any]:
+    """A field that the run's version did not know yet is unknown."""
+    if name not in part.column_names:
+        return np.full(len(part), np.nan)
+    column = part[name]
+    if name == "table":
+        index: npt.NDArray[np.intp] = (
+            pc.index_in(column.cast(pa.string()), value_set=known).to_numpy().astype(np.intp)
+        )
+        return index
+    if name in LOOKUP_FIELDS:
+        values: npt.NDArray[np.float64] = column.cast(pa.float64(), safe=False).to_numpy()
+        return values
+    plain: npt.NDArray[Any] = (column.fill_null(SETUP) if name == "step" else column).to_numpy()
+    return plain
 
 
 def _cell_index(table: pa.Table) -> npt.NDArray[np.intp]:

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from trainobs.analysis import sections, verdicts
+from trainobs.analysis import hot_rows, loader, sections, tables, verdicts
 from trainobs.analysis.sections import metric, training_ns
 from trainobs.analysis.summary import summarize
 from trainobs.analysis.text import duration, percent, printable, quantity
@@ -38,11 +38,14 @@ _WITH_STEPS = (
     sections.step_time,
     sections.ranks,
     sections.phases,
+    loader.section,
     sections.rates,
     sections.cache,
     sections.waits,
     sections.checkpoints,
     sections.gpu,
+    tables.section,
+    hot_rows.section,
     sections.distributions,
     sections.setup,
 )
@@ -116,6 +119,8 @@ def _not_measured(summary: dict[str, Any]) -> Iterator[str]:
     rooms: dict[str, list[str]] = {}
     measured = set()
     for name, values in summary["metrics"].items():
+        if name.endswith("}"):  # of an embedding table, in a section of their own
+            continue
         room, _, rest = name.partition("/")
         if values["max"] is None:
             rooms.setdefault(room, []).append(rest)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
 from trainobs.core import runlog as names
 from trainobs.core.errors import RunLogError
+from trainobs.core.lookups import EmbeddingTable
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "clock": (dict,),
@@ -23,15 +25,28 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "capabilities.*": (str,),
     "gpu": (dict,),
     "gpu.*": (str,),
+    "tables": (list,),
+    "tables.*": (dict,),
+    "tables.*.name": (str,),
+    "tables.*.row_count": (int,),
+    "tables.*.dim": (int,),
+    "tables.*.row_bytes": (int,),
+    "tables.*.module": (str,),
+    "tables.*.features": (list,),
+    "tables.*.features.*": (str,),
+    "tables.*.placement": (str,),
     "summary": (dict, NoneType),
     "summary.outcome": (str, NoneType),
     "summary.losses": (dict,),
     "summary.lost_steps": (dict,),
     "summary.lost_steps.*": (int,),
 }
-"""Fields the analysis relies on -> types they may have, if they are there; `*` is every key."""
+"""Fields the analysis relies on -> types they may have, if they are there; `*` is every key, or
+every element of an array."""
 
-_KINDS = {dict: "an object", str: "a string", int: "an integer", NoneType: "null"}
+_OF_A_TABLE = {field.name for field in fields(EmbeddingTable) if field.default is MISSING}
+
+_KINDS = {dict: "an object", list: "an array", str: "a string", int: "an integer", NoneType: "null"}
 
 _DEEPEST = 20
 """Levels of nesting, well above those of any run log and below Python's limit of recursion."""
@@ -55,7 +70,20 @@ def read_info(file: Path) -> Mapping[str, Any]:
         do = f"update trainobs, which knows schema {names.SCHEMA}"
         raise cannot_read(file.parent, found, do)
     _require(file, info, _TYPES)  # after the schema, because a newer one may have other types
+    for table in info.get("tables", ()):
+        if not table.keys() >= _OF_A_TABLE:
+            missing = ", ".join(sorted(_OF_A_TABLE - table.keys()))
+            raise cannot_read(file.parent, f"a table in {file.name} has no {missing}", _RESTORE)
     return info
+
+
+def tables_of(info: Mapping[str, Any]) -> tuple[EmbeddingTable, ...]:
+    """The embedding tables of a run, from what `read_info` returned."""
+    known = {field.name for field in fields(EmbeddingTable)}
+    return tuple(
+        EmbeddingTable(**{name: value for name, value in table.items() if name in known})
+        for table in info.get("tables", ())
+    )
 
 
 def cannot_read(path: Path, found: str, do: str) -> RunLogError:
@@ -108,6 +136,9 @@ def _values(value: object, keys: Sequence[str], name: str = "") -> Iterator[tupl
     """Name and value of what stands at the end of `keys`, as often as it is there."""
     if not keys:
         yield name, value
+    elif isinstance(value, list) and keys[0] == "*":
+        for index, element in enumerate(value):
+            yield from _values(element, keys[1:], f"{name}.{index}")
     elif isinstance(value, dict):
         for key in value if keys[0] == "*" else value.keys() & {keys[0]}:
             yield from _values(value[key], keys[1:], f"{name}.{key}" if name else key)

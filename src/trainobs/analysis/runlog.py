@@ -7,15 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from trainobs.analysis.parquet import Check, why_unreadable
+from trainobs.analysis.parquet import names as among
 from trainobs.analysis.ranklog import (
+    AMOUNT_COLUMNS,
     ARRIVALS_COLUMNS,
+    BATCHES_COLUMNS,
     KERNEL_COLUMNS,
     LATENCY_COLUMNS,
+    LOOKUP_COLUMNS,
     METRIC_COLUMNS,
     STEPS_COLUMNS,
     RankLog,
 )
-from trainobs.analysis.runfile import cannot_read, read_info
+from trainobs.analysis.runfile import cannot_read, read_info, tables_of
 from trainobs.core import runlog as names
 from trainobs.core.errors import RunLogError
 
@@ -30,7 +34,7 @@ class RunLog:
         path: the run directory.
         info: the contents of `run.json`.
         ranks: rank number -> what that rank recorded, ascending.
-        unreadable: files that were left out -> why.
+        unreadable: files that were left out -> why; of others it turns out when they are read.
     """
 
     def __init__(
@@ -43,7 +47,7 @@ class RunLog:
         self.path = path
         self.info = info
         self.ranks = ranks
-        self.unreadable = unreadable
+        self.unreadable = dict(unreadable)
 
     @classmethod
     def open(cls, path: Path | str) -> RunLog:
@@ -113,6 +117,9 @@ def _open_rank(run_dir: Path, rank: int, unreadable: dict[Path, str]) -> RankLog
         unreadable.update({file: reason for file, reason in reasons.items() if reason})
         return [file for file, reason in reasons.items() if reason is None]
 
+    info = _info_of(names.run_file(run_dir, rank))
+    tables = tables_of(info)
+    lookups = {**LOOKUP_COLUMNS, "table": among([table.name for table in tables])}
     latency = names.rank_dir(run_dir, rank) / names.LATENCY_FILE
     return RankLog(
         rank,
@@ -120,16 +127,20 @@ def _open_rank(run_dir: Path, rank: int, unreadable: dict[Path, str]) -> RankLog
             names.part_files(run_dir, rank, names.STEPS), STEPS_COLUMNS, METRIC_COLUMNS
         ),
         kernel_files=whole(names.part_files(run_dir, rank, names.KERNEL), KERNEL_COLUMNS),
+        batches_files=whole(names.part_files(run_dir, rank, names.BATCHES), BATCHES_COLUMNS),
         latency_files=whole([latency] if latency.exists() else [], LATENCY_COLUMNS),
         arrivals_files=whole(names.part_files(run_dir, rank, names.ARRIVALS), ARRIVALS_COLUMNS),
-        host=_host(names.run_file(run_dir, rank)),
+        embeddings_files=whole(
+            names.part_files(run_dir, rank, names.EMBEDDINGS), lookups, AMOUNT_COLUMNS
+        ),
+        tables=tables,
+        host=info.get("host", {}).get("hostname"),
     )
 
 
-def _host(file: Path) -> str | None:
-    """Name of the node that a rank ran on."""
+def _info_of(file: Path) -> Mapping[str, Any]:
+    """What is true for a rank; nothing where it was killed before it could write its file."""
     try:
-        name = read_info(file).get("host", {}).get("hostname")
+        return read_info(file)
     except RunLogError:
-        return None  # killed before it could write its file
-    return None if name is None else str(name)
+        return {}

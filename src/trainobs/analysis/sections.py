@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from trainobs.analysis.text import bar, duration, percent, quantity, size
+from trainobs.analysis.text import LABEL, bar, duration, or_unknown, percent, quantity, row, size
 from trainobs.core.catalogue import METRICS, phase_metric
 from trainobs.core.kernel import Phase
 
-_LABEL = 38
-_COLUMN = 11
 _BAR = 36
 _SHOWN = 5
 
@@ -62,6 +60,7 @@ _WAITS = {
     "io/checkpoint_write_ns": "inside write calls on checkpoints",
     "io/fsync_ns": "inside fsync and its like",
     "sched/main_await_ns": "training thread asleep for another one",
+    "python/gil_wait_ns": "training thread without Python's lock",
     "memory/reclaim_ns": "freeing memory before getting any",
     "pressure/cpu_ns": "some task short of CPU (machine)",
     "pressure/io_ns": "some task waiting for I/O (machine)",
@@ -112,15 +111,15 @@ def step_time(summary: dict[str, Any]) -> Iterator[str]:
 
 def ranks(summary: dict[str, Any]) -> Iterator[str]:
     """The ranks side by side, if there is more than one; the rest is about the first."""
-    ranks = {rank: row for rank, row in summary["ranks"].items() if row["steps"]}
+    ranks = {rank: one for rank, one in summary["ranks"].items() if one["steps"]}
     if len(ranks) < 2:
         return
-    yield _row("Ranks", "steps", "median", "p95", "backward", "waited", "awaited")
-    for rank, row in ranks.items():
-        waited = row["wait_ns"] if row["arrival_wait_ns"] is None else row["arrival_wait_ns"]
-        times = (_or_unknown(duration, row[key]) for key in ("p50_ns", "p95_ns", "backward_ns"))
-        others = (_or_unknown(duration, waited), _or_unknown(percent, row["most_ratio"]))
-        yield _row(f"  rank {rank}", str(row["steps"]), *times, *others)
+    yield row("Ranks", "steps", "median", "p95", "backward", "waited", "awaited")
+    for rank, one in ranks.items():
+        waited = one["wait_ns"] if one["arrival_wait_ns"] is None else one["arrival_wait_ns"]
+        times = (or_unknown(duration, one[key]) for key in ("p50_ns", "p95_ns", "backward_ns"))
+        others = (or_unknown(duration, waited), or_unknown(percent, one["most_ratio"]))
+        yield row(f"  rank {rank}", str(one["steps"]), *times, *others)
     yield from _straggler(summary["straggler"])
 
 
@@ -141,15 +140,24 @@ def _straggler(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def phases(summary: dict[str, Any]) -> Iterator[str]:
-    """Where the training thread spent its step."""
+    """Where the training thread spent its step, over all steps.
+
+    A phase that a loop marks for the first time in its last step was in none of those before.
+    """
     step_ns = metric(summary, "step/duration_ns")["mean"]
-    means = {label: metric(summary, phase_metric(p))["mean"] for p, label in _PHASES.items()}
+    means = {label: _over_all_steps(summary, phase_metric(p)) for p, label in _PHASES.items()}
     spent = {label: mean for label, mean in means.items() if mean}
     if spent and step_ns:
-        yield _row("Where the step went", "mean", "share")
+        yield row("Where the step went", "mean", "share")
         for label, mean in spent.items():
             share = mean / step_ns
-            yield _row(f"  {label}", duration(mean), percent(share)) + "  " + bar(share, _BAR)
+            yield row(f"  {label}", duration(mean), percent(share)) + "  " + bar(share, _BAR)
+
+
+def _over_all_steps(summary: dict[str, Any], name: str) -> float:
+    total: int = (metric(summary, name)["sum"] or 0) - summary["setup"].get(name, 0)
+    steps: int = summary["steps"]
+    return total / max(1, steps)
 
 
 def rates(summary: dict[str, Any]) -> Iterator[str]:
@@ -157,7 +165,7 @@ def rates(summary: dict[str, Any]) -> Iterator[str]:
     seconds = training_ns(summary) / 1e9
     rows = _above_zero(summary, _RATES, "sum")
     if rows and seconds:
-        yield _row("Bytes", "per step", "per second", "in all")
+        yield row("Bytes", "per step", "per second", "in all")
         for name, label in rows.items():
             total = metric(summary, name)["sum"] - summary["setup"].get(name, 0)
             columns = (
@@ -165,7 +173,7 @@ def rates(summary: dict[str, Any]) -> Iterator[str]:
                 f"{size(total / seconds)}/s",
                 size(total),
             )
-            yield _row(f"  {label}", *columns)
+            yield row(f"  {label}", *columns)
 
 
 def cache(summary: dict[str, Any]) -> Iterator[str]:
@@ -175,35 +183,35 @@ def cache(summary: dict[str, Any]) -> Iterator[str]:
         yield "Page cache"
         for name, label in rows.items():
             share = metric(summary, name)["mean"]
-            yield f"  {label:<{_LABEL + 3}}{percent(share):>8}  {bar(share, _BAR)}"
+            yield f"  {label:<{LABEL + 3}}{percent(share):>8}  {bar(share, _BAR)}"
 
 
 def waits(summary: dict[str, Any]) -> Iterator[str]:
     """Time lost outside computation."""
     rows = _above_zero(summary, _WAITS, "sum")
     if rows:
-        yield _row("Waits in a step, over all threads", "mean", "p95", "slowest")
+        yield row("Waits in a step, over all threads", "mean", "p95", "slowest")
         for name, label in rows.items():
             times = (duration(metric(summary, name)[key]) for key in ("mean", "p95", "max"))
-            yield _row(f"  {label}", *times)
+            yield row(f"  {label}", *times)
 
 
 def gpu(summary: dict[str, Any]) -> Iterator[str]:
     """What the GPU of this rank did."""
     labels = {n: text for n, text in _GPU.items() if metric(summary, n)["mean"] is not None}
     if labels:
-        yield _row("GPU", "mean", "p95", "highest")
+        yield row("GPU", "mean", "p95", "highest")
         device = summary["gpu"]
         if "name" in device:
             yield f"  {device['name']}, {device['uuid']}, driver {device.get('driver', '?')}"
         for name, label in labels.items():
             form = _FORMATS[METRICS[name].unit]
             values = (metric(summary, name)[key] for key in ("mean", "p95", "max"))
-            yield _row(f"  {label}", *map(form, values))
+            yield row(f"  {label}", *map(form, values))
         energy_mj, window = metric(summary, "gpu/energy_mj"), metric(summary, "gpu/window_ns")
         if energy_mj["mean"]:
             total = f"{energy_mj['sum'] / 1e6:.3g} kJ"
-            yield _row("  energy: per step, in all", f"{energy_mj['mean'] / 1e3:.3g} J", total)
+            yield row("  energy: per step, in all", f"{energy_mj['mean'] / 1e3:.3g} J", total)
         if window["mean"]:
             yield f"  read over windows of {duration(window['mean'])}; shorter steps share a window"
 
@@ -215,23 +223,19 @@ def checkpoints(summary: dict[str, Any]) -> Iterator[str]:
         return
     shown = sorted(found, key=lambda one: one["blocking_ns"] or 0)[-_SHOWN:]
     title = f"Checkpoints: {len(found)}" + (f", longest {_SHOWN}" if len(found) > _SHOWN else "")
-    yield _row(title, "blocked", "written", "fsync", "at once", "later")
+    yield row(title, "blocked", "written", "fsync", "at once", "later")
     for one in (one for one in found if one in shown):
         label = "before the first step" if one["step"] is None else f"step {one['step']}"
-        times = (_or_unknown(duration, one[key]) for key in ("blocking_ns", "fsync_ns"))
+        times = (or_unknown(duration, one[key]) for key in ("blocking_ns", "fsync_ns"))
         blocked, synced = times
         sizes = [
-            _or_unknown(size, one[key])
+            or_unknown(size, one[key])
             for key in ("written_bytes", "block_bytes", "later_block_bytes")
         ]
-        yield _row(f"  {label}", blocked, sizes[0], synced, *sizes[1:])
+        yield row(f"  {label}", blocked, sizes[0], synced, *sizes[1:])
         if one["until_step"] is not None:
             later = duration(one["later_ns"])
             yield f"    written back until step {one['until_step']}, {later} later"
-
-
-def _or_unknown(form: Callable[[float], str], value: float | None) -> str:
-    return "-" if value is None else form(value)
 
 
 def distributions(summary: dict[str, Any]) -> Iterator[str]:
@@ -259,7 +263,7 @@ def setup(summary: dict[str, Any]) -> Iterator[str]:
         yield "Before the first step (not in the numbers above)"
         for name, label in labels.items():
             value = _FORMATS.get(METRICS[name].unit, quantity)(summary["setup"][name])
-            yield _row(f"  {label}", value)
+            yield row(f"  {label}", value)
 
 
 def metric(summary: dict[str, Any], name: str) -> dict[str, Any]:
@@ -277,7 +281,3 @@ def training_ns(summary: dict[str, Any]) -> float:
 def _above_zero(summary: dict[str, Any], labels: Mapping[str, str], key: str) -> dict[str, str]:
     """The labels of metrics of which there is something to tell."""
     return {name: label for name, label in labels.items() if metric(summary, name)[key]}
-
-
-def _row(label: str, *columns: str) -> str:
-    return f"{label:<{_LABEL}}" + "".join(f"{column:>{_COLUMN}}" for column in columns)

@@ -22,6 +22,10 @@ SHARE = 0.1
 DOMINANCE = 0.8
 """Of all such waiting that one rank must be the cause of: chance makes each rank last in turn."""
 
+OFTEN = 2 / 3
+"""Of the steps, in which nobody may be waited for longer: of two ranks that are last in turn, one
+is so a little more often, and then its median is far from 0."""
+
 MIN_STEPS = 3
 """Steps with meetings below which nothing is said."""
 
@@ -76,11 +80,13 @@ def lateness(met: Longs, starts_ns: Longs, step_ns: float) -> dict[str, Any] | N
     np.add.at(wait, row, ordered[:, -1:] - met)
     typical = np.median(held_up, axis=0)
     worst = int(typical.argmax())
-    is_straggler = typical[worst] >= max(SHARE * step_ns, DOMINANCE * typical.sum())
     most = held_up.argmax(axis=1)
+    most_ratio = [float((most == rank).mean()) for rank in range(met.shape[1])]
+    enough = typical[worst] >= max(SHARE * step_ns, DOMINANCE * typical.sum())
+    is_straggler = enough and most_ratio[worst] >= OFTEN
     return {
         "steps": len(known),
-        "most_ratio": [float((most == rank).mean()) for rank in range(met.shape[1])],
+        "most_ratio": most_ratio,
         "wait_ns": np.median(wait, axis=0).tolist(),
         "held_up_ns": typical.tolist(),
         "straggler": worst if is_straggler else None,

@@ -8,11 +8,16 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.analysis.checkpoints import checkpoints
+from trainobs.analysis.loader import workers
+from trainobs.analysis.lookups import Lookups
 from trainobs.analysis.ranklog import RankLog
 from trainobs.analysis.ranks import compare
 from trainobs.analysis.runlog import RunLog
+from trainobs.analysis.tables import embeddings
 from trainobs.analysis.verdicts import verdicts
-from trainobs.core.catalogue import CATALOGUE
+from trainobs.core.catalogue import CATALOGUE, STEP_METRICS
+from trainobs.core.catalogue.hot_rows import SHARES
+from trainobs.core.cells import StepCells
 from trainobs.core.histogram import BLOCK_READ, EDGES_NS, LATENCIES, Latency, percentile
 from trainobs.core.metrics import Kind, Metric, evaluate
 from trainobs.core.records import SETUP
@@ -33,7 +38,10 @@ def summarize(run: RunLog) -> dict[str, Any]:
           formed from the kernel cells of the whole run; the mean of a quantile is that quantile of
           all the run's events.
         * setup: what the sums contain from before the first step, where that is not zero.
+        * embeddings: see `analysis.tables.embeddings`; the metrics of a table are among `metrics`,
+          as `<metric>{table=<table>}`.
         * checkpoints: see `analysis.checkpoints.checkpoints`.
+        * workers: see `analysis.loader.workers`.
         * latency: name -> distribution of the whole run, in ns.
         * lost: `events` and step records not counted; of these, what the `kernel` side dropped, by
           cause; `steps` that a sink dropped; `files` that could not be read.
@@ -45,11 +53,16 @@ def summarize(run: RunLog) -> dict[str, Any]:
     rank = next(iter(run.ranks.values()), RankLog(0, steps_files=()))
     training = rank.step() != SETUP
     buckets = rank.latency()
-    values = {metric.name: rank.metric(metric.name) for metric in CATALOGUE}
+    catalogue = STEP_METRICS if "hot_rows" in run.info.get("capabilities", {}) else CATALOGUE
+    values = {metric.name: rank.metric(metric.name) for metric in catalogue}
     metrics = {
-        metric.name: _statistics(metric, values[metric.name], training) for metric in CATALOGUE
+        metric.name: _statistics(metric, values[metric.name], training) for metric in catalogue
     }
     _form_from_sums(metrics, rank, buckets)
+    _form_shares(metrics)
+    lookups = Lookups(rank)
+    metrics |= lookups.metrics()
+    about_tables = embeddings(run, rank, lookups)  # before what is lost is told
     return {
         **_facts(run, rank),
         "steps": int(training.sum()),
@@ -57,6 +70,8 @@ def summarize(run: RunLog) -> dict[str, Any]:
         "metrics": metrics,
         "setup": _setup(values, training),
         "checkpoints": checkpoints(rank),
+        "workers": workers(rank),
+        "embeddings": about_tables,
         "latency": {latency.name: _distribution(latency, buckets) for latency in LATENCIES},
         "lost": _lost(run, metrics),
         **compare(run.ranks),
@@ -95,14 +110,22 @@ def _form_from_sums(
     metrics: dict[str, Statistics], rank: RankLog, buckets: npt.NDArray[np.uint64]
 ) -> None:
     """Replace means of ratios and quantiles, in which an idle step would weigh like a busy one."""
-    cells = rank.cells() if rank.kernel_files else None
+    cells = StepCells.of(rank.cells()[None]) if rank.kernel_files else None
     merged = BLOCK_READ.total(buckets)
     for metric in CATALOGUE:
         measured = metrics[metric.name]["mean"] is not None
         if metric.kind is Kind.RATIO and measured and cells is not None and metric.formula:
-            metrics[metric.name]["mean"] = float(evaluate(metric, cells))
+            metrics[metric.name]["mean"] = float(evaluate(metric, cells)[0])
         if metric.kind is Kind.QUANTILE and measured and merged.any():
             metrics[metric.name]["mean"] = float(percentile(merged, 0.99))
+
+
+def _form_shares(metrics: dict[str, Statistics]) -> None:
+    """Likewise of ratios of other metrics."""
+    for name, quotient in SHARES.items():
+        if name in metrics and metrics[name]["mean"] is not None:
+            part, whole = (float(metrics[of]["sum"] or 0) for of in (quotient.part, quotient.whole))
+            metrics[name]["mean"] = float(quotient.of(part, whole))
 
 
 def _setup(values: dict[str, Floats], training: npt.NDArray[np.bool_]) -> dict[str, int]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from trainobs.core.catalogue import CATALOGUE
+from trainobs.core.catalogue import CATALOGUE, EMBEDDINGS, HOT_ROWS
 from trainobs.core.histogram import LATENCIES
 from trainobs.core.kernel import BUCKETS
 from trainobs.core.metrics import Kind, Metric
@@ -42,6 +42,21 @@ logarithm to base 10 of microseconds, `<name>_log10_us`: 0 is 1 us, 3 is 1 ms, 6
 | Name | Of |
 |---|---|"""
 
+_BY_TABLE = """\
+## Embedding look-ups
+
+A value for each step and embedding table: rows of the run log's `embeddings` table, TensorBoard
+tags `<name>/<table>`, and in `trainobs report --json` the keys `<name>{table=<table>}`. A step in
+which a table served nothing has no row. [How to read them](embeddings.md).
+"""
+
+_HOT_ROWS = """\
+## Hot embedding rows
+
+Of a run whose model was sharded by `trainobs.fae`; another one has no such columns. [How to read
+them](fae.md#observed).
+"""
+
 _HEADINGS = {
     "step": "Step",
     "loader": "Loader",
@@ -66,11 +81,19 @@ def page() -> str:
     """The page, as Markdown."""
     rooms = groupby(CATALOGUE, key=lambda metric: metric.name.partition("/")[0])
     sections = [_section(_HEADINGS[room], list(metrics)) for room, metrics in rooms]
-    return "\n".join([_INTRODUCTION, *sections, _distributions()])
+    return "\n".join([_INTRODUCTION, *sections, _by_table(), _hot_rows(), _distributions()])
 
 
 def _section(heading: str, metrics: list[Metric]) -> str:
     return "\n".join([f"## {heading}\n", _TABLE, *map(_row, metrics), ""])
+
+
+def _by_table() -> str:
+    return "\n".join([_BY_TABLE, _TABLE, *map(_row, EMBEDDINGS), ""])
+
+
+def _hot_rows() -> str:
+    return "\n".join([_HOT_ROWS, _TABLE, *map(_row, HOT_ROWS), ""])
 
 
 def _row(metric: Metric) -> str:

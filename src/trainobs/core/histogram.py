@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.core.kernel import BUCKETS, FileClass, Op
+from trainobs.core.quotients import divided
 
 EDGES_NS: npt.NDArray[np.float64] = np.exp2(np.arange(BUCKETS + 1, dtype=np.float64))
 """Bucket b counts latencies of [EDGES_NS[b], EDGES_NS[b + 1]) nanoseconds; shape (BUCKETS + 1,)."""
@@ -74,6 +75,5 @@ def percentile(buckets: npt.NDArray[np.uint64], q: float) -> npt.NDArray[np.floa
     bucket = ((upto >= wanted[..., None]) & (upto > 0)).argmax(axis=-1)
     inside = np.take_along_axis(counts, bucket[..., None], axis=-1)[..., 0]
     below = np.take_along_axis(upto, bucket[..., None], axis=-1)[..., 0] - inside
-    share = np.divide(wanted - below, inside, out=np.full_like(inside, np.nan), where=inside > 0)
-    result: npt.NDArray[np.float64] = EDGES_NS[bucket] * np.exp2(share)
+    result: npt.NDArray[np.float64] = EDGES_NS[bucket] * np.exp2(divided(wanted - below, inside))
     return result

@@ -13,7 +13,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from trainobs.core.cells import WORDS, StepCells
 from trainobs.core.kernel import CELLS_SHAPE, FIELDS, FileClass, Op, Role
+from trainobs.core.quotients import divided
 
 
 class Kind(Enum):
@@ -35,17 +37,19 @@ class Cells:
     roles: tuple[Role, ...] = ()
 
     @cached_property
-    def _index(self) -> npt.NDArray[np.intp]:
-        """Places of the selected words in a row taken as a flat array of words."""
-        words = np.arange(np.prod(CELLS_SHAPE) * len(FIELDS)).reshape(*CELLS_SHAPE, len(FIELDS))
-        picked = words[list(self.ops)][:, list(self.classes or FileClass)]
-        picked = picked[:, :, list(self.roles or Role), FIELDS.index(self.field)]
-        return picked.ravel()
+    def _picked(self) -> npt.NDArray[np.bool_]:
+        """Of each word in a row taken as a flat array of words, whether it is selected."""
+        words = np.arange(WORDS).reshape(*CELLS_SHAPE, len(FIELDS))
+        words = words[list(self.ops)][:, list(self.classes or FileClass)]
+        words = words[:, :, list(self.roles or Role), FIELDS.index(self.field)]
+        picked = np.zeros(WORDS, np.bool_)
+        picked[words] = True
+        return picked
 
-    def total(self, rows: npt.NDArray[np.void]) -> npt.NDArray[np.uint64]:
-        """Sum of contiguous `rows` (..., op, class, role) over the selected cells; shape (...)."""
-        words = rows.view("<u8").reshape(*rows.shape[: -len(CELLS_SHAPE)], -1)
-        total: npt.NDArray[np.uint64] = words[..., self._index].sum(axis=-1, dtype=np.uint64)
+    def total(self, cells: StepCells) -> npt.NDArray[np.uint64]:
+        """Sum of each of n steps over the selected cells; shape (n,)."""
+        picked = self._picked[cells.places]
+        total: npt.NDArray[np.uint64] = cells.values[:, picked].sum(axis=1, dtype=np.uint64)
         return total
 
 
@@ -71,6 +75,7 @@ class Metric:
         blind: what it cannot see.
         formula: how it is made from kernel cells; None where user space measures it.
         spread: whether TensorBoard also gets p95 and max of the logging window.
+        label: what it has a value for beside the step ("table"), or "" for the step alone.
     """
 
     name: str
@@ -82,13 +87,14 @@ class Metric:
     chart: str = ""
     formula: Cells | Ratio | None = None
     spread: bool = False
+    label: str = ""
 
 
-def evaluate(metric: Metric, rows: npt.NDArray[np.void]) -> npt.NDArray[np.float64]:
-    """Value of a metric for kernel rows of shape (..., op, class, role).
+def evaluate(metric: Metric, cells: StepCells) -> npt.NDArray[np.float64]:
+    """Value of a metric for each of n steps.
 
     Returns:
-        Array of shape (...); NaN where a ratio has nothing to divide by.
+        Array of shape (n,); NaN where a ratio has nothing to divide by.
 
     Raises:
         ValueError: the metric has no formula.
@@ -97,9 +103,8 @@ def evaluate(metric: Metric, rows: npt.NDArray[np.void]) -> npt.NDArray[np.float
     if formula is None:
         raise ValueError(f"{metric.name} is not made from kernel cells")
     if isinstance(formula, Cells):
-        return formula.total(rows).astype(np.float64)
-    part = formula.part.total(rows).astype(np.float64)
-    whole = formula.whole.total(rows).astype(np.float64)
-    share = np.divide(part, whole, out=np.full_like(part, np.nan), where=whole > 0)
-    share = np.clip(share, 0.0, 1.0)
+        return formula.total(cells).astype(np.float64)
+    part = formula.part.total(cells).astype(np.float64)
+    whole = formula.whole.total(cells).astype(np.float64)
+    share = np.clip(divided(part, whole), 0.0, 1.0)
     return 1.0 - share if formula.complement else share

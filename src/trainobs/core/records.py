@@ -1,4 +1,4 @@
-"""What the assembler hands to the sinks."""
+"""What the collector hands to the sinks."""
 
 from __future__ import annotations
 
@@ -7,9 +7,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from trainobs.core.cells import StepCells
+from trainobs.core.lookups import EmbeddingTable
+
 SETUP = -1
 """Step number of what happened before the first step; stored as null."""
 
+
+UNKNOWN = -1
+"""In a row of `BATCH_ROW`; stored as null."""
 
 BATCH_ROW = np.dtype(
     [
@@ -51,19 +57,22 @@ class StepBatch:
         start_ns: CLOCK_MONOTONIC at the beginning of the step, int64.
         columns: catalogue name -> float64 values; NaN where one is undefined. A metric without a
             source on this machine has no column at all.
-        cells: kernel rows, shape (n, op, class, role) of `CELL`; None below the eBPF level.
+        cells: what the kernel counted, of n steps; None below the eBPF level.
         latency: block-read latency buckets of each step, shape (n, BUCKETS) uint64, or None.
         batches: batches of loaders that became known with these steps, of `BATCH_ROW`; None where
             nobody tells of them.
+        lookups: embedding look-ups in these steps, of `LOOKUP_ROW`, in the order of the steps; None
+            where nobody tells of them.
     """
 
     step: npt.NDArray[np.int64]
     epoch: npt.NDArray[np.int32]
     start_ns: npt.NDArray[np.int64]
     columns: dict[str, npt.NDArray[np.float64]]
-    cells: npt.NDArray[np.void] | None = None
+    cells: StepCells | None = None
     latency: npt.NDArray[np.uint64] | None = None
     batches: npt.NDArray[np.void] | None = None
+    lookups: npt.NDArray[np.void] | None = None
 
     def __len__(self) -> int:
         return len(self.step)
@@ -79,6 +88,7 @@ class RunInfo:
         capabilities: probe name -> "on", or why not.
         gpu: device in use, as soon as it is known: "uuid", "name", "driver", and "gpm": "on" or
             why not.
+        tables: embedding tables of the model whose look-ups are counted.
         clock: "monotonic_ns" (CLOCK_MONOTONIC) and "wall_ns" (since 1970) of the same instant.
     """
 
@@ -90,3 +100,4 @@ class RunInfo:
     capabilities: dict[str, str] = field(default_factory=dict)
     settings: dict[str, object] = field(default_factory=dict)
     gpu: dict[str, str] = field(default_factory=dict)
+    tables: tuple[EmbeddingTable, ...] = ()

@@ -7,7 +7,9 @@
       rank=N/kernel-00000.parquet the non-zero kernel cells of the same steps
       rank=N/batches-00000.parquet the batches of loaders that became known with them
       rank=N/arrivals-00000.parquet when it came to collectives, in a job of several ranks
+      rank=N/embeddings-00000.parquet look-ups by step and embedding table, where there are any
       rank=N/latency.parquet     log2 latency histograms since the run began
+      access-counts/rank=N.npz   how often each row of those tables was looked up
 
 Files are written under a hidden name and renamed, so a name that is listed here is always whole.
 `rank=N` is a Hive partition: DuckDB, pyarrow and Polars read it as a column.
@@ -27,7 +29,9 @@ STEPS = "steps"
 KERNEL = "kernel"
 BATCHES = "batches"
 ARRIVALS = "arrivals"
+EMBEDDINGS = "embeddings"
 LATENCY_FILE = "latency.parquet"
+COUNTS_DIR = "access-counts"
 
 _RANK_DIR = re.compile(r"rank=(\d+)")
 
@@ -42,8 +46,13 @@ def run_file(run_dir: Path, rank: int) -> Path:
     return run_dir / RUN_FILE if rank == 0 else rank_dir(run_dir, rank) / RANK_FILE
 
 
+def counts_file(run_dir: Path, rank: int) -> Path:
+    """File of the access counts of one rank."""
+    return run_dir / COUNTS_DIR / f"rank={rank}.npz"
+
+
 def part_file(run_dir: Path, rank: int, table: str, number: int) -> Path:
-    """File of part `number` of a table (`STEPS`, `KERNEL`, `BATCHES`); parts are in step order."""
+    """File of part `number` of a table (`STEPS`, `KERNEL`, ...); parts are in step order."""
     return rank_dir(run_dir, rank) / f"{table}-{number:05d}.parquet"
 
 

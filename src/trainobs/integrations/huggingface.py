@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ from trainobs.core.errors import TrainobsError
 from trainobs.core.kernel import Phase
 from trainobs.hooks.cuda import Cuda
 from trainobs.hooks.datasets import data_roots_of, workers_of
+from trainobs.hooks.ranks import TorchJob
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.integrations.board import SummaryWriterEvents
 from trainobs.integrations.guard import harmless, tell_fault
+from trainobs.integrations.lookups import watch_lookups
 from trainobs.integrations.plain import LOG_EVERY_N_STEPS
 from trainobs.integrations.trainer_taps import TrainerTaps, calling_trainer, is_tapped
 from trainobs.session.runs import default_run_dir, open_session
@@ -50,11 +53,14 @@ class ObsTrainerCallback(TrainerCallback):  # type: ignore[misc]  # transformers
             the data sets, and what loader workers read from regular files that are no libraries
             counts as data.
         run_dir: where the run log goes; by default `trainobs/` under TensorBoard's directory, or
-            `trainobs/<date and time>` under the Trainer's output directory. If that is pushed to
-            the Hub, under the current directory: a run log names the machine. If a run is there
-            already, a directory beside it.
+            `trainobs/<date and time>` under the Trainer's output directory; in a job of several
+            ranks `trainobs/run` there. If that is pushed to the Hub, under the current directory: a
+            run log names the machine. If a run is there already, a directory beside it.
         log_every_n_steps: steps between two points in TensorBoard; by default the Trainer's
             `logging_steps`, or 50 where it does not log by steps.
+        embedding_every: look-ups of embedding rows are counted in every step; their ids are taken,
+            for what needs them, in every so many: "auto" for about 1 step in 17, 1 for all, "off"
+            to count nothing.
 
     Attributes:
         run_dir: directory of the last run log; None before the first `train`.
@@ -83,9 +89,12 @@ class ObsTrainerCallback(TrainerCallback):  # type: ignore[misc]  # transformers
         data_roots: PathLike | Iterable[PathLike] | None = None,
         run_dir: PathLike | None = None,
         log_every_n_steps: int | None = None,
+        embedding_every: int | str = "auto",
     ) -> None:
         super().__init__()
-        self._settings = Settings.parse(probes, data_roots, run_dir, log_every_n_steps)
+        self._settings = Settings.parse(
+            probes, data_roots, run_dir, log_every_n_steps, embedding_every
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles hold the settings and what a subclass adds, never a run."""
@@ -104,7 +113,7 @@ class ObsTrainerCallback(TrainerCallback):  # type: ignore[misc]  # transformers
             )
             return
         try:
-            self._start(args, state, trainer, kwargs.get("train_dataloader"))
+            self._start(args, state, trainer, kwargs.get("train_dataloader"), kwargs.get("model"))
         except TrainobsError:
             raise
         except Exception:
@@ -154,7 +163,9 @@ class ObsTrainerCallback(TrainerCallback):  # type: ignore[misc]  # transformers
         """Stop observing, if no tap did so before TensorBoard's writer was closed."""
         self._end("ok")
 
-    def _start(self, args: Any, state: Any, trainer: Any | None, loader: Any) -> None:
+    def _start(
+        self, args: Any, state: Any, trainer: Any | None, loader: Any, model: Any | None
+    ) -> None:
         board = _tensorboard_writer(trainer)
         by_steps = args.logging_strategy == "steps"
         self._epoch, self._optimizing = None, False
@@ -168,15 +179,21 @@ class ObsTrainerCallback(TrainerCallback):  # type: ignore[misc]  # transformers
             rank=args.process_index,
             world_size=args.world_size,
             accelerator=Cuda(),
+            job=TorchJob(),
         )
         # Accelerate fetches one batch ahead, so it never says that a step gets what it fetches.
         self._watch = LoaderWatch(self._session.clock, self._session.ledger)
         self._session.note_workers(workers_of(loader))
         if self._settings.data_roots is None:
             self._session.add_data_roots(data_roots_of(loader))
+        watch_lookups(self._session, model, self._settings)
         if trainer is not None:
             self._taps = TrainerTaps(
-                trainer, self._session.clock, on_end=self._end, on_fault=self._give_up
+                trainer,
+                self._session.clock,
+                later=_after(self, trainer.callback_handler.callbacks),
+                on_end=self._end,
+                on_fault=self._give_up,
             )
 
     @harmless
@@ -196,6 +213,12 @@ class ObsTrainerCallback(TrainerCallback):  # type: ignore[misc]  # transformers
             taps.remove()
         if session is not None:
             session.stop(outcome)
+
+
+def _after(one: object, callbacks: Sequence[object]) -> Iterator[object]:
+    """What comes after `one`; nothing if a callback of somebody else's calls it."""
+    places = (place for place, callback in enumerate(callbacks, 1) if callback is one)
+    return islice(callbacks, next(places, len(callbacks)), None)
 
 
 def _tensorboard_writer(trainer: Any | None) -> Any | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from trainobs.core.errors import TrainobsError
+from trainobs.core.errors import TrainobsError, shown
 from trainobs.core.kernel import Phase
 from trainobs.hooks.cuda import Cuda
 from trainobs.hooks.datasets import data_roots_of, workers_of
@@ -21,10 +21,11 @@ from trainobs.hooks.ranks import TorchJob
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.integrations.board import SummaryWriterEvents
 from trainobs.integrations.guard import harmless, tell_fault
+from trainobs.integrations.lookups import watch_lookups
 from trainobs.integrations.profiler_tee import ProfilerTee
 from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
-from trainobs.session.settings import PathLike, Settings, switched_off
+from trainobs.session.settings import PathLike, Settings, is_remote, switched_off
 from trainobs.sinks.eventfile import EventWriter
 
 logger = logging.getLogger("trainobs")
@@ -34,8 +35,11 @@ _NAMESPACES = ("lightning.pytorch", "pytorch_lightning")
 _MARKED = frozenset(Phase) - {Phase.LOGGING}
 """Phases that the tee and the hooks mark: Lightning tells nobody when its loggers work."""
 
-_OF_A_RUN = frozenset({"run_dir", "_session", "_tee", "_watch", "_steps_done", "log", "log_dict"})
-"""Attributes that copies go without; `log` and `log_dict` are lent by the Trainer."""
+_LENT = frozenset({"log", "log_dict"})
+"""Attributes that a Trainer gives to its callbacks as it begins."""
+
+_OF_A_RUN = _LENT | {"run_dir", "_session", "_trainer", "_tee", "_watch", "_steps_done"}
+"""Attributes that copies go without."""
 
 
 class ObsCallback:
@@ -52,9 +56,12 @@ class ObsCallback:
             the data sets, and what loader workers read from regular files that are no libraries
             counts as data.
         run_dir: where the run log goes; by default `trainobs/` under the logger's directory, or
-            without a logger `trainobs/<date and time>` under the Trainer's root directory. If a run
-            is there already, a directory beside it.
+            without a logger `trainobs/<date and time>` under the Trainer's root directory; in a job
+            of several ranks `trainobs/run` there. If a run is there already, a directory beside it.
         log_every_n_steps: steps between two points in TensorBoard; by default the Trainer's.
+        embedding_every: look-ups of embedding rows are counted in every step; their ids are taken,
+            for what needs them, in every so many: "auto" for about 1 step in 17, 1 for all, "off"
+            to count nothing.
 
     Attributes:
         run_dir: directory of the last run log; None before the first fit.
@@ -72,6 +79,7 @@ class ObsCallback:
 
     run_dir: Path | None = None
     _session: Session | None = None
+    _trainer: Any | None = None
     _tee: ProfilerTee | None = None
     _watch: LoaderWatch | None = None
 
@@ -86,9 +94,12 @@ class ObsCallback:
         data_roots: PathLike | Iterable[PathLike] | None = None,
         run_dir: PathLike | None = None,
         log_every_n_steps: int | None = None,
+        embedding_every: int | str = "auto",
     ) -> None:
         super().__init__()
-        self._settings = Settings.parse(probes, data_roots, run_dir, log_every_n_steps)
+        self._settings = Settings.parse(
+            probes, data_roots, run_dir, log_every_n_steps, embedding_every
+        )
 
     def __reduce__(self) -> tuple[Callable[[type], ObsCallback], tuple[type], dict[str, Any]]:
         """Copies and pickles hold the settings and what a subclass adds, never a run."""
@@ -100,7 +111,7 @@ class ObsCallback:
         if stage != "fit" or trainer.fast_dev_run or switched_off():
             return
         if self._session is not None:
-            self._stop(trainer, "not ended")
+            self._stop("not ended")
         if type(trainer.profiler) is ProfilerTee:
             logger.warning(
                 "a second ObsCallback in one Trainer stays idle\n"
@@ -123,7 +134,7 @@ class ObsCallback:
 
     @harmless
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Find the data and the checkpoint directories, which exist now."""
+        """Find the data, the checkpoint directories and the embedding tables, which exist now."""
         assert self._session is not None
         if self._settings.data_roots is None:
             self._session.add_data_roots(data_roots_of(trainer.train_dataloader))
@@ -131,6 +142,8 @@ class ObsCallback:
         directories = [getattr(c, "dirpath", None) for c in trainer.checkpoint_callbacks]
         existing = [Path(d) for d in directories if d and Path(d).is_dir()]
         self._session.add_checkpoint_roots(existing)
+        # Only now is the model as it will train: configured, set up, and moved to its device.
+        watch_lookups(self._session, pl_module, self._settings)
         self._steps_done = trainer.global_step
 
     @harmless
@@ -196,20 +209,27 @@ class ObsCallback:
         self._session.clock.leave()
         self._watch.delivering = _fetches_for_the_step(trainer)
 
-    @harmless
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Lightning calls no teardown after an exception, SIGTERM or Ctrl-C."""
-        self._stop(trainer, _failure(exception))
+        self._leave(_failure(exception))
 
     @harmless
-    def _fail(self, trainer: Any) -> None:
+    def _fail(self) -> None:
         """The same, told by the tee before any callback hears of the exception."""
-        self._stop(trainer, _failure())
+        self._stop(_failure())
 
-    @harmless
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Stop observing, and put the profiler back."""
-        self._stop(trainer, "ok")
+        self._leave("ok")
+
+    def _leave(self, outcome: str) -> None:
+        self._end(outcome)
+        for lent in _LENT:  # each leads to the module, and so to the Trainer
+            vars(self).pop(lent, None)
+
+    @harmless
+    def _end(self, outcome: str) -> None:
+        self._stop(outcome)
 
     def _place(self, trainer: Any) -> tuple[Path, EventWriter | None]:
         """Where the run log goes, and where TensorBoard's events go if not beside it."""
@@ -233,22 +253,23 @@ class ObsCallback:
         )
         self._session.clock.measured.update(_MARKED)
         self._watch = LoaderWatch(self._session.clock, self._session.ledger, opens_steps=True)
-        self._tee = ProfilerTee(trainer.profiler, self._session.clock, lambda: self._fail(trainer))
-        trainer.profiler = self._tee
+        self._tee = ProfilerTee(trainer.profiler, self._session.clock, self._fail)
+        self._trainer, trainer.profiler = trainer, self._tee
         self._steps_done = trainer.global_step
 
-    def _give_up(self, trainer: Any, *rest: Any) -> None:
-        self._stop(trainer, "fault in a hook")
+    def _give_up(self, *arguments: object) -> None:
+        self._stop("fault in a hook")
 
-    def _stop(self, trainer: Any, outcome: str) -> None:
+    def _stop(self, outcome: str) -> None:
         session, self._session = self._session, None
+        trainer, self._trainer = self._trainer, None  # not always the one that calls this
         tee, self._tee = self._tee, None
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.close()
         if tee is not None:
             tee.trainobs_paused = True
-            if trainer.profiler is tee:
+            if trainer is not None and trainer.profiler is tee:
                 trainer.profiler = tee.trainobs_inner
         if session is not None:
             session.stop(outcome)
@@ -287,22 +308,26 @@ def _tensorboard_logger(trainer: Any) -> Any | None:
 
 
 def _default_run_dir(trainer: Any, tensorboard: Any | None) -> Path:
-    """Under the logger's directory; with several ranks, under one that needs no agreement."""
+    """Under the logger's directory; with several ranks, under one that needs no agreement.
+
+    Lightning writes to object stores, too: then it goes to the next of these that is a directory.
+    """
+    remote = None
     if trainer.world_size == 1:
         loggers = [tensorboard] if tensorboard else trainer.loggers
         for candidate in loggers:
             directory = candidate.log_dir or candidate.save_dir
-            if _is_local(directory):
+            if is_remote(directory):
+                remote = remote or directory
+            elif isinstance(directory, str | os.PathLike) and directory:
                 return Path(directory, "trainobs").absolute()
     root = trainer.default_root_dir
-    return default_run_dir(Path(root if _is_local(root) else ""), trainer.world_size)
-
-
-def _is_local(directory: object) -> bool:
-    """Lightning writes to object stores, too."""
-    return (
-        isinstance(directory, str | os.PathLike) and bool(directory) and "://" not in str(directory)
-    )
+    if is_remote(root):
+        root, remote = "", remote or root
+    run_dir = default_run_dir(Path(root), trainer.world_size)
+    if remote is not None and trainer.is_global_zero:
+        logger.warning("trainobs writes to %s, since %s is no directory", run_dir, shown(remote))
+    return run_dir
 
 
 def _callback_bases() -> tuple[type, ...]:

@@ -19,7 +19,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol, SupportsIndex, TypeVar
 
-from trainobs.core.errors import TrainobsError
+from torch.nn import Module
+
+from trainobs.core.errors import TrainobsError, shown
 from trainobs.core.kernel import Phase
 from trainobs.hooks.cuda import Cuda
 from trainobs.hooks.datasets import data_roots_of, workers_of
@@ -27,6 +29,7 @@ from trainobs.hooks.loader import ObservedLoader
 from trainobs.hooks.ranks import TorchJob
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.integrations.guard import tell_fault
+from trainobs.integrations.lookups import check_model, watch_lookups
 from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
 from trainobs.session.settings import PathLike, Settings, switched_off
@@ -135,7 +138,7 @@ def _step_number(value: SupportsIndex | None) -> int | None:
     """A number that the record cannot hold gives way to the next number in turn."""
     try:
         number = -1 if value is None else operator.index(value)
-    except TypeError:
+    except Exception:  # of what somebody calls a number
         number = -1
     if 0 <= number <= LAST_STEP:
         return number
@@ -148,7 +151,7 @@ def _tell_once(what: str, value: object, do: str) -> None:
     if what not in _told:
         _told.add(what)
         logger.warning(
-            "trainobs takes no notice of a %s\n  found: %r\n  do:    %s", what, value, do
+            "trainobs takes no notice of a %s\n  found: %s\n  do:    %s", what, shown(value), do
         )
 
 
@@ -224,6 +227,8 @@ def observe(
     data_roots: PathLike | Iterable[PathLike] | None = None,
     run_dir: PathLike | None = None,
     log_every_n_steps: int | None = None,
+    model: Module | None = None,
+    embedding_every: int | str = "auto",
 ) -> AbstractContextManager[Observation]:
     """Observe the training loop in the body of a `with` statement.
 
@@ -236,6 +241,11 @@ def observe(
         run_dir: where the run log goes; by default `trainobs/<date and time>`, or `trainobs/run` in
             a job of several ranks. If a run is there already, a directory beside it.
         log_every_n_steps: steps between two points in TensorBoard; 50 by default.
+        model: the model that trains, as the loop calls it; the look-ups of its embedding tables are
+            recorded, if it has any. Give it once it is sharded, where TorchRec shards it.
+        embedding_every: look-ups of embedding rows are counted in every step; their ids are taken,
+            for what needs them, in every so many: "auto" for about 1 step in 17, 1 for all, "off"
+            to count nothing.
 
     Returns:
         A context manager whose value is the `Observation` to wrap the loop with.
@@ -244,32 +254,42 @@ def observe(
         SettingError: a parameter has a bad value.
         ProbeError: on entry, a probe that `probes` names cannot run.
     """
-    return _Observing(Settings.parse(probes, data_roots, run_dir, log_every_n_steps))
+    settings = Settings.parse(probes, data_roots, run_dir, log_every_n_steps, embedding_every)
+    return _Observing(settings, check_model(model))
 
 
 class _Observing:
     """A class, since a generator that nobody keeps would end the run as soon as it began."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, model: Module | None) -> None:
         self._settings = settings
-        self._session: Session | None = None
-        self._watch: LoaderWatch | None = None
+        self._model = model
+        self._open: list[tuple[Session, LoaderWatch] | None] = []
 
     def __enter__(self) -> Observation:
+        self._open.append(None)  # entered once more before it is left, it observes one more run
+        try:
+            return self._begin()
+        except BaseException as error:  # Ctrl-C too: then nobody calls __exit__
+            self.__exit__(type(error))
+            raise
+
+    def _begin(self) -> Observation:
         opened = None if switched_off() else _open(self._settings)
         if opened is None:
             return _Off()
-        self._session, place = opened
-        observed = _Observed(self._session, place, find_data=self._settings.data_roots is None)
-        self._watch = observed.watch
+        session, place = opened
+        observed = _Observed(session, place, find_data=self._settings.data_roots is None)
+        self._open[-1] = (session, observed.watch)
+        watch_lookups(session, self._model, self._settings)
         return observed
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
-        session, self._session = self._session, None
-        if session is None:
+        opened = self._open.pop() if self._open else None
+        if opened is None:
             return
-        if self._watch is not None:
-            self._watch.close()
+        session, watch = opened
+        watch.close()
         if session.clock.unended_batches > 1:
             _tell_once("loop without steps", "no `with obs.step():`", "put each step into one")
         try:

@@ -7,7 +7,7 @@ everything to the profiler that the user chose, and tells the step clock.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from trainobs.core.kernel import Phase
@@ -32,8 +32,18 @@ _PHASES = {
 """Last part of the action's name -> phase, as in `[Strategy]DDPStrategy.training_step`."""
 
 
+_IDLE = frozenset(
+    f"{namespace}.profilers.base.PassThroughProfiler"
+    for namespace in ("lightning.pytorch", "pytorch_lightning")
+)
+"""Profilers that do nothing with an action; a Trainer's own, unless it is given another."""
+
+
 class ProfilerTee:
     """Stands for `inner`, whose class and attributes it shows, and marks phases on a clock.
+
+    Where `inner` does nothing, it is not called for that: Lightning profiles two dozen actions a
+    step, and its context of an action costs more than a mark.
 
     Attributes:
         trainobs_inner: the profiler that it stands for.
@@ -42,16 +52,38 @@ class ProfilerTee:
     """
 
     _OWN = frozenset(
-        {"trainobs_inner", "trainobs_paused", "_clock", "_on_failure", "_phases", "_open"}
+        {
+            "trainobs_inner",
+            "trainobs_paused",
+            "_clock",
+            "_contexts",
+            "_idle",
+            "_on_failure",
+            "_open",
+            "_paused",
+            "_phases",
+        }
     )
 
     def __init__(self, inner: Any, clock: StepClock, on_failure: Callable[[], None]) -> None:
         self.trainobs_inner = inner
         self._on_failure = on_failure
-        self.trainobs_paused = False
         self._clock = clock
+        self._contexts: dict[str, AbstractContextManager[Any]] = {}
+        self._idle = _is_idle(inner)
+        self._paused = False
         self._phases: dict[str, int | None] = {}
         self._open: list[str] = []
+
+    @property
+    def trainobs_paused(self) -> bool:
+        """Whether actions are only forwarded."""
+        return self._paused
+
+    @trainobs_paused.setter
+    def trainobs_paused(self, paused: bool) -> None:
+        self._paused = paused
+        self._contexts.clear()
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -68,6 +100,8 @@ class ProfilerTee:
             object.__setattr__(self, name, value)
         else:
             setattr(self.trainobs_inner, name, value)
+            self._idle = _is_idle(self.trainobs_inner)
+            self._contexts.clear()
 
     def __reduce__(self) -> tuple[Callable[[Any], Any], tuple[Any]]:
         """A copy is one of the profiler: there is one clock."""
@@ -85,59 +119,100 @@ class ProfilerTee:
 
     def profile(self, action_name: str) -> AbstractContextManager[Any]:
         """Context of an action."""
-        inner: AbstractContextManager[Any] = self.trainobs_inner.profile(action_name)
-        return inner if self._phase(action_name) is None else _Timed(self, action_name, inner)
+        context = self._contexts.get(action_name)
+        return self._context(action_name) if context is None else context
+
+    def _context(self, action: str) -> AbstractContextManager[Any]:
+        phase = self._phase(action)
+        if phase == FAILED:
+            self._on_failure()
+        if phase == FAILED or self._paused:
+            phase = None
+        if not self._idle:
+            inner: AbstractContextManager[Any] = self.trainobs_inner.profile(action)
+            return inner if phase is None else _Timed(self._clock, phase, inner)
+        nothing = nullcontext(action)
+        context = nothing if phase is None else _Marked(self._clock, phase, action)
+        self._contexts[action] = context
+        return context
 
     def _phase(self, action: str) -> int | None:
-        try:
-            return self._phases[action]
-        except KeyError:
-            return self._phases.setdefault(action, _PHASES.get(action.rpartition(".")[2]))
+        return self._phases.setdefault(action, _PHASES.get(action.rpartition(".")[2]))
 
     def trainobs_begin(self, action: str) -> None:
         """Begin the phase of an action, if it has one."""
         phase = self._phase(action)
         if phase == FAILED:
             self._on_failure()
-        if phase is None or phase == FAILED or self.trainobs_paused:
+        if phase is None or phase == FAILED or self._paused:
             return
         self._open.append(action)
-        if phase == FETCH:
-            self._clock.begin_fetch()
-        else:
-            self._clock.enter(phase)
+        _begin(self._clock, phase)
 
     def trainobs_end(self, action: str) -> None:
         """An action that began while paused, or before the tee, ends unnoticed."""
         if not self._open or self._open[-1] != action:
             return
         self._open.pop()
-        if self._phase(action) == FETCH:
-            self._clock.end_fetch()
-        else:
-            self._clock.leave()
+        self._clock.leave()  # a fetch ends like any other phase
 
 
 def _profiler(inner: Any) -> Any:
     return inner
 
 
-class _Timed:
-    """Context of an action; a class, since this is the hot path and a generator costs twice."""
+def _is_idle(profiler: Any) -> bool:
+    """Whether a profiler does nothing with an action; not if somebody has patched it."""
+    kind = type(profiler)
+    return f"{kind.__module__}.{kind.__qualname__}" in _IDLE and not (
+        vars(profiler).keys() & {"profile", "start", "stop"}
+    )
 
-    __slots__ = ("_action", "_inner", "_tee")
 
-    def __init__(self, tee: ProfilerTee, action: str, inner: AbstractContextManager[Any]) -> None:
-        self._tee = tee
+# Contexts are classes, since this is the hot path and a generator costs twice.
+
+
+class _Marked:
+    """Context of an action for a profiler that does nothing; one serves all actions of its name."""
+
+    __slots__ = ("_action", "_clock", "_phase")
+
+    def __init__(self, clock: StepClock, phase: int, action: str) -> None:
+        self._clock = clock
+        self._phase = phase
         self._action = action
+
+    def __enter__(self) -> str:
+        _begin(self._clock, self._phase)
+        return self._action
+
+    def __exit__(self, *exception: Any) -> None:
+        self._clock.leave()
+
+
+class _Timed:
+    """Context of an action within that of a profiler."""
+
+    __slots__ = ("_clock", "_inner", "_phase")
+
+    def __init__(self, clock: StepClock, phase: int, inner: AbstractContextManager[Any]) -> None:
+        self._clock = clock
+        self._phase = phase
         self._inner = inner
 
     def __enter__(self) -> Any:
-        self._tee.trainobs_begin(self._action)
+        _begin(self._clock, self._phase)
         return self._inner.__enter__()
 
     def __exit__(self, *exception: Any) -> bool | None:
         try:
             return self._inner.__exit__(*exception)
         finally:
-            self._tee.trainobs_end(self._action)
+            self._clock.leave()
+
+
+def _begin(clock: StepClock, phase: int) -> None:
+    if phase == FETCH:
+        clock.begin_fetch()
+    else:
+        clock.enter(phase)

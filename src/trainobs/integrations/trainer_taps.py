@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from trainobs.core.kernel import Phase
@@ -26,7 +26,8 @@ _PHASES = {
 _EVALUATIONS = ("evaluate", "predict")
 _FETCH = "get_batch_samples"
 _LOOP = ("_evaluate", "_run_epoch", "_finalize_training")
-"""Methods of which the training loop consists; an exception that leaves one ends the training."""
+"""Methods of which the training loop consists; an exception that leaves one ends the training. What
+callbacks do before the first and between two of these is tapped by itself."""
 
 _ONLY_IF_SEEN = frozenset({Phase.FORWARD, Phase.BACKWARD})
 """A Trainer of one's own may train without the methods that tell of these."""
@@ -82,6 +83,7 @@ class TrainerTaps:
     Args:
         trainer: a `transformers.Trainer` that is about to train.
         clock: the clock to tell.
+        later: callbacks that have yet to hear that the training begins.
         on_end: called with the outcome as the training ends, before any callback hears of it; and
             when an exception leaves the training loop.
         on_fault: called after the clock failed.
@@ -92,6 +94,7 @@ class TrainerTaps:
         trainer: Any,
         clock: StepClock,
         *,
+        later: Iterable[Any],
         on_end: Callable[[str], None],
         on_fault: Callable[[], None],
     ) -> None:
@@ -113,6 +116,9 @@ class TrainerTaps:
         )
         for name in _LOOP:
             self._tap(trainer, name, self._part_of_loop)
+        for callback in later:  # the handler has begun to call them, and is too late to tap
+            self._tap(callback, "on_train_begin", self._part_of_loop)
+        self._tap(trainer.callback_handler, "on_epoch_begin", self._part_of_loop)
         self._tap(trainer.callback_handler, "on_train_end", self._end)
 
     def remove(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from trainobs.core.errors import TrainobsError
 from trainobs.integrations.lightning import ObsCallback
 from trainobs.integrations.profiler_tee import ProfilerTee
-from trainobs.session.settings import Settings
+from trainobs.session.settings import Settings, is_remote
 from trainobs.sinks.eventfile import EventWriter
 
 logger = logging.getLogger("trainobs")
@@ -62,6 +62,8 @@ def auto_run_dir(world_size: int) -> Path | None:
     """
     base = os.environ.get(PLACE) or os.path.join(_state_home(), "trainobs")
     try:
+        if is_remote(base):
+            raise OSError(f"{base} is no directory of this machine")
         Path(base).mkdir(parents=True, exist_ok=True)
         if not os.access(base, os.W_OK | os.X_OK):
             raise PermissionError(f"{base} is not writable")

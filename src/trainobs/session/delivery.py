@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from trainobs.core.records import StepBatch
+from trainobs.core.records import RunInfo, StepBatch
 from trainobs.sinks.sink import Sink
 
 logger = logging.getLogger("trainobs")
@@ -75,6 +75,12 @@ class Deliveries:
     def __init__(self, sinks: Iterable[Sink]) -> None:
         self._sinks = tuple(sinks)
         self._deliveries = tuple(map(Delivery, self._sinks))
+
+    def add(self, sink: Sink, info: RunInfo) -> None:
+        """Begin one more sink, in the middle of a run."""
+        self._sinks += (sink,)
+        self._deliveries += (Delivery(sink),)
+        self._deliveries[-1].call(lambda: sink.begin(info))
 
     @property
     def lost_steps(self) -> dict[str, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
@@ -19,7 +20,9 @@ PACE_S = 1.0
 """Time between two rounds; with many ranks as many times longer as there are hundreds of them."""
 
 PATIENCE_S = 1.0
-"""How long the end of a run waits for the last round."""
+"""How long the end of a run waits for the last rounds."""
+
+_LAST_PACE_S = 0.05
 
 _serials = itertools.count()
 """Sessions of this process. The ranks of a job run the same program, and so count the same."""
@@ -57,6 +60,7 @@ class Exchange:
         self._serial = next(_serials)
         self._own: bytes | None = None
         self._seen: dict[int, bytes] = {}
+        self._is_complete: Callable[[], bool] = lambda: True
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="trainobs ranks", daemon=True)
 
@@ -76,8 +80,14 @@ class Exchange:
         """On rank 0, what the others showed last, by rank."""
         return dict(self._seen)
 
-    def stop(self) -> None:
-        """One last round, unless the store hangs. May be called twice."""
+    def stop(self, is_complete: Callable[[], bool] = lambda: True) -> None:
+        """One last round, unless the store hangs. May be called twice.
+
+        Args:
+            is_complete: whether rank 0 has seen all that it hopes for. The others end at about the
+                same time, so while it says no there are more rounds, for half of the patience.
+        """
+        self._is_complete = is_complete
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(PATIENCE_S)
@@ -92,6 +102,12 @@ class Exchange:
                     store = self._opened()
                 if store is not None:
                     self._round(store)
+            deadline = time.monotonic() + PATIENCE_S / 2
+            while store is not None and self._rank == 0 and time.monotonic() < deadline:
+                if self._is_complete():
+                    break
+                time.sleep(_LAST_PACE_S)
+                self._round(store)
         except Exception as error:  # a rank is gone, or the job has taken its store away
             logger.debug("ranks are no longer compared while they run: %s", error)
 

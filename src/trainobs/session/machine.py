@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 from trainobs.host.counters import Pressure
 from trainobs.host.memory import WorkerMemory
+from trainobs.host.numa import RemoteMemory
 from trainobs.host.procfs import PROC
 from trainobs.steps.clock import ClosedStep
 from trainobs.steps.timeline import Columns, Gauges, Totals
@@ -30,6 +32,8 @@ class MachineReadings:
         self._workers = WorkerMemory()
         self._resident = Gauges(("memory/worker_rss_bytes",), _FRESH_NS)
         self._faults = Totals(("memory/worker_major_fault_count",))
+        self._numa = RemoteMemory()
+        self._remote = Totals(self._numa.names)
         self._next_ns = 0
         self.tick()
 
@@ -41,12 +45,13 @@ class MachineReadings:
             resident, faults = self._workers.read()
             self._resident.add(now, (resident,))
             self._faults.add(now, (faults,))
+            self._read_numa(now)
         self._read_pressure()
 
     def columns(self, steps: Sequence[ClosedStep]) -> Columns:
         """See `StepSource`. Pressure is read once more, so that it reaches to the last step."""
         self._read_pressure()
-        sources = (self._stalls, self._resident, self._faults)
+        sources = (self._stalls, self._resident, self._faults, self._remote)
         return {name: c for source in sources for name, c in source.columns(steps).items()}
 
     def close(self) -> None:
@@ -54,12 +59,16 @@ class MachineReadings:
         pressure, self._pressure = self._pressure, None
         if pressure:
             pressure.close()
+        self._numa.close()
+
+    def _read_numa(self, now: int) -> None:
+        if self._numa.names:
+            with suppress(OSError):  # closed meanwhile by another thread: what is known stays so
+                self._remote.add(now, self._numa.totals())
 
     def _read_pressure(self) -> None:
         pressure = self._pressure  # another thread may close it
         if pressure:
             now = time.monotonic_ns()
-            try:
+            with suppress(OSError):  # closed meanwhile, or gone: what is known stays so
                 self._stalls.add(now, pressure.totals(now))
-            except OSError:  # closed meanwhile, or gone: what is known stays so
-                return

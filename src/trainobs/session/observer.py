@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from statistics import median
 
@@ -14,8 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.core.kernel import RING
+from trainobs.core.now import now_s
 from trainobs.core.records import RunInfo, StepBatch
 from trainobs.session.delivery import Deliveries
+from trainobs.sinks.sink import Sink
 from trainobs.steps.collector import Collector
 
 logger = logging.getLogger("trainobs")
@@ -25,7 +27,10 @@ BEGIN_S = 5.0
 one finds that its directory is taken."""
 
 WAKE_S = 0.25
-"""How often the thread looks for closed steps, unless it is woken."""
+"""How often the thread looks for closed steps, unless it is woken, and reads the machine."""
+
+DELIVER_S = 1.0
+"""How often it makes records of closed steps: each delivery has a price, whatever its steps."""
 
 FLUSH_S = 5.0
 """How often the sinks make safe what they have: what a killed run loses at most."""
@@ -36,8 +41,8 @@ COST_S = 10.0
 COST_SAMPLES = 5
 """Samples of which the median counts."""
 
-BATCH = 4 * RING
-"""Collected steps that are delivered at once, sooner than `WAKE_S`: each delivery has a price."""
+BATCH = 6 * RING
+"""Collected steps that are delivered sooner than that; more than `MAX_WAITING` would be lost."""
 
 FULL = RING // 2
 """Closed steps at which the training thread wakes the observer."""
@@ -52,7 +57,7 @@ class Observer:
         probe_share: CPU share of the probes, sampled when called, or None.
         begin: run first, in the observer's own thread.
         waits_on_host: whether the training thread sleeps while it waits for other ranks.
-        tick: run at every wake-up.
+        tick: run every `WAKE_S`.
         other_cpu_ns: CPU time of other threads of the run so far.
     """
 
@@ -83,20 +88,26 @@ class Observer:
         self._shares: deque[float] = deque(maxlen=COST_SAMPLES)
         self._told_lost = 0
         self._told_cpu_ns = 0
+        self._next_tick = 0.0
         self._next_cost = 0.0
         self._next_delivery = 0.0
-        self._next_flush = time.monotonic() + FLUSH_S
+        self._next_flush = now_s() + FLUSH_S
         self._begun = threading.Event()
         self._ended = threading.Event()
         self._wake = threading.Event()
         self._stopping = False
         self._summary: dict[str, object] = {}
+        self._more_sinks: deque[Sink] = deque()
         self._thread = threading.Thread(target=self._run, name="trainobs", daemon=True)
 
     def start(self) -> None:
         """Start the thread; returns when it and the sinks have begun, unless a disk hangs."""
         self._thread.start()
         self._begun.wait(BEGIN_S)
+
+    def add_sinks(self, sinks: Iterable[Sink]) -> None:
+        """Have more sinks take the steps that close from now on."""
+        self._more_sinks.extend(sinks)
 
     def wake(self) -> None:
         """Have closed steps collected now."""
@@ -149,11 +160,12 @@ class Observer:
 
     def _round(self) -> None:
         self._collector.collect()
-        now = time.monotonic()
+        now = now_s()
+        if self._tick and now >= self._next_tick:
+            self._next_tick = now + WAKE_S
+            self._tick()
         if now < self._next_delivery and self._collector.waiting_count < BATCH:
             return
-        if self._tick:
-            self._tick()
         if self._probe_share and now >= self._next_cost and not self._stopping:
             self._next_cost = now + COST_S
             self._sample_cost(self._probe_share)
@@ -169,10 +181,15 @@ class Observer:
             self._shares.append(share)
 
     def _deliver(self, *, hold: bool = False) -> None:
-        self._next_delivery = time.monotonic() + WAKE_S
+        self._next_delivery = now_s() + DELIVER_S
+        self._begin_more()
         batch = self._collector.batch(hold=hold)
         if batch:
             self._deliveries.write(self._with_cost(batch))
+
+    def _begin_more(self) -> None:
+        while self._more_sinks:
+            self._deliveries.add(self._more_sinks.popleft(), self._info)
 
     def _with_cost(self, batch: StepBatch) -> StepBatch:
         columns = dict(batch.columns)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Protocol
 
 from trainobs.session.accelerator import Accelerator
 from trainobs.session.exchange import Exchange, Store
+from trainobs.session.lookups import LookupWatch
 from trainobs.session.session import Session
 from trainobs.session.settings import Settings
 from trainobs.sinks.arrivals import ArrivalsSink, Row
@@ -70,37 +71,38 @@ def open_session(
     Returns:
         The session, and the run directory in use.
     """
+    others = job if world_size > 1 else None
     run_dir, claimed = _place(run_dir, rank)
-    writer = (writer or EventFile(run_dir / "tensorboard")) if rank == 0 else None
-    sinks: list[Sink] = [RunLogSink(run_dir, rank, claimed=claimed)]
-    if job and world_size > 1:
-        board = Exchange(job.store, rank, world_size)
-        # In front of the sink that closes the writer.
-        sinks += [
-            ArrivalsSink(run_dir, rank, job.arrivals),
-            RanksSink(
-                board,
-                world_size=world_size,
-                every=log_every_n_steps,
-                first_step=first_step,
-                writer=writer,
-            ),
-        ]
-    if writer:
-        sinks.append(TensorBoardSink(writer, log_every_n_steps, first_step))
-    try:
+    with ExitStack() as undo:
+        if claimed:
+            undo.callback(give_back, run_dir, rank)
+        writer = (writer or EventFile(run_dir / "tensorboard")) if rank == 0 else None
+        lookups = LookupWatch(run_dir)
+        sinks: list[Sink] = [RunLogSink(run_dir, rank, claimed=claimed)]
+        if others:
+            # In front of the sink that closes the writer.
+            sinks += [
+                ArrivalsSink(run_dir, rank, others.arrivals),
+                RanksSink(
+                    Exchange(others.store, rank, world_size),
+                    world_size=world_size,
+                    every=log_every_n_steps,
+                    first_step=first_step,
+                    writer=writer,
+                ),
+            ]
+        if writer:
+            sinks.append(TensorBoardSink(writer, log_every_n_steps, first_step, lookups.counts))
         session = Session(
             settings,
             sinks,
             rank=rank,
             world_size=world_size,
             accelerator=accelerator,
-            waits_on_host=job.waits_on_host if job and world_size > 1 else lambda: False,
+            lookups=lookups,
+            waits_on_host=others.waits_on_host if others else lambda: False,
         )
-    except BaseException:
-        if claimed:
-            give_back(run_dir, rank)
-        raise
+        undo.pop_all()
     return session, run_dir
 
 

@@ -11,22 +11,23 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from trainobs.core.errors import ProbeError
 from trainobs.core.kernel import FileClass
 from trainobs.core.records import RunInfo
 from trainobs.host.facts import host_facts
 from trainobs.host.memory import OwnFaults
 from trainobs.host.sampler import HostSampler
-from trainobs.probes.choice import open_side
 from trainobs.probes.secede import secede
 from trainobs.probes.side import Side
 from trainobs.probes.statistics import ProbeStatistics, statistics_for
 from trainobs.session.accelerator import Accelerator, AcceleratorWatch
 from trainobs.session.delivery import Deliveries
 from trainobs.session.forks import abandon_in_children, keep_in_children, others_here
+from trainobs.session.hot_rows import HotRows, HotRowWatch
 from trainobs.session.libraries import library_roots
+from trainobs.session.lookups import Lookups, LookupWatch
 from trainobs.session.machine import MachineReadings
 from trainobs.session.observer import FULL, Observer
+from trainobs.session.opening import Opening
 from trainobs.session.others import OthersReadings
 from trainobs.session.pauses import CollectorPauses
 from trainobs.session.settings import Settings
@@ -64,13 +65,33 @@ class Session:
         rank: int = 0,
         world_size: int = 1,
         accelerator: Accelerator | None = None,
+        lookups: LookupWatch | None = None,
         waits_on_host: Callable[[], bool] = lambda: False,
     ) -> None:
         self._pid = os.getpid()
         self._waits_on_host = waits_on_host
         self._stopped = self._forgotten = False
         self._removing = threading.Lock()
-        self._kernel, why_not = _kernel_side(settings)
+        opening = Opening(settings, self._removing)
+        self._pauses = CollectorPauses()
+        self._lookups = lookups or LookupWatch()
+        try:
+            self._begin(settings, opening, sinks, rank, world_size, accelerator)
+        except BaseException:
+            self._pauses.close()
+            _surely(opening.undo)
+            raise
+
+    def _begin(
+        self,
+        settings: Settings,
+        opening: Opening,
+        sinks: Sequence[Sink],
+        rank: int,
+        world_size: int,
+        accelerator: Accelerator | None,
+    ) -> None:
+        self._kernel, why_not = opening.side()
         self._host = None if self._kernel or not settings.probes else HostSampler.open()
         self.level = "ebpf" if self._kernel else "procfs" if self._host else "timing"
         self.info = RunInfo(
@@ -83,12 +104,14 @@ class Session:
         )
         if why_not and settings.probes:
             _tell_rung(self.level, why_not, settings.quiet)
+        self._hot_rows = HotRowWatch(self.info)
         self._wire(sinks, accelerator)
         try:
             abandon_in_children(self)
             self._register(settings)
             atexit.register(self.stop, "interpreter exit")
             self._observer.start()
+            opening.keep()
         except BaseException:
             self.stop("not begun")
             raise
@@ -105,6 +128,17 @@ class Session:
         """Write down how many workers the training loader has, if it tells; the first counts."""
         if count is not None:
             self.info.settings.setdefault("loader_workers", count)
+
+    def watch_lookups(self, lookups: Lookups) -> None:
+        """Record the look-ups of a model's embedding tables, once; for the training thread."""
+        if self._stopped:
+            lookups.close()
+        else:
+            self._observer.add_sinks(self._lookups.attach(lookups, self.info))
+
+    def watch_hot_rows(self, hot_rows: HotRows) -> None:
+        """Record what a model's hot embedding rows do, once; for the training thread."""
+        self._hot_rows.attach(hot_rows)
 
     def secede(self) -> None:
         """Be counted by no session of an ancestor.
@@ -124,7 +158,7 @@ class Session:
         if self._stopped or os.getpid() != self._pid:
             return
         try:
-            _surely(self._end, outcome)
+            _surely(partial(self._end, outcome))
         finally:
             self._forget()
 
@@ -132,8 +166,10 @@ class Session:
         """In a forked child: let go of everything; the parent goes on observing."""
         self._stopped = self._forgotten = True
         self.clock.detach()
+        self.clock.on_cancel = None  # or the collector: its lock may be held for ever here
         self._pauses.close()
         self._gpu.abandon()
+        self._lookups.close()
         if self._machine:
             self._machine.close()
         if self._kernel:
@@ -158,6 +194,7 @@ class Session:
         keep_in_children(self)
         self.clock.detach()
         self._gpu.close()
+        self._lookups.close()
         if self._kernel:
             # In another thread, since a signal handler may raise anywhere in this one.
             remover = threading.Thread(target=self._remove, name="trainobs")
@@ -187,7 +224,6 @@ class Session:
         kernel, host = self._kernel, self._host
         word: StepWord = kernel.clock if kernel else [0]
         switch_cost_ns = _switch_cost_ns()
-        self._pauses = CollectorPauses()
         self._gpu = AcceleratorWatch(accelerator, self.info)
         self._others = OthersReadings(self.level != "timing")
         self._machine = MachineReadings(pressure=bool(kernel)) if kernel or host else None
@@ -202,9 +238,11 @@ class Session:
             host_names=totals.available if totals else (),
             switch_cost_ns=switch_cost_ns,
             ledger=ledger,
+            lookups=self._lookups,
             sources=[
                 self._pauses.spans,
                 self._others.gauges,
+                self._hot_rows,
                 *self._gpu.sources,
                 *([self._machine] if self._machine else []),
             ],
@@ -267,6 +305,8 @@ class Session:
 
     def _on_close(self) -> None:
         self._gpu.ask()
+        self._lookups.tend()
+        self._hot_rows.stepped(self.clock.serial - 1)
         waiting = len(self.clock.closed)
         if self._forgotten:  # a loop that goes on after its run, or in a forked child
             self.clock.closed.clear()
@@ -276,27 +316,16 @@ class Session:
             self._observer.wake()
 
 
-def _surely(action: Callable[[str], None], argument: str) -> None:
+def _surely(action: Callable[[], None]) -> None:
     """Do what may be done twice, though a signal handler raises in the middle of it.
 
     Torch's handler of SIGCHLD does when a loader worker is killed, and so does a second Ctrl-C.
     """
     try:
-        action(argument)
+        action()
     except BaseException:
-        action(argument)
+        action()
         raise
-
-
-def _kernel_side(settings: Settings) -> tuple[Side | None, str]:
-    if not settings.probes:
-        return None, "switched off"
-    try:
-        return open_side(settings.probes, required=settings.required), ""
-    except ProbeError as error:
-        if settings.required:
-            raise
-        return None, str(error)
 
 
 def _ledger(kernel: Side | None) -> Ledger:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
-from trainobs.core.errors import SettingError
+from trainobs.core.errors import SettingError, shown
 from trainobs.probes.programs import PROBES, check_names
+from trainobs.steps.clock import LAST_STEP
 
 SWITCH = "TRAINOBS"
 """Environment variable; `off` turns every entry point into a no-op."""
@@ -28,7 +31,7 @@ def switched_off() -> bool:
     value = os.environ.get(SWITCH, "on").lower()
     if value not in _ON | _OFF:
         raise SettingError(
-            f"bad value in the environment for {SWITCH}", repr(value), 'set it to "on" or "off"'
+            f"bad value in the environment for {SWITCH}", shown(value), 'set it to "on" or "off"'
         )
     return value in _OFF
 
@@ -43,6 +46,8 @@ class Settings:
         data_roots: directories and files that hold training data; None: to be found.
         run_dir: where the run log goes; None: the entry point decides.
         log_every_n_steps: steps between two TensorBoard points; None: the entry point decides.
+        embedding_every: steps from one whose look-ups' ids are taken to the next; None: found while
+            training runs; 0: no look-ups are counted.
         quiet: whether nobody asked for this observer, so that what it lacks is no warning.
     """
 
@@ -51,6 +56,7 @@ class Settings:
     data_roots: tuple[Path, ...] | None = None
     run_dir: Path | None = None
     log_every_n_steps: int | None = None
+    embedding_every: int | None = None
     quiet: bool = False
 
     @classmethod
@@ -60,6 +66,7 @@ class Settings:
         data_roots: PathLike | Iterable[PathLike] | None = None,
         run_dir: PathLike | None = None,
         log_every_n_steps: int | None = None,
+        embedding_every: int | str = "auto",
     ) -> Settings:
         """Check what a user gave.
 
@@ -72,42 +79,66 @@ class Settings:
             data_roots=_data_roots(data_roots),
             run_dir=None if run_dir is None else _path("run_dir", run_dir),
             log_every_n_steps=_count("log_every_n_steps", log_every_n_steps),
+            embedding_every=_every(embedding_every),
         )
+
+
+def is_remote(path: object) -> bool:
+    """Whether a path is the URL of an object store, or what `pathlib` makes of one."""
+    return _URL.match(str(path)) is not None
+
+
+_URL = re.compile(r"[A-Za-z][\w+.:-]+:/")
+"""`s3://bucket`, `simplecache::s3://bucket`, `s3:/bucket`; the letter of a drive is none."""
+
+_MANY = 100_000
+"""Paths or names in a list; an iterator may have no end."""
+
+_NAME_BYTES, _PATH_BYTES = 255, 4095
+"""What Linux takes (limits.h); a run log needs some of the latter for its files."""
+
+
+def _bad(name: str, found: str, do: str) -> SettingError:
+    return SettingError(f"bad value for `{name}`", found, do)
 
 
 def _probes(value: str | Iterable[str]) -> frozenset[str]:
-    if value == "auto":
-        return frozenset(PROBES)
-    if value == "off":
-        return frozenset()
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise SettingError(
-            "bad value for `probes`",
-            repr(value),
-            f'give "auto", "off", or a list of {", ".join(map(repr, PROBES))}',
-        )
-    return check_names(map(str, value))
+    if isinstance(value, str) and value in ("auto", "off"):
+        return frozenset(PROBES if value == "auto" else ())
+    do = f'give "auto", "off", or a list of {", ".join(map(repr, PROBES))}'
+    if isinstance(value, str):
+        raise _bad("probes", shown(value), do)
+    return check_names(_listed("probes", value, do))
+
+
+def _listed(name: str, value: object, do: str) -> list[object]:
+    try:
+        listed = list(islice(iter(value), _MANY + 1))  # type: ignore[call-overload]
+    except Exception:
+        raise _bad(name, shown(value), do) from None
+    if len(listed) > _MANY:
+        raise _bad(name, f"more than {_MANY:,} of them", do)
+    return listed
 
 
 def _data_roots(value: PathLike | Iterable[PathLike] | None) -> tuple[Path, ...] | None:
     if value is None:
         return None
-    many = (value,) if isinstance(value, str | os.PathLike) else value
-    if not isinstance(many, Iterable):
-        raise SettingError("bad value for `data_roots`", repr(value), "give paths that exist")
+    is_one = isinstance(value, str | os.PathLike)
+    many = [value] if is_one else _listed("data_roots", value, "give paths that exist")
     roots = tuple(_path("data_roots", root) for root in many)
     for root in roots:
         if not _exists(root):
-            raise SettingError(
-                "bad value for `data_roots`",
-                f"{str(root)!r} does not exist",
+            raise _bad(
+                "data_roots",
+                f"{shown(str(root))} does not exist",
                 "give directories or files that exist, or leave it out to have them found",
             )
     return roots
 
 
 def _exists(path: Path) -> bool:
-    """Whether it can be seen: no system call takes a name of any length."""
+    """Whether it can be seen."""
     try:
         return path.exists()
     except OSError:
@@ -115,23 +146,42 @@ def _exists(path: Path) -> bool:
 
 
 def _path(name: str, value: object) -> Path:
-    if not isinstance(value, str | os.PathLike) or isinstance(value, bytes):
-        raise SettingError(f"bad value for `{name}`", repr(value), "give a path")
-    if not os.fspath(value):
-        raise SettingError(f"bad value for `{name}`", "an empty path", "give a path")
-    if "\0" in os.fspath(value):  # which no file system has, and no call takes
-        raise SettingError(f"bad value for `{name}`", repr(value), "give a path")
+    """A path that a system call takes."""
     try:
-        return Path(value).expanduser().absolute()
-    except RuntimeError as error:  # nobody of that name has a home
-        raise SettingError(
-            f"bad value for `{name}`", f"{value!r}: {error}", "give a path"
-        ) from None
+        text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    except Exception:
+        text = None
+    if not isinstance(text, str) or "\0" in text:
+        raise _bad(name, shown(value), "give a path")
+    if not text:
+        raise _bad(name, "an empty path", "give a path")
+    if is_remote(text):
+        raise _bad(name, f"{shown(text)}, a URL", "give a path of a file system of this machine")
+    try:
+        path = Path(text).expanduser().absolute()
+        encoded = [os.fsencode(part) for part in path.parts]
+    except (RuntimeError, OSError, ValueError) as error:  # no such user, no place to be, no name
+        raise _bad(name, f"{shown(text)}: {error}", "give a path") from None
+    if max(map(len, encoded)) > _NAME_BYTES or len(os.fsencode(path)) > _PATH_BYTES:
+        raise _bad(name, f"{shown(text)}, which is too long", "give a shorter path")
+    return path
 
 
 def _count(name: str, value: int | None) -> int | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise SettingError(f"bad value for `{name}`", repr(value), "give a whole number from 1")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LAST_STEP:
+        raise _bad(name, shown(value), "give a whole number from 1")
+    return value
+
+
+def _every(value: int | str) -> int | None:
+    if isinstance(value, str) and value in ("auto", "off"):
+        return None if value == "auto" else 0
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LAST_STEP:
+        raise _bad(
+            "embedding_every",
+            shown(value),
+            'give "auto", "off", or a whole number of steps from 1; 0 is "off"',
+        )
     return value

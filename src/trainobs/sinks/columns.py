@@ -22,6 +22,12 @@ def numbers(values: npt.NDArray[Any], missing: npt.NDArray[np.bool_] | None = No
     return pa.Array.from_buffers(kind, len(plain), [valid, pa.py_buffer(plain)])
 
 
+def booleans(values: npt.NDArray[np.bool_]) -> pa.Array:
+    """A column of yes and no."""
+    bits = pa.py_buffer(np.packbits(values, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, bits])
+
+
 def texts(values: Sequence[str | None]) -> pa.Array:
     """A column of strings, null for None."""
     encoded = [(value or "").encode() for value in values]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import count
 from pathlib import Path
 
 from trainobs.core.runlog import RUN_FILE, rank_dir
+
+LAST_NAME = 10_000
+"""Number in the last name that is tried for a run directory: some 0.1 s on a local disk."""
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -48,7 +51,7 @@ def next_free(run_dir: Path, rank: int) -> Path:
     own for each job rules that out.
 
     Raises:
-        OSError: a directory cannot be read.
+        OSError: a directory cannot be read, or too many are taken.
     """
     return next(path for path in _names(run_dir) if _is_free(path, rank))
 
@@ -60,7 +63,7 @@ def claim(run_dir: Path, rank: int) -> Path:
     jobs share no directory, but the ranks of each may be spread over several: see `next_free`.
 
     Raises:
-        OSError: a directory cannot be read or made.
+        OSError: a directory cannot be read or made, or too many are taken.
     """
     return next(path for path in _names(run_dir) if _is_free(path, rank) and _make(path, rank))
 
@@ -73,7 +76,11 @@ def give_back(run_dir: Path, rank: int) -> None:
 
 
 def _names(run_dir: Path) -> Iterator[Path]:
-    return (run_dir if n == 1 else run_dir.with_name(f"{run_dir.name}-{n}") for n in count(1))
+    """Not for ever: there are file systems on which every name exists."""
+    yield run_dir
+    for number in range(2, LAST_NAME + 1):
+        yield Path(f"{run_dir}-{number}")
+    raise FileExistsError(errno.EEXIST, f"so are {LAST_NAME:,} names like it", str(run_dir))
 
 
 def _make(run_dir: Path, rank: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -18,30 +19,39 @@ from tensorboard.plugins.custom_scalar.layout_pb2 import (
     MultilineChartContent,
 )
 
-from trainobs.core.catalogue import CATALOGUE
+from trainobs.core.catalogue import CATALOGUE, EMBEDDINGS, HOT_ROWS
 from trainobs.core.catalogue.ranks import COMPARED, over_ranks
 from trainobs.core.metrics import Kind, Metric
+from trainobs.sinks.tables import BY_TABLE
 
 
-def layout(ranks: bool = False) -> Layout:
+def layout(ranks: bool = False, tables: bool = False, hot_rows: bool = False) -> Layout:
     """What a step did on average, and how far its slow ones and other ranks were from that.
 
     Args:
         ranks: whether there are several.
+        tables: whether the look-ups of embedding tables are counted.
+        hot_rows: whether some of their rows are kept on the device.
     """
     apart = [Category(title="trainobs: ranks", chart=_ranks())] if ranks else []
+    hot = [Category(title="trainobs: hot rows", chart=_charts(HOT_ROWS))] if hot_rows else []
+    lookups = [Category(title="trainobs: embedding look-ups", chart=_lookups())] if tables else []
     return Layout(
         category=[
-            Category(title="trainobs", chart=_averages()),
+            Category(title="trainobs", chart=_charts(CATALOGUE)),
+            *lookups,
+            *hot,
             *apart,
             Category(title="trainobs: slow steps", chart=_spreads(), closed=True),
         ]
     )
 
 
-def layout_event(wall_time: float, ranks: bool = False) -> Event:
+def layout_event(
+    wall_time: float, ranks: bool = False, tables: bool = False, hot_rows: bool = False
+) -> Event:
     """`layout` as the event in which TensorBoard looks for it."""
-    text = layout(ranks).SerializeToString()
+    text = layout(ranks, tables, hot_rows).SerializeToString()
     tensor = TensorProto(dtype=DT_STRING, string_val=[text], tensor_shape=TensorShapeProto())
     value = Summary.Value(
         tag=metadata.CONFIG_SUMMARY_TAG,
@@ -51,13 +61,27 @@ def layout_event(wall_time: float, ranks: bool = False) -> Event:
     return Event(wall_time=wall_time, step=0, summary=Summary(value=[value]))
 
 
-def _averages() -> list[Chart]:
-    """One chart for each title and unit of the catalogue, in its order."""
+def _charts(metrics: Iterable[Metric]) -> list[Chart]:
+    """One chart for each title and unit, in their order."""
     charts: dict[str, list[str]] = {}
-    for metric in CATALOGUE:
+    for metric in metrics:
         if metric.chart:
             charts.setdefault(f"{metric.chart} ({_unit(metric)})", []).append(metric.name)
     return [_chart(title, names) for title, names in charts.items()]
+
+
+def _lookups() -> list[Chart]:
+    """By table where there are curves by table, else one curve for each metric of a title."""
+    charts: dict[str, list[str]] = {}
+    for metric in EMBEDDINGS:
+        if metric.chart:
+            by_table = metric.name in BY_TABLE
+            pattern = f"^{re.escape(metric.name)}{'/' if by_table else '$'}"
+            charts.setdefault(f"{metric.chart} ({_unit(metric)})", []).append(pattern)
+    return [
+        Chart(title=title, multiline=MultilineChartContent(tag=patterns))
+        for title, patterns in charts.items()
+    ]
 
 
 def _spreads() -> list[Chart]:

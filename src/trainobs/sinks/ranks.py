@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from statistics import median
 from typing import Protocol
 
@@ -14,6 +14,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 
 from trainobs.core.catalogue.ranks import COMPARED, over_ranks
+from trainobs.core.quotients import divided
 from trainobs.core.records import SETUP, RunInfo, StepBatch
 from trainobs.sinks.eventfile import EventWriter
 from trainobs.sinks.window import WindowEnds
@@ -38,8 +39,8 @@ class Board(Protocol):
     def seen(self) -> dict[int, bytes]:
         """On rank 0, what the others showed last, by rank."""
 
-    def stop(self) -> None:
-        """One last round."""
+    def stop(self, is_complete: Callable[[], bool]) -> None:
+        """One last round; on rank 0 more of them, for a moment, while that says no."""
 
 
 class RanksSink:
@@ -104,15 +105,14 @@ class RanksSink:
 
     def end(self, summary: dict[str, object]) -> None:
         """Ask the others once more."""
-        self._board.stop()
+        self._board.stop(self._is_complete)
         self._log()
 
     def _close_window(self, batch: StepBatch, row: int) -> None:
         table = np.concatenate(self._rows)
         self._rows = []
         known = (~np.isnan(table)).sum(axis=0)
-        sums = np.nansum(table, axis=0)
-        means = np.divide(sums, known, out=np.full(len(known), np.nan), where=known > 0)
+        means = divided(np.nansum(table, axis=0), known)
         step = int(batch.step[row])
         self._windows.append((step, tuple(means.tolist())))
         self._wall_times[step] = (int(batch.start_ns[row]) + self._offset_ns) / 1e9
@@ -122,7 +122,7 @@ class RanksSink:
         """Log the windows that every rank has shown, once each."""
         if self._writer is None or not self._windows:
             return
-        others = [dict(_unpacked(value)) for value in self._board.seen().values()]
+        others = self._others()
         if len(others) != self._world_size - 1:
             return
         for step, own in list(self._windows):
@@ -130,6 +130,17 @@ class RanksSink:
                 self._add(self._writer, step, [own, *(other[step] for other in others)])
         kept = {step for step, _ in self._windows}
         self._wall_times = {s: t for s, t in self._wall_times.items() if s in kept}
+
+    def _others(self) -> list[dict[int, Means]]:
+        """Windows of each rank that has shown any."""
+        return [dict(_unpacked(value)) for value in self._board.seen().values()]
+
+    def _is_complete(self) -> bool:
+        """Whether every rank has shown the windows of this one."""
+        others = self._others()
+        steps = [step for step, _ in self._windows]
+        whole = all(step in other for other in others for step in steps)
+        return not steps or (whole and len(others) == self._world_size - 1)
 
     def _add(self, writer: EventWriter, step: int, means: list[Means]) -> None:
         values = [

@@ -159,10 +159,13 @@ class RunLogSink:
     def _store_run(self) -> None:
         """Write `run.json` if it changed: parts that disarm themselves say so in it."""
         assert self._info is not None, "begin comes first"
+        facts = dataclasses.asdict(self._info)
+        if not facts["tables"]:  # a run without embedding tables says nothing of them
+            del facts["tables"]
         document = {
             "schema": SCHEMA,
             "trainobs": __version__,
-            **dataclasses.asdict(self._info),
+            **facts,
             "summary": self._summary,
         }
         text = json.dumps(document, indent=2, default=str).encode()

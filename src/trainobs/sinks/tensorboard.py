@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 
+from trainobs.access import AccessCounts
 from trainobs.core.errors import SettingError
 from trainobs.core.records import SETUP, RunInfo, StepBatch
 from trainobs.sinks.batches import metric_matrix, select
 from trainobs.sinks.eventfile import EventFile, EventWriter
 from trainobs.sinks.latency import latency_values
 from trainobs.sinks.layout import layout_event
+from trainobs.sinks.tables import TableCurves
+from trainobs.sinks.tableviews import TableViews
 from trainobs.sinks.verdicts import Text, Verdicts
 from trainobs.sinks.window import Window, WindowEnds
 
@@ -36,7 +40,9 @@ class TensorBoardSink:
     holds more than `log_every_n_steps` steps, whatever their numbers. What happened before the
     first step has no point; the run log holds it.
 
-    A verdict is logged as text at the end of each epoch and of the run (docs/verdicts.md).
+    A verdict is logged as text at the end of each epoch and of the run (docs/verdicts.md). Of a
+    model with embedding tables there are curves by table, and now and then a text of all tables and
+    a picture of their skew (docs/embeddings.md).
 
     Tags are the names of the catalogue. The sink closes `writer` at `end`.
 
@@ -49,7 +55,13 @@ class TensorBoardSink:
 
     name = "tensorboard"
 
-    def __init__(self, writer: EventWriter, log_every_n_steps: int, first_step: int = 0) -> None:
+    def __init__(
+        self,
+        writer: EventWriter,
+        log_every_n_steps: int,
+        first_step: int = 0,
+        counts: Callable[[], AccessCounts | None] = lambda: None,
+    ) -> None:
         if log_every_n_steps < 1:
             raise SettingError(
                 failed="TensorBoard cannot be logged to.",
@@ -67,6 +79,10 @@ class TensorBoardSink:
         self._logged: npt.NDArray[np.uint64] | None = None
         self._latency_due_ns = 0
         self._verdicts: Verdicts | None = None
+        self._info: RunInfo | None = None
+        self._counts = counts
+        self._tables: TableCurves | None = None
+        self._views: TableViews | None = None
 
     def begin(self, info: RunInfo) -> None:
         """Write the layout of the custom-scalars page.
@@ -75,6 +91,7 @@ class TensorBoardSink:
             OSError: the event file cannot be made.
         """
         clock = info.clock
+        self._info = info
         self._verdicts = Verdicts(info)
         self._offset_ns = clock["wall_ns"] - clock["monotonic_ns"]
         self._writer.add_event(layout_event(clock["wall_ns"] / 1e9, info.world_size > 1))
@@ -83,15 +100,16 @@ class TensorBoardSink:
     def write(self, batch: StepBatch) -> None:
         """Take the next closed steps, and log at those that end a window."""
         known = batch.step != SETUP
-        steps = batch if known.all() else select(batch, known)  # a copy of its cells is not cheap
+        steps = batch if known.all() else select(batch, known)
         matrix = metric_matrix(steps)
+        self._begin_tables()
         first = 0
         for last in self._ends.of(steps.step):
-            self._window.add(steps, matrix, slice(first, last + 1))
+            self._take(steps, matrix, slice(first, last + 1))
             self._log_window()
             first = last + 1
         if first < len(steps):
-            self._window.add(steps, matrix, slice(first, None))
+            self._take(steps, matrix, slice(first, None))
         if self._verdicts and len(steps):
             self._tell(self._verdicts.add(steps))
 
@@ -107,6 +125,8 @@ class TensorBoardSink:
         """
         if self._end_ns >= self._latency_due_ns:
             self._log_latency()
+        if self._views and self._views.due():
+            self._log_views(self._views)
         self._writer.flush()
 
     def end(self, summary: dict[str, object]) -> None:
@@ -118,14 +138,36 @@ class TensorBoardSink:
         if len(self._window):
             self._log_window()
         self._log_latency()
+        if self._views:
+            self._log_views(self._views)
         if self._verdicts:
             self._tell(self._verdicts.end())
         self._writer.close()
 
+    def _begin_tables(self) -> None:
+        """Embedding tables become known after the run began; of two layouts the last one counts."""
+        info = self._info
+        if self._tables is None and info is not None and info.tables:
+            self._tables = TableCurves(info.tables)
+            self._views = TableViews(self._tables, self._counts)
+            with suppress(OSError):  # the writer is full: points without charts
+                at_s = info.clock["wall_ns"] / 1e9
+                ranks, hot = info.world_size > 1, info.capabilities.get("hot_rows") == "on"
+                self._writer.add_event(layout_event(at_s, ranks, tables=True, hot_rows=hot))
+
+    def _take(self, steps: StepBatch, matrix: npt.NDArray[np.float64], rows: slice) -> None:
+        self._window.add(steps, matrix, rows)
+        if self._tables is not None and steps.lookups is not None:
+            inside = np.isin(steps.lookups["step"], steps.step[rows])
+            self._tables.add(steps.lookups[inside])
+
     def _log_window(self) -> None:
         window, self._window = self._window, Window()
         self._step, self._end_ns = window.last_step, window.end_ns
-        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in window.scalars()]
+        points = list(window.scalars())
+        if self._tables is not None:
+            points += self._tables.scalars(len(window))
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in points]
         if not self._add(Summary(value=values)):
             self.lost_steps += len(window)
 
@@ -139,6 +181,11 @@ class TensorBoardSink:
             return
         self._logged, self._latency = self._latency, None
         self._latency_due_ns = self._end_ns + LATENCY_EVERY_NS
+
+    def _log_views(self, views: TableViews) -> None:
+        if self._step != SETUP:
+            for value in views.values():
+                self._add(Summary(value=[value]))
 
     def _tell(self, texts: Iterable[Text]) -> None:
         """Log verdicts; the run log holds what they are made of, should the writer be full."""

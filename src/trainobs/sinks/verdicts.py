@@ -8,12 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.compat.proto.tensor_pb2 import TensorProto
-from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
-from tensorboard.compat.proto.types_pb2 import DT_STRING
-from tensorboard.plugins.text import metadata
 
 from trainobs.core.records import RunInfo, StepBatch
+from trainobs.sinks.values import text_value
 from trainobs.verdict.blocks import Blocks
 from trainobs.verdict.rules import judge
 from trainobs.verdict.text import lines, sentence
@@ -85,9 +82,4 @@ def _rows(batch: StepBatch, rows: npt.NDArray[np.intp]) -> dict[str, npt.NDArray
 def _value(tag: str, subject: str, verdict: Verdict) -> Summary.Value:
     """TensorBoard draws Markdown: the sentence, then the evidence as it stands."""
     evidence = "".join(f"    {line}\n" for line in lines(verdict))
-    text = f"**{subject}: {sentence(verdict)}**\n\n{evidence}"
-    tensor = TensorProto(
-        dtype=DT_STRING, string_val=[text.encode()], tensor_shape=TensorShapeProto()
-    )
-    summary_metadata = metadata.create_summary_metadata(display_name="", description="")
-    return Summary.Value(tag=tag, metadata=summary_metadata, tensor=tensor)
+    return text_value(tag, f"**{subject}: {sentence(verdict)}**\n\n{evidence}")

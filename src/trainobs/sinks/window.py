@@ -7,15 +7,16 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.core.catalogue import CATALOGUE
+from trainobs.core.catalogue import STEP_METRICS
+from trainobs.core.catalogue.hot_rows import SHARES
+from trainobs.core.cells import StepCells
 from trainobs.core.histogram import percentile
-from trainobs.core.kernel import CELL, CELLS_SHAPE, FIELDS
 from trainobs.core.metrics import Kind, Metric, evaluate
 from trainobs.core.records import StepBatch
 
-_CELL_NUMBERS = (*CELLS_SHAPE, len(FIELDS))
-_DURATION = next(i for i, metric in enumerate(CATALOGUE) if metric.name == "step/duration_ns")
-_SPREAD = [index for index, metric in enumerate(CATALOGUE) if metric.spread]
+_DURATION = next(i for i, metric in enumerate(STEP_METRICS) if metric.name == "step/duration_ns")
+_PLACES = {metric.name: index for index, metric in enumerate(STEP_METRICS)}
+_SPREAD = [index for index, metric in enumerate(STEP_METRICS) if metric.spread]
 
 
 class WindowEnds:
@@ -54,7 +55,7 @@ class Window:
 
     def __init__(self) -> None:
         self._values: list[npt.NDArray[np.float64]] = []
-        self._cells: npt.NDArray[np.uint64] | None = None
+        self._cells: StepCells | None = None
         self._latency: npt.NDArray[np.uint64] | None = None
         self.last_step = 0
         self.end_ns = 0
@@ -66,9 +67,9 @@ class Window:
         """Take some steps of a batch, at least one; `matrix` is its `metric_matrix`."""
         self._values.append(matrix[rows])
         if batch.cells is not None:
-            numbers = np.ascontiguousarray(batch.cells[rows], CELL).view("<u8")
-            summed = numbers.reshape(-1, *_CELL_NUMBERS).sum(axis=0, dtype=np.uint64)
-            self._cells = summed if self._cells is None else self._cells + summed
+            summed = batch.cells[rows].total()
+            before = [] if self._cells is None else [self._cells]
+            self._cells = StepCells.join([*before, summed]).total()
         if batch.latency is not None:
             buckets = batch.latency[rows].sum(axis=0, dtype=np.uint64)
             self._latency = buckets if self._latency is None else self._latency + buckets
@@ -82,17 +83,20 @@ class Window:
         known = (~np.isnan(matrix)).sum(axis=0)
         means = np.nansum(matrix, axis=0) / np.maximum(known, 1)
         for index in np.flatnonzero(known).tolist():
-            yield CATALOGUE[index].name, self._combined(CATALOGUE[index], float(means[index]))
+            yield STEP_METRICS[index].name, self._combined(STEP_METRICS[index], means)
         if len(matrix) > 1:
             yield from _spreads(matrix[:, _SPREAD], known[_SPREAD])
 
-    def _combined(self, metric: Metric, mean: float) -> float:
+    def _combined(self, metric: Metric, means: npt.NDArray[np.float64]) -> float:
         """Sums as their mean; ratios and quantiles from sums, so that busy steps weigh more."""
         if metric.kind is Kind.RATIO and metric.formula is not None and self._cells is not None:
-            return float(evaluate(metric, self._cells.view(CELL)[..., 0]))
+            return float(evaluate(metric, self._cells)[0])
+        if metric.name in SHARES:
+            share = SHARES[metric.name]
+            return float(share.of(means[_PLACES[share.part]], means[_PLACES[share.whole]]))
         if metric.kind is Kind.QUANTILE and self._latency is not None:
             return float(percentile(self._latency, 0.99))
-        return mean
+        return float(means[_PLACES[metric.name]])
 
 
 def _spreads(
@@ -107,6 +111,6 @@ def _spreads(
     below, above = ascending[low, columns], ascending[np.minimum(low + 1, last), columns]
     high = below + (above - below) * (place - low)
     for index in np.flatnonzero(known).tolist():
-        name = CATALOGUE[_SPREAD[index]].name
+        name = STEP_METRICS[_SPREAD[index]].name
         yield f"{name}/p95", float(high[index])
         yield f"{name}/max", float(ascending[last[index], index])

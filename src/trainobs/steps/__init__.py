@@ -1,1 +1,1 @@
-"""Step clock and assembler: from marks to records."""
+"""Step clock and collector: from marks to records."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from trainobs.core.kernel import Phase
 from trainobs.core.records import SETUP
@@ -25,8 +25,7 @@ StepWord = memoryview | list[int]
 """Where the kernel reads `serial << 8 | phase`, at index 0; a list where no kernel reads."""
 
 
-@dataclass(frozen=True)
-class ClosedStep:
+class ClosedStep(NamedTuple):
     """What user space knows of a step that is over; times in ns of CLOCK_MONOTONIC."""
 
     serial: int

@@ -12,19 +12,21 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.core.catalogue import kernel_metrics, phase_metric
+from trainobs.core.cells import WORDS, Places, StepCells, Words
 from trainobs.core.histogram import percentile
-from trainobs.core.kernel import CELL, CELLS_SHAPE, FIELDS, RING, Phase
+from trainobs.core.kernel import FIELDS, RING, Phase
 from trainobs.core.metrics import evaluate
 from trainobs.core.records import StepBatch
 from trainobs.steps.clock import ClosedStep, StepClock
 from trainobs.steps.ledger import Ledger
+from trainobs.steps.lookups import LookupSource, NoLookups
 from trainobs.steps.timeline import StepSource
 
 SETTLE_NS = 5_000_000
 """Age at which nothing more is in flight for a closed step: far above the time of one probe."""
 
 MAX_WAITING = 1024
-"""Steps kept for slow sinks, 26 KB each; above, the oldest are dropped and counted."""
+"""Steps kept for slow sinks, 1 KB each; above, the oldest are dropped and counted."""
 
 HOLD_NS = 3_000_000_000
 """How long a step is kept back for what is known late only: the readings of a GPU."""
@@ -32,15 +34,10 @@ HOLD_NS = 3_000_000_000
 HELD = MAX_WAITING // 8
 """Steps kept back at most; where steps are so short, nothing belongs to one of them alone."""
 
-_WORDS = len(FIELDS) * int(np.prod(CELLS_SHAPE))
+_Taken = tuple[StepCells, Words]
+"""What the kernel counted in some steps, and their latency."""
 
-
-Words = npt.NDArray[np.uint64]
-
-_NO_ROWS = (np.empty((0, 0), np.uint64), np.empty((0, 0), np.uint64))
-
-
-_Part = tuple[list[ClosedStep], Words, Words]
+_Part = tuple[list[ClosedStep], _Taken | None]
 
 
 class KernelRows(Protocol):
@@ -54,26 +51,55 @@ class KernelRows(Protocol):
 
 
 class _Ring:
-    """The kernel's ring of step rows, and what it held when each slot was read last."""
+    """The kernel's ring of step rows, and what it held when each slot was read last.
+
+    Of the some 3,500 numbers of a row a busy step changes a hundred. Of these alone it is known
+    what they were, since most of the cost is to bring the ring into the CPU's cache.
+    """
 
     def __init__(self, kernel: KernelRows) -> None:
-        self._now = (kernel.rows.view("<u8").reshape(RING, _WORDS), kernel.latency)
-        self._seen = tuple(np.zeros_like(array) for array in self._now)
+        self._rows = kernel.rows.view("<u8").reshape(RING, WORDS)
+        self._latency = kernel.latency
+        self._places = np.empty(0, np.intp)
+        self._seen_rows = np.empty((RING, 0), np.uint64)
+        self._seen_latency = np.zeros_like(self._latency)
 
-    def take(self, slots: list[int]) -> tuple[Words, Words]:
-        """Growth of some slots since they were taken last: (rows, latency)."""
-        grown = []
-        for now, seen in zip(self._now, self._seen, strict=True):
-            values = now[slots]
-            grown.append(values - seen[slots])
-            seen[slots] = values
-        return grown[0], grown[1]
+    def take(self, slots: list[int]) -> _Taken:
+        """Growth of some slots since they were taken last; at least one."""
+        cells, latency = zip(*(self._take(run) for run in _runs(slots)), strict=True)
+        return StepCells.join(cells), np.concatenate(latency)
 
     def late(self, slots: list[int]) -> list[int]:
-        """Events in each of some slots that should have been at rest."""
-        counts = slice(None, None, len(FIELDS))
-        grown = self._now[0][slots, counts] - self._seen[0][slots, counts]
-        return [int(count) for count in grown.sum(axis=1)]
+        """Events, of kinds that were seen before, in each of some slots that should be at rest."""
+        late: list[int] = []
+        counts = np.flatnonzero(self._places % len(FIELDS) == FIELDS.index("count"))
+        for run in _runs(slots):
+            grown = self._rows[run][:, self._places[counts]] - self._seen_rows[run][:, counts]
+            late += grown.sum(axis=1).tolist()
+        return late
+
+    def _take(self, run: slice) -> _Taken:
+        self._look_at(np.flatnonzero(np.bitwise_or.reduce(self._rows[run], axis=0)))
+        values, latency = self._rows[run][:, self._places], self._latency[run].copy()
+        grown, grown_latency = values - self._seen_rows[run], latency - self._seen_latency[run]
+        self._seen_rows[run], self._seen_latency[run] = values, latency
+        changed = grown.any(axis=0)
+        return StepCells(self._places[changed], grown[:, changed]), grown_latency
+
+    def _look_at(self, places: Places) -> None:
+        """Numbers only grow: one that was 0 in every slot until now had grown in none."""
+        both = np.union1d(self._places, places)
+        if len(both) > len(self._places):
+            seen = np.zeros((RING, len(both)), np.uint64)
+            seen[:, np.searchsorted(both, self._places)] = self._seen_rows
+            self._places, self._seen_rows = both, seen
+
+
+def _runs(slots: list[int]) -> list[slice]:
+    """The same slots in the same order, where they follow each other as one."""
+    ends = [i for i in range(1, len(slots)) if slots[i] != slots[i - 1] + 1]
+    bounds = zip([0, *ends], [*ends, len(slots)], strict=True)
+    return [slice(slots[first], slots[last - 1] + 1) for first, last in bounds if first < last]
 
 
 class Collector:
@@ -97,6 +123,7 @@ class Collector:
         switch_cost_ns: float = 0.0,
         sources: Sequence[StepSource] = (),
         ledger: Ledger | None = None,
+        lookups: LookupSource | None = None,
         ready: Callable[[ClosedStep], bool] = lambda step: True,
         now: Callable[[], int] = time.monotonic_ns,
     ) -> None:
@@ -108,6 +135,7 @@ class Collector:
         self._sources = tuple(sources)
         self._ledger = ledger or Ledger()
         self._last = False  # whether no step will follow those of the last `batch`
+        self._lookups = lookups or NoLookups()
         self._ready = ready
         self._now = now
         self._lock = threading.Lock()
@@ -117,7 +145,7 @@ class Collector:
         self._kernel = kernel
         self._ring = None if kernel is None else _Ring(kernel)
         self._unchecked: list[int] = []
-        self._carried: dict[int, list[tuple[Words, Words]]] = {}
+        self._carried: dict[int, list[_Taken]] = {}
         clock.on_cancel = self._carry
 
     def collect(self, *, settle: bool = True) -> None:
@@ -127,11 +155,11 @@ class Collector:
             self._ledger.read()  # after the steps are known, so that their batches are there
             if not steps:
                 return
-            rows, latency = self._copy_rows(self._ring, steps) if self._ring else _NO_ROWS
+            taken = self._copy_rows(self._ring, steps) if self._ring else None
             # Only now, since what is on `closed` makes a fast loop wait for its rows to be copied.
             for _ in steps:
                 self._clock.closed.popleft()
-            self._waiting.append((steps, rows, latency))
+            self._waiting.append((steps, taken))
             self.waiting_count += len(steps)
             while self.waiting_count > MAX_WAITING:
                 self._drop(self._waiting.pop(0)[0])
@@ -149,20 +177,25 @@ class Collector:
             self._last = self._clock.over and not self._clock.closed and not self._waiting
         if not waiting:
             return None
-        steps, rows, latency = zip(*waiting, strict=True)
-        return self._assemble(
-            list(chain.from_iterable(steps)), np.concatenate(rows), np.concatenate(latency)
-        )
+        steps = list(chain.from_iterable(steps for steps, _ in waiting))
+        taken = [taken for _, taken in waiting if taken]
+        if not taken:
+            return self._assemble(steps, None)
+        cells, latency = zip(*taken, strict=True)
+        return self._assemble(steps, (StepCells.join(cells), np.concatenate(latency)))
 
     def _ready_parts(self) -> int:
         """How many of the parts that wait need not wait any longer."""
         now, left = self._now(), self.waiting_count
-        for count, (steps, _, _) in enumerate(self._waiting):
+        for count, (steps, _) in enumerate(self._waiting):
             young = now - steps[-1].end_ns < HOLD_NS
-            if left <= HELD and young and not self._ready(steps[-1]):
+            if left <= HELD and young and not self._is_ready(steps[-1]):
                 return count
             left -= len(steps)
         return len(self._waiting)
+
+    def _is_ready(self, step: ClosedStep) -> bool:
+        return self._ready(step) and self._lookups.ready(step)
 
     def _drop(self, steps: list[ClosedStep]) -> None:
         self.waiting_count -= len(steps)
@@ -177,24 +210,24 @@ class Collector:
             count -= 1
         return [closed[index] for index in range(count)]
 
-    def _copy_rows(self, ring: _Ring, steps: list[ClosedStep]) -> tuple[Words, Words]:
+    def _copy_rows(self, ring: _Ring, steps: list[ClosedStep]) -> _Taken:
         self._count_late(ring)
         serials = [step.serial for step in steps]
-        rows, latency = ring.take([serial % RING for serial in serials])
+        cells, latency = ring.take([serial % RING for serial in serials])
         for index, serial in enumerate(serials):
-            for more_rows, more_latency in self._carried.pop(serial, ()):
-                rows[index] += more_rows
-                latency[index] += more_latency
+            for more_cells, more_latency in self._carried.pop(serial, ()):
+                cells = cells.plus(index, more_cells)
+                latency[index] += more_latency[0]
         self._unchecked += serials
-        return rows, latency
+        return cells, latency
 
     def _carry(self, cancelled: int, serial: int) -> None:
         """Keep what the kernel counted in a step that was none for the step that goes on."""
         self._ledger.carry(cancelled, serial)
         if self._ring:
             with self._lock:
-                rows, latency = self._ring.take([cancelled % RING])
-            self._carried.setdefault(serial, []).append((rows[0], latency[0]))
+                taken = self._ring.take([cancelled % RING])
+            self._carried.setdefault(serial, []).append(taken)
 
     def _count_late(self, ring: _Ring) -> None:
         """Count adds that came after their step was copied: they count in the slot's next step.
@@ -204,12 +237,12 @@ class Collector:
         due = self._clock.serial - RING // 2
         at_rest = [serial for serial in self._unchecked if serial <= due]
         self._unchecked = [serial for serial in self._unchecked if serial > due]
-        late = ring.late([serial % RING for serial in at_rest])
+        late = ring.late([serial % RING for serial in at_rest]) if at_rest else []
         now = self._clock.serial
         pairs = zip(at_rest, late, strict=True)
         self.late_count += sum(count for serial, count in pairs if now < serial + RING)
 
-    def _assemble(self, steps: list[ClosedStep], rows: Words, latency: Words) -> StepBatch:
+    def _assemble(self, steps: list[ClosedStep], taken: _Taken | None) -> StepBatch:
         columns = self._timings(steps)
         columns.update(self._host_deltas(steps))
         for source in self._sources:
@@ -217,9 +250,8 @@ class Collector:
         of_batches, batches = self._ledger.close(steps, last=self._last)
         if Phase.LOADER.value in self._clock.measured:
             columns.update(of_batches)
-        cells = None
-        if self._ring:
-            cells = rows.view(CELL).reshape(len(steps), *CELLS_SHAPE)
+        cells, latency = taken or (None, None)
+        if cells is not None and latency is not None:
             columns.update(self._kernel_columns(steps, cells, latency))
         return StepBatch(
             step=np.array([step.step for step in steps], np.int64),
@@ -227,12 +259,13 @@ class Collector:
             start_ns=np.array([step.start_ns for step in steps], np.int64),
             columns=columns,
             cells=cells,
-            latency=latency if self._ring else None,
+            latency=latency,
             batches=batches,
+            lookups=self._lookups.rows(steps),
         )
 
     def _kernel_columns(
-        self, steps: list[ClosedStep], cells: npt.NDArray[np.void], latency: Words
+        self, steps: list[ClosedStep], cells: StepCells, latency: Words
     ) -> dict[str, npt.NDArray[np.float64]]:
         columns = {metric.name: evaluate(metric, cells) for metric in kernel_metrics()}
         columns["block/read_p99_ns"] = percentile(latency, 0.99)

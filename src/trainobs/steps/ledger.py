@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.core.kernel import BATCH, BATCHES, MAIN_WORKER, Phase
-from trainobs.core.records import BATCH_ROW
+from trainobs.core.records import BATCH_ROW, UNKNOWN
 from trainobs.steps.clock import ClosedStep
 
 MAX_KEPT = 4096
@@ -31,8 +31,6 @@ SPLIT = ("loader/device_ns", "loader/cpu_wait_ns", "loader/compute_ns")
 
 REST = "loader/handover_ns"
 TURNOVER = "loader/start_stop_ns"
-
-UNKNOWN = -1
 
 Columns = dict[str, npt.NDArray[np.float64]]
 Rows = npt.NDArray[np.void]
@@ -127,6 +125,8 @@ class Ledger:
         ring = self._ring
         if ring is None:
             return
+        if ring["ordinal"][self._taken % BATCHES] <= self._taken:
+            return  # the next entry is not written: cheaper than to look at all
         newest = int(ring["ordinal"].max())
         first = max(self._taken, newest - BATCHES)
         turns = np.arange(first, newest, dtype=np.uint64)

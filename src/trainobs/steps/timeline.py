@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from trainobs.core.quotients import divided
 from trainobs.steps.clock import ClosedStep
 
 MAX_POINTS = 65_536
@@ -81,12 +82,17 @@ class Gauges:
     def columns(self, steps: Sequence[ClosedStep]) -> Columns:
         """See `StepSource`."""
         points = self._taken(steps[-1].end_ns)
-        table = np.full((len(steps), len(self._names)), np.nan)
-        if points:
-            times = np.array([at_ns for at_ns, _ in points])
-            values = np.array([reading for _, reading in points])
-            for row, step in enumerate(steps):
-                table[row] = self._of(step, times, values)
+        if not points:
+            return {name: np.full(len(steps), np.nan) for name in self._names}
+        times = np.array([at_ns for at_ns, _ in points])
+        values = np.array([reading for _, reading in points])
+        ends = np.array([step.end_ns for step in steps])
+        first = np.searchsorted(times, np.array([step.start_ns for step in steps]))
+        last = np.searchsorted(times, ends)
+        means = _means(values, first, last)
+        before = np.maximum(last, 1) - 1
+        held = (first == last) & (last > 0) & (ends - times[before] <= self._fresh_ns)
+        table = np.where(held[:, None], values[before], means)
         return {name: table[:, index] for index, name in enumerate(self._names)}
 
     def _taken(self, end_ns: int) -> list[tuple[int, tuple[float, ...]]]:
@@ -98,19 +104,16 @@ class Gauges:
             points.appendleft(taken[-1])
         return taken
 
-    def _of(
-        self, step: ClosedStep, times: npt.NDArray[np.int64], values: npt.NDArray[np.float64]
-    ) -> npt.NDArray[np.float64] | float:
-        first, last = np.searchsorted(times, (step.start_ns, step.end_ns))
-        if first < last:
-            known = ~np.isnan(values[first:last])
-            count = known.sum(axis=0)
-            total = np.where(known, values[first:last], 0.0).sum(axis=0)
-            return np.where(count > 0, total / np.maximum(count, 1), np.nan)
-        if last and step.end_ns - times[last - 1] <= self._fresh_ns:
-            held: npt.NDArray[np.float64] = values[last - 1]
-            return held
-        return np.nan
+
+def _means(
+    values: npt.NDArray[np.float64], first: npt.NDArray[np.intp], last: npt.NDArray[np.intp]
+) -> npt.NDArray[np.float64]:
+    """Mean of the rows from `first` to before `last` of each pair; NaN for none that is known."""
+    known = ~np.isnan(values)
+    start = np.zeros((1, values.shape[1]))
+    counts = np.concatenate([start, known.cumsum(axis=0)])
+    totals = np.concatenate([start, np.where(known, values, 0.0).cumsum(axis=0)])
+    return divided(totals[last] - totals[first], counts[last] - counts[first])
 
 
 class Totals:

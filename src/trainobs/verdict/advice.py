@@ -41,10 +41,6 @@ def _transform(now: Situation) -> str | None:
     return f"{_CHEAPER}: no CPU is left for more workers"
 
 
-def _handover(now: Situation) -> str | None:
-    return "let workers return fewer, larger tensors, and collate them in the worker"
-
-
 def _fewer_threads(now: Situation) -> str | None:
     cpus = now.facts.usable_cpus
     if cpus is None:
@@ -61,13 +57,18 @@ _BY_CAUSE: dict[tuple[Kind, Cause | None], Rule] = {
     (Kind.LOADER, Cause.STORAGE): _storage,
     (Kind.LOADER, Cause.TRANSFORM): _transform,
     (Kind.LOADER, Cause.LOADER_CPU): _always(_CHEAPER),
-    (Kind.LOADER, Cause.HANDOVER): _handover,
+    (Kind.LOADER, Cause.HANDOVER): _always(
+        "let workers return fewer, larger tensors, and collate them in the worker"
+    ),
     (Kind.LOADER, Cause.OWN_THREADS): _fewer_threads,
     (Kind.COMPUTE, Cause.OWN_THREADS): _fewer_threads,
     (Kind.LOADER, Cause.OTHERS): _always("give this run CPUs of its own, or end what else runs"),
     (Kind.COMPUTE, Cause.OTHERS): _always("give this run CPUs of its own, or end what else runs"),
     (Kind.COMPUTE, Cause.GARBAGE): _always(
         "gc.freeze() after the set-up, and collect every some hundred steps instead of by count"
+    ),
+    (Kind.COMPUTE, Cause.INTERPRETER): _always(
+        "move what the other threads do in Python into a process, or end these threads"
     ),
     (Kind.COPY, None): _always("copy less: move the batch as it is stored, convert it afterwards"),
     (Kind.CHECKPOINT, None): _always("save less often, or in the background"),

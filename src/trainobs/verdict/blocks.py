@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from trainobs.core.quotients import divided
+
 Floats = npt.NDArray[np.float64]
 
 STEP = "step/duration_ns"
@@ -24,6 +26,7 @@ LOGGING = "phase/logging_ns"
 OTHER = "phase/other_ns"
 PHASES = (LOADER, TRANSFER, *COMPUTE, CHECKPOINT, VALIDATION, LOGGING, OTHER)
 GARBAGE = "python/gc_ns"
+INTERPRETER = "python/gil_wait_ns"
 SPLIT = ("loader/device_ns", "loader/cpu_wait_ns", "loader/compute_ns", "loader/handover_ns")
 
 NOW_AND_THEN = (CHECKPOINT, VALIDATION, LOGGING, GARBAGE)
@@ -33,6 +36,7 @@ INPUTS = (
     STEP,
     *PHASES,
     GARBAGE,
+    INTERPRETER,
     *SPLIT,
     "sched/main_offcpu_ns",
     "sched/main_iowait_ns",
@@ -43,7 +47,6 @@ INPUTS = (
     "sched/others_cpu_ratio",
     "io/checkpoint_write_ns",
     "io/fsync_ns",
-    "block/data_read_bytes",
     "block/read_bytes",
     "block/read_count",
     "memory/major_fault_count",
@@ -128,8 +131,9 @@ class Blocks:
         mean = _mean(sums[middle], known[middle])
         rare = [_INDEX[name] for name in NOW_AND_THEN]
         usual_core = _core(sums[middle].sum(axis=0)) / steps[middle].sum()
-        mean[rare] = _mean(sums[:, rare], known[:, rare])
         total = sums.sum(axis=0)
+        # Over all steps: a loop that marks its first checkpoint in step 999 had none before.
+        mean[rare] = np.where(known[:, rare].any(axis=0), total[rare] / len(self), np.nan)
         whole = max(1.0, float(total[_INDEX[STEP]]))
         marked = sum(float(total[_INDEX[name]]) for name in PHASES)
         beyond = max(0.0, _core(total) - usual_core * len(self))
@@ -180,7 +184,4 @@ def _core(sums: Floats) -> float:
 
 def _mean(sums: Floats, known: Floats) -> Floats:
     """Mean over the steps in which a metric is known; NaN for none."""
-    count = known.sum(axis=0)
-    total = sums.sum(axis=0)
-    mean: Floats = np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
-    return mean
+    return divided(sums.sum(axis=0), known.sum(axis=0))

@@ -100,6 +100,7 @@ def _compute(now: Situation) -> tuple[float, Candidates]:
 def _losses(costs: Costs, now: Situation) -> Candidates:
     yield Candidate(Cause.GARBAGE, known(costs.garbage), (blocks.GARBAGE,))
     yield Candidate(Cause.STORAGE, known(costs.device), ("sched/main_iowait_ns",))
+    yield Candidate(Cause.INTERPRETER, known(costs.interpreter), (blocks.INTERPRETER,))
     runqueue = known(costs.runqueue)
     yield Candidate(contention(now), runqueue, ("sched/main_runqueue_ns", *_CONTENTION))
 

@@ -32,6 +32,7 @@ class Costs:
         runqueue: time in which the training thread was ready to run and had no CPU, collections
             and checkpoints left out.
         device: time in which it slept for a device, loader and checkpoint left out.
+        interpreter: time in which it slept for Python's interpreter lock, checkpoints left out.
     """
 
     step: float
@@ -40,11 +41,12 @@ class Costs:
     garbage: float
     runqueue: float
     device: float
+    interpreter: float
 
     @property
     def lost(self) -> float:
         """Time of the step in which the training thread could have computed, and did not."""
-        return sum(map(known, (self.garbage, self.runqueue, self.device)))
+        return sum(map(known, (self.garbage, self.runqueue, self.device, self.interpreter)))
 
 
 def known(ns: float) -> float:
@@ -72,10 +74,13 @@ def costs_of(usual: Usual, facts: Facts) -> Costs:
         Kind.COMPUTE: computing - known(communication),
         Kind.MEMORY: _at_most(step, _memory(usual, facts)),
     }
-    # Want of a CPU strikes everywhere alike; what it adds to a collection is in that already.
+    # Want of a CPU strikes everywhere alike; what it adds to a collection is in that already. So
+    # does want of the interpreter's lock, but a collection runs with that in hand.
     counted = (known(mean[blocks.GARBAGE]) + known(mean[blocks.CHECKPOINT])) / step
     runqueue = mean["sched/main_runqueue_ns"] * max(0.0, 1.0 - counted)
-    return Costs(step, part, other, mean[blocks.GARBAGE], runqueue, _device(usual, facts))
+    interpreter = mean[blocks.INTERPRETER] * max(0.0, 1.0 - known(mean[blocks.CHECKPOINT]) / step)
+    device = _device(usual, facts)
+    return Costs(step, part, other, mean[blocks.GARBAGE], runqueue, device, interpreter)
 
 
 def _communication(usual: Usual, facts: Facts, step: float) -> float:
@@ -93,10 +98,10 @@ def _communication(usual: Usual, facts: Facts, step: float) -> float:
 
 
 def _unexplained_sleep(usual: Usual, facts: Facts) -> float:
-    """Time off the CPU that was no wait for a CPU, a device, the loader or a checkpoint."""
+    """Time off the CPU that nothing else that is known explains, such as the loader."""
     mean = usual.mean
     ready_or_device = mean["sched/main_runqueue_ns"] + mean["sched/main_iowait_ns"]
-    slept = mean["sched/main_offcpu_ns"] - ready_or_device
+    slept = mean["sched/main_offcpu_ns"] - ready_or_device - known(mean[blocks.INTERPRETER])
     explained = mean[blocks.LOADER] + known(mean[blocks.CHECKPOINT])
     return max(0.0, slept - explained) if not isnan(slept) and facts.workers else nan
 

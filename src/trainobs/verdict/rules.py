@@ -36,7 +36,7 @@ WORTH_SHOWING = 0.01
 OVERHEADS = (Kind.LOADER, Kind.COPY, Kind.COMMUNICATION, Kind.CHECKPOINT)
 """Costs beside computation; what they leave is computation, and the rest."""
 
-HELD_UP = ("sched/main_iowait_ns", "sched/main_runqueue_ns", blocks.GARBAGE)
+HELD_UP = ("sched/main_iowait_ns", "sched/main_runqueue_ns", blocks.GARBAGE, blocks.INTERPRETER)
 """Time within the phases in which nothing was computed."""
 
 METRIC_OF: dict[Kind | None, tuple[str, ...]] = {

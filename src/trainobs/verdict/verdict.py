@@ -33,6 +33,7 @@ class Cause(Enum):
     OTHERS = "other processes on its CPUs"
     CPU = "waiting for a CPU"
     GARBAGE = "Python's garbage collector"
+    INTERPRETER = "other threads that hold Python's interpreter lock"
     RECLAIM = "freeing memory for new pages"
     FAULTS = "reading back what memory could not hold"
     FSYNC = "fsync"
@@ -66,7 +67,6 @@ class Facts:
         workers: worker processes of the training loader, 0 for none; None: unknown.
         world_size: processes in the job.
         ranks_here: those of them that share the CPUs of this machine, this one included.
-        level: "ebpf", "procfs" or "timing".
         others_wait_ns: rank -> `ranks/wait_ns` a step, of the other ranks, where their logs are
             at hand.
     """
@@ -75,7 +75,6 @@ class Facts:
     workers: int | None = None
     world_size: int = 1
     ranks_here: int = 1
-    level: str = "timing"
     others_wait_ns: Mapping[int, float] = field(default_factory=dict)
 
 
@@ -128,7 +127,6 @@ def facts_from(info: Mapping[str, Any]) -> Facts:
         workers=settings.get("loader_workers"),
         world_size=world_size,
         ranks_here=ranks_here,
-        level=str(info.get("level")),
     )
 
 

@@ -1,7 +1,9 @@
 """The catalogue: every number that trainobs logs, what it means and how it is made.
 
-TensorBoard tags, Parquet columns, the report and `docs/metrics.md` all come from `CATALOGUE`. Each
-file of this package holds the metrics of one subject.
+TensorBoard tags, Parquet columns, the report and `docs/metrics.md` all come from `CATALOGUE`, and
+from `EMBEDDINGS` what has a value for each step and embedding table, from `HOT_ROWS` what a run has
+whose model keeps hot rows on the device. Each file of this package
+holds the metrics of one subject.
 """
 
 from __future__ import annotations
@@ -9,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from trainobs.core.catalogue.devices import DEVICES
+from trainobs.core.catalogue.embeddings import EMBEDDINGS
 from trainobs.core.catalogue.files import FILES
 from trainobs.core.catalogue.gpu import GPU
+from trainobs.core.catalogue.hot_rows import HOT_ROWS
 from trainobs.core.catalogue.machine import MACHINE
 from trainobs.core.catalogue.making import phase_metric
 from trainobs.core.catalogue.network import NETWORK
@@ -21,7 +25,15 @@ from trainobs.core.catalogue.steps import STEPS
 from trainobs.core.catalogue.tasks import TASKS
 from trainobs.core.metrics import Metric
 
-__all__ = ["CATALOGUE", "METRICS", "kernel_metrics", "phase_metric"]
+__all__ = [
+    "CATALOGUE",
+    "EMBEDDINGS",
+    "HOT_ROWS",
+    "METRICS",
+    "STEP_METRICS",
+    "kernel_metrics",
+    "phase_metric",
+]
 
 CATALOGUE: tuple[Metric, ...] = (
     *STEPS,
@@ -36,7 +48,10 @@ CATALOGUE: tuple[Metric, ...] = (
     *OWN,
 )
 
-METRICS: Mapping[str, Metric] = {metric.name: metric for metric in CATALOGUE}
+STEP_METRICS = (*CATALOGUE, *HOT_ROWS)
+"""All that has a value for each step: what every run has, and what some models bring along."""
+
+METRICS: Mapping[str, Metric] = {metric.name: metric for metric in STEP_METRICS}
 
 
 def kernel_metrics() -> Iterable[Metric]:

@@ -32,7 +32,7 @@ FILES: tuple[Metric, ...] = (
         "io/data_read_ns",
         "ns",
         Cells("ns", (Op.READ,), DATA),
-        "Time inside read calls on training data, summed over all workers.",
+        "Time inside read calls on training data, summed over all threads.",
         chart="Time in I/O calls",
     ),
     kernel(

@@ -16,8 +16,8 @@ MACHINE: tuple[Metric, ...] = (
             Kind.SUM,
             f"/proc/pressure/{resource}",
             f"Time in which some task of the whole machine waited for {what}.",
-            "Whose task it was. Beside eBPF it is read as steps are collected, up to four times a "
-            "second, and laid evenly over the steps in between.",
+            "Whose task it was. Beside eBPF it is read four times a second, and laid evenly over "
+            "the steps in between.",
             "Pressure (whole machine)",
         )
         for resource, what in {"cpu": "a CPU", "io": "I/O", "memory": "memory"}.items()
@@ -48,6 +48,17 @@ MACHINE: tuple[Metric, ...] = (
         "Memory of all loader workers (resident set), read about once a second.",
         "Pages that processes share count in each of them: a fork shares all until it writes.",
         "Memory of loader workers",
+    ),
+    Metric(
+        "memory/numa_remote_bytes",
+        "bytes",
+        Kind.SUM,
+        "/sys/devices/system/node/node*/numastat",
+        "Memory of the whole machine that was allocated on another NUMA node than that of the CPU "
+        "that asked for it.",
+        "Whose it was, and from which node it is used later. A machine of one node has none, and "
+        f"the column is null. {_BETWEEN}",
+        "Memory on other NUMA nodes (whole machine)",
     ),
     kernel(
         "memory/reclaim_ns",

@@ -19,7 +19,7 @@ OWN: tuple[Metric, ...] = (
         Kind.SUM,
         "trainobs",
         "CPU time of trainobs in user space: its hooks in the training thread, and its own thread.",
-        "The probes inside the kernel: see obs/probe_ns.",
+        "The probes inside the kernel: see obs/probe_ns. Hooks on embedding tables.",
         chart="Cost of observing",
     ),
     Metric(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from trainobs.core.metrics import Kind, Metric
+from trainobs.core.catalogue.making import MAIN, kernel
+from trainobs.core.kernel import Op
+from trainobs.core.metrics import Cells, Kind, Metric
 
 PYTHON: tuple[Metric, ...] = (
     Metric(
@@ -21,5 +23,16 @@ PYTHON: tuple[Metric, ...] = (
         "gc.callbacks",
         "Collections of Python's garbage collector, of all generations.",
         "Collections in loader workers.",
+    ),
+    kernel(
+        "python/gil_wait_ns",
+        "ns",
+        Cells("wait_ns", (Op.AWAIT,), (), MAIN),
+        "Time the training thread slept until another thread of its process let go of the "
+        "interpreter lock, in every phase.",
+        source="sched_switch",
+        blind="Told by the time limit of the wait, 5 ms: after sys.setswitchinterval with more it "
+        "is in sched/main_await_ns, and other waits with a limit of 5 ms or less are in here.",
+        chart="Python",
     ),
 )

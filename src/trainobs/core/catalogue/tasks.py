@@ -46,7 +46,8 @@ TASKS: tuple[Metric, ...] = (
         "ns",
         Cells("ns", (Op.AWAIT,), (), MAIN),
         "Time the training thread slept until another thread of its process was done, outside the "
-        "loader: in collectives on the CPU (gloo), for intra-op threads, for the interpreter lock.",
+        "loader: in collectives on the CPU (gloo), for intra-op threads, a lock or a queue; not "
+        "for the interpreter lock (python/gil_wait_ns).",
         source="sched_switch",
         blind="Waiting that spins: NCCL's, and the first moments of OpenMP's.",
         chart="Scheduler: training thread",

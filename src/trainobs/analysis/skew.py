@@ -1,0 +1,129 @@
+"""How unevenly the rows of embedding tables are looked up, from the counts beside a run log."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainobs.access import AccessCounts
+from trainobs.access.hot import all_hot_share, drift, hot_rows
+from trainobs.access.interval import Interval
+from trainobs.access.skew import served_share, working_set_rows, zipf
+from trainobs.core.lookups import EmbeddingTable
+from trainobs.core.runlog import COUNTS_DIR
+
+HOTTEST = (0.001, 0.01, 0.1)
+"""Shares of a table's rows of which it is told what they serve."""
+
+SERVED = (0.5, 0.9, 0.99)
+"""Shares of look-ups of which it is told how many rows serve them: the working set."""
+
+BUDGETS = (0.001, 0.01, 0.1, 0.5)
+"""Shares of the bytes of all tables that are taken as budgets for hot rows."""
+
+DRIFT_BUDGET = 0.1
+
+
+def load_counts(run_dir: Path) -> AccessCounts | None:
+    """The access counts of all ranks together; None where there are none.
+
+    Raises:
+        AccessCountsError: they are damaged, or of a newer version.
+    """
+    path = run_dir / COUNTS_DIR
+    return AccessCounts.load(path) if path.exists() else None
+
+
+def skew(counts: AccessCounts, tables: Sequence[EmbeddingTable]) -> dict[str, Any]:
+    """Skew of each table, and of all together.
+
+    Returns:
+        `tables`: name -> `lookup_count` (that the counts are of), `outside_count`, `error_count`
+        (by which a count may be too low), `served`: share of rows -> share of look-ups of the
+        hottest (`low`, `high`), `working_set`: share of look-ups -> fewest `rows` that serve it,
+        and `zipf` (`exponent`, `low`, `high` at 95 %, `row_count`, `count_min`).
+        `budgets`: for each, `budget_bytes`, its `table_ratio` of all bytes, `lookup_ratio` that the
+        hottest rows over all tables serve within it, and `all_hot` of the sampled inputs (`value`,
+        `low`, `high` at 95 %, `inputs`).
+        `drift`: for each pair of epochs `from`, `to`, `value`, `low`, `high`: see
+        `trainobs.access.hot.drift`.
+        What is unknown is None.
+    """
+    known = {table.name: table for table in tables if table.name in counts.tables}
+    row_bytes = {name: table.row_bytes for name, table in known.items()}
+    total_bytes = sum(table.row_count * table.row_bytes for table in known.values())
+    budgets = [(ratio, int(ratio * total_bytes)) for ratio in BUDGETS]
+    return {
+        "tables": {name: _of_table(counts, name) for name in known},
+        "budgets": [_of_budget(counts, row_bytes, *one) for one in budgets if one[1]],
+        "drift": _drift(counts, row_bytes, int(DRIFT_BUDGET * total_bytes)),
+    }
+
+
+def _of_table(counts: AccessCounts, name: str) -> dict[str, Any]:
+    spectrum = counts.spectrum(name)
+    served = served_share(spectrum, np.array(HOTTEST) * spectrum.row_count)
+    law = zipf(spectrum)
+    return {
+        "lookup_count": counts.total(name),
+        "outside_count": counts.outside(name),
+        "error_count": counts.error(name),
+        "served": {
+            str(share): {"low": _number(low), "high": _number(high)}
+            for share, low, high in zip(HOTTEST, served.low, served.high, strict=True)
+        },
+        "working_set": {str(share): _number(working_set_rows(spectrum, share)) for share in SERVED},
+        "zipf": {
+            "exponent": _number(law.exponent.value),
+            "low": _number(law.exponent.low),
+            "high": _number(law.exponent.high),
+            "row_count": law.row_count,
+            "count_min": law.count_min,
+        },
+    }
+
+
+def _of_budget(
+    counts: AccessCounts, row_bytes: Mapping[str, int], ratio: float, budget_bytes: int
+) -> dict[str, Any]:
+    hot = hot_rows(counts, row_bytes, budget_bytes)
+    served = sum(int(counts.hottest(name, len(rows))[1].sum()) for name, rows in hot.items())
+    total = sum(counts.total(name) for name in row_bytes)
+    samples = counts.inputs()
+    sample = samples[max(samples)] if samples else None
+    return {
+        "budget_bytes": budget_bytes,
+        "table_ratio": ratio,
+        "lookup_ratio": served / total if total else None,
+        "all_hot": None
+        if sample is None
+        else {**_interval(all_hot_share(sample, counts.tables, hot)), "inputs": len(sample)},
+    }
+
+
+def _drift(
+    counts: AccessCounts, row_bytes: Mapping[str, int], budget_bytes: int
+) -> list[dict[str, Any]]:
+    if row_bytes.keys() != counts.tables.keys():
+        return []
+    found = []
+    for (one, before), (other, after) in pairwise(sorted(counts.inputs().items())):
+        loss = drift(before, after, counts.tables, row_bytes, budget_bytes)
+        if not math.isnan(loss.value):
+            found.append({"from": one, "to": other, **_interval(loss)})
+    return found
+
+
+def _interval(interval: Interval) -> dict[str, float | None]:
+    # To twelve digits: a bound that is 0 comes out of the formula as something like 1e-20.
+    bounds = {name: _number(getattr(interval, name)) for name in ("value", "low", "high")}
+    return {name: bound if bound is None else round(bound, 12) for name, bound in bounds.items()}
+
+
+def _number(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

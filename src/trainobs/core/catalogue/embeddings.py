@@ -1,0 +1,204 @@
+"""Look-ups of embedding rows. These metrics have a value for each step and table.
+
+They are no columns of the `steps` table, so that a run without embedding tables does not pay for
+them: the run log has a table of its own, with a row for each step and table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trainobs.core.metrics import Kind, Metric
+from trainobs.core.quotients import Quotient
+
+PREFIX = "embedding/"
+
+_ALWAYS = "hooks on the model"
+_SAMPLED = "ids of sampled steps"
+_SAMPLE = "Null in steps of which no ids were taken."
+_ASKED = "Look-ups that a compiled region hides are null, not zero."
+
+
+QUOTIENTS: Mapping[str, Quotient] = {
+    "embedding/pooling_ratio": Quotient("lookup_count", "bag_count"),
+    "embedding/duplicate_ratio": Quotient("unique_rows", "lookup_count", complement=True),
+    "embedding/hottest_1pct_ratio": Quotient("hottest_1pct_count", "lookup_count"),
+    "embedding/hottest_10pct_ratio": Quotient("hottest_10pct_count", "lookup_count"),
+}
+"""How the metrics are formed that are no amounts, from fields of `LOOKUP_FIELDS`."""
+
+
+def _amount(
+    field: str, unit: str, tells: str, blind: str = "", chart: str = "", source: str = _ALWAYS
+) -> Metric:
+    return Metric(PREFIX + field, unit, Kind.SUM, source, tells, blind, chart, label="table")
+
+
+def _ratio(field: str, unit: str, tells: str, blind: str, chart: str, source: str) -> Metric:
+    return Metric(PREFIX + field, unit, Kind.RATIO, source, tells, blind, chart, label="table")
+
+
+_COUNTS = (
+    _amount(
+        "lookup_count",
+        "look-ups",
+        "Rows that this rank asked the table for, wherever they are.",
+        _ASKED,
+        "Look-ups by table",
+    ),
+    _amount(
+        "bag_count",
+        "bags",
+        "Bags that the look-ups were asked for in: the ids of one feature of one input, of which "
+        "there may be none. Of a table that does not pool, ids along the last dimension are one.",
+        _ASKED,
+    ),
+    _ratio(
+        "pooling_ratio",
+        "look-ups per bag",
+        "Look-ups in a bag: the pooling factor.",
+        "",
+        "",
+        _ALWAYS,
+    ),
+    _amount(
+        "outside_count",
+        "look-ups",
+        "Ids outside the table.",
+        _SAMPLE,
+        source=_SAMPLED,
+    ),
+)
+
+_BYTES = (
+    _amount(
+        "bytes",
+        "bytes",
+        "Bytes of rows that forward passes read: look-ups times the bytes of a row.",
+        "What a kernel or a cache saves by reading a row once that is asked for twice.",
+        "Bytes read by table",
+    ),
+    _amount(
+        "host_bytes",
+        "bytes",
+        "The part of embedding/bytes that was read from tables in host memory.",
+        "",
+        "Bytes read by memory",
+    ),
+    _amount(
+        "hbm_bytes",
+        "bytes",
+        "The part of embedding/bytes that was read from tables in device memory.",
+        "",
+        "Bytes read by memory",
+    ),
+    _amount(
+        "uvm_hit_bytes",
+        "bytes",
+        "The part of embedding/bytes that the device's cache of a table in host memory served.",
+        "Null unless the kernel counts its hits and misses.",
+        "Bytes read by memory",
+    ),
+    _amount(
+        "uvm_miss_bytes",
+        "bytes",
+        "The part of embedding/bytes that such a cache had to bring in first.",
+        "Null unless the kernel counts its hits and misses.",
+        "Bytes read by memory",
+    ),
+    _amount(
+        "remote_bytes",
+        "bytes",
+        "The part of embedding/bytes that another rank read, by the plan of sharding.",
+        "",
+        "Bytes read by memory",
+    ),
+)
+
+_ROWS = (
+    _amount(
+        "unique_rows",
+        "rows",
+        "Different rows among the look-ups.",
+        _SAMPLE,
+        "Different rows by table",
+        _SAMPLED,
+    ),
+    _ratio(
+        "duplicate_ratio",
+        "ratio",
+        "Share of look-ups of a row that the same step had asked for already.",
+        _SAMPLE,
+        "",
+        _SAMPLED,
+    ),
+    *(
+        _ratio(
+            f"hottest_{percent}pct_ratio",
+            "ratio",
+            f"Share of look-ups of the {percent} % of the table's rows that were the most looked "
+            "up so far in the run.",
+            f"{_SAMPLE} Rows that no sample saw yet are not hot.",
+            f"Look-ups of the hottest {percent} % of rows",
+            _SAMPLED,
+        )
+        for percent in (1, 10)
+    ),
+)
+
+_GRADIENTS = (
+    _amount(
+        "gradient_rows",
+        "rows",
+        "Rows that the step's gradients belong to: all of a dense gradient, the different ones "
+        "among the look-ups of a sparse or fused one.",
+        "Null in steps of which no ids were taken, unless the gradient is dense.",
+        source=_SAMPLED,
+    ),
+    _amount(
+        "gradient_bytes",
+        "bytes",
+        "Bytes of those rows, which backward and optimizer write.",
+        "State of the optimizer. As embedding/gradient_rows.",
+        "Bytes of gradients by table",
+        _SAMPLED,
+    ),
+    _amount(
+        "dense_allreduce_bytes",
+        "bytes",
+        "Bytes that each rank sends if the table's whole gradient is all-reduced.",
+        "By formula, not by measurement: what it would be, if the table is sharded.",
+    ),
+    _amount(
+        "sparse_allreduce_bytes",
+        "bytes",
+        "Bytes that each rank sends if only the rows with a gradient are exchanged.",
+        f"By formula, not by measurement: what it would be, if it is not done. {_SAMPLE}",
+        source=_SAMPLED,
+    ),
+)
+
+_TIMES = (
+    _amount(
+        "forward_ns",
+        "ns",
+        "Time of the forward of the module that holds the table, where the host looks the rows up; "
+        "of several tables in one module, by the bytes that each read.",
+        f"Backward and optimizer; sharded modules, tables on a device, compiled code. {_SAMPLE}",
+        "Time of look-ups by table",
+        "clock of sampled steps",
+    ),
+)
+
+EMBEDDINGS: tuple[Metric, ...] = (*_COUNTS, *_BYTES, *_ROWS, *_GRADIENTS, *_TIMES)
+"""Metrics by step and table."""
+
+
+def field_of(metric: Metric) -> str:
+    """Field of `LOOKUP_FIELDS` that an amount by table is."""
+    return metric.name.removeprefix(PREFIX)
+
+
+def labelled(metric: Metric, table: str) -> str:
+    """Name of a metric of one table, as the report writes it."""
+    return f"{metric.name}{{{metric.label}={table}}}"

@@ -1,0 +1,102 @@
+"""Hot embedding rows on the device (`trainobs.fae`). These metrics have a value for each step.
+
+A run whose model has none of them has no column for any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trainobs.core.metrics import Kind, Metric
+from trainobs.core.quotients import Quotient
+
+_SOURCE = "sharded modules with hot rows"
+_TABLES = "Tables without hot rows."
+
+
+SHARES: Mapping[str, Quotient] = {
+    "fae/hot_lookup_ratio": Quotient("fae/hot_lookup_count", "fae/lookup_count"),
+    "fae/hot_input_ratio": Quotient("fae/pure_input_count", "fae/input_count"),
+    "fae/drift_ratio": Quotient("fae/hot_lookup_count", "fae/expected_hot_count", complement=True),
+}
+"""How the ratios are formed, from the sums of other metrics."""
+
+
+def _sum(name: str, unit: str, tells: str, blind: str = "", chart: str = "") -> Metric:
+    return Metric(f"fae/{name}", unit, Kind.SUM, _SOURCE, tells, blind, chart)
+
+
+def _ratio(name: str, tells: str, blind: str, chart: str) -> Metric:
+    return Metric(f"fae/{name}", "ratio", Kind.RATIO, _SOURCE, tells, blind, chart)
+
+
+HOT_ROWS: tuple[Metric, ...] = (
+    _sum("lookup_count", "look-ups", "Look-ups of this rank in tables with hot rows.", _TABLES),
+    _sum("hot_lookup_count", "look-ups", "Of these, look-ups that hot rows served."),
+    _sum(
+        "expected_hot_count",
+        "look-ups",
+        "Of these, look-ups that hot rows would have served if each table were as hot as the "
+        "calibration expected.",
+        "Null where hot rows were given and not calibrated.",
+    ),
+    _ratio(
+        "hot_lookup_ratio",
+        "Share of look-ups that hot rows served.",
+        _TABLES,
+        "Hot look-ups and inputs",
+    ),
+    _ratio(
+        "drift_ratio",
+        "Share of the expected hot look-ups that did not come: 0 is as calibrated, more is colder "
+        "data. Pure batches are below 0 and mixed ones above, so look at many steps.",
+        "Null where hot rows were given and not calibrated.",
+        "Hot look-ups that did not come",
+    ),
+    _sum("input_count", "inputs", "Inputs of this rank, once for each module with hot rows."),
+    _sum("pure_input_count", "inputs", "Of these, inputs of pure batches."),
+    _ratio(
+        "hot_input_ratio",
+        "Share of inputs that trained in pure batches, which leave the tables alone.",
+        "Inputs without a cold look-up that the packer left in mixed batches.",
+        "Hot look-ups and inputs",
+    ),
+    _sum(
+        "saved_bytes",
+        "bytes",
+        "Weights that were read from hot rows and not from the tables: what a link to host memory "
+        "was spared on the way forward.",
+        "That a look-up of a row may be repeated: without hot rows, a cache or a kernel may have "
+        "read it once. On a CPU there is no link, and nothing was spared.",
+        "Bytes off the tables",
+    ),
+    _sum(
+        "sync_ns",
+        "ns",
+        "Time of the host in which hot rows were kept equal on all ranks (in backward, waiting for "
+        "slower ranks included), and equal to the tables (at checkpoints).",
+        "What of it a device does later.",
+        "Keeping hot rows equal",
+    ),
+    Metric(
+        "fae/pure_step",
+        "ratio",
+        Kind.RATIO,
+        _SOURCE,
+        "1 for a step of a pure batch, 0 for one of a mixed batch; over steps, the share of them.",
+        "",
+        "Hot look-ups and inputs",
+    ),
+    _sum("pure_step_ns", "ns", "Time of a step of a pure batch.", "", "Steps by kind of batch"),
+    _sum("mixed_step_ns", "ns", "Time of a step of a mixed batch.", "", "Steps by kind of batch"),
+    Metric(
+        "fae/hot_bytes",
+        "bytes",
+        Kind.GAUGE,
+        _SOURCE,
+        "What hot rows take on the device, optimizer state included.",
+        "",
+        "Memory of hot rows",
+    ),
+)
+"""Metrics by step, of a run whose model has hot rows."""

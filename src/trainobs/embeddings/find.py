@@ -1,0 +1,211 @@
+"""Finds the embedding tables of a model, and the modules that look their rows up."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+
+from trainobs.core.lookups import EmbeddingTable
+from trainobs.embeddings.sites import Found, Kind, Site
+from trainobs.embeddings.tables import Gradient, Part, Table, device_memory, reads
+
+_WRAPPERS = {
+    "DistributedDataParallel": "module",
+    "DataParallel": "module",
+    "FullyShardedDataParallel": "_fsdp_wrapped_module",
+    "OptimizedModule": "_orig_mod",
+    "CheckpointWrapper": "_checkpoint_wrapped_module",
+    "DistributedModelParallel": "_dmp_wrapped_module",
+    "DMPCollection": "_dmp_wrapped_module",
+}
+"""Classes that stand for the module in one of their attributes; that name is in no path."""
+
+
+def find(model: nn.Module, rank: int = 0) -> Found:
+    """All tables of a model and the modules that look them up, in the order of the model.
+
+    Args:
+        model: any module, wrapped (DDP, FSDP, torch.compile, DistributedModelParallel) or not.
+        rank: this rank, for what lies on others.
+    """
+    found = Found()
+    compiled_before = _dynamo_has_compiled()
+    for module, path, hidden in _walk(model, "", False):
+        site_and_tables = _describe(module, path, rank)
+        if site_and_tables:
+            site, tables = site_and_tables
+            site.blind = hidden or compiled_before
+            found.add(site, tables)
+    return found
+
+
+def looks_up(model: nn.Module) -> bool:
+    """Whether any module of a model looks rows up."""
+    return any(_kind(module) for module, _, _ in _walk(model, "", False))
+
+
+def _walk(root: nn.Module, path: str, hidden: bool) -> Iterator[tuple[nn.Module, str, bool]]:
+    """Each module once, outermost first; nothing below one that `_describe` knows."""
+    seen: set[int] = set()
+    stack = [(root, path, hidden)]
+    while stack:
+        module, path, hidden = stack.pop()
+        inner = _wrapped(module)
+        hidden = hidden or _compiled(module)
+        if inner is not None:
+            stack.append((inner, path, hidden))
+            continue
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        yield module, path, hidden
+        if _kind(module) is None:
+            hidden = hidden or _is_torchrec(module, "ShardedModule")
+            children = [
+                (child, f"{path}.{name}" if path else name, hidden)
+                for name, child in module.named_children()
+            ]
+            stack += reversed(children)
+
+
+def _wrapped(module: nn.Module) -> nn.Module | None:
+    for cls in type(module).__mro__:
+        attribute = _WRAPPERS.get(cls.__name__)
+        if attribute and cls.__module__.startswith(("torch.", "torchrec.")):
+            inner = getattr(module, attribute, None)
+            return inner if isinstance(inner, nn.Module) else None
+    return None
+
+
+def _compiled(module: nn.Module) -> bool:
+    """Whether its look-ups run in compiled code, which a hook may have come too late for."""
+    return type(module).__name__ == "OptimizedModule" or (
+        getattr(module, "_compiled_call_impl", None) is not None
+    )
+
+
+def _dynamo_has_compiled() -> bool:
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return dynamo is not None and bool(dynamo.counters.get("frames"))
+
+
+def _is_torchrec(module: nn.Module, *names: str) -> bool:
+    return any(
+        cls.__name__ in names and cls.__module__.startswith("torchrec.")
+        for cls in type(module).__mro__
+    )
+
+
+def _kind(module: nn.Module) -> Kind | None:
+    if isinstance(module, nn.Embedding):
+        return Kind.EMBEDDING
+    if isinstance(module, nn.EmbeddingBag):
+        return Kind.BAG
+    if _is_torchrec(
+        module,
+        "EmbeddingBagCollection",
+        "EmbeddingCollection",
+        "ShardedEmbeddingBagCollection",
+        "ShardedEmbeddingCollection",
+    ):
+        return Kind.JAGGED
+    if any(
+        cls.__module__.startswith("fbgemm_gpu.") and cls.__name__ in _KERNELS
+        for cls in type(module).__mro__
+    ):
+        return Kind.BATCHED
+    return None
+
+
+_KERNELS = {
+    "SplitTableBatchedEmbeddingBagsCodegen": Gradient.FUSED,
+    "DenseTableBatchedEmbeddingBagsCodegen": Gradient.DENSE,
+}
+
+
+def _describe(module: nn.Module, path: str, rank: int) -> tuple[Site, list[Table]] | None:
+    kind = _kind(module)
+    if kind is None:
+        return None
+    site = Site(module, kind, path)
+    if kind is Kind.JAGGED:
+        from trainobs.embeddings.collections import collection_tables
+
+        return site, collection_tables(site, rank)
+    if kind is Kind.BATCHED:
+        return site, _kernel_tables(site, module)
+    return site, [_plain_table(site, module)]
+
+
+def _plain_table(site: Site, module: nn.Module) -> Table:
+    """The table of an `nn.Embedding` or `nn.EmbeddingBag`."""
+    assert isinstance(module, nn.Embedding | nn.EmbeddingBag)
+    site.features = {"": [0]}
+    weight = module.weight
+    site.passed_over = module.padding_idx if isinstance(module, nn.EmbeddingBag) else None
+    memory = device_memory(weight.device)
+    rows, row_bytes = module.num_embeddings, module.embedding_dim * weight.element_size()
+    return Table(
+        EmbeddingTable(
+            name=site.path or type(module).__name__,
+            row_count=rows,
+            dim=module.embedding_dim,
+            row_bytes=row_bytes,
+            module=site.path,
+            placement=memory,
+        ),
+        reads([Part(0, memory, 0, rows, row_bytes)], rows, 0),
+        Gradient.SPARSE if module.sparse else Gradient.DENSE,
+        weight,
+        untrained=module.padding_idx,
+    )
+
+
+_LOCATIONS = {"DEVICE": "hbm", "MANAGED": "uvm", "MANAGED_CACHING": "uvm_caching", "HOST": "host"}
+
+
+def _kernel_tables(site: Site, module: Any) -> list[Table]:
+    """The tables of a table-batched kernel of FBGEMM."""
+    names = getattr(module, "table_names", None)
+    specs = module.embedding_specs
+    gradient = next(_KERNELS[c.__name__] for c in type(module).__mro__ if c.__name__ in _KERNELS)
+    value_bytes = module.weights_precision.bit_rate() / 8
+    mapping = _feature_tables(module, len(specs))
+    for feature, table in enumerate(mapping):
+        site.features[str(feature)] = [table]
+    tables = []
+    for index, spec in enumerate(specs):
+        rows, dim = spec[0], spec[1]
+        memory = (
+            _LOCATIONS.get(spec[2].name, spec[2].name.lower())
+            if len(spec) > 2
+            else device_memory(module.weights.device)
+        )
+        row_bytes = dim * value_bytes
+        name = names[index] if names else f"{site.path}.{index}" if site.path else str(index)
+        info = EmbeddingTable(
+            name,
+            rows,
+            dim,
+            round(row_bytes),
+            site.path,
+            tuple(str(f) for f, t in enumerate(mapping) if t == index),
+            memory,
+        )
+        part = Part(0, memory, 0, rows, row_bytes)
+        weight = module.weights if gradient is Gradient.DENSE else None
+        tables.append(Table(info, reads([part], rows, 0), gradient, weight))
+    return tables
+
+
+def _feature_tables(module: Any, table_count: int) -> list[int]:
+    """Table of each feature, from where the kernel says that features' weights begin."""
+    mapping = getattr(module, "feature_table_map", None)
+    if mapping is not None:
+        return [int(table) for table in mapping]
+    ends = [int(offset) for offset in module.weights_physical_offsets]
+    begins = {offset: table for table, offset in reversed(list(enumerate(ends[:table_count])))}
+    return [begins[int(offset)] for offset in module.weights_offsets.tolist()]

@@ -1,0 +1,263 @@
+"""Forward pre-hooks that note which rows a module is asked for.
+
+They change nothing: they look at the arguments, and return None. A module's copies, by deepcopy or
+pickle, get a hook of the standard library in their place that does nothing.
+
+A hook sits on the module that is asked, and sees the ids that its caller passes. TorchRec's
+pipelines distribute the ids of a batch steps before the batch is trained on, but they call the
+module when it is, with the same ids: so look-ups belong to the step that consumes them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from trainobs.embeddings import opaque
+from trainobs.embeddings.caches import Cache
+from trainobs.embeddings.copies import capturing, copy, readable
+from trainobs.embeddings.intake import Amounts, Call, Ids, Intake, Take
+from trainobs.embeddings.sites import Site
+from trainobs.embeddings.timing import ForwardTimer
+
+_NO_KEYS = ("",)
+
+
+class SiteHook:
+    """What is put on a module that looks rows up.
+
+    Args:
+        site: the module.
+        intake: where its calls are noted.
+
+    Attributes:
+        last: the last call and its ids, for the message when one of them has ended the training.
+        caches: kernels whose counters of misses are read in sampled steps.
+    """
+
+    def __init__(self, site: Site, intake: Intake) -> None:
+        self.site = site
+        self.last: tuple[Call, torch.Tensor] | None = None
+        self.caches: list[Cache] = []
+        self._read_in = -1
+        self._intake = intake
+        self._timer = ForwardTimer(site)
+        self._to_time: Take | None = None
+        self._handle = self._register()
+        self._removable = site.module.register_forward_pre_hook(self, with_kwargs=True)
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The module is about to look rows up."""
+        if torch.compiler.is_compiling():
+            self._trace(module, args, kwargs)
+        elif (trains := torch.is_grad_enabled()) or module.training:
+            self._guarded(args, kwargs, trains)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """What copies of the module get: needs no trainobs, and does nothing."""
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+    def remove(self) -> None:
+        """Come off the module."""
+        self._removable.remove()
+        self._timer.cancel()
+        if self._handle is not None:
+            opaque.forget(self._handle)
+        self.last = None
+
+    def note(self, asked: tuple[Any, ...], trains: bool) -> None:
+        """Compiled code is about to look rows up; see `trainobs.embeddings.opaque`."""
+        self._guarded(asked, {}, trains, compiled=True)
+
+    def _guarded(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], trains: bool, compiled: bool = False
+    ) -> None:
+        if self._intake.armed and not self._intake.aside():
+            try:
+                self._to_time = None
+                self._note(self._arguments(*args) if compiled else args, kwargs, trains)
+                if self._to_time is not None and not compiled:
+                    self._timer.begin(self._to_time)
+            except Exception:
+                self._intake.fault()
+
+    def _arguments(self, *asked: Any) -> tuple[Any, ...]:
+        """What the module was called with, from what a compiled graph tells."""
+        return asked
+
+    def _trace(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Put the note into the graph that is being compiled."""
+        if not (module.training or torch.is_grad_enabled()):
+            return
+        ids = args[0] if args else kwargs["input"]
+        offsets = args[1] if len(args) > 1 else kwargs.get("offsets")
+        if isinstance(ids, torch.Tensor) and self._handle is not None:
+            opaque.note(ids, offsets, self._handle)
+
+    def _register(self) -> int | None:
+        try:
+            return opaque.register(self)
+        except ImportError:
+            self.site.blind = True  # until it is seen that nothing compiled hides it
+            return None
+
+    def _note(self, args: tuple[Any, ...], kwargs: dict[str, Any], trains: bool) -> None:
+        raise NotImplementedError
+
+    def _see(self, take: Take, call: Call, ids: torch.Tensor, since_ns: int) -> None:
+        self.site.blind = False
+        self.last = call, ids
+        take.calls.append(call)
+        if take.sampled:
+            if self.caches and self._read_in != take.serial:
+                self._read_in = take.serial
+                for cache in self.caches:
+                    counters = copy(take, cache.kernel.table_wise_cache_miss)
+                    take.misses.append((cache.tables, counters))
+            if self._timer.possible and ids.device.type == "cpu":
+                self._to_time = take
+            take.hook_ns += time.perf_counter_ns() - since_ns
+
+    def _unreadable(self, ids: torch.Tensor, trains: bool) -> bool:
+        """Whether the call cannot be noted: then its tables are unmeasured in this step."""
+        if type(ids) is torch.Tensor and ids.is_cpu:
+            return ids.is_floating_point()  # which torch is about to refuse
+        if ids.is_meta or type(ids).__module__.startswith("torch._subclasses"):
+            return True  # a compiler or a summary goes through the model: nothing is looked up
+        if capturing(ids):
+            self.site.blind = True
+            return True
+        if not readable(ids):
+            take = self._intake.enter()
+            take.calls.append(Call(self.site, (), None, 0, trains, None))
+            return True
+        return False
+
+
+class EmbeddingHook(SiteHook):
+    """For `nn.Embedding`."""
+
+    def _note(self, args: tuple[Any, ...], kwargs: dict[str, Any], trains: bool) -> None:
+        ids = args[0] if args else kwargs["input"]
+        if not isinstance(ids, torch.Tensor) or self._unreadable(ids, trains):
+            return
+        since_ns = time.perf_counter_ns()
+        take = self._intake.enter()
+        count = ids.numel()
+        width = ids.shape[-1] if ids.dim() > 1 else 1
+        self._see(
+            take,
+            Call(
+                self.site,
+                _NO_KEYS,
+                (count,),
+                count // width if width else 0,
+                trains,
+                Ids(copy(take, ids), width, ends=False) if take.sampled else None,
+            ),
+            ids,
+            since_ns,
+        )
+
+
+class BagHook(SiteHook):
+    """For `nn.EmbeddingBag`."""
+
+    def __init__(self, site: Site, intake: Intake) -> None:
+        super().__init__(site, intake)
+        bag = site.module
+        assert isinstance(bag, nn.EmbeddingBag)
+        self._ends_with_last = bool(bag.include_last_offset)
+
+    def _note(self, args: tuple[Any, ...], kwargs: dict[str, Any], trains: bool) -> None:
+        ids = args[0] if args else kwargs["input"]
+        if not isinstance(ids, torch.Tensor) or self._unreadable(ids, trains):
+            return
+        offsets = args[1] if len(args) > 1 else kwargs.get("offsets")
+        since_ns = time.perf_counter_ns()
+        take = self._intake.enter()
+        if offsets is None:
+            bags = ids.shape[0]
+        else:
+            bags = offsets.numel() - self._ends_with_last
+            if self._ends_with_last and not ids.is_cuda:  # ids behind the last end are in no bag
+                ids = ids[: int(offsets[-1])]
+        padding = self.site.passed_over
+        self._see(
+            take,
+            Call(
+                self.site,
+                _NO_KEYS,
+                (ids.numel(),) if padding is None else _unlike(take, ids, padding),
+                bags,
+                trains,
+                self._sample(take, ids, offsets) if take.sampled else None,
+            ),
+            ids,
+            since_ns,
+        )
+
+    def _sample(self, take: Take, ids: torch.Tensor, offsets: torch.Tensor | None) -> Ids:
+        if offsets is None:
+            return Ids(copy(take, ids), ids.shape[1], ends=False)
+        return Ids(copy(take, ids), copy(take, offsets), ends=True)
+
+
+def _unlike(take: Take, ids: torch.Tensor, padding: int) -> tuple[int] | Amounts:
+    """How many ids are not the one of the padding."""
+    looked_up = torch.count_nonzero(ids != padding)
+    return Amounts(copy(take, looked_up), ends=False) if ids.is_cuda else (int(looked_up),)
+
+
+class BatchedHook(SiteHook):
+    """For FBGEMM's table-batched kernels."""
+
+    def __init__(self, site: Site, intake: Intake) -> None:
+        super().__init__(site, intake)
+        self._keys = tuple(site.features)
+
+    def _trace(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Its offsets would be worked on in the graph: what is compiled goes unseen."""
+
+    def _note(self, args: tuple[Any, ...], kwargs: dict[str, Any], trains: bool) -> None:
+        ids = args[0] if args else kwargs["indices"]
+        if not isinstance(ids, torch.Tensor) or self._unreadable(ids, trains):
+            return
+        offsets = args[1] if len(args) > 1 else kwargs["offsets"]
+        batches = args[4] if len(args) > 4 else kwargs.get("batch_size_per_feature_per_rank")
+        since_ns = time.perf_counter_ns()
+        take = self._intake.enter()
+        bags, ends = self._bags(offsets, batches)
+        lookups: list[int] | Amounts
+        if ends.is_cuda:
+            lookups = Amounts(copy(take, ends), ends=True)
+        else:
+            lookups = np.diff(ends.numpy()).tolist()
+        sample = Ids(copy(take, ids), copy(take, offsets), ends=True) if take.sampled else None
+        self._see(
+            take,
+            Call(self.site, self._keys, lookups, bags, trains, sample),
+            ids,
+            since_ns,
+        )
+
+    def _bags(
+        self, offsets: torch.Tensor, batches: list[list[int]] | None
+    ) -> tuple[int | list[int], torch.Tensor]:
+        """Bags of each feature, and where the features begin and end in the ids."""
+        if batches is None:
+            bags = (offsets.numel() - 1) // len(self._keys)
+            if bags == 0:
+                return 0, offsets[:1].expand(len(self._keys) + 1)
+            return bags, offsets[::bags]
+        counts = [sum(ranks) for ranks in batches]
+        places = torch.tensor([0, *np.cumsum(counts).tolist()])
+        if offsets.is_cuda:
+            places = places.pin_memory().to(offsets.device, non_blocking=True)
+        return counts, offsets[places]

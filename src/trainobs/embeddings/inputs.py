@@ -1,0 +1,102 @@
+"""Whole inputs of a step, for the sample that says which of them look up hot rows only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainobs.access import AccessCounts
+from trainobs.core.lookups import EmbeddingTable
+from trainobs.embeddings.asked import rows_of_slots
+from trainobs.embeddings.intake import Call, Ids, host
+
+
+class _Column(NamedTuple):
+    """What all inputs of a batch look up by one feature in one table."""
+
+    table: int
+    ids: NDArray[np.integer]
+    lengths: NDArray[np.int64]
+    """Look-ups of each input."""
+
+
+def offer(
+    calls: Sequence[Call], tables: Sequence[EmbeddingTable], counts: AccessCounts, epoch: int
+) -> None:
+    """Offer the inputs of a step to the sample.
+
+    A module that is asked several times in a step serves another batch each time. The modules of
+    a batch must be asked for as many bags each, or nobody knows which belong to one input; such
+    batches are left out.
+
+    Args:
+        calls: what was asked for in the step.
+        tables: the tables of the run.
+        counts: what has the sample.
+        epoch: the epoch of the step.
+    """
+    for batch in _batches(calls):
+        slots = [slot for call in batch for slot in _slots(call)]
+        sizes = {len(slot.lengths) for slot in slots}
+        if len(sizes) == 1 and sizes != {0}:
+            counts.add_inputs(
+                [tables[slot.table].name for slot in slots],
+                np.concatenate([slot.ids for slot in slots]),
+                np.stack([slot.lengths for slot in slots]),
+                epoch=epoch,
+            )
+
+
+def _batches(calls: Iterable[Call]) -> list[list[Call]]:
+    """Calls that were sampled, by how often their module had been asked before in the step."""
+    batches: list[list[Call]] = []
+    times: Counter[int] = Counter()
+    for call in calls:
+        number = times[id(call.site)]
+        times[id(call.site)] += 1
+        if number == len(batches):
+            batches.append([])
+        batches[number].append(call)
+    return [batch for batch in batches if all(call.ids is not None for call in batch)]
+
+
+def _slots(call: Call) -> Iterator[_Column]:
+    assert call.ids is not None
+    values = host(call.ids.values)
+    bags = [call.bags] * len(call.keys) if isinstance(call.bags, int) else call.bags
+    begin = first = 0
+    all_lengths = _lengths(call.ids, len(values), sum(bags))
+    for key, count in zip(call.keys, bags, strict=True):
+        lengths = all_lengths[first : first + count]
+        end = begin + int(lengths.sum())
+        tables, rows = call.site.served(key)
+        ids = values[begin:end] if rows is None else rows_of_slots(rows, values[begin:end])
+        for table in tables:
+            yield _passed_over(call, _Column(table, ids, lengths))
+        first, begin = first + count, end
+
+
+def _lengths(ids: Ids, id_count: int, bag_count: int) -> NDArray[np.int64]:
+    """Look-ups of each bag."""
+    if isinstance(ids.lengths, int):
+        return np.full(bag_count, ids.lengths, dtype=np.int64)
+    lengths = host(ids.lengths).astype(np.int64, copy=False)
+    if not ids.ends:
+        return lengths
+    ends = lengths if len(lengths) > bag_count else np.append(lengths, id_count)
+    return np.diff(ends)
+
+
+def _passed_over(call: Call, slot: _Column) -> _Column:
+    """Without the ids that a bag's `padding_idx` leaves out."""
+    padding = call.site.passed_over
+    if padding is None:
+        return slot
+    looked_up = slot.ids != padding
+    before = np.concatenate([[0], np.cumsum(looked_up)])
+    ends = before[np.concatenate([[0], np.cumsum(slot.lengths)])]
+    return _Column(slot.table, slot.ids[looked_up], np.diff(ends))

@@ -1,0 +1,99 @@
+"""TorchRec: the hook on collections that are asked by KeyedJaggedTensors, sharded or not.
+
+Imported only where a model has such a collection, so torchrec is never loaded for others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from trainobs.embeddings import opaque
+from trainobs.embeddings.copies import copy
+from trainobs.embeddings.hooks import SiteHook
+from trainobs.embeddings.intake import Amounts, Call, Ids, Take
+
+
+class JaggedHook(SiteHook):
+    """For collections that are asked by a KeyedJaggedTensor.
+
+    Notes:
+        Ids whose memory a pipeline has freed before the module is called are not known
+        (`free_features_storage_early`).
+    """
+
+    def _arguments(self, *asked: Any) -> tuple[KeyedJaggedTensor]:
+        values, lengths, keys, bags = asked
+        return (KeyedJaggedTensor(list(keys), values, lengths=lengths, **_strides(list(bags))),)
+
+    def _trace(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        features = args[0] if args else kwargs["features"]
+        handle, counts = self._handle, module.training or torch.is_grad_enabled()
+        if handle is not None and counts and isinstance(features, KeyedJaggedTensor):
+            opaque.note_jagged(
+                features.values(),
+                features.lengths(),
+                features.keys(),
+                features.stride_per_key(),
+                handle,
+            )
+
+    def _note(self, args: tuple[Any, ...], kwargs: dict[str, Any], trains: bool) -> None:
+        features = args[0] if args else kwargs["features"]
+        if not isinstance(features, KeyedJaggedTensor):
+            return
+        values = features.values()
+        if self._unreadable(values, trains):
+            return
+        since_ns = time.perf_counter_ns()
+        take = self._intake.enter()
+        alive = values.numel() == 0 or values.untyped_storage().nbytes() > 0
+        varied = features.variable_stride_per_key()
+        self._see(
+            take,
+            Call(
+                self.site,
+                features.keys(),
+                _lookups(take, features, alive),
+                features.stride_per_key() if varied else features.stride(),
+                trains,
+                Ids(copy(take, values), copy(take, features.lengths()), ends=False)
+                if take.sampled and alive
+                else None,
+            ),
+            values,
+            since_ns,
+        )
+
+
+def _strides(bags: list[int]) -> dict[str, Any]:
+    """What a KeyedJaggedTensor is told of its bags."""
+    if len(set(bags)) > 1:
+        return {"stride_per_key_per_rank": [[count] for count in bags]}
+    return {"stride": bags[0] if bags else 0}
+
+
+def _lookups(
+    take: Take, features: KeyedJaggedTensor, alive: bool
+) -> Sequence[int] | Amounts | None:
+    """Look-ups of each key: from what the tensor knows of itself, or summed where the ids are."""
+    known: list[int] | None = features.length_per_key_or_none()
+    if known is not None:
+        return known
+    ends = features.offset_per_key_or_none()
+    if ends is not None:
+        return [end - begin for begin, end in zip(ends, ends[1:], strict=False)]
+    if not alive:
+        return None
+    if not features.values().is_cuda:
+        lengths: list[int] = features.length_per_key()  # kept there, as the forward does
+        return lengths
+    if features.variable_stride_per_key():
+        return None
+    of_bags = features.lengths().view(len(features.keys()), -1)
+    return Amounts(copy(take, of_bags.sum(1)), ends=False)

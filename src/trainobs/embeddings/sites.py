@@ -1,0 +1,113 @@
+"""The modules of a model that look embedding rows up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from trainobs.embeddings.tables import Table
+
+MAX_KEYS = 4096
+"""Keys whose tables are remembered; marks in keys may make new ones for ever."""
+
+
+class Kind(Enum):
+    """How a module is asked for rows."""
+
+    EMBEDDING = "embedding"
+    """A tensor of ids, as `nn.Embedding`."""
+    BAG = "bag"
+    """Ids and offsets, as `nn.EmbeddingBag`."""
+    JAGGED = "jagged"
+    """A KeyedJaggedTensor, as TorchRec's collections."""
+    BATCHED = "batched"
+    """Ids and offsets of many features, as FBGEMM's table-batched kernels."""
+
+
+@dataclass
+class Site:
+    """A module of the model that looks rows up.
+
+    Attributes:
+        module: itself.
+        kind: how it is asked.
+        path: its qualified name.
+        tables: its tables, as indices into those of the model.
+        features: feature -> the tables that it looks up; of a batched kernel, its number.
+        blind: look-ups may go unseen: its tables are unmeasured where none was seen.
+        passed_over: an id that is not looked up (`padding_idx` of a bag).
+        near: memory of this rank's device, one of `MEMORIES`.
+        names: of its tables, as the module calls them.
+
+    Notes:
+        A module may keep copies of rows on its device, and take look-ups of them under keys of
+        their own, whose values are slots and no rows. It says so by a method
+        `slots_of_key(key: str) -> tuple[str, NDArray[np.int64]] | None`: the feature that the key
+        belongs to, and the row of each slot. The observer's thread asks. Such look-ups are read
+        from the device, and belong to the bags of the feature.
+    """
+
+    module: nn.Module
+    kind: Kind
+    path: str
+    tables: list[int] = field(default_factory=list)
+    features: dict[str, list[int]] = field(default_factory=dict)
+    blind: bool = False
+    passed_over: int | None = None
+    near: str = ""
+    names: list[str] = field(default_factory=list)
+    _served: dict[str, tuple[list[int], NDArray[np.int64] | None]] = field(default_factory=dict)
+
+    def served(self, key: str) -> tuple[list[int], NDArray[np.int64] | None]:
+        """Tables that a key looks up, and the row of each slot if its values are slots."""
+        known = self._served.get(key)
+        if known is None:
+            if len(self._served) >= MAX_KEYS:
+                self._served.clear()
+            known = self._served[key] = self._find(key)
+        return known
+
+    def _find(self, key: str) -> tuple[list[int], NDArray[np.int64] | None]:
+        if key in self.features:
+            return self.features[key], None
+        slots_of_key = getattr(self.module, "slots_of_key", None)
+        answer = slots_of_key(key) if slots_of_key is not None else None
+        if answer is None:
+            return [], None
+        feature, rows = answer
+        return self.features.get(feature, []), rows
+
+
+@dataclass
+class Found:
+    """What a model has."""
+
+    tables: list[Table] = field(default_factory=list)
+    sites: list[Site] = field(default_factory=list)
+
+    def add(self, site: Site, tables: list[Table]) -> None:
+        """Another site, whose `tables` and `features` count from 0."""
+        taken = {table.info.name for table in self.tables}
+        first = len(self.tables)
+        site.names = [table.info.name for table in tables]
+        for table in tables:
+            name = _free(table.info.name, site.path, taken)
+            taken.add(name)
+            self.tables.append(replace(table, info=replace(table.info, name=name)))
+        site.tables = list(range(first, len(self.tables)))
+        site.features = {f: [first + t for t in ts] for f, ts in site.features.items()}
+        self.sites.append(site)
+
+
+def _free(name: str, path: str, taken: set[str]) -> str:
+    """A name that no table has yet."""
+    if name in taken and path:
+        name = f"{path}.{name}"
+    number, first = 2, name
+    while name in taken:
+        name, number = f"{first}#{number}", number + 1
+    return name

@@ -1,0 +1,90 @@
+"""How long modules take to look rows up, in sampled steps, where the host does it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from trainobs.embeddings.intake import Call, Take
+from trainobs.embeddings.sites import Site
+
+
+class ForwardTimer:
+    """Times a call of a module, from its last forward pre-hook to its first forward hook.
+
+    It is on the module during such calls only: a call looks for forward hooks when its forward is
+    done, and so finds one that was put on before. Other calls cost nothing, and code that is
+    compiled never sees it.
+
+    Args:
+        site: the module. Of a sharded one, whose forward ends before its rows are there, and of
+            rows on a device, which the host does not wait for, nothing is timed.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._take: Take | None = None
+        self._handle: RemovableHandle | None = None
+        self._since_ns = 0
+        self.possible = not any(
+            cls.__name__ == "ShardedModule" for cls in type(site.module).__mro__
+        )
+
+    def begin(self, take: Take) -> None:
+        """The forward of this call of the module is about to begin."""
+        self.cancel()  # a forward that raised never came to its end
+        self._take = take
+        self._handle = self._site.module.register_forward_hook(self)
+        self._since_ns = time.perf_counter_ns()
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
+        """The forward is done."""
+        now_ns = time.perf_counter_ns()
+        if self._take is not None:
+            self._take.times.append((self._site, now_ns - self._since_ns))
+        self.cancel()
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """What copies of the module get: needs no trainobs, and does nothing."""
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+    def cancel(self) -> None:
+        """Come off the module, if it is on it."""
+        handle, self._handle, self._take = self._handle, None, None
+        if handle is not None:
+            handle.remove()
+
+
+class Timed(Protocol):
+    """What was asked for in a step, and how long it took."""
+
+    calls: list[Call]
+    times: list[tuple[Site, int]]
+
+
+def lay_times(rows: NDArray[np.void], of: NDArray[np.intp], asked: Sequence[Timed]) -> None:
+    """Lay the time of a module's forwards on its tables, by the bytes that each read.
+
+    It stays unknown where not all calls of the module were timed.
+
+    Args:
+        rows: of `LOOKUP_ROW`; `forward_ns` is filled in.
+        of: the step of each row, as an index into `asked`.
+        asked: the steps.
+    """
+    for index, one in enumerate(asked):
+        for site in {id(site): site for site, _ in one.times}.values():
+            spent = [ns for timed, ns in one.times if timed is site]
+            if len(spent) != sum(call.site is site for call in one.calls):
+                continue
+            places = np.flatnonzero((of == index) & np.isin(rows["table"], site.tables))
+            read = rows["bytes"][places]
+            if np.nansum(read) > 0:
+                rows["forward_ns"][places] = sum(spent) * read / np.nansum(read)

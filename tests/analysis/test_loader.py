@@ -1,0 +1,141 @@
+"""Who made the batches, and what one step waited for, worked out by hand."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.sinks.samples import batch, info
+from trainobs.analysis import loader, onestep
+from trainobs.analysis.report import render, summarize
+from trainobs.analysis.runlog import RunLog
+from trainobs.cli import main
+from trainobs.core.errors import RunLogError
+from trainobs.core.records import BATCH_ROW, SETUP
+from trainobs.core.runlog import BATCHES, part_file
+from trainobs.sinks.runlog import RunLogSink
+
+MS = 1_000_000
+START = 3_000 * MS  # of step 7, see `samples.batch`
+
+
+def made(for_step: int, worker: int, end_ms: float, took: tuple[int, int, int], **more) -> np.void:
+    """A batch that took so many ms asleep for a device, without a CPU and computing, and 1 else."""
+    row = np.zeros(1, BATCH_ROW)[0]
+    row["for_step"], row["worker"], row["number"] = for_step, worker, 5
+    row["device_ns"], row["cpu_wait_ns"], row["compute_ns"] = (ms * MS for ms in took)
+    row["end_ns"] = START + end_ms * MS
+    row["begin_ns"] = row["end_ns"] - (sum(took) + 1) * MS
+    for name, value in more.items():
+        row[name] = value
+    return row
+
+
+ROWS = [
+    made(7, 0, -900, (10, 2, 3), slowest_ns=4 * MS, slowest_file=b"a.jpg", read_count=2),
+    made(7, 1, 60, (70, 1, 9), slowest_ns=55 * MS, slowest_file=b"b.jpg", read_bytes=4000),
+    made(8, 0, 900, (30, 0, 5), slowest_ns=5 * MS, slowest_file=b"c.jpg"),
+    made(-1, 1, 950, (500, 500, 500), slowest_ns=900 * MS, slowest_file=b"never consumed"),
+    made(9, -1, 2100, (-1, -1, -1), end_ns=START + 2100 * MS, begin_ns=START + 2090 * MS),
+]
+
+
+@pytest.fixture
+def run(tmp_path) -> Path:
+    sink = RunLogSink(tmp_path / "run")
+    sink.begin(info())
+    steps = batch(
+        [SETUP, 7, 8, 9],
+        step__duration_ns=[0, 300 * MS, 100 * MS, 200 * MS],
+        loader__wait_ns=[0, 80 * MS, 4 * MS, 20 * MS],
+        loader__device_ns=[0, 60 * MS, 0, np.nan],
+        loader__handover_ns=[0, 5 * MS, 4 * MS, np.nan],
+        phase__forward_ns=[0, 220 * MS, 96 * MS, 180 * MS],
+    )
+    sink.write(replace(steps, batches=np.array(ROWS, BATCH_ROW)))
+    sink.flush()
+    return tmp_path / "run"
+
+
+def test_each_worker_has_what_its_batches_took_and_how_long_they_were_waited_for(run):
+    main_thread, zero, one = loader.workers(RunLog.open(run).ranks[0])
+    assert zero == {
+        "worker": 0,
+        "batches": 2,
+        "made_ns": 26 * MS,
+        "device_ns": 20 * MS,
+        "cpu_wait_ns": 1 * MS,
+        "compute_ns": 4 * MS,
+        "wait_ns": 4 * MS,  # of step 7 worker 1 finished last
+        "handover_ns": 4 * MS,
+        "slowest_ns": 5 * MS,
+        "slowest_file": "c.jpg",
+        "slowest_step": 8,
+    }
+    assert (one["batches"], one["device_ns"], one["wait_ns"]) == (1, 70 * MS, 80 * MS)
+    assert (one["slowest_file"], one["slowest_step"]) == ("b.jpg", 7)
+    assert (main_thread["worker"], main_thread["made_ns"]) == (None, 10 * MS)
+    assert (main_thread["wait_ns"], main_thread["handover_ns"]) == (20 * MS, None)
+    assert main_thread["device_ns"] is None
+    assert main_thread["slowest_file"] is None
+
+
+def test_the_page_has_the_worker_that_was_waited_for_first_and_the_slowest_file(run):
+    lines = render(summarize(RunLog.open(run))).splitlines()
+    at = lines.index(next(line for line in lines if line.startswith("Batches, by who made them")))
+    assert [line.split()[0:2] for line in lines[at + 1 : at + 4]] == [
+        ["worker", "1"],
+        ["the", "training"],
+        ["worker", "0"],
+    ]
+    assert lines[at + 1].endswith("     70 ms       1 ms       9 ms      80 ms       5 ms")
+    assert lines[at + 4] == "  slowest file: b.jpg, 55 ms"
+    assert lines[at + 5] == "    read by worker 1 for step 7"
+
+
+def test_a_step_says_what_it_waited_for(run):
+    found = onestep.explain(RunLog.open(run), 7)
+    assert found["metrics"]["loader/wait_ns"] == {"value": 80 * MS, "median": 20 * MS}
+    assert found["metrics"]["loader/compute_ns"] == {"value": None, "median": None}
+    last, first = found["batches"]
+    assert (last["worker"], last["number"], last["ended_ns"]) == (1, 5, 60 * MS)
+    assert (last["device_ns"], last["made_ns"], last["read_bytes"]) == (70 * MS, 81 * MS, 4000)
+    assert (last["slowest_file"], last["slowest_ns"]) == ("b.jpg", 55 * MS)
+    assert (first["worker"], first["ended_ns"]) == (0, -900 * MS)
+
+
+def test_the_command_answers_for_one_step(run, capsys):
+    assert main(["report", str(run), "--step", "7"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"step 7 of {run}, rank 0, epoch 0\n")
+    assert "A batch of worker 1, finished 60 ms after the step began" in text
+    assert "A batch of worker 0, finished 900 ms before the step began" in text
+    assert "  slowest file: b.jpg, 55 ms" in text
+    assert main(["report", str(run), "--step", "9", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["batches"][0]["worker"], answer["batches"][0]["device_ns"]) == (None, None)
+
+
+@pytest.mark.parametrize("step", [6, -1])  # what was before the first step is none
+def test_a_step_that_is_not_there_is_three_lines(run, step):
+    with pytest.raises(RunLogError, match=r"(?s)no step .*found: steps 7 to 9, 3 of them.*do:"):
+        onestep.explain(RunLog.open(run), step)
+
+
+def test_without_batches_nothing_is_made_up(write_run):
+    run = RunLog.open(write_run())
+    assert summarize(run)["workers"] == []
+    assert "Batches, by" not in render(summarize(run))
+    assert "Its batches are not known" in onestep.render(onestep.explain(run, 2))
+
+
+def test_a_damaged_table_of_batches_is_left_out_and_told(run):
+    file = part_file(run, 0, BATCHES, 0)
+    file.write_bytes(file.read_bytes()[:-7])
+    summary = summarize(RunLog.open(run))
+    assert summary["workers"] == []
+    assert list(summary["lost"]["files"]) == [str(file)]

@@ -1,0 +1,179 @@
+"""TorchRec's collections and FBGEMM's kernels, not sharded: equal to a count by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+    ComputeDevice,
+    DenseTableBatchedEmbeddingBagsCodegen,
+    SplitTableBatchedEmbeddingBagsCodegen,
+)
+from torch import nn
+from torchrec import (
+    EmbeddingBagCollection,
+    EmbeddingBagConfig,
+    EmbeddingCollection,
+    EmbeddingConfig,
+    KeyedJaggedTensor,
+    PoolingType,
+)
+
+from tests.embeddings.brute import Expected, Steps, compare, jagged_bags, random_lengths
+from trainobs.embeddings.lookups import Lookups
+
+TABLES = {  # table -> rows, features
+    "users": (50, ["user"]),
+    "goods": (20, ["item", "seen"]),
+    "twins": (30, ["item"]),
+}
+KEYS = ["seen", "unused", "user", "item"]  # not in the order of the tables
+
+
+def rows_of(key):
+    return min((rows for rows, features in TABLES.values() if key in features), default=99)
+
+
+def make_jagged(stride=5, weighted=False, varied=False):
+    strides = [int(torch.randint(1, 6, ())) for _ in KEYS] if varied else [stride] * len(KEYS)
+    lengths = [random_lengths(count) for count in strides]
+    values = [
+        torch.randint(0, rows_of(key), (int(length.sum()),))
+        for key, length in zip(KEYS, lengths, strict=True)
+    ]
+    options = {}
+    if varied:
+        options["stride_per_key_per_rank"] = [[count] for count in strides]
+        options["inverse_indices"] = (
+            KEYS,
+            torch.stack([torch.randint(0, count, (stride,)) for count in strides]),
+        )
+    return KeyedJaggedTensor(
+        keys=KEYS,
+        values=torch.cat(values),
+        lengths=torch.cat(lengths),
+        weights=torch.rand(sum(map(len, values))) if weighted else None,
+        **options,
+    )
+
+
+def expect(expected, step, kjt):
+    bags = jagged_bags(kjt)
+    for name, (_, features) in TABLES.items():
+        one = expected.setdefault((step, name), Expected())
+        for feature in features:
+            one.add(bags[feature])
+
+
+def bag_collection(weighted=False):
+    return EmbeddingBagCollection(
+        tables=[
+            EmbeddingBagConfig(
+                name=name,
+                embedding_dim=4,
+                num_embeddings=rows,
+                feature_names=features,
+                pooling=PoolingType.SUM,
+            )
+            for name, (rows, features) in TABLES.items()
+        ],
+        is_weighted=weighted,
+    )
+
+
+def sequence_collection():
+    return EmbeddingCollection(
+        tables=[
+            EmbeddingConfig(name=name, embedding_dim=4, num_embeddings=rows, feature_names=features)
+            for name, (rows, features) in TABLES.items()
+        ]
+    )
+
+
+@pytest.mark.parametrize("kind", ["bags", "weighted", "varied", "sequence"])
+def test_collections(kind):
+    weighted = kind == "weighted"
+    module = sequence_collection() if kind == "sequence" else bag_collection(weighted)
+    steps, expected = Steps(), {}
+    lookups = Lookups(nn.Sequential(module), lambda: steps.serial, every=1)
+    for step in range(25):
+        steps.begin()
+        kjt = make_jagged(weighted=weighted, varied=kind == "varied")
+        if step % 3 == 0:
+            kjt.offset_per_key()  # what the tensor knows of itself is taken from there
+        module(kjt)
+        expect(expected, step, kjt)
+    rows = lookups.rows(steps.closed())
+    lookups.close()
+    compare(lookups, rows, expected)
+    assert {table.features for table in lookups.tables} == {
+        tuple(features) for _, features in TABLES.values()
+    }
+
+
+def test_a_name_that_two_collections_use_is_made_unique():
+    model = nn.ModuleDict({"a": bag_collection(), "b": bag_collection()})
+    lookups = Lookups(model, lambda: 0)
+    lookups.close()
+    assert [table.name for table in lookups.tables] == [*TABLES, *(f"b.{name}" for name in TABLES)]
+
+
+def kernel(kind):
+    specs = [(50, 4), (20, 8)]
+    features = [0, 1, 1]
+    if kind == "dense":
+        return DenseTableBatchedEmbeddingBagsCodegen(specs, features, use_cpu=True)
+    return SplitTableBatchedEmbeddingBagsCodegen(
+        [(rows, dim, EmbeddingLocation.HOST, ComputeDevice.CPU) for rows, dim in specs],
+        features,
+        table_names=["big", "small"],
+    )
+
+
+@pytest.mark.parametrize("kind", ["dense", "fused"])
+def test_bare_kernels(kind):
+    module = kernel(kind)
+    names = ["big", "small"] if kind == "fused" else ["0.0", "0.1"]
+    steps, expected = Steps(), {}
+    lookups = Lookups(nn.Sequential(module), lambda: steps.serial, every=1)
+    for step in range(20):
+        steps.begin()
+        bags = int(torch.randint(1, 6, ()))
+        lengths = [random_lengths(bags) for _ in range(3)]
+        ids = [
+            torch.randint(0, rows, (int(length.sum()),))
+            for rows, length in zip((50, 20, 20), lengths, strict=True)
+        ]
+        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), torch.cat(lengths).cumsum(0)])
+        module(torch.cat(ids), offsets)
+        for table, length, of_feature in zip((0, 1, 1), lengths, ids, strict=True):
+            one = expected.setdefault((step, names[table]), Expected())
+            one.add([part.tolist() for part in of_feature.split(length.tolist())])
+    rows = lookups.rows(steps.closed())
+    lookups.close()
+    compare(lookups, rows, expected)
+    trained = rows["gradient_rows"]
+    if kind == "fused":
+        assert trained.tolist() == rows["unique_rows"].tolist()
+    else:
+        assert trained.tolist() == [[50, 20][table] for table in rows["table"]]
+
+
+def test_inputs_of_a_collection_are_whole():
+    module, steps = bag_collection(), Steps()
+    lookups = Lookups(module, lambda: steps.serial, every=1)
+    steps.begin()
+    kjt = make_jagged(stride=8)
+    module(kjt)
+    lookups.rows(steps.closed())
+    lookups.close()
+    bags, names = jagged_bags(kjt), list(TABLES)
+    wanted = sorted(
+        sorted((t, i) for t, n in enumerate(names) for f in TABLES[n][1] for i in bags[f][at])
+        for at in range(8)
+    )
+    sample = lookups.counts.inputs()[0]
+    ends = sample.offsets
+    pairs = list(zip(sample.tables.tolist(), sample.ids.tolist(), strict=True))
+    assert sorted(sorted(pairs[a:b]) for a, b in zip(ends, ends[1:], strict=False)) == wanted

@@ -1,0 +1,301 @@
+"""Where bytes come from, which steps are sampled, and what waits for a device."""
+
+from __future__ import annotations
+
+import threading
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import RecordCacheMetrics
+from torch import nn
+from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
+
+from tests.embeddings.brute import Steps, same
+from tests.embeddings.test_jagged import bag_collection, make_jagged
+from trainobs.access import AccessCounts
+from trainobs.core.lookups import EmbeddingTable
+from trainobs.embeddings import intake
+from trainobs.embeddings.asked import Noted
+from trainobs.embeddings.caches import caches
+from trainobs.embeddings.intake import Call, Ids, Intake, Take
+from trainobs.embeddings.lookups import Lookups
+from trainobs.embeddings.pace import DENSEST, SPARSEST, Pace
+from trainobs.embeddings.sites import Found, Kind, Site
+from trainobs.embeddings.tables import TIERS, Gradient, Part, Table, reads
+from trainobs.embeddings.tally import Tally
+from trainobs.steps.clock import StepClock
+
+ROWS, ROW_BYTES = 100, 16
+
+
+def tally_of(parts, row_count=ROWS, world_size=1, gradient=Gradient.FUSED):
+    """A tally of one table whose parts lie there, seen from rank 0."""
+    info = EmbeddingTable("t", row_count, 4, ROW_BYTES, "m")
+    found = Found()
+    site = Site(nn.Identity(), Kind.EMBEDDING, "m", features={"": [0]})
+    found.add(site, [Table(info, reads(parts, row_count, 0), gradient)])
+    return Tally(found, AccessCounts({"t": row_count}), world_size), site
+
+
+def row_of(tally, site, ids, sampled=True):
+    take = Take(1, sampled)
+    values = np.array(ids, dtype=np.int64)
+    copied = Ids(values, 1, ends=False) if sampled else None
+    take.calls.append(Call(site, ("",), (len(ids),), len(ids), True, copied))
+    return tally.rows([Noted(0, 0, take, measured=True)], 0)[0]
+
+
+def whole(memory, rank=0):
+    return [Part(rank, memory, 0, ROWS, ROW_BYTES)]
+
+
+NONE = {"hbm": 0, "host": 0, "uvm_hit": 0, "uvm_miss": 0, "remote": 0}
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        (whole("hbm"), NONE | {"hbm": 64}),
+        (whole("host"), NONE | {"host": 64}),
+        (whole("uvm"), NONE | {"uvm_miss": 64}),
+        (whole("uvm_caching"), NONE | {"uvm_hit": np.nan, "uvm_miss": np.nan}),
+        (whole("hbm", rank=1), NONE | {"remote": 64}),
+        (whole("key_value"), dict.fromkeys(NONE, np.nan) | {"remote": 0}),
+        (
+            [Part(0, "hbm", 0, ROWS, 4), Part(1, "hbm", 0, ROWS, 12)],
+            NONE | {"hbm": 16, "remote": 48},
+        ),
+        (
+            [Part(0, "hbm", 0, 50, ROW_BYTES), Part(0, "hbm", 50, ROWS, ROW_BYTES)],
+            NONE | {"hbm": 64},
+        ),
+    ],
+)
+@pytest.mark.parametrize("sampled", [False, True])
+def test_where_bytes_come_from_when_it_is_the_same_for_all_rows(parts, expected, sampled):
+    row = row_of(*tally_of(parts), [1, 2, 98, 2], sampled)
+    assert row["bytes"] == 64
+    assert all(same(row[f"{tier}_bytes"], amount) for tier, amount in expected.items())
+
+
+def test_where_bytes_come_from_when_rows_are_split_takes_the_ids():
+    parts = [Part(rank, "host", rank * 50, rank * 50 + 50, ROW_BYTES) for rank in range(2)]
+    row = row_of(*tally_of(parts), [1, 2, 98, 2, 100])
+    assert (row["host_bytes"], row["remote_bytes"]) == (48, 16)  # there is no row 100
+    row = row_of(*tally_of(parts), [1, 2, 98, 2], sampled=False)
+    assert np.isnan([row["host_bytes"], row["remote_bytes"]]).all()
+    assert (row["hbm_bytes"], row["uvm_hit_bytes"], row["uvm_miss_bytes"]) == (0, 0, 0)
+
+
+def test_a_grid_of_parts_is_read_cell_by_cell():
+    parts = [Part(r * 2 + c, "hbm", r * 50, r * 50 + 50, 8) for r in range(2) for c in range(2)]
+    cells = reads(parts, ROWS, 0)
+    assert cells.starts.tolist() == [0, 50]
+    assert cells.bytes[:, TIERS.index("hbm")].tolist() == [8, 0]
+    assert cells.bytes[:, TIERS.index("remote")].tolist() == [8, 16]
+
+
+def test_one_step_in_so_many_is_sampled():
+    pace = Pace(3)
+    assert [pace.choose() for _ in range(7)] == [True, False, False, True, False, False, True]
+    pace.stepped(1e6)
+    pace.sampled(1e9)
+    assert pace.every == 3
+
+
+@pytest.mark.parametrize(
+    ("cost_ns", "every"), [(1e3, DENSEST), (10e6, 51), (1e6 * 999, SPARSEST), (1e12, SPARSEST)]
+)
+def test_automatic_sampling_keeps_to_its_budget(cost_ns, every):
+    pace = Pace()
+    for _ in range(100):
+        pace.stepped(10e6)
+        pace.sampled(cost_ns)
+    assert pace.every == every
+    assert cost_ns / every <= 0.02 * 10e6 or every == SPARSEST
+
+
+class Stream:
+    """Stands in for a stream of CUDA, whose events pass when told."""
+
+    passed = False
+
+    def record_event(self):
+        return self
+
+    def query(self):
+        return self.passed
+
+
+def test_a_step_waits_for_its_copies_and_nobody_for_the_device():
+    serial = [1]
+    taken = Intake(lambda: serial[0], Pace(1))
+    stream = Stream()
+    take = taken.enter()
+    take.streams.add(stream)
+    take.arrived = False
+    serial[0] = 2
+    taken.enter()
+    assert not taken.ready(1)
+    assert taken.ready(2)
+    stream.passed = True
+    assert not taken.ready(1)  # only the training thread asks CUDA
+    taken.enter()
+    assert taken.ready(1)
+
+
+def test_what_never_arrives_is_unmeasured():
+    steps, model = Steps(), nn.Sequential(nn.Embedding(10, 2))
+    lookups = Lookups(model, lambda: steps.serial, every=1)
+    steps.begin()
+    model(torch.tensor([1, 2]))
+    take = lookups._intake._current
+    take.streams.add(Stream())
+    take.arrived = False
+    lookups.close()
+    rows = lookups.rows(steps.closed())
+    assert len(rows) == 1
+    assert np.isnan(rows["lookup_count"][0])
+
+
+def test_what_waits_is_bounded(monkeypatch):
+    monkeypatch.setattr(intake, "MAX_SAMPLE_BYTES", 100)
+    monkeypatch.setattr(intake, "MAX_TAKES", 4)
+    steps, model = Steps(), nn.Sequential(nn.Embedding(10, 2))
+    lookups = Lookups(model, lambda: steps.serial, every=1)
+    for _ in range(6):
+        steps.begin()
+        model(torch.arange(8))
+    lookups.close()
+    rows = lookups.rows(steps.closed())
+    assert rows["step"].tolist() == [2, 3, 4, 5]
+    assert rows["sampled"].tolist() == [False, False, False, True]  # there is room again
+
+
+def test_training_and_counting_go_on_side_by_side():
+    model, clock = nn.Sequential(nn.Embedding(50, 2), nn.EmbeddingBag(1, 1)), StepClock([0])
+    lookups = Lookups(model, lambda: clock.serial, every=1)
+    parts, over = [], threading.Event()
+
+    def observe():
+        last = False
+        while not last:
+            last = over.is_set()
+            closed = [clock.closed.popleft() for _ in range(len(clock.closed))]
+            parts.append(lookups.rows(closed))
+
+    observer = threading.Thread(target=observe)
+    observer.start()
+    expected = np.zeros(50, dtype=np.int64)
+    for step in range(300):
+        clock.begin_batch()
+        ids = torch.randint(0, 50, (step % 7,))
+        model[0](ids)
+        expected += np.bincount(ids.numpy(), minlength=50)
+        clock.end_step()
+    clock.finish()
+    over.set()
+    observer.join()
+    lookups.close()
+    rows = np.concatenate(parts)
+    assert rows["step"].tolist() == list(range(300))
+    assert rows["lookup_count"].tolist() == [step % 7 for step in range(300)]
+    assert lookups.counts.counts("0").tolist() == expected.tolist()
+
+
+class WithCopies(EmbeddingBagCollection):
+    """Has copies of rows, which it takes under keys of their own."""
+
+    ROWS = np.array([5, 17, 30])
+
+    def slots_of_key(self, key):
+        feature, _, mark = key.partition("#")
+        return (feature, self.ROWS) if mark else None
+
+
+def test_look_ups_of_copies_count_for_their_rows():
+    config = EmbeddingBagConfig(
+        name="users", embedding_dim=4, num_embeddings=50, feature_names=["user"]
+    )
+    module, steps = WithCopies(tables=[config]), Steps()
+    lookups = Lookups(module, lambda: steps.serial, every=1)
+    steps.begin()
+    module(
+        KeyedJaggedTensor(
+            keys=["user", "user#1"],
+            values=torch.tensor([1, 2, 0, 2, 2, 9]),
+            lengths=torch.tensor([1, 1, 3, 1]),
+        )
+    )
+    row = lookups.rows(steps.closed())[0]
+    lookups.close()
+    assert (row["lookup_count"], row["bag_count"], row["unique_rows"]) == (6, 2, 4)
+    assert row["outside_count"] == 1  # there is no slot 9
+    counts = lookups.counts.counts("users")
+    assert {int(i): int(counts[i]) for i in np.flatnonzero(counts)} == {1: 1, 2: 1, 5: 1, 30: 2}
+    sample = lookups.counts.inputs()[0]
+    assert sorted(sample.sizes.tolist()) == [2, 4]
+
+
+def test_keys_that_the_model_does_not_look_up_cost_nothing():
+    module, steps = bag_collection(), Steps()
+    lookups = Lookups(module, lambda: steps.serial, every=1)
+    steps.begin()
+    module(make_jagged())
+    rows = lookups.rows(steps.closed())
+    lookups.close()
+    assert set(rows["table"]) <= {0, 1, 2}
+
+
+def test_memory_is_bounded_for_a_table_of_a_hundred_million_rows():
+    row_count = 100_000_000
+    parts = [Part(0, "host", 0, row_count, ROW_BYTES)]
+    tracemalloc.start()
+    try:
+        tally, site = tally_of(parts, row_count)
+        random = np.random.default_rng(0)
+        for _ in range(60):
+            row_of(tally, site, (row_count ** random.random(20_000)).astype(np.int64) - 1)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 96 << 20
+
+
+class Counting(nn.Module):
+    """Stands in for a kernel with a cache, which takes a GPU: its counters, and nothing else."""
+
+    feature_table_map = (0, 0)
+    record_cache_metrics = RecordCacheMetrics(False, True)
+
+    def __init__(self):
+        super().__init__()
+        self.table_wise_cache_miss = torch.zeros(2, dtype=torch.int64)
+
+
+def test_misses_of_a_cache_split_the_bytes_of_sampled_steps():
+    tally, site = tally_of(whole("uvm_caching"))
+    site.module = Counting()
+    (cache,) = caches(site)
+    assert cache.tables == (0, 0)
+    rows = []
+    for serial, misses in enumerate([0, 3, None, 5]):
+        take = Take(serial, misses is not None)
+        copied = Ids(np.arange(10), 1, ends=False) if misses is not None else None
+        take.calls.append(Call(site, ("",), (10,), 10, True, copied))
+        if misses is not None:
+            take.misses.append((cache.tables, np.array([misses, 0])))
+        rows.append(tally.rows([Noted(serial, 0, take, measured=True)], 0)[0])
+    split = [(row["uvm_hit_bytes"], row["uvm_miss_bytes"]) for row in rows]
+    assert np.isnan([split[0], split[2]]).all()
+    assert split[1] == (7 * ROW_BYTES, 3 * ROW_BYTES)  # 3 of the 10 look-ups before
+    assert split[3] == (9 * ROW_BYTES, ROW_BYTES)  # 2 of 20
+
+
+def test_kernels_that_count_no_misses_are_left_alone():
+    tally, site = tally_of(whole("uvm_caching"))
+    site.module = Counting()
+    site.module.record_cache_metrics = RecordCacheMetrics(False, False)
+    assert caches(site) == []
