@@ -1,0 +1,64 @@
+"""Frequently accessed embeddings: hot rows on the device, whatever holds the table.
+
+`calibrate` finds the rows that are looked up most, `calibrate_dataset` does so in a Ray Data set,
+and `FAEProfile` keeps them. `pack` sorts a loader's inputs by them, and the sharders train them.
+All are imported on first use: `import trainobs.fae` alone brings in neither torch nor TorchRec.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainobs.fae.calibrator import calibrate
+    from trainobs.fae.data_module import pack_data_module
+    from trainobs.fae.packed import PackedLoader, pack
+    from trainobs.fae.planner import HotRowReservation
+    from trainobs.fae.profile import FAEProfile, TableProfile
+    from trainobs.fae.ray_job import calibrate_dataset
+    from trainobs.fae.scheduler import ShuffledOrder, ShuffleScheduler
+    from trainobs.fae.sharder import (
+        FAEEmbeddingBagCollectionSharder,
+        FAEEmbeddingCollectionSharder,
+    )
+
+__all__ = [
+    "FAEEmbeddingBagCollectionSharder",
+    "FAEEmbeddingCollectionSharder",
+    "FAEProfile",
+    "HotRowReservation",
+    "PackedLoader",
+    "ShuffleScheduler",
+    "ShuffledOrder",
+    "TableProfile",
+    "calibrate",
+    "calibrate_dataset",
+    "pack",
+    "pack_data_module",
+]
+
+_HOME = {
+    "FAEEmbeddingBagCollectionSharder": "trainobs.fae.sharder",
+    "FAEEmbeddingCollectionSharder": "trainobs.fae.sharder",
+    "FAEProfile": "trainobs.fae.profile",
+    "HotRowReservation": "trainobs.fae.planner",
+    "PackedLoader": "trainobs.fae.packed",
+    "ShuffleScheduler": "trainobs.fae.scheduler",
+    "ShuffledOrder": "trainobs.fae.scheduler",
+    "TableProfile": "trainobs.fae.profile",
+    "calibrate": "trainobs.fae.calibrator",
+    "calibrate_dataset": "trainobs.fae.ray_job",
+    "pack": "trainobs.fae.packed",
+    "pack_data_module": "trainobs.fae.data_module",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,119 @@
+"""Look-ups of inputs as arrays, and which inputs a calibration counts or holds out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainobs.core.errors import FAEError
+
+Ids = NDArray[np.int64]
+Lengths = NDArray[np.int64]
+
+
+class Part(IntEnum):
+    """What an input serves for: half of them are counted, a quarter each held out."""
+
+    COUNTED = 0
+    DECIDING = 2
+    """Tells whether counting more would choose better rows."""
+    REPORTING = 3
+    """Seen by no decision, so that predictions from it are not optimistic."""
+
+
+class Inputs(NamedTuple):
+    """Look-ups of some inputs, by feature.
+
+    Attributes:
+        size: inputs.
+        ids: of each feature, the ids of all inputs, one input after the other.
+        lengths: of each feature, look-ups of each input; None where each has exactly one.
+    """
+
+    size: int
+    ids: tuple[Ids, ...]
+    lengths: tuple[Lengths | None, ...]
+
+    @property
+    def lookup_count(self) -> int:
+        """Look-ups of all features."""
+        return sum(len(ids) for ids in self.ids)
+
+    def take(self, chosen: NDArray[np.bool_]) -> Inputs:
+        """Only some of the inputs, in their order."""
+        ids: list[Ids] = []
+        lengths: list[Lengths | None] = []
+        for feature_ids, feature_lengths in zip(self.ids, self.lengths, strict=True):
+            if feature_lengths is None:
+                ids.append(feature_ids[chosen])
+                lengths.append(None)
+            else:
+                ids.append(feature_ids[np.repeat(chosen, feature_lengths)])
+                lengths.append(feature_lengths[chosen])
+        return Inputs(int(np.count_nonzero(chosen)), tuple(ids), tuple(lengths))
+
+    def per_input(self, feature: int, flags: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Flagged look-ups of each input, in one feature."""
+        lengths = self.lengths[feature]
+        if lengths is None:
+            return flags.astype(np.int64)
+        sums = np.concatenate([[0], np.cumsum(flags, dtype=np.int64)])
+        ends = np.cumsum(lengths)
+        return np.asarray(sums[ends] - sums[ends - lengths])
+
+    def lookups_of(self, feature: int) -> NDArray[np.int64]:
+        """Look-ups of each input in one feature."""
+        lengths = self.lengths[feature]
+        return np.ones(self.size, dtype=np.int64) if lengths is None else lengths
+
+
+def joined(parts: Sequence[Inputs]) -> Inputs:
+    """Several lots of inputs behind each other; at least one, all of the same features."""
+    ids = tuple(
+        np.concatenate(arrays) for arrays in zip(*(part.ids for part in parts), strict=True)
+    )
+    lengths = tuple(
+        None
+        if all(part.lengths[i] is None for part in parts)
+        else np.concatenate([part.lookups_of(i) for part in parts])
+        for i in range(len(ids))
+    )
+    return Inputs(sum(part.size for part in parts), ids, lengths)
+
+
+def keys_of(numbers: NDArray[np.int64], seed: int) -> NDArray[np.uint64]:
+    """A pseudo-random number for each input, from its number and a seed (SplitMix64).
+
+    Inputs are told apart by their number in the data alone, so an input serves for the same in
+    whatever order, batches and process it is read.
+    """
+    x = numbers.astype(np.uint64) + np.uint64((seed * 0x9E3779B97F4A7C15 + 1) % 2**64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
+    return np.asarray(x ^ (x >> np.uint64(31)))
+
+
+def parts_of(keys: NDArray[np.uint64]) -> NDArray[np.uint8]:
+    """The `Part` of each input; both 0 and 1 are counted."""
+    return np.asarray(keys & np.uint64(3), dtype=np.uint8)
+
+
+def check_ids(ids: NDArray[np.int64], table: str, row_count: int) -> None:
+    """Whether all ids are rows of a table.
+
+    Raises:
+        FAEError: one is not.
+    """
+    # As unsigned numbers, negative ones are too large as well: one pass.
+    if len(ids) and int(ids.view(np.uint64).max()) >= row_count:
+        outside = ids[(ids < 0) | (ids >= row_count)]
+        raise FAEError(
+            f"an id is outside of table {table!r}",
+            f"id {outside[0]} ({len(outside)} of {len(ids)} are outside); "
+            f"the table has {row_count} rows",
+            "repair the data, or give the tables of the model that trains on them",
+        )

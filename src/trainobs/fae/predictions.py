@@ -1,0 +1,120 @@
+"""What a calibration expects of a hot set, each figure with the interval that covers it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Estimate(NamedTuple):
+    """A figure for the whole data, from a sample of it.
+
+    Attributes:
+        value: the estimate.
+        low: the interval's lower end; NaN where the source of the counts allows none.
+        high: its upper end.
+    """
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, eq=False)
+class TablePrediction:
+    """What is expected of one table, from inputs that had no part in choosing the hot rows.
+
+    Attributes:
+        lookups_per_input: look-ups in an input, on average.
+        hot_lookup_ratio: share of its look-ups that hot rows serve.
+        group_rows: rows in each group of rows with similar counts, hottest group first; they add
+            up to the rows of the table.
+        group_ratios: share of the held-out look-ups that went to each group; NaN where none were
+            held out.
+    """
+
+    lookups_per_input: float
+    hot_lookup_ratio: Estimate
+    group_rows: NDArray[np.int64]
+    group_ratios: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """What is expected of a hot set before training.
+
+    Attributes:
+        confidence: of every interval here, each by itself.
+        input_count: held-out inputs that the figures were taken from.
+        all_hot_ratio: share of inputs of which every look-up is hot.
+        hot_lookup_ratio: share of all look-ups that hot rows serve.
+        bytes_per_input: weights that the look-ups of an input read, over all tables.
+        hot_bytes_per_input: of these, weights of hot rows: what a host link is spared in the
+            forward pass, where it would otherwise carry every row. Backward spares as much again.
+        threshold: look-ups per million inputs of the coldest row chosen by its count. A row whose
+            true rate is above the interval is chosen with at least `confidence`, one below it
+            left out. NaN where the budget held every row that was seen.
+        threshold_bytes: bytes of hot rows at the threshold, and at both ends of its interval.
+        tables: by name.
+    """
+
+    confidence: float
+    input_count: int
+    all_hot_ratio: Estimate
+    hot_lookup_ratio: Estimate
+    bytes_per_input: float
+    hot_bytes_per_input: Estimate
+    threshold: Estimate
+    threshold_bytes: Estimate
+    tables: Mapping[str, TablePrediction]
+
+
+_ESTIMATES = (
+    "all_hot_ratio",
+    "hot_lookup_ratio",
+    "hot_bytes_per_input",
+    "threshold",
+    "threshold_bytes",
+)
+
+
+def to_archive(predictions: Predictions) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Facts for JSON, and arrays, of which `from_archive` makes the predictions again."""
+    facts: dict[str, Any] = {name: getattr(predictions, name) for name in _ESTIMATES}
+    for name in ("confidence", "input_count", "bytes_per_input"):
+        facts[name] = getattr(predictions, name)
+    facts["tables"] = [
+        [name, table.lookups_per_input, table.hot_lookup_ratio]
+        for name, table in predictions.tables.items()
+    ]
+    arrays: dict[str, NDArray[Any]] = {}
+    for i, table in enumerate(predictions.tables.values()):
+        arrays[f"group-rows-{i}"] = table.group_rows
+        arrays[f"group-ratios-{i}"] = table.group_ratios
+    return facts, arrays
+
+
+def from_archive(facts: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Predictions:
+    """The opposite of `to_archive`.
+
+    Raises:
+        KeyError: a fact or an array is missing.
+    """
+    estimates = {name: Estimate(*facts[name]) for name in _ESTIMATES}
+    tables = {
+        name: TablePrediction(
+            lookups, Estimate(*ratio), arrays[f"group-rows-{i}"], arrays[f"group-ratios-{i}"]
+        )
+        for i, (name, lookups, ratio) in enumerate(facts["tables"])
+    }
+    return Predictions(
+        confidence=facts["confidence"],
+        input_count=facts["input_count"],
+        bytes_per_input=facts["bytes_per_input"],
+        tables=tables,
+        **estimates,
+    )

@@ -1,0 +1,152 @@
+"""The embedding tables of a model, and the bytes that a row of each takes on a device."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from trainobs.core.errors import FAEError, SettingError
+
+DEFAULT_OPTIMIZER = "rowwise_adagrad"
+
+_ASKED = ("name", "num_embeddings", "embedding_dim", "feature_names", "data_type")
+_FLOAT_BYTES = 4  # FBGEMM keeps optimizer state as float32, whatever the weights are
+_STATE_FLOATS = {  # of a row: (for each of its values, beside them)
+    "sgd": (0, 0),
+    "adagrad": (1, 0),
+    "rowwise_adagrad": (0, 1),
+    "adam": (2, 0),
+    "lamb": (2, 0),
+    "partial_rowwise_adam": (1, 1),
+    "partial_rowwise_lamb": (1, 1),
+}
+
+
+class Table(NamedTuple):
+    """An embedding table as `calibrate` sees it.
+
+    Attributes:
+        name: unique in the model.
+        row_count: rows of the whole table.
+        dim: values in a row.
+        features: features that look it up.
+        weight_bytes: bytes of a row's weights.
+        row_bytes: the same and its optimizer state.
+        is_sequence: whether look-ups are not pooled, as in an `EmbeddingCollection`.
+    """
+
+    name: str
+    row_count: int
+    dim: int
+    features: tuple[str, ...]
+    weight_bytes: int
+    row_bytes: int
+    is_sequence: bool = False
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of the whole table: weights and optimizer state."""
+        return self.row_count * self.row_bytes
+
+
+def tables_of(tables: Any, optimizer: Any = None) -> tuple[Table, ...]:
+    """The tables that were meant.
+
+    Args:
+        tables: a model or a part of it, not sharded yet, or its `EmbeddingBagConfig`s or
+            `EmbeddingConfig`s: one, or several.
+        optimizer: of all tables: a name such as "sgd", "adagrad" or "rowwise_adagrad", FBGEMM's
+            `EmbOptimType`, or an optimizer class. None: what `apply_optimizer_in_backward` said of
+            the model's tables, else `DEFAULT_OPTIMIZER`.
+
+    Raises:
+        SettingError: the optimizer is unknown.
+        FAEError: there are no tables, or two of one name.
+    """
+    found = [_table(config, optimizer or own) for config, own in _configs(tables)]
+    names = [table.name for table in found]
+    if not found:
+        raise FAEError(
+            "cannot tell the embedding tables",
+            f"none in {type(tables).__name__}",
+            "give tables=model.embedding_bag_configs(), or the model before it is sharded",
+        )
+    if len(set(names)) < len(names):
+        raise FAEError(
+            "cannot calibrate these tables together",
+            f"tables of one name: {sorted({name for name in names if names.count(name) > 1})}",
+            "name each table of the model differently",
+        )
+    return tuple(found)
+
+
+def features_of(tables: Iterable[Table]) -> tuple[str, ...]:
+    """Every feature that looks up one of the tables, once."""
+    return tuple(dict.fromkeys(feature for table in tables for feature in table.features))
+
+
+def _configs(tables: Any) -> Iterator[tuple[Any, Any]]:
+    """Each table's config, and its optimizer as far as the model says it."""
+    if hasattr(tables, "modules"):
+        for module in tables.modules():
+            yield from _configs_of_module(module)
+    elif hasattr(tables, "num_embeddings"):
+        yield tables, None
+    elif isinstance(tables, Iterable):
+        yield from ((config, None) for config in tables)
+
+
+def _configs_of_module(module: Any) -> Iterator[tuple[Any, Any]]:
+    for ask, parts in (
+        ("embedding_bag_configs", "embedding_bags"),
+        ("embedding_configs", "embeddings"),
+    ):
+        if hasattr(module, ask):
+            tables = getattr(module, parts, {})
+            for config in getattr(module, ask)():
+                weight = getattr(tables[config.name], "weight", None) if tables else None
+                yield config, getattr(weight, "_optimizer_classes", [None])[0]
+
+
+def _table(config: Any, optimizer: Any) -> Table:
+    lacking = [name for name in _ASKED if not hasattr(config, name)]
+    if lacking:
+        raise FAEError(
+            "cannot tell the embedding tables",
+            f"a {type(config).__name__} among them, without {lacking[0]}",
+            "give tables=model.embedding_bag_configs(), or the model before it is sharded",
+        )
+    bits = _bits(config)
+    weight_bytes = (config.embedding_dim * bits + 7) // 8
+    each, beside = _STATE_FLOATS[_optimizer_name(optimizer or DEFAULT_OPTIMIZER)]
+    state_bytes = (each * config.embedding_dim + beside) * _FLOAT_BYTES
+    return Table(
+        name=config.name,
+        row_count=config.num_embeddings,
+        dim=config.embedding_dim,
+        features=tuple(config.feature_names),
+        weight_bytes=weight_bytes,
+        row_bytes=weight_bytes + state_bytes,
+        is_sequence=not hasattr(config, "pooling"),
+    )
+
+
+def _bits(config: Any) -> int:
+    from torchrec.modules.embedding_configs import DATA_TYPE_NUM_BITS
+
+    return int(DATA_TYPE_NUM_BITS[config.data_type])
+
+
+def _optimizer_name(optimizer: Any) -> str:
+    """`EmbOptimType.EXACT_ROWWISE_ADAGRAD`, `RowWiseAdagrad` -> `rowwise_adagrad`."""
+    said = getattr(optimizer, "value", None) or getattr(optimizer, "__name__", None) or optimizer
+    plain = re.sub(r"[^a-z]", "", str(said).lower()).removeprefix("exact")
+    for name in _STATE_FLOATS:
+        if plain == name.replace("_", ""):
+            return name
+    raise SettingError(
+        "cannot tell how much state the optimizer keeps for a row",
+        repr(optimizer),
+        f"give optimizer= one of {', '.join(_STATE_FLOATS)}",
+    )

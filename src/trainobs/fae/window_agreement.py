@@ -1,0 +1,122 @@
+"""How many pure and mixed steps all ranks take in a window."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from trainobs.core.errors import FAEError
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a rank has for a window.
+
+    Attributes:
+        batch_count: batches, of either kind.
+        hot_count: those of them with all-hot inputs, each full.
+        input_count: inputs of all batches.
+        batch_size: inputs of a full batch.
+        epoch: counted from 0.
+        window: its number in the epoch.
+        settings: stands for whatever must be the same on all ranks; less than 2**63.
+        ended: 1 if its loader has no window left.
+        failed: 1 if the rank cannot go on.
+    """
+
+    batch_count: int
+    hot_count: int
+    input_count: int
+    batch_size: int
+    epoch: int
+    window: int
+    settings: int
+    ended: int = 0
+    failed: int = 0
+
+
+class Agreement(NamedTuple):
+    """What all ranks do in a window.
+
+    Attributes:
+        pure_count: steps on batches of all-hot inputs.
+        mixed_count: steps on others.
+    """
+
+    pure_count: int
+    mixed_count: int
+
+
+def exchange(offer: Offer, group: dist.ProcessGroup | None) -> list[Offer]:
+    """The offers of all ranks, in their order. Waits for all of them.
+
+    Args:
+        offer: of this rank.
+        group: takes tensors of the host; None for a job of one process.
+    """
+    if group is None:
+        return [offer]
+    mine = torch.tensor(astuple(offer), dtype=torch.int64)
+    all_of_them = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(all_of_them, mine, group=group)
+    return [Offer(*numbers.tolist()) for numbers in all_of_them]
+
+
+def agree(offers: Sequence[Offer], drop_last: bool) -> Agreement | None:
+    """The same answer on every rank, from the same offers.
+
+    As many pure steps as the rank with the fewest all-hot batches can take; a rank with more
+    trains on what is left over in mixed steps. As many steps as the rank with the most batches
+    needs, or with `drop_last` as the one with the fewest has. None after the last window.
+
+    Raises:
+        FAEError: a rank failed, ranks pack differently, or a rank has too few inputs for its share
+            of the steps.
+    """
+    _check(offers)
+    ended = [offer.ended for offer in offers]
+    if all(ended) or (drop_last and any(ended)):
+        return None
+    counts = [offer.batch_count for offer in offers]
+    if drop_last:
+        steps = min(counts)
+        pure = min(steps, *(offer.hot_count for offer in offers))
+        return Agreement(pure, steps - pure)
+    steps = max(counts)
+    pure = min(offer.hot_count for offer in offers)
+    for rank, offer in enumerate(offers):
+        if offer.input_count < steps:
+            _refuse(
+                f"{offer.input_count} inputs on rank {rank} for the last {steps} steps",
+                "give all ranks equally many batches, as DistributedSampler does, or pack with "
+                "drop_last=True: then the epoch ends with the shortest rank",
+            )
+        if offer.batch_count < steps:  # its mixed inputs are to fill more batches
+            fewer = offer.input_count - steps
+            pure = min(pure, max(0, fewer // max(1, offer.batch_size - 1)))
+    return Agreement(pure, steps - pure)
+
+
+def _check(offers: Sequence[Offer]) -> None:
+    failed = [rank for rank, offer in enumerate(offers) if offer.failed]
+    if failed:
+        _refuse(f"an error on rank {failed[0]}", "look at the error of that rank")
+    first = offers[0]
+    for rank, offer in enumerate(offers):
+        for what in ("epoch", "window", "batch_size", "settings"):
+            here, there = getattr(offer, what), getattr(first, what)
+            if here != there and not (what == "batch_size" and (offer.ended or first.ended)):
+                of = "" if what == "settings" else f" ({here}, {there})"
+                _refuse(
+                    f"another {what} on rank {rank} than on rank 0{of}",
+                    "pack with the same profile and arguments on every rank, resume all ranks "
+                    "from one step, and report the same test losses",
+                )
+
+
+def _refuse(found: str, do: str) -> None:
+    raise FAEError("cannot pack the next batches on all ranks", found, do)

@@ -1,0 +1,373 @@
+"""Random models and batches, trained by the stock sharder and by FAE's, and compared."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torchrec.distributed import DistributedModelParallel
+from torchrec.distributed.embedding import EmbeddingCollectionSharder
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.sharding_plan import (
+    column_wise,
+    construct_module_sharding_plan,
+    grid_shard,
+    row_wise,
+    table_row_wise,
+    table_wise,
+)
+from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
+from torchrec.distributed.types import ShardingPlan
+from torchrec.modules.embedding_configs import EmbeddingBagConfig, EmbeddingConfig, PoolingType
+from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
+from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
+from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
+from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
+from torchrec.streamable import Pipelineable
+
+from tests.fae.compared import Trained, difference, local
+from trainobs.fae import FAEProfile, TableProfile
+from trainobs.fae.sharder import FAEEmbeddingBagCollectionSharder, FAEEmbeddingCollectionSharder
+from trainobs.fae.split import SlotMap, read_mark, remark, split
+
+OPTIMIZERS = {
+    "sgd": torch.optim.SGD,
+    "adagrad": torch.optim.Adagrad,
+    "rowwise_adagrad": RowWiseAdagrad,
+}
+SEQUENCE_SHARDINGS = ("table_wise", "row_wise", "column_wise")
+SHARDINGS = (*SEQUENCE_SHARDINGS, "table_row_wise", "grid_shard")
+
+
+SEQUENCES = pytest.mark.parametrize("sequences", [False, True], ids=["bags", "sequences"])
+"""Of a test that holds for an EmbeddingBagCollection and for an EmbeddingCollection."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a case."""
+
+    name: str
+    rows: int
+    dim: int
+    pooling: PoolingType
+    features: tuple[str, ...]
+    sharding: str
+    hot: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, how it is sharded and trained, and its batches.
+
+    Attributes:
+        sequences: whether look-ups are not pooled.
+        with_ids: whether rows come with the embeddings of sequences.
+    """
+
+    seed: int
+    world_size: int
+    tables: tuple[Table, ...]
+    optimizer: str
+    weighted: bool
+    pipelined: bool
+    kinds: tuple[str, ...]
+    inputs: int
+    mode: str = "overlay"
+    learning_rate: float = 0.1
+    sequences: bool = False
+    with_ids: bool = False
+
+
+def random_case(seed: int, world_size: int, sequences: bool = False) -> Case:
+    """The case of a seed."""
+    rng = np.random.default_rng(seed)
+    weighted = bool(rng.random() < 0.3) and not sequences
+    dims, shardings = ([8], SEQUENCE_SHARDINGS) if sequences else ([8, 16], SHARDINGS)
+    tables, names = [], itertools.count()
+    for i in range(rng.integers(1, 5)):
+        rows = int(rng.integers(world_size * 2, 40))
+        sharding = str(rng.choice(shardings))
+        tables.append(
+            Table(
+                name=f"t{i}",
+                rows=rows,
+                dim=int(rng.choice(dims)),
+                pooling=_random_pooling(rng, sharding, weighted),
+                features=tuple(f"f{next(names)}" for _ in range(rng.integers(1, 3))),
+                sharding=sharding,
+                hot=tuple(np.flatnonzero(rng.random(rows) < rng.choice([0.0, 0.2, 0.6, 1.0]))),
+            )
+        )
+    pipelined = bool(rng.random() < 0.3)
+    kinds = ["pure", "mixed", "plain", "cold", "lone"]
+    return Case(
+        seed=seed,
+        world_size=world_size,
+        tables=tuple(tables),
+        optimizer=str(rng.choice(list(OPTIMIZERS))),
+        weighted=weighted,
+        pipelined=pipelined,
+        kinds=tuple(rng.choice(kinds, size=int(rng.integers(2, 7)))),
+        inputs=int(rng.integers(1, 7)),
+        mode=str(rng.choice(["overlay", "overlay", "paper", "partitioned"])),
+        sequences=sequences,
+        with_ids=bool(rng.random() < 0.5),
+    )
+
+
+def _random_pooling(rng: np.random.Generator, sharding: str, weighted: bool) -> PoolingType:
+    """Means where the stock collection gets them right."""
+    divided = sharding in ("row_wise", "table_row_wise")
+    allowed = divided if weighted else sharding != "grid_shard"
+    return PoolingType.MEAN if allowed and rng.random() < 0.5 else PoolingType.SUM
+
+
+def profile_of(case: Case) -> FAEProfile:
+    """The case's hot rows."""
+    return FAEProfile(
+        tuple(
+            TableProfile(
+                name=t.name,
+                row_count=t.rows,
+                dim=t.dim,
+                features=t.features,
+                hot_ids=np.array(t.hot, dtype=np.int64),
+                row_bytes=t.dim * 4,
+                is_sequence=case.sequences,
+            )
+            for t in case.tables
+        ),
+        budget_bytes=1 << 20,
+    )
+
+
+class Model(nn.Module):
+    """A collection and a layer over it."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.collection: nn.Module
+        self.features: list[str] | None = None
+        if case.sequences:
+            self.features = [feature for table in case.tables for feature in table.features]
+            self.collection = EmbeddingCollection(
+                tables=[_config(EmbeddingConfig, t) for t in case.tables],
+                need_indices=case.with_ids,
+            )
+            self.over = nn.Linear(case.tables[0].dim, 1)
+        else:
+            self.collection = EmbeddingBagCollection(
+                tables=[_config(EmbeddingBagConfig, t, pooling=t.pooling) for t in case.tables],
+                is_weighted=case.weighted,
+            )
+            self.over = nn.Linear(sum(t.dim * len(t.features) for t in case.tables), 1)
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        found = self.collection(batch.kjt)
+        if self.features is None:
+            pooled = found.values()
+            output = self.over(pooled)
+            return output.pow(2).mean() + pooled.pow(2).mean(), pooled.detach()
+        embeddings, places, all_of_it = _of_sequences(found, self.features)
+        output = self.over(embeddings) * places.cos()  # so that order matters
+        return output.sum().pow(2) + embeddings.pow(2).sum(), all_of_it
+
+
+@torch.fx.wrap  # the pipeline traces the model, but not this
+def _of_sequences(
+    found: dict[str, JaggedTensor], features: list[str]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The embeddings, their places, and all there is about them, to be compared."""
+    embeddings = torch.cat([found[feature].values() for feature in features])
+    everything = torch.cat([_flat(found[feature]) for feature in features])
+    return embeddings, torch.arange(1.0, len(embeddings) + 1).unsqueeze(1), everything
+
+
+def _config(kind: Any, table: Table, **more: Any) -> Any:
+    return kind(
+        name=table.name,
+        num_embeddings=table.rows,
+        embedding_dim=table.dim,
+        feature_names=list(table.features),
+        **more,
+    )
+
+
+def _flat(sequence: JaggedTensor) -> Tensor:
+    """All that is known of it."""
+    ids = sequence.weights_or_none()
+    parts = [sequence.values().detach(), sequence.lengths(), *([] if ids is None else [ids])]
+    return torch.cat([part.flatten().float() for part in parts])
+
+
+@dataclass
+class Batch(Pipelineable):
+    """What a loader yields."""
+
+    kjt: KeyedJaggedTensor
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> Batch:
+        return Batch(self.kjt.to(device, non_blocking))
+
+    def record_stream(self, stream: torch.Stream) -> None:
+        self.kjt.record_stream(stream)
+
+    def pin_memory(self) -> Batch:
+        return Batch(self.kjt.pin_memory())
+
+
+def batches(case: Case, rank: int) -> list[tuple[str, KeyedJaggedTensor]]:
+    """This rank's batches, whole."""
+    rng = np.random.default_rng([case.seed, 7, rank])
+    result = []
+    for kind in case.kinds:
+        lengths, values, weights = [], [], []
+        for table in case.tables:
+            hot = np.array(table.hot, dtype=np.int64)
+            cold = np.setdiff1d(np.arange(table.rows), hot)
+            among = {"pure": hot, "cold": cold}.get(kind, np.arange(table.rows))
+            for _ in table.features:
+                count = rng.integers(0, 5, size=case.inputs) * (len(among) > 0)
+                if kind == "lone" and rank:  # no look-up but on one rank
+                    count *= 0
+                lengths.append(count)
+                values.append(rng.choice(among, size=count.sum()) if count.sum() else [])
+                weights.append(rng.uniform(0.5, 2.0, size=count.sum()))
+        kjt = KeyedJaggedTensor(
+            keys=[f for t in case.tables for f in t.features],
+            values=torch.tensor(np.concatenate(values), dtype=torch.int64),
+            lengths=torch.tensor(np.concatenate(lengths), dtype=torch.int32),
+            weights=torch.tensor(np.concatenate(weights), dtype=torch.float32)
+            if case.weighted
+            else None,
+        )
+        result.append((kind, kjt))
+    return result
+
+
+def packed(kind: str, kjt: KeyedJaggedTensor, slots: SlotMap) -> KeyedJaggedTensor:
+    """The batch as `pack` would give it."""
+    if kind == "plain":
+        return kjt
+    apart = split(kjt, slots)
+    mark = read_mark(apart)
+    assert mark is not None
+    if kind == "pure":
+        return remark(apart, mark._replace(pure=True))
+    return kjt if slots.keeps_order else apart
+
+
+def plan_of(model: Model, case: Case) -> ShardingPlan:
+    """The case's plan, written out."""
+    ranks = case.world_size
+    makers: dict[str, Any] = {
+        "table_wise": lambda i: table_wise(rank=i % ranks),
+        "row_wise": lambda i: row_wise(),
+        "column_wise": lambda i: column_wise(ranks=[0, ranks - 1]),
+        "table_row_wise": lambda i: table_row_wise(host_index=0),
+        "grid_shard": lambda i: grid_shard(host_indexes=[0]),
+    }
+    return ShardingPlan(
+        {
+            "collection": construct_module_sharding_plan(
+                model.collection,
+                {t.name: makers[t.sharding](i) for i, t in enumerate(case.tables)},
+                sharder=fae_sharder(case, profile_of(case)),  # names all kinds
+                local_size=ranks,
+                world_size=ranks,
+                device_type="cpu",
+            )
+        }
+    )
+
+
+def build(case: Case, sharder: Any) -> DistributedModelParallel:
+    """The case's model, sharded; the same weights whichever sharder."""
+    torch.manual_seed(case.seed)
+    model = Model(case)
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+    settings = {"lr": case.learning_rate}
+    if case.optimizer != "sgd":
+        settings["eps"] = 0.01  # or the first update is the sign of a sum that may round to zero
+    apply_optimizer_in_backward(OPTIMIZERS[case.optimizer], model.collection.parameters(), settings)
+    sharded = DistributedModelParallel(
+        model, device=torch.device("cpu"), plan=plan_of(model, case), sharders=[sharder]
+    )
+    sharded.load_state_dict(start)
+    return sharded
+
+
+def train(case: Case, model: DistributedModelParallel, feed: list[KeyedJaggedTensor]) -> Trained:
+    """Train on the batches."""
+    optimizer = torch.optim.SGD(
+        [p for name, p in model.named_parameters() if name.startswith("over")], lr=0.05
+    )
+    result = Trained([], [], {})
+    for loss, output in _steps(case, model, optimizer, feed):
+        result.losses.append(float(loss))
+        result.outputs.append(output)
+    result.weights = {name: local(value) for name, value in model.state_dict().items()}
+    for name, states in model.fused_optimizer.state_dict()["state"].items():
+        for key, value in states.items():
+            result.states[f"{name} {key}"] = local(value)
+    return result
+
+
+def _steps(
+    case: Case, model: nn.Module, optimizer: Any, feed: list[KeyedJaggedTensor]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    if case.pipelined:
+        outputs: list[Tensor] = []
+        pipeline = TrainPipelineSparseDist(model, optimizer, torch.device("cpu"))
+        source = iter([Batch(kjt) for kjt in feed])
+        for _ in feed:
+            pooled = pipeline.progress(source)
+            outputs.append(pooled)
+            yield pooled.sum(), pooled
+        return
+    for kjt in feed:
+        optimizer.zero_grad()
+        loss, pooled = model(Batch(kjt))
+        loss.backward()
+        optimizer.step()
+        yield loss.detach(), pooled
+
+
+def run(case: Case, rank: int = 0) -> dict[str, float]:
+    """Train a case both ways and compare."""
+    profile = profile_of(case)
+    feed = batches(case, rank)
+    slots = SlotMap.of(profile)
+    stock = build(case, stock_sharder(case))
+    expected = train(case, stock, [kjt for _, kjt in feed])
+    fae = build(case, fae_sharder(case, profile))
+    got = train(case, fae, [packed(kind, kjt, slots) for kind, kjt in feed])
+    return difference(expected, got)
+
+
+def fae_sharder(case: Case, profile: FAEProfile) -> Any:
+    """The sharder that is tried."""
+    if case.sequences:
+        return FAEEmbeddingCollectionSharder(profile, case.mode)
+    return FAEEmbeddingBagCollectionSharder(profile, case.mode)
+
+
+def stock_sharder(case: Case) -> Any:
+    """The sharder that it is compared with."""
+    if case.sequences:
+        return EmbeddingCollectionSharder()
+    return StockSharder()
+
+
+class StockSharder(EmbeddingBagCollectionSharder):
+    """TorchRec's, which hides on hosts what works there."""
+
+    def sharding_types(self, compute_device_type: str) -> list[str]:
+        return super().sharding_types("cuda")

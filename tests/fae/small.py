@@ -1,0 +1,27 @@
+"""A case that can be seen through, and its batches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torchrec.modules.embedding_configs import PoolingType
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from tests.fae.parity import Case, Table, batches, packed, profile_of
+from trainobs.fae.split import SlotMap
+
+
+def case(sharding: str = "row_wise", world_size: int = 1, **changes: object) -> Case:
+    """Two tables, half of whose rows are hot."""
+    tables = (
+        Table("t0", 20, 8, PoolingType.SUM, ("f0",), sharding, tuple(range(0, 20, 2))),
+        Table("t1", 30, 8, PoolingType.MEAN, ("f1", "f2"), "table_wise", tuple(range(10))),
+    )
+    plain = Case(5, world_size, tables, "rowwise_adagrad", False, False, ("mixed",) * 6, 4)
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def fed(one: Case, rank: int = 0) -> list[KeyedJaggedTensor]:
+    """The case's batches, packed."""
+    slots = SlotMap.of(profile_of(one))
+    return [packed(kind, kjt, slots) for kind, kjt in batches(one, rank)]

@@ -1,0 +1,95 @@
+"""What public functions say of arguments of a wrong kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+from tests.fae.parity import Model, profile_of
+from tests.fae.small import case
+from trainobs.core.errors import FAEError, SettingError
+from trainobs.fae import (
+    FAEEmbeddingBagCollectionSharder,
+    FAEEmbeddingCollectionSharder,
+    FAEProfile,
+    HotRowReservation,
+    TableProfile,
+    calibrate,
+    pack,
+    pack_data_module,
+)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        FAEEmbeddingBagCollectionSharder,
+        FAEEmbeddingCollectionSharder,
+        HotRowReservation,
+        lambda profile: pack([], profile),
+        lambda profile: pack_data_module(object(), profile),
+    ],
+)
+@pytest.mark.parametrize("given", ["hot-rows.npz", None, Path("hot-rows.npz")])
+def test_what_is_no_profile_is_refused(make: Callable[[Any], Any], given: Any) -> None:
+    with pytest.raises(SettingError) as error:
+        make(given)
+    assert error.value.found == f"a {type(given).__name__} in the place of a profile"
+    assert "FAEProfile.load(path)" in error.value.do
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"window": "x"}, "window='x'"),
+        ({"window": 1.5}, "window=1.5"),
+        ({"window": 0}, "window=0"),
+        ({"batch_size": float("nan")}, "batch_size=nan"),
+        ({"seed": None}, "seed=None"),
+        ({"scheduler": "adaptive"}, "a str in the place of a scheduler"),
+        ({"kjt": 3.5}, "found: 3.5"),
+        ({"kjt": [None]}, r"found: \[None\]"),
+        ({"loader": None}, "a NoneType in the place of a loader"),
+    ],
+)
+def test_what_cannot_be_packed_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        pack(**{"loader": [], "profile": profile_of(case()), **settings})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"hot_bytes": "1e400"}, "hot_bytes is no amount of memory\n  found: '1e400'"),
+        ({"hot_bytes": "4 Gib per rank"}, "hot_bytes is no amount of memory"),
+        ({"confidence": "0.9"}, "confidence is no probability"),
+        ({"margin": None}, "margin is no share"),
+        ({"seed": "a"}, "seed='a'"),
+        ({"source": 3}, "an? int in the place of a loader"),
+        ({"tables": "t0"}, "a str among them, without name"),
+        ({"tables": {"t0": 20}}, "a str among them, without name"),
+        ({"tables": [nn.Embedding(20, 8)]}, "a Embedding among them, without name"),
+        ({"kjt": 3.5}, "found: 3.5"),
+    ],
+)
+def test_what_cannot_be_calibrated_is_refused(settings: dict[str, Any], message: str) -> None:
+    model = Model(case()).collection
+    arguments = {"source": [], "tables": model, "hot_bytes": 100, "progress": False, **settings}
+    with pytest.raises((SettingError, FAEError), match=message):
+        calibrate(**arguments)
+
+
+def test_hot_ids_that_are_no_array_are_refused() -> None:
+    with pytest.raises(FAEError, match="table 't'\n  found: a list"):
+        TableProfile("t", 10, 8, ("f",), [1, 2], 36)  # type: ignore[arg-type]
+    assert TableProfile("t", 10, 8, ("f",), np.array([1, 2]), 36).hot_bytes == 72
+
+
+def test_what_is_no_path_is_refused() -> None:
+    with pytest.raises(FAEError, match="cannot read the FAE profile in None"):
+        FAEProfile.load(None)  # type: ignore[arg-type]

@@ -1,0 +1,228 @@
+"""What loaders yield, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+import torch
+from torchrec.datasets.utils import Batch
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from tests.fae.skewed import BUDGET, KEYS, ROWS, Batches, click_loader, kjt, matrix, quiet, tables
+from trainobs.core.errors import FAEError, SettingError
+from trainobs.fae import calibrate
+from trainobs.fae.inputs import keys_of, parts_of
+from trainobs.fae.sizes import byte_count
+from trainobs.fae.tables import tables_of
+
+
+def test_multi_hot_inputs_are_counted_look_up_by_look_up():
+    random = np.random.default_rng(0)
+    lengths = random.integers(0, 4, (3, 8000))
+    ids = [
+        np.minimum(random.pareto(0.7, lengths[i].sum()).astype(np.int64), ROWS[i] - 1)
+        for i in range(3)
+    ]
+    batch = KeyedJaggedTensor(
+        keys=list(KEYS),
+        values=torch.from_numpy(np.concatenate(ids)).to(torch.int32),
+        lengths=torch.from_numpy(lengths.ravel()),
+        weights=torch.ones(int(lengths.sum())),
+    )
+    profile = quiet([batch], margin=0)
+    counted = parts_of(keys_of(np.arange(8000), 0)) < 2
+    reporting = parts_of(keys_of(np.arange(8000), 0)) == 3
+    cold = np.zeros(8000)
+    for i, table in enumerate(profile.tables):
+        counts = np.bincount(ids[i][np.repeat(counted, lengths[i])], minlength=ROWS[i])
+        if i:
+            coldest = np.setdiff1d(np.arange(ROWS[i]), table.hot_ids)
+            assert counts[table.hot_ids].min() >= counts[coldest].max()
+        owner = np.repeat(np.arange(8000), lengths[i])
+        np.add.at(cold, owner, profile.slots(table.name)[ids[i]] < 0)
+        held = lengths[i][reporting].mean()
+        assert profile.predictions.tables[table.name].lookups_per_input == pytest.approx(held)
+    assert profile.predictions.input_count == reporting.sum()
+    assert profile.predictions.all_hot_ratio.value == pytest.approx((cold == 0)[reporting].mean())
+
+
+def test_bytes_spared_are_those_of_hot_weights():
+    ids = matrix(0, 8000)
+    profile = quiet(Batches(ids), margin=0)
+    expected = profile.predictions
+    assert expected.bytes_per_input == 3 * 16
+    assert expected.hot_bytes_per_input.value == pytest.approx(48 * expected.hot_lookup_ratio.value)
+
+
+def test_a_table_that_two_features_look_up_is_counted_for_both():
+    shared = tables(rows=(3000,), keys=("small",))
+    shared[0].feature_names = ["small", "middle"]
+    ids = matrix(0, 8000)
+    profile = quiet(Batches(ids % 3000), of=shared, margin=0)
+    counted = parts_of(keys_of(np.arange(8000), 0)) < 2
+    counts = np.bincount((ids % 3000)[:2, counted].ravel(), minlength=3000)
+    cold = np.setdiff1d(np.arange(3000), profile.tables[0].hot_ids)
+    assert counts[profile.tables[0].hot_ids].min() >= counts[cold].max()
+    assert profile.predictions.tables["t_small"].lookups_per_input == 2
+
+
+@dataclasses.dataclass
+class Nested:
+    parts: tuple[torch.Tensor, dict[str, KeyedJaggedTensor]]
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda kjt: kjt,
+        lambda kjt: (torch.zeros(2), kjt),
+        lambda kjt: {"label": torch.zeros(2), "sparse": kjt},
+        lambda kjt: Batch(torch.zeros(2), kjt, torch.zeros(2)),
+        lambda kjt: Nested((torch.zeros(2), {"a": kjt})),
+    ],
+    ids=["itself", "tuple", "dict", "torchrec", "nested"],
+)
+def test_look_ups_are_found_in_whatever_a_loader_yields(wrap):
+    ids = matrix(0, 8000)
+    bare = quiet(Batches(ids), margin=0)
+    assert quiet([wrap(kjt(ids))], margin=0).fingerprint == bare.fingerprint
+
+
+def test_of_several_the_one_with_the_features_is_taken_or_the_one_named():
+    ids = matrix(0, 8000)
+    other = kjt(ids, keys=("x", "y", "z"))
+    bare = quiet(Batches(ids), margin=0).fingerprint
+    assert quiet([(other, kjt(ids))], margin=0).fingerprint == bare
+    both = {"a": kjt(ids[:, ::-1].copy()), "b": [kjt(ids)]}
+    assert quiet([both], margin=0, kjt=("b", 0)).fingerprint == bare
+    with pytest.raises(SettingError, match=r"2, at \['a'\], \['b', 0\]\n  do:    name it"):
+        quiet([both])
+    with pytest.raises(SettingError, match=r"at \['c'\]\n  found: NoneType there"):
+        quiet([both], kjt="c")
+
+
+@pytest.mark.parametrize(
+    ("batch", "found"),
+    [
+        (
+            lambda ids: kjt(ids + 20_000),
+            r"t_small.*\n  found: id 2\d{4} \(\d+ of \d+ are",
+        ),
+        (lambda ids: kjt(ids - 30), r"t_small.*\n  found: id -\d+ .*the table has 40 rows"),
+        (lambda ids: kjt(ids.astype(np.float32)), "ids of float32, which rounds"),
+        (lambda ids: kjt(ids[:2], KEYS[:2]), "no feature 'large'"),
+        (lambda ids: torch.zeros(3), "no KeyedJaggedTensor in Tensor"),
+    ],
+    ids=["beyond", "negative", "floats", "feature", "none"],
+)
+def test_batches_that_do_not_fit_say_what_is_wrong(batch, found):
+    with pytest.raises(FAEError, match=found):
+        quiet([batch(matrix(0, 2000))])
+
+
+def test_features_with_a_batch_size_of_their_own_are_refused():
+    batch = KeyedJaggedTensor(
+        keys=list(KEYS),
+        values=torch.tensor([0, 1, 2, 3]),
+        lengths=torch.ones(4, dtype=torch.int32),
+        stride_per_key_per_rank=[[1], [2], [1]],
+    )
+    with pytest.raises(FAEError, match=r"different numbers of inputs\n  found: .*\[1, 2, 1\]"):
+        quiet([batch])
+
+
+def test_an_error_in_a_worker_is_the_same_error():
+    with pytest.raises(FAEError, match="no feature 'absent'"):
+        quiet(
+            click_loader(matrix(0, 2000)), of=tables(keys=("small", "middle", "absent")), workers=1
+        )
+
+
+def test_ids_beyond_what_a_float_holds_stay_exact():
+    rows = (1 << 24) + 9
+    odd = np.full(4000, (1 << 24) + 1)  # as float32 this is 2^24
+    odd[::7] = np.arange(len(odd[::7]))
+    profile = quiet([kjt(odd[None], ("k",))], of=tables((rows,), ("k",)), budget=100, margin=0)
+    assert (1 << 24) + 1 in profile.tables[0].hot_ids
+    assert 1 << 24 not in profile.tables[0].hot_ids
+
+
+def test_tables_that_fit_are_refused():
+    with pytest.raises(FAEError, match="nothing to gain from hot rows\n  found: all 3 tables take"):
+        quiet(Batches(matrix(0, 2000)), budget="1MB")
+
+
+def test_rows_that_are_looked_up_equally_often_are_refused():
+    random = np.random.default_rng(0)
+    ids = np.stack([random.integers(0, rows, 60_000) for rows in ROWS])
+    with pytest.raises(FAEError, match="nothing to gain from hot rows\n  found: of the look-ups"):
+        quiet(Batches(ids), margin=0.01)
+
+
+def test_a_loader_without_data_is_refused():
+    with pytest.raises(FAEError, match="too few inputs to hold any out"):
+        quiet([])
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"confidence": 1.0}, {"confidence": 0.2}, {"margin": -0.1}, {"margin": 0.5}, {"workers": 2}],
+    ids=str,
+)
+def test_settings_that_cannot_be_are_refused(bad):
+    with pytest.raises(SettingError):
+        quiet(Batches(matrix(0, 100)), **bad)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("4GiB", 4 << 30), ("512 MB", 512_000_000), ("1.5e3", 1500), (77, 77), ("2tib", 2 << 40)],
+)
+def test_sizes_are_read_as_people_write_them(text, expected):
+    assert byte_count(text, "hot_bytes") == expected
+
+
+@pytest.mark.parametrize("text", ["4G", "much", "", "-1", 0, -5, True, 1.5, "1.2.3MB", "."])
+def test_sizes_that_are_none_are_refused(text):
+    with pytest.raises(SettingError, match="hot_bytes is no amount of memory"):
+        quiet(Batches(matrix(0, 100)), budget=text)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "row_bytes"),
+    [
+        (None, 20),
+        ("sgd", 16),
+        ("adagrad", 32),
+        ("RowWiseAdagrad", 20),
+        (torch.optim.Adam, 48),
+        ("partial_row_wise_adam", 36),
+    ],
+    ids=str,
+)
+def test_a_hot_row_takes_its_weights_and_its_optimizer_state(optimizer, row_bytes):
+    assert {table.row_bytes for table in tables_of(tables(), optimizer)} == {row_bytes}
+    with pytest.raises(SettingError, match="optimizer"):
+        tables_of(tables(), "shampoo")
+
+
+def test_a_model_tells_its_tables_and_their_optimizer():
+    from fbgemm_gpu.split_embedding_configs import EmbOptimType
+    from torch.distributed.optim import _apply_optimizer_in_backward as in_backward
+    from torchrec.modules.embedding_modules import EmbeddingBagCollection
+
+    bags = EmbeddingBagCollection(tables=tables(), device=torch.device("meta"))
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), bags)
+    assert tables_of(model) == tables_of(tables())
+    in_backward(torch.optim.Adagrad, bags.parameters(), {"lr": 0.1})
+    assert tables_of(model) == tables_of(tables(), EmbOptimType.EXACT_ADAGRAD)
+    with pytest.raises(FAEError, match="none in Linear"):
+        tables_of(torch.nn.Linear(2, 2))
+
+
+def test_a_progress_bar_tells_the_inputs(capsys):
+    calibrate(Batches(matrix(0, 9000)), tables(), BUDGET, margin=0)
+    assert re.search(r"calibrate: 9\.00k inputs", capsys.readouterr().err)

@@ -1,0 +1,135 @@
+"""Lightning trains on packed batches, saves where it is, and goes on there."""
+
+from __future__ import annotations
+
+import pickle
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.utils.data import DataLoader
+
+from tests.fae.packing import Inputs, collate, digest, is_pure, profile
+from trainobs.fae import PackedLoader, ShuffleScheduler, pack, pack_data_module
+from trainobs.fae.split import is_split
+
+
+class Module(L.LightningDataModule):
+    """One loader for training, one for validation."""
+
+    def __init__(self, count: int = 60) -> None:
+        super().__init__()
+        self.count = count
+
+    def train_dataloader(self):
+        return DataLoader(Inputs(self.count), 4, shuffle=True, collate_fn=collate)
+
+    def val_dataloader(self):
+        return DataLoader(Inputs(8), 4, collate_fn=collate)
+
+
+class Recorder(L.LightningModule):
+    """Records what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+        self.digests: list[str] = []
+        self.kinds: list[bool] = []
+        self.validated: list[bool] = []
+
+    def training_step(self, batch, _):
+        self.digests.append(digest(batch))
+        self.kinds.append(is_pure(batch))
+        return self.weight * batch.labels.sum()
+
+    def validation_step(self, batch, _):
+        self.validated.append(is_split(batch.sparse_features))
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+@pytest.fixture
+def trainer(tmp_path):
+    def make(**more) -> L.Trainer:
+        return L.Trainer(
+            default_root_dir=tmp_path, accelerator="cpu", logger=False, enable_progress_bar=False,
+            enable_model_summary=False, **more,
+        )  # fmt: skip
+
+    return make
+
+
+QUIET = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+
+
+@QUIET
+def test_lightning_trains_on_packed_batches_and_validates_on_others(trainer):
+    model, of = Recorder(), profile(0.9)
+    module = pack_data_module(Module(), of, window=5)
+    trainer(max_epochs=2, enable_checkpointing=False).fit(model, datamodule=module)
+    packed = pack(Module().train_dataloader(), of, window=5)
+    assert model.digests == [digest(batch) for _ in range(2) for batch in packed]
+    assert any(model.kinds)
+    assert model.validated
+    assert not any(model.validated)
+    assert isinstance(module.packed, PackedLoader)
+
+
+class Scheduled(Recorder):
+    """Reports a test loss where one is due."""
+
+    def on_train_batch_end(self, *_):
+        scheduler = self.trainer.train_dataloader.scheduler
+        if scheduler.is_due:
+            scheduler.report(1.0 + self.global_step % 7)
+
+
+@QUIET
+@pytest.mark.parametrize(
+    ("checkpoint", "when"),
+    [
+        ("step=10", {"every_n_train_steps": 5}),
+        ("step=15", {"every_n_train_steps": 5}),  # with the last batch of an epoch
+        ("step=20", {"every_n_train_steps": 5}),
+        ("step=15", {"every_n_epochs": 1, "save_on_train_epoch_end": True}),
+        ("step=15", {"every_n_epochs": 1, "save_on_train_epoch_end": False}),
+    ],
+)
+@pytest.mark.parametrize("how", ["module", "module with a scheduler", "loader"])
+def test_lightning_goes_on(trainer, tmp_path, checkpoint, when, how):
+    of = profile(0.9)
+    model = Scheduled if "scheduler" in how else Recorder
+
+    def data():
+        if how == "loader":
+            packed = pack(Module().train_dataloader(), of, window=5)
+            return {"train_dataloaders": packed, "val_dataloaders": Module().val_dataloader()}
+        arguments = {"scheduler": ShuffleScheduler()} if "scheduler" in how else {}
+        return {"datamodule": pack_data_module(Module(), of, window=5, **arguments)}
+
+    whole, rest = model(), model()
+    saved = ModelCheckpoint(tmp_path, filename="{step}", save_top_k=-1, **when)
+    trainer(max_epochs=3, callbacks=[saved]).fit(whole, **data())
+    assert len(whole.digests) == 45
+    path = tmp_path / f"{checkpoint}.ckpt"
+    trainer(max_epochs=3, enable_checkpointing=False).fit(rest, **data(), ckpt_path=path)
+    assert rest.digests == whole.digests[int(checkpoint.removeprefix("step=")) :]
+
+
+def test_a_packed_module_is_its_class_and_leaves_the_original_alone():
+    module = Module(40)
+    packed = pack_data_module(module, profile(0.9), seed=3, window=5)
+    assert isinstance(packed, Module)
+    assert isinstance(packed, L.LightningDataModule)
+    assert type(module) is Module
+    assert isinstance(module.train_dataloader(), DataLoader)
+    assert len(packed.train_dataloader()) == 10
+
+
+def test_a_packed_module_pickles():
+    packed = pickle.loads(pickle.dumps(pack_data_module(Module(40), profile(0.9), window=5)))
+    assert isinstance(packed, Module)
+    assert len(list(packed.train_dataloader())) == 10

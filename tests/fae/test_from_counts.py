@@ -1,0 +1,110 @@
+"""Profiles from access counts of a run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from tests.fae.skewed import KEYS, ROWS, matrix, tables
+from trainobs.access.counts import AccessCounts
+from trainobs.core.errors import AccessCountsError, FAEError
+from trainobs.fae import calibrate
+
+NAMES = [f"t_{key}" for key in KEYS]
+BUDGET = 20_000
+
+
+def counted(ids, *, budget_bytes=1 << 20, offer=True, rows=ROWS):
+    counts = AccessCounts(dict(zip(NAMES, rows, strict=True)), budget_bytes=budget_bytes, seed=0)
+    for first in range(0, ids.shape[1], 500):
+        part = ids[:, first : first + 500]
+        for name, row in zip(NAMES, part, strict=True):
+            counts.add(name, row)
+        if offer:
+            counts.add_inputs(NAMES, part.ravel(), np.ones(part.shape, dtype=np.int64))
+    return counts
+
+
+def calibrated(source, **options):
+    return calibrate(source, tables(), BUDGET, progress=False, **options)
+
+
+def hot_inputs(profile, ids):
+    hot = [profile.slots(t.name)[row] >= 0 for t, row in zip(profile.tables, ids, strict=True)]
+    return np.stack(hot).all(axis=0).mean()
+
+
+def test_hot_rows_are_the_most_counted_of_inputs_that_are_not_in_the_sample():
+    ids = matrix(0, 30_000)
+    counts = counted(ids)
+    profile = calibrated(counts)
+    (sample,) = counts.inputs().values()
+    assert 100 < len(sample) < 20_000
+    assert profile.predictions.input_count == len(sample)
+    assert profile.made["inputs_counted"] == 30_000 - len(sample)
+    assert BUDGET - 20 < profile.hot_bytes <= BUDGET
+    left = []
+    for i, table in enumerate(profile.tables):
+        rest = np.bincount(ids[i], minlength=ROWS[i])
+        rest -= np.bincount(sample.ids[sample.tables == i], minlength=ROWS[i])
+        cold = np.setdiff1d(np.arange(ROWS[i]), table.hot_ids)
+        if len(cold):
+            left.append((rest[table.hot_ids].min(), rest[cold].max()))
+    assert min(low for low, _ in left) >= max(high for _, high in left)
+    assert [table.features for table in profile.tables] == [(key,) for key in KEYS]
+
+
+def test_what_is_predicted_holds_for_fresh_data():
+    fresh = matrix(99, 300_000)
+    misses = 0
+    for seed in range(40):
+        profile = calibrated(counted(matrix(seed, 8000), budget_bytes=400_000), confidence=0.9)
+        share = profile.predictions.all_hot_ratio
+        misses += not share.low <= hot_inputs(profile, fresh) <= share.high
+    assert misses <= 4 + 3.7 * 2
+
+
+def test_a_file_and_a_run_directory_give_the_same(tmp_path):
+    counts = counted(matrix(1, 20_000))
+    (tmp_path / "run" / "access-counts").mkdir(parents=True)
+    counts.save(tmp_path / "run" / "access-counts" / "rank=0.npz")
+    prints = [
+        calibrated(source).fingerprint
+        for source in (
+            counts,
+            tmp_path / "run" / "access-counts" / "rank=0.npz",
+            str(tmp_path / "run" / "access-counts"),
+            tmp_path / "run",
+        )
+    ]
+    assert len(set(prints)) == 1
+
+
+def test_counts_that_are_a_sketch_choose_nearly_as_well():
+    ids = matrix(2, 60_000)
+    small = counted(ids, budget_bytes=100_000)
+    assert small.error("t_large") > 0
+    by_sketch, exact = calibrated(small), calibrated(counted(ids))
+    assert by_sketch.hot_bytes <= BUDGET
+    fresh = matrix(50, 100_000)
+    assert hot_inputs(by_sketch, fresh) > hot_inputs(exact, fresh) - 0.05
+    assert_array_equal(by_sketch.tables[0].hot_ids, exact.tables[0].hot_ids)
+
+
+def test_counts_of_another_model_are_refused():
+    other = counted(matrix(0, 2000), rows=(40, 3000, 20_001))
+    with pytest.raises(FAEError, match=r"another model\n  found: table 't_large' with 20000 rows"):
+        calibrated(other)
+    with pytest.raises(FAEError, match="in the counts it is missing"):
+        calibrated(AccessCounts({"t_small": 40}))
+
+
+def test_counts_without_inputs_are_refused():
+    with pytest.raises(FAEError, match="no sample of inputs with them"):
+        calibrated(counted(matrix(0, 2000), offer=False))
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(AccessCountsError):
+        calibrated(tmp_path / "nothing")

@@ -1,0 +1,142 @@
+"""The Ray Data job against the calibration of a loader, in a real Ray of two CPUs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+import warnings
+
+import numpy as np
+import pyarrow
+import pytest
+import torch
+from numpy.testing import assert_array_equal
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from tests.fae.skewed import KEYS, ROWS, matrix, tables
+from trainobs.core.errors import FAEError, SettingError
+from trainobs.fae import calibrate, calibrate_dataset
+from trainobs.fae.ray_job import _column
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import ray
+    import ray.data
+
+pytestmark = pytest.mark.filterwarnings("ignore::Warning")  # Ray's own
+BUDGET = 20_000
+COUNT = 30_000
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # its sockets take no long path
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    ray.init(
+        _temp_dir=folder,
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        object_store_memory=200 << 20,
+    )
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    yield
+    ray.shutdown()
+    del os.environ["RAY_USAGE_STATS_ENABLED"]
+    shutil.rmtree(folder)
+
+
+def same(one, other):
+    assert one.fingerprint == other.fingerprint
+    for name in ("all_hot_ratio", "hot_lookup_ratio", "hot_bytes_per_input", "threshold"):
+        assert repr(getattr(one.predictions, name)) == repr(getattr(other.predictions, name))
+    for name, table in one.predictions.tables.items():
+        assert_array_equal(table.group_rows, other.predictions.tables[name].group_rows)
+        assert_array_equal(table.group_ratios, other.predictions.tables[name].group_ratios)
+    assert {**one.made, "source": ""} == {**other.made, "source": ""}
+
+
+def ragged():
+    """Multi-hot inputs as rows of lists, and as one KeyedJaggedTensor."""
+    random = np.random.default_rng(0)
+    rows = [
+        {
+            "number": n,
+            **{
+                k: (random.pareto(0.8, random.integers(0, 4)) % r).astype(np.int64)
+                for k, r in zip(KEYS, ROWS, strict=True)
+            },
+        }
+        for n in range(6000)
+    ]
+    parts = [[row[key] for row in rows] for key in KEYS]
+    kjt = KeyedJaggedTensor(
+        keys=list(KEYS),
+        values=torch.from_numpy(np.concatenate([np.concatenate(part) for part in parts])),
+        lengths=torch.tensor([len(each) for part in parts for each in part]),
+    )
+    return rows, kjt
+
+
+def test_the_result_is_that_of_a_loader_bit_for_bit():
+    ids = matrix(0, COUNT)
+    order = np.random.default_rng(1).permutation(COUNT)  # blocks come as they like anyway
+    columns = {f"column_{key}": row[order] for key, row in zip(KEYS, ids, strict=True)}
+    blocks = [
+        {"number": order[part], **{name: column[part] for name, column in columns.items()}}
+        for part in np.array_split(np.arange(COUNT), 7)
+    ]
+    dataset = ray.data.from_arrow([pyarrow.table(block) for block in blocks])
+    by_ray = calibrate_dataset(
+        dataset,
+        tables(),
+        BUDGET,
+        input_id="number",
+        columns={key: f"column_{key}" for key in KEYS},
+        workers=2,
+    )
+    batch = KeyedJaggedTensor(
+        keys=list(KEYS),
+        values=torch.from_numpy(ids.ravel()),
+        lengths=torch.ones(ids.size, dtype=torch.int32),
+    )
+    same(by_ray, calibrate([batch], tables(), BUDGET, margin=0, progress=False))
+
+
+def test_lists_of_ids_are_multi_hot_inputs():
+    rows, kjt = ragged()
+    by_ray = calibrate_dataset(ray.data.from_items(rows), tables(), BUDGET, input_id="number")
+    same(by_ray, calibrate([kjt], tables(), BUDGET, margin=0, progress=False))
+
+
+@pytest.mark.parametrize(
+    ("row", "kind", "found"),
+    [
+        ({"small": 40}, FAEError, "table 't_small'\n  found: id 40"),
+        ({"number": None}, SettingError, "no column 'number'"),
+    ],
+    ids=["outside", "no id"],
+)
+def test_data_that_do_not_fit_say_what_is_wrong(row, kind, found):
+    whole = {"number": 0, **dict.fromkeys(KEYS, 1), **row}
+    whole = {name: value for name, value in whole.items() if value is not None}
+    with pytest.raises(kind, match=found):
+        calibrate_dataset(ray.data.from_items([whole]), tables(), BUDGET, input_id="number")
+
+
+def test_columns_that_are_no_integers_are_refused():
+    with pytest.raises(FAEError, match="column 'large' holds float64"):
+        _column(np.array([1.0, np.nan]), "large")
+    lists = np.empty(2, dtype=object)
+    lists[:] = [np.array([1.5]), np.array([], dtype=np.int64)]
+    with pytest.raises(FAEError, match="column 'large' holds float64"):
+        _column(lists, "large")
+
+
+def test_a_column_of_lists_of_one_length_is_multi_hot_too():
+    ids, lengths = _column(np.array([[1, 2], [3, 4]]), "large")
+    assert_array_equal(ids, [1, 2, 3, 4])
+    assert_array_equal(lengths, [2, 2])

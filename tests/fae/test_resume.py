@@ -1,0 +1,123 @@
+"""A calibration that was interrupted goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from tests.fae.skewed import Batches, click_loader, matrix, quiet
+from trainobs.access.counts import AccessCounts
+from trainobs.core.errors import FAEError
+from trainobs.fae import resume
+
+
+class Interrupted(Batches):
+    """Breaks off after some batches."""
+
+    def __init__(self, ids, after):
+        super().__init__(ids)
+        self.after = after
+
+    def __iter__(self):
+        for number, batch in enumerate(super().__iter__()):
+            if number == self.after:
+                raise KeyboardInterrupt
+            yield batch
+
+
+@pytest.mark.parametrize("part", [0.01, 0.4, 0.6, 0.99])
+def test_a_resumed_calibration_is_the_uninterrupted_one(tmp_path, part):
+    ids = matrix(8, 60_000)
+    uninterrupted = Batches(ids)
+    whole = quiet(uninterrupted, margin=0.03)
+    after = int(part * uninterrupted.given)
+    with pytest.raises(KeyboardInterrupt):
+        quiet(Interrupted(ids, after), margin=0.03, resume=tmp_path / "state")
+    resumed = quiet(Batches(ids), margin=0.03, resume=tmp_path / "state")
+    assert resumed.fingerprint == whole.fingerprint
+    assert resumed.made == whole.made | {"source": "Batches"}
+    for share in ("all_hot_ratio", "hot_lookup_ratio", "threshold"):
+        assert getattr(resumed.predictions, share) == getattr(whole.predictions, share)
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_sampled_loader_resumes_without_reading_again(tmp_path, monkeypatch):
+    ids = matrix(8, 20_000)
+    whole = quiet(click_loader(ids), margin=0)
+    monkeypatch.setattr(resume, "SAVE_SECONDS", 0.0)
+    loader = click_loader(ids)
+    asked = []
+    fetch = type(loader.dataset).__getitem__
+
+    def failing(self, number):
+        asked.append(number)
+        if len(asked) == 9000:
+            raise OSError("disk gone")
+        return fetch(self, number)
+
+    monkeypatch.setattr(type(loader.dataset), "__getitem__", failing)
+    with pytest.raises(OSError, match="disk gone"):
+        quiet(loader, margin=0, resume=tmp_path)
+    resumed = quiet(loader, margin=0, resume=tmp_path)
+    assert resumed.fingerprint == whole.fingerprint
+    assert len(asked) < 20_000 + 2 * 256
+
+
+class Killed(Batches):
+    """Kills the process that reads it, after some batches."""
+
+    def __iter__(self):
+        for number, batch in enumerate(super().__iter__()):
+            if number == 40:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield batch
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_killed_calibration_goes_on_where_it_was_last_saved(tmp_path, monkeypatch):
+    ids = matrix(8, 20_000)
+    monkeypatch.setattr(resume, "SAVE_SECONDS", 0.0)
+    child = os.fork()
+    if child == 0:
+        quiet(Killed(ids), margin=0, resume=tmp_path)
+        os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.WTERMSIG(status) == signal.SIGKILL
+    assert (tmp_path / "state.npz").exists()
+    assert quiet(Batches(ids), margin=0, resume=tmp_path).fingerprint == (
+        quiet(Batches(ids), margin=0).fingerprint
+    )
+
+
+def test_another_calibration_does_not_go_on_with_the_state(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        quiet(Interrupted(matrix(0, 9000), 5), resume=tmp_path)
+    with pytest.raises(FAEError, match="another seed\n  do:    remove the directory"):
+        quiet(Batches(matrix(0, 9000)), resume=tmp_path, seed=1)
+    (tmp_path / "state.npz").write_bytes(b"rubbish")
+    with pytest.raises(FAEError, match="state of a calibration"):
+        quiet(Batches(matrix(0, 9000)), resume=tmp_path)
+
+
+def test_a_batch_that_was_half_counted_is_not_saved(tmp_path, monkeypatch):
+    ids = matrix(0, 9000)
+    whole = quiet(Batches(ids, 3000), margin=0)
+    adds = []
+    add = AccessCounts.add
+
+    def interrupted(self, table, rows):
+        adds.append(table)
+        if len(adds) == 6:  # of the second batch, two tables of three are counted
+            raise KeyboardInterrupt
+        add(self, table, rows)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AccessCounts, "add", interrupted)
+        patch.setattr(resume, "SAVE_SECONDS", 0.0)
+        with pytest.raises(KeyboardInterrupt):
+            quiet(Batches(ids, 3000), margin=0, resume=tmp_path)
+    resumed = quiet(Batches(ids, 3000), margin=0, resume=tmp_path)
+    assert resumed.predictions.threshold == whole.predictions.threshold
+    assert resumed.fingerprint == whole.fingerprint

@@ -1,0 +1,110 @@
+"""Training with hot rows comes to what training without comes to.
+
+A case is a random model, plan, optimizer, mode and list of batches, all from its seed; half of them
+pool their look-ups, and half give them as sequences. For more of them:
+`TRAINOBS_PARITY_CASES=7000 pytest tests/fae/test_sharder_parity.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from tests.fae.compared import Trained, difference
+from tests.fae.parity import (
+    SEQUENCES,
+    Case,
+    batches,
+    build,
+    fae_sharder,
+    packed,
+    profile_of,
+    random_case,
+    run,
+    stock_sharder,
+    train,
+)
+from tests.fae.ranks import Ranks
+from trainobs.fae.split import SlotMap
+
+TOLERANCE = 4e-6  # of 1, or of the value: what another order of float32 sums explains
+CASES_A_TEST = 50
+LONE_CASES = int(os.environ.get("TRAINOBS_PARITY_CASES", 400))
+PAIR_CASES = LONE_CASES // 8
+
+
+@pytest.mark.usefixtures("lone_rank")
+@SEQUENCES
+@pytest.mark.parametrize("first", range(0, LONE_CASES, CASES_A_TEST))
+def test_one_rank_trains_what_the_stock_sharder_trains(first: int, sequences: bool) -> None:
+    print("seeds", first, "to", first + CASES_A_TEST - 1)
+    seen = {_check(seed, 1, sequences) for seed in range(first, first + CASES_A_TEST)}
+    assert len(seen) > 10  # plans and optimizers, so that the cases are what they seem
+
+
+@SEQUENCES
+@pytest.mark.parametrize("first", range(0, PAIR_CASES, CASES_A_TEST))
+def test_two_ranks_train_what_the_stock_sharder_trains(
+    first: int, sequences: bool, pair: Ranks
+) -> None:
+    print("seeds", first, "to", first + CASES_A_TEST - 1)
+    assert pair.run(_check_pair, first, CASES_A_TEST, sequences) == [None, None]
+
+
+@pytest.mark.usefixtures("lone_rank")
+@SEQUENCES
+@pytest.mark.parametrize("where", ["hot row", "optimizer state", "learning rate", "slot"])
+def test_a_difference_is_found(where: str, sequences: bool) -> None:
+    case = replace(_every_kind(sequences), optimizer="rowwise_adagrad")
+    assert max(difference(*_both(case)).values()) < TOLERANCE
+    assert max(difference(*_both(case, spoil=where)).values()) > 100 * TOLERANCE
+
+
+def _check(seed: int, world_size: int, sequences: bool, rank: int = 0) -> tuple[str, ...]:
+    case = random_case(seed, world_size, sequences)
+    worst = run(case, rank)
+    assert max(worst.values()) < TOLERANCE, (worst, case)
+    return (case.mode, case.optimizer, *sorted({table.sharding for table in case.tables}))
+
+
+def _check_pair(rank: int, first: int, count: int, sequences: bool) -> None:
+    for seed in range(first, first + count):
+        _check(seed, 2, sequences, rank)
+
+
+def _every_kind(sequences: bool) -> Case:
+    """A case with look-ups of all kinds, in which whatever goes wrong shows."""
+    return next(
+        case
+        for case in (random_case(seed, 1, sequences) for seed in range(10_000))
+        if len(set(case.kinds)) >= 4
+        and case.kinds[0] == "pure"
+        and all(0 < len(t.hot) < t.rows for t in case.tables)
+        and case.inputs >= 4
+        and len(case.tables[-1].hot) > 1
+        and not case.pipelined
+        and case.mode == "overlay"
+    )
+
+
+def _both(case: Case, spoil: str = "") -> tuple[Trained, Trained]:
+    profile = profile_of(case)
+    feed = batches(case, 0)
+    stock = train(case, build(case, stock_sharder(case)), [kjt for _, kjt in feed])
+    model = build(case, fae_sharder(case, profile))
+    given = [packed(kind, kjt, SlotMap.of(profile)) for kind, kjt in feed]
+    overlay = model.module.collection._overlay
+    overlay._catch_up(0)
+    kernels = overlay._rows._store.kernels
+    if spoil == "hot row":
+        kernels[0].tensors[0][:] += 0.01
+    elif spoil == "optimizer state":
+        kernels[0].tensors[1][:] += 0.01
+    elif spoil == "learning rate":
+        overlay._rows._learning_rates = lambda: [0.11] * len(kernels)
+    elif spoil == "slot":
+        values, hot_count = given[0].values(), given[0].length_per_key()[-1]
+        values[-hot_count:] = (values[-hot_count:] + 1) % len(case.tables[-1].hot)
+    return stock, train(case, model, given)

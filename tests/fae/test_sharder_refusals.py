@@ -1,0 +1,287 @@
+"""What the sharder refuses, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from tensordict import TensorDict
+from torch import nn
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.fp_embeddingbag import FeatureProcessedEmbeddingBagCollectionSharder
+from torchrec.distributed.sharding_plan import construct_module_sharding_plan, data_parallel
+from torchrec.distributed.types import ShardingEnv
+from torchrec.modules.embedding_configs import DataType, PoolingType
+from torchrec.modules.feature_processor_ import PositionWeightedModule
+from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
+from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from tests.fae.parity import (
+    SEQUENCES,
+    Batch,
+    Model,
+    batches,
+    build,
+    fae_sharder,
+    plan_of,
+    profile_of,
+)
+from tests.fae.small import case, fed
+from trainobs.core.errors import FAEError, SettingError
+from trainobs.fae import FAEProfile
+from trainobs.fae.sharder import FAEEmbeddingBagCollectionSharder
+from trainobs.fae.split import SlotMap, read_mark, remark, split
+
+
+@pytest.mark.usefixtures("lone_rank")
+def test_a_packed_batch_of_other_hot_rows_is_refused() -> None:
+    one = case()
+    model = build(one, FAEEmbeddingBagCollectionSharder(profile_of(one)))
+    other = replace(one, tables=(replace(one.tables[0], hot=(1, 3)), one.tables[1]))
+    with pytest.raises(FAEError, match="pack and shard with one profile"):
+        model(Batch(fed(other)[0]))
+
+
+@pytest.mark.usefixtures("lone_rank")
+def test_a_pure_batch_with_cold_look_ups_is_refused() -> None:
+    one = case()
+    model = build(one, FAEEmbeddingBagCollectionSharder(profile_of(one)))
+    apart = split(batches(one, 0)[0][1], SlotMap.of(profile_of(one)))
+    mark = read_mark(apart)
+    assert mark is not None
+    with pytest.raises(FAEError, match="cold look-ups in a batch that is marked as pure"):
+        model(Batch(remark(apart, mark._replace(pure=True))))
+
+
+@SEQUENCES
+@pytest.mark.usefixtures("lone_rank")
+def test_a_batch_that_lacks_keys_or_has_them_in_another_order_is_refused(sequences: bool) -> None:
+    one = case(kinds=("pure",), sequences=sequences)
+    model = build(one, fae_sharder(one, profile_of(one)))
+    (pure,) = fed(one)
+    cold, _ = pure.split([3, 3])
+    lacking = (
+        (cold.permute([0, 2]), "no feature 'f1' among"),
+        (pure.permute([0, 1, 3, 4]), "no feature 'f2' among"),
+        (pure.permute([0, 1, 2, 3, 5]), "no feature 'f1' among"),
+        (pure.permute([5, 4, 3, 2, 1, 0]), "in another order than"),
+        (pure.permute([2, 1, 0, 3, 4, 5]), None),
+    )
+    for kjt, found in lacking[:-1]:
+        with pytest.raises(FAEError) as error:
+            model(Batch(kjt))
+        assert found in error.value.found
+    for kjt in (pure, lacking[-1][0]):
+        model(Batch(kjt))
+
+
+@SEQUENCES
+@pytest.mark.usefixtures("lone_rank")
+def test_keys_that_come_twice_or_moved_since_the_first_batch_are_refused(sequences: bool) -> None:
+    # TorchRec would look at the first of two, and at the places of the first batch's keys
+    one = case(kinds=("plain",), sequences=sequences)
+    model = build(one, fae_sharder(one, profile_of(one)))
+    (kjt,) = fed(one)
+    with pytest.raises(FAEError, match=r"keys that come twice: \['f1'\]"):
+        model(Batch(kjt.permute([0, 1, 2, 1])))
+    model(Batch(kjt))
+    with pytest.raises(FAEError, match=r"keys \['f2', 'f1', 'f0'\]; the first batch had \['f0'"):
+        model(Batch(kjt.permute([2, 1, 0])))
+
+
+@pytest.mark.usefixtures("lone_rank")
+@pytest.mark.parametrize(
+    ("sharding", "under"), [("row_wise", "sharded"), ("table_wise", "sharded"), ("row_wise", "")]
+)
+def test_learned_weights_are_refused(sharding: str, under: str) -> None:
+    one = case(sharding, kinds=("plain",), weighted=True)
+    sums = replace(one.tables[1], pooling=PoolingType.SUM)
+    one = replace(one, tables=(one.tables[0], sums))
+    collection = Model(one).collection
+    apply_optimizer_in_backward(torch.optim.SGD, collection.parameters(), {"lr": 0.1})
+    whole: Any = nn.ModuleDict({"collection": collection})
+    plan = plan_of(whole, one).plan["collection"]
+    weights = {f"f{i}": PositionWeightedModule(8) for i in range(3)}
+    model = FeatureProcessedEmbeddingBagCollection(collection, weights)
+    env = ShardingEnv.from_process_group(dist.group.WORLD)
+    inner = FAEEmbeddingBagCollectionSharder(profile_of(one))
+    device = torch.device("cpu")
+    if under:
+        outer = FeatureProcessedEmbeddingBagCollectionSharder(inner)
+        model = outer.shard(model, plan, env, device)
+    else:
+        model._embedding_bag_collection = inner.shard(collection, plan, env, device)
+    (kjt,) = fed(one)
+    kjt = KeyedJaggedTensor(keys=kjt.keys(), values=kjt.values(), lengths=kjt.lengths())
+    with pytest.raises(FAEError, match="stock sharder") as error:
+        model(kjt).values()
+    assert ("learned" in error.value.found) == (sharding == "row_wise")
+
+
+@SEQUENCES
+@pytest.mark.parametrize("order", [("pure", "cold"), ("cold", "pure")])
+@pytest.mark.usefixtures("lone_rank")
+def test_a_look_up_of_the_other_kind_before_the_backward_is_refused(
+    order: tuple[str, str], sequences: bool
+) -> None:
+    # in mode "paper" what the backward of the first one trained would be overwritten
+    one = case(kinds=order, sequences=sequences, mode="paper")
+    model = build(one, fae_sharder(one, profile_of(one)))
+    losses = [model(Batch(kjt))[0] for kjt in fed(one)]
+    with pytest.raises(FAEError, match="looked up before this one's backward"):
+        losses[0].backward()
+    losses[1].backward()
+    for kjt in fed(one):
+        model(Batch(kjt))[0].backward()
+
+
+@SEQUENCES
+@pytest.mark.usefixtures("lone_rank")
+def test_a_tensor_dict_is_looked_up_as_the_stock_sharder_does(sequences: bool) -> None:
+    one = case(kinds=("plain",), sequences=sequences)
+    (kjt,) = fed(one)
+    parts = {
+        key: torch.nested.nested_tensor_from_jagged(part.values(), part.offsets())
+        for key, part in kjt.to_dict().items()
+    }
+    batch = TensorDict(parts, batch_size=[kjt.stride()])  # type: ignore[arg-type]
+    model = build(one, fae_sharder(one, profile_of(one)))
+    assert torch.equal(model(Batch(kjt))[1], model(Batch(batch))[1])  # type: ignore[arg-type]
+
+
+def _other_rows(profile: FAEProfile) -> FAEProfile:
+    return replace(profile, tables=(replace(profile.tables[0], row_count=21), *profile.tables[1:]))
+
+
+def _no_table(profile: FAEProfile) -> FAEProfile:
+    return replace(profile, tables=profile.tables[1:])
+
+
+@pytest.mark.usefixtures("lone_rank")
+@pytest.mark.parametrize(
+    ("change", "message"), [(_other_rows, "rows 20, calibrated with 21"), (_no_table, "'t0'")]
+)
+def test_a_profile_of_another_model_is_refused(
+    change: Callable[[FAEProfile], FAEProfile], message: str
+) -> None:
+    one = case()
+    with pytest.raises(FAEError, match=message):
+        build(one, FAEEmbeddingBagCollectionSharder(change(profile_of(one))))
+
+
+@pytest.mark.usefixtures("lone_rank")
+def test_a_data_parallel_table_is_refused_and_would_be_untrained() -> None:
+    one = case()
+    env = ShardingEnv.from_process_group(dist.group.WORLD)
+    sharded = []
+    for sharder in (
+        EmbeddingBagCollectionSharder(),
+        FAEEmbeddingBagCollectionSharder(profile_of(one)),
+    ):
+        collection = Model(one).collection
+        apply_optimizer_in_backward(torch.optim.SGD, collection.parameters(), {"lr": 0.1})
+        makers = {"t0": data_parallel(), "t1": data_parallel()}
+        plan = construct_module_sharding_plan(
+            collection,
+            makers,
+            sharder=EmbeddingBagCollectionSharder(),
+            local_size=1,
+            world_size=1,
+            device_type="cpu",
+        )
+        sharded.append(lambda s=sharder, c=collection, p=plan: s.shard(c, p, env))
+    with pytest.raises(FAEError, match="table 't0'\n  found: a data_parallel plan"):
+        sharded[1]()
+    stock = sharded[0]()
+    before = {name: value.clone() for name, value in stock.state_dict().items()}
+    stock(batches(one, 0)[0][1]).values().sum().backward()
+    assert all(torch.equal(before[name], now) for name, now in stock.state_dict().items())
+
+
+@pytest.mark.usefixtures("lone_rank")
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("adam", "train it with SGD, Adagrad or row-wise Adagrad"),
+        ("clipping", "gradient_clipping=True"),
+        ("half outputs", "output_dtype=fp16"),
+        ("half bytes", "rows of INT4"),
+        ("grid means", "means under grid_shard"),
+        ("weighted means", "weighted means under table_wise"),
+    ],
+)
+def test_what_could_not_be_exact_is_refused(what: str, message: str) -> None:
+    one = case()
+    collection = Model(one).collection
+    configs = collection._embedding_bag_configs
+    settings: dict[str, object] = {}
+    optimizer: type[torch.optim.Optimizer] = torch.optim.SGD
+    if what == "adam":
+        optimizer = torch.optim.Adam
+    elif what == "clipping":
+        settings["gradient_clipping"] = True
+    elif what == "half outputs":
+        settings["output_dtype"] = DataType.FP16
+    elif what == "half bytes":
+        configs[0].data_type = DataType.INT4
+    elif what == "grid means":
+        one = replace(one, tables=(one.tables[0], replace(one.tables[1], sharding="grid_shard")))
+    else:
+        collection._is_weighted = True
+    apply_optimizer_in_backward(optimizer, collection.parameters(), {"lr": 0.1})
+    model = nn.Module()
+    model.collection = collection
+    plan = plan_of(model, one).plan["collection"]
+    sharder = FAEEmbeddingBagCollectionSharder(profile_of(one), fused_params=settings)
+    with pytest.raises(FAEError, match=message):
+        sharder.shard(collection, plan, ShardingEnv.from_process_group(dist.group.WORLD))
+
+
+@SEQUENCES
+@pytest.mark.usefixtures("lone_rank")
+@pytest.mark.parametrize("mode", ["overlay", "partitioned", "paper"])
+def test_a_cache_that_would_keep_older_rows_is_refused(mode: str, sequences: bool) -> None:
+    one = case(mode=mode, sequences=sequences)
+    collection = Model(one).collection
+    apply_optimizer_in_backward(torch.optim.SGD, collection.parameters(), {"lr": 0.1})
+    model = nn.Module()
+    model.collection = collection
+    plan = plan_of(model, one).plan["collection"]
+    plan["t1"].compute_kernel = "fused_uvm_caching"
+    sharder = fae_sharder(one, profile_of(one))
+    offered = "fused_uvm_caching" in sharder.compute_kernels("table_wise", "cuda")
+    assert offered == (mode != "paper")
+    env = ShardingEnv.from_process_group(dist.group.WORLD)
+    if offered:
+        sharder.shard(collection, plan, env)
+        return
+    with pytest.raises(FAEError, match="table 't1'\n  found: compute kernel 'fused_uvm_caching'"):
+        sharder.shard(collection, plan, env)
+
+
+@pytest.mark.usefixtures("lone_rank")
+def test_a_reshard_is_refused() -> None:
+    one = case()
+    model = build(one, FAEEmbeddingBagCollectionSharder(profile_of(one)))
+    moved = {"t0": model.plan.plan["collection"]["t0"]}
+    with pytest.raises(FAEError, match="a reshard of t0"):
+        model.reshard({"collection": (0.0, moved)}, "collection")
+
+
+@pytest.mark.usefixtures("lone_rank")
+def test_hot_rows_that_no_device_can_hold_are_refused() -> None:
+    one = case()
+    profile = profile_of(one)
+    huge = tuple(replace(table, row_bytes=1 << 50) for table in profile.tables)
+    with pytest.raises(FAEError, match="calibrate with smaller hot_bytes"):
+        build(one, FAEEmbeddingBagCollectionSharder(replace(profile, tables=huge)))
+
+
+def test_a_mode_that_there_is_not_is_refused() -> None:
+    with pytest.raises(SettingError, match="give one of overlay, paper, partitioned"):
+        FAEEmbeddingBagCollectionSharder(profile_of(case()), mode="parer")  # type: ignore[arg-type]
