@@ -1,4 +1,4 @@
-"""What the tests of examples/imagenet share: its modules, its scripts and one small photo set."""
+"""What the tests of the examples share: their modules, their scripts and one small photo set."""
 
 from __future__ import annotations
 
@@ -6,40 +6,67 @@ import importlib
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-IMAGENET = Path(__file__).parents[2] / "examples" / "imagenet"
-MODULES = ("options", "photos", "data", "model")
+EXAMPLES = Path(__file__).parents[2] / "examples"
+IMAGENET, DLRM = EXAMPLES / "imagenet", EXAMPLES / "dlrm"
+
+
+@contextmanager
+def modules_of(example: Path, *names: str) -> Iterator[SimpleNamespace]:
+    """An example's own modules, imported as its scripts do, and forgotten again."""
+    sys.path.insert(0, str(example))
+    try:
+        yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
+    finally:
+        forget(example)
+
+
+def forget(example: Path) -> None:
+    """Forget an example's modules: other examples have some of the same names."""
+    sys.path.remove(str(example))
+    for path in example.glob("*.py"):
+        sys.modules.pop(path.stem, None)
 
 
 @pytest.fixture(scope="module")
 def imagenet() -> Iterator[SimpleNamespace]:
-    """The example's own modules, imported as its scripts do, and forgotten again."""
-    sys.path.insert(0, str(IMAGENET))
-    try:
-        yield SimpleNamespace(**{name: importlib.import_module(name) for name in MODULES})
-    finally:
-        sys.path.remove(str(IMAGENET))
-        for name in MODULES:  # other examples may have modules of the same names
-            sys.modules.pop(name, None)
+    with modules_of(IMAGENET, "options", "photos", "data", "model") as modules:
+        yield modules
+
+
+@pytest.fixture(scope="module")
+def dlrm() -> Iterator[SimpleNamespace]:
+    names = ("columns", "criteo", "criteo_text", "data", "model", "options", "sharded", "synthetic")
+    with warnings.catch_warnings():  # FBGEMM for CPUs warns of kernels that only GPUs have
+        warnings.simplefilter("ignore")
+        import torchrec  # noqa: F401
+    with modules_of(DLRM, *names) as modules:
+        yield modules
 
 
 def run_script(
-    name: str, *arguments: object, path: Path | None = None
+    name: str,
+    *arguments: object,
+    path: Path | None = None,
+    example: Path = IMAGENET,
+    ranks: int = 1,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a script of the example; ``path`` comes first where it looks for modules."""
+    """Run a script of an example; ``path`` comes first where it looks for modules."""
     paths = [str(path)] if path else []
     paths += filter(None, [os.environ.get("PYTHONPATH")])
+    job = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     return subprocess.run(
-        [sys.executable, IMAGENET / name, *map(str, arguments)],
+        [sys.executable, *(job if ranks > 1 else []), example / name, *map(str, arguments)],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        timeout=100,
     )
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +12,11 @@ import torch
 from PIL import Image
 
 from tests.examples.conftest import run_script
+from trainobs.core.catalogue import phase_metric
+from trainobs.core.kernel import Phase
 
 TWO_BATCHES = "--epochs 2 --limit-batches 1 --batch-size 8 --depth 10 --image-size 32 --workers 1"
+PHASES = [phase_metric(phase) for phase in Phase]
 
 
 def two_batches(photo_dir: Path, run_dir: Path) -> list[object]:
@@ -163,18 +167,36 @@ def test_trains_with_trainobs(script: str, photo_dir: Path, tmp_path: Path) -> N
         assert all(row[f"phase/{phase}_ns"] > 0 for row in steps)
 
 
-@pytest.mark.needs_bpf
-@pytest.mark.parametrize("script", ["train.py", "train_plain.py"])
-def test_every_image_and_checkpoint_is_seen(script: str, photo_dir: Path, tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
+@pytest.fixture(scope="module", params=["train.py", "train_plain.py"])
+def epoch_dir(
+    request: pytest.FixtureRequest, photo_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The run directory of one whole epoch, of five batches."""
+    run_dir = tmp_path_factory.mktemp("epoch") / "run"
     whole_epoch = (
         "--epochs 1 --batch-size 36 --depth 10 --image-size 32 --workers 2"  # 5 x 36 = 180
     )
-    done = run_script(script, *whole_epoch.split(), "--data", photo_dir, "--run-dir", run_dir)
+    arguments = [*whole_epoch.split(), "--data", photo_dir, "--run-dir", run_dir]
+    done = run_script(request.param, *arguments)
     assert done.returncode == 0, done.stderr
+    return run_dir
 
+
+@pytest.mark.needs_bpf
+def test_every_image_and_checkpoint_is_seen(epoch_dir: Path, photo_dir: Path) -> None:
     files = [path.stat().st_size for path in photo_dir.rglob("*.JPEG")]
-    (checkpoint,) = (run_dir / "checkpoints").iterdir()
-    assert total(run_dir, "io/data_open_count") == len(files)
-    assert total(run_dir, "io/data_read_bytes") == sum(files)
-    assert total(run_dir, "io/checkpoint_write_bytes") == checkpoint.stat().st_size
+    (checkpoint,) = (epoch_dir / "checkpoints").iterdir()
+    assert total(epoch_dir, "io/data_open_count") == len(files)
+    assert total(epoch_dir, "io/data_read_bytes") == sum(files)
+    assert total(epoch_dir, "io/checkpoint_write_bytes") == checkpoint.stat().st_size
+
+
+def test_less_than_a_tenth_of_an_epoch_is_in_no_phase(epoch_dir: Path) -> None:
+    steps = [row for row in read_rows(epoch_dir) if row["step"] is not None]
+    assert len(steps) == 5
+    whole = sum(row["step/duration_ns"] for row in steps)
+    parts = {name: sum(row[name] or 0 for row in steps) for name in PHASES}
+    assert sum(parts.values()) == pytest.approx(whole, rel=0.02)
+    others = [row["phase/other_ns"] / row["step/duration_ns"] for row in steps]
+    assert median(others) < 0.1, "of a step that nothing else on the machine held up"
+    assert parts["phase/forward_ns"] + parts["phase/backward_ns"] > 0.2 * whole
