@@ -37,10 +37,15 @@ def table(results: dict[str, Any], source: Path) -> str:
 
 def _rows(results: dict[str, Any]) -> list[tuple[str, str, str]]:
     hot, probes, observe = results["hot_path"], *results["startup"].values()
+    bags, sharded = results["lookups"]["bags"], results["lookups"]["sharded"]
     python_us = hot["step_main_thread_us"] + hot["step_observer_thread_us"]
     return [
         _ratio("ImageNet example, Lightning", results["imagenet"], "1.01"),
         _ratio("4 KiB files, plain loop", results["small_files"], "1.05"),
+        _ratio("DLRM, 26 bags: look-ups by shapes", bags["shapes"], "1.005"),
+        _ratio("DLRM, 26 bags: look-ups, sampled", bags["automatic"], "1.02"),
+        _ratio("DLRM, sharded: look-ups by shapes", sharded["shapes"], "1.005"),
+        _ratio("DLRM, sharded: look-ups, sampled", sharded["automatic"], "1.02"),
         ("probes: load, attach, register", f"{probes['ms']} ms", "150 ms"),
         ("probes: memory kept / peak", f"{probes['rss_mib']} / {probes['peak_mib']} MiB", "25 MB"),
         ("`observe`: everything, its imports included", f"{observe['ms']} ms", ""),

@@ -14,8 +14,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import access_counts
 import hot_path
 import imagenet
+import lookups
 import page
 import small_files
 import startup
@@ -27,6 +29,8 @@ CASES = {
     "hot_path": hot_path.measure,
     "small_files": small_files.measure,
     "imagenet": imagenet.measure,
+    "lookups": lookups.measure,
+    "access_counts": access_counts.measure,
 }
 RESULTS = Path(__file__).parent / "results"
 

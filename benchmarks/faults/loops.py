@@ -67,7 +67,6 @@ def train(
     *,
     epochs: int = 1,
     threads: int = 1,
-    in_transfer: Callable[[torch.Tensor], torch.Tensor] = lambda images: images,
     in_forward: Step | None = None,
     after_step: Callable[[Any, int], None] | None = None,
 ) -> None:
@@ -79,7 +78,6 @@ def train(
         model: by default `network()`.
         epochs: rounds over the loader.
         threads: that an operation may use; one, so that only the fault competes for CPUs.
-        in_transfer: done to the images in the transfer phase.
         in_forward: done before the forward pass, given the step.
         after_step: done at the end of a step, given the observation and the step.
     """
@@ -93,7 +91,7 @@ def train(
             for images, labels in observed:
                 with obs.step():
                     with obs.phase("transfer"):
-                        images = in_transfer(images)
+                        images = images.to("cpu")
                     with obs.phase("forward"):
                         if in_forward:
                             in_forward(number)

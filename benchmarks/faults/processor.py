@@ -6,6 +6,7 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -57,3 +58,23 @@ def frequent_gc(files: Path, run_dir: Path) -> None:
     live = [{"number": number} for number in range(LIVE_OBJECTS)]
     train(run_dir, loader(60), in_forward=lambda step: gc.collect())
     live.clear()
+
+
+def python_thread(files: Path, run_dir: Path) -> None:
+    """A thread that computes in Python beside the healthy training.
+
+    Each operation of torch lets go of the interpreter's lock, and waits up to 5 ms to get it back.
+    """
+    over = threading.Event()
+
+    def compute() -> None:
+        while not over.is_set():
+            sum(range(1000))
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    try:
+        train(run_dir, loader(60))
+    finally:
+        over.set()
+        thread.join()

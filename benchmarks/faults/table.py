@@ -94,6 +94,13 @@ _ALL = (
         processor.frequent_gc,
         quick=True,
     ),
+    Fault(
+        "python_thread",
+        "a thread that computes in Python beside the loop",
+        Kind.COMPUTE,
+        (Cause.INTERPRETER,),
+        processor.python_thread,
+    ),
 )
 
 FAULTS = {fault.name: fault for fault in _ALL}

@@ -203,7 +203,6 @@ def test_the_harness_runs_a_loop_under_two_tools(tmp_path):
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=110,
         check=True,
     )
     seconds = time.monotonic() - begin
