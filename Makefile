@@ -4,6 +4,9 @@ PYTHON ?= python3
 # Any pip requirement; to change it, `make clean` first. PyPI's torch brings CUDA, several gigabytes:
 # without a GPU, point PIP_EXTRA_INDEX_URL at PyTorch's index of CPU builds.
 TORCH ?= torch==2.13.0
+# torchrec and FBGEMM belong to one version of torch: 1.6 to 2.11, 1.7 to 2.12, 1.8 to 2.13.
+TORCHREC ?= torchrec==1.8.0
+FBGEMM ?= fbgemm-gpu-cpu==1.8.0
 # Passed on to pytest, train.py or the benchmarks: make test ARGS="-k step -x"
 ARGS ?=
 RUN := runs/$(shell date +%Y%m%d-%H%M%S)
@@ -17,18 +20,19 @@ C_FILES := $(wildcard bpf/*.c bpf/*.h)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup bpf demo test check format bench bench-peers faults docs wheel clean
+.PHONY: help setup bpf demo demo-dlrm test check format bench bench-fae bench-peers profile-dlrm faults docs wheel clean
 
 help: ## Show this list
 	@echo "usage: make TARGET [PYTHON=$(PYTHON)] [TORCH=$(TORCH)] [RUN=DIR] [ARGS=...]"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Install everything into .venv; quick when nothing is to be done
 
 $(READY): pyproject.toml hatch_build.py scripts/system-packages.sh
 	bash scripts/system-packages.sh $(PYTHON)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install "$(TORCH)" -e ".[dev,examples]"
+	$(BIN)/pip install "$(TORCH)" "$(FBGEMM)" -e ".[dev,examples,torchrec-cpu]"
+	$(BIN)/pip install --no-deps "$(TORCHREC)" # by itself it would bring fbgemm-gpu, and CUDA
 	touch $@
 
 bpf: $(OBJECT) ## Compile the BPF programs
@@ -42,6 +46,9 @@ demo: setup bpf ## Train a small ResNet, observed, and report on it; runs/demo i
 	$(BIN)/trainobs report $(RUN)
 	@echo
 	@echo "The same in TensorBoard: $(BIN)/tensorboard --logdir $(RUN)"
+
+demo-dlrm: setup bpf ## Train a recommendation model, observed, and report on its look-ups
+	$(BIN)/python examples/dlrm/train.py --run-dir $(RUN) $(ARGS)
 
 test: setup bpf ## Run all tests; those of the kernel side need root
 	$(BIN)/python -m pytest $(ARGS)
@@ -61,9 +68,16 @@ format: setup ## Format Python and C
 
 bench: setup bpf ## Measure what observation costs
 	$(BIN)/python benchmarks/run.py $(ARGS)
+	$(if $(ARGS),,$(BIN)/python benchmarks/fae_cpu.py)
+
+bench-fae: setup ## Measure FAE's work on the host
+	$(BIN)/python benchmarks/fae_cpu.py $(ARGS)
 
 faults: setup bpf ## Inject faults into small trainings, and check the verdicts on them
 	$(BIN)/python benchmarks/verdicts.py $(ARGS)
+
+profile-dlrm: setup ## Profile the recommendation model: docs/dlrm-profile.md
+	$(BIN)/python -m benchmarks.dlrm_profile.run $(ARGS)
 
 bench-peers: setup bpf $(PEERS)/.ready ## Compare that with the cost of other tools; 15 minutes
 	$(PEERS)/bin/python -m benchmarks.peers.run $(ARGS)
@@ -79,5 +93,5 @@ wheel: setup ## Build a wheel for this type of machine into dist/
 	$(BIN)/pip wheel --no-deps --wheel-dir dist .
 
 clean: ## Remove all that make made, both environments too; runs stay
-	rm -rf $(VENV) $(PEERS) dist src/trainobs/probes/objects .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) dist src/trainobs/probes/objects .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ import pytest
 
 from tests import kernel_state
 
-PATIENCE_S = 5.0
+PATIENCE_S = 60.0
 """How long threads and processes that were told to end may take."""
 
 HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
@@ -23,6 +24,23 @@ MUST_NOT_CHANGE = ("environment", "current directory")
 
 Things = dict[str, set[tuple[str, object]]]
 """What to look at -> the things there: a name to show, and what tells two of that name apart."""
+
+
+LAST = ("embeddings", "examples", "fae")
+"""Folders whose tests come last: gloo, Ray and fork servers stay in the process after them, and
+tests of the process tree and of collectives count what is in this process."""
+
+
+def pytest_sessionstart() -> None:
+    """Hear Ctrl-C, also where a shell started this in the background: jobs of tests inherit it."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Move the tests of those folders to the end, in the order they have."""
+    items.sort(key=lambda item: item.path.parent.name in LAST)
 
 
 @pytest.fixture(autouse=True)

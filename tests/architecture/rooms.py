@@ -1,11 +1,13 @@
-"""The rooms of the house: the table of docs/design/house.md, and the modules there are."""
+"""The rooms of the house, as the table of docs/design/house.md has them, and all modules."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import NamedTuple
 
-SOURCE = Path(__file__).parents[2] / "src"
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src"
+PAGE = ROOT / "docs" / "design" / "house.md"
 
 
 class Room(NamedTuple):
@@ -23,17 +25,20 @@ ROOMS = {
     "gpu": Room("core", "pynvml"),
     "steps": Room("core", "numpy"),
     "verdict": Room("core", "numpy"),
-    "sinks": Room("core verdict", "numpy pyarrow tensorboard"),
-    "session": Room("core probes host gpu steps sinks", "numpy"),
+    "access": Room("core", "numpy"),
+    "sinks": Room("core access verdict", "numpy PIL google_crc32c pyarrow tensorboard"),
+    "session": Room("core access probes host gpu steps sinks", "numpy"),
     "service": Room("core probes"),
     "hooks": Room("core steps session", "numpy torch"),
+    "embeddings": Room("core access steps", "numpy torch torchrec fbgemm_gpu"),
     "integrations": Room(
-        "core session sinks hooks steps",
+        "core session sinks hooks embeddings steps",
         "lightning pytorch_lightning tensorboard torch transformers",
     ),
-    "analysis": Room("core verdict", "numpy pyarrow"),
+    "analysis": Room("core access verdict", "numpy pyarrow"),
+    "fae": Room("core access", "numpy ray torch torchrec fbgemm_gpu tqdm"),
     "cli": Room("core probes gpu analysis"),
-    "__init__": Room("integrations"),
+    "__init__": Room("access integrations"),
     "__main__": Room("cli"),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 
 from tests.architecture.rooms import ROOMS, SOURCE, modules
 
@@ -44,14 +45,14 @@ def import_afresh(*names: str, after: tuple[str, ...] = ()) -> tuple[list[str], 
         capture_output=True,
         text=True,
         check=True,
-        timeout=100,
     )
     effects, loaded = json.loads(done.stdout.splitlines()[-1])
     return effects, set(loaded)
 
 
 def test_importing_every_module_changes_nothing_in_the_process():
-    packages = {package for room in ROOMS.values() for package in room.packages.split()}
+    named = {package for room in ROOMS.values() for package in room.packages.split()}
+    packages = {package for package in named if find_spec(package)}  # ray is for few
     ours = [name for name in modules(SOURCE) if not name.endswith("__main__")]
     packages.add("transformers.trainer_callback")  # that one imports its parts when asked for
     effects, loaded = import_afresh(*ours, after=tuple(sorted(packages)))

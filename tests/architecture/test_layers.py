@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.architecture.rooms import ROOMS, SOURCE, modules
+from tests.architecture.rooms import PAGE, ROOMS, SOURCE, Room, modules
+
+ROW = re.compile(r"^\| `(\w+)(?:/|\.py)` \|[^|]*\|([^|]*)\|([^|]*)\|$", re.MULTILINE)
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -59,6 +62,30 @@ def check_for_cycles(source: Path) -> None:
     }
     del graph["trainobs"]  # its imports are lazy, and anyone may ask it for the version
     graphlib.TopologicalSorter(graph).prepare()
+
+
+def table_of(page: str) -> dict[str, tuple[set[str], set[str]]]:
+    """Rooms and packages that each room may import, as a page's table says."""
+    return {
+        room: (set(re.findall(r"\w+", rooms)), set(re.findall(r"\w+", packages)))
+        for room, rooms, packages in ROW.findall(page)
+    }
+
+
+def test_the_page_has_the_same_table():
+    rooms = ROOMS | {"bpf": Room()}  # in C: it imports nothing
+    assert table_of(PAGE.read_text()) == {
+        name: (set(row.rooms.split()), set(row.packages.split())) for name, row in rooms.items()
+    }
+
+
+def test_a_table_is_read_as_it_stands():
+    page = (
+        "| room | job |\n|---|---|\n"
+        "| `gpu/` | NVML, `probes` | core, steps | - |\n"
+        "| `cli.py` | `doctor` | - | numpy |\n"
+    )
+    assert table_of(page) == {"gpu": ({"core", "steps"}, set()), "cli": (set(), {"numpy"})}
 
 
 def test_every_room_is_in_the_table():

@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FILE_LINES = 400
+ALONE = {"benchmarks/fae_gpu.py": 640}  # carried to machines that have nothing beside it
 FUNCTION_LINES = 80
 
 PYTHON = [
@@ -27,7 +28,7 @@ def relative(path: Path) -> str:
 @pytest.mark.parametrize("path", PYTHON + C, ids=relative)
 def test_a_file_is_short_enough_to_read_at_once(path):
     lines = path.read_text().count("\n")
-    assert lines <= FILE_LINES
+    assert lines <= ALONE.get(relative(path), FILE_LINES)
 
 
 @pytest.mark.parametrize("path", PYTHON, ids=relative)
