@@ -30,6 +30,14 @@ LAST = ("embeddings", "examples", "fae")
 """Folders whose tests come last: gloo, Ray and fork servers stay in the process after them, and
 tests of the process tree and of collectives count what is in this process."""
 
+MEASURE = (
+    *("benchmarks", "embeddings", "examples", "fae", "gpu", "hooks", "host", "integrations"),
+    *("kernel", "service", "session", "verdict"),
+)
+"""Folders whose tests hold what was observed against clocks and counters of the same machine. A
+host that takes the CPUs away between the two readings spoils the measurement, so it is made once
+more, with the jobs of its module. The summary shows which; `--fail-on-flaky` allows none."""
+
 
 def pytest_sessionstart() -> None:
     """Hear Ctrl-C, also where a shell started this in the background: jobs of tests inherit it."""
@@ -39,8 +47,11 @@ def pytest_sessionstart() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Move the tests of those folders to the end, in the order they have."""
+    """Move the tests of some folders to the end, in the order they have; let some run again."""
     items.sort(key=lambda item: item.path.parent.name in LAST)
+    for item in items:
+        if item.path.parent.name in MEASURE:
+            item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 @pytest.fixture(autouse=True)
@@ -83,11 +94,22 @@ def drop_caches() -> Callable[[], None]:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    if getattr(item, "execution_count", 1) > 1:
+        _forget_jobs_of_module(item)
     if item.get_closest_marker("needs_bpf") and (reason := kernel_state.why_no_bpf()):
         # A skip in CI would let the kernel side rot unseen.
         if os.geteuid() == 0 and "CI" in os.environ:
             pytest.fail(f"root in CI must be able to load probes: {reason}", pytrace=False)
         pytest.skip(f"needs BPF: {reason}")
+
+
+def _forget_jobs_of_module(item: pytest.Item) -> None:
+    """Have the fixtures that a module's tests share made anew, which pytest-rerunfailures keeps."""
+    assert isinstance(item, pytest.Function)
+    for fixtures in item._fixtureinfo.name2fixturedefs.values():
+        for fixture in fixtures:
+            if fixture.scope == "module":
+                fixture.finish(item._request)
 
 
 def _things() -> Things:

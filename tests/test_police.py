@@ -56,6 +56,30 @@ def test_needy():
     pass
 """
 
+SPOILT = """
+import pytest
+
+made = []
+
+@pytest.fixture(scope="module")
+def job():
+    made.append("made")
+    yield len(made)
+    made.append("ended")
+
+def test_good(job):
+    assert job == 1
+
+def test_measured(job):
+    assert made == ["made", "ended", "made"], f"what was made: {made}"
+
+def test_after(job):
+    assert job == 3
+
+def test_wrong():
+    assert not "a bug"
+"""
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -97,3 +121,16 @@ def test_without_bpf_root_in_ci_fails_a_test_that_needs_it(tmp_path):
     printed = outcome(tmp_path, NEEDY, CI="true")
     assert "root in CI must be able to load probes: no such luck" in printed
     assert "1 error in" in printed
+
+
+def test_a_spoilt_measurement_is_made_again_and_a_bug_fails(tmp_path):
+    (tmp_path / "kernel").mkdir()
+    printed = outcome(tmp_path / "kernel", SPOILT)
+    assert "1 failed, 3 passed, 2 rerun" in printed
+    assert "what was made: ['made']" in printed  # what failed at first is shown
+
+
+def test_where_nothing_is_measured_nothing_runs_again(tmp_path):
+    (tmp_path / "core").mkdir()
+    printed = outcome(tmp_path / "core", SPOILT)
+    assert "3 failed, 1 passed in" in printed
