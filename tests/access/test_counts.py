@@ -240,6 +240,8 @@ def test_other_numbers_of_rows_are_refused_and_nothing_is_changed():
     [
         (lambda c: c.add("z", np.array([1])), "no table 'z'"),
         (lambda c: c.hottest("z", 1), "no table 'z'"),
+        (lambda c: c.hottest("a", "3"), "n=.3."),
+        (lambda c: c.hottest("a", -1), "at least 0"),
         (lambda c: c.add("a", np.array([[1]])), r"shape \(1, 1\) and type int64"),
         (lambda c: c.add("a", np.array([1.5])), "type float64"),
         (lambda c: c.add("a", [1, 2]), "found: a list"),

@@ -7,6 +7,7 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
 
 from trainobs.core.errors import FAEError
 from trainobs.fae import ShuffledOrder, ShuffleScheduler
@@ -134,11 +135,21 @@ def test_the_history_goes_into_a_file(tmp_path):
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"rate": 0}, {"rate": 1.5}, {"rate": 0.1, "floor": 0.2}, {"floor": 0}, {"patience": 0}],
+    [
+        *({"rate": 0}, {"rate": 1.5}, {"rate": 0.1, "floor": 0.2}, {"floor": 0}, {"patience": 0}),
+        *({"rate": "x"}, {"floor": None}, {"patience": "4"}),
+    ],
 )
 def test_numbers_out_of_range_are_refused(arguments):
     with pytest.raises(FAEError, match="cannot schedule"):
         ShuffleScheduler(**arguments)
+
+
+def test_of_a_loss_on_a_device_the_number_is_kept():
+    scheduler = ShuffleScheduler()
+    scheduler.report(torch.tensor(0.5))
+    assert type(scheduler.history[0].test_loss) is float
+    assert "tensor" not in str(scheduler.state_dict())
 
 
 def test_a_loss_that_is_no_number_is_refused():

@@ -154,8 +154,11 @@ class AccessCounts:
 
         Of rows with the same count the lower is first. Rows that were never looked up, or of which
         a sketch has lost sight, are not among them.
+
+        Raises:
+            SettingError: there is no such table, or `n` is no number of rows.
         """
-        return hottest(self.blocks(table), n)
+        return hottest(self.blocks(table), check_whole(n, "n", least=0))
 
     def add_inputs(
         self,

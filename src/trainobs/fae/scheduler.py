@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass, fields
+from numbers import Real
 from typing import Any, Protocol
 
 import numpy as np
@@ -141,10 +142,13 @@ class ShuffleScheduler:
     """
 
     def __init__(self, rate: float = 0.5, floor: float = 0.01, patience: int = 4) -> None:
-        if not 0 < floor <= rate <= 1 or patience < 1:
+        numbers = (rate, floor, patience)
+        if not all(isinstance(n, Real) for n in numbers) or not (
+            0 < floor <= rate <= 1 and patience >= 1
+        ):
             raise FAEError(
                 "cannot schedule pure and mixed batches",
-                f"rate={rate}, floor={floor}, patience={patience}",
+                f"rate={rate!r}, floor={floor!r}, patience={patience!r}",
                 "give 0 < floor <= rate <= 1, and a patience of at least 1",
             )
         self._settings = {"kind": "adaptive", "floor": floor, "patience": patience, "start": rate}
@@ -183,12 +187,14 @@ class ShuffleScheduler:
         """Adapt the rate.
 
         Args:
-            test_loss: of the model as it is now, lower is better; the same on every rank.
+            test_loss: of the model as it is now, lower is better; the same on every rank. Of a
+                tensor the number is kept.
 
         Raises:
             FAEError: the loss is no number.
         """
-        if math.isnan(test_loss):
+        loss = float(test_loss)
+        if math.isnan(loss):
             raise FAEError(
                 "cannot adapt the rate of hot and mixed runs",
                 "a test loss that is not a number",
@@ -196,9 +202,9 @@ class ShuffleScheduler:
             )
         now = self._now
         if now.last_loss is not None:
-            self._adapt(test_loss, now.last_loss)
-        now.last_loss, now.is_due = test_loss, False
-        self.history.append(Report(now.steps, now.pure_steps, now.swaps, test_loss, now.rate))
+            self._adapt(loss, now.last_loss)
+        now.last_loss, now.is_due = loss, False
+        self.history.append(Report(now.steps, now.pure_steps, now.swaps, loss, now.rate))
         now.reports = len(self.history)
 
     def write_csv(self, path: str | os.PathLike[str]) -> None:
