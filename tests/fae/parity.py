@@ -34,7 +34,7 @@ from torchrec.streamable import Pipelineable
 from tests.fae.compared import Trained, difference, local
 from trainobs.fae import FAEProfile, TableProfile
 from trainobs.fae.sharder import FAEEmbeddingBagCollectionSharder, FAEEmbeddingCollectionSharder
-from trainobs.fae.split import SlotMap, read_mark, remark, split
+from trainobs.fae.split import SlotMap, SplitMark, read_mark, split
 
 OPTIMIZERS = {
     "sgd": torch.optim.SGD,
@@ -250,6 +250,19 @@ def batches(case: Case, rank: int) -> list[tuple[str, KeyedJaggedTensor]]:
         )
         result.append((kind, kjt))
     return result
+
+
+def remark(kjt: KeyedJaggedTensor, mark: SplitMark) -> KeyedJaggedTensor:
+    """The same split batch under another mark; tensors are shared."""
+    return KeyedJaggedTensor(
+        keys=mark.keys(),
+        values=kjt.values(),
+        weights=kjt.weights_or_none(),
+        lengths=kjt.lengths(),
+        stride=kjt.stride(),
+        length_per_key=kjt.length_per_key(),
+        offset_per_key=kjt.offset_per_key(),
+    )
 
 
 def packed(kind: str, kjt: KeyedJaggedTensor, slots: SlotMap) -> KeyedJaggedTensor:

@@ -30,12 +30,13 @@ from tests.fae.parity import (
     fae_sharder,
     plan_of,
     profile_of,
+    remark,
 )
 from tests.fae.small import case, fed
 from trainobs.core.errors import FAEError, SettingError
 from trainobs.fae import FAEProfile
 from trainobs.fae.sharder import FAEEmbeddingBagCollectionSharder
-from trainobs.fae.split import SlotMap, read_mark, remark, split
+from trainobs.fae.split import SlotMap, read_mark, split
 
 
 @pytest.mark.usefixtures("lone_rank")

@@ -13,9 +13,10 @@ from torch.utils import _pytree as pytree
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from tests.fae.packing import KEYS, ROWS, make_input, profile, to_batch
+from tests.fae.parity import remark
 from trainobs.core.errors import FAEError
 from trainobs.fae import FAEProfile, TableProfile, pack
-from trainobs.fae.split import SlotMap, cold_count, is_split, read_mark, remark, split
+from trainobs.fae.split import SlotMap, cold_count, is_split, read_mark, split
 
 PROFILE = profile()
 SLOTS = SlotMap.of(PROFILE)
@@ -113,7 +114,7 @@ def test_how_many_look_ups_are_cold_is_known_without_the_device():
     assert cold_count(kjt, read_mark(kjt)) == sum(len(rows[name]) for name in ROWS) > 0
 
 
-def test_another_mark_shares_the_tensors():
+def test_the_kind_is_in_the_keys_alone():
     kjt = a_split_batch()
     pure = remark(kjt, read_mark(kjt)._replace(pure=True))
     assert read_mark(pure).pure

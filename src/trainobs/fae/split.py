@@ -199,22 +199,6 @@ def cold_count(kjt: KeyedJaggedTensor, mark: SplitMark) -> int:
     return sum(length for feature, length in lengths if feature in hot)
 
 
-def remark(kjt: KeyedJaggedTensor, mark: SplitMark) -> KeyedJaggedTensor:
-    """The same split batch under another mark; tensors are shared.
-
-    For whoever sees to the same kind on all ranks by other means than `pack`.
-    """
-    return KeyedJaggedTensor(
-        keys=mark.keys(),
-        values=kjt.values(),
-        weights=kjt.weights_or_none(),
-        lengths=kjt.lengths(),
-        stride=kjt.stride(),
-        length_per_key=kjt.length_per_key(),
-        offset_per_key=kjt.offset_per_key(),
-    )
-
-
 def split(kjt: KeyedJaggedTensor, slots: SlotMap) -> KeyedJaggedTensor:
     """Put look-ups of hot rows apart, as slots; marked as mixed.
 

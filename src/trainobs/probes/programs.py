@@ -78,6 +78,9 @@ TREE: tuple[Program, ...] = (
 )
 """Programs without which no probe works."""
 
+WHAT_TO_GIVE = f'give "auto", "off", or a list of {", ".join(map(repr, PROBES))}'
+"""What an error about `probes` says."""
+
 ITERATORS = frozenset({"tobs_adopt", "tobs_leave", "tobs_root", "tobs_release"})
 """Programs that run when read, not when something happens."""
 
@@ -97,7 +100,7 @@ def check_names(names: Sequence[object]) -> frozenset[str]:
         raise SettingError(
             "bad value for `probes`",
             f"unknown probe {', '.join(map(shown, unknown[:_TOLD]))}",
-            f'give "auto", "off", or a list of {", ".join(map(repr, PROBES))}',
+            WHAT_TO_GIVE,
         )
     return frozenset(map(str, names))
 

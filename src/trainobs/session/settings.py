@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from trainobs.core.errors import SettingError, shown
-from trainobs.probes.programs import PROBES, check_names
+from trainobs.probes.programs import PROBES, WHAT_TO_GIVE, check_names
 from trainobs.steps.clock import LAST_STEP
 
 SWITCH = "TRAINOBS"
@@ -105,10 +105,9 @@ def _bad(name: str, found: str, do: str) -> SettingError:
 def _probes(value: str | Iterable[str]) -> frozenset[str]:
     if isinstance(value, str) and value in ("auto", "off"):
         return frozenset(PROBES if value == "auto" else ())
-    do = f'give "auto", "off", or a list of {", ".join(map(repr, PROBES))}'
     if isinstance(value, str):
-        raise _bad("probes", shown(value), do)
-    return check_names(_listed("probes", value, do))
+        raise _bad("probes", shown(value), WHAT_TO_GIVE)
+    return check_names(_listed("probes", value, WHAT_TO_GIVE))
 
 
 def _listed(name: str, value: object, do: str) -> list[object]:
