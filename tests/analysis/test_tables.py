@@ -249,3 +249,14 @@ def test_the_time_of_forwards_is_that_of_sampled_steps(tmp_path):
     assert summary["metrics"]["embedding/forward_ns{table=user}"]["mean"] == 3e8
     wanted = "forward of the modules that look up: 325 ms, 32 % of the step; backward and optimizer"
     assert [line for line in section(summary) if line.startswith(wanted)]
+
+
+def test_a_slow_first_step_counts_once_in_the_time_of_forwards(tmp_path):
+    fields = {"lookup_count": 1, "bytes": 64, "unique_rows": 1}
+    rows = [(step, 0, {"lookup_count": 1, "bytes": 64}) for step in range(4)]
+    rows[0][2].update(fields, forward_ns=9e8)
+    rows[2][2].update(fields, forward_ns=1e8)
+    time = summary_of(write_run(tmp_path / "run", rows=rows))["embeddings"]["time"]
+    assert time["forward_ns"] == (9e8 + 3 * 1e8) / 4  # and not 5e8, the mean of the two
+    time = summary_of(write_run(tmp_path / "first", rows=rows[:1]))["embeddings"]["time"]
+    assert time["forward_ns"] == 9e8

@@ -32,17 +32,34 @@ class Lookups:
     def __init__(self, rank: RankLog) -> None:
         self._rank = rank
         self.sums = LookupSums(len(rank.tables))
+        self._first, self._later = LookupSums(len(rank.tables)), LookupSums(len(rank.tables))
         sampled: set[int] = set()
         last = SETUP
+        steps = rank.step()
+        first = int(steps[steps != SETUP].min(initial=np.iinfo(steps.dtype).max))
         for part in rank.lookups(("step", "table", "sampled", *LOOKUP_FIELDS)):
             training = part["step"] != SETUP
             rows = {name: column[training] for name, column in part.items()}
             self.sums.add(rows)
+            at_first = rows["step"] == first
+            self._first.add({name: column[at_first] for name, column in rows.items()})
+            self._later.add({name: column[~at_first] for name, column in rows.items()})
             sampled.update(rows["step"][rows["sampled"]].tolist())
             last = max(last, int(rows["step"].max(initial=SETUP)))
-        steps = rank.step()
         self.step_count = int(((steps != SETUP) & (steps <= last)).sum())
         self.sampled_count = len(sampled)
+
+    def forward_ns(self) -> Floats:
+        """Time of the forward of one step, by table; NaN where unknown. Shape (tables,).
+
+        The first step is sampled whatever the pace, and slow as no other: it touches the memory of
+        the tables first. It counts once, and the other sampled steps stand for all the rest.
+        """
+        count = self.step_count
+        first = self._first.mean("forward_ns", 1)
+        later = self._later.mean("forward_ns", count - 1)
+        mean = (first + later * (count - 1)) / max(1, count)
+        return np.where(np.isfinite(mean), mean, self.sums.mean("forward_ns", count))
 
     def metrics(self) -> dict[str, Statistics]:
         """`<metric>{table=<table>}` -> statistics; no rows, no metrics.

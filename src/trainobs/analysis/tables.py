@@ -88,7 +88,7 @@ def _skew(run: RunLog, rank: RankLog) -> dict[str, Any] | None:
 
 def _time(rank: RankLog, lookups: Lookups) -> dict[str, Any]:
     """Each table's time is known in other steps, perhaps; the sum is that of their means."""
-    forward_ns = lookups.sums.mean("forward_ns", lookups.step_count)
+    forward_ns = lookups.forward_ns()
     step_ns = rank.metric("step/duration_ns")[rank.step() != SETUP]
     known = np.isfinite(forward_ns).any() and np.isfinite(step_ns).any()
     spent_ns = float(np.nansum(forward_ns)) if known else None
