@@ -65,6 +65,17 @@ def test_what_is_predicted_holds_for_fresh_data():
     assert misses <= 4 + 3.7 * 2
 
 
+def test_a_short_run_whose_inputs_are_all_in_the_sample_is_judged_by_a_quarter_of_them():
+    counts = counted(matrix(2, 4000), budget_bytes=64 << 20)
+    (sample,) = counts.inputs().values()
+    assert len(sample) == sample.seen == 4000
+    profile = calibrated(counts)
+    assert profile.predictions.input_count == 1000
+    assert profile.made["inputs_counted"] == 3000
+    share = profile.predictions.all_hot_ratio
+    assert share.low <= hot_inputs(profile, matrix(99, 100_000)) <= share.high
+
+
 def test_a_file_and_a_run_directory_give_the_same(tmp_path):
     counts = counted(matrix(1, 20_000))
     (tmp_path / "run" / "access-counts").mkdir(parents=True)

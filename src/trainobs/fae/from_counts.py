@@ -20,6 +20,9 @@ from trainobs.fae.profile import FAEProfile
 from trainobs.fae.row_counts import RowCounts
 from trainobs.fae.tables import Table
 
+_HELD_OUT_RATIO = 0.25
+"""Of the inputs that were counted; as much of a loader's is held out for the predictions."""
+
 
 def profile_of_counts(
     source: AccessCounts | str | os.PathLike[str],
@@ -29,8 +32,8 @@ def profile_of_counts(
 ) -> FAEProfile:
     """Choose hot rows from counts of a run.
 
-    Counts come with a sample of whole inputs, which were counted too. Their look-ups are taken off
-    the counts, so that predictions are made for inputs that had no part in the choice.
+    Counts come with a sample of whole inputs, which were counted too. The look-ups of those that
+    are to judge are taken off the counts, so that these inputs had no part in the choice.
 
     Args:
         source: counts, a file of them, or a run directory.
@@ -46,7 +49,7 @@ def profile_of_counts(
     access = source if isinstance(source, AccessCounts) else AccessCounts.load(source)
     for table in tables:
         _check(access, table)
-    samples = list(access.inputs().values())
+    samples = [_held_out(sample) for sample in access.inputs().values()]
     inputs = _inputs(samples, access, tables)
     if not inputs.size:
         raise FAEError(
@@ -68,6 +71,14 @@ def profile_of_counts(
         for chosen, table in zip(profile.tables, tables, strict=True)
     )
     return replace(profile, tables=named)
+
+
+def _held_out(sample: InputSample) -> InputSample:
+    """At most a share of what was counted: the sample of a short run is all that was counted."""
+    room = max(1, int(sample.seen * _HELD_OUT_RATIO))
+    if len(sample) <= room:
+        return sample
+    return sample.where(sample.draws <= np.partition(sample.draws, room - 1)[room - 1])
 
 
 def _check(access: AccessCounts, table: Table) -> None:
