@@ -15,6 +15,7 @@ from torch import Tensor
 from torchrec.modules.embedding_configs import data_type_to_sparse_type
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from trainobs.fae.constants import permuted
 from trainobs.fae.layout import HotLayout, KernelLayout
 
 
@@ -108,7 +109,7 @@ class HotKernel:
         """
         order = [position[feature] for feature in self.layout.features]
         if order != list(range(len(hot.keys()))):
-            hot = hot.permute(order)
+            hot = permuted(hot, order)
         rows = hot.values().long()
         if self._is_shifted:
             counts = hot.lengths().view(len(order), -1).sum(1)

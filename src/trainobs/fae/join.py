@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from trainobs.fae.constants import constant
 from trainobs.fae.profile import FAEProfile
 from trainobs.fae.translate import Translation
 
@@ -37,7 +38,7 @@ class Joiner:
         keys, stride = cold.keys(), cold.stride()
         cold_lengths = cold.lengths().view(len(keys), stride)
         hot_lengths = hot.lengths().view(len(twins), stride).to(cold_lengths.dtype)
-        index = torch.tensor(twins, device=cold_lengths.device)
+        index = constant(tuple(twins), cold_lengths.device)
         rows = self._ids.of(hot, [keys[twin] for twin in twins]).to(cold.values().dtype)
         bags = torch.cat(
             [

@@ -34,6 +34,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection, Embedding
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.fae.batch import SplitBatch
+from trainobs.fae.constants import permuted
 from trainobs.fae.layout import OPTIMIZER_SETTINGS
 from trainobs.fae.profile import FAEProfile
 from trainobs.fae.split import overlaid_tables
@@ -106,7 +107,7 @@ class Partition:
         features, hot = batch.hot_features, batch.hot
         mine = [at for at, feature in enumerate(features) if feature in self._features]
         if len(mine) < len(features):  # the others are of another collection's tables
-            features, hot = tuple(features[at] for at in mine), hot.permute(mine)
+            features, hot = tuple(features[at] for at in mine), permuted(hot, mine)
         whole = KeyedJaggedTensor(
             keys=list(features),
             values=self._translation.of(hot, features),

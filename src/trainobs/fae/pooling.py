@@ -17,6 +17,8 @@ from torchrec.distributed.types import ParameterSharding, ShardingType
 from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from trainobs.fae.constants import constant
+
 DIVIDED_BY_COLLECTION = (ShardingType.ROW_WISE.value, ShardingType.TABLE_ROW_WISE.value)
 """Plans under which the collection divides sums; under others FBGEMM pools means."""
 
@@ -54,7 +56,7 @@ def whole_bags(cold: Tensor, hot: Tensor, twins: Sequence[int]) -> Tensor:
         hot: [features with a twin, inputs].
         twins: the feature of each row of `hot`.
     """
-    index = torch.tensor(twins, device=cold.device)
+    index = constant(tuple(twins), cold.device)
     return cold.index_add(0, index, hot.to(cold.dtype))
 
 

@@ -29,6 +29,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from trainobs.fae.batch import SplitBatch
 from trainobs.fae.checks import check_means, check_optimizers, check_plan
+from trainobs.fae.constants import constant
 from trainobs.fae.hot_store import HotStore
 from trainobs.fae.keys import check_weights
 from trainobs.fae.laid_over import LaidOver, Mode, Passing
@@ -218,12 +219,13 @@ class ShardedFAEEmbeddingBagCollection(
                 amounts = whole_bags(weights_of(batch.cold), weights_of(batch.hot), batch.twins)
             ctx.divisor = self._stock_divisor(batch.cold, amounts)
         if self._mean_tables:
-            keys = batch.cold.keys()
-            rows = lengths[[keys.index(feature) for feature, _ in self._outputs]].float()
-            is_mean = [table in self._mean_tables for _, table in self._outputs]
-            rows[~torch.tensor(is_mean, device=rows.device)] = 1.0
+            keys, device = batch.cold.keys(), lengths.device
+            places = tuple(keys.index(feature) for feature, _ in self._outputs)
+            rows = lengths.index_select(0, constant(places, device)).float()
+            is_sum = tuple(table not in self._mean_tables for _, table in self._outputs)
+            sums = constant(is_sum, device, torch.bool).unsqueeze(1)
             ctx.lengths = torch.repeat_interleave(
-                rows.clamp(min=1.0).T,
+                rows.clamp(min=1.0).masked_fill(sums, 1.0).T,
                 self._dim_per_key,
                 dim=1,
                 output_size=sum(self._embedding_dims),
@@ -235,7 +237,7 @@ class ShardedFAEEmbeddingBagCollection(
         keys = [cold.keys()[i] for i in order]
         stride = amounts.shape[1]
         divisor: Tensor = _create_mean_pooling_divisor(
-            lengths=amounts[order].reshape(-1),
+            lengths=amounts.index_select(0, constant(tuple(order), amounts.device)).view(-1),
             keys=keys,
             offsets=amounts,  # looked at with weights only, whose sums are in `lengths` already
             stride=stride,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from trainobs.fae.constants import constant
 from trainobs.fae.profile import FAEProfile
 
 
@@ -37,7 +38,7 @@ class Translation:
             hot: look-ups of hot rows, as slots.
             features: that its keys stand for.
         """
-        starts = torch.tensor([self._starts.get(f, 0) for f in features], device=hot.device())
+        starts = constant(tuple(self._starts.get(f, 0) for f in features), hot.device())
         counts = hot.lengths().view(len(features), -1).sum(1)
         look_ups = hot.values().numel()
         shifts = torch.repeat_interleave(starts, counts, output_size=look_ups)
