@@ -222,6 +222,23 @@ def test_a_fault_of_cuda_ends_the_timing_and_reaches_nobody(events, stream):
     assert events.ready(*closed(2))
 
 
+def test_a_phase_that_begins_in_a_stream_that_is_behind_ends_no_timing(stream):
+    side = Stream()
+    made = iter([side.event(), stream.event(), stream.event(), stream.event()])
+    events = PhaseEvents(lambda: next(made), lambda: False)
+    events.mark(1, TRANSFER)
+    side.work(2.0)
+    events.mark(1, FORWARD)
+    stream.work(3.0)
+    events.mark(1, OTHER)
+    stream.run()
+    events.mark(2, FORWARD)
+    assert not events.ready(*closed(1))
+    side.run()
+    events.mark(2, OTHER)
+    assert ms(events.columns(closed(1)), "forward") == [3]
+
+
 def test_at_the_end_what_is_done_is_taken_and_what_is_not_is_null(events, stream):
     step(events, stream, 1)
     stream.run()

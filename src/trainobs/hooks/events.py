@@ -140,8 +140,12 @@ class PhaseEvents:
 
     def _resolve(self) -> None:
         """Take the times of what the GPU has come past, in its order."""
-        while self._pending and self._pending[0].end.query():
-            done = self._pending.popleft()
+        while self._pending:
+            done = self._pending[0]
+            # the end may be in another stream than the begin, and be there first
+            if not (done.end.query() and done.begin.query()):
+                break
+            self._pending.popleft()
             elapsed_ns = max(0.0, done.begin.elapsed_time(done.end) * 1e6)
             if done.serial > self._told:
                 times = self._times.setdefault(done.serial, {})
