@@ -36,7 +36,7 @@ class UniqueRows:
         self._last = number[-1:].to("cpu", non_blocking=True)
         self._copied = torch.cuda.Event() if rows.is_cuda else None  # type: ignore[no-untyped-call]
         if self._copied is not None:
-            self._copied.record()
+            self._copied.record(torch.cuda.current_stream(rows.device))  # that of the copy
 
     @property
     def count(self) -> int:
