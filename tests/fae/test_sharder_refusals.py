@@ -32,9 +32,11 @@ from tests.fae.parity import (
     profile_of,
     remark,
 )
+from tests.fae.ranks import Ranks
 from tests.fae.small import case, fed
 from trainobs.core.errors import FAEError, SettingError
-from trainobs.fae import FAEProfile
+from trainobs.fae import FAEProfile, laid_over
+from trainobs.fae.checks import check_replicas
 from trainobs.fae.sharder import FAEEmbeddingBagCollectionSharder
 from trainobs.fae.split import SlotMap, read_mark, split
 
@@ -241,6 +243,44 @@ def test_what_could_not_be_exact_is_refused(what: str, message: str) -> None:
     sharder = FAEEmbeddingBagCollectionSharder(profile_of(one), fused_params=settings)
     with pytest.raises(FAEError, match=message):
         sharder.shard(collection, plan, ShardingEnv.from_process_group(dist.group.WORLD))
+
+
+@pytest.mark.parametrize("mode", ["overlay", "paper", "partitioned"])
+def test_replicas_that_each_rank_would_round_by_chance_are_refused(pair: Ranks, mode: str) -> None:
+    for said in pair.run(_half_precision, mode):
+        assert ("stochastic rounding" in said["stochastic"]) == (mode != "partitioned")
+        assert said["nearest"] == said["single precision"] == said["on a host"] == ""
+
+
+def _half_precision(rank: int, mode: str) -> dict[str, str]:
+    """What is said of replicas on several GPUs; they lie on a host, but are told to be on one."""
+    nearest = {"stochastic_rounding": False}
+    return {
+        "stochastic": _half_refused(mode, DataType.FP16, {}, "cuda"),
+        "nearest": _half_refused(mode, DataType.FP16, nearest, "cuda"),
+        "single precision": _half_refused(mode, DataType.FP32, {}, "cuda"),
+        "on a host": _half_refused(mode, DataType.FP16, {}, "cpu"),
+    }
+
+
+def _half_refused(mode: str, precision: DataType, settings: dict[str, Any], device: str) -> str:
+    one = case(mode=mode, world_size=2)
+    model = nn.Module()
+    model.collection = Model(one).collection
+    for config in model.collection._embedding_bag_configs:
+        config.data_type = precision
+    apply_optimizer_in_backward(torch.optim.SGD, model.collection.parameters(), {"lr": 0.1})
+    plan = plan_of(model, one).plan["collection"]
+    sharder = FAEEmbeddingBagCollectionSharder(profile_of(one), mode, fused_params=settings)
+    env = ShardingEnv.from_process_group(dist.group.WORLD)
+    with pytest.MonkeyPatch.context() as patch:
+        told = torch.device(device)
+        patch.setattr(laid_over, "check_replicas", lambda layout, _: check_replicas(layout, told))
+        try:
+            sharder.shard(model.collection, plan, env)
+        except FAEError as error:
+            return error.found
+    return ""
 
 
 @SEQUENCES

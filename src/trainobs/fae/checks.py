@@ -159,6 +159,28 @@ def check_layout(layout: HotLayout, profile: FAEProfile, device: torch.device) -
     check_room(sum(profile.table(name).hot_bytes for name in tables), device)
 
 
+def check_replicas(layout: HotLayout, device: torch.device) -> None:
+    """Refuse replicas that do not stay equal: a GPU rounds half precision by random numbers.
+
+    Args:
+        layout: of rows that several ranks have.
+        device: where they are to be; hosts round to the nearest number.
+
+    Raises:
+        FAEError: ranks would round differently.
+    """
+    for kernel in layout.kernels:
+        rounds = kernel.settings.get("stochastic_rounding", True)  # as FBGEMM has it
+        if device.type != "cpu" and kernel.data_type != DataType.FP32 and rounds:
+            _refuse(
+                kernel.slabs[0].table,
+                f"rows of {kernel.data_type} with stochastic rounding, which each rank would do "
+                "by random numbers of its own, so that their hot rows drift apart",
+                "give the sharder fused_params={'stochastic_rounding': False}, or mode "
+                "'partitioned', in which each row is on one rank",
+            )
+
+
 def _check_table(config: BaseEmbeddingConfig, sharding: ParameterSharding) -> None:
     if sharding.sharding_type == ShardingType.DATA_PARALLEL.value:
         _refuse(

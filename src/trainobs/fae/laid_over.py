@@ -19,7 +19,7 @@ from torchrec.sparse.tensor_dict import maybe_td_to_kjt
 from trainobs.core.errors import FAEError
 from trainobs.fae.arguments import check_profile
 from trainobs.fae.batch import HotRows, SplitBatch
-from trainobs.fae.checks import check_layout
+from trainobs.fae.checks import check_layout, check_replicas
 from trainobs.fae.hot_store import HotStore
 from trainobs.fae.keys import check_keys, check_order_of_keys, check_served, check_twins
 from trainobs.fae.layout import lay_out
@@ -117,6 +117,8 @@ class LaidOver(TellsOfHotRows):
             layout = lay_out(infos, self._outputs, profile)
             check_layout(layout, profile, device)
             group, agreement = self._overlay.group, self._overlay.agreement
+            if group is not None:
+                check_replicas(layout, device)
             rows = Replicas(self._store(layout, device), shards, profile, group, agreement)
         self._overlay.lay(profile, rows)
         share = self._env.world_size if self._mode == "partitioned" else 1
