@@ -37,7 +37,7 @@ from tests.fae.parity import (
 from tests.fae.ranks import Ranks
 from tests.fae.small import case, fed
 from trainobs.core.errors import FAEError
-from trainobs.fae import HotRowReservation
+from trainobs.fae import HotRowReservation, planner
 from trainobs.fae.sharder import FAEEmbeddingBagCollectionSharder
 
 SOON_S = 60
@@ -315,3 +315,14 @@ def test_outputs_come_in_the_order_that_a_setting_of_the_stock_sharder_asks_for(
     feed = [kjt for _, kjt in batches(one, 0)]
     expected = train(one, stock, feed)
     assert max(difference(expected, train(one, fae, fed(one))).values()) < 4e-6
+
+
+def test_a_device_has_room_where_torch_keeps_memory_that_nobody_uses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, answer in (("mem_get_info", (10, 100)), ("memory_reserved", 70)):
+        monkeypatch.setattr(torch.cuda, name, lambda _, answer=answer: answer)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 50)
+    planner.check_room(30, torch.device("cuda"))
+    with pytest.raises(FAEError, match="31 bytes of them, 30 bytes free on cuda"):
+        planner.check_room(31, torch.device("cuda"))

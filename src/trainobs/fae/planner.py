@@ -68,9 +68,15 @@ def check_room(needed_bytes: int, device: torch.device) -> None:
     Raises:
         FAEError: it has not.
     """
-    free_bytes = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _host_bytes()
+    free_bytes = _device_bytes(device) if device.type == "cuda" else _host_bytes()
     if free_bytes is not None and needed_bytes > free_bytes:
         _no_room(needed_bytes, free_bytes, str(device))
+
+
+def _device_bytes(device: torch.device) -> int:
+    """Memory of a GPU that can be had: also what torch keeps of what it let go of."""
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + kept
 
 
 def _host_bytes() -> int | None:
