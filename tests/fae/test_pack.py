@@ -322,6 +322,20 @@ def test_a_window_is_pinned_whole(monkeypatch):
             kjt.weights(),
         ):
             assert part.untyped_storage().data_ptr() in memory
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: any(tensor is c for c in copies))
+    values = pinned.redivided(3, 9).batch(0, pure=False).sparse_features.values()
+    assert values.untyped_storage().data_ptr() in {c.untyped_storage().data_ptr() for c in copies}
+    assert not window.redivided(3, 9)._is_pinned
+
+
+def test_a_loader_of_another_class_is_packed_into_pinned_memory_if_it_pins():
+    class Other(DataLoader):
+        pass
+
+    for pins in (True, False):
+        loader = Other(Inputs(8), 4, collate_fn=collate, pin_memory=pins)
+        assert pack(loader, profile(0.9))._source._inner.pin_memory is pins
+    assert pack([*loader], profile(0.9))._source._inner.pin_memory is False
 
 
 def broken(number: int, how: str, inputs):

@@ -151,7 +151,13 @@ class PackedWindow:
         smaller, larger = divmod(pool.input_count, count)
         sizes = [smaller + (i < larger) for i in range(count)]
         leaves = lay_out(pool, torch.arange(pool.input_count), sizes, [])
-        return replace(self, leaves=leaves, sizes=sizes, hot_count=0, parted=None)
+        window = replace(self, leaves=leaves, sizes=sizes, hot_count=0, parted=None)
+        return window.pin_memory() if self._is_pinned else window
+
+    @property
+    def _is_pinned(self) -> bool:
+        block = self.leaves[self.split_leaf]
+        return bool(block.lengths.is_pinned())
 
     def pin_memory(self) -> PackedWindow:
         """The same in pinned memory; loaders with `pin_memory=True` call it."""

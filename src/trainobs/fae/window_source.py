@@ -43,7 +43,12 @@ class Source:
             self._inner = self._like(loader, recipe)
         else:
             self._stream = StreamWindows(loader, None, False, as_it_is, recipe, self._epoch)
-            self._inner = DataLoader(self._stream, batch_size=None, collate_fn=as_it_is)
+            self._inner = DataLoader(
+                self._stream,
+                batch_size=None,
+                collate_fn=as_it_is,
+                pin_memory=getattr(loader, "pin_memory", None) is True,  # what is packed is a copy
+            )
 
     @property
     def is_indexed(self) -> bool:
