@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainobs.access import AccessCounts
-from trainobs.access.hot import all_hot_share, are_hot, drift, hot_rows
+from trainobs.access.hot import all_hot_share, are_hot, drift, hot_rows, served_by_hot_rows
 
 TABLES = {"a": 4, "b": 40, "c": 10**9}
 ROW_BYTES = {"a": 16, "b": 16, "c": 64}
@@ -96,6 +97,73 @@ def inputs_of(everything, seed: int):
     ids = everything.ids.reshape(-1, 3).T
     counts.add_inputs(list(TABLES), ids.ravel(), np.ones(ids.shape, np.int64))
     return counts.inputs()[0]
+
+
+def counted(seed: int, count: int) -> AccessCounts:
+    """Inputs with a look-up of each table, all in the sample; that of `c` has a long tail."""
+    random = np.random.default_rng(seed)
+    counts = AccessCounts(TABLES, budget_bytes=1 << 26, seed=seed)
+    ids = [(random.pareto(1.0, count) * 2).astype(np.int64) % rows for rows in TABLES.values()]
+    for name, of_table in zip(TABLES, ids, strict=True):
+        counts.add(name, of_table)
+    counts.add_inputs(list(TABLES), np.concatenate(ids), np.ones((len(TABLES), count), np.int64))
+    return counts
+
+
+@pytest.mark.parametrize("budget_bytes", [500, 2000, 10**9])
+def test_what_hot_rows_serve_holds_for_other_inputs(budget_bytes):
+    held, flattered = 0, 0
+    for seed in range(60):
+        counts = counted(seed, 500)
+        hot = hot_rows(counts, ROW_BYTES, budget_bytes)
+        others = counted(seed + 1000, 20_000).inputs()[0]
+        truth = all_hot_share(others, TABLES, hot).value
+        served = served_by_hot_rows(counts, ROW_BYTES, budget_bytes, 0.9)
+        assert served.input_count == 500
+        assert served.lookup_ratio == pytest.approx(are_hot(others, TABLES, hot).mean(), abs=0.03)
+        held += served.all_hot.low <= truth <= served.all_hot.high
+        naive = all_hot_share(counts.inputs()[0], TABLES, hot, 0.9)
+        flattered += naive.low > truth
+    assert held >= 48
+    if budget_bytes == 10**9:  # every row that was seen is hot
+        assert flattered == 60
+
+
+@settings(max_examples=100, deadline=None, database=None)
+@given(st.integers(0, 2**32), st.integers(1, 12))
+def test_an_input_is_judged_by_the_others_alone(seed, count):
+    """Where all rows fit, those are hot that another input looks up; none of table `b` here."""
+    random = np.random.default_rng(seed)
+    counts = AccessCounts(TABLES)
+    lengths = random.integers(0, 4, (len(TABLES), count))
+    ids = [random.integers(0, 4, n.sum()) for n in lengths]
+    for name, of_table in zip(TABLES, ids, strict=True):
+        counts.add(name, of_table)
+    counts.add_inputs(list(TABLES), np.concatenate(ids), lengths)
+    rows = [
+        {(at, row) for at, n in enumerate(lengths) for row in np.split(ids[at], n.cumsum())[i]}
+        for i in range(count)
+    ]
+    expected = sum(
+        all(
+            at != 1 and any((at, row) in rows[j] for j in range(count) if j != i) for at, row in own
+        )
+        for i, own in enumerate(rows)
+    )
+    widths = {name: width for name, width in ROW_BYTES.items() if name != "b"}
+    served = served_by_hot_rows(counts, widths, 10**9)
+    assert served.all_hot.value == pytest.approx(expected / count)
+
+
+def test_a_table_that_is_hot_as_a_whole_serves_all():
+    counts = AccessCounts({"a": 3})
+    ids = np.repeat(np.arange(3), [50, 40, 1])
+    counts.add("a", ids)
+    counts.add_inputs(["a"], ids, np.ones((1, len(ids)), np.int64))
+    served = served_by_hot_rows(counts, {"a": 16}, 100)
+    assert served.lookup_ratio == pytest.approx(90 / 91)  # the last row was unknown before
+    assert served.all_hot.value == pytest.approx(90 / 91)
+    assert math.isnan(served_by_hot_rows(AccessCounts({"a": 3}), {"a": 16}, 100).lookup_ratio)
 
 
 def test_without_drift_the_interval_holds_zero_at_its_rate_or_more_often():

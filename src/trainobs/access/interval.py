@@ -25,7 +25,7 @@ class Interval:
 UNKNOWN = Interval(math.nan, math.nan, math.nan)
 
 
-def wilson(hits: int, trials: int, confidence: float = 0.95) -> Interval:
+def wilson(hits: float, trials: float, confidence: float = 0.95) -> Interval:
     """The share of `hits`, with Wilson's interval for a binomial proportion.
 
     Source: E. B. Wilson, Probable inference, JASA 22 (1927).

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from trainobs.access import AccessCounts
-from trainobs.access.hot import all_hot_share, drift, hot_rows
+from trainobs.access.hot import drift, served_by_hot_rows
 from trainobs.access.interval import Interval
 from trainobs.access.skew import served_share, working_set_rows, zipf
 from trainobs.core.lookups import EmbeddingTable
@@ -47,9 +47,9 @@ def skew(counts: AccessCounts, tables: Sequence[EmbeddingTable]) -> dict[str, An
         (by which a count may be too low), `served`: share of rows -> share of look-ups of the
         hottest (`low`, `high`), `working_set`: share of look-ups -> fewest `rows` that serve it,
         and `zipf` (`exponent`, `low`, `high` at 95 %, `row_count`, `count_min`).
-        `budgets`: for each, `budget_bytes`, its `table_ratio` of all bytes, `lookup_ratio` that the
-        hottest rows over all tables serve within it, and `all_hot` of the sampled inputs (`value`,
-        `low`, `high` at 95 %, `inputs`).
+        `budgets`: for each, `budget_bytes`, its `table_ratio` of all bytes, and what the hottest
+        rows over all tables serve within it: `lookup_ratio`, and `all_hot` of the sampled inputs
+        (`value`, `low`, `high` at 95 %, `inputs`), as `trainobs.access.hot.Served` has it.
         `drift`: for each pair of epochs `from`, `to`, `value`, `low`, `high`: see
         `trainobs.access.hot.drift`.
         What is unknown is None.
@@ -91,18 +91,14 @@ def _of_table(counts: AccessCounts, name: str) -> dict[str, Any]:
 def _of_budget(
     counts: AccessCounts, row_bytes: Mapping[str, int], ratio: float, budget_bytes: int
 ) -> dict[str, Any]:
-    hot = hot_rows(counts, row_bytes, budget_bytes)
-    served = sum(int(counts.hottest(name, len(rows))[1].sum()) for name, rows in hot.items())
-    total = sum(counts.total(name) for name in row_bytes)
-    samples = counts.inputs()
-    sample = samples[max(samples)] if samples else None
+    served = served_by_hot_rows(counts, row_bytes, budget_bytes)
     return {
         "budget_bytes": budget_bytes,
         "table_ratio": ratio,
-        "lookup_ratio": served / total if total else None,
-        "all_hot": None
-        if sample is None
-        else {**_interval(all_hot_share(sample, counts.tables, hot)), "inputs": len(sample)},
+        "lookup_ratio": _number(served.lookup_ratio),
+        "all_hot": {**_interval(served.all_hot), "inputs": served.input_count}
+        if served.input_count
+        else None,
     }
 
 
