@@ -247,6 +247,7 @@ class Nowhere:
         ("run_dir", "s3://bucket/run", "'s3://bucket/run', a URL", "this machine"),
         ("run_dir", Path("gs://bucket/run"), "'gs:/bucket/run', a URL", "this machine"),
         ("run_dir", "simplecache::s3://bucket", "a URL", "this machine"),
+        ("run_dir", __file__, "test_lightning_start.py', a file", "a directory"),
     ],
     ids=lambda value: ascii(value[:20]) if isinstance(value, str) else None,
 )

@@ -77,7 +77,7 @@ class Settings:
             probes=_probes(probes),
             required=not isinstance(probes, str),
             data_roots=_data_roots(data_roots),
-            run_dir=None if run_dir is None else _path("run_dir", run_dir),
+            run_dir=None if run_dir is None else _run_dir(run_dir),
             log_every_n_steps=_count("log_every_n_steps", log_every_n_steps),
             embedding_every=_every(embedding_every),
         )
@@ -142,6 +142,15 @@ def _exists(path: Path) -> bool:
         return path.exists()
     except OSError:
         return False
+
+
+def _run_dir(value: object) -> Path:
+    path = _path("run_dir", value)
+    if os.path.isfile(path):  # told now: later it would cost the whole record
+        raise _bad(
+            "run_dir", f"{shown(str(path))}, a file", "give a directory, or a new name for one"
+        )
+    return path
 
 
 def _path(name: str, value: object) -> Path:
