@@ -126,6 +126,14 @@ def test_a_step_that_is_not_there_is_three_lines(run, step):
         onestep.explain(RunLog.open(run), step)
 
 
+def test_of_a_run_without_steps_none_is_asked_for(write_run):
+    path = write_run()
+    for file in (path / "rank=0").iterdir():
+        file.unlink()
+    with pytest.raises(RunLogError, match=r"(?s)found: none, in .*do: +leave --step out"):
+        onestep.explain(RunLog.open(path), 1)
+
+
 def test_without_batches_nothing_is_made_up(write_run):
     run = RunLog.open(write_run())
     assert summarize(run)["workers"] == []

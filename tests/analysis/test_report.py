@@ -127,6 +127,11 @@ def test_the_page_of_a_killed_run_without_steps_says_so(write_run):
     assert "procfs: on" not in page
 
 
+def test_a_page_without_steps_parts_what_came_before_them(summary):
+    page = render({**summary, "steps": 0})
+    assert "before the second batch was fetched.\n\nBefore the first step" in page
+
+
 def test_an_unreadable_file_is_on_the_page(write_run):
     path = write_run()
     (path / "rank=0" / "latency.parquet").write_bytes(b"")

@@ -67,7 +67,7 @@ def _no_such_step(run: RunLog, rank: RankLog, step: int) -> RunLogError:
     return RunLogError(
         failed=f"There is no step {step} in the record of rank {rank.rank}.",
         found=f"{there}, in {run.path}",
-        do="give one of these",
+        do="give one of these" if steps.size else "leave --step out",
     )
 
 

@@ -28,7 +28,8 @@ def render(summary: dict[str, Any]) -> str:
     Args:
         summary: what `summarize` returns.
     """
-    parts = (_header, *(_WITH_STEPS if summary["steps"] else (_no_steps,)), _losses, _not_measured)
+    middle = _WITH_STEPS if summary["steps"] else (_no_steps, sections.setup)
+    parts = (_header, *middle, _losses, _not_measured)
     texts = ("\n".join(map(printable, section(summary))) for section in parts)
     return "\n\n".join(text.strip("\n") for text in texts if text)
 
@@ -55,7 +56,6 @@ def _no_steps(summary: dict[str, Any]) -> Iterator[str]:
     yield "No step was recorded"
     yield "  In a loop of your own a step is what `with obs.step():` holds; under Lightning the run"
     yield "  ended before the second batch was fetched."
-    yield from sections.setup(summary)
 
 
 def _header(summary: dict[str, Any]) -> Iterator[str]:
