@@ -16,7 +16,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torchrec.modules.embedding_configs import PoolingType
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from tests.fae.parity import SEQUENCES, Batch, Case, build, fae_sharder, packed, profile_of
+from tests.fae.parity import (
+    SEQUENCES,
+    Batch,
+    Case,
+    build,
+    fae_sharder,
+    packed,
+    profile_of,
+    stock_sharder,
+)
 from tests.fae.parity import batches as whole_batches
 from tests.fae.ranks import Ranks
 from tests.fae.small import case
@@ -124,6 +133,15 @@ def test_nor_does_one_of_several_ranks(pair: Ranks, mode: str, sequences: bool) 
     assert pair.run(_waits, _case(2, mode, False, sequences)) == [[], []]
 
 
+@pytest.mark.usefixtures("lone_rank")
+@pytest.mark.parametrize("mode", ["overlay", "paper"])
+def test_a_mixed_forward_of_bags_waits_where_the_stock_collection_does(mode: str) -> None:
+    one = replace(_case(1, mode, False, False), kinds=("mixed", "pure", "mixed"))
+    stock = _waits(0, one, is_stock=True)
+    assert stock != []
+    assert _waits(0, one) == stock
+
+
 def _case(world_size: int, mode: str, weighted: bool, sequences: bool) -> Case:
     """Means of both ways, and keys in another order than the tables."""
     one = case(world_size=world_size, mode=mode, weighted=weighted, sequences=sequences)
@@ -134,11 +152,14 @@ def _case(world_size: int, mode: str, weighted: bool, sequences: bool) -> Case:
     return replace(one, tables=tables, kinds=("mixed", "pure", "pure"), with_ids=True)
 
 
-def _waits(rank: int, one: Case) -> list[str]:
-    """What would wait in a pure forward that is not the first."""
-    model = build(one, fae_sharder(one, profile_of(one)))
-    slots = SlotMap.of(profile_of(one))
-    feed = [packed(kind, _turned(kjt), slots) for kind, kjt in whole_batches(one, rank)]
+def _waits(rank: int, one: Case, is_stock: bool = False) -> list[str]:
+    """What would wait in the forward of the last batch."""
+    profile = profile_of(one)
+    model = build(one, stock_sharder(one) if is_stock else fae_sharder(one, profile))
+    feed = [_turned(kjt) for _, kjt in whole_batches(one, rank)]
+    if not is_stock:
+        slots = SlotMap.of(profile)
+        feed = [packed(kind, kjt, slots) for kind, kjt in zip(one.kinds, feed, strict=True)]
     for kjt in feed[:-1]:
         model(Batch(kjt))[0].backward()
     with Waits() as waits:

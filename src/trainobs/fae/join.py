@@ -47,6 +47,9 @@ class Joiner:
             ]
         )
         order = bags.argsort(stable=True)
+        counts = list(cold.length_per_key())
+        for twin, count in zip(twins, hot.length_per_key(), strict=True):
+            counts[twin] += count
         weights = cold.weights_or_none()
         return KeyedJaggedTensor(
             keys=keys,
@@ -56,6 +59,7 @@ class Joiner:
             else torch.cat([weights, hot.weights()]).index_select(0, order),
             lengths=cold_lengths.index_add(0, index, hot_lengths).view(-1),
             stride=stride,
+            length_per_key=counts,  # or TorchRec asks the device
         )
 
 
