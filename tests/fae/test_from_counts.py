@@ -76,6 +76,18 @@ def test_a_short_run_whose_inputs_are_all_in_the_sample_is_judged_by_a_quarter_o
     assert share.low <= hot_inputs(profile, matrix(99, 100_000)) <= share.high
 
 
+def test_epochs_whose_sample_is_gone_were_counted_too():
+    counts = AccessCounts(dict(zip(NAMES, ROWS, strict=True)), seed=0)
+    for epoch in range(10):
+        ids = matrix(epoch, 2000)
+        for name, row in zip(NAMES, ids, strict=True):
+            counts.add(name, row)
+        counts.add_inputs(NAMES, ids.ravel(), np.ones(ids.shape, dtype=np.int64), epoch=epoch)
+    assert len(counts.inputs()) == 4
+    profile = calibrated(counts)
+    assert profile.made["inputs_counted"] == 20_000 - profile.predictions.input_count
+
+
 def test_a_file_and_a_run_directory_give_the_same(tmp_path):
     counts = counted(matrix(1, 20_000))
     (tmp_path / "run" / "access-counts").mkdir(parents=True)

@@ -61,7 +61,7 @@ def profile_of_counts(
         table.name: RowCounts(partial(_without, access, table.name, ids))
         for table, ids in zip(tables, inputs.ids, strict=True)
     }
-    counted = max(1, sum(sample.seen for sample in samples) - inputs.size)
+    counted = max(1, _input_count(access, samples) - inputs.size)
     # Counts are by table: each is looked up as if by one feature of its own.
     by_table = [table._replace(features=(table.name,)) for table in tables]
     made: dict[str, str | int | float] = {"source": "access counts", "inputs_counted": counted}
@@ -79,6 +79,15 @@ def _held_out(sample: InputSample) -> InputSample:
     if len(sample) <= room:
         return sample
     return sample.where(sample.draws <= np.partition(sample.draws, room - 1)[room - 1])
+
+
+def _input_count(access: AccessCounts, samples: Sequence[InputSample]) -> int:
+    """Inputs that were counted. Of many epochs some have no sample any more: told by look-ups."""
+    seen = sum(sample.seen for sample in samples)
+    sampled = sum(sample.seen * len(sample.ids) / max(1, len(sample)) for sample in samples)
+    offered = {index for sample in samples for index in np.unique(sample.tables).tolist()}
+    lookups = sum(access.total(name) for at, name in enumerate(access.tables) if at in offered)
+    return round(seen * max(1.0, lookups / sampled)) if sampled else seen
 
 
 def _check(access: AccessCounts, table: Table) -> None:
