@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from trainobs.access.counts import AccessCounts
 from trainobs.access.inputs import InputSample
 from trainobs.access.interval import UNKNOWN, Interval, normal_quantile, wilson
+from trainobs.access.spectrum import Spectrum
 
 HotRows = Mapping[str, NDArray[np.int64]]
 """Table -> its hot rows, ascending; a table that is not in it has none."""
@@ -76,10 +77,9 @@ def served_by_hot_rows(
     choice = _choose(counts, row_bytes, budget_bytes)
     total = sum(counts.total(name) for name in row_bytes)
     served = 0
-    for name, width in row_bytes.items():
-        spectrum = counts.spectrum(name)
+    for name, spectrum in choice.spectra.items():
         levels = spectrum.counts.astype(np.int64)
-        stays = choice.is_hot(levels - 1, width)
+        stays = choice.is_hot(levels - 1, row_bytes[name])
         served += int((levels * spectrum.rows)[stays].sum())
     samples = counts.inputs()
     sample = samples[max(samples)] if samples else InputSample.empty()
@@ -100,8 +100,15 @@ def served_by_hot_rows(
 
 @dataclass(frozen=True)
 class _Choice:
-    """How many rows of each table are hot, and what a byte of the first that are not serves."""
+    """Hot rows by their numbers alone.
 
+    Attributes:
+        spectra: table -> counts of its rows.
+        sizes: table -> how many of them are hot.
+        density: look-ups for a byte of the first rows that do not all fit; 0 if all do.
+    """
+
+    spectra: Mapping[str, Spectrum]
     sizes: Mapping[str, int]
     density: float
 
@@ -112,7 +119,8 @@ class _Choice:
 
 
 def _choose(counts: AccessCounts, row_bytes: Mapping[str, int], budget_bytes: int) -> _Choice:
-    spectra = [counts.spectrum(name) for name in row_bytes]
+    by_name = {name: counts.spectrum(name) for name in row_bytes}
+    spectra = by_name.values()
     width = np.repeat(list(row_bytes.values()), [len(s.counts) for s in spectra])
     table = np.repeat(np.arange(len(spectra)), [len(s.counts) for s in spectra])
     rows = np.concatenate([np.empty(0, np.int64), *(s.rows for s in spectra)])
@@ -127,7 +135,7 @@ def _choose(counts: AccessCounts, row_bytes: Mapping[str, int], budget_bytes: in
         rest = budget_bytes - (int(filled[whole - 1]) if whole else 0)
         taken[order[whole]] = rest // width[order[whole]]
     sizes = {name: int(taken[table == at].sum()) for at, name in enumerate(row_bytes)}
-    return _Choice(sizes, float(density[order[whole]]) if whole < len(order) else 0.0)
+    return _Choice(by_name, sizes, float(density[order[whole]]) if whole < len(order) else 0.0)
 
 
 def _counts_of(
