@@ -23,9 +23,9 @@ class ProbeBuildHook(BuildHookInterface[Any]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile; `version` is "standard", or "editable" for `pip install -e`."""
-        target = bpf.build()
-        build_data["artifacts"].append(str(target.relative_to(self.root)))
-        # The object is for one type of machine, but for any Python.
+        for target in bpf.build():
+            build_data["artifacts"].append(str(target.relative_to(self.root)))
+        # The objects are for one type of machine, but for any Python.
         build_data["pure_python"] = False
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["tag"] = f"py3-none-{platform}"

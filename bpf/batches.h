@@ -74,8 +74,8 @@ static __always_inline void keep_name(struct tobs_batch *batch, struct file *fil
 }
 
 /* A read or an open of training data is over, inside a batch. */
-static __always_inline void count_in_batch(enum reading how, struct task_state *task, u32 op,
-					   long fd, u64 bytes, u64 ns)
+static __always_inline void count_in_batch(struct task_state *task, u32 op, long fd, u64 bytes,
+					   u64 ns)
 {
 	struct tobs_batch *batch = &task->batch;
 	struct file *file;
@@ -87,7 +87,7 @@ static __always_inline void count_in_batch(enum reading how, struct task_state *
 	}
 	if (ns <= batch->slowest_ns || fd < 0)
 		return;
-	file = file_of_fd(how, fd);
+	file = file_of_fd(fd);
 	if (!file)
 		return;
 	batch->slowest_ns = ns;

@@ -3,6 +3,8 @@
 #include "file_class.h"
 
 #define MAX_BIOS 2048 /* of one request: more than its segments, each of which may be one */
+#define MAX_FRONT_MERGES 16
+#define BIOS_AT_ONCE 16
 
 struct request_start {
 	u64 ns;
@@ -31,9 +33,14 @@ struct request_end {
 	struct request_start start;
 };
 
-static long count_lost_request(u32 slot, void *unused)
+/* Of which session the request was is not known any more. Global, so that it is verified once. */
+__noinline int lose_request(u32 slots)
 {
-	COUNT_LOSS(slot, requests);
+	for (u64 slot = 0; slot < TOBS_SLOTS; slot++) {
+		if (slot >= slots)
+			break;
+		COUNT_LOSS((u32)slot, requests);
+	}
 	return 0;
 }
 
@@ -42,20 +49,24 @@ static long count_lost_request(u32 slot, void *unused)
 static __always_inline void forget_request(u64 key)
 {
 	if (!bpf_map_delete_elem(&requests, &key))
-		bpf_loop(used_slots(), count_lost_request, NULL, 0);
+		lose_request(used_slots());
+}
+
+static __always_inline void keep_request(u64 key, struct request_start *start)
+{
+	if (bpf_map_update_elem(&requests, &key, start, BPF_ANY))
+		lose_request(used_slots());
 }
 
 /*
  * A request begins where its task is known, but has its size only when no more can be merged into
  * it. Writes of others are kept too: write-back puts files of ours and of others into one.
  */
-SEC("tp_btf/block_io_start")
-int BPF_PROG(tobs_blk_start, struct request *request)
+static __always_inline int begin_request(u64 key, u32 flags)
 {
-	u32 op = request->cmd_flags & REQ_OP_MASK;
+	u32 op = flags & REQ_OP_MASK;
 	struct request_start start = { .role = TOBS_KERNEL };
 	struct task_state *task = current_state();
-	u64 key = (u64)request;
 
 	forget_request(key);
 	if (op != REQ_OP_WRITE && (op != REQ_OP_READ || !task))
@@ -66,9 +77,14 @@ int BPF_PROG(tobs_blk_start, struct request *request)
 		start.class = task->call ? task->class : TOBS_OTHER;
 	}
 	start.ns = bpf_ktime_get_ns();
-	if (bpf_map_update_elem(&requests, &key, &start, BPF_ANY))
-		bpf_loop(used_slots(), count_lost_request, NULL, 0);
+	keep_request(key, &start);
 	return 0;
+}
+
+SEC("tp_btf/block_io_start")
+int BPF_PROG(tobs_blk_start, struct request *request)
+{
+	return begin_request((u64)request, request->cmd_flags);
 }
 
 /* The request becomes part of another, which takes over its bios. */
@@ -78,6 +94,49 @@ int BPF_PROG(tobs_blk_merge, struct request *request)
 	u64 key = (u64)request;
 
 	bpf_map_delete_elem(&requests, &key);
+	return 0;
+}
+
+/*
+ * Before v6.5 nothing tells of a request in the task that asks for it. Such kernels tell there of
+ * the bio that a request is made for, and of the request when it goes to the device, in any task:
+ * until then a request is known by that bio.
+ */
+SEC("tp_btf/block_getrq")
+int BPF_PROG(tobs_blk_getrq, struct bio *bio)
+{
+	return begin_request((u64)bio, bio->bi_opf);
+}
+
+SEC("tp_btf/block_rq_merge")
+int BPF_PROG(tobs_blk_merge_b, struct request *request)
+{
+	u64 key = (u64)request->bio;
+
+	bpf_map_delete_elem(&requests, &key);
+	return 0;
+}
+
+SEC("tp_btf/block_rq_issue")
+int BPF_PROG(tobs_blk_issue, struct request *request)
+{
+	struct bio *bio = request->bio;
+	struct request_start start, *kept;
+	u64 key;
+
+	/* It is the first one, unless others were put in front of it. */
+	for (u64 i = 0; i < MAX_FRONT_MERGES && bio; i++) {
+		key = (u64)bio;
+		kept = bpf_map_lookup_elem(&requests, &key);
+		if (kept) {
+			start = *kept;
+			bpf_map_delete_elem(&requests, &key);
+			forget_request((u64)request);
+			keep_request((u64)request, &start);
+			return 0;
+		}
+		bio = BPF_CORE_READ(bio, bi_next);
+	}
 	return 0;
 }
 
@@ -148,6 +207,27 @@ static long count_bio(u32 index, struct request_end *end)
 	return !end->left || !end->bio;
 }
 
+/* For kernels without bpf_loop: global, so that a loop of it is verified as quickly as one turn. */
+__noinline int count_bios(struct request_end *end)
+{
+	for (u64 i = 0; end && i < BIOS_AT_ONCE; i++)
+		if (count_bio(i, end))
+			return 1;
+	return !end;
+}
+
+static __always_inline void count_all_bios(struct request_end *end, u32 most)
+{
+	if (HAS_HELPER(loop)) {
+		bpf_loop(most, count_bio, end, 0);
+		return;
+	}
+	for (u64 i = 0; i < MAX_BIOS / BIOS_AT_ONCE; i++)
+		if (count_bios(end))
+			return;
+	lose_request(used_slots());
+}
+
 /* A read is of whoever issued it; a write may carry files of any session, whoever issued it. */
 static __always_inline void offer_to_sessions(struct request_end *end)
 {
@@ -155,8 +235,8 @@ static __always_inline void offer_to_sessions(struct request_end *end)
 
 	end->first_slot = end->slot = one ? end->start.slot : 0;
 	end->end_slot = one ? end->start.slot + 1 : used_slots();
-	if (end->bio) /* bpf_loop is older than block_io_start: v5.17, v6.5 */
-		bpf_loop(MAX_BIOS * (end->end_slot - end->first_slot), count_bio, end, 0);
+	if (end->bio)
+		count_all_bios(end, MAX_BIOS * (end->end_slot - end->first_slot));
 }
 
 /* Before whoever waits for the request is woken, and so before it can begin another step. */

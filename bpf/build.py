@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Compile the BPF programs into one object file for this type of machine.
+"""Compile the BPF programs into object files for a type of machine.
 
-usage: python bpf/build.py [--out DIR] [--compiler auto|clang|zig] [--werror] [-v]
+usage: python bpf/build.py [--out DIR] [--machine x86_64|aarch64] [--compiler auto|clang|zig]
+                           [--werror] [-v]
 
 Needs Python and a compiler that knows BPF, nothing else: `clang`, or the `ziglang` wheel from PyPI,
 which holds the same compiler. The running kernel does not matter: libbpf fits the object to the
@@ -54,9 +55,15 @@ def machine() -> str:
     return name
 
 
-def object_path(out: Path = OBJECTS) -> Path:
-    """Where the object for this machine belongs."""
-    return out / f"trainobs.{machine()}.bpf.o"
+def object_paths(arch: str, out: Path = OBJECTS) -> dict[Path, str]:
+    """Where the objects for a type of machine belong, and what sets each of them apart.
+
+    The second one is for kernels without the kfunc that the first one calls (READ in bpf/kernel.h).
+    """
+    return {
+        out / f"trainobs.{arch}.bpf.o": "",
+        out / f"trainobs.{arch}.nokfunc.bpf.o": "-DTOBS_NO_KFUNC",
+    }
 
 
 def has_clang() -> bool:
@@ -110,18 +117,30 @@ def without_dwarf(elf: bytes) -> bytes:
 
 
 def build(
-    out: Path = OBJECTS, choice: str = "auto", *, werror: bool = False, verbose: bool = False
-) -> Path:
-    """Compile `trainobs.bpf.c` and return the object's path.
+    out: Path = OBJECTS,
+    choice: str = "auto",
+    *,
+    arch: str | None = None,
+    werror: bool = False,
+    verbose: bool = False,
+) -> list[Path]:
+    """Compile `trainobs.bpf.c` for a type of machine, by default this one; the objects' paths.
 
     Raises:
         BuildError: no compiler, an unsupported machine, or an error in the programs.
     """
-    target = object_path(out.resolve())
-    fresh = target.with_suffix(f".{os.getpid()}.tmp")
-    command = [*compiler(choice), *FLAGS.split(), f"-D__TARGET_ARCH_{TARGET_ARCH[machine()]}"]
+    arch = arch or machine()
+    command = [*compiler(choice), *FLAGS.split(), f"-D__TARGET_ARCH_{TARGET_ARCH[arch]}"]
     command += ["-Werror"] if werror else []
-    command += ["-c", SOURCE, "-o", str(fresh)]
+    targets = object_paths(arch, out.resolve())
+    for target, define in targets.items():
+        _compile([*command, *define.split()], target, verbose)
+    return list(targets)
+
+
+def _compile(command: list[str], target: Path, verbose: bool) -> None:
+    fresh = target.with_suffix(f".{os.getpid()}.tmp")
+    command = [*command, "-c", SOURCE, "-o", str(fresh)]
     if verbose:
         print(shlex.join(command), file=sys.stderr)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -140,19 +159,19 @@ def build(
         fresh.replace(target)
     finally:
         fresh.unlink(missing_ok=True)
-    return target
 
 
 def main() -> int:
     """Run as a command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--out", type=Path, default=OBJECTS, help="folder for the object")
+    parser.add_argument("--out", type=Path, default=OBJECTS, help="folder for the objects")
+    parser.add_argument("--machine", choices=tuple(TARGET_ARCH), help="default: this one")
     parser.add_argument("--compiler", choices=("auto", "clang", "zig"), default="auto")
     parser.add_argument("--werror", action="store_true", help="warnings are errors")
     parser.add_argument("-v", "--verbose", action="store_true", help="show the command")
     args = parser.parse_args()
     try:
-        build(args.out, args.compiler, werror=args.werror, verbose=args.verbose)
+        build(args.out, args.compiler, arch=args.machine, werror=args.werror, verbose=args.verbose)
     except BuildError as error:
         print(error, file=sys.stderr)
         return 1

@@ -118,7 +118,8 @@ __noinline u32 class_by_path(u32 slot, u64 name, u32 otherwise)
 
 	if (!roots)
 		return otherwise;
-	for (int i = 0; i < MAX_DEPTH; i++) {
+	/* 64 bits: v5.15 does not know what a shorter counter held that it kept on the stack. */
+	for (u64 i = 0; i < MAX_DEPTH; i++) {
 		struct inode *inode = BPF_CORE_READ(dentry, d_inode);
 		struct dentry *parent = BPF_CORE_READ(dentry, d_parent);
 		struct inode_key key = key_of(inode);
@@ -187,24 +188,23 @@ struct target {
 	struct file *file;
 	struct inode *inode;
 	u32 kind; /* the S_IFMT bits of its mode */
-	enum reading how;
 };
 
-static __always_inline struct target target_of(enum reading how, struct file *file)
+static __always_inline struct target target_of(struct file *file)
 {
-	struct inode *inode = READ(how, struct file, file, f_inode);
+	struct inode *inode = READ(struct file, file, f_inode);
 
-	return (struct target){ file, inode, READ(how, struct inode, inode, i_mode) & S_IFMT, how };
+	return (struct target){ file, inode, READ(struct inode, inode, i_mode) & S_IFMT };
 }
 
 static __always_inline u32 mode_of(struct target *target)
 {
-	return READ(target->how, struct file, target->file, f_mode);
+	return READ(struct file, target->file, f_mode);
 }
 
 static __always_inline u32 flags_of(struct target *target)
 {
-	return READ(target->how, struct file, target->file, f_flags);
+	return READ(struct file, target->file, f_flags);
 }
 
 /* Class of a regular file. A task mostly calls on the file it called on last, so it remembers one:
@@ -214,8 +214,8 @@ static __always_inline u32 remembered_class(struct task_state *task, struct targ
 {
 	struct inode *inode = target->inode;
 	struct file *file = target->file;
-	u64 ino = READ(target->how, struct inode, inode, i_ino);
-	u32 generation = READ(target->how, struct inode, inode, i_generation);
+	u64 ino = READ(struct inode, inode, i_ino);
+	u32 generation = READ(struct inode, inode, i_generation);
 	u32 epoch = class_epoch(task->slot);
 
 	if (task->inode != (u64)inode || task->ino != ino || task->generation != generation ||

@@ -21,6 +21,8 @@ typedef __u8 u8;
 typedef __u16 u16;
 typedef __u32 u32;
 typedef __u64 u64;
+typedef unsigned long size_t;
+typedef long ssize_t;
 typedef _Bool bool;
 #define true 1
 #define false 0
@@ -78,6 +80,11 @@ struct dentry {
 	union {
 		struct hlist_node d_alias;
 	} d_u;
+};
+
+/* v7.1 took the name from the union of d_alias. */
+struct dentry___7_1 {
+	struct hlist_node d_alias;
 };
 
 struct path {
@@ -175,6 +182,19 @@ struct page {
 	struct address_space *mapping;
 };
 
+/* v7.1 renamed it; what it holds now may be a mask: see head_of. */
+struct page___7_1 {
+	unsigned long compound_info;
+};
+
+struct vm_area_struct {
+	struct file *vm_file;
+};
+
+struct vm_fault {
+	struct vm_area_struct *vma;
+};
+
 struct bio_vec {
 	struct page *bv_page;
 };
@@ -185,6 +205,7 @@ struct bvec_iter {
 
 struct bio {
 	struct bio *bi_next;
+	u32 bi_opf;
 	struct bvec_iter bi_iter;
 	struct bio_vec *bi_io_vec;
 };
@@ -207,17 +228,25 @@ struct socket {
 	struct sock *sk;
 };
 
+struct io_cqe {
+	__s32 res;
+};
+
+/* v5.19 put the result into the request (cef216fc32d7 "io_uring: explicitly keep a CQE in io_kiocb"). */
 struct io_kiocb {
 	struct file *file;
 	u8 opcode;
-};
-
-struct io_uring_cqe {
-	__s32 res;
+	struct io_cqe cqe;
 };
 
 struct bpf_iter__task {
 	struct task_struct *task;
+};
+
+/* Helpers that not every kernel has. */
+enum bpf_func_id {
+	BPF_FUNC_task_pt_regs = 175, /* v5.15 */
+	BPF_FUNC_loop = 181,	     /* v5.17 */
 };
 
 #pragma clang attribute pop
@@ -242,7 +271,6 @@ struct bpf_iter__task {
 #define AF_INET 2
 #define AF_INET6 10
 #define MSG_PEEK 2
-#define PAGE_SHIFT 12
 #define REQ_OP_MASK 0xff
 #define REQ_OP_READ 0
 #define REQ_OP_WRITE 1
@@ -269,23 +297,26 @@ struct bpf_iter__task {
 #include "registers.h"
 
 /*
- * How to read kernel memory behind a pointer that the verifier does not know. A kfunc of v6.2 gives
- * the pointer a type, and reading through it is a plain load; a helper call takes some 30 ns.
+ * Read kernel memory behind a pointer that the verifier does not know. A kfunc of v6.2 gives the
+ * pointer a type, and reading through it is a plain load; a helper call takes some 30 ns. An object
+ * that names a kfunc which the kernel lacks needs CAP_SYS_ADMIN to be loaded (libbpf looks for it in
+ * all modules), hence a second object without (bpf/build.py).
  */
-enum reading {
-	BY_LOAD,
-	BY_HELPER,
-};
-
-extern void *bpf_rdonly_cast(const void *object, u32 type) __ksym __weak;
-
-#define READ(how, type, pointer, field)                                                    \
-	({                                                                                 \
-		type *object_ = (type *)(pointer);                                         \
-		if ((how) == BY_LOAD)                                                      \
-			object_ = bpf_rdonly_cast(object_, bpf_core_type_id_kernel(type)); \
-		(how) == BY_LOAD ? object_->field : BPF_CORE_READ(object_, field);         \
+#ifdef TOBS_NO_KFUNC
+#define READ(type, pointer, field)                 \
+	({                                         \
+		type *object_ = (type *)(pointer); \
+		BPF_CORE_READ(object_, field);     \
 	})
+#else
+extern void *bpf_rdonly_cast(const void *object, u32 type) __ksym;
+
+#define READ(type, pointer, field) \
+	(((type *)bpf_rdonly_cast((pointer), bpf_core_type_id_kernel(type)))->field)
+#endif
+
+/* Whether the kernel has a helper, as a constant: the verifier passes over what is not for it. */
+#define HAS_HELPER(name) bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_##name)
 
 /* Whether a task that leaves the CPU could go on running. */
 static __always_inline bool is_runnable(struct task_struct *task)
@@ -295,14 +326,21 @@ static __always_inline bool is_runnable(struct task_struct *task)
 	return BPF_CORE_READ((struct task_struct___5_13 *)task, state) == TASK_RUNNING;
 }
 
-/*
- * Pages of a folio. Before v5.18 the tracepoint passes a struct page of one page, which no field
- * below tells apart; large folios in the page cache came with v5.18 too.
- */
+/* The file that a folio caches. Before v5.16 there are no folios, and it is a page. */
+static __always_inline struct inode *folio_inode(struct folio *folio)
+{
+	if (bpf_core_type_exists(struct folio))
+		return BPF_CORE_READ(folio, mapping, host);
+	return BPF_CORE_READ((struct page *)folio, mapping, host);
+}
+
+/* Pages of a folio. Large ones came to the page cache with v5.18. */
 static __always_inline u64 folio_pages(struct folio *folio)
 {
 	unsigned long flags, order = 0;
 
+	if (!bpf_core_type_exists(struct folio))
+		return 1;
 	if (bpf_core_field_exists(((struct folio___6_18 *)folio)->flags.f))
 		flags = BPF_CORE_READ((struct folio___6_18 *)folio, flags.f);
 	else
@@ -321,21 +359,48 @@ static __always_inline struct dentry *dentry_of(struct inode *inode)
 {
 	struct hlist_node *first = BPF_CORE_READ(inode, i_dentry.first);
 
-	return first ? (void *)first - bpf_core_field_offset(struct dentry, d_u.d_alias) : NULL;
+	if (!first)
+		return NULL;
+	if (bpf_core_field_exists(struct dentry, d_u.d_alias))
+		return (void *)first - bpf_core_field_offset(struct dentry, d_u.d_alias);
+	return (void *)first - bpf_core_field_offset(struct dentry___7_1, d_alias);
+}
+
+/*
+ * The first of the pages that a page belongs to. In a later one bit 0 is set, and the rest is the
+ * address of the first, or, since v7.1 where a struct page is a power of two long, the mask that
+ * turns the address of any of them into that of the first: ones, then zeros, as no address is.
+ */
+static __always_inline struct page *head_of(struct page *page)
+{
+	unsigned long info, zeros;
+
+	if (bpf_core_field_exists(page->compound_head))
+		info = BPF_CORE_READ(page, compound_head);
+	else
+		info = BPF_CORE_READ((struct page___7_1 *)page, compound_info);
+	if (!(info & 1))
+		return page;
+	info -= 1;
+	zeros = ~info;
+	if (zeros & (zeros + 1))
+		return (struct page *)info;
+	return (struct page *)((unsigned long)page & info);
 }
 
 /* The file whose pages a bio carries, the block device for metadata; NULL for direct I/O. */
 static __always_inline struct inode *bio_inode(struct bio *bio)
 {
 	struct page *page = BPF_CORE_READ(bio, bi_io_vec, bv_page);
-	unsigned long head, mapping;
+	unsigned long mapping;
 
 	if (!page)
 		return NULL;
-	head = BPF_CORE_READ(page, compound_head);
-	if (head & 1)
-		page = (struct page *)(head - 1);
-	mapping = (unsigned long)BPF_CORE_READ(page, mapping);
+	page = head_of(page);
+	if (bpf_core_type_exists(struct folio))
+		mapping = (unsigned long)BPF_CORE_READ((struct folio *)page, mapping);
+	else
+		mapping = (unsigned long)BPF_CORE_READ(page, mapping);
 	if (!mapping || (mapping & 3)) /* anonymous or movable */
 		return NULL;
 	return BPF_CORE_READ((struct address_space *)mapping, host);
@@ -351,13 +416,13 @@ static __always_inline u16 family_of(struct file *file)
 
 /* An entry of the table of open files is one pointer, which is also what a hlist_head is: a type
  * must be named to read it by a load. */
-static __always_inline struct file *file_of_fd(enum reading how, u32 fd)
+static __always_inline struct file *file_of_fd(u32 fd)
 {
 	struct fdtable *fdt = bpf_get_current_task_btf()->files->fdt;
 
 	if (fd >= fdt->max_fds)
 		return NULL;
-	return (struct file *)READ(how, struct hlist_head, fdt->fd + fd, first);
+	return (struct file *)READ(struct hlist_head, fdt->fd + fd, first);
 }
 
 #endif

@@ -6,8 +6,20 @@
 #include "kernel.h"
 #include "trainobs.h"
 
-/* How the system calls of this machine map to operations; written between open and load. */
-const volatile struct tobs_syscall syscalls[TOBS_SYSCALLS];
+const volatile struct tobs_machine machine;
+
+static __always_inline u64 bytes_of_pages(u64 pages)
+{
+	return pages << (machine.page_shift & 31);
+}
+
+/* Bytes, rounded up to whole pages. */
+static __always_inline u64 whole_pages(u64 bytes)
+{
+	u64 page = bytes_of_pages(1);
+
+	return (bytes + page - 1) & -page;
+}
 
 /*
  * What belongs to one session lies in maps of its own, in the slot of that session. So nobody can be

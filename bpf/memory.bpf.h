@@ -17,7 +17,7 @@ static __always_inline int end_reclaim(u64 pages)
 
 	if (!task || !task->reclaim_ns)
 		return 0;
-	add(account_of(task), TOBS_RECLAIM, TOBS_OTHER, 1, pages << PAGE_SHIFT,
+	add(account_of(task), TOBS_RECLAIM, TOBS_OTHER, 1, bytes_of_pages(pages),
 	    bpf_ktime_get_ns() - task->reclaim_ns, 0);
 	task->reclaim_ns = 0;
 	return 0;

@@ -2,24 +2,66 @@
 /* Sockets: bytes that really left or arrived, whatever system call moved them. */
 #include "file_class.h"
 
-SEC("tp_btf/sock_send_length")
-int BPF_PROG(tobs_send, struct sock *sock, int result, int flags)
+static __always_inline int count_message(u32 op, struct sock *sock, long result)
 {
 	struct task_state *task = current_state();
 
 	if (task && result > 0)
-		add(account_of(task), TOBS_SEND, socket_class(sock->__sk_common.skc_family), 1,
-		    result, 0, 0);
+		add(account_of(task), op, socket_class(sock->__sk_common.skc_family), 1, result, 0,
+		    0);
 	return 0;
+}
+
+static __always_inline int count_received(struct sock *sock, long result, int flags)
+{
+	return flags & MSG_PEEK ? 0 : count_message(TOBS_RECEIVE, sock, result);
+}
+
+SEC("tp_btf/sock_send_length")
+int BPF_PROG(tobs_send, struct sock *sock, int result)
+{
+	return count_message(TOBS_SEND, sock, result);
 }
 
 SEC("tp_btf/sock_recv_length")
 int BPF_PROG(tobs_receive, struct sock *sock, int result, int flags)
 {
-	struct task_state *task = current_state();
+	return count_received(sock, result, flags);
+}
 
-	if (task && result > 0 && !(flags & MSG_PEEK))
-		add(account_of(task), TOBS_RECEIVE, socket_class(sock->__sk_common.skc_family), 1,
-		    result, 0, 0);
-	return 0;
+/*
+ * Before v6.3 there are no such tracepoints, but the functions that all messages of internet sockets
+ * go through, those of sendfile too (sendpage, up to v6.4).
+ */
+SEC("fexit/inet_sendmsg")
+int BPF_PROG(tobs_send_4, struct socket *socket, void *message, size_t size, int result)
+{
+	return count_message(TOBS_SEND, socket->sk, result);
+}
+
+SEC("fexit/inet6_sendmsg")
+int BPF_PROG(tobs_send_6, struct socket *socket, void *message, size_t size, int result)
+{
+	return count_message(TOBS_SEND, socket->sk, result);
+}
+
+SEC("fexit/inet_sendpage")
+int BPF_PROG(tobs_send_page, struct socket *socket, void *page, int offset, size_t size, int flags,
+	     ssize_t result)
+{
+	return count_message(TOBS_SEND, socket->sk, result);
+}
+
+SEC("fexit/inet_recvmsg")
+int BPF_PROG(tobs_receive_4, struct socket *socket, void *message, size_t size, int flags,
+	     int result)
+{
+	return count_received(socket->sk, result, flags);
+}
+
+SEC("fexit/inet6_recvmsg")
+int BPF_PROG(tobs_receive_6, struct socket *socket, void *message, size_t size, int flags,
+	     int result)
+{
+	return count_received(socket->sk, result, flags);
 }

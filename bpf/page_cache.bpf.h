@@ -25,7 +25,7 @@ int BPF_PROG(tobs_cache_add, struct folio *folio)
 
 	if (!task)
 		return 0;
-	inode = BPF_CORE_READ(folio, mapping, host);
+	inode = folio_inode(folio);
 	if (!is_regular(inode))
 		return 0; /* metadata, kept by the block device */
 	pages = folio_pages(folio);
@@ -35,19 +35,18 @@ int BPF_PROG(tobs_cache_add, struct folio *folio)
 		break;
 	case TOBS_URING_ENTER + 1:
 		add(account_of(task), TOBS_CACHE_MISS, mapped_class(task, inode), 1,
-		    pages << PAGE_SHIFT, 0, 0);
+		    bytes_of_pages(pages), 0, 0);
 		break;
 	case 0: /* a fault, or a call that we do not follow, such as madvise */
 	case TOBS_MMAP + 1:
 		add(account_of(task), TOBS_FAULT_FILL, mapped_class(task, inode), 1,
-		    pages << PAGE_SHIFT, 0, 0);
+		    bytes_of_pages(pages), 0, 0);
 		break;
 	}
 	return 0;
 }
 
-SEC("tp_btf/page_cache_sync_ra")
-int BPF_PROG(tobs_ra_wait, struct inode *inode)
+static __always_inline int wait_for_read_ahead(void)
 {
 	struct task_state *task = current_state();
 
@@ -56,13 +55,37 @@ int BPF_PROG(tobs_ra_wait, struct inode *inode)
 	return 0;
 }
 
-SEC("tp_btf/mm_filemap_fault")
-int BPF_PROG(tobs_fault, struct address_space *mapping, unsigned long index)
+SEC("tp_btf/page_cache_sync_ra")
+int BPF_PROG(tobs_ra_wait)
+{
+	return wait_for_read_ahead();
+}
+
+/* Before v6.18 there is no such tracepoint; the function is as old as v5.10. */
+SEC("fentry/page_cache_sync_ra")
+int BPF_PROG(tobs_ra_wait_f)
+{
+	return wait_for_read_ahead();
+}
+
+static __always_inline int fault_on(struct inode *inode)
 {
 	struct task_state *task = current_state();
 
 	if (task)
-		add(account_of(task), TOBS_FAULT, mapped_class(task, BPF_CORE_READ(mapping, host)),
-		    1, 0, 0, 0);
+		add(account_of(task), TOBS_FAULT, mapped_class(task, inode), 1, 0, 0, 0);
 	return 0;
+}
+
+SEC("tp_btf/mm_filemap_fault")
+int BPF_PROG(tobs_fault, struct address_space *mapping)
+{
+	return fault_on(BPF_CORE_READ(mapping, host));
+}
+
+/* Before v6.12 there is no such tracepoint. */
+SEC("fentry/filemap_fault")
+int BPF_PROG(tobs_fault_f, struct vm_fault *fault)
+{
+	return fault_on(BPF_CORE_READ(fault, vma, vm_file, f_inode));
 }

@@ -262,7 +262,7 @@ int tobs_root(struct bpf_iter__task *context)
 
 	if (!task || !call || task->pid != bpf_get_current_task_btf()->pid)
 		return 0;
-	file = file_of_fd(BY_HELPER, call->root_fd);
+	file = file_of_fd(call->root_fd);
 	if (!file)
 		return 0;
 	key = key_of(BPF_CORE_READ(file, f_inode));

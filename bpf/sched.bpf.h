@@ -13,7 +13,7 @@
 #define FUTEX_PRIVATE_FLAG 128
 #define SWITCH_INTERVAL_NS 5000000
 
-/* The number of the system call that a task is in; -1 or so if it is in none. v5.15 */
+/* The number of the system call that a task is in; -1 or so if it is in none. */
 static __always_inline int syscall_of(struct task_struct *task)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
@@ -49,6 +49,8 @@ static __always_inline bool awaits_interpreter(struct pt_regs *regs, u64 now)
  */
 static __always_inline u8 awaited(struct task_state *task, struct task_struct *prev, u64 now)
 {
+	if (!HAS_HELPER(task_pt_regs)) /* user space knows: "tobs_await" */
+		return 0;
 	if (task->role != TOBS_MAIN || syscall_of(prev) != SYS_FUTEX)
 		return 0;
 	if (awaits_interpreter((struct pt_regs *)bpf_task_pt_regs(prev), now))

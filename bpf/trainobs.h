@@ -20,7 +20,7 @@ enum tobs_op {
 	TOBS_FSYNC,	  /* fsync, fdatasync, sync_file_range, msync */
 	TOBS_OPEN,	  /* opens, by the class of the opened file */
 	TOBS_MMAP,	  /* file mappings; bytes: their length */
-	TOBS_URING_ENTER, /* io_uring_enter calls */
+	TOBS_URING_ENTER, /* calls of io_uring_enter and io_uring_setup */
 	TOBS_URING_READ,  /* reads completed by io_uring */
 	TOBS_URING_WRITE, /* writes completed by io_uring */
 	TOBS_DIRECT_READ, /* the part of TOBS_READ under O_DIRECT */
@@ -178,6 +178,12 @@ struct tobs_syscall {
 	unsigned char fd_arg;	   /* 0: none */
 };
 
+/* What user space tells of the machine, between open and load. */
+struct tobs_machine {
+	struct tobs_syscall syscalls[TOBS_SYSCALLS];
+	unsigned int page_shift; /* log2 of the bytes of a page: 12, on arm64 also 14 or 16 */
+};
+
 _Static_assert(sizeof(struct tobs_cell) == 32, "a cell is four words");
 _Static_assert(sizeof(struct tobs_clock) == 64, "a clock is one cache line");
 _Static_assert(sizeof(struct tobs_row) == 32 * TOBS_OPS * TOBS_CLASSES * TOBS_ROLES, "no padding");
@@ -192,5 +198,6 @@ _Static_assert(sizeof(struct tobs_sums) ==
 			       sizeof(struct tobs_batch) * TOBS_BATCHES,
 	       "no padding");
 _Static_assert(sizeof(struct tobs_syscall) == 2, "no padding");
+_Static_assert(sizeof(struct tobs_machine) == 2 * TOBS_SYSCALLS + 4, "no padding");
 
 #endif

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import struct
 import sys
+from itertools import product
 
 import pytest
 
@@ -22,27 +23,35 @@ def section_sizes(elf: bytes) -> dict[str, int]:
     }
 
 
-@pytest.fixture(params=["clang", "zig"])
+@pytest.fixture(params=product(["clang", "zig"], ["x86_64", "aarch64"]), ids="-".join)
 def built(request, tmp_path):
+    """Both objects for a machine, one after the other."""
+    compiler, arch = request.param
     try:
-        build.compiler(request.param)
+        build.compiler(compiler)
     except build.BuildError as error:
         pytest.skip(error.args[0])
-    return build.build(tmp_path, request.param, werror=True).read_bytes()
+    objects = build.build(tmp_path, compiler, arch=arch, werror=True)
+    return [path.read_bytes() for path in objects]
 
 
 def test_the_object_keeps_btf_and_loses_dwarf(built):
-    sizes = section_sizes(built)
-    assert sizes[".BTF"]
-    assert sizes[".BTF.ext"]
-    dwarf = {name: size for name, size in sizes.items() if ".debug_" in name}
-    assert dwarf, "compiled without -g?"
-    assert not any(dwarf.values())
+    for sizes in map(section_sizes, built):
+        assert sizes[".BTF"]
+        assert sizes[".BTF.ext"]
+        dwarf = {name: size for name, size in sizes.items() if ".debug_" in name}
+        assert dwarf, "compiled without -g?"
+        assert not any(dwarf.values())
+
+
+def test_one_of_the_objects_calls_the_kfunc(built):
+    assert [b"\0bpf_rdonly_cast\0" in elf for elf in built] == [True, False]
 
 
 def test_the_object_does_not_tell_where_it_was_built(built):
-    assert str(build.ROOT).encode() not in built
-    assert b"bpf/syscalls.bpf.h" in built
+    for elf in built:
+        assert str(build.ROOT).encode() not in elf
+        assert b"bpf/syscalls.bpf.h" in elf
 
 
 @pytest.mark.skipif(not build.has_clang(), reason="needs clang")

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from trainobs import __version__
 from trainobs.analysis.text import printable
@@ -21,16 +22,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the command line without the program's name; None: `sys.argv`.
 
     Returns:
-        The exit status: 0, or 2 if what was asked for cannot be done.
+        The exit status: 0; 1 if `doctor` finds that less than everything is observed; 2 if what
+        was asked for cannot be done.
     """
     options = _parser().parse_args(arguments)
     try:
-        _write(options.command(options))
+        answer: _Answer = options.command(options)
+        _write(answer.text)
     except TrainobsError as error:
         # Line by line, because the message quotes paths and files that may hold anything.
         print(*map(printable, str(error).split("\n")), sep="\n", file=sys.stderr)
         return 2
-    return 0
+    return answer.status
 
 
 def _write(text: str) -> None:
@@ -74,29 +77,41 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--json", action="store_true", help="print every number as JSON")
     report.set_defaults(command=_report)
 
-    doctor = commands.add_parser("doctor", help="say what can be observed on this machine")
+    doctor = commands.add_parser(
+        "doctor",
+        help="say what can be observed on this machine",
+        epilog="The exit status is 0 if all that the kernel side can do works here, else 1.",
+    )
     doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
     doctor.set_defaults(command=_doctor)
     return parser
 
 
-def _report(options: argparse.Namespace) -> str:
+class _Answer(NamedTuple):
+    """What a command prints, and its exit status."""
+
+    text: str
+    status: int = 0
+
+
+def _report(options: argparse.Namespace) -> _Answer:
     from trainobs.analysis import onestep, report
     from trainobs.analysis.runlog import RunLog
 
     run = RunLog.open(options.run)
     if options.step is not None:
         found = onestep.explain(run, options.step)
-        return json.dumps(found, indent=2) if options.json else onestep.render(found)
+        return _Answer(json.dumps(found, indent=2) if options.json else onestep.render(found))
     summary = report.summarize(run)
-    return json.dumps(summary, indent=2) if options.json else report.render(summary)
+    return _Answer(json.dumps(summary, indent=2) if options.json else report.render(summary))
 
 
-def _doctor(options: argparse.Namespace) -> str:
+def _doctor(options: argparse.Namespace) -> _Answer:
     from trainobs.gpu import doctor as gpu
     from trainobs.probes import doctor as probes
 
     findings = {**probes.examine(), "gpu": gpu.examine()}
+    status = 0 if findings["complete"] else 1
     if options.json:
-        return json.dumps(findings, indent=2)
-    return f"{probes.render(findings)}\n\n{gpu.render(findings['gpu'])}"
+        return _Answer(json.dumps(findings, indent=2), status)
+    return _Answer(f"{probes.render(findings)}\n\n{gpu.render(findings['gpu'])}", status)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from enum import IntEnum
 
 import numpy as np
@@ -13,9 +14,10 @@ from trainobs.probes import shared, syscall_table
 from trainobs.probes.session_maps import KINDS
 
 
-@pytest.fixture(scope="module")
-def btf() -> Btf:
-    return Btf(shared.OBJECT)
+@pytest.fixture(scope="module", params=["with the kfunc", "without"])
+def btf(request: pytest.FixtureRequest) -> Btf:
+    with_it, without = shared.object_files({shared.KFUNC})
+    return Btf(with_it if request.param == "with the kfunc" else without)
 
 
 @pytest.mark.parametrize(
@@ -65,9 +67,14 @@ def test_the_step_word_begins_a_cache_line(btf: Btf) -> None:
 
 def test_a_system_call_is_two_bytes(btf: Btf) -> None:
     assert btf.layout("tobs_syscall") == {"op_plus_one": (0, 1), "fd_arg": (1, 1)}
-    table = btf.named(VARIABLE, "syscalls").size_or_type
-    assert btf.length(table) == syscall_table.SIZE
-    assert btf.size(table) == len(syscall_table.syscall_table())
+
+
+def test_the_facts_of_the_machine_are_as_the_programs_read_them(btf: Btf) -> None:
+    table = 2 * syscall_table.SIZE
+    assert btf.layout("tobs_machine") == {"syscalls": (0, table), "page_shift": (table, 4)}
+    facts = shared.machine_facts()
+    assert btf.size(btf.named(VARIABLE, "machine").size_or_type) == len(facts)
+    assert 1 << facts[table] == mmap.PAGESIZE
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -8,10 +8,10 @@ import struct
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-from tests import kernel_state
 from tests.kernel.btf import section_extent
 from tests.kernel.ground_truth import PRIMES, evict, read_whole, write_files
 from tests.kernel.observed import ObservedKernel
@@ -21,7 +21,9 @@ from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.core.kernel import FileClass, Op, Role
 from trainobs.probes import libbpf, programs, shared
 from trainobs.probes.doctor import examine
+from trainobs.probes.kernel_names import KernelNames
 from trainobs.probes.kernel_side import KernelSide
+from trainobs.probes.loader import LibbpfLoader
 
 pytestmark = pytest.mark.needs_bpf
 
@@ -29,28 +31,45 @@ DATA = FileClass.DATA
 
 
 @pytest.fixture
-def copied_object(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A copy of the probes, in use, which a test may spoil and everybody may read."""
+def copied_objects(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
+    """Copies of the probes, in use, which a test may spoil and everybody may read."""
     with tempfile.TemporaryDirectory() as directory:
         os.chmod(directory, 0o755)
-        path = Path(shutil.copy(shared.OBJECT, directory))
-        monkeypatch.setattr(shared, "OBJECT", path)
-        yield path
+        originals = shared.object_files({shared.KFUNC})
+        copies = [Path(shutil.copy(path, directory)) for path in originals]
+        monkeypatch.setattr(shared, "OBJECTS", Path(directory))
+        yield copies
 
 
-def rename_tracepoint(path: Path, name: bytes) -> None:
-    """Let a program ask for a tracepoint that no kernel has."""
-    elf = path.read_bytes()
-    assert elf.count(b"\0tp_btf/" + name + b"\0") == 1
-    path.write_bytes(elf.replace(b"tp_btf/" + name + b"\0", b"tp_btf/" + name[::-1] + b"\0"))
-
-
-def spoil_program(path: Path, tracepoint: bytes) -> None:
+def spoil_program(path: Path, section: bytes) -> None:
     """Let a program begin with what the verifier refuses: r0 = r9, which nobody has set."""
     elf = bytearray(path.read_bytes())
-    offset, _ = section_extent(bytes(elf), b"tp_btf/" + tracepoint)
+    offset, _ = section_extent(bytes(elf), section)
     elf[offset : offset + 8] = struct.pack("<BBhi", 0xBF, 0x90, 0, 0)
     path.write_bytes(elf)
+
+
+class Lacking(KernelNames):
+    """The running kernel, but for some names."""
+
+    lacking: ClassVar[frozenset[str]] = frozenset()
+
+    def __contains__(self, name: str) -> bool:
+        return name not in self.lacking and super().__contains__(name)
+
+    def has_tracepoint(self, name: str) -> bool:
+        return name not in self.lacking and super().has_tracepoint(name)
+
+
+@pytest.fixture
+def lacking(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Take names from the running kernel."""
+
+    def take(*names: str) -> None:
+        monkeypatch.setattr(Lacking, "lacking", frozenset(names))
+        monkeypatch.setattr(shared, "KernelNames", Lacking)
+
+    return take
 
 
 def refusal(probes: tuple[str, ...] = tuple(programs.PROBES)) -> ProbeError:
@@ -66,18 +85,21 @@ def programs_off() -> set[str]:
 
 
 def test_a_missing_object_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(shared, "OBJECT", tmp_path / "missing.o")
+    monkeypatch.setattr(shared, "OBJECTS", tmp_path)
     error = refusal()
     assert error.cause is ProbeCause.NO_OBJECT
-    assert "missing.o" in error.found
+    assert str(tmp_path) in error.found
 
 
 @pytest.mark.parametrize("spoil", [lambda elf: b"", lambda elf: b"\x7fELF", lambda elf: elf[:999]])
-def test_a_damaged_object_is_named(copied_object: Path, spoil: Callable[[bytes], bytes]) -> None:
-    copied_object.write_bytes(spoil(copied_object.read_bytes()))
+def test_a_damaged_object_is_named(
+    copied_objects: list[Path], spoil: Callable[[bytes], bytes]
+) -> None:
+    first = copied_objects[0]
+    first.write_bytes(spoil(first.read_bytes()))
     error = refusal()
     assert error.cause is ProbeCause.NO_OBJECT
-    assert str(copied_object) in error.failed
+    assert str(first) in error.failed
 
 
 @pytest.mark.parametrize("name", ["libnosuch.so.1", "libm.so.6"])
@@ -96,7 +118,9 @@ def test_a_kernel_without_type_information_is_named(
 
 
 @pytest.mark.parametrize("capabilities", [(), (CAP_BPF,), (CAP_PERFMON,)])
-def test_too_few_capabilities_are_named(copied_object: Path, capabilities: tuple[int, ...]) -> None:
+def test_too_few_capabilities_are_named(
+    copied_objects: list[Path], capabilities: tuple[int, ...]
+) -> None:
     def attempt() -> None:
         become_nobody(capabilities)
         error = refusal()
@@ -106,7 +130,12 @@ def test_too_few_capabilities_are_named(copied_object: Path, capabilities: tuple
     in_child(attempt)
 
 
-def test_two_capabilities_are_enough_for_every_probe(copied_object: Path, place: Path) -> None:
+@pytest.mark.parametrize("old", [False, True])
+def test_two_capabilities_are_enough_for_every_probe(
+    copied_objects: list[Path], place: Path, lacking: Callable[..., None], old: bool
+) -> None:
+    if old:
+        lacking(shared.KFUNC, "block_io_start")
     files = write_files(place)
     descriptors = [os.open(path, os.O_RDONLY) for path in files]
 
@@ -128,13 +157,16 @@ def test_two_capabilities_are_enough_for_every_probe(copied_object: Path, place:
         os.close(descriptor)
 
 
-def test_a_program_the_verifier_refuses_is_left_out(copied_object: Path, place: Path) -> None:
-    spoil_program(copied_object, b"mm_filemap_add_to_page_cache")
+def test_a_program_the_verifier_refuses_is_left_out(
+    copied_objects: list[Path], place: Path
+) -> None:
+    for path in copied_objects:
+        spoil_program(path, b"tp_btf/mm_filemap_add_to_page_cache")
     files = write_files(place)
     observed = ObservedKernel(required=False)
     try:
-        off = {name for name, state in observed.kernel.status.items() if state != "on"}
-        assert off == {"tobs_cache_add"}
+        off = {name: state for name, state in observed.kernel.status.items() if state != "on"}
+        assert off == {"tobs_cache_add": "R9 !read_ok"}
         observed.data(place)
         got = observed.during(lambda: [read_whole(path) for path in files])
         assert got.bytes(Op.READ, DATA) == sum(PRIMES)
@@ -143,16 +175,20 @@ def test_a_program_the_verifier_refuses_is_left_out(copied_object: Path, place: 
         observed.stop()
 
 
-def test_a_kernel_without_typed_loads_gets_the_programs_that_do_without(
-    copied_object: Path, place: Path
+@pytest.mark.parametrize("why", ["the kernel has no kfunc", "the verifier refuses its calls"])
+def test_a_kernel_without_typed_loads_gets_the_object_that_does_without(
+    copied_objects: list[Path], place: Path, lacking: Callable[..., None], why: str
 ) -> None:
-    elf = copied_object.read_bytes()
-    assert b"bpf_rdonly_cast\0" in elf
-    copied_object.write_bytes(elf.replace(b"bpf_rdonly_cast\0", b"bpf_no_such_fun\0"))
+    if why == "the kernel has no kfunc":
+        lacking(shared.KFUNC)
+        copied_objects[0].unlink()
+    else:
+        spoil_program(copied_objects[0], b"tp_btf/sys_enter")
     files = write_files(place)
     observed = ObservedKernel()
     try:
-        assert "tobs_sys_enter_" in kernel_state.loaded_programs()
+        assert set(observed.kernel.status.values()) == {"on"}
+        assert load_count(observed) == (1 if why == "the kernel has no kfunc" else 2)
         observed.data(place)
         got = observed.during(lambda: [read_whole(path) for path in files])
         assert got.bytes(Op.READ, DATA) == sum(PRIMES)
@@ -161,47 +197,80 @@ def test_a_kernel_without_typed_loads_gets_the_programs_that_do_without(
         observed.stop()
 
 
-def test_a_kernel_with_typed_loads_gets_the_programs_that_use_them() -> None:
-    if b"\0bpf_rdonly_cast\0" not in shared.KERNEL_BTF.read_bytes():
-        pytest.skip("a kernel before v6.2")
-    kernel = KernelSide()
-    try:
-        assert {"tobs_sys_enter", "tobs_sys_exit"} <= set(kernel_state.loaded_programs())
-    finally:
-        kernel.stop()
+def load_count(observed: ObservedKernel) -> int:
+    assert isinstance(observed.kernel, KernelSide)
+    return observed.kernel._probes._loader.load_count
 
 
-def test_a_program_asked_for_by_name_and_refused_is_an_error(copied_object: Path) -> None:
-    spoil_program(copied_object, b"mm_filemap_add_to_page_cache")
+def test_what_the_kernel_has_is_loaded_at_once() -> None:
+    observed = ObservedKernel()
+    assert load_count(observed) == 1
+    observed.stop()
+
+
+def test_a_program_asked_for_by_name_and_refused_is_an_error(copied_objects: list[Path]) -> None:
+    for path in copied_objects:
+        spoil_program(path, b"tp_btf/mm_filemap_add_to_page_cache")
     error = refusal(("page_cache",))
     assert error.cause is ProbeCause.REFUSED
     assert "tobs_cache_add" in error.failed
     KernelSide(("syscalls",), required=True).stop()
 
 
-def test_a_missing_tracepoint_is_named_and_left_out(
-    copied_object: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_a_kernel_lacks_is_named_left_out_and_never_tried(
+    lacking: Callable[..., None],
 ) -> None:
-    rename_tracepoint(copied_object, b"io_uring_complete")
-    rename_tracepoint(copied_object, b"page_cache_sync_ra")
-    lacking = programs.Program("tobs_uring", "etelpmoc_gniru_oi", "")
-    monkeypatch.setitem(programs.PROBES, "io_uring", (lacking,))
+    lacking("io_uring_complete", "page_cache_sync_ra")
     assert refusal(("io_uring",)).cause is ProbeCause.NO_TRACEPOINT
-    assert refusal(("page_cache",)).cause is ProbeCause.REFUSED
+    assert refusal(("page_cache",)).cause is ProbeCause.NO_TRACEPOINT
+    observed = ObservedKernel(required=False)
+    assert load_count(observed) == 1
+    observed.stop()
     assert programs_off() == {"tobs_uring", "tobs_ra_wait"}
     found = examine()
-    assert found["level"] == "ebpf"
-    assert found["probes"]["io_uring"]["tobs_uring"]["state"] == (
-        "this kernel has no such tracepoint"
-    )
+    assert (found["level"], found["complete"]) == ("ebpf", False)
+    about = found["probes"]["io_uring"]["tobs_uring"]
+    assert about["state"] == "this kernel has no tracepoint io_uring_complete"
+    assert "io/data_read_bytes" in about["lost"]
+    assert found["probes"]["page_cache"]["tobs_ra_wait"]["lost"] == ["cache/demand_hit_ratio"]
 
 
-def test_without_the_process_tree_nothing_runs(copied_object: Path) -> None:
-    rename_tracepoint(copied_object, b"task_newtask")
+@pytest.mark.parametrize("lost", sorted(frozenset().union(*programs.TOGETHER)))
+def test_what_is_of_no_use_alone_runs_whole_or_not_at_all(
+    monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """At the last moment: the programs are loaded, and one cannot be attached."""
+
+    def attach(loader: LibbpfLoader, name: str) -> None:
+        if name == lost:
+            raise ProbeError(ProbeCause.REFUSED, f"cannot attach {name}", "a test", "")
+        attach_as_it_is(loader, name)
+
+    attach_as_it_is = LibbpfLoader.attach
+    monkeypatch.setattr(LibbpfLoader, "attach", attach)
+    (partners,) = (group for group in programs.TOGETHER if lost in group)
+    kernel = KernelSide()
+    try:
+        off = {name: state for name, state in kernel.status.items() if state != "on"}
+        assert off.keys() == partners
+        assert off.pop(lost) == f"cannot attach {lost}: a test"
+        assert set(off.values()) == {f"of no use without {lost}: cannot attach {lost}: a test"}
+    finally:
+        kernel.stop()
+
+
+def test_without_the_process_tree_nothing_runs(lacking: Callable[..., None]) -> None:
+    lacking("task_newtask")
     with pytest.raises(ProbeError) as caught:
         KernelSide()
-    assert caught.value.cause is ProbeCause.REFUSED
+    assert caught.value.cause is ProbeCause.NO_TRACEPOINT
     assert "tobs_fork" in caught.value.failed
+
+
+def test_a_kernel_too_old_for_ebpf_is_told_what_it_lacks(lacking: Callable[..., None]) -> None:
+    lacking("BPF_FUNC_check_mtu")
+    with pytest.raises(ProbeError, match=r"Linux 5\.12"):
+        KernelSide()
 
 
 @pytest.mark.parametrize("probe", programs.PROBES)

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.core.cells import WORDS, StepCells
+from trainobs.core.coverage import Programs, feeds
 from trainobs.core.kernel import CELLS_SHAPE, FIELDS, FileClass, Op, Role
 from trainobs.core.quotients import divided
 
@@ -46,6 +47,11 @@ class Cells:
         picked[words] = True
         return picked
 
+    @property
+    def programs(self) -> Programs:
+        """Programs of the kernel side that the sum rests on."""
+        return Programs().union(*(feeds(op, self.field, self.classes) for op in self.ops))
+
     def total(self, cells: StepCells) -> npt.NDArray[np.uint64]:
         """Sum of each of n steps over the selected cells; shape (n,)."""
         picked = self._picked[cells.places]
@@ -60,6 +66,11 @@ class Ratio:
     part: Cells
     whole: Cells
     complement: bool = False
+
+    @property
+    def programs(self) -> Programs:
+        """Programs of the kernel side that both sums rest on."""
+        return self.part.programs | self.whole.programs
 
 
 @dataclass(frozen=True)
@@ -76,6 +87,7 @@ class Metric:
         formula: how it is made from kernel cells; None where user space measures it.
         spread: whether TensorBoard also gets p95 and max of the logging window.
         label: what it has a value for beside the step ("table"), or "" for the step alone.
+        rests_on: programs of the kernel side that it needs, where no formula says so.
     """
 
     name: str
@@ -88,6 +100,12 @@ class Metric:
     formula: Cells | Ratio | None = None
     spread: bool = False
     label: str = ""
+    rests_on: Programs = Programs()
+
+    @cached_property
+    def programs(self) -> Programs:
+        """Programs of the kernel side without which it is unknown."""
+        return self.formula.programs if self.formula else self.rests_on
 
 
 def evaluate(metric: Metric, cells: StepCells) -> npt.NDArray[np.float64]:

@@ -8,16 +8,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from trainobs.core.catalogue import lost_without
+from trainobs.core.coverage import CALLS, Coverage
 from trainobs.core.errors import ProbeError
 from trainobs.probes.choice import open_side
+from trainobs.probes.kernel_names import KERNEL_BTF
 from trainobs.probes.libbpf import open_library
+from trainobs.probes.obstacles import capabilities, obstacles
 from trainobs.probes.programs import PROBES, TREE, Program
 from trainobs.probes.protocol import VARIABLE, ProtocolError, socket_path
 from trainobs.probes.served import ask, connect, who_may
-from trainobs.probes.shared import KERNEL_BTF, OBJECT, missing_tracepoints
+from trainobs.probes.shared import kernel_names, object_files
 
-_CAPABILITIES = {12: "CAP_NET_ADMIN", 21: "CAP_SYS_ADMIN", 38: "CAP_PERFMON", 39: "CAP_BPF"}
-_STATUS = Path("/proc/self/status")
 _UNPRIVILEGED = Path("/proc/sys/kernel/unprivileged_bpf_disabled")
 _PROCFS = (Path("/proc/self/io"), Path("/proc/self/schedstat"), Path("/proc/pressure/io"))
 
@@ -27,34 +29,38 @@ def examine() -> dict[str, Any]:
 
     Returns:
         `level` that a run would be on, `why` (what keeps it from eBPF, or None), `service` (whether
-        one answers, and whom), `machine` (facts), `probes` (probe -> program -> state, "on" or why
-        not).
+        one answers, and whom), `machine` (facts), `obstacles` (what stands in the way, in words),
+        `probes` (probe -> program -> `state`, "on" or why not, `hook`, `gives`, and the metrics
+        that are `lost`), `complete` (whether every program works).
     """
-    level, why, status = _try_probes()
-    return {
-        "level": level,
-        "why": why,
-        "service": _service(),
-        "machine": _machine(),
-        "probes": {
-            name: {program.name: _describe(program, status) for program in programs}
-            for name, programs in {"process_tree": TREE, **PROBES}.items()
-        },
-    }
-
-
-def _try_probes() -> tuple[str, dict[str, str] | None, dict[str, str]]:
+    below = "procfs" if _readable(_PROCFS[0]) else "timing"
+    level, why = below, None
+    status: dict[str, str] = {}
+    hooks: dict[str, str] = {}
     try:
         kernel = open_side()
         try:
             kernel.adopt()
+            status, hooks = kernel.status, kernel.hooks()
         finally:
             kernel.stop()
+        level = "ebpf" if Coverage(status).knows(CALLS) else below
     except ProbeError as error:
-        level = "procfs" if _readable(_PROCFS[0]) else "timing"
         why = {"cause": error.cause.name, "found": error.found, "do": error.do}
-        return level, why, {}
-    return "ebpf", None, kernel.status
+    probes = {
+        name: {program.name: _describe(program, status, hooks) for program in programs}
+        for name, programs in {"process_tree": TREE, **PROBES}.items()
+    }
+    states = [about["state"] for programs in probes.values() for about in programs.values()]
+    return {
+        "level": level,
+        "why": why,
+        "complete": set(states) == {"on"},
+        "service": _service(),
+        "machine": _machine(),
+        "obstacles": [] if set(states) == {"on"} else obstacles(),
+        "probes": probes,
+    }
 
 
 def _service() -> dict[str, Any]:
@@ -78,11 +84,14 @@ def _service() -> dict[str, Any]:
     return found | {"answers": True, **counts}
 
 
-def _describe(program: Program, status: dict[str, str]) -> dict[str, str]:
+def _describe(program: Program, status: dict[str, str], hooks: dict[str, str]) -> dict[str, Any]:
     state = status.get(program.name, "not tried")
-    if state not in ("on", "not tried") and missing_tracepoints([program.tracepoint]):
-        state = "this kernel has no such tracepoint"
-    return {"tracepoint": program.tracepoint, "state": state, "gives": program.gives}
+    return {
+        "hook": hooks.get(program.name, program.hook),
+        "state": state,
+        "gives": program.gives,
+        "lost": lost_without(program.name) if state not in ("on", "not tried") else [],
+    }
 
 
 def _machine() -> dict[str, Any]:
@@ -92,8 +101,8 @@ def _machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "btf": KERNEL_BTF.exists(),
         "libbpf": _libbpf_version(),
-        "object": OBJECT.is_file(),
-        "capabilities": _capabilities(),
+        "object": _has_object(),
+        "capabilities": capabilities(),
         "unprivileged_bpf_disabled": _text(_UNPRIVILEGED),
         "procfs": {str(path): _readable(path) for path in _PROCFS},
     }
@@ -107,11 +116,11 @@ def _libbpf_version() -> str | None:
     return version.decode()
 
 
-def _capabilities() -> list[str]:
-    """Effective capabilities, of those that matter to BPF."""
-    lines = _STATUS.read_text().splitlines()
-    mask = int(next(line for line in lines if line.startswith("CapEff:")).split()[1], 16)
-    return [name for bit, name in _CAPABILITIES.items() if mask >> bit & 1]
+def _has_object() -> bool:
+    try:
+        return all(path.is_file() for path in object_files(kernel_names()))
+    except ProbeError:
+        return False
 
 
 def _text(path: Path) -> str | None:
@@ -144,19 +153,22 @@ def render(found: dict[str, Any]) -> str:
             f"To get it: {found['why']['do']}",
             "",
         ]
+    lines += [f"In the way: {obstacle}" for obstacle in found["obstacles"]]
+    lines += [""] if found["obstacles"] else []
     facts = {
         "service": _service_line(found["service"]),
         "kernel": f"{machine['kernel']} ({machine['machine']})",
         "kernel BTF": "yes" if machine["btf"] else "no: /sys/kernel/btf/vmlinux is missing",
         "libbpf": machine["libbpf"] or "no libbpf.so.1",
-        "probe object": "yes" if machine["object"] else f"no: {OBJECT.name} was not built",
+        "probe object": "yes" if machine["object"] else "no: it was not built (make bpf)",
         "capabilities": ", ".join(machine["capabilities"]) or "none that BPF needs",
         "python": f"{machine['python']} ({sys.executable})",
     }
     lines += [f"  {name:<14}{value}" for name, value in facts.items()] + [""]
     for probe, programs in found["probes"].items():
         lines.append(probe)
-        lines += [_program_line(name, about) for name, about in programs.items()]
+        for name, about in programs.items():
+            lines += _program_lines(name, about)
     return "\n".join(lines)
 
 
@@ -171,7 +183,11 @@ def _service_line(service: dict[str, Any]) -> str:
     return f"does not answer, for the group {service['group']}: {service['why']}"
 
 
-def _program_line(name: str, about: dict[str, str]) -> str:
-    state = about["state"]
-    line = f"  {name:<16}{about['tracepoint']:<32}{'works' if state == 'on' else 'off':<6}"
-    return line + (about["gives"] if state == "on" else f"{state} (it gives: {about['gives']})")
+def _program_lines(name: str, about: dict[str, Any]) -> list[str]:
+    works = about["state"] == "on"
+    lines = [f"  {name:<16}{about['hook']:<32}{'works' if works else 'off':<6}{about['gives']}"]
+    if not works:
+        lines.append(f"{'':<8}because: {about['state']}")
+    if about["lost"]:
+        lines.append(f"{'':<8}not measured: {', '.join(about['lost'])}")
+    return lines

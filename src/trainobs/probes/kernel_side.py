@@ -54,6 +54,13 @@ class KernelSide(Side):
         """Descriptors of the programs that run on events."""
         return self._probes.program_fds()
 
+    def hooks(self) -> dict[str, str]:
+        """Program name -> where it hooks in."""
+        return {
+            name: ", ".join(hook.removeprefix("tp_btf/") for _, hook in hooks)
+            for name, hooks in self._probes.hooks().items()
+        }
+
     def stop(self) -> None:
         """Take the probes out of the kernel; the arrays stay readable. May be called twice."""
         self._release_roots()

@@ -44,6 +44,7 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "libbpf_set_print": (_Pointer, [_Pointer]),
 }
 
+_LOG_BYTES = (1 << 24) + 4096  # libbpf's largest buffer for the verifier, and what it puts around
 _WARNING = 0  # enum libbpf_print_level: LIBBPF_WARN
 _PRINT = C.CFUNCTYPE(C.c_int, C.c_int, C.c_char_p, _Pointer)
 
@@ -74,13 +75,15 @@ def open_library() -> C.CDLL:
 def captured_log(library: C.CDLL) -> Iterator[list[str]]:
     """Collect libbpf's warnings, which it would print; the printer before is put back."""
     lines: list[str] = []
+    buffers: list[C.Array[C.c_char]] = []
     libc = C.CDLL(None)
     libc.vsnprintf.argtypes = [C.c_char_p, C.c_size_t, C.c_char_p, _Pointer]
 
     def collect(level: int, template: bytes, arguments: int) -> int:
         # Below a warning it tells of each step that goes well, with the same words.
         if level == _WARNING:
-            buffer = C.create_string_buffer(1 << 16)
+            buffer = buffers[0] if buffers else C.create_string_buffer(_LOG_BYTES)
+            buffers[:] = [buffer]
             libc.vsnprintf(buffer, len(buffer), template, arguments)
             lines.append(buffer.value.decode(errors="replace").rstrip())
         return 0

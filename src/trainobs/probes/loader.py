@@ -1,7 +1,6 @@
-"""The seam at which another loader can stand, and the loader in use: libbpf.
+"""The loader: brings programs of an object file into the kernel, by libbpf.
 
-A loader brings one object into the kernel and hands out descriptors. It knows nothing of steps,
-rows or classes; `kernel_side` does.
+It knows nothing of steps, rows or classes; `shared` does.
 """
 
 from __future__ import annotations
@@ -10,116 +9,127 @@ import ctypes as C
 import errno
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.probes.libbpf import captured_log, open_library
+from trainobs.probes.obstacles import why_not_permitted
+from trainobs.probes.programs import Way
 
-
-class Loader(Protocol):
-    """Brings the object into the kernel and keeps it there until `close`."""
-
-    refused: dict[str, str]
-    """Programs that were asked for and that this kernel does not take, with its reason."""
-
-    def load(self, programs: Mapping[str, str | None], constants: bytes) -> None:
-        """Load programs of the object, with `constants` as its read-only data.
-
-        A program that the kernel refuses gives its place, and its name, to its spare if it has one.
-        """
-
-    def attach(self, program: str) -> None:
-        """Let a loaded program run."""
-
-    def run_iterator(self, program: str) -> None:
-        """Run an attached iterator program once, in the calling thread's own context."""
-
-    def map_fd(self, name: str) -> int:
-        """Descriptor of a map of the loaded object."""
-
-    def program_fd(self, name: str) -> int:
-        """Descriptor of a loaded program."""
-
-    def close(self) -> None:
-        """Take everything out of the kernel again; may be called twice."""
-
-    def abandon(self) -> None:
-        """In a forked child: close what was inherited, without touching the parent's."""
-
-
+_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _FAILED_PROGRAM = re.compile(r"prog '(\w+)': (.*)")
-_NO_TRACEPOINT = "failed to find kernel BTF type ID"
-_NEED_CAPABILITIES = (
-    "run as root, or give the process CAP_BPF and CAP_PERFMON: docs/privileges.md says how"
-)
+_VERIFIER_LOG = re.compile(r"prog '(\w+)': -- BEGIN PROG LOAD LOG --\n(.*)", re.DOTALL)
+_VERIFIER_END = re.compile(r"^(processed \d+ insns|-- END PROG LOAD LOG --)")
 
 
 class LibbpfLoader:
-    """Loads with the system's libbpf: CO-RE relocation, maps and links are its work."""
+    """Loads with the system's libbpf: CO-RE relocation, maps and links are its work.
 
-    def __init__(self, path: Path) -> None:
-        if not path.is_file():
-            raise ProbeError(
-                ProbeCause.NO_OBJECT,
-                "cannot load the probes",
-                f"{path} does not exist",
-                "build the package again where clang or the ziglang wheel is installed: make bpf",
-            )
+    Args:
+        paths: objects with the same programs; a kernel that refuses one may take a later one.
+
+    Attributes:
+        refused: programs that were asked for and that this kernel does not take, with its reason.
+        load_count: how often the kernel was asked, until it took what is left.
+
+    Raises:
+        ProbeError: NO_OBJECT, NO_LIBBPF.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        for path in paths:
+            if not path.is_file():
+                raise ProbeError(
+                    ProbeCause.NO_OBJECT,
+                    "cannot load the probes",
+                    f"{path} does not exist",
+                    "build the package again, with clang or the ziglang wheel: make bpf",
+                )
         self.refused: dict[str, str] = {}
-        self._path = path
+        self.load_count = 0
+        self._paths = list(paths)
         self._library = open_library()
         self._object: int | None = None
+        self._ways: dict[str, Way] = {}
         self._programs: dict[str, int] = {}
         self._maps: dict[str, int] = {}
-        self._links: dict[str, int] = {}
+        self._links: dict[str, list[int]] = {}
 
-    def load(self, programs: Mapping[str, str | None], constants: bytes) -> None:
-        """Load what the kernel takes; what it refuses, its spare too, goes to `refused`.
+    def load(self, ways: Mapping[str, Sequence[Way]], machine: bytes) -> None:
+        """Load what the kernel takes; what it refuses, in every way, goes to `refused`.
 
-        libbpf loads all or nothing, so a refused program is switched off and the rest is tried
-        again. A machine that takes everything pays for no trial.
+        libbpf loads all or nothing, so a refused program gives its place to the next way, or is
+        left out, and the rest is tried again. A kernel that takes everything pays for no trial.
+
+        Args:
+            ways: program -> ways to have it, the best one first.
+            machine: `struct tobs_machine`, which the programs read.
 
         Raises:
             ProbeError: nothing can be loaded at all.
+            OSError: the process has no descriptor or no memory for it.
         """
-        chosen = {name: name for name in programs}
+        left = {name: list(found) for name, found in ways.items()}
+        paths = list(self._paths)
         while True:
-            error, log = self._try_load(set(chosen.values()), constants)
+            wanted = {hook[0] for found in left.values() for hook in found[0].hooks}
+            error, log = self._try_load(paths[0], wanted, machine)
             if not error:
                 break
             self._release()
-            culprits = self._culprits(error, log, set(chosen.values()))
-            for name in [name for name, choice in chosen.items() if choice in culprits]:
-                spare, refused = programs[name], chosen.pop(name)
-                if spare and refused != spare:
-                    chosen[name] = spare
-                else:
-                    self.refused[name] = culprits[refused]
-        self._programs = {name: self._programs[choice] for name, choice in chosen.items()}
+            culprits = self._culprits(error, log, wanted)
+            if len(paths) > 1:
+                paths.pop(0)
+                continue
+            for name in [n for n, found in left.items() if _programs(found[0]) & culprits.keys()]:
+                refused = left[name].pop(0)
+                if not left[name]:
+                    del left[name]
+                    self.refused[name] = next(
+                        culprits[program] for program, _ in refused.hooks if program in culprits
+                    )
+        self._ways = {name: found[0] for name, found in left.items()}
 
-    def attach(self, program: str) -> None:
-        """Let a loaded program run.
+    def attach(self, name: str) -> None:
+        """Let the programs of a part run; ends before beginnings.
 
         Raises:
-            ProbeError: REFUSED, with the kernel's reason.
+            ProbeError: REFUSED, with the kernel's reason; then none of them runs.
+            OSError: the process has no descriptor or no memory for it.
         """
-        with captured_log(self._library):
-            link = self._library.bpf_program__attach(self._programs[program])
-            error = C.get_errno()
-        if not link:
-            reason = self._reason(error)
-            raise ProbeError(
-                ProbeCause.REFUSED, f"cannot attach {program}", reason, "run: trainobs doctor"
-            )
-        self._links[program] = link
+        self._links[name] = []
+        for program, hook in reversed(self._ways[name].hooks):
+            with captured_log(self._library):
+                link = self._library.bpf_program__attach(self._programs[program])
+                error = C.get_errno()
+            if not link:
+                self.detach(name)
+                if error in _RESOURCES:
+                    raise OSError(error, f"cannot attach {program}: {os.strerror(error)}")
+                raise ProbeError(
+                    ProbeCause.REFUSED,
+                    f"cannot attach {program} to {hook}",
+                    self._reason(error),
+                    "run: trainobs doctor",
+                )
+            self._links[name].append(link)
 
-    def run_iterator(self, program: str) -> None:
+    def detach(self, name: str) -> None:
+        """Take the programs of a part from where they are attached; nothing if they are not."""
+        for link in self._links.pop(name, ()):
+            self._library.bpf_link__destroy(link)
+
+    def hooks(self, name: str) -> tuple[tuple[str, str], ...]:
+        """Programs that were loaded for a part, and where each of them hooks in."""
+        return self._ways[name].hooks
+
+    def run_iterator(self, name: str) -> None:
         """Run an attached iterator program once, in the calling thread's own context."""
-        descriptor = self._library.bpf_iter_create(self._library.bpf_link__fd(self._links[program]))
+        (link,) = self._links[name]
+        descriptor = self._library.bpf_iter_create(self._library.bpf_link__fd(link))
         if descriptor < 0:
-            raise OSError(-descriptor, f"cannot run {program}: {os.strerror(-descriptor)}")
+            raise OSError(-descriptor, f"cannot run {name}: {os.strerror(-descriptor)}")
         try:
             while os.read(descriptor, 4096):
                 pass
@@ -136,9 +146,8 @@ class LibbpfLoader:
 
     def close(self) -> None:
         """Take everything out of the kernel again; may be called twice."""
-        for link in self._links.values():
-            self._library.bpf_link__destroy(link)
-        self._links = {}
+        for name in list(self._links):
+            self.detach(name)
         self._release()
 
     def abandon(self) -> None:
@@ -148,7 +157,8 @@ class LibbpfLoader:
         keep the probes attached after the run. libbpf's own memory is left alone.
         """
         library = self._library
-        descriptors = [library.bpf_link__fd(link) for link in self._links.values()]
+        links = [link for found in self._links.values() for link in found]
+        descriptors = [library.bpf_link__fd(link) for link in links]
         descriptors += [library.bpf_program__fd(program) for program in self._programs.values()]
         descriptors += [library.bpf_map__fd(map_) for map_ in self._maps.values()]
         if self._object:
@@ -158,19 +168,20 @@ class LibbpfLoader:
             if descriptor >= 0:
                 os.close(descriptor)
 
-    def _try_load(self, wanted: set[str], constants: bytes) -> tuple[int, list[str]]:
+    def _try_load(self, path: Path, wanted: set[str], machine: bytes) -> tuple[int, list[str]]:
+        self.load_count += 1
         with captured_log(self._library) as log:
-            self._open(wanted, constants)
+            self._open(path, wanted, machine)
             error = -self._library.bpf_object__load(self._object)
         return error, log
 
-    def _open(self, wanted: set[str], constants: bytes) -> None:
+    def _open(self, path: Path, wanted: set[str], machine: bytes) -> None:
         library = self._library
-        self._object = library.bpf_object__open_file(os.fsencode(self._path), None)
+        self._object = library.bpf_object__open_file(os.fsencode(path), None)
         if not self._object:
             raise ProbeError(
                 ProbeCause.NO_OBJECT,
-                f"cannot open {self._path}",
+                f"cannot open {path}",
                 self._reason(C.get_errno()),
                 "the file is damaged or of another machine: build the package again",
             )
@@ -181,7 +192,7 @@ class LibbpfLoader:
         size = C.c_size_t()
         read_only = next(m for name, m in self._maps.items() if name.endswith(".rodata"))
         address = library.bpf_map__initial_value(read_only, C.byref(size))
-        C.memmove(address, constants, min(size.value, len(constants)))
+        C.memmove(address, machine, min(size.value, len(machine)))
 
     def _all(self, advance: C._NamedFuncPointer, name_of: C._NamedFuncPointer) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -192,31 +203,33 @@ class LibbpfLoader:
         return found
 
     def _culprits(self, error: int, log: list[str], wanted: set[str]) -> dict[str, str]:
+        """Programs that were refused -> the line of the log that tells most.
+
+        Raises:
+            ProbeError: it was no program that failed.
+            OSError: the process has no descriptor or no memory for it.
+        """
+        if error in _RESOURCES:
+            raise OSError(error, f"cannot load the probes: {os.strerror(error)}")
         found: dict[str, str] = {}
-        for line in log:
-            match = _FAILED_PROGRAM.search(line)
-            if match and match[1] in wanted:
+        for text in log:
+            if match := _VERIFIER_LOG.search(text):
+                found[match[1]] = _telling(match[2]) or found.get(match[1], "")
+            elif match := _FAILED_PROGRAM.search(text):
                 found.setdefault(match[1], match[2])
-        reason = next((line for line in log if "Error" in line or "failed" in line), "")
-        # To look for a tracepoint among those of modules takes CAP_SYS_ADMIN, before libbpf 1.2.
-        if any(_NO_TRACEPOINT in line for line in log) and found:
-            return found
+        culprits = {program: reason for program, reason in found.items() if program in wanted}
         # EACCES is also what the verifier says of a program that reaches where it may not.
-        if error == errno.EPERM or (error == errno.EACCES and not found):
-            raise ProbeError(
-                ProbeCause.NO_PERMISSION,
-                "cannot load the probes",
-                f"{os.strerror(error)}: the process lacks CAP_BPF or CAP_PERFMON",
-                _NEED_CAPABILITIES,
-            )
-        if not found:
+        if error == errno.EPERM or (error == errno.EACCES and not culprits):
+            raise why_not_permitted(error)
+        if not culprits:
+            reason = next((line for line in log if "Error" in line or "failed" in line), "")
             raise ProbeError(
                 ProbeCause.REFUSED,
                 "cannot load the probes",
                 f"{self._reason(error)} ({reason or 'no further word from libbpf'})",
                 "run `trainobs doctor`; without probes the run is observed through /proc",
             )
-        return found
+        return culprits
 
     def _reason(self, error: int) -> str:
         """Words for an error number; libbpf has some of its own, from 4000."""
@@ -228,3 +241,14 @@ class LibbpfLoader:
         if self._object:
             self._library.bpf_object__close(self._object)
         self._object, self._programs, self._maps = None, {}, {}
+
+
+def _programs(way: Way) -> set[str]:
+    return {program for program, _ in way.hooks}
+
+
+def _telling(log: str) -> str:
+    """The last line of the verifier's log before its statistics: what it did not accept."""
+    lines = [line.strip() for line in log.splitlines()]
+    end = next((i for i, line in enumerate(lines) if _VERIFIER_END.match(line)), len(lines))
+    return next((line for line in reversed(lines[:end]) if line), "")

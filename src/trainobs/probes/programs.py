@@ -2,88 +2,198 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trainobs.core.errors import SettingError, shown
+from trainobs.probes.kernel_names import KernelNames
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to observe something.
+
+    Attributes:
+        hooks: (program in the object, section that says what it is attached to), what begins before
+            what ends.
+        needs: what the kernel's BTF must have beside the targets of the hooks; a key of `_NEEDS`.
+    """
+
+    hooks: tuple[tuple[str, str], ...] = ()
+    needs: str | None = None
+
+    def lacks(self, names: KernelNames) -> list[str]:
+        """What a kernel does not have for it, in words."""
+        targets = [hook.split("/") for _, hook in self.hooks]
+        lacking = [
+            _WORDS[kind].format(name) for kind, name in targets if not _has(names, kind, name)
+        ]
+        if self.needs and self.needs not in names:
+            lacking.append(_NEEDS[self.needs])
+        return lacking
 
 
 @dataclass(frozen=True)
 class Program:
-    """One BPF program: its name in the object, its tracepoint, what it gives.
+    """One part of the kernel side, by the name that run logs give it.
 
-    `spare` is the program that does the same, slower, on kernels that refuse this one.
+    Attributes:
+        name: the program that it mostly is.
+        gives: what a user gets from it.
+        ways: how it is had, the best one first; others stand in for it on other kernels.
     """
 
     name: str
-    tracepoint: str
     gives: str
-    spare: str | None = None
+    ways: tuple[Way, ...]
+
+    @property
+    def hook(self) -> str:
+        """Where it hooks in, at best."""
+        hooks = self.ways[0].hooks
+        return hooks[0][1].removeprefix("tp_btf/") if hooks else ""
+
+
+_WORDS = {"tp_btf": "tracepoint {}", "fentry": "function {}", "fexit": "function {}"}
+_NEEDS = {
+    "BPF_FUNC_check_mtu": "storage for tasks in tracing programs (Linux 5.12)",
+    "BPF_FUNC_task_pt_regs": "helper bpf_task_pt_regs (Linux 5.15)",
+    "io_cqe": "result in io_uring requests (Linux 5.19)",
+}
+"""Name in the kernel's BTF -> what came with it."""
+
+
+def _has(names: KernelNames, kind: str, name: str) -> bool:
+    if kind == "tp_btf":
+        return names.has_tracepoint(name)
+    return kind == "iter" or name in names
+
+
+def _traced(
+    name: str, tracepoint: str, gives: str, *others: Way, needs: str | None = None
+) -> Program:
+    """A program at a tracepoint, and other ways to have what it gives."""
+    return Program(name, gives, (Way(((name, f"tp_btf/{tracepoint}"),), needs), *others))
+
+
+def _way(**hooks: str) -> Way:
+    return Way(tuple(hooks.items()))
 
 
 PROBES: dict[str, tuple[Program, ...]] = {
     "syscalls": (
-        Program(
-            "tobs_sys_enter",
-            "sys_enter",
-            "class of the file of each call",
-            spare="tobs_sys_enter_old",
-        ),
-        Program(
-            "tobs_sys_exit",
-            "sys_exit",
-            "bytes, calls and latency of file system calls",
-            spare="tobs_sys_exit_old",
-        ),
+        _traced("tobs_sys_enter", "sys_enter", "class of the file of each call"),
+        _traced("tobs_sys_exit", "sys_exit", "bytes, calls and latency of file system calls"),
     ),
     "io_uring": (
-        Program("tobs_uring", "io_uring_complete", "reads and writes completed by io_uring"),
+        _traced(
+            "tobs_uring",
+            "io_uring_complete",
+            "reads and writes completed by io_uring",
+            needs="io_cqe",
+        ),
     ),
     "page_cache": (
-        Program("tobs_cache_add", "mm_filemap_add_to_page_cache", "page-cache misses"),
-        Program("tobs_ra_wait", "page_cache_sync_ra", "reads that waited for read-ahead"),
-        Program("tobs_fault", "mm_filemap_fault", "faults of mapped files"),
+        _traced("tobs_cache_add", "mm_filemap_add_to_page_cache", "page-cache misses"),
+        _traced(
+            "tobs_ra_wait",
+            "page_cache_sync_ra",
+            "reads that waited for read-ahead",
+            _way(tobs_ra_wait_f="fentry/page_cache_sync_ra"),
+        ),
+        _traced(
+            "tobs_fault",
+            "mm_filemap_fault",
+            "faults of mapped files",
+            _way(tobs_fault_f="fentry/filemap_fault"),
+        ),
     ),
     "block": (
-        Program("tobs_blk_start", "block_io_start", "whose block request it is"),
-        Program("tobs_blk_merge", "block_rq_merge", "which requests became part of another"),
-        Program("tobs_blk_done", "block_rq_complete", "bytes and latency of block requests"),
+        Program(
+            "tobs_blk_start",
+            "whose block request it is",
+            (
+                _way(
+                    tobs_blk_start="tp_btf/block_io_start", tobs_blk_merge="tp_btf/block_rq_merge"
+                ),
+                _way(
+                    tobs_blk_getrq="tp_btf/block_getrq",
+                    tobs_blk_merge_b="tp_btf/block_rq_merge",
+                    tobs_blk_issue="tp_btf/block_rq_issue",
+                ),
+            ),
+        ),
+        _traced("tobs_blk_done", "block_rq_complete", "bytes and latency of block requests"),
     ),
     "sched": (
-        Program("tobs_switch", "sched_switch", "time off the CPU and in the run queue"),
-        Program("tobs_wakeup", "sched_wakeup", "when a task became ready to run"),
-        Program("tobs_wakeup_new", "sched_wakeup_new", "when a new task became ready to run"),
+        _traced("tobs_switch", "sched_switch", "time off the CPU and in the run queue"),
+        _traced("tobs_wakeup", "sched_wakeup", "when a task became ready to run"),
+        _traced("tobs_wakeup_new", "sched_wakeup_new", "when a new task became ready to run"),
+        Program(
+            "tobs_await",
+            "what the training thread waits for: another thread, or the interpreter lock",
+            (Way(needs="BPF_FUNC_task_pt_regs"),),
+        ),
     ),
     "net": (
-        Program("tobs_send", "sock_send_length", "bytes sent on sockets"),
-        Program("tobs_receive", "sock_recv_length", "bytes received on sockets"),
+        _traced(
+            "tobs_send",
+            "sock_send_length",
+            "bytes sent on sockets",
+            _way(
+                tobs_send_4="fexit/inet_sendmsg",
+                tobs_send_6="fexit/inet6_sendmsg",
+                tobs_send_page="fexit/inet_sendpage",
+            ),
+        ),
+        _traced(
+            "tobs_receive",
+            "sock_recv_length",
+            "bytes received on sockets",
+            _way(tobs_receive_4="fexit/inet_recvmsg", tobs_receive_6="fexit/inet6_recvmsg"),
+        ),
     ),
     "memory": (
-        Program("tobs_reclaim", "mm_vmscan_direct_reclaim_begin", "who has to free memory"),
-        Program("tobs_reclaimed", "mm_vmscan_direct_reclaim_end", "time spent on freeing it"),
-        Program("tobs_cg_reclaim", "mm_vmscan_memcg_reclaim_begin", "the same for a cgroup"),
-        Program("tobs_cg_freed", "mm_vmscan_memcg_reclaim_end", "time spent on it"),
+        _traced("tobs_reclaim", "mm_vmscan_direct_reclaim_begin", "who has to free memory"),
+        _traced("tobs_reclaimed", "mm_vmscan_direct_reclaim_end", "time spent on freeing it"),
+        _traced("tobs_cg_reclaim", "mm_vmscan_memcg_reclaim_begin", "the same for a cgroup"),
+        _traced("tobs_cg_freed", "mm_vmscan_memcg_reclaim_end", "time spent on it"),
     ),
 }
 """Probes a user can choose, by name."""
 
+
+def _iterator(name: str, gives: str) -> Program:
+    return Program(name, gives, (Way(((name, "iter/task"),)),))
+
+
 TREE: tuple[Program, ...] = (
-    Program("tobs_fork", "task_newtask", "workers and threads from birth"),
-    Program("tobs_rename", "task_rename", "which children are loader workers"),
-    Program("tobs_exec", "sched_process_exec", "leaving out programs with rights of their own"),
-    Program("tobs_adopt", "iter/task", "registration of the training process"),
-    Program("tobs_leave", "iter/task", "leaving the observer's own thread out"),
-    Program("tobs_root", "iter/task", "which directories hold data and checkpoints"),
-    Program("tobs_release", "iter/task", "letting go of all that a session follows"),
+    _traced(
+        "tobs_fork", "task_newtask", "workers and threads from birth", needs="BPF_FUNC_check_mtu"
+    ),
+    _traced("tobs_rename", "task_rename", "which children are loader workers"),
+    _traced("tobs_exec", "sched_process_exec", "leaving out programs with rights of their own"),
+    _iterator("tobs_adopt", "registration of the training process"),
+    _iterator("tobs_leave", "leaving the observer's own thread out"),
+    _iterator("tobs_root", "which directories hold data and checkpoints"),
+    _iterator("tobs_release", "letting go of all that a session follows"),
 )
 """Programs without which no probe works."""
+
+TOGETHER: tuple[frozenset[str], ...] = (
+    frozenset({"tobs_sys_enter", "tobs_sys_exit"}),
+    frozenset({"tobs_blk_start", "tobs_blk_done"}),
+    frozenset({"tobs_switch", "tobs_wakeup", "tobs_wakeup_new"}),
+    frozenset({"tobs_reclaim", "tobs_reclaimed"}),
+    frozenset({"tobs_cg_reclaim", "tobs_cg_freed"}),
+)
+"""Programs that say something wrong without each other: all of them run, or none."""
 
 WHAT_TO_GIVE = f'give "auto", "off", or a list of {", ".join(map(repr, PROBES))}'
 """What an error about `probes` says."""
 
-ITERATORS = frozenset({"tobs_adopt", "tobs_leave", "tobs_root", "tobs_release"})
+ITERATORS = frozenset(program.name for program in TREE if program.hook == "iter/task")
 """Programs that run when read, not when something happens."""
-
 
 _TOLD = 5
 """Unknown names that an error shows."""
@@ -109,3 +219,32 @@ def programs_of(probes: Iterable[str]) -> dict[str, Program]:
     """Programs of some probes and of the process tree, by program name."""
     chosen = [program for probe in probes for program in PROBES[probe]]
     return {program.name: program for program in (*TREE, *chosen)}
+
+
+def choose(
+    programs: Mapping[str, Program], names: KernelNames
+) -> tuple[dict[str, list[Way]], dict[str, str]]:
+    """The ways that a kernel offers.
+
+    Returns:
+        Program -> ways, the best one first; and of those that have none, program -> why.
+    """
+    ways: dict[str, list[Way]] = {}
+    off: dict[str, str] = {}
+    for name, program in programs.items():
+        ways[name] = [way for way in program.ways if not way.lacks(names)]
+        if not ways[name]:
+            off[name] = f"this kernel has no {', no '.join(program.ways[0].lacks(names))}"
+    off.update(left_alone(ways.keys() - off.keys(), off))
+    return {name: found for name, found in ways.items() if name not in off}, off
+
+
+def left_alone(running: Collection[str], off: Mapping[str, str]) -> dict[str, str]:
+    """Of some programs, those that must not run since a partner is off -> why."""
+    alone: dict[str, str] = {}
+    for partners in TOGETHER:
+        for lost in sorted(partners & off.keys())[:1]:
+            alone |= dict.fromkeys(
+                partners & set(running), f"of no use without {lost}: {off[lost]}"
+            )
+    return alone

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
+import os
 import platform
+import resource
 import struct
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Container, Mapping
 from pathlib import Path
 
 from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.core.kernel import SLOTS, FileClass
-from trainobs.probes.loader import LibbpfLoader, Loader
-from trainobs.probes.programs import ITERATORS, PROBES, TREE, programs_of
+from trainobs.probes.kernel_names import KERNEL_BTF, KernelNames
+from trainobs.probes.loader import LibbpfLoader
+from trainobs.probes.programs import ITERATORS, PROBES, TREE, choose, left_alone, programs_of
 from trainobs.probes.session_maps import SessionMaps, remove
 from trainobs.probes.syscall_table import syscall_table
 
-OBJECT = Path(__file__).parent / "objects" / f"trainobs.{platform.machine()}.bpf.o"
-KERNEL_BTF = Path("/sys/kernel/btf/vmlinux")
+OBJECTS = Path(__file__).parent / "objects"
+"""Where the compiled programs are: see `object_files`."""
+
+KFUNC = "bpf_rdonly_cast"
+"""What one of the two objects calls, as READ in bpf/kernel.h says. Linux 6.2"""
 
 ANY_UID = 0xFFFFFFFF
 """`TOBS_ANY_UID`: tasks of every user may be followed."""
+
+_SPARE_DESCRIPTORS = 24
+"""Beside one for each program and one for its link: maps, and what libbpf has open as it loads."""
 
 _SETTINGS = struct.Struct("IIII16x")  # struct tobs_settings, without what tobs_adopt writes
 _SET = struct.Struct("IIII")  # open, uid, class_epoch, infer_data
@@ -42,19 +52,13 @@ class SharedProbes:
     """
 
     def __init__(self, probes: Collection[str] = tuple(PROBES), *, required: bool = False) -> None:
-        self._loader: Loader = LibbpfLoader(OBJECT)
-        if not KERNEL_BTF.exists():
-            raise ProbeError(
-                ProbeCause.NO_BTF,
-                "cannot relocate the probes",
-                f"{KERNEL_BTF} does not exist",
-                "use a kernel built with CONFIG_DEBUG_INFO_BTF, as distributions do since 2021",
-            )
+        names = kernel_names()
+        self._loader = LibbpfLoader(object_files(names))
         self._programs = programs_of(probes)
         self._lock = threading.Lock()
         self._slots = 0
         try:
-            self._start(required)
+            self._start(names, required)
         except OSError as error:  # too few descriptors, or too little memory to map
             self._loader.close()
             raise unable(error) from error
@@ -62,19 +66,45 @@ class SharedProbes:
             self._loader.close()
             raise
 
-    def _start(self, required: bool) -> None:
-        spares = {name: program.spare for name, program in self._programs.items()}
-        self._loader.load(spares, syscall_table())
-        refused = self._loader.refused
-        needed = self._programs if required else {program.name for program in TREE}
-        for name in refused.keys() & set(needed):
-            raise _refusal(name, refused[name], self._programs[name].tracepoint)
+    def _start(self, names: KernelNames, required: bool) -> None:
+        ways, off = choose(self._programs, names)
+        _need_descriptors(sum(len(found[0].hooks) for found in ways.values()))
+        self._need(off, required, ProbeCause.NO_TRACEPOINT)
+        self._loader.load(ways, machine_facts())
+        off |= self._loader.refused
+        self._need(off, required)
+        off |= left_alone(ways, off)
         self._settings = self._mapping("settings", SLOTS * _SETTINGS.size)
         self._control = self._mapping("control", _CONTROL.size)
         for name in reversed(self._programs):  # ends first: what begins meanwhile is seen to end
-            if name not in refused:
-                self._loader.attach(name)
-        self.status = {name: refused.get(name, "on") for name in self._programs}
+            if name not in off:
+                self._attach(name, off)
+        self._need(off, required)
+        alone = left_alone(ways.keys() - off.keys(), off)
+        for name in alone:
+            self._loader.detach(name)
+        off |= alone
+        self.status = {name: off.get(name, "on") for name in self._programs}
+
+    def _attach(self, name: str, off: dict[str, str]) -> None:
+        """Some kernels take a program and cannot attach it: arm64 has no fentry before v6.4."""
+        try:
+            self._loader.attach(name)
+        except ProbeError as error:
+            off[name] = f"{error.failed}: {error.found}"
+
+    def _need(
+        self, off: Mapping[str, str], required: bool, cause: ProbeCause = ProbeCause.REFUSED
+    ) -> None:
+        """See that nothing is off that must run."""
+        needed = self._programs if required else {program.name: program for program in TREE}
+        for name in (name for name in needed if name in off):
+            raise ProbeError(
+                cause,
+                f"cannot load {name}, which gives {needed[name].gives}",
+                f"{off[name]} (Linux {platform.release()})",
+                'use probes="auto", which does without it, or see `trainobs doctor`',
+            )
 
     def _mapping(self, name: str, size: int) -> mmap.mmap:
         pages = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -146,9 +176,16 @@ class SharedProbes:
     def program_fds(self) -> dict[str, int]:
         """Descriptors of the programs that run on events."""
         return {
-            name: self._loader.program_fd(name)
-            for name, state in self.status.items()
-            if state == "on" and name not in ITERATORS
+            program: self._loader.program_fd(program)
+            for name, hooks in self.hooks().items()
+            if name not in ITERATORS
+            for program, _ in hooks
+        }
+
+    def hooks(self) -> dict[str, tuple[tuple[str, str], ...]]:
+        """Of each part that runs: its programs, and where each of them hooks in."""
+        return {
+            name: self._loader.hooks(name) for name, state in self.status.items() if state == "on"
         }
 
     def stop(self) -> None:
@@ -185,6 +222,14 @@ class SharedProbes:
         return int(_FOUND.unpack_from(self._control, _FOUND_OFFSET)[0])
 
 
+def _need_descriptors(programs: int) -> None:
+    """Say so beforehand: the kernel and libbpf have many words for a lack of descriptors."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = 2 * programs + _SPARE_DESCRIPTORS
+    if soft != resource.RLIM_INFINITY and soft - len(os.listdir("/proc/self/fd")) < needed:
+        raise OSError(errno.EMFILE, f"the probes need {needed} descriptors, and {soft} are allowed")
+
+
 def unable(error: OSError) -> ProbeError:
     """The kernel side lacks what any program may lack."""
     return ProbeError(
@@ -195,21 +240,32 @@ def unable(error: OSError) -> ProbeError:
     )
 
 
-def _refusal(name: str, reason: str, tracepoint: str) -> ProbeError:
-    missing = tracepoint in missing_tracepoints([tracepoint])
-    return ProbeError(
-        ProbeCause.NO_TRACEPOINT if missing else ProbeCause.REFUSED,
-        f"cannot load {name} (tracepoint {tracepoint})",
-        f"this kernel ({platform.release()}) has no such tracepoint" if missing else reason,
-        'use probes="auto", which does without it, or see `trainobs doctor`',
-    )
+def kernel_names() -> KernelNames:
+    """Names in the type information of the running kernel.
+
+    Raises:
+        ProbeError: NO_BTF; REFUSED where the process has no descriptor or memory to read it.
+    """
+    try:
+        return KernelNames(KERNEL_BTF)
+    except (FileNotFoundError, PermissionError, ValueError) as error:
+        raise ProbeError(
+            ProbeCause.NO_BTF,
+            "cannot relocate the probes",
+            str(error),
+            "use a kernel built with CONFIG_DEBUG_INFO_BTF, as distributions do since 2021",
+        ) from error
+    except OSError as error:
+        raise unable(error) from error
 
 
-def missing_tracepoints(names: Iterable[str]) -> set[str]:
-    """Tracepoints, of those named, that the running kernel's BTF does not describe."""
-    types = KERNEL_BTF.read_bytes()
-    return {
-        name
-        for name in names
-        if name != "iter/task" and b"\0btf_trace_%b\0" % name.encode() not in types
-    }
+def object_files(names: Container[str]) -> list[Path]:
+    """Objects for this machine and a kernel, the faster one first."""
+    stem = f"trainobs.{platform.machine()}"
+    fast = [OBJECTS / f"{stem}.bpf.o"] if KFUNC in names else []
+    return [*fast, OBJECTS / f"{stem}.nokfunc.bpf.o"]
+
+
+def machine_facts() -> bytes:
+    """`struct tobs_machine`."""
+    return syscall_table() + struct.pack("I", mmap.PAGESIZE.bit_length() - 1)

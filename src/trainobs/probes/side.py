@@ -69,6 +69,10 @@ class Side:
         """Descriptors of the programs that run on events, where this process has them."""
         raise NotImplementedError
 
+    def hooks(self) -> dict[str, str]:
+        """Program name -> where it hooks in, where this process has loaded it."""
+        return {}
+
     def stop(self) -> None:
         """End the session in the kernel; the arrays stay readable. May be called twice."""
         raise NotImplementedError

@@ -7,17 +7,18 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from trainobs.core.coverage import CALLS, SCHEDULER, Coverage
 from trainobs.core.kernel import FileClass
 from trainobs.core.records import RunInfo
 from trainobs.host.facts import host_facts
 from trainobs.host.memory import OwnFaults
+from trainobs.host.rings import has_rings
 from trainobs.host.sampler import HostSampler
 from trainobs.probes.secede import secede
-from trainobs.probes.side import Side
 from trainobs.probes.statistics import ProbeStatistics, statistics_for
 from trainobs.session.accelerator import Accelerator, AcceleratorWatch
 from trainobs.session.delivery import Deliveries
@@ -92,8 +93,10 @@ class Session:
         accelerator: Accelerator | None,
     ) -> None:
         self._kernel, why_not = opening.side()
-        self._host = None if self._kernel or not settings.probes else HostSampler.open()
-        self.level = "ebpf" if self._kernel else "procfs" if self._host else "timing"
+        self._coverage = Coverage(self._kernel.status if self._kernel else {})
+        sees_calls = self._coverage.knows(CALLS)
+        self._host = None if sees_calls or not settings.probes else HostSampler.open()
+        self.level = "ebpf" if sees_calls else "procfs" if self._host else "timing"
         self.info = RunInfo(
             level=self.level,
             rank=rank,
@@ -102,6 +105,8 @@ class Session:
             clock={"monotonic_ns": time.monotonic_ns(), "wall_ns": time.time_ns()},
             capabilities=dict(self._kernel.status) if self._kernel else {"ebpf": why_not},
         )
+        if self._kernel and "syscalls" in settings.probes and not sees_calls:
+            why_not = f"system calls are not seen: {_first_refusal(self._kernel.status)}"
         if why_not and settings.probes:
             _tell_rung(self.level, why_not, settings.quiet)
         self._hot_rows = HotRowWatch(self.info)
@@ -226,15 +231,17 @@ class Session:
         switch_cost_ns = _switch_cost_ns()
         self._gpu = AcceleratorWatch(accelerator, self.info)
         self._others = OthersReadings(self.level != "timing")
-        self._machine = MachineReadings(pressure=bool(kernel)) if kernel or host else None
+        self._machine = MachineReadings(pressure=not host) if kernel or host else None
         totals = host or (OwnFaults() if kernel else None)
         self.clock = StepClock(
             word, sample=totals.sample if totals else None, on_close=self._on_close
         )
-        self.ledger = ledger = _ledger(kernel)
+        self.ledger = ledger = self._new_ledger()
         self._collector = Collector(
             self.clock,
             kernel,
+            coverage=self._coverage,
+            rings=kernel is not None and has_rings(),
             host_names=totals.available if totals else (),
             switch_cost_ns=switch_cost_ns,
             ledger=ledger,
@@ -257,13 +264,18 @@ class Session:
             lost=(lambda: sum(kernel.losses().values()) + ledger.lost_count)
             if kernel
             else (lambda: 0),
-            latency=(lambda: kernel.histograms.copy()) if kernel else None,
+            latency=(lambda: self._coverage.histograms(kernel.histograms)) if kernel else None,
             probe_share=partial(self._probe_share, statistics) if statistics else None,
             begin=kernel.leave if kernel else None,
             waits_on_host=self._waits_on_host,
             tick=self._tick,
             other_cpu_ns=lambda: self._gpu.cpu_ns,
         )
+
+    def _new_ledger(self) -> Ledger:
+        """A batch is known where the calls are, and what its maker did where the scheduler is."""
+        marked = self._kernel if self._coverage.knows(CALLS) else None
+        return Ledger(marked, timed=self._coverage.knows(CALLS | SCHEDULER))
 
     def _register(self, settings: Settings) -> None:
         if self._kernel is None:
@@ -328,11 +340,8 @@ def _surely(action: Callable[[], None]) -> None:
         raise
 
 
-def _ledger(kernel: Side | None) -> Ledger:
-    """A batch is known where the calls are, and what its maker did where the scheduler is."""
-    on = {name for name, state in kernel.status.items() if state == "on"} if kernel else set()
-    marked = {"tobs_sys_enter", "tobs_sys_exit"} <= on
-    return Ledger(kernel if marked else None, timed=marked and {"tobs_switch", "tobs_wakeup"} <= on)
+def _first_refusal(status: Mapping[str, str]) -> str:
+    return next(state for name, state in status.items() if name in CALLS and state != "on")
 
 
 def _tell_rung(level: str, why_not: str, quiet: bool) -> None:

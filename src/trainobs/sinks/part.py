@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from trainobs.core.catalogue import CATALOGUE, STEP_METRICS
 from trainobs.core.cells import StepCells
+from trainobs.core.coverage import Coverage
 from trainobs.core.kernel import CELLS_SHAPE, FIELDS, FileClass, Op, Role
 from trainobs.core.metrics import Kind, Metric
 from trainobs.core.records import BATCH_ROW, SETUP, StepBatch
@@ -43,9 +44,13 @@ class Part:
     """Steps that go into one set of files, `steps`, `kernel` and `batches`.
 
     Memory: about 0.5 kB a step for the metrics and 42 bytes for each kernel cell that is not zero.
+
+    Args:
+        coverage: which numbers of kernel cells are known; the others are null.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, coverage: Coverage) -> None:
+        self._coverage = coverage
         self._rows = np.empty(0, _ROW)
         self._cells: npt.NDArray[np.void] | None = None
         self._new_rows: list[npt.NDArray[np.void]] = []
@@ -93,8 +98,9 @@ class Part:
         if self._cells is None:
             return None
         rows = self._cells[np.argsort(self._cells["cell"], kind="stable")]
+        unknown = self._coverage.unknown_fields(rows["cell"])
         fields = {
-            name: numbers(rows["fields"][:, index].astype(np.int64))
+            name: numbers(rows["fields"][:, index].astype(np.int64), unknown[:, index])
             for index, name in enumerate(FIELDS)
         }
         where = _key_arrays(np.unravel_index(rows["cell"], CELLS_SHAPE))

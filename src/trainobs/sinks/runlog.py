@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs import __version__
+from trainobs.core.coverage import Coverage
 from trainobs.core.errors import RunLogError
 from trainobs.core.records import RunInfo, StepBatch
 from trainobs.core.runlog import (
@@ -64,7 +65,8 @@ class RunLogSink:
         self._info: RunInfo | None = None
         self._summary: dict[str, object] | None = None
         self._written_run = b""
-        self._part = Part()
+        self._coverage = Coverage.whole()
+        self._part = Part(self._coverage)
         self._sealed_steps: list[int] = []
         self._stored = 0
         self._latency: npt.NDArray[np.uint64] | None = None
@@ -78,6 +80,8 @@ class RunLogSink:
             RunLogError: it already holds a run of this rank.
         """
         self._info = info
+        self._coverage = Coverage(info.capabilities)
+        self._part = Part(self._coverage)
         if self._claimed:
             self._make_again()  # someone may have removed it since
             self._store_run()
@@ -186,7 +190,7 @@ class RunLogSink:
         self._stored = len(self._part)
         if self._stored >= SEAL_STEPS:
             self._sealed_steps.append(self._stored)
-            self._part, self._stored = Part(), 0
+            self._part, self._stored = Part(self._coverage), 0
 
     def _store_latency(self) -> None:
         if self._latency is not None:

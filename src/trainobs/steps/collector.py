@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from trainobs.core.catalogue import kernel_metrics, phase_metric
 from trainobs.core.cells import WORDS, Places, StepCells, Words
+from trainobs.core.coverage import BLOCK, FEEDS, Coverage
 from trainobs.core.histogram import percentile
-from trainobs.core.kernel import FIELDS, RING, Phase
-from trainobs.core.metrics import evaluate
+from trainobs.core.kernel import FIELDS, RING, Op, Phase
+from trainobs.core.metrics import Cells, evaluate
 from trainobs.core.records import StepBatch
 from trainobs.steps.clock import ClosedStep, StepClock
 from trainobs.steps.ledger import Ledger
@@ -33,6 +34,8 @@ HOLD_NS = 3_000_000_000
 
 HELD = MAX_WAITING // 8
 """Steps kept back at most; where steps are so short, nothing belongs to one of them alone."""
+
+_RING_CALLS = Cells("count", (Op.URING_ENTER,))
 
 _Taken = tuple[StepCells, Words]
 """What the kernel counted in some steps, and their latency."""
@@ -108,6 +111,10 @@ class Collector:
     Rows only grow, so a step's counts are the difference to what its slot held before. `collect`
     may run in the training thread (when the ring is nearly full) and in the observer's.
 
+    Args:
+        coverage: what of the kernel's rows is known.
+        rings: whether there were rings of io_uring before the run began.
+
     Attributes:
         waiting_count: steps that were collected, and not yet taken by `batch`.
         dropped_steps: steps that were dropped because nobody took them.
@@ -119,6 +126,8 @@ class Collector:
         clock: StepClock,
         kernel: KernelRows | None,
         *,
+        coverage: Coverage | None = None,
+        rings: bool = False,
         host_names: tuple[str, ...] = (),
         switch_cost_ns: float = 0.0,
         sources: Sequence[StepSource] = (),
@@ -143,6 +152,9 @@ class Collector:
         self.waiting_count = 0
         self._last_totals: npt.NDArray[np.float64] | None = None
         self._kernel = kernel
+        self._coverage = coverage or Coverage.whole()
+        self._metrics = [m for m in kernel_metrics() if self._coverage.knows(m.programs)]
+        self._rings = rings
         self._ring = None if kernel is None else _Ring(kernel)
         self._unchecked: list[int] = []
         self._carried: dict[int, list[_Taken]] = {}
@@ -247,12 +259,16 @@ class Collector:
         columns.update(self._host_deltas(steps))
         for source in self._sources:
             columns.update(source.columns(steps))
-        of_batches, batches = self._ledger.close(steps, last=self._last)
-        if Phase.LOADER.value in self._clock.measured:
-            columns.update(of_batches)
         cells, latency = taken or (None, None)
         if cells is not None and latency is not None:
-            columns.update(self._kernel_columns(steps, cells, latency))
+            rings = self._rings_used(cells)
+            columns.update(self._kernel_columns(steps, cells, latency, rings))
+            cells = self._coverage.known(cells, rings)
+            latency = latency if self._coverage.knows(BLOCK) else None
+        reads_known = not (self._rings and self._coverage.doubts(FEEDS[Op.URING_READ]))
+        of_batches, batches = self._ledger.close(steps, last=self._last, reads_known=reads_known)
+        if Phase.LOADER.value in self._clock.measured:
+            columns.update(of_batches)
         return StepBatch(
             step=np.array([step.step for step in steps], np.int64),
             epoch=np.array([step.epoch for step in steps], np.int32),
@@ -264,11 +280,26 @@ class Collector:
             lookups=self._lookups.rows(steps),
         )
 
+    def _rings_used(self, cells: StepCells) -> npt.NDArray[np.bool_]:
+        """Of each step, whether a ring of io_uring may have been used until its end."""
+        used: npt.NDArray[np.bool_] = np.logical_or.accumulate(_RING_CALLS.total(cells) > 0)
+        used |= self._rings
+        self._rings = bool(used[-1])
+        return used
+
     def _kernel_columns(
-        self, steps: list[ClosedStep], cells: StepCells, latency: Words
+        self,
+        steps: list[ClosedStep],
+        cells: StepCells,
+        latency: Words,
+        rings: npt.NDArray[np.bool_],
     ) -> dict[str, npt.NDArray[np.float64]]:
-        columns = {metric.name: evaluate(metric, cells) for metric in kernel_metrics()}
-        columns["block/read_p99_ns"] = percentile(latency, 0.99)
+        columns = {metric.name: evaluate(metric, cells) for metric in self._metrics}
+        for metric in self._metrics if rings.any() else ():
+            if self._coverage.doubts(metric.programs):
+                columns[metric.name][rings] = np.nan
+        if self._coverage.knows(BLOCK):
+            columns["block/read_p99_ns"] = percentile(latency, 0.99)
         gone_since_ns = self._kernel.gone_since_ns() if self._kernel else None
         if gone_since_ns is not None:  # what nobody counted is unknown, not zero
             counted = np.array([step.end_ns for step in steps]) < gone_since_ns

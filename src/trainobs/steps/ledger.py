@@ -39,6 +39,8 @@ Row = Any  # one np.void of `BATCH_ROW`: mypy knows no fields
 Key = tuple[int, int, int, int]
 """Loader, pass over it, worker, and which batch of that worker in that pass."""
 
+_TIMES = ("device_ns", "cpu_wait_ns", "compute_ns")
+_READS = ("read_bytes", "read_count")
 _SAME = ("number", "begin_ns", "end_ns", "read_bytes", "read_count", "read_ns", "slowest_ns")
 
 
@@ -146,12 +148,15 @@ class Ledger:
         """Let go of the kernel's memory, when nobody will ask any more."""
         self._ring = None
 
-    def close(self, steps: Sequence[ClosedStep], *, last: bool) -> tuple[Columns, Rows | None]:
+    def close(
+        self, steps: Sequence[ClosedStep], *, last: bool, reads_known: bool = True
+    ) -> tuple[Columns, Rows | None]:
         """What is to be said of consecutive closed steps; asked once for each step.
 
         Args:
             steps: the steps.
             last: whether none will follow, so that nothing need be kept.
+            reads_known: whether all that is read is counted.
 
         Returns:
             Values by catalogue name, and rows of `BATCH_ROW`.
@@ -171,8 +176,9 @@ class Ledger:
             split.turn(*self._turns.popleft())
         done += self._given_up(0 if last else MAX_KEPT)
         rows = np.array(done, BATCH_ROW) if self.marks else None
-        if rows is not None and not self._timed:
-            for name in ("device_ns", "cpu_wait_ns", "compute_ns"):
+        unknown = () if self._timed else _TIMES
+        for name in (*unknown, *(() if reads_known else _READS)):
+            if rows is not None:
                 rows[name] = UNKNOWN
         return split.columns(timed=self._timed), rows
 

@@ -32,6 +32,7 @@ __all__ = [
     "METRICS",
     "STEP_METRICS",
     "kernel_metrics",
+    "lost_without",
     "phase_metric",
 ]
 
@@ -57,3 +58,8 @@ METRICS: Mapping[str, Metric] = {metric.name: metric for metric in STEP_METRICS}
 def kernel_metrics() -> Iterable[Metric]:
     """Metrics whose value follows from kernel cells."""
     return (metric for metric in CATALOGUE if metric.formula is not None)
+
+
+def lost_without(program: str) -> list[str]:
+    """Names of the metrics that are unknown where a program of the kernel side does not run."""
+    return [metric.name for metric in CATALOGUE if program in metric.programs]

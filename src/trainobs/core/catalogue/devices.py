@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainobs.core.catalogue.making import CHECKPOINT, DATA, kernel
+from trainobs.core.coverage import BLOCK
 from trainobs.core.kernel import FileClass, Op
 from trainobs.core.metrics import Cells, Kind, Metric
 
@@ -54,6 +55,7 @@ DEVICES: tuple[Metric, ...] = (
         blind="A step with few requests shows nearly its slowest one.",
         chart="Block device latency",
         spread=True,
+        rests_on=BLOCK,
     ),
     kernel(
         "block/write_bytes",

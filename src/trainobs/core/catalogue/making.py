@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trainobs.core.coverage import CALLS, SCHEDULER
 from trainobs.core.kernel import FileClass, Op, Phase, Role
 from trainobs.core.metrics import Cells, Kind, Metric
 
@@ -47,6 +48,7 @@ def loader_part(name: str, tells: str) -> Metric:
         "Loaders that are not torch's, do not keep the order, or have an iterable data set; "
         "threads of a worker beside its first.",
         "What the loader was waited for",
+        rests_on=CALLS | SCHEDULER,
     )
 
 

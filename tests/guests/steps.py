@@ -1,0 +1,209 @@
+"""A run of 12 steps of which everything is known, and what the report says of it.
+
+usage: steps.py DIRECTORY [PROBE...]
+
+Prints one JSON object. Needs neither torch nor privileges of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).resolve().parent)]
+
+from truth import Truth, judge, report_of
+
+from trainobs import observe
+
+PAGE = 4096
+FILES, SIZE, BUFFER = 20, 300_000, 65_536  # 74 pages each; five calls read one, a sixth finds its end
+PAGES = -(-SIZE // PAGE)
+CALLS = -(-SIZE // BUFFER) + 1
+STEPS = 12
+COLD_STEPS = 10  # two files each; the two steps after them read the first four again
+DIRECT = 16 * PAGE
+SAVED, SAVES = 100_000, 4
+SENT_4, SENT_6, SENT_UDP, SENT_UNIX, SENT_FILE = 1000, 500, 100, 700, 20_000
+NAP_S = 0.05
+
+
+def write(path: Path, size: int) -> Path:
+    """A file that is on the disk, and not in memory."""
+    path.write_bytes(os.urandom(size))
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+    return path
+
+
+def read(path: Path) -> None:
+    """Read a file to its end."""
+    fd = os.open(path, os.O_RDONLY)
+    while os.read(fd, BUFFER):
+        pass
+    os.close(fd)
+
+
+def read_directly(path: Path) -> None:
+    """Read a file of `DIRECT` bytes around the page cache, in one call."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    with mmap.mmap(-1, DIRECT) as buffer:
+        if os.preadv(fd, [buffer], 0) != DIRECT:
+            raise OSError("a direct read came back short")
+    os.close(fd)
+
+
+def fault_in(path: Path) -> None:
+    """Touch each page of a mapped file; no read-ahead, so that each is a fault that reads."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        mapped.madvise(mmap.MADV_RANDOM)
+        for at in range(0, SIZE, PAGE):
+            mapped[at]
+
+
+def save(path: Path) -> None:
+    """What a checkpoint does: write a file and make it safe."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    os.write(fd, bytes(SAVED))
+    os.fsync(fd)
+    os.close(fd)
+
+
+class Sockets:
+    """Pairs of sockets on this machine, whose both ends are in this process."""
+
+    def __init__(self, sent_file: Path) -> None:
+        self._four = self._stream(socket.AF_INET, "127.0.0.1")
+        self._six = self._stream(socket.AF_INET6, "::1")
+        self._unix = socket.socketpair()
+        self._udp = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2)]
+        self._udp[1].bind(("127.0.0.1", 0))
+        self._file = sent_file.open("rb")
+        self._file.read()  # so that sending it reads nothing from the disk
+
+    @staticmethod
+    def _stream(family: int, host: str) -> tuple[socket.socket, socket.socket]:
+        with socket.create_server((host, 0), family=family) as server:
+            client = socket.create_connection(server.getsockname()[:2])
+            return client, server.accept()[0]
+
+    def talk(self) -> None:
+        """Send `SENT_*` bytes on each, and take them."""
+        for (sender, taker), size in ((self._four, SENT_4), (self._six, SENT_6), (self._unix, SENT_UNIX)):
+            sender.sendall(bytes(size))
+            self._take(taker, size)
+        self._udp[0].sendto(bytes(SENT_UDP), self._udp[1].getsockname())
+        self._udp[1].recv(2 * SENT_UDP)
+
+    def send_file(self) -> None:
+        """Send a file of `SENT_FILE` bytes without a buffer of this process."""
+        at = 0
+        while at < SENT_FILE:
+            at += os.sendfile(self._four[0].fileno(), self._file.fileno(), at, SENT_FILE - at)
+        self._take(self._four[1], SENT_FILE)
+
+    @staticmethod
+    def _take(taker: socket.socket, size: int) -> None:
+        while size:
+            size -= len(taker.recv(size))
+
+
+@contextmanager
+def timed(times: list[float]) -> Iterator[None]:
+    begin = time.perf_counter()
+    yield
+    times.append(time.perf_counter() - begin)
+
+
+def observed(place: Path, run: Path, probes: Any = "auto") -> Truth:
+    """Do the run; what is true of it."""
+    data, saved = place / "data", place / "saved"
+    for folder in (data, saved, place / "other"):
+        folder.mkdir()
+    files = [write(data / f"{number}", SIZE) for number in range(FILES)]
+    mapped, direct = write(data / "mapped", SIZE), write(data / "direct", DIRECT)
+    sockets = Sockets(write(place / "other" / "sent", SENT_FILE))
+    naps: list[float] = []
+    whole: list[float] = []
+    with observe(run_dir=run, data_roots=[data], probes=probes) as obs, timed(whole):
+        for step in range(STEPS):
+            with obs.step():
+                for path in files[2 * (step % COLD_STEPS) :][:2]:
+                    read(path)
+                sockets.talk()
+                if step == 5:
+                    fault_in(mapped)
+                if step == 6:
+                    read_directly(direct)
+                if step == 7:
+                    sockets.send_file()
+                if step in (3, 8):
+                    with obs.phase("checkpoint"):
+                        for number in range(SAVES // 2):
+                            save(saved / f"{step}-{number}")
+                with timed(naps):
+                    time.sleep(NAP_S)
+    return known(sum(naps), sum(whole))
+
+
+def known(slept_s: float, whole_s: float) -> Truth:
+    """What a run of `observed` must say."""
+    again = 2 * (STEPS - COLD_STEPS)
+    reads, cold_pages = FILES + again, FILES * PAGES
+    talked = STEPS * (SENT_4 + SENT_6 + SENT_UDP) + SENT_FILE
+    return Truth(
+        exact={
+            "io/data_read_bytes": reads * SIZE + DIRECT,
+            "io/data_read_count": reads * CALLS + 1,
+            "io/data_open_count": reads + 2,  # the mapped one and the direct one too
+            "io/data_direct_read_bytes": DIRECT,
+            "io/data_mmap_bytes": SIZE,
+            "io/data_fault_count": PAGES,
+            "io/checkpoint_write_bytes": SAVES * SAVED,
+            "io/fsync_count": SAVES,
+            "cache/miss_bytes": cold_pages * PAGE,
+            "cache/hit_ratio": again * PAGES / (reads * PAGES),
+            "cache/fault_fill_bytes": PAGES * PAGE,
+            "block/data_read_bytes": (cold_pages + PAGES) * PAGE + DIRECT,
+            "block/checkpoint_write_bytes": SAVES * -(-SAVED // PAGE) * PAGE,
+            "net/sent_bytes": talked,
+            "net/received_bytes": talked,
+        },
+        between={
+            # A nap ends late, and not all of what is late is sleep.
+            "sched/main_offcpu_ns": (STEPS * NAP_S * 1e9, whole_s * 1e9),
+            "sched/main_iowait_ns": (1, (whole_s - slept_s) * 1e9),
+            "sched/main_runqueue_ns": (0, whole_s * 1e9),
+            "io/data_read_ns": (1, (whole_s - slept_s) * 1e9),
+            "block/read_ns": (1, whole_s * 1e9 * FILES),
+            "cache/read_stall_ratio": (0.001, 1),
+            "cache/demand_hit_ratio": (1 - 2 * FILES / (reads * CALLS), 1 - FILES / (reads * CALLS)),
+        },
+    )
+
+
+def main() -> int:
+    """Run as a command."""
+    place = Path(sys.argv[1])
+    place.mkdir(exist_ok=True)
+    run = place / "run"
+    truth = observed(place, run, sys.argv[2:] or "auto")
+    report = report_of(run)
+    found = judge(report, truth)
+    about = {name: report.get(name) for name in ("level", "lost", "steps", "capabilities")}
+    print(json.dumps({"check": "steps", "uid": os.getuid(), **about, **found}))
+    return bool(found["lies"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
