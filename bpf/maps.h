@@ -3,7 +3,7 @@
 #ifndef TRAINOBS_MAPS_H
 #define TRAINOBS_MAPS_H
 
-#include "kernel.h"
+#include "reading.h"
 #include "trainobs.h"
 
 const volatile struct tobs_machine machine;

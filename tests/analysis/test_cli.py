@@ -102,14 +102,17 @@ def test_an_output_without_the_character_gets_its_escape(write_run):
 
 
 def test_the_doctor_speaks_text_and_json(capsys, monkeypatch):
-    monkeypatch.setattr("trainobs.probes.doctor.examine", lambda: {"level": "timing"})
+    found = {"level": "timing", "complete": True}
+    monkeypatch.setattr("trainobs.probes.doctor.examine", lambda: found)
     monkeypatch.setattr("trainobs.probes.doctor.render", lambda found: f"at {found['level']}")
     monkeypatch.setattr("trainobs.gpu.doctor.examine", lambda: {"driver": "999"})
     monkeypatch.setattr("trainobs.gpu.doctor.render", lambda found: f"driver {found['driver']}")
     assert main(["doctor"]) == 0
     assert capsys.readouterr().out == "at timing\n\ndriver 999\n"
     assert main(["doctor", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"level": "timing", "gpu": {"driver": "999"}}
+    assert json.loads(capsys.readouterr().out) == {**found, "gpu": {"driver": "999"}}
+    found["complete"] = False
+    assert main(["doctor"]) == main(["doctor", "--json"]) == 1
 
 
 def test_the_version(capsys):

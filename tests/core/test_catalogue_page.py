@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-from trainobs.core.catalogue import CATALOGUE
+from trainobs.core.catalogue import CATALOGUE, kernel_metrics
 from trainobs.core.catalogue_page import page
+from trainobs.core.coverage import Programs
 from trainobs.probes.programs import PROBES, programs_of
 
 
@@ -23,4 +24,18 @@ def test_every_room_has_one_section():
 def test_a_tracepoint_that_is_named_as_a_source_is_one_of_the_probes():
     named = {name for metric in CATALOGUE for name in re.findall(r"[a-z]+_[a-z_]+", metric.source)}
     assert len(named) == 13
-    assert named <= {program.tracepoint for program in programs_of(PROBES).values()}
+    hooks = [program.hook.split("/")[-1] for program in programs_of(PROBES).values()]
+    assert named <= set(hooks)
+
+
+def test_what_a_metric_rests_on_is_a_program_that_there_is():
+    needed = Programs().union(*(metric.programs for metric in CATALOGUE))
+    assert needed == {program.name for programs in PROBES.values() for program in programs}
+
+
+def test_every_metric_made_of_cells_rests_on_programs_and_its_row_shows_them():
+    text = page()
+    for metric in kernel_metrics():
+        assert metric.programs
+        (row,) = (line for line in text.splitlines() if line.startswith(f"| `{metric.name}`"))
+        assert all(f"`{program}`" in row for program in metric.programs)

@@ -25,7 +25,11 @@ from truth import Truth, judge, report_of
 from trainobs import observe
 
 PAGE = 4096
-FILES, SIZE, BUFFER = 20, 300_000, 65_536  # 74 pages each; five calls read one, a sixth finds its end
+FILES, SIZE, BUFFER = (
+    20,
+    300_000,
+    65_536,
+)  # 74 pages each; five calls read one, a sixth finds its end
 PAGES = -(-SIZE // PAGE)
 CALLS = -(-SIZE // BUFFER) + 1
 STEPS = 12
@@ -99,7 +103,11 @@ class Sockets:
 
     def talk(self) -> None:
         """Send `SENT_*` bytes on each, and take them."""
-        for (sender, taker), size in ((self._four, SENT_4), (self._six, SENT_6), (self._unix, SENT_UNIX)):
+        for (sender, taker), size in (
+            (self._four, SENT_4),
+            (self._six, SENT_6),
+            (self._unix, SENT_UNIX),
+        ):
             sender.sendall(bytes(size))
             self._take(taker, size)
         self._udp[0].sendto(bytes(SENT_UDP), self._udp[1].getsockname())
@@ -187,7 +195,10 @@ def known(slept_s: float, whole_s: float) -> Truth:
             "io/data_read_ns": (1, (whole_s - slept_s) * 1e9),
             "block/read_ns": (1, whole_s * 1e9 * FILES),
             "cache/read_stall_ratio": (0.001, 1),
-            "cache/demand_hit_ratio": (1 - 2 * FILES / (reads * CALLS), 1 - FILES / (reads * CALLS)),
+            "cache/demand_hit_ratio": (
+                1 - 2 * FILES / (reads * CALLS),
+                1 - FILES / (reads * CALLS),
+            ),
         },
     )
 

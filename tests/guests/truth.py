@@ -59,7 +59,9 @@ NEEDS: dict[str, tuple[str, ...]] = {
 }
 """Metric -> programs without which it is unknown, on a run that eBPF observes."""
 
-FROM_PROCFS = frozenset({"sched/main_offcpu_ns", "sched/main_runqueue_ns", "sched/thread_runqueue_ns"})
+FROM_PROCFS = frozenset(
+    {"sched/main_offcpu_ns", "sched/main_runqueue_ns", "sched/thread_runqueue_ns"}
+)
 """Metrics with another source where there is no eBPF; the kernel's own totals, which may be less."""
 
 
@@ -97,8 +99,8 @@ def judge(report: Mapping[str, Any], truth: Truth) -> dict[str, Any]:
     """Compare a report with what is true.
 
     Returns:
-        `lies`: in words; `right`: metrics that are there and right; `unknown`: those that are not there;
-        `values`: all that were looked at.
+        `lies`: in words; `truth`: metrics of which a value is known; `right`: those of them that are there and
+        right; `unknown`: metrics that are not there; `values`: all that were looked at.
     """
     states = report["capabilities"]
     traced = report["level"] == "ebpf"
@@ -118,9 +120,12 @@ def judge(report: Mapping[str, Any], truth: Truth) -> dict[str, Any]:
             lies.append(f"LIE {name} is {value:g}, but {', '.join(off)} is off")
         elif name in truth.exact and abs(value - truth.exact[name]) > 1e-9 * abs(value):
             lies.append(f"LIE {name} is {value:.12g}, not {truth.exact[name]:.12g}")
-        elif name in truth.between and not truth.between[name][0] <= value <= truth.between[name][1]:
+        elif (
+            name in truth.between and not truth.between[name][0] <= value <= truth.between[name][1]
+        ):
             low, high = truth.between[name]
             lies.append(f"LIE {name} is {value:g}, not between {low:g} and {high:g}")
         elif known:
             right.append(name)
-    return {"lies": lies, "right": right, "unknown": unknown, "values": values}
+    truths = sorted(truth.exact | truth.between)
+    return {"lies": lies, "truth": truths, "right": right, "unknown": unknown, "values": values}

@@ -59,7 +59,7 @@ def test_io_uring_works_or_the_doctor_says_why_not() -> None:
     state = examine()["probes"]["io_uring"]["tobs_uring"]["state"]
     if refusal := why_no_uring():
         assert refusal == errno.ENOSYS, "forbidden: see sysctl kernel.io_uring_disabled"
-        assert state == "this kernel has no such tracepoint"
+        assert state == "this kernel has no tracepoint io_uring_complete"
     else:
         assert state == "on"
 

@@ -28,7 +28,7 @@ from tests.kernel.privileges import CAP_BPF, CAP_PERFMON, become_nobody
 from trainobs.probes import shared
 from trainobs.service.main import _parser, main
 _parser().format_help()  # Python reads some of its files late, where that user may not look
-shared.OBJECT = Path(OBJECT)
+shared.OBJECTS = Path(OBJECTS)
 become_nobody((CAP_BPF, CAP_PERFMON))
 sys.exit(main())
 """
@@ -94,12 +94,15 @@ def serves_another_user(service: Service) -> None:
 def test_a_service_of_a_plain_user_with_two_capabilities_serves_another_user(
     open_place: Path,
 ) -> None:
-    """As systemd starts it; its object is copied to where that user may read it."""
-    copied = shutil.copy(shared.OBJECT, open_place)
+    """As systemd starts it; its objects are copied to where that user may read them."""
+    for path in shared.object_files({shared.KFUNC}):
+        shutil.copy(path, open_place)
     home = open_place / "run"
     home.mkdir()
     shutil.chown(home, NOBODY)
-    service = Service(home / "probed.sock", code=AMBIENT.replace("OBJECT)", f"{copied!r})"))
+    service = Service(
+        home / "probed.sock", code=AMBIENT.replace("OBJECTS)", f"{str(open_place)!r})")
+    )
     try:
         assert service.path.stat().st_uid == NOBODY
         serves_another_user(service)

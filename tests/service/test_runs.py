@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,16 +15,21 @@ from tests.integrations.models import read_steps
 from tests.kernel.ground_truth import write_file
 from tests.kernel.privileges import NOBODY
 from tests.kernel.processes import join
-from tests.kernel.test_refusal import rename_tracepoint
 from tests.service.service import MAIN, Service, as_user
 from tests.session.jobs import Job, loop, programs_of, wait_for
 from trainobs import observe
 from trainobs.analysis.runlog import RunLog
-from trainobs.probes import shared
 from trainobs.probes.doctor import examine, render
 from trainobs.probes.protocol import VARIABLE
 
 pytestmark = pytest.mark.needs_bpf
+
+LACKING = """
+from trainobs.probes.kernel_names import KernelNames
+KernelNames.has_tracepoint = lambda names, name: name != "page_cache_sync_ra"
+KernelNames.__contains__ = lambda names, name: name != "page_cache_sync_ra"
+"""
+"""A service on a kernel that has all but one function."""
 
 SIZE = 10_007
 HERE = Path(__file__).parent
@@ -127,24 +131,22 @@ def test_a_second_service_does_not_take_the_place_of_the_first(service: Service)
 
 
 def test_probes_asked_for_by_name_must_be_the_services(service: Service, nobodys: Path):
-    assert Job(UNPRIVILEGED, nobodys, "block", "net").end()[:2] == (0, ["level: ebpf"])
+    """Without system calls, bytes of files come from /proc."""
+    assert Job(UNPRIVILEGED, nobodys, "block", "net").end()[:2] == (0, ["level: procfs"])
+    assert Job(UNPRIVILEGED, nobodys, "syscalls").end()[:2] == (0, ["level: ebpf"])
 
 
 def test_a_probe_that_the_service_does_not_have_is_an_error(
     nobodys: Path, open_place: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    spoiled = Path(shutil.copy(shared.OBJECT, open_place))
-    rename_tracepoint(spoiled, b"page_cache_sync_ra")
-    code = f"from pathlib import Path; from trainobs.probes import shared\n{MAIN}"
-    code = code.replace("\n", f"\nshared.OBJECT = Path({str(spoiled)!r})\n")
-    service = Service(open_place / "lacking.sock", code=code)
+    service = Service(open_place / "lacking.sock", code=LACKING + MAIN)
     monkeypatch.setenv(VARIABLE, str(service.path))
     try:
         status, lines, _ = Job(UNPRIVILEGED, nobodys, "page_cache").end()
         assert status == 0
         assert lines[0] == "ProbeError: NO_PERMISSION"
         assert "it does not have tobs_ra_wait" in lines[2]
-        assert Job(UNPRIVILEGED, nobodys, "block").end()[1] == ["level: ebpf"]
+        assert Job(UNPRIVILEGED, nobodys, "syscalls").end()[1] == ["level: ebpf"]
     finally:
         service.stop()
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from trainobs.core.catalogue import METRICS, kernel_metrics, phase_metric
 from trainobs.core.cells import StepCells
+from trainobs.core.coverage import FEEDS, Programs
 from trainobs.core.kernel import BUCKETS, CELL, CELLS_SHAPE, FileClass, Op, Phase, Role
 from trainobs.core.lookups import LOOKUP_FIELDS, LOOKUP_ROW, EmbeddingTable
 from trainobs.core.metrics import evaluate
@@ -20,8 +21,11 @@ CLOCK = {"monotonic_ns": 1_000_000_000, "wall_ns": 1_700_000_000_000_000_000}
 NO_LATENCY = np.zeros((*CELLS_SHAPE, BUCKETS), np.uint64)
 
 
+EVERY_PROGRAM = dict.fromkeys(Programs().union(*FEEDS.values()), "on")
+
+
 def info(level: str = "ebpf", **facts: object) -> RunInfo:
-    return RunInfo(level, clock=CLOCK, **facts)
+    return RunInfo(level, clock=CLOCK, **{"capabilities": EVERY_PROGRAM, **facts})
 
 
 def batch(steps, cells=None, latency=None, **columns) -> StepBatch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from math import nan
 
 import pytest
 
@@ -136,6 +137,27 @@ def test_garbage_collection_counts_by_its_sum_however_rare():
     assert verdict_on(python__gc_ns=every(32, 32 * 7 * MS)).cause is None  # too little to ask
 
 
+@pytest.mark.parametrize(
+    "unknown", ["sched__main_runqueue_ns", "sched__main_iowait_ns", "python__gil_wait_ns"]
+)
+def test_a_cause_is_named_only_where_nothing_unknown_can_outweigh_it(unknown):
+    garbage = {"python__gc_ns": every(32, 32 * 12 * MS), "sched__main_offcpu_ns": 1 * MS}
+    assert verdict_on(**garbage, **{unknown: nan}).cause is Cause.GARBAGE
+    asleep = garbage | {"sched__main_offcpu_ns": 40 * MS, unknown: nan}
+    assert verdict_on(**asleep).cause is None
+    assert verdict_on(**asleep | {"sched__main_offcpu_ns": nan}).cause is None
+
+
+@pytest.mark.parametrize("unknown", ["main", "thread", "worker"])
+def test_nobody_is_blamed_for_cpus_where_not_all_that_waits_is_known(unknown):
+    short = {"sched__main_runqueue_ns": 60 * MS, "sched__others_cpu_ratio": 0.9}
+    others = verdict_on(TWO_CPUS, **short)
+    assert others.cause is Cause.OTHERS
+    unsure = verdict_on(TWO_CPUS, **short | {f"sched__{unknown}_runqueue_ns": nan})
+    assert unsure.cause in (None, Cause.CPU)
+    assert unsure.advice is None
+
+
 def test_waiting_for_the_interpreter_lock_is_named_where_it_is_what_computation_lost():
     verdict = verdict_on(python__gil_wait_ns=30 * MS)
     assert (verdict.kind, verdict.cause) == (Kind.COMPUTE, Cause.INTERPRETER)
@@ -148,9 +170,9 @@ def test_waiting_for_the_interpreter_lock_is_named_where_it_is_what_computation_
 
 def test_the_interpreter_lock_is_no_collective_where_these_were_not_measured():
     ranks = replace(TWO_CPUS, world_size=2)
-    sleep = {"sched__main_offcpu_ns": 63 * MS, "net__sent_bytes": 1e6}
+    sleep = {"sched__main_offcpu_ns": 63 * MS, "net__sent_bytes": 1e6, "python__gil_wait_ns": 0.0}
     assert verdict_on(ranks, **sleep).kind is Kind.COMMUNICATION
-    explained = verdict_on(ranks, **sleep, python__gil_wait_ns=60 * MS)
+    explained = verdict_on(ranks, **{**sleep, "python__gil_wait_ns": 60 * MS})
     assert (explained.kind, explained.cause) == (Kind.COMPUTE, Cause.INTERPRETER)
 
 
@@ -167,10 +189,14 @@ def test_collectives_take_their_time_out_of_computation():
 
 def test_where_collectives_are_not_measured_sleep_tells_if_something_was_sent():
     ranks = replace(TWO_CPUS, world_size=2)
-    asleep = {"sched__main_offcpu_ns": 60 * MS, "net__sent_bytes": 1e6}
+    asleep = {"sched__main_offcpu_ns": 60 * MS, "net__sent_bytes": 1e6, "python__gil_wait_ns": 0.0}
     assert verdict_on(ranks, **asleep).kind is Kind.COMMUNICATION
     assert verdict_on(**asleep).kind is Kind.COMPUTE  # alone: nobody to wait for
-    for unknown in ({"net__sent_bytes": 0.0}, {"sched__main_offcpu_ns": 10 * MS}):
+    for unknown in (
+        {"net__sent_bytes": 0.0},
+        {"sched__main_offcpu_ns": 10 * MS},
+        {"python__gil_wait_ns": nan},  # it may have been that
+    ):
         verdict = verdict_on(ranks, **asleep | unknown)
         assert verdict.abstained_because == "the time in collectives was not measured"
     assert verdict_on(ranks, **WAITING).kind is Kind.LOADER  # whatever else there is

@@ -163,17 +163,20 @@ def _over_all_steps(summary: dict[str, Any], name: str) -> float:
 def rates(summary: dict[str, Any]) -> Iterator[str]:
     """What was moved, per step, per second of training and in all."""
     seconds = training_ns(summary) / 1e9
-    rows = _above_zero(summary, _RATES, "sum")
+    rows = _above_zero(summary, _RATES, "sum") | _above_zero(summary, _RATES, "mean")
     if rows and seconds:
         yield row("Bytes", "per step", "per second", "in all")
         for name, label in rows.items():
-            total = metric(summary, name)["sum"] - summary["setup"].get(name, 0)
-            columns = (
-                size(metric(summary, name)["mean"]),
-                f"{size(total / seconds)}/s",
-                size(total),
-            )
-            yield row(f"  {label}", *columns)
+            mean, total = metric(summary, name)["mean"], metric(summary, name)["sum"]
+            if total is not None:
+                total -= summary["setup"].get(name, 0)
+            rate = None if total is None else total / seconds
+            columns = (or_unknown(size, mean), or_unknown(_per_second, rate))
+            yield row(f"  {label}", *columns, or_unknown(size, total))
+
+
+def _per_second(rate: float) -> str:
+    return f"{size(rate)}/s"
 
 
 def cache(summary: dict[str, Any]) -> Iterator[str]:

@@ -96,6 +96,8 @@ def _facts(run: RunLog, rank: RankLog) -> dict[str, Any]:
 def _statistics(metric: Metric, values: Floats, training: npt.NDArray[np.bool_]) -> Statistics:
     steps = _known(values[training])
     summed = metric.kind is Kind.SUM and np.isfinite(values).any()
+    # Of what the kernel counts, some steps may be unknown: then so is what it was in all.
+    summed = summed and not (metric.programs and np.isnan(values).any())
     return {
         "unit": metric.unit,
         "sum": int(np.nansum(values)) if summed else None,

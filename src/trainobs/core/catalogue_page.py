@@ -24,6 +24,10 @@ the key in `trainobs report --json`.
   so a read counts for the step during which it happened, not for the one that consumes the batch.
 * Missing is not zero. A metric without a source on a machine is null in the run log and has no
   point in TensorBoard; a zero was measured.
+* A metric that the kernel side counts needs all the programs that its source names (`tobs_...`);
+  where one of them does not run, it is unknown. `trainobs doctor` says which run on a machine, and
+  [Kernels](kernels.md) which of them a version of Linux has. `tobs_uring` is needed only once the
+  training uses io_uring.
 * Over several steps, sums per step are averaged; ratios and quantiles are formed anew from the sums
   and histograms of those steps, so that a busy step weighs more than an idle one.
 * Metrics marked `+` also have `<name>/p95` and `<name>/max` in TensorBoard: of the steps since the
@@ -99,7 +103,9 @@ def _hot_rows() -> str:
 def _row(metric: Metric) -> str:
     mark = " +" if metric.spread else ""
     unit = f"{metric.unit} per step" if metric.kind is Kind.SUM else metric.unit
-    cells = (f"`{metric.name}`{mark}", unit, metric.tells, metric.blind, metric.source)
+    needs = ", ".join(f"`{program}`" for program in sorted(metric.programs))
+    source = f"{metric.source}: {needs}" if needs else metric.source
+    cells = (f"`{metric.name}`{mark}", unit, metric.tells, metric.blind, source)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

@@ -75,7 +75,7 @@ def obstacles() -> list[str]:
 
 def why_not_permitted(error: int) -> ProbeError:
     """The error of a process that may not load programs, with the likely reason."""
-    do = "give the process CAP_BPF and CAP_PERFMON, or run as root: docs/privileges.md says how"
+    do = "run as root, or give the process CAP_BPF and CAP_PERFMON: docs/privileges.md says how"
     if not may_load():
         why = "the process lacks CAP_BPF or CAP_PERFMON"
     elif in_user_namespace():

@@ -24,7 +24,7 @@ OBJECTS = Path(__file__).parent / "objects"
 """Where the compiled programs are: see `object_files`."""
 
 KFUNC = "bpf_rdonly_cast"
-"""What one of the two objects calls, as READ in bpf/kernel.h says. Linux 6.2"""
+"""What one of the two objects calls, as READ in bpf/reading.h says. Linux 6.2"""
 
 ANY_UID = 0xFFFFFFFF
 """`TOBS_ANY_UID`: tasks of every user may be followed."""

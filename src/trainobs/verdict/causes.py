@@ -92,9 +92,11 @@ def _inferred(now: Situation) -> Candidates:
 
 
 def _compute(now: Situation) -> tuple[float, Candidates]:
-    """What computation lost; nothing to explain if that is little."""
+    """What computation lost; nothing to explain if that is little, or if nobody knows how much."""
     lost = now.costs.lost
-    return (lost if lost >= LOST * now.costs.step else 0.0), _losses(now.costs, now)
+    most = now.costs.most_lost
+    whole = 0.0 if lost < LOST * now.costs.step or isnan(most) else max(lost, most)
+    return whole, _losses(now.costs, now)
 
 
 def _losses(costs: Costs, now: Situation) -> Candidates:
@@ -130,11 +132,14 @@ def contention(now: Situation) -> Cause:
     """
     cpus, taken = now.facts.usable_cpus, taken_by_others(now)
     names = ("sched/main_runqueue_ns", "sched/thread_runqueue_ns", "sched/worker_runqueue_ns")
-    waiting = sum(known(now.ns(name)) for name in names) / now.costs.step
+    waits = [now.ns(name) for name in names]
+    waiting = sum(map(known, waits)) / now.costs.step
     if cpus is None:
         return Cause.CPU
     if waiting >= cpus:
         return Cause.OWN_THREADS
+    if any(map(isnan, waits)):  # there may be more that wait than is known of
+        return Cause.CPU
     if not isnan(taken) and taken * cpus >= COVERAGE * waiting:
         return Cause.OTHERS
     if not isnan(taken) and taken * cpus <= (1 - COVERAGE) * waiting:

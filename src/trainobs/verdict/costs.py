@@ -33,6 +33,7 @@ class Costs:
             and checkpoints left out.
         device: time in which it slept for a device, loader and checkpoint left out.
         interpreter: time in which it slept for Python's interpreter lock, checkpoints left out.
+        off: time in which it was off the CPU for any reason, loader and checkpoint left out.
     """
 
     step: float
@@ -42,11 +43,18 @@ class Costs:
     runqueue: float
     device: float
     interpreter: float
+    off: float
 
     @property
     def lost(self) -> float:
         """Time of the step in which the training thread could have computed, and did not."""
         return sum(map(known, (self.garbage, self.runqueue, self.device, self.interpreter)))
+
+    @property
+    def most_lost(self) -> float:
+        """The same with what is unknown at its largest; NaN where there is no limit to that."""
+        parts = (self.runqueue, self.device, self.interpreter)
+        return known(self.garbage) + (self.off if any(map(isnan, parts)) else sum(parts))
 
 
 def known(ns: float) -> float:
@@ -56,6 +64,10 @@ def known(ns: float) -> float:
 
 def _at_most(limit: float, ns: float) -> float:
     return ns if isnan(ns) else min(limit, ns)
+
+
+def _above_zero(ns: float) -> float:
+    return ns if isnan(ns) else max(0.0, ns)
 
 
 def costs_of(usual: Usual, facts: Facts) -> Costs:
@@ -80,7 +92,8 @@ def costs_of(usual: Usual, facts: Facts) -> Costs:
     runqueue = mean["sched/main_runqueue_ns"] * max(0.0, 1.0 - counted)
     interpreter = mean[blocks.INTERPRETER] * max(0.0, 1.0 - known(mean[blocks.CHECKPOINT]) / step)
     device = _device(usual, facts)
-    return Costs(step, part, other, mean[blocks.GARBAGE], runqueue, device, interpreter)
+    off = _above_zero(mean["sched/main_offcpu_ns"] - outside)
+    return Costs(step, part, other, mean[blocks.GARBAGE], runqueue, device, interpreter, off)
 
 
 def _communication(usual: Usual, facts: Facts, step: float) -> float:
@@ -101,7 +114,7 @@ def _unexplained_sleep(usual: Usual, facts: Facts) -> float:
     """Time off the CPU that nothing else that is known explains, such as the loader."""
     mean = usual.mean
     ready_or_device = mean["sched/main_runqueue_ns"] + mean["sched/main_iowait_ns"]
-    slept = mean["sched/main_offcpu_ns"] - ready_or_device - known(mean[blocks.INTERPRETER])
+    slept = mean["sched/main_offcpu_ns"] - ready_or_device - mean[blocks.INTERPRETER]
     explained = mean[blocks.LOADER] + known(mean[blocks.CHECKPOINT])
     return max(0.0, slept - explained) if not isnan(slept) and facts.workers else nan
 
@@ -128,4 +141,4 @@ def _device(usual: Usual, facts: Facts) -> float:
     if not facts.workers:  # it reads the data itself, as far as we know
         elsewhere += known(mean[blocks.LOADER])
     iowait = mean["sched/main_iowait_ns"]
-    return iowait if isnan(iowait) else max(0.0, iowait - elsewhere)
+    return _above_zero(iowait - elsewhere)

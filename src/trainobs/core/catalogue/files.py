@@ -125,7 +125,7 @@ FILES: tuple[Metric, ...] = (
         "cache/demand_hit_ratio",
         "ratio",
         Kind.RATIO,
-        "page_cache_sync_ra (Linux 6.18)",
+        "page_cache_sync_ra",
         "Share of the data reads that did not have to start read-ahead and wait for it.",
         "Mapped files.",
         "Page cache",

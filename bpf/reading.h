@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/*
+ * How the probes read the kernel's memory. What differs between kernel versions is handled here and
+ * in kernel.h; the conditions are constants once the object is loaded.
+ */
+#ifndef TRAINOBS_READING_H
+#define TRAINOBS_READING_H
+
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_tracing.h>
+
+#include "registers.h"
+
+/*
+ * Read kernel memory behind a pointer that the verifier does not know. A kfunc of v6.2 gives the
+ * pointer a type, and reading through it is a plain load; a helper call takes some 30 ns. An object
+ * that names a kfunc which the kernel lacks needs CAP_SYS_ADMIN to be loaded (libbpf looks for it in
+ * all modules), hence a second object without (bpf/build.py).
+ */
+#ifdef TOBS_NO_KFUNC
+#define READ(type, pointer, field)                 \
+	({                                         \
+		type *object_ = (type *)(pointer); \
+		BPF_CORE_READ(object_, field);     \
+	})
+#else
+extern void *bpf_rdonly_cast(const void *object, u32 type) __ksym;
+
+#define READ(type, pointer, field) \
+	(((type *)bpf_rdonly_cast((pointer), bpf_core_type_id_kernel(type)))->field)
+#endif
+
+/* Whether the kernel has a helper, as a constant: the verifier passes over what is not for it. */
+#define HAS_HELPER(name) bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_##name)
+
+/* Whether a task that leaves the CPU could go on running. */
+static __always_inline bool is_runnable(struct task_struct *task)
+{
+	if (bpf_core_field_exists(task->__state))
+		return task->__state == TASK_RUNNING;
+	return BPF_CORE_READ((struct task_struct___5_13 *)task, state) == TASK_RUNNING;
+}
+
+/* The file that a folio caches. Before v5.16 there are no folios, and it is a page. */
+static __always_inline struct inode *folio_inode(struct folio *folio)
+{
+	if (bpf_core_type_exists(struct folio))
+		return BPF_CORE_READ(folio, mapping, host);
+	return BPF_CORE_READ((struct page *)folio, mapping, host);
+}
+
+/* Pages of a folio. Large ones came to the page cache with v5.18. */
+static __always_inline u64 folio_pages(struct folio *folio)
+{
+	unsigned long flags, order = 0;
+
+	if (!bpf_core_type_exists(struct folio))
+		return 1;
+	if (bpf_core_field_exists(((struct folio___6_18 *)folio)->flags.f))
+		flags = BPF_CORE_READ((struct folio___6_18 *)folio, flags.f);
+	else
+		flags = BPF_CORE_READ(folio, flags);
+	if (!(flags & (1UL << bpf_core_enum_value(enum pageflags, PG_head))))
+		return 1;
+	if (bpf_core_field_exists(((struct folio___6_5 *)folio)->_folio_order))
+		order = BPF_CORE_READ((struct folio___6_5 *)folio, _folio_order);
+	else if (bpf_core_field_exists(folio->_flags_1))
+		order = BPF_CORE_READ(folio, _flags_1) & 0xff;
+	return 1UL << (order & 31);
+}
+
+/* A name of an inode, where no open file is at hand; NULL if it has none. */
+static __always_inline struct dentry *dentry_of(struct inode *inode)
+{
+	struct hlist_node *first = BPF_CORE_READ(inode, i_dentry.first);
+
+	if (!first)
+		return NULL;
+	if (bpf_core_field_exists(struct dentry, d_u.d_alias))
+		return (void *)first - bpf_core_field_offset(struct dentry, d_u.d_alias);
+	return (void *)first - bpf_core_field_offset(struct dentry___7_1, d_alias);
+}
+
+/*
+ * The first of the pages that a page belongs to. In a later one bit 0 is set, and the rest is the
+ * address of the first, or, since v7.1 where a struct page is a power of two long, the mask that
+ * turns the address of any of them into that of the first: ones, then zeros, as no address is.
+ */
+static __always_inline struct page *head_of(struct page *page)
+{
+	unsigned long info, zeros;
+
+	if (bpf_core_field_exists(page->compound_head))
+		info = BPF_CORE_READ(page, compound_head);
+	else
+		info = BPF_CORE_READ((struct page___7_1 *)page, compound_info);
+	if (!(info & 1))
+		return page;
+	info -= 1;
+	zeros = ~info;
+	if (zeros & (zeros + 1))
+		return (struct page *)info;
+	return (struct page *)((unsigned long)page & info);
+}
+
+/* The file whose pages a bio carries, the block device for metadata; NULL for direct I/O. */
+static __always_inline struct inode *bio_inode(struct bio *bio)
+{
+	struct page *page = BPF_CORE_READ(bio, bi_io_vec, bv_page);
+	unsigned long mapping;
+
+	if (!page)
+		return NULL;
+	page = head_of(page);
+	if (bpf_core_type_exists(struct folio))
+		mapping = (unsigned long)BPF_CORE_READ((struct folio *)page, mapping);
+	else
+		mapping = (unsigned long)BPF_CORE_READ(page, mapping);
+	if (!mapping || (mapping & 3)) /* anonymous or movable */
+		return NULL;
+	return BPF_CORE_READ((struct address_space *)mapping, host);
+}
+
+/* AF_INET and the like, of an open socket. */
+static __always_inline u16 family_of(struct file *file)
+{
+	struct socket *socket = BPF_CORE_READ(file, private_data);
+
+	return BPF_CORE_READ(socket, sk, __sk_common.skc_family);
+}
+
+/* An entry of the table of open files is one pointer, which is also what a hlist_head is: a type
+ * must be named to read it by a load. */
+static __always_inline struct file *file_of_fd(u32 fd)
+{
+	struct fdtable *fdt = bpf_get_current_task_btf()->files->fdt;
+
+	if (fd >= fdt->max_fds)
+		return NULL;
+	return (struct file *)READ(struct hlist_head, fdt->fd + fd, first);
+}
+
+#endif
