@@ -1,0 +1,186 @@
+"""Kernels that this machine does not run: what the probes find in their type information.
+
+`kernels/` holds, for each kernel, the BTF types that the programs read and the names that the loader
+asks for (scripts/btf_fixture.py). Against these libbpf relocates the programs, and loads none.
+"""
+
+from __future__ import annotations
+
+import ctypes as C
+import gzip
+import os
+import re
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kernel_state import why_no_bpf
+from trainobs.probes import libbpf
+from trainobs.probes.kernel_names import KernelNames
+from trainobs.probes.programs import PROBES, choose, programs_of
+from trainobs.probes.shared import KFUNC
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+KERNELS = sorted(
+    path.name.removesuffix(".btf.gz") for path in (ROOT / "tests/probes/kernels").iterdir()
+)
+
+UNCHANGED = {"dentry___7_1.d_alias", "page___7_1.compound_info"}
+"""What is not there before v7.1, ..."""
+RENAMED = {"dentry.d_u.d_alias", "page.compound_head"}
+"""... and what is not there from then on."""
+
+NO_FOLIO = {"folio.mapping", "folio.flags", "folio._flags_1"}
+NO_5_13, NO_6_5, NO_6_18 = (
+    {"task_struct___5_13.state"},
+    {"folio___6_5._folio_order"},
+    {"folio___6_18.flags.f"},
+)
+
+UNRESOLVED: dict[str, set[str]] = {
+    "5.10": {"task_struct.__state", *NO_FOLIO, *NO_6_5, *NO_6_18, *UNCHANGED},
+    "6.1": NO_5_13 | NO_6_18 | UNCHANGED,
+    "6.12": NO_5_13 | NO_6_5 | NO_6_18 | UNCHANGED,
+    "6.16": NO_5_13 | NO_6_5 | NO_6_18 | UNCHANGED,
+    "6.17": NO_5_13 | NO_6_5 | NO_6_18 | UNCHANGED,
+    "6.18": NO_5_13 | NO_6_5 | {"folio.flags"} | UNCHANGED,
+    "6.19": NO_5_13 | NO_6_5 | {"folio.flags"} | UNCHANGED,
+    "7.0": NO_5_13 | NO_6_5 | {"folio.flags"} | UNCHANGED,
+    "7.1": NO_5_13 | NO_6_5 | {"folio.flags"} | RENAMED,
+    "7.2": NO_5_13 | NO_6_5 | {"folio.flags"} | RENAMED,
+    "7.3": NO_5_13 | NO_6_5 | {"folio.flags"} | RENAMED,
+}
+"""Kernel -> fields that the programs name and it lacks; each stands behind a condition that is false
+there. A new name in here is a place that some kernel would refuse."""
+
+FUNCTIONS_FOR = {
+    "6.1": {"tobs_ra_wait", "tobs_fault", "tobs_blk_start", "tobs_send", "tobs_receive"},
+    "6.12": {"tobs_ra_wait"},
+    "6.16": {"tobs_ra_wait"},
+    "6.17": {"tobs_ra_wait"},
+}
+"""Kernel -> what is had in another way than on 6.18 and newer."""
+
+OLDEST = "5.10"
+"""Too old: it shows what is said of such a kernel."""
+
+
+class OpenOptions(C.Structure):
+    """`struct bpf_object_open_opts` of libbpf 0.5 and newer, up to the path of another BTF."""
+
+    _fields_ = (
+        ("sz", C.c_size_t),
+        ("object_name", C.c_char_p),
+        ("relaxed_maps", C.c_bool),
+        ("pin_root_path", C.c_char_p),
+        ("attach_prog_fd", C.c_uint32),
+        ("kconfig", C.c_char_p),
+        ("btf_custom_path", C.c_char_p),
+    )
+
+
+@pytest.fixture(scope="module", params=KERNELS)
+def kernel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The BTF of a kernel."""
+    packed = ROOT / "tests/probes/kernels" / f"{request.param}.btf.gz"
+    path = tmp_path_factory.mktemp("btf") / request.param
+    path.write_bytes(gzip.decompress(packed.read_bytes()))
+    return path
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
+    """Type of machine -> its two objects."""
+    build = runpy.run_path(str(ROOT / "bpf/build.py"))["build"]
+    out = tmp_path_factory.mktemp("objects")
+    return {machine: build(out, arch=machine) for machine in ("x86_64", "aarch64")}
+
+
+def version_of(kernel: Path) -> tuple[str, str]:
+    version, _, machine = kernel.name.partition("-")
+    return version, machine
+
+
+def test_every_kernel_has_what_it_takes_in_one_way_or_another(kernel: Path) -> None:
+    version, _ = version_of(kernel)
+    ways, off = choose(programs_of(PROBES), KernelNames(kernel))
+    if version == OLDEST:
+        assert "Linux 5.12" in off["tobs_fork"]
+        return
+    assert off == {}
+    best = {name: program.ways[0] for name, program in programs_of(PROBES).items()}
+    assert {name for name in ways if ways[name][0] != best[name]} == FUNCTIONS_FOR.get(
+        version, set()
+    )
+
+
+def test_the_kfunc_is_called_where_it_is(kernel: Path) -> None:
+    version, _ = version_of(kernel)
+    assert (KFUNC in KernelNames(kernel)) == (version not in ("5.10", "6.1"))
+
+
+@pytest.mark.needs_bpf
+def test_each_field_that_a_kernel_lacks_is_one_that_is_not_read_there(
+    kernel: Path, objects: dict[str, list[Path]]
+) -> None:
+    if reason := why_no_bpf():
+        pytest.skip(reason)
+    version, machine = version_of(kernel)
+    names = KernelNames(kernel)
+    ways, _ = choose(programs_of(PROBES), names)
+    wanted = {program for found in ways.values() for program, _ in found[0].hooks}
+    chosen = objects[machine][0 if KFUNC in names else 1]
+    assert set(unresolved(chosen, kernel, wanted)) == UNRESOLVED[version]
+
+
+def test_a_field_that_nobody_has_is_found(tmp_path: Path, objects: dict[str, list[Path]]) -> None:
+    """The control: a kernel of no types resolves nothing."""
+    packed = ROOT / "tests/probes/kernels" / "5.10-x86_64.btf.gz"
+    (tmp_path / "btf").write_bytes(gzip.decompress(packed.read_bytes()))
+    everything = {program.name for program in programs_of(PROBES).values()}
+    lacking = set(unresolved(objects["x86_64"][1], tmp_path / "btf", everything))
+    assert "io_kiocb.cqe.res" in lacking
+
+
+def unresolved(path: Path, btf: Path, wanted: set[str]) -> Iterator[str]:
+    """Fields, as "struct.member", that libbpf does not find in a BTF for some programs."""
+    spec = ""
+    for line in relocation_log(path, btf, wanted):
+        if found := re.search(r"relo #\d+: <byte_\w+> \[\d+\] struct (\S+) ", line):
+            spec = found[1]
+        elif "substituting insn" in line:
+            yield spec
+
+
+def relocation_log(path: Path, btf: Path, wanted: set[str]) -> list[str]:
+    """What libbpf says as it relocates programs; none is loaded, since none has a type."""
+    library, libc = libbpf.open_library(), C.CDLL(None)
+    libc.vsnprintf.argtypes = [C.c_char_p, C.c_size_t, C.c_char_p, C.c_void_p]
+    library.bpf_program__set_type.argtypes = [C.c_void_p, C.c_int]
+    buffer = C.create_string_buffer(1 << 16)
+    lines: list[str] = []
+
+    def collect(level: int, template: bytes, arguments: int) -> int:
+        libc.vsnprintf(buffer, len(buffer), template, arguments)
+        lines.append(buffer.value.decode(errors="replace"))
+        return 0
+
+    callback = C.CFUNCTYPE(C.c_int, C.c_int, C.c_char_p, C.c_void_p)(collect)
+    options = OpenOptions(sz=C.sizeof(OpenOptions), btf_custom_path=os.fsencode(btf))
+    before = library.libbpf_set_print(C.cast(callback, C.c_void_p))
+    try:
+        opened = library.bpf_object__open_file(os.fsencode(path), C.addressof(options))
+        program = library.bpf_object__next_program(opened, None)
+        while program:
+            name = library.bpf_program__name(program).decode()
+            library.bpf_program__set_autoload(program, name in wanted)
+            library.bpf_program__set_type(program, 0)  # BPF_PROG_TYPE_UNSPEC
+            program = library.bpf_object__next_program(opened, program)
+        assert library.bpf_object__load(opened) < 0
+        library.bpf_object__close(opened)
+    finally:
+        library.libbpf_set_print(before)
+    assert any("missing BPF prog type" in line for line in lines), lines[-3:]
+    return lines
