@@ -58,7 +58,7 @@ def machine() -> str:
 def object_paths(arch: str, out: Path = OBJECTS) -> dict[Path, str]:
     """Where the objects for a type of machine belong, and what sets each of them apart.
 
-    The second one is for kernels without the kfunc that the first one calls (READ in bpf/reading.h).
+    The second one is for kernels without the kfunc that the first one calls: READ in reading.h.
     """
     return {
         out / f"trainobs.{arch}.bpf.o": "",

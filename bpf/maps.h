@@ -229,6 +229,8 @@ static __always_inline void count_latency(struct tobs_buckets *buckets, u64 ns)
 {
 	u32 bucket = log2_bucket(ns);
 
+	barrier_var(
+		bucket); /* or a compiler that sees its range drops what the verifier asks for */
 	if (bucket < TOBS_BUCKETS)
 		__sync_fetch_and_add(&buckets->count[bucket], 1);
 }

@@ -8,7 +8,8 @@ python_has() { "$python" -c "$1" 2>/dev/null; }
 
 missing() {
 	python_has 'import ensurepip, venv' || echo python3-venv
-	python_has 'import ctypes; ctypes.CDLL("libbpf.so.1")' || echo libbpf1
+	python_has 'import ctypes; ctypes.CDLL("libbpf.so.1")' ||
+		python_has 'import ctypes; ctypes.CDLL("libbpf.so.0")' || echo libbpf1
 	command -v clang >/dev/null || echo clang
 }
 
@@ -26,9 +27,11 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
 	echo "Installing system packages: $packages"
 	export DEBIAN_FRONTEND=noninteractive
 	apt-get update -qq
-	# One by one: a release that lacks one (libbpf1 before Ubuntu 22.10) still gets the others.
+	# One by one: a release that lacks one still gets the others.
 	for package in $packages; do
-		apt-get install -qq -y --no-install-recommends "$package" >/dev/null || true
+		apt-get install -qq -y --no-install-recommends "$package" >/dev/null ||
+			[ "$package" != libbpf1 ] || # Ubuntu 22.04 has the older one alone
+			apt-get install -qq -y --no-install-recommends libbpf0 >/dev/null || true
 	done
 	packages=$(missing | xargs)
 fi

@@ -11,6 +11,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from trainobs.core.errors import ProbeError
+from trainobs.probes.libbpf import open_library
+
 PROGRAM_NEXT, PROGRAM_OPEN = 11, 13  # BPF_PROG_GET_NEXT_ID, BPF_PROG_GET_FD_BY_ID
 INFO = 15  # BPF_OBJ_GET_INFO_BY_FD
 BPF_SYSCALL = {"x86_64": 321, "aarch64": 280}[platform.machine()]
@@ -49,9 +52,9 @@ def why_no_bpf() -> str | None:
     if not Path("/sys/kernel/btf/vmlinux").exists():
         return "the kernel has no BTF"
     try:
-        ctypes.CDLL("libbpf.so.1")
-    except OSError:
-        return "libbpf.so.1 is not installed"
+        open_library()
+    except ProbeError as error:
+        return error.found
     try:
         next(_ids(PROGRAM_NEXT), None)
     except OSError as error:

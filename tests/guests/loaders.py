@@ -1,8 +1,8 @@
-"""A DataLoader whose workers read known files, and what the run log says of them.
+"""DataLoaders whose workers read known files, and what the run logs say of them.
 
-usage: loaders.py fork|spawn|forkserver DIRECTORY
+usage: python -m tests.guests.loaders DIRECTORY
 
-Prints one JSON object. Two workers, one epoch: each file is read once, by a worker.
+Prints one JSON object. One epoch for each way to start workers: a worker reads each file once.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent.parent)]
-
-from steps import write
 from torch.utils.data import DataLoader, Dataset
 
+from tests.guests.steps import write
 from tests.kernel.runlog import RunTables
 from trainobs import observe
 
 SIZES = [4093 * (number + 1) for number in range(24)]
 BUFFER = 65_536
-BATCH, WORKERS = 4, 2
+BATCH = 4
+WORKERS = {"fork": 2, "spawn": 1, "forkserver": 1}
+"""How they are started -> how many: few where each imports torch, which is slow in a guest."""
 
 
 class Files(Dataset[int]):
@@ -44,37 +44,42 @@ class Files(Dataset[int]):
         return size
 
 
+def observed(method: str, data: Path, run_dir: Path) -> dict[str, Any]:
+    """Let workers read all files; what the run log has of it."""
+    loader = DataLoader(
+        Files(data), BATCH, num_workers=WORKERS[method], multiprocessing_context=method
+    )
+    with observe(run_dir=run_dir, data_roots=[data]) as obs:
+        for _ in obs.loader(loader):
+            with obs.step():
+                pass
+    run = RunTables(run_dir)
+    states = run.info["capabilities"]
+    calls = all(states.get(name) == "on" for name in ("tobs_sys_enter", "tobs_sys_exit"))
+    truth = {"bytes": sum(SIZES), "count": sum(-(-size // BUFFER) + 1 for size in SIZES)}
+    values, lies = {}, []
+    for role in ("worker", None):
+        for field, value in truth.items():
+            got = run.total(field, "read", "data", role)
+            values[f"{role or 'all'} {field}"] = got
+            if got != (value if calls else 0):
+                lies.append(f"LIE {method}: {role or 'all'} {field} is {got}, not {value}")
+    return {"level": run.info["level"], "lies": lies, "values": values}
+
+
 def main() -> int:
     """Run as a command."""
-    method, place = sys.argv[1], Path(sys.argv[2])
+    place = Path(sys.argv[1])
     data = place / "data"
     data.mkdir(parents=True, exist_ok=True)
     for number, size in enumerate(SIZES):
         write(data / f"{number}", size)
-    loader = DataLoader(
-        Files(data), batch_size=BATCH, num_workers=WORKERS, multiprocessing_context=method
+    found = {method: observed(method, data, place / method) for method in WORKERS}
+    lies = [lie for one in found.values() for lie in one["lies"]]
+    levels = {one["level"] for one in found.values()}
+    print(
+        json.dumps({"check": "loaders", "level": "/".join(levels), "lies": lies, "methods": found})
     )
-    with observe(run_dir=place / "run", data_roots=[data]) as obs:
-        for _ in obs.loader(loader):
-            with obs.step():
-                pass
-    run = RunTables(place / "run")
-    states = run.info["capabilities"]
-    expected = {"bytes": sum(SIZES), "count": sum(-(-size // BUFFER) + 1 for size in SIZES)}
-    got = {
-        f"{role} {field}": run.total(field, "read", "data", None if role == "all" else role)
-        for role in ("worker", "all")
-        for field in expected
-    }
-    calls = all(states.get(name) == "on" for name in ("tobs_sys_enter", "tobs_sys_exit"))
-    truth = {name: expected[name.split()[1]] if calls else 0 for name in got}
-    lies = [
-        f"LIE {method}: {name} is {got[name]}, not {truth[name]}"
-        for name in got
-        if got[name] != truth[name]
-    ]
-    level = run.info["level"]
-    print(json.dumps({"check": f"loader_{method}", "level": level, "lies": lies, "values": got}))
     return bool(lies)
 
 

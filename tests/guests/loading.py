@@ -1,4 +1,7 @@
-"""What it takes to load the probes on this kernel, and which of them it takes. Prints one JSON object."""
+"""What it takes to load the probes on this kernel, and which of them it takes.
+
+Prints one JSON object.
+"""
 
 from __future__ import annotations
 

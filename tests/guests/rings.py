@@ -1,4 +1,9 @@
-"""A file read through io_uring, and what the report says of it: rings.py DIRECTORY. Prints one JSON object."""
+"""A file read through io_uring, and what the report says of it.
+
+usage: python -m tests.guests.rings DIRECTORY
+
+Prints one JSON object.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +12,8 @@ import mmap
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent.parent)]
-
-from steps import write
-from truth import report_of, value_of
-
+from tests.guests.steps import write
+from tests.guests.truth import report_of, value_of
 from tests.kernel.uring import READ, Uring
 from trainobs import observe
 
@@ -25,13 +26,14 @@ def main() -> int:
     place = Path(sys.argv[1])
     data = place / "data"
     data.mkdir(parents=True, exist_ok=True)
-    ring = Uring(8)
-    try:
-        with mmap.mmap(-1, BUFFER) as buffer, write(data / "file", SIZE).open("rb") as file:
-            with observe(run_dir=place / "run", data_roots=[data]) as obs, obs.step():
-                ring.transfer(READ, file.fileno(), buffer, SIZE)
-    finally:
-        ring.close()
+    ring = Uring(8)  # its end is that of this process: the kernel lets go of its threads late
+    with (
+        mmap.mmap(-1, BUFFER) as buffer,
+        write(data / "file", SIZE).open("rb") as file,
+        observe(run_dir=place / "run", data_roots=[data]) as obs,
+        obs.step(),
+    ):
+        ring.transfer(READ, file.fileno(), buffer, SIZE)
     report = report_of(place / "run")
     state = report["capabilities"].get("tobs_uring", "off")
     got = {name: value_of(report, name) for name in ("io/data_read_bytes", "io/data_read_count")}

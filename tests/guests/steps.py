@@ -1,6 +1,6 @@
 """A run of 12 steps of which everything is known, and what the report says of it.
 
-usage: steps.py DIRECTORY [PROBE...]
+usage: python -m tests.guests.steps DIRECTORY [PROBE...]
 
 Prints one JSON object. Needs neither torch nor privileges of its own.
 """
@@ -18,10 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parent)]
-
-from truth import Truth, judge, report_of
-
+from tests.guests.truth import Truth, judge, report_of
 from trainobs import observe
 
 PAGE = 4096

@@ -1,7 +1,7 @@
-"""What a run must say, and when it must say nothing: known values and the programs behind each metric.
+"""What a run must say, and when it must say nothing: known values, and the programs behind them.
 
-A number that is there must be right; without its programs it must not be there. This table is written
-down anew, and not taken from the catalogue, so that a wrong entry there is found.
+A number that is there must be right; without its programs it must not be there. The table is
+written down anew, and not taken from the catalogue, so that a wrong entry there is found.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
 FROM_PROCFS = frozenset(
     {"sched/main_offcpu_ns", "sched/main_runqueue_ns", "sched/thread_runqueue_ns"}
 )
-"""Metrics with another source where there is no eBPF; the kernel's own totals, which may be less."""
+"""Metrics with another source where there is no eBPF: the kernel's own totals."""
 
 
 @dataclass
@@ -99,8 +99,8 @@ def judge(report: Mapping[str, Any], truth: Truth) -> dict[str, Any]:
     """Compare a report with what is true.
 
     Returns:
-        `lies`: in words; `truth`: metrics of which a value is known; `right`: those of them that are there and
-        right; `unknown`: metrics that are not there; `values`: all that were looked at.
+        `lies`: in words; `truth`: metrics of which a value is known; `right`: those of them that
+        are there and right; `unknown`: metrics that are not there; `values`: all looked at.
     """
     states = report["capabilities"]
     traced = report["level"] == "ebpf"

@@ -54,7 +54,7 @@ class Lacking(KernelNames):
 
     lacking: ClassVar[frozenset[str]] = frozenset()
 
-    def __contains__(self, name: str) -> bool:
+    def __contains__(self, name: object) -> bool:
         return name not in self.lacking and super().__contains__(name)
 
     def has_tracepoint(self, name: str) -> bool:
@@ -104,7 +104,7 @@ def test_a_damaged_object_is_named(
 
 @pytest.mark.parametrize("name", ["libnosuch.so.1", "libm.so.6"])
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(libbpf, "SONAME", name)
+    monkeypatch.setattr(libbpf, "SONAMES", (name,))
     error = refusal()
     assert error.cause is ProbeCause.NO_LIBBPF
     assert name in error.failed

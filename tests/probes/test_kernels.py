@@ -1,7 +1,7 @@
 """Kernels that this machine does not run: what the probes find in their type information.
 
-`kernels/` holds, for each kernel, the BTF types that the programs read and the names that the loader
-asks for (scripts/btf_fixture.py). Against these libbpf relocates the programs, and loads none.
+`kernels/` holds, for each kernel, the BTF types that the programs read and the names that the
+loader asks for (scripts/btf_fixture.py). libbpf relocates the programs against these; it loads none.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ UNRESOLVED: dict[str, set[str]] = {
     "7.2": NO_5_13 | NO_6_5 | {"folio.flags"} | RENAMED,
     "7.3": NO_5_13 | NO_6_5 | {"folio.flags"} | RENAMED,
 }
-"""Kernel -> fields that the programs name and it lacks; each stands behind a condition that is false
-there. A new name in here is a place that some kernel would refuse."""
+"""Kernel -> fields that the programs name and it lacks. Each stands behind a condition that is false
+there; another one is a place that this kernel would refuse."""
 
-FUNCTIONS_FOR = {
+STAND_INS = {
     "6.1": {"tobs_ra_wait", "tobs_fault", "tobs_blk_start", "tobs_send", "tobs_receive"},
     "6.12": {"tobs_ra_wait"},
     "6.16": {"tobs_ra_wait"},
@@ -111,9 +111,7 @@ def test_every_kernel_has_what_it_takes_in_one_way_or_another(kernel: Path) -> N
         return
     assert off == {}
     best = {name: program.ways[0] for name, program in programs_of(PROBES).items()}
-    assert {name for name in ways if ways[name][0] != best[name]} == FUNCTIONS_FOR.get(
-        version, set()
-    )
+    assert {name for name in ways if ways[name][0] != best[name]} == STAND_INS.get(version, set())
 
 
 def test_the_kfunc_is_called_where_it_is(kernel: Path) -> None:

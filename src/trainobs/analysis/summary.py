@@ -95,9 +95,9 @@ def _facts(run: RunLog, rank: RankLog) -> dict[str, Any]:
 
 def _statistics(metric: Metric, values: Floats, training: npt.NDArray[np.bool_]) -> Statistics:
     steps = _known(values[training])
-    summed = metric.kind is Kind.SUM and np.isfinite(values).any()
     # Of what the kernel counts, some steps may be unknown: then so is what it was in all.
-    summed = summed and not (metric.programs and np.isnan(values).any())
+    known = np.all if metric.programs else np.any
+    summed = metric.kind is Kind.SUM and values.size and known(np.isfinite(values))
     return {
         "unit": metric.unit,
         "sum": int(np.nansum(values)) if summed else None,

@@ -35,7 +35,7 @@ def shown(value: object) -> str:
 class ProbeCause(Enum):
     """Why the kernel side is not available."""
 
-    NO_LIBBPF = "libbpf is missing"
+    NO_LIBBPF = "libbpf is missing or too old"
     NO_OBJECT = "the compiled probes are missing"
     NO_BTF = "the kernel has no BTF"
     NO_PERMISSION = "permission denied"

@@ -159,7 +159,7 @@ def render(found: dict[str, Any]) -> str:
         "service": _service_line(found["service"]),
         "kernel": f"{machine['kernel']} ({machine['machine']})",
         "kernel BTF": "yes" if machine["btf"] else "no: /sys/kernel/btf/vmlinux is missing",
-        "libbpf": machine["libbpf"] or "no libbpf.so.1",
+        "libbpf": machine["libbpf"] or "none, or older than 0.5",
         "probe object": "yes" if machine["object"] else "no: it was not built (make bpf)",
         "capabilities": ", ".join(machine["capabilities"]) or "none that BPF needs",
         "python": f"{machine['python']} ({sys.executable})",

@@ -41,8 +41,8 @@ class KernelNames:
         found = re.findall(rb"\0" + _TRACEPOINT + rb"(\w+)", self._strings)
         self._tracepoints = frozenset(name.decode() for name in found)
 
-    def __contains__(self, name: str) -> bool:
-        return b"\0%b\0" % name.encode() in self._strings
+    def __contains__(self, name: object) -> bool:
+        return b"\0%b\0" % str(name).encode() in self._strings
 
     def has_tracepoint(self, name: str) -> bool:
         """Whether programs of type `tp_btf` can be attached to a tracepoint of this name."""

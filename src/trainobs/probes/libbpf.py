@@ -1,26 +1,72 @@
-"""The part of libbpf that trainobs uses, through ctypes.
+"""The part of libbpf that trainobs uses, through ctypes: 0.5 and newer, by the names of 1.0.
 
-Source: libbpf 1.x, `libbpf.h` and `bpf.h`. The soname has been stable since 1.0.
+Source: `libbpf.h`, `bpf.h` and `btf.h` of libbpf 0.5 to 1.7.
 """
 
 from __future__ import annotations
 
 import ctypes as C
-from collections.abc import Iterator
+import errno
+import platform
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from trainobs.core.errors import ProbeCause, ProbeError
 
-SONAME = "libbpf.so.1"
+SONAMES = ("libbpf.so.1", "libbpf.so.0")
+"""Tried in this order: 1.x, and 0.x, which is all that Ubuntu 22.04 has."""
+
+_INSTALL = (
+    "install libbpf: apt install libbpf1 (Debian 12, Ubuntu 24.04) or libbpf0 (Ubuntu 22.04), "
+    "dnf install libbpf"
+)
+_RENEW = (
+    "install libbpf 1.0 or newer: apt install libbpf1 (Debian 12, Ubuntu 24.04), dnf install "
+    "libbpf; where the system has none: https://github.com/libbpf/libbpf, make -C src install"
+)
+_KERNEL_TYPES = b"/sys/kernel/btf/vmlinux"
+
+
+class MapOptions(C.Structure):
+    """`struct bpf_map_create_opts` of libbpf 1.0, up to the flags."""
+
+    _fields_ = (
+        ("sz", C.c_size_t),
+        ("btf_fd", C.c_uint32),
+        ("btf_key_type_id", C.c_uint32),
+        ("btf_value_type_id", C.c_uint32),
+        ("btf_vmlinux_value_type_id", C.c_uint32),
+        ("inner_map_fd", C.c_uint32),
+        ("map_flags", C.c_uint32),
+    )
+
+
+class _OpenOptions(C.Structure):
+    """`struct bpf_object_open_opts`, up to the path of the kernel's types."""
+
+    _fields_ = (
+        ("sz", C.c_size_t),
+        ("object_name", C.c_char_p),
+        ("relaxed_maps", C.c_bool),
+        ("pin_root_path", C.c_char_p),
+        ("attach_prog_fd", C.c_uint32),
+        ("kconfig", C.c_char_p),
+        ("btf_custom_path", C.c_char_p),
+    )
+
 
 _Pointer = C.c_void_p
-_SIGNATURES: dict[str, tuple[object, list[object]]] = {
-    "bpf_object__open_file": (_Pointer, [C.c_char_p, _Pointer]),
+_Signatures = Mapping[str, tuple[object, list[object]]]
+
+_SIGNATURES: _Signatures = {
+    "libbpf_set_strict_mode": (C.c_int, [C.c_int]),
+    "libbpf_set_print": (_Pointer, [_Pointer]),
+    "libbpf_strerror": (C.c_int, [C.c_int, C.c_char_p, C.c_size_t]),
+    "bpf_object__open_file": (_Pointer, [C.c_char_p, C.POINTER(_OpenOptions)]),
     "bpf_object__load": (C.c_int, [_Pointer]),
     "bpf_object__close": (None, [_Pointer]),
     "bpf_object__btf_fd": (C.c_int, [_Pointer]),
-    "bpf_object__next_program": (_Pointer, [_Pointer, _Pointer]),
-    "bpf_object__next_map": (_Pointer, [_Pointer, _Pointer]),
     "bpf_program__name": (C.c_char_p, [_Pointer]),
     "bpf_program__fd": (C.c_int, [_Pointer]),
     "bpf_program__set_autoload": (C.c_int, [_Pointer, C.c_bool]),
@@ -31,18 +77,33 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "bpf_map__name": (C.c_char_p, [_Pointer]),
     "bpf_map__fd": (C.c_int, [_Pointer]),
     "bpf_map__initial_value": (_Pointer, [_Pointer, C.POINTER(C.c_size_t)]),
-    "bpf_map_create": (
-        C.c_int,
-        [C.c_int, C.c_char_p, C.c_uint32, C.c_uint32, C.c_uint32, _Pointer],
-    ),
     "bpf_map_freeze": (C.c_int, [C.c_int]),
     "bpf_map_update_elem": (C.c_int, [C.c_int, _Pointer, _Pointer, C.c_uint64]),
     "bpf_map_delete_elem": (C.c_int, [C.c_int, _Pointer]),
     "bpf_enable_stats": (C.c_int, [C.c_int]),
     "bpf_obj_get_info_by_fd": (C.c_int, [C.c_int, _Pointer, C.POINTER(C.c_uint32)]),
-    "libbpf_version_string": (C.c_char_p, []),
-    "libbpf_set_print": (_Pointer, [_Pointer]),
+    "bpf_btf_get_next_id": (C.c_int, [C.c_uint32, C.POINTER(C.c_uint32)]),
+    "btf__parse": (_Pointer, [C.c_char_p, _Pointer]),
+    "btf__free": (None, [_Pointer]),
 }
+_SINCE_0_6: _Signatures = {
+    "libbpf_version_string": (C.c_char_p, []),
+    "bpf_object__next_program": (_Pointer, [_Pointer, _Pointer]),
+    "bpf_object__next_map": (_Pointer, [_Pointer, _Pointer]),
+    "bpf_map_create": (
+        C.c_int,
+        [C.c_int, C.c_char_p, C.c_uint32, C.c_uint32, C.c_uint32, C.POINTER(MapOptions)],
+    ),
+}
+_BEFORE_0_6: _Signatures = {
+    "bpf_program__next": (_Pointer, [_Pointer, _Pointer]),
+    "bpf_map__next": (_Pointer, [_Pointer, _Pointer]),
+    "bpf_create_map_name": (
+        C.c_int,
+        [C.c_int, C.c_char_p, C.c_int, C.c_int, C.c_int, C.c_uint32],
+    ),
+}
+_ERRORS_OF_1_0 = 3  # LIBBPF_STRICT_CLEAN_PTRS | LIBBPF_STRICT_DIRECT_ERRS
 
 _LOG_BYTES = (1 << 24) + 4096  # libbpf's largest buffer for the verifier, and what it puts around
 _WARNING = 0  # enum libbpf_print_level: LIBBPF_WARN
@@ -50,25 +111,128 @@ _PRINT = C.CFUNCTYPE(C.c_int, C.c_int, C.c_char_p, _Pointer)
 
 
 def open_library() -> C.CDLL:
-    """Load libbpf and declare what is used of it.
+    """Load libbpf and declare what is used of it; every version then has the same functions.
 
     Raises:
         ProbeError: NO_LIBBPF when the library, or a function of it, is missing.
     """
+    library = _first_found()
     try:
-        library = C.CDLL(SONAME, use_errno=True)
-        for name, (result, arguments) in _SIGNATURES.items():
-            function = getattr(library, name)
-            function.restype = result
-            function.argtypes = arguments
-    except (OSError, AttributeError) as error:
+        _declare(library, _SIGNATURES)
+        if hasattr(library, "bpf_map_create"):
+            _declare(library, _SINCE_0_6)
+        else:
+            _declare(library, _BEFORE_0_6)
+            _translate(library)
+    except AttributeError as error:
         raise ProbeError(
-            ProbeCause.NO_LIBBPF,
-            f"cannot load {SONAME}",
-            str(error),
-            "install it: apt install libbpf1 (Debian 12, Ubuntu 24.04), dnf install libbpf",
+            ProbeCause.NO_LIBBPF, f"cannot use {library._name}", f"{error}: not libbpf 0.5", _RENEW
         ) from error
+    library.libbpf_set_strict_mode(_ERRORS_OF_1_0)
     return library
+
+
+def _first_found() -> C.CDLL:
+    found: list[str] = []
+    for name in SONAMES:
+        try:
+            return C.CDLL(name, use_errno=True)
+        except OSError as error:
+            found.append(str(error))
+    raise ProbeError(
+        ProbeCause.NO_LIBBPF, f"cannot load {' or '.join(SONAMES)}", "; ".join(found), _INSTALL
+    )
+
+
+def _declare(library: C.CDLL, signatures: _Signatures) -> None:
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, name)
+        function.restype = result
+        function.argtypes = arguments
+
+
+def _translate(library: C.CDLL) -> None:
+    """Give libbpf 0.5 the functions that came with 0.6."""
+
+    def create(
+        kind: int, name: bytes, key: int, value: int, entries: int, options: C._Pointer[MapOptions]
+    ) -> int:
+        flags = options.contents.map_flags
+        return int(library.bpf_create_map_name(kind, name, key, value, entries, flags))
+
+    functions = {
+        "libbpf_version_string": lambda: b"v0.5",
+        "bpf_object__next_program": lambda whole, item: library.bpf_program__next(item, whole),
+        "bpf_object__next_map": lambda whole, item: library.bpf_map__next(item, whole),
+        "bpf_map_create": create,
+    }
+    for name, function in functions.items():
+        setattr(library, name, function)
+
+
+def version_of(library: C.CDLL) -> tuple[int, ...]:
+    """Major and minor."""
+    text = library.libbpf_version_string().decode()
+    return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
+
+
+def open_object(library: C.CDLL, path: bytes) -> int | None:
+    """Open an object file; None and an errno if it cannot be read.
+
+    A type that the kernel lacks is sought in its modules, which takes CAP_SYS_ADMIN; before libbpf
+    1.3 the load fails without. Given a path it does not look there, but reads the types twice.
+    """
+    options = _OpenOptions(sz=C.sizeof(_OpenOptions))
+    first = C.c_uint32()
+    hidden = library.bpf_btf_get_next_id(0, C.byref(first)) == -errno.EPERM
+    if hidden and version_of(library) < (1, 3):
+        options.btf_custom_path = _KERNEL_TYPES
+    found: int | None = library.bpf_object__open_file(path, C.byref(options))
+    return found
+
+
+def too_old(library: C.CDLL) -> ProbeError | None:
+    """What to say if libbpf cannot read the types of the running kernel; None if it can.
+
+    It refuses BTF with one kind of type that it does not know. Kinds that 0.5 does not know are in
+    the BTF of most kernels since 6.0, none in that of 5.15.
+    """
+    C.set_errno(0)
+    types = library.btf__parse(_KERNEL_TYPES, None)
+    error = C.get_errno()
+    library.btf__free(types)
+    if types or error != errno.EINVAL:
+        return None
+    return ProbeError(
+        ProbeCause.NO_LIBBPF,
+        "cannot load the probes",
+        f"{library._name} is {library.libbpf_version_string().decode()}, too old for the type "
+        f"information of this kernel ({platform.release()})",
+        _RENEW,
+    )
+
+
+_UNNAMED = re.compile(r"libbpf: load bpf program failed: (.*)")
+_NAMED = re.compile(r"libbpf: failed to load program '(\w+)'")
+_BARE_LOG = re.compile(r"libbpf: \n(.*)", re.DOTALL)
+_NO_NEWS = "Retrying without BTF."  # of maps of maps, with which 0.5 tries so in vain
+
+
+def _as_of_1_0(lines: list[str]) -> list[str]:
+    """A refusal in the words of libbpf 1.0; 0.5 says last which program it is about."""
+    said: list[str] = []
+    pending: list[str] = []
+    for line in lines:
+        if match := _UNNAMED.match(line):
+            pending = [f"BPF program load failed: {match[1]}"]
+        elif pending and (match := _BARE_LOG.match(line)):
+            pending.append(f"-- BEGIN PROG LOAD LOG --\n{match[1]}")
+        elif pending and (match := _NAMED.match(line)):
+            said += [f"libbpf: prog '{match[1]}': {words}" for words in pending]
+            pending = []
+        elif not line.endswith(_NO_NEWS):
+            said.append(line)
+    return said
 
 
 @contextmanager
@@ -94,3 +258,4 @@ def captured_log(library: C.CDLL) -> Iterator[list[str]]:
         yield lines
     finally:
         library.libbpf_set_print(before)
+        lines[:] = _as_of_1_0(lines)

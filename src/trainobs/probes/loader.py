@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trainobs.core.errors import ProbeCause, ProbeError
-from trainobs.probes.libbpf import captured_log, open_library
+from trainobs.probes.libbpf import captured_log, open_library, open_object, too_old
 from trainobs.probes.obstacles import why_not_permitted
 from trainobs.probes.programs import Way
 
@@ -177,7 +177,7 @@ class LibbpfLoader:
 
     def _open(self, path: Path, wanted: set[str], machine: bytes) -> None:
         library = self._library
-        self._object = library.bpf_object__open_file(os.fsencode(path), None)
+        self._object = open_object(library, os.fsencode(path))
         if not self._object:
             raise ProbeError(
                 ProbeCause.NO_OBJECT,
@@ -223,7 +223,7 @@ class LibbpfLoader:
             raise why_not_permitted(error)
         if not culprits:
             reason = next((line for line in log if "Error" in line or "failed" in line), "")
-            raise ProbeError(
+            raise too_old(self._library) or ProbeError(
                 ProbeCause.REFUSED,
                 "cannot load the probes",
                 f"{self._reason(error)} ({reason or 'no further word from libbpf'})",
@@ -234,7 +234,7 @@ class LibbpfLoader:
     def _reason(self, error: int) -> str:
         """Words for an error number; libbpf has some of its own, from 4000."""
         buffer = C.create_string_buffer(256)
-        self._library.libbpf_strerror(C.c_int(error), buffer, C.c_size_t(len(buffer)))
+        self._library.libbpf_strerror(error, buffer, len(buffer))
         return buffer.value.decode(errors="replace")
 
     def _release(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from trainobs.core.kernel import SUMS
-from trainobs.probes.libbpf import open_library
+from trainobs.probes.libbpf import MapOptions, open_library
 
 CLOCK_BYTES = 64
 """`struct tobs_clock`."""
@@ -39,20 +39,6 @@ KINDS = {
     "session_roots": _Kind(_HASH, _INODE_KEY_BYTES, 4, FILES, _NO_PREALLOC),
 }
 """Array of maps -> what each of its entries is."""
-
-
-class _Options(C.Structure):
-    """`struct bpf_map_create_opts` of libbpf 1.0, up to the flags."""
-
-    _fields_ = (
-        ("sz", C.c_size_t),
-        ("btf_fd", C.c_uint32),
-        ("btf_key_type_id", C.c_uint32),
-        ("btf_value_type_id", C.c_uint32),
-        ("btf_vmlinux_value_type_id", C.c_uint32),
-        ("inner_map_fd", C.c_uint32),
-        ("map_flags", C.c_uint32),
-    )
 
 
 class SessionMaps:
@@ -101,7 +87,7 @@ class SessionMaps:
             os.close(self._fds.popitem()[1])
 
     def _create(self, kind: _Kind) -> int:
-        options = _Options(sz=C.sizeof(_Options), map_flags=kind.flags)
+        options = MapOptions(sz=C.sizeof(MapOptions), map_flags=kind.flags)
         return _check(
             self._library.bpf_map_create(
                 kind.type,
@@ -109,7 +95,7 @@ class SessionMaps:
                 kind.key_bytes,
                 kind.value_bytes,
                 kind.entries,
-                C.addressof(options),
+                C.pointer(options),
             )
         )
 
