@@ -15,12 +15,12 @@ VENV := .venv
 READY := $(VENV)/.ready
 BIN := $(VENV)/bin
 PEERS := .venv-peers
-OBJECT := src/trainobs/probes/objects/trainobs.$(shell uname -m).bpf.o
+OBJECT := src/trainobs/probes/objects/trainobs.$(shell uname -m).nokfunc.bpf.o
 C_FILES := $(wildcard bpf/*.c bpf/*.h)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup bpf demo demo-dlrm test check format bench bench-fae bench-peers profile-dlrm faults docs wheel clean
+.PHONY: help setup bpf demo demo-dlrm test test-kernels check format bench bench-fae bench-peers profile-dlrm faults docs wheel clean
 
 help: ## Show this list
 	@echo "usage: make TARGET [PYTHON=$(PYTHON)] [TORCH=$(TORCH)] [RUN=DIR] [ARGS=...]"
@@ -52,6 +52,11 @@ demo-dlrm: setup bpf ## Train a recommendation model, observed, and report on it
 
 test: setup bpf ## Run all tests; those of the kernel side need root
 	$(BIN)/python -m pytest $(ARGS)
+
+test-kernels: setup bpf ## Try the probes on other kernels, in virtual machines; as root, hours
+	bash tests/guests/setup
+	RESULTS=build/kernels bash tests/guests/test-kernels $(ARGS)
+	$(BIN)/python tests/guests/table docs/kernels.md build/kernels
 
 check: setup bpf ## Lint, formats, types, layers, links
 	$(BIN)/ruff check

@@ -1,7 +1,8 @@
 """Kernels that this machine does not run: what the probes find in their type information.
 
 `kernels/` holds, for each kernel, the BTF types that the programs read and the names that the
-loader asks for (scripts/btf_fixture.py). libbpf relocates the programs against these; it loads none.
+loader asks for (scripts/btf_fixture.py). libbpf relocates the programs against these, and loads
+none.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ UNRESOLVED: dict[str, set[str]] = {
     "7.2": NO_5_13 | NO_6_5 | {"folio.flags"} | RENAMED,
     "7.3": NO_5_13 | NO_6_5 | {"folio.flags"} | RENAMED,
 }
-"""Kernel -> fields that the programs name and it lacks. Each stands behind a condition that is false
-there; another one is a place that this kernel would refuse."""
+"""Kernel -> fields that the programs name and it lacks. Each stands behind a condition that is
+false there; another one is a place that this kernel would refuse."""
 
 STAND_INS = {
     "6.1": {"tobs_ra_wait", "tobs_fault", "tobs_blk_start", "tobs_send", "tobs_receive"},
@@ -65,20 +66,6 @@ STAND_INS = {
 
 OLDEST = "5.10"
 """Too old: it shows what is said of such a kernel."""
-
-
-class OpenOptions(C.Structure):
-    """`struct bpf_object_open_opts` of libbpf 0.5 and newer, up to the path of another BTF."""
-
-    _fields_ = (
-        ("sz", C.c_size_t),
-        ("object_name", C.c_char_p),
-        ("relaxed_maps", C.c_bool),
-        ("pin_root_path", C.c_char_p),
-        ("attach_prog_fd", C.c_uint32),
-        ("kconfig", C.c_char_p),
-        ("btf_custom_path", C.c_char_p),
-    )
 
 
 @pytest.fixture(scope="module", params=KERNELS)
@@ -166,10 +153,10 @@ def relocation_log(path: Path, btf: Path, wanted: set[str]) -> list[str]:
         return 0
 
     callback = C.CFUNCTYPE(C.c_int, C.c_int, C.c_char_p, C.c_void_p)(collect)
-    options = OpenOptions(sz=C.sizeof(OpenOptions), btf_custom_path=os.fsencode(btf))
+    options = libbpf.OpenOptions(sz=C.sizeof(libbpf.OpenOptions), btf_custom_path=os.fsencode(btf))
     before = library.libbpf_set_print(C.cast(callback, C.c_void_p))
     try:
-        opened = library.bpf_object__open_file(os.fsencode(path), C.addressof(options))
+        opened = library.bpf_object__open_file(os.fsencode(path), C.byref(options))
         program = library.bpf_object__next_program(opened, None)
         while program:
             name = library.bpf_program__name(program).decode()

@@ -10,6 +10,7 @@ from trainobs.analysis import hot_rows, loader, sections, tables, verdicts
 from trainobs.analysis.sections import metric, training_ns
 from trainobs.analysis.summary import summarize
 from trainobs.analysis.text import duration, percent, printable, quantity
+from trainobs.core.catalogue import kernel_metrics
 
 __all__ = ["render", "summarize"]
 
@@ -62,12 +63,21 @@ def _header(summary: dict[str, Any]) -> Iterator[str]:
     host = summary["host"]
     yield f"trainobs report of {summary['run']}"
     yield f"  host       {host.get('hostname', '?')}, Linux {host.get('kernel', '?')}"
-    yield f"  observed   by {_LEVELS.get(summary['level'], summary['level'])}"
+    yield f"  observed   by {_observed(summary)}"
     yield f"  rank       {summary['rank']}, of {summary['world_size']} in the job"
     yield f"  steps      {summary['steps']}, in {duration(training_ns(summary))}"
     yield f"  ended      {summary['outcome'] or 'killed, or still running'}"
     yield f"  cost       {_cost(summary)}"
     yield f"  lost       {_lost(summary)}"
+
+
+def _observed(summary: dict[str, Any]) -> str:
+    """By what; some probes may run where system calls are not seen."""
+    level = summary["level"]
+    text = _LEVELS.get(level, level)
+    on = {name for name, state in summary["capabilities"].items() if state == "on"}
+    some = level != "ebpf" and any(metric.programs & on for metric in kernel_metrics())
+    return f"{text} for system calls; other probes run" if some else text
 
 
 def _cost(summary: dict[str, Any]) -> str:

@@ -42,7 +42,7 @@ class MapOptions(C.Structure):
     )
 
 
-class _OpenOptions(C.Structure):
+class OpenOptions(C.Structure):
     """`struct bpf_object_open_opts`, up to the path of the kernel's types."""
 
     _fields_ = (
@@ -63,7 +63,7 @@ _SIGNATURES: _Signatures = {
     "libbpf_set_strict_mode": (C.c_int, [C.c_int]),
     "libbpf_set_print": (_Pointer, [_Pointer]),
     "libbpf_strerror": (C.c_int, [C.c_int, C.c_char_p, C.c_size_t]),
-    "bpf_object__open_file": (_Pointer, [C.c_char_p, C.POINTER(_OpenOptions)]),
+    "bpf_object__open_file": (_Pointer, [C.c_char_p, C.POINTER(OpenOptions)]),
     "bpf_object__load": (C.c_int, [_Pointer]),
     "bpf_object__close": (None, [_Pointer]),
     "bpf_object__btf_fd": (C.c_int, [_Pointer]),
@@ -182,7 +182,7 @@ def open_object(library: C.CDLL, path: bytes) -> int | None:
     A type that the kernel lacks is sought in its modules, which takes CAP_SYS_ADMIN; before libbpf
     1.3 the load fails without. Given a path it does not look there, but reads the types twice.
     """
-    options = _OpenOptions(sz=C.sizeof(_OpenOptions))
+    options = OpenOptions(sz=C.sizeof(OpenOptions))
     first = C.c_uint32()
     hidden = library.bpf_btf_get_next_id(0, C.byref(first)) == -errno.EPERM
     if hidden and version_of(library) < (1, 3):

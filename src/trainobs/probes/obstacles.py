@@ -17,6 +17,7 @@ JIT = Path("/proc/sys/net/core/bpf_jit_enable")
 
 _NO_CAPABILITIES = "the process lacks CAP_BPF or CAP_PERFMON"
 _USER_NAMESPACE = "the process is in a user namespace, whose capabilities do not count for bpf(2)"
+_LOCKDOWN = "the kernel is locked down (confidentiality): BPF programs may not read its memory"
 _ALL_UIDS = ["0", "0", str(2**32 - 1)]
 _SECCOMP_FILTER = "2"  # SECCOMP_MODE_FILTER
 
@@ -59,15 +60,13 @@ def obstacles() -> list[str]:
     """All that stands in the way of this process, or of some programs, as far as it can be seen."""
     found = []
     if not may_load():
-        found.append("the process lacks CAP_BPF or CAP_PERFMON")
+        found.append(_NO_CAPABILITIES)
     elif in_user_namespace():
-        found.append(
-            "the process is in a user namespace, whose capabilities do not count for bpf(2)"
-        )
+        found.append(_USER_NAMESPACE)
     if has_seccomp_filter():
         found.append("a seccomp filter checks system calls, and may refuse bpf(2)")
     if lockdown() == "confidentiality":
-        found.append("the kernel is locked down (confidentiality): BPF may not read its memory")
+        found.append(_LOCKDOWN)
     if jit() is False:
         found.append(f"BPF programs are not compiled ({JIT} is 0): some are refused, none is fast")
     return found
@@ -77,20 +76,18 @@ def why_not_permitted(error: int) -> ProbeError:
     """The error of a process that may not load programs, with the likely reason."""
     do = "run as root, or give the process CAP_BPF and CAP_PERFMON: docs/privileges.md says how"
     if not may_load():
-        why = "the process lacks CAP_BPF or CAP_PERFMON"
+        why = _NO_CAPABILITIES
     elif in_user_namespace():
-        why = "the process is in a user namespace, whose capabilities do not count for bpf(2)"
-        do = (
-            "run outside of it (rootless containers have one), or start trainobs-probed on the host"
-        )
+        why = _USER_NAMESPACE
+        do = "run outside of it (rootless containers have one), or use trainobs-probed of the host"
     elif has_seccomp_filter():
         why = "the process has the capabilities; a seccomp filter refuses bpf(2)"
         do = "allow bpf(2) in the container's seccomp profile, or use trainobs-probed of the host"
     elif lockdown() == "confidentiality":
-        why = "the kernel is locked down (confidentiality), so BPF may not read its memory"
-        do = "nothing short of booting without lockdown=confidentiality; /proc is used instead"
+        why = _LOCKDOWN
+        do = "boot without lockdown=confidentiality; until then the run is observed through /proc"
     else:
-        why = "the process has the capabilities; some security module refuses bpf(2)"
+        why = "the process has the capabilities; something else refuses bpf(2)"
         do = "look at what the kernel logs (dmesg), or use trainobs-probed of the host"
     return ProbeError(
         ProbeCause.NO_PERMISSION, "cannot load the probes", f"{os.strerror(error)}: {why}", do
