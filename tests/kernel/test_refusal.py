@@ -235,6 +235,20 @@ def test_what_a_kernel_lacks_is_named_left_out_and_never_tried(
     assert found["probes"]["page_cache"]["tobs_ra_wait"]["lost"] == ["cache/demand_hit_ratio"]
 
 
+def test_what_the_verifier_refuses_takes_its_partner_along(copied_objects: list[Path]) -> None:
+    for path in copied_objects:
+        spoil_program(path, b"tp_btf/block_rq_complete")
+    kernel = KernelSide()
+    kernel.stop()
+    off = {name: state for name, state in kernel.status.items() if state != "on"}
+    why = off["tobs_blk_done"]
+    assert why == "R9 !read_ok"
+    assert off == {
+        "tobs_blk_done": why,
+        "tobs_blk_start": f"of no use without tobs_blk_done: {why}",
+    }
+
+
 @pytest.mark.parametrize("lost", sorted(frozenset().union(*programs.TOGETHER)))
 def test_what_is_of_no_use_alone_runs_whole_or_not_at_all(
     monkeypatch: pytest.MonkeyPatch, lost: str

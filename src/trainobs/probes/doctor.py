@@ -20,6 +20,7 @@ from trainobs.probes.protocol import VARIABLE, ProtocolError, socket_path
 from trainobs.probes.served import ask, connect, who_may
 from trainobs.probes.shared import kernel_names, object_files
 
+_NOT_TRIED = "not tried"
 _UNPRIVILEGED = Path("/proc/sys/kernel/unprivileged_bpf_disabled")
 _PROCFS = (Path("/proc/self/io"), Path("/proc/self/schedstat"), Path("/proc/pressure/io"))
 
@@ -85,12 +86,12 @@ def _service() -> dict[str, Any]:
 
 
 def _describe(program: Program, status: dict[str, str], hooks: dict[str, str]) -> dict[str, Any]:
-    state = status.get(program.name, "not tried")
+    state = status.get(program.name, _NOT_TRIED)
     return {
         "hook": hooks.get(program.name, program.hook),
         "state": state,
         "gives": program.gives,
-        "lost": lost_without(program.name) if state not in ("on", "not tried") else [],
+        "lost": lost_without(program.name) if state not in ("on", _NOT_TRIED) else [],
     }
 
 
@@ -186,7 +187,7 @@ def _service_line(service: dict[str, Any]) -> str:
 def _program_lines(name: str, about: dict[str, Any]) -> list[str]:
     works = about["state"] == "on"
     lines = [f"  {name:<16}{about['hook']:<32}{'works' if works else 'off':<6}{about['gives']}"]
-    if not works:
+    if about["state"] not in ("on", _NOT_TRIED):
         lines.append(f"{'':<8}because: {about['state']}")
     if about["lost"]:
         lines.append(f"{'':<8}not measured: {', '.join(about['lost'])}")

@@ -20,7 +20,7 @@ from trainobs.probes.programs import Way
 _RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _FAILED_PROGRAM = re.compile(r"prog '(\w+)': (.*)")
 _VERIFIER_LOG = re.compile(r"prog '(\w+)': -- BEGIN PROG LOAD LOG --\n(.*)", re.DOTALL)
-_VERIFIER_END = re.compile(r"^(processed \d+ insns|-- END PROG LOAD LOG --)")
+_VERIFIER_END = re.compile(r"(processed \d+ insns|-- END PROG LOAD LOG --|Verification failed:)")
 
 
 class LibbpfLoader:
@@ -248,7 +248,7 @@ def _programs(way: Way) -> set[str]:
 
 
 def _telling(log: str) -> str:
-    """The last line of the verifier's log before its statistics: what it did not accept."""
+    """What the verifier did not accept: the last line before its statistics, or its explanation."""
     lines = [line.strip() for line in log.splitlines()]
     end = next((i for i, line in enumerate(lines) if _VERIFIER_END.match(line)), len(lines))
     return next((line for line in reversed(lines[:end]) if line), "")

@@ -16,6 +16,7 @@ from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.core.kernel import SLOTS, FileClass
 from trainobs.probes.kernel_names import KERNEL_BTF, KernelNames
 from trainobs.probes.loader import LibbpfLoader
+from trainobs.probes.obstacles import obstacles
 from trainobs.probes.programs import ITERATORS, PROBES, TREE, choose, left_alone, programs_of
 from trainobs.probes.session_maps import SessionMaps, remove
 from trainobs.probes.syscall_table import syscall_table
@@ -73,7 +74,7 @@ class SharedProbes:
         self._loader.load(ways, machine_facts())
         off |= self._loader.refused
         self._need(off, required)
-        off |= left_alone(ways, off)
+        off |= left_alone(ways.keys() - off.keys(), off)
         self._settings = self._mapping("settings", SLOTS * _SETTINGS.size)
         self._control = self._mapping("control", _CONTROL.size)
         for name in reversed(self._programs):  # ends first: what begins meanwhile is seen to end
@@ -102,7 +103,7 @@ class SharedProbes:
             raise ProbeError(
                 cause,
                 f"cannot load {name}, which gives {needed[name].gives}",
-                f"{off[name]} (Linux {platform.release()})",
+                "; ".join([f"{off[name]} (Linux {platform.release()})", *obstacles()]),
                 'use probes="auto", which does without it, or see `trainobs doctor`',
             )
 
