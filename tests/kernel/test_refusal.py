@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
 import struct
@@ -13,7 +14,7 @@ from typing import ClassVar
 import pytest
 
 from tests.kernel.btf import section_extent
-from tests.kernel.ground_truth import PRIMES, evict, read_whole, write_files
+from tests.kernel.ground_truth import PAGE, PRIMES, evict, read_whole, write_files
 from tests.kernel.observed import ObservedKernel
 from tests.kernel.privileges import CAP_BPF, CAP_PERFMON, become_nobody
 from tests.kernel.processes import in_child
@@ -271,6 +272,34 @@ def test_what_is_of_no_use_alone_runs_whole_or_not_at_all(
         assert set(off.values()) == {f"of no use without {lost}: cannot attach {lost}: a test"}
     finally:
         kernel.stop()
+
+
+def test_a_function_stands_in_for_a_tracepoint_or_it_is_said_why_not(
+    monkeypatch: pytest.MonkeyPatch, place: Path
+) -> None:
+    """Some machines refuse fentry, even to root: that is no lack of a capability."""
+
+    def has_tracepoint(names: KernelNames, name: str) -> bool:
+        return name != "mm_filemap_fault" and has_as_it_is(names, name)
+
+    has_as_it_is = KernelNames.has_tracepoint
+    monkeypatch.setattr(KernelNames, "has_tracepoint", has_tracepoint)
+    path = write_files(place, [5 * PAGE])[0]
+    observed = ObservedKernel(required=False)
+    try:
+        off = {name: state for name, state in observed.kernel.status.items() if state != "on"}
+        if off:
+            assert off.keys() == {"tobs_fault"}
+            assert "not permitted" in off["tobs_fault"] or "cannot attach" in off["tobs_fault"]
+            return
+        observed.data(place)
+        evict(path)
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+            mapped.madvise(mmap.MADV_RANDOM)
+            got = observed.during(lambda: sum(mapped[::PAGE]))
+        assert got.count(Op.FAULT, DATA) == 5
+    finally:
+        observed.stop()
 
 
 def test_without_the_process_tree_nothing_runs(lacking: Callable[..., None]) -> None:

@@ -105,7 +105,7 @@ _BEFORE_0_6: _Signatures = {
 }
 _ERRORS_OF_1_0 = 3  # LIBBPF_STRICT_CLEAN_PTRS | LIBBPF_STRICT_DIRECT_ERRS
 
-_LOG_BYTES = (1 << 24) + 4096  # libbpf's largest buffer for the verifier, and what it puts around
+_LOG_BYTES = (1 << 24) + 4096  # the largest buffer that libbpf gives the verifier, and some words
 _WARNING = 0  # enum libbpf_print_level: LIBBPF_WARN
 _PRINT = C.CFUNCTYPE(C.c_int, C.c_int, C.c_char_p, _Pointer)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.probes.libbpf import captured_log, open_library, open_object, too_old
-from trainobs.probes.obstacles import why_not_permitted
+from trainobs.probes.obstacles import may_load, why_not_permitted
 from trainobs.probes.programs import Way
 
 _RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
@@ -218,8 +218,9 @@ class LibbpfLoader:
             elif match := _FAILED_PROGRAM.search(text):
                 found.setdefault(match[1], match[2])
         culprits = {program: reason for program, reason in found.items() if program in wanted}
-        # EACCES is also what the verifier says of a program that reaches where it may not.
-        if error == errno.EPERM or (error == errno.EACCES and not culprits):
+        # The verifier says EACCES of a program that reaches where it may not, and some machines say
+        # EPERM to every fentry: such an error names a program, and the process lacks nothing.
+        if error in (errno.EPERM, errno.EACCES) and not (culprits and may_load()):
             raise why_not_permitted(error)
         if not culprits:
             reason = next((line for line in log if "Error" in line or "failed" in line), "")

@@ -92,11 +92,9 @@ def _inferred(now: Situation) -> Candidates:
 
 
 def _compute(now: Situation) -> tuple[float, Candidates]:
-    """What computation lost; nothing to explain if that is little, or if nobody knows how much."""
-    lost = now.costs.lost
-    most = now.costs.most_lost
-    whole = 0.0 if lost < LOST * now.costs.step or isnan(most) else max(lost, most)
-    return whole, _losses(now.costs, now)
+    """What computation may have lost; nothing to explain if what is known of it is little."""
+    worth_it = now.costs.lost >= LOST * now.costs.step
+    return (now.costs.most_lost if worth_it else 0.0), _losses(now.costs, now)
 
 
 def _losses(costs: Costs, now: Situation) -> Candidates:

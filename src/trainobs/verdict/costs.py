@@ -33,7 +33,8 @@ class Costs:
             and checkpoints left out.
         device: time in which it slept for a device, loader and checkpoint left out.
         interpreter: time in which it slept for Python's interpreter lock, checkpoints left out.
-        off: time in which it was off the CPU for any reason, loader and checkpoint left out.
+        off: time in which it was off the CPU for any reason, loader and checkpoint left out; where
+            that is unknown, all of computation.
     """
 
     step: float
@@ -52,7 +53,7 @@ class Costs:
 
     @property
     def most_lost(self) -> float:
-        """The same with what is unknown at its largest; NaN where there is no limit to that."""
+        """The same with what is unknown at its largest."""
         parts = (self.runqueue, self.device, self.interpreter)
         return known(self.garbage) + (self.off if any(map(isnan, parts)) else sum(parts))
 
@@ -92,7 +93,8 @@ def costs_of(usual: Usual, facts: Facts) -> Costs:
     runqueue = mean["sched/main_runqueue_ns"] * max(0.0, 1.0 - counted)
     interpreter = mean[blocks.INTERPRETER] * max(0.0, 1.0 - known(mean[blocks.CHECKPOINT]) / step)
     device = _device(usual, facts)
-    off = _above_zero(mean["sched/main_offcpu_ns"] - outside)
+    off = mean["sched/main_offcpu_ns"] - outside
+    off = max(0.0, computing - known(mean[blocks.GARBAGE]) if isnan(off) else off)
     return Costs(step, part, other, mean[blocks.GARBAGE], runqueue, device, interpreter, off)
 
 
