@@ -173,6 +173,11 @@ struct folio___6_5 {
 	unsigned char _folio_order;
 };
 
+/* Up to v6.0 the second page of a large folio had it, and struct folio did not say so. */
+struct page___6_0 {
+	unsigned char compound_order;
+};
+
 enum pageflags {
 	PG_head = 6,
 };

@@ -51,6 +51,15 @@ static __always_inline struct inode *folio_inode(struct folio *folio)
 	return BPF_CORE_READ((struct page *)folio, mapping, host);
 }
 
+static __always_inline u64 second_page_order(struct page *page)
+{
+	struct page___6_0 *second = (void *)page + bpf_core_type_size(struct page);
+
+	return bpf_core_field_exists(second->compound_order) ?
+		       BPF_CORE_READ(second, compound_order) :
+		       0;
+}
+
 /* Pages of a folio. Large ones came to the page cache with v5.18. */
 static __always_inline u64 folio_pages(struct folio *folio)
 {
@@ -68,6 +77,8 @@ static __always_inline u64 folio_pages(struct folio *folio)
 		order = BPF_CORE_READ((struct folio___6_5 *)folio, _folio_order);
 	else if (bpf_core_field_exists(folio->_flags_1))
 		order = BPF_CORE_READ(folio, _flags_1) & 0xff;
+	else
+		order = second_page_order((struct page *)folio);
 	return 1UL << (order & 31);
 }
 

@@ -105,6 +105,8 @@ int BPF_PROG(tobs_sys_exit, struct pt_regs *regs, long result)
 	ns = bpf_ktime_get_ns() - task->call_ns;
 	op = task->call - 1;
 	task->call = 0;
+	if (op == TOBS_URING_ENTER && result < 0)
+		return 0; /* where there is no io_uring, asking for it makes no ring */
 	class = op == TOBS_OPEN ? opened_class(task, result) : task->class;
 	if (result > 0 && (op == TOBS_READ || op == TOBS_WRITE))
 		bytes = result;
@@ -137,7 +139,7 @@ static __always_inline int uring_op(u8 opcode)
 	return -1;
 }
 
-/* The arguments behind the request changed with v6.16; the result stands in the request too. */
+/* The arguments behind the request changed with v6.13; the result stands in the request too. */
 SEC("tp_btf/io_uring_complete")
 int BPF_PROG(tobs_uring, void *ring, struct io_kiocb *request)
 {

@@ -20,7 +20,7 @@ enum tobs_op {
 	TOBS_FSYNC,	  /* fsync, fdatasync, sync_file_range, msync */
 	TOBS_OPEN,	  /* opens, by the class of the opened file */
 	TOBS_MMAP,	  /* file mappings; bytes: their length */
-	TOBS_URING_ENTER, /* calls of io_uring_enter and io_uring_setup */
+	TOBS_URING_ENTER, /* calls of io_uring_enter and io_uring_setup that went well */
 	TOBS_URING_READ,  /* reads completed by io_uring */
 	TOBS_URING_WRITE, /* writes completed by io_uring */
 	TOBS_DIRECT_READ, /* the part of TOBS_READ under O_DIRECT */

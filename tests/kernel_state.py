@@ -28,17 +28,19 @@ def loaded_programs() -> list[str]:
 
 
 def left_behind(before: set[int], patience_s: float = 60.0) -> list[str]:
-    """Programs that this session has loaded since `before` (ids) and nobody unloaded.
+    """Programs that this test has loaded since `before` (ids) and nobody unloaded.
 
     The kernel unloads some time after the last descriptor is closed, hence the patience. What a
-    process of another login session holds is some other run on this machine, not a leak.
+    process holds that neither this one has started nor lost is some other run, not a leak.
     """
     deadline = time.monotonic() + patience_s
-    while new := {key: name for key, name in _our_programs().items() if key not in before}:
+    left = program_ids() - before
+    while left:
+        left &= program_ids()
+        left -= _held_by_others() if left else set()
         if time.monotonic() > deadline:
-            foreign = _held_by_other_sessions()
-            return [name for key, name in new.items() if key not in foreign]
-        time.sleep(0.05)
+            return [name for key, name in _our_programs().items() if key in left]
+        time.sleep(0.05 if left else 0)
     return []
 
 
@@ -101,11 +103,11 @@ def _info(command: int, key: int) -> bytes:
         os.close(fd)
 
 
-def _held_by_other_sessions() -> set[int]:
+def _held_by_others() -> set[int]:
     held = set()
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if os.getsid(int(process.name)) == os.getsid(0):
+            if _may_be_ours(int(process.name)):
                 continue
             for fd in (process / "fdinfo").iterdir():
                 lines = fd.read_text().splitlines()
@@ -113,3 +115,15 @@ def _held_by_other_sessions() -> set[int]:
         except OSError:  # gone meanwhile
             continue
     return held
+
+
+def _may_be_ours(pid: int) -> bool:
+    """Whether this process has started another one, or may have: that one has lost its parent."""
+    own_session = os.getsid(pid) == os.getsid(0)
+    while pid != os.getpid():
+        status = Path(f"/proc/{pid}/stat").read_text()
+        parent = int(status.rpartition(")")[2].split()[1])
+        if parent <= 1:
+            return own_session and pid != os.getsid(0)
+        pid = parent
+    return True

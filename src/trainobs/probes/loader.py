@@ -17,6 +17,7 @@ from trainobs.probes.libbpf import captured_log, open_library, open_object, too_
 from trainobs.probes.obstacles import may_load, why_not_permitted
 from trainobs.probes.programs import Way
 
+_ENOTSUPP = 524  # include/linux/errno.h: not for user space, which has no words for it
 _RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _FAILED_PROGRAM = re.compile(r"prog '(\w+)': (.*)")
 _VERIFIER_LOG = re.compile(r"prog '(\w+)': -- BEGIN PROG LOAD LOG --\n(.*)", re.DOTALL)
@@ -234,6 +235,8 @@ class LibbpfLoader:
 
     def _reason(self, error: int) -> str:
         """Words for an error number; libbpf has some of its own, from 4000."""
+        if error == _ENOTSUPP:
+            return "this kernel cannot do that on this machine (ENOTSUPP)"
         buffer = C.create_string_buffer(256)
         self._library.libbpf_strerror(error, buffer, len(buffer))
         return buffer.value.decode(errors="replace")

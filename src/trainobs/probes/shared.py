@@ -104,7 +104,9 @@ class SharedProbes:
                 cause,
                 f"cannot load {name}, which gives {needed[name].gives}",
                 "; ".join([f"{off[name]} (Linux {platform.release()})", *obstacles()]),
-                'use probes="auto", which does without it, or see `trainobs doctor`',
+                'use probes="auto", which does without it, or see `trainobs doctor`'
+                if required
+                else "run `trainobs doctor`; without probes the run is observed through /proc",
             )
 
     def _mapping(self, name: str, size: int) -> mmap.mmap:
