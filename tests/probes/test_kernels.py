@@ -33,15 +33,15 @@ UNCHANGED = {"dentry___7_1.d_alias", "page___7_1.compound_info"}
 RENAMED = {"dentry.d_u.d_alias", "page.compound_head"}
 """... and what is not there from then on."""
 
-NO_FOLIO = {"folio.mapping", "folio.flags", "folio._flags_1"}
+NO_FOLIO = {"folio.mapping", "folio.flags", "folio._flags_1", "folio___6_5._folio_order"}
 NO_5_13, NO_6_5, NO_6_18 = (
     {"task_struct___5_13.state"},
-    {"folio___6_5._folio_order"},
+    {"folio___6_5._folio_order", "page___6_0.compound_order"},
     {"folio___6_18.flags.f"},
 )
 
 UNRESOLVED: dict[str, set[str]] = {
-    "5.10": {"task_struct.__state", *NO_FOLIO, *NO_6_5, *NO_6_18, *UNCHANGED},
+    "5.10": {"task_struct.__state", *NO_FOLIO, *NO_6_18, *UNCHANGED},
     "6.1": NO_5_13 | NO_6_18 | UNCHANGED,
     "6.12": NO_5_13 | NO_6_5 | NO_6_18 | UNCHANGED,
     "6.16": NO_5_13 | NO_6_5 | NO_6_18 | UNCHANGED,
