@@ -33,13 +33,23 @@ struct request_end {
 	struct request_start start;
 };
 
+static long lose_in_session(u32 slot, void *unused)
+{
+	COUNT_LOSS(slot, requests);
+	return 0;
+}
+
 /* Of which session the request was is not known any more. Global, so that it is verified once. */
 __noinline int lose_request(u32 slots)
 {
+	if (HAS_HELPER(loop)) {
+		bpf_loop(slots, lose_in_session, NULL, 0);
+		return 0;
+	}
 	for (u64 slot = 0; slot < TOBS_SLOTS; slot++) {
 		if (slot >= slots)
 			break;
-		COUNT_LOSS((u32)slot, requests);
+		lose_in_session(slot, NULL);
 	}
 	return 0;
 }
@@ -210,6 +220,8 @@ static long count_bio(u32 index, struct request_end *end)
 /* For kernels without bpf_loop: global, so that a loop of it is verified as quickly as one turn. */
 __noinline int count_bios(struct request_end *end)
 {
+	if (HAS_HELPER(loop))
+		return 1;
 	for (u64 i = 0; end && i < BIOS_AT_ONCE; i++)
 		if (count_bio(i, end))
 			return 1;

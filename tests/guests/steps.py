@@ -21,12 +21,9 @@ from typing import Any
 from tests.guests.truth import Truth, judge, report_of
 from trainobs import observe
 
-PAGE = 4096
-FILES, SIZE, BUFFER = (
-    20,
-    300_000,
-    65_536,
-)  # 74 pages each; five calls read one, a sixth finds its end
+PAGE = mmap.PAGESIZE
+BLOCK = 4096  # of the guest's file system, whatever its pages
+FILES, SIZE, BUFFER = 20, 300_000, 65_536  # five calls read one, a sixth finds its end
 PAGES = -(-SIZE // PAGE)
 CALLS = -(-SIZE // BUFFER) + 1
 STEPS = 12
@@ -179,8 +176,8 @@ def known(slept_s: float, whole_s: float) -> Truth:
             "cache/miss_bytes": cold_pages * PAGE,
             "cache/hit_ratio": again * PAGES / (reads * PAGES),
             "cache/fault_fill_bytes": PAGES * PAGE,
-            "block/data_read_bytes": (cold_pages + PAGES) * PAGE + DIRECT,
-            "block/checkpoint_write_bytes": SAVES * -(-SAVED // PAGE) * PAGE,
+            "block/data_read_bytes": (FILES + 1) * -(-SIZE // BLOCK) * BLOCK + DIRECT,
+            "block/checkpoint_write_bytes": SAVES * -(-SAVED // BLOCK) * BLOCK,
             "net/sent_bytes": talked,
             "net/received_bytes": talked,
         },

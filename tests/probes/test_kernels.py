@@ -98,7 +98,7 @@ def test_every_kernel_has_what_it_takes_in_one_way_or_another(kernel: Path) -> N
         return
     assert off == {}
     best = {name: program.ways[0] for name, program in programs_of(PROBES).items()}
-    assert {name for name in ways if ways[name][0] != best[name]} == STAND_INS.get(version, set())
+    assert {name for name in ways if ways[name] != best[name]} == STAND_INS.get(version, set())
 
 
 def test_the_kfunc_is_called_where_it_is(kernel: Path) -> None:
@@ -115,7 +115,7 @@ def test_each_field_that_a_kernel_lacks_is_one_that_is_not_read_there(
     version, machine = version_of(kernel)
     names = KernelNames(kernel)
     ways, _ = choose(programs_of(PROBES), names)
-    wanted = {program for found in ways.values() for program, _ in found[0].hooks}
+    wanted = {program for way in ways.values() for program, _ in way.hooks}
     chosen = objects[machine][0 if KFUNC in names else 1]
     assert set(unresolved(chosen, kernel, wanted)) == UNRESOLVED[version]
 

@@ -29,13 +29,16 @@ class KernelNames:
     """
 
     def __init__(self, path: Path = KERNEL_BTF) -> None:
-        data = path.read_bytes()
-        if len(data) < _HEADER.size:
-            raise ValueError(f"{path} is too short for BTF")
-        magic, _, _, header, _, _, strings, size = _HEADER.unpack_from(data)
-        if magic != _MAGIC:
-            raise ValueError(f"{path} is no BTF")
-        self._strings = data[header + strings : header + strings + size]
+        # Only the strings: the kernel hands out 4 KiB a call, and types are the larger part.
+        with path.open("rb", buffering=0) as file:
+            begin = file.read(_HEADER.size)
+            if len(begin) < _HEADER.size:
+                raise ValueError(f"{path} is too short for BTF")
+            magic, _, _, header, _, _, strings, size = _HEADER.unpack(begin)
+            if magic != _MAGIC:
+                raise ValueError(f"{path} is no BTF")
+            file.seek(header + strings)
+            self._strings = file.read()[:size]
 
     def __contains__(self, name: object) -> bool:
         return b"\0%b\0" % str(name).encode() in self._strings

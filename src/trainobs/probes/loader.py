@@ -9,7 +9,7 @@ import ctypes as C
 import errno
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from trainobs.core.errors import ProbeCause, ProbeError
@@ -57,24 +57,30 @@ class LibbpfLoader:
         self._maps: dict[str, int] = {}
         self._links: dict[str, list[int]] = {}
 
-    def load(self, ways: Mapping[str, Sequence[Way]], machine: bytes) -> None:
+    def load(
+        self,
+        ways: Mapping[str, Way],
+        machine: bytes,
+        instead: Callable[[str, Way], Way | None] = lambda name, refused: None,
+    ) -> None:
         """Load what the kernel takes; what it refuses, in every way, goes to `refused`.
 
         libbpf loads all or nothing, so a refused program gives its place to the next way, or is
         left out, and the rest is tried again. A kernel that takes everything pays for no trial.
 
         Args:
-            ways: program -> ways to have it, the best one first.
+            ways: program -> way to have it.
             machine: `struct tobs_machine`, which the programs read.
+            instead: tells the next way to have a program of which one was refused.
 
         Raises:
             ProbeError: nothing can be loaded at all.
             OSError: the process has no descriptor or no memory for it.
         """
-        left = {name: list(found) for name, found in ways.items()}
+        left = dict(ways)
         paths = list(self._paths)
         while True:
-            wanted = {hook[0] for found in left.values() for hook in found[0].hooks}
+            wanted = {program for way in left.values() for program in _programs(way)}
             error, log = self._try_load(paths[0], wanted, machine)
             if not error:
                 break
@@ -83,14 +89,13 @@ class LibbpfLoader:
             if len(paths) > 1:
                 paths.pop(0)
                 continue
-            for name in [n for n, found in left.items() if _programs(found[0]) & culprits.keys()]:
-                refused = left[name].pop(0)
-                if not left[name]:
-                    del left[name]
-                    self.refused[name] = next(
-                        culprits[program] for program, _ in refused.hooks if program in culprits
-                    )
-        self._ways = {name: found[0] for name, found in left.items()}
+            for name, way in _with_any(left, culprits):
+                del left[name]
+                if other := instead(name, way):
+                    left[name] = other
+                else:
+                    self.refused[name] = next(culprits[p] for p in _programs(way) if p in culprits)
+        self._ways = left
 
     def attach(self, name: str) -> None:
         """Let the programs of a part run; ends before beginnings.
@@ -247,8 +252,15 @@ class LibbpfLoader:
         self._object, self._programs, self._maps = None, {}, {}
 
 
-def _programs(way: Way) -> set[str]:
-    return {program for program, _ in way.hooks}
+def _programs(way: Way) -> list[str]:
+    return [program for program, _ in way.hooks]
+
+
+def _with_any(ways: Mapping[str, Way], culprits: Collection[str]) -> list[tuple[str, Way]]:
+    """Those of some ways that use one of some programs."""
+    return [
+        (name, way) for name, way in ways.items() if not set(culprits).isdisjoint(_programs(way))
+    ]
 
 
 def _telling(log: str) -> str:

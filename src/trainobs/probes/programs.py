@@ -223,20 +223,26 @@ def programs_of(probes: Iterable[str]) -> dict[str, Program]:
 
 def choose(
     programs: Mapping[str, Program], names: KernelNames
-) -> tuple[dict[str, list[Way]], dict[str, str]]:
-    """The ways that a kernel offers.
+) -> tuple[dict[str, Way], dict[str, str]]:
+    """The best way that a kernel offers to each.
 
     Returns:
-        Program -> ways, the best one first; and of those that have none, program -> why.
+        Program -> way; and of those that have none, program -> why.
     """
-    ways: dict[str, list[Way]] = {}
-    off: dict[str, str] = {}
-    for name, program in programs.items():
-        ways[name] = [way for way in program.ways if not way.lacks(names)]
-        if not ways[name]:
-            off[name] = f"this kernel has no {', no '.join(program.ways[0].lacks(names))}"
-    off.update(left_alone(ways.keys() - off.keys(), off))
-    return {name: found for name, found in ways.items() if name not in off}, off
+    found = {name: way_after(program, None, names) for name, program in programs.items()}
+    off = {
+        name: f"this kernel has no {', no '.join(programs[name].ways[0].lacks(names))}"
+        for name, way in found.items()
+        if way is None
+    }
+    off |= left_alone(found.keys() - off.keys(), off)
+    return {name: way for name, way in found.items() if way and name not in off}, off
+
+
+def way_after(program: Program, refused: Way | None, names: KernelNames) -> Way | None:
+    """The best way that a kernel offers, of those behind one that it refused."""
+    first = program.ways.index(refused) + 1 if refused else 0
+    return next((way for way in program.ways[first:] if not way.lacks(names)), None)
 
 
 def left_alone(running: Collection[str], off: Mapping[str, str]) -> dict[str, str]:

@@ -17,7 +17,15 @@ from trainobs.core.kernel import SLOTS, FileClass
 from trainobs.probes.kernel_names import KERNEL_BTF, KernelNames
 from trainobs.probes.loader import LibbpfLoader
 from trainobs.probes.obstacles import obstacles
-from trainobs.probes.programs import ITERATORS, PROBES, TREE, choose, left_alone, programs_of
+from trainobs.probes.programs import (
+    ITERATORS,
+    PROBES,
+    TREE,
+    choose,
+    left_alone,
+    programs_of,
+    way_after,
+)
 from trainobs.probes.session_maps import SessionMaps, remove
 from trainobs.probes.syscall_table import syscall_table
 
@@ -69,9 +77,13 @@ class SharedProbes:
 
     def _start(self, names: KernelNames, required: bool) -> None:
         ways, off = choose(self._programs, names)
-        _need_descriptors(sum(len(found[0].hooks) for found in ways.values()))
+        _need_descriptors(sum(len(way.hooks) for way in ways.values()))
         self._need(off, required, ProbeCause.NO_TRACEPOINT)
-        self._loader.load(ways, machine_facts())
+        self._loader.load(
+            ways,
+            machine_facts(),
+            lambda name, refused: way_after(self._programs[name], refused, names),
+        )
         off |= self._loader.refused
         self._need(off, required)
         off |= left_alone(ways.keys() - off.keys(), off)
