@@ -15,8 +15,10 @@ from tests.session.unprivileged_job import NOBODY
 from trainobs import observe
 from trainobs.analysis.runlog import RunLog
 from trainobs.core.catalogue import CATALOGUE
+from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.host.others import NAME
 from trainobs.host.sampler import HostSampler
+from trainobs.probes.loader import LibbpfLoader
 
 JOB = Path(__file__).with_name("unprivileged_job.py")
 
@@ -125,3 +127,27 @@ def test_probes_asked_for_by_name_are_the_only_ones(tmp_path):
     assert set(capabilities.values()) == {"on"}
     assert {"tobs_blk_done", "tobs_send"} < set(capabilities)
     assert "tobs_sys_exit" not in capabilities
+
+
+@pytest.mark.needs_bpf
+def test_where_system_calls_are_not_seen_it_is_procfs_and_one_warning_says_why(
+    tmp_path, monkeypatch, caplog
+):
+    def attach(loader, name):
+        if name == "tobs_sys_exit":
+            raise ProbeError(ProbeCause.REFUSED, f"cannot attach {name}", "a test", "")
+        attach_as_it_is(loader, name)
+
+    attach_as_it_is = LibbpfLoader.attach
+    monkeypatch.setattr(LibbpfLoader, "attach", attach)
+    with observe(run_dir=tmp_path / "run") as obs:
+        for _ in range(3):
+            with obs.step():
+                (tmp_path / "file").write_bytes(bytes(100_000))
+    assert obs.level == "procfs"
+    (told,) = caplog.records
+    assert "on /proc counters" in told.message
+    assert "cannot attach tobs_sys_exit: a test" in told.message
+    assert {"io/write_bytes", "sched/main_offcpu_ns", "net/sent_bytes"} < known(obs.run_dir)
+    assert unknown(obs.run_dir) >= {"io/data_read_bytes", "cache/hit_ratio", "io/fsync_count"}
+    assert min(read_steps(obs.run_dir).slice(1)["io/write_bytes"].to_pylist()) >= 100_000
