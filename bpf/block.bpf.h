@@ -115,6 +115,8 @@ int BPF_PROG(tobs_blk_merge, struct request *request)
 SEC("tp_btf/block_getrq")
 int BPF_PROG(tobs_blk_getrq, struct bio *bio)
 {
+	if (!bio->bi_iter.bi_size)
+		return 0; /* a flush, which ends without having been issued */
 	return begin_request((u64)bio, bio->bi_opf);
 }
 

@@ -168,8 +168,11 @@ int BPF_PROG(tobs_uring, void *ring, struct io_kiocb *request)
 		task->batch.read_count++;
 		task->batch.read_bytes += result > 0 ? result : 0;
 	}
-	if (op == TOBS_URING_READ && result > 0 && target.kind == S_IFREG &&
-	    !(flags_of(&target) & O_DIRECT))
-		add(to, TOBS_CACHE_READ, class, 1, whole_pages(result), 0, 0);
+	if (op != TOBS_URING_READ || result <= 0 || target.kind != S_IFREG)
+		return 0;
+	if (flags_of(&target) & O_DIRECT)
+		add(to, TOBS_DIRECT_READ, class, 1, result, 0, 0);
+	else /* no count: of these nobody knows whether they waited for read-ahead */
+		add(to, TOBS_CACHE_READ, class, 0, whole_pages(result), 0, 0);
 	return 0;
 }

@@ -23,8 +23,9 @@ enum tobs_op {
 	TOBS_URING_ENTER, /* calls of io_uring_enter and io_uring_setup that went well */
 	TOBS_URING_READ,  /* reads completed by io_uring */
 	TOBS_URING_WRITE, /* writes completed by io_uring */
-	TOBS_DIRECT_READ, /* the part of TOBS_READ under O_DIRECT */
-	TOBS_CACHE_READ,  /* reads that the page cache could serve; bytes: rounded up to pages */
+	TOBS_DIRECT_READ, /* the part of the reads above under O_DIRECT */
+	TOBS_CACHE_READ,  /* reads that the page cache could serve; bytes: rounded up to pages; by
+			     io_uring bytes alone */
 	TOBS_CACHE_MISS,  /* pages that reads brought into the page cache */
 	TOBS_DEMAND_MISS, /* reads that started read-ahead and waited for it */
 	TOBS_FAULT,	  /* faults of mapped files that the page tables could not serve */

@@ -90,7 +90,7 @@ def test_a_pipe_is_not_waited_for(write_run):
         ("kernel-00000", "op", pa.array(["read", "read", "read", None])),
         ("kernel-00000", "class", pa.array([1, 2, 3, 4])),
         ("kernel-00000", "count", pa.array(["1"] * 4)),
-        ("kernel-00000", "bytes", pa.array([1, 2, 3, None])),
+        ("kernel-00000", "bytes", pa.array([1, 2, 3, 0.5])),
         ("kernel-00000", "ns", pa.array([1.0, 2.0, 3.0, float("inf")])),
         ("latency", "role", pa.array(["main", "nobody"])),
         ("latency", "bucket", pa.array([1, 99])),

@@ -14,8 +14,8 @@ from typing import ClassVar
 import pytest
 
 from tests.kernel.btf import section_extent
-from tests.kernel.ground_truth import PAGE, PRIMES, evict, read_whole, write_files
-from tests.kernel.observed import ObservedKernel
+from tests.kernel.ground_truth import PAGE, PRIMES, evict, read_whole, rounded, write_files
+from tests.kernel.observed import Counts, ObservedKernel
 from tests.kernel.privileges import CAP_BPF, CAP_PERFMON, become_nobody
 from tests.kernel.processes import in_child
 from trainobs.core.errors import ProbeCause, ProbeError
@@ -298,6 +298,36 @@ def test_a_function_stands_in_for_a_tracepoint_or_it_is_said_why_not(
             mapped.madvise(mmap.MADV_RANDOM)
             got = observed.during(lambda: sum(mapped[::PAGE]))
         assert got.count(Op.FAULT, DATA) == 5
+    finally:
+        observed.stop()
+
+
+def test_before_linux_6_5_requests_are_known_by_their_bios(
+    lacking: Callable[..., None], place: Path
+) -> None:
+    """The stand-in for block_io_start: the same bytes, nothing lost, nothing left behind."""
+    lacking("block_io_start")
+    files = write_files(place)
+    observed = ObservedKernel()
+    try:
+        observed.data(place)
+        observed.kernel.infer_data(True)
+
+        def save(number: int) -> None:
+            with (place / f"saved{number}").open("wb", buffering=0) as file:
+                file.write(os.urandom(PAGE))
+                os.fsync(file.fileno())
+                os.fsync(file.fileno())  # with nothing to write: a flush alone
+
+        def attempt() -> Counts:
+            evict(*files)
+            return observed.during(lambda: [*map(read_whole, files), *map(save, range(50))])
+
+        got = observed.undisturbed(attempt)
+        assert got.bytes(Op.BLOCK_READ, DATA) == sum(map(rounded, PRIMES))
+        assert got.bytes(Op.BLOCK_WRITE, DATA) == 50 * PAGE
+        assert got.count(Op.BLOCK_WRITE, DATA) == 50
+        assert observed.kernel.losses()["requests"] == 0
     finally:
         observed.stop()
 

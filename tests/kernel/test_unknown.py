@@ -28,6 +28,7 @@ from torch.utils.data import DataLoader, Dataset
 from tests.kernel.ground_truth import BUFFER, PAGE, evict, rounded, write_file
 from tests.kernel.uring import READ, Uring
 from trainobs import observe
+from trainobs.analysis import onestep
 from trainobs.analysis.report import render, summarize
 from trainobs.analysis.runlog import RunLog
 from trainobs.core.catalogue import CATALOGUE, METRICS
@@ -248,6 +249,7 @@ def wrong(found: dict[str, float], true: dict[str, int]) -> list[str]:
 def unfounded(run: Path) -> list[str]:
     """Numbers that are there although a program is off that they need."""
     info = RunLog.open(run).info
+    assert not RunLog.open(run).unreadable
     on = {name for name, state in info["capabilities"].items() if state == "on"}
     rings = "tobs_uring" not in on and _rings_used(run)
     on |= set() if rings else {"tobs_uring"}
@@ -315,6 +317,27 @@ def test_with_every_program_every_number_is_there_and_right(
     assert not unfounded(run)
 
 
+@pytest.mark.parametrize("off", [[], ["tobs_switch"], ["tobs_send", "tobs_fault"]], ids="-".join)
+def test_a_ratio_of_uneven_steps_is_that_of_all_their_pages(
+    job_place: Place, tmp_path: Path, without: Callable[[Iterable[str]], None], off: list[str]
+) -> None:
+    """One step reads a file that is not in memory, each of many others a page that is."""
+    without(off)
+    cold, *_ = job_place.data
+    evict(cold)
+    with observe(run_dir=tmp_path / "run", data_roots=[job_place.root / "data"]) as obs:
+        for step in range(20):
+            with obs.step(), cold.open("rb", buffering=0) as file:
+                while file.read(BUFFER if not step else 100):
+                    if step:
+                        break
+    summary = summarize(RunLog.open(obs.run_dir))
+    assert not summary["lost"]["files"]
+    true = 1 - rounded(SIZE) / (rounded(SIZE) + 19 * PAGE)
+    assert summary["metrics"]["cache/hit_ratio"]["mean"] == pytest.approx(true)
+    assert "could not be read" not in render(summary)
+
+
 def test_with_every_program_what_a_ring_reads_is_there(job_place: Place, tmp_path: Path) -> None:
     true = {name: value + BY_RING.get(name, 0) for name, value in TRUE.items()}
     del true["io/data_read_count"]  # completions count as well
@@ -345,5 +368,7 @@ def test_once_a_ring_is_used_that_nobody_sees_reads_are_unknown(
         assert not missing[:used].any(), name
         assert missing[used:].all(), name
     assert not unfounded(run)
+    for step in range(len(steps)):
+        onestep.render(onestep.explain(RunLog.open(run), step))
     cells = table(run, "kernel").to_pylist()
     assert not [row for row in cells if row["op"].startswith("cache_") and row["step"] >= used]

@@ -169,3 +169,12 @@ def relocation_log(path: Path, btf: Path, wanted: set[str]) -> list[str]:
         library.libbpf_set_print(before)
     assert any("missing BPF prog type" in line for line in lines), lines[-3:]
     return lines
+
+
+@pytest.mark.parametrize("keep", [10, 24, 200, 0.5, 0.99])
+def test_types_that_are_cut_short_are_no_old_kernel(tmp_path: Path, keep: float) -> None:
+    whole = gzip.decompress((ROOT / "tests/probes/kernels" / "6.18-x86_64.btf.gz").read_bytes())
+    length = int(keep * len(whole)) if isinstance(keep, float) else keep
+    (tmp_path / "btf").write_bytes(whole[:length])
+    with pytest.raises(ValueError, match=r"too short|cut short"):
+        KernelNames(tmp_path / "btf")

@@ -42,6 +42,7 @@ def checkpoints(rank: RankLog) -> list[dict[str, Any]]:
     found = []
     for first, end in pairwise([*begins, len(step)]):
         one = {name: _sum(column[first:end]) for name, column in values.items()}
+        one["blocking_ns"] = _sum_of_known(values["blocking_ns"][first:end])
         one |= _write_back(step, end_ns, block, first, end)
         found.append({"step": _number(step[first]), **one})
     return found
@@ -60,12 +61,13 @@ def _write_back(
     first: int,
     end: int,
 ) -> dict[str, Any]:
-    rows = np.flatnonzero(block[first + 1 : end] > 0) + first + 1
+    later = block[first + 1 : end]
+    known = np.isfinite(block[first:end]).all()
+    rows = np.flatnonzero(later > 0) + first + 1 if known else np.empty(0, np.intp)
     last = int(rows[-1]) if rows.size else None
-    at_once = _sum(block[first : first + 1])
     return {
-        "block_bytes": at_once,
-        "later_block_bytes": None if at_once is None else int(block[rows].sum()),
+        "block_bytes": _sum(block[first : first + 1]),
+        "later_block_bytes": int(later.sum()) if known else None,
         "until_step": None if last is None else _number(step[last]),
         "later_ns": None if last is None else int(end_ns[last] - end_ns[first]),
     }
@@ -76,5 +78,11 @@ def _number(step: np.int64) -> int | None:
 
 
 def _sum(values: Floats) -> int | None:
+    """None where a part is unknown."""
+    return int(values.sum()) if np.isfinite(values).all() else None
+
+
+def _sum_of_known(values: Floats) -> int | None:
+    """Of a phase that a loop begins to mark: before, it was in none."""
     known = values[np.isfinite(values)]
     return int(known.sum()) if known.size else None

@@ -125,6 +125,7 @@ def _makers(found: dict[str, Any]) -> Iterator[str]:
         yield row("  making it took", duration(batch["made_ns"]))
         for name, label in zip(MADE, ("asleep for a device", "no CPU", "computing"), strict=True):
             yield row(f"    {label}", or_unknown(duration, batch[name]))
-        yield row("  read calls, bytes", quantity(batch["read_count"]), size(batch["read_bytes"]))
+        calls = or_unknown(quantity, batch["read_count"])
+        yield row("  read calls, bytes", calls, or_unknown(size, batch["read_bytes"]))
         if batch["slowest_file"]:
             yield f"  slowest file: {batch['slowest_file']}, {duration(batch['slowest_ns'])}"

@@ -21,7 +21,8 @@ from trainobs.analysis.parquet import (
     read_columns,
     texts,
 )
-from trainobs.core.catalogue import STEP_METRICS
+from trainobs.core.catalogue import METRICS, STEP_METRICS
+from trainobs.core.coverage import Coverage
 from trainobs.core.kernel import BUCKETS, CELL, CELLS_SHAPE, FileClass, Op, Role
 from trainobs.core.lookups import LOOKUP_FIELDS, EmbeddingTable
 from trainobs.core.records import BATCH_ROW, SETUP, UNKNOWN
@@ -36,7 +37,11 @@ _AXIS_COLUMNS = {
 
 STEPS_COLUMNS = {"step": _STEP, "epoch": integers(-1), "start_ns": integers(0)}
 METRIC_COLUMNS = {metric.name: numbers for metric in STEP_METRICS}
-KERNEL_COLUMNS = {"step": _STEP, **_AXIS_COLUMNS, **{field: integers(0) for field in _FIELDS}}
+KERNEL_COLUMNS = {
+    "step": _STEP,
+    **_AXIS_COLUMNS,
+    **{field: integers(0, nullable=True) for field in _FIELDS},
+}
 ARRIVALS_COLUMNS = {"group": integers(0), "seq": integers(0), "at_ns": integers(0)}
 BATCHES_COLUMNS: dict[str, Check] = {
     name: texts if kind.kind == "S" else integers(0, nullable=True)
@@ -74,8 +79,10 @@ class RankLog:
         embeddings_files: Sequence[Path] = (),
         tables: Sequence[EmbeddingTable] = (),
         host: str | None = None,
+        coverage: Coverage | None = None,
     ) -> None:
         self.rank = rank
+        self._coverage = coverage or Coverage.whole()
         self.steps_files = tuple(steps_files)
         self.kernel_files = tuple(kernel_files)
         self.batches_files = tuple(batches_files)
@@ -100,20 +107,28 @@ class RankLog:
     def metric(self, name: str) -> npt.NDArray[np.float64]:
         """Values of a metric of the catalogue, NaN where it has none. Shape (n,).
 
+        Older run logs hold zeros where a program was off; here these are unknown as well.
+
         Raises:
             RunLogError: a file is damaged.
         """
         parts = [self._floats(path, name) for path in self.steps_files]
-        return np.concatenate([np.empty(0), *parts])
+        values = np.concatenate([np.empty(0), *parts])
+        known = self._coverage.knows(METRICS[name].programs) if name in METRICS else True
+        return values if known else np.full_like(values, np.nan)
 
     def cells(self) -> npt.NDArray[np.void]:
-        """Kernel cells summed over the whole run, `CELL` of shape (op, class, role)."""
+        """Kernel cells summed over the whole run, `CELL` of shape (op, class, role).
+
+        What is unknown counts as 0: whoever asks knows which metrics are known.
+        """
         total = np.zeros((int(np.prod(CELLS_SHAPE)), len(_FIELDS)), np.uint64)
         for path in self.kernel_files:
             table = read_columns(path, KERNEL_COLUMNS)
             cell = _cell_index(table)
             for index, field in enumerate(_FIELDS):
-                np.add.at(total[:, index], cell, table[field].to_numpy().astype(np.uint64))
+                amounts = table[field].fill_null(0).to_numpy().astype(np.uint64)
+                np.add.at(total[:, index], cell, amounts)
         return total.view(CELL).reshape(CELLS_SHAPE)
 
     def batches(self, name: str) -> npt.NDArray[np.int64]:

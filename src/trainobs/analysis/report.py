@@ -118,7 +118,8 @@ def _losses(summary: dict[str, Any]) -> Iterator[str]:
         missing["gpu activity"] = gpm
     if missing:
         yield "Probes that were off"
-        yield from _wrapped(f"{probe}: {why}" for probe, why in missing.items())
+        # Some reasons are messages of several lines.
+        yield from _wrapped(f"{probe}: {' '.join(why.split())}" for probe, why in missing.items())
     if summary["lost"]["files"]:
         yield "Files that could not be read"
         yield from _wrapped(f"{path}: {why}" for path, why in summary["lost"]["files"].items())

@@ -21,6 +21,7 @@ from trainobs.analysis.ranklog import (
 )
 from trainobs.analysis.runfile import cannot_read, read_info, tables_of
 from trainobs.core import runlog as names
+from trainobs.core.coverage import Coverage
 from trainobs.core.errors import RunLogError
 
 _DEPTHS = ("*/", "*/*/", "*/*/*/", "*/*/*/*/")
@@ -135,7 +136,15 @@ def _open_rank(run_dir: Path, rank: int, unreadable: dict[Path, str]) -> RankLog
         ),
         tables=tables,
         host=info.get("host", {}).get("hostname"),
+        coverage=_coverage_of(info),
     )
+
+
+def _coverage_of(info: Mapping[str, Any]) -> Coverage:
+    """What the kernel side of a run could tell. Below its level `/proc` tells some of the same."""
+    if info.get("level") != "ebpf":
+        return Coverage.whole()
+    return Coverage({**Coverage.EVERY_PROGRAM, **info.get("capabilities", {})})
 
 
 def _info_of(file: Path) -> Mapping[str, Any]:

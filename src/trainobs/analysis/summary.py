@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from trainobs.core.cells import StepCells
 from trainobs.core.histogram import BLOCK_READ, EDGES_NS, LATENCIES, Latency, percentile
 from trainobs.core.metrics import Kind, Metric, evaluate
 from trainobs.core.records import SETUP
+from trainobs.core.runlog import KERNEL
 
 Floats = npt.NDArray[np.float64]
 Statistics = dict[str, "float | int | str | None"]
@@ -58,7 +60,7 @@ def summarize(run: RunLog) -> dict[str, Any]:
     metrics = {
         metric.name: _statistics(metric, values[metric.name], training) for metric in catalogue
     }
-    _form_from_sums(metrics, rank, buckets)
+    _form_from_sums(metrics, _cells(run, rank), buckets)
     _form_shares(metrics)
     lookups = Lookups(rank)
     metrics |= lookups.metrics()
@@ -108,16 +110,22 @@ def _statistics(metric: Metric, values: Floats, training: npt.NDArray[np.bool_])
     }
 
 
+def _cells(run: RunLog, rank: RankLog) -> StepCells | None:
+    """Cells of the whole run as one step; None if some are missing."""
+    damaged = any(path.name.startswith(KERNEL) for path in run.unreadable)
+    return None if damaged or not rank.kernel_files else StepCells.of(rank.cells()[None])
+
+
 def _form_from_sums(
-    metrics: dict[str, Statistics], rank: RankLog, buckets: npt.NDArray[np.uint64]
+    metrics: dict[str, Statistics], cells: StepCells | None, buckets: npt.NDArray[np.uint64]
 ) -> None:
     """Replace means of ratios and quantiles, in which an idle step would weigh like a busy one."""
-    cells = StepCells.of(rank.cells()[None]) if rank.kernel_files else None
     merged = BLOCK_READ.total(buckets)
     for metric in CATALOGUE:
         measured = metrics[metric.name]["mean"] is not None
-        if metric.kind is Kind.RATIO and measured and cells is not None and metric.formula:
-            metrics[metric.name]["mean"] = float(evaluate(metric, cells)[0])
+        if metric.kind is Kind.RATIO and measured and metric.formula:
+            mean = math.nan if cells is None else float(evaluate(metric, cells)[0])
+            metrics[metric.name]["mean"] = None if math.isnan(mean) else mean
         if metric.kind is Kind.QUANTILE and measured and merged.any():
             metrics[metric.name]["mean"] = float(percentile(merged, 0.99))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +40,7 @@ FEEDS: Mapping[Op, Programs] = {
     Op.URING_ENTER: CALLS,
     Op.URING_READ: CALLS | {IO_URING},
     Op.URING_WRITE: CALLS | {IO_URING},
-    Op.DIRECT_READ: CALLS,
+    Op.DIRECT_READ: CALLS | {IO_URING},
     Op.CACHE_READ: CALLS | {IO_URING},
     Op.CACHE_MISS: CALLS | {IO_URING, "tobs_cache_add"},
     Op.DEMAND_MISS: CALLS | {"tobs_ra_wait"},
@@ -57,17 +57,15 @@ FEEDS: Mapping[Op, Programs] = {
 }
 """Operation -> programs without which its cells are wrong."""
 
-BY_CALL = frozenset({FileClass.DATA, FileClass.CHECKPOINT, FileClass.LIBRARY})
-"""Classes of files that calls decide: by the path that was opened, by who reads, in which phase."""
+CLASSED_BY_CALLS = frozenset({Op.FAULT, Op.BLOCK_READ, Op.BLOCK_WRITE, Op.OFFCPU, Op.RUNQUEUE})
+"""Operations whose class of file is that of a call: by the path that was opened, who reads it, in
+which phase. Without calls their sums over all classes are right, and no class is."""
 
 
 def feeds(op: Op, field: str, classes: Collection[FileClass] = ()) -> Programs:
-    """Programs that a number rests on: a field of an operation, of some classes (empty: of all).
-
-    The sum over all classes is right whatever class a file is taken for.
-    """
+    """Programs that a number rests on: a field of an operation, of some classes (empty: of all)."""
     slept = SCHEDULER if field == "wait_ns" else Programs()
-    return FEEDS[op] | slept | (CALLS if BY_CALL.intersection(classes) else Programs())
+    return FEEDS[op] | slept | (CALLS if classes and op in CLASSED_BY_CALLS else Programs())
 
 
 class Coverage:
@@ -77,13 +75,17 @@ class Coverage:
         status: program -> "on", or why it is off (`RunInfo.capabilities`).
     """
 
+    EVERY_PROGRAM: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        sorted(Programs().union(*FEEDS.values())), "on"
+    )
+
     def __init__(self, status: Mapping[str, str]) -> None:
         self._on = frozenset(name for name, state in status.items() if state == "on")
 
     @classmethod
     def whole(cls) -> Coverage:
         """With every program."""
-        return cls(dict.fromkeys(Programs().union(*FEEDS.values()), "on"))
+        return cls(cls.EVERY_PROGRAM)
 
     def knows(self, programs: Programs) -> bool:
         """Whether what rests on some programs is known, at least while no ring is used."""
@@ -130,8 +132,6 @@ class Coverage:
 
 def _words(holds: Callable[[Programs], bool]) -> npt.NDArray[np.bool_]:
     words = np.zeros((*CELLS_SHAPE, len(FIELDS)), np.bool_)
-    by_call = sorted(BY_CALL)
     for op, (index, field) in product(Op, enumerate(FIELDS)):
-        words[op, :, :, index] = holds(feeds(op, field))
-        words[op, by_call, :, index] = holds(feeds(op, field, by_call))
+        words[op, :, :, index] = holds(feeds(op, field, list(FileClass)))
     return words.reshape(WORDS)

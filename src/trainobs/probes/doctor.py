@@ -91,7 +91,7 @@ def _describe(program: Program, status: dict[str, str], hooks: dict[str, str]) -
         "hook": hooks.get(program.name, program.hook),
         "state": state,
         "gives": program.gives,
-        "lost": lost_without(program.name) if state not in ("on", _NOT_TRIED) else [],
+        "lost": [] if state == "on" else lost_without(program.name),
     }
 
 
@@ -186,9 +186,10 @@ def _service_line(service: dict[str, Any]) -> str:
 
 def _program_lines(name: str, about: dict[str, Any]) -> list[str]:
     works = about["state"] == "on"
-    lines = [f"  {name:<16}{about['hook']:<32}{'works' if works else 'off':<6}{about['gives']}"]
+    hook = about["hook"] or "(in another program)"
+    lines = [f"  {name:<16}{hook:<32}{'works' if works else 'off':<6}{about['gives']}"]
     if about["state"] not in ("on", _NOT_TRIED):
         lines.append(f"{'':<8}because: {about['state']}")
-    if about["lost"]:
+    if about["lost"] and about["state"] != _NOT_TRIED:
         lines.append(f"{'':<8}not measured: {', '.join(about['lost'])}")
     return lines

@@ -39,6 +39,8 @@ class KernelNames:
                 raise ValueError(f"{path} is no BTF")
             file.seek(header + strings)
             self._strings = file.read()[:size]
+        if not size or len(self._strings) < size:
+            raise ValueError(f"{path} is cut short")
 
     def __contains__(self, name: object) -> bool:
         return b"\0%b\0" % str(name).encode() in self._strings

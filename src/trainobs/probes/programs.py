@@ -49,7 +49,7 @@ class Program:
 
     @property
     def hook(self) -> str:
-        """Where it hooks in, at best."""
+        """Where it hooks in, at best; "" if it is a part of another program."""
         hooks = self.ways[0].hooks
         return hooks[0][1].removeprefix("tp_btf/") if hooks else ""
 
@@ -156,8 +156,12 @@ PROBES: dict[str, tuple[Program, ...]] = {
     "memory": (
         _traced("tobs_reclaim", "mm_vmscan_direct_reclaim_begin", "who has to free memory"),
         _traced("tobs_reclaimed", "mm_vmscan_direct_reclaim_end", "time spent on freeing it"),
-        _traced("tobs_cg_reclaim", "mm_vmscan_memcg_reclaim_begin", "the same for a cgroup"),
-        _traced("tobs_cg_freed", "mm_vmscan_memcg_reclaim_end", "time spent on it"),
+        _traced(
+            "tobs_cg_reclaim",
+            "mm_vmscan_memcg_reclaim_begin",
+            "who has to free memory of a cgroup at its limit",
+        ),
+        _traced("tobs_cg_freed", "mm_vmscan_memcg_reclaim_end", "time spent on freeing that"),
     ),
 }
 """Probes a user can choose, by name."""
@@ -172,11 +176,11 @@ TREE: tuple[Program, ...] = (
         "tobs_fork", "task_newtask", "workers and threads from birth", needs="BPF_FUNC_check_mtu"
     ),
     _traced("tobs_rename", "task_rename", "which children are loader workers"),
-    _traced("tobs_exec", "sched_process_exec", "leaving out programs with rights of their own"),
+    _traced("tobs_exec", "sched_process_exec", "following no program that has more rights (sudo)"),
     _iterator("tobs_adopt", "registration of the training process"),
     _iterator("tobs_leave", "leaving the observer's own thread out"),
     _iterator("tobs_root", "which directories hold data and checkpoints"),
-    _iterator("tobs_release", "letting go of all that a session follows"),
+    _iterator("tobs_release", "the end of a session"),
 )
 """Programs without which no probe works."""
 
@@ -195,12 +199,18 @@ WHAT_TO_GIVE = f'give "auto", "off", or a list of {", ".join(map(repr, PROBES))}
 ITERATORS = frozenset(program.name for program in TREE if program.hook == "iter/task")
 """Programs that run when read, not when something happens."""
 
+_OF_CALLS = frozenset({"io_uring", "page_cache"})
+"""Probes whose metrics all need system calls as well."""
+
 _TOLD = 5
 """Unknown names that an error shows."""
 
 
 def check_names(names: Sequence[object]) -> frozenset[str]:
     """Validate probe names.
+
+    Returns:
+        These, and "syscalls" where another one says nothing without.
 
     Raises:
         SettingError: a name is not in `PROBES`.
@@ -212,7 +222,8 @@ def check_names(names: Sequence[object]) -> frozenset[str]:
             f"unknown probe {', '.join(map(shown, unknown[:_TOLD]))}",
             WHAT_TO_GIVE,
         )
-    return frozenset(map(str, names))
+    chosen = frozenset(map(str, names))
+    return chosen | {"syscalls"} if chosen & _OF_CALLS else chosen
 
 
 def programs_of(probes: Iterable[str]) -> dict[str, Program]:

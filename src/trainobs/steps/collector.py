@@ -174,7 +174,7 @@ class Collector:
             self._waiting.append((steps, taken))
             self.waiting_count += len(steps)
             while self.waiting_count > MAX_WAITING:
-                self._drop(self._waiting.pop(0)[0])
+                self._drop(*self._waiting.pop(0))
 
     def batch(self, *, hold: bool = False) -> StepBatch | None:
         """Records of what was collected since the last call; None for nothing.
@@ -209,7 +209,9 @@ class Collector:
     def _is_ready(self, step: ClosedStep) -> bool:
         return self._ready(step) and self._lookups.ready(step)
 
-    def _drop(self, steps: list[ClosedStep]) -> None:
+    def _drop(self, steps: list[ClosedStep], taken: _Taken | None) -> None:
+        if taken:
+            self._rings_used(taken[0])
         self.waiting_count -= len(steps)
         self.dropped_steps += len(steps)
         if self._host_names:

@@ -133,7 +133,9 @@ def _memory(usual: Usual, facts: Facts) -> float:
     felt = faulting or known(reclaim) > 0
     pressure = known(mean["pressure/memory_ns"]) if felt else 0.0
     nothing = isnan(faults) and isnan(reclaim)
-    return nan if nothing else max(known(reclaim) + back, pressure)
+    # Whether this run felt the pressure, nobody knows who did not count what it had to free.
+    unfelt = isnan(reclaim) and not faulting and known(mean["pressure/memory_ns"]) > 0
+    return nan if nothing or unfelt else max(known(reclaim) + back, pressure)
 
 
 def _device(usual: Usual, facts: Facts) -> float:

@@ -60,6 +60,7 @@ class Shares(NamedTuple):
         other: time in no phase.
         lost: time in which the training thread was held up outside loader and checkpoints.
         device: the part of `lost` in which it slept for a device.
+        pressure: time in which some task of the machine waited for memory.
         unknown: kinds whose part was not measured.
     """
 
@@ -70,6 +71,7 @@ class Shares(NamedTuple):
     other: float
     lost: float
     device: float
+    pressure: float
     unknown: frozenset[Kind]
 
 
@@ -80,6 +82,10 @@ RULES: tuple[tuple[Callable[[Shares], bool], Callable[[Shares], Kind | str]], ..
         lambda s: f"the phases add up to {percent(s.usual.marked)} of the step",
     ),
     (lambda s: s.part[Kind.MEMORY] >= BOUND, lambda s: Kind.MEMORY),
+    (
+        lambda s: Kind.MEMORY in s.unknown and s.pressure >= max(BOUND, s.most),
+        lambda s: "the machine was short of memory, and nobody counted what this run had to free",
+    ),
     (lambda s: s.other >= BOUND and s.other > s.most, lambda s: _unmarked(s)),
     (
         lambda s: Kind.MEMORY in s.unknown and s.device >= max(BOUND, s.most),
@@ -138,6 +144,7 @@ def _shares(usual: Usual, costs: Costs) -> Shares:
         costs.other / costs.step,
         costs.lost / costs.step,
         known(costs.device) / costs.step,
+        known(usual.mean["pressure/memory_ns"]) / costs.step,
         frozenset(kind for kind, ns in costs.part.items() if isnan(ns)),
     )
 

@@ -23,6 +23,7 @@ DEVICES: tuple[Metric, ...] = (
         Cells("bytes", (Op.BLOCK_READ,), DATA),
         "The part of block/read_bytes that is training data.",
         source="block_rq_complete",
+        blind="Direct reads by io_uring, whose file is not known there.",
         chart="Block device bytes",
     ),
     kernel(

@@ -127,7 +127,7 @@ FILES: tuple[Metric, ...] = (
         Kind.RATIO,
         "page_cache_sync_ra",
         "Share of the data reads that did not have to start read-ahead and wait for it.",
-        "Mapped files.",
+        "Mapped files, and reads by io_uring.",
         "Page cache",
         Ratio(
             Cells("count", (Op.DEMAND_MISS,), DATA), Cells("count", (Op.CACHE_READ,), DATA), True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from trainobs.core.coverage import FEEDS
+from trainobs.core.kernel import Op
 from trainobs.core.metrics import Kind, Metric
 
 RANKS: tuple[Metric, ...] = (
@@ -15,6 +17,7 @@ RANKS: tuple[Metric, ...] = (
         "Collectives of NCCL, in which the host does not sleep: null. Waiting for intra-op threads "
         "is in it; torchrun leaves one thread to a rank, so that there is none.",
         "Waiting for other ranks",
+        rests_on=FEEDS[Op.AWAIT],
     ),
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainobs.core.catalogue.making import loader_part, phase, timed
+from trainobs.core.coverage import CALLS
 from trainobs.core.kernel import Phase
 from trainobs.core.metrics import Metric
 
@@ -39,6 +40,7 @@ STEPS: tuple[Metric, ...] = (
         "loader/start_stop_ns",
         "The part of loader/handover_ns in which loaders and their workers started, or ended.",
         blind="Iterators made outside the time that is known as waiting.",
+        rests_on=CALLS,
     ),
     phase(Phase.TRANSFER, "Time moving the batch to the device, as the host sees it."),
     phase(Phase.FORWARD, "Time in the forward pass, as the host sees it."),
