@@ -135,7 +135,11 @@ def _left(before: Things, now: Things) -> dict[str, list[str]]:
 def _child_processes() -> set[tuple[str, object]]:
     found: set[tuple[str, object]] = set()
     for children in Path("/proc/self/task").glob("*/children"):
-        for child in children.read_text().split():
+        try:
+            names = children.read_text().split()
+        except OSError:  # the thread has ended meanwhile
+            continue
+        for child in names:
             try:
                 command = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode()
             except OSError:  # reaped meanwhile

@@ -196,11 +196,10 @@ def test_where_nobody_watches_nothing_is_said():
     assert not ledger.marks
 
 
-def test_without_probes_the_start_of_workers_is_unknown():
-    """How long a worker took to begin its first batch is a part of it."""
+def test_without_probes_the_start_of_workers_is_known():
     ledger = Ledger()
     ledger.watched = True
     ledger.turned(1, 30)
     columns, rows = ledger.close([step(1, 0, 100, wait=50)], last=True)
-    assert columns == {}
+    assert {name: column.tolist() for name, column in columns.items()} == {TURNOVER: [30]}
     assert rows is None

@@ -180,7 +180,7 @@ class Ledger:
         for name in (*unknown, *(() if reads_known else _READS)):
             if rows is not None:
                 rows[name] = UNKNOWN
-        return split.columns(marked=self.marks, timed=self._timed), rows
+        return split.columns(timed=self._timed), rows
 
     def _finished(self, steps: Sequence[ClosedStep], last: bool) -> list[Row]:
         """Keep the batches that are finished; returns those that no fetch will name."""
@@ -237,9 +237,9 @@ class _Split:
         if place is not None:
             self._turns[place] += duration_ns
 
-    def columns(self, *, marked: bool, timed: bool) -> Columns:
+    def columns(self, *, timed: bool) -> Columns:
         """The parts in whole ns, which add up to the wait; NaN where one is unknown."""
-        columns = {TURNOVER: self._turns} if marked else {}  # else nobody knows a worker's first
+        columns = {TURNOVER: self._turns}
         if timed:
             wait = np.array([step.phase_ns[Phase.LOADER] for step in self._steps], np.float64)
             total = self._parts.sum(axis=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainobs.core.coverage import CALLS, SCHEDULER, Programs
+from trainobs.core.coverage import CALLS, SCHEDULER
 from trainobs.core.kernel import FileClass, Op, Phase, Role
 from trainobs.core.metrics import Cells, Kind, Metric
 
@@ -31,26 +31,10 @@ def kernel(
 
 
 def timed(
-    name: str,
-    tells: str,
-    *,
-    chart: str = "",
-    blind: str = "",
-    spread: bool = False,
-    rests_on: Programs | None = None,
+    name: str, tells: str, *, chart: str = "", blind: str = "", spread: bool = False
 ) -> Metric:
     """A time taken in the training loop."""
-    return Metric(
-        name,
-        "ns",
-        Kind.SUM,
-        "training loop",
-        tells,
-        blind,
-        chart,
-        spread=spread,
-        rests_on=rests_on or Programs(),
-    )
+    return Metric(name, "ns", Kind.SUM, "training loop", tells, blind, chart, None, spread)
 
 
 def loader_part(name: str, tells: str) -> Metric:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from trainobs.core.catalogue.making import loader_part, phase, timed
-from trainobs.core.coverage import CALLS
 from trainobs.core.kernel import Phase
 from trainobs.core.metrics import Metric
 
@@ -39,8 +38,8 @@ STEPS: tuple[Metric, ...] = (
     timed(
         "loader/start_stop_ns",
         "The part of loader/handover_ns in which loaders and their workers started, or ended.",
-        blind="Iterators made outside the time that is known as waiting.",
-        rests_on=CALLS,
+        blind="Iterators made outside the time that is known as waiting; without eBPF, the time "
+        "until a worker that has started begins its first batch.",
     ),
     phase(Phase.TRANSFER, "Time moving the batch to the device, as the host sees it."),
     phase(Phase.FORWARD, "Time in the forward pass, as the host sees it."),
