@@ -12,6 +12,7 @@ import os
 import random
 import shutil
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -121,9 +122,9 @@ class Place(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def job_place(tmp_path_factory: pytest.TempPathFactory) -> Iterable[Place]:
-    root = Path("/var/tmp") / tmp_path_factory.mktemp("unknown").name
-    (root / "data").mkdir(parents=True)
+def job_place() -> Iterable[Place]:
+    root = Path(tempfile.mkdtemp(dir="/var/tmp"))  # on a disk
+    (root / "data").mkdir()
     data = [write_file(root / "data" / f"file{i}", SIZE) for i in range(FILES)]
     mapped = write_file(root / "data" / "mapped", MAPPED)
     for_ring = write_file(root / "data" / "for_ring", RING)
