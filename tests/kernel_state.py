@@ -19,7 +19,27 @@ INFO = 15  # BPF_OBJ_GET_INFO_BY_FD
 BPF_SYSCALL = {"x86_64": 321, "aarch64": 280}[platform.machine()]
 PROGRAM_NAME_OFFSET = 64  # bpf_prog_info::name
 
+_SINCE = {
+    ((5, 15), ("x86_64", "aarch64")): ("tobs_await",),
+    ((5, 19), ("x86_64", "aarch64")): ("tobs_uring",),
+    ((6, 3), ("aarch64",)): ("tobs_send", "tobs_receive"),
+    ((6, 4), ("aarch64",)): ("tobs_fault", "tobs_ra_wait"),
+}
+"""Release and machines -> programs that run since then; docs/kernels.md says why."""
+
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+def programs_off_here() -> frozenset[str]:
+    """Programs that the running kernel cannot run, by its version; newer ones run all of them."""
+    major, minor = platform.release().split(".")[:2]
+    release = int(major), int(minor.partition("-")[0])
+    return frozenset(
+        name
+        for (since, machines), names in _SINCE.items()
+        for name in names
+        if release < since and platform.machine() in machines
+    )
 
 
 def loaded_programs() -> list[str]:

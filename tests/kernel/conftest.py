@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -21,6 +22,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     needed = os.geteuid() == 0 and item.get_closest_marker("needs_bpf")
     if needed and (reason := kernel_state.why_no_bpf()):
         pytest.fail(f"root must be able to load probes: {reason}", pytrace=False)
+    for marker in item.iter_markers("needs_program"):
+        if marker.args[0] in kernel_state.programs_off_here():
+            pytest.skip(f"Linux {platform.release()} cannot run {marker.args[0]}")
 
 
 @pytest.fixture

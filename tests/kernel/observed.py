@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import platform
 import struct
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.kernel.ground_truth import drops, reclaimed_pages
-from tests.kernel_state import bpf
+from tests.kernel_state import bpf, programs_off_here
 from trainobs.core.catalogue import kernel_metrics
 from trainobs.core.cells import StepCells
 from trainobs.core.kernel import RING, FileClass, Op, Phase, Role
@@ -107,7 +108,13 @@ class ObservedKernel:
         required: bool = True,
         kernel: Side | None = None,
     ) -> None:
-        self.kernel = kernel or KernelSide(probes, required=required)
+        """`required`: what this kernel can run must run."""
+        may_lack = programs_off_here()
+        self.kernel = kernel or KernelSide(probes, required=required and not may_lack)
+        off = {name: why for name, why in self.kernel.status.items() if why != "on"}
+        if required and not off.keys() <= may_lack:
+            self.kernel.stop()
+            raise AssertionError(f"off, though Linux {platform.release()} can run them: {off}")
         self.clock = StepClock(self.kernel.clock, on_close=self._on_close)
         self.collector = Collector(self.clock, self.kernel)
         self.kernel.adopt()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.kernel.ground_truth import MIB, rounded
+from tests.kernel.ground_truth import BLOCK, MIB, rounded
 from tests.kernel.observed import Counts, ObservedKernel
 from tests.kernel.processes import Outsider, in_child
 from trainobs.core.kernel import FileClass, Op, Phase, Role
@@ -68,11 +68,11 @@ def test_a_checkpoint_that_is_synced_is_counted_down_to_the_disk(
     assert size > 8 * MIB
     assert got.bytes(Op.WRITE, CHECKPOINT, MAIN) == got.bytes(Op.WRITE) == size
     # Of any role, since somebody else on this machine may sync meanwhile.
-    assert got.bytes(Op.BLOCK_WRITE, CHECKPOINT) == rounded(size)
+    assert got.bytes(Op.BLOCK_WRITE, CHECKPOINT) == rounded(size, BLOCK)
     assert got.count(Op.FSYNC, CHECKPOINT, MAIN) == 1
     assert 0 < got.wait_ns(Op.FSYNC, CHECKPOINT) < got.ns(Op.FSYNC, CHECKPOINT)
     assert got.metric("io/checkpoint_write_bytes") == size
-    assert got.metric("block/checkpoint_write_bytes") == rounded(size)
+    assert got.metric("block/checkpoint_write_bytes") == rounded(size, BLOCK)
 
 
 def test_the_same_outside_the_phase_is_no_checkpoint(observed: ObservedKernel, place: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_checkpoint_is_known_when_the_kernel_writes_it_back(
     got = observed.undisturbed(lambda: observed.during(save_and_sync))
     size = path.stat().st_size
     assert got.bytes(Op.WRITE, CHECKPOINT, MAIN) == size
-    assert got.bytes(Op.BLOCK_WRITE, CHECKPOINT) == rounded(size)
+    assert got.bytes(Op.BLOCK_WRITE, CHECKPOINT) == rounded(size, BLOCK)
     assert got.roles(Op.BLOCK_WRITE, CHECKPOINT) <= {Role.KERNEL, Role.CHILD}
 
 
@@ -139,7 +139,7 @@ def test_a_checkpoint_may_be_moved_to_its_place(
     got = observed.undisturbed(lambda: observed.during(save_and_sync))
     written = 2 * 1_000_003 if across else 1_000_003
     assert got.bytes(Op.WRITE, CHECKPOINT, MAIN) == got.bytes(Op.WRITE) == written
-    assert got.bytes(Op.BLOCK_WRITE, CHECKPOINT) == rounded(1_000_003)
+    assert got.bytes(Op.BLOCK_WRITE, CHECKPOINT) == rounded(1_000_003, BLOCK)
 
 
 def written_and_moved(temporary: Path, target: Path) -> None:

@@ -21,6 +21,7 @@ from tests.kernel.ground_truth import (
 )
 from tests.kernel.observed import Counts, ObservedKernel
 from tests.kernel.uring import ASYNC, READ, WRITE, Uring
+from tests.kernel_state import programs_off_here
 from trainobs.core.kernel import FileClass, Op, Role
 from trainobs.probes.doctor import examine
 
@@ -60,10 +61,13 @@ def test_io_uring_works_or_the_doctor_says_why_not() -> None:
     if refusal := why_no_uring():
         assert refusal == errno.ENOSYS, "forbidden: see sysctl kernel.io_uring_disabled"
         assert state == "this kernel has no tracepoint io_uring_complete"
+    elif "tobs_uring" in programs_off_here():
+        assert state == "this kernel has no result in io_uring requests (Linux 5.19)"
     else:
         assert state == "on"
 
 
+@pytest.mark.needs_program("tobs_uring")
 @pytest.mark.parametrize("flags", [0, ASYNC], ids=["inline", "kernel threads"])
 def test_cold_reads_are_data_reads_that_missed_the_cache(
     observed: ObservedKernel, place: Path, uring: Uring, buffer: mmap.mmap, flags: int
@@ -95,6 +99,7 @@ def test_cold_reads_are_data_reads_that_missed_the_cache(
     assert got.metric("cache/hit_ratio") == 0.0
 
 
+@pytest.mark.needs_program("tobs_uring")
 def test_warm_reads_hit_the_cache(
     observed: ObservedKernel, place: Path, uring: Uring, buffer: mmap.mmap
 ) -> None:
@@ -111,6 +116,7 @@ def test_warm_reads_hit_the_cache(
     assert got.metric("cache/hit_ratio") == 1.0
 
 
+@pytest.mark.needs_program("tobs_uring")
 def test_direct_reads_do_not_enter_the_hit_ratio(
     observed: ObservedKernel, place: Path, uring: Uring, buffer: mmap.mmap
 ) -> None:
@@ -126,6 +132,7 @@ def test_direct_reads_do_not_enter_the_hit_ratio(
     assert math.isnan(got.metric("cache/hit_ratio"))
 
 
+@pytest.mark.needs_program("tobs_uring")
 def test_writes_are_counted_though_the_kernel_runs_them_in_threads_of_its_own(
     observed: ObservedKernel, place: Path, uring: Uring, buffer: mmap.mmap
 ) -> None:

@@ -14,7 +14,11 @@ from tests.kernel.processes import Outsider, finish_job, in_thread, start_job
 from tests.kernel.runlog import RunTables
 from trainobs.core.kernel import FileClass, Op, Role
 
-pytestmark = pytest.mark.needs_bpf
+pytestmark = [
+    pytest.mark.needs_bpf,
+    pytest.mark.needs_program("tobs_send"),
+    pytest.mark.needs_program("tobs_receive"),
+]
 
 SOCKET, PIPE = FileClass.SOCKET, FileClass.PIPE
 MAIN, THREAD = Role.MAIN, Role.THREAD

@@ -54,6 +54,7 @@ def touch_all(mapping: mmap.mmap) -> None:
         mapping[offset]
 
 
+@pytest.mark.needs_program("tobs_fault")
 def test_a_mapped_file_fills_exactly_what_cachestat_finds(
     observed: ObservedKernel, place: Path
 ) -> None:
@@ -68,6 +69,7 @@ def test_a_mapped_file_fills_exactly_what_cachestat_finds(
     assert math.isnan(got.metric("cache/hit_ratio"))
 
 
+@pytest.mark.needs_program("tobs_fault")
 def test_random_touches_fault_once_for_each_page(observed: ObservedKernel, place: Path) -> None:
     path = write_file(place / "big", SIZE)
     observed.data(place)
@@ -84,6 +86,7 @@ def test_random_touches_fault_once_for_each_page(observed: ObservedKernel, place
     assert got.bytes(Op.FAULT_FILL, DATA, MAIN) == got.bytes(Op.BLOCK_READ, DATA) == cached * PAGE
 
 
+@pytest.mark.needs_program("tobs_fault")
 def test_a_file_in_memory_fills_nothing(observed: ObservedKernel, place: Path) -> None:
     path = write_file(place / "big", SIZE)
     observed.data(place)

@@ -14,7 +14,7 @@ from typing import ClassVar
 import pytest
 
 from tests.kernel.btf import section_extent
-from tests.kernel.ground_truth import PAGE, PRIMES, evict, read_whole, rounded, write_files
+from tests.kernel.ground_truth import BLOCK, PAGE, PRIMES, evict, read_whole, rounded, write_files
 from tests.kernel.observed import Counts, ObservedKernel
 from tests.kernel.privileges import CAP_BPF, CAP_PERFMON, become_nobody
 from tests.kernel.processes import in_child
@@ -324,7 +324,7 @@ def test_before_linux_6_5_requests_are_known_by_their_bios(
             return observed.during(lambda: [*map(read_whole, files), *map(save, range(50))])
 
         got = observed.undisturbed(attempt)
-        assert got.bytes(Op.BLOCK_READ, DATA) == sum(map(rounded, PRIMES))
+        assert got.bytes(Op.BLOCK_READ, DATA) == sum(rounded(size, BLOCK) for size in PRIMES)
         assert got.bytes(Op.BLOCK_WRITE, DATA) == 50 * PAGE
         assert got.count(Op.BLOCK_WRITE, DATA) == 50
         assert observed.kernel.losses()["requests"] == 0

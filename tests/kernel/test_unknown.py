@@ -26,7 +26,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.data import DataLoader, Dataset
 
-from tests.kernel.ground_truth import BUFFER, PAGE, evict, rounded, write_file
+from tests.kernel.ground_truth import BLOCK, BUFFER, PAGE, evict, rounded, write_file
 from tests.kernel.uring import READ, Uring
 from trainobs import observe
 from trainobs.analysis import onestep
@@ -62,8 +62,8 @@ TRUE: dict[str, int] = {
     "io/fsync_count": 1,
     "cache/miss_bytes": FILES * rounded(SIZE),
     "cache/fault_fill_bytes": MAPPED,
-    "block/data_read_bytes": FILES * rounded(SIZE) + MAPPED,
-    "block/checkpoint_write_bytes": rounded(SAVED),
+    "block/data_read_bytes": FILES * rounded(SIZE, BLOCK) + MAPPED,
+    "block/checkpoint_write_bytes": rounded(SAVED, BLOCK),
     "net/sent_bytes": SENT,
     "net/received_bytes": SENT,
 }
