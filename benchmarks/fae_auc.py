@@ -52,7 +52,7 @@ from trainobs.fae import (  # noqa: E402
     calibrate,
     pack,
 )
-from trainobs.fae.split import read_mark  # noqa: E402
+from trainobs.fae.kjt.split import read_mark  # noqa: E402
 from trainobs.host.facts import host_facts  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results"

@@ -18,13 +18,13 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from trainobs import ObsCallback
-from trainobs.core.kernel import Op, Role
+from trainobs.core.abi import Op, Role
 from trainobs.probes.kernel_side import KernelSide
+from trainobs.runlog.writer import RunLogSink
 from trainobs.session.session import Session
 from trainobs.session.settings import Settings
-from trainobs.sinks.eventfile import EventFile
-from trainobs.sinks.runlog import RunLogSink
-from trainobs.sinks.tensorboard import TensorBoardSink
+from trainobs.tensorboard.event_file import EventFile
+from trainobs.tensorboard.sink import TensorBoardSink
 
 STEP_S = 0.002
 

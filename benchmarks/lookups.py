@@ -25,7 +25,7 @@ import torch
 from pairs import compare
 from torch import nn
 
-from trainobs.embeddings.lookups import Lookups
+from trainobs.embeddings.model_lookups import Lookups
 from trainobs.host.facts import host_facts
 from trainobs.steps.clock import StepClock
 

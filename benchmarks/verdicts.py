@@ -29,9 +29,9 @@ from faults.fault import Fault, Unavailable
 from faults.groups import join_groups
 from faults.table import FAULTS
 
-from trainobs.analysis.report import summarize
-from trainobs.analysis.runlog import RunLog
+from trainobs.analysis.summary import summarize
 from trainobs.host.facts import host_facts
+from trainobs.runlog.reader import RunLog
 from trainobs.verdict.rules import WORTH_TELLING
 
 RESULTS = Path(__file__).parent / "results"

@@ -27,7 +27,7 @@ static __always_inline bool is_worker_name(struct name name)
 	       name.words[1] == 0x000072656b726f77ULL /* "worker" */;
 }
 
-/* src/trainobs/probes/secede.py */
+/* src/trainobs/probes/detach.py */
 static __always_inline bool is_secede_name(struct name name)
 {
 	return name.words[0] == 0x6365735f73626f74ULL /* "tobs_sec" */ &&

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /*
- * The contract between the probes and user space. src/trainobs/core/kernel.py says the same in
+ * The contract between the probes and user space. src/trainobs/core/abi.py says the same in
  * Python; tests/kernel/test_contract.py compares the two through the BTF of the built object.
  *
  * A training process writes its step into its clock; the probes add what they see to the row of

@@ -19,8 +19,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from trainobs.core.abi import FileClass, Op
 from trainobs.core.errors import ProbeError
-from trainobs.core.kernel import FileClass, Op
 from trainobs.probes import libbpf, shared
 from trainobs.probes.kernel_names import KERNEL_BTF, KernelNames
 from trainobs.probes.kernel_side import KernelSide

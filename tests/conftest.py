@@ -7,11 +7,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests import kernel_state
+from tests.samples import small_disk
 
 PATIENCE_S = 60.0
 """How long threads and processes that were told to end may take."""
@@ -78,6 +80,15 @@ def kernel_police() -> Iterator[None]:
     yield
     if left := kernel_state.left_behind(before):
         pytest.fail(f"programs left in the kernel: {left}", pytrace=False)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Mounts a tmpfs with the given options below the test's directory."""
+    if os.geteuid():
+        pytest.skip("mounting a small disk needs root")
+    with ExitStack() as mounts:
+        yield lambda options: mounts.enter_context(small_disk(tmp_path / "disk", options))
 
 
 @pytest.fixture

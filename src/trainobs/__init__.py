@@ -11,6 +11,8 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
+from trainobs.core.version import __version__
+
 if TYPE_CHECKING:
     from trainobs.access import AccessCounts
     from trainobs.integrations.huggingface import ObsTrainerCallback
@@ -18,8 +20,6 @@ if TYPE_CHECKING:
     from trainobs.integrations.plain import observe
 
     __all__ = ["AccessCounts", "ObsCallback", "ObsTrainerCallback", "__version__", "observe"]
-
-__version__ = "0.1.0"
 
 _HOME = {
     "AccessCounts": "trainobs.access",

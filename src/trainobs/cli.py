@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from trainobs import __version__
-from trainobs.analysis.text import printable
 from trainobs.core.errors import TrainobsError
+from trainobs.core.text import printable
+from trainobs.core.version import __version__
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -95,15 +95,17 @@ class _Answer(NamedTuple):
 
 
 def _report(options: argparse.Namespace) -> _Answer:
-    from trainobs.analysis import onestep, report
-    from trainobs.analysis.runlog import RunLog
+    from trainobs.analysis.one_step import explain
+    from trainobs.analysis.summary import summarize
+    from trainobs.report import one_step, page
+    from trainobs.runlog.reader import RunLog
 
     run = RunLog.open(options.run)
     if options.step is not None:
-        found = onestep.explain(run, options.step)
-        return _Answer(json.dumps(found, indent=2) if options.json else onestep.render(found))
-    summary = report.summarize(run)
-    return _Answer(json.dumps(summary, indent=2) if options.json else report.render(summary))
+        found = explain(run, options.step)
+        return _Answer(json.dumps(found, indent=2) if options.json else one_step.render(found))
+    summary = summarize(run)
+    return _Answer(json.dumps(summary, indent=2) if options.json else page.render(summary))
 
 
 def _doctor(options: argparse.Namespace) -> _Answer:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.sinks.samples import NO_LATENCY, batch, cells, info
-from trainobs.core.kernel import FileClass, Op, Role
+from tests.samples import NO_LATENCY, batch, cells, info
+from trainobs.core.abi import FileClass, Op, Role
 from trainobs.core.records import SETUP
-from trainobs.sinks.runlog import RunLogSink
+from trainobs.runlog.writer import RunLogSink
 
 READ = (Op.READ, FileClass.DATA, Role.WORKER)
 CACHE_READ = (Op.CACHE_READ, FileClass.DATA, Role.WORKER)

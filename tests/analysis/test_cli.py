@@ -49,8 +49,8 @@ def test_a_report_starts_no_threads_of_arrow(write_run):
     program = (
         "import os, sys\n"
         "from pathlib import Path\n"
-        "from trainobs.analysis.report import summarize\n"
-        "from trainobs.analysis.runlog import RunLog\n"
+        "from trainobs.analysis.summary import summarize\n"
+        "from trainobs.runlog.reader import RunLog\n"
         "def threads():\n"
         "    tasks = Path('/proc/self/task').iterdir()\n"
         "    return sum('jemalloc' not in (task / 'comm').read_text() for task in tasks)\n"

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from trainobs.analysis.report import render, summarize
-from trainobs.analysis.runlog import RunLog
+from trainobs.analysis.summary import summarize
 from trainobs.cli import main
 from trainobs.core.errors import RunLogError
+from trainobs.report.page import render
+from trainobs.runlog.reader import RunLog
 
 ESCAPE = "\x1b]0;pwned\x07"
 

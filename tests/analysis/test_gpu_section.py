@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sinks.samples import batch, info
-from trainobs.analysis.report import render, summarize
-from trainobs.analysis.runlog import RunLog
+from tests.samples import batch, info
+from trainobs.analysis.summary import summarize
 from trainobs.core.errors import RunLogError
-from trainobs.sinks.runlog import RunLogSink
+from trainobs.report.page import render
+from trainobs.runlog.reader import RunLog
+from trainobs.runlog.writer import RunLogSink
 
 DEVICE = {"uuid": "GPU-1", "name": "A board", "driver": "999.1", "gpm": "on"}
 

@@ -9,15 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.sinks.samples import batch, info
-from trainobs.analysis import loader, onestep
-from trainobs.analysis.report import render, summarize
-from trainobs.analysis.runlog import RunLog
+from tests.samples import batch, info
+from trainobs.analysis import loader_workers
+from trainobs.analysis.one_step import explain
+from trainobs.analysis.summary import summarize
 from trainobs.cli import main
 from trainobs.core.errors import RunLogError
 from trainobs.core.records import BATCH_ROW, SETUP
-from trainobs.core.runlog import BATCHES, part_file
-from trainobs.sinks.runlog import RunLogSink
+from trainobs.report import one_step
+from trainobs.report.page import render
+from trainobs.runlog.reader import RunLog
+from trainobs.runlog.schema import BATCHES, part_file
+from trainobs.runlog.writer import RunLogSink
 
 MS = 1_000_000
 START = 3_000 * MS  # of step 7, see `samples.batch`
@@ -62,7 +65,7 @@ def run(tmp_path) -> Path:
 
 
 def test_each_worker_has_what_its_batches_took_and_how_long_they_were_waited_for(run):
-    main_thread, zero, one = loader.workers(RunLog.open(run).ranks[0])
+    main_thread, zero, one = loader_workers.workers(RunLog.open(run).ranks[0])
     assert zero == {
         "worker": 0,
         "batches": 2,
@@ -98,7 +101,7 @@ def test_the_page_has_the_worker_that_was_waited_for_first_and_the_slowest_file(
 
 
 def test_a_step_says_what_it_waited_for(run):
-    found = onestep.explain(RunLog.open(run), 7)
+    found = explain(RunLog.open(run), 7)
     assert found["metrics"]["loader/wait_ns"] == {"value": 80 * MS, "median": 20 * MS}
     assert found["metrics"]["loader/compute_ns"] == {"value": None, "median": None}
     last, first = found["batches"]
@@ -123,7 +126,7 @@ def test_the_command_answers_for_one_step(run, capsys):
 @pytest.mark.parametrize("step", [6, -1])  # what was before the first step is none
 def test_a_step_that_is_not_there_is_three_lines(run, step):
     with pytest.raises(RunLogError, match=r"(?s)no step .*found: steps 7 to 9, 3 of them.*do:"):
-        onestep.explain(RunLog.open(run), step)
+        explain(RunLog.open(run), step)
 
 
 def test_of_a_run_without_steps_none_is_asked_for(write_run):
@@ -131,14 +134,14 @@ def test_of_a_run_without_steps_none_is_asked_for(write_run):
     for file in (path / "rank=0").iterdir():
         file.unlink()
     with pytest.raises(RunLogError, match=r"(?s)found: none, in .*do: +leave --step out"):
-        onestep.explain(RunLog.open(path), 1)
+        explain(RunLog.open(path), 1)
 
 
 def test_without_batches_nothing_is_made_up(write_run):
     run = RunLog.open(write_run())
     assert summarize(run)["workers"] == []
     assert "Batches, by" not in render(summarize(run))
-    assert "Its batches are not known" in onestep.render(onestep.explain(run, 2))
+    assert "Its batches are not known" in one_step.render(explain(run, 2))
 
 
 def test_a_damaged_table_of_batches_is_left_out_and_told(run):

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.sinks.samples import USER, batch, info
+from tests.samples import USER, batch, info
 from trainobs.analysis.lookup_time import explained
-from trainobs.analysis.runlog import RunLog
-from trainobs.core.lookups import LOOKUP_FIELDS, LOOKUP_ROW
-from trainobs.sinks.embeddings import EmbeddingsSink
-from trainobs.sinks.runlog import RunLogSink
+from trainobs.core.embedding_table import LOOKUP_FIELDS, LOOKUP_ROW
+from trainobs.runlog.embeddings import EmbeddingsSink
+from trainobs.runlog.reader import RunLog
+from trainobs.runlog.writer import RunLogSink
 
 STEPS = 400
 BAGS = 256.0

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sinks.samples import batch, info
-from trainobs.analysis.report import render, summarize
-from trainobs.analysis.runlog import RunLog
-from trainobs.sinks.arrivals import ArrivalsSink
-from trainobs.sinks.runlog import RunLogSink
+from tests.samples import batch, info
+from trainobs.analysis.summary import summarize
+from trainobs.report.page import render
+from trainobs.runlog.arrivals import ArrivalsSink
+from trainobs.runlog.reader import RunLog
+from trainobs.runlog.writer import RunLogSink
 
 SECOND = 1_000_000_000
 

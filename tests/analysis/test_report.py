@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from trainobs.analysis.report import render, summarize
-from trainobs.analysis.runlog import RunLog
+from trainobs.analysis.summary import summarize
 from trainobs.core.catalogue import CATALOGUE
+from trainobs.report.page import render
+from trainobs.runlog.reader import RunLog
 
 NOTHING = {"sum": None, "mean": None, "p50": None, "p95": None, "max": None}
 

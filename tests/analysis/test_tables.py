@@ -7,15 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.sinks.samples import ITEM, USER, batch, info, lookup_rows
+from tests.samples import ITEM, USER, batch, info, lookup_rows
 from trainobs.access import AccessCounts
-from trainobs.analysis.report import render, summarize
-from trainobs.analysis.runlog import RunLog
+from trainobs.analysis.summary import summarize
 from trainobs.core.errors import RunLogError
 from trainobs.core.records import SETUP
-from trainobs.core.runlog import counts_file
-from trainobs.sinks.embeddings import EmbeddingsSink
-from trainobs.sinks.runlog import RunLogSink
+from trainobs.report.page import render
+from trainobs.runlog.embeddings import EmbeddingsSink
+from trainobs.runlog.reader import RunLog
+from trainobs.runlog.schema import counts_file
+from trainobs.runlog.writer import RunLogSink
 
 ROWS = (
     (SETUP, 0, {"lookup_count": 1000, "bytes": 64_000, "unique_rows": 10}),

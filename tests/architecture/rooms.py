@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,28 +19,36 @@ class Room(NamedTuple):
     packages: str = ""
 
 
-# A file beside the rooms (cli.py) is a room of its own; __init__ is the public face.
+# A file beside the rooms (cli.py) is a room of its own; __init__ is the public face, and so is that
+# of fae/, whose folders are rooms.
 ROOMS = {
     "core": Room("", "numpy"),
     "probes": Room("core", "numpy"),
+    "service": Room("core probes"),
     "host": Room("core", "numpy"),
     "gpu": Room("core", "pynvml"),
     "steps": Room("core", "numpy"),
-    "verdict": Room("core", "numpy"),
     "access": Room("core", "numpy"),
-    "sinks": Room("core access verdict", "numpy PIL google_crc32c pyarrow tensorboard"),
-    "session": Room("core access probes host gpu steps sinks", "numpy"),
-    "service": Room("core probes"),
+    "runlog": Room("core access", "numpy pyarrow"),
+    "verdict": Room("core", "numpy"),
+    "tensorboard": Room("core access verdict", "numpy PIL google_crc32c tensorboard"),
+    "analysis": Room("core access runlog verdict", "numpy"),
+    "report": Room("core analysis"),
+    "session": Room("core access probes host gpu steps runlog tensorboard", "numpy"),
     "hooks": Room("core steps session", "numpy torch"),
     "embeddings": Room("core access steps", "numpy torch torchrec fbgemm_gpu"),
     "integrations": Room(
-        "core session sinks hooks embeddings steps",
+        "core session tensorboard hooks embeddings steps",
         "lightning pytorch_lightning tensorboard torch transformers",
     ),
-    "analysis": Room("core access verdict", "numpy pyarrow"),
-    "fae": Room("core access", "numpy ray torch torchrec fbgemm_gpu tqdm"),
-    "cli": Room("core probes gpu analysis"),
-    "__init__": Room("access integrations"),
+    "fae/profile": Room("core", "numpy torch torchrec fbgemm_gpu"),
+    "fae/kjt": Room("core fae/profile", "numpy torch torchrec"),
+    "fae/calibrate": Room("core access fae/profile fae/kjt", "numpy ray torch torchrec tqdm"),
+    "fae/pack": Room("core fae/profile fae/kjt", "numpy torch torchrec"),
+    "fae/shard": Room("core fae/profile fae/kjt", "numpy torch torchrec fbgemm_gpu"),
+    "fae": Room("fae/profile fae/calibrate fae/pack fae/shard"),
+    "cli": Room("core probes gpu runlog analysis report"),
+    "__init__": Room("core access integrations"),
     "__main__": Room("cli"),
 }
 
@@ -50,3 +60,22 @@ def modules(source: Path) -> dict[str, Path]:
         for path in sorted(source.rglob("*.py"))
     }
     return {name.removesuffix(".__init__"): path for path, name in names.items()}
+
+
+def imports(path: Path) -> Iterator[str]:
+    """What a file imports, inside functions and for type checkers too; `from a import b` is a.b."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=module, names=names, level=level):
+                yield from (f"{'.' * level}{module or ''}.{alias.name}" for alias in names)
+            case ast.Call(func=function, args=[ast.Constant(value=str(name)), *_]):
+                if ast.unparse(function).split(".")[-1] in ("import_module", "__import__"):
+                    yield name
+
+
+def room_of(name: str) -> str:
+    """`trainobs.core.abi` -> `core`; a folder in fae/ is a room, too: `fae/pack`."""
+    _, room, inner, *_ = [*name.split("."), "__init__", ""]
+    return f"{room}/{inner}" if f"{room}/{inner}" in ROOMS else room

@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import graphlib
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.architecture.rooms import PAGE, ROOMS, SOURCE, Room, modules
+from tests.architecture.picture import with_picture
+from tests.architecture.rooms import PAGE, ROOMS, SOURCE, Room, imports, modules, room_of
 
-ROW = re.compile(r"^\| `(\w+)(?:/|\.py)` \|[^|]*\|([^|]*)\|([^|]*)\|$", re.MULTILINE)
-
-
-def imports(path: Path) -> Iterator[str]:
-    """What a file imports, inside functions and for type checkers too; `from a import b` is a.b."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        match node:
-            case ast.Import(names=names):
-                yield from (alias.name for alias in names)
-            case ast.ImportFrom(module=module, names=names, level=level):
-                yield from (f"{'.' * level}{module or ''}.{alias.name}" for alias in names)
-            case ast.Call(func=function, args=[ast.Constant(value=str(name)), *_]):
-                if ast.unparse(function).split(".")[-1] in ("import_module", "__import__"):
-                    yield name
-
-
-def room_of(name: str) -> str:
-    """`trainobs.core.kernel` -> `core`."""
-    return (name.split(".") + ["__init__"])[1]
+ROW = re.compile(r"^\| `(\w+(?:/\w+)?)(?:/|\.py)` \|[^|]*\|([^|]*)\|([^|]*)\|$", re.MULTILINE)
 
 
 def is_allowed(here: str, imported: str) -> bool:
@@ -39,7 +20,7 @@ def is_allowed(here: str, imported: str) -> bool:
     top = imported.split(".")[0]
     if top == "trainobs":
         there = room_of(imported)
-        return there in (here, "__version__", *ROOMS[here].rooms.split())
+        return there in (here, *ROOMS[here].rooms.split())
     return top in sys.stdlib_module_names or top in ROOMS[here].packages.split()
 
 
@@ -60,14 +41,13 @@ def check_for_cycles(source: Path) -> None:
         name: {imported if imported in known else imported.rpartition(".")[0] for imported in all_}
         for name, all_ in ((name, set(imports(path))) for name, path in known.items())
     }
-    del graph["trainobs"]  # its imports are lazy, and anyone may ask it for the version
     graphlib.TopologicalSorter(graph).prepare()
 
 
 def table_of(page: str) -> dict[str, tuple[set[str], set[str]]]:
     """Rooms and packages that each room may import, as a page's table says."""
     return {
-        room: (set(re.findall(r"\w+", rooms)), set(re.findall(r"\w+", packages)))
+        room: (set(re.findall(r"[\w/]+", rooms)), set(re.findall(r"\w+", packages)))
         for room, rooms, packages in ROW.findall(page)
     }
 
@@ -77,6 +57,11 @@ def test_the_page_has_the_same_table():
     assert table_of(PAGE.read_text()) == {
         name: (set(row.rooms.split()), set(row.packages.split())) for name, row in rooms.items()
     }
+
+
+def test_the_page_has_the_picture_of_the_imports():
+    page = PAGE.read_text()
+    assert with_picture(page) == page, "run: python -m tests.architecture.picture"
 
 
 def test_a_table_is_read_as_it_stands():

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from trainobs.core.abi import BUCKETS, CELL, CELLS_SHAPE, FileClass, Op, Role
 from trainobs.core.catalogue import lost_without
 from trainobs.core.cells import StepCells
 from trainobs.core.coverage import CALLS, FEEDS, IO_URING, Coverage, Programs, feeds
-from trainobs.core.kernel import BUCKETS, CELL, CELLS_SHAPE, FileClass, Op, Role
 
 EVERY = Programs().union(*FEEDS.values())
 

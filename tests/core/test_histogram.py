@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from trainobs.core.abi import BUCKETS, CELLS_SHAPE, FileClass, Op, Role
 from trainobs.core.histogram import BLOCK_READ, LATENCIES, percentile
-from trainobs.core.kernel import BUCKETS, CELLS_SHAPE, FileClass, Op, Role
 
 
 def histogram(**counts: int) -> np.ndarray:

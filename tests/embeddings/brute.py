@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from trainobs.embeddings.lookups import Lookups
+from trainobs.embeddings.model_lookups import Lookups
 from trainobs.steps.clock import ClosedStep
 
 STEP_NS = 10_000_000

@@ -41,7 +41,7 @@ with warnings.catch_warnings():
     from torchrec.streamable import Pipelineable
 
 from tests.embeddings.brute import Expected, Steps, compare, jagged_bags, random_lengths
-from trainobs.embeddings.lookups import Lookups
+from trainobs.embeddings.model_lookups import Lookups
 
 TABLES = {"t0": (37, ["a"]), "t1": (20, ["b", "c"]), "t2": (11, ["d"])}
 KEYS = ["c", "a", "d", "b"]

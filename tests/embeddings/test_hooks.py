@@ -18,8 +18,8 @@ from torch import nn
 
 from tests.embeddings.brute import Steps
 from trainobs.core.records import SETUP
-from trainobs.embeddings import intake, opaque
-from trainobs.embeddings.lookups import Lookups
+from trainobs.embeddings import buffer, opaque
+from trainobs.embeddings.model_lookups import Lookups
 from trainobs.steps.clock import ClosedStep
 
 pytestmark = [  # of torch's own making
@@ -243,7 +243,7 @@ def test_a_fault_is_told_once_and_ends_the_counting_not_the_training(caplog, mon
     model = new_model()
     lookups, steps = hooked(model)
     model(*make_batch())
-    monkeypatch.setattr(intake, "Take", None)
+    monkeypatch.setattr(buffer, "Take", None)
     steps.begin()
     plain = train(new_model())
     torch.manual_seed(5)

@@ -21,7 +21,7 @@ from torchrec import (
 )
 
 from tests.embeddings.brute import Expected, Steps, compare, jagged_bags, random_lengths
-from trainobs.embeddings.lookups import Lookups
+from trainobs.embeddings.model_lookups import Lookups
 
 TABLES = {  # table -> rows, features
     "users": (50, ["user"]),

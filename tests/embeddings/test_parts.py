@@ -15,16 +15,16 @@ from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTens
 from tests.embeddings.brute import Steps, same
 from tests.embeddings.test_jagged import bag_collection, make_jagged
 from trainobs.access import AccessCounts
-from trainobs.core.lookups import EmbeddingTable
-from trainobs.embeddings import intake
-from trainobs.embeddings.asked import Noted
+from trainobs.core.embedding_table import EmbeddingTable
+from trainobs.embeddings import buffer
+from trainobs.embeddings.buffer import Call, Ids, Intake, Take
 from trainobs.embeddings.caches import caches
-from trainobs.embeddings.intake import Call, Ids, Intake, Take
-from trainobs.embeddings.lookups import Lookups
-from trainobs.embeddings.pace import DENSEST, SPARSEST, Pace
+from trainobs.embeddings.model_lookups import Lookups
+from trainobs.embeddings.sampling import DENSEST, SPARSEST, Pace
 from trainobs.embeddings.sites import Found, Kind, Site
-from trainobs.embeddings.tables import TIERS, Gradient, Part, Table, reads
-from trainobs.embeddings.tally import Tally
+from trainobs.embeddings.step_lookups import Noted
+from trainobs.embeddings.table import TIERS, Gradient, Part, Table, reads
+from trainobs.embeddings.totals import Tally
 from trainobs.steps.clock import StepClock
 
 ROWS, ROW_BYTES = 100, 16
@@ -161,8 +161,8 @@ def test_what_never_arrives_is_unmeasured():
 
 
 def test_what_waits_is_bounded(monkeypatch):
-    monkeypatch.setattr(intake, "MAX_SAMPLE_BYTES", 100)
-    monkeypatch.setattr(intake, "MAX_TAKES", 4)
+    monkeypatch.setattr(buffer, "MAX_SAMPLE_BYTES", 100)
+    monkeypatch.setattr(buffer, "MAX_TAKES", 4)
     steps, model = Steps(), nn.Sequential(nn.Embedding(10, 2))
     lookups = Lookups(model, lambda: steps.serial, every=1)
     for _ in range(6):

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from tests.embeddings.brute import Expected, Steps, bags_of, compare, random_lengths
-from trainobs.core.lookups import LOOKUP_ROW
-from trainobs.embeddings.lookups import Lookups
+from trainobs.core.embedding_table import LOOKUP_ROW
+from trainobs.embeddings.model_lookups import Lookups
 
 ROWS = {"flat": 40, "wide": 30, "bag": 25, "matrix": 20, "last": 15, "padded": 12, "weighted": 9}
 

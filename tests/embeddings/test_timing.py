@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainobs.embeddings.lookups import Lookups
+from trainobs.embeddings.model_lookups import Lookups
 from trainobs.steps.clock import ClosedStep
 
 SLEEP_S = 0.02

@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 
 from tests.examples.conftest import run_script
+from trainobs.core.abi import Phase
 from trainobs.core.catalogue import phase_metric
-from trainobs.core.kernel import Phase
 
 TWO_BATCHES = "--epochs 2 --limit-batches 1 --batch-size 8 --depth 10 --image-size 32 --workers 1"
 PHASES = [phase_metric(phase) for phase in Phase]

@@ -15,7 +15,7 @@ from torchrec.datasets.utils import Batch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.fae import FAEProfile, TableProfile
-from trainobs.fae.split import read_mark
+from trainobs.fae.kjt.split import read_mark
 
 KEYS = ("f0", "f1", "f2", "unserved")
 ROWS = {"f0": 40, "f1": 7, "f2": 40}  # f0 and f2 look up one table

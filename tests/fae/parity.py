@@ -33,8 +33,11 @@ from torchrec.streamable import Pipelineable
 
 from tests.fae.compared import Trained, difference, local
 from trainobs.fae import FAEProfile, TableProfile
-from trainobs.fae.sharder import FAEEmbeddingBagCollectionSharder, FAEEmbeddingCollectionSharder
-from trainobs.fae.split import SlotMap, SplitMark, read_mark, split
+from trainobs.fae.kjt.split import SlotMap, SplitMark, read_mark, split
+from trainobs.fae.shard.sharder import (
+    FAEEmbeddingBagCollectionSharder,
+    FAEEmbeddingCollectionSharder,
+)
 
 OPTIMIZERS = {
     "sgd": torch.optim.SGD,

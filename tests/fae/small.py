@@ -8,7 +8,7 @@ from torchrec.modules.embedding_configs import PoolingType
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from tests.fae.parity import Case, Table, batches, packed, profile_of
-from trainobs.fae.split import SlotMap
+from trainobs.fae.kjt.split import SlotMap
 
 
 def case(sharding: str = "row_wise", world_size: int = 1, **changes: object) -> Case:

@@ -17,9 +17,9 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from tests.fae.skewed import kjt, power_law, tables
 from trainobs.core.errors import FAEError
 from trainobs.fae import FAEProfile, TableProfile, calibrate
-from trainobs.fae.cache_statistics import TableCacheStatistics
-from trainobs.fae.inputs import keys_of, parts_of
-from trainobs.fae.predictions import Estimate, TablePrediction
+from trainobs.fae.kjt.inputs import keys_of, parts_of
+from trainobs.fae.profile.cache_statistics import TableCacheStatistics
+from trainobs.fae.profile.predictions import Estimate, TablePrediction
 
 ROWS = (50_000, 50_000)
 KEYS = ("skewed", "flat")

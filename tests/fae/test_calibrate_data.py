@@ -14,9 +14,9 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from tests.fae.skewed import BUDGET, KEYS, ROWS, Batches, click_loader, kjt, matrix, quiet, tables
 from trainobs.core.errors import FAEError, SettingError
 from trainobs.fae import calibrate
-from trainobs.fae.inputs import keys_of, parts_of
-from trainobs.fae.sizes import byte_count
-from trainobs.fae.tables import tables_of
+from trainobs.fae.kjt.inputs import keys_of, parts_of
+from trainobs.fae.profile.model_tables import tables_of
+from trainobs.fae.profile.sizes import byte_count
 
 
 def test_multi_hot_inputs_are_counted_look_up_by_look_up():

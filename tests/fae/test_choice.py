@@ -9,9 +9,9 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from trainobs.access.sketch import Sketch
-from trainobs.fae.choice import SMALL_TABLES_RATIO, choose
-from trainobs.fae.row_counts import RowCounts
-from trainobs.fae.tables import Table
+from trainobs.fae.calibrate.choice import SMALL_TABLES_RATIO, choose
+from trainobs.fae.calibrate.row_counts import RowCounts
+from trainobs.fae.profile.model_tables import Table
 
 
 def table(name, rows, row_bytes=20):

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from tests.fae.packing import Inputs, collate, digest, is_pure, profile
 from trainobs.fae import PackedLoader, ShuffleScheduler, pack, pack_data_module
-from trainobs.fae.split import is_split
+from trainobs.fae.kjt.split import is_split
 
 
 class Module(L.LightningDataModule):

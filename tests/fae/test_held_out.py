@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.testing import assert_array_equal
 
-from trainobs.fae.held_out import HeldOut
-from trainobs.fae.inputs import Inputs, keys_of
+from trainobs.fae.calibrate.held_out import HeldOut
+from trainobs.fae.kjt.inputs import Inputs, keys_of
 
 LIMIT = 900
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from trainobs.fae.intervals import count_interval, mean_upper, normal_quantile, ratio
+from trainobs.fae.calibrate.intervals import count_interval, mean_upper, normal_quantile, ratio
 
 TRIALS = 2000
 

@@ -29,7 +29,7 @@ from tests.fae.parity import (
 from tests.fae.parity import batches as whole_batches
 from tests.fae.ranks import Ranks
 from tests.fae.small import case
-from trainobs.fae.split import SlotMap
+from trainobs.fae.kjt.split import SlotMap
 
 WAITING = {
     "_local_scalar_dense": "int(), float(), bool() or item() of a tensor",

@@ -22,10 +22,11 @@ from tests.fae.parity import Batch, Case, Table, batches, build, fae_sharder, pa
 from tests.fae.ranks import Ranks
 from trainobs import observe
 from trainobs.access import AccessCounts
-from trainobs.analysis.report import render, summarize
-from trainobs.analysis.runlog import RunLog
+from trainobs.analysis.summary import summarize
 from trainobs.core.catalogue import CATALOGUE, HOT_ROWS
-from trainobs.fae.split import SlotMap
+from trainobs.fae.kjt.split import SlotMap
+from trainobs.report.page import render
+from trainobs.runlog.reader import RunLog
 
 pytestmark = pytest.mark.usefixtures("lone_rank")
 KINDS = ("mixed", "pure", "plain", "pure", "cold", "mixed")

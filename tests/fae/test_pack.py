@@ -30,9 +30,9 @@ from tests.fae.packing import (
 )
 from trainobs.core.errors import FAEError, SettingError
 from trainobs.fae import pack
-from trainobs.fae.batches import KjtFinder
-from trainobs.fae.split import SlotMap, cold_count, read_mark
-from trainobs.fae.window import Packer
+from trainobs.fae.kjt.find import KjtFinder
+from trainobs.fae.kjt.split import SlotMap, cold_count, read_mark
+from trainobs.fae.pack.window import Packer
 
 
 def numbers(batches) -> list[int]:

@@ -13,7 +13,7 @@ from numpy.testing import assert_array_equal
 from tests.fae.skewed import Batches, matrix, tables
 from trainobs.core.errors import FAEError
 from trainobs.fae import FAEProfile, TableProfile, calibrate
-from trainobs.fae.archive import ArchiveKind, write_archive
+from trainobs.fae.profile.archive import ArchiveKind, write_archive
 
 
 def hot(name="t", ids=(1, 3), rows=10, dim=4):

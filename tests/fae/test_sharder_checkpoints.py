@@ -31,7 +31,7 @@ from tests.fae.parity import (
     train,
 )
 from tests.fae.ranks import Ranks
-from trainobs.fae.split import SlotMap
+from trainobs.fae.kjt.split import SlotMap
 
 TOLERANCE = 4e-6
 SEEDS = range(12)

@@ -10,8 +10,8 @@ from tests.fae.parity import StockSharder, batches, build, profile_of, train
 from tests.fae.ranks import Ranks
 from tests.fae.test_sharder_behaviour import case
 from trainobs.fae import FAEEmbeddingBagCollectionSharder, pack
-from trainobs.fae.join import Joiner
-from trainobs.fae.split import read_mark
+from trainobs.fae.kjt.split import read_mark
+from trainobs.fae.shard.join import Joiner
 
 
 def test_what_the_packer_gives_trains_as_whole_batches_do(pair: Ranks) -> None:

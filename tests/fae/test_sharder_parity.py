@@ -27,7 +27,7 @@ from tests.fae.parity import (
     train,
 )
 from tests.fae.ranks import Ranks
-from trainobs.fae.split import SlotMap
+from trainobs.fae.kjt.split import SlotMap
 
 TOLERANCE = 4e-6  # of 1, or of the value: what another order of float32 sums explains
 CASES_A_TEST = 50

@@ -35,10 +35,11 @@ from tests.fae.parity import (
 from tests.fae.ranks import Ranks
 from tests.fae.small import case, fed
 from trainobs.core.errors import FAEError, SettingError
-from trainobs.fae import FAEProfile, laid_over
-from trainobs.fae.checks import check_replicas
-from trainobs.fae.sharder import FAEEmbeddingBagCollectionSharder
-from trainobs.fae.split import SlotMap, read_mark, split
+from trainobs.fae import FAEProfile
+from trainobs.fae.kjt.split import SlotMap, read_mark, split
+from trainobs.fae.shard import laid_over
+from trainobs.fae.shard.checks import check_replicas
+from trainobs.fae.shard.sharder import FAEEmbeddingBagCollectionSharder
 
 
 @pytest.mark.usefixtures("lone_rank")

@@ -48,10 +48,10 @@ from trainobs.fae import (
     calibrate,
     pack,
 )
-from trainobs.fae.batches import KjtFinder
-from trainobs.fae.order import FeatureSequence
-from trainobs.fae.split import SlotMap, read_mark, split
-from trainobs.fae.window import Packer
+from trainobs.fae.kjt.find import KjtFinder
+from trainobs.fae.kjt.split import SlotMap, read_mark, split
+from trainobs.fae.pack.window import Packer
+from trainobs.fae.shard.order import FeatureSequence
 
 pytestmark = pytest.mark.usefixtures("lone_rank")
 

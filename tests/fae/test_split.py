@@ -16,7 +16,7 @@ from tests.fae.packing import KEYS, ROWS, make_input, profile, to_batch
 from tests.fae.parity import remark
 from trainobs.core.errors import FAEError
 from trainobs.fae import FAEProfile, TableProfile, pack
-from trainobs.fae.split import SlotMap, cold_count, is_split, read_mark, split
+from trainobs.fae.kjt.split import SlotMap, cold_count, is_split, read_mark, split
 
 PROFILE = profile()
 SLOTS = SlotMap.of(PROFILE)

@@ -13,7 +13,7 @@ import math
 import numpy as np
 import pytest
 
-from trainobs.core.kernel import Phase
+from trainobs.core.abi import Phase
 from trainobs.hooks import events as module
 from trainobs.hooks.events import PhaseEvents
 from trainobs.steps.clock import ClosedStep, StepClock

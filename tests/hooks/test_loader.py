@@ -11,8 +11,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from tests.steps.ticking import Ticking, times
-from trainobs.core.kernel import Phase
-from trainobs.hooks.loader import ObservedLoader
+from trainobs.core.abi import Phase
+from trainobs.hooks.observed_loader import ObservedLoader
 from trainobs.steps.clock import StepClock
 
 

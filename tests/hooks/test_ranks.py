@@ -12,8 +12,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from trainobs.hooks import ranks
-from trainobs.hooks.ranks import Arrival, TorchJob
+from trainobs.hooks import distributed
+from trainobs.hooks.distributed import Arrival, TorchJob
 
 
 @pytest.fixture
@@ -56,14 +56,14 @@ def test_a_cpu_taken_away_between_two_clocks_moves_no_arrival(monkeypatch):
     """In the first reading before the wall clock, in the last after it; they are 1000 apart."""
     monotonic, wall = iter([0, 80, 100, 102, 110, 130]), iter([1079, 1101, 1111])
     clocks = SimpleNamespace(monotonic_ns=lambda: next(monotonic), time_ns=lambda: next(wall))
-    monkeypatch.setattr(ranks, "time", clocks)
-    assert ranks._wall_offset_ns() == 1000
+    monkeypatch.setattr(distributed, "time", clocks)
+    assert distributed._wall_offset_ns() == 1000
 
 
 def test_the_recorder_rests(group, monkeypatch):
     job = TorchJob()
     reads = []
-    monkeypatch.setattr(ranks, "_flight_record", lambda: reads.append(1) or {})
+    monkeypatch.setattr(distributed, "_flight_record", lambda: reads.append(1) or {})
     for _ in range(50):
         job.arrivals()
     assert len(reads) == 1
@@ -73,7 +73,7 @@ def test_the_recorder_rests(group, monkeypatch):
 
 @pytest.mark.parametrize("record", [{"entries": [{}]}, {"entries": [{"process_group": 3}]}, None])
 def test_a_record_of_another_form_is_none(group, monkeypatch, caplog, record):
-    monkeypatch.setattr(ranks, "_flight_record", lambda: record)
+    monkeypatch.setattr(distributed, "_flight_record", lambda: record)
     assert TorchJob().arrivals() == []
     assert [r for r in caplog.records if r.levelno >= logging.WARNING] == []
 
@@ -86,7 +86,7 @@ def test_groups_without_all_ranks_and_messages_between_two_are_left_out(group, m
         entry | {"collective_seq_id": 8, "is_p2p": True, "time_created_ns": stamp},
         entry | {"process_group": ["5", "half"], "time_created_ns": stamp},
     ]
-    monkeypatch.setattr(ranks, "_flight_record", lambda: {"entries": entries})
+    monkeypatch.setattr(distributed, "_flight_record", lambda: {"entries": entries})
     ((group_number, seq, at_ns),) = TorchJob().arrivals()
     assert (group_number, seq) == (0, 7)
     assert abs(at_ns - time.monotonic_ns()) < 10**9

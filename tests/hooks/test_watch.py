@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from tests.steps.ticking import Ticking
-from trainobs.core.kernel import MAIN_WORKER, Phase
-from trainobs.hooks.loader import ObservedLoader
+from trainobs.core.abi import MAIN_WORKER, Phase
 from trainobs.hooks.marks import MarkingInit
+from trainobs.hooks.observed_loader import ObservedLoader
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.session.forks import abandon_in_children, keep_in_children, others_here
 from trainobs.steps.ledger import Fetch

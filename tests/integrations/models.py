@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from trainobs.core.runlog import STEPS, part_files
+from trainobs.runlog.schema import STEPS, part_files
 
 NAMESPACES = ("lightning.pytorch", "pytorch_lightning")
 FILE_BYTES = 3_000

@@ -26,7 +26,7 @@ from tests.integrations.models import (
 )
 from tests.session.jobs import TWO_RANKS, Job
 from trainobs import observe
-from trainobs.analysis.runlog import RunLog
+from trainobs.runlog.reader import RunLog
 
 JOB = Path(__file__).with_name("accelerate_job.py")
 

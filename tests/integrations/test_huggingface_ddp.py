@@ -14,9 +14,9 @@ from tests.integrations.models import (
     told_by_trainobs,
 )
 from tests.session.jobs import TWO_RANKS, Job
-from trainobs.analysis.report import summarize
-from trainobs.analysis.runlog import RunLog
+from trainobs.analysis.summary import summarize
 from trainobs.core.catalogue.ranks import over_ranks
+from trainobs.runlog.reader import RunLog
 
 JOB = Path(__file__).with_name("hf_ddp_job.py")
 EIGHT = list(range(1, 9))

@@ -25,8 +25,8 @@ from tests.integrations.trainers import (
 )
 from tests.kernel.ground_truth import PAGE, cached_pages
 from trainobs import ObsTrainerCallback
-from trainobs.analysis.runlog import RunLog
-from trainobs.core.kernel import Phase
+from trainobs.core.abi import Phase
+from trainobs.runlog.reader import RunLog
 
 EIGHT = list(range(1, 9))
 SLEEP_S = 0.02

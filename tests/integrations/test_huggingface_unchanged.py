@@ -21,9 +21,9 @@ from tests.integrations.models import step_numbers
 from tests.integrations.trainers import HuggingFace, Sample, Tokens, column, model
 from tests.session.jobs import Job, descriptors_of
 from trainobs import ObsTrainerCallback
-from trainobs.analysis.runlog import RunLog
-from trainobs.core.kernel import Phase
+from trainobs.core.abi import Phase
 from trainobs.integrations.trainer_taps import Tap
+from trainobs.runlog.reader import RunLog
 
 EIGHT = list(range(1, 9))
 

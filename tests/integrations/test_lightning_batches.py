@@ -24,7 +24,7 @@ from tests.integrations.models import (
     tiny_class,
 )
 from trainobs import ObsCallback
-from trainobs.core.runlog import BATCHES, part_files
+from trainobs.runlog.schema import BATCHES, part_files
 
 pytestmark = pytest.mark.needs_bpf
 

@@ -16,7 +16,7 @@ from tests.integrations.models import (
     step_numbers,
     told_by_trainobs,
 )
-from trainobs.analysis.runlog import RunLog
+from trainobs.runlog.reader import RunLog
 
 JOB = Path(__file__).with_name("ddp_job.py")
 

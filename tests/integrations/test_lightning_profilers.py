@@ -12,7 +12,7 @@ import pytest
 
 from tests.integrations.models import Lightning, loader, step_numbers
 from trainobs import ObsCallback
-from trainobs.analysis.runlog import RunLog
+from trainobs.runlog.reader import RunLog
 
 PROFILERS = [None, "simple", "advanced"]
 

@@ -15,8 +15,8 @@ import pytest
 
 from tests.integrations.models import Lightning, loader, step_numbers
 from trainobs import ObsCallback
-from trainobs.analysis.runlog import RunLog
 from trainobs.core.errors import SettingError
+from trainobs.runlog.reader import RunLog
 
 EIGHT = list(range(8))
 

@@ -20,8 +20,8 @@ from tests.integrations.models import (
     tiny_class,
 )
 from trainobs import ObsCallback
+from trainobs.core.abi import Phase
 from trainobs.core.catalogue import phase_metric
-from trainobs.core.kernel import Phase
 
 PHASES = [phase_metric(phase) for phase in Phase]
 

@@ -10,8 +10,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tests.integrations.models import loader
 from trainobs import ObsCallback
-from trainobs.analysis.report import summarize
-from trainobs.analysis.runlog import RunLog
+from trainobs.analysis.summary import summarize
+from trainobs.runlog.reader import RunLog
 
 
 def texts(directory, tag) -> list[tuple[int, str]]:

@@ -21,10 +21,11 @@ from tests.integrations.models import Lightning, logged_steps, step_numbers
 from tests.integrations.trainers import TOKENS, VOCABULARY
 from trainobs import ObsCallback, ObsTrainerCallback, observe
 from trainobs.access import AccessCounts
-from trainobs.analysis.report import render, summarize
-from trainobs.analysis.runlog import RunLog
+from trainobs.analysis.summary import summarize
 from trainobs.core.errors import SettingError
-from trainobs.embeddings.lookups import Lookups
+from trainobs.embeddings.model_lookups import Lookups
+from trainobs.report.page import render
+from trainobs.runlog.reader import RunLog
 
 ROWS, DIM, BATCH, WIDTH = 40, 4, 4, 3
 OFF = {"probes": "off", "embedding_every": 1}

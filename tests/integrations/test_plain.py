@@ -22,9 +22,9 @@ from tests.integrations.models import (
     step_numbers,
 )
 from trainobs import observe
-from trainobs.analysis.runlog import RunLog
-from trainobs.core.kernel import Phase
+from trainobs.core.abi import Phase
 from trainobs.integrations import plain
+from trainobs.runlog.reader import RunLog
 
 PHASES = [phase.name.lower() for phase in Phase]
 

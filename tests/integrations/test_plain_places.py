@@ -9,8 +9,8 @@ import pytest
 
 from tests.integrations.models import loader, step_numbers
 from trainobs import observe
-from trainobs.analysis.runlog import RunLog
 from trainobs.core.errors import SettingError
+from trainobs.runlog.reader import RunLog
 
 
 @pytest.fixture

@@ -11,9 +11,10 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.integrations.models import step_numbers, told_by_trainobs
-from trainobs.analysis.report import render, summarize
-from trainobs.analysis.runlog import RunLog
+from trainobs.analysis.summary import summarize
 from trainobs.core.catalogue.ranks import COMPARED, over_ranks
+from trainobs.report.page import render
+from trainobs.runlog.reader import RunLog
 
 JOB = Path(__file__).with_name("ranks_job.py")
 STEPS = 16

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.kernel.observed import ObservedKernel
-from trainobs.core.kernel import FileClass, Op
+from trainobs.core.abi import FileClass, Op
 
 SIZE = 5003
 

@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from tests.kernel.ground_truth import drops, reclaimed_pages
 from tests.kernel_state import bpf, programs_off_here
+from trainobs.core.abi import RING, FileClass, Op, Phase, Role
 from trainobs.core.catalogue import kernel_metrics
 from trainobs.core.cells import StepCells
-from trainobs.core.kernel import RING, FileClass, Op, Phase, Role
 from trainobs.core.metrics import evaluate
 from trainobs.probes.kernel_side import KernelSide
 from trainobs.probes.programs import PROBES

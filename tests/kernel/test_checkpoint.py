@@ -15,7 +15,7 @@ import torch
 from tests.kernel.ground_truth import BLOCK, MIB, rounded
 from tests.kernel.observed import Counts, ObservedKernel
 from tests.kernel.processes import Outsider, in_child
-from trainobs.core.kernel import FileClass, Op, Phase, Role
+from trainobs.core.abi import FileClass, Op, Phase, Role
 
 pytestmark = pytest.mark.needs_bpf
 

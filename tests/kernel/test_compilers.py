@@ -10,7 +10,7 @@ import pytest
 from bpf import build
 from tests.kernel.ground_truth import PRIMES, read_whole, write_files
 from tests.kernel.observed import ObservedKernel
-from trainobs.core.kernel import FileClass, Op
+from trainobs.core.abi import FileClass, Op
 from trainobs.probes import shared
 
 pytestmark = pytest.mark.needs_bpf

@@ -1,4 +1,4 @@
-"""bpf/trainobs.h and trainobs.core.kernel say the same, as the built object shows."""
+"""bpf/trainobs.h and trainobs.core.abi say the same, as the built object shows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.kernel.btf import STRUCT, VARIABLE, Btf
-from trainobs.core.kernel import BATCH, CELL, LOSSES, SLOTS, SUMS, FileClass, Op, Phase, Role
+from trainobs.core.abi import BATCH, CELL, LOSSES, SLOTS, SUMS, FileClass, Op, Phase, Role
 from trainobs.probes import shared, syscall_table
 from trainobs.probes.session_maps import KINDS
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.kernel.classified import SIZE, class_of, class_while, new
 from tests.kernel.observed import ObservedKernel
-from trainobs.core.kernel import FileClass, Op, Role
+from trainobs.core.abi import FileClass, Op, Role
 
 pytestmark = pytest.mark.needs_bpf
 

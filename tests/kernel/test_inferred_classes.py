@@ -10,7 +10,7 @@ import pytest
 from tests.kernel.classified import SIZE, class_of, class_while, new
 from tests.kernel.observed import ObservedKernel
 from tests.kernel.processes import in_child, in_worker
-from trainobs.core.kernel import FileClass, Op, Role
+from trainobs.core.abi import FileClass, Op, Role
 
 pytestmark = pytest.mark.needs_bpf
 

@@ -14,7 +14,7 @@ import pytest
 from tests.kernel.ground_truth import queued_s, sleep_timed
 from tests.kernel.observed import Counts, ObservedKernel
 from tests.stolen import stolen_ns
-from trainobs.core.kernel import Phase
+from trainobs.core.abi import Phase
 
 pytestmark = pytest.mark.needs_bpf
 

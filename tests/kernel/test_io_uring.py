@@ -22,7 +22,7 @@ from tests.kernel.ground_truth import (
 from tests.kernel.observed import Counts, ObservedKernel
 from tests.kernel.uring import ASYNC, READ, WRITE, Uring
 from tests.kernel_state import programs_off_here
-from trainobs.core.kernel import FileClass, Op, Role
+from trainobs.core.abi import FileClass, Op, Role
 from trainobs.probes.doctor import examine
 
 pytestmark = pytest.mark.needs_bpf

@@ -9,8 +9,8 @@ import pytest
 
 from tests.kernel.ground_truth import evict, read_whole
 from tests.kernel.observed import ObservedKernel
+from trainobs.core.abi import FileClass, Op, Role
 from trainobs.core.histogram import EDGES_NS
-from trainobs.core.kernel import FileClass, Op, Role
 
 pytestmark = pytest.mark.needs_bpf
 

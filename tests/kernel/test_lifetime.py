@@ -13,7 +13,7 @@ from tests.kernel.ground_truth import read_whole, write_file
 from tests.kernel.lifetime import PATIENCE_S, own_programs, still_loaded
 from tests.kernel.observed import ObservedKernel
 from tests.kernel.processes import fork, run_job
-from trainobs.core.kernel import FileClass, Op
+from trainobs.core.abi import FileClass, Op
 from trainobs.probes.kernel_side import KernelSide
 from trainobs.probes.loader import LibbpfLoader
 from trainobs.probes.programs import PROBES, programs_of

@@ -11,9 +11,9 @@ import pytest
 from tests.kernel.ground_truth import MIB, evict, kept_in_memory, write_file, write_files
 from tests.kernel.processes import run_job
 from tests.kernel.runlog import RunTables
-from trainobs.analysis.loader import workers
-from trainobs.analysis.onestep import explain
-from trainobs.analysis.runlog import RunLog
+from trainobs.analysis.loader_workers import workers
+from trainobs.analysis.one_step import explain
+from trainobs.runlog.reader import RunLog
 
 pytestmark = pytest.mark.needs_bpf
 

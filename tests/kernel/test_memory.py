@@ -14,7 +14,7 @@ import pytest
 from tests.kernel.ground_truth import sleep_timed
 from tests.kernel.observed import Counts, ObservedKernel
 from tests.kernel.processes import fork
-from trainobs.core.kernel import Op, Phase, Role
+from trainobs.core.abi import Op, Phase, Role
 
 pytestmark = pytest.mark.needs_bpf
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.kernel.classified import SIZE, class_while, new
 from tests.kernel.observed import ObservedKernel
-from trainobs.core.kernel import FileClass, Op, Phase
+from trainobs.core.abi import FileClass, Op, Phase
 
 pytestmark = pytest.mark.needs_bpf
 

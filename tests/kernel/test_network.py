@@ -12,7 +12,7 @@ from tests.kernel.ground_truth import MIB
 from tests.kernel.observed import ObservedKernel
 from tests.kernel.processes import Outsider, finish_job, in_thread, start_job
 from tests.kernel.runlog import RunTables
-from trainobs.core.kernel import FileClass, Op, Role
+from trainobs.core.abi import FileClass, Op, Role
 
 pytestmark = [
     pytest.mark.needs_bpf,

@@ -14,7 +14,7 @@ import pytest
 
 from tests.kernel.ground_truth import MIB, PAGE, cached_pages, evict, kept_in_memory, write_file
 from tests.kernel.observed import Counts, ObservedKernel
-from trainobs.core.kernel import FileClass, Op, Role
+from trainobs.core.abi import FileClass, Op, Role
 
 pytestmark = pytest.mark.needs_bpf
 

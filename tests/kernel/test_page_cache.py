@@ -26,7 +26,7 @@ from tests.kernel.ground_truth import (
 )
 from tests.kernel.observed import Counts, ObservedKernel
 from tests.kernel.processes import Outsider
-from trainobs.core.kernel import FileClass, Op, Role
+from trainobs.core.abi import FileClass, Op, Role
 
 pytestmark = pytest.mark.needs_bpf
 

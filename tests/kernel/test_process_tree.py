@@ -24,7 +24,7 @@ from tests.kernel.processes import (
     run_job,
 )
 from tests.kernel.runlog import RunTables
-from trainobs.core.kernel import FileClass, Op, Role
+from trainobs.core.abi import FileClass, Op, Role
 
 pytestmark = pytest.mark.needs_bpf
 

@@ -18,8 +18,8 @@ from tests.kernel.ground_truth import BLOCK, PAGE, PRIMES, evict, read_whole, ro
 from tests.kernel.observed import Counts, ObservedKernel
 from tests.kernel.privileges import CAP_BPF, CAP_PERFMON, become_nobody
 from tests.kernel.processes import in_child
+from trainobs.core.abi import FileClass, Op, Role
 from trainobs.core.errors import ProbeCause, ProbeError
-from trainobs.core.kernel import FileClass, Op, Role
 from trainobs.probes import libbpf, programs, shared
 from trainobs.probes.doctor import examine
 from trainobs.probes.kernel_names import KernelNames

@@ -13,7 +13,7 @@ import pytest
 
 from tests.kernel.observed import ObservedKernel
 from tests.kernel.processes import fork
-from trainobs.core.kernel import RING, Op, Role
+from trainobs.core.abi import RING, Op, Role
 
 pytestmark = pytest.mark.needs_bpf
 

@@ -14,8 +14,8 @@ from tests.kernel.ground_truth import write_file
 from tests.kernel.observed import ObservedKernel
 from tests.kernel.processes import fork, join, run_job
 from tests.kernel.runlog import RunTables
-from trainobs.core.kernel import RING, FileClass, Op, Phase
-from trainobs.hooks.loader import ObservedLoader
+from trainobs.core.abi import RING, FileClass, Op, Phase
+from trainobs.hooks.observed_loader import ObservedLoader
 
 pytestmark = pytest.mark.needs_bpf
 

@@ -29,17 +29,19 @@ from torch.utils.data import DataLoader, Dataset
 from tests.kernel.ground_truth import BLOCK, BUFFER, PAGE, evict, rounded, write_file
 from tests.kernel.uring import READ, Uring
 from trainobs import observe
-from trainobs.analysis import onestep
-from trainobs.analysis.report import render, summarize
-from trainobs.analysis.runlog import RunLog
+from trainobs.analysis.one_step import explain
+from trainobs.analysis.summary import summarize
+from trainobs.core.abi import FileClass, Op
 from trainobs.core.catalogue import CATALOGUE, METRICS
 from trainobs.core.coverage import SCHEDULER, feeds
 from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.core.histogram import LATENCIES
-from trainobs.core.kernel import FileClass, Op
 from trainobs.core.metrics import Kind
 from trainobs.probes.loader import LibbpfLoader
 from trainobs.probes.programs import PROBES
+from trainobs.report import one_step
+from trainobs.report.page import render
+from trainobs.runlog.reader import RunLog
 
 pytestmark = pytest.mark.needs_bpf
 
@@ -370,6 +372,6 @@ def test_once_a_ring_is_used_that_nobody_sees_reads_are_unknown(
         assert missing[used:].all(), name
     assert not unfounded(run)
     for step in range(len(steps)):
-        onestep.render(onestep.explain(RunLog.open(run), step))
+        one_step.render(explain(RunLog.open(run), step))
     cells = table(run, "kernel").to_pylist()
     assert not [row for row in cells if row["op"].startswith("cache_") and row["step"] >= used]

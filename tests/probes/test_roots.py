@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trainobs.core.kernel import FileClass
+from trainobs.core.abi import FileClass
 from trainobs.probes import side
 from trainobs.probes.kernel_side import KernelSide
 from trainobs.probes.mounts import mount_points

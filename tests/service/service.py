@@ -20,7 +20,7 @@ from tests.kernel.observed import Counts, ObservedKernel
 from tests.kernel.privileges import NOBODY, become_nobody
 from tests.kernel.processes import ROOT, fork, join
 from tests.session.jobs import programs_of, wait_for
-from trainobs.core.kernel import FileClass, Op
+from trainobs.core.abi import FileClass, Op
 from trainobs.probes import protocol
 from trainobs.probes.served import ServedSide, ask, connect
 

@@ -12,7 +12,7 @@ import pytest
 from tests.kernel.ground_truth import PRIMES, calls_of, read_whole, write_file, write_files
 from tests.kernel.processes import fork, in_child, in_thread, in_worker, join, start_job
 from tests.service.service import SOMEBODY, Observed, Service, Turns, as_user, data_of
-from trainobs.core.kernel import FileClass, Op, Role
+from trainobs.core.abi import FileClass, Op, Role
 
 pytestmark = pytest.mark.needs_bpf
 

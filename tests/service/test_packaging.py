@@ -14,7 +14,7 @@ from tests.kernel.ground_truth import PRIMES, read_whole, write_files
 from tests.kernel.privileges import NOBODY
 from tests.kernel.processes import ROOT, join
 from tests.service.service import Observed, Service, as_user, data_of
-from trainobs.core.kernel import FileClass, Op
+from trainobs.core.abi import FileClass, Op
 from trainobs.probes import shared
 from trainobs.service.main import _parser
 

@@ -31,8 +31,8 @@ from tests.service.service import (
     refusal_of,
     serves,
 )
+from trainobs.core.abi import SUMS, FileClass, Op, Role
 from trainobs.core.errors import ProbeCause, ProbeError
-from trainobs.core.kernel import SUMS, FileClass, Op, Role
 from trainobs.probes import protocol
 from trainobs.probes.served import ServedSide
 

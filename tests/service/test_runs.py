@@ -18,9 +18,9 @@ from tests.kernel.processes import join
 from tests.service.service import MAIN, Service, as_user
 from tests.session.jobs import Job, loop, programs_of, wait_for
 from trainobs import observe
-from trainobs.analysis.runlog import RunLog
 from trainobs.probes.doctor import examine, render
 from trainobs.probes.protocol import VARIABLE
+from trainobs.runlog.reader import RunLog
 
 pytestmark = pytest.mark.needs_bpf
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from trainobs.core.kernel import SLOTS
+from trainobs.core.abi import SLOTS
 from trainobs.probes.shared import SharedProbes
 from trainobs.service.sessions import REST_S, Refusal, Sessions
 

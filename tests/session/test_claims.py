@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from trainobs.analysis.runlog import RunLog
 from trainobs.core.errors import ProbeError, SettingError
 from trainobs.probes import shared
+from trainobs.runlog import directory
+from trainobs.runlog.reader import RunLog
 from trainobs.session import runs
 from trainobs.session.runs import open_session
 from trainobs.session.settings import Settings
-from trainobs.sinks import files
 
 JOBS = 6
 
@@ -102,14 +102,14 @@ def test_a_place_where_no_directory_can_be_made_stops_no_training(
 def test_the_search_for_a_free_name_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(files, "LAST_NAME", 3)
+    monkeypatch.setattr(directory, "LAST_NAME", 3)
     taken = [tmp_path / name / "rank=0" for name in ("run", "run-2", "run-3")]
     for place in taken:
         place.mkdir(parents=True)
-    for search in (files.claim, files.next_free):
+    for search in (directory.claim, directory.next_free):
         with pytest.raises(FileExistsError, match="so are 3 names like it"):
             search(tmp_path / "run", 0)
-    assert files.next_free(tmp_path / "run", 1) == tmp_path / "run"
+    assert directory.next_free(tmp_path / "run", 1) == tmp_path / "run"
     session, place = open_session(OFF, tmp_path / "run", log_every_n_steps=1)
     session.stop()
     assert place == tmp_path / "run"

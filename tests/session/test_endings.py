@@ -18,7 +18,7 @@ from tests import kernel_state
 from tests.integrations.models import read_steps, step_numbers
 from tests.session.jobs import Job, descriptors_of, loop, programs_of, wait_for
 from trainobs import observe
-from trainobs.analysis.runlog import RunLog
+from trainobs.runlog.reader import RunLog
 
 pytestmark = pytest.mark.needs_bpf
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch.distributed as dist
 
-from trainobs.hooks import ranks
-from trainobs.hooks.ranks import TorchStore
+from trainobs.hooks import distributed
+from trainobs.hooks.distributed import TorchStore
 from trainobs.session import exchange
 from trainobs.session.exchange import Exchange
 
@@ -201,7 +201,7 @@ def test_a_job_that_waits_for_a_key_does_not_keep_the_exchange_from_going_on(ser
 
 def test_a_rank_that_is_stopped_stops_nobody_else(server, monkeypatch):
     """Its store does not answer, and torch waits for it in C++; Python goes on meanwhile."""
-    monkeypatch.setattr(ranks, "TIMEOUT_S", 500)
+    monkeypatch.setattr(distributed, "TIMEOUT_S", 500)
     process, port = server
     shared = dist.TCPStore("127.0.0.1", port)
     ours = TorchStore(dist.PrefixStore("trainobs", shared.clone()))

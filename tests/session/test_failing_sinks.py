@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 
 from tests.integrations.models import logged_steps, step_numbers
+from tests.samples import small_disk
 from tests.session.jobs import wait_for
-from tests.sinks.samples import small_disk
 from trainobs import observe
-from trainobs.analysis.runlog import RunLog
-from trainobs.core.records import RunInfo, StepBatch
+from trainobs.core.records import RunInfo, StepTable
+from trainobs.runlog import writer
+from trainobs.runlog.reader import RunLog
+from trainobs.runlog.writer import RunLogSink
 from trainobs.session import observer
 from trainobs.session.session import Session
 from trainobs.session.settings import Settings
-from trainobs.sinks import runlog
-from trainobs.sinks.runlog import RunLogSink
 from trainobs.steps import collector
 
 
@@ -103,8 +103,8 @@ def test_a_disk_that_is_full_for_a_while_loses_nothing(tmp_path, caplog):
 
 
 def test_what_a_full_disk_costs_is_counted_in_the_log(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(runlog, "SEAL_STEPS", 5)
-    monkeypatch.setattr(runlog, "HELD_STEPS", 10)
+    monkeypatch.setattr(writer, "SEAL_STEPS", 5)
+    monkeypatch.setattr(writer, "HELD_STEPS", 10)
     with small_disk(tmp_path / "disk", "size=512k") as disk:
         filler = disk / "filler"
 
@@ -147,7 +147,7 @@ class Faulty:
     def begin(self, info: RunInfo) -> None:
         self._count()
 
-    def write(self, batch: StepBatch) -> None:
+    def write(self, batch: StepTable) -> None:
         self._count()
 
     def latency(self, buckets: np.ndarray) -> None: ...

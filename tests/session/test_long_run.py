@@ -9,8 +9,8 @@ import pytest
 
 from tests.integrations.models import read_steps
 from tests.session.jobs import Job, loop
-from trainobs.analysis.runlog import RunLog
-from trainobs.core.runlog import rank_dir
+from trainobs.runlog.reader import RunLog
+from trainobs.runlog.schema import rank_dir
 
 pytestmark = pytest.mark.needs_bpf
 

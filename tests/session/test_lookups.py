@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from trainobs.analysis.runlog import RunLog
-from trainobs.embeddings.lookups import Lookups
+from trainobs.embeddings.model_lookups import Lookups
+from trainobs.runlog.reader import RunLog
 from trainobs.session.lookups import PART
 from trainobs.session.runs import open_session
 from trainobs.session.session import Session

@@ -8,7 +8,7 @@ import time
 import numpy as np
 
 from trainobs import observe
-from trainobs.analysis.runlog import RunLog
+from trainobs.runlog.reader import RunLog
 
 
 def test_collections_count_in_their_step_and_the_callback_goes(tmp_path):

@@ -13,12 +13,12 @@ from tests.integrations.models import logged_steps, read_steps
 from tests.session.jobs import Job
 from tests.session.unprivileged_job import NOBODY
 from trainobs import observe
-from trainobs.analysis.runlog import RunLog
 from trainobs.core.catalogue import CATALOGUE
 from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.host.others import NAME
 from trainobs.host.sampler import HostSampler
 from trainobs.probes.loader import LibbpfLoader
+from trainobs.runlog.reader import RunLog
 
 JOB = Path(__file__).with_name("unprivileged_job.py")
 

@@ -8,7 +8,7 @@ from itertools import groupby
 import pytest
 
 from tests.steps.ticking import Ticking, times
-from trainobs.core.kernel import Phase
+from trainobs.core.abi import Phase
 from trainobs.core.records import SETUP
 
 OTHER, LOADER, FORWARD, BACKWARD = Phase.OTHER, Phase.LOADER, Phase.FORWARD, Phase.BACKWARD

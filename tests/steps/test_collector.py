@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.steps.ticking import Ticking
-from trainobs.core.kernel import BUCKETS, CELL, CELLS_SHAPE, RING, FileClass, Op, Phase, Role
-from trainobs.core.lookups import LOOKUP_ROW
+from trainobs.core.abi import BUCKETS, CELL, CELLS_SHAPE, RING, FileClass, Op, Phase, Role
+from trainobs.core.embedding_table import LOOKUP_ROW
 from trainobs.core.records import SETUP
 from trainobs.steps import collector as module
 from trainobs.steps.collector import SETTLE_NS, Collector

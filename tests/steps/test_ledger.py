@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainobs.core.kernel import BATCH, BATCHES, MAIN_WORKER, Phase
+from trainobs.core.abi import BATCH, BATCHES, MAIN_WORKER, Phase
 from trainobs.steps.clock import ClosedStep
 from trainobs.steps.ledger import MAX_KEPT, REST, SPLIT, TURNOVER, Fetch, Key, Ledger
 

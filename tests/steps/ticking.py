@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trainobs.core.kernel import Phase
+from trainobs.core.abi import Phase
 from trainobs.steps.clock import ClosedStep, StepClock
 
 

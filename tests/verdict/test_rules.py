@@ -11,7 +11,7 @@ import pytest
 from tests.verdict.constructed import MS, STEPS, TWO_CPUS, columns, every, verdict_on
 from trainobs.verdict.blocks import STEP, Blocks
 from trainobs.verdict.rules import judge
-from trainobs.verdict.text import lines, sentence
+from trainobs.verdict.sentence import lines, sentence
 from trainobs.verdict.verdict import Cause, Facts, Kind, facts_from
 
 WAITING = {"loader__wait_ns": 100 * MS}  # of 199: the step computes for 98 more

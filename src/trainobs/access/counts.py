@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from trainobs.access.dense import Dense
 from trainobs.access.file import Source, Stored, files_in, write
-from trainobs.access.inputs import InputSample, Reservoir
+from trainobs.access.input_sample import InputSample, Reservoir
 from trainobs.access.plan import plan
 from trainobs.access.pool import Pool
 from trainobs.access.sketch import Blocks, Sketch, gather, hottest

@@ -9,11 +9,9 @@ inputs-N-WHAT.npy    of the Nth epoch: what `InputSample` holds
 from __future__ import annotations
 
 import json
-import os
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -21,9 +19,10 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from trainobs.access.inputs import InputSample
+from trainobs.access.input_sample import InputSample
 from trainobs.access.sketch import BLOCK_ROWS, Blocks, Counts, Ids
 from trainobs.core.errors import AccessCountsError
+from trainobs.core.files import replacing
 
 SCHEMA = 1
 FOLDER = "access-counts"
@@ -57,27 +56,23 @@ class Source(Protocol):
 
 
 def write(source: Source, path: Path) -> None:
-    """Write under a hidden name beside `path`, then rename.
+    """Write a file that a reader finds whole.
 
     Raises:
         OSError: as `open`; what was at `path` is as before.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
-            _write_meta(archive, source)
-            for at, (table, rows) in enumerate(source.tables.items()):
-                _write_counts(archive, at, rows, partial(source.blocks, table))
-            for at, (sample, _) in enumerate(source.samples().values()):
-                for column, kind in SAMPLE_COLUMNS.items():
-                    array = getattr(sample, column)
-                    pieces = np.array_split(array, len(array) // BLOCK_ROWS + 1)
-                    _write_array(archive, f"inputs-{at}-{column}", kind, len(array), pieces)
-        os.replace(temporary, path)
-    except OSError:
-        with suppress(OSError):  # give the space back to a full disk
-            temporary.unlink()
-        raise
+    with (
+        replacing(path) as temporary,
+        zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive,
+    ):
+        _write_meta(archive, source)
+        for at, (table, rows) in enumerate(source.tables.items()):
+            _write_counts(archive, at, rows, partial(source.blocks, table))
+        for at, (sample, _) in enumerate(source.samples().values()):
+            for column, kind in SAMPLE_COLUMNS.items():
+                array = getattr(sample, column)
+                pieces = np.array_split(array, len(array) // BLOCK_ROWS + 1)
+                _write_array(archive, f"inputs-{at}-{column}", kind, len(array), pieces)
 
 
 def _write_meta(archive: zipfile.ZipFile, source: Source) -> None:

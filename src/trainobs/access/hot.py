@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainobs.access.counts import AccessCounts
-from trainobs.access.inputs import InputSample
+from trainobs.access.input_sample import InputSample
 from trainobs.access.interval import UNKNOWN, Interval, normal_quantile, wilson
 from trainobs.access.spectrum import Spectrum
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.analysis.ranklog import RankLog
 from trainobs.core.records import SETUP
+from trainobs.runlog.rank import RankLog
 
 Floats = npt.NDArray[np.float64]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from trainobs.analysis.ranklog import RankLog
 from trainobs.analysis.stragglers import by_waiting, lateness, meetings
 from trainobs.core.records import SETUP
+from trainobs.runlog.rank import RankLog
 
 Row = dict[str, Any]
 

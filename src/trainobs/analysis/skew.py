@@ -14,8 +14,8 @@ from trainobs.access import AccessCounts
 from trainobs.access.hot import drift, served_by_hot_rows
 from trainobs.access.interval import Interval
 from trainobs.access.skew import served_share, working_set_rows, zipf
-from trainobs.core.lookups import EmbeddingTable
-from trainobs.core.runlog import COUNTS_DIR
+from trainobs.core.embedding_table import EmbeddingTable
+from trainobs.runlog.schema import COUNTS_DIR
 
 HOTTEST = (0.001, 0.01, 0.1)
 """Shares of a table's rows of which it is told what they serve."""

@@ -9,11 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.analysis.checkpoints import checkpoints
-from trainobs.analysis.loader import workers
-from trainobs.analysis.lookups import Lookups
-from trainobs.analysis.ranklog import RankLog
+from trainobs.analysis.loader_workers import workers
 from trainobs.analysis.ranks import compare
-from trainobs.analysis.runlog import RunLog
+from trainobs.analysis.table_lookups import Lookups
 from trainobs.analysis.tables import embeddings
 from trainobs.analysis.verdicts import verdicts
 from trainobs.core.catalogue import CATALOGUE, STEP_METRICS
@@ -22,7 +20,9 @@ from trainobs.core.cells import StepCells
 from trainobs.core.histogram import BLOCK_READ, EDGES_NS, LATENCIES, Latency, percentile
 from trainobs.core.metrics import Kind, Metric, evaluate
 from trainobs.core.records import SETUP
-from trainobs.core.runlog import KERNEL
+from trainobs.runlog.rank import RankLog
+from trainobs.runlog.reader import RunLog
+from trainobs.runlog.schema import KERNEL
 
 Floats = npt.NDArray[np.float64]
 Statistics = dict[str, "float | int | str | None"]

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.analysis.ranklog import RankLog
 from trainobs.core.records import SETUP
+from trainobs.runlog.rank import RankLog
 from trainobs.verdict.blocks import INPUTS, Blocks
 from trainobs.verdict.rules import judge
-from trainobs.verdict.text import lines, sentence
+from trainobs.verdict.sentence import lines, sentence
 from trainobs.verdict.verdict import Facts, Verdict, facts_from
 
 _WAIT = "ranks/wait_ns"
@@ -42,25 +42,6 @@ def verdicts(info: Mapping[str, Any], ranks: Mapping[int, RankLog]) -> dict[str,
             for epoch in np.unique(epochs)
         },
     }
-
-
-def section(summary: dict[str, Any]) -> Iterator[str]:
-    """The page's first section: the verdict on the run, and those epochs that differ."""
-    run = summary["verdict"]["run"]
-    yield "Verdict"
-    yield from (f"  {line}" for line in run["text"])
-    changes = list(_changes(summary["verdict"]["epochs"]))
-    if len(changes) > 1:
-        yield from (f"  epoch {epoch}: {verdict['text'][0]}" for epoch, verdict in changes)
-
-
-def _changes(epochs: Mapping[int, dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Epochs whose verdict is another one than that of the epoch before."""
-    before: tuple[object, object] | None = None
-    for epoch, verdict in epochs.items():
-        if (now := (verdict["kind"], verdict["cause"])) != before:
-            yield epoch, verdict
-        before = now
 
 
 def _judged(columns: Mapping[str, npt.NDArray[np.float64]], facts: Facts) -> Verdict:

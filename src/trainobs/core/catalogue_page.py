@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from trainobs.core.abi import BUCKETS
 from trainobs.core.catalogue import CATALOGUE, EMBEDDINGS, HOT_ROWS
 from trainobs.core.histogram import LATENCIES
-from trainobs.core.kernel import BUCKETS
 from trainobs.core.metrics import Kind, Metric
 
 _INTRODUCTION = """\

@@ -12,7 +12,7 @@ from functools import reduce
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.core.kernel import CELL, CELLS_SHAPE, FIELDS
+from trainobs.core.abi import CELL, CELLS_SHAPE, FIELDS
 
 WORDS = len(FIELDS) * int(np.prod(CELLS_SHAPE))
 """Numbers in a row of the kernel."""

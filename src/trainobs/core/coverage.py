@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from trainobs.core.abi import CELLS_SHAPE, FIELDS, FileClass, Op
 from trainobs.core.cells import WORDS, StepCells
-from trainobs.core.kernel import CELLS_SHAPE, FIELDS, FileClass, Op
 
 Programs = frozenset[str]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.core.kernel import BUCKETS, FileClass, Op
+from trainobs.core.abi import BUCKETS, FileClass, Op
 from trainobs.core.quotients import divided
 
 EDGES_NS: npt.NDArray[np.float64] = np.exp2(np.arange(BUCKETS + 1, dtype=np.float64))

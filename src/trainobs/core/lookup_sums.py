@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.core.catalogue.embeddings import QUOTIENTS
-from trainobs.core.lookups import LOOKUP_FIELDS
+from trainobs.core.embedding_table import LOOKUP_FIELDS
 from trainobs.core.quotients import Floats, divided
 
 Rows = npt.NDArray[np.void] | Mapping[str, npt.NDArray[Any]]

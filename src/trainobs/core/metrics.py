@@ -13,9 +13,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from trainobs.core.abi import CELLS_SHAPE, FIELDS, FileClass, Op, Role
 from trainobs.core.cells import WORDS, StepCells
 from trainobs.core.coverage import Programs, feeds
-from trainobs.core.kernel import CELLS_SHAPE, FIELDS, FileClass, Op, Role
 from trainobs.core.quotients import divided
 
 

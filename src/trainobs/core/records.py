@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from trainobs.core.catalogue import STEP_METRICS
 from trainobs.core.cells import StepCells
-from trainobs.core.lookups import EmbeddingTable
+from trainobs.core.embedding_table import EmbeddingTable
 
 SETUP = -1
 """Step number of what happened before the first step; stored as null."""
@@ -46,7 +47,7 @@ to `end_ns`; what they lack of it is sleep that is no fault of a device.
 
 
 @dataclass(frozen=True)
-class StepBatch:
+class StepTable:
     """Records of consecutive closed steps, one array per fact, all of length n.
 
     Columns, not one object a step, because they are made, stored and averaged by column.
@@ -76,6 +77,34 @@ class StepBatch:
 
     def __len__(self) -> int:
         return len(self.step)
+
+    def select(self, rows: slice | npt.NDArray[np.bool_]) -> StepTable:
+        """Some of the steps, without `batches`, which are not of one step each."""
+        lookups = self.lookups
+        if lookups is not None:
+            lookups = lookups[np.isin(lookups["step"], self.step[rows])]
+        return StepTable(
+            step=self.step[rows],
+            epoch=self.epoch[rows],
+            start_ns=self.start_ns[rows],
+            columns={name: column[rows] for name, column in self.columns.items()},
+            cells=None if self.cells is None else self.cells[rows],
+            latency=None if self.latency is None else self.latency[rows],
+            lookups=lookups,
+        )
+
+    def metric_matrix(self) -> npt.NDArray[np.float64]:
+        """Values of every metric with a value for each step, in the order of `STEP_METRICS`.
+
+        Returns:
+            A copy of shape (n, len(STEP_METRICS)); NaN where a metric is missing or undefined.
+        """
+        matrix = np.full((len(self), len(STEP_METRICS)), np.nan)
+        for index, metric in enumerate(STEP_METRICS):
+            column = self.columns.get(metric.name)
+            if column is not None:
+                matrix[:, index] = column
+        return matrix
 
 
 @dataclass

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainobs.embeddings.intake import Take, host
+from trainobs.embeddings.buffer import Take, host
 from trainobs.embeddings.sites import Site
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torchrec.modules.embedding_configs import DATA_TYPE_NUM_BITS, BaseEmbeddingConfig
 
-from trainobs.core.lookups import EmbeddingTable
+from trainobs.core.embedding_table import EmbeddingTable
 from trainobs.embeddings.sites import Site
-from trainobs.embeddings.tables import Gradient, Part, Table, device_memory, reads
+from trainobs.embeddings.table import Gradient, Part, Table, device_memory, reads
 
 _KERNELS = {
     "dense": "hbm",

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainobs.embeddings.intake import Take
+from trainobs.embeddings.buffer import Take
 
 _PLAIN = {torch.Tensor, torch.nn.Parameter}
 """What can be read as it is; a subclass may be a part of something, or nothing at all."""

@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import nn
 
-from trainobs.core.lookups import EmbeddingTable
+from trainobs.core.embedding_table import EmbeddingTable
 from trainobs.embeddings.sites import Found, Kind, Site
-from trainobs.embeddings.tables import Gradient, Part, Table, device_memory, reads
+from trainobs.embeddings.table import Gradient, Part, Table, device_memory, reads
 
 _WRAPPERS = {
     "DistributedDataParallel": "module",

@@ -20,9 +20,9 @@ import torch
 from torch import nn
 
 from trainobs.embeddings import opaque
+from trainobs.embeddings.buffer import Amounts, Call, Ids, Intake, Take
 from trainobs.embeddings.caches import Cache
 from trainobs.embeddings.copies import capturing, copy, readable
-from trainobs.embeddings.intake import Amounts, Call, Ids, Intake, Take
 from trainobs.embeddings.sites import Site
 from trainobs.embeddings.timing import ForwardTimer
 

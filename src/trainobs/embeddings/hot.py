@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainobs.access import AccessCounts
-from trainobs.core.lookups import EmbeddingTable
+from trainobs.core.embedding_table import EmbeddingTable
 
 GROWTH = 2
 """The hottest rows are looked for again when the look-ups counted have grown so many times."""

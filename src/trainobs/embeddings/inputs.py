@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainobs.access import AccessCounts
-from trainobs.core.lookups import EmbeddingTable
-from trainobs.embeddings.asked import rows_of_slots
-from trainobs.embeddings.intake import Call, Ids, host
+from trainobs.core.embedding_table import EmbeddingTable
+from trainobs.embeddings.buffer import Call, Ids, host
+from trainobs.embeddings.step_lookups import rows_of_slots
 
 
 class _Column(NamedTuple):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trainobs.embeddings.tables import Reads, Table
+from trainobs.embeddings.table import Reads, Table
 
 
 @dataclass(frozen=True)

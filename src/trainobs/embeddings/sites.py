@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from trainobs.embeddings.tables import Table
+from trainobs.embeddings.table import Table
 
 MAX_KEYS = 4096
 """Keys whose tables are remembered; marks in keys may make new ones for ever."""

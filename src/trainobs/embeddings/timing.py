@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from trainobs.embeddings.intake import Call, Take
+from trainobs.embeddings.buffer import Call, Take
 from trainobs.embeddings.sites import Site
 
 

@@ -11,14 +11,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainobs.fae.calibrator import calibrate
-    from trainobs.fae.data_module import pack_data_module
-    from trainobs.fae.packed import PackedLoader, pack
-    from trainobs.fae.planner import HotRowReservation
-    from trainobs.fae.profile import FAEProfile, TableProfile
-    from trainobs.fae.ray_job import calibrate_dataset
-    from trainobs.fae.scheduler import ShuffledOrder, ShuffleScheduler
-    from trainobs.fae.sharder import (
+    from trainobs.fae.calibrate.calibrator import calibrate
+    from trainobs.fae.calibrate.ray_job import calibrate_dataset
+    from trainobs.fae.pack.data_module import pack_data_module
+    from trainobs.fae.pack.loader import PackedLoader, pack
+    from trainobs.fae.pack.scheduler import ShuffledOrder, ShuffleScheduler
+    from trainobs.fae.profile.profile import FAEProfile, TableProfile
+    from trainobs.fae.shard.planner import HotRowReservation
+    from trainobs.fae.shard.sharder import (
         FAEEmbeddingBagCollectionSharder,
         FAEEmbeddingCollectionSharder,
     )
@@ -39,18 +39,18 @@ __all__ = [
 ]
 
 _HOME = {
-    "FAEEmbeddingBagCollectionSharder": "trainobs.fae.sharder",
-    "FAEEmbeddingCollectionSharder": "trainobs.fae.sharder",
-    "FAEProfile": "trainobs.fae.profile",
-    "HotRowReservation": "trainobs.fae.planner",
-    "PackedLoader": "trainobs.fae.packed",
-    "ShuffleScheduler": "trainobs.fae.scheduler",
-    "ShuffledOrder": "trainobs.fae.scheduler",
-    "TableProfile": "trainobs.fae.profile",
-    "calibrate": "trainobs.fae.calibrator",
-    "calibrate_dataset": "trainobs.fae.ray_job",
-    "pack": "trainobs.fae.packed",
-    "pack_data_module": "trainobs.fae.data_module",
+    "FAEEmbeddingBagCollectionSharder": "trainobs.fae.shard.sharder",
+    "FAEEmbeddingCollectionSharder": "trainobs.fae.shard.sharder",
+    "FAEProfile": "trainobs.fae.profile.profile",
+    "HotRowReservation": "trainobs.fae.shard.planner",
+    "PackedLoader": "trainobs.fae.pack.loader",
+    "ShuffleScheduler": "trainobs.fae.pack.scheduler",
+    "ShuffledOrder": "trainobs.fae.pack.scheduler",
+    "TableProfile": "trainobs.fae.profile.profile",
+    "calibrate": "trainobs.fae.calibrate.calibrator",
+    "calibrate_dataset": "trainobs.fae.calibrate.ray_job",
+    "pack": "trainobs.fae.pack.loader",
+    "pack_data_module": "trainobs.fae.pack.data_module",
 }
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from trainobs.core.kernel import Phase
+from trainobs.core.abi import Phase
 from trainobs.steps.clock import ClosedStep
 from trainobs.steps.timeline import Columns
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from trainobs.core.kernel import BATCH_BEGIN, BATCH_END, BATCH_VOID
+from trainobs.core.abi import BATCH_BEGIN, BATCH_END, BATCH_VOID
 
 
 def _prctl() -> Callable[..., int]:

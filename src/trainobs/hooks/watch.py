@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from trainobs.core.kernel import MAIN_WORKER, Phase
+from trainobs.core.abi import MAIN_WORKER, Phase
 from trainobs.hooks.marks import MarkingInit, Marks
 from trainobs.session.forks import abandon_in_children, keep_in_children
 from trainobs.steps.clock import StepClock

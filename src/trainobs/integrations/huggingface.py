@@ -8,15 +8,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from trainobs.core.abi import Phase
 from trainobs.core.errors import TrainobsError
-from trainobs.core.kernel import Phase
 from trainobs.hooks.cuda import Cuda
 from trainobs.hooks.datasets import data_roots_of, workers_of
-from trainobs.hooks.ranks import TorchJob
+from trainobs.hooks.distributed import TorchJob
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.integrations.board import SummaryWriterEvents
 from trainobs.integrations.guard import harmless, tell_fault
-from trainobs.integrations.lookups import watch_lookups
+from trainobs.integrations.models import watch_lookups
 from trainobs.integrations.plain import LOG_EVERY_N_STEPS
 from trainobs.integrations.trainer_taps import TrainerTaps, calling_trainer, is_tapped
 from trainobs.session.runs import default_run_dir, open_session

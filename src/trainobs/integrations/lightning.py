@@ -13,20 +13,20 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from trainobs.core.abi import Phase
 from trainobs.core.errors import TrainobsError, shown
-from trainobs.core.kernel import Phase
 from trainobs.hooks.cuda import Cuda
 from trainobs.hooks.datasets import data_roots_of, workers_of
-from trainobs.hooks.ranks import TorchJob
+from trainobs.hooks.distributed import TorchJob
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.integrations.board import SummaryWriterEvents
 from trainobs.integrations.guard import harmless, tell_fault
-from trainobs.integrations.lookups import watch_lookups
+from trainobs.integrations.models import watch_lookups
 from trainobs.integrations.profiler_tee import ProfilerTee
 from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
 from trainobs.session.settings import PathLike, Settings, is_remote, switched_off
-from trainobs.sinks.eventfile import EventWriter
+from trainobs.tensorboard.event_file import EventWriter
 
 logger = logging.getLogger("trainobs")
 

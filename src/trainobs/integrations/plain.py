@@ -21,15 +21,15 @@ from typing import Protocol, SupportsIndex, TypeVar
 
 from torch.nn import Module
 
+from trainobs.core.abi import Phase
 from trainobs.core.errors import TrainobsError, shown
-from trainobs.core.kernel import Phase
 from trainobs.hooks.cuda import Cuda
 from trainobs.hooks.datasets import data_roots_of, workers_of
-from trainobs.hooks.loader import ObservedLoader
-from trainobs.hooks.ranks import TorchJob
+from trainobs.hooks.distributed import TorchJob
+from trainobs.hooks.observed_loader import ObservedLoader
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.integrations.guard import tell_fault
-from trainobs.integrations.lookups import check_model, watch_lookups
+from trainobs.integrations.models import check_model, watch_lookups
 from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
 from trainobs.session.settings import PathLike, Settings, switched_off

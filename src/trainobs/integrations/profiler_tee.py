@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from trainobs.core.kernel import Phase
+from trainobs.core.abi import Phase
 from trainobs.steps.clock import StepClock
 
 FETCH = -1

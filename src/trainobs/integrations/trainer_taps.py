@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from trainobs.core.kernel import Phase
+from trainobs.core.abi import Phase
 from trainobs.integrations.guard import tell_fault
 from trainobs.steps.clock import StepClock
 

@@ -15,7 +15,7 @@ from trainobs.core.errors import TrainobsError
 from trainobs.integrations.lightning import ObsCallback
 from trainobs.integrations.profiler_tee import ProfilerTee
 from trainobs.session.settings import Settings, is_remote
-from trainobs.sinks.eventfile import EventWriter
+from trainobs.tensorboard.event_file import EventWriter
 
 logger = logging.getLogger("trainobs")
 

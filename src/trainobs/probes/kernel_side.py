@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Collection
 
-from trainobs.core.kernel import FileClass
+from trainobs.core.abi import FileClass
 from trainobs.probes.programs import PROBES
 from trainobs.probes.shared import SharedProbes, unable
 from trainobs.probes.side import Side

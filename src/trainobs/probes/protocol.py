@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainobs.core.kernel import SUMS, FileClass, Op, Phase, Role
+from trainobs.core.abi import SUMS, FileClass, Op, Phase, Role
 
 VERSION = 1
 """Of the protocol; a service answers no other."""

@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from trainobs.core.abi import FileClass
 from trainobs.core.errors import ProbeCause, ProbeError
-from trainobs.core.kernel import FileClass
 from trainobs.probes import protocol
 from trainobs.probes.programs import PROBES, programs_of
 from trainobs.probes.side import Side

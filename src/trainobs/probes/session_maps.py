@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from trainobs.core.kernel import SUMS
+from trainobs.core.abi import SUMS
 from trainobs.probes.libbpf import MapOptions, open_library
 
 CLOCK_BYTES = 64

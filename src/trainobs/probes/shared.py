@@ -12,8 +12,8 @@ import threading
 from collections.abc import Collection, Container, Mapping
 from pathlib import Path
 
+from trainobs.core.abi import SLOTS, FileClass
 from trainobs.core.errors import ProbeCause, ProbeError
-from trainobs.core.kernel import SLOTS, FileClass
 from trainobs.probes.kernel_names import KERNEL_BTF, KernelNames
 from trainobs.probes.loader import LibbpfLoader
 from trainobs.probes.obstacles import obstacles

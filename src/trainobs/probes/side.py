@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.core.kernel import SUMS, FileClass
+from trainobs.core.abi import SUMS, FileClass
 from trainobs.probes.mounts import mount_points, mounts_below
 from trainobs.probes.session_maps import CLOCK_BYTES
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import platform
 from typing import NamedTuple
 
-from trainobs.core.kernel import MARK, Op
+from trainobs.core.abi import MARK, Op
 
 SIZE = 512
 """`TOBS_SYSCALLS`: numbers from here on are not followed."""

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from trainobs import __version__
-from trainobs.core.kernel import FileClass
+from trainobs.core.abi import FileClass
+from trainobs.core.version import __version__
 from trainobs.probes import protocol
 from trainobs.probes.shared import SharedProbes
 from trainobs.service.sessions import Refusal, Sessions

@@ -13,9 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from trainobs import __version__
+from trainobs.core.abi import SLOTS
 from trainobs.core.errors import SettingError, TrainobsError
-from trainobs.core.kernel import SLOTS
+from trainobs.core.version import __version__
 from trainobs.probes.protocol import SOCKET
 from trainobs.probes.shared import SharedProbes
 from trainobs.service.privileges import keep_only_what_probes_need

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trainobs.core.kernel import SLOTS
+from trainobs.core.abi import SLOTS
 from trainobs.probes.session_maps import SessionMaps
 from trainobs.probes.shared import SharedProbes
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from trainobs.core.records import RunInfo, StepBatch
-from trainobs.sinks.sink import Sink
+from trainobs.core.records import RunInfo, StepTable
+from trainobs.core.sink import Sink
 
 logger = logging.getLogger("trainobs")
 
@@ -25,7 +25,7 @@ class Delivery:
         """Step records that the sink dropped, or did not make safe so far."""
         return self._unsaved + self._sink.lost_steps
 
-    def write(self, batch: StepBatch) -> None:
+    def write(self, batch: StepTable) -> None:
         """Hand over closed steps."""
         before = self._sink.lost_steps
         self.call(lambda: self._sink.write(batch))
@@ -88,7 +88,7 @@ class Deliveries:
         pairs = zip(self._sinks, self._deliveries, strict=True)
         return {sink.name: delivery.lost_steps for sink, delivery in pairs}
 
-    def write(self, batch: StepBatch) -> None:
+    def write(self, batch: StepTable) -> None:
         """Hand closed steps to every sink."""
         for delivery in self._deliveries:
             delivery.write(batch)

@@ -15,7 +15,7 @@ PART = "hot_rows"
 
 
 class HotRows(Protocol):
-    """What the torch side tells of hot rows; see `trainobs.embeddings.hot_rows`."""
+    """What the torch side tells of hot rows; see `trainobs.embeddings.hot_row_readings`."""
 
     def stepped(self, serial: int) -> None:
         """A step is over; called in the thread that trains."""

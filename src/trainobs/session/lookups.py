@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.access import AccessCounts
-from trainobs.core.lookups import EmbeddingTable
+from trainobs.core.embedding_table import EmbeddingTable
 from trainobs.core.records import RunInfo
+from trainobs.core.sink import Sink
+from trainobs.runlog.counts import CountsSink
+from trainobs.runlog.embeddings import EmbeddingsSink
 from trainobs.session.parts import OptionalPart
-from trainobs.sinks.counts import CountsSink
-from trainobs.sinks.embeddings import EmbeddingsSink
-from trainobs.sinks.sink import Sink
 from trainobs.steps.clock import ClosedStep
 
 PART = "embeddings"
@@ -24,7 +24,7 @@ PART = "embeddings"
 
 
 class Lookups(Protocol):
-    """What the torch side tells of look-ups; see `trainobs.embeddings.lookups.Lookups`.
+    """What the torch side tells of look-ups; see `trainobs.embeddings.model_lookups.Lookups`.
 
     `rows`, `begin_epoch` and `counts` belong to the observer's thread.
     """

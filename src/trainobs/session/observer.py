@@ -13,11 +13,11 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.core.kernel import RING
+from trainobs.core.abi import RING
 from trainobs.core.now import now_s
-from trainobs.core.records import RunInfo, StepBatch
+from trainobs.core.records import RunInfo, StepTable
+from trainobs.core.sink import Sink
 from trainobs.session.delivery import Deliveries
-from trainobs.sinks.sink import Sink
 from trainobs.steps.collector import Collector
 
 logger = logging.getLogger("trainobs")
@@ -191,7 +191,7 @@ class Observer:
         while self._more_sinks:
             self._deliveries.add(self._more_sinks.popleft(), self._info)
 
-    def _with_cost(self, batch: StepBatch) -> StepBatch:
+    def _with_cost(self, batch: StepTable) -> StepTable:
         columns = dict(batch.columns)
         if "sched/main_await_ns" in columns and self._waits_on_host():
             columns["ranks/wait_ns"] = columns["sched/main_await_ns"]

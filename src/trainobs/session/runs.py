@@ -8,17 +8,17 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Protocol
 
+from trainobs.core.sink import Sink
+from trainobs.runlog.arrivals import ArrivalsSink, Row
+from trainobs.runlog.directory import claim, give_back, next_free
+from trainobs.runlog.writer import RunLogSink
 from trainobs.session.accelerator import Accelerator
 from trainobs.session.exchange import Exchange, Store
 from trainobs.session.lookups import LookupWatch
 from trainobs.session.session import Session
 from trainobs.session.settings import Settings
-from trainobs.sinks.arrivals import ArrivalsSink, Row
-from trainobs.sinks.files import claim, give_back, next_free
-from trainobs.sinks.ranks import RanksSink
-from trainobs.sinks.runlog import RunLogSink
-from trainobs.sinks.sink import Sink
-from trainobs.sinks.tensorboard import EventFile, EventWriter, TensorBoardSink
+from trainobs.tensorboard.rank_spread import RanksSink
+from trainobs.tensorboard.sink import EventFile, EventWriter, TensorBoardSink
 
 
 class Job(Protocol):

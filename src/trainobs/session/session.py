@@ -11,14 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from trainobs.core.abi import FileClass
 from trainobs.core.coverage import CALLS, SCHEDULER, Coverage
-from trainobs.core.kernel import FileClass
 from trainobs.core.records import RunInfo
+from trainobs.core.sink import Sink
 from trainobs.host.facts import host_facts
 from trainobs.host.memory import OwnFaults
 from trainobs.host.rings import has_rings
 from trainobs.host.sampler import HostSampler
-from trainobs.probes.secede import secede
+from trainobs.probes.detach import secede
 from trainobs.probes.statistics import ProbeStatistics, statistics_for
 from trainobs.session.accelerator import Accelerator, AcceleratorWatch
 from trainobs.session.delivery import Deliveries
@@ -32,7 +33,6 @@ from trainobs.session.opening import Opening
 from trainobs.session.others import OthersReadings
 from trainobs.session.pauses import CollectorPauses
 from trainobs.session.settings import Settings
-from trainobs.sinks.sink import Sink
 from trainobs.steps.clock import StepClock, StepWord
 from trainobs.steps.collector import Collector
 from trainobs.steps.ledger import Ledger

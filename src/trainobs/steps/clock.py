@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from trainobs.core.kernel import Phase
+from trainobs.core.abi import Phase
 from trainobs.core.records import SETUP
 
 _PHASES = len(Phase)

@@ -11,16 +11,16 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from trainobs.core.abi import FIELDS, RING, Op, Phase
 from trainobs.core.catalogue import kernel_metrics, phase_metric
 from trainobs.core.cells import WORDS, Places, StepCells, Words
 from trainobs.core.coverage import BLOCK, FEEDS, Coverage
 from trainobs.core.histogram import percentile
-from trainobs.core.kernel import FIELDS, RING, Op, Phase
 from trainobs.core.metrics import Cells, evaluate
-from trainobs.core.records import StepBatch
+from trainobs.core.records import StepTable
 from trainobs.steps.clock import ClosedStep, StepClock
 from trainobs.steps.ledger import Ledger
-from trainobs.steps.lookups import LookupSource, NoLookups
+from trainobs.steps.lookup_source import LookupSource, NoLookups
 from trainobs.steps.timeline import StepSource
 
 SETTLE_NS = 5_000_000
@@ -176,7 +176,7 @@ class Collector:
             while self.waiting_count > MAX_WAITING:
                 self._drop(*self._waiting.pop(0))
 
-    def batch(self, *, hold: bool = False) -> StepBatch | None:
+    def batch(self, *, hold: bool = False) -> StepTable | None:
         """Records of what was collected since the last call; None for nothing.
 
         Args:
@@ -256,7 +256,7 @@ class Collector:
         pairs = zip(at_rest, late, strict=True)
         self.late_count += sum(count for serial, count in pairs if now < serial + RING)
 
-    def _assemble(self, steps: list[ClosedStep], taken: _Taken | None) -> StepBatch:
+    def _assemble(self, steps: list[ClosedStep], taken: _Taken | None) -> StepTable:
         columns = self._timings(steps)
         columns.update(self._host_deltas(steps))
         for source in self._sources:
@@ -271,7 +271,7 @@ class Collector:
         of_batches, batches = self._ledger.close(steps, last=self._last, reads_known=reads_known)
         if Phase.LOADER.value in self._clock.measured:
             columns.update(of_batches)
-        return StepBatch(
+        return StepTable(
             step=np.array([step.step for step in steps], np.int64),
             epoch=np.array([step.epoch for step in steps], np.int32),
             start_ns=np.array([step.start_ns for step in steps], np.int64),

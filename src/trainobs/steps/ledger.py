@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.core.kernel import BATCH, BATCHES, MAIN_WORKER, Phase
+from trainobs.core.abi import BATCH, BATCHES, MAIN_WORKER, Phase
 from trainobs.core.records import BATCH_ROW, UNKNOWN
 from trainobs.steps.clock import ClosedStep
 

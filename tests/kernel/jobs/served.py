@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.kernel.ground_truth import read_whole
 from tests.kernel.privileges import become_nobody
 from tests.service.service import Observed, data_of
-from trainobs.core.kernel import FileClass, Op
+from trainobs.core.abi import FileClass, Op
 
 
 def main(socket: str, data: str) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from trainobs.core.abi import FileClass, Op
 from trainobs.core.catalogue.making import CHECKPOINT, DATA, kernel
 from trainobs.core.coverage import BLOCK
-from trainobs.core.kernel import FileClass, Op
 from trainobs.core.metrics import Cells, Kind, Metric
 
 DEVICES: tuple[Metric, ...] = (

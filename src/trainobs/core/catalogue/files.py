@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from trainobs.core.abi import FileClass, Op
 from trainobs.core.catalogue.making import CHECKPOINT, DATA, READS, WRITES, kernel
-from trainobs.core.kernel import FileClass, Op
 from trainobs.core.metrics import Cells, Kind, Metric, Ratio
 
 _WAITS = "Read-ahead in earlier steps can hide or overshoot it: judge it over many steps."

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from trainobs.core.abi import FileClass, Op, Phase, Role
 from trainobs.core.coverage import CALLS, SCHEDULER
-from trainobs.core.kernel import FileClass, Op, Phase, Role
 from trainobs.core.metrics import Cells, Kind, Metric
 
 DATA = (FileClass.DATA,)

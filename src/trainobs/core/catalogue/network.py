@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from trainobs.core.abi import FileClass, Op
 from trainobs.core.catalogue.making import kernel
-from trainobs.core.kernel import FileClass, Op
 from trainobs.core.metrics import Cells, Metric
 
 NETWORK: tuple[Metric, ...] = (

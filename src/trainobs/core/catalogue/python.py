@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from trainobs.core.abi import Op
 from trainobs.core.catalogue.making import MAIN, kernel
-from trainobs.core.kernel import Op
 from trainobs.core.metrics import Cells, Kind, Metric
 
 PYTHON: tuple[Metric, ...] = (

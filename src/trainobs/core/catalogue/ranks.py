@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from trainobs.core.abi import Op
 from trainobs.core.coverage import FEEDS
-from trainobs.core.kernel import Op
 from trainobs.core.metrics import Kind, Metric
 
 RANKS: tuple[Metric, ...] = (

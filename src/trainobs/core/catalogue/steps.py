@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from trainobs.core.abi import Phase
 from trainobs.core.catalogue.making import loader_part, phase, timed
-from trainobs.core.kernel import Phase
 from trainobs.core.metrics import Metric
 
 STEPS: tuple[Metric, ...] = (

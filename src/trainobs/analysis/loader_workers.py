@@ -1,0 +1,77 @@
+"""What the batches of the training loaders took, worker by worker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trainobs.core.records import UNKNOWN
+from trainobs.runlog.rank import RankLog
+
+Indices = npt.NDArray[np.intp]
+
+MADE = ("device_ns", "cpu_wait_ns", "compute_ns")
+"""Columns of the table `batches`: what the maker of a batch did."""
+
+_WAITED = {"wait_ns": "loader/wait_ns", "handover_ns": "loader/handover_ns"}
+
+
+def workers(rank: RankLog) -> list[dict[str, Any]]:
+    """The workers of the training loaders, ascending; the training thread itself comes first.
+
+    Returns:
+        For each: `worker` (None: the training thread), `batches` that a step consumed, and their
+        means `made_ns`, `device_ns`, `cpu_wait_ns` and `compute_ns`; of the steps whose last batch
+        it finished, the means `wait_ns` and `handover_ns`; of its slowest read or open of training
+        data `slowest_ns`, `slowest_file`, and `slowest_step`, which consumed it. None where
+        unknown.
+
+    Raises:
+        RunLogError: a file is damaged.
+    """
+    for_step, worker = rank.batches("for_step"), rank.batches("worker")
+    consumed = np.flatnonzero(for_step != UNKNOWN)
+    last = _last_of_each_step(rank, consumed)
+    return [
+        {
+            "worker": None if number == UNKNOWN else number,
+            **_made(rank, consumed[worker[consumed] == number]),
+            **_waited(rank, for_step[last[worker[last] == number]]),
+        }
+        for number in np.unique(worker[consumed]).tolist()
+    ]
+
+
+def _made(rank: RankLog, own: Indices) -> dict[str, Any]:
+    made_ns = rank.batches("end_ns")[own] - rank.batches("begin_ns")[own]
+    slowest_ns = rank.batches("slowest_ns")
+    slowest = int(own[slowest_ns[own].argmax()])
+    return {
+        "batches": len(own),
+        "made_ns": float(made_ns.mean()),
+        **{name: _mean(rank.batches(name)[own]) for name in MADE},
+        "slowest_ns": int(slowest_ns[slowest]),
+        "slowest_file": rank.slowest_file(slowest),
+        "slowest_step": int(rank.batches("for_step")[slowest]),
+    }
+
+
+def _last_of_each_step(rank: RankLog, consumed: Indices) -> Indices:
+    """Of the batches of a step, the one that was finished last: it is what the step waited for."""
+    for_step = rank.batches("for_step")[consumed]
+    ordered = np.lexsort((rank.batches("end_ns")[consumed], for_step))
+    last: Indices = consumed[ordered[np.diff(for_step[ordered], append=UNKNOWN) != 0]]
+    return last
+
+
+def _waited(rank: RankLog, steps: npt.NDArray[np.int64]) -> dict[str, float | None]:
+    rows = np.isin(rank.step(), steps)
+    values = {name: rank.metric(metric)[rows] for name, metric in _WAITED.items()}
+    return {name: _mean(column[np.isfinite(column)]) for name, column in values.items()}
+
+
+def _mean(values: npt.NDArray[Any]) -> float | None:
+    known = values[values != UNKNOWN]
+    return float(known.mean()) if known.size else None

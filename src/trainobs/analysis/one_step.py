@@ -1,0 +1,102 @@
+"""One step of a run: what it waited for, and who made its batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trainobs.analysis.loader_workers import MADE
+from trainobs.core.abi import Phase
+from trainobs.core.catalogue import phase_metric
+from trainobs.core.errors import RunLogError
+from trainobs.core.records import UNKNOWN
+from trainobs.runlog.rank import RankLog
+from trainobs.runlog.reader import RunLog
+
+LOADER_PARTS = (
+    "loader/device_ns",
+    "loader/cpu_wait_ns",
+    "loader/compute_ns",
+    "loader/handover_ns",
+)
+"""Metrics that say why a step waited for its data."""
+
+PHASES = {phase_metric(phase): phase.name.lower() for phase in (*list(Phase)[2:], Phase.OTHER)}
+"""Metric -> phase of the step."""
+
+_METRICS = ("step/duration_ns", "loader/wait_ns", *LOADER_PARTS, *PHASES)
+_COUNTS = ("number", "read_bytes", "read_count", *MADE, "slowest_ns")
+
+
+def explain(run: RunLog, step: int) -> dict[str, Any]:
+    """Where one step of the lowest rank went, and what it took to make its batches.
+
+    Returns:
+        `run`, `rank`, `step`, `epoch`; `metrics`: name -> `value` in the step and `median` of all
+        steps; `batches`: the one that was finished last first, each with `worker` (None: the
+        training thread), `number`, `read_bytes`, `read_count`, `device_ns`, `cpu_wait_ns`,
+        `compute_ns`, `slowest_ns`, `slowest_file`, `made_ns`, and `ended_ns` after the step began,
+        below 0 for one that was made ahead. None where unknown.
+
+    Raises:
+        RunLogError: there is no such step, or a file is damaged.
+    """
+    rank = next(iter(run.ranks.values()), RankLog(0, steps_files=()))
+    steps = rank.step()
+    rows = np.flatnonzero(steps == step)
+    if step < 0 or not rows.size:
+        raise _no_such_step(run, rank, step)
+    values = {name: rank.metric(name) for name in _METRICS}
+    return {
+        "run": str(run.path),
+        "rank": rank.rank,
+        "step": step,
+        "epoch": int(rank.epoch()[rows[0]]),
+        "metrics": {
+            name: {"value": _known(column[rows[0]]), "median": _median(column[steps >= 0])}
+            for name, column in values.items()
+        },
+        "batches": _batches(rank, step, int(rank.start_ns()[rows[0]])),
+    }
+
+
+def _no_such_step(run: RunLog, rank: RankLog, step: int) -> RunLogError:
+    steps = rank.step()
+    steps = steps[steps >= 0]
+    there = f"steps {steps.min()} to {steps.max()}, {steps.size} of them" if steps.size else "none"
+    return RunLogError(
+        failed=f"There is no step {step} in the record of rank {rank.rank}.",
+        found=f"{there}, in {run.path}",
+        do="give one of these" if steps.size else "leave --step out",
+    )
+
+
+def _batches(rank: RankLog, step: int, start_ns: int) -> list[dict[str, Any]]:
+    own = np.flatnonzero(rank.batches("for_step") == step)
+    worker, begin, end = (rank.batches(name) for name in ("worker", "begin_ns", "end_ns"))
+    counts = {name: rank.batches(name) for name in _COUNTS}
+    return [
+        {
+            "worker": _count(worker[at]),
+            **{name: _count(column[at]) for name, column in counts.items()},
+            "slowest_file": rank.slowest_file(at),
+            "made_ns": int(end[at] - begin[at]),
+            "ended_ns": int(end[at] - start_ns),
+        }
+        for at in own[np.argsort(-end[own])].tolist()
+    ]
+
+
+def _count(value: np.int64) -> int | None:
+    return None if value == UNKNOWN else int(value)
+
+
+def _known(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _median(values: npt.NDArray[np.float64]) -> float | None:
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if known.size else None

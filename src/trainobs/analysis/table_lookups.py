@@ -1,0 +1,118 @@
+"""Embedding look-ups of a rank as metrics by table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trainobs.core.catalogue.embeddings import EMBEDDINGS, QUOTIENTS, field_of, labelled
+from trainobs.core.embedding_table import LOOKUP_FIELDS
+from trainobs.core.lookup_sums import LookupSums
+from trainobs.core.metrics import Metric
+from trainobs.core.records import SETUP
+from trainobs.runlog.rank import RankLog
+
+Floats = npt.NDArray[np.float64]
+Statistics = dict[str, "float | int | str | None"]
+
+
+class Lookups:
+    """The look-ups of one rank, summed by table.
+
+    Attributes:
+        sums: of all training steps.
+        step_count: training steps up to the last with a row: of what came after a crash or a fault
+            nothing is known, and unknown is not zero.
+        sampled_count: those of which ids were taken.
+    """
+
+    def __init__(self, rank: RankLog) -> None:
+        self._rank = rank
+        self.sums = LookupSums(len(rank.tables))
+        self._first, self._later = LookupSums(len(rank.tables)), LookupSums(len(rank.tables))
+        sampled: set[int] = set()
+        last = SETUP
+        steps = rank.step()
+        first = int(steps[steps != SETUP].min(initial=np.iinfo(steps.dtype).max))
+        for part in rank.lookups(("step", "table", "sampled", *LOOKUP_FIELDS)):
+            training = part["step"] != SETUP
+            rows = {name: column[training] for name, column in part.items()}
+            self.sums.add(rows)
+            at_first = rows["step"] == first
+            self._first.add({name: column[at_first] for name, column in rows.items()})
+            self._later.add({name: column[~at_first] for name, column in rows.items()})
+            sampled.update(rows["step"][rows["sampled"]].tolist())
+            last = max(last, int(rows["step"].max(initial=SETUP)))
+        self.step_count = int(((steps != SETUP) & (steps <= last)).sum())
+        self.sampled_count = len(sampled)
+
+    def forward_ns(self) -> Floats:
+        """Time of the forward of one step, by table; NaN where unknown. Shape (tables,).
+
+        The first step is sampled whatever the pace, and slow as no other: it touches the memory of
+        the tables first. It counts once, and the other sampled steps stand for all the rest.
+        """
+        count = self.step_count
+        first = self._first.mean("forward_ns", 1)
+        later = self._later.mean("forward_ns", count - 1)
+        mean = (first + later * (count - 1)) / max(1, count)
+        return np.where(np.isfinite(mean), mean, self.sums.mean("forward_ns", count))
+
+    def metrics(self) -> dict[str, Statistics]:
+        """`<metric>{table=<table>}` -> statistics; no rows, no metrics.
+
+        `sum` is of training steps, and None unless the amount is known in all in which the table
+        served; `mean` is that of `LookupSums.mean`, and of a ratio formed from sums; `p50`, `p95`
+        and `max` are over the steps in which the table served and the value is known.
+        """
+        if not self.sums.row_count.any():
+            return {}
+        names = [table.name for table in self._rank.tables]
+        found = {}
+        for metric in EMBEDDINGS:
+            whole = self._whole(metric)
+            for index, values in enumerate(self._values(metric)):
+                found[labelled(metric, names[index])] = {
+                    "unit": metric.unit,
+                    **{key: _number(column[index]) for key, column in whole.items()},
+                    **_spread(values),
+                }
+        return found
+
+    def _whole(self, metric: Metric) -> Mapping[str, Floats]:
+        if metric.name in QUOTIENTS:
+            ratio = self.sums.ratio(metric.name)
+            return {"sum": np.full(len(ratio), np.nan), "mean": ratio}
+        field = field_of(metric)
+        return {"sum": self.sums.total(field), "mean": self.sums.mean(field, self.step_count)}
+
+    def _values(self, metric: Metric) -> list[Floats]:
+        """Values of a metric in the steps in which it is known, for each table."""
+        quotient = QUOTIENTS.get(metric.name)
+        fields = (quotient.part, quotient.whole) if quotient else (field_of(metric),)
+        values: list[list[Floats]] = [[np.empty(0)] for _ in self._rank.tables]
+        for part in self._rank.lookups(("step", "table", *fields)):
+            column = part[fields[0]]
+            if quotient:
+                column = quotient.of(column, part[quotient.whole])
+            known = np.isfinite(column) & (part["step"] != SETUP)
+            for index in np.unique(part["table"][known]).tolist():
+                values[index].append(column[known & (part["table"] == index)])
+        return [np.concatenate(parts) for parts in values]
+
+
+def _spread(values: Floats) -> dict[str, Any]:
+    if not values.size:
+        return {"p50": None, "p95": None, "max": None}
+    p50, p95 = np.percentile(values, (50, 95))
+    return {"p50": float(p50), "p95": float(p95), "max": float(values.max())}
+
+
+def _number(value: np.float64) -> float | int | None:
+    """What is a whole number is one in JSON, too."""
+    if not np.isfinite(value):
+        return None
+    return int(value) if value == int(value) else float(value)

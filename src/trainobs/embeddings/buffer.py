@@ -1,0 +1,201 @@
+"""What the training thread notes of look-ups, step by step: as little as it can.
+
+The training thread only appends to the take of its step. The observer's thread reads a take after
+its step is closed, and does there whatever costs time.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from trainobs.core.now import now_s
+from trainobs.embeddings.sampling import Pace
+from trainobs.embeddings.sites import Site
+
+logger = logging.getLogger("trainobs")
+
+MAX_TAKES = 4096
+"""Steps that nobody has asked for yet; the oldest is let go."""
+
+MAX_SAMPLE_BYTES = 64 << 20
+"""Ids that wait for the observer; while there are more, no step is sampled."""
+
+Host = NDArray[np.integer] | torch.Tensor
+"""An array, or a pinned tensor that a copy from the device is on its way to."""
+
+
+def host(values: Host) -> NDArray[np.integer]:
+    """An array of numbers that have arrived."""
+    return values.numpy() if isinstance(values, torch.Tensor) else values
+
+
+class Amounts(NamedTuple):
+    """Look-ups of each feature of a call, as a device sums them."""
+
+    values: Host
+    ends: bool
+    """They are the places where features begin and end, one more than there are features."""
+
+
+class Event(Protocol):
+    """What is used of `torch.cuda.Event`."""
+
+    def query(self) -> bool:
+        """Whether the device has come past it."""
+
+
+class Ids(NamedTuple):
+    """The ids of a call: of one feature after the other, and within one input after the other."""
+
+    values: Host
+    lengths: Host | int
+    """Look-ups of each bag, or of every bag."""
+    ends: bool
+    """`lengths` are the places where bags begin, perhaps without the end of the last."""
+
+
+class Call(NamedTuple):
+    """A module was asked for rows.
+
+    `lookups` and `bags` have one number for each of `keys`; a single number is that of each key.
+    """
+
+    site: Site
+    keys: Sequence[str]
+    lookups: Sequence[int] | Amounts | None
+    """None: not known."""
+    bags: Sequence[int] | int
+    trains: bool
+    """Whether autograd was on."""
+    ids: Ids | None
+
+
+class Take:
+    """What was asked for in one step."""
+
+    __slots__ = (
+        "arrived",
+        "calls",
+        "hook_ns",
+        "misses",
+        "sample_bytes",
+        "sampled",
+        "serial",
+        "streams",
+        "times",
+    )
+
+    def __init__(self, serial: int, sampled: bool) -> None:
+        self.serial = serial
+        self.sampled = sampled
+        self.calls: list[Call] = []
+        self.misses: list[tuple[tuple[int, ...], Host]] = []
+        self.times: list[tuple[Site, int]] = []
+        self.sample_bytes = 0
+        self.hook_ns = 0
+        self.streams: set[torch.cuda.Stream] = set()
+        self.arrived = True
+
+
+class Intake:
+    """Opens a take for each step, for the hooks, and hands takes out.
+
+    `enter` and `settle` are for the training thread; `ready` and `hand_out` for the observer's.
+
+    Args:
+        serial: the serial of the step that runs.
+        pace: which steps are sampled.
+
+    Attributes:
+        armed: whether look-ups are noted.
+        aside: whether those of now are for no training step.
+        failed_serial: the first step of which not all was noted, because of a fault.
+    """
+
+    def __init__(
+        self, serial: Callable[[], int], pace: Pace, aside: Callable[[], bool] = lambda: False
+    ) -> None:
+        self.armed = True
+        self.aside = aside
+        self.failed_serial = 2**63
+        self._serial = serial
+        self._pace = pace
+        self._takes: dict[int, Take] = {}
+        self._entered = -1
+        self._current = Take(-1, sampled=False)
+        self._on_the_way: deque[tuple[Take, list[Event]]] = deque()
+        self._waiting_bytes = 0
+
+    def enter(self) -> Take:
+        """The take of the step that runs."""
+        serial = self._serial()
+        if serial != self._current.serial:
+            self._entered = serial
+            self._turn(serial)
+        if self._on_the_way:
+            self._look()
+        return self._current
+
+    def fault(self) -> None:
+        """An exception is being handled: look-ups are counted no more."""
+        if self.armed:
+            self.armed = False
+            self.failed_serial = self._entered
+            logger.warning(
+                "trainobs counts embedding look-ups no more; the training goes on\n"
+                "  found: the fault below\n  do:    please report it",
+                exc_info=True,
+            )
+
+    def ready(self, serial: int) -> bool:
+        """Whether all that was copied from devices in a closed step is there."""
+        take = self._takes.get(serial)
+        return take is None or take.arrived
+
+    def hand_out(self, serial: int) -> Take | None:
+        """The take of a closed step, once; None where nothing was asked for."""
+        take = self._takes.pop(serial, None)
+        if take is not None:
+            self._waiting_bytes -= take.sample_bytes
+        return take
+
+    def settle(self, patience_s: float = 0.25) -> None:
+        """Take no more, and wait a little for what is on its way from devices."""
+        if self.armed:
+            self._turn(-1)
+        until = now_s() + patience_s
+        while self._on_the_way and now_s() < until:
+            self._look()
+            time.sleep(0.001)
+
+    def _turn(self, serial: int) -> None:
+        done = self._current
+        if done.streams:
+            events = [stream.record_event() for stream in done.streams]
+            done.streams = set()
+            self._on_the_way.append((done, events))
+        self._waiting_bytes += done.sample_bytes
+        take = self._takes.get(serial)
+        if take is None:
+            room = self._waiting_bytes < MAX_SAMPLE_BYTES
+            take = Take(serial, serial >= 0 and room and self._pace.choose())
+            if serial >= 0:
+                self._takes[serial] = take
+                if len(self._takes) > MAX_TAKES:
+                    self.hand_out(next(iter(self._takes)))
+        else:
+            self._waiting_bytes -= take.sample_bytes
+        self._current = take
+
+    def _look(self) -> None:
+        """See what has arrived, without waiting for it."""
+        while self._on_the_way and all(event.query() for event in self._on_the_way[0][1]):
+            self._on_the_way.popleft()[0].arrived = True

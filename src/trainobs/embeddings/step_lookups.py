@@ -1,0 +1,128 @@
+"""What each table was asked for in a step: the calls of a take, added up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainobs.core.records import SETUP
+from trainobs.embeddings.buffer import Amounts, Call, Take, host
+
+
+class Noted(NamedTuple):
+    """A closed step, and what was noted in it."""
+
+    step: int
+    epoch: int
+    take: Take | None
+    measured: bool
+    """Whether `take` is all there was."""
+
+
+class Looked(NamedTuple):
+    """Ids that one table was asked for."""
+
+    ids: NDArray[np.integer]
+    near: bool
+    """Whether a copy of the rows served them that lies on this rank's device."""
+
+
+class Asked:
+    """What each table was asked for in one step.
+
+    Args:
+        table_count: tables of the run.
+        noted: the step.
+
+    Attributes:
+        asked: whether it has a row.
+        lookups: its look-ups; NaN where unknown.
+        near: those of them that a copy on this rank's device served.
+        bags: its bags; NaN where unknown.
+        trains: whether autograd was on.
+        ids: those of all calls, of tables of which all calls were sampled.
+        calls: all calls.
+        times: how long modules took for them, where that was measured.
+    """
+
+    def __init__(self, table_count: int, noted: Noted) -> None:
+        self.asked = [False] * table_count
+        self.lookups = [0.0] * table_count
+        self.near = [0.0] * table_count
+        self.bags = [0.0] * table_count
+        self.trains = [False] * table_count
+        self.ids: dict[int, list[Looked]] = {}
+        self._unsampled: set[int] = set()
+        self._measured = noted.measured
+        self._is_step = noted.step != SETUP
+        take = noted.take if noted.measured else None
+        self.calls = take.calls if take is not None else []
+        self.times = take.times if take is not None else []
+        for call in self.calls:
+            self.add(call)
+        for table in self._unsampled:
+            self.ids.pop(table, None)
+
+    def unmeasured(self, blind: list[int]) -> None:
+        """Give a row of NaN to what may have been asked unseen."""
+        for table in blind if self._measured else range(len(self.asked)):
+            if self._is_step and not self.asked[table]:
+                self.asked[table] = True
+                self.lookups[table] = self.bags[table] = np.nan
+
+    def add(self, call: Call) -> None:
+        """Another call of the step."""
+        keys = call.keys or tuple(call.site.features)
+        lookups, bags = _per_key(call), call.bags
+        values = host(call.ids.values) if call.ids is not None and lookups is not None else None
+        begin = 0
+        for place, key in enumerate(keys):
+            count = lookups[place] if lookups is not None else np.nan
+            tables, rows = call.site.served(key)
+            for table in tables:
+                self.asked[table] = True
+                self.trains[table] |= call.trains
+                self.lookups[table] += count
+                if rows is not None:
+                    self.near[table] += count
+                else:
+                    self.bags[table] += bags if isinstance(bags, int) else bags[place]
+            if values is None or lookups is None:
+                self._unsampled.update(tables)
+            else:
+                end = begin + lookups[place] if len(keys) > 1 else len(values)
+                self._keep(call, tables, rows, values[begin:end])
+                begin = end
+
+    def _keep(
+        self,
+        call: Call,
+        tables: Sequence[int],
+        rows: NDArray[np.int64] | None,
+        ids: NDArray[np.integer],
+    ) -> None:
+        if rows is not None:
+            ids = rows_of_slots(rows, ids)
+        elif call.site.passed_over is not None:
+            ids = ids[ids != call.site.passed_over]
+        for table in tables:
+            self.ids.setdefault(table, []).append(Looked(ids, rows is not None))
+
+
+def rows_of_slots(rows: NDArray[np.int64], slots: NDArray[np.integer]) -> NDArray[np.int64]:
+    """The row of each slot; -1 for what is none."""
+    known = (slots >= 0) & (slots < len(rows))
+    found = np.full(len(slots), -1, dtype=np.int64)
+    found[known] = rows[slots[known]]
+    return found
+
+
+def _per_key(call: Call) -> Sequence[int] | None:
+    if not isinstance(call.lookups, Amounts):
+        return call.lookups
+    values = host(call.lookups.values)
+    counts: list[int] = (np.diff(values) if call.lookups.ends else values).tolist()
+    return counts

@@ -1,0 +1,201 @@
+"""From what the training thread noted to rows of the run log: the observer's thread counts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from trainobs.access import AccessCounts
+from trainobs.core.embedding_table import LOOKUP_FIELDS, LOOKUP_ROW
+from trainobs.embeddings.buffer import Amounts, Call, Ids
+from trainobs.embeddings.caches import MissRates
+from trainobs.embeddings.hot import HotRows
+from trainobs.embeddings.inputs import offer
+from trainobs.embeddings.sample import sample
+from trainobs.embeddings.sites import Found
+from trainobs.embeddings.step_lookups import Asked, Looked, Noted
+from trainobs.embeddings.table import TIERS, Gradient
+from trainobs.embeddings.timing import lay_times
+
+logger = logging.getLogger("trainobs")
+
+ID_BYTES = 8
+"""Bytes of an id in the all-reduce of a sparse gradient."""
+
+
+class Tally:
+    """Turns takes into rows.
+
+    What a data-parallel job moves for a table is, of each rank of `W`: with a dense gradient
+    `2 * (W - 1) / W` times the bytes of the table (a ring all-reduce), with a sparse one `W - 1`
+    times the rows that it trains, with 8 bytes of id for each (an all-gather). Sharded tables move
+    neither; for them it says what they would. One rank moves nothing: 0.
+
+    Args:
+        found: the model's tables and sites.
+        counts: where the ids of sampled steps are counted.
+        world_size: ranks of the job.
+    """
+
+    def __init__(self, found: Found, counts: AccessCounts, world_size: int) -> None:
+        tables = found.tables
+        self._found = found
+        self._counts = counts
+        self._others = world_size - 1
+        self._hot = HotRows([table.info for table in tables], counts)
+        self._rates = MissRates(len(tables))
+        self._told: set[int] = set()
+        self._row_count = np.array([float(table.info.row_count) for table in tables])
+        self._row_bytes = np.array([float(table.info.row_bytes) for table in tables])
+        self._dense = np.array([table.gradient is Gradient.DENSE for table in tables], dtype=bool)
+        self._tiers = np.array(
+            [
+                table.reads.bytes[0]
+                if table.reads.uniform
+                else np.where(table.reads.bytes.any(axis=0), np.nan, 0.0)
+                for table in tables
+            ]
+        ).reshape(len(tables), len(TIERS))
+        self._near = np.zeros((len(tables), len(TIERS)))
+        for site in found.sites:
+            if site.near in TIERS:
+                self._near[site.tables, TIERS.index(site.near)] = self._row_bytes[site.tables]
+
+    def rows(self, steps: Sequence[Noted], epoch: int) -> NDArray[np.void]:
+        """One row for each table that was asked, or may have been unseen, in each step.
+
+        Args:
+            steps: consecutive steps.
+            epoch: their epoch, for the sample of inputs.
+        """
+        asked = [Asked(len(self._found.tables), noted) for noted in steps]
+        blind = [t for site in self._found.sites if site.blind for t in site.tables]
+        for one in asked:
+            one.unmeasured(blind)
+        of, tables = np.nonzero(self._matrix([one.asked for one in asked]))
+        rows = np.full(len(of), _unknown_row())
+        rows["step"] = np.array([noted.step for noted in steps], dtype=np.int64)[of]
+        rows["epoch"] = np.array([noted.epoch for noted in steps], dtype=np.int64)[of]
+        rows["table"] = tables
+        rows["lookup_count"] = self._matrix([one.lookups for one in asked])[of, tables]
+        rows["bag_count"] = self._matrix([one.bags for one in asked])[of, tables]
+        trains = self._matrix([one.trains for one in asked])[of, tables] > 0
+        near = self._matrix([one.near for one in asked])[of, tables]
+        self._derive(rows, trains, near)
+        missed = [
+            self._rates.step(noted.take if noted.measured else None, np.nan_to_num(one.lookups))
+            for noted, one in zip(steps, asked, strict=True)
+        ]
+        sampled = np.array([bool(one.ids) for one in asked], dtype=bool)
+        for place in np.flatnonzero(sampled[of]):
+            if place == 0 or of[place] != of[place - 1]:
+                self._hot.begin_step()
+            ids = asked[of[place]].ids.get(int(tables[place]))
+            if ids is not None:
+                self._fill(rows[place], ids, near[place])
+                self._split_cached(rows[place], missed[of[place]][tables[place]])
+        lay_times(rows, of, asked)
+        infos = [table.info for table in self._found.tables]
+        for step in np.flatnonzero(sampled):
+            offer(asked[step].calls, infos, self._counts, epoch)
+        return rows
+
+    def _matrix(self, lines: list[list[float]] | list[list[bool]]) -> NDArray[np.float64]:
+        """Numbers of steps and tables; of no steps, too."""
+        return np.array(lines, dtype=np.float64).reshape(len(lines), len(self._found.tables))
+
+    def blame(self, call: Call, ids: torch.Tensor) -> None:
+        """Name ids of a call that are outside their table, if they can be read without a device."""
+        if ids.device.type == "cpu" and not isinstance(call.lookups, Amounts):
+            call = call._replace(ids=Ids(ids.reshape(-1).numpy(), 0, ends=False))
+            asked = Asked(len(self._found.tables), Noted(0, 0, None, measured=True))
+            asked.add(call)
+            for table, arrays in asked.ids.items():
+                rows = self._found.tables[table].info.row_count
+                self._tell(table, sample([looked.ids for looked in arrays], rows).worst)
+
+    def _tell(self, table: int, worst: int | None) -> None:
+        """Say, once a table, that an id was asked for which it does not have."""
+        if worst is not None and table not in self._told:
+            self._told.add(table)
+            info = self._found.tables[table].info
+            logger.warning(
+                "an id is outside its embedding table\n  found: id %d of table %s, which has %d "
+                "rows\n  do:    check how the ids are made; the run log counts them",
+                worst,
+                info.name,
+                info.row_count,
+            )
+
+    def _derive(
+        self, rows: NDArray[np.void], trains: NDArray[np.bool_], near: NDArray[np.float64]
+    ) -> None:
+        """What follows from the numbers of look-ups alone."""
+        tables = rows["table"]
+        lookups, row_bytes = rows["lookup_count"], self._row_bytes[tables]
+        rows["bytes"] = lookups * row_bytes
+        far = lookups - near
+        self._split(rows, far[:, None] * self._tiers[tables] + near[:, None] * self._near[tables])
+        trainable = np.array([table.trains for table in self._found.tables], dtype=bool)
+        known = ~np.isnan(lookups)
+        idle = known & ~(trains & trainable[tables])
+        whole = known & trains & trainable[tables]
+        dense = whole & self._dense[tables]
+        rows["gradient_rows"] = np.where(
+            idle, 0.0, np.where(dense, self._row_count[tables], np.nan)
+        )
+        rows["gradient_bytes"] = rows["gradient_rows"] * row_bytes
+        ring_ratio = 2 * self._others / (self._others + 1)
+        rows["dense_allreduce_bytes"] = np.where(
+            idle, 0.0, np.where(whole, ring_ratio * self._row_count[tables] * row_bytes, np.nan)
+        )
+        nothing = idle | (known & (self._others == 0))
+        rows["sparse_allreduce_bytes"] = np.where(nothing, 0.0, np.nan)
+
+    def _split(self, rows: NDArray[np.void] | np.void, amounts: NDArray[np.float64]) -> None:
+        """Bytes by tier; behind a cache nobody knows hits from misses, without one all miss."""
+        of = {name: amounts[..., place] for place, name in enumerate(TIERS)}
+        hidden = np.where(of["uvm_caching"] == 0, 0.0, np.nan)
+        rows["hbm_bytes"], rows["host_bytes"] = of["hbm"], of["host"]
+        rows["uvm_hit_bytes"], rows["uvm_miss_bytes"] = hidden, of["uvm"] + hidden
+        rows["remote_bytes"] = of["remote"]
+
+    def _split_cached(self, row: np.void, missed_ratio: float) -> None:
+        """Bytes of a table behind a cache, at the rate at which look-ups missed it of late."""
+        if np.isnan(row["uvm_hit_bytes"]) and not np.isnan(missed_ratio):
+            others = row["hbm_bytes"] + row["host_bytes"] + row["remote_bytes"]
+            row["uvm_miss_bytes"] = (row["bytes"] - others) * missed_ratio
+            row["uvm_hit_bytes"] = row["bytes"] - others - row["uvm_miss_bytes"]
+
+    def _fill(self, row: np.void, ids: list[Looked], near: float) -> None:
+        """What takes the ids of a table in a step, and count them."""
+        index = int(row["table"])
+        table = self._found.tables[index]
+        seen = sample([looked.ids for looked in ids], table.info.row_count)
+        self._tell(index, seen.worst)
+        row["sampled"] = True
+        row["unique_rows"], row["outside_count"] = len(seen.ids), seen.outside_count
+        if not table.reads.uniform:
+            far = sample([one.ids for one in ids if not one.near], table.info.row_count)
+            self._split(row, far.bytes_by_tier(table.reads) + near * self._near[index])
+        if np.isnan(row["gradient_rows"]):
+            row["gradient_rows"] = seen.trained_rows(table)
+            row["gradient_bytes"] = row["gradient_rows"] * table.info.row_bytes
+        if np.isnan(row["sparse_allreduce_bytes"]):
+            moved = seen.trained_rows(table) * (table.info.row_bytes + ID_BYTES)
+            row["sparse_allreduce_bytes"] = self._others * moved
+        hottest = self._hot.served(index, seen.ids, seen.counts)
+        row["hottest_1pct_count"], row["hottest_10pct_count"] = hottest
+        self._counts.add(table.info.name, seen.asked)
+
+
+def _unknown_row() -> NDArray[np.void]:
+    """A row of which nothing is known."""
+    row = np.zeros((), LOOKUP_ROW)
+    for name in LOOKUP_FIELDS:
+        row[name] = np.nan
+    return row

@@ -1,0 +1,1 @@
+"""From access counts or a sample of the data to a profile."""

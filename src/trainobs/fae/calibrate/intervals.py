@@ -1,0 +1,94 @@
+"""Intervals for shares of inputs and of look-ups, and for counts."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainobs.fae.profile.predictions import Estimate
+
+BLOCKS = 100
+"""Blocks of neighbouring inputs whose spread tells how alike neighbours are."""
+
+
+def normal_quantile(confidence: float) -> float:
+    """Standard deviations on either side of the mean that hold a share `confidence`."""
+    return NormalDist().inv_cdf(0.5 + confidence / 2)
+
+
+def ratio(parts: NDArray[np.float64], wholes: NDArray[np.float64], confidence: float) -> Estimate:
+    """The ratio of two sums over inputs, with an interval.
+
+    Wilson's interval, with the number of independent trials that would spread as much as this
+    ratio did: an input's look-ups are not independent of each other, and in data that are not
+    shuffled nor are neighbouring inputs. The spread is that of the linearised ratio (Cochran,
+    Sampling Techniques, 3rd ed., sec. 6.4) over inputs, or over `BLOCKS` blocks of neighbours
+    where that is larger.
+
+    Args:
+        parts: a number from 0 to `wholes` for each input, in the order of the data.
+        wholes: of each input; for a share of inputs, ones.
+        confidence: with which the interval covers the ratio in the whole data.
+
+    Returns:
+        NaN throughout where the wholes add up to nothing.
+    """
+    total = float(wholes.sum())
+    if total == 0:
+        return Estimate(float("nan"), float("nan"), float("nan"))
+    value = float(parts.sum()) / total
+    return _wilson(value, _trials(value, parts, wholes), normal_quantile(confidence))
+
+
+def mean_upper(differences: NDArray[np.float64], confidence: float) -> float:
+    """What the mean of numbers, one an input, does not exceed at a confidence (one-sided)."""
+    error = float(differences.std() / np.sqrt(max(len(differences), 1)))
+    return float(differences.mean()) + NormalDist().inv_cdf(confidence) * error
+
+
+def count_interval(count: int, confidence: float) -> tuple[float, float]:
+    """Expected counts at which a Poisson count reaches `count` surely, and surely does not.
+
+    Returns:
+        `(low, high)`: below `low` it is reached with a probability of at most
+        (1 - confidence) / 2, above `high` it is missed with at most that (Garwood 1936).
+    """
+    tail = (1 - confidence) / 2
+    return _expected(count, tail), _expected(count, 1 - tail)
+
+
+def _trials(value: float, parts: NDArray[np.float64], wholes: NDArray[np.float64]) -> float:
+    """Independent trials that tell as much of the ratio as these inputs."""
+    residuals = parts - value * wholes
+    spread = float(np.square(residuals).sum())
+    if len(residuals) >= 2 * BLOCKS:
+        edges = np.linspace(0, len(residuals), BLOCKS, endpoint=False).astype(np.int64)
+        blocks = np.add.reduceat(residuals, edges)
+        spread = max(spread, float(np.square(blocks).sum()) * BLOCKS / (BLOCKS - 1))
+    if not (0 < value < 1 and spread > 0):
+        return float(np.count_nonzero(wholes))  # no spread to see: one trial an input
+    return value * (1 - value) * float(wholes.sum()) ** 2 / spread
+
+
+def _wilson(value: float, trials: float, z: float) -> Estimate:
+    """Wilson 1927."""
+    centre = (value + z * z / (2 * trials)) / (1 + z * z / trials)
+    variance = value * (1 - value) / trials + z * z / (4 * trials * trials)
+    half = z * float(variance**0.5) / (1 + z * z / trials)
+    return Estimate(value, max(0.0, centre - half), min(1.0, centre + half))
+
+
+def _expected(count: int, probability: float) -> float:
+    """The mean of a Poisson count that reaches `count` with that probability, by bisection."""
+    import torch  # here, as workers of a Ray job only count
+
+    low, high = 0.0, count + 10.0 * math.sqrt(count) + 20.0
+    order = torch.tensor(float(count), dtype=torch.float64)
+    for _ in range(100):
+        middle = (low + high) / 2
+        reached = float(torch.special.gammainc(order, torch.tensor(middle, dtype=torch.float64)))
+        low, high = (middle, high) if reached < probability else (low, middle)
+    return high

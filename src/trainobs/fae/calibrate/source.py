@@ -1,0 +1,187 @@
+"""Reads inputs from a loader: a random sample of the data where it lets itself be sampled."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+)
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from trainobs.core.errors import SettingError, TrainobsError
+from trainobs.fae.calibrate.permutation import Permutation
+from trainobs.fae.kjt.find import KjtFinder, inputs_of
+from trainobs.fae.kjt.inputs import Inputs
+
+NumberedInputs = tuple[NDArray[np.int64], Inputs]
+
+
+class Source:
+    """Inputs of a loader, with their numbers in the data.
+
+    A DataLoader whose data set is asked for single samples, in order or shuffled by torch's own
+    sampler, is sampled: a second loader like it asks for them in a random order of its own, so a
+    part of the data stands for all of it. Anything else is read from its beginning, in its own
+    order.
+
+    Args:
+        loader: yields batches.
+        features: that the tables look up.
+        kjt: where the KeyedJaggedTensor is in a batch, see `KjtFinder`.
+        seed: of the order.
+        workers: processes that read; None for as many as the loader has.
+
+    Raises:
+        SettingError: `workers` for a loader that has none to set.
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[Any],
+        features: Sequence[str],
+        kjt: Any,
+        seed: int,
+        workers: int | None,
+    ) -> None:
+        self._features = features
+        self._finder = KjtFinder(features, kjt)
+        self._sampled = _is_sampled(loader)
+        self._loader: Any = loader
+        self._workers = workers
+        self._seed = seed
+        if workers is not None and not self._sampled:
+            raise SettingError(
+                "cannot set the number of workers that calibrate",
+                f"{type(loader).__name__} with an order of its own",
+                "leave workers= out, and give the loader its workers",
+            )
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether inputs come in a random order that this source has made."""
+        return self._sampled
+
+    @property
+    def input_count(self) -> int | None:
+        """Inputs that there are, None where the loader does not tell."""
+        if self._sampled:
+            return len(self._loader.dataset)
+        try:
+            batches = len(self._loader)
+        except TypeError:
+            return None
+        size = getattr(self._loader, "batch_size", None)
+        return None if size is None else batches * size
+
+    def read(self, start: int = 0) -> Iterator[NumberedInputs]:
+        """The inputs, batch by batch.
+
+        Args:
+            start: inputs that were read before, whole batches; they are not read again where the
+                order is ours, and read but not handed out where it is not.
+
+        Raises:
+            FAEError: a batch cannot be used.
+        """
+        batches = self._read_sampled(start) if self._sampled else self._read_in_order(start)
+        for numbers, kjt in batches:
+            yield numbers, inputs_of(kjt, self._features)
+
+    def _read_in_order(self, start: int) -> Iterator[tuple[NDArray[np.int64], KeyedJaggedTensor]]:
+        number = 0
+        for batch in self._loader:
+            kjt = self._finder(batch)
+            number += kjt.stride()
+            if number > start:
+                yield np.arange(number - kjt.stride(), number), kjt
+
+    def _read_sampled(self, start: int) -> Iterator[tuple[NDArray[np.int64], KeyedJaggedTensor]]:
+        loader = self._loader
+        batches = _Batches(len(loader.dataset), loader.batch_size or 1, self._seed, start)
+        again = DataLoader(
+            loader.dataset,
+            batch_sampler=batches,
+            num_workers=loader.num_workers if self._workers is None else self._workers,
+            collate_fn=_OnlyKjt(loader.collate_fn, self._finder),
+            timeout=loader.timeout,
+            worker_init_fn=loader.worker_init_fn,
+            multiprocessing_context=loader.multiprocessing_context,
+            generator=torch.Generator().manual_seed(self._seed % 2**63),
+        )
+        for numbers, kjt in zip(batches.numbers(), again, strict=True):
+            if isinstance(kjt, TrainobsError):
+                raise kjt
+            yield numbers, kjt
+
+
+@contextmanager
+def untouched_randomness() -> Iterator[None]:
+    """Gives the process's random generators back as they were: training must not notice."""
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        random.setstate(states[1])
+        np.random.set_state(states[2])
+
+
+def _is_sampled(loader: object) -> bool:
+    return (
+        isinstance(loader, DataLoader)
+        and not isinstance(loader.dataset, IterableDataset)
+        and isinstance(loader.dataset, Sized)
+        and type(loader.batch_sampler) is BatchSampler
+        and type(loader.sampler) in (RandomSampler, SequentialSampler)
+        and len(loader.dataset) > 0
+    )
+
+
+class _Batches:
+    """Numbers of the samples of each batch, in a random order without replacement."""
+
+    def __init__(self, count: int, batch_size: int, seed: int, start: int) -> None:
+        self._order = Permutation(count, seed)
+        self._count = count
+        self._size = batch_size
+        self._start = start
+
+    def numbers(self) -> Iterator[NDArray[np.int64]]:
+        """As arrays."""
+        for first in range(self._start, self._count, self._size):
+            yield self._order(np.arange(first, min(first + self._size, self._count)))
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return (numbers.tolist() for numbers in self.numbers())
+
+    def __len__(self) -> int:
+        return -(-(self._count - self._start) // self._size)
+
+
+class _OnlyKjt:
+    """Collates as the loader does, and keeps only the look-ups: less goes through the queue.
+
+    An error of ours goes that way too: raised in a worker, torch would make a RuntimeError of it.
+    """
+
+    def __init__(self, collate: Callable[[list[Any]], Any], finder: KjtFinder) -> None:
+        self._collate = collate
+        self._finder = finder
+
+    def __call__(self, samples: list[Any]) -> KeyedJaggedTensor | TrainobsError:
+        batch = self._collate(samples)
+        try:
+            return self._finder(batch)
+        except TrainobsError as error:
+            return error

@@ -1,0 +1,1 @@
+"""KeyedJaggedTensors: found in batches, and split into hot and cold lookups."""

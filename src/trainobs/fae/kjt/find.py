@@ -1,0 +1,176 @@
+"""Finds the look-ups in what a loader yields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from torch import Tensor, nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from trainobs.core.errors import FAEError, SettingError, shown
+from trainobs.fae.kjt.inputs import Inputs
+
+Place = tuple[str | int, ...]
+"""Where something is in a batch: names of attributes and keys, and positions; () is the batch."""
+
+_DEPTH = 4
+_NAME_IT = "name it, as in kjt='sparse_features', kjt=1 or kjt=('inputs', 0)"
+
+
+class KjtFinder:
+    """Finds the KeyedJaggedTensor in each batch of a loader, always in the same place.
+
+    The place is searched for in the first batch: the batch itself, or what tuples, lists,
+    mappings and other objects (TorchRec's `Batch`, data classes, named tuples) hold, down to four
+    levels. Pickles, and takes the place along.
+
+    Args:
+        features: that the KeyedJaggedTensor must have, perhaps among others.
+        kjt: where it is, for batches that hold several: a name, a position, or several of these
+            from the outside in.
+    """
+
+    def __init__(
+        self, features: Sequence[str], kjt: str | int | Sequence[str | int] | None = None
+    ) -> None:
+        self._features = frozenset(features)
+        self.place: Place | None = None
+        if kjt is not None:
+            self.place = (kjt,) if isinstance(kjt, (str, int)) else _place(kjt)
+
+    def __call__(self, batch: object) -> KeyedJaggedTensor:
+        """The look-ups of a batch.
+
+        Raises:
+            SettingError: nothing is where `kjt` says, or it does not say which of several.
+            FAEError: the batch has no look-ups, or lacks features.
+        """
+        if self.place is None:
+            self.place = self._search(batch)
+        kjt = look(batch, self.place)
+        if not isinstance(kjt, KeyedJaggedTensor):
+            raise SettingError(
+                f"cannot find the look-ups of a batch at {list(self.place)}",
+                f"{type(kjt).__name__} there, in a batch that is {_outline(batch)}",
+                "give batches of one form, and the place of their KeyedJaggedTensor as kjt=",
+            )
+        self._check(kjt)
+        return kjt
+
+    def _search(self, batch: object) -> Place:
+        found = list(_places(batch))
+        fitting = [place for place, kjt in found if self._features.issubset(kjt.keys())] or [
+            place for place, _ in found
+        ]
+        if not fitting:
+            raise FAEError(
+                "cannot find the look-ups in a batch",
+                f"no KeyedJaggedTensor in {_outline(batch)}",
+                "give a loader whose batches hold one",
+            )
+        if len(fitting) > 1:
+            raise SettingError(
+                "cannot tell which KeyedJaggedTensor of a batch holds the look-ups",
+                f"{len(fitting)}, at {', '.join(str(list(place)) for place in fitting)}",
+                _NAME_IT,
+            )
+        return fitting[0]
+
+    def _check(self, kjt: KeyedJaggedTensor) -> None:
+        lacking = sorted(self._features.difference(kjt.keys()))
+        if lacking:
+            raise FAEError(
+                "cannot use the look-ups of a batch with these tables",
+                f"no feature {lacking[0]!r} among {list(kjt.keys())[:8]}",
+                "give tables of the model that trains on this loader, whose features are in one "
+                "KeyedJaggedTensor",
+            )
+        if kjt.variable_stride_per_key():
+            raise FAEError(
+                "cannot use batches whose features have different numbers of inputs",
+                f"inputs by feature: {kjt.stride_per_key()[:8]}",
+                "take the loader without variable batch sizes",
+            )
+
+
+def inputs_of(kjt: KeyedJaggedTensor, features: Sequence[str]) -> Inputs:
+    """The look-ups of some features as arrays; weights are left aside.
+
+    Args:
+        kjt: of one stride, on any device.
+        features: all of them keys of it.
+
+    Raises:
+        FAEError: ids are no integers, or lengths do not fit them.
+    """
+    values, lengths = kjt.values().numpy(force=True), kjt.lengths().numpy(force=True)
+    if not np.issubdtype(values.dtype, np.integer):
+        raise FAEError(
+            "cannot count look-ups",
+            f"ids of {values.dtype}, which rounds large ids to those of other rows",
+            "make the KeyedJaggedTensor of int64 (or int32) values",
+        )
+    count = kjt.stride()
+    is_single = bool(np.all(lengths == 1)) and len(values) == len(lengths)
+    bags = lengths.reshape(len(kjt.keys()), count).astype(np.int64, copy=False)
+    ends = np.cumsum(bags.sum(axis=1))
+    if len(ends) and ends[-1] != len(values):
+        raise FAEError(
+            "cannot count look-ups",
+            f"lengths that add up to {ends[-1]}, and {len(values)} ids",
+            "repair the loader: a KeyedJaggedTensor's lengths cover its values",
+        )
+    ids, each = [], []
+    for row in (kjt.keys().index(feature) for feature in features):
+        part = values[ends[row] - bags[row].sum() : ends[row]]
+        ids.append(part.astype(np.int64, copy=False))
+        each.append(None if is_single else bags[row])
+    return Inputs(count, tuple(ids), tuple(each))
+
+
+def _place(kjt: object) -> Place:
+    steps = tuple(kjt) if isinstance(kjt, Sequence) else (None,)
+    if not all(isinstance(step, (str, int)) for step in steps):
+        raise SettingError("kjt= names no place in a batch", shown(kjt), _NAME_IT)
+    return steps
+
+
+def look(batch: object, place: Place) -> object:
+    """What is at a place of a batch; None where there is no such place."""
+    for step in place:
+        if isinstance(batch, Mapping):
+            batch = batch.get(step)
+        elif isinstance(step, str):
+            batch = getattr(batch, step, None)
+        elif isinstance(batch, Sequence) and -len(batch) <= step < len(batch):
+            batch = batch[step]
+        else:
+            return None
+    return batch
+
+
+def _places(batch: object, place: Place = ()) -> Iterator[tuple[Place, KeyedJaggedTensor]]:
+    if isinstance(batch, KeyedJaggedTensor):
+        yield place, batch
+    elif len(place) < _DEPTH:
+        for step, part in _parts(batch):
+            yield from _places(part, (*place, step))
+
+
+def _parts(batch: object) -> Iterator[tuple[str | int, object]]:
+    if isinstance(batch, (str, bytes, Tensor, nn.Module)):
+        return
+    if isinstance(batch, Mapping):
+        yield from ((key, part) for key, part in batch.items() if isinstance(key, (str, int)))
+    elif isinstance(batch, Sequence):
+        yield from enumerate(batch)
+    else:
+        yield from getattr(batch, "__dict__", {}).items()
+
+
+def _outline(batch: object) -> str:
+    """`tuple of Tensor, Tensor`."""
+    parts = [type(part).__name__ for _, part in _parts(batch)]
+    kind = type(batch).__name__
+    return f"{kind} of {', '.join(parts[:6])}" if parts else kind

@@ -1,0 +1,103 @@
+"""What a batch is made of: tensors with one row an input, in whatever holds them."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor, nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+from torchrec.sparse.tensor_dict import TensorDict
+
+from trainobs.core.errors import FAEError
+from trainobs.fae.kjt.find import Place
+
+_LEAVES = (Tensor, KeyedJaggedTensor, np.ndarray, str, bytes, bool, int, float, type(None))
+
+
+class Hole(NamedTuple):
+    """Stands where a leaf was taken out of a batch.
+
+    Attributes:
+        number: of the leaf.
+    """
+
+    number: int
+
+
+def take_apart(batch: Any) -> tuple[Any, list[tuple[Place, Any]]]:
+    """A batch with holes, and what was in them.
+
+    Tuples, named tuples, lists, mappings, data classes and other objects with attributes are gone
+    through; what they hold is in the same order for batches of one form.
+
+    Raises:
+        FAEError: something is neither a container nor a leaf.
+    """
+    leaves: list[tuple[Place, Any]] = []
+
+    def take(place: Place, leaf: Any) -> Hole:
+        leaves.append((place, leaf))
+        return Hole(len(leaves) - 1)
+
+    return _map(batch, (), take), leaves
+
+
+def put_together(holed: Any, leaves: list[Any]) -> Any:
+    """The opposite of `take_apart`, with other leaves."""
+
+    def put(place: Place, hole: Any) -> Any:
+        return leaves[hole.number] if isinstance(hole, Hole) else hole
+
+    return _map(holed, (), put)
+
+
+def input_count(leaf: Any) -> int | None:
+    """Inputs that a leaf has rows of; None for what is no array, and the same for all inputs."""
+    if isinstance(leaf, KeyedJaggedTensor):
+        return int(leaf.stride())
+    if isinstance(leaf, (Tensor, np.ndarray)):
+        return int(leaf.shape[0]) if leaf.ndim else -1
+    return None
+
+
+def _map(part: Any, place: Place, change: Callable[[Place, Any], Any]) -> Any:
+    if isinstance(part, (*_LEAVES, Hole)):
+        return change(place, part)
+    if isinstance(part, tuple):
+        parts = [_map(inner, (*place, i), change) for i, inner in enumerate(part)]
+        return type(part)(*parts) if hasattr(part, "_fields") else type(part)(parts)
+    if isinstance(part, (nn.Module, type, TensorDict)) or callable(part):
+        _refuse(part, place)
+    result = copy.copy(part)
+    for step, inner in _steps(part, place):
+        changed = _map(inner, (*place, step), change)
+        if isinstance(part, (list, Mapping)):
+            result[step] = changed
+        else:
+            object.__setattr__(result, str(step), changed)  # a frozen data class too
+    return result
+
+
+def _steps(part: Any, place: Place) -> Iterator[tuple[Any, Any]]:
+    if isinstance(part, list):
+        yield from enumerate(part)
+    elif isinstance(part, Mapping):
+        yield from part.items()
+    elif dataclasses.is_dataclass(part):
+        yield from ((field.name, getattr(part, field.name)) for field in dataclasses.fields(part))
+    elif hasattr(part, "__dict__"):
+        yield from part.__dict__.items()
+    else:
+        _refuse(part, place)
+
+
+def _refuse(part: Any, place: Place) -> None:
+    raise FAEError(
+        "cannot take inputs out of a batch",
+        f"{type(part).__name__} at {list(place)}",
+        "give batches that hold tensors with one row an input, KeyedJaggedTensors, or constants",
+    )

@@ -1,0 +1,337 @@
+"""Look-ups of hot rows, apart from the others in one KeyedJaggedTensor.
+
+A split batch has the keys it had, with the look-ups of cold rows, and behind them a twin for each
+key that a table of the profile serves, with the look-ups of hot rows; there a value is no row but
+the row's slot, its position among the table's hot rows:
+
+    keys      f0  f1  ...  f0#hot:MARK  f1#hot:MARK  ...
+    MARK      "mixed" or "pure", "@", and the profile's fingerprint
+
+So everything that a sharder must know travels in the keys, which live through `to`, `pin_memory`,
+pickle, loader workers and pytree alike, and nothing is read from a device:
+
+* which hot rows the slots belong to: the fingerprint;
+* whether the step is *pure*. That is a promise to all ranks and not a property of one batch: every
+  rank trains on a pure batch in the same step, or none does. A batch without one cold look-up
+  may well be mixed, because another rank's is not. What nobody made a promise about is mixed.
+
+`kjt.length_per_key()` is known on the host too, and so are the sizes of both parts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from trainobs.core.errors import FAEError
+from trainobs.fae.profile.profile import FAEProfile
+
+HOT_SUFFIX = "#hot:"
+_INTEGERS = (torch.int64, torch.int32)
+
+
+class SplitMark(NamedTuple):
+    """What the keys of a split batch say.
+
+    Attributes:
+        features: keys with the look-ups of cold rows, all that the batch had.
+        hot_features: features that have a twin, in the order of the twins.
+        fingerprint: of the profile whose slots the twins hold.
+        pure: whether all ranks promised that their batches of this step have no cold look-up.
+    """
+
+    features: tuple[str, ...]
+    hot_features: tuple[str, ...]
+    fingerprint: str
+    pure: bool
+
+    def keys(self) -> list[str]:
+        """The keys of a batch so marked."""
+        end = f"{HOT_SUFFIX}{'pure' if self.pure else 'mixed'}@{self.fingerprint}"
+        return [*self.features, *(feature + end for feature in self.hot_features)]
+
+
+@dataclass(frozen=True)
+class SlotMap:
+    """Slots of all rows, as tensors, by the feature that looks them up.
+
+    Attributes:
+        slots: for each feature int32[rows of its table], -1 for a cold row; features of one table
+            share one tensor.
+        tables: name of each feature's table.
+        fingerprint: of the profile.
+        keeps_order: whether a table's look-ups are a sequence. Parted look-ups have no order among
+            each other, so only batches without a cold one are parted.
+    """
+
+    slots: Mapping[str, Tensor]
+    tables: Mapping[str, str]
+    fingerprint: str
+    keeps_order: bool = False
+
+    @classmethod
+    def of(cls, profile: FAEProfile, device: torch.device | None = None) -> SlotMap:
+        """The slots of a profile: 4 bytes for each row of its tables.
+
+        In tables that `overlaid_tables` leaves out every row is cold.
+
+        Args:
+            profile: where the hot rows stand.
+            device: where batches to be split are; the host by default.
+        """
+        slots: dict[str, Tensor] = {}
+        tables: dict[str, str] = {}
+        overlaid = overlaid_tables(profile)
+        for table in profile.tables:
+            if table.name in overlaid:
+                tensor = torch.from_numpy(profile.slots(table.name))
+            else:
+                tensor = torch.tensor([-1], dtype=torch.int32).expand(table.row_count)
+            tensor = tensor if device is None else tensor.to(device)
+            slots.update(dict.fromkeys(table.features, tensor))
+            tables.update(dict.fromkeys(table.features, table.name))
+        keeps_order = any(table.is_sequence for table in profile.tables)
+        return cls(slots, tables, profile.fingerprint, keeps_order)
+
+    def served(self, features: Iterable[str]) -> tuple[str, ...]:
+        """Those of the features that a table of the profile serves, in their order.
+
+        Raises:
+            FAEError: there is none.
+        """
+        features = list(features)
+        served = tuple(feature for feature in features if feature in self.slots)
+        if not served:
+            raise FAEError(
+                "cannot split a batch into hot and cold look-ups",
+                f"features {features[:5]}, none of which a table of the profile has",
+                "give pack() the `kjt` that the profile's tables look up, or calibrate again",
+            )
+        return served
+
+    def mark(self, kjt: KeyedJaggedTensor) -> SplitMark:
+        """The mark of a batch that is split by these slots, as mixed.
+
+        Raises:
+            FAEError: it has no feature that a table of the profile has.
+        """
+        keys = tuple(kjt.keys())
+        return SplitMark(keys, self.served(keys), self.fingerprint, False)
+
+    def look_up(self, kjt: KeyedJaggedTensor) -> Tensor:
+        """Slot of each value: int32, -1 for cold rows and for features that no table serves.
+
+        Raises:
+            FAEError: an id is outside its table (on the host; a device asserts by itself).
+        """
+        values = kjt.values()
+        bounds = kjt.offset_per_key()
+        slots = torch.full(values.shape, -1, dtype=torch.int32, device=values.device)
+        for i, feature in enumerate(kjt.keys()):
+            rows = self.slots.get(feature)
+            if rows is None:
+                continue
+            part = slice(bounds[i], bounds[i + 1])
+            try:
+                torch.index_select(rows, 0, values[part], out=slots[part])
+            except (IndexError, RuntimeError) as error:
+                self._refuse(feature, values[part], error)
+        return slots
+
+    def _refuse(self, feature: str, ids: Tensor, error: Exception) -> None:
+        """Say which id is outside; pass on whatever else went wrong."""
+        row_count = len(self.slots[feature])
+        outside = ids[(ids < 0) | (ids >= row_count)]
+        if not len(outside):
+            raise error
+        raise FAEError(
+            f"cannot split a batch: feature {feature!r} asks for a row that is not there",
+            f"id {int(outside[0])}, {len(outside)} of {len(ids)} ids outside; "
+            f"table {self.tables[feature]!r} has {row_count} rows",
+            "repair the data, or calibrate again with the tables of this model",
+        ) from None
+
+
+def overlaid_tables(profile: FAEProfile) -> frozenset[str]:
+    """Tables whose hot rows can be told apart in a batch.
+
+    A feature that looks up several tables has one twin, and a row that is hot in one of them may be
+    cold in another. So these tables keep all their rows where they are, and whatever else looks
+    them up finds them there.
+    """
+    users = Counter(feature for table in profile.tables for feature in table.features)
+    return frozenset(
+        table.name for table in profile.tables if all(users[f] == 1 for f in table.features)
+    )
+
+
+def read_mark(kjt: KeyedJaggedTensor) -> SplitMark | None:
+    """What the keys say; None where the batch is not split. Reads no tensor."""
+    keys = kjt.keys()
+    if not keys or HOT_SUFFIX not in keys[-1]:
+        return None
+    end = keys[-1][keys[-1].index(HOT_SUFFIX) :]
+    kind, _, fingerprint = end.removeprefix(HOT_SUFFIX).partition("@")
+    hot = tuple(key.removesuffix(end) for key in keys if key.endswith(end))
+    return SplitMark(tuple(keys[: len(keys) - len(hot)]), hot, fingerprint, kind == "pure")
+
+
+def is_split(kjt: KeyedJaggedTensor) -> bool:
+    """Whether hot look-ups stand apart already."""
+    return read_mark(kjt) is not None
+
+
+def cold_count(kjt: KeyedJaggedTensor, mark: SplitMark) -> int:
+    """Look-ups of cold rows in the profile's tables; 0 in a pure batch.
+
+    Features without a twin belong to other tables and are not counted. Asks no device, in a batch
+    that was split on the host.
+    """
+    hot = set(mark.hot_features)
+    lengths = zip(mark.features, kjt.length_per_key(), strict=False)
+    return sum(length for feature, length in lengths if feature in hot)
+
+
+def split(kjt: KeyedJaggedTensor, slots: SlotMap) -> KeyedJaggedTensor:
+    """Put look-ups of hot rows apart, as slots; marked as mixed.
+
+    Where the batch is on a device this waits for the device, to know how many look-ups are hot;
+    `pack` splits on the host.
+
+    Args:
+        kjt: a batch as the model takes it; empty bags and weights are fine. Ids are int64 or
+            int32, and slots come in the same type.
+        slots: of the profile, on the same device.
+
+    Returns:
+        A new KeyedJaggedTensor in the layout above; inputs and the order of look-ups within a
+        bag are as they were.
+
+    Raises:
+        FAEError: the batch is split already, has a stride for each key (VBE), ids that are no
+            integers or outside their table, or no feature that the profile knows.
+    """
+    check_splittable(kjt)
+    return split_by(slots.look_up(kjt), kjt, slots.mark(kjt))
+
+
+def split_by(found: Tensor, kjt: KeyedJaggedTensor, mark: SplitMark) -> KeyedJaggedTensor:
+    """As `split`, of a batch whose values' slots are known.
+
+    Args:
+        found: slots of the values, as `SlotMap.look_up` gives them.
+        kjt: the batch.
+        mark: that the result is to have.
+    """
+    parts = part(
+        integers(kjt.lengths()).view(len(mark.features), kjt.stride()),
+        kjt.values(),
+        kjt.weights_or_none(),
+        found,
+        [mark.features.index(feature) for feature in mark.hot_features],
+    )
+    result = KeyedJaggedTensor(
+        keys=mark.keys(),
+        values=parts.values,
+        weights=parts.weights,
+        lengths=parts.lengths.view(-1),
+        stride=kjt.stride(),
+    )
+    result.offset_per_key()  # and length_per_key, now, while no device has to be asked
+    return result
+
+
+class Parts(NamedTuple):
+    """Cold look-ups and, behind them, hot ones.
+
+    Attributes:
+        lengths: of the bags: keys and twins by inputs.
+        values: rows of all cold look-ups, then slots of all hot ones.
+        weights: of the values, or None.
+    """
+
+    lengths: Tensor
+    values: Tensor
+    weights: Tensor | None
+
+
+def part(
+    lengths: Tensor, values: Tensor, weights: Tensor | None, found: Tensor, twins: Sequence[int]
+) -> Parts:
+    """Part cold look-ups from hot ones.
+
+    Args:
+        lengths: of the bags, keys by inputs.
+        values: rows, in the order of the bags.
+        weights: of the values, or None.
+        found: slots of the values, -1 for cold rows.
+        twins: which of the keys have a twin.
+    """
+    is_hot = found >= 0
+    hot_lengths = count_hot(is_hot, lengths.view(-1)).view(lengths.shape)
+    cold_lengths = lengths - hot_lengths
+    if len(twins) < len(lengths):
+        hot_lengths = hot_lengths[twins]
+    cold, hot = places_of(~is_hot), places_of(is_hot)
+    parted = torch.cat([values.index_select(0, cold), found.index_select(0, hot).to(values.dtype)])
+    if weights is not None:
+        weights = weights.index_select(0, torch.cat([cold, hot]))
+    return Parts(torch.cat([cold_lengths, hot_lengths]), parted, weights)
+
+
+def integers(lengths: Tensor) -> Tensor:
+    """Lengths in a type that can count a whole batch, their own where it can."""
+    return lengths if lengths.dtype in _INTEGERS else lengths.to(torch.int32)
+
+
+def count_hot(is_hot: Tensor, lengths: Tensor) -> Tensor:
+    """Hot values in each bag, in the type of the lengths.
+
+    Args:
+        is_hot: bool, one a value.
+        lengths: values in each bag; they add up to the values.
+    """
+    sums = torch.zeros(len(is_hot) + 1, dtype=lengths.dtype, device=lengths.device)
+    torch.cumsum(is_hot, 0, dtype=lengths.dtype, out=sums[1:])
+    ends = sums.index_select(0, torch.cumsum(lengths, 0))
+    return torch.diff(ends, prepend=ends.new_zeros(1))
+
+
+def places_of(mask: Tensor) -> Tensor:
+    """Where a mask is set. On the host by numpy, which takes an eighth of torch's time."""
+    if mask.device.type == "cpu":
+        return torch.from_numpy(np.flatnonzero(mask.numpy()))
+    return torch.nonzero(mask).view(-1)
+
+
+def check_splittable(kjt: KeyedJaggedTensor) -> None:
+    """Whether `split` can take a batch.
+
+    Raises:
+        FAEError: it cannot.
+    """
+    if is_split(kjt):
+        _refuse("one that is split already", "give pack() the loader itself, not a packed one")
+    if kjt.variable_stride_per_key() or kjt.inverse_indices_or_none() is not None:
+        _refuse(
+            "a stride for each key (VBE), or inverse indices",
+            "give batches in which each feature has one bag an input",
+        )
+    if kjt.values().dtype not in _INTEGERS:
+        _refuse(f"ids of {kjt.values().dtype}", "give ids as int64 or int32; floats lose ids")
+    if kjt.offset_per_key()[-1:] != [kjt.values().numel()]:
+        _refuse(
+            f"{kjt.values().numel()} ids and lengths that add up to {kjt.offset_per_key()[-1:]}",
+            "give a KeyedJaggedTensor whose lengths fit its values",
+        )
+
+
+def _refuse(found: str, do: str) -> None:
+    raise FAEError("cannot split a batch into hot and cold look-ups", found, do)

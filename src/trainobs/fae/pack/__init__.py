@@ -1,0 +1,1 @@
+"""Batches whose lookups are all hot, and others."""

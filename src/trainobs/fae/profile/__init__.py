@@ -1,0 +1,1 @@
+"""The profile: which rows are hot, and what they are expected to serve."""

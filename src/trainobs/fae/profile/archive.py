@@ -1,0 +1,123 @@
+"""Files of named arrays and facts that are either whole or refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainobs.core.errors import FAEError
+from trainobs.core.files import replacing
+
+_FACTS = "facts"
+_DIGEST = "digest"
+_UNREADABLE = (
+    OSError,
+    EOFError,
+    KeyError,
+    TypeError,  # no path, or facts that are none of ours
+    RuntimeError,  # zipfile's of an encrypted member, or of one compressed in an unknown way
+    ValueError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+class ArchiveKind(NamedTuple):
+    """What a file holds.
+
+    Attributes:
+        name: of the content, as it stands in the file and in messages.
+        schema: number of the layout that this version writes, and the only one it reads.
+        remedy: what to do about a file that cannot be read.
+    """
+
+    name: str
+    schema: int
+    remedy: str
+
+
+def write_archive(
+    path: str | os.PathLike[str],
+    kind: ArchiveKind,
+    facts: Mapping[str, Any],
+    arrays: Mapping[str, NDArray[Any]],
+) -> None:
+    """Write an npz without pickle, whole: a reader finds the old file or the new one.
+
+    Equal content gives equal bytes.
+
+    Args:
+        path: the file; what was there is replaced.
+        kind: what it holds.
+        facts: whatever JSON can say.
+        arrays: of numbers; order is kept.
+
+    Raises:
+        OSError: the directory is missing or not writable, or the disk is full; `path` is as before.
+    """
+    head = {"kind": kind.name, "schema": kind.schema, "arrays": list(arrays), "facts": facts}
+    encoded = np.frombuffer(json.dumps(head, allow_nan=True).encode(), dtype=np.uint8)
+    members = {f"array-{i}": array for i, array in enumerate(arrays.values())}
+    digest = _digest([encoded, *members.values()])
+    with replacing(Path(path)) as temporary, open(temporary, "wb") as file:
+        np.savez(file, **{_FACTS: encoded, _DIGEST: digest}, **members)  # type: ignore[arg-type]
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_archive(
+    path: str | os.PathLike[str], kind: ArchiveKind
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """The facts and arrays that `write_archive` put into a file.
+
+    Raises:
+        FAEError: there is no such file; it holds something else, is damaged, or was written by a
+            version of trainobs with another layout.
+    """
+    try:
+        return _read(path, kind)
+    except FileNotFoundError:
+        found = "no such file"
+    except _UNREADABLE as error:
+        found = f"{type(error).__name__}: {error}".splitlines()[0]
+    raise FAEError(f"cannot read the {kind.name} in {path}", found, kind.remedy)
+
+
+def _read(
+    path: str | os.PathLike[str], kind: ArchiveKind
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    with open(path, "rb") as file:
+        if not zipfile.is_zipfile(file):
+            raise ValueError("not an npz file, or one that was cut short")
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as members:
+            encoded = members[_FACTS]
+            head = json.loads(encoded.tobytes())
+            if head["kind"] != kind.name:
+                raise ValueError(f"a {head['kind']}, not a {kind.name}")
+            if head["schema"] != kind.schema:
+                raise ValueError(
+                    f"layout {head['schema']}; this version of trainobs reads {kind.schema}"
+                )
+            arrays = {name: members[f"array-{i}"] for i, name in enumerate(head["arrays"])}
+            if not np.array_equal(members[_DIGEST], _digest([encoded, *arrays.values()])):
+                raise ValueError("the checksum does not fit the content")
+    return head["facts"], arrays
+
+
+def _digest(arrays: list[NDArray[Any]]) -> NDArray[np.uint8]:
+    """Of values, types and shapes alike."""
+    digest = hashlib.blake2b(digest_size=32)
+    for array in arrays:
+        digest.update(f"{array.dtype.str}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return np.frombuffer(digest.digest(), dtype=np.uint8)

@@ -1,0 +1,50 @@
+"""What TorchRec's planner asks about a table that is cached on the device."""
+
+from __future__ import annotations
+
+import numpy as np
+from torchrec.distributed.types import CacheStatistics
+
+from trainobs.fae.profile.predictions import TablePrediction
+
+
+class TableCacheStatistics(CacheStatistics):  # type: ignore[misc]
+    """TorchRec's `CacheStatistics` from held-out look-ups of a calibration.
+
+    Args:
+        expected: of the table.
+        row_count: rows of the table.
+        batch_size: inputs of a step, over all ranks.
+
+    Notes:
+        The miss rate is that of a cache that holds the rows counted most. LFU comes to that; LRU
+        misses more often. Rows of one group are taken as equally likely. Where they are not (most
+        of all among rows that the calibration never saw) there are fewer different rows in a
+        batch than `expected_lookups` says.
+    """
+
+    def __init__(self, expected: TablePrediction, row_count: int, batch_size: int) -> None:
+        rows = expected.group_rows.astype(np.float64)
+        ratios = np.nan_to_num(expected.group_ratios, nan=0.0)
+        self._ends = np.concatenate([[0.0], np.cumsum(rows)]) / row_count
+        self._misses = 1.0 - np.concatenate([[0.0], np.cumsum(ratios)])
+        lookups = expected.lookups_per_input * batch_size
+        unseen = np.exp(lookups * np.log1p(-np.minimum(ratios / rows, 1 - 1e-12)))
+        self._lookups = float(np.sum(rows * (1.0 - unseen)))
+
+    @property
+    def expected_lookups(self) -> float:
+        """Different rows that a step looks up."""
+        return self._lookups
+
+    def expected_miss_rate(self, clf: float) -> float:
+        """Share of look-ups that miss a cache of `clf` times the table's rows: 1 at 0, 0 at 1."""
+        if clf >= 1:
+            return 0.0
+        return float(np.interp(clf, self._ends, self._misses))
+
+    @property
+    def cacheability(self) -> float:
+        """Twice the area under the miss rate: 1 if rows are looked up equally often, towards 0."""
+        areas = np.diff(self._ends) * (self._misses[1:] + self._misses[:-1]) / 2
+        return float(min(1.0, 2 * areas.sum()))

@@ -1,0 +1,273 @@
+"""The hot rows of a model's tables: what `calibrate` makes, and `pack` and the sharder use."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainobs.core.errors import FAEError
+from trainobs.fae.profile.archive import ArchiveKind, read_archive, write_archive
+from trainobs.fae.profile.predictions import Predictions, from_archive, to_archive
+from trainobs.fae.profile.summary import HotRows, summary
+
+if TYPE_CHECKING:
+    from trainobs.fae.profile.cache_statistics import TableCacheStatistics
+
+_KIND = ArchiveKind(
+    name="FAE profile",
+    schema=1,
+    remedy="give the path of FAEProfile.save(), or calibrate again and save",
+)
+_OTHER_MODEL = "calibrate again with the tables of this model"
+
+
+@dataclass(frozen=True, eq=False)
+class TableProfile:
+    """The hot rows of one table.
+
+    Attributes:
+        name: of the table, unique in the model.
+        row_count: rows of the whole table, over all ranks.
+        dim: values in a row.
+        features: features that look the table up.
+        hot_ids: rows to keep on the device, ascending; the position is a row's slot. Not to be
+            written to.
+        row_bytes: bytes that a hot row takes: weights and optimizer state.
+        is_sequence: whether its look-ups are not pooled but keep their order, as in an
+            `EmbeddingCollection`.
+
+    Raises:
+        FAEError: the hot ids are not ascending rows of the table.
+    """
+
+    name: str
+    row_count: int
+    dim: int
+    features: tuple[str, ...]
+    hot_ids: NDArray[np.int64]
+    row_bytes: int
+    is_sequence: bool = False
+
+    def __post_init__(self) -> None:
+        ids = self.hot_ids
+        if not isinstance(ids, np.ndarray):
+            self._refuse(f"a {type(ids).__name__}")
+        if ids.dtype != np.int64 or ids.ndim != 1:
+            self._refuse(f"an array of {ids.dtype} with {ids.ndim} dimensions")
+        if len(ids) and not (ids[0] >= 0 and ids[-1] < self.row_count):
+            self._refuse(f"ids from {ids[0]} to {ids[-1]} for {self.row_count} rows")
+        if np.any(ids[1:] <= ids[:-1]):
+            self._refuse("ids that are repeated or not in order")
+
+    @property
+    def hot_bytes(self) -> int:
+        """Bytes of all its hot rows: weights and optimizer state."""
+        return len(self.hot_ids) * self.row_bytes
+
+    @property
+    def is_wholly_hot(self) -> bool:
+        """Whether no row of it is cold."""
+        return len(self.hot_ids) == self.row_count
+
+    def _refuse(self, found: str) -> None:
+        raise FAEError(
+            f"cannot make hot rows of table {self.name!r}",
+            found,
+            "give row numbers as int64, ascending, each once (np.unique does that)",
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class FAEProfile:
+    """Which rows of which tables are hot.
+
+    Attributes:
+        tables: in the model's order.
+        budget_bytes: what the hot rows were allowed to take on a device.
+        predictions: what is expected of them; None where hot rows were given, not calibrated.
+        made: how they were chosen: source, inputs read, seed, and so on.
+
+    Raises:
+        FAEError: two tables have one name.
+    """
+
+    tables: tuple[TableProfile, ...]
+    budget_bytes: int
+    predictions: Predictions | None = None
+    made: Mapping[str, str | int | float] = field(default_factory=dict)
+    _slots: dict[str, NDArray[np.int32]] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self._by_name) < len(self.tables):
+            names = [table.name for table in self.tables]
+            raise FAEError(
+                "cannot make a profile of these tables",
+                f"tables of one name: {sorted(n for n in set(names) if names.count(n) > 1)}",
+                "name each table of the model differently; TorchRec asks for that too",
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without slots: they are made again where they are needed, and are long."""
+        return {**self.__dict__, "_slots": {}}
+
+    @property
+    def hot_bytes(self) -> int:
+        """Bytes that the hot rows take on a device: weights and optimizer state."""
+        return sum(table.hot_bytes for table in self.tables)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that stand for the tables and their hot rows, and nothing else."""
+        digest = hashlib.blake2b(digest_size=8)
+        for table in self.tables:
+            shape = (table.name, table.row_count, table.dim, table.features)
+            kind = " sequence" if table.is_sequence else ""
+            digest.update(f"{shape} {len(table.hot_ids)}{kind}".encode())
+            digest.update(np.ascontiguousarray(table.hot_ids).data)
+        return digest.hexdigest()
+
+    def table(self, name: str) -> TableProfile:
+        """The table of that name.
+
+        Raises:
+            FAEError: there is none.
+        """
+        if name not in self._by_name:
+            self._refuse(f"table {name!r}; the profile has {_some(self._by_name)}")
+        return self._by_name[name]
+
+    def slots(self, table: str) -> NDArray[np.int32]:
+        """Slot of each row of a table among its hot rows, -1 for a cold row; made once and kept.
+
+        Returns:
+            One number a row, to be read only.
+
+        Raises:
+            FAEError: the profile has no such table.
+        """
+        if table not in self._slots:
+            profile = self.table(table)
+            slots = np.full(profile.row_count, -1, dtype=np.int32)
+            slots[profile.hot_ids] = np.arange(len(profile.hot_ids), dtype=np.int32)
+            self._slots[table] = slots
+        return self._slots[table]
+
+    def check(self, configs: Iterable[Any]) -> None:
+        """Whether the profile was made for these tables.
+
+        Tables of the profile beyond these are let pass: a model may have several collections.
+
+        Args:
+            configs: TorchRec's `EmbeddingBagConfig` or `EmbeddingConfig`.
+
+        Raises:
+            FAEError: a table is unknown, or has another number of rows, dimension or features, or
+                is pooled in one of both only.
+        """
+        for config in configs:
+            table = self.table(config.name)
+            for what, now, then in (
+                ("rows", config.num_embeddings, table.row_count),
+                ("dimension", config.embedding_dim, table.dim),
+                ("features", tuple(config.feature_names), table.features),
+                ("is_sequence", not hasattr(config, "pooling"), table.is_sequence),
+            ):
+                if now != then:
+                    self._refuse(f"table {config.name!r} with {what} {now}, calibrated with {then}")
+
+    def cache_statistics(self, table: str, batch_size: int) -> TableCacheStatistics:
+        """What TorchRec's planner may know of a table that it puts under `fused_uvm_caching`.
+
+        Give it as `CacheParams(stats=...)` in the table's `ParameterConstraints`. Neither hot rows
+        nor packing are needed for that.
+
+        Args:
+            table: its name.
+            batch_size: inputs of a step, over all ranks.
+
+        Raises:
+            FAEError: the profile has no such table, or hot rows were given, not calibrated.
+        """
+        from trainobs.fae.profile.cache_statistics import TableCacheStatistics
+
+        rows = self.table(table).row_count
+        if self.predictions is None:
+            raise FAEError(
+                f"cannot tell how table {table!r} uses a cache",
+                "a profile without predictions",
+                "make the profile by trainobs.fae.calibrate",
+            )
+        return TableCacheStatistics(self.predictions.tables[table], rows, batch_size)
+
+    def summary(self) -> str:
+        """What is hot and what is expected of it, in a few lines."""
+        rows = HotRows(
+            hot_count=sum(len(table.hot_ids) for table in self.tables),
+            row_count=sum(table.row_count for table in self.tables),
+            table_count=len(self.tables),
+            whole_count=sum(table.is_wholly_hot for table in self.tables),
+            hot_bytes=self.hot_bytes,
+            budget_bytes=self.budget_bytes,
+        )
+        return summary(self.fingerprint, rows, self.predictions)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the profile to a file (npz, no pickle); what was there is replaced.
+
+        Raises:
+            OSError: the directory is missing or not writable, or the disk is full; the file is as
+                before.
+        """
+        facts: dict[str, Any] = {
+            "tables": [
+                [t.name, t.row_count, t.dim, t.features, t.row_bytes, t.is_sequence]
+                for t in self.tables
+            ],
+            "budget_bytes": self.budget_bytes,
+            "made": dict(self.made),
+            "predictions": None,
+        }
+        arrays: dict[str, NDArray[Any]] = {
+            f"hot-ids-{i}": table.hot_ids for i, table in enumerate(self.tables)
+        }
+        if self.predictions is not None:
+            facts["predictions"], more = to_archive(self.predictions)
+            arrays.update(more)
+        write_archive(path, _KIND, facts, arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> FAEProfile:
+        """The profile that `save` wrote.
+
+        Raises:
+            FAEError: there is no such file, or it holds something else, is damaged, or comes from
+                another version of trainobs.
+        """
+        facts, arrays = read_archive(path, _KIND)
+        tables = tuple(
+            TableProfile(name, rows, dim, tuple(features), arrays[f"hot-ids-{i}"], *more)
+            for i, (name, rows, dim, features, *more) in enumerate(facts["tables"])
+        )
+        expected = facts["predictions"]
+        predictions = None if expected is None else from_archive(expected, arrays)
+        return cls(tables, facts["budget_bytes"], predictions, facts["made"])
+
+    @cached_property
+    def _by_name(self) -> dict[str, TableProfile]:
+        return {table.name: table for table in self.tables}
+
+    def _refuse(self, found: str) -> None:
+        raise FAEError("the FAE profile was not made for this model", found, _OTHER_MODEL)
+
+
+def _some(names: Iterable[str]) -> str:
+    """A few of many names."""
+    names = list(names)
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,0 +1,1 @@
+"""TorchRec sharders that keep hot rows on the device."""

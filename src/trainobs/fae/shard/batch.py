@@ -1,0 +1,64 @@
+"""A batch, hot look-ups apart, on its way through a sharded collection."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from trainobs.fae.shard.write_back import WriteBack
+
+
+class WholeBatch(NamedTuple):
+    """A batch as it came.
+
+    Attributes:
+        kjt: its look-ups.
+        is_hot: bool, of each value.
+    """
+
+    kjt: KeyedJaggedTensor
+    is_hot: Tensor
+
+
+class SplitBatch(NamedTuple):
+    """A batch, hot look-ups apart.
+
+    Attributes:
+        number: how many batches came before.
+        cold: look-ups of cold rows, under the keys that the batch came with.
+        hot: look-ups of hot rows, as slots.
+        twins: feature of `cold` that each key of `hot` belongs to.
+        is_pure: whether no rank has a cold look-up, so that all leave the tables alone.
+        whole: the batch before; None if it came apart.
+    """
+
+    number: int
+    cold: KeyedJaggedTensor
+    hot: KeyedJaggedTensor
+    twins: tuple[int, ...]
+    is_pure: bool
+    whole: WholeBatch | None = None
+
+    @property
+    def hot_features(self) -> tuple[str, ...]:
+        """Features of the hot look-ups, in their order."""
+        keys = self.cold.keys()
+        return tuple(keys[twin] for twin in self.twins)
+
+
+class HotRows(Protocol):
+    """The hot rows of a collection, wherever the ranks keep them."""
+
+    write_back: WriteBack
+
+    def gather(self, batch: SplitBatch) -> list[Any]:
+        """The hot look-ups of a batch, each part with a `record_stream`."""
+
+    def look_up(self, look_ups: list[Any], batch_number: int, input_count: int) -> Tensor:
+        """The embeddings, in the collection's output order; the backward trains the hot rows.
+
+        float32[inputs, columns] of bags: the sums over the hot look-ups of each. float32[look-ups,
+        columns] of sequences: output behind output.
+        """

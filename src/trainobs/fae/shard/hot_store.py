@@ -1,0 +1,219 @@
+"""The hot rows on the device: look-ups, and the optimizer that FBGEMM fuses into the backward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from fbgemm_gpu.split_embedding_configs import SparseType
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+    ComputeDevice,
+    SplitTableBatchedEmbeddingBagsCodegen,
+)
+from torch import Tensor
+from torchrec.modules.embedding_configs import data_type_to_sparse_type
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from trainobs.fae.kjt.constants import permuted
+from trainobs.fae.shard.layout import HotLayout, KernelLayout
+
+
+@dataclass
+class HotLookUps:
+    """The look-ups of one batch in one kernel.
+
+    Attributes:
+        rows: int64[look-ups], row of the kernel that each asks for, block by block.
+        offsets: int64[blocks * inputs + 1], where each bag begins in `rows`. Of a sequence each
+            look-up is a bag.
+        weights: float[look-ups], or None.
+        counts: look-ups of each block.
+    """
+
+    rows: Tensor
+    offsets: Tensor
+    weights: Tensor | None
+    counts: list[int]
+
+    def record_stream(self, stream: torch.Stream) -> None:
+        """Keep the memory until the stream is done with it."""
+        for tensor in (self.rows, self.offsets, self.weights):
+            if tensor is not None:
+                tensor.record_stream(stream)
+
+    def bags(self) -> Tensor:
+        """int64[look-ups]: the bag that each belongs to."""
+        lengths = torch.diff(self.offsets)
+        numbers = torch.arange(len(lengths), device=lengths.device)
+        return torch.repeat_interleave(numbers, lengths, output_size=len(self.rows))
+
+
+class HotKernel:
+    """One FBGEMM table that holds the hot rows of many.
+
+    It is no `nn.Module`, so that no parameter or buffer of it shows up in the model's.
+
+    Args:
+        layout: what lies where.
+        device: where the rows are to be; they stay in its own memory.
+        pools: whether look-ups are pooled bag by bag, and each block gives columns.
+    """
+
+    def __init__(self, layout: KernelLayout, device: torch.device, pools: bool = True) -> None:
+        self.layout = layout
+        self.block_count = len(layout.features) if pools else 1
+        self._pools = pools
+        on_host = device.type == "cpu"
+        row_count = max(1, layout.row_count)  # FBGEMM takes no empty table
+        self._tables = SplitTableBatchedEmbeddingBagsCodegen(
+            [
+                (
+                    row_count,
+                    layout.width,
+                    EmbeddingLocation.HOST if on_host else EmbeddingLocation.DEVICE,
+                    ComputeDevice.CPU if on_host else ComputeDevice.CUDA,
+                )
+            ],
+            feature_table_map=[0] * self.block_count,
+            pooling_mode=PoolingMode.SUM,
+            weights_precision=data_type_to_sparse_type(layout.data_type),
+            output_dtype=SparseType.FP32,
+            device=device,
+            table_names=["hot rows"],
+            **layout.settings,
+        )
+        self._starts = torch.tensor(layout.feature_rows, device=device)
+        self._is_shifted = any(layout.feature_rows)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Weights [rows, width], then each state of the optimizer, [rows] or [rows, width]."""
+        return kernel_tensors(self._tables)[0]
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the fused optimizer."""
+        return float(self._tables.get_learning_rate())
+
+    @learning_rate.setter
+    def learning_rate(self, value: float) -> None:
+        self._tables.set_learning_rate(value)
+
+    def gather(self, hot: KeyedJaggedTensor, position: dict[str, int]) -> HotLookUps:
+        """The look-ups of this kernel's features.
+
+        Args:
+            hot: look-ups of hot rows as slots, all features of the batch.
+            position: of each feature in `hot`.
+        """
+        order = [position[feature] for feature in self.layout.features]
+        if order != list(range(len(hot.keys()))):
+            hot = permuted(hot, order)
+        rows = hot.values().long()
+        if self._is_shifted:
+            counts = hot.lengths().view(len(order), -1).sum(1)
+            rows = rows + torch.repeat_interleave(self._starts, counts, output_size=len(rows))
+        if self._pools:
+            offsets, weights = hot.offsets().long(), hot.weights_or_none()
+        else:
+            offsets, weights = torch.arange(len(rows) + 1, device=rows.device), None
+        return HotLookUps(rows, offsets, weights, hot.length_per_key())
+
+    def look_up(self, look_ups: HotLookUps) -> Tensor:
+        """The embeddings; backward trains the rows.
+
+        float32[inputs, blocks * width] of bags, their sums; float32[look-ups, width] of sequences.
+        """
+        found: Tensor = self._tables(look_ups.rows, look_ups.offsets, look_ups.weights)
+        return found
+
+    def update(self, rows: Tensor, gradients: Tensor) -> None:
+        """Train rows as the backward of look-ups with these gradients would.
+
+        Args:
+            rows: int64[n]; those that come twice are summed in this order, then trained once.
+            gradients: float32[n, width].
+        """
+        blocks, width = self.block_count, self.layout.width
+        each = -(-len(rows) // blocks)  # any block reaches any row: fill one after the other
+        bags = torch.arange(blocks * each + 1, device=rows.device).clamp_(max=len(rows))
+        spread = gradients.new_zeros(blocks * each, width)
+        spread[: len(rows)] = gradients
+        with torch.enable_grad():
+            pooled = self._tables(rows, bags)
+        pooled.backward(spread.view(blocks, each, width).transpose(0, 1).reshape(each, -1))
+
+
+class HotStore:
+    """All hot rows of a collection.
+
+    Args:
+        layout: of its kernels.
+        device: where the rows are to be.
+    """
+
+    pools = True
+
+    def __init__(self, layout: HotLayout, device: torch.device) -> None:
+        self.layout = layout
+        self._device = device
+        self.kernels = [HotKernel(kernel, device, self.pools) for kernel in layout.kernels]
+
+    def gather(self, hot: KeyedJaggedTensor, features: tuple[str, ...]) -> list[HotLookUps]:
+        """The look-ups of each kernel.
+
+        Args:
+            hot: look-ups of hot rows, as slots.
+            features: that its keys stand for, in their order.
+        """
+        position = {feature: i for i, feature in enumerate(features)}
+        return [kernel.gather(hot, position) for kernel in self.kernels]
+
+    def assemble(self, found: list[Tensor], look_ups: list[HotLookUps], input_count: int) -> Tensor:
+        """What the kernels found, in the order of the collection's output; see `HotRows`."""
+        if self.layout.is_one_output:
+            return found[0]
+        split = [
+            torch.split(kernel, layout.width, dim=1)
+            for kernel, layout in zip(found, self.layout.kernels, strict=True)
+        ]
+        return torch.cat(
+            [
+                torch.zeros(input_count, block.width, device=self._device)
+                if block.kernel is None
+                else split[block.kernel][block.number]
+                for block in self.layout.blocks
+            ],
+            dim=1,
+        )
+
+
+class HotSequenceStore(HotStore):
+    """All hot rows of a collection that gives an embedding for each look-up."""
+
+    pools = False
+
+    def assemble(self, found: list[Tensor], look_ups: list[HotLookUps], input_count: int) -> Tensor:
+        """See `HotRows`; all outputs have the same columns."""
+        if self.layout.is_one_run:
+            return found[0]
+        split = [
+            torch.split(kernel, asked.counts) for kernel, asked in zip(found, look_ups, strict=True)
+        ]
+        outputs = []
+        for blocks in self.layout.outputs:
+            columns = [split[b.kernel][b.number] for b in blocks if b.kernel is not None]
+            if columns:  # else no hot row can be in it
+                outputs.append(torch.cat(columns, dim=1))
+        return torch.cat(outputs) if outputs else torch.zeros(0, 1, device=self._device)
+
+
+def kernel_tensors(tables: SplitTableBatchedEmbeddingBagsCodegen) -> list[list[Tensor]]:
+    """Weights of each table of an FBGEMM kernel, and the states of its optimizer behind them.
+
+    They are views: what is written to them is trained from.
+    """
+    weights = tables.split_embedding_weights()
+    states = tables.split_optimizer_states() or [[] for _ in weights]
+    return [[w, *s] for w, s in zip(weights, states, strict=True)]

@@ -1,0 +1,158 @@
+"""Between hot rows and the tables they come from: weights and optimizer state, no row in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+    SplitTableBatchedEmbeddingBagsCodegen,
+)
+from torch import Tensor, nn
+
+from trainobs.core.errors import FAEError
+from trainobs.fae.profile.profile import FAEProfile
+from trainobs.fae.shard.hot_store import HotStore, kernel_tensors
+
+
+class BackingShard(NamedTuple):
+    """What this rank holds of a table.
+
+    Attributes:
+        table: its name.
+        row: first row of it.
+        column: first column of it.
+        tensors: weights [rows, columns], then each state of the optimizer.
+        kernel: that trains it.
+    """
+
+    table: str
+    row: int
+    column: int
+    tensors: list[Tensor]
+    kernel: SplitTableBatchedEmbeddingBagsCodegen
+
+
+def backing_shards(lookups: Iterable[nn.Module]) -> list[BackingShard]:
+    """The shards in a sharded collection's look-up modules; the tensors are views."""
+    shards = []
+    for lookup in lookups:
+        for module in lookup._emb_modules:  # type: ignore[union-attr]
+            kernel = module.emb_module
+            tables = module.config.embedding_tables
+            for table, tensors in zip(tables, kernel_tensors(kernel), strict=True):
+                row, column = table.local_metadata.shard_offsets
+                shards.append(BackingShard(table.name, row, column, tensors, kernel))
+    return shards
+
+
+class Link(NamedTuple):
+    """Rows that are among the hot ones and in a shard.
+
+    Attributes:
+        hot: weights, then each state of the optimizer, on the device.
+        hot_rows: of these.
+        shard: of the table.
+        shard_rows: int64, as many.
+    """
+
+    hot: list[Tensor]
+    hot_rows: slice
+    shard: BackingShard
+    shard_rows: Tensor
+
+    def pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Weights, and each state: the hot rows (a view), and the shard's tensor."""
+        for mine, theirs in zip(self.hot, self.shard.tensors, strict=True):
+            yield mine[self.hot_rows], theirs
+
+
+class WriteBack:
+    """Moves rows between the hot rows and this rank's shards of the tables.
+
+    Args:
+        links: of this rank.
+        shards: all that this rank has of the tables.
+        replicated: what all ranks hold whole, and each reads a part of.
+    """
+
+    def __init__(
+        self, links: list[Link], shards: list[BackingShard], replicated: list[Tensor]
+    ) -> None:
+        self._links = links
+        self._shards = shards
+        self._replicated = replicated
+
+    @torch.no_grad()
+    def flush(self) -> None:
+        """Write the hot rows to the tables. No collective: every rank writes what it holds.
+
+        A backward that waits for the tables does not look at these rows, so a save may come
+        between a forward and its backward: `data` is what autograd keeps no count of.
+        """
+        for link in self._links:
+            for hot, table in link.pairs():
+                table.data.index_copy_(0, link.shard_rows.to(table.device), hot.to(table.device))
+
+    @torch.no_grad()
+    def pull(self, group: dist.ProcessGroup | None) -> None:
+        """Read the hot rows from the tables.
+
+        Args:
+            group: the ranks, all of which come here; None for a single one.
+        """
+        for tensor in self._replicated if group is not None else ():
+            tensor.zero_()
+        for link in self._links:
+            for hot, table in link.pairs():
+                hot.copy_(table.index_select(0, link.shard_rows.to(table.device)))
+        for tensor in self._replicated if group is not None else ():
+            dist.all_reduce(tensor, group=group)  # zero but on one rank: the sum is exact
+
+    def versions(self) -> list[int]:
+        """How often torch wrote to the tables; FBGEMM does not count.
+
+        Those without hot rows too: who has no others hears of a load by them, as all ranks must.
+        """
+        return [tensor._version for shard in self._shards for tensor in shard.tensors]
+
+
+def links(store: HotStore, shards: list[BackingShard], profile: FAEProfile) -> Iterator[Link]:
+    """Every slab with every shard that has some of its rows, which follow each other in both."""
+    for kernel in store.kernels:
+        for slab in kernel.layout.slabs:
+            for shard in shards:
+                if (shard.table, shard.column) != (slab.table, slab.column):
+                    continue
+                first, rows = rows_in(shard, profile)
+                if len(rows):
+                    start = slab.row + first
+                    yield Link(kernel.tensors, slice(start, start + len(rows)), shard, rows)
+
+
+def rows_in(shard: BackingShard, profile: FAEProfile) -> tuple[int, Tensor]:
+    """The hot rows in a shard: slot of the first, and where they are in the shard."""
+    hot_ids = profile.table(shard.table).hot_ids
+    bounds = [shard.row, shard.row + len(shard.tensors[0])]
+    first, last = np.searchsorted(hot_ids, bounds)
+    return int(first), torch.from_numpy(hot_ids[first:last] - shard.row)
+
+
+def rate_of(tables: set[str], shards: list[BackingShard]) -> float:
+    """Learning rate of these tables; NaN where this rank has none of them.
+
+    Raises:
+        FAEError: they are trained at different rates.
+    """
+    trainers = {id(s.kernel): s.kernel for s in shards if s.table in tables}
+    rates = {float(trainer.get_learning_rate()) for trainer in trainers.values()}
+    if len(rates) > 1:
+        raise FAEError(
+            "cannot train hot rows",
+            f"learning rates {sorted(rates)} of tables whose hot rows are trained together",
+            "set one learning rate in all parameter groups of the fused optimizer",
+        )
+    return rates.pop() if rates else float("nan")

@@ -1,0 +1,1 @@
+"""What `trainobs report` prints, from the numbers of `analysis`."""

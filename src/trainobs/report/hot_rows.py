@@ -1,0 +1,38 @@
+"""Hot embedding rows in the report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from trainobs.core.text import duration, percent, size
+from trainobs.report.sections import metric
+
+_KINDS = {"fae/pure_step_ns": "pure step", "fae/mixed_step_ns": "mixed step"}
+
+
+def section(summary: dict[str, Any]) -> Iterator[str]:
+    """What hot rows served, and how long steps of both kinds took; of a run that has any."""
+    if "hot_rows" not in summary["capabilities"]:
+        return
+    means = {
+        name: one["mean"] for name, one in summary["metrics"].items() if name.startswith("fae/")
+    }
+    if means.get("fae/lookup_count") is None:
+        return
+    yield "Hot rows"
+    shares = {"fae/hot_lookup_ratio": "look-ups", "fae/hot_input_ratio": "inputs, in pure steps"}
+    for name, what in shares.items():
+        if means[name] is not None:
+            yield f"  {percent(means[name]):>8} of the {what}"
+    if means["fae/drift_ratio"] is not None:
+        more = "fewer" if means["fae/drift_ratio"] > 0 else "more"
+        drift = percent(abs(means["fae/drift_ratio"]))
+        yield f"  {drift:>8} {more} hot look-ups than calibrated"
+    yield f"  {size(means['fae/saved_bytes']):>8} a step read from them, not from the tables"
+    yield f"  {size(means['fae/hot_bytes']):>8} on the device"
+    for name, what in _KINDS.items():
+        if means[name] is not None:
+            median = duration(metric(summary, name)["p50"])
+            yield f"  {duration(means[name]):>8} a {what}, median {median}"
+    yield f"  {duration(means['fae/sync_ns']):>8} a step to keep them equal"

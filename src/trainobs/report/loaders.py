@@ -1,0 +1,36 @@
+"""The report's section on the batches of loaders, worker by worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from trainobs.analysis.loader_workers import MADE
+from trainobs.core.text import duration, quantity
+from trainobs.report.rows import or_unknown, row
+
+_SHOWN = 16
+
+
+def section(summary: dict[str, Any]) -> Iterator[str]:
+    """Batches by worker, those that were waited for longest first."""
+    found = sorted(summary["workers"], key=lambda one: -(one["wait_ns"] or 0))
+    if not found:
+        return
+    titles = ("batches", "device", "no CPU", "computing", "waited", "hand-over")
+    yield row("Batches, by who made them", *titles)
+    for one in found[:_SHOWN]:
+        times = (*MADE, "wait_ns", "handover_ns")
+        columns = (or_unknown(duration, one[name]) for name in times)
+        yield row(f"  {maker(one['worker'])}", quantity(one["batches"]), *columns)
+    if len(found) > _SHOWN:
+        yield f"  and {len(found) - _SHOWN} more"
+    slow = max(found, key=lambda one: one["slowest_ns"])
+    if slow["slowest_file"]:
+        yield f"  slowest file: {slow['slowest_file']}, {duration(slow['slowest_ns'])}"
+        yield f"    read by {maker(slow['worker'])} for step {slow['slowest_step']}"
+
+
+def maker(worker: int | None) -> str:
+    """Who made a batch."""
+    return "the training thread" if worker is None else f"worker {worker}"

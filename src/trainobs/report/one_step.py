@@ -1,0 +1,55 @@
+"""What `trainobs report --step` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from trainobs.analysis.loader_workers import MADE
+from trainobs.analysis.one_step import LOADER_PARTS, PHASES
+from trainobs.core.text import duration, printable, quantity, size
+from trainobs.report.loaders import maker
+from trainobs.report.rows import or_unknown, row
+
+_PARTS = (
+    "its maker slept for a device",
+    "its maker had no CPU",
+    "its maker computed",
+    "handed over",
+)
+_LABELS = {
+    "step/duration_ns": "took",
+    "loader/wait_ns": "waiting for data",
+    **{name: f"  {label}" for name, label in zip(LOADER_PARTS, _PARTS, strict=True)},
+    **PHASES,
+}
+
+
+def render(found: dict[str, Any]) -> str:
+    """What `explain` found, as text."""
+    return "\n".join(map(printable, (*_step(found), "", *_makers(found))))
+
+
+def _step(found: dict[str, Any]) -> Iterator[str]:
+    yield f"step {found['step']} of {found['run']}, rank {found['rank']}, epoch {found['epoch']}"
+    yield row("", "this step", "median")
+    for name, label in _LABELS.items():
+        values = found["metrics"][name]
+        if values["value"]:
+            yield row(f"  {label}", *(or_unknown(duration, value) for value in values.values()))
+
+
+def _makers(found: dict[str, Any]) -> Iterator[str]:
+    if not found["batches"]:
+        yield "Its batches are not known (see docs/run-log.md: for_step)"
+    for batch in found["batches"]:
+        ended = batch["ended_ns"]
+        when = f"{duration(abs(ended))} {'after' if ended > 0 else 'before'} the step began"
+        yield f"A batch of {maker(batch['worker'])}, finished {when}"
+        yield row("  making it took", duration(batch["made_ns"]))
+        for name, label in zip(MADE, ("asleep for a device", "no CPU", "computing"), strict=True):
+            yield row(f"    {label}", or_unknown(duration, batch[name]))
+        calls = or_unknown(quantity, batch["read_count"])
+        yield row("  read calls, bytes", calls, or_unknown(size, batch["read_bytes"]))
+        if batch["slowest_file"]:
+            yield f"  slowest file: {batch['slowest_file']}, {duration(batch['slowest_ns'])}"

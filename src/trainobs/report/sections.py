@@ -1,0 +1,287 @@
+"""The sections of the report's page, one function each; a section without data is empty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from trainobs.core.abi import Phase
+from trainobs.core.catalogue import METRICS, phase_metric
+from trainobs.core.text import bar, duration, percent, quantity, size
+from trainobs.report.rows import LABEL, or_unknown, row
+
+_BAR = 36
+_SHOWN = 5
+
+_PHASES = {
+    Phase.LOADER: "waiting for data",
+    Phase.TRANSFER: "moving the batch to the device",
+    Phase.FORWARD: "forward",
+    Phase.BACKWARD: "backward",
+    Phase.OPTIMIZER: "optimizer",
+    Phase.CHECKPOINT: "saving a checkpoint",
+    Phase.VALIDATION: "validation",
+    Phase.LOGGING: "logging",
+    Phase.OTHER: "everything else",
+}
+
+_RATES = {
+    "io/data_read_bytes": "training data read",
+    "cache/miss_bytes": "  of it brought in from storage",
+    "cache/fault_fill_bytes": "mapped data brought in",
+    "io/checkpoint_write_bytes": "checkpoints written",
+    "io/library_read_bytes": "code and libraries read",
+    "block/read_bytes": "read from block devices",
+    "block/data_read_bytes": "  of it training data",
+    "block/library_read_bytes": "  of it code and libraries",
+    "block/write_bytes": "written to block devices",
+    "net/sent_bytes": "sent over the network",
+    "net/received_bytes": "received from the network",
+    "gpu/pcie_received_bytes": "host to GPU over PCIe",
+    "gpu/pcie_sent_bytes": "GPU to host over PCIe",
+    "gpu/nvlink_received_bytes": "received over NVLink",
+    "gpu/nvlink_sent_bytes": "sent over NVLink",
+    "io/read_bytes": "all read calls",
+    "io/write_bytes": "all write calls",
+}
+
+_CACHE = {
+    "cache/hit_ratio": "data already in memory when asked for",
+    "cache/demand_hit_ratio": "data reads that waited for no read-ahead",
+    "cache/read_stall_ratio": "time inside data reads, asleep for the disk",
+}
+
+_WAITS = {
+    "sched/main_offcpu_ns": "training thread off the CPU",
+    "sched/main_iowait_ns": "  asleep for a block device",
+    "sched/main_runqueue_ns": "  ready to run, no CPU free",
+    "sched/worker_iowait_ns": "loader workers asleep for a device",
+    "sched/worker_runqueue_ns": "loader workers ready to run, no CPU",
+    "io/data_read_ns": "inside read calls on training data",
+    "io/checkpoint_write_ns": "inside write calls on checkpoints",
+    "io/fsync_ns": "inside fsync and its like",
+    "sched/main_await_ns": "training thread asleep for another one",
+    "python/gil_wait_ns": "training thread without Python's lock",
+    "memory/reclaim_ns": "freeing memory before getting any",
+    "pressure/cpu_ns": "some task short of CPU (machine)",
+    "pressure/io_ns": "some task waiting for I/O (machine)",
+    "pressure/memory_ns": "some task short of memory (machine)",
+}
+
+_GPU = {
+    "gpu/transfer_ns": "transfer, on the GPU",
+    "gpu/forward_ns": "forward, on the GPU",
+    "gpu/backward_ns": "backward, on the GPU",
+    "gpu/optimizer_ns": "optimizer, on the GPU",
+    "gpu/sm_active_ratio": "multiprocessors at work (cycles)",
+    "gpu/sm_occupancy_ratio": "warps resident (cycles)",
+    "gpu/tensor_active_ratio": "tensor cores at work (cycles)",
+    "gpu/dram_active_ratio": "memory moving data (cycles)",
+    "gpu/sm_clock_mhz": "clock of the multiprocessors",
+    "gpu/throttle_power_ratio": "clocks held down by the power limit",
+    "gpu/throttle_thermal_ratio": "clocks held down by heat",
+    "gpu/throttle_hardware_ratio": "clocks held down by the hardware",
+    "gpu/memory_used_bytes": "memory in use, by all processes",
+    "gpu/temperature_c": "temperature",
+    "gpu/power_w": "power of the board",
+}
+
+_ENOUGH = {50: 2, 95: 20, 99: 100}
+"""Percentile -> events that it takes to speak of it."""
+
+_FORMATS: dict[str, Callable[[float], str]] = {
+    "ns": duration,
+    "bytes": size,
+    "ratio": percent,
+    "MHz": "{:.0f} MHz".format,
+    "W": "{:.0f} W".format,
+    "degrees Celsius": "{:.0f} C".format,
+}
+
+
+def step_time(summary: dict[str, Any]) -> Iterator[str]:
+    """How long a step took."""
+    step = metric(summary, "step/duration_ns")
+    if step["mean"] is not None:
+        yield "Step time"
+        names = {"mean": "mean", "p50": "median", "p95": "p95", "max": "slowest"}
+        yield "  " + "   ".join(f"{text} {duration(step[key])}" for key, text in names.items())
+        if step["mean"]:
+            yield f"  {1e9 / step['mean']:.4g} steps per second"
+
+
+def ranks(summary: dict[str, Any]) -> Iterator[str]:
+    """The ranks side by side, if there is more than one; the rest is about the first."""
+    ranks = {rank: one for rank, one in summary["ranks"].items() if one["steps"]}
+    if len(ranks) < 2:
+        return
+    yield row("Ranks", "steps", "median", "p95", "backward", "waited", "awaited")
+    for rank, one in ranks.items():
+        waited = one["wait_ns"] if one["arrival_wait_ns"] is None else one["arrival_wait_ns"]
+        times = (or_unknown(duration, one[key]) for key in ("p50_ns", "p95_ns", "backward_ns"))
+        others = (or_unknown(duration, waited), or_unknown(percent, one["most_ratio"]))
+        yield row(f"  rank {rank}", str(one["steps"]), *times, *others)
+    yield from _straggler(summary["straggler"])
+
+
+def _straggler(found: Mapping[str, Any]) -> Iterator[str]:
+    """The rank that the others wait for, in a sentence."""
+    if not found["known"]:
+        yield "  who waits for whom: not known (torch keeps no record of collectives here)"
+    elif found["rank"] is None:
+        yield "  no straggler: no rank makes the others wait for a tenth of the step"
+    else:
+        late = f"{duration(found['held_up_ns'])} a step, {percent(found['share'])} of it"
+        yield f"  STRAGGLER: rank {found['rank']} makes the others wait for {late}"
+        if found["by"] == "arrival":
+            share = percent(found["most_ratio"])
+            yield f"    by arrival at the collectives; longest awaited in {share} of the steps"
+        else:
+            yield "    it waits that much less in collectives than every other rank"
+
+
+def phases(summary: dict[str, Any]) -> Iterator[str]:
+    """Where the training thread spent its step, over all steps.
+
+    A phase that a loop marks for the first time in its last step was in none of those before.
+    """
+    step_ns = metric(summary, "step/duration_ns")["mean"]
+    means = {label: _over_all_steps(summary, phase_metric(p)) for p, label in _PHASES.items()}
+    spent = {label: mean for label, mean in means.items() if mean}
+    if spent and step_ns:
+        yield row("Where the step went", "mean", "share")
+        for label, mean in spent.items():
+            share = mean / step_ns
+            yield row(f"  {label}", duration(mean), percent(share)) + "  " + bar(share, _BAR)
+
+
+def _over_all_steps(summary: dict[str, Any], name: str) -> float:
+    total: int = (metric(summary, name)["sum"] or 0) - summary["setup"].get(name, 0)
+    steps: int = summary["steps"]
+    return total / max(1, steps)
+
+
+def rates(summary: dict[str, Any]) -> Iterator[str]:
+    """What was moved, per step, per second of training and in all."""
+    seconds = training_ns(summary) / 1e9
+    rows = _above_zero(summary, _RATES, "sum") | _above_zero(summary, _RATES, "mean")
+    if rows and seconds:
+        yield row("Bytes", "per step", "per second", "in all")
+        for name, label in rows.items():
+            mean, total = metric(summary, name)["mean"], metric(summary, name)["sum"]
+            if total is not None:
+                total -= summary["setup"].get(name, 0)
+            rate = None if total is None else total / seconds
+            columns = (or_unknown(size, mean), or_unknown(_per_second, rate))
+            yield row(f"  {label}", *columns, or_unknown(size, total))
+
+
+def _per_second(rate: float) -> str:
+    return f"{size(rate)}/s"
+
+
+def cache(summary: dict[str, Any]) -> Iterator[str]:
+    """How well the page cache served the training data."""
+    rows = _above_zero(summary, _CACHE, "mean")
+    if rows:
+        yield "Page cache"
+        for name, label in rows.items():
+            share = metric(summary, name)["mean"]
+            yield f"  {label:<{LABEL + 3}}{percent(share):>8}  {bar(share, _BAR)}"
+
+
+def waits(summary: dict[str, Any]) -> Iterator[str]:
+    """Time lost outside computation."""
+    rows = _above_zero(summary, _WAITS, "sum")
+    if rows:
+        yield row("Waits in a step, over all threads", "mean", "p95", "slowest")
+        for name, label in rows.items():
+            times = (duration(metric(summary, name)[key]) for key in ("mean", "p95", "max"))
+            yield row(f"  {label}", *times)
+
+
+def gpu(summary: dict[str, Any]) -> Iterator[str]:
+    """What the GPU of this rank did."""
+    labels = {n: text for n, text in _GPU.items() if metric(summary, n)["mean"] is not None}
+    if labels:
+        yield row("GPU", "mean", "p95", "highest")
+        device = summary["gpu"]
+        if "name" in device:
+            yield f"  {device['name']}, {device['uuid']}, driver {device.get('driver', '?')}"
+        for name, label in labels.items():
+            form = _FORMATS[METRICS[name].unit]
+            values = (metric(summary, name)[key] for key in ("mean", "p95", "max"))
+            yield row(f"  {label}", *map(form, values))
+        energy_mj, window = metric(summary, "gpu/energy_mj"), metric(summary, "gpu/window_ns")
+        if energy_mj["mean"]:
+            total = f"{energy_mj['sum'] / 1e6:.3g} kJ"
+            yield row("  energy: per step, in all", f"{energy_mj['mean'] / 1e3:.3g} J", total)
+        if window["mean"]:
+            yield f"  read over windows of {duration(window['mean'])}; shorter steps share a window"
+
+
+def checkpoints(summary: dict[str, Any]) -> Iterator[str]:
+    """What saving cost, and what it left to the kernel; of many, those that blocked longest."""
+    found = summary["checkpoints"]
+    if not found:
+        return
+    shown = sorted(found, key=lambda one: one["blocking_ns"] or 0)[-_SHOWN:]
+    title = f"Checkpoints: {len(found)}" + (f", longest {_SHOWN}" if len(found) > _SHOWN else "")
+    yield row(title, "blocked", "written", "fsync", "at once", "later")
+    for one in (one for one in found if one in shown):
+        label = "before the first step" if one["step"] is None else f"step {one['step']}"
+        times = (or_unknown(duration, one[key]) for key in ("blocking_ns", "fsync_ns"))
+        blocked, synced = times
+        sizes = [
+            or_unknown(size, one[key])
+            for key in ("written_bytes", "block_bytes", "later_block_bytes")
+        ]
+        yield row(f"  {label}", blocked, sizes[0], synced, *sizes[1:])
+        if one["until_step"] is not None:
+            later = duration(one["later_ns"])
+            yield f"    written back until step {one['until_step']}, {later} later"
+
+
+def distributions(summary: dict[str, Any]) -> Iterator[str]:
+    """Latency histograms as bars, one row for each power of two."""
+    for distribution in filter(None, summary["latency"].values()):
+        yield ""
+        enough = [q for q, least in _ENOUGH.items() if distribution["count"] >= least]
+        times = "   ".join(f"p{q} {duration(distribution[f'p{q}_ns'])}" for q in enough)
+        yield f"{distribution['title']}: {quantity(distribution['count'])}   {times}"
+        tallest = max(bucket["count"] for bucket in distribution["buckets"])
+        for bucket in distribution["buckets"]:
+            bounds = f"{duration(bucket['from_ns'])} - {duration(bucket['to_ns'])}"
+            count = bucket["count"]
+            yield f"  {bounds:>20} {quantity(count):>8}  {bar(count / tallest, _BAR)}"
+
+
+def setup(summary: dict[str, Any]) -> Iterator[str]:
+    """What went on before the first step; it is in the sums of `--json`."""
+    labels = {
+        name: label.strip()
+        for name, label in {**_RATES, **_WAITS}.items()
+        if summary["setup"].get(name)
+    }
+    if labels:
+        yield "Before the first step (not in the numbers above)"
+        for name, label in labels.items():
+            value = _FORMATS.get(METRICS[name].unit, quantity)(summary["setup"][name])
+            yield row(f"  {label}", value)
+
+
+def metric(summary: dict[str, Any], name: str) -> dict[str, Any]:
+    """Statistics of one metric."""
+    statistics: dict[str, Any] = summary["metrics"][name]
+    return statistics
+
+
+def training_ns(summary: dict[str, Any]) -> float:
+    """Time that all steps took together, ns."""
+    total = metric(summary, "step/duration_ns")["sum"] or 0
+    return float(total - summary["setup"].get("step/duration_ns", 0))
+
+
+def _above_zero(summary: dict[str, Any], labels: Mapping[str, str], key: str) -> dict[str, str]:
+    """The labels of metrics of which there is something to tell."""
+    return {name: label for name, label in labels.items() if metric(summary, name)[key]}

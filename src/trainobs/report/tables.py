@@ -1,0 +1,153 @@
+"""The report's sections on embedding tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from trainobs.core.text import duration, percent, quantity, size
+from trainobs.report.rows import or_unknown, row
+
+_LABEL = 34
+
+_SHOWN = 10
+"""Tables on the page: those that read the most bytes."""
+
+_MEMORY = {
+    "memory/major_fault_count": ("major faults of the training process", "{:.2g}".format),
+    "cache/fault_fill_bytes": ("brought into the page cache by faults", size),
+    "memory/reclaim_ns": ("freeing memory before getting any", duration),
+    "memory/numa_remote_bytes": ("allocated on another NUMA node (machine)", size),
+    "pressure/memory_ns": ("some task short of memory (machine)", duration),
+}
+"""What the kernel saw that tables in host memory may have to do with."""
+
+
+def section(summary: dict[str, Any]) -> Iterator[str]:
+    """Which tables are looked up how much, how often the same rows, and what that comes to."""
+    found = summary["embeddings"]
+    if not found:
+        return
+    tables = {table["name"]: table for table in found["tables"]}
+    read = {name: _mean(summary, "bytes", name) or 0.0 for name in tables}
+    largest = sorted((name for name in tables if read[name]), key=lambda name: -read[name])
+    heads = ("look-ups", "bytes", "of all", "repeated", "hot 1 %", "hot 10 %")
+    yield _row("Embedding look-ups in a step", *heads)
+    yield from (_table(summary, name, sum(read.values())) for name in largest[:_SHOWN])
+    if len(largest) > _SHOWN:
+        yield f"  and {_tables(len(largest) - _SHOWN)} that read less"
+    if len(tables) > len(largest):
+        yield f"  not seen to be looked up: {_tables(len(tables) - len(largest))}"
+    yield from _about(found)
+    yield from _skewed(found, largest[:_SHOWN])
+    yield from _budgets(found)
+    if any(table["placement"].startswith(("host", "uvm")) for table in tables.values()):
+        yield from _memory(summary)
+
+
+def _table(summary: dict[str, Any], name: str, read: float) -> str:
+    lookups, volume = _mean(summary, "lookup_count", name), _mean(summary, "bytes", name)
+    ratios = ("duplicate_ratio", "hottest_1pct_ratio", "hottest_10pct_ratio")
+    return _row(
+        f"  {name}",
+        or_unknown(quantity, lookups),
+        or_unknown(size, volume),
+        or_unknown(percent, volume and volume / read),
+        *(or_unknown(percent, _mean(summary, ratio, name)) for ratio in ratios),
+    )
+
+
+def _about(found: dict[str, Any]) -> Iterator[str]:
+    rows = sum(table["row_count"] for table in found["tables"])
+    total = sum(table["row_count"] * table["row_bytes"] for table in found["tables"])
+    placed = sorted({table["placement"] for table in found["tables"]})
+    amount = f"{_tables(len(found['tables']))}, {quantity(rows)} rows, {size(total)}"
+    yield f"  {amount}: {', '.join(placed)}"
+    sampled = f"{found['sampled_steps']} of {found['steps']} steps"
+    yield f"  repeated and hot rows, and all below: from the ids of {sampled}"
+    yield from _timed(found["time"])
+
+
+def _timed(time: dict[str, Any]) -> Iterator[str]:
+    by_bytes = time["by_bytes"]
+    if time["forward_ratio"] is not None:
+        share = f"{duration(time['forward_ns'])}, {percent(time['forward_ratio'])} of the step"
+        yield f"  forward of the modules that look up: {share}; backward and optimizer not in it"
+    if by_bytes["known"]:
+        low, high = percent(by_bytes["low_ratio"]), percent(by_bytes["high_ratio"])
+        share = f"{percent(by_bytes['ratio'])} ({low} to {high})"
+        yield f"  share of the step that goes with the bytes they read: {share}"
+    else:
+        yield "  share of the step that goes with the bytes they read: not known:"
+        yield f"    {by_bytes['why']}"
+
+
+def _skewed(found: dict[str, Any], shown: list[str]) -> Iterator[str]:
+    skews = found["skew"]["tables"] if found["skew"] else {}
+    row_bytes = {table["name"]: table["row_bytes"] for table in found["tables"]}
+    if not any(name in skews for name in shown):
+        return
+    yield ""
+    yield _row("Skew of look-ups", "Zipf", "from", "to", "rows: 50 %", "90 %", "in bytes")
+    for name in (name for name in shown if name in skews):
+        law, rows = skews[name]["zipf"], skews[name]["working_set"]
+        yield _row(
+            f"  {name}",
+            *(or_unknown("{:.2f}".format, law[key]) for key in ("exponent", "low", "high")),
+            *(or_unknown(quantity, rows[share]) for share in ("0.5", "0.9")),
+            or_unknown(size, rows["0.9"] and rows["0.9"] * row_bytes[name]),
+        )
+
+
+def _budgets(found: dict[str, Any]) -> Iterator[str]:
+    if not found["skew"] or not found["skew"]["budgets"]:
+        return
+    yield ""
+    yield _row("Hottest rows that fit", "of tables", "look-ups", "inputs", "from", "to")
+    for one in found["skew"]["budgets"]:
+        inputs = one["all_hot"] or {}
+        yield _row(
+            f"  {size(one['budget_bytes'])}",
+            percent(one["table_ratio"]),
+            or_unknown(percent, one["lookup_ratio"]),
+            *(or_unknown(percent, inputs.get(key)) for key in ("value", "low", "high")),
+        )
+    yield "  inputs: those all of whose look-ups are of these rows"
+    yield from (_drifted(one) for one in found["skew"]["drift"])
+
+
+def _drifted(drift: dict[str, Any]) -> str:
+    low, value, high = (f"{100 * drift[key]:.2g} %" for key in ("low", "value", "high"))
+    if drift["low"] <= 0:
+        between = f"from epoch {drift['from']} to {drift['to']}"
+        return f"  of the hot rows, no drift is seen {between} ({low} to {high} of look-ups)"
+    return (
+        f"  hot rows of epoch {drift['from']} serve {value} ({low} to {high}) fewer look-ups "
+        f"of epoch {drift['to']} than its own"
+    )
+
+
+def _memory(summary: dict[str, Any]) -> Iterator[str]:
+    means = {name: summary["metrics"][name]["mean"] for name in _MEMORY}
+    if any(means.values()):
+        yield ""
+        yield "Host memory, where tables are, in a step"
+        for name, mean in means.items():
+            label, form = _MEMORY[name]
+            if mean:
+                yield row(f"  {label}", form(mean), width=_LABEL + 8)
+
+
+def _mean(summary: dict[str, Any], field: str, table: str) -> float | None:
+    statistics = summary["metrics"].get(f"embedding/{field}{{table={table}}}", {})
+    mean: float | None = statistics.get("mean")
+    return mean
+
+
+def _tables(count: int) -> str:
+    return f"{count} table{'s' * (count > 1)}"
+
+
+def _row(label: str, *columns: str) -> str:
+    shown = label if len(label) < _LABEL else f"{label[: _LABEL - 4]}..."
+    return row(shown, *columns, width=_LABEL)

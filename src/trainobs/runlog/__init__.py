@@ -1,0 +1,1 @@
+"""The run log: its schema, its writer, and its reader."""

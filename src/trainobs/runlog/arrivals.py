@@ -1,0 +1,96 @@
+"""The run log's table of arrivals: when this rank came to the collectives of the job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from trainobs.core.files import replace_file
+from trainobs.core.records import StepTable
+from trainobs.core.sink import Sink
+from trainobs.runlog.columns import numbers
+from trainobs.runlog.part import encode
+from trainobs.runlog.schema import ARRIVALS, part_file
+
+SEAL_ROWS = 8192
+"""Rows in a part, some 40 kB."""
+
+ALL = 4096
+"""Collectives of a group that are all kept."""
+
+BLOCK = 512
+"""After those, one block of neighbours in eight is kept: chosen by number, so that ranks agree."""
+
+HELD_ROWS = 8 * SEAL_ROWS
+"""Rows kept while the disk refuses them."""
+
+Row = tuple[int, int, int]
+"""Group, number in the group, CLOCK_MONOTONIC in ns."""
+
+
+def is_kept(seq: int) -> bool:
+    """Whether a collective of this number goes into the run log."""
+    return seq < ALL or seq // BLOCK % 8 == 0
+
+
+class ArrivalsSink(Sink):
+    """Writes `arrivals-*.parquet`: columns `group`, `seq`, `at_ns`.
+
+    The kept collectives of a rank, in the order in which torch recorded them. Those of other ranks
+    have the same numbers, so that the tables of all ranks tell who came when.
+
+    Args:
+        run_dir: directory of the run.
+        rank: this process in the job.
+        take: what arrived since it was asked last; asked with True for the last time.
+    """
+
+    name = "log of arrivals"
+
+    def __init__(self, run_dir: Path, rank: int, take: Callable[[bool], Sequence[Row]]) -> None:
+        self._run_dir = run_dir
+        self._rank = rank
+        self._take = take
+        self._rows: list[Row] = []
+        self._stored = 0
+        self._part = 0
+
+    def write(self, batch: StepTable) -> None:
+        """Look what arrived; the steps themselves are the run log's."""
+        self._keep(self._take(False))
+
+    def flush(self) -> None:
+        """Bring the file up to date.
+
+        Raises:
+            OSError: the disk refused; the rows are kept.
+        """
+        while len(self._rows) > self._stored:
+            part = self._rows[:SEAL_ROWS]
+            replace_file(self._file(), encode(_table(part)))
+            self._stored = len(part)
+            if len(part) == SEAL_ROWS:
+                self._rows = self._rows[SEAL_ROWS:]
+                self._stored, self._part = 0, self._part + 1
+
+    def end(self, summary: dict[str, object]) -> None:
+        """Write the last ones."""
+        self._keep(self._take(True))
+        self.flush()
+
+    def _keep(self, rows: Sequence[Row]) -> None:
+        kept = [row for row in rows if is_kept(row[1])]
+        self._rows += kept[: max(0, HELD_ROWS - len(self._rows))]
+
+    def _file(self) -> Path:
+        return part_file(self._run_dir, self._rank, ARRIVALS, self._part)
+
+
+def _table(rows: Sequence[Row]) -> pa.Table:
+    group, seq, at_ns = np.array(rows, np.int64).T
+    return pa.table(
+        {"group": numbers(group.astype(np.int8)), "seq": numbers(seq), "at_ns": numbers(at_ns)}
+    )

@@ -1,0 +1,144 @@
+"""Reading `run.json`, which anyone may have edited, cut short, or written with another tool."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+from trainobs.core.embedding_table import EmbeddingTable
+from trainobs.core.errors import RunLogError
+from trainobs.runlog import schema as names
+
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "clock": (dict,),
+    "clock.wall_ns": (int,),
+    "level": (str,),
+    "world_size": (int,),
+    "host": (dict,),
+    "host.hostname": (str,),
+    "host.kernel": (str,),
+    "capabilities": (dict,),
+    "capabilities.*": (str,),
+    "gpu": (dict,),
+    "gpu.*": (str,),
+    "tables": (list,),
+    "tables.*": (dict,),
+    "tables.*.name": (str,),
+    "tables.*.row_count": (int,),
+    "tables.*.dim": (int,),
+    "tables.*.row_bytes": (int,),
+    "tables.*.module": (str,),
+    "tables.*.features": (list,),
+    "tables.*.features.*": (str,),
+    "tables.*.placement": (str,),
+    "summary": (dict, NoneType),
+    "summary.outcome": (str, NoneType),
+    "summary.losses": (dict,),
+    "summary.lost_steps": (dict,),
+    "summary.lost_steps.*": (int,),
+}
+"""Fields the analysis relies on -> types they may have, if they are there; `*` is every key, or
+every element of an array."""
+
+_OF_A_TABLE = {field.name for field in fields(EmbeddingTable) if field.default is MISSING}
+
+_KINDS = {dict: "an object", list: "an array", str: "a string", int: "an integer", NoneType: "null"}
+
+_DEEPEST = 20
+"""Levels of nesting, well above those of any run log and below Python's limit of recursion."""
+
+_RESTORE = "restore the file from where the run wrote it"
+
+
+def read_info(file: Path) -> Mapping[str, Any]:
+    """The contents of a `run.json`, each field that the analysis uses of its type.
+
+    Raises:
+        RunLogError: it cannot be read, is not one of trainobs, or is of a newer schema.
+    """
+    info = _parse(file)
+    if not isinstance(info, dict) or not {"schema", "trainobs", "clock"} <= info.keys():
+        found, do = "not written by trainobs", "give the directory of a run log"
+        raise cannot_read(file.parent, found, do)
+    _require(file, info, {"schema": (int,), "trainobs": (str,)})
+    if info["schema"] > names.SCHEMA:
+        found = f"schema {info['schema']}, written by trainobs {info['trainobs']}"
+        do = f"update trainobs, which knows schema {names.SCHEMA}"
+        raise cannot_read(file.parent, found, do)
+    _require(file, info, _TYPES)  # after the schema, because a newer one may have other types
+    for table in info.get("tables", ()):
+        if not table.keys() >= _OF_A_TABLE:
+            missing = ", ".join(sorted(_OF_A_TABLE - table.keys()))
+            raise cannot_read(file.parent, f"a table in {file.name} has no {missing}", _RESTORE)
+    return info
+
+
+def tables_of(info: Mapping[str, Any]) -> tuple[EmbeddingTable, ...]:
+    """The embedding tables of a run, from what `read_info` returned."""
+    known = {field.name for field in fields(EmbeddingTable)}
+    return tuple(
+        EmbeddingTable(**{name: value for name, value in table.items() if name in known})
+        for table in info.get("tables", ())
+    )
+
+
+def cannot_read(path: Path, found: str, do: str) -> RunLogError:
+    """The error for a run directory that is there, but of no use."""
+    return RunLogError(failed=f"The run log {path} cannot be read.", found=found, do=do)
+
+
+def _parse(file: Path) -> object:
+    try:
+        if not file.is_file():  # opening a pipe would wait for a writer
+            raise cannot_read(file.parent, f"{file.name} is not a regular file", _RESTORE)
+        document: object = json.loads(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise cannot_read(file.parent, str(error), _RESTORE) from error
+    except RecursionError as error:
+        raise _too_deep(file) from error
+    if _is_deep(document):
+        raise _too_deep(file)
+    return document
+
+
+def _too_deep(file: Path) -> RunLogError:
+    return cannot_read(file.parent, f"{file.name} is nested too deeply", _RESTORE)
+
+
+def _is_deep(document: object) -> bool:
+    """Whether it nests deeper than what can be printed again."""
+    level = [document]
+    for _ in range(_DEEPEST):
+        level = [inner for outer in level for inner in _inside(outer)]
+    return bool(level)
+
+
+def _inside(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _require(file: Path, info: object, types: Mapping[str, tuple[type, ...]]) -> None:
+    for field, allowed in types.items():
+        for name, value in _values(info, field.split(".")):
+            if type(value) not in allowed:  # the exact type: True is an int to isinstance
+                expected = " or ".join(_KINDS[kind] for kind in allowed)
+                found = f"{name} in {file.name} is not {expected}"
+                raise cannot_read(file.parent, found, _RESTORE)
+
+
+def _values(value: object, keys: Sequence[str], name: str = "") -> Iterator[tuple[str, object]]:
+    """Name and value of what stands at the end of `keys`, as often as it is there."""
+    if not keys:
+        yield name, value
+    elif isinstance(value, list) and keys[0] == "*":
+        for index, element in enumerate(value):
+            yield from _values(element, keys[1:], f"{name}.{index}")
+    elif isinstance(value, dict):
+        for key in value if keys[0] == "*" else value.keys() & {keys[0]}:
+            yield from _values(value[key], keys[1:], f"{name}.{key}" if name else key)

@@ -1,0 +1,155 @@
+"""Reading a run log, also one whose run was killed, or is still going on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from trainobs.core.coverage import Coverage
+from trainobs.core.errors import RunLogError
+from trainobs.runlog import schema as names
+from trainobs.runlog.info import cannot_read, read_info, tables_of
+from trainobs.runlog.parquet import Check, why_unreadable
+from trainobs.runlog.parquet import names as among
+from trainobs.runlog.rank import (
+    AMOUNT_COLUMNS,
+    ARRIVALS_COLUMNS,
+    BATCHES_COLUMNS,
+    KERNEL_COLUMNS,
+    LATENCY_COLUMNS,
+    LOOKUP_COLUMNS,
+    METRIC_COLUMNS,
+    STEPS_COLUMNS,
+    RankLog,
+)
+
+_DEPTHS = ("*/", "*/*/", "*/*/*/", "*/*/*/*/")
+"""Where below a given directory a run is looked for, near ones first."""
+
+
+class RunLog:
+    """One run, whole or as far as it can be read.
+
+    Attributes:
+        path: the run directory.
+        info: the contents of `run.json`.
+        ranks: rank number -> what that rank recorded, ascending.
+        unreadable: files that were left out -> why; of others it turns out when they are read.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        info: Mapping[str, Any],
+        ranks: Mapping[int, RankLog],
+        unreadable: Mapping[Path, str],
+    ) -> None:
+        self.path = path
+        self.info = info
+        self.ranks = ranks
+        self.unreadable = dict(unreadable)
+
+    @classmethod
+    def open(cls, path: Path | str) -> RunLog:
+        """Open a run directory, or the newest run up to four levels below `path`.
+
+        Raises:
+            RunLogError: there is no run, or its `run.json` is not one this version can read.
+        """
+        try:
+            run_dir = _find(Path(path))
+            info = read_info(run_dir / names.RUN_FILE)
+            unreadable: dict[Path, str] = {}
+            ranks = {rank: _open_rank(run_dir, rank, unreadable) for rank in names.ranks(run_dir)}
+        except OSError as error:
+            do = "see that you may read it, and that its file system is there"
+            raise cannot_read(Path(path), str(error), do) from error
+        return cls(run_dir, info, ranks, unreadable)
+
+
+def _find(path: Path) -> Path:
+    if (path / names.RUN_FILE).exists():
+        return path
+    files = (file for depth in _DEPTHS for file in path.glob(depth + names.RUN_FILE))
+    runs = [file.parent for file in files if _is_ours(file)]
+    if runs:
+        return max(runs, key=_began)
+    raise RunLogError(
+        failed=f"There is no run to read in {path}.",
+        found=_what_is_there(path),
+        do=f"give the directory that holds {names.RUN_FILE}, or one above it",
+    )
+
+
+def _what_is_there(path: Path) -> str:
+    if not path.exists():
+        return "no such file or directory"
+    if not path.is_dir():
+        return "a file, where a directory was expected"
+    if names.ranks(path):
+        return f"rank directories without the {names.RUN_FILE} that rank 0 writes"
+    return f"no {names.RUN_FILE} of trainobs in it, nor four levels below"
+
+
+def _is_ours(file: Path) -> bool:
+    """Whether a `run.json` found on the way is a run log, and not another tool's."""
+    try:
+        read_info(file)
+    except RunLogError:
+        return False
+    return True
+
+
+def _began(run_dir: Path) -> int:
+    """Wall time at which a run began, ns; unlike file times it survives a copy."""
+    return int(read_info(run_dir / names.RUN_FILE)["clock"].get("wall_ns", 0))
+
+
+def _open_rank(run_dir: Path, rank: int, unreadable: dict[Path, str]) -> RankLog:
+    """A rank with every file of it that is whole; the others go into `unreadable`."""
+
+    def whole(
+        files: Collection[Path],
+        columns: Mapping[str, Check],
+        optional: Mapping[str, Check] | None = None,
+    ) -> list[Path]:
+        reasons = {file: why_unreadable(file, columns, optional) for file in files}
+        unreadable.update({file: reason for file, reason in reasons.items() if reason})
+        return [file for file, reason in reasons.items() if reason is None]
+
+    info = _info_of(names.run_file(run_dir, rank))
+    tables = tables_of(info)
+    lookups = {**LOOKUP_COLUMNS, "table": among([table.name for table in tables])}
+    latency = names.rank_dir(run_dir, rank) / names.LATENCY_FILE
+    return RankLog(
+        rank,
+        steps_files=whole(
+            names.part_files(run_dir, rank, names.STEPS), STEPS_COLUMNS, METRIC_COLUMNS
+        ),
+        kernel_files=whole(names.part_files(run_dir, rank, names.KERNEL), KERNEL_COLUMNS),
+        batches_files=whole(names.part_files(run_dir, rank, names.BATCHES), BATCHES_COLUMNS),
+        latency_files=whole([latency] if latency.exists() else [], LATENCY_COLUMNS),
+        arrivals_files=whole(names.part_files(run_dir, rank, names.ARRIVALS), ARRIVALS_COLUMNS),
+        embeddings_files=whole(
+            names.part_files(run_dir, rank, names.EMBEDDINGS), lookups, AMOUNT_COLUMNS
+        ),
+        tables=tables,
+        host=info.get("host", {}).get("hostname"),
+        coverage=_coverage_of(info),
+    )
+
+
+def _coverage_of(info: Mapping[str, Any]) -> Coverage:
+    """What the kernel side of a run could tell. Below its level `/proc` tells some of the same."""
+    if info.get("level") != "ebpf":
+        return Coverage.whole()
+    return Coverage({**Coverage.EVERY_PROGRAM, **info.get("capabilities", {})})
+
+
+def _info_of(file: Path) -> Mapping[str, Any]:
+    """What is true for a rank; nothing where it was killed before it could write its file."""
+    try:
+        return read_info(file)
+    except RunLogError:
+        return {}

@@ -1,1 +1,0 @@
-"""Where the record goes: the run log (numbers of record) and TensorBoard."""

@@ -1,0 +1,1 @@
+"""TensorBoard: event files, curves, and the layout of its page."""

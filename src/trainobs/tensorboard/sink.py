@@ -1,0 +1,202 @@
+"""TensorBoard: the metrics beside the losses, while training runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+import numpy as np
+import numpy.typing as npt
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+
+from trainobs.access import AccessCounts
+from trainobs.core.errors import SettingError
+from trainobs.core.records import SETUP, RunInfo, StepTable
+from trainobs.core.sink import Sink
+from trainobs.tensorboard.event_file import EventFile, EventWriter
+from trainobs.tensorboard.latency import latency_values
+from trainobs.tensorboard.layout import layout_event
+from trainobs.tensorboard.table_curves import TableCurves
+from trainobs.tensorboard.table_views import TableViews
+from trainobs.tensorboard.verdicts import Text, Verdicts
+from trainobs.tensorboard.window import Window, WindowEnds
+
+__all__ = ["EventFile", "EventWriter", "TensorBoardSink"]
+
+LATENCY_EVERY_NS = 30_000_000_000
+"""Training time between two rows of the latency histograms."""
+
+
+class TensorBoardSink(Sink):
+    """Logs one event with every scalar each `log_every_n_steps` steps.
+
+    A point at step s stands for the window since the last point: per-step sums as their mean,
+    ratios and quantiles formed from sums, and for some metrics `<name>/p95` and `<name>/max` of
+    the window, since TensorBoard keeps only 1000 points of a curve and would drop a single slow
+    step. Steps are logged where the frameworks log: the last of each `log_every_n_steps` steps from
+    `first_step` on (0 in Lightning, 1 in Hugging Face's Trainer), or where a number that makes
+    larger strides has passed such a step, and at the end. A window never
+    holds more than `log_every_n_steps` steps, whatever their numbers. What happened before the
+    first step has no point; the run log holds it.
+
+    A verdict is logged as text at the end of each epoch and of the run (docs/verdicts.md). Of a
+    model with embedding tables there are curves by table, and now and then a text of all tables and
+    a picture of their skew (docs/embeddings.md).
+
+    Tags are the names of the catalogue. The sink closes `writer` at `end`.
+
+    Attributes:
+        lost_steps: steps in windows that the writer could not keep.
+
+    Raises:
+        SettingError: `log_every_n_steps` is not positive.
+    """
+
+    name = "tensorboard"
+
+    def __init__(
+        self,
+        writer: EventWriter,
+        log_every_n_steps: int,
+        first_step: int = 0,
+        counts: Callable[[], AccessCounts | None] = lambda: None,
+    ) -> None:
+        if log_every_n_steps < 1:
+            raise SettingError(
+                failed="TensorBoard cannot be logged to.",
+                found=f"log_every_n_steps={log_every_n_steps}",
+                do="give a number of steps from 1 upwards",
+            )
+        self._writer = writer
+        self._ends = WindowEnds(log_every_n_steps, first_step)
+        self._offset_ns = 0
+        self._window = Window()
+        self._step = SETUP
+        self._end_ns = 0
+        self._latency: npt.NDArray[np.uint64] | None = None
+        self._logged: npt.NDArray[np.uint64] | None = None
+        self._latency_due_ns = 0
+        self._verdicts: Verdicts | None = None
+        self._info: RunInfo | None = None
+        self._counts = counts
+        self._tables: TableCurves | None = None
+        self._views: TableViews | None = None
+
+    def begin(self, info: RunInfo) -> None:
+        """Write the layout of the custom-scalars page.
+
+        Raises:
+            OSError: the event file cannot be made.
+        """
+        clock = info.clock
+        self._info = info
+        self._verdicts = Verdicts(info)
+        self._offset_ns = clock["wall_ns"] - clock["monotonic_ns"]
+        self._writer.add_event(layout_event(clock["wall_ns"] / 1e9, info.world_size > 1))
+        self._writer.flush()
+
+    def write(self, batch: StepTable) -> None:
+        """Take the next closed steps, and log at those that end a window."""
+        known = batch.step != SETUP
+        steps = batch if known.all() else batch.select(known)
+        matrix = steps.metric_matrix()
+        self._begin_tables()
+        first = 0
+        for last in self._ends.of(steps.step):
+            self._take(steps, matrix, slice(first, last + 1))
+            self._log_window()
+            first = last + 1
+        if first < len(steps):
+            self._take(steps, matrix, slice(first, None))
+        if self._verdicts and len(steps):
+            self._tell(self._verdicts.add(steps))
+
+    def latency(self, buckets: npt.NDArray[np.uint64]) -> None:
+        """Take the latency histograms since the run began, shape (op, class, role, BUCKETS)."""
+        self._latency = buckets.copy()
+
+    def flush(self) -> None:
+        """Show TensorBoard what was logged so far.
+
+        Raises:
+            OSError: the writer failed for now.
+        """
+        if self._end_ns >= self._latency_due_ns:
+            self._log_latency()
+        if self._views and self._views.due():
+            self._log_views(self._views)
+        self._writer.flush()
+
+    def end(self, summary: dict[str, object]) -> None:
+        """Log what is left of the last window, and close the writer.
+
+        Raises:
+            OSError: the writer failed.
+        """
+        if len(self._window):
+            self._log_window()
+        self._log_latency()
+        if self._views:
+            self._log_views(self._views)
+        if self._verdicts:
+            self._tell(self._verdicts.end())
+        self._writer.close()
+
+    def _begin_tables(self) -> None:
+        """Embedding tables become known after the run began; of two layouts the last one counts."""
+        info = self._info
+        if self._tables is None and info is not None and info.tables:
+            self._tables = TableCurves(info.tables)
+            self._views = TableViews(self._tables, self._counts)
+            with suppress(OSError):  # the writer is full: points without charts
+                at_s = info.clock["wall_ns"] / 1e9
+                ranks, hot = info.world_size > 1, info.capabilities.get("hot_rows") == "on"
+                self._writer.add_event(layout_event(at_s, ranks, tables=True, hot_rows=hot))
+
+    def _take(self, steps: StepTable, matrix: npt.NDArray[np.float64], rows: slice) -> None:
+        self._window.add(steps, matrix, rows)
+        if self._tables is not None and steps.lookups is not None:
+            inside = np.isin(steps.lookups["step"], steps.step[rows])
+            self._tables.add(steps.lookups[inside])
+
+    def _log_window(self) -> None:
+        window, self._window = self._window, Window()
+        self._step, self._end_ns = window.last_step, window.end_ns
+        points = list(window.scalars())
+        if self._tables is not None:
+            points += self._tables.scalars(len(window))
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in points]
+        if not self._add(Summary(value=values)):
+            self.lost_steps += len(window)
+
+    def _log_latency(self) -> None:
+        """Log what came since the last time; cumulative counts would hide a change."""
+        if self._latency is None or self._step == SETUP:
+            return
+        before = np.zeros_like(self._latency) if self._logged is None else self._logged
+        values = latency_values(self._latency - before)
+        if values and not self._add(Summary(value=values)):
+            return
+        self._logged, self._latency = self._latency, None
+        self._latency_due_ns = self._end_ns + LATENCY_EVERY_NS
+
+    def _log_views(self, views: TableViews) -> None:
+        if self._step != SETUP:
+            for value in views.values():
+                self._add(Summary(value=[value]))
+
+    def _tell(self, texts: Iterable[Text]) -> None:
+        """Log verdicts; the run log holds what they are made of, should the writer be full."""
+        for text in texts:
+            self._add(Summary(value=[text.value]), text.step, text.at_ns)
+
+    def _add(self, summary: Summary, step: int | None = None, at_ns: int | None = None) -> bool:
+        """Log something, by default at the last step of the last window; False if it is full."""
+        step, at_ns = (self._step, self._end_ns) if step is None or at_ns is None else (step, at_ns)
+        wall_time = (at_ns + self._offset_ns) / 1e9
+        try:
+            self._writer.add_event(Event(wall_time=wall_time, step=step, summary=summary))
+        except OSError:  # the writer is full, and its flush, soon to come, raises the cause
+            return False
+        return True

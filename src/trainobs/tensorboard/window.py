@@ -1,0 +1,116 @@
+"""The steps between two points in TensorBoard, and the numbers that stand for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from trainobs.core.catalogue import STEP_METRICS
+from trainobs.core.catalogue.hot_rows import SHARES
+from trainobs.core.cells import StepCells
+from trainobs.core.histogram import percentile
+from trainobs.core.metrics import Kind, Metric, evaluate
+from trainobs.core.records import StepTable
+
+_DURATION = next(i for i, metric in enumerate(STEP_METRICS) if metric.name == "step/duration_ns")
+_PLACES = {metric.name: index for index, metric in enumerate(STEP_METRICS)}
+_SPREAD = [index for index, metric in enumerate(STEP_METRICS) if metric.spread]
+
+
+class WindowEnds:
+    """Where windows end: see `TensorBoardSink`.
+
+    Args:
+        every: steps in a window.
+        first_step: number that the framework gives the first step of a training.
+    """
+
+    def __init__(self, every: int, first_step: int = 0) -> None:
+        self._every = every
+        self._first_step = first_step
+        self._held = 0
+        self._period: int | None = None
+
+    def of(self, numbers: npt.NDArray[np.int64]) -> list[int]:
+        """Rows of the next steps that end a window; `numbers` are those of the steps."""
+        ends = []
+        for row, number in enumerate((numbers - self._first_step).tolist()):
+            # A run that resumes has logged the steps before its first.
+            before = number // self._every if self._period is None else self._period
+            self._period = (number + 1) // self._every
+            self._held += 1
+            if self._period != before or self._held >= self._every:
+                ends.append(row)
+                self._held = 0
+        return ends
+
+
+class Window:
+    """Consecutive steps.
+
+    Memory: 0.5 kB a step, since a p95 needs every value; kernel cells are summed as they come.
+    """
+
+    def __init__(self) -> None:
+        self._values: list[npt.NDArray[np.float64]] = []
+        self._cells: StepCells | None = None
+        self._latency: npt.NDArray[np.uint64] | None = None
+        self.last_step = 0
+        self.end_ns = 0
+
+    def __len__(self) -> int:
+        return sum(len(values) for values in self._values)
+
+    def add(self, batch: StepTable, matrix: npt.NDArray[np.float64], rows: slice) -> None:
+        """Take some steps of a batch, at least one; `matrix` is its `metric_matrix`."""
+        self._values.append(matrix[rows])
+        if batch.cells is not None:
+            summed = batch.cells[rows].total()
+            before = [] if self._cells is None else [self._cells]
+            self._cells = StepCells.join([*before, summed]).total()
+        if batch.latency is not None:
+            buckets = batch.latency[rows].sum(axis=0, dtype=np.uint64)
+            self._latency = buckets if self._latency is None else self._latency + buckets
+        self.last_step = int(batch.step[rows][-1])
+        duration = matrix[rows, _DURATION][-1]
+        self.end_ns = int(batch.start_ns[rows][-1]) + int(np.nan_to_num(duration))
+
+    def scalars(self) -> Iterator[tuple[str, float]]:
+        """Tag and value of each point; nothing for a metric that has no value in any step."""
+        matrix = np.concatenate(self._values)
+        known = (~np.isnan(matrix)).sum(axis=0)
+        means = np.nansum(matrix, axis=0) / np.maximum(known, 1)
+        for index in np.flatnonzero(known).tolist():
+            yield STEP_METRICS[index].name, self._combined(STEP_METRICS[index], means)
+        if len(matrix) > 1:
+            yield from _spreads(matrix[:, _SPREAD], known[_SPREAD])
+
+    def _combined(self, metric: Metric, means: npt.NDArray[np.float64]) -> float:
+        """Sums as their mean; ratios and quantiles from sums, so that busy steps weigh more."""
+        if metric.kind is Kind.RATIO and metric.formula is not None and self._cells is not None:
+            return float(evaluate(metric, self._cells)[0])
+        if metric.name in SHARES:
+            share = SHARES[metric.name]
+            return float(share.of(means[_PLACES[share.part]], means[_PLACES[share.whole]]))
+        if metric.kind is Kind.QUANTILE and self._latency is not None:
+            return float(percentile(self._latency, 0.99))
+        return float(means[_PLACES[metric.name]])
+
+
+def _spreads(
+    values: npt.NDArray[np.float64], known: npt.NDArray[np.intp]
+) -> Iterator[tuple[str, float]]:
+    """95th percentile (linear, as numpy's) and maximum of each column; NaN sorts last."""
+    ascending = np.sort(values, axis=0)
+    last = np.maximum(known - 1, 0)
+    place = 0.95 * last
+    low = np.floor(place).astype(np.intp)
+    columns = np.arange(len(known))
+    below, above = ascending[low, columns], ascending[np.minimum(low + 1, last), columns]
+    high = below + (above - below) * (place - low)
+    for index in np.flatnonzero(known).tolist():
+        name = STEP_METRICS[_SPREAD[index]].name
+        yield f"{name}/p95", float(high[index])
+        yield f"{name}/max", float(ascending[last[index], index])

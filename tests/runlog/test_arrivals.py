@@ -1,0 +1,89 @@
+"""The table of arrivals: whole parts, the same collectives on every rank, bounded."""
+
+from __future__ import annotations
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.samples import batch, info
+from trainobs.runlog import arrivals
+from trainobs.runlog.arrivals import ALL, BLOCK, SEAL_ROWS, ArrivalsSink
+from trainobs.runlog.reader import RunLog
+from trainobs.runlog.schema import ARRIVALS, part_files
+from trainobs.runlog.writer import RunLogSink
+
+
+@pytest.fixture
+def log(tmp_path):
+    """A sink, and the rows that the next look will find."""
+    run_log = RunLogSink(tmp_path / "run")
+    run_log.begin(info())
+    run_log.write(batch([0]))
+    run_log.end({})
+    rows: list[tuple[int, int, int]] = []
+
+    def take(at_once: bool) -> list[tuple[int, int, int]]:
+        taken, rows[:] = list(rows), []
+        return taken
+
+    return ArrivalsSink(tmp_path / "run", 0, take), rows, tmp_path / "run"
+
+
+def test_what_was_taken_is_read_back(log):
+    sink, rows, run = log
+    rows += [(0, 1, 10**15), (1, 1, 10**15 + 5), (0, 2, 10**15 + 7)]
+    sink.write(batch([0]))
+    sink.flush()
+    assert RunLog.open(run).ranks[0].arrivals() == {
+        (0, 1): 10**15,
+        (1, 1): 10**15 + 5,
+        (0, 2): 10**15 + 7,
+    }
+    rows.append((0, 3, 10**15 + 9))
+    sink.end({})
+    assert len(RunLog.open(run).ranks[0].arrivals()) == 4
+
+
+def test_a_long_run_keeps_one_block_in_eight_in_small_parts(log):
+    sink, rows, run = log
+    total = ALL + 16 * BLOCK * 8
+    for first in range(0, total, 1000):
+        rows += [(0, seq, 10**15 + 1000 * seq) for seq in range(first, min(first + 1000, total))]
+        sink.write(batch([0]))
+        sink.flush()
+    sink.end({})
+    found = RunLog.open(run).ranks[0].arrivals()
+    assert len(found) == ALL + 16 * BLOCK
+    kept = sorted(seq for _, seq in found)
+    assert kept[:ALL] == list(range(ALL))
+    sizes = [pq.read_metadata(path).num_rows for path in part_files(run, 0, ARRIVALS)]
+    assert sizes == [SEAL_ROWS] * (len(found) // SEAL_ROWS) + (
+        [len(found) % SEAL_ROWS] if len(found) % SEAL_ROWS else []
+    )
+    stored = sum(path.stat().st_size for path in part_files(run, 0, ARRIVALS))
+    assert stored / len(found) < 6
+
+
+def test_without_arrivals_there_is_no_file(log):
+    sink, _, run = log
+    sink.write(batch([0]))
+    sink.end({})
+    assert part_files(run, 0, ARRIVALS) == []
+    assert RunLog.open(run).ranks[0].arrivals() == {}
+
+
+def test_a_disk_that_refuses_is_tried_again_and_memory_is_bounded(log, monkeypatch):
+    sink, rows, run = log
+    monkeypatch.setattr(arrivals, "HELD_ROWS", 100)
+    monkeypatch.setattr(arrivals, "replace_file", refuse)
+    rows += [(0, seq, 10**15 + seq) for seq in range(150)]
+    sink.write(batch([0]))
+    with pytest.raises(OSError, match="full"):
+        sink.flush()
+    monkeypatch.undo()
+    sink.flush()
+    assert len(RunLog.open(run).ranks[0].arrivals()) == 100
+
+
+def refuse(*arguments: object) -> None:
+    raise OSError("full")

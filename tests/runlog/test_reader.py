@@ -1,0 +1,148 @@
+"""Opening run logs: whole, several, damaged, foreign."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from trainobs.core.abi import FileClass, Op, Role
+from trainobs.core.errors import RunLogError
+from trainobs.core.records import SETUP
+from trainobs.runlog.reader import RunLog
+
+
+def test_a_rank_reads_back_what_was_written(write_run):
+    run = RunLog.open(write_run())
+    rank = run.ranks[0]
+    np.testing.assert_array_equal(rank.step(), [SETUP, 0, 1, 2, 3])
+    np.testing.assert_array_equal(rank.start_ns(), 2_000_000_000 + 10**9 * np.arange(5))
+    np.testing.assert_array_equal(rank.metric("cache/hit_ratio"), [0, 1, np.nan, 0.25, np.nan])
+    np.testing.assert_array_equal(rank.metric("net/sent_bytes"), [np.nan] * 5)
+    assert rank.cells()[Op.READ, FileClass.DATA, Role.WORKER].tolist() == (2, 3000, 500, 0)
+    assert rank.cells()["bytes"].sum() == 1000 + 1000 + 3000 + 3000
+    assert rank.latency()[Op.BLOCK_READ, FileClass.OTHER, Role.KERNEL, 19] == 1
+    assert rank.latency().sum() == 4
+    assert run.unreadable == {}
+
+
+def test_a_metric_that_the_run_did_not_know_is_missing(write_run):
+    rank = RunLog.open(write_run()).ranks[0]
+    np.testing.assert_array_equal(rank.metric("gpu/not_yet"), [np.nan] * 5)
+
+
+def test_ranks_are_read_apart(write_run):
+    write_run(rank=0)
+    run = RunLog.open(write_run(rank=10))
+    assert list(run.ranks) == [0, 10]
+
+
+@pytest.mark.parametrize("below", ["old", "deep/old"])
+def test_of_several_runs_below_a_directory_the_newest_is_read(write_run, tmp_path, below):
+    newest = write_run(below, wall_ns=20)
+    write_run(f"{below}-2", wall_ns=10)  # written later, begun earlier, as after a copy
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "run.json").write_text('{"tool": "another"}')
+    assert RunLog.open(tmp_path).path == newest
+
+
+def test_a_cut_part_is_named_and_the_rest_is_read(write_run):
+    path = write_run()
+    kernel = path / "rank=0" / "kernel-00000.parquet"
+    kernel.write_bytes(kernel.read_bytes()[:-10])
+    run = RunLog.open(path)
+    assert list(run.unreadable) == [kernel]
+    assert "not a whole Parquet file" in run.unreadable[kernel]
+    assert len(run.ranks[0].step()) == 5
+    assert run.ranks[0].cells()["bytes"].sum() == 0
+
+
+def test_a_part_that_is_gone_is_named(write_run):
+    path = write_run()
+    folder = path / "rank=0"
+    (folder / "steps-00000.parquet").rename(folder / "steps-00001.parquet")
+    run = RunLog.open(path)
+    assert [file.name for file in run.unreadable] == ["steps-00000.parquet"]
+    assert len(run.ranks[0].step()) == 5
+
+
+def test_a_foreign_parquet_file_is_named(write_run):
+    path = write_run()
+    folder = path / "rank=0"
+    (folder / "steps-00000.parquet").write_bytes((folder / "latency.parquet").read_bytes())
+    (reason,) = RunLog.open(path).unreadable.values()
+    assert reason == "without the columns step, epoch, start_ns"
+
+
+def test_a_flipped_bit_is_an_error_not_a_wrong_number(write_run):
+    path = write_run()
+    steps = path / "rank=0" / "steps-00000.parquet"
+    rank = RunLog.open(path).ranks[0]
+    names = pq.read_schema(steps).names
+    page = pq.read_metadata(steps).row_group(0).column(names.index("step/duration_ns"))
+    whole = steps.read_bytes()
+    end = page.data_page_offset + page.total_compressed_size
+    for position in range(end - 12, end):
+        steps.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
+        np.testing.assert_array_equal(rank.metric("obs/cpu_ns"), [0, 1000, 1000, 1000, 1000])
+        with pytest.raises(RunLogError, match="A part of the run log cannot be read") as error:
+            rank.metric("step/duration_ns")
+        assert str(steps) in error.value.found
+
+
+@pytest.mark.parametrize(
+    ("text", "found", "do"),
+    [
+        ('{"schema": 1, "trainobs"', "Expecting", "restore the file"),
+        ('{"tool": "another"}', "not written by trainobs", "give the directory of a run log"),
+        ("[1, 2]", "not written by trainobs", "give the directory of a run log"),
+        (
+            json.dumps({"schema": 2, "trainobs": "9.1", "clock": {}}),
+            "schema 2, written by trainobs 9.1",
+            "update trainobs, which knows schema 1",
+        ),
+    ],
+)
+def test_a_run_json_that_cannot_be_used_says_why(tmp_path, text, found, do):
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(RunLogError) as error:
+        RunLog.open(tmp_path)
+    assert str(tmp_path) in error.value.failed
+    assert found in error.value.found
+    assert do in error.value.do
+
+
+def test_nothing_there_says_what_is(tmp_path, write_run):
+    def found(path):
+        with pytest.raises(RunLogError, match="There is no run to read in") as error:
+            RunLog.open(path)
+        return error.value.found
+
+    assert found(tmp_path / "nowhere") == "no such file or directory"
+    assert found(tmp_path) == "no run.json of trainobs in it, nor four levels below"
+    (tmp_path / "file").touch()
+    assert found(tmp_path / "file") == "a file, where a directory was expected"
+    only_rank_1 = write_run(rank=1)
+    assert found(only_rank_1) == "rank directories without the run.json that rank 0 writes"
+
+
+def test_a_directory_that_may_not_be_read_is_an_error_of_ours(write_run, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    path = write_run()
+    monkeypatch.setattr("trainobs.runlog.schema.ranks", refuse)
+    with pytest.raises(RunLogError, match="see that you may read it") as error:
+        RunLog.open(path)
+    assert "Permission denied" in error.value.found
+
+
+def test_a_run_killed_before_its_first_flush_has_no_steps(tmp_path, write_run):
+    path = write_run()
+    for file in (path / "rank=0").iterdir():
+        file.unlink()
+    rank = RunLog.open(path).ranks[0]
+    assert len(rank.step()) == 0
+    assert len(rank.metric("step/duration_ns")) == 0

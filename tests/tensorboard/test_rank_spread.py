@@ -1,0 +1,109 @@
+"""Least, median and greatest of all ranks, logged once every rank has shown its window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.samples import batch, info
+from trainobs.core.records import SETUP
+from trainobs.tensorboard.rank_spread import KEPT_WINDOWS, RanksSink
+
+NAN = float("nan")
+
+
+class Table:
+    """What the ranks of a job show each other."""
+
+    def __init__(self) -> None:
+        self.shown: dict[int, bytes] = {}
+
+    def seat(self, rank: int) -> Seat:
+        return Seat(self, rank)
+
+
+class Seat:
+    def __init__(self, table: Table, rank: int) -> None:
+        self.table, self.rank = table, rank
+
+    def start(self) -> None:
+        pass
+
+    def stop(self, is_complete: Callable[[], bool]) -> None:
+        self.is_complete = is_complete()
+
+    def show(self, value: bytes) -> None:
+        self.table.shown[self.rank] = value
+
+    def seen(self) -> dict[int, bytes]:
+        return {rank: value for rank, value in self.table.shown.items() if rank != self.rank}
+
+
+class Events(list):
+    def add_event(self, event) -> None:
+        tags = {value.tag: value.simple_value for value in event.summary.value}
+        self.append((event.step, tags))
+
+    def flush(self) -> None:
+        pass
+
+    close = flush
+
+
+def ranks(count: int, every: int = 2) -> tuple[list[RanksSink], Events]:
+    table, events = Table(), Events()
+    sinks = [
+        RanksSink(table.seat(rank), world_size=count, every=every, writer=None if rank else events)
+        for rank in range(count)
+    ]
+    for sink in sinks:
+        sink.begin(info(world_size=count))
+    return sinks, events
+
+
+def test_a_window_is_logged_at_its_last_step_once_every_rank_has_shown_it():
+    sinks, events = ranks(3)
+    for sink, offset in ((sinks[1], 10), (sinks[0], 0)):
+        sink.write(batch([SETUP, 0, 1, 2], step__duration_ns=[99, offset + 1, offset + 3, 50]))
+        assert events == []
+    sinks[2].write(batch([SETUP, 0, 1, 2], step__duration_ns=[99, 4, 6, 50]))
+    sinks[0].flush()
+    sinks[0].flush()
+    tag = "ranks/step/duration_ns"
+    assert events == [(1, {f"{tag}/min": 2, f"{tag}/median": 5, f"{tag}/max": 12})]
+    for sink in sinks:
+        sink.write(batch([3], step__duration_ns=[70]))
+        sink.end({})
+    assert [sink._board.is_complete for sink in sinks] == [False, False, True]
+    sinks[0].flush()
+    assert [step for step, _ in events] == [1, 3]
+    assert events[1][1][f"{tag}/min"] == 60
+
+
+def test_what_one_rank_does_not_know_is_not_compared():
+    sinks, events = ranks(2)
+    sinks[1].write(batch([0, 1], step__duration_ns=[1, 1], loader__wait_ns=[NAN, 4]))
+    sinks[0].write(batch([0, 1], step__duration_ns=[1, 1], phase__forward_ns=[2, 2]))
+    ((_, tags),) = events
+    assert {tag.rpartition("/")[0] for tag in tags} == {"ranks/step/duration_ns"}
+    sinks[1].write(batch([2, 3], loader__wait_ns=[NAN, 4]))
+    sinks[0].write(batch([2, 3], loader__wait_ns=[8, NAN]))
+    assert events[1] == (
+        3,
+        {f"ranks/loader/wait_ns/{what}": v for what, v in (("min", 4), ("median", 6), ("max", 8))},
+    )
+
+
+def test_a_rank_that_is_ahead_or_behind_is_waited_for_as_long_as_windows_are_kept():
+    sinks, events = ranks(2, every=1)
+    sinks[0].write(batch(range(KEPT_WINDOWS + 5), step__duration_ns=[1] * (KEPT_WINDOWS + 5)))
+    sinks[1].write(batch(range(7), step__duration_ns=[2] * 7))
+    sinks[0].flush()
+    assert [step for step, _ in events] == [5, 6]
+    assert len(sinks[0]._wall_times) <= KEPT_WINDOWS
+
+
+def test_a_rank_of_another_version_is_not_understood():
+    sinks, events = ranks(2)
+    sinks[1]._board.show(b"of another length")
+    sinks[0].write(batch([0, 1], step__duration_ns=[1, 1]))
+    assert events == []
