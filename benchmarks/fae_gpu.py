@@ -395,7 +395,7 @@ class Bench:
         batches = self._pinned(self.inputs.batches)
         packed = self._pinned(list(pack(batches, self.profile, seed=setup.seed)))
         runs = self._pinned(list(pack(batches, self.profile, scheduler=ShuffleScheduler())))
-        slots, first = SlotMap.of(self.profile), self.inputs.batches[:CHECKED_STEPS]
+        slots, first = SlotMap.from_profile(self.profile), self.inputs.batches[:CHECKED_STEPS]
         apart = [Batch(b.dense_features, split(b.sparse_features, slots), b.labels) for b in first]
         self._feeds = {
             "": (self._pinned(first), batches),

@@ -48,7 +48,7 @@ def measure_pack(kjts: list[KeyedJaggedTensor], profile: FAEProfile, rounds: int
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    data, slots = Ready(kjts), SlotMap.of(profile)
+    data, slots = Ready(kjts), SlotMap.from_profile(profile)
     packer = Packer(slots, KjtFinder(list(slots.slots)), kjts[0].stride(), False)
     windows = [data.batches[i : i + WINDOW] for i in range(0, len(kjts), WINDOW)]
     loader = DataLoader(data, batch_size=None, num_workers=2, persistent_workers=True)

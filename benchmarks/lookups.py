@@ -25,7 +25,7 @@ import torch
 from pairs import compare
 from torch import nn
 
-from trainobs.embeddings.model_lookups import Lookups
+from trainobs.embeddings.model_lookups import ModelLookups
 from trainobs.host.facts import host_facts
 from trainobs.steps.clock import StepClock
 
@@ -164,7 +164,7 @@ class Training:
         clock = StepClock([0])
         if not counted:
             return self._steps(clock, step_count)
-        lookups = Lookups(self._model, lambda: clock.serial, every=self._every)
+        lookups = ModelLookups(self._model, lambda: clock.serial, every=self._every)
         over = threading.Event()
         observer = threading.Thread(target=self._observe, args=(lookups, clock, over))
         observer.start()
@@ -176,7 +176,7 @@ class Training:
             lookups.close()
             self.every = lookups.every
 
-    def _observe(self, lookups: Lookups, clock: StepClock, over: threading.Event) -> None:
+    def _observe(self, lookups: ModelLookups, clock: StepClock, over: threading.Event) -> None:
         while not over.wait(0.1):
             closed = [clock.closed.popleft() for _ in range(len(clock.closed))]
             if closed:
@@ -200,7 +200,7 @@ def hooks_us(model: nn.Module, batch: Any, every: int, rounds: int) -> dict[str,
     """What the hooks of a step take of the training thread, and its rows of the observer's."""
     clock = StepClock([0])
     calls: list[tuple[Any, ...]] = []
-    lookups = Lookups(model, lambda: clock.serial, every=every)
+    lookups = ModelLookups(model, lambda: clock.serial, every=every)
     watches = [
         hook.site.module.register_forward_pre_hook(
             lambda *arguments, hook=hook: calls.append((hook, *arguments)), with_kwargs=True

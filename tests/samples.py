@@ -61,7 +61,7 @@ def cells(count: int, *values: tuple) -> StepCells:
     for row, op, file_class, role, fields in values:
         for field, number in fields.items():
             rows[row, op, file_class, role][field] = number
-    return StepCells.of(rows)
+    return StepCells.from_rows(rows)
 
 
 _BUSY = (  # op, class, role, mean count, bytes per event, ns per event, share of it asleep
@@ -109,7 +109,7 @@ def busy_run(steps: int, seed: int = 0) -> StepTable:
         cell["bytes"] = cell["count"] * size * random.lognormal(0, 0.3, steps)
         cell["ns"] = cell["count"] * ns * random.lognormal(0, 0.4, steps)
         cell["wait_ns"] = cell["ns"] * random.uniform(0, 2 * asleep, steps)
-    counted = StepCells.of(rows)
+    counted = StepCells.from_rows(rows)
     columns = {metric.name: evaluate(metric, counted) for metric in kernel_metrics()}
     for phase in Phase:
         columns[phase_metric(phase)] = np.rint(1e7 * random.lognormal(0, 0.2, steps))

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainobs.verdict.verdict import Cause, Kind
+from trainobs.verdict.verdict import Cause, VerdictKind
 
 
 class Unavailable(Exception):
@@ -34,7 +34,7 @@ class Fault:
 
     name: str
     tells: str
-    kind: Kind
+    kind: VerdictKind
     causes: tuple[Cause, ...]
     job: Callable[[Path, Path], None]
     around: Callable[[Path], AbstractContextManager[dict[str, str]]] = lambda files: nullcontext({})

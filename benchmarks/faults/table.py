@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from faults import loader, memory, moving, processor
 from faults.fault import Fault
-from trainobs.verdict.verdict import Cause, Kind
+from trainobs.verdict.verdict import Cause, VerdictKind
 
 _ALL = (
     Fault(
         "healthy_compute",
         "nothing: a network computes",
-        Kind.COMPUTE,
+        VerdictKind.COMPUTE,
         (),
         processor.healthy_compute,
         loop="Lightning",
@@ -18,7 +18,7 @@ _ALL = (
     Fault(
         "healthy_light_loader",
         "nothing: short steps, a light loader",
-        Kind.COMPUTE,
+        VerdictKind.COMPUTE,
         (),
         processor.healthy_light_loader,
         quick=True,
@@ -26,7 +26,7 @@ _ALL = (
     Fault(
         "slow_storage",
         "cold files on a disk throttled to 10 MB/s (control group)",
-        Kind.LOADER,
+        VerdictKind.LOADER,
         (Cause.STORAGE,),
         loader.slow_storage,
         loader.throttled,
@@ -34,7 +34,7 @@ _ALL = (
     Fault(
         "slow_transform",
         "a transform of 6 ms an image",
-        Kind.LOADER,
+        VerdictKind.LOADER,
         (Cause.TRANSFORM, Cause.LOADER_CPU),
         loader.slow_transform,
         loop="Lightning",
@@ -42,14 +42,14 @@ _ALL = (
     Fault(
         "too_many_threads",
         "8 threads for each CPU",
-        Kind.COMPUTE,
+        VerdictKind.COMPUTE,
         (Cause.OWN_THREADS,),
         processor.too_many_threads,
     ),
     Fault(
         "cpu_hog",
         "2 busy processes for each CPU beside it",
-        Kind.COMPUTE,
+        VerdictKind.COMPUTE,
         (Cause.OTHERS,),
         processor.cpu_hog,
         processor.hogs,
@@ -57,7 +57,7 @@ _ALL = (
     Fault(
         "memory_hog",
         "a mapped table, its memory taken by another process (control group)",
-        Kind.MEMORY,
+        VerdictKind.MEMORY,
         (Cause.FAULTS, Cause.RECLAIM),
         memory.memory_hog,
         memory.hog,
@@ -65,7 +65,7 @@ _ALL = (
     Fault(
         "slow_copy",
         "a batch that grows on its way to the device",
-        Kind.COPY,
+        VerdictKind.COPY,
         (),
         moving.slow_copy,
         loop="Lightning",
@@ -73,7 +73,7 @@ _ALL = (
     Fault(
         "slow_collective",
         "one of two ranks (gloo) 100 ms late in backward",
-        Kind.COMMUNICATION,
+        VerdictKind.COMMUNICATION,
         (Cause.STRAGGLER,),
         moving.slow_collective,
         ranks=2,
@@ -81,7 +81,7 @@ _ALL = (
     Fault(
         "large_checkpoints",
         "200 MB saved every 6 steps",
-        Kind.CHECKPOINT,
+        VerdictKind.CHECKPOINT,
         (Cause.WRITE, Cause.FSYNC),
         moving.large_checkpoints,
         quick=True,
@@ -89,7 +89,7 @@ _ALL = (
     Fault(
         "frequent_gc",
         "50,000 live objects, and `gc.collect()` in every step",
-        Kind.COMPUTE,
+        VerdictKind.COMPUTE,
         (Cause.GARBAGE,),
         processor.frequent_gc,
         quick=True,
@@ -97,7 +97,7 @@ _ALL = (
     Fault(
         "python_thread",
         "a thread that computes in Python beside the loop",
-        Kind.COMPUTE,
+        VerdictKind.COMPUTE,
         (Cause.INTERPRETER,),
         processor.python_thread,
     ),

@@ -12,7 +12,7 @@ from trainobs.access import AccessCounts, Sketch
 from trainobs.access import dense as dense_module
 from trainobs.access.dense import Dense
 from trainobs.access.plan import plan
-from trainobs.access.pool import Pool, fair_quota
+from trainobs.access.pool import CounterPool, fair_quota
 from trainobs.core.errors import AccessCountsError, SettingError
 
 SMALL_BUDGET = 10_000
@@ -101,23 +101,23 @@ def test_the_error_is_within_the_guarantee_of_misra_and_gries_also_after_merging
 
 
 def test_an_error_that_is_not_recorded_is_noticed(monkeypatch):
-    shrink = Pool._shrink
+    shrink = CounterPool._shrink
 
     def forgetful(pool):
         before = list(pool.errors)
         shrink(pool)
         pool.errors = before
 
-    monkeypatch.setattr(Pool, "_shrink", forgetful)
+    monkeypatch.setattr(CounterPool, "_shrink", forgetful)
     counts, truth = counted(0)
     with pytest.raises(AssertionError):
         check(counts, truth)
 
 
 def test_a_lookup_that_gets_lost_is_noticed(monkeypatch):
-    insert = Pool._insert
+    insert = CounterPool._insert
     monkeypatch.setattr(
-        Pool, "_insert", lambda pool, *new: insert(pool, *(part[1:] for part in new))
+        CounterPool, "_insert", lambda pool, *new: insert(pool, *(part[1:] for part in new))
     )
     counts, truth = counted(0, budget_bytes=10**6)
     with pytest.raises(AssertionError):

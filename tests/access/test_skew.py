@@ -26,7 +26,7 @@ SOME = settings(max_examples=200, deadline=None, database=None)
 
 
 def spectrum_of(counts) -> Spectrum:
-    return Spectrum.of(np.array(counts, np.uint64))
+    return Spectrum.from_counts(np.array(counts, np.uint64))
 
 
 @SOME
@@ -61,7 +61,7 @@ def test_with_a_sketch_the_truth_is_between_the_bounds(counts, error):
     kept = np.where(truth > error, truth - error, 0).astype(np.uint64)
     ids = np.flatnonzero(kept)
     sketch = Sketch(ids, kept[ids], error, int(truth.sum()))
-    found = Spectrum.of(sketch, len(counts))
+    found = Spectrum.from_counts(sketch, len(counts))
     rows = np.arange(len(counts) + 1)
     bounds = served_share(found, rows)
     if truth.sum():
@@ -75,7 +75,7 @@ def test_with_a_sketch_the_truth_is_between_the_bounds(counts, error):
 def test_a_spectrum_made_of_blocks_is_that_of_the_whole():
     counts = AccessCounts({"t": 300_000})
     counts.add("t", (np.random.default_rng(0).pareto(1, 500_000) * 50).astype(np.int64))
-    whole, parts = Spectrum.of(counts.counts("t")), counts.spectrum("t")
+    whole, parts = Spectrum.from_counts(counts.counts("t")), counts.spectrum("t")
     assert whole.counts.tolist() == parts.counts.tolist()
     assert whole.rows.tolist() == parts.rows.tolist()
     assert (whole.total, whole.row_count) == (parts.total, parts.row_count)
@@ -96,7 +96,7 @@ def covered(exponent, rows, lookups, drawn_rows, runs=200, confidence=0.9) -> fl
         ranks = random.random(rows) if drawn_rows else np.arange(1, rows + 1)
         rates = ranks**-exponent
         counts = random.poisson(np.minimum(rates / rates.sum() * lookups, 1e15))
-        found = zipf(Spectrum.of(counts.astype(np.uint64)), confidence).exponent
+        found = zipf(Spectrum.from_counts(counts.astype(np.uint64)), confidence).exponent
         hits += found.low <= exponent <= found.high
     return hits / runs
 
@@ -141,7 +141,7 @@ def test_a_sketch_widens_the_interval_and_still_covers():
 )
 def test_rows_that_are_looked_up_alike_have_no_exponent(rows, lookups):
     counts = np.random.default_rng(2).poisson(lookups / rows, rows).astype(np.uint64)
-    assert math.isnan(zipf(Spectrum.of(counts)).exponent.value)
+    assert math.isnan(zipf(Spectrum.from_counts(counts)).exponent.value)
 
 
 def test_the_fit_is_the_highest_point_of_the_likelihood():

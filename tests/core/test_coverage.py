@@ -21,7 +21,7 @@ def row(op: Op, file_class: FileClass) -> StepCells:
     """Two steps with a 1 in every field of a cell."""
     rows = np.zeros((2, *CELLS_SHAPE), CELL)
     rows[:, op, file_class, Role.MAIN] = (1, 1, 1, 1)
-    return StepCells.of(rows)
+    return StepCells.from_rows(rows)
 
 
 def test_every_operation_rests_on_something() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from trainobs.embeddings.model_lookups import Lookups
+from trainobs.embeddings.model_lookups import ModelLookups
 from trainobs.steps.clock import ClosedStep
 
 STEP_NS = 10_000_000
@@ -81,7 +81,7 @@ def random_lengths(count: int) -> torch.Tensor:
     return torch.randint(0, 5, (count,)) * (torch.rand(count) < 0.7)
 
 
-def compare(lookups: Lookups, rows, expected: dict[tuple[int, str], Expected]) -> None:
+def compare(lookups: ModelLookups, rows, expected: dict[tuple[int, str], Expected]) -> None:
     """Rows of a run with `every=1` say what was counted one by one."""
     names = [table.name for table in lookups.tables]
     got = {(int(row["step"]), names[row["table"]]): row for row in rows}

@@ -41,7 +41,7 @@ with warnings.catch_warnings():
     from torchrec.streamable import Pipelineable
 
 from tests.embeddings.brute import Expected, Steps, compare, jagged_bags, random_lengths
-from trainobs.embeddings.model_lookups import Lookups
+from trainobs.embeddings.model_lookups import ModelLookups
 
 TABLES = {"t0": (37, ["a"]), "t1": (20, ["b", "c"]), "t2": (11, ["d"])}
 KEYS = ["c", "a", "d", "b"]
@@ -215,7 +215,7 @@ def run(model_class, types, group, pipelined, seed):
     torch.manual_seed(seed * 2 + dist.get_rank())
     batches = [make_batch() for _ in range(STEPS)]
     steps, expected = Steps(), {}
-    lookups = Lookups(model, lambda: steps.serial, every=1, rank=rank, world_size=world_size)
+    lookups = ModelLookups(model, lambda: steps.serial, every=1, rank=rank, world_size=world_size)
     train(model, batches, steps, pipelined)
     rows = lookups.rows(steps.closed())
     lookups.close()

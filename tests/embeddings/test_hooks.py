@@ -19,7 +19,7 @@ from torch import nn
 from tests.embeddings.brute import Steps
 from trainobs.core.records import SETUP
 from trainobs.embeddings import buffer, opaque
-from trainobs.embeddings.model_lookups import Lookups
+from trainobs.embeddings.model_lookups import ModelLookups
 from trainobs.steps.clock import ClosedStep
 
 pytestmark = [  # of torch's own making
@@ -80,7 +80,7 @@ def attributes(model):
 def hooked(model, every=1):
     steps = Steps()
     steps.begin()
-    return Lookups(model, lambda: steps.serial, every=every), steps
+    return ModelLookups(model, lambda: steps.serial, every=every), steps
 
 
 @pytest.mark.parametrize("every", [1, 2, None])

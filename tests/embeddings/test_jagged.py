@@ -21,7 +21,7 @@ from torchrec import (
 )
 
 from tests.embeddings.brute import Expected, Steps, compare, jagged_bags, random_lengths
-from trainobs.embeddings.model_lookups import Lookups
+from trainobs.embeddings.model_lookups import ModelLookups
 
 TABLES = {  # table -> rows, features
     "users": (50, ["user"]),
@@ -96,7 +96,7 @@ def test_collections(kind):
     weighted = kind == "weighted"
     module = sequence_collection() if kind == "sequence" else bag_collection(weighted)
     steps, expected = Steps(), {}
-    lookups = Lookups(nn.Sequential(module), lambda: steps.serial, every=1)
+    lookups = ModelLookups(nn.Sequential(module), lambda: steps.serial, every=1)
     for step in range(25):
         steps.begin()
         kjt = make_jagged(weighted=weighted, varied=kind == "varied")
@@ -114,7 +114,7 @@ def test_collections(kind):
 
 def test_a_name_that_two_collections_use_is_made_unique():
     model = nn.ModuleDict({"a": bag_collection(), "b": bag_collection()})
-    lookups = Lookups(model, lambda: 0)
+    lookups = ModelLookups(model, lambda: 0)
     lookups.close()
     assert [table.name for table in lookups.tables] == [*TABLES, *(f"b.{name}" for name in TABLES)]
 
@@ -136,7 +136,7 @@ def test_bare_kernels(kind):
     module = kernel(kind)
     names = ["big", "small"] if kind == "fused" else ["0.0", "0.1"]
     steps, expected = Steps(), {}
-    lookups = Lookups(nn.Sequential(module), lambda: steps.serial, every=1)
+    lookups = ModelLookups(nn.Sequential(module), lambda: steps.serial, every=1)
     for step in range(20):
         steps.begin()
         bags = int(torch.randint(1, 6, ()))
@@ -162,7 +162,7 @@ def test_bare_kernels(kind):
 
 def test_inputs_of_a_collection_are_whole():
     module, steps = bag_collection(), Steps()
-    lookups = Lookups(module, lambda: steps.serial, every=1)
+    lookups = ModelLookups(module, lambda: steps.serial, every=1)
     steps.begin()
     kjt = make_jagged(stride=8)
     module(kjt)

@@ -19,11 +19,11 @@ from trainobs.core.embedding_table import EmbeddingTable
 from trainobs.embeddings import buffer
 from trainobs.embeddings.buffer import Call, Ids, Intake, Take
 from trainobs.embeddings.caches import caches
-from trainobs.embeddings.model_lookups import Lookups
+from trainobs.embeddings.model_lookups import ModelLookups
 from trainobs.embeddings.sampling import DENSEST, SPARSEST, Pace
-from trainobs.embeddings.sites import Found, Kind, Site
+from trainobs.embeddings.sites import Found, Site, SiteKind
 from trainobs.embeddings.step_lookups import Noted
-from trainobs.embeddings.table import TIERS, Gradient, Part, Table, reads
+from trainobs.embeddings.table import TIERS, Gradient, TablePart, WatchedTable, reads
 from trainobs.embeddings.totals import Tally
 from trainobs.steps.clock import StepClock
 
@@ -34,8 +34,8 @@ def tally_of(parts, row_count=ROWS, world_size=1, gradient=Gradient.FUSED):
     """A tally of one table whose parts lie there, seen from rank 0."""
     info = EmbeddingTable("t", row_count, 4, ROW_BYTES, "m")
     found = Found()
-    site = Site(nn.Identity(), Kind.EMBEDDING, "m", features={"": [0]})
-    found.add(site, [Table(info, reads(parts, row_count, 0), gradient)])
+    site = Site(nn.Identity(), SiteKind.EMBEDDING, "m", features={"": [0]})
+    found.add(site, [WatchedTable(info, reads(parts, row_count, 0), gradient)])
     return Tally(found, AccessCounts({"t": row_count}), world_size), site
 
 
@@ -48,7 +48,7 @@ def row_of(tally, site, ids, sampled=True):
 
 
 def whole(memory, rank=0):
-    return [Part(rank, memory, 0, ROWS, ROW_BYTES)]
+    return [TablePart(rank, memory, 0, ROWS, ROW_BYTES)]
 
 
 NONE = {"hbm": 0, "host": 0, "uvm_hit": 0, "uvm_miss": 0, "remote": 0}
@@ -64,11 +64,11 @@ NONE = {"hbm": 0, "host": 0, "uvm_hit": 0, "uvm_miss": 0, "remote": 0}
         (whole("hbm", rank=1), NONE | {"remote": 64}),
         (whole("key_value"), dict.fromkeys(NONE, np.nan) | {"remote": 0}),
         (
-            [Part(0, "hbm", 0, ROWS, 4), Part(1, "hbm", 0, ROWS, 12)],
+            [TablePart(0, "hbm", 0, ROWS, 4), TablePart(1, "hbm", 0, ROWS, 12)],
             NONE | {"hbm": 16, "remote": 48},
         ),
         (
-            [Part(0, "hbm", 0, 50, ROW_BYTES), Part(0, "hbm", 50, ROWS, ROW_BYTES)],
+            [TablePart(0, "hbm", 0, 50, ROW_BYTES), TablePart(0, "hbm", 50, ROWS, ROW_BYTES)],
             NONE | {"hbm": 64},
         ),
     ],
@@ -81,7 +81,7 @@ def test_where_bytes_come_from_when_it_is_the_same_for_all_rows(parts, expected,
 
 
 def test_where_bytes_come_from_when_rows_are_split_takes_the_ids():
-    parts = [Part(rank, "host", rank * 50, rank * 50 + 50, ROW_BYTES) for rank in range(2)]
+    parts = [TablePart(rank, "host", rank * 50, rank * 50 + 50, ROW_BYTES) for rank in range(2)]
     row = row_of(*tally_of(parts), [1, 2, 98, 2, 100])
     assert (row["host_bytes"], row["remote_bytes"]) == (48, 16)  # there is no row 100
     row = row_of(*tally_of(parts), [1, 2, 98, 2], sampled=False)
@@ -90,7 +90,9 @@ def test_where_bytes_come_from_when_rows_are_split_takes_the_ids():
 
 
 def test_a_grid_of_parts_is_read_cell_by_cell():
-    parts = [Part(r * 2 + c, "hbm", r * 50, r * 50 + 50, 8) for r in range(2) for c in range(2)]
+    parts = [
+        TablePart(r * 2 + c, "hbm", r * 50, r * 50 + 50, 8) for r in range(2) for c in range(2)
+    ]
     cells = reads(parts, ROWS, 0)
     assert cells.starts.tolist() == [0, 50]
     assert cells.bytes[:, TIERS.index("hbm")].tolist() == [8, 0]
@@ -148,7 +150,7 @@ def test_a_step_waits_for_its_copies_and_nobody_for_the_device():
 
 def test_what_never_arrives_is_unmeasured():
     steps, model = Steps(), nn.Sequential(nn.Embedding(10, 2))
-    lookups = Lookups(model, lambda: steps.serial, every=1)
+    lookups = ModelLookups(model, lambda: steps.serial, every=1)
     steps.begin()
     model(torch.tensor([1, 2]))
     take = lookups._intake._current
@@ -164,7 +166,7 @@ def test_what_waits_is_bounded(monkeypatch):
     monkeypatch.setattr(buffer, "MAX_SAMPLE_BYTES", 100)
     monkeypatch.setattr(buffer, "MAX_TAKES", 4)
     steps, model = Steps(), nn.Sequential(nn.Embedding(10, 2))
-    lookups = Lookups(model, lambda: steps.serial, every=1)
+    lookups = ModelLookups(model, lambda: steps.serial, every=1)
     for _ in range(6):
         steps.begin()
         model(torch.arange(8))
@@ -176,7 +178,7 @@ def test_what_waits_is_bounded(monkeypatch):
 
 def test_training_and_counting_go_on_side_by_side():
     model, clock = nn.Sequential(nn.Embedding(50, 2), nn.EmbeddingBag(1, 1)), StepClock([0])
-    lookups = Lookups(model, lambda: clock.serial, every=1)
+    lookups = ModelLookups(model, lambda: clock.serial, every=1)
     parts, over = [], threading.Event()
 
     def observe():
@@ -220,7 +222,7 @@ def test_look_ups_of_copies_count_for_their_rows():
         name="users", embedding_dim=4, num_embeddings=50, feature_names=["user"]
     )
     module, steps = WithCopies(tables=[config]), Steps()
-    lookups = Lookups(module, lambda: steps.serial, every=1)
+    lookups = ModelLookups(module, lambda: steps.serial, every=1)
     steps.begin()
     module(
         KeyedJaggedTensor(
@@ -241,7 +243,7 @@ def test_look_ups_of_copies_count_for_their_rows():
 
 def test_keys_that_the_model_does_not_look_up_cost_nothing():
     module, steps = bag_collection(), Steps()
-    lookups = Lookups(module, lambda: steps.serial, every=1)
+    lookups = ModelLookups(module, lambda: steps.serial, every=1)
     steps.begin()
     module(make_jagged())
     rows = lookups.rows(steps.closed())
@@ -251,7 +253,7 @@ def test_keys_that_the_model_does_not_look_up_cost_nothing():
 
 def test_memory_is_bounded_for_a_table_of_a_hundred_million_rows():
     row_count = 100_000_000
-    parts = [Part(0, "host", 0, row_count, ROW_BYTES)]
+    parts = [TablePart(0, "host", 0, row_count, ROW_BYTES)]
     tracemalloc.start()
     try:
         tally, site = tally_of(parts, row_count)

@@ -11,7 +11,7 @@ from torch import nn
 
 from tests.embeddings.brute import Expected, Steps, bags_of, compare, random_lengths
 from trainobs.core.embedding_table import LOOKUP_ROW
-from trainobs.embeddings.model_lookups import Lookups
+from trainobs.embeddings.model_lookups import ModelLookups
 
 ROWS = {"flat": 40, "wide": 30, "bag": 25, "matrix": 20, "last": 15, "padded": 12, "weighted": 9}
 
@@ -81,7 +81,7 @@ def expect(expected, step, batch):
 
 def test_every_number_equals_a_count_by_hand():
     model, steps = Model(), Steps()
-    lookups = Lookups(model, lambda: steps.serial, every=1)
+    lookups = ModelLookups(model, lambda: steps.serial, every=1)
     expected = {}
     for step in range(40):
         steps.begin()
@@ -101,7 +101,7 @@ def test_every_number_equals_a_count_by_hand():
 
 def test_gradients_are_what_torch_says():
     model, steps = Model(), Steps()
-    lookups = Lookups(model, lambda: steps.serial, every=1, world_size=4)
+    lookups = ModelLookups(model, lambda: steps.serial, every=1, world_size=4)
     for _ in range(10):
         steps.begin()
         model.zero_grad()
@@ -132,7 +132,7 @@ def row_bytes(model, name):
 
 def test_a_step_that_is_not_sampled_has_what_shapes_tell_and_nothing_else():
     model, steps = Model(), Steps()
-    lookups = Lookups(model, lambda: steps.serial, every=3)
+    lookups = ModelLookups(model, lambda: steps.serial, every=3)
     expected = {}
     for step in range(7):
         steps.begin()
@@ -155,7 +155,7 @@ def test_a_step_that_is_not_sampled_has_what_shapes_tell_and_nothing_else():
 def test_ids_that_change_after_the_call_are_counted_as_they_were():
     model = nn.Sequential(nn.Embedding(10, 2))
     steps = Steps()
-    lookups = Lookups(model, lambda: steps.serial, every=1)
+    lookups = ModelLookups(model, lambda: steps.serial, every=1)
     steps.begin()
     ids = torch.tensor([1, 1, 2])
     model(ids)
@@ -167,7 +167,7 @@ def test_ids_that_change_after_the_call_are_counted_as_they_were():
 
 def test_an_evaluation_is_not_counted_but_a_frozen_part_of_the_training_is():
     model, steps = nn.Sequential(nn.Embedding(10, 2)), Steps()
-    lookups = Lookups(model, lambda: steps.serial, every=1)
+    lookups = ModelLookups(model, lambda: steps.serial, every=1)
     steps.begin()
     with torch.no_grad():
         model(torch.tensor([1]))  # in training mode: a frozen part
@@ -183,7 +183,7 @@ def test_an_evaluation_is_not_counted_but_a_frozen_part_of_the_training_is():
 def test_a_table_that_is_frozen_has_no_gradient_until_it_is_thawed():
     model, steps = nn.Sequential(nn.Embedding(10, 2), nn.Linear(2, 1)), Steps()
     model[0].weight.requires_grad_(False)
-    lookups = Lookups(model, lambda: steps.serial, every=1)
+    lookups = ModelLookups(model, lambda: steps.serial, every=1)
     gradient_rows = []
     for _ in range(2):
         steps.begin()
@@ -196,7 +196,7 @@ def test_a_table_that_is_frozen_has_no_gradient_until_it_is_thawed():
 
 def test_ids_outside_a_table_are_named_once_and_counted(caplog):
     model, steps = nn.Sequential(nn.Embedding(10, 2)), Steps()
-    lookups = Lookups(model, lambda: steps.serial, every=1)
+    lookups = ModelLookups(model, lambda: steps.serial, every=1)
     for _ in range(2):
         steps.begin()
         with pytest.raises(IndexError):
@@ -213,7 +213,7 @@ def test_ids_outside_a_table_are_named_once_and_counted(caplog):
 
 def test_the_id_that_ended_the_training_is_named_even_if_its_step_was_not_sampled(caplog):
     model, steps = nn.Sequential(nn.Embedding(10, 2)), Steps()
-    lookups = Lookups(model, lambda: steps.serial, every=100)
+    lookups = ModelLookups(model, lambda: steps.serial, every=100)
     steps.begin()
     model(torch.tensor([1]))
     steps.begin()
@@ -226,7 +226,7 @@ def test_the_id_that_ended_the_training_is_named_even_if_its_step_was_not_sample
 
 def test_the_hottest_rows_are_those_of_the_steps_before():
     model, steps = nn.Sequential(nn.Embedding(100, 2)), Steps()
-    lookups = Lookups(model, lambda: steps.serial, every=1)
+    lookups = ModelLookups(model, lambda: steps.serial, every=1)
     for ids in ([7, 7, 7, *range(20, 40)], [7, 7, 50]):
         steps.begin()
         model(torch.tensor(ids))
@@ -239,7 +239,7 @@ def test_the_hottest_rows_are_those_of_the_steps_before():
 
 def test_a_step_of_a_model_that_looks_nothing_up_has_no_rows():
     steps = Steps()
-    lookups = Lookups(nn.Linear(2, 2), lambda: steps.serial)
+    lookups = ModelLookups(nn.Linear(2, 2), lambda: steps.serial)
     steps.begin()
     rows = lookups.rows(steps.closed())
     lookups.close()
@@ -251,14 +251,14 @@ def test_a_step_of_a_model_that_looks_nothing_up_has_no_rows():
 def test_tables_that_share_a_module_are_one_and_names_are_paths():
     shared = nn.Embedding(10, 2)
     model = nn.ModuleDict({"a": shared, "b": nn.Sequential(shared, nn.Embedding(5, 2))})
-    lookups = Lookups(model, lambda: 0)
+    lookups = ModelLookups(model, lambda: 0)
     lookups.close()
     assert [table.name for table in lookups.tables] == ["a", "b.1"]
 
 
 def test_inputs_are_sampled_whole():
     model, steps = nn.ModuleDict({"a": nn.Embedding(9, 1), "b": nn.EmbeddingBag(9, 1)}), Steps()
-    lookups = Lookups(model, lambda: steps.serial, every=1)
+    lookups = ModelLookups(model, lambda: steps.serial, every=1)
     steps.begin()
     model["a"](torch.tensor([1, 2, 3]))
     model["b"](torch.tensor([4, 5, 6]), torch.tensor([0, 2, 2]))
@@ -276,7 +276,7 @@ def test_inputs_are_sampled_whole():
 
 def test_what_is_copied_from_the_model_has_no_part_in_it():
     model, steps = Model(), Steps()
-    lookups = Lookups(model, lambda: steps.serial, every=1)
+    lookups = ModelLookups(model, lambda: steps.serial, every=1)
     twin = copy.deepcopy(model)
     steps.begin()
     twin(make_batch())

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainobs.embeddings.model_lookups import Lookups
+from trainobs.embeddings.model_lookups import ModelLookups
 from trainobs.steps.clock import ClosedStep
 
 SLEEP_S = 0.02
@@ -29,7 +29,7 @@ class Steps:
     serial: int = 0
 
     def __post_init__(self) -> None:
-        self.lookups = Lookups(self.model, lambda: self.serial, every=self.every)
+        self.lookups = ModelLookups(self.model, lambda: self.serial, every=self.every)
 
     def close(self) -> np.ndarray:
         """The rows of the step, which is over."""

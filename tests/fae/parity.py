@@ -360,7 +360,7 @@ def run(case: Case, rank: int = 0) -> dict[str, float]:
     """Train a case both ways and compare."""
     profile = profile_of(case)
     feed = batches(case, rank)
-    slots = SlotMap.of(profile)
+    slots = SlotMap.from_profile(profile)
     stock = build(case, stock_sharder(case))
     expected = train(case, stock, [kjt for _, kjt in feed])
     fae = build(case, fae_sharder(case, profile))

@@ -23,5 +23,5 @@ def case(sharding: str = "row_wise", world_size: int = 1, **changes: object) -> 
 
 def fed(one: Case, rank: int = 0) -> list[KeyedJaggedTensor]:
     """The case's batches, packed."""
-    slots = SlotMap.of(profile_of(one))
+    slots = SlotMap.from_profile(profile_of(one))
     return [packed(kind, kjt, slots) for kind, kjt in batches(one, rank)]

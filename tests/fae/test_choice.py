@@ -11,11 +11,11 @@ from numpy.testing import assert_array_equal
 from trainobs.access.sketch import Sketch
 from trainobs.fae.calibrate.choice import SMALL_TABLES_RATIO, choose
 from trainobs.fae.calibrate.row_counts import RowCounts
-from trainobs.fae.profile.model_tables import Table
+from trainobs.fae.profile.model_tables import ModelTable
 
 
 def table(name, rows, row_bytes=20):
-    return Table(name, rows, 4, (name,), 16, row_bytes)
+    return ModelTable(name, rows, 4, (name,), 16, row_bytes)
 
 
 def constant(counts):

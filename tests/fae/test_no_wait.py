@@ -158,7 +158,7 @@ def _waits(rank: int, one: Case, is_stock: bool = False) -> list[str]:
     model = build(one, stock_sharder(one) if is_stock else fae_sharder(one, profile))
     feed = [_turned(kjt) for _, kjt in whole_batches(one, rank)]
     if not is_stock:
-        slots = SlotMap.of(profile)
+        slots = SlotMap.from_profile(profile)
         feed = [packed(kind, kjt, slots) for kind, kjt in zip(one.kinds, feed, strict=True)]
     for kjt in feed[:-1]:
         model(Batch(kjt))[0].backward()

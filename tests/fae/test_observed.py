@@ -51,7 +51,7 @@ CASES = pytest.mark.parametrize("case", [CASE, SEQUENCE_CASE], ids=["bags", "seq
 
 def train(case: Case, model: DistributedModelParallel, run_dir: Path) -> None:
     """Train on the case's batches, observed, with an evaluation in between."""
-    slots = SlotMap.of(profile_of(case))
+    slots = SlotMap.from_profile(profile_of(case))
     is_fae = "FAE" in type(model.module.collection).__name__
     feed = [Batch(packed(k, kjt, slots) if is_fae else kjt) for k, kjt in batches(case, 0)]
     optimizer = torch.optim.SGD(
@@ -193,7 +193,7 @@ def test_observing_changes_nothing(tmp_path: Path) -> None:
     weights = []
     for observed in (True, False):
         model = build(CASE, fae_sharder(CASE, profile_of(CASE)))
-        slots = SlotMap.of(profile_of(CASE))
+        slots = SlotMap.from_profile(profile_of(CASE))
         feed = [Batch(packed(kind, kjt, slots)) for kind, kjt in batches(CASE, 0)]
         if observed:
             with observe(probes="off", run_dir=tmp_path, model=model, embedding_every=1) as obs:
@@ -221,7 +221,7 @@ def test_two_ranks_time_what_keeps_them_equal(pair: Ranks) -> None:
 def _sync_time(rank: int) -> tuple[int, Any]:
     case = replace(CASE, world_size=2)
     model = build(case, fae_sharder(case, profile_of(case)))
-    slots = SlotMap.of(profile_of(case))
+    slots = SlotMap.from_profile(profile_of(case))
     feed = batches(case, rank)
     for kind, kjt in feed:
         model(Batch(packed(kind, kjt, slots)))[0].backward()

@@ -305,7 +305,7 @@ def test_a_window_is_pinned_whole(monkeypatch):
 
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
     of = profile(0.9)
-    packer = Packer(SlotMap.of(of), KjtFinder(["f0"]), 4, drop_last=False)
+    packer = Packer(SlotMap.from_profile(of), KjtFinder(["f0"]), 4, drop_last=False)
     source = [to_batch([make_input(4 * b + i) for i in range(4)]) for b in range(10)]
     window = packer.pack(source)
     pinned = window.pin_memory()

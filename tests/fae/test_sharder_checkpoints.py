@@ -239,7 +239,7 @@ def _whole(model: DistributedModelParallel) -> dict[str, Tensor]:
 
 
 def _feed(one: Case, rank: int, kind: str) -> list[Any]:
-    slots = SlotMap.of(profile_of(one))
+    slots = SlotMap.from_profile(profile_of(one))
     whole = batches(one, rank)
     return [kjt if kind == "stock" else packed(k, kjt, slots) for k, kjt in whole]
 

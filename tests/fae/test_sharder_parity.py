@@ -94,7 +94,7 @@ def _both(case: Case, spoil: str = "") -> tuple[Trained, Trained]:
     feed = batches(case, 0)
     stock = train(case, build(case, stock_sharder(case)), [kjt for _, kjt in feed])
     model = build(case, fae_sharder(case, profile))
-    given = [packed(kind, kjt, SlotMap.of(profile)) for kind, kjt in feed]
+    given = [packed(kind, kjt, SlotMap.from_profile(profile)) for kind, kjt in feed]
     overlay = model.module.collection._overlay
     overlay._catch_up(0)
     kernels = overlay._rows._store.kernels

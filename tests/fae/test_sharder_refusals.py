@@ -55,7 +55,7 @@ def test_a_packed_batch_of_other_hot_rows_is_refused() -> None:
 def test_a_pure_batch_with_cold_look_ups_is_refused() -> None:
     one = case()
     model = build(one, FAEEmbeddingBagCollectionSharder(profile_of(one)))
-    apart = split(batches(one, 0)[0][1], SlotMap.of(profile_of(one)))
+    apart = split(batches(one, 0)[0][1], SlotMap.from_profile(profile_of(one)))
     mark = read_mark(apart)
     assert mark is not None
     with pytest.raises(FAEError, match="cold look-ups in a batch that is marked as pure"):

@@ -82,7 +82,7 @@ def test_a_batch_that_lost_its_order_is_refused() -> None:
     ((_, kjt),) = batches(one, 0)
     collection = build(one, fae_sharder(one, profile_of(one))).module.collection
     with pytest.raises(FAEError, match="came apart, and so without the order"):
-        collection(split(kjt, SlotMap.of(profile_of(one))))
+        collection(split(kjt, SlotMap.from_profile(profile_of(one))))
     assert collection(kjt).keys() == {"f0", "f1"}
 
 
@@ -124,7 +124,7 @@ def test_all_types_are_those_of_the_stock_collection(
     one = case(kinds=(kind,), with_ids=True)
     kjt = batches(one, 0)[0][1]
     kjt = KeyedJaggedTensor(kjt.keys(), kjt.values().to(ids), lengths=kjt.lengths())
-    given = packed(kind, kjt, SlotMap.of(profile_of(one)))
+    given = packed(kind, kjt, SlotMap.from_profile(profile_of(one)))
     stock = _looked_up(one, stock_sharder(one), kjt, precision)
     _check_same(stock, _looked_up(one, fae_sharder(one, profile_of(one)), given, precision))
 
@@ -219,7 +219,7 @@ def _both(
 def test_one_profile_serves_bags_and_sequences_of_one_batch(mode: str) -> None:
     profile = _profile_of_both()
     generator = torch.Generator().manual_seed(1)
-    slots = SlotMap.of(profile)
+    slots = SlotMap.from_profile(profile)
     feed, whole = [], []
     for kind in ("pure", "plain", "pure", "plain"):
         lengths = torch.randint(0, 4, (8,), generator=generator)
@@ -261,7 +261,7 @@ def test_hot_look_ups_that_a_stock_collection_would_miss_are_refused() -> None:
     only_here = replace(profile.tables[0], hot_ids=np.array([7]))  # of no other test's models
     profile = replace(profile, tables=(only_here, profile.tables[1]))
     kjt = KeyedJaggedTensor(["f0", "f1"], torch.tensor([7, 3]), lengths=torch.tensor([1, 1]))
-    pure = packed("pure", kjt, SlotMap.of(profile))
+    pure = packed("pure", kjt, SlotMap.from_profile(profile))
     sharders = [FAEEmbeddingBagCollectionSharder(profile), EmbeddingCollectionSharder()]
     model = _both("overlay", profile, sharders)
     model(kjt)
@@ -272,7 +272,7 @@ def test_hot_look_ups_that_a_stock_collection_would_miss_are_refused() -> None:
     _both("overlay", profile)(pure)
     bags = FAEProfile(profile.tables[:1], 1 << 20)  # the look-ups of sequences stay where they are
     model = _both("overlay", bags, [FAEEmbeddingBagCollectionSharder(bags), sharders[1]])
-    model(packed("mixed", kjt, SlotMap.of(bags)))
+    model(packed("mixed", kjt, SlotMap.from_profile(bags)))
 
 
 def sequences(hot_ratio: float) -> FAEProfile:
@@ -314,7 +314,7 @@ def test_packed_sequences_keep_their_order(workers: int) -> None:
 
 def test_a_window_of_sequences_can_be_divided_anew() -> None:
     of = sequences(0.9)
-    packer = Packer(SlotMap.of(of), KjtFinder(["f0", "f1", "f2"]), 4, False)
+    packer = Packer(SlotMap.from_profile(of), KjtFinder(["f0", "f1", "f2"]), 4, False)
     inputs = [packing.make_input(i) for i in range(40)]
     window = packer.pack([packing.to_batch(inputs[i : i + 8]) for i in range(0, 40, 8)])
     assert window.hot_count > 0
@@ -335,7 +335,7 @@ def test_packed_sequences_train_what_the_stock_sharder_trains() -> None:
     stock = train(one, build(one, stock_sharder(one)), order)
     fae = train(one, build(one, fae_sharder(one, profile)), got)
     assert max(difference(stock, fae).values()) < 4e-6
-    assert packed("mixed", loader[0], SlotMap.of(profile)) is loader[0]
+    assert packed("mixed", loader[0], SlotMap.from_profile(profile)) is loader[0]
 
 
 def _whole(kjt: KeyedJaggedTensor, profile: FAEProfile) -> KeyedJaggedTensor:

@@ -19,7 +19,7 @@ from trainobs.fae import FAEProfile, TableProfile, pack
 from trainobs.fae.kjt.split import SlotMap, cold_count, is_split, read_mark, split
 
 PROFILE = profile()
-SLOTS = SlotMap.of(PROFILE)
+SLOTS = SlotMap.from_profile(PROFILE)
 HOT = {name: table.hot_ids.tolist() for table in PROFILE.tables for name in table.features}
 
 
@@ -182,7 +182,7 @@ def test_a_feature_that_looks_up_two_tables_stays_cold():
         return TableProfile(name, 8, 4, features, np.arange(8), 32)
 
     of = FAEProfile((table("a", ("x", "y")), table("b", ("y",)), table("c", ("z",))), 1 << 20)
-    slots = SlotMap.of(of)
+    slots = SlotMap.from_profile(of)
     kjt = kjt_of(torch.tensor([1, 2, 3]), [1, 1, 1], ("x", "y", "z"))
     found = split(kjt, slots)
     assert found.length_per_key() == [1, 1, 0, 0, 0, 1]

@@ -23,7 +23,7 @@ from trainobs import ObsCallback, ObsTrainerCallback, observe
 from trainobs.access import AccessCounts
 from trainobs.analysis.summary import summarize
 from trainobs.core.errors import SettingError
-from trainobs.embeddings.model_lookups import Lookups
+from trainobs.embeddings.model_lookups import ModelLookups
 from trainobs.report.page import render
 from trainobs.runlog.reader import RunLog
 
@@ -274,10 +274,10 @@ def test_what_is_no_model_is_refused_at_once():
 
 
 def test_a_fault_ends_the_counting_and_nothing_else(tmp_path, told, monkeypatch):
-    def broken(self: Lookups, steps: Any) -> Any:
+    def broken(self: ModelLookups, steps: Any) -> Any:
         raise RuntimeError("it broke")
 
-    monkeypatch.setattr(Lookups, "rows", broken)
+    monkeypatch.setattr(ModelLookups, "rows", broken)
     model = Model()
     train(tmp_path / "run", model)
     assert told() == ["embedding look-ups are no longer counted; the training goes on"]

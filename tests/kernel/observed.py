@@ -74,7 +74,7 @@ class Counts:
 
     def metric(self, name: str) -> float:
         """A metric of the catalogue, for this step."""
-        return float(evaluate(_METRICS[name], StepCells.of(self._cells[None]))[0])
+        return float(evaluate(_METRICS[name], StepCells.from_rows(self._cells[None]))[0])
 
     def classes(self, op: Op) -> set[FileClass]:
         """Classes of which an op was counted."""

@@ -36,7 +36,7 @@ from trainobs.core.catalogue import CATALOGUE, METRICS
 from trainobs.core.coverage import SCHEDULER, feeds
 from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.core.histogram import LATENCIES
-from trainobs.core.metrics import Kind
+from trainobs.core.metrics import MetricKind
 from trainobs.probes.loader import LibbpfLoader
 from trainobs.probes.programs import PROBES
 from trainobs.report import one_step
@@ -212,8 +212,8 @@ def recorded(run: Path) -> dict[str, float]:
     metrics = summarize(RunLog.open(run))["metrics"]
     found = {}
     for name, values in metrics.items():
-        kind = METRICS[name].kind if name in METRICS else Kind.SUM
-        value = values["sum"] if kind is Kind.SUM else values["mean"]
+        kind = METRICS[name].kind if name in METRICS else MetricKind.SUM
+        value = values["sum"] if kind is MetricKind.SUM else values["mean"]
         if value is not None and not math.isnan(value):
             found[name] = value
     return found

@@ -19,7 +19,7 @@ from trainobs import __version__
 from trainobs.core.abi import FileClass, Op, Role
 from trainobs.core.catalogue import CATALOGUE
 from trainobs.core.errors import RunLogError
-from trainobs.core.metrics import Kind
+from trainobs.core.metrics import MetricKind
 from trainobs.core.records import BATCH_ROW, SETUP
 from trainobs.runlog import directory, writer
 from trainobs.runlog.directory import claim, next_free
@@ -58,7 +58,7 @@ def test_sums_are_whole_numbers_also_where_they_are_all_null(sink, tmp_path):
     steps = table(tmp_path, "steps-00000.parquet")
     assert steps["io/read_bytes"].to_pylist() == [2**53 - 1]
     for metric in CATALOGUE:
-        wanted = pa.int64() if metric.kind is Kind.SUM else pa.float32()
+        wanted = pa.int64() if metric.kind is MetricKind.SUM else pa.float32()
         assert steps.schema.field(metric.name).type == wanted, metric.name
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainobs.embeddings.model_lookups import Lookups
+from trainobs.embeddings.model_lookups import ModelLookups
 from trainobs.runlog.reader import RunLog
 from trainobs.session.lookups import PART
 from trainobs.session.runs import open_session
@@ -30,7 +30,7 @@ def model() -> nn.Embedding:
 @pytest.fixture
 def session(tmp_path, model) -> Session:
     session, _ = open_session(Settings.parse("off"), tmp_path / "run", log_every_n_steps=5)
-    session.watch_lookups(Lookups(model, lambda: session.clock.serial, every=1))
+    session.watch_lookups(ModelLookups(model, lambda: session.clock.serial, every=1))
     return session
 
 
@@ -51,10 +51,10 @@ def state(tmp_path: Path) -> str:
 
 
 def breaks(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    def broken(self: Lookups, *args: Any) -> Any:
+    def broken(self: ModelLookups, *args: Any) -> Any:
         raise RuntimeError("it broke")
 
-    monkeypatch.setattr(Lookups, name, broken)
+    monkeypatch.setattr(ModelLookups, name, broken)
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -99,8 +99,12 @@ def test_an_epoch_begins_before_its_steps_are_asked_for(session, model, monkeypa
     def tell(what: Callable[..., Any], inner: Any) -> Any:
         return lambda self, given: (heard.append(what(given)), inner(self, given))[1]
 
-    monkeypatch.setattr(Lookups, "begin_epoch", tell(lambda e: f"epoch {e}", Lookups.begin_epoch))
-    monkeypatch.setattr(Lookups, "rows", tell(lambda steps: {s.epoch for s in steps}, Lookups.rows))
+    monkeypatch.setattr(
+        ModelLookups, "begin_epoch", tell(lambda e: f"epoch {e}", ModelLookups.begin_epoch)
+    )
+    monkeypatch.setattr(
+        ModelLookups, "rows", tell(lambda steps: {s.epoch for s in steps}, ModelLookups.rows)
+    )
     for epoch in range(3):
         train(session, model, range(4 * epoch, 4 * epoch + 4), epoch)
     session.stop()
@@ -130,5 +134,5 @@ def test_a_forked_child_has_no_hooks_and_the_parent_keeps_its_own(session, model
 
 def test_what_is_watched_after_the_end_is_let_go_of(session, model):
     session.stop()
-    session.watch_lookups(Lookups(model, lambda: 0))
+    session.watch_lookups(ModelLookups(model, lambda: 0))
     assert not model._forward_pre_hooks

@@ -12,7 +12,7 @@ from tests.verdict.constructed import MS, STEPS, TWO_CPUS, columns, every, verdi
 from trainobs.verdict.blocks import STEP, Blocks
 from trainobs.verdict.rules import judge
 from trainobs.verdict.sentence import lines, sentence
-from trainobs.verdict.verdict import Cause, Facts, Kind, facts_from
+from trainobs.verdict.verdict import Cause, Facts, VerdictKind, facts_from
 
 WAITING = {"loader__wait_ns": 100 * MS}  # of 199: the step computes for 98 more
 SPLIT = ("device", "cpu_wait", "compute", "handover")
@@ -24,7 +24,7 @@ def split(**ms: float) -> dict[str, float]:
 
 def test_a_step_that_computes_is_compute_bound_and_needs_no_advice():
     verdict = verdict_on()
-    assert (verdict.kind, verdict.cause, verdict.advice) == (Kind.COMPUTE, None, None)
+    assert (verdict.kind, verdict.cause, verdict.advice) == (VerdictKind.COMPUTE, None, None)
     assert verdict.share == pytest.approx(0.96)
     assert verdict.ns_per_step == pytest.approx(96 * MS)
     assert verdict.step_ns == pytest.approx(100 * MS)
@@ -33,14 +33,14 @@ def test_a_step_that_computes_is_compute_bound_and_needs_no_advice():
 @pytest.mark.parametrize(
     ("kind", "changed"),
     [
-        (Kind.LOADER, {"loader__wait_ns": 30 * MS}),
-        (Kind.COPY, {"phase__transfer_ns": 30 * MS}),
-        (Kind.CHECKPOINT, {"phase__checkpoint_ns": 30 * MS}),
-        (Kind.CHECKPOINT, {"phase__checkpoint_ns": every(16, 640 * MS)}),
-        (Kind.MEMORY, {"memory__reclaim_ns": 30 * MS}),
-        (Kind.MIXED, {"loader__wait_ns": 40 * MS, "phase__transfer_ns": 40 * MS}),
-        (Kind.MIXED, {"loader__wait_ns": 18 * MS, "phase__transfer_ns": 18 * MS}),
-        (Kind.LOADER, {"loader__wait_ns": 90 * MS, "phase__transfer_ns": 25 * MS}),
+        (VerdictKind.LOADER, {"loader__wait_ns": 30 * MS}),
+        (VerdictKind.COPY, {"phase__transfer_ns": 30 * MS}),
+        (VerdictKind.CHECKPOINT, {"phase__checkpoint_ns": 30 * MS}),
+        (VerdictKind.CHECKPOINT, {"phase__checkpoint_ns": every(16, 640 * MS)}),
+        (VerdictKind.MEMORY, {"memory__reclaim_ns": 30 * MS}),
+        (VerdictKind.MIXED, {"loader__wait_ns": 40 * MS, "phase__transfer_ns": 40 * MS}),
+        (VerdictKind.MIXED, {"loader__wait_ns": 18 * MS, "phase__transfer_ns": 18 * MS}),
+        (VerdictKind.LOADER, {"loader__wait_ns": 90 * MS, "phase__transfer_ns": 25 * MS}),
     ],
 )
 def test_the_largest_cost_beside_computation_is_named(kind, changed):
@@ -50,13 +50,13 @@ def test_the_largest_cost_beside_computation_is_named(kind, changed):
 @pytest.mark.parametrize("phase", ["loader__wait_ns", "phase__transfer_ns", "phase__checkpoint_ns"])
 def test_a_cost_below_a_fifth_bounds_nothing(phase):
     # 98 ms are left of the step, and of these 99 if loader or transfer is replaced.
-    assert verdict_on(**{phase: 22 * MS}).kind is Kind.COMPUTE
-    assert verdict_on(**{phase: 27 * MS}).kind is not Kind.COMPUTE
+    assert verdict_on(**{phase: 22 * MS}).kind is VerdictKind.COMPUTE
+    assert verdict_on(**{phase: 27 * MS}).kind is not VerdictKind.COMPUTE
 
 
 def test_a_single_spike_decides_nothing_and_is_told():
     verdict = verdict_on(loader__wait_ns=[5000 * MS] + [1 * MS] * (STEPS - 1))
-    assert verdict.kind is Kind.COMPUTE
+    assert verdict.kind is VerdictKind.COMPUTE
     assert verdict.uneven == pytest.approx(4999 / (4999 + 100 * STEPS))
     assert "44 % of the time went into a few slow steps, left out here" in lines(verdict)
 
@@ -66,7 +66,7 @@ def test_a_single_spike_decides_nothing_and_is_told():
 def test_a_wait_once_a_round_of_workers_is_a_wait(workers, steps):
     waits = every(workers, workers * 60 * MS, steps)
     verdict = verdict_on(loader__wait_ns=waits, steps=steps)
-    assert verdict.kind is Kind.LOADER
+    assert verdict.kind is VerdictKind.LOADER
     assert verdict.ns_per_step == pytest.approx(60 * MS, rel=0.35)
 
 
@@ -83,7 +83,7 @@ def test_a_wait_once_a_round_of_workers_is_a_wait(workers, steps):
 )
 def test_a_cause_of_a_divided_wait_needs_four_fifths_of_it(cause, parts):
     verdict = verdict_on(**split(**parts))
-    assert (verdict.kind, verdict.cause) == (Kind.LOADER, cause)
+    assert (verdict.kind, verdict.cause) == (VerdictKind.LOADER, cause)
 
 
 def test_where_the_wait_is_not_divided_the_device_is_seen_by_the_scheduler():
@@ -119,7 +119,7 @@ def test_who_took_the_cpu_follows_from_who_waits_and_who_runs(cause, main, threa
         sched__thread_runqueue_ns=thread * MS,
         sched__others_cpu_ratio=others,
     )
-    assert (verdict.kind, verdict.cause) == (Kind.COMPUTE, cause)
+    assert (verdict.kind, verdict.cause) == (VerdictKind.COMPUTE, cause)
 
 
 def test_the_ranks_beside_this_one_may_use_their_part_of_the_machine():
@@ -132,7 +132,7 @@ def test_the_ranks_beside_this_one_may_use_their_part_of_the_machine():
 
 def test_garbage_collection_counts_by_its_sum_however_rare():
     verdict = verdict_on(python__gc_ns=every(32, 32 * 15 * MS))
-    assert (verdict.kind, verdict.cause) == (Kind.COMPUTE, Cause.GARBAGE)
+    assert (verdict.kind, verdict.cause) == (VerdictKind.COMPUTE, Cause.GARBAGE)
     assert "gc.freeze()" in verdict.advice
     assert verdict_on(python__gc_ns=every(32, 32 * 7 * MS)).cause is None  # too little to ask
 
@@ -160,7 +160,7 @@ def test_nobody_is_blamed_for_cpus_where_not_all_that_waits_is_known(unknown):
 
 def test_waiting_for_the_interpreter_lock_is_named_where_it_is_what_computation_lost():
     verdict = verdict_on(python__gil_wait_ns=30 * MS)
-    assert (verdict.kind, verdict.cause) == (Kind.COMPUTE, Cause.INTERPRETER)
+    assert (verdict.kind, verdict.cause) == (VerdictKind.COMPUTE, Cause.INTERPRETER)
     assert "into a process" in verdict.advice
     assert "python/gil_wait_ns" in [row.metric for row in verdict.evidence]
     assert verdict_on(python__gil_wait_ns=6 * MS).cause is None  # too little to ask
@@ -171,15 +171,15 @@ def test_waiting_for_the_interpreter_lock_is_named_where_it_is_what_computation_
 def test_the_interpreter_lock_is_no_collective_where_these_were_not_measured():
     ranks = replace(TWO_CPUS, world_size=2)
     sleep = {"sched__main_offcpu_ns": 63 * MS, "net__sent_bytes": 1e6, "python__gil_wait_ns": 0.0}
-    assert verdict_on(ranks, **sleep).kind is Kind.COMMUNICATION
+    assert verdict_on(ranks, **sleep).kind is VerdictKind.COMMUNICATION
     explained = verdict_on(ranks, **{**sleep, "python__gil_wait_ns": 60 * MS})
-    assert (explained.kind, explained.cause) == (Kind.COMPUTE, Cause.INTERPRETER)
+    assert (explained.kind, explained.cause) == (VerdictKind.COMPUTE, Cause.INTERPRETER)
 
 
 def test_collectives_take_their_time_out_of_computation():
     ranks = replace(TWO_CPUS, world_size=2)
     verdict = verdict_on(ranks, ranks__wait_ns=60 * MS)
-    assert (verdict.kind, verdict.cause) == (Kind.COMMUNICATION, None)
+    assert (verdict.kind, verdict.cause) == (VerdictKind.COMMUNICATION, None)
     assert verdict.share == pytest.approx(0.6)
     late = replace(ranks, others_wait_ns={1: 2 * MS})
     assert verdict_on(late, ranks__wait_ns=60 * MS).cause is Cause.STRAGGLER
@@ -190,8 +190,8 @@ def test_collectives_take_their_time_out_of_computation():
 def test_where_collectives_are_not_measured_sleep_tells_if_something_was_sent():
     ranks = replace(TWO_CPUS, world_size=2)
     asleep = {"sched__main_offcpu_ns": 60 * MS, "net__sent_bytes": 1e6, "python__gil_wait_ns": 0.0}
-    assert verdict_on(ranks, **asleep).kind is Kind.COMMUNICATION
-    assert verdict_on(**asleep).kind is Kind.COMPUTE  # alone: nobody to wait for
+    assert verdict_on(ranks, **asleep).kind is VerdictKind.COMMUNICATION
+    assert verdict_on(**asleep).kind is VerdictKind.COMPUTE  # alone: nobody to wait for
     for unknown in (
         {"net__sent_bytes": 0.0},
         {"sched__main_offcpu_ns": 10 * MS},
@@ -199,14 +199,14 @@ def test_where_collectives_are_not_measured_sleep_tells_if_something_was_sent():
     ):
         verdict = verdict_on(ranks, **asleep | unknown)
         assert verdict.abstained_because == "the time in collectives was not measured"
-    assert verdict_on(ranks, **WAITING).kind is Kind.LOADER  # whatever else there is
+    assert verdict_on(ranks, **WAITING).kind is VerdictKind.LOADER  # whatever else there is
 
 
 def test_memory_needs_a_sign_of_its_own_beside_the_machine_s_pressure():
     pressure = {"pressure__memory_ns": 70 * MS}
     assert "short of memory" in verdict_on(**pressure).abstained_because
-    assert verdict_on(**pressure, memory__reclaim_ns=0.0).kind is Kind.COMPUTE
-    assert verdict_on(**pressure, memory__major_fault_count=9).kind is Kind.MEMORY
+    assert verdict_on(**pressure, memory__reclaim_ns=0.0).kind is VerdictKind.COMPUTE
+    assert verdict_on(**pressure, memory__major_fault_count=9).kind is VerdictKind.MEMORY
     faulting = {"sched__main_iowait_ns": 40 * MS, "memory__major_fault_count": 9}
     assert verdict_on(**faulting).cause is Cause.FAULTS
     assert verdict_on(memory__reclaim_ns=40 * MS).cause is Cause.RECLAIM
@@ -232,7 +232,7 @@ def test_it_abstains_where_most_of_the_step_is_in_no_phase():
 
 
 def test_a_wait_that_outweighs_all_that_was_not_marked_is_still_told():
-    assert verdict_on(without=MARKS, **WAITING, phase__other_ns=90 * MS).kind is Kind.LOADER
+    assert verdict_on(without=MARKS, **WAITING, phase__other_ns=90 * MS).kind is VerdictKind.LOADER
     assert verdict_on(without=MARKS, **WAITING, phase__other_ns=110 * MS).kind is None
 
 
@@ -251,12 +251,12 @@ def test_it_abstains_from_phases_that_do_not_add_up():
 
 def test_it_abstains_from_a_handful_of_steps():
     assert verdict_on(steps=7).kind is None
-    assert verdict_on(steps=8).kind is Kind.COMPUTE
+    assert verdict_on(steps=8).kind is VerdictKind.COMPUTE
 
 
 def test_validation_is_no_part_of_the_step():
     verdict = verdict_on(phase__validation_ns=every(64, 60_000 * MS), loader__wait_ns=50 * MS)
-    assert verdict.kind is Kind.LOADER
+    assert verdict.kind is VerdictKind.LOADER
     assert verdict.step_ns == pytest.approx(149 * MS)
 
 
@@ -328,12 +328,12 @@ def test_computation_that_waits_for_a_device_is_short_of_memory_or_reads_by_itse
         "computation waited for a device, and nobody counted major faults"
     )
     reading = verdict_on(**asleep, memory__major_fault_count=0.1)
-    assert (reading.kind, reading.cause) == (Kind.COMPUTE, Cause.STORAGE)
-    assert verdict_on(**asleep, memory__major_fault_count=5).kind is Kind.MEMORY
+    assert (reading.kind, reading.cause) == (VerdictKind.COMPUTE, Cause.STORAGE)
+    assert verdict_on(**asleep, memory__major_fault_count=5).kind is VerdictKind.MEMORY
 
 
 def test_a_thread_that_lacks_its_cpu_for_longer_than_it_waits_for_data_is_not_loader_bound():
     waiting = {"loader__wait_ns": 40 * MS, "sched__main_offcpu_ns": 105 * MS}
     verdict = verdict_on(**waiting, sched__main_runqueue_ns=60 * MS, sched__others_cpu_ratio=0.8)
-    assert (verdict.kind, verdict.cause) == (Kind.COMPUTE, Cause.OTHERS)
-    assert verdict_on(**waiting, sched__main_runqueue_ns=35 * MS).kind is Kind.LOADER
+    assert (verdict.kind, verdict.cause) == (VerdictKind.COMPUTE, Cause.OTHERS)
+    assert verdict_on(**waiting, sched__main_runqueue_ns=35 * MS).kind is VerdictKind.LOADER

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainobs.access.dense import Dense
-from trainobs.access.file import Source, Stored, files_in, write
+from trainobs.access.file import CountsToWrite, Stored, files_in, write
 from trainobs.access.input_sample import InputSample, Reservoir
 from trainobs.access.plan import plan
-from trainobs.access.pool import Pool
+from trainobs.access.pool import CounterPool
 from trainobs.access.sketch import Blocks, Sketch, gather, hottest
 from trainobs.access.spectrum import Spectrum
 from trainobs.core.arguments import check_whole
@@ -70,7 +70,7 @@ class AccessCounts:
         pooled = [name for name in self._tables if name not in self._dense]
         self._in_pool = {name: at for at, name in enumerate(pooled)}
         rows = [self._tables[name] for name in pooled]
-        self._pool = Pool(rows, shares.entry_count, shares.pending_count)
+        self._pool = CounterPool(rows, shares.entry_count, shares.pending_count)
         self._totals = dict.fromkeys(self._tables, 0)
         self._outside = dict.fromkeys(self._tables, 0)
         self._merged_errors = dict.fromkeys(self._tables, 0)
@@ -259,7 +259,7 @@ class AccessCounts:
         inputs = self.inputs()  # first: it may lower the thresholds
         return {e: (sample, self._reservoirs[e].threshold) for e, sample in inputs.items()}
 
-    def _merge(self, other: Source) -> None:
+    def _merge(self, other: CountsToWrite) -> None:
         for table in self._tables.keys() & other.tables.keys():
             if self._tables[table] != other.tables[table]:
                 raise AccessCountsError(
@@ -274,7 +274,7 @@ class AccessCounts:
             self.__dict__ = wider.__dict__
         self._absorb(other)
 
-    def _absorb(self, other: Source) -> None:
+    def _absorb(self, other: CountsToWrite) -> None:
         for table in other.tables:
             self._totals[table] += other.total(table)
             self._outside[table] += other.outside(table)

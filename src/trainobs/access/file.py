@@ -30,7 +30,7 @@ RANK_FILE = re.compile(r"rank=\d+\.npz")
 SAMPLE_COLUMNS = {"draws": "<f8", "sizes": "<i8", "tables": "<i4", "ids": "<i8"}
 
 
-class Source(Protocol):
+class CountsToWrite(Protocol):
     """What can be written, and what a file is read as."""
 
     budget_bytes: int
@@ -55,7 +55,7 @@ class Source(Protocol):
         """Epoch -> sampled inputs, and the draw below which all of them are."""
 
 
-def write(source: Source, path: Path) -> None:
+def write(source: CountsToWrite, path: Path) -> None:
     """Write a file that a reader finds whole.
 
     Raises:
@@ -75,7 +75,7 @@ def write(source: Source, path: Path) -> None:
                 _write_array(archive, f"inputs-{at}-{column}", kind, len(array), pieces)
 
 
-def _write_meta(archive: zipfile.ZipFile, source: Source) -> None:
+def _write_meta(archive: zipfile.ZipFile, source: CountsToWrite) -> None:
     tables = [
         {
             "name": name,

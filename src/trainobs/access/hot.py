@@ -40,7 +40,7 @@ def hot_rows(
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedShares:
     """What hot rows serve of inputs that had no part in choosing them.
 
     Attributes:
@@ -59,7 +59,7 @@ def served_by_hot_rows(
     row_bytes: Mapping[str, int],
     budget_bytes: int,
     confidence: float = 0.95,
-) -> Served:
+) -> ServedShares:
     """What `hot_rows` would serve of other inputs of the same kind.
 
     A row that was looked up once is hot in the counts, where the budget allows it, but was unknown
@@ -95,7 +95,7 @@ def served_by_hot_rows(
     # Whoever looks up a row judges others that do: the estimate varies up to twice as much as that
     # of a share of fixed rows (Good's variance, where rows seen twice are half of those seen once).
     all_hot = wilson(whole / 2, len(sample) / 2, confidence)
-    return Served(served / total if total else math.nan, all_hot, len(sample))
+    return ServedShares(served / total if total else math.nan, all_hot, len(sample))
 
 
 @dataclass(frozen=True)
@@ -234,9 +234,9 @@ def drift(
     rows = np.array(list(tables.values()), np.int64)
     widths = np.array([row_bytes[name] for name in tables], np.int64)
     order = np.argsort(after.draws)
-    earlier = _Keyed.of(before, np.argsort(before.draws)[:size], rows, widths)
-    own = _Keyed.of(after, order[:size], rows, widths)
-    tried = _Keyed.of(after, order[size : 2 * size], rows, widths)
+    earlier = _Keyed.from_sample(before, np.argsort(before.draws)[:size], rows, widths)
+    own = _Keyed.from_sample(after, order[:size], rows, widths)
+    tried = _Keyed.from_sample(after, order[size : 2 * size], rows, widths)
 
     def loss(old: _Keyed, new: _Keyed, tried: _Keyed) -> float:
         served = [_among(tried.keys, side.hottest(budget_bytes)) for side in (new, old)]
@@ -261,7 +261,7 @@ class _Keyed:
     inputs: NDArray[np.int64]
 
     @classmethod
-    def of(
+    def from_sample(
         cls,
         sample: InputSample,
         inputs: NDArray[np.intp],

@@ -19,7 +19,7 @@ from trainobs.access.sketch import BLOCK_ROWS, Blocks, Counts, Ids
 BYTES_PER_ENTRY = 17  # key, count, and one byte of a mask while the pool shrinks
 
 
-class Pool:
+class CounterPool:
     """Counts of the rows of several tables, sorted by a key that is unique over all of them.
 
     Look-ups wait in a buffer until it is full. Then it is sorted, what is known is added to, and

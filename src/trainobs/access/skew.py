@@ -19,7 +19,7 @@ FITTED_COUNT_MIN = 10
 
 
 @dataclass(frozen=True)
-class Shares:
+class AccessShares:
     """Shares of look-ups between two bounds, which are equal where counts are exact."""
 
     low: NDArray[np.float64]
@@ -41,22 +41,22 @@ class Zipf:
     count_min: int
 
 
-def served_share(spectrum: Spectrum, rows: ArrayLike) -> Shares:
+def served_share(spectrum: Spectrum, rows: ArrayLike) -> AccessShares:
     """The share of look-ups that the hottest rows serve, for each number of `rows`.
 
     These are points of the cumulative distribution of accesses; rows are whole numbers or not.
     """
     wanted = np.asarray(rows, np.float64)
     if not spectrum.total:
-        return Shares(np.full(wanted.shape, np.nan), np.full(wanted.shape, np.nan))
+        return AccessShares(np.full(wanted.shape, np.nan), np.full(wanted.shape, np.nan))
     ranks = np.concatenate(([0], np.cumsum(spectrum.rows)))
     lookups = np.concatenate(([0.0], np.cumsum(spectrum.counts * spectrum.rows.astype(np.float64))))
     low = np.interp(wanted, ranks, lookups)
     high = low + np.minimum(wanted, spectrum.row_count) * spectrum.error
-    return Shares(low / spectrum.total, np.minimum(high / spectrum.total, 1.0))
+    return AccessShares(low / spectrum.total, np.minimum(high / spectrum.total, 1.0))
 
 
-def access_curve(spectrum: Spectrum, points: int = 100) -> tuple[NDArray[np.int64], Shares]:
+def access_curve(spectrum: Spectrum, points: int = 100) -> tuple[NDArray[np.int64], AccessShares]:
     """Numbers of rows from one to all, evenly in the logarithm, and what that many serve."""
     steps = np.geomspace(1, max(spectrum.row_count, 1), points)
     rows = np.unique(np.round(steps).astype(np.int64))

@@ -29,7 +29,9 @@ class Spectrum:
     error: int = 0
 
     @classmethod
-    def of(cls, counts: NDArray[np.uint64] | Sketch, row_count: int | None = None) -> Spectrum:
+    def from_counts(
+        cls, counts: NDArray[np.uint64] | Sketch, row_count: int | None = None
+    ) -> Spectrum:
         """The spectrum of what `AccessCounts.counts` returned.
 
         Args:

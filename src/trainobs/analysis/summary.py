@@ -11,14 +11,14 @@ import numpy.typing as npt
 from trainobs.analysis.checkpoints import checkpoints
 from trainobs.analysis.loader_workers import workers
 from trainobs.analysis.ranks import compare
-from trainobs.analysis.table_lookups import Lookups
+from trainobs.analysis.table_lookups import TableLookups
 from trainobs.analysis.tables import embeddings
 from trainobs.analysis.verdicts import verdicts
 from trainobs.core.catalogue import CATALOGUE, STEP_METRICS
 from trainobs.core.catalogue.hot_rows import SHARES
 from trainobs.core.cells import StepCells
 from trainobs.core.histogram import BLOCK_READ, EDGES_NS, LATENCIES, Latency, percentile
-from trainobs.core.metrics import Kind, Metric, evaluate
+from trainobs.core.metrics import Metric, MetricKind, evaluate
 from trainobs.core.records import SETUP
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
@@ -62,7 +62,7 @@ def summarize(run: RunLog) -> dict[str, Any]:
     }
     _form_from_sums(metrics, _cells(run, rank), buckets)
     _form_shares(metrics)
-    lookups = Lookups(rank)
+    lookups = TableLookups(rank)
     metrics |= lookups.metrics()
     about_tables = embeddings(run, rank, lookups)  # before what is lost is told
     return {
@@ -99,7 +99,7 @@ def _statistics(metric: Metric, values: Floats, training: npt.NDArray[np.bool_])
     steps = _known(values[training])
     # Of what the kernel counts, some steps may be unknown: then so is what it was in all.
     known = np.all if metric.programs else np.any
-    summed = metric.kind is Kind.SUM and values.size and known(np.isfinite(values))
+    summed = metric.kind is MetricKind.SUM and values.size and known(np.isfinite(values))
     return {
         "unit": metric.unit,
         "sum": int(np.nansum(values)) if summed else None,
@@ -113,7 +113,7 @@ def _statistics(metric: Metric, values: Floats, training: npt.NDArray[np.bool_])
 def _cells(run: RunLog, rank: RankLog) -> StepCells | None:
     """Cells of the whole run as one step; None if some are missing."""
     damaged = any(path.name.startswith(KERNEL) for path in run.unreadable)
-    return None if damaged or not rank.kernel_files else StepCells.of(rank.cells()[None])
+    return None if damaged or not rank.kernel_files else StepCells.from_rows(rank.cells()[None])
 
 
 def _form_from_sums(
@@ -123,10 +123,10 @@ def _form_from_sums(
     merged = BLOCK_READ.total(buckets)
     for metric in CATALOGUE:
         measured = metrics[metric.name]["mean"] is not None
-        if metric.kind is Kind.RATIO and measured and metric.formula:
+        if metric.kind is MetricKind.RATIO and measured and metric.formula:
             mean = math.nan if cells is None else float(evaluate(metric, cells)[0])
             metrics[metric.name]["mean"] = None if math.isnan(mean) else mean
-        if metric.kind is Kind.QUANTILE and measured and merged.any():
+        if metric.kind is MetricKind.QUANTILE and measured and merged.any():
             metrics[metric.name]["mean"] = float(percentile(merged, 0.99))
 
 
@@ -142,7 +142,7 @@ def _setup(values: dict[str, Floats], training: npt.NDArray[np.bool_]) -> dict[s
     sums = {
         metric.name: int(np.nansum(values[metric.name][~training]))
         for metric in CATALOGUE
-        if metric.kind is Kind.SUM
+        if metric.kind is MetricKind.SUM
     }
     return {name: value for name, value in sums.items() if value}
 

@@ -19,7 +19,7 @@ Floats = npt.NDArray[np.float64]
 Statistics = dict[str, "float | int | str | None"]
 
 
-class Lookups:
+class TableLookups:
     """The look-ups of one rank, summed by table.
 
     Attributes:

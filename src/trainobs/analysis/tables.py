@@ -9,7 +9,7 @@ import numpy as np
 
 from trainobs.analysis.lookup_time import explained
 from trainobs.analysis.skew import load_counts, skew
-from trainobs.analysis.table_lookups import Lookups
+from trainobs.analysis.table_lookups import TableLookups
 from trainobs.core.errors import AccessCountsError
 from trainobs.core.records import SETUP
 from trainobs.runlog.rank import RankLog
@@ -17,7 +17,7 @@ from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import COUNTS_DIR
 
 
-def embeddings(run: RunLog, rank: RankLog, lookups: Lookups) -> dict[str, Any] | None:
+def embeddings(run: RunLog, rank: RankLog, lookups: TableLookups) -> dict[str, Any] | None:
     """What is told of the embedding tables beside their metrics; None for a model without any.
 
     Returns:
@@ -48,7 +48,7 @@ def _skew(run: RunLog, rank: RankLog) -> dict[str, Any] | None:
     return None if counts is None else skew(counts, rank.tables)
 
 
-def _time(rank: RankLog, lookups: Lookups) -> dict[str, Any]:
+def _time(rank: RankLog, lookups: TableLookups) -> dict[str, Any]:
     """Each table's time is known in other steps, perhaps; the sum is that of their means."""
     forward_ns = lookups.forward_ns()
     step_ns = rank.metric("step/duration_ns")[rank.step() != SETUP]

@@ -10,7 +10,7 @@ from itertools import groupby
 from trainobs.core.abi import BUCKETS
 from trainobs.core.catalogue import CATALOGUE, EMBEDDINGS, HOT_ROWS
 from trainobs.core.histogram import LATENCIES
-from trainobs.core.metrics import Kind, Metric
+from trainobs.core.metrics import Metric, MetricKind
 
 _INTRODUCTION = """\
 # Metrics
@@ -102,7 +102,7 @@ def _hot_rows() -> str:
 
 def _row(metric: Metric) -> str:
     mark = " +" if metric.spread else ""
-    unit = f"{metric.unit} per step" if metric.kind is Kind.SUM else metric.unit
+    unit = f"{metric.unit} per step" if metric.kind is MetricKind.SUM else metric.unit
     needs = ", ".join(f"`{program}`" for program in sorted(metric.programs))
     source = f"{metric.source}: {needs}" if needs else metric.source
     cells = (f"`{metric.name}`{mark}", unit, metric.tells, metric.blind, source)

@@ -37,7 +37,7 @@ class StepCells:
         self.values = values
 
     @classmethod
-    def of(cls, rows: npt.NDArray[np.void]) -> StepCells:
+    def from_rows(cls, rows: npt.NDArray[np.void]) -> StepCells:
         """Those of whole rows: `CELL` of shape (n, op, class, role)."""
         words = np.ascontiguousarray(rows, CELL).view("<u8").reshape(len(rows), WORDS)
         places = np.flatnonzero(words.any(axis=0))

@@ -19,7 +19,7 @@ from trainobs.core.coverage import Programs, feeds
 from trainobs.core.quotients import divided
 
 
-class Kind(Enum):
+class MetricKind(Enum):
     """How values of several steps are combined."""
 
     SUM = "sum per step"
@@ -92,7 +92,7 @@ class Metric:
 
     name: str
     unit: str
-    kind: Kind
+    kind: MetricKind
     source: str
     tells: str
     blind: str = ""

@@ -45,7 +45,7 @@ class Amounts(NamedTuple):
     """They are the places where features begin and end, one more than there are features."""
 
 
-class Event(Protocol):
+class CudaEvent(Protocol):
     """What is used of `torch.cuda.Event`."""
 
     def query(self) -> bool:
@@ -131,7 +131,7 @@ class Intake:
         self._takes: dict[int, Take] = {}
         self._entered = -1
         self._current = Take(-1, sampled=False)
-        self._on_the_way: deque[tuple[Take, list[Event]]] = deque()
+        self._on_the_way: deque[tuple[Take, list[CudaEvent]]] = deque()
         self._waiting_bytes = 0
 
     def enter(self) -> Take:

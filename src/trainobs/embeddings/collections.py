@@ -13,7 +13,7 @@ from torchrec.modules.embedding_configs import DATA_TYPE_NUM_BITS, BaseEmbedding
 
 from trainobs.core.embedding_table import EmbeddingTable
 from trainobs.embeddings.sites import Site
-from trainobs.embeddings.table import Gradient, Part, Table, device_memory, reads
+from trainobs.embeddings.table import Gradient, TablePart, WatchedTable, device_memory, reads
 
 _KERNELS = {
     "dense": "hbm",
@@ -27,7 +27,7 @@ _KERNELS = {
 """Compute kernels -> memory on a GPU; on a CPU all of them use the host's."""
 
 
-def collection_tables(site: Site, rank: int) -> list[Table]:
+def collection_tables(site: Site, rank: int) -> list[WatchedTable]:
     """The tables of a collection, whose features are put into `site`."""
     module: Any = site.module
     plan = getattr(module, "module_sharding_plan", None)
@@ -47,15 +47,15 @@ def collection_tables(site: Site, rank: int) -> list[Table]:
     return tables
 
 
-def _whole(site: Site, config: BaseEmbeddingConfig) -> Table:
+def _whole(site: Site, config: BaseEmbeddingConfig) -> WatchedTable:
     """A table of a collection that is not sharded."""
     module: Any = site.module
     held = getattr(module, "embedding_bags", None) or module.embeddings
     weight = held[config.name].weight
     memory = device_memory(weight.device)
     row_bytes = config.embedding_dim * weight.element_size()
-    part = Part(0, memory, 0, config.num_embeddings, row_bytes)
-    return Table(
+    part = TablePart(0, memory, 0, config.num_embeddings, row_bytes)
+    return WatchedTable(
         _info(site, config, row_bytes, memory),
         reads([part], config.num_embeddings, 0),
         Gradient.DENSE,
@@ -63,7 +63,7 @@ def _whole(site: Site, config: BaseEmbeddingConfig) -> Table:
     )
 
 
-def _sharded(site: Site, config: BaseEmbeddingConfig, sharding: Any, rank: int) -> Table:
+def _sharded(site: Site, config: BaseEmbeddingConfig, sharding: Any, rank: int) -> WatchedTable:
     """A table that a plan has split or put somewhere."""
     module: Any = site.module
     row_bytes = config.embedding_dim * DATA_TYPE_NUM_BITS[config.data_type] / 8
@@ -73,10 +73,10 @@ def _sharded(site: Site, config: BaseEmbeddingConfig, sharding: Any, rank: int) 
     memory = "host" if on_host else _KERNELS.get(kernel, kernel)
     shards = getattr(sharding.sharding_spec, "shards", None)
     if shards is None:  # data_parallel: each rank has it all
-        parts = [Part(rank, memory, 0, rows, row_bytes)]
+        parts = [TablePart(rank, memory, 0, rows, row_bytes)]
     else:
         parts = [
-            Part(
+            TablePart(
                 shard.placement.rank(),
                 memory,
                 shard.shard_offsets[0],
@@ -85,7 +85,7 @@ def _sharded(site: Site, config: BaseEmbeddingConfig, sharding: Any, rank: int) 
             )
             for shard in shards
         ]
-    return Table(
+    return WatchedTable(
         _info(site, config, row_bytes, f"{memory} {sharding.sharding_type}"),
         reads(parts, rows, rank),
         Gradient.DENSE if kernel == "dense" else Gradient.FUSED,

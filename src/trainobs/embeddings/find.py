@@ -9,8 +9,8 @@ from typing import Any
 from torch import nn
 
 from trainobs.core.embedding_table import EmbeddingTable
-from trainobs.embeddings.sites import Found, Kind, Site
-from trainobs.embeddings.table import Gradient, Part, Table, device_memory, reads
+from trainobs.embeddings.sites import Found, Site, SiteKind
+from trainobs.embeddings.table import Gradient, TablePart, WatchedTable, device_memory, reads
 
 _WRAPPERS = {
     "DistributedDataParallel": "module",
@@ -99,11 +99,11 @@ def _is_torchrec(module: nn.Module, *names: str) -> bool:
     )
 
 
-def _kind(module: nn.Module) -> Kind | None:
+def _kind(module: nn.Module) -> SiteKind | None:
     if isinstance(module, nn.Embedding):
-        return Kind.EMBEDDING
+        return SiteKind.EMBEDDING
     if isinstance(module, nn.EmbeddingBag):
-        return Kind.BAG
+        return SiteKind.BAG
     if _is_torchrec(
         module,
         "EmbeddingBagCollection",
@@ -111,12 +111,12 @@ def _kind(module: nn.Module) -> Kind | None:
         "ShardedEmbeddingBagCollection",
         "ShardedEmbeddingCollection",
     ):
-        return Kind.JAGGED
+        return SiteKind.JAGGED
     if any(
         cls.__module__.startswith("fbgemm_gpu.") and cls.__name__ in _KERNELS
         for cls in type(module).__mro__
     ):
-        return Kind.BATCHED
+        return SiteKind.BATCHED
     return None
 
 
@@ -126,21 +126,21 @@ _KERNELS = {
 }
 
 
-def _describe(module: nn.Module, path: str, rank: int) -> tuple[Site, list[Table]] | None:
+def _describe(module: nn.Module, path: str, rank: int) -> tuple[Site, list[WatchedTable]] | None:
     kind = _kind(module)
     if kind is None:
         return None
     site = Site(module, kind, path)
-    if kind is Kind.JAGGED:
+    if kind is SiteKind.JAGGED:
         from trainobs.embeddings.collections import collection_tables
 
         return site, collection_tables(site, rank)
-    if kind is Kind.BATCHED:
+    if kind is SiteKind.BATCHED:
         return site, _kernel_tables(site, module)
     return site, [_plain_table(site, module)]
 
 
-def _plain_table(site: Site, module: nn.Module) -> Table:
+def _plain_table(site: Site, module: nn.Module) -> WatchedTable:
     """The table of an `nn.Embedding` or `nn.EmbeddingBag`."""
     assert isinstance(module, nn.Embedding | nn.EmbeddingBag)
     site.features = {"": [0]}
@@ -148,7 +148,7 @@ def _plain_table(site: Site, module: nn.Module) -> Table:
     site.passed_over = module.padding_idx if isinstance(module, nn.EmbeddingBag) else None
     memory = device_memory(weight.device)
     rows, row_bytes = module.num_embeddings, module.embedding_dim * weight.element_size()
-    return Table(
+    return WatchedTable(
         EmbeddingTable(
             name=site.path or type(module).__name__,
             row_count=rows,
@@ -157,7 +157,7 @@ def _plain_table(site: Site, module: nn.Module) -> Table:
             module=site.path,
             placement=memory,
         ),
-        reads([Part(0, memory, 0, rows, row_bytes)], rows, 0),
+        reads([TablePart(0, memory, 0, rows, row_bytes)], rows, 0),
         Gradient.SPARSE if module.sparse else Gradient.DENSE,
         weight,
         untrained=module.padding_idx,
@@ -167,7 +167,7 @@ def _plain_table(site: Site, module: nn.Module) -> Table:
 _LOCATIONS = {"DEVICE": "hbm", "MANAGED": "uvm", "MANAGED_CACHING": "uvm_caching", "HOST": "host"}
 
 
-def _kernel_tables(site: Site, module: Any) -> list[Table]:
+def _kernel_tables(site: Site, module: Any) -> list[WatchedTable]:
     """The tables of a table-batched kernel of FBGEMM."""
     names = getattr(module, "table_names", None)
     specs = module.embedding_specs
@@ -195,9 +195,9 @@ def _kernel_tables(site: Site, module: Any) -> list[Table]:
             tuple(str(f) for f, t in enumerate(mapping) if t == index),
             memory,
         )
-        part = Part(0, memory, 0, rows, row_bytes)
+        part = TablePart(0, memory, 0, rows, row_bytes)
         weight = module.weights if gradient is Gradient.DENSE else None
-        tables.append(Table(info, reads([part], rows, 0), gradient, weight))
+        tables.append(WatchedTable(info, reads([part], rows, 0), gradient, weight))
     return tables
 
 

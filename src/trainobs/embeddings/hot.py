@@ -29,7 +29,7 @@ class _Hot(NamedTuple):
     marks: NDArray[np.uint8]
 
 
-class HotRows:
+class HottestRows:
     """Looks the hottest rows up in access counts, now and then.
 
     A step's look-ups are compared with the rows that were hottest before it.

@@ -18,13 +18,13 @@ from trainobs.embeddings.find import find
 from trainobs.embeddings.hooks import BagHook, BatchedHook, EmbeddingHook, SiteHook
 from trainobs.embeddings.hot_row_readings import HotRowReadings
 from trainobs.embeddings.sampling import Pace
-from trainobs.embeddings.sites import Kind, Site
+from trainobs.embeddings.sites import Site, SiteKind
 from trainobs.embeddings.step_lookups import Noted
 from trainobs.embeddings.totals import Tally
 from trainobs.steps.clock import ClosedStep
 
 
-class Lookups:
+class ModelLookups:
     """Finds the embedding tables of a model and counts what they are asked for.
 
     Look-ups are counted where they are asked for, whatever rank serves them, and for the step
@@ -143,9 +143,13 @@ class Lookups:
 
 def _put_on(site: Site, intake: Intake) -> SiteHook:
     """The hook that a site needs, on its module."""
-    if site.kind is Kind.JAGGED:
+    if site.kind is SiteKind.JAGGED:
         from trainobs.embeddings.jagged import JaggedHook
 
         return JaggedHook(site, intake)
-    kinds = {Kind.EMBEDDING: EmbeddingHook, Kind.BAG: BagHook, Kind.BATCHED: BatchedHook}
+    kinds = {
+        SiteKind.EMBEDDING: EmbeddingHook,
+        SiteKind.BAG: BagHook,
+        SiteKind.BATCHED: BatchedHook,
+    }
     return kinds[site.kind](site, intake)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trainobs.embeddings.table import Reads, Table
+from trainobs.embeddings.table import Reads, WatchedTable
 
 
 @dataclass(frozen=True)
-class Sample:
+class StepSample:
     """The ids of one table in one step.
 
     Attributes:
@@ -29,7 +29,7 @@ class Sample:
     outside_count: int
     worst: int | None
 
-    def trained_rows(self, table: Table) -> int:
+    def trained_rows(self, table: WatchedTable) -> int:
         """Rows that get a gradient: all but the one of the padding."""
         padding = table.untrained
         if padding is None:
@@ -45,7 +45,7 @@ class Sample:
         return amounts
 
 
-def sample(ids: Sequence[NDArray[np.integer]], row_count: int) -> Sample:
+def sample(ids: Sequence[NDArray[np.integer]], row_count: int) -> StepSample:
     """Sort and count.
 
     Args:
@@ -59,8 +59,8 @@ def sample(ids: Sequence[NDArray[np.integer]], row_count: int) -> Sample:
     begins = np.flatnonzero(new)
     unique, counts = asked[begins].astype(np.int64), np.diff(begins, append=len(asked))
     if not len(unique) or (unique[0] >= 0 and unique[-1] < row_count):
-        return Sample(asked, unique, counts, 0, None)
+        return StepSample(asked, unique, counts, 0, None)
     first, end = np.searchsorted(unique, [0, row_count])
     worst = int(unique[-1] if end < len(unique) else unique[0])
     outside = len(asked) - int(counts[first:end].sum())
-    return Sample(asked, unique[first:end], counts[first:end], outside, worst)
+    return StepSample(asked, unique[first:end], counts[first:end], outside, worst)

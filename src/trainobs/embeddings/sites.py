@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from trainobs.embeddings.table import Table
+from trainobs.embeddings.table import WatchedTable
 
 MAX_KEYS = 4096
 """Keys whose tables are remembered; marks in keys may make new ones for ever."""
 
 
-class Kind(Enum):
+class SiteKind(Enum):
     """How a module is asked for rows."""
 
     EMBEDDING = "embedding"
@@ -52,7 +52,7 @@ class Site:
     """
 
     module: nn.Module
-    kind: Kind
+    kind: SiteKind
     path: str
     tables: list[int] = field(default_factory=list)
     features: dict[str, list[int]] = field(default_factory=dict)
@@ -86,10 +86,10 @@ class Site:
 class Found:
     """What a model has."""
 
-    tables: list[Table] = field(default_factory=list)
+    tables: list[WatchedTable] = field(default_factory=list)
     sites: list[Site] = field(default_factory=list)
 
-    def add(self, site: Site, tables: list[Table]) -> None:
+    def add(self, site: Site, tables: list[WatchedTable]) -> None:
         """Another site, whose `tables` and `features` count from 0."""
         taken = {table.info.name for table in self.tables}
         first = len(self.tables)

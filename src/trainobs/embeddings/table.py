@@ -30,7 +30,7 @@ class Gradient(Enum):
 
 
 @dataclass(frozen=True)
-class Part:
+class TablePart:
     """Some rows and columns of a table, and where they are.
 
     Attributes:
@@ -66,7 +66,7 @@ class Reads:
         return len(self.starts) == 1
 
 
-def reads(parts: Sequence[Part], row_count: int, rank: int) -> Reads:
+def reads(parts: Sequence[TablePart], row_count: int, rank: int) -> Reads:
     """Where look-ups of this rank read their bytes.
 
     Args:
@@ -93,7 +93,7 @@ def reads(parts: Sequence[Part], row_count: int, rank: int) -> Reads:
 
 
 @dataclass
-class Table:
+class WatchedTable:
     """An embedding table of the model.
 
     Attributes:

@@ -13,7 +13,7 @@ from trainobs.access import AccessCounts
 from trainobs.core.embedding_table import LOOKUP_FIELDS, LOOKUP_ROW
 from trainobs.embeddings.buffer import Amounts, Call, Ids
 from trainobs.embeddings.caches import MissRates
-from trainobs.embeddings.hot import HotRows
+from trainobs.embeddings.hot import HottestRows
 from trainobs.embeddings.inputs import offer
 from trainobs.embeddings.sample import sample
 from trainobs.embeddings.sites import Found
@@ -46,7 +46,7 @@ class Tally:
         self._found = found
         self._counts = counts
         self._others = world_size - 1
-        self._hot = HotRows([table.info for table in tables], counts)
+        self._hot = HottestRows([table.info for table in tables], counts)
         self._rates = MissRates(len(tables))
         self._told: set[int] = set()
         self._row_count = np.array([float(table.info.row_count) for table in tables])

@@ -35,7 +35,7 @@ MAX_PENDING = 1024
 _NONE = 2**63
 
 
-class Event(Protocol):
+class TimedEvent(Protocol):
     """What is used of `torch.cuda.Event`."""
 
     def record(self) -> None:
@@ -44,15 +44,15 @@ class Event(Protocol):
     def query(self) -> bool:
         """Whether the GPU has come past it."""
 
-    def elapsed_time(self, end_event: Event) -> float:
+    def elapsed_time(self, end_event: TimedEvent) -> float:
         """Milliseconds from this event to a later one, both of which the GPU has come past."""
 
 
 class _Interval(NamedTuple):
     serial: int
     phase: int
-    begin: Event
-    end: Event
+    begin: TimedEvent
+    end: TimedEvent
     end_is_a_begin: bool
 
 
@@ -66,11 +66,11 @@ class PhaseEvents:
         capturing: whether a CUDA graph is being captured: then nothing may be asked or timed.
     """
 
-    def __init__(self, make: Callable[[], Event], capturing: Callable[[], bool]) -> None:
+    def __init__(self, make: Callable[[], TimedEvent], capturing: Callable[[], bool]) -> None:
         self._make = make
         self._capturing = capturing
-        self._pool: list[Event] = []
-        self._open: tuple[int, int, Event] | None = None
+        self._pool: list[TimedEvent] = []
+        self._open: tuple[int, int, TimedEvent] | None = None
         self._pending: deque[_Interval] = deque()
         self._times: dict[int, dict[int, float]] = {}
         self._seen: set[int] = set()

@@ -35,9 +35,11 @@ def watch_lookups(session: Session, model: nn.Module | None, settings: Settings)
     try:
         if not looks_up(model):
             return
-        from trainobs.embeddings.model_lookups import Lookups  # not cheap: for models with tables
+        from trainobs.embeddings.model_lookups import (
+            ModelLookups,  # not cheap: for models with tables
+        )
 
-        lookups = Lookups(
+        lookups = ModelLookups(
             model,
             lambda: session.clock.serial,
             every=every,

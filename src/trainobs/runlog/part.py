@@ -23,7 +23,7 @@ from trainobs.core.abi import CELLS_SHAPE, FIELDS, FileClass, Op, Role
 from trainobs.core.catalogue import CATALOGUE, STEP_METRICS
 from trainobs.core.cells import StepCells
 from trainobs.core.coverage import Coverage
-from trainobs.core.metrics import Kind, Metric
+from trainobs.core.metrics import Metric, MetricKind
 from trainobs.core.records import BATCH_ROW, SETUP, StepTable
 from trainobs.runlog.columns import numbers, texts
 
@@ -39,7 +39,7 @@ _CELL_ROW = np.dtype([("step", "<i8"), ("cell", "<u2"), ("fields", "<u8", (len(F
 _AXES = {"op": Op, "class": FileClass, "role": Role}
 
 
-class Part:
+class RunLogPart:
     """Steps that go into one set of files, `steps`, `kernel` and `batches`.
 
     Memory: about 0.5 kB a step for the metrics and 42 bytes for each kernel cell that is not zero.
@@ -191,7 +191,7 @@ def _step_array(steps: npt.NDArray[np.int64]) -> pa.Array:
 
 def _metric_array(metric: Metric, values: npt.NDArray[np.float64]) -> pa.Array:
     missing = ~np.isfinite(values)
-    if metric.kind is not Kind.SUM:
+    if metric.kind is not MetricKind.SUM:
         return numbers(values.astype(np.float32), missing)
     return numbers(np.rint(np.where(missing, 0.0, values)).astype(np.int64), missing)
 

@@ -15,7 +15,7 @@ from trainobs.core.files import replace_file
 from trainobs.core.records import RunInfo, StepTable
 from trainobs.core.sink import Sink
 from trainobs.core.version import __version__
-from trainobs.runlog.part import Part, encode, latency_table
+from trainobs.runlog.part import RunLogPart, encode, latency_table
 from trainobs.runlog.schema import (
     BATCHES,
     KERNEL,
@@ -66,7 +66,7 @@ class RunLogSink(Sink):
         self._summary: dict[str, object] | None = None
         self._written_run = b""
         self._coverage = Coverage.whole()
-        self._part = Part(self._coverage)
+        self._part = RunLogPart(self._coverage)
         self._sealed_steps: list[int] = []
         self._stored = 0
         self._latency: npt.NDArray[np.uint64] | None = None
@@ -81,7 +81,7 @@ class RunLogSink(Sink):
         """
         self._info = info
         self._coverage = Coverage(info.capabilities)
-        self._part = Part(self._coverage)
+        self._part = RunLogPart(self._coverage)
         if self._claimed:
             self._make_again()  # someone may have removed it since
             self._store_run()
@@ -190,7 +190,7 @@ class RunLogSink(Sink):
         self._stored = len(self._part)
         if self._stored >= SEAL_STEPS:
             self._sealed_steps.append(self._stored)
-            self._part, self._stored = Part(self._coverage), 0
+            self._part, self._stored = RunLogPart(self._coverage), 0
 
     def _store_latency(self) -> None:
         if self._latency is not None:

@@ -42,7 +42,7 @@ class Peer(NamedTuple):
     uid: int
 
     @classmethod
-    def of(cls, connection: socket.socket) -> Peer:
+    def from_socket(cls, connection: socket.socket) -> Peer:
         """The process that has connected this socket."""
         raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         tgid, uid, _ = _CREDENTIALS.unpack(raw)

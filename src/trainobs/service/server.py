@@ -110,7 +110,7 @@ class Server:
             self._admit(connection)
 
     def _admit(self, connection: socket.socket) -> None:
-        peer = Peer.of(connection)
+        peer = Peer.from_socket(connection)
         with self._lock:
             full = self._connected[peer.uid] >= self._most
             self._connected[peer.uid] += not full

@@ -14,7 +14,7 @@ PART = "hot_rows"
 """Name of this part among the capabilities of a run; not there in a run without hot rows."""
 
 
-class HotRows(Protocol):
+class HotRowSource(Protocol):
     """What the torch side tells of hot rows; see `trainobs.embeddings.hot_row_readings`."""
 
     def stepped(self, serial: int) -> None:
@@ -29,9 +29,9 @@ class HotRowWatch:
 
     def __init__(self, info: RunInfo) -> None:
         self._part = OptionalPart(info, PART, "hot embedding rows are no longer observed")
-        self._source: HotRows | None = None
+        self._source: HotRowSource | None = None
 
-    def attach(self, source: HotRows) -> None:
+    def attach(self, source: HotRowSource) -> None:
         """Record what a source tells from now on."""
         self._source = source
         self._part.begin()

@@ -23,7 +23,7 @@ PART = "embeddings"
 """Name of this part among the capabilities of a run; not there in a run without tables."""
 
 
-class Lookups(Protocol):
+class LookupReadings(Protocol):
     """What the torch side tells of look-ups; see `trainobs.embeddings.model_lookups.Lookups`.
 
     `rows`, `begin_epoch` and `counts` belong to the observer's thread.
@@ -57,13 +57,13 @@ class LookupWatch:
 
     def __init__(self, run_dir: Path | None = None) -> None:
         self._run_dir = run_dir
-        self._source: Lookups | None = None
+        self._source: LookupReadings | None = None
         self._part: OptionalPart | None = None
         self._epoch: int | None = None
         self._failed = False
         self._closed = False
 
-    def attach(self, source: Lookups, info: RunInfo) -> list[Sink]:
+    def attach(self, source: LookupReadings, info: RunInfo) -> list[Sink]:
         """Record what a source tells from now on; one a run.
 
         Returns:
@@ -128,7 +128,7 @@ class LookupWatch:
             self._fail(error)
 
     def _of_epoch(
-        self, source: Lookups, epoch: int, steps: list[ClosedStep]
+        self, source: LookupReadings, epoch: int, steps: list[ClosedStep]
     ) -> npt.NDArray[np.void]:
         if epoch != self._epoch:
             self._epoch = epoch

@@ -24,9 +24,9 @@ from trainobs.probes.statistics import ProbeStatistics, statistics_for
 from trainobs.session.accelerator import Accelerator, AcceleratorWatch
 from trainobs.session.delivery import Deliveries
 from trainobs.session.forks import abandon_in_children, keep_in_children, others_here
-from trainobs.session.hot_rows import HotRows, HotRowWatch
+from trainobs.session.hot_rows import HotRowSource, HotRowWatch
 from trainobs.session.libraries import library_roots
-from trainobs.session.lookups import Lookups, LookupWatch
+from trainobs.session.lookups import LookupReadings, LookupWatch
 from trainobs.session.machine import MachineReadings
 from trainobs.session.observer import FULL, Observer
 from trainobs.session.opening import Opening
@@ -134,14 +134,14 @@ class Session:
         if count is not None:
             self.info.settings.setdefault("loader_workers", count)
 
-    def watch_lookups(self, lookups: Lookups) -> None:
+    def watch_lookups(self, lookups: LookupReadings) -> None:
         """Record the look-ups of a model's embedding tables, once; for the training thread."""
         if self._stopped:
             lookups.close()
         else:
             self._observer.add_sinks(self._lookups.attach(lookups, self.info))
 
-    def watch_hot_rows(self, hot_rows: HotRows) -> None:
+    def watch_hot_rows(self, hot_rows: HotRowSource) -> None:
         """Record what a model's hot embedding rows do, once; for the training thread."""
         self._hot_rows.attach(hot_rows)
 

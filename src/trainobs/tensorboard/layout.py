@@ -21,7 +21,7 @@ from tensorboard.plugins.custom_scalar.layout_pb2 import (
 
 from trainobs.core.catalogue import CATALOGUE, EMBEDDINGS, HOT_ROWS
 from trainobs.core.catalogue.ranks import COMPARED, over_ranks
-from trainobs.core.metrics import Kind, Metric
+from trainobs.core.metrics import Metric, MetricKind
 from trainobs.tensorboard.table_curves import BY_TABLE
 
 
@@ -108,7 +108,7 @@ def _ranks() -> list[Chart]:
 
 
 def _unit(metric: Metric) -> str:
-    return f"{metric.unit} per step" if metric.kind is Kind.SUM else metric.unit
+    return f"{metric.unit} per step" if metric.kind is MetricKind.SUM else metric.unit
 
 
 def _chart(title: str, tags: list[str]) -> Chart:

@@ -11,7 +11,7 @@ from trainobs.core.catalogue import STEP_METRICS
 from trainobs.core.catalogue.hot_rows import SHARES
 from trainobs.core.cells import StepCells
 from trainobs.core.histogram import percentile
-from trainobs.core.metrics import Kind, Metric, evaluate
+from trainobs.core.metrics import Metric, MetricKind, evaluate
 from trainobs.core.records import StepTable
 
 _DURATION = next(i for i, metric in enumerate(STEP_METRICS) if metric.name == "step/duration_ns")
@@ -89,12 +89,16 @@ class Window:
 
     def _combined(self, metric: Metric, means: npt.NDArray[np.float64]) -> float:
         """Sums as their mean; ratios and quantiles from sums, so that busy steps weigh more."""
-        if metric.kind is Kind.RATIO and metric.formula is not None and self._cells is not None:
+        if (
+            metric.kind is MetricKind.RATIO
+            and metric.formula is not None
+            and self._cells is not None
+        ):
             return float(evaluate(metric, self._cells)[0])
         if metric.name in SHARES:
             share = SHARES[metric.name]
             return float(share.of(means[_PLACES[share.part]], means[_PLACES[share.whole]]))
-        if metric.kind is Kind.QUANTILE and self._latency is not None:
+        if metric.kind is MetricKind.QUANTILE and self._latency is not None:
             return float(percentile(self._latency, 0.99))
         return float(means[_PLACES[metric.name]])
 

@@ -7,7 +7,7 @@ from math import isnan
 
 from trainobs.core.text import size
 from trainobs.verdict.causes import Situation, taken_by_others
-from trainobs.verdict.verdict import Cause, Kind
+from trainobs.verdict.verdict import Cause, VerdictKind
 
 SMALL_REQUEST_BYTES = 65_536
 """Mean request below which a device spends its time on the number of requests, not on bytes."""
@@ -17,7 +17,7 @@ _CHEAPER = "make transforms cheaper, or do them beforehand"
 Rule = Callable[[Situation], str | None]
 
 
-def advise(kind: Kind, cause: Cause | None, now: Situation) -> str | None:
+def advise(kind: VerdictKind, cause: Cause | None, now: Situation) -> str | None:
     """Advice for a verdict, or None where there is nothing that was measured to go by."""
     rule = _BY_CAUSE.get((kind, cause)) or _BY_CAUSE.get((kind, None))
     return rule(now) if rule else None
@@ -53,25 +53,31 @@ def _always(text: str) -> Rule:
     return lambda now: text
 
 
-_BY_CAUSE: dict[tuple[Kind, Cause | None], Rule] = {
-    (Kind.LOADER, Cause.STORAGE): _storage,
-    (Kind.LOADER, Cause.TRANSFORM): _transform,
-    (Kind.LOADER, Cause.LOADER_CPU): _always(_CHEAPER),
-    (Kind.LOADER, Cause.HANDOVER): _always(
+_BY_CAUSE: dict[tuple[VerdictKind, Cause | None], Rule] = {
+    (VerdictKind.LOADER, Cause.STORAGE): _storage,
+    (VerdictKind.LOADER, Cause.TRANSFORM): _transform,
+    (VerdictKind.LOADER, Cause.LOADER_CPU): _always(_CHEAPER),
+    (VerdictKind.LOADER, Cause.HANDOVER): _always(
         "let workers return fewer, larger tensors, and collate them in the worker"
     ),
-    (Kind.LOADER, Cause.OWN_THREADS): _fewer_threads,
-    (Kind.COMPUTE, Cause.OWN_THREADS): _fewer_threads,
-    (Kind.LOADER, Cause.OTHERS): _always("give this run CPUs of its own, or end what else runs"),
-    (Kind.COMPUTE, Cause.OTHERS): _always("give this run CPUs of its own, or end what else runs"),
-    (Kind.COMPUTE, Cause.GARBAGE): _always(
+    (VerdictKind.LOADER, Cause.OWN_THREADS): _fewer_threads,
+    (VerdictKind.COMPUTE, Cause.OWN_THREADS): _fewer_threads,
+    (VerdictKind.LOADER, Cause.OTHERS): _always(
+        "give this run CPUs of its own, or end what else runs"
+    ),
+    (VerdictKind.COMPUTE, Cause.OTHERS): _always(
+        "give this run CPUs of its own, or end what else runs"
+    ),
+    (VerdictKind.COMPUTE, Cause.GARBAGE): _always(
         "gc.freeze() after the set-up, and collect every some hundred steps instead of by count"
     ),
-    (Kind.COMPUTE, Cause.INTERPRETER): _always(
+    (VerdictKind.COMPUTE, Cause.INTERPRETER): _always(
         "move what the other threads do in Python into a process, or end these threads"
     ),
-    (Kind.COPY, None): _always("copy less: move the batch as it is stored, convert it afterwards"),
-    (Kind.CHECKPOINT, None): _always("save less often, or in the background"),
-    (Kind.MEMORY, None): _always("give the run more memory, or let it hold less"),
-    (Kind.COMMUNICATION, Cause.STRAGGLER): _always("look at the rank that waits least"),
+    (VerdictKind.COPY, None): _always(
+        "copy less: move the batch as it is stored, convert it afterwards"
+    ),
+    (VerdictKind.CHECKPOINT, None): _always("save less often, or in the background"),
+    (VerdictKind.MEMORY, None): _always("give the run more memory, or let it hold less"),
+    (VerdictKind.COMMUNICATION, Cause.STRAGGLER): _always("look at the rank that waits least"),
 }

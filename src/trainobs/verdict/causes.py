@@ -9,7 +9,7 @@ from typing import NamedTuple
 from trainobs.verdict import blocks
 from trainobs.verdict.blocks import Usual
 from trainobs.verdict.costs import Costs, known
-from trainobs.verdict.verdict import Cause, Facts, Kind
+from trainobs.verdict.verdict import Cause, Facts, VerdictKind
 
 COVERAGE = 0.80
 """Share of the time in question that a cause has to explain before it is named."""
@@ -47,14 +47,14 @@ class Candidate(NamedTuple):
 Candidates = Iterator[Candidate]
 
 
-def find(kind: Kind, now: Situation) -> Candidate | None:
+def find(kind: VerdictKind, now: Situation) -> Candidate | None:
     """The first candidate of a kind that covers the time in question, or None."""
     whole, candidates = _QUESTIONS[kind](now)
     return next((c for c in candidates if whole > 0 and c.ns >= COVERAGE * whole), None)
 
 
 def _loader(now: Situation) -> tuple[float, Candidates]:
-    return now.costs.part[Kind.LOADER], (_split(now) if _is_split(now) else _inferred(now))
+    return now.costs.part[VerdictKind.LOADER], (_split(now) if _is_split(now) else _inferred(now))
 
 
 def _is_split(now: Situation) -> bool:
@@ -78,7 +78,7 @@ def _inferred(now: Situation) -> Candidates:
     A training thread that waits for its loader leaves no worker idle, so workers spend their time
     on what the wait is for. What they compute is left unsaid: from here it looks like idleness.
     """
-    wait, workers = now.costs.part[Kind.LOADER], now.facts.workers
+    wait, workers = now.costs.part[VerdictKind.LOADER], now.facts.workers
     if workers is None:
         return
     who = "worker" if workers else "main"
@@ -146,7 +146,7 @@ def contention(now: Situation) -> Cause:
 
 
 def _checkpoint(now: Situation) -> tuple[float, Candidates]:
-    return now.costs.part[Kind.CHECKPOINT], _measured(
+    return now.costs.part[VerdictKind.CHECKPOINT], _measured(
         now, {Cause.FSYNC: "io/fsync_ns", Cause.WRITE: "io/checkpoint_write_ns"}
     )
 
@@ -154,14 +154,14 @@ def _checkpoint(now: Situation) -> tuple[float, Candidates]:
 def _memory(now: Situation) -> tuple[float, Candidates]:
     reclaim = "memory/reclaim_ns"
     back = Candidate(Cause.FAULTS, known(now.costs.device), ("memory/major_fault_count",))
-    return now.costs.part[Kind.MEMORY], iter(
+    return now.costs.part[VerdictKind.MEMORY], iter(
         (Candidate(Cause.RECLAIM, known(now.ns(reclaim)), (reclaim,)), back)
     )
 
 
 def _communication(now: Situation) -> tuple[float, Candidates]:
     """All wait for the rank that waits least: it is the one that they wait for."""
-    whole = now.costs.part[Kind.COMMUNICATION]
+    whole = now.costs.part[VerdictKind.COMMUNICATION]
     least = min(now.facts.others_wait_ns.values(), default=whole)
     metric = ("ranks/wait_ns",)
     return whole, iter((Candidate(Cause.STRAGGLER, whole - least, metric),))
@@ -177,13 +177,13 @@ def _measured(now: Situation, metrics: dict[Cause, str]) -> Candidates:
         yield Candidate(cause, known(now.ns(metric)), (metric,))
 
 
-_QUESTIONS: dict[Kind, Callable[[Situation], tuple[float, Candidates]]] = {
-    Kind.LOADER: _loader,
-    Kind.COPY: _nothing,
-    Kind.COMPUTE: _compute,
-    Kind.COMMUNICATION: _communication,
-    Kind.CHECKPOINT: _checkpoint,
-    Kind.MEMORY: _memory,
-    Kind.MIXED: _nothing,
+_QUESTIONS: dict[VerdictKind, Callable[[Situation], tuple[float, Candidates]]] = {
+    VerdictKind.LOADER: _loader,
+    VerdictKind.COPY: _nothing,
+    VerdictKind.COMPUTE: _compute,
+    VerdictKind.COMMUNICATION: _communication,
+    VerdictKind.CHECKPOINT: _checkpoint,
+    VerdictKind.MEMORY: _memory,
+    VerdictKind.MIXED: _nothing,
 }
 """Kind -> the time in question, and the candidates for it, narrow ones first."""

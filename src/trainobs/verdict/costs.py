@@ -7,7 +7,7 @@ from math import isnan, nan
 
 from trainobs.verdict import blocks
 from trainobs.verdict.blocks import Usual
-from trainobs.verdict.verdict import Facts, Kind
+from trainobs.verdict.verdict import Facts, VerdictKind
 
 FAULTS_PER_STEP = 1.0
 """Major faults a step from which a process lives on pages that were taken from it."""
@@ -38,7 +38,7 @@ class Costs:
     """
 
     step: float
-    part: dict[Kind, float]
+    part: dict[VerdictKind, float]
     other: float
     garbage: float
     runqueue: float
@@ -80,12 +80,12 @@ def costs_of(usual: Usual, facts: Facts) -> Costs:
     step = max(1.0, computing + outside + known(mean[blocks.TRANSFER]) + other)
     communication = _at_most(computing, _communication(usual, facts, step))
     part = {
-        Kind.LOADER: mean[blocks.LOADER],
-        Kind.COPY: mean[blocks.TRANSFER],
-        Kind.COMMUNICATION: communication,
-        Kind.CHECKPOINT: mean[blocks.CHECKPOINT],
-        Kind.COMPUTE: computing - known(communication),
-        Kind.MEMORY: _at_most(step, _memory(usual, facts)),
+        VerdictKind.LOADER: mean[blocks.LOADER],
+        VerdictKind.COPY: mean[blocks.TRANSFER],
+        VerdictKind.COMMUNICATION: communication,
+        VerdictKind.CHECKPOINT: mean[blocks.CHECKPOINT],
+        VerdictKind.COMPUTE: computing - known(communication),
+        VerdictKind.MEMORY: _at_most(step, _memory(usual, facts)),
     }
     # Want of a CPU strikes everywhere alike; what it adds to a collection is in that already. So
     # does want of the interpreter's lock, but a collection runs with that in hand.

@@ -13,7 +13,7 @@ from trainobs.verdict.advice import advise
 from trainobs.verdict.blocks import Blocks, Usual
 from trainobs.verdict.causes import Candidate, Situation, find
 from trainobs.verdict.costs import Costs, costs_of, known
-from trainobs.verdict.verdict import Evidence, Facts, Kind, Verdict
+from trainobs.verdict.verdict import Evidence, Facts, Verdict, VerdictKind
 
 BOUND = 0.20
 """Share of the step from which a cost is a bottleneck."""
@@ -33,23 +33,28 @@ FEWEST_STEPS = 8
 WORTH_SHOWING = 0.01
 """Share of the step from which time is in the evidence though it decided nothing."""
 
-OVERHEADS = (Kind.LOADER, Kind.COPY, Kind.COMMUNICATION, Kind.CHECKPOINT)
+OVERHEADS = (
+    VerdictKind.LOADER,
+    VerdictKind.COPY,
+    VerdictKind.COMMUNICATION,
+    VerdictKind.CHECKPOINT,
+)
 """Costs beside computation; what they leave is computation, and the rest."""
 
 HELD_UP = ("sched/main_iowait_ns", "sched/main_runqueue_ns", blocks.GARBAGE, blocks.INTERPRETER)
 """Time within the phases in which nothing was computed."""
 
-METRIC_OF: dict[Kind | None, tuple[str, ...]] = {
-    Kind.LOADER: (blocks.LOADER, *blocks.SPLIT),
-    Kind.COPY: (blocks.TRANSFER,),
-    Kind.COMPUTE: blocks.COMPUTE,
-    Kind.COMMUNICATION: ("ranks/wait_ns", "sched/main_offcpu_ns", "net/sent_bytes"),
-    Kind.CHECKPOINT: (blocks.CHECKPOINT,),
-    Kind.MEMORY: ("memory/reclaim_ns", "memory/major_fault_count", "pressure/memory_ns"),
+METRIC_OF: dict[VerdictKind | None, tuple[str, ...]] = {
+    VerdictKind.LOADER: (blocks.LOADER, *blocks.SPLIT),
+    VerdictKind.COPY: (blocks.TRANSFER,),
+    VerdictKind.COMPUTE: blocks.COMPUTE,
+    VerdictKind.COMMUNICATION: ("ranks/wait_ns", "sched/main_offcpu_ns", "net/sent_bytes"),
+    VerdictKind.CHECKPOINT: (blocks.CHECKPOINT,),
+    VerdictKind.MEMORY: ("memory/reclaim_ns", "memory/major_fault_count", "pressure/memory_ns"),
 }
 
 
-class Shares(NamedTuple):
+class StepShares(NamedTuple):
     """What the rules look at, as shares of the step.
 
     Attributes:
@@ -65,42 +70,44 @@ class Shares(NamedTuple):
     """
 
     usual: Usual
-    part: Mapping[Kind, float]
-    top: Kind
+    part: Mapping[VerdictKind, float]
+    top: VerdictKind
     most: float
     other: float
     lost: float
     device: float
     pressure: float
-    unknown: frozenset[Kind]
+    unknown: frozenset[VerdictKind]
 
 
-RULES: tuple[tuple[Callable[[Shares], bool], Callable[[Shares], Kind | str]], ...] = (
+RULES: tuple[
+    tuple[Callable[[StepShares], bool], Callable[[StepShares], VerdictKind | str]], ...
+] = (
     (lambda s: isnan(s.usual.mean[blocks.STEP]), lambda s: "the steps were not timed"),
     (
         lambda s: abs(s.usual.marked - 1.0) > ADDS_UP,
         lambda s: f"the phases add up to {percent(s.usual.marked)} of the step",
     ),
-    (lambda s: s.part[Kind.MEMORY] >= BOUND, lambda s: Kind.MEMORY),
+    (lambda s: s.part[VerdictKind.MEMORY] >= BOUND, lambda s: VerdictKind.MEMORY),
     (
-        lambda s: Kind.MEMORY in s.unknown and s.pressure >= max(BOUND, s.most),
+        lambda s: VerdictKind.MEMORY in s.unknown and s.pressure >= max(BOUND, s.most),
         lambda s: "the machine was short of memory, and nobody counted what this run had to free",
     ),
     (lambda s: s.other >= BOUND and s.other > s.most, lambda s: _unmarked(s)),
     (
-        lambda s: Kind.MEMORY in s.unknown and s.device >= max(BOUND, s.most),
+        lambda s: VerdictKind.MEMORY in s.unknown and s.device >= max(BOUND, s.most),
         lambda s: "computation waited for a device, and nobody counted major faults",
     ),
     # Whatever else the training thread waited for, it lacked its CPU for longer.
-    (lambda s: s.lost >= max(BOUND, s.most), lambda s: Kind.COMPUTE),
-    (lambda s: s.most >= BOUND and _has_rival(s), lambda s: Kind.MIXED),
+    (lambda s: s.lost >= max(BOUND, s.most), lambda s: VerdictKind.COMPUTE),
+    (lambda s: s.most >= BOUND and _has_rival(s), lambda s: VerdictKind.MIXED),
     (lambda s: s.most >= BOUND, lambda s: s.top),
-    (lambda s: _worth_telling(s) >= BOUND, lambda s: Kind.MIXED),
+    (lambda s: _worth_telling(s) >= BOUND, lambda s: VerdictKind.MIXED),
     (
-        lambda s: Kind.COMMUNICATION in s.unknown,
+        lambda s: VerdictKind.COMMUNICATION in s.unknown,
         lambda s: "the time in collectives was not measured",
     ),
-    (lambda s: True, lambda s: Kind.COMPUTE),
+    (lambda s: True, lambda s: VerdictKind.COMPUTE),
 )
 """Condition -> verdict, or why there is none. The first condition that holds decides."""
 
@@ -133,10 +140,10 @@ def judge(record: Blocks, facts: Facts) -> Verdict:
     )
 
 
-def _shares(usual: Usual, costs: Costs) -> Shares:
+def _shares(usual: Usual, costs: Costs) -> StepShares:
     part = {kind: known(ns) / costs.step for kind, ns in costs.part.items()}
     top = max(OVERHEADS, key=lambda kind: part[kind])
-    return Shares(
+    return StepShares(
         usual,
         part,
         top,
@@ -149,19 +156,19 @@ def _shares(usual: Usual, costs: Costs) -> Shares:
     )
 
 
-def _has_rival(shares: Shares) -> bool:
+def _has_rival(shares: StepShares) -> bool:
     """Whether a second cost is a bottleneck of its own, and about as large as the first."""
     least = max(BOUND, RIVAL * shares.most)
     return any(shares.part[kind] >= least for kind in OVERHEADS if kind is not shares.top)
 
 
-def _worth_telling(shares: Shares) -> float:
+def _worth_telling(shares: StepShares) -> float:
     """Costs that are no bottleneck alone, together."""
     parts = (shares.part[kind] for kind in OVERHEADS)
     return sum(part for part in parts if part >= WORTH_TELLING)
 
 
-def _unmarked(shares: Shares) -> str:
+def _unmarked(shares: StepShares) -> str:
     names = (blocks.LOADER, blocks.TRANSFER, *blocks.COMPUTE)
     missing = [name for name in names if isnan(shares.usual.mean[name])]
     words = ", ".join("loader" if n == blocks.LOADER else n[6:-3] for n in missing)
@@ -169,15 +176,17 @@ def _unmarked(shares: Shares) -> str:
     return f"{percent(shares.other)} of the step is in no phase{told}"
 
 
-def _time(kind: Kind, costs: Costs) -> float:
+def _time(kind: VerdictKind, costs: Costs) -> float:
     """Time of the part that a kind names; of a mixed verdict, that of all costs that count."""
-    if kind is not Kind.MIXED:
+    if kind is not VerdictKind.MIXED:
         return known(costs.part[kind])
     parts = (known(costs.part[kind]) for kind in OVERHEADS)
     return sum(ns for ns in parts if ns >= WORTH_TELLING * costs.step)
 
 
-def _evidence(now: Situation, kind: Kind | None, found: Candidate | None) -> Iterator[Evidence]:
+def _evidence(
+    now: Situation, kind: VerdictKind | None, found: Candidate | None
+) -> Iterator[Evidence]:
     """What decided, then what the kind consists of, then what else took time, largest first."""
     deciding = (*METRIC_OF.get(kind, ()), *(found.metrics if found else ()))
     others = sorted((*blocks.PHASES, *HELD_UP), key=lambda name: -known(now.ns(name)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainobs.core.text import duration, percent, quantity, size
-from trainobs.verdict.verdict import Evidence, Kind, Verdict
+from trainobs.verdict.verdict import Evidence, Verdict, VerdictKind
 
 UNEVEN = 0.20
 """Share of the time in unusual steps that is worth a word."""
@@ -20,9 +20,9 @@ def sentence(verdict: Verdict) -> str:
         return f"no verdict: {verdict.abstained_because}"
     text = verdict.kind.value
     if verdict.ns_per_step is not None and verdict.share is not None:
-        what = "costs that count" if verdict.kind is Kind.MIXED else "of it"
+        what = "costs that count" if verdict.kind is VerdictKind.MIXED else "of it"
         text += f": {duration(verdict.ns_per_step)} a step, {percent(verdict.share)}"
-        text += f" in {what}" if verdict.kind is Kind.MIXED else f" {what}"
+        text += f" in {what}" if verdict.kind is VerdictKind.MIXED else f" {what}"
     return f"{text}; cause: {verdict.cause.value}" if verdict.cause else text
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from trainobs.core.records import RunInfo
 
 
-class Kind(Enum):
+class VerdictKind(Enum):
     """What bounds a step: the part of it that would have to shrink first."""
 
     LOADER = "loader-bound"
@@ -96,7 +96,7 @@ class Verdict:
     """
 
     steps: int
-    kind: Kind | None = None
+    kind: VerdictKind | None = None
     cause: Cause | None = None
     ns_per_step: float | None = None
     share: float | None = None

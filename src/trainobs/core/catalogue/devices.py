@@ -5,7 +5,7 @@ from __future__ import annotations
 from trainobs.core.abi import FileClass, Op
 from trainobs.core.catalogue.making import CHECKPOINT, DATA, kernel
 from trainobs.core.coverage import BLOCK
-from trainobs.core.metrics import Cells, Kind, Metric
+from trainobs.core.metrics import Cells, Metric, MetricKind
 
 DEVICES: tuple[Metric, ...] = (
     kernel(
@@ -50,7 +50,7 @@ DEVICES: tuple[Metric, ...] = (
     Metric(
         "block/read_p99_ns",
         "ns",
-        Kind.QUANTILE,
+        MetricKind.QUANTILE,
         "block_io_start, block_rq_complete",
         "99th percentile latency of reading block requests, interpolated in log2 buckets.",
         blind="A step with few requests shows nearly its slowest one.",

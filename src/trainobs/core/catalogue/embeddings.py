@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from trainobs.core.metrics import Kind, Metric
+from trainobs.core.metrics import Metric, MetricKind
 from trainobs.core.quotients import Quotient
 
 PREFIX = "embedding/"
@@ -31,11 +31,13 @@ QUOTIENTS: Mapping[str, Quotient] = {
 def _amount(
     field: str, unit: str, tells: str, blind: str = "", chart: str = "", source: str = _ALWAYS
 ) -> Metric:
-    return Metric(PREFIX + field, unit, Kind.SUM, source, tells, blind, chart, label="table")
+    return Metric(PREFIX + field, unit, MetricKind.SUM, source, tells, blind, chart, label="table")
 
 
 def _ratio(field: str, unit: str, tells: str, blind: str, chart: str, source: str) -> Metric:
-    return Metric(PREFIX + field, unit, Kind.RATIO, source, tells, blind, chart, label="table")
+    return Metric(
+        PREFIX + field, unit, MetricKind.RATIO, source, tells, blind, chart, label="table"
+    )
 
 
 _COUNTS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainobs.core.abi import FileClass, Op
 from trainobs.core.catalogue.making import CHECKPOINT, DATA, READS, WRITES, kernel
-from trainobs.core.metrics import Cells, Kind, Metric, Ratio
+from trainobs.core.metrics import Cells, Metric, MetricKind, Ratio
 
 _WAITS = "Read-ahead in earlier steps can hide or overshoot it: judge it over many steps."
 _AHEAD = "Workers read ahead, so this is what they did during the step, not what the step consumed."
@@ -114,7 +114,7 @@ FILES: tuple[Metric, ...] = (
     Metric(
         "cache/hit_ratio",
         "ratio",
-        Kind.RATIO,
+        MetricKind.RATIO,
         "mm_filemap_add_to_page_cache",
         "Share of the data pages read that were in memory before the read asked for them.",
         "Mapped files, and direct reads, which go round the cache. " + _WAITS,
@@ -124,7 +124,7 @@ FILES: tuple[Metric, ...] = (
     Metric(
         "cache/demand_hit_ratio",
         "ratio",
-        Kind.RATIO,
+        MetricKind.RATIO,
         "page_cache_sync_ra",
         "Share of the data reads that did not have to start read-ahead and wait for it.",
         "Mapped files, and reads by io_uring.",
@@ -136,7 +136,7 @@ FILES: tuple[Metric, ...] = (
     Metric(
         "cache/read_stall_ratio",
         "ratio",
-        Kind.RATIO,
+        MetricKind.RATIO,
         "sched_switch",
         "Share of the time inside data reads that was spent asleep, waiting for the device.",
         "Mapped files.",

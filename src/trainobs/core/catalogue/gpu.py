@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainobs.core.metrics import Kind, Metric
+from trainobs.core.metrics import Metric, MetricKind
 
 _CYCLES = (
     "A share of clock cycles, not of time: look at gpu/sm_clock_mhz beside it. Steps shorter than "
@@ -25,11 +25,11 @@ _GPM = "NVML GPM"
 def _level(
     name: str, unit: str, tells: str, blind: str, chart: str = "", source: str = _NVML
 ) -> Metric:
-    return Metric(f"gpu/{name}", unit, Kind.GAUGE, source, tells, blind, chart)
+    return Metric(f"gpu/{name}", unit, MetricKind.GAUGE, source, tells, blind, chart)
 
 
 def _amount(name: str, unit: str, tells: str, blind: str, chart: str, source: str) -> Metric:
-    return Metric(f"gpu/{name}", unit, Kind.SUM, source, tells, blind, chart)
+    return Metric(f"gpu/{name}", unit, MetricKind.SUM, source, tells, blind, chart)
 
 
 LEVELS: tuple[Metric, ...] = (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from trainobs.core.metrics import Kind, Metric
+from trainobs.core.metrics import Metric, MetricKind
 from trainobs.core.quotients import Quotient
 
 _SOURCE = "sharded modules with hot rows"
@@ -23,11 +23,11 @@ SHARES: Mapping[str, Quotient] = {
 
 
 def _sum(name: str, unit: str, tells: str, blind: str = "", chart: str = "") -> Metric:
-    return Metric(f"fae/{name}", unit, Kind.SUM, _SOURCE, tells, blind, chart)
+    return Metric(f"fae/{name}", unit, MetricKind.SUM, _SOURCE, tells, blind, chart)
 
 
 def _ratio(name: str, tells: str, blind: str, chart: str) -> Metric:
-    return Metric(f"fae/{name}", "ratio", Kind.RATIO, _SOURCE, tells, blind, chart)
+    return Metric(f"fae/{name}", "ratio", MetricKind.RATIO, _SOURCE, tells, blind, chart)
 
 
 HOT_ROWS: tuple[Metric, ...] = (
@@ -81,7 +81,7 @@ HOT_ROWS: tuple[Metric, ...] = (
     Metric(
         "fae/pure_step",
         "ratio",
-        Kind.RATIO,
+        MetricKind.RATIO,
         _SOURCE,
         "1 for a step of a pure batch, 0 for one of a mixed batch; over steps, the share of them.",
         "",
@@ -92,7 +92,7 @@ HOT_ROWS: tuple[Metric, ...] = (
     Metric(
         "fae/hot_bytes",
         "bytes",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         _SOURCE,
         "What hot rows take on the device, optimizer state included.",
         "",

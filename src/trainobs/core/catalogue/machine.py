@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainobs.core.abi import Op
 from trainobs.core.catalogue.making import kernel
-from trainobs.core.metrics import Cells, Kind, Metric
+from trainobs.core.metrics import Cells, Metric, MetricKind
 
 _BETWEEN = "Read about once a second, and laid evenly over the time between two readings."
 
@@ -13,7 +13,7 @@ MACHINE: tuple[Metric, ...] = (
         Metric(
             f"pressure/{resource}_ns",
             "ns",
-            Kind.SUM,
+            MetricKind.SUM,
             f"/proc/pressure/{resource}",
             f"Time in which some task of the whole machine waited for {what}.",
             "Whose task it was. Beside eBPF it is read four times a second, and laid evenly over "
@@ -25,7 +25,7 @@ MACHINE: tuple[Metric, ...] = (
     Metric(
         "memory/major_fault_count",
         "faults",
-        Kind.SUM,
+        MetricKind.SUM,
         "getrusage",
         "Page faults of the training process that had to read from a device.",
         "Faults of loader workers: see memory/worker_major_fault_count.",
@@ -34,7 +34,7 @@ MACHINE: tuple[Metric, ...] = (
     Metric(
         "memory/worker_major_fault_count",
         "faults",
-        Kind.SUM,
+        MetricKind.SUM,
         "/proc/PID/stat",
         "Page faults of loader workers that had to read from a device.",
         f"Those after the last reading of a worker that ended. {_BETWEEN}",
@@ -43,7 +43,7 @@ MACHINE: tuple[Metric, ...] = (
     Metric(
         "memory/worker_rss_bytes",
         "bytes",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "/proc/PID/stat",
         "Memory of all loader workers (resident set), read about once a second.",
         "Pages that processes share count in each of them: a fork shares all until it writes.",
@@ -52,7 +52,7 @@ MACHINE: tuple[Metric, ...] = (
     Metric(
         "memory/numa_remote_bytes",
         "bytes",
-        Kind.SUM,
+        MetricKind.SUM,
         "/sys/devices/system/node/node*/numastat",
         "Memory of the whole machine that was allocated on another NUMA node than that of the CPU "
         "that asked for it.",

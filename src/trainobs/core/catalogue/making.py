@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainobs.core.abi import FileClass, Op, Phase, Role
 from trainobs.core.coverage import CALLS, SCHEDULER
-from trainobs.core.metrics import Cells, Kind, Metric
+from trainobs.core.metrics import Cells, Metric, MetricKind
 
 DATA = (FileClass.DATA,)
 CHECKPOINT = (FileClass.CHECKPOINT,)
@@ -27,14 +27,14 @@ def kernel(
     spread: bool = False,
 ) -> Metric:
     """A sum over kernel cells."""
-    return Metric(name, unit, Kind.SUM, source, tells, blind, chart, formula, spread)
+    return Metric(name, unit, MetricKind.SUM, source, tells, blind, chart, formula, spread)
 
 
 def timed(
     name: str, tells: str, *, chart: str = "", blind: str = "", spread: bool = False
 ) -> Metric:
     """A time taken in the training loop."""
-    return Metric(name, "ns", Kind.SUM, "training loop", tells, blind, chart, None, spread)
+    return Metric(name, "ns", MetricKind.SUM, "training loop", tells, blind, chart, None, spread)
 
 
 def loader_part(name: str, tells: str) -> Metric:
@@ -42,7 +42,7 @@ def loader_part(name: str, tells: str) -> Metric:
     return Metric(
         name,
         "ns",
-        Kind.SUM,
+        MetricKind.SUM,
         "marks of batches, sched_switch",
         tells,
         "Loaders that are not torch's, do not keep the order, or have an iterable data set; "

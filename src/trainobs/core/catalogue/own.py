@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from trainobs.core.metrics import Kind, Metric
+from trainobs.core.metrics import Metric, MetricKind
 
 OWN: tuple[Metric, ...] = (
     Metric(
         "obs/lost_count",
         "events",
-        Kind.SUM,
+        MetricKind.SUM,
         "trainobs",
         "Kernel events and step records that could not be counted or stored.",
         chart="Cost of observing",
@@ -16,7 +16,7 @@ OWN: tuple[Metric, ...] = (
     Metric(
         "obs/cpu_ns",
         "ns",
-        Kind.SUM,
+        MetricKind.SUM,
         "trainobs",
         "CPU time of trainobs in user space: its hooks in the training thread, and its own thread.",
         "The probes inside the kernel: see obs/probe_ns. Hooks on embedding tables.",
@@ -25,7 +25,7 @@ OWN: tuple[Metric, ...] = (
     Metric(
         "obs/probe_ns",
         "ns",
-        Kind.SUM,
+        MetricKind.SUM,
         "BPF statistics",
         "CPU time of the probes in the kernel, on all CPUs: a rate sampled now and then by the "
         "kernel's own BPF statistics, times the length of the step.",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from trainobs.core.abi import Op
 from trainobs.core.catalogue.making import MAIN, kernel
-from trainobs.core.metrics import Cells, Kind, Metric
+from trainobs.core.metrics import Cells, Metric, MetricKind
 
 PYTHON: tuple[Metric, ...] = (
     Metric(
         "python/gc_ns",
         "ns",
-        Kind.SUM,
+        MetricKind.SUM,
         "gc.callbacks",
         "Time in Python's garbage collector, which stops every thread of the training process.",
         "Collections in loader workers.",
@@ -19,7 +19,7 @@ PYTHON: tuple[Metric, ...] = (
     Metric(
         "python/gc_count",
         "collections",
-        Kind.SUM,
+        MetricKind.SUM,
         "gc.callbacks",
         "Collections of Python's garbage collector, of all generations.",
         "Collections in loader workers.",

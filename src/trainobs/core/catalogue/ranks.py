@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from trainobs.core.abi import Op
 from trainobs.core.coverage import FEEDS
-from trainobs.core.metrics import Kind, Metric
+from trainobs.core.metrics import Metric, MetricKind
 
 RANKS: tuple[Metric, ...] = (
     Metric(
         "ranks/wait_ns",
         "ns",
-        Kind.SUM,
+        MetricKind.SUM,
         "sched_switch",
         "Time the training thread waited in collectives, which is for the slowest rank, and for "
         "the network: sched/main_await_ns of a job of several ranks on gloo.",

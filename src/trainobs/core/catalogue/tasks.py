@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainobs.core.abi import Op
 from trainobs.core.catalogue.making import MAIN, THREAD, WORKER, kernel
-from trainobs.core.metrics import Cells, Kind, Metric
+from trainobs.core.metrics import Cells, Metric, MetricKind
 
 TASKS: tuple[Metric, ...] = (
     kernel(
@@ -80,7 +80,7 @@ TASKS: tuple[Metric, ...] = (
     Metric(
         "sched/others_cpu_ratio",
         "ratio",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "/proc/stat",
         "Share of the time of the CPUs this process may use that went to processes outside its "
         "tree, and to the hypervisor; read once a second.",

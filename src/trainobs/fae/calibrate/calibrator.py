@@ -16,11 +16,11 @@ from trainobs.fae.calibrate.outcome import Made, profile_of_sample
 from trainobs.fae.calibrate.progress import progress_bar
 from trainobs.fae.calibrate.refusals import refuse_no_need
 from trainobs.fae.calibrate.resume import Checkpoints
-from trainobs.fae.calibrate.sample import Sample
-from trainobs.fae.calibrate.source import Source, untouched_randomness
+from trainobs.fae.calibrate.sample import DataSample
+from trainobs.fae.calibrate.source import InputSource, untouched_randomness
 from trainobs.fae.calibrate.stopping import Stopping
 from trainobs.fae.profile.arguments import check_loader, is_within
-from trainobs.fae.profile.model_tables import Table, features_of, tables_of
+from trainobs.fae.profile.model_tables import ModelTable, features_of, tables_of
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.profile.sizes import byte_count
 
@@ -94,14 +94,14 @@ def calibrate(
     if isinstance(source, (AccessCounts, str, os.PathLike)):
         return profile_of_counts(source, goal.tables, goal.hot_bytes, confidence)
     check_loader(source)
-    reader = Source(source, features_of(goal.tables), kjt, seed, workers)
+    reader = InputSource(source, features_of(goal.tables), kjt, seed, workers)
     return _profile_of(reader, type(source).__name__, goal, resume, progress)
 
 
 class _Goal(NamedTuple):
     """What makes a calibration this one: another one's state is not to go on with."""
 
-    tables: tuple[Table, ...]
+    tables: tuple[ModelTable, ...]
     hot_bytes: int
     confidence: float
     margin: float
@@ -110,13 +110,13 @@ class _Goal(NamedTuple):
 
 
 def _profile_of(
-    reader: Source,
+    reader: InputSource,
     kind: str,
     goal: _Goal,
     resume: str | os.PathLike[str] | None,
     progress: bool,
 ) -> FAEProfile:
-    sample = Sample(goal.tables, goal.seed, goal.memory)
+    sample = DataSample(goal.tables, goal.seed, goal.memory)
     stopping = Stopping(goal.confidence, goal.margin)
     checkpoints = Checkpoints(resume, json.loads(json.dumps(goal._asdict())))
     checkpoints.restore(sample, stopping)
@@ -135,8 +135,8 @@ def _profile_of(
 
 
 def _read(
-    reader: Source,
-    sample: Sample,
+    reader: InputSource,
+    sample: DataSample,
     stopping: Stopping,
     checkpoints: Checkpoints,
     budget: int,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainobs.fae.calibrate.row_counts import RowCounts
-from trainobs.fae.profile.model_tables import Table
+from trainobs.fae.profile.model_tables import ModelTable
 
 SMALL_TABLES_RATIO = 0.05
 """Share of the budget that whole small tables may take before rows are ranked."""
@@ -59,7 +59,7 @@ class Ranking(NamedTuple):
     counts: NDArray[np.int64]
 
 
-def choose(tables: Sequence[Table], counts: Mapping[str, RowCounts], budget: int) -> Choice:
+def choose(tables: Sequence[ModelTable], counts: Mapping[str, RowCounts], budget: int) -> Choice:
     """Choose hot rows by their counts.
 
     Small tables come first, whole, smallest first, as long as they take no more than
@@ -95,13 +95,13 @@ def choose(tables: Sequence[Table], counts: Mapping[str, RowCounts], budget: int
     return Choice(in_order, Threshold(at_limit, score), ranking, small_bytes)
 
 
-def _small(tables: Sequence[Table], budget: int) -> list[Table]:
+def _small(tables: Sequence[ModelTable], budget: int) -> list[ModelTable]:
     by_size = sorted(tables, key=lambda table: table.total_bytes)
     ends = np.cumsum([table.total_bytes for table in by_size])
     return by_size[: int(np.searchsorted(ends, SMALL_TABLES_RATIO * budget, side="right"))]
 
 
-def _rank(tables: Sequence[Table], counts: Mapping[str, RowCounts]) -> Ranking:
+def _rank(tables: Sequence[ModelTable], counts: Mapping[str, RowCounts]) -> Ranking:
     none = np.empty(0, dtype=np.int64)
     parts: list[list[NDArray[Any]]] = [[none.astype(np.float64)], [none], [none], [none]]
     for i, table in enumerate(tables):
@@ -121,7 +121,7 @@ def _least(ranking: Ranking, table: int, whole: int) -> int:
 
 
 def _complete(
-    tables: Sequence[Table],
+    tables: Sequence[ModelTable],
     counts: Mapping[str, RowCounts],
     hot_ids: dict[str, NDArray[np.int64]],
     left: int,
@@ -131,7 +131,7 @@ def _complete(
     Rows seen once tell how often an unseen row is to be expected (Good 1953).
     """
 
-    def promise(table: Table) -> float:
+    def promise(table: ModelTable) -> float:
         values, rows = counts[table.name].classes
         once = int(rows[-1]) if len(values) and values[-1] == 1 else 0
         unseen = table.row_count - len(hot_ids[table.name])

@@ -17,7 +17,7 @@ from trainobs.core.errors import FAEError
 from trainobs.fae.calibrate.outcome import profile_of
 from trainobs.fae.calibrate.row_counts import RowCounts
 from trainobs.fae.kjt.inputs import Inputs
-from trainobs.fae.profile.model_tables import Table
+from trainobs.fae.profile.model_tables import ModelTable
 from trainobs.fae.profile.profile import FAEProfile
 
 _HELD_OUT_RATIO = 0.25
@@ -26,7 +26,7 @@ _HELD_OUT_RATIO = 0.25
 
 def profile_of_counts(
     source: AccessCounts | str | os.PathLike[str],
-    tables: Sequence[Table],
+    tables: Sequence[ModelTable],
     budget: int,
     confidence: float,
 ) -> FAEProfile:
@@ -90,7 +90,7 @@ def _input_count(access: AccessCounts, samples: Sequence[InputSample]) -> int:
     return round(seen * max(1.0, lookups / sampled)) if sampled else seen
 
 
-def _check(access: AccessCounts, table: Table) -> None:
+def _check(access: AccessCounts, table: ModelTable) -> None:
     rows = access.tables.get(table.name)
     if rows != table.row_count:
         raise FAEError(
@@ -102,7 +102,7 @@ def _check(access: AccessCounts, table: Table) -> None:
 
 
 def _inputs(
-    samples: Sequence[InputSample], access: AccessCounts, tables: Sequence[Table]
+    samples: Sequence[InputSample], access: AccessCounts, tables: Sequence[ModelTable]
 ) -> Inputs:
     """Sampled inputs of all epochs, by table; ids that are no rows are left out."""
     sizes = np.concatenate([sample.sizes for sample in samples] or [np.empty(0, dtype=np.int64)])

@@ -8,15 +8,15 @@ from trainobs.fae.calibrate.choice import choose
 from trainobs.fae.calibrate.predict import predict
 from trainobs.fae.calibrate.refusals import refuse_no_gain
 from trainobs.fae.calibrate.row_counts import RowCounts
-from trainobs.fae.calibrate.sample import Sample
+from trainobs.fae.calibrate.sample import DataSample
 from trainobs.fae.kjt.inputs import Inputs
-from trainobs.fae.profile.model_tables import Table
+from trainobs.fae.profile.model_tables import ModelTable
 from trainobs.fae.profile.profile import FAEProfile, TableProfile
 
 Made = dict[str, str | int | float]
 
 
-def profile_of_sample(sample: Sample, budget: int, confidence: float, made: Made) -> FAEProfile:
+def profile_of_sample(sample: DataSample, budget: int, confidence: float, made: Made) -> FAEProfile:
     """The profile that follows from what was read.
 
     Raises:
@@ -30,7 +30,7 @@ def profile_of_sample(sample: Sample, budget: int, confidence: float, made: Made
 
 
 def profile_of(
-    tables: Sequence[Table],
+    tables: Sequence[ModelTable],
     counts: Mapping[str, RowCounts],
     counted_inputs: int,
     inputs: Inputs,

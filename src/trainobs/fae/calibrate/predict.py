@@ -12,14 +12,14 @@ from trainobs.fae.calibrate.choice import Choice
 from trainobs.fae.calibrate.intervals import count_interval, ratio
 from trainobs.fae.calibrate.row_counts import RowCounts
 from trainobs.fae.kjt.inputs import Inputs
-from trainobs.fae.profile.model_tables import Table, features_of
+from trainobs.fae.profile.model_tables import ModelTable, features_of
 from trainobs.fae.profile.predictions import Estimate, Predictions, TablePrediction
 
 GROUPS_PER_DOUBLING = 4
 """Groups of rows whose counts are within a factor of two."""
 
 
-class Served(NamedTuple):
+class HotLookupCounts(NamedTuple):
     """Look-ups of each held-out input in one table, or in several.
 
     Attributes:
@@ -35,14 +35,14 @@ class Served(NamedTuple):
         """1 for each input of which no look-up is cold, else 0."""
         return np.asarray(self.hot == self.all, dtype=np.float64)
 
-    def plus(self, other: Served, weight: float = 1.0) -> Served:
+    def plus(self, other: HotLookupCounts, weight: float = 1.0) -> HotLookupCounts:
         """Look-ups of these and other tables, the others' by weight."""
-        return Served(self.hot + weight * other.hot, self.all + weight * other.all)
+        return HotLookupCounts(self.hot + weight * other.hot, self.all + weight * other.all)
 
 
 def served_by_table(
-    tables: Sequence[Table], hot_ids: Mapping[str, NDArray[np.int64]], inputs: Inputs
-) -> Iterator[Served]:
+    tables: Sequence[ModelTable], hot_ids: Mapping[str, NDArray[np.int64]], inputs: Inputs
+) -> Iterator[HotLookupCounts]:
     """Which look-ups of some inputs hot rows serve, table after table.
 
     Args:
@@ -57,13 +57,13 @@ def served_by_table(
         found = nothing(inputs)
         for feature in (positions[name] for name in table.features):
             hot = inputs.per_input(feature, is_hot[inputs.ids[feature]])
-            found = Served(found.hot + hot, found.all + inputs.lookups_of(feature))
+            found = HotLookupCounts(found.hot + hot, found.all + inputs.lookups_of(feature))
         yield found
 
 
 def served(
-    tables: Sequence[Table], hot_ids: Mapping[str, NDArray[np.int64]], inputs: Inputs
-) -> Served:
+    tables: Sequence[ModelTable], hot_ids: Mapping[str, NDArray[np.int64]], inputs: Inputs
+) -> HotLookupCounts:
     """The same over all tables together."""
     total = nothing(inputs)
     for found in served_by_table(tables, hot_ids, inputs):
@@ -71,13 +71,13 @@ def served(
     return total
 
 
-def nothing(inputs: Inputs) -> Served:
+def nothing(inputs: Inputs) -> HotLookupCounts:
     """No look-ups of so many inputs."""
-    return Served(np.zeros(inputs.size), np.zeros(inputs.size))
+    return HotLookupCounts(np.zeros(inputs.size), np.zeros(inputs.size))
 
 
 def predict(
-    tables: Sequence[Table],
+    tables: Sequence[ModelTable],
     choice: Choice,
     counts: Mapping[str, RowCounts],
     counted_inputs: float,
@@ -143,7 +143,7 @@ def _threshold(
 
 
 def _groups(
-    table: Table, counts: RowCounts, ids: NDArray[np.int64]
+    table: ModelTable, counts: RowCounts, ids: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Rows with similar counts, hottest first, and the share of held-out look-ups of each group."""
     values, rows = counts.classes

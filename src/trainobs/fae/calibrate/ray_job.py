@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from trainobs.core.errors import FAEError, SettingError, TrainobsError
 from trainobs.fae.calibrate.outcome import Made, profile_of_sample
 from trainobs.fae.calibrate.refusals import refuse_no_need
-from trainobs.fae.calibrate.sample import Sample
+from trainobs.fae.calibrate.sample import DataSample
 from trainobs.fae.kjt.inputs import Inputs
 from trainobs.fae.profile.model_tables import features_of, tables_of
 from trainobs.fae.profile.profile import FAEProfile
@@ -67,7 +67,7 @@ def calibrate_dataset(
     refuse_no_need(found, budget)
     names = [input_id, *((columns or {}).get(name, name) for name in features_of(found))]
     _check(dataset, names)
-    sample = _read(dataset, names, partial(Sample, found, seed, memory_bytes), workers)
+    sample = _read(dataset, names, partial(DataSample, found, seed, memory_bytes), workers)
     made: Made = {
         "source": "Ray Data",
         "order": "as read",
@@ -91,8 +91,8 @@ def _check(dataset: Dataset, names: Sequence[str]) -> None:
 
 
 def _read(
-    dataset: Dataset, names: list[str], new_sample: Callable[[], Sample], workers: int | None
-) -> Sample:
+    dataset: Dataset, names: list[str], new_sample: Callable[[], DataSample], workers: int | None
+) -> DataSample:
     """Count the data in workers, a share in each, and add up what they counted."""
     import ray
 
@@ -116,8 +116,8 @@ def _read(
 
 
 def _count(
-    share: DataIterator, names: Sequence[str], new_sample: Callable[[], Sample]
-) -> Sample | TrainobsError:
+    share: DataIterator, names: Sequence[str], new_sample: Callable[[], DataSample]
+) -> DataSample | TrainobsError:
     """Runs in a worker; an error of ours is returned, as Ray would wrap it beyond recognition."""
     sample = new_sample()
     number, *features = names

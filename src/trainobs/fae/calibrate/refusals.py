@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from trainobs.core.errors import FAEError
 from trainobs.core.text import percent, size
 from trainobs.fae.calibrate.choice import Choice
-from trainobs.fae.profile.model_tables import Table
+from trainobs.fae.profile.model_tables import ModelTable
 from trainobs.fae.profile.predictions import Predictions
 
 LEAST_GAIN_RATIO = 0.1
 """Share that hot rows must serve, at least, of what as many rows picked blindly would not."""
 
 
-def refuse_no_need(tables: Sequence[Table], budget: int) -> None:
+def refuse_no_need(tables: Sequence[ModelTable], budget: int) -> None:
     """Refuse tables that fit the budget as a whole.
 
     Raises:
@@ -30,7 +30,7 @@ def refuse_no_need(tables: Sequence[Table], budget: int) -> None:
         )
 
 
-def refuse_no_gain(tables: Sequence[Table], choice: Choice, predictions: Predictions) -> None:
+def refuse_no_gain(tables: Sequence[ModelTable], choice: Choice, predictions: Predictions) -> None:
     """Refuse hot rows that are hardly looked up more than others.
 
     Judged by the tables of which a part is hot: what a whole table on the device serves is no

@@ -11,7 +11,7 @@ from typing import Any
 
 from trainobs.access.counts import AccessCounts
 from trainobs.core.errors import FAEError
-from trainobs.fae.calibrate.sample import Sample
+from trainobs.fae.calibrate.sample import DataSample
 from trainobs.fae.calibrate.stopping import Stopping
 from trainobs.fae.profile.archive import ArchiveKind, read_archive, write_archive
 
@@ -43,7 +43,7 @@ class Checkpoints:
         self._settings = dict(settings)
         self._saved_at = time.monotonic()
 
-    def restore(self, sample: Sample, stopping: Stopping) -> None:
+    def restore(self, sample: DataSample, stopping: Stopping) -> None:
         """Bring back what was saved, if anything was.
 
         Raises:
@@ -63,12 +63,12 @@ class Checkpoints:
         sample.restore(arrays, access)
         stopping.restore(arrays, [table.name for table in sample.tables])
 
-    def save_if_due(self, sample: Sample, stopping: Stopping) -> None:
+    def save_if_due(self, sample: DataSample, stopping: Stopping) -> None:
         """Save, if the last time was long enough ago."""
         if self._directory and time.monotonic() - self._saved_at >= SAVE_SECONDS:
             self.save(sample, stopping)
 
-    def save(self, sample: Sample, stopping: Stopping) -> None:
+    def save(self, sample: DataSample, stopping: Stopping) -> None:
         """Save the state.
 
         Raises:

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from trainobs.access.counts import AccessCounts
 from trainobs.fae.calibrate.held_out import HeldOut
 from trainobs.fae.calibrate.row_counts import RowCounts
-from trainobs.fae.kjt.inputs import Inputs, Part, check_ids, keys_of, parts_of
-from trainobs.fae.profile.model_tables import Table, features_of
+from trainobs.fae.kjt.inputs import Inputs, InputUse, check_ids, keys_of, parts_of
+from trainobs.fae.profile.model_tables import ModelTable, features_of
 
 _HELD_OUT_RATIO = 1 / 16
 _LOOKUP_BYTES = 8
 
 
-class Sample:
+class DataSample:
     """Counts half of the inputs it is given and keeps some of the others.
 
     What it holds in the end depends on which inputs were added, not on their order or on which
@@ -36,7 +36,7 @@ class Sample:
         is_whole: whether no batch is half added, because adding it was interrupted.
     """
 
-    def __init__(self, tables: Sequence[Table], seed: int, memory_bytes: int) -> None:
+    def __init__(self, tables: Sequence[ModelTable], seed: int, memory_bytes: int) -> None:
         self.tables = tuple(tables)
         self.features = features_of(tables)
         self.input_count = 0
@@ -69,13 +69,13 @@ class Sample:
         self.is_whole = False
         keys = keys_of(numbers, self._seed)
         parts = parts_of(keys)
-        counted = inputs.take(parts < Part.DECIDING)
+        counted = inputs.take(parts < InputUse.DECIDING)
         for table, features in self._looked_up:
             for feature in features:
                 self.access.add(table.name, counted.ids[feature])
         for part, held_out in (
-            (Part.DECIDING, self.deciding),
-            (Part.REPORTING, self.reporting),
+            (InputUse.DECIDING, self.deciding),
+            (InputUse.REPORTING, self.reporting),
         ):
             chosen = parts == part
             held_out.add(numbers[chosen], keys[chosen], inputs.take(chosen))
@@ -83,7 +83,7 @@ class Sample:
         self.counted_inputs += counted.size
         self.is_whole = True
 
-    def merge(self, other: Sample) -> None:
+    def merge(self, other: DataSample) -> None:
         """Take over what another process read of the same data; no input twice."""
         self.access.merge(other.access)
         self.deciding.merge(other.deciding)

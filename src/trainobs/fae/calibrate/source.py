@@ -27,7 +27,7 @@ from trainobs.fae.kjt.inputs import Inputs
 NumberedInputs = tuple[NDArray[np.int64], Inputs]
 
 
-class Source:
+class InputSource:
     """Inputs of a loader, with their numbers in the data.
 
     A DataLoader whose data set is asked for single samples, in order or shuffled by torch's own

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from trainobs.fae.calibrate.choice import Choice
 from trainobs.fae.calibrate.intervals import mean_upper, normal_quantile, ratio
-from trainobs.fae.calibrate.predict import Served, served
-from trainobs.fae.calibrate.sample import Sample
+from trainobs.fae.calibrate.predict import HotLookupCounts, served
+from trainobs.fae.calibrate.sample import DataSample
 from trainobs.fae.kjt.inputs import Inputs
 
 _SMALLEST_LOOK = 1024
@@ -48,7 +48,7 @@ class Stopping:
         """Whether so many inputs are worth a look."""
         return self._margin > 0 and input_count >= self.next_look
 
-    def is_enough(self, sample: Sample, choice: Choice) -> bool:
+    def is_enough(self, sample: DataSample, choice: Choice) -> bool:
         """Look at a sample and the hot rows chosen by it.
 
         Args:
@@ -82,15 +82,15 @@ class Stopping:
         needed = (normal_quantile(self._confidence) / (2 * self._margin)) ** 2
         return max(_SMALLEST_LOOK, int(needed))
 
-    def _is_narrow(self, sample: Sample, choice: Choice) -> bool:
+    def _is_narrow(self, sample: DataSample, choice: Choice) -> bool:
         found = served(sample.tables, choice.hot_ids, sample.reporting.inputs())
-        shares = (Served(found.is_all_hot, np.ones_like(found.all)), found)
+        shares = (HotLookupCounts(found.is_all_hot, np.ones_like(found.all)), found)
         intervals = [ratio(*share, self._confidence) for share in shares]
         return all(share.high - share.low <= 2 * self._margin for share in intervals)
 
     def _gain(
         self,
-        sample: Sample,
+        sample: DataSample,
         before: Mapping[str, NDArray[np.int64]],
         choice: Choice,
         inputs: Inputs,

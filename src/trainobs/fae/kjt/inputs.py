@@ -15,7 +15,7 @@ Ids = NDArray[np.int64]
 Lengths = NDArray[np.int64]
 
 
-class Part(IntEnum):
+class InputUse(IntEnum):
     """What an input serves for: half of them are counted, a quarter each held out."""
 
     COUNTED = 0
@@ -98,7 +98,7 @@ def keys_of(numbers: NDArray[np.int64], seed: int) -> NDArray[np.uint64]:
 
 
 def parts_of(keys: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    """The `Part` of each input; both 0 and 1 are counted."""
+    """The `InputUse` of each input; both 0 and 1 are counted."""
     return np.asarray(keys & np.uint64(3), dtype=np.uint8)
 
 

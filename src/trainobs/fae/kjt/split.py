@@ -77,7 +77,7 @@ class SlotMap:
     keeps_order: bool = False
 
     @classmethod
-    def of(cls, profile: FAEProfile, device: torch.device | None = None) -> SlotMap:
+    def from_profile(cls, profile: FAEProfile, device: torch.device | None = None) -> SlotMap:
         """The slots of a profile: 4 bytes for each row of its tables.
 
         In tables that `overlaid_tables` leaves out every row is cold.

@@ -16,12 +16,12 @@ from trainobs.core.arguments import check_whole
 from trainobs.core.errors import SettingError
 from trainobs.fae.kjt.find import KjtFinder
 from trainobs.fae.kjt.split import SlotMap
-from trainobs.fae.pack.place import Place, Settings, State, check_window
+from trainobs.fae.pack.place import PackSettings, Place, State, check_window
 from trainobs.fae.pack.scheduler import Schedule, ShuffledOrder
 from trainobs.fae.pack.window import PackedWindow, Packer
-from trainobs.fae.pack.window_agreement import Agreement, Offer, agree, exchange
+from trainobs.fae.pack.window_agreement import Offer, WindowPlan, agree, exchange
 from trainobs.fae.pack.window_reader import Progress, Recipe
-from trainobs.fae.pack.window_source import Source
+from trainobs.fae.pack.window_source import WindowSource
 from trainobs.fae.profile.arguments import check_loader, check_profile
 from trainobs.fae.profile.profile import FAEProfile
 
@@ -89,7 +89,7 @@ def pack(
     window = _whole_batches(loader, batch_size, window)
     group = process_group if process_group is not None else _host_group()
     finder = KjtFinder([name for table in profile.tables for name in table.features], kjt)
-    settings = Settings(
+    settings = PackSettings(
         fingerprint=profile.fingerprint,
         seed=seed,
         window=window,
@@ -97,7 +97,7 @@ def pack(
         world_size=1 if group is None else dist.get_world_size(group),
     )
     size = batch_size if batch_size is not None else getattr(loader, "batch_size", None)
-    packer = Packer(SlotMap.of(profile), finder, size, drop_last)
+    packer = Packer(SlotMap.from_profile(profile), finder, size, drop_last)
     rank = 0 if group is None else dist.get_rank(group)
     recipe = Recipe(packer, window, seed, rank)
     schedule = ShuffledOrder(seed) if scheduler is None else scheduler
@@ -108,7 +108,7 @@ class _Agreed(NamedTuple):
     """A window, what all ranks do in it, and where in it they begin."""
 
     window: PackedWindow
-    agreement: Agreement
+    agreement: WindowPlan
     place: Place
 
 
@@ -124,7 +124,7 @@ class PackedLoader:
         self,
         loader: Iterable[Any],
         recipe: Recipe,
-        settings: Settings,
+        settings: PackSettings,
         scheduler: Schedule,
         group: dist.ProcessGroup | None,
     ) -> None:
@@ -133,7 +133,7 @@ class PackedLoader:
         self._recipe = recipe
         self._settings = settings
         self._group = group
-        self._source = Source(loader, recipe)
+        self._source = WindowSource(loader, recipe)
         self._is_resumed = False
         self._recent: deque[Place] = deque([self._begin_of(0)], maxlen=_REMEMBERED_STEPS)
 
@@ -211,7 +211,7 @@ class PackedLoader:
         loaded = State.from_dict(state, self._settings, rank, self._workers)
         self.scheduler.load_state_dict(loaded.schedule)
         self._recipe.packer.batch_size = loaded.batch_size
-        self._source = Source(self.loader, self._recipe)  # its workers must know the state
+        self._source = WindowSource(self.loader, self._recipe)  # its workers must know the state
         self._stand_at(loaded.place, is_resumed=True)
 
     @property

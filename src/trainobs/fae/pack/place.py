@@ -17,7 +17,7 @@ _VERSION = 1
 
 
 @dataclass(frozen=True)
-class Settings:
+class PackSettings:
     """What must be the same on all ranks, and when a run goes on.
 
     Attributes:
@@ -80,7 +80,7 @@ class State:
         schedule: state of the schedule.
     """
 
-    settings: Settings
+    settings: PackSettings
     rank: int
     workers: int | None
     batch_size: int | None
@@ -111,7 +111,7 @@ class State:
 
     @classmethod
     def from_dict(
-        cls, state: Mapping[str, Any], settings: Settings, rank: int, workers: int | None
+        cls, state: Mapping[str, Any], settings: PackSettings, rank: int, workers: int | None
     ) -> State:
         """The opposite of `to_dict`.
 
@@ -135,7 +135,7 @@ class State:
 
     @classmethod
     def _read(
-        cls, state: Mapping[str, Any], settings: Settings, rank: int, workers: int | None
+        cls, state: Mapping[str, Any], settings: PackSettings, rank: int, workers: int | None
     ) -> State:
         own = state["of_rank"]
         own = own if own["rank"] == rank else {"digest": None, "states": {}, "generator": None}

@@ -90,7 +90,7 @@ def _all_places(starts: Tensor, lengths: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Pool:
+class InputPool:
     """All leaves of several batches, each over the inputs of all of them.
 
     Attributes:
@@ -105,7 +105,9 @@ class Pool:
     input_count: int
 
     @classmethod
-    def of(cls, batches: Sequence[Any], slots: dict[Place, list[Tensor]] | None = None) -> Pool:
+    def from_batches(
+        cls, batches: Sequence[Any], slots: dict[Place, list[Tensor]] | None = None
+    ) -> InputPool:
         """Pool the inputs of batches.
 
         Args:

@@ -26,7 +26,7 @@ from trainobs.fae.kjt.split import (
     part,
     places_of,
 )
-from trainobs.fae.pack.pool import BagPool, Bags, Pool
+from trainobs.fae.pack.pool import BagPool, Bags, InputPool
 
 _DIGESTED_VALUES = 4096
 
@@ -147,7 +147,9 @@ class PackedWindow:
 
     def redivided(self, first: int, count: int) -> PackedWindow:
         """The inputs of the batches from `first` on, in another number of about equal batches."""
-        pool = Pool.of([self.batch(i, pure=False) for i in range(first, len(self.sizes))])
+        pool = InputPool.from_batches(
+            [self.batch(i, pure=False) for i in range(first, len(self.sizes))]
+        )
         smaller, larger = divmod(pool.input_count, count)
         sizes = [smaller + (i < larger) for i in range(count)]
         leaves = lay_out(pool, torch.arange(pool.input_count), sizes, [])
@@ -203,7 +205,7 @@ class Packer:
         size = self.batch_size or 1
         found = [self._slots.look_up(kjt) for kjt in kjts]
         place = _place_of(kjts[0], batches[0])
-        pool = Pool.of(batches, {place: found})
+        pool = InputPool.from_batches(batches, {place: found})
         is_hot = torch.cat([_all_hot(*pair, twins) for pair in zip(kjts, found, strict=True)])
         order, hot_count = arrange(is_hot, size)
         sizes = [min(size, len(order) - first) for first in range(0, len(order), size)]
@@ -252,7 +254,9 @@ def arrange(is_hot: Tensor, batch_size: int) -> tuple[Tensor, int]:
     return torch.cat([chosen, places_of(others)]), hot_count
 
 
-def lay_out(pool: Pool, order: Tensor, sizes: list[int], twins: Sequence[int] | None) -> list[Any]:
+def lay_out(
+    pool: InputPool, order: Tensor, sizes: list[int], twins: Sequence[int] | None
+) -> list[Any]:
     """The pool's leaves in the order of the batches, look-ups parted where slots are known.
 
     Args:

@@ -39,7 +39,7 @@ class Offer:
     failed: int = 0
 
 
-class Agreement(NamedTuple):
+class WindowPlan(NamedTuple):
     """What all ranks do in a window.
 
     Attributes:
@@ -66,7 +66,7 @@ def exchange(offer: Offer, group: dist.ProcessGroup | None) -> list[Offer]:
     return [Offer(*numbers.tolist()) for numbers in all_of_them]
 
 
-def agree(offers: Sequence[Offer], drop_last: bool) -> Agreement | None:
+def agree(offers: Sequence[Offer], drop_last: bool) -> WindowPlan | None:
     """The same answer on every rank, from the same offers.
 
     As many pure steps as the rank with the fewest all-hot batches can take; a rank with more
@@ -85,7 +85,7 @@ def agree(offers: Sequence[Offer], drop_last: bool) -> Agreement | None:
     if drop_last:
         steps = min(counts)
         pure = min(steps, *(offer.hot_count for offer in offers))
-        return Agreement(pure, steps - pure)
+        return WindowPlan(pure, steps - pure)
     steps = max(counts)
     pure = min(offer.hot_count for offer in offers)
     for rank, offer in enumerate(offers):
@@ -98,7 +98,7 @@ def agree(offers: Sequence[Offer], drop_last: bool) -> Agreement | None:
         if offer.batch_count < steps:  # its mixed inputs are to fill more batches
             fewer = offer.input_count - steps
             pure = min(pure, max(0, fewer // max(1, offer.batch_size - 1)))
-    return Agreement(pure, steps - pure)
+    return WindowPlan(pure, steps - pure)
 
 
 def _check(offers: Sequence[Offer]) -> None:

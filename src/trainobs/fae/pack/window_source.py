@@ -22,7 +22,7 @@ from trainobs.fae.pack.window_reader import (
 )
 
 
-class Source:
+class WindowSource:
     """A loader, read in windows.
 
     A `DataLoader` is read by one like it, whose workers pack windows; anything else (a subclass

@@ -23,7 +23,7 @@ _STATE_FLOATS = {  # of a row: (for each of its values, beside them)
 }
 
 
-class Table(NamedTuple):
+class ModelTable(NamedTuple):
     """An embedding table as `calibrate` sees it.
 
     Attributes:
@@ -50,7 +50,7 @@ class Table(NamedTuple):
         return self.row_count * self.row_bytes
 
 
-def tables_of(tables: Any, optimizer: Any = None) -> tuple[Table, ...]:
+def tables_of(tables: Any, optimizer: Any = None) -> tuple[ModelTable, ...]:
     """The tables that were meant.
 
     Args:
@@ -81,7 +81,7 @@ def tables_of(tables: Any, optimizer: Any = None) -> tuple[Table, ...]:
     return tuple(found)
 
 
-def features_of(tables: Iterable[Table]) -> tuple[str, ...]:
+def features_of(tables: Iterable[ModelTable]) -> tuple[str, ...]:
     """Every feature that looks up one of the tables, once."""
     return tuple(dict.fromkeys(feature for table in tables for feature in table.features))
 
@@ -109,7 +109,7 @@ def _configs_of_module(module: Any) -> Iterator[tuple[Any, Any]]:
                 yield config, getattr(weight, "_optimizer_classes", [None])[0]
 
 
-def _table(config: Any, optimizer: Any) -> Table:
+def _table(config: Any, optimizer: Any) -> ModelTable:
     lacking = [name for name in _ASKED if not hasattr(config, name)]
     if lacking:
         raise FAEError(
@@ -121,7 +121,7 @@ def _table(config: Any, optimizer: Any) -> Table:
     weight_bytes = (config.embedding_dim * bits + 7) // 8
     each, beside = _STATE_FLOATS[_optimizer_name(optimizer or DEFAULT_OPTIMIZER)]
     state_bytes = (each * config.embedding_dim + beside) * _FLOAT_BYTES
-    return Table(
+    return ModelTable(
         name=config.name,
         row_count=config.num_embeddings,
         dim=config.embedding_dim,

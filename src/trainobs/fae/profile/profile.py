@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from trainobs.core.errors import FAEError
 from trainobs.fae.profile.archive import ArchiveKind, read_archive, write_archive
 from trainobs.fae.profile.predictions import Predictions, from_archive, to_archive
-from trainobs.fae.profile.summary import HotRows, summary
+from trainobs.fae.profile.summary import ProfileTotals, summary
 
 if TYPE_CHECKING:
     from trainobs.fae.profile.cache_statistics import TableCacheStatistics
@@ -208,7 +208,7 @@ class FAEProfile:
 
     def summary(self) -> str:
         """What is hot and what is expected of it, in a few lines."""
-        rows = HotRows(
+        rows = ProfileTotals(
             hot_count=sum(len(table.hot_ids) for table in self.tables),
             row_count=sum(table.row_count for table in self.tables),
             table_count=len(self.tables),

@@ -12,7 +12,7 @@ from trainobs.fae.profile.predictions import Estimate, Predictions
 _COLDEST = 3
 
 
-class HotRows(NamedTuple):
+class ProfileTotals(NamedTuple):
     """What a profile holds, over all tables.
 
     Attributes:
@@ -32,7 +32,7 @@ class HotRows(NamedTuple):
     budget_bytes: int
 
 
-def summary(fingerprint: str, rows: HotRows, expected: Predictions | None) -> str:
+def summary(fingerprint: str, rows: ProfileTotals, expected: Predictions | None) -> str:
     """What a profile holds and is expected to do."""
     lines = {
         "hot rows": f"{quantity(rows.hot_count)} of {quantity(rows.row_count)}",

@@ -43,7 +43,7 @@ def all_gather(gathered: Tensor, mine: Tensor, group: dist.ProcessGroup | None) 
     (gather or dist.all_gather_into_tensor)(gathered, mine, group=group)
 
 
-class Agreement:
+class RankAgreement:
     """Meetings of the ranks, on the host and in a group of their own.
 
     With replicas a mixed batch meets in forward and backward, a pure one in backward only; with a

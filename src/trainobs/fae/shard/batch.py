@@ -48,7 +48,7 @@ class SplitBatch(NamedTuple):
         return tuple(keys[twin] for twin in self.twins)
 
 
-class HotRows(Protocol):
+class HotRowStore(Protocol):
     """The hot rows of a collection, wherever the ranks keep them."""
 
     write_back: WriteBack

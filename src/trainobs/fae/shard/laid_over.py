@@ -19,7 +19,7 @@ from torchrec.sparse.tensor_dict import maybe_td_to_kjt
 from trainobs.core.errors import FAEError
 from trainobs.fae.profile.arguments import check_profile
 from trainobs.fae.profile.profile import FAEProfile
-from trainobs.fae.shard.batch import HotRows, SplitBatch
+from trainobs.fae.shard.batch import HotRowStore, SplitBatch
 from trainobs.fae.shard.checks import check_layout, check_replicas
 from trainobs.fae.shard.hot_store import HotStore
 from trainobs.fae.shard.keys import check_keys, check_order_of_keys, check_served, check_twins
@@ -107,7 +107,7 @@ class LaidOver(TellsOfHotRows):
             self._overlay = HotOverlay(self._env.process_group)
         device = self._device or torch.device("cpu")
         shards = backing_shards(self._lookups)
-        rows: HotRows
+        rows: HotRowStore
         if self._mode == "partitioned":
             weighted = getattr(self, "_is_weighted", False)
             rows = self._partition(

@@ -19,10 +19,10 @@ from trainobs.fae.kjt.split import (
     split_by,
 )
 from trainobs.fae.profile.profile import FAEProfile
-from trainobs.fae.shard.agreement import Agreement, Point
-from trainobs.fae.shard.batch import HotRows, SplitBatch, WholeBatch
+from trainobs.fae.shard.agreement import Point, RankAgreement
+from trainobs.fae.shard.batch import HotRowStore, SplitBatch, WholeBatch
 from trainobs.fae.shard.join import Joiner
-from trainobs.fae.shard.served import Served
+from trainobs.fae.shard.served import ServedCounts
 
 MOST_KERNELS = 32  # what a meeting of ranks has words for
 
@@ -49,14 +49,14 @@ class HotOverlay:
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group if dist.get_world_size(group) > 1 else None
-        self.served = Served()
+        self.served = ServedCounts()
         self.agreement = None
         if self.group is not None:
-            self.agreement = Agreement(group, 2 * MOST_KERNELS, self.served.syncing)
+            self.agreement = RankAgreement(group, 2 * MOST_KERNELS, self.served.syncing)
         self._batch_count = 0
         self.number = 0
 
-    def lay(self, profile: FAEProfile, rows: HotRows) -> None:
+    def lay(self, profile: FAEProfile, rows: HotRowStore) -> None:
         """Lay these hot rows, of which the tables hold the truth, in the place of any others."""
         self.profile = profile
         self._rows = rows
@@ -101,7 +101,7 @@ class HotOverlay:
         if mark is None:
             device = batch.device()
             if device not in self._slots:
-                self._slots[device] = SlotMap.of(self.profile, device)
+                self._slots[device] = SlotMap.from_profile(self.profile, device)
             check_splittable(batch)
             mark = self._slots[device].mark(batch)
             found = self._slots[device].look_up(batch)
@@ -166,7 +166,7 @@ class HotOverlay:
         return self._rows.gather(batch)
 
     def look_up(self, look_ups: list[Any], batch_number: int, input_count: int) -> Tensor:
-        """See `HotRows`."""
+        """See `HotRowStore`."""
         self._catch_up(batch_number)
         self.served.count(batch_number)
         return self._rows.look_up(look_ups, batch_number, input_count)
@@ -187,7 +187,7 @@ class HotOverlay:
             self._rows.write_back.pull(self.group)
         self._is_behind = False
 
-    def _agree_on_rows(self, agreement: Agreement, batch_number: int) -> None:
+    def _agree_on_rows(self, agreement: RankAgreement, batch_number: int) -> None:
         """Before ranks exchange hot rows for the first time."""
         halves = [int(self.profile.fingerprint[i : i + 8], 16) for i in (0, 8)]  # exact as float64
         heard = agreement.meet(Point.PULL, batch_number, halves)

@@ -11,7 +11,7 @@ from torchrec.distributed.comm_ops import get_gradient_division
 
 from trainobs.core.errors import FAEError
 from trainobs.fae.profile.profile import FAEProfile
-from trainobs.fae.shard.agreement import Agreement, Point, all_gather
+from trainobs.fae.shard.agreement import Point, RankAgreement, all_gather
 from trainobs.fae.shard.batch import SplitBatch
 from trainobs.fae.shard.hot_store import HotLookUps, HotStore
 from trainobs.fae.shard.write_back import BackingShard, WriteBack, links, rate_of
@@ -83,7 +83,7 @@ class Replicas:
         shards: list[BackingShard],
         profile: FAEProfile,
         group: dist.ProcessGroup | None,
-        agreement: Agreement | None,
+        agreement: RankAgreement | None,
     ) -> None:
         self._store = store
         self._shards = shards

@@ -53,7 +53,7 @@ class Stopwatch:
         self.total_ns += time.perf_counter_ns() - self._since_ns
 
 
-class Served:
+class ServedCounts:
     """Counts what hot rows serve; see `trainobs.core.hot_rows`.
 
     A batch is counted when it is looked up, not when it is sent ahead, and only where autograd is
@@ -155,9 +155,9 @@ class TellsOfHotRows:
     _overlay: Any
 
     @property
-    def served_by_hot_rows(self) -> Served:
+    def served_by_hot_rows(self) -> ServedCounts:
         """What the hot rows did; see `trainobs.core.hot_rows`."""
-        served: Served = self._overlay.served
+        served: ServedCounts = self._overlay.served
         return served
 
     def slots_of_key(self, key: str) -> _Slots | None:
