@@ -47,7 +47,7 @@ demo: setup bpf ## Train a small ResNet, observed, and report on it; runs/demo i
 	@echo
 	@echo "The same in TensorBoard: $(BIN)/tensorboard --logdir $(RUN)"
 
-demo-dlrm: setup bpf ## Train a recommendation model, observed, and report on its look-ups
+demo-dlrm: setup bpf ## Train a recommendation model, observed, and report on its lookups
 	$(BIN)/python examples/dlrm/train.py --run-dir $(RUN) $(ARGS)
 
 test: setup bpf ## Run all tests; those of the kernel side need root

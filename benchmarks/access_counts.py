@@ -1,9 +1,9 @@
-"""What it costs to count accesses: time of a look-up, and memory, each in a fresh process.
+"""What it costs to count accesses: time of a lookup, and memory, each in a fresh process.
 
-The mix is a batch of the Criteo Kaggle set: 26 tables, one look-up of each for each of 2,048
+The mix is a batch of the Criteo Kaggle set: 26 tables, one lookup of each for each of 2,048
 inputs, popularity by Zipf's law with exponent 1.05 over shuffled rows. The hard cases: all
-look-ups in one table of 100 million rows, popularity as before or all rows alike, so that the pool
-is always full and nearly every look-up is of a row that is not in it.
+lookups in one table of 100 million rows, popularity as before or all rows alike, so that the pool
+is always full and nearly every lookup is of a row that is not in it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CASES = {
 
 
 def measure(*, quick: bool) -> dict[str, Any]:
-    """For each case ns a look-up, ns an input offered to the sample, ms to save, MiB at most."""
+    """For each case ns a lookup, ns an input offered to the sample, ms to save, MiB at most."""
     lookups = 2_000_000 if quick else 20_000_000
     return {name: _in_fresh_process(name, lookups) for name in CASES}
 

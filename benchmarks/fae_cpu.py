@@ -1,6 +1,6 @@
 """Measure FAE's work on the host: `python benchmarks/fae_cpu.py [--quick] [--only NAME]`.
 
-Inputs are Criteo-like: 26 look-ups each, in tables of Criteo Kaggle's 26 sizes. How often a row is
+Inputs are Criteo-like: 26 lookups each, in tables of Criteo Kaggle's 26 sizes. How often a row is
 looked up falls with its rank as a power law; hot rows are scattered over the table, as hashing
 leaves them. Two cores are used, however many there are.
 """
@@ -46,7 +46,7 @@ class CriteoLike:
 
     Args:
         count: of batches.
-        slope: of the logarithm of a row's look-ups over that of its rank.
+        slope: of the logarithm of a row's lookups over that of its rank.
     """
 
     def __init__(self, count: int, slope: float = 1.05) -> None:
@@ -118,7 +118,7 @@ def measure_judge(data: CriteoLike, rounds: int) -> dict[str, Any]:
 
 
 def measure_packing(data: CriteoLike, rounds: int) -> dict[str, Any]:
-    """Inputs sorted into pure and mixed batches, hot look-ups apart."""
+    """Inputs sorted into pure and mixed batches, hot lookups apart."""
     profile = calibrate(data, data.tables, HOT_BYTES, margin=0, progress=False)
     return measure_pack(data.batches, profile, rounds)
 

@@ -85,7 +85,7 @@ class Setup:
     batch_size: int = 8192
     batches: int = 256  # to train on, again and again
     sample: int = 256  # batches of other inputs, from which hot rows are chosen
-    slope: float = 0.95  # of the logarithm of a row's look-ups over that of its rank
+    slope: float = 0.95  # of the logarithm of a row's lookups over that of its rank
     rounds: int = 5
     steps: int = 100  # of an arm in a round
     warmup: int = 200  # steps of an arm before the first round: a cache must fill
@@ -266,7 +266,7 @@ class Trainer:
         self._pipeline: Any = None
         if arm.prefetches:
             self._pipeline = train_pipeline.PrefetchTrainPipelineSparseDist(*arguments)
-        elif arm.kernel:  # batches are copied after the forward: look-ups need the link before
+        elif arm.kernel:  # batches are copied after the forward: lookups need the link before
             self._pipeline = train_pipeline.TrainPipelineSparseDist(
                 *arguments, enqueue_batch_after_forward=True
             )
@@ -290,8 +290,8 @@ class Trainer:
     def missed_rows(self) -> int | None:
         """Rows that came over the link since the start for want of a place; None without a cache.
 
-        FBGEMM counts: calls, look-ups, rows, rows that missed, of these those without a place, and
-        the look-ups of the latter.
+        FBGEMM counts: calls, lookups, rows, rows that missed, of these those without a place, and
+        the lookups of the latter.
         """
         lookups = [x for m in self._model.modules() for x in getattr(m, "_lookups", [])]
         kernels = [module.emb_module for lookup in lookups for module in lookup._emb_modules]

@@ -91,7 +91,7 @@ def _bytes(leaf: Any) -> int:
 
 
 def _touch(batch: Batch) -> bool:
-    """Read every look-up, as a training does; whether the batch is pure."""
+    """Read every lookup, as a training does; whether the batch is pure."""
     batch.sparse_features.values().sum()
     mark = read_mark(batch.sparse_features)
     return mark is not None and mark.pure

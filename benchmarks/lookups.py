@@ -1,4 +1,4 @@
-"""What counting embedding look-ups costs on a DLRM: `python benchmarks/lookups.py [--quick]`.
+"""What counting embedding lookups costs on a DLRM: `python benchmarks/lookups.py [--quick]`.
 
 Rounds of training steps, with and without, in turn. The DLRM has 26 tables, looked up once each by
 the 2,048 inputs of a batch. They are `nn.EmbeddingBag`s with sparse gradients, or one

@@ -208,7 +208,7 @@ static __always_inline u32 flags_of(struct target *target)
 }
 
 /* Class of a regular file. A task mostly calls on the file it called on last, so it remembers one:
- * that saves the look-up among all files of the data set. Not `other`: another task's call may make
+ * that saves the lookup among all files of the data set. Not `other`: another task's call may make
  * such a file data or a checkpoint. */
 static __always_inline u32 remembered_class(struct task_state *task, struct target *target)
 {

@@ -28,7 +28,7 @@ static __always_inline bool is_worker_name(struct name name)
 }
 
 /* src/trainobs/probes/detach.py */
-static __always_inline bool is_secede_name(struct name name)
+static __always_inline bool is_detach_name(struct name name)
 {
 	return name.words[0] == 0x6365735f73626f74ULL /* "tobs_sec" */ &&
 	       name.words[1] == 0x0000000000656465ULL /* "ede" */;
@@ -114,7 +114,7 @@ int BPF_PROG(tobs_rename, struct task_struct *task, const char *comm)
 	if (!state)
 		return 0;
 	name = name_of(comm);
-	if (is_secede_name(name))
+	if (is_detach_name(name))
 		let_go(task);
 	else if (task->pid == task->tgid && is_worker_name(name))
 		state->role = TOBS_WORKER;

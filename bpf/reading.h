@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /*
  * How the probes read the kernel's memory. What differs between kernel versions is handled here and
- * in kernel.h; the conditions are constants once the object is loaded.
+ * in vmlinux.h; the conditions are constants once the object is loaded.
  */
 #ifndef TRAINOBS_READING_H
 #define TRAINOBS_READING_H
 
-#include "kernel.h"
+#include "vmlinux.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_tracing.h>

@@ -42,7 +42,7 @@ int BPF_PROG(tobs_sys_enter, struct pt_regs *regs, long number)
 	struct task_state *task;
 	u32 op;
 
-	/* The table first: it turns away most calls of the machine before any look-up. */
+	/* The table first: it turns away most calls of the machine before any lookup. */
 	if (nr >= TOBS_SYSCALLS || !machine.syscalls[nr].op_plus_one)
 		return 0;
 	task = current_state();

@@ -17,7 +17,7 @@ __all__ = ["columns", "model", "sharded", "synthetic"]
 
 # How the parts of the model are called on the page, by the name of their module in TorchRec's DLRM.
 PARTS = {
-    "sparse_arch": "look-ups",
+    "sparse_arch": "lookups",
     "dense_arch": "bottom MLP",
     "inter_arch": "interaction",
     "over_arch": "top MLP",

@@ -38,7 +38,7 @@ def render(results: dict[str, Any], source: Path) -> str:
         head += f"\n\n{BUSY_NOTE}"
     blocks = [head, "### Compute and memory", _work(results), _image("roofs")]
     blocks += ["### Where a step goes", _steps(results), _image("parts")]
-    blocks += ["### How skewed the look-ups are", _skew(results["skew"]), _image("skew")]
+    blocks += ["### How skewed the lookups are", _skew(results["skew"]), _image("skew")]
     blocks += ["### What hot rows would serve", _budgets(results["skew"])]
     return "\n\n".join(blocks)
 
@@ -47,7 +47,7 @@ def _image(name: str) -> str:
     alt = {
         "roofs": "Operations a second of each part, under the machine's roofs",
         "parts": "Time of a step by part, for one and two ranks",
-        "skew": "Share of look-ups that the hottest rows of each table serve",
+        "skew": "Share of lookups that the hottest rows of each table serve",
     }
     return f"![{alt[name]}](images/dlrm-{name}.png)"
 

@@ -14,7 +14,7 @@ import numpy as np  # noqa: E402
 
 # Okabe and Ito's colours, which are told apart by the colour-blind too.
 COLOURS = {
-    "look-ups": "#D55E00",
+    "lookups": "#D55E00",
     "communication": "#CC79A7",
     "input": "#E69F00",
     "interaction": "#009E73",
@@ -23,7 +23,7 @@ COLOURS = {
     "optimizer": "#8C8C8C",
     "other": "#C8C8C8",
 }
-DARK = ("top MLP", "look-ups")
+DARK = ("top MLP", "lookups")
 STYLE = {
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -108,7 +108,7 @@ def parts(results: dict[str, Any]) -> Any:
 
 
 def skew(results: dict[str, Any]) -> Any:
-    """What share of the look-ups the hottest rows of each table serve."""
+    """What share of the lookups the hottest rows of each table serve."""
     figure, axes = plt.subplots(figsize=(6.4, 4.2))
     colours = plt.get_cmap("viridis")(np.linspace(0, 0.85, LARGE_TABLES))
     for at, table in reversed(list(enumerate(results["skew"]["tables"]))):
@@ -124,6 +124,6 @@ def skew(results: dict[str, Any]) -> Any:
         [*reversed(handles), grey], [*reversed(labels), "the other 21 tables"], frameon=False
     )
     axes.set(xscale="log", ylim=(0, 1.02), xlabel="share of the table's rows, the hottest first")
-    axes.set_ylabel("share of its look-ups")
-    axes.set_title("How skewed the look-ups of each table are", loc="left", fontsize=10)
+    axes.set_ylabel("share of its lookups")
+    axes.set_title("How skewed the lookups of each table are", loc="left", fontsize=10)
     return figure

@@ -1,7 +1,7 @@
 """The baseline profile of a DLRM: `make profile-dlrm`.
 
 Counts what each part of the model computes and moves, measures where the time of a step goes with
-one and two ranks, and how skewed the look-ups are. A full run goes to `benchmarks/results/` as
+one and two ranks, and how skewed the lookups are. A full run goes to `benchmarks/results/` as
 JSON, to `docs/images/` as pictures and into `docs/dlrm-profile.md` as tables.
 """
 
@@ -71,7 +71,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     print("work of each part ...", flush=True)
     counted = work.count_work(options.batch_size, options.dim, options.rows_scale)
     results["work"] = {part: done._asdict() for part, done in counted.items()}
-    print("look-ups ...", flush=True)
+    print("lookups ...", flush=True)
     results["skew"] = skew.measure(options.inputs, options.rows_scale, options.dim)
     results["load_after"] = os.getloadavg()[0]
     return results

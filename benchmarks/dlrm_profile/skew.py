@@ -16,7 +16,7 @@ TESTED_CHUNKS = 32
 
 
 def measure(inputs: int, rows_scale: float, dim: int) -> dict[str, Any]:
-    """Return what the look-ups of each table are like, and what hot rows serve of other inputs."""
+    """Return what the lookups of each table are like, and what hot rows serve of other inputs."""
     rows = columns.table_rows(rows_scale)
     tables = dict(zip(columns.CATEGORIES, rows, strict=True))
     generator = synthetic.Generator(rows, 0)

@@ -2,10 +2,10 @@
 
 Arithmetic operations come from torch's `FlopCounterMode`, which counts matrix products, two for
 each multiply and add. Bytes are those of what every operator reads and writes, as if each operand
-came from memory once: what a cache saves is left out. Of look-ups torch counts neither, since their
+came from memory once: what a cache saves is left out. Of lookups torch counts neither, since their
 operand would be the whole table; for them
 
-* forward reads the ids and a row for each look-up, and writes a vector for each bag;
+* forward reads the ids and a row for each lookup, and writes a vector for each bag;
 * backward reads a gradient for each bag and the ids, and reads and writes each row that was looked
   up once, with its row-wise Adagrad state: per value of such a row two operations for the state,
   two for the step, and one addition for each gradient more than one.
@@ -67,7 +67,7 @@ def count_work(batch_size: int, dim: int, rows_scale: float) -> dict[str, Work]:
     ids = batch.sparse_features.values().view(tables, batch_size)
     unique = sum(len(torch.unique(of_table)) for of_table in ids)
     return {
-        "look-ups": lookup_work(ids.numel(), unique, ids.numel(), dim),
+        "lookups": lookup_work(ids.numel(), unique, ids.numel(), dim),
         "bottom MLP": _count(net.dense_arch, batch.dense_features),
         "interaction": _count(net.inter_arch, *_leaves(dense, looked_up)),
         "top MLP": _count(net.over_arch, *_leaves(crossed)),
@@ -87,7 +87,7 @@ def _count(part: torch.nn.Module, *inputs: torch.Tensor) -> Work:
 
 
 def lookup_work(lookups: int, unique: int, bags: int, dim: int) -> Work:
-    """Return the work of look-ups by the formulas above.
+    """Return the work of lookups by the formulas above.
 
     Args:
         lookups: in all tables.

@@ -57,7 +57,7 @@ def memory_hog(files: Path, run_dir: Path) -> None:
     table = np.load(path, mmap_mode="r")
     random = np.random.default_rng(0)
 
-    def look_up(step: int) -> None:
+    def lookup(step: int) -> None:
         table[random.integers(0, rows, ROWS_PER_STEP)].sum()
 
-    train(run_dir, loader(60), in_forward=look_up)
+    train(run_dir, loader(60), in_forward=lookup)

@@ -31,7 +31,7 @@ def table_rows(scale: float) -> list[int]:
 def make_batch(
     labels: NDArray[np.float32], dense: NDArray[np.float32], ids: NDArray[np.int64]
 ) -> Batch:
-    """Return a batch of TorchRec, with one look-up for each input and table.
+    """Return a batch of TorchRec, with one lookup for each input and table.
 
     Args:
         labels: 0 or 1 for each input ``(N,)``.

@@ -35,7 +35,7 @@ def build_dlrm(
     top: Sequence[int] = TOP,
     table_device: torch.device | None = None,
 ) -> DLRM:
-    """Return an untrained DLRM: dense ``(N, 13)``, look-ups of 26 keys in, logits ``(N, 1)`` out.
+    """Return an untrained DLRM: dense ``(N, 13)``, lookups of 26 keys in, logits ``(N, 1)`` out.
 
     Args:
         rows: rows of each table.

@@ -39,7 +39,7 @@ class Options:
             stop("cannot train", f"--rows-scale {self.rows_scale}", "give more than 0, 1 is Kaggle")
         if self.embedding_every not in ("auto", "off") and not self.embedding_every.isdecimal():
             stop(
-                "cannot observe the look-ups",
+                "cannot observe the lookups",
                 f"--embedding-every {self.embedding_every}",
                 'give a number of steps, "auto" or "off"',
             )

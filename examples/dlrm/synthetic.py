@@ -1,4 +1,4 @@
-"""Inputs like Criteo's, made up: skewed look-ups, columns that depend on each other, clicks.
+"""Inputs like Criteo's, made up: skewed lookups, columns that depend on each other, clicks.
 
 Three things are drawn for each input: an advertisement (C3), the place where it is shown (C15), on
 which the advertisement depends, and a user (C11). Most other columns are functions of these, as in

@@ -122,7 +122,7 @@ def print_comparison(before: Trained, after: Trained, device: torch.device) -> N
         ("  of a pure batch, ms", [told(c, "fae/pure_step_ns", 1e-6, "p50") for c in columns]),
         ("  of a mixed batch, ms", [told(c, "fae/mixed_step_ns", 1e-6, "p50") for c in columns]),
         ("read from tables, MB a step", [table_megabytes(c) for c in columns]),
-        ("hot look-ups, %", [told(c, "fae/hot_lookup_ratio", 100) for c in columns]),
+        ("hot lookups, %", [told(c, "fae/hot_lookup_ratio", 100) for c in columns]),
         ("inputs in pure batches, %", [told(c, "fae/hot_input_ratio", 100) for c in columns]),
         ("keeping hot rows equal, ms a step", [told(c, "fae/sync_ns", 1e-6) for c in columns]),
         ("hot rows, MB", [told(c, "fae/hot_bytes", 1e-6) for c in columns]),

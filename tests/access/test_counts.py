@@ -1,4 +1,4 @@
-"""Counts against a count of one look-up after the other."""
+"""Counts against a count of one lookup after the other."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_every_number_is_exact_or_inside_its_bound(file, operations, budgets):
 
 
 def stream(seed: int):
-    """Look-ups that overflow a small pool many times."""
+    """Lookups that overflow a small pool many times."""
     numpy_random = np.random.default_rng(seed)
     for _ in range(30):
         yield "huge", (numpy_random.pareto(0.5, 500) * 10).astype(np.int64)

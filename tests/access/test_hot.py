@@ -51,7 +51,7 @@ def test_only_tables_with_row_bytes_take_part():
 
 
 def inputs(seed: int, count: int, shift: int = 0, tables=TABLES, budget_bytes=1 << 20):
-    """Inputs with a look-up of each table, popular rows first from `shift` on."""
+    """Inputs with a lookup of each table, popular rows first from `shift` on."""
     random = np.random.default_rng(seed)
     counts = AccessCounts(tables, budget_bytes=budget_bytes, seed=seed)
     for _ in range(count // 100):
@@ -100,7 +100,7 @@ def inputs_of(everything, seed: int):
 
 
 def counted(seed: int, count: int) -> AccessCounts:
-    """Inputs with a look-up of each table, all in the sample; that of `c` has a long tail."""
+    """Inputs with a lookup of each table, all in the sample; that of `c` has a long tail."""
     random = np.random.default_rng(seed)
     counts = AccessCounts(TABLES, budget_bytes=1 << 26, seed=seed)
     ids = [(random.pareto(1.0, count) * 2).astype(np.int64) % rows for rows in TABLES.values()]

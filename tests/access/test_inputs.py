@@ -13,7 +13,7 @@ BUDGET = 60_000
 
 
 def batch(first: int, size: int, pooling: int = 3):
-    """Inputs whose look-ups tell which input they are: number * 10 + key, so often as they tell."""
+    """Inputs whose lookups tell which input they are: number * 10 + key, so often as they tell."""
     numbers = np.arange(first, first + size)
     lengths = np.stack([numbers % pooling, numbers % 2, np.ones_like(numbers)])
     ids = [np.repeat(numbers * 10 + key, lengths[key]) for key in range(3)]

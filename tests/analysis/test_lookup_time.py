@@ -1,4 +1,4 @@
-"""The share of a step that goes with its look-ups: found where it is so, and only there."""
+"""The share of a step that goes with its lookups: found where it is so, and only there."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_bytes_that_cost_nothing_explain_nothing(told, random):
     )
 
 
-def test_stalls_are_not_taken_for_look_ups(told, random):
+def test_stalls_are_not_taken_for_lookups(told, random):
     volume = jagged(random)
     forward = 10 * MS + noise(random)
     forward[volume > np.quantile(volume, 0.97)] += 500 * MS

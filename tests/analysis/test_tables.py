@@ -54,7 +54,7 @@ def metrics(tmp_path):
 
 def test_an_amount_that_is_known_in_every_step_has_a_sum(metrics):
     assert metrics["embedding/lookup_count{table=user}"] == {
-        "unit": "look-ups",
+        "unit": "lookups",
         "sum": 600,
         "mean": 150,  # of four steps, one of which served nothing
         "p50": 200.0,
@@ -95,7 +95,7 @@ def test_a_run_without_tables_has_neither_metrics_nor_a_section(tmp_path):
 
 def raw_section(summary) -> list[str]:
     parts = render(summary).split("\n\n")
-    return next(part for part in parts if part.startswith("Embedding look-ups")).splitlines()
+    return next(part for part in parts if part.startswith("Embedding lookups")).splitlines()
 
 
 def section(summary) -> list[str]:
@@ -105,7 +105,7 @@ def section(summary) -> list[str]:
 def test_the_section_shows_the_tables_that_read_most_first(tmp_path):
     summary = summary_of(write_run(tmp_path / "run"))
     assert section(summary) == [
-        "Embedding look-ups in a step look-ups bytes of all repeated hot 1 % hot 10 %",
+        "Embedding lookups in a step lookups bytes of all repeated hot 1 % hot 10 %",
         "user 150 9.60 kB 99 % 40 % - -",
         "item 2 64 B 0.66 % - - -",
         "2 tables, 1.10 k rows, 67.2 kB: hbm, host",
@@ -155,7 +155,7 @@ def test_a_budget_says_what_its_rows_serve_and_which_inputs_they_serve_whole(tmp
     rows = tenth["budget_bytes"] // 64
     share = sum(range(1001 - rows, 1001)) / (1000 * 1001 / 2)
     assert tenth["lookup_ratio"] == pytest.approx(share)
-    # An input here is one look-up, so both shares are the same.
+    # An input here is one lookup, so both shares are the same.
     assert tenth["all_hot"]["low"] <= share <= tenth["all_hot"]["high"]
     assert tenth["all_hot"]["inputs"] > 1000
 
@@ -187,8 +187,8 @@ def page_of(path) -> list[str]:
 
 def test_the_page_shows_skew_and_budgets(tmp_path, counts):
     page = [" ".join(line.split()) for line in page_of(write_run(tmp_path / "r", counts=counts))]
-    assert "Skew of look-ups Zipf from to rows: 50 % 90 % in bytes" in page
-    assert "Hottest rows that fit of tables look-ups inputs from to" in page
+    assert "Skew of lookups Zipf from to rows: 50 % 90 % in bytes" in page
+    assert "Hottest rows that fit of tables lookups inputs from to" in page
 
 
 def test_damaged_counts_are_told_and_the_rest_is_read(tmp_path, counts):

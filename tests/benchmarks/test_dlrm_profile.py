@@ -71,7 +71,7 @@ def events(*nested: tuple[Any, ...]) -> list[SimpleNamespace]:
 def test_time_is_put_to_the_part_that_caused_it() -> None:
     wait = ("## KJTAllToAll wait() ##", 12, 15, -1, [])
     profile = events(
-        (step.RANGE + "look-ups", 10, 20, -1, [wait]),
+        (step.RANGE + "lookups", 10, 20, -1, [wait]),
         (step.RANGE + "top MLP", 20, 30, -1, [("aten::addmm", 22, 28, 5, [])]),
         ("aten::binary_cross_entropy", 30, 33, 6, []),
         (
@@ -86,7 +86,7 @@ def test_time_is_put_to_the_part_that_caused_it() -> None:
         ),
     )
     found = step.times(profile, world_size=2)
-    assert found == {"look-ups": 7, "communication": 3 + 26, "top MLP": 10 + 30, "other": 3 + 4}
+    assert found == {"lookups": 7, "communication": 3 + 26, "top MLP": 10 + 30, "other": 3 + 4}
     assert step.times(profile, world_size=1)["other"] == 3 + 4 + 26
 
 
@@ -108,7 +108,7 @@ def test_parts_add_up_to_the_step(profile: Path) -> None:
     (measured,) = json.loads(path.read_text())["steps"]
     parts = measured["parts_ms"]
     assert sum(parts.values()) == pytest.approx(measured["profiled_step_ms"], rel=0.25)
-    for part in ("look-ups", "bottom MLP", "interaction", "top MLP", "input", "optimizer"):
+    for part in ("lookups", "bottom MLP", "interaction", "top MLP", "input", "optimizer"):
         assert parts[part] > 0
     assert parts["top MLP"] > parts["other"]
 

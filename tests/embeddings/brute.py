@@ -1,4 +1,4 @@
-"""What look-ups amount to, counted one by one."""
+"""What lookups amount to, counted one by one."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ def shard(model_class, types, group):
 
 
 def local_bytes(model, types, ids):
-    """Bytes of these look-ups, by table, that this rank has: as its own shards say."""
+    """Bytes of these lookups, by table, that this rank has: as its own shards say."""
     held = {}
     for name, kind in zip(TABLES, types, strict=True):
         if kind == "data_parallel":

@@ -171,7 +171,7 @@ def test_ddp(tmp_path):
 
 
 class TestCompiled:
-    """`torch.compile` takes look-ups into its graphs, without a break."""
+    """`torch.compile` takes lookups into its graphs, without a break."""
 
     @pytest.fixture(autouse=True)
     def fresh(self, monkeypatch):
@@ -252,12 +252,12 @@ def test_a_fault_is_told_once_and_ends_the_counting_not_the_training(caplog, mon
     steps.begin()
     rows = lookups.rows(steps.closed())
     lookups.close()
-    assert caplog.text.count("counts embedding look-ups no more") == 1
+    assert caplog.text.count("counts embedding lookups no more") == 1
     assert np.isnan(rows["lookup_count"][rows["step"] > 0]).all()
     assert rows["lookup_count"][rows["step"] == 0].tolist() == [6, 10, 10]
 
 
-def test_what_traces_a_model_is_no_look_up():
+def test_what_traces_a_model_is_no_lookup():
     model = nn.Sequential(nn.Embedding(10, 2))
     lookups, steps = hooked(model)
     torch.fx.symbolic_trace(model)

@@ -17,34 +17,34 @@ from tests.embeddings.test_jagged import bag_collection, make_jagged
 from trainobs.access import AccessCounts
 from trainobs.core.embedding_table import EmbeddingTable
 from trainobs.embeddings import buffer
-from trainobs.embeddings.buffer import Call, Ids, Intake, Take
+from trainobs.embeddings.buffer import Call, Ids, LookupBuffer, Take
 from trainobs.embeddings.caches import caches
 from trainobs.embeddings.model_lookups import ModelLookups
-from trainobs.embeddings.sampling import DENSEST, SPARSEST, Pace
+from trainobs.embeddings.sampling import DENSEST, SPARSEST, SamplingInterval
 from trainobs.embeddings.sites import Found, Site, SiteKind
 from trainobs.embeddings.step_lookups import Noted
 from trainobs.embeddings.table import TIERS, Gradient, TablePart, WatchedTable, reads
-from trainobs.embeddings.totals import Tally
+from trainobs.embeddings.totals import LookupTotals
 from trainobs.steps.clock import StepClock
 
 ROWS, ROW_BYTES = 100, 16
 
 
 def tally_of(parts, row_count=ROWS, world_size=1, gradient=Gradient.FUSED):
-    """A tally of one table whose parts lie there, seen from rank 0."""
+    """A totals of one table whose parts lie there, seen from rank 0."""
     info = EmbeddingTable("t", row_count, 4, ROW_BYTES, "m")
     found = Found()
     site = Site(nn.Identity(), SiteKind.EMBEDDING, "m", features={"": [0]})
     found.add(site, [WatchedTable(info, reads(parts, row_count, 0), gradient)])
-    return Tally(found, AccessCounts({"t": row_count}), world_size), site
+    return LookupTotals(found, AccessCounts({"t": row_count}), world_size), site
 
 
-def row_of(tally, site, ids, sampled=True):
+def row_of(totals, site, ids, sampled=True):
     take = Take(1, sampled)
     values = np.array(ids, dtype=np.int64)
     copied = Ids(values, 1, ends=False) if sampled else None
     take.calls.append(Call(site, ("",), (len(ids),), len(ids), True, copied))
-    return tally.rows([Noted(0, 0, take, measured=True)], 0)[0]
+    return totals.rows([Noted(0, 0, take, measured=True)], 0)[0]
 
 
 def whole(memory, rank=0):
@@ -100,22 +100,22 @@ def test_a_grid_of_parts_is_read_cell_by_cell():
 
 
 def test_one_step_in_so_many_is_sampled():
-    pace = Pace(3)
-    assert [pace.choose() for _ in range(7)] == [True, False, False, True, False, False, True]
-    pace.stepped(1e6)
-    pace.sampled(1e9)
-    assert pace.every == 3
+    interval = SamplingInterval(3)
+    assert [interval.choose() for _ in range(7)] == [True, False, False, True, False, False, True]
+    interval.stepped(1e6)
+    interval.sampled(1e9)
+    assert interval.every == 3
 
 
 @pytest.mark.parametrize(
     ("cost_ns", "every"), [(1e3, DENSEST), (10e6, 51), (1e6 * 999, SPARSEST), (1e12, SPARSEST)]
 )
 def test_automatic_sampling_keeps_to_its_budget(cost_ns, every):
-    pace = Pace()
+    interval = SamplingInterval()
     for _ in range(100):
-        pace.stepped(10e6)
-        pace.sampled(cost_ns)
-    assert pace.every == every
+        interval.stepped(10e6)
+        interval.sampled(cost_ns)
+    assert interval.every == every
     assert cost_ns / every <= 0.02 * 10e6 or every == SPARSEST
 
 
@@ -133,7 +133,7 @@ class Stream:
 
 def test_a_step_waits_for_its_copies_and_nobody_for_the_device():
     serial = [1]
-    taken = Intake(lambda: serial[0], Pace(1))
+    taken = LookupBuffer(lambda: serial[0], SamplingInterval(1))
     stream = Stream()
     take = taken.enter()
     take.streams.add(stream)
@@ -153,7 +153,7 @@ def test_what_never_arrives_is_unmeasured():
     lookups = ModelLookups(model, lambda: steps.serial, every=1)
     steps.begin()
     model(torch.tensor([1, 2]))
-    take = lookups._intake._current
+    take = lookups._buffer._current
     take.streams.add(Stream())
     take.arrived = False
     lookups.close()
@@ -217,7 +217,7 @@ class WithCopies(EmbeddingBagCollection):
         return (feature, self.ROWS) if mark else None
 
 
-def test_look_ups_of_copies_count_for_their_rows():
+def test_lookups_of_copies_count_for_their_rows():
     config = EmbeddingBagConfig(
         name="users", embedding_dim=4, num_embeddings=50, feature_names=["user"]
     )
@@ -241,7 +241,7 @@ def test_look_ups_of_copies_count_for_their_rows():
     assert sorted(sample.sizes.tolist()) == [2, 4]
 
 
-def test_keys_that_the_model_does_not_look_up_cost_nothing():
+def test_keys_that_the_model_does_not_lookup_cost_nothing():
     module, steps = bag_collection(), Steps()
     lookups = ModelLookups(module, lambda: steps.serial, every=1)
     steps.begin()
@@ -256,10 +256,10 @@ def test_memory_is_bounded_for_a_table_of_a_hundred_million_rows():
     parts = [TablePart(0, "host", 0, row_count, ROW_BYTES)]
     tracemalloc.start()
     try:
-        tally, site = tally_of(parts, row_count)
+        totals, site = tally_of(parts, row_count)
         random = np.random.default_rng(0)
         for _ in range(60):
-            row_of(tally, site, (row_count ** random.random(20_000)).astype(np.int64) - 1)
+            row_of(totals, site, (row_count ** random.random(20_000)).astype(np.int64) - 1)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -278,7 +278,7 @@ class Counting(nn.Module):
 
 
 def test_misses_of_a_cache_split_the_bytes_of_sampled_steps():
-    tally, site = tally_of(whole("uvm_caching"))
+    totals, site = tally_of(whole("uvm_caching"))
     site.module = Counting()
     (cache,) = caches(site)
     assert cache.tables == (0, 0)
@@ -289,15 +289,15 @@ def test_misses_of_a_cache_split_the_bytes_of_sampled_steps():
         take.calls.append(Call(site, ("",), (10,), 10, True, copied))
         if misses is not None:
             take.misses.append((cache.tables, np.array([misses, 0])))
-        rows.append(tally.rows([Noted(serial, 0, take, measured=True)], 0)[0])
+        rows.append(totals.rows([Noted(serial, 0, take, measured=True)], 0)[0])
     split = [(row["uvm_hit_bytes"], row["uvm_miss_bytes"]) for row in rows]
     assert np.isnan([split[0], split[2]]).all()
-    assert split[1] == (7 * ROW_BYTES, 3 * ROW_BYTES)  # 3 of the 10 look-ups before
+    assert split[1] == (7 * ROW_BYTES, 3 * ROW_BYTES)  # 3 of the 10 lookups before
     assert split[3] == (9 * ROW_BYTES, ROW_BYTES)  # 2 of 20
 
 
 def test_kernels_that_count_no_misses_are_left_alone():
-    tally, site = tally_of(whole("uvm_caching"))
+    totals, site = tally_of(whole("uvm_caching"))
     site.module = Counting()
     site.module.record_cache_metrics = RecordCacheMetrics(False, False)
     assert caches(site) == []

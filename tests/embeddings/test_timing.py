@@ -22,7 +22,7 @@ OUTSIDE = "not in the valid range|index_size"
 
 @dataclass
 class Steps:
-    """A model whose look-ups are counted, and steps of it."""
+    """A model whose lookups are counted, and steps of it."""
 
     model: nn.Module
     every: int = 1

@@ -20,7 +20,7 @@ def test_hot_rows_train_beside_the_stock_sharder(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "FAE profile" in done.stdout
     table = dict(re.findall(r"^(\S.*?)  +\S+ +(\S+)$", done.stdout, re.MULTILINE))
-    assert 5 < float(table["hot look-ups, %"]) < 100
+    assert 5 < float(table["hot lookups, %"]) < 100
     assert float(table["hot rows, MB"]) <= 0.2
     stock, fae = re.findall(r"AUC of validation +(\S+) +(\S+)", done.stdout)[0]
     assert abs(float(stock) - float(fae)) < 0.05
@@ -41,7 +41,7 @@ def test_lightning_trains_and_reports(tmp_path: Path) -> None:
     assert 0.6 < auc(done.stdout) < 0.9
     assert f"trainobs report of {tmp_path / 'run'}" in done.stdout
     assert re.search(r"steps +60\b", done.stdout)
-    assert "Embedding look-ups" in done.stdout
+    assert "Embedding lookups" in done.stdout
 
 
 def test_two_ranks_train_on_criteo_files(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_large_tables_are_as_skewed_as_published(inputs: np.ndarray, column: int
 
 
 def hot_lookups(ids: np.ndarray, share: float) -> np.ndarray:
-    """Which look-ups are of the hottest rows of all tables together, of those that were seen."""
+    """Which lookups are of the hottest rows of all tables together, of those that were seen."""
     counted = [np.unique(column, return_inverse=True, return_counts=True) for column in ids]
     counts = np.concatenate([of_column for _, _, of_column in counted])
     hot = np.zeros(len(counts), dtype=bool)
@@ -108,7 +108,7 @@ def hot_lookups(ids: np.ndarray, share: float) -> np.ndarray:
     return np.array([hot[start + at] for start, (_, at, _) in zip(starts, counted, strict=False)])
 
 
-# The published measurements of 7,200 lines: look-ups that the hottest rows serve, all-hot inputs.
+# The published measurements of 7,200 lines: lookups that the hottest rows serve, all-hot inputs.
 @pytest.mark.parametrize(
     ("share", "served", "all_hot"),
     [(0.01, 0.617, 0.001), (0.10, 0.782, 0.088), (0.20, 0.836, 0.175), (0.50, None, 0.325)],

@@ -102,7 +102,7 @@ class Stream(IterableDataset[Input]):
 
 
 def inputs_of(batch: Batch, of: FAEProfile, most: int = 3) -> list[Input]:
-    """The inputs of a packed batch, hot look-ups put back among the others, sorted within bags."""
+    """The inputs of a packed batch, hot lookups put back among the others, sorted within bags."""
     kjt = batch.sparse_features
     mark = read_mark(kjt)
     assert mark is not None

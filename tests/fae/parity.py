@@ -70,7 +70,7 @@ class Case:
     """A model, how it is sharded and trained, and its batches.
 
     Attributes:
-        sequences: whether look-ups are not pooled.
+        sequences: whether lookups are not pooled.
         with_ids: whether rows come with the embeddings of sequences.
     """
 
@@ -238,7 +238,7 @@ def batches(case: Case, rank: int) -> list[tuple[str, KeyedJaggedTensor]]:
             among = {"pure": hot, "cold": cold}.get(kind, np.arange(table.rows))
             for _ in table.features:
                 count = rng.integers(0, 5, size=case.inputs) * (len(among) > 0)
-                if kind == "lone" and rank:  # no look-up but on one rank
+                if kind == "lone" and rank:  # no lookup but on one rank
                     count *= 0
                 lengths.append(count)
                 values.append(rng.choice(among, size=count.sum()) if count.sum() else [])

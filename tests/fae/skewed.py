@@ -25,7 +25,7 @@ def tables(rows=ROWS, keys=KEYS, dim=4):
 
 
 def power_law(random, rows, count, slope=1.1):
-    """Ids whose look-ups fall with the row's number."""
+    """Ids whose lookups fall with the row's number."""
     power = 1.0 - slope
     ranks = (1.0 + random.random(count) * ((rows + 1.0) ** power - 1.0)) ** (1.0 / power)
     return np.minimum(ranks.astype(np.int64) - 1, rows - 1)
@@ -38,7 +38,7 @@ def matrix(seed, count, rows=ROWS, slope=1.1):
 
 
 def kjt(ids, keys=KEYS):
-    """A batch of one look-up for each key and input."""
+    """A batch of one lookup for each key and input."""
     ids = np.ascontiguousarray(ids)
     return KeyedJaggedTensor(
         keys=list(keys),

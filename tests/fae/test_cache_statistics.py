@@ -52,7 +52,7 @@ def test_the_miss_rate_is_that_of_a_cache_of_the_rows_counted_most(profile):
     assert statistics.expected_miss_rate(1) == 0
 
 
-def test_the_look_ups_are_the_different_rows_of_a_batch(profile):
+def test_the_lookups_are_the_different_rows_of_a_batch(profile):
     for table, ids in zip(("t_skewed", "t_flat"), data(2), strict=True):
         parts = ids[: BATCH * 100].reshape(100, BATCH)
         different = np.mean([len(np.unique(part)) for part in parts])

@@ -14,7 +14,7 @@ from trainobs.fae.kjt.inputs import keys_of, parts_of
 
 
 def hot_share(profile, ids):
-    """Shares of inputs and look-ups that are hot, by brute force."""
+    """Shares of inputs and lookups that are hot, by brute force."""
     slots = (profile.slots(table.name) for table in profile.tables)
     hot = np.stack([own[row] >= 0 for own, row in zip(slots, ids, strict=True)])
     return hot.all(axis=0).mean(), hot.mean()

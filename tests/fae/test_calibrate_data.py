@@ -19,7 +19,7 @@ from trainobs.fae.profile.model_tables import tables_of
 from trainobs.fae.profile.sizes import byte_count
 
 
-def test_multi_hot_inputs_are_counted_look_up_by_look_up():
+def test_multi_hot_inputs_are_counted_lookup_by_lookup():
     random = np.random.default_rng(0)
     lengths = random.integers(0, 4, (3, 8000))
     ids = [
@@ -57,7 +57,7 @@ def test_bytes_spared_are_those_of_hot_weights():
     assert expected.hot_bytes_per_input.value == pytest.approx(48 * expected.hot_lookup_ratio.value)
 
 
-def test_a_table_that_two_features_look_up_is_counted_for_both():
+def test_a_table_that_two_features_lookup_is_counted_for_both():
     shared = tables(rows=(3000,), keys=("small",))
     shared[0].feature_names = ["small", "middle"]
     ids = matrix(0, 8000)
@@ -85,7 +85,7 @@ class Nested:
     ],
     ids=["itself", "tuple", "dict", "torchrec", "nested"],
 )
-def test_look_ups_are_found_in_whatever_a_loader_yields(wrap):
+def test_lookups_are_found_in_whatever_a_loader_yields(wrap):
     ids = matrix(0, 8000)
     bare = quiet(Batches(ids), margin=0)
     assert quiet([wrap(kjt(ids))], margin=0).fingerprint == bare.fingerprint
@@ -158,7 +158,7 @@ def test_tables_that_fit_are_refused():
 def test_rows_that_are_looked_up_equally_often_are_refused():
     random = np.random.default_rng(0)
     ids = np.stack([random.integers(0, rows, 60_000) for rows in ROWS])
-    with pytest.raises(FAEError, match="nothing to gain from hot rows\n  found: of the look-ups"):
+    with pytest.raises(FAEError, match="nothing to gain from hot rows\n  found: of the lookups"):
         quiet(Batches(ids), margin=0.01)
 
 

@@ -12,7 +12,7 @@ LIMIT = 900
 
 
 def lot(seed, count, first):
-    """Inputs with 0 to 3 look-ups in one feature and one in another; ids tell the input."""
+    """Inputs with 0 to 3 lookups in one feature and one in another; ids tell the input."""
     random = np.random.default_rng(seed)
     numbers = np.arange(first, first + count)
     lengths = random.integers(0, 4, count)
@@ -21,7 +21,7 @@ def lot(seed, count, first):
 
 
 def told(held_out):
-    """Every input with its look-ups, by brute force."""
+    """Every input with its lookups, by brute force."""
     inputs = held_out.inputs()
     ends = np.cumsum(inputs.lookups_of(0))
     parts = np.split(inputs.ids[0], ends[:-1]) if inputs.size else []

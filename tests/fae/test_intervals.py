@@ -31,7 +31,7 @@ def test_of_independent_inputs(truth):
     assert misses(draw, truth, 0.95) <= allowed_misses(0.95)
 
 
-def test_of_inputs_with_many_look_ups_that_go_together():
+def test_of_inputs_with_many_lookups_that_go_together():
     def draw(random):
         lengths = random.integers(1, 40, 1500)
         return random.binomial(lengths, random.beta(2, 3, 1500)).astype(float), lengths

@@ -121,7 +121,7 @@ def test_what_would_wait_is_seen(wait: Callable[[Tensor], object]) -> None:
 
 @SEQUENCES
 @pytest.mark.usefixtures("lone_rank")
-@pytest.mark.parametrize("mode", ["overlay", "paper"])  # "partitioned" sends look-ups, and waits
+@pytest.mark.parametrize("mode", ["overlay", "paper"])  # "partitioned" sends lookups, and waits
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_pure_forward_waits_for_no_device(mode: str, weighted: bool, sequences: bool) -> None:
     assert _waits(0, _case(1, mode, weighted and not sequences, sequences)) == []

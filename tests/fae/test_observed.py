@@ -138,7 +138,7 @@ def test_what_is_logged_is_what_the_batches_say(
 
 
 @CASES
-def test_look_ups_of_packed_batches_are_those_of_the_batches(tmp_path: Path, case: Case) -> None:
+def test_lookups_of_packed_batches_are_those_of_the_batches(tmp_path: Path, case: Case) -> None:
     train(case, build(case, fae_sharder(case, profile_of(case))), tmp_path / "run")
     table = pq.read_table(
         tmp_path / "run" / "rank=0" / "embeddings-00000.parquet", partitioning=None

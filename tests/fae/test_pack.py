@@ -251,7 +251,7 @@ def test_a_batch_keeps_its_form(name):
                 assert found == wanted
 
 
-def test_other_look_ups_travel_along_unsplit():
+def test_other_lookups_travel_along_unsplit():
     def both(batch):
         other = KeyedJaggedTensor(["o"], batch.labels, lengths=torch.ones(4, dtype=torch.int64))
         return {"a": other, "b": batch.sparse_features, "n": batch.labels}

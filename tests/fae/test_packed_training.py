@@ -33,7 +33,7 @@ SERVED = [KEYS.index(name) for table in OF.tables for name in table.features]
 
 @dataclass
 class Batch(Pipelineable):
-    """Look-ups and labels, for the pipeline."""
+    """Lookups and labels, for the pipeline."""
 
     kjt: KeyedJaggedTensor
     labels: Tensor

@@ -197,7 +197,7 @@ def test_the_summary_tells_what_is_hot_and_expected(profile):
     share = made.predictions.all_hot_ratio
     assert told["inputs all hot"].startswith(f"{100 * share.value:.1f} % ({100 * share.low:.1f} to")
     assert told["least so"].startswith("t_large")
-    assert "look-ups in a million inputs" in told["threshold"]
+    assert "lookups in a million inputs" in told["threshold"]
     assert profile.summary().splitlines()[1:] == [
         "  hot rows  3 of 20",
         "  tables    2, 0 of them wholly hot",

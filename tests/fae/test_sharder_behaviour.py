@@ -46,14 +46,14 @@ SOON_S = 60
 
 
 @SEQUENCES
-def test_a_pure_forward_makes_no_collective_and_no_host_look_up(
+def test_a_pure_forward_makes_no_collective_and_no_host_lookup(
     pair: Ranks, sequences: bool
 ) -> None:
     for counts in pair.run(_count_of_steps, sequences):
-        assert counts["pure"] == {"forward": 0, "meetings": 0, "look-ups": 0}
+        assert counts["pure"] == {"forward": 0, "meetings": 0, "lookups": 0}
         assert counts["mixed"]["forward"] > 0
         assert counts["mixed"]["meetings"] == 1
-        assert counts["mixed"]["look-ups"] == 2
+        assert counts["mixed"]["lookups"] == 2
 
 
 def _count_of_steps(rank: int, sequences: bool) -> dict[str, dict[str, int]]:
@@ -61,17 +61,17 @@ def _count_of_steps(rank: int, sequences: bool) -> dict[str, dict[str, int]]:
     one = case(world_size=2, kinds=kinds, sequences=sequences)
     model = build(one, fae_sharder(one, profile_of(one)))
     collection = model.module.collection
-    look_ups = []
+    lookups = []
     for lookup in collection._lookups:
-        lookup.register_forward_hook(lambda *_: look_ups.append(1))
+        lookup.register_forward_hook(lambda *_: lookups.append(1))
     groups = {"forward": dist.group.WORLD, "meetings": collection._overlay.agreement._group}
     result = {}
     for kind, kjt in zip(one.kinds, fed(one, rank), strict=True):
         before = {name: _collectives(group) for name, group in groups.items()}
-        look_ups.clear()
+        lookups.clear()
         loss, _ = model(Batch(kjt))
         result[kind] = {name: _collectives(g) - before[name] for name, g in groups.items()}
-        result[kind]["look-ups"] = len(look_ups)
+        result[kind]["lookups"] = len(lookups)
         loss.backward()
         assert all(_collectives(group) > before[name] for name, group in groups.items())
     return result

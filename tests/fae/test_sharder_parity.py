@@ -1,7 +1,7 @@
 """Training with hot rows comes to what training without comes to.
 
 A case is a random model, plan, optimizer, mode and list of batches, all from its seed; half of them
-pool their look-ups, and half give them as sequences. For more of them:
+pool their lookups, and half give them as sequences. For more of them:
 `TRAINOBS_PARITY_CASES=7000 pytest tests/fae/test_sharder_parity.py`.
 """
 
@@ -75,7 +75,7 @@ def _check_pair(rank: int, first: int, count: int, sequences: bool) -> None:
 
 
 def _every_kind(sequences: bool) -> Case:
-    """A case with look-ups of all kinds, in which whatever goes wrong shows."""
+    """A case with lookups of all kinds, in which whatever goes wrong shows."""
     return next(
         case
         for case in (random_case(seed, 1, sequences) for seed in range(10_000))

@@ -52,13 +52,13 @@ def test_a_packed_batch_of_other_hot_rows_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("lone_rank")
-def test_a_pure_batch_with_cold_look_ups_is_refused() -> None:
+def test_a_pure_batch_with_cold_lookups_is_refused() -> None:
     one = case()
     model = build(one, FAEEmbeddingBagCollectionSharder(profile_of(one)))
     apart = split(batches(one, 0)[0][1], SlotMap.from_profile(profile_of(one)))
     mark = read_mark(apart)
     assert mark is not None
-    with pytest.raises(FAEError, match="cold look-ups in a batch that is marked as pure"):
+    with pytest.raises(FAEError, match="cold lookups in a batch that is marked as pure"):
         model(Batch(remark(apart, mark._replace(pure=True))))
 
 
@@ -130,7 +130,7 @@ def test_learned_weights_are_refused(sharding: str, under: str) -> None:
 @SEQUENCES
 @pytest.mark.parametrize("order", [("pure", "cold"), ("cold", "pure")])
 @pytest.mark.usefixtures("lone_rank")
-def test_a_look_up_of_the_other_kind_before_the_backward_is_refused(
+def test_a_lookup_of_the_other_kind_before_the_backward_is_refused(
     order: tuple[str, str], sequences: bool
 ) -> None:
     # in mode "paper" what the backward of the first one trained would be overwritten

@@ -1,4 +1,4 @@
-"""Sequences: look-ups that are not pooled, and so must keep their order."""
+"""Sequences: lookups that are not pooled, and so must keep their order."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def case(**changes: object) -> Case:
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
-def test_look_ups_in_another_order_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lookups_in_another_order_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     one = case()
     feed = [kjt for _, kjt in batches(one, 0)]
     stock = train(one, build(one, stock_sharder(one)), feed)
@@ -101,7 +101,7 @@ def test_calibration_knows_what_is_a_sequence() -> None:
     assert profile.table("t0").is_sequence
 
 
-def test_features_that_look_up_two_tables_come_with_the_embeddings_of_both() -> None:
+def test_features_that_lookup_two_tables_come_with_the_embeddings_of_both() -> None:
     one = case(
         tables=tuple(
             Table(name, 20, 8, PoolingType.SUM, features, "table_wise", (1, 2, 5))
@@ -256,7 +256,7 @@ def _profile_of_both() -> FAEProfile:
     )
 
 
-def test_hot_look_ups_that_a_stock_collection_would_miss_are_refused() -> None:
+def test_hot_lookups_that_a_stock_collection_would_miss_are_refused() -> None:
     profile = _profile_of_both()
     only_here = replace(profile.tables[0], hot_ids=np.array([7]))  # of no other test's models
     profile = replace(profile, tables=(only_here, profile.tables[1]))
@@ -267,10 +267,10 @@ def test_hot_look_ups_that_a_stock_collection_would_miss_are_refused() -> None:
     model(kjt)
     with pytest.raises(FAEError) as error:
         model(pure)
-    assert "hot look-ups of 'f1' apart, and no collection that keeps" in error.value.found
+    assert "hot lookups of 'f1' apart, and no collection that keeps" in error.value.found
     assert "'s'" in error.value.found
     _both("overlay", profile)(pure)
-    bags = FAEProfile(profile.tables[:1], 1 << 20)  # the look-ups of sequences stay where they are
+    bags = FAEProfile(profile.tables[:1], 1 << 20)  # the lookups of sequences stay where they are
     model = _both("overlay", bags, [FAEEmbeddingBagCollectionSharder(bags), sharders[1]])
     model(packed("mixed", kjt, SlotMap.from_profile(bags)))
 

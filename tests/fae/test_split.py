@@ -1,4 +1,4 @@
-"""Splitting hot look-ups from cold ones, against a loop over single look-ups."""
+"""Splitting hot lookups from cold ones, against a loop over single lookups."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_the_mark_lives_through_whatever_happens_to_a_batch(way):
     assert not mark.pure
 
 
-def test_how_many_look_ups_are_cold_is_known_without_the_device():
+def test_how_many_lookups_are_cold_is_known_without_the_device():
     kjt = a_split_batch().to(torch.device("meta"))
     assert kjt.length_per_key_or_none() == a_split_batch().length_per_key()
     rows = {name: a_split_batch()[name].values().tolist() for name in KEYS}

@@ -1,4 +1,4 @@
-"""Embedding look-ups of real trainings, from the entry point to the report, against brute force."""
+"""Embedding lookups of real trainings, from the entry point to the report, against brute force."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def train(run_dir: Path, model: nn.Module, **options: Any) -> None:
 
 
 def lookups_of(run_dir: Path) -> list[dict[str, Any]]:
-    """Rows of the record of look-ups in training steps, in their order."""
+    """Rows of the record of lookups in training steps, in their order."""
     file = run_dir / "rank=0" / "embeddings-00000.parquet"
     rows = pq.read_table(file, partitioning=None).to_pylist()
     return sorted((row for row in rows if row["step"] is not None), key=lambda row: row["step"])
@@ -121,7 +121,7 @@ def test_a_plain_loop_is_counted_exactly_and_reported(tmp_path):
     assert summary["embeddings"]["state"] == "on"
     assert summary["embeddings"]["sampled_steps"] == 16
     assert summary["embeddings"]["skew"]["tables"]["bag"]["lookup_count"] == total
-    assert "\nEmbedding look-ups in a step" in render(summary)
+    assert "\nEmbedding lookups in a step" in render(summary)
     assert json.loads(json.dumps(summary)) is not None
     assert not model.bag._forward_pre_hooks
 
@@ -280,7 +280,7 @@ def test_a_fault_ends_the_counting_and_nothing_else(tmp_path, told, monkeypatch)
     monkeypatch.setattr(ModelLookups, "rows", broken)
     model = Model()
     train(tmp_path / "run", model)
-    assert told() == ["embedding look-ups are no longer counted; the training goes on"]
+    assert told() == ["embedding lookups are no longer counted; the training goes on"]
     assert not model.bag._forward_pre_hooks
     assert step_numbers(tmp_path / "run") == list(range(16))
     summary = summarize(RunLog.open(tmp_path / "run"))
@@ -295,7 +295,7 @@ def test_a_model_that_cannot_be_looked_through_is_told_and_trains(tmp_path, told
             raise RuntimeError("no children")
 
     train(tmp_path / "run", Odd())
-    assert told() == ["trainobs does not count embedding look-ups; the training goes on"]
+    assert told() == ["trainobs does not count embedding lookups; the training goes on"]
     assert step_numbers(tmp_path / "run") == list(range(16))
 
 

@@ -30,7 +30,7 @@ def counts():
     return AccessCounts({"user": 10})
 
 
-def look_up(counts, *rows):
+def lookup(counts, *rows):
     counts.add("user", np.array(rows))
 
 
@@ -40,13 +40,13 @@ def saved(tmp_path) -> int:
 
 def test_what_a_killed_run_loses_is_what_came_after_the_last_save(tmp_path, clock, counts):
     sink = CountsSink(tmp_path, 3, lambda: counts, now=clock)
-    look_up(counts, 1, 2, 2)
+    lookup(counts, 1, 2, 2)
     sink.write(batch([0]))
     sink.flush()
     assert not (tmp_path / FILE).exists(), "not due"
     clock.s += SAVE_S
     sink.flush()
-    look_up(counts, 3)
+    lookup(counts, 3)
     sink.flush()
     assert saved(tmp_path) == 3
     clock.s += SAVE_S
@@ -56,7 +56,7 @@ def test_what_a_killed_run_loses_is_what_came_after_the_last_save(tmp_path, cloc
 
 def test_the_end_saves_everything(tmp_path, clock, counts):
     sink = CountsSink(tmp_path, 3, lambda: counts, now=clock)
-    look_up(counts, 1)
+    lookup(counts, 1)
     sink.end({})
     assert saved(tmp_path) == 1
 
@@ -64,7 +64,7 @@ def test_the_end_saves_everything(tmp_path, clock, counts):
 def test_a_directory_of_ranks_is_read_as_one(tmp_path, clock):
     for rank in (0, 1):
         of_rank = AccessCounts({"user": 10})
-        look_up(of_rank, rank, 7)
+        lookup(of_rank, rank, 7)
         CountsSink(tmp_path, rank, lambda of_rank=of_rank: of_rank, now=clock).end({})
     merged = AccessCounts.load(tmp_path / "access-counts")
     assert merged.counts("user").tolist() == [1, 1, 0, 0, 0, 0, 0, 2, 0, 0]
@@ -90,11 +90,11 @@ def test_a_save_that_takes_long_is_done_more_rarely(tmp_path, clock):
 
 def test_a_disk_that_refuses_is_tried_again_and_the_old_file_stays(tmp_path, clock, counts):
     sink = CountsSink(tmp_path, 3, lambda: counts, now=clock)
-    look_up(counts, 1)
+    lookup(counts, 1)
     sink.end({})
     (tmp_path / "access-counts").rename(tmp_path / "away")
     (tmp_path / "access-counts").write_bytes(b"")
-    look_up(counts, 2)
+    lookup(counts, 2)
     clock.s += SAVE_S
     with pytest.raises(OSError, match="access-counts"):
         sink.flush()

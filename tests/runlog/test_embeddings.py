@@ -1,4 +1,4 @@
-"""The table of embedding look-ups: what is in its files, number by number."""
+"""The table of embedding lookups: what is in its files, number by number."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_row_is_a_step_and_a_table_and_what_is_unknown_is_null(sink, tmp_path)
     assert third == {"step": 7, "table": "item", **plain, **known, "sampled": True}
 
 
-def test_a_run_without_look_ups_writes_nothing(sink, tmp_path):
+def test_a_run_without_lookups_writes_nothing(sink, tmp_path):
     sink.write(batch([0, 1]))
     sink.write(replace(batch([2]), lookups=np.empty(0, LOOKUP_ROW)))
     sink.flush()

@@ -1,4 +1,4 @@
-"""Look-ups in a session: their faults, their epochs, and children that inherit their hooks."""
+"""Lookups in a session: their faults, their epochs, and children that inherit their hooks."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_fault_is_told_once_and_takes_the_hooks_off(
     train(session, model, range(600))
     hooks = len(model._forward_pre_hooks)
     session.stop()
-    assert warnings(caplog) == ["embedding look-ups are no longer counted; the training goes on"]
+    assert warnings(caplog) == ["embedding lookups are no longer counted; the training goes on"]
     assert state(tmp_path) == "given up: RuntimeError: it broke"
     assert hooks == 0, "they come off in the training thread, between two steps"
     steps = RunLog.open(tmp_path / "run").ranks[0].step()
@@ -89,7 +89,7 @@ def test_hooks_that_do_not_come_off_end_no_training(session, model, tmp_path, ca
     train(session, model, range(3))
     breaks(monkeypatch, "close")
     session.stop()
-    assert warnings(caplog) == ["embedding look-ups are no longer counted; the training goes on"]
+    assert warnings(caplog) == ["embedding lookups are no longer counted; the training goes on"]
     assert RunLog.open(tmp_path / "run").info["summary"]["outcome"] == "ok"
 
 

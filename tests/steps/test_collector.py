@@ -262,7 +262,7 @@ def test_steps_that_nobody_counted_to_their_end_have_no_counts_but_their_times(r
 
 
 class Source:
-    """Tells of one look-up a step, of some steps from a certain time on."""
+    """Tells of one lookup a step, of some steps from a certain time on."""
 
     def __init__(self) -> None:
         self.known: set[int] = set()
@@ -278,7 +278,7 @@ class Source:
         return rows
 
 
-def test_look_ups_come_with_their_steps_each_asked_for_once():
+def test_lookups_come_with_their_steps_each_asked_for_once():
     source = Source()
     run = Run(lookups=source)
     run.steps(3)
@@ -292,6 +292,6 @@ def test_look_ups_come_with_their_steps_each_asked_for_once():
     assert source.asked == [0, 1, 2]
 
 
-def test_without_a_source_there_are_no_look_ups(run):
+def test_without_a_source_there_are_no_lookups(run):
     run.steps(2)
     assert run.collector.batch().lookups is None

@@ -31,7 +31,7 @@ def read(folder) -> EventAccumulator:
 
 @pytest.fixture
 def log(tmp_path):
-    """Runs look-ups of ten steps through a sink, windows of four; what TensorBoard reads."""
+    """Runs lookups of ten steps through a sink, windows of four; what TensorBoard reads."""
 
     def run(*rows, tables=(USER, ITEM), counts=None, steps=range(10)):
         sink = TensorBoardSink(EventFile(tmp_path), 4, counts=lambda: counts)
@@ -80,7 +80,7 @@ def test_a_table_that_served_half_the_steps_and_was_sampled_once_is_not_underrat
     assert points(log(*rows), "embedding/unique_rows/user") == {3: 3}
 
 
-def test_look_ups_before_the_first_step_have_no_point(log):
+def test_lookups_before_the_first_step_have_no_point(log):
     rows = [(SETUP, 0, {"bytes": 1000}), (0, 0, {"bytes": 8}), (1, 0, {"bytes": 4})]
     events = log(*rows, steps=[SETUP, 0, 1])
     assert points(events, "embedding/bytes") == {1: 6}
@@ -114,7 +114,7 @@ def test_every_charted_metric_is_drawn_and_no_chart_draws_two_kinds(log):
     fields = {m.name.removeprefix("embedding/"): 1.0 for m in EMBEDDINGS if m.kind.name == "SUM"}
     fields |= {"hottest_1pct_count": 1.0, "hottest_10pct_count": 1.0}
     events = log(*((step, 0, fields) for step in range(4)))
-    (page,) = (c for c in layout(events).category if c.title == "trainobs: embedding look-ups")
+    (page,) = (c for c in layout(events).category if c.title == "trainobs: embedding lookups")
     tags = embedding_tags(events)
     for chart in page.chart:
         drawn = {tag for tag in tags if any(re.match(p, tag) for p in chart.multiline.tag)}

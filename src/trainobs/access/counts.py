@@ -25,7 +25,7 @@ from trainobs.core.errors import AccessCountsError, SettingError
 
 DEFAULT_BUDGET_BYTES = 64 << 20
 PIECE = 1 << 16
-"""Look-ups that are handled at once, so that a large batch takes no more memory than a small."""
+"""Lookups that are handled at once, so that a large batch takes no more memory than a small."""
 EPOCHS_KEPT = 4
 """Epochs whose inputs are sampled: the first and the latest."""
 
@@ -84,7 +84,7 @@ class AccessCounts:
         return MappingProxyType(self._tables)
 
     def add(self, table: str, ids: NDArray[np.integer[Any]]) -> None:
-        """Count a look-up for each of `ids`.
+        """Count a lookup for each of `ids`.
 
         Args:
             table: one of `tables`.
@@ -96,7 +96,7 @@ class AccessCounts:
                 integers.
         """
         rows = self._row_count(table)
-        _check_ids(f"cannot count look-ups of table {table!r}", ids)
+        _check_ids(f"cannot count lookups of table {table!r}", ids)
         for first in range(0, len(ids), PIECE):
             piece = ids[first : first + PIECE].astype(np.int64, copy=False)
             if piece.min() < 0 or piece.max() >= rows:
@@ -110,12 +110,12 @@ class AccessCounts:
                 self._pool.add(self._in_pool[table], piece)
 
     def total(self, table: str) -> int:
-        """Look-ups of rows of the table."""
+        """Lookups of rows of the table."""
         self._row_count(table)
         return self._totals[table]
 
     def outside(self, table: str) -> int:
-        """Look-ups of ids that are no rows of the table; they are in no other number."""
+        """Lookups of ids that are no rows of the table; they are in no other number."""
         self._row_count(table)
         return self._outside[table]
 
@@ -129,7 +129,7 @@ class AccessCounts:
         return own + self._merged_errors[table]
 
     def counts(self, table: str) -> NDArray[np.uint64] | Sketch:
-        """Look-ups of every row if the table has a counter for each, otherwise a `Sketch`."""
+        """Lookups of every row if the table has a counter for each, otherwise a `Sketch`."""
         error = self.error(table)
         if table in self._dense and not error:
             return self._dense[table].counts()
@@ -171,12 +171,12 @@ class AccessCounts:
         """Offer the inputs of a batch to the sample. It counts nothing: that is what `add` does.
 
         The arguments are those of a KeyedJaggedTensor. All keys of a batch belong into one call: an
-        input is whole only with all its look-ups.
+        input is whole only with all its lookups.
 
         Args:
             tables: the table that each key looks up; several keys may have the same one.
             ids: rows, key after key, and input after input within a key.
-            lengths: look-ups of each key and input, of shape (keys, inputs).
+            lengths: lookups of each key and input, of shape (keys, inputs).
             epoch: where the inputs belong. Of more than `EPOCHS_KEPT` epochs the first and the
                 latest are kept.
 

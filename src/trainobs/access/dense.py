@@ -16,7 +16,7 @@ class Dense:
     """Exact counts of one table, 4 bytes a row however high they grow.
 
     A row that comes near the end of 32 bits is moved on by `CARRY`. There are few such rows: one
-    for each 2^31 look-ups at most.
+    for each 2^31 lookups at most.
     """
 
     def __init__(self, row_count: int) -> None:
@@ -25,7 +25,7 @@ class Dense:
         self._highest = 0  # no counter in `_low` is above it
 
     def add(self, ids: Ids) -> None:
-        """Count a look-up for each of `ids`, all of which are rows of the table."""
+        """Count a lookup for each of `ids`, all of which are rows of the table."""
         self._make_room(len(ids))
         np.add.at(self._low, ids, np.uint32(1))
 

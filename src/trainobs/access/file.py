@@ -40,10 +40,10 @@ class CountsToWrite(Protocol):
         """Name -> number of rows."""
 
     def total(self, table: str) -> int:
-        """Look-ups of rows of the table."""
+        """Lookups of rows of the table."""
 
     def outside(self, table: str) -> int:
-        """Look-ups of other ids."""
+        """Lookups of other ids."""
 
     def error(self, table: str) -> int:
         """By how much a count can be too low."""
@@ -219,11 +219,11 @@ class Stored:
             self._samples[int(about["epoch"])] = (sample, threshold)
 
     def total(self, table: str) -> int:
-        """Look-ups of rows of the table."""
+        """Lookups of rows of the table."""
         return int(self._about[table]["total"])
 
     def outside(self, table: str) -> int:
-        """Look-ups of other ids."""
+        """Lookups of other ids."""
         return int(self._about[table]["outside"])
 
     def error(self, table: str) -> int:

@@ -25,7 +25,7 @@ DRIFT_INPUTS_MIN = 16
 def hot_rows(
     counts: AccessCounts, row_bytes: Mapping[str, int], budget_bytes: int
 ) -> dict[str, NDArray[np.int64]]:
-    """The rows that serve most look-ups for their bytes, over all tables, until a budget is full.
+    """The rows that serve most lookups for their bytes, over all tables, until a budget is full.
 
     Rows that were never looked up are not among them, even where they would fit. Of equals those of
     the earlier table, then the lower ones, come first.
@@ -44,8 +44,8 @@ class ServedShares:
     """What hot rows serve of inputs that had no part in choosing them.
 
     Attributes:
-        lookup_ratio: share of look-ups; NaN without any.
-        all_hot: share of inputs all of whose look-ups are of hot rows.
+        lookup_ratio: share of lookups; NaN without any.
+        all_hot: share of inputs all of whose lookups are of hot rows.
         input_count: sampled inputs that tell it.
     """
 
@@ -63,14 +63,14 @@ def served_by_hot_rows(
     """What `hot_rows` would serve of other inputs of the same kind.
 
     A row that was looked up once is hot in the counts, where the budget allows it, but was unknown
-    before that look-up. So each look-up, and each input of the latest epoch's sample, is judged by
+    before that lookup. So each lookup, and each input of the latest epoch's sample, is judged by
     what the others make hot: leave-one-out cross-validation (M. Stone, JRSS B 36, 1974). Of rows
     that are all hot that leaves the estimate of Good and Turing for those never seen (I. J. Good,
     Biometrika 40, 1953).
 
     Args:
-        counts: of look-ups; those of the sampled inputs must be among them.
-        row_bytes: bytes of a row; look-ups of other tables are not hot.
+        counts: of lookups; those of the sampled inputs must be among them.
+        row_bytes: bytes of a row; lookups of other tables are not hot.
         budget_bytes: for all tables together.
         confidence: of the interval.
     """
@@ -105,7 +105,7 @@ class _Choice:
     Attributes:
         spectra: table -> counts of its rows.
         sizes: table -> how many of them are hot.
-        density: look-ups for a byte of the first rows that do not all fit; 0 if all do.
+        density: lookups for a byte of the first rows that do not all fit; 0 if all do.
     """
 
     spectra: Mapping[str, Spectrum]
@@ -113,7 +113,7 @@ class _Choice:
     density: float
 
     def is_hot(self, counts: NDArray[np.int64], width: int) -> NDArray[np.bool_]:
-        """Whether rows with these counts are; without any look-up none is."""
+        """Whether rows with these counts are; without any lookup none is."""
         hot: NDArray[np.bool_] = (counts > 0) & (counts / width >= self.density)
         return hot
 
@@ -149,7 +149,7 @@ def _counts_of(
 
 
 def _same(inputs: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How often the input of each look-up looks up the same row."""
+    """How often the input of each lookup looks up the same row."""
     _, rows = np.unique(ids, return_inverse=True)
     _, pair, count = np.unique(
         inputs * (rows.max(initial=0) + 1) + rows, return_inverse=True, return_counts=True
@@ -158,7 +158,7 @@ def _same(inputs: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64
 
 
 def are_hot(sample: InputSample, tables: Iterable[str], hot: HotRows) -> NDArray[np.bool_]:
-    """Whether each look-up of a sample is one of a hot row.
+    """Whether each lookup of a sample is one of a hot row.
 
     Args:
         sample: inputs of an `AccessCounts`.
@@ -173,7 +173,7 @@ def are_hot(sample: InputSample, tables: Iterable[str], hot: HotRows) -> NDArray
 
 
 def _by_table(sample: InputSample, tables: Iterable[str]) -> Iterator[tuple[NDArray[np.intp], str]]:
-    """Places of the look-ups of each table that has any."""
+    """Places of the lookups of each table that has any."""
     order = np.argsort(sample.tables, kind="stable")
     names = list(tables)
     ends = np.searchsorted(sample.tables[order], np.arange(len(names) + 1))
@@ -185,16 +185,16 @@ def _by_table(sample: InputSample, tables: Iterable[str]) -> Iterator[tuple[NDAr
 def all_hot_share(
     sample: InputSample, tables: Iterable[str], hot: HotRows, confidence: float = 0.95
 ) -> Interval:
-    """The share of inputs all of whose look-ups are of hot rows, with Wilson's interval.
+    """The share of inputs all of whose lookups are of hot rows, with Wilson's interval.
 
-    Arguments as for `are_hot`. An input without look-ups is all hot. Hot rows that were chosen by
+    Arguments as for `are_hot`. An input without lookups is all hot. Hot rows that were chosen by
     counts of the same inputs do better on them than on others: see `served_by_hot_rows`.
     """
     return wilson(_whole(sample, are_hot(sample, tables, hot)), len(sample), confidence)
 
 
 def _whole(sample: InputSample, hot: NDArray[np.bool_]) -> int:
-    """Inputs all of whose look-ups are hot."""
+    """Inputs all of whose lookups are hot."""
     inputs = np.repeat(np.arange(len(sample)), sample.sizes)
     cold = np.bincount(inputs[~hot], minlength=len(sample))
     return int(np.count_nonzero(cold == 0))
@@ -210,7 +210,7 @@ def drift(
 ) -> Interval:
     """What an epoch loses when its hot rows are those of an epoch before.
 
-    Half of the later epoch's inputs are set aside. Of their look-ups two sets of hot rows serve a
+    Half of the later epoch's inputs are set aside. Of their lookups two sets of hot rows serve a
     share: rows that are hot in the other half, and rows that are hot in as many inputs of the
     earlier epoch. The first share less the second is the drift. Both sets come from equally
     many inputs and neither from those they are tried on: without drift it is 0 on average.
@@ -254,7 +254,7 @@ def drift(
 
 @dataclass(frozen=True)
 class _Keyed:
-    """Look-ups of some inputs, as keys that are unique over all tables."""
+    """Lookups of some inputs, as keys that are unique over all tables."""
 
     keys: NDArray[np.int64]
     widths: NDArray[np.int64]
@@ -277,12 +277,12 @@ class _Keyed:
         return cls(keys, widths[tables], numbers[chosen])
 
     def half(self, random: np.random.Generator, size: int) -> _Keyed:
-        """The look-ups of half of the inputs, of which there are `size`."""
+        """The lookups of half of the inputs, of which there are `size`."""
         kept = (random.permutation(size) < size // 2)[self.inputs]
         return _Keyed(self.keys[kept], self.widths[kept], self.inputs[kept])
 
     def hottest(self, budget_bytes: int) -> NDArray[np.int64]:
-        """Keys with most look-ups for their bytes until the budget is full, ascending."""
+        """Keys with most lookups for their bytes until the budget is full, ascending."""
         keys, first, counts = np.unique(self.keys, return_index=True, return_counts=True)
         widths = self.widths[first]
         order = np.argsort(-(counts / widths), kind="stable")

@@ -25,14 +25,14 @@ WAITING_SHARE = 0.2
 
 @dataclass(frozen=True)
 class InputSample:
-    """Inputs with all their look-ups.
+    """Inputs with all their lookups.
 
     Attributes:
         draws: what each input drew; lower ones were kept.
-        sizes: look-ups of each input.
-        tables: index of the table of each look-up, input after input, in the order of
+        sizes: lookups of each input.
+        tables: index of the table of each lookup, input after input, in the order of
             `AccessCounts.tables`.
-        ids: row of each look-up; it may be outside its table.
+        ids: row of each lookup; it may be outside its table.
         seen: inputs that the sample was taken from.
     """
 
@@ -52,7 +52,7 @@ class InputSample:
 
     @property
     def offsets(self) -> NDArray[np.int64]:
-        """Where the look-ups of each input begin, and where those of the last one end."""
+        """Where the lookups of each input begin, and where those of the last one end."""
         return np.concatenate(([0], np.cumsum(self.sizes)))
 
     def where(self, keep: NDArray[np.bool_]) -> InputSample:
@@ -96,7 +96,7 @@ class Reservoir:
             draws: a number in [0, 1) for each input, (inputs,).
             tables: index of the table that each key looks up, (keys,).
             ids: rows, key after key, and input after input within a key.
-            lengths: look-ups of each key and input, (keys, inputs).
+            lengths: lookups of each key and input, (keys, inputs).
         """
         self.seen += len(draws)
         chosen = np.flatnonzero(draws < self.threshold)

@@ -14,7 +14,7 @@ BYTES_PER_TABLE = 1024
 INPUTS_SHARE = 4
 """One part in so many is for the sample of inputs."""
 PENDING_SHARE = 64
-"""One part in so many is for look-ups that wait to be counted."""
+"""One part in so many is for lookups that wait to be counted."""
 SETTLING_COPIES = 8
 """Copies of these that sorting them in takes for a moment, themselves included."""
 
@@ -27,7 +27,7 @@ class Plan:
         dense: tables with a counter a row, smallest first.
         inputs_bytes: memory for the sample of inputs.
         entry_count: rows in the pool of all other tables; 0 without such.
-        pending_count: look-ups that wait for it.
+        pending_count: lookups that wait for it.
     """
 
     dense: tuple[str, ...]

@@ -4,7 +4,7 @@ Each table's part is a Misra-Gries summary (J. Misra and D. Gries, Finding repea
 in the form that can be merged (P. K. Agarwal et al., Mergeable summaries, PODS 2012). When a part
 is to shrink to k rows, the (k+1)th highest count is subtracted from every row of it, and rows with
 nothing left go. What was subtracted is added to the table's error, so the bound is known and not
-estimated. Each unit of error took at least k + 1 look-ups away: it is at most total / (k + 1).
+estimated. Each unit of error took at least k + 1 lookups away: it is at most total / (k + 1).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BYTES_PER_ENTRY = 17  # key, count, and one byte of a mask while the pool shrink
 class CounterPool:
     """Counts of the rows of several tables, sorted by a key that is unique over all of them.
 
-    Look-ups wait in a buffer until it is full. Then it is sorted, what is known is added to, and
+    Lookups wait in a buffer until it is full. Then it is sorted, what is known is added to, and
     what is new goes in between, in place. When there are more rows than fit, the tables with most
     of them give way: a table with few rows in use keeps all of them, and stays exact.
 
@@ -30,7 +30,7 @@ class CounterPool:
         row_counts: rows of each table.
         entry_count: rows that the pool can hold; `pending_count` of them may be in use for a moment
             only.
-        pending_count: look-ups that wait.
+        pending_count: lookups that wait.
     """
 
     def __init__(self, row_counts: Sequence[int], entry_count: int, pending_count: int) -> None:
@@ -44,7 +44,7 @@ class CounterPool:
         self.errors = [0] * len(row_counts)
 
     def add(self, table: int, ids: Ids) -> None:
-        """Count a look-up for each of `ids`, all of which are rows of the table."""
+        """Count a lookup for each of `ids`, all of which are rows of the table."""
         while len(ids):
             room = self._pending[self._waiting : self._waiting + len(ids)]
             np.add(ids[: len(room)], self._starts[table], out=room)
@@ -69,7 +69,7 @@ class CounterPool:
             yield self._keys[part] - self._starts[table], self._counts[part].copy()
 
     def settle(self) -> None:
-        """Count the look-ups that wait."""
+        """Count the lookups that wait."""
         keys, counts = np.unique(self._pending[: self._waiting], return_counts=True)
         self._waiting = 0
         self._fold(keys, counts.astype(np.uint64))

@@ -23,10 +23,10 @@ class Sketch:
 
     Attributes:
         ids: rows, ascending.
-        counts: look-ups of each of `ids`, never more than there were.
+        counts: lookups of each of `ids`, never more than there were.
         error: a true count lies in [count, count + error]; that of a row that is not in `ids` lies
             in [0, error]. With 0 every count is exact, and rows that are not here have none.
-        total: look-ups of all rows of the table.
+        total: lookups of all rows of the table.
     """
 
     ids: Ids

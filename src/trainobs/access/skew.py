@@ -20,7 +20,7 @@ FITTED_COUNT_MIN = 10
 
 @dataclass(frozen=True)
 class AccessShares:
-    """Shares of look-ups between two bounds, which are equal where counts are exact."""
+    """Shares of lookups between two bounds, which are equal where counts are exact."""
 
     low: NDArray[np.float64]
     high: NDArray[np.float64]
@@ -42,7 +42,7 @@ class Zipf:
 
 
 def served_share(spectrum: Spectrum, rows: ArrayLike) -> AccessShares:
-    """The share of look-ups that the hottest rows serve, for each number of `rows`.
+    """The share of lookups that the hottest rows serve, for each number of `rows`.
 
     These are points of the cumulative distribution of accesses; rows are whole numbers or not.
     """
@@ -64,14 +64,14 @@ def access_curve(spectrum: Spectrum, points: int = 100) -> tuple[NDArray[np.int6
 
 
 def budget_share(spectrum: Spectrum, row_bytes: int, budget_bytes: int) -> Interval:
-    """The share of look-ups served by the hottest rows of this table that fit a byte budget."""
+    """The share of lookups served by the hottest rows of this table that fit a byte budget."""
     shares = served_share(spectrum, budget_bytes // row_bytes)
     low, high = float(shares.low), float(shares.high)
     return Interval(low, low, high)
 
 
 def working_set_rows(spectrum: Spectrum, share: float) -> float:
-    """The fewest rows that serve at least `share` of the look-ups.
+    """The fewest rows that serve at least `share` of the lookups.
 
     NaN where a sketch has too few rows to tell. With a sketch it is the number that is certain to
     be enough.

@@ -18,7 +18,7 @@ class Spectrum:
         counts: the different counts above zero, descending.
         rows: how many rows have each of `counts`.
         row_count: rows of the table.
-        total: look-ups of the table.
+        total: lookups of the table.
         error: by how much a count can be too low.
     """
 

@@ -1,4 +1,4 @@
-"""What share of a step's time its embedding look-ups explain, as far as that can be told."""
+"""What share of a step's time its embedding lookups explain, as far as that can be told."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ELSEWHERE = ("loader/wait_ns", "phase/checkpoint_ns", "phase/validation_ns", "p
 
 
 def explained(rank: RankLog) -> dict[str, Any]:
-    """How much of the time of a step goes with the bytes that its look-ups read.
+    """How much of the time of a step goes with the bytes that its lookups read.
 
     Steps whose inputs have more ids read more bytes. Their time (forward, backward and optimizer,
     or without these the step less what is known to be something else) is regressed on those bytes,
@@ -43,7 +43,7 @@ def explained(rank: RankLog) -> dict[str, Any]:
         99 %, and the number of `steps`; otherwise `why` not.
 
     Notes:
-        It takes a byte more to cost as much as the others, and so misses what look-ups cost
+        It takes a byte more to cost as much as the others, and so misses what lookups cost
         whatever their number. What runs beside the training thread (a GPU) shows only as far as it
         is waited for.
     """

@@ -21,7 +21,7 @@ HOTTEST = (0.001, 0.01, 0.1)
 """Shares of a table's rows of which it is told what they serve."""
 
 SERVED = (0.5, 0.9, 0.99)
-"""Shares of look-ups of which it is told how many rows serve them: the working set."""
+"""Shares of lookups of which it is told how many rows serve them: the working set."""
 
 BUDGETS = (0.001, 0.01, 0.1, 0.5)
 """Shares of the bytes of all tables that are taken as budgets for hot rows."""
@@ -44,8 +44,8 @@ def skew(counts: AccessCounts, tables: Sequence[EmbeddingTable]) -> dict[str, An
 
     Returns:
         `tables`: name -> `lookup_count` (that the counts are of), `outside_count`, `error_count`
-        (by which a count may be too low), `served`: share of rows -> share of look-ups of the
-        hottest (`low`, `high`), `working_set`: share of look-ups -> fewest `rows` that serve it,
+        (by which a count may be too low), `served`: share of rows -> share of lookups of the
+        hottest (`low`, `high`), `working_set`: share of lookups -> fewest `rows` that serve it,
         and `zipf` (`exponent`, `low`, `high` at 95 %, `row_count`, `count_min`).
         `budgets`: for each, `budget_bytes`, its `table_ratio` of all bytes, and what the hottest
         rows over all tables serve within it: `lookup_ratio`, and `all_hot` of the sampled inputs

@@ -1,4 +1,4 @@
-"""Embedding look-ups of a rank as metrics by table."""
+"""Embedding lookups of a rank as metrics by table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Statistics = dict[str, "float | int | str | None"]
 
 
 class TableLookups:
-    """The look-ups of one rank, summed by table.
+    """The lookups of one rank, summed by table.
 
     Attributes:
         sums: of all training steps.

@@ -47,7 +47,7 @@ logarithm to base 10 of microseconds, `<name>_log10_us`: 0 is 1 us, 3 is 1 ms, 6
 |---|---|"""
 
 _BY_TABLE = """\
-## Embedding look-ups
+## Embedding lookups
 
 A value for each step and embedding table: rows of the run log's `embeddings` table, TensorBoard
 tags `<name>/<table>`, and in `trainobs report --json` the keys `<name>{table=<table>}`. A step in

@@ -1,4 +1,4 @@
-"""The record of embedding look-ups: one row a step and table, from torch to the sinks."""
+"""The record of embedding lookups: one row a step and table, from torch to the sinks."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ LOOKUP_ROW = np.dtype(
         *((name, "<f8") for name in LOOKUP_FIELDS),
     ]
 )
-"""Look-ups of one table in one step, as this rank asked for them, wherever the rows are.
+"""Lookups of one table in one step, as this rank asked for them, wherever the rows are.
 
 `table` is an index into the run's tables. Steps in which a table served nothing have no row.
 `hottest_1pct_count` of `lookup_count` went to the 1 % of the table's rows that were hottest so far

@@ -1,6 +1,6 @@
 """What a sharded module tells of the hot rows that it keeps on the device.
 
-Whoever keeps hot rows (`trainobs.fae`) and whoever observes look-ups know only this of each other:
+Whoever keeps hot rows (`trainobs.fae`) and whoever observes lookups know only this of each other:
 a module has an attribute of the name `ATTRIBUTE`, which answers as `ServesHotRows` does.
 """
 
@@ -21,9 +21,9 @@ class HotTotals(NamedTuple):
         pure_batch_count: of these, batches that left the tables alone.
         input_count: inputs.
         pure_input_count: of these, inputs in such batches.
-        lookup_count: look-ups in the tables that have hot rows.
-        hot_lookup_count: of these, look-ups that hot rows served.
-        expected_hot_count: look-ups that hot rows would have served as often as calibration said.
+        lookup_count: lookups in the tables that have hot rows.
+        hot_lookup_count: of these, lookups that hot rows served.
+        expected_hot_count: lookups that hot rows would have served as often as calibration said.
         saved_bytes: weights that were read from hot rows, and so not from the tables.
         sync_ns: time of the host in which hot rows were kept equal on all ranks, and the tables
             equal to them.

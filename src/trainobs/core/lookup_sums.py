@@ -1,4 +1,4 @@
-"""Look-ups summed by table: what a window of steps or a whole run comes to."""
+"""Lookups summed by table: what a window of steps or a whole run comes to."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class StepTable:
         latency: block-read latency buckets of each step, shape (n, BUCKETS) uint64, or None.
         batches: batches of loaders that became known with these steps, of `BATCH_ROW`; None where
             nobody tells of them.
-        lookups: embedding look-ups in these steps, of `LOOKUP_ROW`, in the order of the steps; None
+        lookups: embedding lookups in these steps, of `LOOKUP_ROW`, in the order of the steps; None
             where nobody tells of them.
     """
 
@@ -117,7 +117,7 @@ class RunInfo:
         capabilities: probe name -> "on", or why not.
         gpu: device in use, as soon as it is known: "uuid", "name", "driver", and "gpm": "on" or
             why not.
-        tables: embedding tables of the model whose look-ups are counted.
+        tables: embedding tables of the model whose lookups are counted.
         clock: "monotonic_ns" (CLOCK_MONOTONIC) and "wall_ns" (since 1970) of the same instant.
     """
 

@@ -1,1 +1,1 @@
-"""The torch side of embedding look-ups: finds the tables of a model, counts what they serve."""
+"""The torch side of embedding lookups: finds the tables of a model, counts what they serve."""

@@ -1,4 +1,4 @@
-"""What the training thread notes of look-ups, step by step: as little as it can.
+"""What the training thread notes of lookups, step by step: as little as it can.
 
 The training thread only appends to the take of its step. The observer's thread reads a take after
 its step is closed, and does there whatever costs time.
@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from trainobs.core.now import now_s
-from trainobs.embeddings.sampling import Pace
+from trainobs.embeddings.sampling import SamplingInterval
 from trainobs.embeddings.sites import Site
 
 logger = logging.getLogger("trainobs")
@@ -38,7 +38,7 @@ def host(values: Host) -> NDArray[np.integer]:
 
 
 class Amounts(NamedTuple):
-    """Look-ups of each feature of a call, as a device sums them."""
+    """Lookups of each feature of a call, as a device sums them."""
 
     values: Host
     ends: bool
@@ -57,7 +57,7 @@ class Ids(NamedTuple):
 
     values: Host
     lengths: Host | int
-    """Look-ups of each bag, or of every bag."""
+    """Lookups of each bag, or of every bag."""
     ends: bool
     """`lengths` are the places where bags begin, perhaps without the end of the last."""
 
@@ -105,29 +105,32 @@ class Take:
         self.arrived = True
 
 
-class Intake:
+class LookupBuffer:
     """Opens a take for each step, for the hooks, and hands takes out.
 
     `enter` and `settle` are for the training thread; `ready` and `hand_out` for the observer's.
 
     Args:
         serial: the serial of the step that runs.
-        pace: which steps are sampled.
+        interval: which steps are sampled.
 
     Attributes:
-        armed: whether look-ups are noted.
+        armed: whether lookups are noted.
         aside: whether those of now are for no training step.
         failed_serial: the first step of which not all was noted, because of a fault.
     """
 
     def __init__(
-        self, serial: Callable[[], int], pace: Pace, aside: Callable[[], bool] = lambda: False
+        self,
+        serial: Callable[[], int],
+        interval: SamplingInterval,
+        aside: Callable[[], bool] = lambda: False,
     ) -> None:
         self.armed = True
         self.aside = aside
         self.failed_serial = 2**63
         self._serial = serial
-        self._pace = pace
+        self._interval = interval
         self._takes: dict[int, Take] = {}
         self._entered = -1
         self._current = Take(-1, sampled=False)
@@ -145,12 +148,12 @@ class Intake:
         return self._current
 
     def fault(self) -> None:
-        """An exception is being handled: look-ups are counted no more."""
+        """An exception is being handled: lookups are counted no more."""
         if self.armed:
             self.armed = False
             self.failed_serial = self._entered
             logger.warning(
-                "trainobs counts embedding look-ups no more; the training goes on\n"
+                "trainobs counts embedding lookups no more; the training goes on\n"
                 "  found: the fault below\n  do:    please report it",
                 exc_info=True,
             )
@@ -186,7 +189,7 @@ class Intake:
         take = self._takes.get(serial)
         if take is None:
             room = self._waiting_bytes < MAX_SAMPLE_BYTES
-            take = Take(serial, serial >= 0 and room and self._pace.choose())
+            take = Take(serial, serial >= 0 and room and self._interval.choose())
             if serial >= 0:
                 self._takes[serial] = take
                 if len(self._takes) > MAX_TAKES:

@@ -1,8 +1,8 @@
-"""FBGEMM's caches of rows in unified memory: how many look-ups miss them, table by table.
+"""FBGEMM's caches of rows in unified memory: how many lookups miss them, table by table.
 
 A kernel counts misses of each table if it was made with `record_cache_metrics` whose
 `record_tablewise_cache_miss` is true. The counters lie on the device. They are copied in sampled
-steps, before the step's own look-ups; so what is known is how many of the look-ups since the sample
+steps, before the step's own lookups; so what is known is how many of the lookups since the sample
 before have missed.
 """
 
@@ -50,7 +50,7 @@ def _kernels(site: Site) -> list[tuple[Any, list[int]]]:
 
 
 class MissRates:
-    """Misses of each look-up, from counters that only grow.
+    """Misses of each lookup, from counters that only grow.
 
     Args:
         table_count: tables of the run.
@@ -62,11 +62,11 @@ class MissRates:
         self._misses: dict[int, int] = {}
 
     def step(self, take: Take | None, lookups: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Rows missed for each look-up since the sample before this step; NaN where unknown.
+        """Rows missed for each lookup since the sample before this step; NaN where unknown.
 
         Args:
             take: what was noted in the step; all steps in turn.
-            lookups: its look-ups by table.
+            lookups: its lookups by table.
         """
         if take is not None and take.misses:
             self._read(take)

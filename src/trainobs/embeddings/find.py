@@ -81,7 +81,7 @@ def _wrapped(module: nn.Module) -> nn.Module | None:
 
 
 def _compiled(module: nn.Module) -> bool:
-    """Whether its look-ups run in compiled code, which a hook may have come too late for."""
+    """Whether its lookups run in compiled code, which a hook may have come too late for."""
     return type(module).__name__ == "OptimizedModule" or (
         getattr(module, "_compiled_call_impl", None) is not None
     )

@@ -5,7 +5,7 @@ pickle, get a hook of the standard library in their place that does nothing.
 
 A hook sits on the module that is asked, and sees the ids that its caller passes. TorchRec's
 pipelines distribute the ids of a batch steps before the batch is trained on, but they call the
-module when it is, with the same ids: so look-ups belong to the step that consumes them.
+module when it is, with the same ids: so lookups belong to the step that consumes them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from trainobs.embeddings import opaque
-from trainobs.embeddings.buffer import Amounts, Call, Ids, Intake, Take
+from trainobs.embeddings.buffer import Amounts, Call, Ids, LookupBuffer, Take
 from trainobs.embeddings.caches import Cache
 from trainobs.embeddings.copies import capturing, copy, readable
 from trainobs.embeddings.sites import Site
@@ -34,19 +34,19 @@ class SiteHook:
 
     Args:
         site: the module.
-        intake: where its calls are noted.
+        buffer: where its calls are noted.
 
     Attributes:
         last: the last call and its ids, for the message when one of them has ended the training.
         caches: kernels whose counters of misses are read in sampled steps.
     """
 
-    def __init__(self, site: Site, intake: Intake) -> None:
+    def __init__(self, site: Site, buffer: LookupBuffer) -> None:
         self.site = site
         self.last: tuple[Call, torch.Tensor] | None = None
         self.caches: list[Cache] = []
         self._read_in = -1
-        self._intake = intake
+        self._buffer = buffer
         self._timer = ForwardTimer(site)
         self._to_time: Take | None = None
         self._handle = self._register()
@@ -78,14 +78,14 @@ class SiteHook:
     def _guarded(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], trains: bool, compiled: bool = False
     ) -> None:
-        if self._intake.armed and not self._intake.aside():
+        if self._buffer.armed and not self._buffer.aside():
             try:
                 self._to_time = None
                 self._note(self._arguments(*args) if compiled else args, kwargs, trains)
                 if self._to_time is not None and not compiled:
                     self._timer.begin(self._to_time)
             except Exception:
-                self._intake.fault()
+                self._buffer.fault()
 
     def _arguments(self, *asked: Any) -> tuple[Any, ...]:
         """What the module was called with, from what a compiled graph tells."""
@@ -134,7 +134,7 @@ class SiteHook:
             self.site.blind = True
             return True
         if not readable(ids):
-            take = self._intake.enter()
+            take = self._buffer.enter()
             take.calls.append(Call(self.site, (), None, 0, trains, None))
             return True
         return False
@@ -148,7 +148,7 @@ class EmbeddingHook(SiteHook):
         if not isinstance(ids, torch.Tensor) or self._unreadable(ids, trains):
             return
         since_ns = time.perf_counter_ns()
-        take = self._intake.enter()
+        take = self._buffer.enter()
         count = ids.numel()
         width = ids.shape[-1] if ids.dim() > 1 else 1
         self._see(
@@ -169,8 +169,8 @@ class EmbeddingHook(SiteHook):
 class BagHook(SiteHook):
     """For `nn.EmbeddingBag`."""
 
-    def __init__(self, site: Site, intake: Intake) -> None:
-        super().__init__(site, intake)
+    def __init__(self, site: Site, buffer: LookupBuffer) -> None:
+        super().__init__(site, buffer)
         bag = site.module
         assert isinstance(bag, nn.EmbeddingBag)
         self._ends_with_last = bool(bag.include_last_offset)
@@ -181,7 +181,7 @@ class BagHook(SiteHook):
             return
         offsets = args[1] if len(args) > 1 else kwargs.get("offsets")
         since_ns = time.perf_counter_ns()
-        take = self._intake.enter()
+        take = self._buffer.enter()
         if offsets is None:
             bags = ids.shape[0]
         else:
@@ -218,8 +218,8 @@ def _unlike(take: Take, ids: torch.Tensor, padding: int) -> tuple[int] | Amounts
 class BatchedHook(SiteHook):
     """For FBGEMM's table-batched kernels."""
 
-    def __init__(self, site: Site, intake: Intake) -> None:
-        super().__init__(site, intake)
+    def __init__(self, site: Site, buffer: LookupBuffer) -> None:
+        super().__init__(site, buffer)
         self._keys = tuple(site.features)
 
     def _trace(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -232,7 +232,7 @@ class BatchedHook(SiteHook):
         offsets = args[1] if len(args) > 1 else kwargs["offsets"]
         batches = args[4] if len(args) > 4 else kwargs.get("batch_size_per_feature_per_rank")
         since_ns = time.perf_counter_ns()
-        take = self._intake.enter()
+        take = self._buffer.enter()
         bags, ends = self._bags(offsets, batches)
         lookups: list[int] | Amounts
         if ends.is_cuda:

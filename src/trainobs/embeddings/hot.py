@@ -1,4 +1,4 @@
-"""The hottest rows of each table so far, and how many of a step's look-ups went to them."""
+"""The hottest rows of each table so far, and how many of a step's lookups went to them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainobs.access import AccessCounts
 from trainobs.core.embedding_table import EmbeddingTable
 
 GROWTH = 2
-"""The hottest rows are looked for again when the look-ups counted have grown so many times."""
+"""The hottest rows are looked for again when the lookups counted have grown so many times."""
 
 RENEWED_AT_ONCE = 4
 """Tables whose hottest rows are looked for in one step; others wait for the next sample."""
@@ -32,7 +32,7 @@ class _Hot(NamedTuple):
 class HottestRows:
     """Looks the hottest rows up in access counts, now and then.
 
-    A step's look-ups are compared with the rows that were hottest before it.
+    A step's lookups are compared with the rows that were hottest before it.
 
     Args:
         tables: the tables of the run.
@@ -53,12 +53,12 @@ class HottestRows:
     def served(
         self, table: int, ids: NDArray[np.int64], counts: NDArray[np.int64]
     ) -> tuple[float, float]:
-        """Look-ups that the hottest 1 % and 10 % of the rows served; NaN before any are known.
+        """Lookups that the hottest 1 % and 10 % of the rows served; NaN before any are known.
 
         Args:
             table: index of the table.
             ids: rows, ascending.
-            counts: look-ups of each.
+            counts: lookups of each.
         """
         hot = self._renewed(table)
         if hot is None:

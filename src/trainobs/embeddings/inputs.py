@@ -21,7 +21,7 @@ class _Column(NamedTuple):
     table: int
     ids: NDArray[np.integer]
     lengths: NDArray[np.int64]
-    """Look-ups of each input."""
+    """Lookups of each input."""
 
 
 def offer(
@@ -81,7 +81,7 @@ def _slots(call: Call) -> Iterator[_Column]:
 
 
 def _lengths(ids: Ids, id_count: int, bag_count: int) -> NDArray[np.int64]:
-    """Look-ups of each bag."""
+    """Lookups of each bag."""
     if isinstance(ids.lengths, int):
         return np.full(bag_count, ids.lengths, dtype=np.int64)
     lengths = host(ids.lengths).astype(np.int64, copy=False)

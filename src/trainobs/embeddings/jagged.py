@@ -51,7 +51,7 @@ class JaggedHook(SiteHook):
         if self._unreadable(values, trains):
             return
         since_ns = time.perf_counter_ns()
-        take = self._intake.enter()
+        take = self._buffer.enter()
         alive = values.numel() == 0 or values.untyped_storage().nbytes() > 0
         varied = features.variable_stride_per_key()
         self._see(
@@ -81,7 +81,7 @@ def _strides(bags: list[int]) -> dict[str, Any]:
 def _lookups(
     take: Take, features: KeyedJaggedTensor, alive: bool
 ) -> Sequence[int] | Amounts | None:
-    """Look-ups of each key: from what the tensor knows of itself, or summed where the ids are."""
+    """Lookups of each key: from what the tensor knows of itself, or summed where the ids are."""
     known: list[int] | None = features.length_per_key_or_none()
     if known is not None:
         return known

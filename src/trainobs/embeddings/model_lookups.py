@@ -1,4 +1,4 @@
-"""The look-ups of a model's embedding tables, step by step."""
+"""The lookups of a model's embedding tables, step by step."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from torch import nn
 
 from trainobs.access import AccessCounts
 from trainobs.core.hot_rows import ATTRIBUTE
-from trainobs.embeddings.buffer import Intake
+from trainobs.embeddings.buffer import LookupBuffer
 from trainobs.embeddings.caches import caches
 from trainobs.embeddings.find import find
 from trainobs.embeddings.hooks import BagHook, BatchedHook, EmbeddingHook, SiteHook
 from trainobs.embeddings.hot_row_readings import HotRowReadings
-from trainobs.embeddings.sampling import Pace
+from trainobs.embeddings.sampling import SamplingInterval
 from trainobs.embeddings.sites import Site, SiteKind
 from trainobs.embeddings.step_lookups import Noted
-from trainobs.embeddings.totals import Tally
+from trainobs.embeddings.totals import LookupTotals
 from trainobs.steps.clock import ClosedStep
 
 
 class ModelLookups:
     """Finds the embedding tables of a model and counts what they are asked for.
 
-    Look-ups are counted where they are asked for, whatever rank serves them, and for the step
+    Lookups are counted where they are asked for, whatever rank serves them, and for the step
     whose forward asks. Those of an evaluation are not: of a module in evaluation mode, with
     autograd off, or where `aside` says so. A forward that activation checkpointing runs again
     counts again.
 
-    Counts of look-ups and bags, and what follows from them, are known in each step. What needs the
+    Counts of lookups and bags, and what follows from them, are known in each step. What needs the
     ids themselves is known in sampled steps, and NaN in others; with `every=1` all of it is exact
     in every step. Ids are copied as they are at the call, so it does not matter what becomes of
     them. On a GPU the copy is asynchronous; nothing here waits for a device.
@@ -75,22 +75,22 @@ class ModelLookups:
         modules = [module for module in serving if module is not None]
         self.hot_rows = HotRowReadings(modules, serial) if modules else None
         self._epoch = 0
-        self._pace = Pace(every)
-        self._intake = Intake(serial, self._pace, aside)
-        self._tally = Tally(self._found, self.counts, world_size)
-        self.hooks = [_put_on(site, self._intake) for site in self._found.sites]
-        if world_size == 1:  # with more, kernels serve other ranks' look-ups too
+        self._interval = SamplingInterval(every)
+        self._buffer = LookupBuffer(serial, self._interval, aside)
+        self._totals = LookupTotals(self._found, self.counts, world_size)
+        self.hooks = [_put_on(site, self._buffer) for site in self._found.sites]
+        if world_size == 1:  # with more, kernels serve other ranks' lookups too
             for hook in self.hooks:
                 hook.caches = caches(hook.site)
 
     @property
     def every(self) -> int:
         """One of so many steps is sampled at present."""
-        return self._pace.every
+        return self._interval.every
 
     def ready(self, step: ClosedStep) -> bool:
         """Whether all that was copied from devices in a closed step is there."""
-        return self._intake.ready(step.serial)
+        return self._buffer.ready(step.serial)
 
     def rows(self, steps: Sequence[ClosedStep]) -> NDArray[np.void]:
         """What tables were asked for in closed steps.
@@ -104,7 +104,7 @@ class ModelLookups:
         """
         began_ns = time.thread_time_ns()
         noted = [self._noted(step) for step in steps]
-        rows = self._tally.rows(noted, self._epoch)
+        rows = self._totals.rows(noted, self._epoch)
         self._account(noted, time.thread_time_ns() - began_ns)
         return rows
 
@@ -123,33 +123,33 @@ class ModelLookups:
         """
         if sys.exc_info()[0] is not None:
             for call, ids in filter(None, (hook.last for hook in self.hooks)):
-                self._tally.blame(call, ids)
+                self._totals.blame(call, ids)
         for hook in self.hooks:
             hook.remove()
         self.hooks.clear()
-        self._intake.settle()
+        self._buffer.settle()
 
     def _noted(self, step: ClosedStep) -> Noted:
-        measured = self.ready(step) and step.serial < self._intake.failed_serial
-        self._pace.stepped(step.end_ns - step.start_ns)
-        return Noted(step.step, step.epoch, self._intake.hand_out(step.serial), measured)
+        measured = self.ready(step) and step.serial < self._buffer.failed_serial
+        self._interval.stepped(step.end_ns - step.start_ns)
+        return Noted(step.step, step.epoch, self._buffer.hand_out(step.serial), measured)
 
     def _account(self, noted: Sequence[Noted], counting_ns: int) -> None:
-        """Tell the pace what the samples among these steps have cost."""
+        """Tell the interval what the samples among these steps have cost."""
         samples = [one.take for one in noted if one.take is not None and one.take.sampled]
         for take in samples:
-            self._pace.sampled(take.hook_ns + counting_ns / len(samples))
+            self._interval.sampled(take.hook_ns + counting_ns / len(samples))
 
 
-def _put_on(site: Site, intake: Intake) -> SiteHook:
+def _put_on(site: Site, buffer: LookupBuffer) -> SiteHook:
     """The hook that a site needs, on its module."""
     if site.kind is SiteKind.JAGGED:
         from trainobs.embeddings.jagged import JaggedHook
 
-        return JaggedHook(site, intake)
+        return JaggedHook(site, buffer)
     kinds = {
         SiteKind.EMBEDDING: EmbeddingHook,
         SiteKind.BAG: BagHook,
         SiteKind.BATCHED: BatchedHook,
     }
-    return kinds[site.kind](site, intake)
+    return kinds[site.kind](site, buffer)

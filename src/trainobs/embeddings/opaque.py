@@ -1,4 +1,4 @@
-"""Notes of look-ups that a compiled graph can hold: operators that nothing looks into.
+"""Notes of lookups that a compiled graph can hold: operators that nothing looks into.
 
 A hook of Python inside a compiled module would break its graph. An operator of torch does not: it
 gets the ids when the graph runs. It returns nothing, so it is registered as one that has an effect,
@@ -46,14 +46,14 @@ def forget(number: int) -> None:
 
 def note(ids: torch.Tensor, offsets: torch.Tensor | None, number: int) -> None:
     """Put a note into the graph that is being made."""
-    torch.ops.trainobs.look_up(ids, offsets, number, torch.is_grad_enabled())
+    torch.ops.trainobs.lookup(ids, offsets, number, torch.is_grad_enabled())
 
 
 def note_jagged(
     values: torch.Tensor, lengths: torch.Tensor, keys: list[str], bags: list[int], number: int
 ) -> None:
     """Put a note of a KeyedJaggedTensor into the graph that is being made."""
-    torch.ops.trainobs.look_up_jagged(values, lengths, keys, bags, number, torch.is_grad_enabled())
+    torch.ops.trainobs.lookup_jagged(values, lengths, keys, bags, number, torch.is_grad_enabled())
 
 
 def _run(*arguments: Any) -> None:
@@ -68,8 +68,8 @@ def _describe(*_: object) -> None:
 
 
 _OPERATORS = {
-    "look_up": "(Tensor ids, Tensor? offsets, int hook, bool trains) -> ()",
-    "look_up_jagged": (
+    "lookup": "(Tensor ids, Tensor? offsets, int hook, bool trains) -> ()",
+    "lookup_jagged": (
         "(Tensor values, Tensor lengths, str[] keys, SymInt[] bags, int hook, bool trains) -> ()"
     ),
 }

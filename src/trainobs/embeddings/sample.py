@@ -18,8 +18,8 @@ class StepSample:
     Attributes:
         asked: what was asked for, ascending.
         ids: rows of the table among it, each once.
-        counts: look-ups of each.
-        outside_count: look-ups of rows that the table does not have.
+        counts: lookups of each.
+        outside_count: lookups of rows that the table does not have.
         worst: one of their ids, where there are any.
     """
 
@@ -38,7 +38,7 @@ class StepSample:
         return len(self.ids) - (place < len(self.ids) and int(self.ids[place]) == padding)
 
     def bytes_by_tier(self, reads: Reads) -> NDArray[np.float64]:
-        """Bytes read from each of `TIERS`; look-ups of no row are in none."""
+        """Bytes read from each of `TIERS`; lookups of no row are in none."""
         places = np.searchsorted(reads.starts, self.ids, side="right") - 1
         of_range = np.bincount(places, weights=self.counts, minlength=len(reads.starts))
         amounts: NDArray[np.float64] = of_range @ reads.bytes

@@ -20,7 +20,7 @@ BUDGET_RATIO = 0.02
 _MEMORY_RATIO = 0.25
 
 
-class Pace:
+class SamplingInterval:
     """Chooses the steps whose ids are looked at.
 
     `choose` is for the training thread, the rest for the observer's.

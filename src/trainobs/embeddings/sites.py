@@ -38,16 +38,16 @@ class Site:
         path: its qualified name.
         tables: its tables, as indices into those of the model.
         features: feature -> the tables that it looks up; of a batched kernel, its number.
-        blind: look-ups may go unseen: its tables are unmeasured where none was seen.
+        blind: lookups may go unseen: its tables are unmeasured where none was seen.
         passed_over: an id that is not looked up (`padding_idx` of a bag).
         near: memory of this rank's device, one of `MEMORIES`.
         names: of its tables, as the module calls them.
 
     Notes:
-        A module may keep copies of rows on its device, and take look-ups of them under keys of
+        A module may keep copies of rows on its device, and take lookups of them under keys of
         their own, whose values are slots and no rows. It says so by a method
         `slots_of_key(key: str) -> tuple[str, NDArray[np.int64]] | None`: the feature that the key
-        belongs to, and the row of each slot. The observer's thread asks. Such look-ups are read
+        belongs to, and the row of each slot. The observer's thread asks. Such lookups are read
         from the device, and belong to the bags of the feature.
     """
 

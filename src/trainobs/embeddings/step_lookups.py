@@ -30,7 +30,7 @@ class Looked(NamedTuple):
     """Whether a copy of the rows served them that lies on this rank's device."""
 
 
-class Asked:
+class StepLookups:
     """What each table was asked for in one step.
 
     Args:
@@ -39,7 +39,7 @@ class Asked:
 
     Attributes:
         asked: whether it has a row.
-        lookups: its look-ups; NaN where unknown.
+        lookups: its lookups; NaN where unknown.
         near: those of them that a copy on this rank's device served.
         bags: its bags; NaN where unknown.
         trains: whether autograd was on.

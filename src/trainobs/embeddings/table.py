@@ -50,7 +50,7 @@ class TablePart:
 
 @dataclass(frozen=True)
 class Reads:
-    """Bytes that a look-up reads, by tier.
+    """Bytes that a lookup reads, by tier.
 
     Attributes:
         starts: first rows of the ranges of rows between which these bytes differ, from 0.
@@ -67,7 +67,7 @@ class Reads:
 
 
 def reads(parts: Sequence[TablePart], row_count: int, rank: int) -> Reads:
-    """Where look-ups of this rank read their bytes.
+    """Where lookups of this rank read their bytes.
 
     Args:
         parts: all parts of a table; they cover it once.
@@ -98,7 +98,7 @@ class WatchedTable:
 
     Attributes:
         info: what the run log says of it.
-        reads: the memories that its look-ups read from.
+        reads: the memories that its lookups read from.
         gradient: how its gradient is kept.
         weight: its weights on this rank, where one tensor holds them: whether they train.
         untrained: an id whose row gets no gradient (`padding_idx`).

@@ -17,7 +17,7 @@ from trainobs.embeddings.hot import HottestRows
 from trainobs.embeddings.inputs import offer
 from trainobs.embeddings.sample import sample
 from trainobs.embeddings.sites import Found
-from trainobs.embeddings.step_lookups import Asked, Looked, Noted
+from trainobs.embeddings.step_lookups import Looked, Noted, StepLookups
 from trainobs.embeddings.table import TIERS, Gradient
 from trainobs.embeddings.timing import lay_times
 
@@ -27,7 +27,7 @@ ID_BYTES = 8
 """Bytes of an id in the all-reduce of a sparse gradient."""
 
 
-class Tally:
+class LookupTotals:
     """Turns takes into rows.
 
     What a data-parallel job moves for a table is, of each rank of `W`: with a dense gradient
@@ -72,7 +72,7 @@ class Tally:
             steps: consecutive steps.
             epoch: their epoch, for the sample of inputs.
         """
-        asked = [Asked(len(self._found.tables), noted) for noted in steps]
+        asked = [StepLookups(len(self._found.tables), noted) for noted in steps]
         blind = [t for site in self._found.sites if site.blind for t in site.tables]
         for one in asked:
             one.unmeasured(blind)
@@ -112,7 +112,7 @@ class Tally:
         """Name ids of a call that are outside their table, if they can be read without a device."""
         if ids.device.type == "cpu" and not isinstance(call.lookups, Amounts):
             call = call._replace(ids=Ids(ids.reshape(-1).numpy(), 0, ends=False))
-            asked = Asked(len(self._found.tables), Noted(0, 0, None, measured=True))
+            asked = StepLookups(len(self._found.tables), Noted(0, 0, None, measured=True))
             asked.add(call)
             for table, arrays in asked.ids.items():
                 rows = self._found.tables[table].info.row_count
@@ -134,7 +134,7 @@ class Tally:
     def _derive(
         self, rows: NDArray[np.void], trains: NDArray[np.bool_], near: NDArray[np.float64]
     ) -> None:
-        """What follows from the numbers of look-ups alone."""
+        """What follows from the numbers of lookups alone."""
         tables = rows["table"]
         lookups, row_bytes = rows["lookup_count"], self._row_bytes[tables]
         rows["bytes"] = lookups * row_bytes
@@ -165,7 +165,7 @@ class Tally:
         rows["remote_bytes"] = of["remote"]
 
     def _split_cached(self, row: np.void, missed_ratio: float) -> None:
-        """Bytes of a table behind a cache, at the rate at which look-ups missed it of late."""
+        """Bytes of a table behind a cache, at the rate at which lookups missed it of late."""
         if np.isnan(row["uvm_hit_bytes"]) and not np.isnan(missed_ratio):
             others = row["hbm_bytes"] + row["host_bytes"] + row["remote_bytes"]
             row["uvm_miss_bytes"] = (row["bytes"] - others) * missed_ratio

@@ -1,4 +1,4 @@
-"""The rung below eBPF: the same questions, answered from `/proc` without privileges."""
+"""The level below eBPF: the same questions, answered from `/proc` without privileges."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class ObsTrainerCallback(TrainerCallback):  # type: ignore[misc]  # transformers
             run log names the machine. If a run is there already, a directory beside it.
         log_every_n_steps: steps between two points in TensorBoard; by default the Trainer's
             `logging_steps`, or 50 where it does not log by steps.
-        embedding_every: look-ups of embedding rows are counted in every step; their ids are taken,
+        embedding_every: lookups of embedding rows are counted in every step; their ids are taken,
             for what needs them, in every so many: "auto" for about 1 step in 17, 1 for all, "off"
             to count nothing.
 

@@ -59,7 +59,7 @@ class ObsCallback:
             without a logger `trainobs/<date and time>` under the Trainer's root directory; in a job
             of several ranks `trainobs/run` there. If a run is there already, a directory beside it.
         log_every_n_steps: steps between two points in TensorBoard; by default the Trainer's.
-        embedding_every: look-ups of embedding rows are counted in every step; their ids are taken,
+        embedding_every: lookups of embedding rows are counted in every step; their ids are taken,
             for what needs them, in every so many: "auto" for about 1 step in 17, 1 for all, "off"
             to count nothing.
 
@@ -130,7 +130,7 @@ class ObsCallback:
         """Other ranks may be children of rank 0; behind this barrier it has begun to observe."""
         assert self._session is not None
         if trainer.world_size > 1:
-            self._session.secede()
+            self._session.detach()
 
     @harmless
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:

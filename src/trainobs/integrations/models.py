@@ -1,4 +1,4 @@
-"""Embedding look-ups of the model that trains, for every entry point."""
+"""Embedding lookups of the model that trains, for every entry point."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_model(model: Any) -> nn.Module | None:
 
 
 def watch_lookups(session: Session, model: nn.Module | None, settings: Settings) -> None:
-    """Count the look-ups of the model's embedding tables, if it has any, from now on."""
+    """Count the lookups of the model's embedding tables, if it has any, from now on."""
     every = settings.embedding_every
     if model is None or every == 0:
         return
@@ -51,4 +51,4 @@ def watch_lookups(session: Session, model: nn.Module | None, settings: Settings)
             session.watch_hot_rows(lookups.hot_rows)
         session.watch_lookups(lookups)
     except Exception:
-        tell_fault("does not count embedding look-ups")
+        tell_fault("does not count embedding lookups")

@@ -241,9 +241,9 @@ def observe(
         run_dir: where the run log goes; by default `trainobs/<date and time>`, or `trainobs/run` in
             a job of several ranks. If a run is there already, a directory beside it.
         log_every_n_steps: steps between two points in TensorBoard; 50 by default.
-        model: the model that trains, as the loop calls it; the look-ups of its embedding tables are
+        model: the model that trains, as the loop calls it; the lookups of its embedding tables are
             recorded, if it has any. Give it once it is sharded, where TorchRec shards it.
-        embedding_every: look-ups of embedding rows are counted in every step; their ids are taken,
+        embedding_every: lookups of embedding rows are counted in every step; their ids are taken,
             for what needs them, in every so many: "auto" for about 1 step in 17, 1 for all, "off"
             to count nothing.
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-NAME = b"tobs_secede"
-"""As in `is_secede_name` of bpf/process_tree.bpf.h."""
+NAME = b"tobs_detach"
+"""As in `is_detach_name` of bpf/process_tree.bpf.h."""
 
 
-def secede(proc: Path = Path("/proc")) -> None:
+def detach(proc: Path = Path("/proc")) -> None:
     """Have every thread of this process let go of by probes of another session."""
     for thread in (proc / "self" / "task").iterdir():
         with suppress(OSError):  # it has ended meanwhile

@@ -21,14 +21,14 @@ def section(summary: dict[str, Any]) -> Iterator[str]:
     if means.get("fae/lookup_count") is None:
         return
     yield "Hot rows"
-    shares = {"fae/hot_lookup_ratio": "look-ups", "fae/hot_input_ratio": "inputs, in pure steps"}
+    shares = {"fae/hot_lookup_ratio": "lookups", "fae/hot_input_ratio": "inputs, in pure steps"}
     for name, what in shares.items():
         if means[name] is not None:
             yield f"  {percent(means[name]):>8} of the {what}"
     if means["fae/drift_ratio"] is not None:
         more = "fewer" if means["fae/drift_ratio"] > 0 else "more"
         drift = percent(abs(means["fae/drift_ratio"]))
-        yield f"  {drift:>8} {more} hot look-ups than calibrated"
+        yield f"  {drift:>8} {more} hot lookups than calibrated"
     yield f"  {size(means['fae/saved_bytes']):>8} a step read from them, not from the tables"
     yield f"  {size(means['fae/hot_bytes']):>8} on the device"
     for name, what in _KINDS.items():

@@ -31,8 +31,8 @@ def section(summary: dict[str, Any]) -> Iterator[str]:
     tables = {table["name"]: table for table in found["tables"]}
     read = {name: _mean(summary, "bytes", name) or 0.0 for name in tables}
     largest = sorted((name for name in tables if read[name]), key=lambda name: -read[name])
-    heads = ("look-ups", "bytes", "of all", "repeated", "hot 1 %", "hot 10 %")
-    yield _row("Embedding look-ups in a step", *heads)
+    heads = ("lookups", "bytes", "of all", "repeated", "hot 1 %", "hot 10 %")
+    yield _row("Embedding lookups in a step", *heads)
     yield from (_table(summary, name, sum(read.values())) for name in largest[:_SHOWN])
     if len(largest) > _SHOWN:
         yield f"  and {_tables(len(largest) - _SHOWN)} that read less"
@@ -88,7 +88,7 @@ def _skewed(found: dict[str, Any], shown: list[str]) -> Iterator[str]:
     if not any(name in skews for name in shown):
         return
     yield ""
-    yield _row("Skew of look-ups", "Zipf", "from", "to", "rows: 50 %", "90 %", "in bytes")
+    yield _row("Skew of lookups", "Zipf", "from", "to", "rows: 50 %", "90 %", "in bytes")
     for name in (name for name in shown if name in skews):
         law, rows = skews[name]["zipf"], skews[name]["working_set"]
         yield _row(
@@ -103,7 +103,7 @@ def _budgets(found: dict[str, Any]) -> Iterator[str]:
     if not found["skew"] or not found["skew"]["budgets"]:
         return
     yield ""
-    yield _row("Hottest rows that fit", "of tables", "look-ups", "inputs", "from", "to")
+    yield _row("Hottest rows that fit", "of tables", "lookups", "inputs", "from", "to")
     for one in found["skew"]["budgets"]:
         inputs = one["all_hot"] or {}
         yield _row(
@@ -112,7 +112,7 @@ def _budgets(found: dict[str, Any]) -> Iterator[str]:
             or_unknown(percent, one["lookup_ratio"]),
             *(or_unknown(percent, inputs.get(key)) for key in ("value", "low", "high")),
         )
-    yield "  inputs: those all of whose look-ups are of these rows"
+    yield "  inputs: those all of whose lookups are of these rows"
     yield from (_drifted(one) for one in found["skew"]["drift"])
 
 
@@ -120,9 +120,9 @@ def _drifted(drift: dict[str, Any]) -> str:
     low, value, high = (f"{100 * drift[key]:.2g} %" for key in ("low", "value", "high"))
     if drift["low"] <= 0:
         between = f"from epoch {drift['from']} to {drift['to']}"
-        return f"  of the hot rows, no drift is seen {between} ({low} to {high} of look-ups)"
+        return f"  of the hot rows, no drift is seen {between} ({low} to {high} of lookups)"
     return (
-        f"  hot rows of epoch {drift['from']} serve {value} ({low} to {high}) fewer look-ups "
+        f"  hot rows of epoch {drift['from']} serve {value} ({low} to {high}) fewer lookups "
         f"of epoch {drift['to']} than its own"
     )
 

@@ -1,4 +1,4 @@
-"""The run log's table of embedding look-ups: one row a step and table."""
+"""The run log's table of embedding lookups: one row a step and table."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class EmbeddingsSink(Sink):
         rank: this process in the job.
     """
 
-    name = "log of look-ups"
+    name = "log of lookups"
 
     def __init__(self, run_dir: Path, rank: int) -> None:
         self._run_dir = run_dir
@@ -49,7 +49,7 @@ class EmbeddingsSink(Sink):
         self._info = info
 
     def write(self, batch: StepTable) -> None:
-        """Take the look-ups of the next closed steps."""
+        """Take the lookups of the next closed steps."""
         rows = batch.lookups
         if rows is None or not len(rows):
             return

@@ -167,7 +167,7 @@ class RankLog:
         return found
 
     def lookups(self, columns: Iterable[str]) -> Iterator[dict[str, npt.NDArray[Any]]]:
-        """Columns of the table of look-ups, part by part, in the order of steps within a table.
+        """Columns of the table of lookups, part by part, in the order of steps within a table.
 
         `table` is the index into `tables`, `step` is `SETUP` before the first, amounts are floats
         that are NaN where unknown.

@@ -7,7 +7,7 @@
       rank=N/kernel-00000.parquet the non-zero kernel cells of the same steps
       rank=N/batches-00000.parquet the batches of loaders that became known with them
       rank=N/arrivals-00000.parquet when it came to collectives, in a job of several ranks
-      rank=N/embeddings-00000.parquet look-ups by step and embedding table, where there are any
+      rank=N/embeddings-00000.parquet lookups by step and embedding table, where there are any
       rank=N/latency.parquet     log2 latency histograms since the run began
       access-counts/rank=N.npz   how often each row of those tables was looked up
 

@@ -1,4 +1,4 @@
-"""The look-ups of embedding rows: who counts them, and what becomes of a fault of theirs."""
+"""The lookups of embedding rows: who counts them, and what becomes of a fault of theirs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PART = "embeddings"
 
 
 class LookupReadings(Protocol):
-    """What the torch side tells of look-ups; see `trainobs.embeddings.model_lookups.Lookups`.
+    """What the torch side tells of lookups; see `trainobs.embeddings.model_lookups.Lookups`.
 
     `rows`, `begin_epoch` and `counts` belong to the observer's thread.
     """
@@ -46,13 +46,13 @@ class LookupReadings(Protocol):
 
 
 class LookupWatch:
-    """Brings look-ups to the steps once a model with tables is known.
+    """Brings lookups to the steps once a model with tables is known.
 
     A source that fails is told once and asked no more; its hooks come off in the training thread,
     at the end of the step, since that may be in the middle of them.
 
     Args:
-        run_dir: where the record of look-ups goes; None for nowhere.
+        run_dir: where the record of lookups goes; None for nowhere.
     """
 
     def __init__(self, run_dir: Path | None = None) -> None:
@@ -70,7 +70,7 @@ class LookupWatch:
             Sinks for that record, which a run without tables does not have.
         """
         info.tables = source.tables
-        self._part = OptionalPart(info, PART, "embedding look-ups are no longer counted")
+        self._part = OptionalPart(info, PART, "embedding lookups are no longer counted")
         self._part.begin()
         self._source = source
         if self._run_dir is None:

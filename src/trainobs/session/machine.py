@@ -23,7 +23,7 @@ class MachineReadings:
     """Readings of the observer's thread, as columns of the record.
 
     Args:
-        pressure: whether pressure is read here; on the procfs rung the training thread does it.
+        pressure: whether pressure is read here; on the procfs level the training thread does it.
     """
 
     def __init__(self, *, pressure: bool) -> None:

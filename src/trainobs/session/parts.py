@@ -15,7 +15,7 @@ class OptionalPart:
     Args:
         info: of the run; it says nothing of the part before `begin`.
         name: of the part among the capabilities.
-        given_up: what is to be told of a fault, such as "look-ups are no longer counted".
+        given_up: what is to be told of a fault, such as "lookups are no longer counted".
     """
 
     def __init__(self, info: RunInfo, name: str, given_up: str) -> None:

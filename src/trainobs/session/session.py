@@ -1,4 +1,4 @@
-"""One observed run: which rung it is on, and all its parts wired together."""
+"""One observed run: which level it is on, and all its parts wired together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainobs.host.facts import host_facts
 from trainobs.host.memory import OwnFaults
 from trainobs.host.rings import has_rings
 from trainobs.host.sampler import HostSampler
-from trainobs.probes.detach import secede
+from trainobs.probes.detach import detach
 from trainobs.probes.statistics import ProbeStatistics, statistics_for
 from trainobs.session.accelerator import Accelerator, AcceleratorWatch
 from trainobs.session.delivery import Deliveries
@@ -108,7 +108,7 @@ class Session:
         if self._kernel and "syscalls" in settings.probes and not sees_calls:
             why_not = f"system calls are not seen: {_first_refusal(self._kernel.status)}"
         if why_not and settings.probes:
-            _tell_rung(self.level, why_not, settings.quiet)
+            _tell_level(self.level, why_not, settings.quiet)
         self._hot_rows = HotRowWatch(self.info)
         self._wire(sinks, accelerator)
         try:
@@ -135,7 +135,7 @@ class Session:
             self.info.settings.setdefault("loader_workers", count)
 
     def watch_lookups(self, lookups: LookupReadings) -> None:
-        """Record the look-ups of a model's embedding tables, once; for the training thread."""
+        """Record the lookups of a model's embedding tables, once; for the training thread."""
         if self._stopped:
             lookups.close()
         else:
@@ -145,14 +145,14 @@ class Session:
         """Record what a model's hot embedding rows do, once; for the training thread."""
         self._hot_rows.attach(hot_rows)
 
-    def secede(self) -> None:
+    def detach(self) -> None:
         """Be counted by no session of an ancestor.
 
         To be said again once the ancestor's session has surely begun, too: it adopts its
         descendants as it begins.
         """
         if not others_here(self):
-            secede()
+            detach()
 
     def stop(self, outcome: str = "ok") -> None:
         """Close the last step, take the probes out, write everything. May be called twice.
@@ -283,7 +283,7 @@ class Session:
         self._add_roots(library_roots(), FileClass.LIBRARY)
         self._kernel.infer_data(settings.data_roots is None)
         self.add_data_roots(settings.data_roots or ())
-        self.secede()
+        self.detach()
         self._kernel.adopt()
 
     def _add_roots(self, roots: Sequence[Path], file_class: FileClass) -> None:
@@ -344,10 +344,10 @@ def _first_refusal(status: Mapping[str, str]) -> str:
     return next(state for name, state in status.items() if name in CALLS and state != "on")
 
 
-def _tell_rung(level: str, why_not: str, quiet: bool) -> None:
-    rung = "/proc counters of the process tree" if level == "procfs" else "timing only"
+def _tell_level(level: str, why_not: str, quiet: bool) -> None:
+    source = "/proc counters of the process tree" if level == "procfs" else "timing only"
     grade = logging.INFO if quiet else logging.WARNING
-    logger.log(grade, "trainobs runs without eBPF, on %s: %s", rung, why_not)
+    logger.log(grade, "trainobs runs without eBPF, on %s: %s", source, why_not)
 
 
 def _switch_cost_ns() -> float:

@@ -46,8 +46,8 @@ class Settings:
         data_roots: directories and files that hold training data; None: to be found.
         run_dir: where the run log goes; None: the entry point decides.
         log_every_n_steps: steps between two TensorBoard points; None: the entry point decides.
-        embedding_every: steps from one whose look-ups' ids are taken to the next; None: found while
-            training runs; 0: no look-ups are counted.
+        embedding_every: steps from one whose lookups' ids are taken to the next; None: found while
+            training runs; 0: no lookups are counted.
         quiet: whether nobody asked for this observer, so that what it lacks is no warning.
     """
 

@@ -1,4 +1,4 @@
-"""What is asked of whoever counts the look-ups of embedding rows."""
+"""What is asked of whoever counts the lookups of embedding rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainobs.steps.clock import ClosedStep
 
 
 class LookupSource(Protocol):
-    """Tells the look-ups of closed steps; asked by the observer's thread."""
+    """Tells the lookups of closed steps; asked by the observer's thread."""
 
     def ready(self, step: ClosedStep) -> bool:
         """Whether nothing more is to come for a closed step."""

@@ -30,12 +30,12 @@ def layout(ranks: bool = False, tables: bool = False, hot_rows: bool = False) ->
 
     Args:
         ranks: whether there are several.
-        tables: whether the look-ups of embedding tables are counted.
+        tables: whether the lookups of embedding tables are counted.
         hot_rows: whether some of their rows are kept on the device.
     """
     apart = [Category(title="trainobs: ranks", chart=_ranks())] if ranks else []
     hot = [Category(title="trainobs: hot rows", chart=_charts(HOT_ROWS))] if hot_rows else []
-    lookups = [Category(title="trainobs: embedding look-ups", chart=_lookups())] if tables else []
+    lookups = [Category(title="trainobs: embedding lookups", chart=_lookups())] if tables else []
     return Layout(
         category=[
             Category(title="trainobs", chart=_charts(CATALOGUE)),

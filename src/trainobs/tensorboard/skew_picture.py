@@ -1,4 +1,4 @@
-"""The skew of embedding tables as a picture: what share of look-ups the hottest rows serve."""
+"""The skew of embedding tables as a picture: what share of lookups the hottest rows serve."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Curve(NamedTuple):
     Attributes:
         name: of the table.
         rows: shares of its rows, ascending, above 0. Shape (n,).
-        served: the share of look-ups that the hottest of them serve. Shape (n,).
+        served: the share of lookups that the hottest of them serve. Shape (n,).
     """
 
     name: str
@@ -44,7 +44,7 @@ class Curve(NamedTuple):
 
 
 def curves_of(counts: AccessCounts, tables: Sequence[str]) -> list[Curve]:
-    """Curves of some tables; those without a look-up have none."""
+    """Curves of some tables; those without a lookup have none."""
     found = []
     for name in tables:
         if counts.total(name):
@@ -79,7 +79,7 @@ def _decades(curves: Sequence[Curve]) -> int:
 
 
 class _Axes:
-    """The drawing area: shares of rows from 10^-decades to 1, shares of look-ups from 0 to 1."""
+    """The drawing area: shares of rows from 10^-decades to 1, shares of lookups from 0 to 1."""
 
     def __init__(self, draw: ImageDraw, font: FreeTypeFont | ImageFont, decades: int) -> None:
         self._draw = draw
@@ -101,7 +101,7 @@ class _Axes:
             self._text(_LEFT - 8, self._y(share), percent(share), "rm")
         even = np.geomspace(10.0**-self._decades, 1, 100)
         self._stroke([(self._x(x), self._y(x)) for x in even.tolist()], _INK)
-        self._text(10, 8, "look-ups that the hottest rows serve", "lt")
+        self._text(10, 8, "lookups that the hottest rows serve", "lt")
         self._text(self._x(1), HEIGHT - 28, "share of the table's rows, hottest first", "rt")
         self._text(WIDTH - _RIGHT + 16, _TOP, "black: no skew", "lm")
 

@@ -52,7 +52,7 @@ class TableCurves:
         return [self._tables[index].name for index in self._shown or ()]
 
     def add(self, rows: npt.NDArray[np.void]) -> None:
-        """Take the look-ups of some steps of the window."""
+        """Take the lookups of some steps of the window."""
         self._window.add(rows)
 
     def scalars(self, step_count: int) -> Iterator[tuple[str, float]]:
@@ -110,7 +110,7 @@ class TableCurves:
 
 
 _HEAD = """\
-| table | rows | dim | where | look-ups a step | bytes a step | of all bytes | repeated | \
+| table | rows | dim | where | lookups a step | bytes a step | of all bytes | repeated | \
 hottest 1 % | hottest 10 % |
 |---|---|---|---|---|---|---|---|---|---|"""
 

@@ -1,4 +1,4 @@
-"""Look-ups of embedding rows. These metrics have a value for each step and table.
+"""Lookups of embedding rows. These metrics have a value for each step and table.
 
 They are no columns of the `steps` table, so that a run without embedding tables does not pay for
 them: the run log has a table of its own, with a row for each step and table.
@@ -16,7 +16,7 @@ PREFIX = "embedding/"
 _ALWAYS = "hooks on the model"
 _SAMPLED = "ids of sampled steps"
 _SAMPLE = "Null in steps of which no ids were taken."
-_ASKED = "Look-ups that a compiled region hides are null, not zero."
+_ASKED = "Lookups that a compiled region hides are null, not zero."
 
 
 QUOTIENTS: Mapping[str, Quotient] = {
@@ -43,29 +43,29 @@ def _ratio(field: str, unit: str, tells: str, blind: str, chart: str, source: st
 _COUNTS = (
     _amount(
         "lookup_count",
-        "look-ups",
+        "lookups",
         "Rows that this rank asked the table for, wherever they are.",
         _ASKED,
-        "Look-ups by table",
+        "Lookups by table",
     ),
     _amount(
         "bag_count",
         "bags",
-        "Bags that the look-ups were asked for in: the ids of one feature of one input, of which "
+        "Bags that the lookups were asked for in: the ids of one feature of one input, of which "
         "there may be none. Of a table that does not pool, ids along the last dimension are one.",
         _ASKED,
     ),
     _ratio(
         "pooling_ratio",
-        "look-ups per bag",
-        "Look-ups in a bag: the pooling factor.",
+        "lookups per bag",
+        "Lookups in a bag: the pooling factor.",
         "",
         "",
         _ALWAYS,
     ),
     _amount(
         "outside_count",
-        "look-ups",
+        "lookups",
         "Ids outside the table.",
         _SAMPLE,
         source=_SAMPLED,
@@ -76,7 +76,7 @@ _BYTES = (
     _amount(
         "bytes",
         "bytes",
-        "Bytes of rows that forward passes read: look-ups times the bytes of a row.",
+        "Bytes of rows that forward passes read: lookups times the bytes of a row.",
         "What a kernel or a cache saves by reading a row once that is asked for twice.",
         "Bytes read by table",
     ),
@@ -121,7 +121,7 @@ _ROWS = (
     _amount(
         "unique_rows",
         "rows",
-        "Different rows among the look-ups.",
+        "Different rows among the lookups.",
         _SAMPLE,
         "Different rows by table",
         _SAMPLED,
@@ -129,7 +129,7 @@ _ROWS = (
     _ratio(
         "duplicate_ratio",
         "ratio",
-        "Share of look-ups of a row that the same step had asked for already.",
+        "Share of lookups of a row that the same step had asked for already.",
         _SAMPLE,
         "",
         _SAMPLED,
@@ -138,10 +138,10 @@ _ROWS = (
         _ratio(
             f"hottest_{percent}pct_ratio",
             "ratio",
-            f"Share of look-ups of the {percent} % of the table's rows that were the most looked "
+            f"Share of lookups of the {percent} % of the table's rows that were the most looked "
             "up so far in the run.",
             f"{_SAMPLE} Rows that no sample saw yet are not hot.",
-            f"Look-ups of the hottest {percent} % of rows",
+            f"Lookups of the hottest {percent} % of rows",
             _SAMPLED,
         )
         for percent in (1, 10)
@@ -153,7 +153,7 @@ _GRADIENTS = (
         "gradient_rows",
         "rows",
         "Rows that the step's gradients belong to: all of a dense gradient, the different ones "
-        "among the look-ups of a sparse or fused one.",
+        "among the lookups of a sparse or fused one.",
         "Null in steps of which no ids were taken, unless the gradient is dense.",
         source=_SAMPLED,
     ),
@@ -187,7 +187,7 @@ _TIMES = (
         "Time of the forward of the module that holds the table, where the host looks the rows up; "
         "of several tables in one module, by the bytes that each read.",
         f"Backward and optimizer; sharded modules, tables on a device, compiled code. {_SAMPLE}",
-        "Time of look-ups by table",
+        "Time of lookups by table",
         "clock of sampled steps",
     ),
 )

@@ -31,42 +31,42 @@ def _ratio(name: str, tells: str, blind: str, chart: str) -> Metric:
 
 
 HOT_ROWS: tuple[Metric, ...] = (
-    _sum("lookup_count", "look-ups", "Look-ups of this rank in tables with hot rows.", _TABLES),
-    _sum("hot_lookup_count", "look-ups", "Of these, look-ups that hot rows served."),
+    _sum("lookup_count", "lookups", "Lookups of this rank in tables with hot rows.", _TABLES),
+    _sum("hot_lookup_count", "lookups", "Of these, lookups that hot rows served."),
     _sum(
         "expected_hot_count",
-        "look-ups",
-        "Of these, look-ups that hot rows would have served if each table were as hot as the "
+        "lookups",
+        "Of these, lookups that hot rows would have served if each table were as hot as the "
         "calibration expected.",
         "Null where hot rows were given and not calibrated.",
     ),
     _ratio(
         "hot_lookup_ratio",
-        "Share of look-ups that hot rows served.",
+        "Share of lookups that hot rows served.",
         _TABLES,
-        "Hot look-ups and inputs",
+        "Hot lookups and inputs",
     ),
     _ratio(
         "drift_ratio",
-        "Share of the expected hot look-ups that did not come: 0 is as calibrated, more is colder "
+        "Share of the expected hot lookups that did not come: 0 is as calibrated, more is colder "
         "data. Pure batches are below 0 and mixed ones above, so look at many steps.",
         "Null where hot rows were given and not calibrated.",
-        "Hot look-ups that did not come",
+        "Hot lookups that did not come",
     ),
     _sum("input_count", "inputs", "Inputs of this rank, once for each module with hot rows."),
     _sum("pure_input_count", "inputs", "Of these, inputs of pure batches."),
     _ratio(
         "hot_input_ratio",
         "Share of inputs that trained in pure batches, which leave the tables alone.",
-        "Inputs without a cold look-up that the packer left in mixed batches.",
-        "Hot look-ups and inputs",
+        "Inputs without a cold lookup that the packer left in mixed batches.",
+        "Hot lookups and inputs",
     ),
     _sum(
         "saved_bytes",
         "bytes",
         "Weights that were read from hot rows and not from the tables: what a link to host memory "
         "was spared on the way forward.",
-        "That a look-up of a row may be repeated: without hot rows, a cache or a kernel may have "
+        "That a lookup of a row may be repeated: without hot rows, a cache or a kernel may have "
         "read it once. On a CPU there is no link, and nothing was spared.",
         "Bytes off the tables",
     ),
@@ -85,7 +85,7 @@ HOT_ROWS: tuple[Metric, ...] = (
         _SOURCE,
         "1 for a step of a pure batch, 0 for one of a mixed batch; over steps, the share of them.",
         "",
-        "Hot look-ups and inputs",
+        "Hot lookups and inputs",
     ),
     _sum("pure_step_ns", "ns", "Time of a step of a pure batch.", "", "Steps by kind of batch"),
     _sum("mixed_step_ns", "ns", "Time of a step of a mixed batch.", "", "Steps by kind of batch"),

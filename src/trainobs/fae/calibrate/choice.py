@@ -19,7 +19,7 @@ class Threshold(NamedTuple):
     """Where the budget was full.
 
     Attributes:
-        lookup_count: look-ups counted of the coldest row that its count made hot; 0 where the
+        lookup_count: lookups counted of the coldest row that its count made hot; 0 where the
             budget held every row that was looked up.
         score: the same, for each byte of the row.
     """
@@ -45,7 +45,7 @@ class Choice(NamedTuple):
     small_bytes: int
 
     def bytes_at(self, score: float) -> int:
-        """What hot rows would take with another threshold of look-ups for each byte."""
+        """What hot rows would take with another threshold of lookups for each byte."""
         ranked = self.classes.bytes[self.classes.scores >= score]
         return self.small_bytes + int(ranked.sum())
 
@@ -64,7 +64,7 @@ def choose(tables: Sequence[ModelTable], counts: Mapping[str, RowCounts], budget
 
     Small tables come first, whole, smallest first, as long as they take no more than
     `SMALL_TABLES_RATIO` of the budget together: no input is then cold for their sake. The rows of
-    the others are ranked over all tables by look-ups for each byte. Where the budget would hold
+    the others are ranked over all tables by lookups for each byte. Where the budget would hold
     every row that was looked up, tables are completed with the rows that were not, as long as a
     whole table fits. The work is a histogram of counts for each table; rows are not sorted.
 

@@ -32,7 +32,7 @@ def profile_of_counts(
 ) -> FAEProfile:
     """Choose hot rows from counts of a run.
 
-    Counts come with a sample of whole inputs, which were counted too. The look-ups of those that
+    Counts come with a sample of whole inputs, which were counted too. The lookups of those that
     are to judge are taken off the counts, so that these inputs had no part in the choice.
 
     Args:
@@ -82,7 +82,7 @@ def _held_out(sample: InputSample) -> InputSample:
 
 
 def _input_count(access: AccessCounts, samples: Sequence[InputSample]) -> int:
-    """Inputs that were counted. Of many epochs some have no sample any more: told by look-ups."""
+    """Inputs that were counted. Of many epochs some have no sample any more: told by lookups."""
     seen = sum(sample.seen for sample in samples)
     sampled = sum(sample.seen * len(sample.ids) / max(1, len(sample)) for sample in samples)
     offered = {index for sample in samples for index in np.unique(sample.tables).tolist()}
@@ -121,7 +121,7 @@ def _inputs(
 def _without(
     access: AccessCounts, table: str, ids: NDArray[np.int64]
 ) -> NDArray[np.uint64] | Sketch:
-    """Counts less some look-ups; never below zero, since a sketch may have counted too few."""
+    """Counts less some lookups; never below zero, since a sketch may have counted too few."""
     counts = access.counts(table)
     rows, times = np.unique(ids, return_counts=True)
     taken = times.astype(np.uint64)

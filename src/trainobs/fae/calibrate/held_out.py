@@ -13,13 +13,13 @@ from trainobs.fae.kjt.inputs import Inputs, joined
 class HeldOut:
     """A bounded sample of whole inputs.
 
-    Where there are too many look-ups, half of the inputs are dropped, by the leading bits of
+    Where there are too many lookups, half of the inputs are dropped, by the leading bits of
     their keys; so what is left depends on which inputs were added, not on their order, and
     parts that were gathered apart merge to the same.
 
     Args:
         feature_count: features of an input.
-        limit: look-ups to keep at most.
+        limit: lookups to keep at most.
     """
 
     def __init__(self, feature_count: int, limit: int) -> None:
@@ -118,7 +118,7 @@ def reordered(inputs: Inputs, order: NDArray[np.int64]) -> Inputs:
         each = inputs.lookups_of(i)
         starts = np.cumsum(each) - each
         new = each[order]
-        # Position of each look-up: the old start of its input, and how far it is into it.
+        # Position of each lookup: the old start of its input, and how far it is into it.
         into = np.arange(len(feature_ids)) - np.repeat(np.cumsum(new) - new, new)
         ids.append(feature_ids[np.repeat(starts[order], new) + into])
         lengths.append(None if inputs.lengths[i] is None else new)

@@ -1,4 +1,4 @@
-"""Intervals for shares of inputs and of look-ups, and for counts."""
+"""Intervals for shares of inputs and of lookups, and for counts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ratio(parts: NDArray[np.float64], wholes: NDArray[np.float64], confidence: f
     """The ratio of two sums over inputs, with an interval.
 
     Wilson's interval, with the number of independent trials that would spread as much as this
-    ratio did: an input's look-ups are not independent of each other, and in data that are not
+    ratio did: an input's lookups are not independent of each other, and in data that are not
     shuffled nor are neighbouring inputs. The spread is that of the linearised ratio (Cochran,
     Sampling Techniques, 3rd ed., sec. 6.4) over inputs, or over `BLOCKS` blocks of neighbours
     where that is larger.

@@ -20,11 +20,11 @@ GROUPS_PER_DOUBLING = 4
 
 
 class HotLookupCounts(NamedTuple):
-    """Look-ups of each held-out input in one table, or in several.
+    """Lookups of each held-out input in one table, or in several.
 
     Attributes:
-        hot: look-ups of hot rows.
-        all: look-ups.
+        hot: lookups of hot rows.
+        all: lookups.
     """
 
     hot: NDArray[np.float64]
@@ -32,18 +32,18 @@ class HotLookupCounts(NamedTuple):
 
     @property
     def is_all_hot(self) -> NDArray[np.float64]:
-        """1 for each input of which no look-up is cold, else 0."""
+        """1 for each input of which no lookup is cold, else 0."""
         return np.asarray(self.hot == self.all, dtype=np.float64)
 
     def plus(self, other: HotLookupCounts, weight: float = 1.0) -> HotLookupCounts:
-        """Look-ups of these and other tables, the others' by weight."""
+        """Lookups of these and other tables, the others' by weight."""
         return HotLookupCounts(self.hot + weight * other.hot, self.all + weight * other.all)
 
 
 def served_by_table(
     tables: Sequence[ModelTable], hot_ids: Mapping[str, NDArray[np.int64]], inputs: Inputs
 ) -> Iterator[HotLookupCounts]:
-    """Which look-ups of some inputs hot rows serve, table after table.
+    """Which lookups of some inputs hot rows serve, table after table.
 
     Args:
         tables: of the model.
@@ -72,7 +72,7 @@ def served(
 
 
 def nothing(inputs: Inputs) -> HotLookupCounts:
-    """No look-ups of so many inputs."""
+    """No lookups of so many inputs."""
     return HotLookupCounts(np.zeros(inputs.size), np.zeros(inputs.size))
 
 
@@ -145,7 +145,7 @@ def _threshold(
 def _groups(
     table: ModelTable, counts: RowCounts, ids: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Rows with similar counts, hottest first, and the share of held-out look-ups of each group."""
+    """Rows with similar counts, hottest first, and the share of held-out lookups of each group."""
     values, rows = counts.classes
     group = _group(values)
     group_rows = np.zeros(int(group.max(initial=0)) + 1)

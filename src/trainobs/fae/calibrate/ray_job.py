@@ -131,7 +131,7 @@ def _count(
 
 
 def _column(values: NDArray[Any], name: str) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
-    """Ids of one feature, and look-ups of each input; None where each has one."""
+    """Ids of one feature, and lookups of each input; None where each has one."""
     if values.dtype != np.object_:
         if values.ndim == 1:
             return _integers(values, name), None
@@ -146,7 +146,7 @@ def _column(values: NDArray[Any], name: str) -> tuple[NDArray[np.int64], NDArray
 def _integers(values: NDArray[Any], name: str) -> NDArray[np.int64]:
     if not np.issubdtype(values.dtype, np.integer):
         raise FAEError(
-            "cannot count look-ups",
+            "cannot count lookups",
             f"column {name!r} holds {values.dtype}, not integers; missing values make floats",
             "give integers, and an id of its own, or an empty list, to what is missing",
         )

@@ -57,7 +57,7 @@ def refuse_no_gain(tables: Sequence[ModelTable], choice: Choice, predictions: Pr
     if total and served - blindly < LEAST_GAIN_RATIO * (total - blindly):
         raise FAEError(
             "there is nothing to gain from hot rows",
-            f"of the look-ups in tables that do not fit, they would serve at most "
+            f"of the lookups in tables that do not fit, they would serve at most "
             f"{percent(served / total)}, and rows picked blindly {percent(blindly / total)}",
             "train on these tables as they are, or give more hot_bytes",
         )

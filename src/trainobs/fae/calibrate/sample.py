@@ -92,7 +92,7 @@ class DataSample:
         self.counted_inputs += other.counted_inputs
 
     def counts(self) -> Mapping[str, RowCounts]:
-        """Look-ups of each row as they are now."""
+        """Lookups of each row as they are now."""
         return {
             table.name: RowCounts(partial(self.access.counts, table.name)) for table in self.tables
         }

@@ -170,7 +170,7 @@ class _Batches:
 
 
 class _OnlyKjt:
-    """Collates as the loader does, and keeps only the look-ups: less goes through the queue.
+    """Collates as the loader does, and keeps only the lookups: less goes through the queue.
 
     An error of ours goes that way too: raised in a worker, torch would make a RuntimeError of it.
     """

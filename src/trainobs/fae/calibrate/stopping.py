@@ -22,9 +22,9 @@ class Stopping:
 
     Enough is when both hold:
 
-    * the share of inputs that are all hot, and of look-ups that are, are known to within `margin`
+    * the share of inputs that are all hot, and of lookups that are, are known to within `margin`
       at `confidence`. The number of inputs this takes follows from the shares themselves, and from
-      how alike an input's look-ups and neighbouring inputs are (`intervals.ratio`);
+      how alike an input's lookups and neighbouring inputs are (`intervals.ratio`);
     * the last doubling of the inputs counted has raised neither share by more than `margin`,
       surely at `confidence`. Rows are chosen by counts, so a sample can be large enough to tell how
       good a choice is, and far too small to make a good one.

@@ -1,4 +1,4 @@
-"""Finds the look-ups in what a loader yields."""
+"""Finds the lookups in what a loader yields."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ class KjtFinder:
             self.place = (kjt,) if isinstance(kjt, (str, int)) else _place(kjt)
 
     def __call__(self, batch: object) -> KeyedJaggedTensor:
-        """The look-ups of a batch.
+        """The lookups of a batch.
 
         Raises:
             SettingError: nothing is where `kjt` says, or it does not say which of several.
-            FAEError: the batch has no look-ups, or lacks features.
+            FAEError: the batch has no lookups, or lacks features.
         """
         if self.place is None:
             self.place = self._search(batch)
         kjt = look(batch, self.place)
         if not isinstance(kjt, KeyedJaggedTensor):
             raise SettingError(
-                f"cannot find the look-ups of a batch at {list(self.place)}",
+                f"cannot find the lookups of a batch at {list(self.place)}",
                 f"{type(kjt).__name__} there, in a batch that is {_outline(batch)}",
                 "give batches of one form, and the place of their KeyedJaggedTensor as kjt=",
             )
@@ -65,13 +65,13 @@ class KjtFinder:
         ]
         if not fitting:
             raise FAEError(
-                "cannot find the look-ups in a batch",
+                "cannot find the lookups in a batch",
                 f"no KeyedJaggedTensor in {_outline(batch)}",
                 "give a loader whose batches hold one",
             )
         if len(fitting) > 1:
             raise SettingError(
-                "cannot tell which KeyedJaggedTensor of a batch holds the look-ups",
+                "cannot tell which KeyedJaggedTensor of a batch holds the lookups",
                 f"{len(fitting)}, at {', '.join(str(list(place)) for place in fitting)}",
                 _NAME_IT,
             )
@@ -81,7 +81,7 @@ class KjtFinder:
         lacking = sorted(self._features.difference(kjt.keys()))
         if lacking:
             raise FAEError(
-                "cannot use the look-ups of a batch with these tables",
+                "cannot use the lookups of a batch with these tables",
                 f"no feature {lacking[0]!r} among {list(kjt.keys())[:8]}",
                 "give tables of the model that trains on this loader, whose features are in one "
                 "KeyedJaggedTensor",
@@ -95,7 +95,7 @@ class KjtFinder:
 
 
 def inputs_of(kjt: KeyedJaggedTensor, features: Sequence[str]) -> Inputs:
-    """The look-ups of some features as arrays; weights are left aside.
+    """The lookups of some features as arrays; weights are left aside.
 
     Args:
         kjt: of one stride, on any device.
@@ -107,7 +107,7 @@ def inputs_of(kjt: KeyedJaggedTensor, features: Sequence[str]) -> Inputs:
     values, lengths = kjt.values().numpy(force=True), kjt.lengths().numpy(force=True)
     if not np.issubdtype(values.dtype, np.integer):
         raise FAEError(
-            "cannot count look-ups",
+            "cannot count lookups",
             f"ids of {values.dtype}, which rounds large ids to those of other rows",
             "make the KeyedJaggedTensor of int64 (or int32) values",
         )
@@ -117,7 +117,7 @@ def inputs_of(kjt: KeyedJaggedTensor, features: Sequence[str]) -> Inputs:
     ends = np.cumsum(bags.sum(axis=1))
     if len(ends) and ends[-1] != len(values):
         raise FAEError(
-            "cannot count look-ups",
+            "cannot count lookups",
             f"lengths that add up to {ends[-1]}, and {len(values)} ids",
             "repair the loader: a KeyedJaggedTensor's lengths cover its values",
         )

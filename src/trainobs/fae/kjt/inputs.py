@@ -1,4 +1,4 @@
-"""Look-ups of inputs as arrays, and which inputs a calibration counts or holds out."""
+"""Lookups of inputs as arrays, and which inputs a calibration counts or holds out."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class InputUse(IntEnum):
 
 
 class Inputs(NamedTuple):
-    """Look-ups of some inputs, by feature.
+    """Lookups of some inputs, by feature.
 
     Attributes:
         size: inputs.
         ids: of each feature, the ids of all inputs, one input after the other.
-        lengths: of each feature, look-ups of each input; None where each has exactly one.
+        lengths: of each feature, lookups of each input; None where each has exactly one.
     """
 
     size: int
@@ -40,7 +40,7 @@ class Inputs(NamedTuple):
 
     @property
     def lookup_count(self) -> int:
-        """Look-ups of all features."""
+        """Lookups of all features."""
         return sum(len(ids) for ids in self.ids)
 
     def take(self, chosen: NDArray[np.bool_]) -> Inputs:
@@ -57,7 +57,7 @@ class Inputs(NamedTuple):
         return Inputs(int(np.count_nonzero(chosen)), tuple(ids), tuple(lengths))
 
     def per_input(self, feature: int, flags: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Flagged look-ups of each input, in one feature."""
+        """Flagged lookups of each input, in one feature."""
         lengths = self.lengths[feature]
         if lengths is None:
             return flags.astype(np.int64)
@@ -66,7 +66,7 @@ class Inputs(NamedTuple):
         return np.asarray(sums[ends] - sums[ends - lengths])
 
     def lookups_of(self, feature: int) -> NDArray[np.int64]:
-        """Look-ups of each input in one feature."""
+        """Lookups of each input in one feature."""
         lengths = self.lengths[feature]
         return np.ones(self.size, dtype=np.int64) if lengths is None else lengths
 

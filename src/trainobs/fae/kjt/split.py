@@ -1,7 +1,7 @@
-"""Look-ups of hot rows, apart from the others in one KeyedJaggedTensor.
+"""Lookups of hot rows, apart from the others in one KeyedJaggedTensor.
 
-A split batch has the keys it had, with the look-ups of cold rows, and behind them a twin for each
-key that a table of the profile serves, with the look-ups of hot rows; there a value is no row but
+A split batch has the keys it had, with the lookups of cold rows, and behind them a twin for each
+key that a table of the profile serves, with the lookups of hot rows; there a value is no row but
 the row's slot, its position among the table's hot rows:
 
     keys      f0  f1  ...  f0#hot:MARK  f1#hot:MARK  ...
@@ -12,7 +12,7 @@ pickle, loader workers and pytree alike, and nothing is read from a device:
 
 * which hot rows the slots belong to: the fingerprint;
 * whether the step is *pure*. That is a promise to all ranks and not a property of one batch: every
-  rank trains on a pure batch in the same step, or none does. A batch without one cold look-up
+  rank trains on a pure batch in the same step, or none does. A batch without one cold lookup
   may well be mixed, because another rank's is not. What nobody made a promise about is mixed.
 
 `kjt.length_per_key()` is known on the host too, and so are the sizes of both parts.
@@ -41,10 +41,10 @@ class SplitMark(NamedTuple):
     """What the keys of a split batch say.
 
     Attributes:
-        features: keys with the look-ups of cold rows, all that the batch had.
+        features: keys with the lookups of cold rows, all that the batch had.
         hot_features: features that have a twin, in the order of the twins.
         fingerprint: of the profile whose slots the twins hold.
-        pure: whether all ranks promised that their batches of this step have no cold look-up.
+        pure: whether all ranks promised that their batches of this step have no cold lookup.
     """
 
     features: tuple[str, ...]
@@ -67,7 +67,7 @@ class SlotMap:
             share one tensor.
         tables: name of each feature's table.
         fingerprint: of the profile.
-        keeps_order: whether a table's look-ups are a sequence. Parted look-ups have no order among
+        keeps_order: whether a table's lookups are a sequence. Parted lookups have no order among
             each other, so only batches without a cold one are parted.
     """
 
@@ -110,7 +110,7 @@ class SlotMap:
         served = tuple(feature for feature in features if feature in self.slots)
         if not served:
             raise FAEError(
-                "cannot split a batch into hot and cold look-ups",
+                "cannot split a batch into hot and cold lookups",
                 f"features {features[:5]}, none of which a table of the profile has",
                 "give pack() the `kjt` that the profile's tables look up, or calibrate again",
             )
@@ -125,7 +125,7 @@ class SlotMap:
         keys = tuple(kjt.keys())
         return SplitMark(keys, self.served(keys), self.fingerprint, False)
 
-    def look_up(self, kjt: KeyedJaggedTensor) -> Tensor:
+    def lookup(self, kjt: KeyedJaggedTensor) -> Tensor:
         """Slot of each value: int32, -1 for cold rows and for features that no table serves.
 
         Raises:
@@ -184,12 +184,12 @@ def read_mark(kjt: KeyedJaggedTensor) -> SplitMark | None:
 
 
 def is_split(kjt: KeyedJaggedTensor) -> bool:
-    """Whether hot look-ups stand apart already."""
+    """Whether hot lookups stand apart already."""
     return read_mark(kjt) is not None
 
 
 def cold_count(kjt: KeyedJaggedTensor, mark: SplitMark) -> int:
-    """Look-ups of cold rows in the profile's tables; 0 in a pure batch.
+    """Lookups of cold rows in the profile's tables; 0 in a pure batch.
 
     Features without a twin belong to other tables and are not counted. Asks no device, in a batch
     that was split on the host.
@@ -200,9 +200,9 @@ def cold_count(kjt: KeyedJaggedTensor, mark: SplitMark) -> int:
 
 
 def split(kjt: KeyedJaggedTensor, slots: SlotMap) -> KeyedJaggedTensor:
-    """Put look-ups of hot rows apart, as slots; marked as mixed.
+    """Put lookups of hot rows apart, as slots; marked as mixed.
 
-    Where the batch is on a device this waits for the device, to know how many look-ups are hot;
+    Where the batch is on a device this waits for the device, to know how many lookups are hot;
     `pack` splits on the host.
 
     Args:
@@ -211,7 +211,7 @@ def split(kjt: KeyedJaggedTensor, slots: SlotMap) -> KeyedJaggedTensor:
         slots: of the profile, on the same device.
 
     Returns:
-        A new KeyedJaggedTensor in the layout above; inputs and the order of look-ups within a
+        A new KeyedJaggedTensor in the layout above; inputs and the order of lookups within a
         bag are as they were.
 
     Raises:
@@ -219,14 +219,14 @@ def split(kjt: KeyedJaggedTensor, slots: SlotMap) -> KeyedJaggedTensor:
             integers or outside their table, or no feature that the profile knows.
     """
     check_splittable(kjt)
-    return split_by(slots.look_up(kjt), kjt, slots.mark(kjt))
+    return split_by(slots.lookup(kjt), kjt, slots.mark(kjt))
 
 
 def split_by(found: Tensor, kjt: KeyedJaggedTensor, mark: SplitMark) -> KeyedJaggedTensor:
     """As `split`, of a batch whose values' slots are known.
 
     Args:
-        found: slots of the values, as `SlotMap.look_up` gives them.
+        found: slots of the values, as `SlotMap.lookup` gives them.
         kjt: the batch.
         mark: that the result is to have.
     """
@@ -249,11 +249,11 @@ def split_by(found: Tensor, kjt: KeyedJaggedTensor, mark: SplitMark) -> KeyedJag
 
 
 class Parts(NamedTuple):
-    """Cold look-ups and, behind them, hot ones.
+    """Cold lookups and, behind them, hot ones.
 
     Attributes:
         lengths: of the bags: keys and twins by inputs.
-        values: rows of all cold look-ups, then slots of all hot ones.
+        values: rows of all cold lookups, then slots of all hot ones.
         weights: of the values, or None.
     """
 
@@ -265,7 +265,7 @@ class Parts(NamedTuple):
 def part(
     lengths: Tensor, values: Tensor, weights: Tensor | None, found: Tensor, twins: Sequence[int]
 ) -> Parts:
-    """Part cold look-ups from hot ones.
+    """Part cold lookups from hot ones.
 
     Args:
         lengths: of the bags, keys by inputs.
@@ -334,4 +334,4 @@ def check_splittable(kjt: KeyedJaggedTensor) -> None:
 
 
 def _refuse(found: str, do: str) -> None:
-    raise FAEError("cannot split a batch into hot and cold look-ups", found, do)
+    raise FAEError("cannot split a batch into hot and cold lookups", found, do)

@@ -1,4 +1,4 @@
-"""Batches whose look-ups are all hot, and others, in one order on all ranks."""
+"""Batches whose lookups are all hot, and others, in one order on all ranks."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def pack(
     scheduler: Schedule | None = None,
     process_group: dist.ProcessGroup | None = None,
 ) -> PackedLoader:
-    """Sort a loader's inputs into pure and mixed batches, with hot look-ups apart.
+    """Sort a loader's inputs into pure and mixed batches, with hot lookups apart.
 
-    The loader is taken window by window. In each window inputs of which every look-up is hot fill
+    The loader is taken window by window. In each window inputs of which every lookup is hot fill
     pure batches, and the others, with what fills none, mixed ones. Every input of a window comes
-    exactly once, whole (its look-ups, dense features and label), and inputs of one kind keep
-    their order. Look-ups are parted in the layout of `fae.kjt.split`, in mixed batches too unless a
+    exactly once, whole (its lookups, dense features and label), and inputs of one kind keep
+    their order. Lookups are parted in the layout of `fae.kjt.split`, in mixed batches too unless a
     table of the profile looks up sequences: these would lose their order.
 
     In a job of several ranks all of them call `pack`, and take a pure batch in the same steps: at
@@ -57,7 +57,7 @@ def pack(
             objects that hold one beside tensors with a row for each input. The workers of a
             `DataLoader` pack; for anything else the process that iterates does.
         profile: of the hot rows, the sharder's.
-        kjt: where a batch holds its look-ups, if it holds several KeyedJaggedTensors.
+        kjt: where a batch holds its lookups, if it holds several KeyedJaggedTensors.
         batch_size: inputs of a packed batch, the loader's by default. Another one needs a
             DataLoader that tells its own.
         window: batches of the loader that are sorted together. The process that iterates holds

@@ -36,7 +36,7 @@ class KjtBlock:
     """KeyedJaggedTensors of several batches, one behind the other.
 
     Attributes:
-        keys: of each; where look-ups are parted, without the twins.
+        keys: of each; where lookups are parted, without the twins.
         lengths: of all bags.
         values: of all bags.
         weights: of the values, or None.
@@ -92,13 +92,13 @@ class PackedWindow:
     Attributes:
         holed: a batch with holes.
         leaves: for each hole what all batches are slices of, or the constant they share.
-        split_leaf: index of the leaf with the look-ups.
-        mark: of the look-ups.
+        split_leaf: index of the leaf with the lookups.
+        mark: of the lookups.
         sizes: inputs of each batch.
         hot_count: batches of all-hot inputs.
         batch_size: inputs of a full batch.
-        is_whole: whether the leaf has look-ups whole, because they are sequences.
-        parted: look-ups of the first `hot_count` batches, apart, where the leaf has them
+        is_whole: whether the leaf has lookups whole, because they are sequences.
+        parted: lookups of the first `hot_count` batches, apart, where the leaf has them
             whole; else None.
         digest: of what was read; another window has another one, very likely.
         worker: that made it.
@@ -176,7 +176,7 @@ class Packer:
 
     Args:
         slots: of the hot rows.
-        finder: of the look-ups in a batch.
+        finder: of the lookups in a batch.
         batch_size: inputs of a packed batch; None for that of the first batch seen.
         drop_last: leave out the inputs of a window that do not fill a batch.
     """
@@ -194,7 +194,7 @@ class Packer:
 
         Raises:
             FAEError: a batch cannot be packed.
-            SettingError: it is not clear which look-ups are meant.
+            SettingError: it is not clear which lookups are meant.
         """
         kjts = [self._finder(batch) for batch in batches]
         for kjt in kjts:
@@ -203,7 +203,7 @@ class Packer:
         twins = [mark.features.index(feature) for feature in mark.hot_features]
         self.learn_batch_size(batches)
         size = self.batch_size or 1
-        found = [self._slots.look_up(kjt) for kjt in kjts]
+        found = [self._slots.lookup(kjt) for kjt in kjts]
         place = _place_of(kjts[0], batches[0])
         pool = InputPool.from_batches(batches, {place: found})
         is_hot = torch.cat([_all_hot(*pair, twins) for pair in zip(kjts, found, strict=True)])
@@ -257,13 +257,13 @@ def arrange(is_hot: Tensor, batch_size: int) -> tuple[Tensor, int]:
 def lay_out(
     pool: InputPool, order: Tensor, sizes: list[int], twins: Sequence[int] | None
 ) -> list[Any]:
-    """The pool's leaves in the order of the batches, look-ups parted where slots are known.
+    """The pool's leaves in the order of the batches, lookups parted where slots are known.
 
     Args:
         pool: of inputs.
         order: of the inputs.
         sizes: of the batches; inputs beyond these are left out.
-        twins: keys of the parted look-ups that have a twin; None to leave all look-ups whole.
+        twins: keys of the parted lookups that have a twin; None to leave all lookups whole.
     """
     order = order[: sum(sizes)]
     leaves: list[Any] = []

@@ -9,7 +9,7 @@ from trainobs.fae.profile.predictions import TablePrediction
 
 
 class TableCacheStatistics(CacheStatistics):  # type: ignore[misc]
-    """TorchRec's `CacheStatistics` from held-out look-ups of a calibration.
+    """TorchRec's `CacheStatistics` from held-out lookups of a calibration.
 
     Args:
         expected: of the table.
@@ -38,7 +38,7 @@ class TableCacheStatistics(CacheStatistics):  # type: ignore[misc]
         return self._lookups
 
     def expected_miss_rate(self, clf: float) -> float:
-        """Share of look-ups that miss a cache of `clf` times the table's rows: 1 at 0, 0 at 1."""
+        """Share of lookups that miss a cache of `clf` times the table's rows: 1 at 0, 0 at 1."""
         if clf >= 1:
             return 0.0
         return float(np.interp(clf, self._ends, self._misses))

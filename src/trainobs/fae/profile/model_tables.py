@@ -33,7 +33,7 @@ class ModelTable(NamedTuple):
         features: features that look it up.
         weight_bytes: bytes of a row's weights.
         row_bytes: the same and its optimizer state.
-        is_sequence: whether look-ups are not pooled, as in an `EmbeddingCollection`.
+        is_sequence: whether lookups are not pooled, as in an `EmbeddingCollection`.
     """
 
     name: str

@@ -29,11 +29,11 @@ class TablePrediction:
     """What is expected of one table, from inputs that had no part in choosing the hot rows.
 
     Attributes:
-        lookups_per_input: look-ups in an input, on average.
-        hot_lookup_ratio: share of its look-ups that hot rows serve.
+        lookups_per_input: lookups in an input, on average.
+        hot_lookup_ratio: share of its lookups that hot rows serve.
         group_rows: rows in each group of rows with similar counts, hottest group first; they add
             up to the rows of the table.
-        group_ratios: share of the held-out look-ups that went to each group; NaN where none were
+        group_ratios: share of the held-out lookups that went to each group; NaN where none were
             held out.
     """
 
@@ -50,12 +50,12 @@ class Predictions:
     Attributes:
         confidence: of every interval here, each by itself.
         input_count: held-out inputs that the figures were taken from.
-        all_hot_ratio: share of inputs of which every look-up is hot.
-        hot_lookup_ratio: share of all look-ups that hot rows serve.
-        bytes_per_input: weights that the look-ups of an input read, over all tables.
+        all_hot_ratio: share of inputs of which every lookup is hot.
+        hot_lookup_ratio: share of all lookups that hot rows serve.
+        bytes_per_input: weights that the lookups of an input read, over all tables.
         hot_bytes_per_input: of these, weights of hot rows: what a host link is spared in the
             forward pass, where it would otherwise carry every row. Backward spares as much again.
-        threshold: look-ups per million inputs of the coldest row chosen by its count. A row whose
+        threshold: lookups per million inputs of the coldest row chosen by its count. A row whose
             true rate is above the interval is chosen with at least `confidence`, one below it
             left out. NaN where the budget held every row that was seen.
         threshold_bytes: bytes of hot rows at the threshold, and at both ends of its interval.

@@ -40,7 +40,7 @@ class TableProfile:
         hot_ids: rows to keep on the device, ascending; the position is a row's slot. Not to be
             written to.
         row_bytes: bytes that a hot row takes: weights and optimizer state.
-        is_sequence: whether its look-ups are not pooled but keep their order, as in an
+        is_sequence: whether its lookups are not pooled but keep their order, as in an
             `EmbeddingCollection`.
 
     Raises:

@@ -47,7 +47,7 @@ def summary(fingerprint: str, rows: ProfileTotals, expected: Predictions | None)
 
 def _expected(expected: Predictions) -> Iterator[tuple[str, str]]:
     yield "inputs all hot", _share(expected.all_hot_ratio)
-    yield "look-ups hot", _share(expected.hot_lookup_ratio)
+    yield "lookups hot", _share(expected.hot_lookup_ratio)
     coldest = sorted(
         (table.hot_lookup_ratio.value, name)
         for name, table in expected.tables.items()
@@ -63,7 +63,7 @@ def _expected(expected: Predictions) -> Iterator[tuple[str, str]]:
     else:
         value, low, high = (f"{each:.3g}" for each in expected.threshold)
         sizes = " to ".join(size(each) for each in sorted(expected.threshold_bytes[1:]))
-        text = f"{value} look-ups in a million inputs ({low} to {high}, with which {sizes})"
+        text = f"{value} lookups in a million inputs ({low} to {high}, with which {sizes})"
         yield "threshold", text
     yield "judged by", f"{quantity(expected.input_count)} inputs that were not counted"
     yield "intervals", f"{100 * expected.confidence:g} %"

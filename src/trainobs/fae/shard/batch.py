@@ -1,4 +1,4 @@
-"""A batch, hot look-ups apart, on its way through a sharded collection."""
+"""A batch, hot lookups apart, on its way through a sharded collection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class WholeBatch(NamedTuple):
     """A batch as it came.
 
     Attributes:
-        kjt: its look-ups.
+        kjt: its lookups.
         is_hot: bool, of each value.
     """
 
@@ -23,14 +23,14 @@ class WholeBatch(NamedTuple):
 
 
 class SplitBatch(NamedTuple):
-    """A batch, hot look-ups apart.
+    """A batch, hot lookups apart.
 
     Attributes:
         number: how many batches came before.
-        cold: look-ups of cold rows, under the keys that the batch came with.
-        hot: look-ups of hot rows, as slots.
+        cold: lookups of cold rows, under the keys that the batch came with.
+        hot: lookups of hot rows, as slots.
         twins: feature of `cold` that each key of `hot` belongs to.
-        is_pure: whether no rank has a cold look-up, so that all leave the tables alone.
+        is_pure: whether no rank has a cold lookup, so that all leave the tables alone.
         whole: the batch before; None if it came apart.
     """
 
@@ -43,7 +43,7 @@ class SplitBatch(NamedTuple):
 
     @property
     def hot_features(self) -> tuple[str, ...]:
-        """Features of the hot look-ups, in their order."""
+        """Features of the hot lookups, in their order."""
         keys = self.cold.keys()
         return tuple(keys[twin] for twin in self.twins)
 
@@ -54,11 +54,11 @@ class HotRowStore(Protocol):
     write_back: WriteBack
 
     def gather(self, batch: SplitBatch) -> list[Any]:
-        """The hot look-ups of a batch, each part with a `record_stream`."""
+        """The hot lookups of a batch, each part with a `record_stream`."""
 
-    def look_up(self, look_ups: list[Any], batch_number: int, input_count: int) -> Tensor:
+    def lookup(self, lookups: list[Any], batch_number: int, input_count: int) -> Tensor:
         """The embeddings, in the collection's output order; the backward trains the hot rows.
 
-        float32[inputs, columns] of bags: the sums over the hot look-ups of each. float32[look-ups,
+        float32[inputs, columns] of bags: the sums over the hot lookups of each. float32[lookups,
         columns] of sequences: output behind output.
         """

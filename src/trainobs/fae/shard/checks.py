@@ -88,7 +88,7 @@ def check_means(
     Args:
         configs: of the collection's tables.
         plan: by table.
-        is_weighted: whether look-ups have weights.
+        is_weighted: whether lookups have weights.
 
     Raises:
         FAEError: see its message.

@@ -1,4 +1,4 @@
-"""The hot rows on the device: look-ups, and the optimizer that FBGEMM fuses into the backward."""
+"""The hot rows on the device: lookups, and the optimizer that FBGEMM fuses into the backward."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from trainobs.fae.shard.layout import HotLayout, KernelLayout
 
 
 @dataclass
-class HotLookUps:
-    """The look-ups of one batch in one kernel.
+class HotLookups:
+    """The lookups of one batch in one kernel.
 
     Attributes:
-        rows: int64[look-ups], row of the kernel that each asks for, block by block.
+        rows: int64[lookups], row of the kernel that each asks for, block by block.
         offsets: int64[blocks * inputs + 1], where each bag begins in `rows`. Of a sequence each
-            look-up is a bag.
-        weights: float[look-ups], or None.
-        counts: look-ups of each block.
+            lookup is a bag.
+        weights: float[lookups], or None.
+        counts: lookups of each block.
     """
 
     rows: Tensor
@@ -43,7 +43,7 @@ class HotLookUps:
                 tensor.record_stream(stream)
 
     def bags(self) -> Tensor:
-        """int64[look-ups]: the bag that each belongs to."""
+        """int64[lookups]: the bag that each belongs to."""
         lengths = torch.diff(self.offsets)
         numbers = torch.arange(len(lengths), device=lengths.device)
         return torch.repeat_interleave(numbers, lengths, output_size=len(self.rows))
@@ -57,7 +57,7 @@ class HotKernel:
     Args:
         layout: what lies where.
         device: where the rows are to be; they stay in its own memory.
-        pools: whether look-ups are pooled bag by bag, and each block gives columns.
+        pools: whether lookups are pooled bag by bag, and each block gives columns.
     """
 
     def __init__(self, layout: KernelLayout, device: torch.device, pools: bool = True) -> None:
@@ -100,11 +100,11 @@ class HotKernel:
     def learning_rate(self, value: float) -> None:
         self._tables.set_learning_rate(value)
 
-    def gather(self, hot: KeyedJaggedTensor, position: dict[str, int]) -> HotLookUps:
-        """The look-ups of this kernel's features.
+    def gather(self, hot: KeyedJaggedTensor, position: dict[str, int]) -> HotLookups:
+        """The lookups of this kernel's features.
 
         Args:
-            hot: look-ups of hot rows as slots, all features of the batch.
+            hot: lookups of hot rows as slots, all features of the batch.
             position: of each feature in `hot`.
         """
         order = [position[feature] for feature in self.layout.features]
@@ -118,18 +118,18 @@ class HotKernel:
             offsets, weights = hot.offsets().long(), hot.weights_or_none()
         else:
             offsets, weights = torch.arange(len(rows) + 1, device=rows.device), None
-        return HotLookUps(rows, offsets, weights, hot.length_per_key())
+        return HotLookups(rows, offsets, weights, hot.length_per_key())
 
-    def look_up(self, look_ups: HotLookUps) -> Tensor:
+    def lookup(self, lookups: HotLookups) -> Tensor:
         """The embeddings; backward trains the rows.
 
-        float32[inputs, blocks * width] of bags, their sums; float32[look-ups, width] of sequences.
+        float32[inputs, blocks * width] of bags, their sums; float32[lookups, width] of sequences.
         """
-        found: Tensor = self._tables(look_ups.rows, look_ups.offsets, look_ups.weights)
+        found: Tensor = self._tables(lookups.rows, lookups.offsets, lookups.weights)
         return found
 
     def update(self, rows: Tensor, gradients: Tensor) -> None:
-        """Train rows as the backward of look-ups with these gradients would.
+        """Train rows as the backward of lookups with these gradients would.
 
         Args:
             rows: int64[n]; those that come twice are summed in this order, then trained once.
@@ -160,17 +160,17 @@ class HotStore:
         self._device = device
         self.kernels = [HotKernel(kernel, device, self.pools) for kernel in layout.kernels]
 
-    def gather(self, hot: KeyedJaggedTensor, features: tuple[str, ...]) -> list[HotLookUps]:
-        """The look-ups of each kernel.
+    def gather(self, hot: KeyedJaggedTensor, features: tuple[str, ...]) -> list[HotLookups]:
+        """The lookups of each kernel.
 
         Args:
-            hot: look-ups of hot rows, as slots.
+            hot: lookups of hot rows, as slots.
             features: that its keys stand for, in their order.
         """
         position = {feature: i for i, feature in enumerate(features)}
         return [kernel.gather(hot, position) for kernel in self.kernels]
 
-    def assemble(self, found: list[Tensor], look_ups: list[HotLookUps], input_count: int) -> Tensor:
+    def assemble(self, found: list[Tensor], lookups: list[HotLookups], input_count: int) -> Tensor:
         """What the kernels found, in the order of the collection's output; see `HotRows`."""
         if self.layout.is_one_output:
             return found[0]
@@ -190,16 +190,16 @@ class HotStore:
 
 
 class HotSequenceStore(HotStore):
-    """All hot rows of a collection that gives an embedding for each look-up."""
+    """All hot rows of a collection that gives an embedding for each lookup."""
 
     pools = False
 
-    def assemble(self, found: list[Tensor], look_ups: list[HotLookUps], input_count: int) -> Tensor:
+    def assemble(self, found: list[Tensor], lookups: list[HotLookups], input_count: int) -> Tensor:
         """See `HotRows`; all outputs have the same columns."""
         if self.layout.is_one_run:
             return found[0]
         split = [
-            torch.split(kernel, asked.counts) for kernel, asked in zip(found, look_ups, strict=True)
+            torch.split(kernel, asked.counts) for kernel, asked in zip(found, lookups, strict=True)
         ]
         outputs = []
         for blocks in self.layout.outputs:

@@ -28,11 +28,11 @@ class Joiner:
     def join(
         self, cold: KeyedJaggedTensor, hot: KeyedJaggedTensor, twins: Sequence[int]
     ) -> KeyedJaggedTensor:
-        """The batch as it was, but for the order of look-ups in a bag.
+        """The batch as it was, but for the order of lookups in a bag.
 
         Args:
-            cold: look-ups of cold rows.
-            hot: look-ups of hot rows, as slots.
+            cold: lookups of cold rows.
+            hot: lookups of hot rows, as slots.
             twins: feature of `cold` that each key of `hot` belongs to.
         """
         keys, stride = cold.keys(), cold.stride()
@@ -64,7 +64,7 @@ class Joiner:
 
 
 def _bags(lengths: Tensor, features: Tensor, stride: int, kjt: KeyedJaggedTensor) -> Tensor:
-    """Number of the bag of each look-up, counted over the features of the whole batch."""
+    """Number of the bag of each lookup, counted over the features of the whole batch."""
     numbers = features[:, None] * stride + torch.arange(stride, device=features.device)
     return torch.repeat_interleave(
         numbers.view(-1), lengths.reshape(-1), output_size=kjt.values().numel()

@@ -47,10 +47,10 @@ def check_keys(kjt: KeyedJaggedTensor, features: frozenset[str]) -> None:
 
 
 def check_twins(batch: SplitBatch, features: frozenset[str]) -> None:
-    """Whether the hot look-ups of all features are there.
+    """Whether the hot lookups of all features are there.
 
     Args:
-        batch: with its hot look-ups apart.
+        batch: with its hot lookups apart.
         features: that the collection looks up.
 
     Raises:
@@ -66,12 +66,12 @@ def check_twins(batch: SplitBatch, features: frozenset[str]) -> None:
 
 
 def check_served(batch: SplitBatch, profile: FAEProfile, served: frozenset[str]) -> None:
-    """Whether someone looks up all hot look-ups of a batch that came apart.
+    """Whether someone looks up all hot lookups of a batch that came apart.
 
     Who does not know of hot rows finds a batch without them, and would train on the rest.
 
     Args:
-        batch: with its hot look-ups apart.
+        batch: with its hot lookups apart.
         profile: whose slots they are.
         served: features of all collections that keep hot rows of it.
 
@@ -84,7 +84,7 @@ def check_served(batch: SplitBatch, profile: FAEProfile, served: frozenset[str])
         if lost and len(table.hot_ids) and table.name in overlaid:
             raise FAEError(
                 "cannot look up the hot rows of a batch",
-                f"hot look-ups of {min(lost)!r} apart, and no collection that keeps the hot rows "
+                f"hot lookups of {min(lost)!r} apart, and no collection that keeps the hot rows "
                 f"of table {table.name!r}",
                 "shard the collection that has it with FAE's sharder and the same profile, or "
                 "calibrate without its tables",
@@ -95,7 +95,7 @@ def check_order_of_keys(kjt: KeyedJaggedTensor, first: Sequence[str]) -> None:
     """Whether the keys are where the tables look for them.
 
     Args:
-        kjt: cold look-ups.
+        kjt: cold lookups.
         first: keys of the first batch, by whose order TorchRec looks all others up.
 
     Raises:
@@ -110,21 +110,21 @@ def check_order_of_keys(kjt: KeyedJaggedTensor, first: Sequence[str]) -> None:
 
 
 def check_weights(weights: Tensor | None, *, is_weighted: bool) -> None:
-    """Whether hot look-ups can have the weights that cold ones have.
+    """Whether hot lookups can have the weights that cold ones have.
 
-    Those of a feature processor are learned, and known where the look-ups are served only.
+    Those of a feature processor are learned, and known where the lookups are served only.
 
     Args:
-        weights: of the look-ups.
+        weights: of the lookups.
         is_weighted: whether the collection asks for some.
 
     Raises:
         FAEError: they are learned, or there are none.
     """
     if weights is None and is_weighted:
-        found = "look-ups without weights, in a collection that is weighted"
+        found = "lookups without weights, in a collection that is weighted"
     elif weights is not None and weights.requires_grad:
-        found = "weights of look-ups that are learned, as by a feature processor"
+        found = "weights of lookups that are learned, as by a feature processor"
     else:
         return
     raise FAEError(

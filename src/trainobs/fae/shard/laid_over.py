@@ -43,7 +43,7 @@ class Passing:
         input_count: inputs in the batch.
         layer: number of the overlay's hot rows.
         is_pure: whether the tables are left alone.
-        hot: hot look-ups of each kernel.
+        hot: hot lookups of each kernel.
     """
 
     batch_number: int = 0
@@ -55,8 +55,8 @@ class Passing:
     def record_stream(self, stream: torch.Stream) -> None:
         """Keep the memory until the stream is done with it."""
         super().record_stream(stream)  # type: ignore[misc]  # of TorchRec's context
-        for look_ups in self.hot:
-            look_ups.record_stream(stream)
+        for lookups in self.hot:
+            lookups.record_stream(stream)
 
 
 class LaidOver(TellsOfHotRows):
@@ -198,7 +198,7 @@ class LaidOver(TellsOfHotRows):
         self._tables_changed()
 
     def _part(self, ctx: Passing, features: KeyedJaggedTensor) -> SplitBatch:
-        """Take the hot look-ups of a batch apart, and see that all ranks do the like."""
+        """Take the hot lookups of a batch apart, and see that all ranks do the like."""
         assert self._overlay is not None
         check_keys(features, self._looked_up)
         batch = self._overlay.separate(features)
@@ -237,13 +237,13 @@ class LaidOver(TellsOfHotRows):
         return KJTListSplitsAwaitable([], ctx, self._module_fqn, [])
 
     def _found_hot(self, ctx: Passing) -> Tensor | None:
-        """Embeddings of the hot look-ups; None where the tables serve them too."""
+        """Embeddings of the hot lookups; None where the tables serve them too."""
         assert self._overlay is not None
         self._overlay.check_layer(ctx.layer)
         if self._mode == "paper" and not ctx.is_pure:
             self._overlay.hand_over(ctx.batch_number)
             return None
-        hot = self._overlay.look_up(ctx.hot, ctx.batch_number, ctx.input_count)
+        hot = self._overlay.lookup(ctx.hot, ctx.batch_number, ctx.input_count)
         if self._mode == "paper":
             self._overlay.watch(hot, by_tables=False)
         return hot

@@ -1,4 +1,4 @@
-"""Where the look-ups of sequences are, after hot ones were taken apart from cold ones."""
+"""Where the lookups of sequences are, after hot ones were taken apart from cold ones."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from trainobs.fae.shard.translate import Translation
 
 
 class FeatureSequence(NamedTuple):
-    """The look-ups of one feature, in the order of the batch.
+    """The lookups of one feature, in the order of the batch.
 
     Attributes:
         lengths: of each input.
         hot: which of all hot embeddings are of this output.
-        order: int64[look-ups], place of each among the feature's cold look-ups with its hot ones
+        order: int64[lookups], place of each among the feature's cold lookups with its hot ones
             behind them; None where it has one kind only.
-        ids: rows, one a look-up; None where nobody asks for them.
+        ids: rows, one a lookup; None where nobody asks for them.
     """
 
     lengths: Tensor
@@ -36,15 +36,15 @@ class FeatureSequence(NamedTuple):
         """The embeddings in order; both kinds stay in the graph, since all ranks train both.
 
         Args:
-            cold: [cold look-ups, columns], of this output.
-            hot: [look-ups, columns], of all outputs.
+            cold: [cold lookups, columns], of this output.
+            hot: [lookups, columns], of all outputs.
         """
         both = torch.cat([cold, hot[self.hot]])
         return both if self.order is None else both.index_select(0, self.order)
 
 
 def check_order(batch: KeyedJaggedTensor) -> None:
-    """Whether the order of look-ups is known.
+    """Whether the order of lookups is known.
 
     Raises:
         FAEError: it is not: somebody took a mixed batch apart.
@@ -53,7 +53,7 @@ def check_order(batch: KeyedJaggedTensor) -> None:
     if mark is not None and cold_count(batch, mark):
         raise FAEError(
             "cannot look up the sequences of a batch",
-            "cold look-ups in a batch that came apart, and so without the order of its look-ups",
+            "cold lookups in a batch that came apart, and so without the order of its lookups",
             "pack with the profile that calibrate() made of these tables, or give the batch whole",
         )
 
@@ -88,7 +88,7 @@ def sequences(
 
 
 class _Key(NamedTuple):
-    """What is known of a key's look-ups, as in `FeatureSequence`."""
+    """What is known of a key's lookups, as in `FeatureSequence`."""
 
     lengths: Tensor
     order: Tensor | None
@@ -106,7 +106,7 @@ def _of_whole(
     first_hot = list(accumulate(hot, initial=0))
     first_cold = list(accumulate(cold, initial=0))
     shifts = torch.tensor(
-        [  # of a feature: its hot look-ups begin behind its cold ones, and these at 0
+        [  # of a feature: its hot lookups begin behind its cold ones, and these at 0
             [cold[key] - first_hot[key] for key in range(len(counts))],
             [-first_cold[key] for key in range(len(counts))],
         ]
@@ -127,7 +127,7 @@ def _of_whole(
 
 
 def _of_hot(batch: SplitBatch, ids: Translation | None) -> dict[int, _Key]:
-    """Keys with a twin of a batch without cold look-ups, by their position."""
+    """Keys with a twin of a batch without cold lookups, by their position."""
     counts = batch.hot.length_per_key()
     lengths = batch.hot.lengths().view(len(counts), -1)
     rows: tuple[Tensor, ...] | None = None

@@ -75,7 +75,7 @@ class HotOverlay:
             self._versions_given = self._rows.write_back.versions()
 
     def check_layer(self, number: int) -> None:
-        """Whether hot look-ups are of the rows that are hot now.
+        """Whether hot lookups are of the rows that are hot now.
 
         Raises:
             FAEError: they were taken apart before a refresh.
@@ -92,7 +92,7 @@ class HotOverlay:
         self._is_behind = True
 
     def separate(self, batch: KeyedJaggedTensor) -> SplitBatch:
-        """Take the hot look-ups of a batch apart, unless the loader did.
+        """Take the hot lookups of a batch apart, unless the loader did.
 
         Raises:
             FAEError: the batch was split for other hot rows, or says that it is pure and is not.
@@ -104,7 +104,7 @@ class HotOverlay:
                 self._slots[device] = SlotMap.from_profile(self.profile, device)
             check_splittable(batch)
             mark = self._slots[device].mark(batch)
-            found = self._slots[device].look_up(batch)
+            found = self._slots[device].lookup(batch)
             whole = WholeBatch(batch, found >= 0)
             batch = split_by(found, batch, mark)
         count = cold_count(batch, mark)
@@ -118,7 +118,7 @@ class HotOverlay:
         return separated
 
     def meet(self, batch: SplitBatch) -> None:
-        """Before look-ups at other ranks: see that all ranks come to them.
+        """Before lookups at other ranks: see that all ranks come to them.
 
         Raises:
             FAEError: some do not.
@@ -128,7 +128,7 @@ class HotOverlay:
             self.agreement.meet(point, batch.number)
 
     def whole(self, batch: SplitBatch) -> KeyedJaggedTensor:
-        """The batch with its hot look-ups among the others."""
+        """The batch with its hot lookups among the others."""
         if batch.whole is not None:
             return batch.whole.kjt
         device = batch.cold.device()
@@ -147,7 +147,7 @@ class HotOverlay:
 
         Args:
             embeddings: of the batch.
-            by_tables: whether the tables served its hot look-ups.
+            by_tables: whether the tables served its hot lookups.
         """
 
         def check(_: Tensor) -> None:
@@ -155,21 +155,21 @@ class HotOverlay:
                 raise FAEError(
                     "cannot train the hot rows of a batch in mode 'paper'",
                     "a batch of the other kind that was looked up before this one's backward",
-                    "go backward between look-ups of pure and mixed batches, or take another mode",
+                    "go backward between lookups of pure and mixed batches, or take another mode",
                 )
 
         if embeddings.requires_grad:
             embeddings.register_hook(check)  # type: ignore[no-untyped-call]
 
     def gather(self, batch: SplitBatch) -> list[Any]:
-        """The hot look-ups of a batch."""
+        """The hot lookups of a batch."""
         return self._rows.gather(batch)
 
-    def look_up(self, look_ups: list[Any], batch_number: int, input_count: int) -> Tensor:
+    def lookup(self, lookups: list[Any], batch_number: int, input_count: int) -> Tensor:
         """See `HotRowStore`."""
         self._catch_up(batch_number)
         self.served.count(batch_number)
-        return self._rows.look_up(look_ups, batch_number, input_count)
+        return self._rows.lookup(lookups, batch_number, input_count)
 
     def _look_for_writers(self) -> None:
         """Hear of those who wrote to the tables since they were given."""
@@ -209,6 +209,6 @@ class HotOverlay:
         if mark.pure and count:
             raise FAEError(
                 "cannot look up the hot rows of a batch",
-                f"{count} cold look-ups in a batch that is marked as pure",
+                f"{count} cold lookups in a batch that is marked as pure",
                 "leave the keys of packed batches as they are",
             )

@@ -2,7 +2,7 @@
 
 They are a sharded collection of their own, planned like the tables they come from, so that a hot
 row is on the device of the rank that has it in its table. What moves between the two stays on one
-rank. A look-up costs the device links what TorchRec's look-ups cost, and no exchange of updates.
+rank. A lookup costs the device links what TorchRec's lookups cost, and no exchange of updates.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ from trainobs.fae.shard.write_back import (
 
 
 @dataclass
-class SentLookUps:
-    """Hot look-ups that are with the ranks which have the rows.
+class SentLookups:
+    """Hot lookups that are with the ranks which have the rows.
 
     Attributes:
         context: of the forward pass.
-        received: look-ups of all ranks in the rows of this one.
+        received: lookups of all ranks in the rows of this one.
     """
 
     context: Any
@@ -77,7 +77,7 @@ class Partition:
         shards: what this rank has of the tables.
         env: the ranks.
         device: where the hot rows are to be.
-        is_weighted: whether look-ups have weights.
+        is_weighted: whether lookups have weights.
     """
 
     _config: type[BaseEmbeddingConfig] = EmbeddingBagConfig
@@ -109,8 +109,8 @@ class Partition:
         self._hot_shards = backing_shards(self._collection._lookups)
         self.write_back = WriteBack(list(_links(self._hot_shards, shards, profile)), shards, [])
 
-    def gather(self, batch: SplitBatch) -> list[SentLookUps]:
-        """Send the hot look-ups to where their rows are."""
+    def gather(self, batch: SplitBatch) -> list[SentLookups]:
+        """Send the hot lookups to where their rows are."""
         features, hot = batch.hot_features, batch.hot
         mine = [at for at, feature in enumerate(features) if feature in self._features]
         if len(mine) < len(features):  # the others are of another collection's tables
@@ -124,13 +124,13 @@ class Partition:
             length_per_key=hot.length_per_key(),
         )
         context = self._collection.create_context()
-        return [SentLookUps(context, self._collection.input_dist(context, whole).wait().wait())]
+        return [SentLookups(context, self._collection.input_dist(context, whole).wait().wait())]
 
-    def look_up(self, look_ups: list[SentLookUps], batch_number: int, input_count: int) -> Tensor:
+    def lookup(self, lookups: list[SentLookups], batch_number: int, input_count: int) -> Tensor:
         """See `HotRows`."""
         for shard in self._hot_shards:
             shard.kernel.set_learning_rate(rate_of({shard.table}, self._shards))
-        sent = look_ups[0]
+        sent = lookups[0]
         found = self._collection.compute_and_output_dist(sent.context, sent.received)
         return self._assemble(found, input_count)
 
@@ -159,7 +159,7 @@ class Partition:
 
 
 class SequencePartition(Partition):
-    """The same of a collection that gives an embedding for each look-up."""
+    """The same of a collection that gives an embedding for each lookup."""
 
     _config = EmbeddingConfig
 

@@ -1,4 +1,4 @@
-"""Mean pooling over look-ups of which some are hot and some cold.
+"""Mean pooling over lookups of which some are hot and some cold.
 
 TorchRec pools means in two ways. Row-wise shards pool sums, and a callback of the collection
 divides by the lengths of the bags; it also divides what other tables pooled, and adds 1e-6. Other
@@ -49,7 +49,7 @@ def pool_sums(lookups: Iterable[nn.Module]) -> None:
 
 
 def whole_bags(cold: Tensor, hot: Tensor, twins: Sequence[int]) -> Tensor:
-    """Add up what a bag has among cold look-ups and among hot ones.
+    """Add up what a bag has among cold lookups and among hot ones.
 
     Args:
         cold: [features, inputs].
@@ -61,7 +61,7 @@ def whole_bags(cold: Tensor, hot: Tensor, twins: Sequence[int]) -> Tensor:
 
 
 def lengths_of(kjt: KeyedJaggedTensor) -> Tensor:
-    """Look-ups of each bag: [features, inputs]."""
+    """Lookups of each bag: [features, inputs]."""
     lengths: Tensor = kjt.lengths()
     return lengths.view(len(kjt.keys()), -1)
 

@@ -1,4 +1,4 @@
-"""Hot rows that every rank has: look-ups without a collective, one exchange in the backward."""
+"""Hot rows that every rank has: lookups without a collective, one exchange in the backward."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainobs.core.errors import FAEError
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.shard.agreement import Point, RankAgreement, all_gather
 from trainobs.fae.shard.batch import SplitBatch
-from trainobs.fae.shard.hot_store import HotLookUps, HotStore
+from trainobs.fae.shard.hot_store import HotLookups, HotStore
 from trainobs.fae.shard.write_back import BackingShard, WriteBack, links, rate_of
 
 
@@ -23,7 +23,7 @@ class UniqueRows:
     Made without waiting for the device: how many there are is copied to the host meanwhile.
 
     Args:
-        rows: int64[look-ups], rows of a kernel.
+        rows: int64[lookups], rows of a kernel.
     """
 
     def __init__(self, rows: Tensor) -> None:
@@ -45,19 +45,19 @@ class UniqueRows:
             self._copied.synchronize()
         return int(self._last) + 1 if len(self._last) else 0
 
-    def reduce(self, look_ups: HotLookUps, gradients: Tensor) -> tuple[Tensor, Tensor]:
-        """Sum the gradients of each row's look-ups.
+    def reduce(self, lookups: HotLookups, gradients: Tensor) -> tuple[Tensor, Tensor]:
+        """Sum the gradients of each row's lookups.
 
         Args:
-            look_ups: of the batch.
+            lookups: of the batch.
             gradients: float32[bags, width].
 
         Returns:
             int64[rows], and float32[rows, width].
         """
-        each = gradients.index_select(0, look_ups.bags())
-        if look_ups.weights is not None:
-            each = each * look_ups.weights.unsqueeze(1)
+        each = gradients.index_select(0, lookups.bags())
+        if lookups.weights is not None:
+            each = each * lookups.weights.unsqueeze(1)
         sums = gradients.new_zeros(self.count, gradients.shape[1])
         return self._rows[: self.count], sums.index_add_(0, self._number, each)
 
@@ -92,32 +92,31 @@ class Replicas:
         replicated = [tensor for kernel in store.kernels for tensor in kernel.tensors]
         self.write_back = WriteBack(list(links(store, shards, profile)), shards, replicated)
 
-    def gather(self, batch: SplitBatch) -> list[HotLookUps]:
-        """The hot look-ups of each kernel."""
+    def gather(self, batch: SplitBatch) -> list[HotLookups]:
+        """The hot lookups of each kernel."""
         return self._store.gather(batch.hot, batch.hot_features)
 
-    def look_up(self, look_ups: list[HotLookUps], batch_number: int, input_count: int) -> Tensor:
+    def lookup(self, lookups: list[HotLookups], batch_number: int, input_count: int) -> Tensor:
         """See `HotRows`."""
         if self._group is None:
             for kernel, rate in zip(self._store.kernels, self._learning_rates(), strict=True):
                 kernel.learning_rate = rate
-            return self._store.assemble(list(self.find(look_ups)), look_ups, input_count)
+            return self._store.assemble(list(self.find(lookups)), lookups, input_count)
         anchor = torch.empty(0, requires_grad=True)
-        unique = [UniqueRows(k.rows) for k in look_ups] if torch.is_grad_enabled() else []
-        step = (self, look_ups, unique, batch_number)
-        found = _ReplicatedLookUp.apply(anchor, step)  # type: ignore[no-untyped-call]
-        return self._store.assemble(list(found), look_ups, input_count)
+        unique = [UniqueRows(k.rows) for k in lookups] if torch.is_grad_enabled() else []
+        step = (self, lookups, unique, batch_number)
+        found = _ReplicatedLookup.apply(anchor, step)  # type: ignore[no-untyped-call]
+        return self._store.assemble(list(found), lookups, input_count)
 
-    def find(self, look_ups: list[HotLookUps]) -> tuple[Tensor, ...]:
-        """What each kernel on this rank has for these look-ups."""
+    def find(self, lookups: list[HotLookups]) -> tuple[Tensor, ...]:
+        """What each kernel on this rank has for these lookups."""
         return tuple(
-            kernel.look_up(asked)
-            for kernel, asked in zip(self._store.kernels, look_ups, strict=True)
+            kernel.lookup(asked) for kernel, asked in zip(self._store.kernels, lookups, strict=True)
         )
 
     def train(
         self,
-        look_ups: list[HotLookUps],
+        lookups: list[HotLookups],
         unique: list[UniqueRows],
         batch_number: int,
         gradients: tuple[Tensor, ...],
@@ -125,7 +124,7 @@ class Replicas:
         """Train the rows that any rank looked up; a meeting of all ranks.
 
         Args:
-            look_ups: of each kernel, in this rank's batch.
+            lookups: of each kernel, in this rank's batch.
             unique: rows of these.
             batch_number: how many batches came before.
             gradients: of each kernel's output on this rank.
@@ -146,7 +145,7 @@ class Replicas:
             scaled = bags.reshape(-1, width).float()
             if get_gradient_division():
                 scaled = scaled / len(said)
-            rows, sums = unique[i].reduce(look_ups[i], scaled)
+            rows, sums = unique[i].reduce(lookups[i], scaled)
             with self._agreement.stopwatch:
                 rows, sums = self._exchange(rows, sums, said[:, i].long().tolist())
             if len(rows):
@@ -177,8 +176,8 @@ class Replicas:
         return packed[:, 0].contiguous().view(torch.int32).long(), packed[:, 1:].contiguous()
 
 
-class _ReplicatedLookUp(torch.autograd.Function):
-    """Look-ups on this rank, training on all."""
+class _ReplicatedLookup(torch.autograd.Function):
+    """Lookups on this rank, training on all."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, step: tuple[Any, ...]) -> tuple[Tensor, ...]:
@@ -188,8 +187,8 @@ class _ReplicatedLookUp(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None]:
-        replicas, look_ups, unique, batch_number = ctx.step
-        replicas.train(look_ups, unique, batch_number, gradients)
+        replicas, lookups, unique, batch_number = ctx.step
+        replicas.train(lookups, unique, batch_number, gradients)
         return None, None
 
 

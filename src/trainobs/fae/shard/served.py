@@ -27,7 +27,7 @@ class _Feature(NamedTuple):
 
     Attributes:
         row_bytes: weights of a row.
-        expected_ratio: share of its look-ups that calibration expects hot rows to serve; NaN where
+        expected_ratio: share of its lookups that calibration expects hot rows to serve; NaN where
             hot rows were given, not calibrated.
     """
 
@@ -105,13 +105,13 @@ class ServedCounts:
     def expect(self, batch: SplitBatch) -> None:
         """Hear of a batch that is going to be looked up."""
         cold, hot = batch.cold.length_per_key(), batch.hot.length_per_key()
-        look_ups = hot_look_ups = 0
+        lookups = hot_lookups = 0
         expected = saved = 0.0
         for name, twin, count in zip(batch.hot_features, batch.twins, hot, strict=True):
             feature = self._features.get(name)
             if feature is not None:
-                look_ups += cold[twin] + count
-                hot_look_ups += count
+                lookups += cold[twin] + count
+                hot_lookups += count
                 expected += feature.expected_ratio * (cold[twin] + count)
                 saved += feature.row_bytes * count
         inputs = batch.cold.stride()
@@ -120,8 +120,8 @@ class ServedCounts:
             int(batch.is_pure),
             inputs,
             inputs * batch.is_pure,
-            look_ups,
-            hot_look_ups,
+            lookups,
+            hot_lookups,
             expected,
             int(saved),
         )
@@ -133,7 +133,7 @@ class ServedCounts:
 
         Args:
             batch_number: how many came before it.
-            by_tables: whether the tables serve its hot look-ups as well.
+            by_tables: whether the tables serve its hot lookups as well.
         """
         batch = self._coming.pop(batch_number, None)
         if batch is None or not torch.is_grad_enabled():

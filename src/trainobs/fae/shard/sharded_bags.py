@@ -131,7 +131,7 @@ class ShardedFAEEmbeddingBagCollection(
     def input_dist(
         self, ctx: EmbeddingBagCollectionContext, features: KeyedJaggedTensor
     ) -> Awaitable[Awaitable[KJTList]]:
-        """Send cold look-ups where their rows are; a pure batch has none, and sends nothing.
+        """Send cold lookups where their rows are; a pure batch has none, and sends nothing.
 
         Args:
             ctx: of this forward pass.
@@ -157,11 +157,11 @@ class ShardedFAEEmbeddingBagCollection(
 
         Args:
             ctx: of this forward pass.
-            input: cold look-ups of all ranks in the rows that this one has.
+            input: cold lookups of all ranks in the rows that this one has.
         """
         assert isinstance(ctx, FAEContext)
-        for look_ups in input:  # a feature processor gives them weights on their way
-            check_weights(look_ups.weights_or_none(), is_weighted=False)
+        for lookups in input:  # a feature processor gives them weights on their way
+            check_weights(lookups.weights_or_none(), is_weighted=False)
         hot = self._found_hot(ctx)
         if hot is not None and ctx.is_pure:
             return self._divided(ctx, self._of_hot_rows(ctx, hot))
@@ -190,7 +190,7 @@ class ShardedFAEEmbeddingBagCollection(
         return sums
 
     def _of_hot_rows(self, ctx: FAEContext, hot: Tensor) -> LazyAwaitable[KeyedTensor]:
-        """What the stock collection would give for a batch without cold look-ups."""
+        """What the stock collection would give for a batch without cold lookups."""
         awaitable = EmbeddingBagCollectionAwaitable(
             awaitables=[NoWait(hot)],
             embedding_dims=self._embedding_dims,

@@ -56,7 +56,7 @@ class ShardedFAEEmbeddingCollection(
 ):
     """A sharded EmbeddingCollection over which hot rows are laid.
 
-    Each look-up has an embedding of its own, in the order of the batch. A mixed batch therefore
+    Each lookup has an embedding of its own, in the order of the batch. A mixed batch therefore
     comes whole, also from `pack`, and is taken apart here, which on a GPU waits for the device. All
     else is as in `ShardedFAEEmbeddingBagCollection`, where the arguments are told.
     """
@@ -113,7 +113,7 @@ class ShardedFAEEmbeddingCollection(
     def input_dist(
         self, ctx: EmbeddingCollectionContext, features: KeyedJaggedTensor
     ) -> Awaitable[Awaitable[KJTList]]:
-        """Send cold look-ups where their rows are; a pure batch has none, and sends nothing.
+        """Send cold lookups where their rows are; a pure batch has none, and sends nothing.
 
         Args:
             ctx: of this forward pass.
@@ -121,7 +121,7 @@ class ShardedFAEEmbeddingCollection(
 
         Raises:
             FAEError: the batch was packed for other hot rows, lacks a feature or the order of its
-                look-ups, or ranks have batches of different kinds.
+                lookups, or ranks have batches of different kinds.
         """
         assert isinstance(ctx, FAESequenceContext)
         features = self._whole(features)
@@ -140,7 +140,7 @@ class ShardedFAEEmbeddingCollection(
 
         Args:
             ctx: of this forward pass.
-            input: cold look-ups of all ranks in the rows that this one has.
+            input: cold lookups of all ranks in the rows that this one has.
         """
         assert isinstance(ctx, FAESequenceContext)
         hot = self._found_hot(ctx)

@@ -32,14 +32,14 @@ class Translation:
         self._numbers = torch.cat([torch.zeros(0, dtype=torch.int64), *numbers.values()]).to(device)
 
     def of(self, hot: KeyedJaggedTensor, features: Sequence[str]) -> Tensor:
-        """int64[look-ups]: the numbers in the place of slots.
+        """int64[lookups]: the numbers in the place of slots.
 
         Args:
-            hot: look-ups of hot rows, as slots.
+            hot: lookups of hot rows, as slots.
             features: that its keys stand for.
         """
         starts = constant(tuple(self._starts.get(f, 0) for f in features), hot.device())
         counts = hot.lengths().view(len(features), -1).sum(1)
-        look_ups = hot.values().numel()
-        shifts = torch.repeat_interleave(starts, counts, output_size=look_ups)
+        lookups = hot.values().numel()
+        shifts = torch.repeat_interleave(starts, counts, output_size=lookups)
         return self._numbers.index_select(0, (hot.values() + shifts).long())

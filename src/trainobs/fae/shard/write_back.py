@@ -37,7 +37,7 @@ class BackingShard(NamedTuple):
 
 
 def backing_shards(lookups: Iterable[nn.Module]) -> list[BackingShard]:
-    """The shards in a sharded collection's look-up modules; the tensors are views."""
+    """The shards in a sharded collection's lookup modules; the tensors are views."""
     shards = []
     for lookup in lookups:
         for module in lookup._emb_modules:  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""The rungs of the ladder: what a run measures where it may do less."""
+"""The levels of the ladder: what a run measures where it may do less."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TIMED = {
 """What a loop without phases always gets."""
 
 WORKERS = {"memory/worker_major_fault_count", "memory/worker_rss_bytes"}
-"""What the observer reads of the loader workers, on every rung that reads anything."""
+"""What the observer reads of the loader workers, on every level that reads anything."""
 
 CLIMB = (
     "  do:    run as root, or give the process CAP_BPF and CAP_PERFMON: docs/privileges.md says how"
