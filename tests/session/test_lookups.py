@@ -14,7 +14,7 @@ from torch import nn
 
 from trainobs.embeddings.model_lookups import ModelLookups
 from trainobs.runlog.reader import RunLog
-from trainobs.session.lookups import PART
+from trainobs.session.lookups import LOOKUPS
 from trainobs.session.runs import open_session
 from trainobs.session.session import Session
 from trainobs.session.settings import Settings
@@ -47,7 +47,7 @@ def recorded(tmp_path: Path) -> list[int]:
 
 
 def state(tmp_path: Path) -> str:
-    return RunLog.open(tmp_path / "run").info["capabilities"][PART]
+    return RunLog.open(tmp_path / "run").info["capabilities"][LOOKUPS]
 
 
 def breaks(monkeypatch: pytest.MonkeyPatch, name: str) -> None:

@@ -1,7 +1,8 @@
-"""The lookups of embedding rows: who counts them, and what becomes of a fault of theirs."""
+"""Embedding lookups and hot rows: who tells of them, and what becomes of a fault of theirs."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -16,11 +17,48 @@ from trainobs.core.records import RunInfo
 from trainobs.core.sink import Sink
 from trainobs.runlog.counts import CountsSink
 from trainobs.runlog.embeddings import EmbeddingsSink
-from trainobs.session.parts import OptionalPart
 from trainobs.steps.clock import ClosedStep
+from trainobs.steps.timeline import Columns
 
-PART = "embeddings"
-"""Name of this part among the capabilities of a run; not there in a run without tables."""
+logger = logging.getLogger("trainobs")
+
+LOOKUPS, HOT_ROWS = "embeddings", "hot_rows"
+"""Names of these parts among the capabilities of a run; not there in a run without them."""
+
+
+class OptionalPart:
+    """Tells of a part that a run may have: in its capabilities, and, if it is given up, aloud.
+
+    Args:
+        info: of the run; it says nothing of the part before `begin`.
+        name: of the part among the capabilities.
+        given_up: what is to be told of a fault, such as "lookups are no longer counted".
+    """
+
+    def __init__(self, info: RunInfo, name: str, given_up: str) -> None:
+        self._info = info
+        self._name = name
+        self._given_up = given_up
+
+    def begin(self) -> None:
+        """The run has it."""
+        self._say("on")
+
+    def give_up(self, error: Exception) -> None:
+        """It failed, and nobody asks it any more."""
+        what, found = type(error).__name__, str(error).partition("\n")[0]
+        self._say(f"given up: {what}: {found}")
+        logger.warning(
+            "%s; the training goes on\n  found: %s: %s\n  do:    please report it",
+            self._given_up,
+            what,
+            found,
+        )
+        logger.debug("the fault in %s", self._name, exc_info=error)
+
+    def _say(self, state: str) -> None:
+        """A new dictionary, since the observer's thread may be going through the old one."""
+        self._info.capabilities = {**self._info.capabilities, self._name: state}
 
 
 class LookupReadings(Protocol):
@@ -70,7 +108,7 @@ class LookupWatch:
             Sinks for that record, which a run without tables does not have.
         """
         info.tables = source.tables
-        self._part = OptionalPart(info, PART, "embedding lookups are no longer counted")
+        self._part = OptionalPart(info, LOOKUPS, "embedding lookups are no longer counted")
         self._part.begin()
         self._source = source
         if self._run_dir is None:
@@ -139,6 +177,52 @@ class LookupWatch:
         if self._part and not self._failed:
             self._failed = True
             self._part.give_up(error)
+
+
+class HotRowSource(Protocol):
+    """What the torch side tells of hot rows; see `trainobs.embeddings.hot_row_readings`."""
+
+    def stepped(self, serial: int) -> None:
+        """A step is over; called in the thread that trains."""
+
+    def columns(self, steps: Sequence[ClosedStep]) -> Columns:
+        """See `StepSource`."""
+
+
+class HotRowWatch:
+    """Brings hot rows to the steps, once a model has any; a source that fails is asked no more."""
+
+    def __init__(self, info: RunInfo) -> None:
+        self._part = OptionalPart(info, HOT_ROWS, "hot embedding rows are no longer observed")
+        self._source: HotRowSource | None = None
+
+    def attach(self, source: HotRowSource) -> None:
+        """Record what a source tells from now on."""
+        self._source = source
+        self._part.begin()
+
+    def stepped(self, serial: int) -> None:
+        """A step is over; for the thread that trains."""
+        if self._source is not None:
+            try:
+                self._source.stepped(serial)
+            except Exception as error:
+                self._fail(error)
+
+    def columns(self, steps: Sequence[ClosedStep]) -> Columns:
+        """See `StepSource`; none in a run without hot rows."""
+        source = self._source
+        if source is None:
+            return {}
+        try:
+            return source.columns(steps)
+        except Exception as error:
+            self._fail(error)
+            return {}
+
+    def _fail(self, error: Exception) -> None:
+        self._source = None
+        self._part.give_up(error)
 
 
 def _by_epoch(steps: Sequence[ClosedStep]) -> groupby[int, ClosedStep]:

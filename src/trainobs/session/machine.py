@@ -1,7 +1,9 @@
-"""What the observer reads of the machine and the workers now and then, laid over the steps."""
+"""What is read of the machine, the workers and the garbage collector, overlaid on the steps."""
 
 from __future__ import annotations
 
+import gc
+import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -9,9 +11,12 @@ from contextlib import suppress
 from trainobs.host.counters import Pressure
 from trainobs.host.memory import WorkerMemory
 from trainobs.host.numa import RemoteMemory
+from trainobs.host.others import NAME, WINDOW_NS, OthersCpu
 from trainobs.host.procfs import PROC
 from trainobs.steps.clock import ClosedStep
-from trainobs.steps.timeline import Columns, Gauges, Totals
+from trainobs.steps.timeline import Columns, Gauges, Spans, StepSource, Totals
+
+logger = logging.getLogger("trainobs")
 
 WORKERS_NS = 1_000_000_000
 """How often the workers are looked at: it takes some 30 us for each of them."""
@@ -22,11 +27,25 @@ _FRESH_NS = 3 * WORKERS_NS
 class MachineReadings:
     """Readings of the observer's thread, as columns of the record.
 
-    Args:
-        pressure: whether pressure is read here; on the procfs level the training thread does it.
+    From construction to `close` the pauses of Python's garbage collector are timed; all else is
+    read after `begin`.
     """
 
-    def __init__(self, *, pressure: bool) -> None:
+    def __init__(self) -> None:
+        self._pauses = CollectorPauses()
+        self._sources: list[StepSource] = [self._pauses.spans]
+        self._pressure: Pressure | None = None
+        self._workers: WorkerMemory | None = None
+        self._numa: RemoteMemory | None = None
+        self._others: OthersCpu | None = None
+        self._next_ns = 0
+
+    def begin(self, *, pressure: bool) -> None:
+        """Read the machine and the workers, too.
+
+        Args:
+            pressure: whether it is read here; on the procfs level the training thread does it.
+        """
         self._pressure = Pressure(PROC) if pressure else None
         self._stalls = Totals(self._pressure.names if self._pressure else ())
         self._workers = WorkerMemory()
@@ -34,37 +53,54 @@ class MachineReadings:
         self._faults = Totals(("memory/worker_major_fault_count",))
         self._numa = RemoteMemory()
         self._remote = Totals(self._numa.names)
-        self._next_ns = 0
+        self._others = OthersCpu()
+        self._taken = Gauges((NAME,), fresh_ns=3 * WINDOW_NS)
+        self._sources += [self._stalls, self._resident, self._faults, self._remote, self._taken]
         self.tick()
 
     def tick(self) -> None:
-        """Look at the workers, if that is due; for the observer's thread."""
+        """Read what is due; for the observer's thread."""
         now = time.monotonic_ns()
-        if now >= self._next_ns:
+        if self._workers and now >= self._next_ns:
             self._next_ns = now + WORKERS_NS
             resident, faults = self._workers.read()
             self._resident.add(now, (resident,))
             self._faults.add(now, (faults,))
             self._read_numa(now)
+        self._read_others()
         self._read_pressure()
 
     def columns(self, steps: Sequence[ClosedStep]) -> Columns:
         """See `StepSource`. Pressure is read once more, so that it reaches to the last step."""
         self._read_pressure()
-        sources = (self._stalls, self._resident, self._faults, self._remote)
-        return {name: c for source in sources for name, c in source.columns(steps).items()}
+        return {name: c for source in self._sources for name, c in source.columns(steps).items()}
 
     def close(self) -> None:
-        """Close the descriptors. May be called twice."""
+        """Time no more, and close the descriptors. May be called twice."""
+        self._pauses.close()
         pressure, self._pressure = self._pressure, None
         if pressure:
             pressure.close()
-        self._numa.close()
+        if self._numa:
+            self._numa.close()
 
     def _read_numa(self, now: int) -> None:
-        if self._numa.names:
+        if self._numa and self._numa.names:
             with suppress(OSError):  # closed meanwhile by another thread: what is known stays so
                 self._remote.add(now, self._numa.totals())
+
+    def _read_others(self) -> None:
+        """Where `/proc` does not tell, `sched/others_cpu_ratio` stays null."""
+        if self._others is None:
+            return
+        try:
+            reading = self._others.reading()
+        except (OSError, ValueError, IndexError) as error:
+            self._others = None
+            logger.debug("cannot tell what other processes take: %s", error)
+            return
+        if reading:
+            self._taken.add(reading[0], (reading[1],))
 
     def _read_pressure(self) -> None:
         pressure = self._pressure  # another thread may close it
@@ -72,3 +108,28 @@ class MachineReadings:
             now = time.monotonic_ns()
             with suppress(OSError):  # closed meanwhile, or gone: what is known stays so
                 self._stalls.add(now, pressure.totals(now))
+
+
+class CollectorPauses:
+    """Times every collection from construction to `close` (gc.callbacks).
+
+    Attributes:
+        spans: `python/gc_ns` and `python/gc_count`, for the collector of steps.
+    """
+
+    def __init__(self) -> None:
+        self.spans = Spans("python/gc_ns", "python/gc_count")
+        self._begin_ns = 0
+        gc.callbacks.append(self._told)
+
+    def close(self) -> None:
+        """Time no more. May be called twice."""
+        if self._told in gc.callbacks:
+            gc.callbacks.remove(self._told)
+
+    def _told(self, phase: str, info: dict[str, int]) -> None:
+        now = time.monotonic_ns()
+        if phase == "start":
+            self._begin_ns = now
+        elif self._begin_ns:
+            self.spans.add(now, now - self._begin_ns)

@@ -6,18 +6,18 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from statistics import median
 
 import numpy as np
-import numpy.typing as npt
 
 from trainobs.core.abi import RING
 from trainobs.core.now import now_s
 from trainobs.core.records import RunInfo, StepTable
 from trainobs.core.sink import Sink
 from trainobs.session.delivery import Deliveries
+from trainobs.session.readings import RunReadings
 from trainobs.steps.collector import Collector
 
 logger = logging.getLogger("trainobs")
@@ -52,13 +52,10 @@ class Observer:
     """Collects closed steps, completes their records and hands them to the sinks.
 
     Args:
-        lost: what the kernel side could not count so far.
-        latency: the latency histograms so far, or None.
-        probe_share: CPU share of the probes, sampled when called, or None.
-        begin: run first, in the observer's own thread.
-        waits_on_host: whether the training thread sleeps while it waits for other ranks.
-        tick: run every `WAKE_S`.
-        other_cpu_ns: CPU time of other threads of the run so far.
+        info: of the run, for the sinks.
+        collector: of its steps.
+        deliveries: to the sinks.
+        readings: what completes the record; read every `WAKE_S`.
     """
 
     def __init__(
@@ -66,25 +63,12 @@ class Observer:
         info: RunInfo,
         collector: Collector,
         deliveries: Deliveries,
-        *,
-        lost: Callable[[], int],
-        latency: Callable[[], npt.NDArray[np.uint64]] | None = None,
-        probe_share: Callable[[], float | None] | None = None,
-        begin: Callable[[], None] | None = None,
-        waits_on_host: Callable[[], bool] = lambda: False,
-        tick: Callable[[], None] | None = None,
-        other_cpu_ns: Callable[[], int] = lambda: 0,
+        readings: RunReadings,
     ) -> None:
         self._info = info
         self._collector = collector
         self._deliveries = deliveries
-        self._lost = lost
-        self._latency = latency
-        self._probe_share = probe_share
-        self._begin = begin
-        self._waits_on_host = waits_on_host
-        self._tick = tick
-        self._other_cpu_ns = other_cpu_ns
+        self._readings = readings
         self._shares: deque[float] = deque(maxlen=COST_SAMPLES)
         self._told_lost = 0
         self._told_cpu_ns = 0
@@ -152,8 +136,7 @@ class Observer:
 
     def _enter(self) -> None:
         try:
-            if self._begin:
-                self._begin()
+            self._readings.begin()
             self._deliveries.each(lambda sink: sink.begin(self._info))
         finally:
             self._begun.set()
@@ -161,22 +144,22 @@ class Observer:
     def _round(self) -> None:
         self._collector.collect()
         now = now_s()
-        if self._tick and now >= self._next_tick:
+        if now >= self._next_tick:
             self._next_tick = now + WAKE_S
-            self._tick()
+            self._readings.tick()
         if now < self._next_delivery and self._collector.waiting_count < BATCH:
             return
-        if self._probe_share and now >= self._next_cost and not self._stopping:
+        if now >= self._next_cost and not self._stopping:
             self._next_cost = now + COST_S
-            self._sample_cost(self._probe_share)
+            self._sample_cost()
         self._deliver(hold=True)
         if now >= self._next_flush:
             self._next_flush = now + FLUSH_S
             self._flush()
 
-    def _sample_cost(self, probe_share: Callable[[], float | None]) -> None:
+    def _sample_cost(self) -> None:
         """A probe that loses its CPU to the hypervisor looks dear, hence the median of a few."""
-        share = probe_share()
+        share = self._readings.probe_share()
         if share is not None:
             self._shares.append(share)
 
@@ -193,22 +176,22 @@ class Observer:
 
     def _with_cost(self, batch: StepTable) -> StepTable:
         columns = dict(batch.columns)
-        if "sched/main_await_ns" in columns and self._waits_on_host():
+        if "sched/main_await_ns" in columns and self._readings.waits_on_host():
             columns["ranks/wait_ns"] = columns["sched/main_await_ns"]
-        cpu_ns = time.thread_time_ns() + self._other_cpu_ns()
+        cpu_ns = time.thread_time_ns() + self._readings.other_cpu_ns
         columns["obs/cpu_ns"] = columns["obs/cpu_ns"] + (cpu_ns - self._told_cpu_ns) / len(batch)
         self._told_cpu_ns = cpu_ns
         if self._shares:
             columns["obs/probe_ns"] = columns["step/duration_ns"] * median(self._shares)
-        lost = self._lost() + self._collector.dropped_steps
+        lost = self._readings.lost_count() + self._collector.dropped_steps
         columns["obs/lost_count"] = np.zeros(len(batch))
         columns["obs/lost_count"][-1] = lost - self._told_lost
         self._told_lost = lost
         return replace(batch, columns=columns)
 
     def _flush(self) -> bool:
-        if self._latency:
-            buckets = self._latency()
+        buckets = self._readings.latency()
+        if buckets is not None:
             self._deliveries.each(lambda sink: sink.latency(buckets))
         return self._deliveries.flush()
 

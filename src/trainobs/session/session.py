@@ -20,19 +20,15 @@ from trainobs.host.memory import OwnFaults
 from trainobs.host.rings import has_rings
 from trainobs.host.sampler import HostSampler
 from trainobs.probes.detach import detach
-from trainobs.probes.statistics import ProbeStatistics, statistics_for
 from trainobs.session.accelerator import Accelerator, AcceleratorWatch
 from trainobs.session.delivery import Deliveries
 from trainobs.session.forks import abandon_in_children, keep_in_children, others_here
-from trainobs.session.hot_rows import HotRowSource, HotRowWatch
-from trainobs.session.libraries import library_roots
-from trainobs.session.lookups import LookupReadings, LookupWatch
+from trainobs.session.lookups import HotRowSource, HotRowWatch, LookupReadings, LookupWatch
 from trainobs.session.machine import MachineReadings
 from trainobs.session.observer import FULL, Observer
 from trainobs.session.opening import Opening
-from trainobs.session.others import OthersReadings
-from trainobs.session.pauses import CollectorPauses
-from trainobs.session.settings import Settings
+from trainobs.session.readings import RunReadings
+from trainobs.session.settings import Settings, library_roots
 from trainobs.steps.clock import StepClock, StepWord
 from trainobs.steps.collector import Collector
 from trainobs.steps.ledger import Ledger
@@ -70,16 +66,15 @@ class Session:
         waits_on_host: Callable[[], bool] = lambda: False,
     ) -> None:
         self._pid = os.getpid()
-        self._waits_on_host = waits_on_host
         self._stopped = self._forgotten = False
         self._removing = threading.Lock()
         opening = Opening(settings, self._removing)
-        self._pauses = CollectorPauses()
+        self._machine = MachineReadings()
         self._lookups = lookups or LookupWatch()
         try:
-            self._begin(settings, opening, sinks, rank, world_size, accelerator)
+            self._begin(settings, opening, sinks, rank, world_size, accelerator, waits_on_host)
         except BaseException:
-            self._pauses.close()
+            self._machine.close()
             _surely(opening.undo)
             raise
 
@@ -91,6 +86,7 @@ class Session:
         rank: int,
         world_size: int,
         accelerator: Accelerator | None,
+        waits_on_host: Callable[[], bool],
     ) -> None:
         self._kernel, why_not = opening.side()
         self._coverage = Coverage(self._kernel.status if self._kernel else {})
@@ -110,7 +106,7 @@ class Session:
         if why_not and settings.probes:
             _tell_level(self.level, why_not, settings.quiet)
         self._hot_rows = HotRowWatch(self.info)
-        self._wire(sinks, accelerator)
+        self._wire(sinks, accelerator, waits_on_host)
         try:
             abandon_in_children(self)
             self._register(settings)
@@ -172,11 +168,9 @@ class Session:
         self._stopped = self._forgotten = True
         self.clock.detach()
         self.clock.on_cancel = None  # or the collector: its lock may be held for ever here
-        self._pauses.close()
+        self._machine.close()
         self._gpu.abandon()
         self._lookups.close()
-        if self._machine:
-            self._machine.close()
         if self._kernel:
             self._kernel.abandon()
         if self._host:
@@ -190,14 +184,14 @@ class Session:
             self._let_go()
         losses = self._kernel.losses() if self._kernel else {}
         self._observer.stop({"outcome": outcome, "losses": losses})
-        if self._machine:
-            self._machine.close()
+        self._machine.close()
 
     def _let_go(self) -> None:
         """Take out what is in the kernel, and mark no more."""
         self._stopped = True
         keep_in_children(self)
         self.clock.detach()
+        self._readings.stop()
         self._gpu.close()
         self._lookups.close()
         if self._kernel:
@@ -208,7 +202,6 @@ class Session:
                 remover.join()
             except RuntimeError:  # no more threads: at interpreter exit, or at a limit
                 self._remove()
-        self._pauses.close()
         if self._host:
             self._host.close()
 
@@ -223,20 +216,25 @@ class Session:
         self._forgotten = True
         self._kernel = None
         self.ledger.release()
-        del self._collector, self._observer
+        del self._collector, self._observer, self._readings
 
-    def _wire(self, sinks: Sequence[Sink], accelerator: Accelerator | None) -> None:
+    def _wire(
+        self,
+        sinks: Sequence[Sink],
+        accelerator: Accelerator | None,
+        waits_on_host: Callable[[], bool],
+    ) -> None:
         kernel, host = self._kernel, self._host
         word: StepWord = kernel.clock if kernel else [0]
         switch_cost_ns = _switch_cost_ns()
         self._gpu = AcceleratorWatch(accelerator, self.info)
-        self._others = OthersReadings(self.level != "timing")
-        self._machine = MachineReadings(pressure=not host) if kernel or host else None
+        if kernel or host:
+            self._machine.begin(pressure=not host)
         totals = host or (OwnFaults() if kernel else None)
         self.clock = StepClock(
             word, sample=totals.sample if totals else None, on_close=self._on_close
         )
-        self.ledger = ledger = self._new_ledger()
+        self.ledger = self._new_ledger()
         self._collector = Collector(
             self.clock,
             kernel,
@@ -244,33 +242,22 @@ class Session:
             rings=kernel is not None and has_rings(),
             host_names=totals.available if totals else (),
             switch_cost_ns=switch_cost_ns,
-            ledger=ledger,
+            ledger=self.ledger,
             lookups=self._lookups,
-            sources=[
-                self._pauses.spans,
-                self._others.gauges,
-                self._hot_rows,
-                *self._gpu.sources,
-                *([self._machine] if self._machine else []),
-            ],
+            sources=[self._machine, self._hot_rows, *self._gpu.sources],
             ready=self._gpu.ready,
         )
         self._gpu.attach(self.clock)
-        statistics = statistics_for(kernel.program_fds().values()) if kernel else None
-        self._observer = Observer(
-            self.info,
-            self._collector,
-            Deliveries(sinks),
-            lost=(lambda: sum(kernel.losses().values()) + ledger.lost_count)
-            if kernel
-            else (lambda: 0),
-            latency=(lambda: self._coverage.histograms(kernel.histograms)) if kernel else None,
-            probe_share=partial(self._probe_share, statistics) if statistics else None,
-            begin=kernel.leave if kernel else None,
-            waits_on_host=self._waits_on_host,
-            tick=self._tick,
-            other_cpu_ns=lambda: self._gpu.cpu_ns,
+        self._readings = RunReadings(
+            kernel,
+            self._coverage,
+            host=host,
+            gpu=self._gpu,
+            machine=self._machine,
+            ledger=self.ledger,
+            waits_on_host=waits_on_host,
         )
+        self._observer = Observer(self.info, self._collector, Deliveries(sinks), self._readings)
 
     def _new_ledger(self) -> Ledger:
         """A batch is known where the calls are, and what its maker did where the scheduler is."""
@@ -299,21 +286,6 @@ class Session:
                 file_class.name.lower(),
                 error,
             )
-
-    def _tick(self) -> None:
-        """What the observer's thread reads a few times a second."""
-        if self._host:
-            self._host.refresh()
-        self._others.read()
-        if self._machine:
-            self._machine.tick()
-        if not self._stopped:
-            self._gpu.tick()
-
-    def _probe_share(self, statistics: ProbeStatistics) -> float | None:
-        """None also if the programs went away while they were sampled."""
-        share = statistics.share()
-        return None if self._stopped else share
 
     def _on_close(self) -> None:
         self._gpu.ask()

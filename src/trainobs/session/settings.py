@@ -1,9 +1,12 @@
-"""What a user may set, checked before anything starts."""
+"""What a user may set, checked before anything starts; and where code lies, which nobody sets."""
 
 from __future__ import annotations
 
 import os
 import re
+import site
+import sys
+import sysconfig
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
@@ -20,6 +23,9 @@ _OFF = frozenset({"off", "0", "false", "no"})
 _ON = frozenset({"on", "1", "true", "yes", ""})
 
 PathLike = str | os.PathLike[str]
+
+_SYSTEM = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/lib", "/lib64", "/usr/share", "/etc")
+_SYSTEM_PREFIXES = frozenset({Path("/"), Path("/usr"), Path("/usr/local")})
 
 
 def switched_off() -> bool:
@@ -193,3 +199,17 @@ def _every(value: int | str) -> int | None:
             'give "auto", "off", or a whole number of steps from 1; 0 is "off"',
         )
     return value
+
+
+def library_roots() -> list[Path]:
+    """Existing directories that hold Python code, shared libraries and system files.
+
+    An interpreter's own prefix counts whole (a virtual environment), a system prefix does not.
+    """
+    paths = [Path(path) for path in _SYSTEM]
+    paths += [Path(path) for path in sysconfig.get_paths().values()]
+    paths += [Path(site.getusersitepackages())]
+    paths += [Path(p) for p in (sys.prefix, sys.base_prefix) if Path(p) not in _SYSTEM_PREFIXES]
+    # Not Path.is_dir, which raises where the user may not look.
+    resolved = {path.resolve() for path in paths if os.path.isdir(path)}
+    return sorted(resolved - _SYSTEM_PREFIXES)
