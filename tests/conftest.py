@@ -1,4 +1,4 @@
-"""Police: no test leaves anything behind, neither in the process nor in the kernel."""
+"""Leak check: no test leaves anything behind, neither in the process nor in the kernel."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def police() -> Iterator[None]:
+def leak_check() -> Iterator[None]:
     """Fails a test that leaves a thread, a process or a BPF descriptor, or changes the process."""
     before = _things()
     yield
@@ -71,7 +71,7 @@ def police() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def kernel_police() -> Iterator[None]:
+def kernel_leak_check() -> Iterator[None]:
     """Fails the run if one of its programs is still in the kernel at the end."""
     if kernel_state.why_no_bpf():
         yield

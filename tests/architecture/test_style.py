@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 FILE_LINES = 400
 ALONE = {"benchmarks/fae_gpu.py": 640}  # carried to machines that have nothing beside it
@@ -21,21 +19,30 @@ C = sorted((ROOT / "bpf").glob("*.[ch]"))
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def relative(path: Path) -> str:
-    return str(path.relative_to(ROOT))
+def long_files(paths: list[Path]) -> list[str]:
+    """Files that cannot be read at once."""
+    lengths = {str(path.relative_to(ROOT)): path.read_text().count("\n") for path in paths}
+    return [name for name, lines in lengths.items() if lines > ALONE.get(name, FILE_LINES)]
 
 
-@pytest.mark.parametrize("path", PYTHON + C, ids=relative)
-def test_a_file_is_short_enough_to_read_at_once(path):
-    lines = path.read_text().count("\n")
-    assert lines <= ALONE.get(relative(path), FILE_LINES)
-
-
-@pytest.mark.parametrize("path", PYTHON, ids=relative)
-def test_a_function_is_short_enough_to_see_at_once(path):
-    long = [
+def long_functions(text: str) -> list[str]:
+    """Functions that cannot be seen at once."""
+    return [
         node.name
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, Function) and node.end_lineno - node.lineno >= FUNCTION_LINES
     ]
-    assert long == []
+
+
+def test_files_are_short_enough_to_read_at_once():
+    assert long_files(PYTHON + C) == []
+
+
+def test_functions_are_short_enough_to_see_at_once():
+    found = {str(path): names for path in PYTHON if (names := long_functions(path.read_text()))}
+    assert found == {}
+
+
+def test_a_long_function_is_found():
+    body = "    pass\n" * FUNCTION_LINES
+    assert long_functions(f"def short():\n    pass\nasync def long():\n{body}") == ["long"]

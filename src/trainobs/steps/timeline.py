@@ -1,4 +1,4 @@
-"""What happened at times of its own, laid over the steps it happened in.
+"""What happened at times of its own, overlaid on the steps it happened in.
 
 Others write into these from their own threads, at their own pace; the collector asks for columns
 when steps are closed. All times are CLOCK_MONOTONIC in ns.

@@ -1,4 +1,4 @@
-"""What was measured over windows of time, laid over the steps in them."""
+"""What was measured over windows of time, overlaid on the steps in them."""
 
 from __future__ import annotations
 

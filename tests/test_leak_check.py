@@ -1,4 +1,4 @@
-"""The police of conftest.py catches each thing that it looks for, and only those."""
+"""The leak check of conftest.py finds each thing that it looks for, and only those."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def outcome(folder: Path, tests: str, **environment: str) -> str:
-    """What pytest prints for a file of tests under the police of this repository."""
+    """What pytest prints for a file of tests under the leak check of this repository."""
     (folder / "test_suspects.py").write_text(tests)
     inherited = {name: value for name, value in os.environ.items() if name != "CI"}
     return subprocess.run(
