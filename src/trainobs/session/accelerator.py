@@ -1,4 +1,4 @@
-"""The GPU of the training process: which one it is, and what is read of it, overlaid on the steps."""
+"""The GPU of the training process: which it is, and its readings, overlaid on the steps."""
 
 from __future__ import annotations
 
