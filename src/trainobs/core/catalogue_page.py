@@ -57,8 +57,8 @@ which a table served nothing has no row. [How to read them](embeddings.md).
 _HOT_ROWS = """\
 ## Hot embedding rows
 
-Of a run whose model was sharded by `trainobs.fae`; another one has no such columns. [How to read
-them](fae.md#observed).
+Of a run whose model was sharded by `trainobs.fae`; other runs have no such columns. [How to read
+them](fae-reference.md#metrics).
 """
 
 _HEADINGS = {
