@@ -17,8 +17,8 @@ _INTRODUCTION = """\
 
 <!-- Made by `python -m trainobs.core.catalogue_page > docs/metrics.md`: edit the catalogue. -->
 
-One name per metric, everywhere: the TensorBoard tag, the column of the run log's `steps` table, and
-the key in `trainobs report --json`.
+Reference of all metrics. A metric has one name everywhere: the TensorBoard tag, the column of the
+run log's `steps` table, and the key in `trainobs report --json`.
 
 * A value belongs to a step: to what the machine did while that step ran. Loader workers read ahead,
   so a read counts for the step during which it happened, not for the one that consumes the batch.
@@ -28,10 +28,10 @@ the key in `trainobs report --json`.
   where one of them does not run, it is unknown. `trainobs doctor` says which run on a machine, and
   [Kernels](kernels.md) which of them a version of Linux has. `tobs_uring` is needed only once the
   training uses io_uring.
-* Over several steps, sums per step are averaged; ratios and quantiles are formed anew from the sums
-  and histograms of those steps, so that a busy step weighs more than an idle one.
-* Metrics marked `+` also have `<name>/p95` and `<name>/max` in TensorBoard: of the steps since the
-  point before.
+* Over several steps, sums per step are averaged. Ratios and quantiles are formed from the sums and
+  histograms of those steps, so a busy step weighs more than an idle one.
+* Metrics marked `+` also have `<name>/p95` and `<name>/max` in TensorBoard, over the steps since
+  the previous point.
 * What happened before the first step is in the run log, in a row whose `step` is null.
 """
 
@@ -57,8 +57,8 @@ which a table served nothing has no row. [How to read them](embeddings.md).
 _HOT_ROWS = """\
 ## Hot embedding rows
 
-Of a run whose model was sharded by `trainobs.fae`; another one has no such columns. [How to read
-them](fae.md#observed).
+Of a run whose model was sharded by `trainobs.fae`; other runs have no such columns. [How to read
+them](fae-reference.md#metrics).
 """
 
 _HEADINGS = {

@@ -30,7 +30,7 @@ DEVICES: tuple[Metric, ...] = (
         "block/library_read_bytes",
         "bytes",
         Cells("bytes", (Op.BLOCK_READ,), (FileClass.LIBRARY,)),
-        "The part of block/read_bytes that is code and libraries, mapped ones included.",
+        "The part of block/read_bytes that is code and libraries, including mapped ones.",
         source="block_rq_complete",
     ),
     kernel(
@@ -44,7 +44,7 @@ DEVICES: tuple[Metric, ...] = (
         "block/read_ns",
         "ns",
         Cells("ns", (Op.BLOCK_READ,)),
-        "Time of reading block requests from issue to completion, summed.",
+        "Time of block requests that read, from issue to completion, summed.",
         source="block_io_start, block_rq_complete",
     ),
     Metric(
@@ -52,7 +52,7 @@ DEVICES: tuple[Metric, ...] = (
         "ns",
         MetricKind.QUANTILE,
         "block_io_start, block_rq_complete",
-        "99th percentile latency of reading block requests, interpolated in log2 buckets.",
+        "99th percentile latency of block requests that read, interpolated in log2 buckets.",
         blind="A step with few requests shows nearly its slowest one.",
         chart="Block device latency",
         spread=True,

@@ -15,7 +15,7 @@ PREFIX = "embedding/"
 
 _ALWAYS = "hooks on the model"
 _SAMPLED = "ids of sampled steps"
-_SAMPLE = "Null in steps of which no ids were taken."
+_SAMPLE = "Null in steps whose ids were not taken."
 _ASKED = "Lookups that a compiled region hides are null, not zero."
 
 
@@ -51,8 +51,8 @@ _COUNTS = (
     _amount(
         "bag_count",
         "bags",
-        "Bags that the lookups were asked for in: the ids of one feature of one input, of which "
-        "there may be none. Of a table that does not pool, ids along the last dimension are one.",
+        "Bags of the lookups. A bag is the ids of one feature of one input; it may be empty. In a "
+        "table that does not pool, the ids along the last dimension are one bag.",
         _ASKED,
     ),
     _ratio(
@@ -77,7 +77,7 @@ _BYTES = (
         "bytes",
         "bytes",
         "Bytes of rows that forward passes read: lookups times the bytes of a row.",
-        "What a kernel or a cache saves by reading a row once that is asked for twice.",
+        "What a kernel or a cache saves by reading a row once that two lookups ask for.",
         "Bytes read by table",
     ),
     _amount(
@@ -111,7 +111,7 @@ _BYTES = (
     _amount(
         "remote_bytes",
         "bytes",
-        "The part of embedding/bytes that another rank read, by the plan of sharding.",
+        "The part of embedding/bytes that another rank read, by the sharding plan.",
         "",
         "Bytes read by memory",
     ),
@@ -129,7 +129,7 @@ _ROWS = (
     _ratio(
         "duplicate_ratio",
         "ratio",
-        "Share of lookups of a row that the same step had asked for already.",
+        "Share of lookups whose row the same step had already looked up.",
         _SAMPLE,
         "",
         _SAMPLED,
@@ -138,8 +138,8 @@ _ROWS = (
         _ratio(
             f"hottest_{percent}pct_ratio",
             "ratio",
-            f"Share of lookups of the {percent} % of the table's rows that were the most looked "
-            "up so far in the run.",
+            f"Share of lookups that go to the {percent} % of the table's rows that were looked up "
+            "most so far in the run.",
             f"{_SAMPLE} Rows that no sample saw yet are not hot.",
             f"Lookups of the hottest {percent} % of rows",
             _SAMPLED,
@@ -152,9 +152,9 @@ _GRADIENTS = (
     _amount(
         "gradient_rows",
         "rows",
-        "Rows that the step's gradients belong to: all of a dense gradient, the different ones "
-        "among the lookups of a sparse or fused one.",
-        "Null in steps of which no ids were taken, unless the gradient is dense.",
+        "Rows with a gradient in the step: all rows if the gradient is dense, the different rows "
+        "among the lookups if it is sparse or fused.",
+        "Null in steps whose ids were not taken, unless the gradient is dense.",
         source=_SAMPLED,
     ),
     _amount(
@@ -169,13 +169,13 @@ _GRADIENTS = (
         "dense_allreduce_bytes",
         "bytes",
         "Bytes that each rank sends if the table's whole gradient is all-reduced.",
-        "By formula, not by measurement: what it would be, if the table is sharded.",
+        "By formula, not by measurement. If the table is sharded: what it would be.",
     ),
     _amount(
         "sparse_allreduce_bytes",
         "bytes",
         "Bytes that each rank sends if only the rows with a gradient are exchanged.",
-        f"By formula, not by measurement: what it would be, if it is not done. {_SAMPLE}",
+        f"By formula, not by measurement. If it is not done: what it would be. {_SAMPLE}",
         source=_SAMPLED,
     ),
 )
@@ -185,7 +185,7 @@ _TIMES = (
         "forward_ns",
         "ns",
         "Time of the forward of the module that holds the table, where the host looks the rows up; "
-        "of several tables in one module, by the bytes that each read.",
+        "several tables in one module share it by the bytes that each read.",
         f"Backward and optimizer; sharded modules, tables on a device, compiled code. {_SAMPLE}",
         "Time of lookups by table",
         "clock of sampled steps",

@@ -11,11 +11,11 @@ _CYCLES = (
 _BOARD = "Under MIG it is the whole board's."
 _POWER = (
     "The whole board's, under MIG too. The counter moves every 100 ms, and on A100 and H100 the "
-    "sensor behind it looks at 25 % of the time only (arXiv 2312.02741)."
+    "sensor behind it samples only 25 % of the time (arXiv 2312.02741)."
 )
 _RATE = "The rate over gpu/window_ns, times the length of the step."
 _EVENTS = (
-    "Time that the stream stood idle in between counts, too; what other streams did does not. Null "
+    "Idle time of the stream in between counts, too; the work of other streams does not. Null "
     "while a CUDA graph is captured."
 )
 _NVML = "NVML"
@@ -84,7 +84,7 @@ LEVELS: tuple[Metric, ...] = (
     _level(
         "throttle_hardware_ratio",
         "ratio",
-        "Share of readings at which the hardware itself braked: heat, or the power supply.",
+        "Share of readings at which the hardware itself slowed down: heat, or the power supply.",
         "What came and went between two readings. " + _BOARD,
         "GPU throttling",
     ),
@@ -92,7 +92,7 @@ LEVELS: tuple[Metric, ...] = (
         "memory_used_bytes",
         "bytes",
         "Device memory in use, by all processes.",
-        "Whose it is, and what of it the caching allocator of torch holds but does not use.",
+        "Whose it is, and how much of it torch's caching allocator holds but does not use.",
         "GPU memory",
     ),
     _level("temperature_c", "degrees Celsius", "Temperature of the chip.", _BOARD),

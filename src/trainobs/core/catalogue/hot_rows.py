@@ -58,24 +58,24 @@ HOT_ROWS: tuple[Metric, ...] = (
     _ratio(
         "hot_input_ratio",
         "Share of inputs that trained in pure batches, which leave the tables alone.",
-        "Inputs without a cold lookup that the packer left in mixed batches.",
+        "Inputs without a cold lookup that `pack` left in mixed batches.",
         "Hot lookups and inputs",
     ),
     _sum(
         "saved_bytes",
         "bytes",
-        "Weights that were read from hot rows and not from the tables: what a link to host memory "
-        "was spared on the way forward.",
-        "That a lookup of a row may be repeated: without hot rows, a cache or a kernel may have "
-        "read it once. On a CPU there is no link, and nothing was spared.",
+        "Weights that were read from hot rows and not from the tables: what the forward pass did "
+        "not move over a link to host memory.",
+        "Repeated lookups: without hot rows, a cache or a kernel may have read the row once. On a "
+        "CPU there is no link, and nothing was saved.",
         "Bytes off the tables",
     ),
     _sum(
         "sync_ns",
         "ns",
-        "Time of the host in which hot rows were kept equal on all ranks (in backward, waiting for "
-        "slower ranks included), and equal to the tables (at checkpoints).",
-        "What of it a device does later.",
+        "Time of the host to keep hot rows equal on all ranks (in backward, including waiting for "
+        "slower ranks), and equal to the tables (at checkpoints).",
+        "The part of it that a device does later.",
         "Keeping hot rows equal",
     ),
     Metric(

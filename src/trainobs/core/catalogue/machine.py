@@ -6,7 +6,7 @@ from trainobs.core.abi import Op
 from trainobs.core.catalogue.making import kernel
 from trainobs.core.metrics import Cells, Metric, MetricKind
 
-_BETWEEN = "Read about once a second, and laid evenly over the time between two readings."
+_BETWEEN = "Read about once a second, and spread evenly over the time between two readings."
 
 MACHINE: tuple[Metric, ...] = (
     *(
@@ -16,7 +16,7 @@ MACHINE: tuple[Metric, ...] = (
             MetricKind.SUM,
             f"/proc/pressure/{resource}",
             f"Time in which some task of the whole machine waited for {what}.",
-            "Whose task it was. Beside eBPF it is read four times a second, and laid evenly over "
+            "Whose task it was. Beside eBPF it is read four times a second, and spread evenly over "
             "the steps in between.",
             "Pressure (whole machine)",
         )

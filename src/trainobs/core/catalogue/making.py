@@ -46,7 +46,7 @@ def loader_part(name: str, tells: str) -> Metric:
         "marks of batches, sched_switch",
         tells,
         "Loaders that are not torch's, do not keep the order, or have an iterable data set; "
-        "threads of a worker beside its first.",
+        "other threads of a worker than its first.",
         "What the loader was waited for",
         rests_on=CALLS | SCHEDULER,
     )

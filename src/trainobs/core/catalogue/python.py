@@ -28,11 +28,12 @@ PYTHON: tuple[Metric, ...] = (
         "python/gil_wait_ns",
         "ns",
         Cells("wait_ns", (Op.AWAIT,), (), MAIN),
-        "Time the training thread slept until another thread of its process let go of the "
+        "Time the training thread slept until another thread of its process released the "
         "interpreter lock, in every phase.",
         source="sched_switch",
-        blind="Told by the time limit of the wait, 5 ms: after sys.setswitchinterval with more it "
-        "is in sched/main_await_ns, and other waits with a limit of 5 ms or less are in here.",
+        blind="Recognized by the time limit of the wait, 5 ms: with a longer sys.setswitchinterval "
+        "it counts in sched/main_await_ns, and other waits with a limit of 5 ms or less count "
+        "here.",
         chart="Python",
     ),
 )

@@ -12,10 +12,10 @@ RANKS: tuple[Metric, ...] = (
         "ns",
         MetricKind.SUM,
         "sched_switch",
-        "Time the training thread waited in collectives, which is for the slowest rank, and for "
-        "the network: sched/main_await_ns of a job of several ranks on gloo.",
+        "Time the training thread waited in collectives, for the slowest rank and for the "
+        "network: sched/main_await_ns of a job of several ranks on gloo.",
         "Collectives of NCCL, in which the host does not sleep: null. Waiting for intra-op threads "
-        "is in it; torchrun leaves one thread to a rank, so that there is none.",
+        "is included; torchrun leaves one thread to a rank, so there is none.",
         "Waiting for other ranks",
         rests_on=FEEDS[Op.AWAIT],
     ),

@@ -56,9 +56,10 @@ TASKS: tuple[Metric, ...] = (
         "sched/worker_offcpu_ns",
         "ns",
         Cells("ns", (Op.OFFCPU,), (), WORKER),
-        "Time loader workers were not on a CPU, idle time included, summed over their threads.",
+        "Time loader workers were not on a CPU, including idle time, summed over their threads.",
         source="sched_switch",
-        blind="A sleep counts whole in the step in which it ends: idle workers exceed the step.",
+        blind="A sleep counts as a whole in the step in which it ends: idle workers exceed the "
+        "step.",
     ),
     kernel(
         "sched/worker_iowait_ns",
@@ -82,9 +83,9 @@ TASKS: tuple[Metric, ...] = (
         "ratio",
         MetricKind.GAUGE,
         "/proc/stat",
-        "Share of the time of the CPUs this process may use that went to processes outside its "
-        "tree, and to the hypervisor; read once a second.",
-        "Own processes on other CPUs make it too small.",
+        "Of the time of the CPUs this process may use, the share that went to processes outside "
+        "its tree and to the hypervisor; read once a second.",
+        "It is too small if processes of this run use other CPUs.",
         "Taken by others",
     ),
 )
