@@ -124,18 +124,18 @@ def test_copies_count_nothing_and_work(way):
     lookups, steps = hooked(model)
     model(*make_batch())
     if way == "deepcopy":
-        twin = copy.deepcopy(model)
+        clone = copy.deepcopy(model)
     elif way == "pickle":
-        twin = pickle.loads(pickle.dumps(model))
+        clone = pickle.loads(pickle.dumps(model))
     else:
         file = io.BytesIO()
         torch.save(model, file)
         file.seek(0)
-        twin = torch.load(file, weights_only=False)
+        clone = torch.load(file, weights_only=False)
     batch = make_batch()
-    assert torch.equal(twin(*batch), model(*batch))
+    assert torch.equal(clone(*batch), model(*batch))
     for _ in range(3):
-        twin(*batch)
+        clone(*batch)
     lookups.close()
     assert lookups.rows(steps.closed())["lookup_count"].tolist() == [12, 20, 20]
 

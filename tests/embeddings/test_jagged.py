@@ -26,7 +26,7 @@ from trainobs.embeddings.model_lookups import ModelLookups
 TABLES = {  # table -> rows, features
     "users": (50, ["user"]),
     "goods": (20, ["item", "seen"]),
-    "twins": (30, ["item"]),
+    "things": (30, ["item"]),
 }
 KEYS = ["seen", "unused", "user", "item"]  # not in the order of the tables
 

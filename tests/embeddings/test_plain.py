@@ -277,9 +277,9 @@ def test_inputs_are_sampled_whole():
 def test_what_is_copied_from_the_model_has_no_part_in_it():
     model, steps = Model(), Steps()
     lookups = ModelLookups(model, lambda: steps.serial, every=1)
-    twin = copy.deepcopy(model)
+    clone = copy.deepcopy(model)
     steps.begin()
-    twin(make_batch())
+    clone(make_batch())
     rows = lookups.rows(steps.closed())
     lookups.close()
     assert len(rows) == 0

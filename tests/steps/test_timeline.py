@@ -1,4 +1,4 @@
-"""What happened at times of its own, laid over steps."""
+"""What happened at times of its own, overlaid on steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was measured over windows, laid over steps."""
+"""What was measured over windows, overlaid on steps."""
 
 from __future__ import annotations
 
