@@ -8,6 +8,8 @@ All are imported on first use: `import trainobs.fae` alone brings in neither tor
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -52,6 +54,17 @@ _HOME = {
     "pack": "trainobs.fae.pack.loader",
     "pack_data_module": "trainobs.fae.pack.data_module",
 }
+
+
+class _PublicFace(ModuleType):
+    """Folders here have names of functions; importing from one would hide its function."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in _HOME or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _PublicFace
 
 
 def __getattr__(name: str) -> Any:
