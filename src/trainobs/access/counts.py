@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -18,7 +19,7 @@ from trainobs.access.file import CountsToWrite, Stored, files_in, write
 from trainobs.access.input_sample import InputSample, Reservoir
 from trainobs.access.plan import plan
 from trainobs.access.pool import CounterPool
-from trainobs.access.sketch import Blocks, Sketch, gather, hottest
+from trainobs.access.sketch import Blocks, Sketch, hottest, joined
 from trainobs.access.spectrum import Spectrum
 from trainobs.core.arguments import check_whole
 from trainobs.core.errors import AccessCountsError, SettingError
@@ -63,20 +64,25 @@ class AccessCounts:
         budget_bytes: int = DEFAULT_BUDGET_BYTES,
         seed: int | None = None,
     ) -> None:
-        self._tables = _checked(tables)
+        checked = _checked(tables)
         self.budget_bytes = check_whole(budget_bytes, "budget_bytes", 0)
-        shares = plan(self._tables, self.budget_bytes)
-        self._dense = {name: Dense(self._tables[name]) for name in shares.dense}
-        pooled = [name for name in self._tables if name not in self._dense]
-        self._in_pool = {name: at for at, name in enumerate(pooled)}
-        rows = [self._tables[name] for name in pooled]
+        self._begin(checked)
+        self._random = np.random.default_rng(None if seed is None else check_whole(seed, "seed", 0))
+
+    def _begin(self, tables: dict[str, int]) -> None:
+        """Count these tables, from nothing."""
+        shares = plan(tables, self.budget_bytes)
+        dense = {name: Dense(tables[name]) for name in shares.dense}
+        pooled = [name for name in tables if name not in dense]
+        rows = [tables[name] for name in pooled]
         self._pool = CounterPool(rows, shares.entry_count, shares.pending_count)
-        self._totals = dict.fromkeys(self._tables, 0)
-        self._outside = dict.fromkeys(self._tables, 0)
-        self._merged_errors = dict.fromkeys(self._tables, 0)
+        self._tables, self._dense = tables, dense
+        self._in_pool = {name: at for at, name in enumerate(pooled)}
+        self._totals = dict.fromkeys(tables, 0)
+        self._outside = dict.fromkeys(tables, 0)
+        self._merged_errors = dict.fromkeys(tables, 0)
         self._inputs_bytes = shares.inputs_bytes
         self._reservoirs: dict[int, Reservoir] = {}
-        self._random = np.random.default_rng(None if seed is None else check_whole(seed, "seed", 0))
 
     @property
     def tables(self) -> Mapping[str, int]:
@@ -133,7 +139,7 @@ class AccessCounts:
         error = self.error(table)
         if table in self._dense and not error:
             return self._dense[table].counts()
-        return gather(self.blocks(table), error, self._totals[table])
+        return Sketch(*joined(self.blocks(table)), error, self._totals[table])
 
     def blocks(self, table: str) -> Blocks:
         """Rows and their counts as in a `Sketch`, a bounded number at a time."""
@@ -145,9 +151,8 @@ class AccessCounts:
     def spectrum(self, table: str) -> Spectrum:
         """How many rows of the table have which count: what the functions of `skew` take."""
         error = self.error(table)
-        return Spectrum.of_blocks(
-            self.blocks(table), self._tables[table], self._totals[table], error
-        )
+        blocks = self.blocks(table)
+        return Spectrum.from_blocks(blocks, self._tables[table], self._totals[table], error)
 
     def hottest(self, table: str, n: int) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
         """The `n` rows that were looked up most, and their counts, descending.
@@ -268,10 +273,9 @@ class AccessCounts:
                     "merge counts of the same model only",
                 )
         if not other.tables.keys() <= self._tables.keys():
-            wider = AccessCounts({**self._tables, **other.tables}, budget_bytes=self.budget_bytes)
-            wider._absorb(self)
-            wider._random = self._random
-            self.__dict__ = wider.__dict__
+            before = copy(self)
+            self._begin(_checked({**self._tables, **other.tables}))
+            self._absorb(before)
         self._absorb(other)
 
     def _absorb(self, other: CountsToWrite) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainobs.access.input_sample import InputSample
-from trainobs.access.sketch import BLOCK_ROWS, Blocks, Counts, Ids
+from trainobs.access.sketch import BLOCK_ROWS, Blocks, Counts, Ids, blocks_of
 from trainobs.core.errors import AccessCountsError
 from trainobs.core.files import replacing
 
@@ -233,13 +233,7 @@ class Stored:
     def blocks(self, table: str) -> Blocks:
         """Rows and counts, ascending."""
         ids, counts = self._counts[table]
-        for first in range(0, len(counts), BLOCK_ROWS):
-            block = counts[first : first + BLOCK_ROWS].astype(np.uint64)
-            if ids is not None:
-                yield ids[first : first + BLOCK_ROWS], block
-            else:
-                rows = np.flatnonzero(block)
-                yield rows + first, block[rows]
+        return blocks_of(counts, ids)
 
     def samples(self) -> dict[int, tuple[InputSample, float]]:
         """Epoch -> sampled inputs, and the draw below which all of them are."""

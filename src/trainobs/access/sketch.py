@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,11 +36,39 @@ class Sketch:
     total: int
 
 
-def gather(blocks: Blocks, error: int, total: int) -> Sketch:
-    """The sketch whose rows come in blocks."""
+def blocks_of(counts: NDArray[np.unsignedinteger[Any]], ids: Ids | None = None) -> Blocks:
+    """Rows with their counts; without `ids` there is a count for every row."""
+    for first in range(0, len(counts), BLOCK_ROWS):
+        block = counts[first : first + BLOCK_ROWS].astype(np.uint64)
+        if ids is not None:
+            yield ids[first : first + BLOCK_ROWS], block
+        else:
+            rows = np.flatnonzero(block)
+            yield rows + first, block[rows]
+
+
+def joined(blocks: Blocks) -> tuple[Ids, Counts]:
+    """All rows that come in blocks."""
     parts = list(blocks) or [(np.empty(0, np.int64), np.empty(0, np.uint64))]
     ids, counts = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return Sketch(ids, counts, error, total)
+    return ids, counts
+
+
+def places(ids: Ids, ordered: Ids) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """Which of `ids` are in an ascending array, and where these are: (found,), (ids,)."""
+    if not len(ordered):
+        return np.empty(0, np.intp), np.zeros(len(ids), np.bool_)
+    at = np.minimum(np.searchsorted(ordered, ids), len(ordered) - 1)
+    is_known = ordered[at] == ids
+    return at[is_known], is_known
+
+
+def counts_of(ids: Ids, known: Ids, counts: Counts) -> NDArray[np.int64]:
+    """Counts of rows by their ids; 0 of those that are not among the ascending `known`."""
+    at, is_known = places(ids, known)
+    found = np.zeros(len(ids), np.int64)
+    found[is_known] = counts[at]
+    return found
 
 
 def hottest(blocks: Blocks, count: int) -> tuple[Ids, Counts]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from trainobs.fae.calibrate.choice import choose
+from trainobs.fae.calibrate.choice import RowCounts, choose
 from trainobs.fae.calibrate.predict import predict
 from trainobs.fae.calibrate.refusals import refuse_no_gain
-from trainobs.fae.calibrate.row_counts import RowCounts
 from trainobs.fae.calibrate.sample import DataSample
 from trainobs.fae.kjt.inputs import Inputs
 from trainobs.fae.profile.model_tables import ModelTable
