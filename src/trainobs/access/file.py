@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from trainobs.access.input_sample import InputSample
 from trainobs.access.sketch import BLOCK_ROWS, Blocks, Counts, Ids, blocks_of
 from trainobs.core.errors import AccessCountsError
-from trainobs.core.files import replacing
+from trainobs.core.files import npz_members, replacing
 
 SCHEMA = 1
 FOLDER = "access-counts"
@@ -175,20 +175,18 @@ class Stored:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            with open(path, "rb") as file, np.load(_archive(file), allow_pickle=False) as archive:
+            with npz_members(path) as archive:
                 meta = json.loads(archive["meta"].tobytes())
                 self._check_schema(meta["schema"])
                 self._read(meta, archive)
-        except AccessCountsError:
-            raise
         except OSError as error:
             raise AccessCountsError(
                 f"cannot read access counts from {path}", str(error), "check the path"
             ) from error
-        except Exception as error:  # numpy and zipfile raise a dozen kinds for damaged bytes
+        except ValueError as error:
             raise AccessCountsError(
                 f"cannot read access counts from {path}",
-                f"the file is damaged, or of another kind ({type(error).__name__}: {error})",
+                f"the file is damaged, or of another kind ({error})",
                 "take another copy, or count again",
             ) from error
 
@@ -238,14 +236,6 @@ class Stored:
     def samples(self) -> dict[int, tuple[InputSample, float]]:
         """Epoch -> sampled inputs, and the draw below which all of them are."""
         return self._samples
-
-
-def _archive(file: BinaryIO) -> BinaryIO:
-    """The file, if an archive begins there: numpy takes others for arrays or pickles."""
-    if file.read(2) != b"PK":
-        raise ValueError("it is no npz")
-    file.seek(0)
-    return file
 
 
 def _check_table(about: dict[str, Any], ids: Ids | None, counts: NDArray[Any]) -> None:
