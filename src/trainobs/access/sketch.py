@@ -63,33 +63,9 @@ def places(ids: Ids, ordered: Ids) -> tuple[NDArray[np.intp], NDArray[np.bool_]]
     return at[is_known], is_known
 
 
-def counts_of(ids: Ids, known: Ids, counts: Counts) -> NDArray[np.int64]:
+def counts_of(ids: Ids, known: Ids, counts: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.int64]:
     """Counts of rows by their ids; 0 of those that are not among the ascending `known`."""
     at, is_known = places(ids, known)
     found = np.zeros(len(ids), np.int64)
     found[is_known] = counts[at]
     return found
-
-
-def hottest(blocks: Blocks, count: int) -> tuple[Ids, Counts]:
-    """The `count` rows with the highest counts, descending; of equals the lower row is first."""
-    ids, counts = np.empty(0, np.int64), np.empty(0, np.uint64)
-    floor = np.uint64(0)
-    for block_ids, block_counts in blocks if count > 0 else ():
-        better = block_counts > floor  # not >=: among equals the rows of earlier blocks come first
-        ids = np.concatenate((ids, block_ids[better]))
-        counts = np.concatenate((counts, block_counts[better]))
-        if len(ids) > 2 * count + BLOCK_ROWS:
-            ids, counts, floor = _cut(ids, counts, count)
-    if len(ids) > count > 0:
-        ids, counts, _ = _cut(ids, counts, count)
-    order = np.lexsort((ids, ~counts))
-    return ids[order], counts[order]
-
-
-def _cut(ids: Ids, counts: Counts, count: int) -> tuple[Ids, Counts, np.uint64]:
-    """The highest `count` of more rows, still ascending, and the lowest count among them."""
-    level = np.partition(counts, -count)[-count]
-    keep = counts > level
-    keep[np.flatnonzero(counts == level)[: count - np.count_nonzero(keep)]] = True
-    return ids[keep], counts[keep], level
