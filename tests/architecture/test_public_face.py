@@ -85,11 +85,3 @@ def test_without_transformers_the_name_that_needs_it_says_what_to_do():
     assert failed == "ImportError: cannot make an ObsTrainerCallback"
     assert found.startswith("  found: ")
     assert do.startswith("  do:    pip install transformers accelerate, or observe your loop")
-
-
-def test_a_folder_of_fae_does_not_hide_the_function_of_its_name():
-    import trainobs.fae
-    from trainobs.fae.calibrate.calibrator import calibrate
-    from trainobs.fae.pack.loader import pack
-
-    assert (trainobs.fae.calibrate, trainobs.fae.pack) == (calibrate, pack)
