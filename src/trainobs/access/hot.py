@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from trainobs.access.counts import AccessCounts
 from trainobs.access.input_sample import InputSample
-from trainobs.access.interval import UNKNOWN, Interval, normal_quantile, wilson
+from trainobs.access.interval import normal_quantile, wilson
 from trainobs.access.ranking import HotLimit, Ranking, by_score
 from trainobs.access.sketch import counts_of, places
 from trainobs.access.spectrum import Spectrum
+from trainobs.core.quotients import UNKNOWN, Interval
 
 HotRows = Mapping[str, NDArray[np.int64]]
 """Table -> its hot rows, ascending; a table that is not in it has none."""

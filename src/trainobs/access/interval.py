@@ -1,27 +1,11 @@
-"""Estimates with their bounds."""
+"""Bounds of shares."""
 
 from __future__ import annotations
 
 import math
 from statistics import NormalDist
-from typing import NamedTuple
 
-
-class Interval(NamedTuple):
-    """An estimate with its bounds; NaN where nothing is known.
-
-    Attributes:
-        value: the estimate.
-        low: lower bound.
-        high: upper bound.
-    """
-
-    value: float
-    low: float
-    high: float
-
-
-UNKNOWN = Interval(math.nan, math.nan, math.nan)
+from trainobs.core.quotients import UNKNOWN, Interval
 
 
 def wilson(hits: float, trials: float, confidence: float = 0.95) -> Interval:

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainobs.access.interval import wilson_around
-from trainobs.fae.profile.predictions import Estimate
+from trainobs.core.quotients import UNKNOWN, Interval
 
 BLOCKS = 100
 """Blocks of neighbouring inputs whose spread tells how alike neighbours are."""
 
 
-def ratio(parts: NDArray[np.float64], wholes: NDArray[np.float64], confidence: float) -> Estimate:
+def ratio(parts: NDArray[np.float64], wholes: NDArray[np.float64], confidence: float) -> Interval:
     """The ratio of two sums over inputs, with an interval.
 
     Wilson's interval, with the number of independent trials that would spread as much as this
@@ -34,9 +34,9 @@ def ratio(parts: NDArray[np.float64], wholes: NDArray[np.float64], confidence: f
     """
     total = float(wholes.sum())
     if total == 0:
-        return Estimate(float("nan"), float("nan"), float("nan"))
+        return UNKNOWN
     value = float(parts.sum()) / total
-    return Estimate(*wilson_around(value, _trials(value, parts, wholes), confidence))
+    return wilson_around(value, _trials(value, parts, wholes), confidence)
 
 
 def mean_upper(differences: NDArray[np.float64], confidence: float) -> float:

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trainobs.core.quotients import UNKNOWN, Interval
 from trainobs.fae.calibrate.choice import Choice, RowCounts
 from trainobs.fae.calibrate.intervals import count_interval, ratio
 from trainobs.fae.kjt.inputs import Inputs
 from trainobs.fae.profile.model_tables import ModelTable, features_of
-from trainobs.fae.profile.predictions import Estimate, Predictions, TablePrediction
+from trainobs.fae.profile.predictions import Predictions, TablePrediction
 
 GROUPS_PER_DOUBLING = 4
 """Groups of rows whose counts are within a factor of two."""
@@ -112,7 +113,7 @@ def predict(
         all_hot_ratio=ratio(total.is_all_hot, np.ones(inputs.size), confidence),
         hot_lookup_ratio=ratio(*total, confidence),
         bytes_per_input=_mean(moved.all),
-        hot_bytes_per_input=Estimate(
+        hot_bytes_per_input=Interval(
             *(_mean(moved.all) * share for share in ratio(*moved, confidence))
         ),
         threshold=threshold,
@@ -127,18 +128,17 @@ def _mean(values: NDArray[np.float64]) -> float:
 
 def _threshold(
     choice: Choice, counted_inputs: float, confidence: float
-) -> tuple[Estimate, Estimate]:
+) -> tuple[Interval, Interval]:
     count, score = choice.threshold
     if count == 0:
-        nothing = float("nan")
         full = choice.bytes_at(0.0)
-        return Estimate(nothing, nothing, nothing), Estimate(full, full, full)
+        return UNKNOWN, Interval(full, full, full)
     low, _ = count_interval(count, confidence)
     # Of rows with just this count, only some may have had room: surely hot is one count more.
     _, high = count_interval(count + 1, confidence)
     scale = 1e6 / counted_inputs
     sizes = (choice.bytes_at(score * factor) for factor in (1.0, high / count, low / count))
-    return Estimate(count * scale, low * scale, high * scale), Estimate(*sizes)
+    return Interval(count * scale, low * scale, high * scale), Interval(*sizes)
 
 
 def _groups(
