@@ -56,17 +56,6 @@ _HOME = {
 }
 
 
-class _PublicFace(ModuleType):
-    """Folders here have names of functions; importing from one would hide its function."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name not in _HOME or not isinstance(value, ModuleType):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _PublicFace
-
-
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -75,3 +64,14 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+class _Face(ModuleType):
+    """Keeps `calibrate` and `pack` the functions, when folders of these names are imported."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in _HOME or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Face
