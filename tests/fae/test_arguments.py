@@ -12,6 +12,7 @@ from torch import nn
 
 from tests.fae.parity import Model, profile_of
 from tests.fae.small import case
+from trainobs import fae
 from trainobs.core.errors import FAEError, SettingError
 from trainobs.fae import (
     FAEEmbeddingBagCollectionSharder,
@@ -23,6 +24,8 @@ from trainobs.fae import (
     pack,
     pack_data_module,
 )
+from trainobs.fae.calibrate import calibrator
+from trainobs.fae.pack import loader
 
 
 @pytest.mark.parametrize(
@@ -93,3 +96,7 @@ def test_hot_ids_that_are_no_array_are_refused() -> None:
 def test_what_is_no_path_is_refused() -> None:
     with pytest.raises(FAEError, match="cannot read the FAE profile in None"):
         FAEProfile.load(None)  # type: ignore[arg-type]
+
+
+def test_a_folder_of_fae_does_not_hide_the_function_of_its_name():
+    assert (fae.calibrate, fae.pack) == (calibrator.calibrate, loader.pack)

@@ -16,10 +16,11 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from tests.fae.skewed import kjt, power_law, tables
 from trainobs.core.errors import FAEError
+from trainobs.core.quotients import UNKNOWN
 from trainobs.fae import FAEProfile, TableProfile, calibrate
 from trainobs.fae.kjt.inputs import keys_of, parts_of
 from trainobs.fae.profile.cache_statistics import TableCacheStatistics
-from trainobs.fae.profile.predictions import Estimate, TablePrediction
+from trainobs.fae.profile.predictions import TablePrediction
 
 ROWS = (50_000, 50_000)
 KEYS = ("skewed", "flat")
@@ -110,7 +111,7 @@ def test_a_profile_that_was_not_calibrated_has_no_statistics():
 
 
 def test_a_table_that_was_never_looked_up_needs_no_cache():
-    unknown = Estimate(float("nan"), float("nan"), float("nan"))
+    unknown = UNKNOWN
     nothing = TablePrediction(0.0, unknown, np.array([10]), np.array([np.nan]))
     statistics = TableCacheStatistics(nothing, 10, BATCH)
     assert statistics.expected_lookups == 0

@@ -15,8 +15,8 @@ from tests.fae.skewed import BUDGET, KEYS, ROWS, Batches, click_loader, kjt, mat
 from trainobs.core.errors import FAEError, SettingError
 from trainobs.fae import calibrate
 from trainobs.fae.kjt.inputs import keys_of, parts_of
+from trainobs.fae.profile.arguments import byte_count
 from trainobs.fae.profile.model_tables import tables_of
-from trainobs.fae.profile.sizes import byte_count
 
 
 def test_multi_hot_inputs_are_counted_lookup_by_lookup():

@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from trainobs.fae.calibrate.intervals import count_interval, mean_upper, normal_quantile, ratio
+from trainobs.access.interval import normal_quantile
+from trainobs.fae.calibrate.intervals import count_interval, mean_upper, ratio
 
 TRIALS = 2000
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
@@ -14,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainobs.access.dense import Dense
-from trainobs.access.file import CountsToWrite, Stored, files_in, write
+from trainobs.access.file import CountsRecord, TableRecord, files_in, read, write
 from trainobs.access.input_sample import InputSample, Reservoir
 from trainobs.access.plan import plan
 from trainobs.access.pool import CounterPool
-from trainobs.access.sketch import Blocks, Sketch, gather, hottest
+from trainobs.access.ranking import Ranking
+from trainobs.access.sketch import Blocks, Sketch, joined
 from trainobs.access.spectrum import Spectrum
 from trainobs.core.arguments import check_whole
 from trainobs.core.errors import AccessCountsError, SettingError
@@ -63,20 +66,25 @@ class AccessCounts:
         budget_bytes: int = DEFAULT_BUDGET_BYTES,
         seed: int | None = None,
     ) -> None:
-        self._tables = _checked(tables)
+        checked = _checked(tables)
         self.budget_bytes = check_whole(budget_bytes, "budget_bytes", 0)
-        shares = plan(self._tables, self.budget_bytes)
-        self._dense = {name: Dense(self._tables[name]) for name in shares.dense}
-        pooled = [name for name in self._tables if name not in self._dense]
-        self._in_pool = {name: at for at, name in enumerate(pooled)}
-        rows = [self._tables[name] for name in pooled]
+        self._begin(checked)
+        self._random = np.random.default_rng(None if seed is None else check_whole(seed, "seed", 0))
+
+    def _begin(self, tables: dict[str, int]) -> None:
+        """Count these tables, from nothing."""
+        shares = plan(tables, self.budget_bytes)
+        dense = {name: Dense(tables[name]) for name in shares.dense}
+        pooled = [name for name in tables if name not in dense]
+        rows = [tables[name] for name in pooled]
         self._pool = CounterPool(rows, shares.entry_count, shares.pending_count)
-        self._totals = dict.fromkeys(self._tables, 0)
-        self._outside = dict.fromkeys(self._tables, 0)
-        self._merged_errors = dict.fromkeys(self._tables, 0)
+        self._tables, self._dense = tables, dense
+        self._in_pool = {name: at for at, name in enumerate(pooled)}
+        self._totals = dict.fromkeys(tables, 0)
+        self._outside = dict.fromkeys(tables, 0)
+        self._merged_errors = dict.fromkeys(tables, 0)
         self._inputs_bytes = shares.inputs_bytes
         self._reservoirs: dict[int, Reservoir] = {}
-        self._random = np.random.default_rng(None if seed is None else check_whole(seed, "seed", 0))
 
     @property
     def tables(self) -> Mapping[str, int]:
@@ -133,7 +141,7 @@ class AccessCounts:
         error = self.error(table)
         if table in self._dense and not error:
             return self._dense[table].counts()
-        return gather(self.blocks(table), error, self._totals[table])
+        return Sketch(*joined(self.blocks(table)), error, self._totals[table])
 
     def blocks(self, table: str) -> Blocks:
         """Rows and their counts as in a `Sketch`, a bounded number at a time."""
@@ -145,9 +153,8 @@ class AccessCounts:
     def spectrum(self, table: str) -> Spectrum:
         """How many rows of the table have which count: what the functions of `skew` take."""
         error = self.error(table)
-        return Spectrum.of_blocks(
-            self.blocks(table), self._tables[table], self._totals[table], error
-        )
+        blocks = self.blocks(table)
+        return Spectrum.from_blocks(blocks, self._tables[table], self._totals[table], error)
 
     def hottest(self, table: str, n: int) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
         """The `n` rows that were looked up most, and their counts, descending.
@@ -158,7 +165,11 @@ class AccessCounts:
         Raises:
             SettingError: there is no such table, or `n` is no number of rows.
         """
-        return hottest(self.blocks(table), check_whole(n, "n", least=0))
+        most = check_whole(n, "n", least=0)
+        limit = Ranking.from_spectra([self.spectrum(table)], [1]).fill(most).limits[0]
+        ids, counts = limit.hot(self.blocks(table))
+        order = np.lexsort((ids, ~counts))
+        return ids[order], counts[order]
 
     def add_inputs(
         self,
@@ -221,7 +232,7 @@ class AccessCounts:
             raise SettingError(
                 "cannot merge access counts", found, "give an AccessCounts that counted elsewhere"
             )
-        self._merge(other)
+        self._merge(other._record())
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write everything to a file, which is replaced when all of it is written.
@@ -230,7 +241,7 @@ class AccessCounts:
             OSError: the directory is missing or not writable, or the disk is full; a file that was
                 there is as before.
         """
-        write(self, Path(path))
+        write(self._record(), Path(path))
 
     @classmethod
     def load(cls, path: str | PathLike[str], *, budget_bytes: int | None = None) -> AccessCounts:
@@ -246,12 +257,11 @@ class AccessCounts:
                 or tables of the same name have different numbers of rows.
         """
         first, *others = files_in(Path(path))
-        stored = Stored(first)
-        counts = cls(stored.tables, budget_bytes=budget_bytes or stored.budget_bytes)
-        counts._absorb(stored)
+        record = read(first)
+        counts = cls(record.row_counts, budget_bytes=budget_bytes or record.budget_bytes)
+        counts._absorb(record)
         for other in others:
-            stored = Stored(other)  # one at a time: there may be many ranks
-            counts._merge(stored)
+            counts._merge(read(other))  # one at a time: there may be many ranks
         return counts
 
     def samples(self) -> dict[int, tuple[InputSample, float]]:
@@ -259,34 +269,41 @@ class AccessCounts:
         inputs = self.inputs()  # first: it may lower the thresholds
         return {e: (sample, self._reservoirs[e].threshold) for e, sample in inputs.items()}
 
-    def _merge(self, other: CountsToWrite) -> None:
-        for table in self._tables.keys() & other.tables.keys():
-            if self._tables[table] != other.tables[table]:
+    def _record(self) -> CountsRecord:
+        tables = {}
+        for name, rows in self._tables.items():
+            numbers = (rows, self._totals[name], self._outside[name], self.error(name))
+            tables[name] = TableRecord(partial(self.blocks, name), *numbers)
+        return CountsRecord(self.budget_bytes, tables, self.samples())
+
+    def _merge(self, other: CountsRecord) -> None:
+        theirs = other.row_counts
+        for table in self._tables.keys() & theirs.keys():
+            if self._tables[table] != theirs[table]:
                 raise AccessCountsError(
                     f"cannot merge access counts of table {table!r}",
-                    f"{self._tables[table]:,} rows here, {other.tables[table]:,} there",
+                    f"{self._tables[table]:,} rows here, {theirs[table]:,} there",
                     "merge counts of the same model only",
                 )
-        if not other.tables.keys() <= self._tables.keys():
-            wider = AccessCounts({**self._tables, **other.tables}, budget_bytes=self.budget_bytes)
-            wider._absorb(self)
-            wider._random = self._random
-            self.__dict__ = wider.__dict__
+        if not theirs.keys() <= self._tables.keys():
+            before = copy(self)._record()
+            self._begin(_checked({**self._tables, **theirs}))
+            self._absorb(before)
         self._absorb(other)
 
-    def _absorb(self, other: CountsToWrite) -> None:
-        for table in other.tables:
-            self._totals[table] += other.total(table)
-            self._outside[table] += other.outside(table)
-            self._merged_errors[table] += other.error(table)
-            for ids, counts in other.blocks(table):
-                if table in self._dense:
-                    self._dense[table].put(ids, counts)
+    def _absorb(self, other: CountsRecord) -> None:
+        for name, table in other.tables.items():
+            self._totals[name] += table.total
+            self._outside[name] += table.outside
+            self._merged_errors[name] += table.error
+            for ids, counts in table.blocks():
+                if name in self._dense:
+                    self._dense[name].put(ids, counts)
                 else:
-                    self._pool.put(self._in_pool[table], ids, counts)
+                    self._pool.put(self._in_pool[name], ids, counts)
         order = {name: at for at, name in enumerate(self._tables)}
         here = np.array([order[name] for name in other.tables], np.int32)
-        for epoch, (sample, threshold) in other.samples().items():
+        for epoch, (sample, threshold) in other.samples.items():
             reservoir = self._reservoir(epoch)
             if reservoir is not None:
                 reservoir.absorb(replace(sample, tables=here[sample.tables]), threshold)

@@ -12,17 +12,18 @@ import json
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainobs.access.input_sample import InputSample
-from trainobs.access.sketch import BLOCK_ROWS, Blocks, Counts, Ids
+from trainobs.access.sketch import BLOCK_ROWS, Blocks, Counts, Ids, blocks_of
 from trainobs.core.errors import AccessCountsError
-from trainobs.core.files import replacing
+from trainobs.core.files import npz_members, replacing
 
 SCHEMA = 1
 FOLDER = "access-counts"
@@ -30,32 +31,46 @@ RANK_FILE = re.compile(r"rank=\d+\.npz")
 SAMPLE_COLUMNS = {"draws": "<f8", "sizes": "<i8", "tables": "<i4", "ids": "<i8"}
 
 
-class CountsToWrite(Protocol):
-    """What can be written, and what a file is read as."""
+@dataclass(frozen=True)
+class TableRecord:
+    """Counts of one table.
+
+    Attributes:
+        blocks: gives rows and counts, ascending.
+        row_count: rows of the table.
+        total: lookups of rows of the table.
+        outside: lookups of other ids.
+        error: by how much a count can be too low.
+    """
+
+    blocks: Callable[[], Blocks]
+    row_count: int
+    total: int
+    outside: int
+    error: int
+
+
+@dataclass(frozen=True)
+class CountsRecord:
+    """Access counts to be written, merged, or as a file has them.
+
+    Attributes:
+        budget_bytes: memory that they were allowed.
+        tables: by name.
+        samples: epoch -> sampled inputs, and the draw below which all of them are.
+    """
 
     budget_bytes: int
+    tables: Mapping[str, TableRecord]
+    samples: Mapping[int, tuple[InputSample, float]]
 
     @property
-    def tables(self) -> Mapping[str, int]:
-        """Name -> number of rows."""
-
-    def total(self, table: str) -> int:
-        """Lookups of rows of the table."""
-
-    def outside(self, table: str) -> int:
-        """Lookups of other ids."""
-
-    def error(self, table: str) -> int:
-        """By how much a count can be too low."""
-
-    def blocks(self, table: str) -> Blocks:
-        """Rows and counts, ascending."""
-
-    def samples(self) -> dict[int, tuple[InputSample, float]]:
-        """Epoch -> sampled inputs, and the draw below which all of them are."""
+    def row_counts(self) -> dict[str, int]:
+        """Table -> its rows."""
+        return {name: table.row_count for name, table in self.tables.items()}
 
 
-def write(source: CountsToWrite, path: Path) -> None:
+def write(record: CountsRecord, path: Path) -> None:
     """Write a file that a reader finds whole.
 
     Raises:
@@ -65,34 +80,34 @@ def write(source: CountsToWrite, path: Path) -> None:
         replacing(path) as temporary,
         zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive,
     ):
-        _write_meta(archive, source)
-        for at, (table, rows) in enumerate(source.tables.items()):
-            _write_counts(archive, at, rows, partial(source.blocks, table))
-        for at, (sample, _) in enumerate(source.samples().values()):
+        _write_meta(archive, record)
+        for at, table in enumerate(record.tables.values()):
+            _write_counts(archive, at, table.row_count, table.blocks)
+        for at, (sample, _) in enumerate(record.samples.values()):
             for column, kind in SAMPLE_COLUMNS.items():
                 array = getattr(sample, column)
                 pieces = np.array_split(array, len(array) // BLOCK_ROWS + 1)
                 _write_array(archive, f"inputs-{at}-{column}", kind, len(array), pieces)
 
 
-def _write_meta(archive: zipfile.ZipFile, source: CountsToWrite) -> None:
+def _write_meta(archive: zipfile.ZipFile, record: CountsRecord) -> None:
     tables = [
         {
             "name": name,
-            "rows": rows,
-            "total": source.total(name),
-            "outside": source.outside(name),
-            "error": source.error(name),
+            "rows": table.row_count,
+            "total": table.total,
+            "outside": table.outside,
+            "error": table.error,
         }
-        for name, rows in source.tables.items()
+        for name, table in record.tables.items()
     ]
     epochs = [
         {"epoch": epoch, "seen": sample.seen, "threshold": threshold}
-        for epoch, (sample, threshold) in source.samples().items()
+        for epoch, (sample, threshold) in record.samples.items()
     ]
     meta = {
         "schema": SCHEMA,
-        "budget_bytes": source.budget_bytes,
+        "budget_bytes": record.budget_bytes,
         "tables": tables,
         "epochs": epochs,
     }
@@ -165,108 +180,60 @@ def files_in(path: Path) -> list[Path]:
     return files
 
 
-class Stored:
-    """A file of access counts, all of it checked and in memory.
+def read(path: Path) -> CountsRecord:
+    """What a file holds, all of it checked and in memory.
 
     Raises:
         AccessCountsError: it cannot be read, is damaged, or is newer than this.
     """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        try:
-            with open(path, "rb") as file, np.load(_archive(file), allow_pickle=False) as archive:
-                meta = json.loads(archive["meta"].tobytes())
-                self._check_schema(meta["schema"])
-                self._read(meta, archive)
-        except AccessCountsError:
-            raise
-        except OSError as error:
-            raise AccessCountsError(
-                f"cannot read access counts from {path}", str(error), "check the path"
-            ) from error
-        except Exception as error:  # numpy and zipfile raise a dozen kinds for damaged bytes
-            raise AccessCountsError(
-                f"cannot read access counts from {path}",
-                f"the file is damaged, or of another kind ({type(error).__name__}: {error})",
-                "take another copy, or count again",
-            ) from error
-
-    def _check_schema(self, schema: int) -> None:
-        if schema > SCHEMA:
-            raise AccessCountsError(
-                f"cannot read access counts from {self._path}",
-                f"schema {schema}, written by a newer trainobs; this one reads up to {SCHEMA}",
-                "upgrade trainobs",
-            )
-
-    def _read(self, meta: dict[str, Any], archive: Mapping[str, NDArray[Any]]) -> None:
-        self.budget_bytes = int(meta["budget_bytes"])
-        self._about = {table["name"]: table for table in meta["tables"]}
-        self.tables = {name: int(about["rows"]) for name, about in self._about.items()}
-        self._counts = {}
-        for at, (name, about) in enumerate(self._about.items()):
-            counts = archive[f"counts-{at}"]
-            ids = archive.get(f"rows-{at}")
-            _check_table(about, ids, counts)
-            self._counts[name] = (ids, counts)
-        self._samples = {}
-        for at, about in enumerate(meta["epochs"]):
-            columns = {column: archive[f"inputs-{at}-{column}"] for column in SAMPLE_COLUMNS}
-            sample = InputSample(**columns, seen=int(about["seen"]))
-            threshold = float(about["threshold"])
-            _check_sample(sample, threshold, len(self.tables))
-            self._samples[int(about["epoch"])] = (sample, threshold)
-
-    def total(self, table: str) -> int:
-        """Lookups of rows of the table."""
-        return int(self._about[table]["total"])
-
-    def outside(self, table: str) -> int:
-        """Lookups of other ids."""
-        return int(self._about[table]["outside"])
-
-    def error(self, table: str) -> int:
-        """By how much a count can be too low."""
-        return int(self._about[table]["error"])
-
-    def blocks(self, table: str) -> Blocks:
-        """Rows and counts, ascending."""
-        ids, counts = self._counts[table]
-        for first in range(0, len(counts), BLOCK_ROWS):
-            block = counts[first : first + BLOCK_ROWS].astype(np.uint64)
-            if ids is not None:
-                yield ids[first : first + BLOCK_ROWS], block
-            else:
-                rows = np.flatnonzero(block)
-                yield rows + first, block[rows]
-
-    def samples(self) -> dict[int, tuple[InputSample, float]]:
-        """Epoch -> sampled inputs, and the draw below which all of them are."""
-        return self._samples
+    failed = f"cannot read access counts from {path}"
+    try:
+        with npz_members(path) as archive:
+            meta = json.loads(archive["meta"].tobytes())
+            if meta["schema"] > SCHEMA:
+                newer = f"schema {meta['schema']}, written by a newer trainobs"
+                found = f"{newer}; this one reads up to {SCHEMA}"
+                raise AccessCountsError(failed, found, "upgrade trainobs")
+            return _record(meta, archive)
+    except OSError as error:
+        raise AccessCountsError(failed, str(error), "check the path") from error
+    except ValueError as error:
+        found = f"the file is damaged, or of another kind ({error})"
+        raise AccessCountsError(failed, found, "take another copy, or count again") from error
 
 
-def _archive(file: BinaryIO) -> BinaryIO:
-    """The file, if an archive begins there: numpy takes others for arrays or pickles."""
-    if file.read(2) != b"PK":
-        raise ValueError("it is no npz")
-    file.seek(0)
-    return file
+def _record(meta: dict[str, Any], archive: Mapping[str, NDArray[Any]]) -> CountsRecord:
+    tables = {}
+    for at, about in enumerate(meta["tables"]):
+        counts, ids = archive[f"counts-{at}"], archive.get(f"rows-{at}")
+        numbers = (int(about[key]) for key in ("rows", "total", "outside", "error"))
+        table = TableRecord(partial(blocks_of, counts, ids), *numbers)
+        _check_table(about["name"], table, ids, counts)
+        tables[about["name"]] = table
+    samples = {}
+    for at, about in enumerate(meta["epochs"]):
+        columns = {column: archive[f"inputs-{at}-{column}"] for column in SAMPLE_COLUMNS}
+        sample = InputSample(**columns, seen=int(about["seen"]))
+        threshold = float(about["threshold"])
+        _check_sample(sample, threshold, len(tables))
+        samples[int(about["epoch"])] = (sample, threshold)
+    return CountsRecord(int(meta["budget_bytes"]), tables, samples)
 
 
-def _check_table(about: dict[str, Any], ids: Ids | None, counts: NDArray[Any]) -> None:
+def _check_table(
+    name: str, table: TableRecord, ids: Ids | None, counts: NDArray[np.unsignedinteger[Any]]
+) -> None:
     """Refuse what no `save` has written: a checksum covers the bytes, not the sense."""
-    rows = int(about["rows"])
     sound = counts.ndim == 1 and counts.dtype.kind == "u"
-    sound &= int(about["outside"]) >= 0 <= int(about["error"])
+    sound &= table.outside >= 0 <= table.error
     if ids is None:
-        sound &= len(counts) == rows
+        sound &= len(counts) == table.row_count
     else:
         sound &= ids.shape == counts.shape and bool((np.diff(ids) > 0).all())
-        sound &= not len(ids) or bool(ids[0] >= 0 and ids[-1] < rows)
-    counted, total = int(counts.sum(dtype=np.uint64)), int(about["total"])
-    if not sound or counted > total or (counted < total and not about["error"]):
-        raise ValueError(f"the counts of table {about['name']!r} contradict each other")
+        sound &= not len(ids) or bool(ids[0] >= 0 and ids[-1] < table.row_count)
+    counted = int(counts.sum(dtype=np.uint64))
+    if not sound or counted > table.total or (counted < table.total and not table.error):
+        raise ValueError(f"the counts of table {name!r} contradict each other")
 
 
 def _check_sample(sample: InputSample, threshold: float, table_count: int) -> None:

@@ -11,8 +11,11 @@ from numpy.typing import NDArray
 
 from trainobs.access.counts import AccessCounts
 from trainobs.access.input_sample import InputSample
-from trainobs.access.interval import UNKNOWN, Interval, normal_quantile, wilson
+from trainobs.access.interval import normal_quantile, wilson
+from trainobs.access.ranking import HotLimit, Ranking, by_score
+from trainobs.access.sketch import counts_of, places
 from trainobs.access.spectrum import Spectrum
+from trainobs.core.quotients import UNKNOWN, Interval
 
 HotRows = Mapping[str, NDArray[np.int64]]
 """Table -> its hot rows, ascending; a table that is not in it has none."""
@@ -35,8 +38,8 @@ def hot_rows(
         row_bytes: bytes of a row; only these tables take part.
         budget_bytes: for all tables together.
     """
-    sizes = _choose(counts, row_bytes, budget_bytes).sizes
-    return {name: np.sort(counts.hottest(name, size)[0]) for name, size in sizes.items()}
+    _, limits, _ = _fill(counts, row_bytes, budget_bytes)
+    return {name: limit.hot(counts.blocks(name))[0] for name, limit in limits.items()}
 
 
 @dataclass(frozen=True)
@@ -74,23 +77,23 @@ def served_by_hot_rows(
         budget_bytes: for all tables together.
         confidence: of the interval.
     """
-    choice = _choose(counts, row_bytes, budget_bytes)
+    spectra, limits, score = _fill(counts, row_bytes, budget_bytes)
     total = sum(counts.total(name) for name in row_bytes)
     served = 0
-    for name, spectrum in choice.spectra.items():
+    for width, spectrum in zip(row_bytes.values(), spectra, strict=True):
         levels = spectrum.counts.astype(np.int64)
-        stays = choice.is_hot(levels - 1, row_bytes[name])
+        stays = _is_hot(levels - 1, width, score)
         served += int((levels * spectrum.rows)[stays].sum())
     samples = counts.inputs()
     sample = samples[max(samples)] if samples else InputSample.empty()
     hot = np.zeros(len(sample.ids), np.bool_)
     inputs = np.repeat(np.arange(len(sample)), sample.sizes)
     for lookups, name in _by_table(sample, counts.tables):
-        if choice.sizes.get(name):
+        if name in limits:
             ids = sample.ids[lookups]
-            left = _counts_of(ids, *counts.hottest(name, choice.sizes[name]))
+            left = counts_of(ids, *limits[name].hot(counts.blocks(name)))
             left -= _same(inputs[lookups], ids)
-            hot[lookups] = choice.is_hot(left, row_bytes[name])
+            hot[lookups] = _is_hot(left, row_bytes[name], score)
     whole = _whole(sample, hot)
     # Whoever looks up a row judges others that do: the estimate varies up to twice as much as that
     # of a share of fixed rows (Good's variance, where rows seen twice are half of those seen once).
@@ -98,54 +101,19 @@ def served_by_hot_rows(
     return ServedShares(served / total if total else math.nan, all_hot, len(sample))
 
 
-@dataclass(frozen=True)
-class _Choice:
-    """Hot rows by their numbers alone.
-
-    Attributes:
-        spectra: table -> counts of its rows.
-        sizes: table -> how many of them are hot.
-        density: lookups for a byte of the first rows that do not all fit; 0 if all do.
-    """
-
-    spectra: Mapping[str, Spectrum]
-    sizes: Mapping[str, int]
-    density: float
-
-    def is_hot(self, counts: NDArray[np.int64], width: int) -> NDArray[np.bool_]:
-        """Whether rows with these counts are; without any lookup none is."""
-        hot: NDArray[np.bool_] = (counts > 0) & (counts / width >= self.density)
-        return hot
+def _fill(
+    counts: AccessCounts, row_bytes: Mapping[str, int], budget_bytes: int
+) -> tuple[list[Spectrum], dict[str, HotLimit], float]:
+    """Spectra of the tables, what is hot of each, and lookups for a byte at the threshold."""
+    spectra = [counts.spectrum(name) for name in row_bytes]
+    filled = Ranking.from_spectra(spectra, list(row_bytes.values())).fill(budget_bytes)
+    return spectra, dict(zip(row_bytes, filled.limits, strict=True)), filled.threshold.score
 
 
-def _choose(counts: AccessCounts, row_bytes: Mapping[str, int], budget_bytes: int) -> _Choice:
-    by_name = {name: counts.spectrum(name) for name in row_bytes}
-    spectra = by_name.values()
-    width = np.repeat(list(row_bytes.values()), [len(s.counts) for s in spectra])
-    table = np.repeat(np.arange(len(spectra)), [len(s.counts) for s in spectra])
-    rows = np.concatenate([np.empty(0, np.int64), *(s.rows for s in spectra)])
-    levels = np.concatenate([np.empty(0, np.uint64), *(s.counts for s in spectra)])
-    density = levels / width
-    order = np.argsort(-density, kind="stable")
-    filled = np.cumsum((rows * width)[order])
-    whole = int(np.searchsorted(filled, budget_bytes, "right"))
-    taken = rows.copy()
-    taken[order[whole:]] = 0
-    if whole < len(order):  # of these equals some fit
-        rest = budget_bytes - (int(filled[whole - 1]) if whole else 0)
-        taken[order[whole]] = rest // width[order[whole]]
-    sizes = {name: int(taken[table == at].sum()) for at, name in enumerate(row_bytes)}
-    return _Choice(by_name, sizes, float(density[order[whole]]) if whole < len(order) else 0.0)
-
-
-def _counts_of(
-    ids: NDArray[np.int64], rows: NDArray[np.int64], counts: NDArray[np.uint64]
-) -> NDArray[np.int64]:
-    """The counts of rows by their ids; 0 of others."""
-    order = np.argsort(rows)
-    where = np.minimum(np.searchsorted(rows, ids, sorter=order), len(rows) - 1)
-    found = order[where]
-    return np.where(rows[found] == ids, counts[found].astype(np.int64), 0)
+def _is_hot(counts: NDArray[np.int64], width: int, score: float) -> NDArray[np.bool_]:
+    """Whether rows with these counts are, at a threshold; without any lookup none is."""
+    hot: NDArray[np.bool_] = (counts > 0) & (counts / width >= score)
+    return hot
 
 
 def _same(inputs: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -168,7 +136,7 @@ def are_hot(sample: InputSample, tables: Iterable[str], hot: HotRows) -> NDArray
     result = np.zeros(len(sample.ids), np.bool_)
     for lookups, name in _by_table(sample, tables):
         if name in hot:
-            result[lookups] = _among(sample.ids[lookups], hot[name])
+            _, result[lookups] = places(sample.ids[lookups], hot[name])
     return result
 
 
@@ -239,7 +207,7 @@ def drift(
     tried = _Keyed.from_sample(after, order[size : 2 * size], rows, widths)
 
     def loss(old: _Keyed, new: _Keyed, tried: _Keyed) -> float:
-        served = [_among(tried.keys, side.hottest(budget_bytes)) for side in (new, old)]
+        served = [places(tried.keys, side.hottest(budget_bytes))[1] for side in (new, old)]
         gained = np.count_nonzero(served[0]) - np.count_nonzero(served[1])
         return float(gained / max(len(tried.keys), 1))
 
@@ -285,15 +253,6 @@ class _Keyed:
         """Keys with most lookups for their bytes until the budget is full, ascending."""
         keys, first, counts = np.unique(self.keys, return_index=True, return_counts=True)
         widths = self.widths[first]
-        order = np.argsort(-(counts / widths), kind="stable")
+        order = by_score(counts / widths)
         fits = int(np.searchsorted(np.cumsum(widths[order]), budget_bytes, "right"))
         return np.sort(keys[order[:fits]])
-
-
-def _among(ids: NDArray[np.int64], ordered: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which of `ids` are in an ascending array."""
-    if not len(ordered):
-        return np.zeros(len(ids), np.bool_)
-    where = np.minimum(np.searchsorted(ordered, ids), len(ordered) - 1)
-    found: NDArray[np.bool_] = ordered[where] == ids
-    return found

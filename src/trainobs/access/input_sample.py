@@ -9,7 +9,7 @@ E. Cohen and H. Kaplan, Summarizing data using bottom-k sketches, PODC 2007).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -138,8 +138,7 @@ class Reservoir:
         """What is kept now."""
         if len(self._parts) > 1:
             self._settle()
-        kept = self._parts[0]
-        return InputSample(kept.draws, kept.sizes, kept.tables, kept.ids, self.seen)
+        return replace(self._parts[0], seen=self.seen)
 
     def _take(self, part: InputSample) -> None:
         self._parts.append(part)
@@ -160,12 +159,9 @@ class Reservoir:
         for at, part in enumerate(self._parts):  # one by one, so that each is freed at once
             self._parts[at] = part.where(part.draws < self.threshold)
         parts = self._parts
-        self._parts = [
-            InputSample(
-                np.concatenate([part.draws for part in parts]),
-                np.concatenate([part.sizes for part in parts]),
-                np.concatenate([part.tables for part in parts]),
-                np.concatenate([part.ids for part in parts]),
-            )
-        ]
+        columns = ("draws", "sizes", "tables", "ids")
+        joined: dict[str, Any] = {
+            c: np.concatenate([getattr(part, c) for part in parts]) for c in columns
+        }
+        self._parts = [InputSample(**joined)]
         self._waiting_bytes = 0

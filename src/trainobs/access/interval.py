@@ -1,39 +1,24 @@
-"""Estimates with their bounds."""
+"""Bounds of shares."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from statistics import NormalDist
 
-
-@dataclass(frozen=True)
-class Interval:
-    """An estimate with its bounds; NaN where nothing is known.
-
-    Attributes:
-        value: the estimate.
-        low: lower bound.
-        high: upper bound.
-    """
-
-    value: float
-    low: float
-    high: float
-
-
-UNKNOWN = Interval(math.nan, math.nan, math.nan)
+from trainobs.core.quotients import UNKNOWN, Interval
 
 
 def wilson(hits: float, trials: float, confidence: float = 0.95) -> Interval:
-    """The share of `hits`, with Wilson's interval for a binomial proportion.
+    """The share of `hits`, with Wilson's interval; NaN without trials."""
+    return wilson_around(hits / trials, trials, confidence) if trials else UNKNOWN
+
+
+def wilson_around(share: float, trials: float, confidence: float) -> Interval:
+    """Wilson's interval for a binomial proportion around a share seen in so many trials.
 
     Source: E. B. Wilson, Probable inference, JASA 22 (1927).
     """
-    if not trials:
-        return UNKNOWN
     z = normal_quantile(confidence)
-    share = hits / trials
     centre = (share + z * z / (2 * trials)) / (1 + z * z / trials)
     spread = share * (1 - share) / trials + z * z / (4 * trials * trials)
     half = z * math.sqrt(spread) / (1 + z * z / trials)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,32 +36,36 @@ class Sketch:
     total: int
 
 
-def gather(blocks: Blocks, error: int, total: int) -> Sketch:
-    """The sketch whose rows come in blocks."""
+def blocks_of(counts: NDArray[np.unsignedinteger[Any]], ids: Ids | None = None) -> Blocks:
+    """Rows with their counts; without `ids` there is a count for every row."""
+    for first in range(0, len(counts), BLOCK_ROWS):
+        block = counts[first : first + BLOCK_ROWS].astype(np.uint64)
+        if ids is not None:
+            yield ids[first : first + BLOCK_ROWS], block
+        else:
+            rows = np.flatnonzero(block)
+            yield rows + first, block[rows]
+
+
+def joined(blocks: Blocks) -> tuple[Ids, Counts]:
+    """All rows that come in blocks."""
     parts = list(blocks) or [(np.empty(0, np.int64), np.empty(0, np.uint64))]
     ids, counts = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return Sketch(ids, counts, error, total)
+    return ids, counts
 
 
-def hottest(blocks: Blocks, count: int) -> tuple[Ids, Counts]:
-    """The `count` rows with the highest counts, descending; of equals the lower row is first."""
-    ids, counts = np.empty(0, np.int64), np.empty(0, np.uint64)
-    floor = np.uint64(0)
-    for block_ids, block_counts in blocks if count > 0 else ():
-        better = block_counts > floor  # not >=: among equals the rows of earlier blocks come first
-        ids = np.concatenate((ids, block_ids[better]))
-        counts = np.concatenate((counts, block_counts[better]))
-        if len(ids) > 2 * count + BLOCK_ROWS:
-            ids, counts, floor = _cut(ids, counts, count)
-    if len(ids) > count > 0:
-        ids, counts, _ = _cut(ids, counts, count)
-    order = np.lexsort((ids, ~counts))
-    return ids[order], counts[order]
+def places(ids: Ids, ordered: Ids) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """Which of `ids` are in an ascending array, and where these are: (found,), (ids,)."""
+    if not len(ordered):
+        return np.empty(0, np.intp), np.zeros(len(ids), np.bool_)
+    at = np.minimum(np.searchsorted(ordered, ids), len(ordered) - 1)
+    is_known = ordered[at] == ids
+    return at[is_known], is_known
 
 
-def _cut(ids: Ids, counts: Counts, count: int) -> tuple[Ids, Counts, np.uint64]:
-    """The highest `count` of more rows, still ascending, and the lowest count among them."""
-    level = np.partition(counts, -count)[-count]
-    keep = counts > level
-    keep[np.flatnonzero(counts == level)[: count - np.count_nonzero(keep)]] = True
-    return ids[keep], counts[keep], level
+def counts_of(ids: Ids, known: Ids, counts: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.int64]:
+    """Counts of rows by their ids; 0 of those that are not among the ascending `known`."""
+    at, is_known = places(ids, known)
+    found = np.zeros(len(ids), np.int64)
+    found[is_known] = counts[at]
+    return found

@@ -9,8 +9,9 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trainobs.access.interval import UNKNOWN, Interval, normal_quantile
+from trainobs.access.interval import normal_quantile
 from trainobs.access.spectrum import Spectrum
+from trainobs.core.quotients import UNKNOWN, Interval
 
 FITTED_ROWS_MIN = 30
 """Fewer say nothing about an exponent."""

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from trainobs.access.sketch import Blocks, Counts, Sketch
 
+_HISTOGRAM_COUNTS = 1 << 16
+
 
 @dataclass(frozen=True)
 class Spectrum:
@@ -39,25 +41,34 @@ class Spectrum:
             row_count: rows of the table; needed for a sketch only.
         """
         if not isinstance(counts, Sketch):
-            return cls._of(counts, len(counts), int(counts.sum()), 0)
+            return cls(*_tally(counts), len(counts), int(counts.sum()))
         rows = len(counts.ids) if row_count is None else row_count
-        return cls._of(counts.counts, rows, counts.total, counts.error)
+        return cls(*_tally(counts.counts), rows, counts.total, counts.error)
 
     @classmethod
-    def of_blocks(cls, blocks: Blocks, row_count: int, total: int, error: int) -> Spectrum:
+    def from_blocks(cls, blocks: Blocks, row_count: int, total: int, error: int) -> Spectrum:
         """The spectrum of rows that come in blocks; takes memory for one of them at a time."""
-        done = cls._of(np.empty(0, np.uint64), row_count, total, error)
+        distinct, sums = np.empty(0, np.uint64), np.empty(0, np.int64)
         for _, counts in blocks:
-            block = cls._of(counts, row_count, total, error)
-            values = np.concatenate((done.counts, block.counts))
-            rows = np.concatenate((done.rows, block.rows))
-            distinct, place = np.unique(values, return_inverse=True)
-            sums = np.zeros(len(distinct), np.int64)
+            values, rows = _tally(counts)
+            distinct, place = np.unique(np.concatenate((distinct, values)), return_inverse=True)
+            rows, sums = np.concatenate((sums, rows)), np.zeros(len(distinct), np.int64)
             np.add.at(sums, place, rows)
-            done = cls(distinct[::-1], sums[::-1], row_count, total, error)
-        return done
+        return cls(distinct[::-1], sums[::-1], row_count, total, error)
 
-    @classmethod
-    def _of(cls, counts: Counts, row_count: int, total: int, error: int) -> Spectrum:
-        values, rows = np.unique(counts[counts > 0], return_counts=True)
-        return cls(values[::-1], rows[::-1].astype(np.int64), row_count, total, error)
+
+def _tally(counts: Counts) -> tuple[Counts, NDArray[np.int64]]:
+    """The different counts above zero, descending, and how many there are of each.
+
+    Low counts by a histogram, since to sort them would take longer. As signed numbers, which
+    NumPy's histogram asks for; that is no copy.
+    """
+    values = counts.astype(np.uint64, copy=False).view(np.int64)
+    high = values[values >= _HISTOGRAM_COUNTS]
+    rows = np.bincount(values[values < _HISTOGRAM_COUNTS] if len(high) else values)
+    low = np.flatnonzero(rows[1:]) + 1
+    high, high_rows = np.unique(high, return_counts=True)
+    return (
+        np.concatenate((low, high))[::-1].view(np.uint64),
+        np.concatenate((rows[low], high_rows))[::-1],
+    )

@@ -43,7 +43,7 @@ def explain(run: RunLog, step: int) -> dict[str, Any]:
     Raises:
         RunLogError: there is no such step, or a file is damaged.
     """
-    rank = next(iter(run.ranks.values()), RankLog(0, steps_files=()))
+    rank = next(iter(run.ranks.values()), RankLog(0, {}))
     steps = rank.step()
     rows = np.flatnonzero(steps == step)
     if step < 0 or not rows.size:

@@ -12,9 +12,9 @@ import numpy as np
 
 from trainobs.access import AccessCounts
 from trainobs.access.hot import drift, served_by_hot_rows
-from trainobs.access.interval import Interval
 from trainobs.access.skew import served_share, working_set_rows, zipf
 from trainobs.core.embedding_table import EmbeddingTable
+from trainobs.core.quotients import Interval
 from trainobs.runlog.schema import COUNTS_DIR
 
 HOTTEST = (0.001, 0.01, 0.1)

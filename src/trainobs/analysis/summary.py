@@ -52,7 +52,7 @@ def summarize(run: RunLog) -> dict[str, Any]:
     Raises:
         RunLogError: a file is damaged.
     """
-    rank = next(iter(run.ranks.values()), RankLog(0, steps_files=()))
+    rank = next(iter(run.ranks.values()), RankLog(0, {}))
     training = rank.step() != SETUP
     buckets = rank.latency()
     catalogue = STEP_METRICS if "hot_rows" in run.info.get("capabilities", {}) else CATALOGUE
@@ -113,7 +113,7 @@ def _statistics(metric: Metric, values: Floats, training: npt.NDArray[np.bool_])
 def _cells(run: RunLog, rank: RankLog) -> StepCells | None:
     """Cells of the whole run as one step; None if some are missing."""
     damaged = any(path.name.startswith(KERNEL) for path in run.unreadable)
-    return None if damaged or not rank.kernel_files else StepCells.from_rows(rank.cells()[None])
+    return None if damaged or not rank.files[KERNEL] else StepCells.from_rows(rank.cells()[None])
 
 
 def _form_from_sums(

@@ -30,7 +30,7 @@ def verdicts(info: Mapping[str, Any], ranks: Mapping[int, RankLog]) -> dict[str,
         run: the verdict on all steps; epochs: epoch -> verdict; both as `Verdict.as_json` with the
         `text` of the page.
     """
-    rank, *others = list(ranks.values()) or [RankLog(0, steps_files=())]
+    rank, *others = list(ranks.values()) or [RankLog(0, {})]
     facts = replace(facts_from(info), others_wait_ns=_waits(others))
     training = rank.step() != SETUP
     columns = {name: rank.metric(name)[training] for name in INPUTS}

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainobs.core.errors import TrainobsError
 
 
 @contextmanager
@@ -40,3 +46,24 @@ def write_all(fd: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(fd, rest) :]
+
+
+@contextmanager
+def npz_members(path: str | os.PathLike[str]) -> Iterator[Mapping[str, NDArray[Any]]]:
+    """The arrays of an npz file, each of which has a checksum, while they are read and looked at.
+
+    Raises:
+        OSError: there is no such file, or the disk cannot read it.
+        ValueError: it is no npz, or damaged, or the arrays are not what their reader looks for.
+    """
+    try:
+        with open(path, "rb") as file:
+            if file.read(2) != b"PK":  # numpy takes others for arrays or pickles
+                raise ValueError("it is no npz")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as members:
+                yield members
+    except (OSError, TrainobsError):
+        raise
+    except Exception as error:  # numpy and zipfile raise a dozen kinds for damaged bytes
+        raise ValueError(f"{type(error).__name__}: {error}".splitlines()[0]) from error

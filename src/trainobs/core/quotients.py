@@ -1,4 +1,4 @@
-"""Ratios of two sums, and what they are where there is nothing to divide by."""
+"""Ratios of two sums, what they are where nothing divides them, and how sure they are."""
 
 from __future__ import annotations
 
@@ -35,3 +35,20 @@ class Quotient(NamedTuple):
         """The ratio of these values, as `divided`."""
         ratio = divided(part, whole)
         return 1.0 - ratio if self.complement else ratio
+
+
+class Interval(NamedTuple):
+    """An estimate with its bounds; NaN where nothing is known.
+
+    Attributes:
+        value: the estimate.
+        low: lower bound.
+        high: upper bound.
+    """
+
+    value: float
+    low: float
+    high: float
+
+
+UNKNOWN = Interval(np.nan, np.nan, np.nan)

@@ -20,9 +20,17 @@ import torch
 from torch import nn
 
 from trainobs.embeddings import opaque
-from trainobs.embeddings.buffer import Amounts, Call, Ids, LookupBuffer, Take
+from trainobs.embeddings.buffer import (
+    Amounts,
+    Call,
+    Ids,
+    LookupBuffer,
+    Take,
+    capturing,
+    copy,
+    readable,
+)
 from trainobs.embeddings.caches import Cache
-from trainobs.embeddings.copies import capturing, copy, readable
 from trainobs.embeddings.sites import Site
 from trainobs.embeddings.timing import ForwardTimer
 

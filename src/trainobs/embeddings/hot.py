@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainobs.access import AccessCounts
+from trainobs.access.sketch import counts_of
 from trainobs.core.embedding_table import EmbeddingTable
 
 GROWTH = 2
@@ -64,10 +65,9 @@ class HottestRows:
         if hot is None:
             return math.nan, math.nan
         if hot.ids is None:
-            marks = hot.marks[ids]
+            marks = hot.marks[ids].astype(np.int64)
         else:
-            places = np.minimum(np.searchsorted(hot.ids, ids), len(hot.ids) - 1)
-            marks = np.where(hot.ids[places] == ids, hot.marks[places], 0)
+            marks = counts_of(ids, hot.ids, hot.marks)
         return float(counts[marks == 2].sum()), float(counts[marks > 0].sum())
 
     def _renewed(self, table: int) -> _Hot | None:

@@ -14,8 +14,7 @@ from torch import nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.embeddings import opaque
-from trainobs.embeddings.buffer import Amounts, Call, Ids, Take
-from trainobs.embeddings.copies import copy
+from trainobs.embeddings.buffer import Amounts, Call, Ids, Take, copy
 from trainobs.embeddings.hooks import SiteHook
 
 

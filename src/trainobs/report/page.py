@@ -8,7 +8,7 @@ from typing import Any
 
 from trainobs.core.catalogue import kernel_metrics
 from trainobs.core.text import duration, percent, printable, quantity
-from trainobs.report import hot_rows, loaders, sections, tables, verdict
+from trainobs.report import loaders, sections, tables
 from trainobs.report.sections import metric, training_ns
 
 _WIDTH = 100
@@ -33,7 +33,7 @@ def render(summary: dict[str, Any]) -> str:
 
 
 _WITH_STEPS = (
-    verdict.section,
+    sections.verdict,
     sections.step_time,
     sections.ranks,
     sections.phases,
@@ -44,7 +44,7 @@ _WITH_STEPS = (
     sections.checkpoints,
     sections.gpu,
     tables.section,
-    hot_rows.section,
+    sections.hot_rows,
     sections.distributions,
     sections.setup,
 )

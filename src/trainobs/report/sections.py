@@ -25,6 +25,8 @@ _PHASES = {
     Phase.OTHER: "everything else",
 }
 
+_STEP_KINDS = {"fae/pure_step_ns": "pure step", "fae/mixed_step_ns": "mixed step"}
+
 _RATES = {
     "io/data_read_bytes": "training data read",
     "cache/miss_bytes": "  of it brought in from storage",
@@ -285,3 +287,49 @@ def training_ns(summary: dict[str, Any]) -> float:
 def _above_zero(summary: dict[str, Any], labels: Mapping[str, str], key: str) -> dict[str, str]:
     """The labels of metrics of which there is something to tell."""
     return {name: label for name, label in labels.items() if metric(summary, name)[key]}
+
+
+def verdict(summary: dict[str, Any]) -> Iterator[str]:
+    """The verdict on the run, and those epochs that differ."""
+    run = summary["verdict"]["run"]
+    yield "Verdict"
+    yield from (f"  {line}" for line in run["text"])
+    changes = list(_changed_verdicts(summary["verdict"]["epochs"]))
+    if len(changes) > 1:
+        yield from (f"  epoch {epoch}: {verdict['text'][0]}" for epoch, verdict in changes)
+
+
+def _changed_verdicts(epochs: Mapping[int, dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Epochs whose verdict is another one than that of the epoch before."""
+    before: tuple[object, object] | None = None
+    for epoch, verdict in epochs.items():
+        if (now := (verdict["kind"], verdict["cause"])) != before:
+            yield epoch, verdict
+        before = now
+
+
+def hot_rows(summary: dict[str, Any]) -> Iterator[str]:
+    """What hot rows served, and how long steps of both kinds took; of a run that has any."""
+    if "hot_rows" not in summary["capabilities"]:
+        return
+    means = {
+        name: one["mean"] for name, one in summary["metrics"].items() if name.startswith("fae/")
+    }
+    if means.get("fae/lookup_count") is None:
+        return
+    yield "Hot rows"
+    shares = {"fae/hot_lookup_ratio": "lookups", "fae/hot_input_ratio": "inputs, in pure steps"}
+    for name, what in shares.items():
+        if means[name] is not None:
+            yield f"  {percent(means[name]):>8} of the {what}"
+    if means["fae/drift_ratio"] is not None:
+        more = "fewer" if means["fae/drift_ratio"] > 0 else "more"
+        drift = percent(abs(means["fae/drift_ratio"]))
+        yield f"  {drift:>8} {more} hot lookups than calibrated"
+    yield f"  {size(means['fae/saved_bytes']):>8} a step read from them, not from the tables"
+    yield f"  {size(means['fae/hot_bytes']):>8} on the device"
+    for name, what in _STEP_KINDS.items():
+        if means[name] is not None:
+            median = duration(metric(summary, name)["p50"])
+            yield f"  {duration(means[name]):>8} a {what}, median {median}"
+    yield f"  {duration(means['fae/sync_ns']):>8} a step to keep them equal"

@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from trainobs.core.files import replace_file
 from trainobs.core.records import StepTable
 from trainobs.core.sink import Sink
-from trainobs.runlog.columns import numbers
-from trainobs.runlog.part import encode
+from trainobs.runlog.arrow import encode, table_of
+from trainobs.runlog.columns import TABLES
 from trainobs.runlog.schema import ARRIVALS, part_file
 
 SEAL_ROWS = 8192
@@ -70,7 +69,9 @@ class ArrivalsSink(Sink):
         """
         while len(self._rows) > self._stored:
             part = self._rows[:SEAL_ROWS]
-            replace_file(self._file(), encode(_table(part)))
+            path = part_file(self._run_dir, self._rank, ARRIVALS, self._part)
+            values = zip(("group", "seq", "at_ns"), np.array(part, np.int64).T, strict=True)
+            replace_file(path, encode(table_of(TABLES[ARRIVALS], dict(values))))
             self._stored = len(part)
             if len(part) == SEAL_ROWS:
                 self._rows = self._rows[SEAL_ROWS:]
@@ -84,13 +85,3 @@ class ArrivalsSink(Sink):
     def _keep(self, rows: Sequence[Row]) -> None:
         kept = [row for row in rows if is_kept(row[1])]
         self._rows += kept[: max(0, HELD_ROWS - len(self._rows))]
-
-    def _file(self) -> Path:
-        return part_file(self._run_dir, self._rank, ARRIVALS, self._part)
-
-
-def _table(rows: Sequence[Row]) -> pa.Table:
-    group, seq, at_ns = np.array(rows, np.int64).T
-    return pa.table(
-        {"group": numbers(group.astype(np.int8)), "seq": numbers(seq), "at_ns": numbers(at_ns)}
-    )

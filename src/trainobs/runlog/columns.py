@@ -1,41 +1,98 @@
-"""Arrow columns from numpy, without pandas.
+"""The columns of the run log's tables: one list, by which the writer writes and the reader checks.
 
-`pyarrow.array` looks whether it was given something of pandas', and imports pandas for that where
-it is installed: 0.3 s and 38 MiB, in the middle of a training. So columns are made from buffers.
+A new column is a new line here, or in the catalogue, `BATCH_ROW` or `LOOKUP_FIELDS`, from which
+columns are made. Give it `is_new`, or runs without it cannot be read any more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
+from trainobs.core.abi import BUCKETS, CELL, FileClass, Op, Role
+from trainobs.core.catalogue import STEP_METRICS
+from trainobs.core.embedding_table import LOOKUP_FIELDS
+from trainobs.core.metrics import MetricKind
+from trainobs.core.records import BATCH_ROW, SETUP, UNKNOWN
+from trainobs.runlog.schema import ARRIVALS, BATCHES, EMBEDDINGS, KERNEL, LATENCY, STEPS
 
+BOUND = 2.0**63
+"""Above every number that a run log stores, and below what would turn a sum into infinity."""
 
-def numbers(values: npt.NDArray[Any], missing: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-    """A column of the numbers of `values` (n,), null where `missing` (n,)."""
-    plain = np.ascontiguousarray(values)
-    valid = None if missing is None else _validity(~missing)
-    kind = pa.from_numpy_dtype(plain.dtype)
-    return pa.Array.from_buffers(kind, len(plain), [valid, pa.py_buffer(plain)])
-
-
-def booleans(values: npt.NDArray[np.bool_]) -> pa.Array:
-    """A column of yes and no."""
-    bits = pa.py_buffer(np.packbits(values, bitorder="little"))
-    return pa.Array.from_buffers(pa.bool_(), len(values), [None, bits])
+AXES = {"op": Op, "class": FileClass, "role": Role}
+NAN = float("nan")
 
 
-def texts(values: Sequence[str | None]) -> pa.Array:
-    """A column of strings, null for None."""
-    encoded = [(value or "").encode() for value in values]
-    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
-    valid = _validity(np.array([value is not None for value in values], bool))
-    buffers = [valid, pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))]
-    return pa.Array.from_buffers(pa.string(), len(encoded), buffers)
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        name: as it is in the file.
+        dtype: of the numbers in the file; "S" for text, which may be missing.
+        missing: stands in memory for what is null in the file: a negative number, or NaN, with
+            which all numbers are floats in memory; None where nothing may be null.
+        least: the least number that is not damage.
+        below: what all numbers are below.
+        words: words in the file for the numbers 0, 1, ... in memory; None for numbers.
+        is_new: whether a file is whole without it: older versions did not write it.
+        is_any_number: whether other versions may have stored it as another type of number.
+    """
+
+    name: str
+    dtype: str = "<i8"
+    missing: float | None = None
+    least: float = 0
+    below: float = BOUND
+    words: tuple[str, ...] | None = None
+    is_new: bool = False
+    is_any_number: bool = False
 
 
-def _validity(valid: npt.NDArray[np.bool_]) -> pa.Buffer | None:
-    return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+Columns = tuple[Column, ...]
+
+_STEP = Column("step", missing=SETUP)
+_EPOCH = Column("epoch", "<i4", least=-1)
+_CELL = tuple(
+    Column(axis, "<i1", words=tuple(member.name.lower() for member in enum))
+    for axis, enum in AXES.items()
+)
+_METRICS = tuple(
+    Column(
+        metric.name,
+        "<i8" if metric.kind is MetricKind.SUM else "<f4",
+        missing=NAN,
+        least=-BOUND,
+        is_new=True,
+        is_any_number=True,
+    )
+    for metric in STEP_METRICS
+)
+
+TABLES: Mapping[str, Columns] = {
+    STEPS: (_STEP, _EPOCH, Column("start_ns"), *_METRICS),
+    KERNEL: (_STEP, *_CELL, *(Column(field, missing=UNKNOWN) for field in CELL.names or ())),
+    BATCHES: tuple(
+        Column(name, kind.str, missing=UNKNOWN)
+        for name, (kind, *_) in (BATCH_ROW.fields or {}).items()
+    ),
+    LATENCY: (*_CELL, Column("bucket", "<i1", below=BUCKETS), Column("count")),
+    ARRIVALS: (Column("group", "<i1"), Column("seq"), Column("at_ns")),
+    EMBEDDINGS: (
+        _STEP,
+        _EPOCH,
+        Column("table", "<i4", words=()),  # the tables of the run: see `tables_of_run`
+        Column("sampled", "?"),
+        *(Column(field, missing=NAN, is_new=True) for field in LOOKUP_FIELDS),
+    ),
+}
+"""Table -> its columns, in their order."""
+
+
+def tables_of_run(names: Sequence[str]) -> Mapping[str, Columns]:
+    """`TABLES`, for a run whose embedding tables have these names."""
+    named = (
+        replace(column, words=tuple(names)) if column.name == "table" else column
+        for column in TABLES[EMBEDDINGS]
+    )
+    return {**TABLES, EMBEDDINGS: tuple(named)}

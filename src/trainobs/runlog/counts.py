@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from trainobs.access import AccessCounts
+from trainobs.core.now import now_s
 from trainobs.core.sink import Sink
 from trainobs.runlog.schema import counts_file
 
@@ -35,7 +35,7 @@ class CountsSink(Sink):
         rank: int,
         take: Callable[[], AccessCounts | None],
         *,
-        now: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = now_s,
     ) -> None:
         self._path = counts_file(run_dir, rank)
         self._take = take

@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from trainobs.core.embedding_table import LOOKUP_FIELDS, LOOKUP_ROW
+from trainobs.core.embedding_table import LOOKUP_ROW
 from trainobs.core.files import replace_file
-from trainobs.core.records import SETUP, RunInfo, StepTable
+from trainobs.core.records import RunInfo, StepTable
 from trainobs.core.sink import Sink
-from trainobs.runlog.columns import booleans, numbers, texts
-from trainobs.runlog.part import encode
+from trainobs.runlog.arrow import by_field, encode, table_of
+from trainobs.runlog.columns import tables_of_run
 from trainobs.runlog.schema import EMBEDDINGS, part_file
 
 SEAL_ROWS = 16_384
@@ -95,15 +95,4 @@ def embeddings_table(rows: npt.NDArray[np.void], names: list[str]) -> pa.Table:
         names: of the run's tables.
     """
     ordered = rows[np.argsort(rows["table"], kind="stable")]
-    table = pa.DictionaryArray.from_arrays(numbers(ordered["table"]), texts(names))
-    columns = {
-        "step": numbers(ordered["step"], ordered["step"] == SETUP),
-        "epoch": numbers(ordered["epoch"]),
-        "table": table,
-        "sampled": booleans(ordered["sampled"]),
-    }
-    for field in LOOKUP_FIELDS:
-        missing = ~np.isfinite(ordered[field])
-        whole = np.rint(np.where(missing, 0.0, ordered[field])).astype(np.int64)
-        columns[field] = numbers(whole, missing)
-    return pa.table(columns)
+    return table_of(tables_of_run(names)[EMBEDDINGS], by_field(ordered))

@@ -2,45 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from trainobs.core.errors import RunLogError
-
-Check = Callable[[pa.ChunkedArray], bool]
-"""Whether a column has the type, and only values, that can be worked with."""
-
-_BOUND = 2.0**63
-"""Above every number that a run log stores, and below what would turn a sum into infinity."""
+from trainobs.runlog.columns import Column, Columns
 
 _DAMAGED = (pa.ArrowException, OSError, ValueError)  # ValueError: a name that is not UTF-8
 
 
-def why_unreadable(
-    path: Path, columns: Mapping[str, Check], optional: Mapping[str, Check] | None = None
-) -> str | None:
-    """Why a file cannot be used, or None if it is whole and its columns pass their checks.
-
-    Args:
-        path: the file.
-        columns: those it must have.
-        optional: those it may have.
-    """
-    checks = {**columns, **(optional or {})}
+def why_unreadable(path: Path, columns: Columns) -> str | None:
+    """Why a file cannot be used, or None if it is whole and its columns are what they must be."""
+    checks = {column.name: column for column in columns}
     try:
         if not path.is_file():  # opening a pipe would wait for a writer
             return "not a regular file" if path.exists() else "no such file"
         found, table = _read(path, checks)
         wrong = [name for name in table.column_names if found.count(name) > 1]
-        wrong = wrong or [name for name in table.column_names if not checks[name](table[name])]
+        wrong = wrong or [n for n in table.column_names if not _is_sound(checks[n], table[n])]
     except _DAMAGED as error:
         return f"not a whole Parquet file ({_first_line(error)})"
-    missing = [name for name in columns if name not in found]
+    missing = [c.name for c in columns if c.name not in found and not c.is_new]
     if missing:
         return f"without the columns {', '.join(missing)}"
     return f"with unusable values in {', '.join(dict.fromkeys(wrong))}" if wrong else None
@@ -62,46 +51,43 @@ def read_columns(path: Path, columns: Iterable[str]) -> pa.Table:
         ) from error
 
 
-def integers(low: int, high: float = _BOUND, *, nullable: bool = False) -> Check:
-    """A check for integers in [low, high)."""
+def values_of(column: Column, found: pa.ChunkedArray) -> npt.NDArray[Any]:
+    """The values of a column as they are in memory: see `Column`."""
+    if column.words is not None:
+        found = pc.index_in(found.cast(pa.string()), value_set=pa.array(column.words, pa.string()))
+    elif column.missing is not None and np.isnan(column.missing):
+        found = found.cast(pa.float64(), safe=False)
+    elif column.missing is not None:
+        found = found.fill_null(column.missing)
+    values: npt.NDArray[Any] = found.to_numpy()
+    return values.astype(np.int64) if values.dtype.kind in "iu" else values
 
-    def check(column: pa.ChunkedArray) -> bool:
-        if not pa.types.is_integer(column.type) or (column.null_count and not nullable):
-            return False
-        return _within(column.drop_null(), low, high)
 
-    return check
-
-
-def numbers(column: pa.ChunkedArray) -> bool:
-    """A check for numbers of any type, null or NaN where there is none, but finite."""
-    kind = column.type
-    if not (pa.types.is_integer(kind) or pa.types.is_float32(kind) or pa.types.is_float64(kind)):
+def _is_sound(column: Column, found: pa.ChunkedArray) -> bool:
+    """Whether a column has the type, and only values, that can be worked with."""
+    kind = found.type
+    if column.words is not None:
+        return _are_among(column.words, found)
+    if np.dtype(column.dtype).kind == "S":
+        return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    if found.null_count and column.missing is None:
         return False
-    return _within(column, -_BOUND, _BOUND)
+    if np.dtype(column.dtype).kind == "b":
+        return bool(pa.types.is_boolean(kind))
+    is_float = pa.types.is_float32(kind) or pa.types.is_float64(kind)
+    if not pa.types.is_integer(kind) and not (column.is_any_number and is_float):
+        return False
+    values = found.cast(pa.float64(), safe=False).to_numpy()  # NaN for null: in any range
+    return bool(np.all(np.isnan(values) | ((values >= column.least) & (values < column.below))))
 
 
-def booleans(column: pa.ChunkedArray) -> bool:
-    """A check for yes or no."""
-    return pa.types.is_boolean(column.type) and not column.null_count
-
-
-def names(known: Collection[str]) -> Check:
-    """A check for strings that are all among `known`."""
-
-    def check(column: pa.ChunkedArray) -> bool:
-        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-            return False
-        is_known = pc.is_in(column.cast(pa.string()), value_set=pa.array(known, pa.string()))
-        return bool(np.all(is_known.to_numpy()))
-
-    return check
-
-
-def texts(column: pa.ChunkedArray) -> bool:
-    """A check for strings, null where there is none."""
-    return bool(pa.types.is_string(column.type) or pa.types.is_large_string(column.type))
+def _are_among(words: Collection[str], found: pa.ChunkedArray) -> bool:
+    """Whether a column is one of strings that are all among `words`."""
+    kind = found.type.value_type if pa.types.is_dictionary(found.type) else found.type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        return False
+    is_known = pc.is_in(found.cast(pa.string()), value_set=pa.array(words, pa.string()))
+    return bool(np.all(is_known.to_numpy()))
 
 
 def _read(path: Path, columns: Collection[str]) -> tuple[list[str], pa.Table]:
@@ -113,12 +99,6 @@ def _read(path: Path, columns: Collection[str]) -> tuple[list[str], pa.Table]:
         found: list[str] = file.schema_arrow.names
         table = file.read(columns=[n for n in found if n in columns], use_threads=False)
         return found, table
-
-
-def _within(column: pa.ChunkedArray, low: float, high: float) -> bool:
-    """Whether every number is in [low, high); what is missing is in any range."""
-    values = column.cast(pa.float64(), safe=False).to_numpy()
-    return bool(np.all(np.isnan(values) | ((values >= low) & (values < high))))
 
 
 def _first_line(error: BaseException) -> str:

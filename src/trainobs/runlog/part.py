@@ -17,15 +17,15 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from trainobs.core.abi import CELLS_SHAPE, FIELDS, FileClass, Op, Role
+from trainobs.core.abi import CELLS_SHAPE, FIELDS
 from trainobs.core.catalogue import CATALOGUE, STEP_METRICS
 from trainobs.core.cells import StepCells
 from trainobs.core.coverage import Coverage
-from trainobs.core.metrics import Metric, MetricKind
-from trainobs.core.records import BATCH_ROW, SETUP, StepTable
-from trainobs.runlog.columns import numbers, texts
+from trainobs.core.records import UNKNOWN, StepTable
+from trainobs.runlog.arrow import by_field, table_of
+from trainobs.runlog.columns import AXES, TABLES
+from trainobs.runlog.schema import BATCHES, KERNEL, LATENCY, STEPS
 
 _ROW = np.dtype(
     [
@@ -36,7 +36,6 @@ _ROW = np.dtype(
     ]
 )
 _CELL_ROW = np.dtype([("step", "<i8"), ("cell", "<u2"), ("fields", "<u8", (len(FIELDS),))])
-_AXES = {"op": Op, "class": FileClass, "role": Role}
 
 
 class RunLogPart:
@@ -77,16 +76,12 @@ class RunLogPart:
         self._rows = np.concatenate([self._rows, *self._new_rows])
         self._new_rows.clear()
         rows = self._rows
-        columns = {
-            "step": _step_array(rows["step"]),
-            "epoch": numbers(rows["epoch"]),
-            "start_ns": numbers(rows["start_ns"]),
+        metrics = {
+            metric.name: rows["values"][:, index]
+            for index, metric in enumerate(STEP_METRICS)
+            if index < len(CATALOGUE) or np.isfinite(rows["values"][:, index]).any()
         }
-        for index, metric in enumerate(STEP_METRICS):
-            values = rows["values"][:, index]
-            if index < len(CATALOGUE) or np.isfinite(values).any():
-                columns[metric.name] = _metric_array(metric, values)
-        return pa.table(columns)
+        return table_of(TABLES[STEPS], {**by_field(rows), **metrics})
 
     def kernel(self) -> pa.Table | None:
         """The `kernel` table, ordered by cell, then step; None if no step came with cells."""
@@ -98,73 +93,24 @@ class RunLogPart:
             return None
         rows = self._cells[np.argsort(self._cells["cell"], kind="stable")]
         unknown = self._coverage.unknown_fields(rows["cell"])
-        fields = {
-            name: numbers(rows["fields"][:, index].astype(np.int64), unknown[:, index])
-            for index, name in enumerate(FIELDS)
-        }
-        where = _key_arrays(np.unravel_index(rows["cell"], CELLS_SHAPE))
-        return pa.table({"step": _step_array(rows["step"]), **where, **fields})
+        fields = np.where(unknown, UNKNOWN, rows["fields"].astype(np.int64))
+        where = np.unravel_index(rows["cell"], CELLS_SHAPE)
+        named = {**dict(zip(AXES, where, strict=True)), **dict(zip(FIELDS, fields.T, strict=True))}
+        return table_of(TABLES[KERNEL], {"step": rows["step"], **named})
 
     def batches(self) -> pa.Table | None:
         """The `batches` table; None if no step came with any."""
         if not any(map(len, self._batches)):
             return None
         self._batches = [np.concatenate(self._batches)]
-        return batches_table(self._batches[0])
-
-
-def batches_table(rows: npt.NDArray[np.void]) -> pa.Table:
-    """The `batches` table of rows of `BATCH_ROW`."""
-    columns = {}
-    for name in BATCH_ROW.names or ():
-        values = rows[name]
-        if name == "slowest_file":
-            names = [value.decode(errors="replace") or None for value in values.tolist()]
-            columns[name] = texts(names)
-        else:
-            columns[name] = numbers(values, values < 0)
-    return pa.table(columns)
+        return table_of(TABLES[BATCHES], by_field(self._batches[0]))
 
 
 def latency_table(buckets: npt.NDArray[np.uint64]) -> pa.Table:
     """The `latency` table: the non-zero buckets of histograms (op, class, role, BUCKETS)."""
-    op, file_class, role, bucket = np.nonzero(buckets)
-    counts = buckets[op, file_class, role, bucket].astype(np.int64)
-    return pa.table(
-        {
-            **_key_arrays((op, file_class, role)),
-            "bucket": numbers(bucket.astype(np.int8)),
-            "count": numbers(counts),
-        }
-    )
-
-
-def encode(table: pa.Table) -> bytes:
-    """`table` as a Parquet file; every number is kept exactly."""
-    keys = [field.name for field in table.schema if pa.types.is_dictionary(field.type)]
-    encoding = {
-        field.name: "BYTE_STREAM_SPLIT"
-        if pa.types.is_floating(field.type)
-        else "DELTA_BYTE_ARRAY"
-        if pa.types.is_string(field.type)
-        else "DELTA_BINARY_PACKED"
-        for field in table.schema
-        if field.name not in keys and not pa.types.is_boolean(field.type)
-    }
-    stream = pa.BufferOutputStream()
-    pq.write_table(
-        table,
-        stream,
-        compression="zstd",
-        compression_level=3,
-        use_dictionary=keys,
-        column_encoding=encoding,
-        write_page_checksum=True,
-        store_schema=False,  # 4.6 bytes a step for what only Arrow reads: the names as dictionaries
-        # Readers skip parts by step; bounds of the other columns would only cost bytes.
-        write_statistics=["step"] if "step" in table.column_names else False,
-    )
-    return bytes(stream.getvalue())
+    where = np.nonzero(buckets)
+    named = dict(zip((*AXES, "bucket", "count"), (*where, buckets[where]), strict=True))
+    return table_of(TABLES[LATENCY], named)
 
 
 def _compact_rows(batch: StepTable) -> npt.NDArray[np.void]:
@@ -183,23 +129,3 @@ def _compact_cells(steps: npt.NDArray[np.int64], cells: StepCells) -> npt.NDArra
     rows = np.empty(len(row), _CELL_ROW)
     rows["step"], rows["cell"], rows["fields"] = steps[row], numbers[cell], plain[row, cell]
     return rows
-
-
-def _step_array(steps: npt.NDArray[np.int64]) -> pa.Array:
-    return numbers(steps, steps == SETUP)
-
-
-def _metric_array(metric: Metric, values: npt.NDArray[np.float64]) -> pa.Array:
-    missing = ~np.isfinite(values)
-    if metric.kind is not MetricKind.SUM:
-        return numbers(values.astype(np.float32), missing)
-    return numbers(np.rint(np.where(missing, 0.0, values)).astype(np.int64), missing)
-
-
-def _key_arrays(indices: tuple[npt.NDArray[np.intp], ...]) -> dict[str, pa.Array]:
-    return {
-        name: pa.DictionaryArray.from_arrays(
-            numbers(index.astype(np.int8)), texts([member.name.lower() for member in enum])
-        )
-        for (name, enum), index in zip(_AXES.items(), indices, strict=True)
-    }

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from trainobs.core.coverage import Coverage
 from trainobs.core.errors import RunLogError
 from trainobs.runlog import schema as names
+from trainobs.runlog.columns import tables_of_run
 from trainobs.runlog.info import cannot_read, read_info, tables_of
-from trainobs.runlog.parquet import Check, why_unreadable
-from trainobs.runlog.parquet import names as among
-from trainobs.runlog.rank import (
-    AMOUNT_COLUMNS,
-    ARRIVALS_COLUMNS,
-    BATCHES_COLUMNS,
-    KERNEL_COLUMNS,
-    LATENCY_COLUMNS,
-    LOOKUP_COLUMNS,
-    METRIC_COLUMNS,
-    STEPS_COLUMNS,
-    RankLog,
-)
+from trainobs.runlog.parquet import why_unreadable
+from trainobs.runlog.rank import RankLog
 
 _DEPTHS = ("*/", "*/*/", "*/*/*/", "*/*/*/*/")
 """Where below a given directory a run is looked for, near ones first."""
@@ -108,36 +98,16 @@ def _began(run_dir: Path) -> int:
 
 def _open_rank(run_dir: Path, rank: int, unreadable: dict[Path, str]) -> RankLog:
     """A rank with every file of it that is whole; the others go into `unreadable`."""
-
-    def whole(
-        files: Collection[Path],
-        columns: Mapping[str, Check],
-        optional: Mapping[str, Check] | None = None,
-    ) -> list[Path]:
-        reasons = {file: why_unreadable(file, columns, optional) for file in files}
-        unreadable.update({file: reason for file, reason in reasons.items() if reason})
-        return [file for file, reason in reasons.items() if reason is None]
-
     info = _info_of(names.run_file(run_dir, rank))
     tables = tables_of(info)
-    lookups = {**LOOKUP_COLUMNS, "table": among([table.name for table in tables])}
-    latency = names.rank_dir(run_dir, rank) / names.LATENCY_FILE
-    return RankLog(
-        rank,
-        steps_files=whole(
-            names.part_files(run_dir, rank, names.STEPS), STEPS_COLUMNS, METRIC_COLUMNS
-        ),
-        kernel_files=whole(names.part_files(run_dir, rank, names.KERNEL), KERNEL_COLUMNS),
-        batches_files=whole(names.part_files(run_dir, rank, names.BATCHES), BATCHES_COLUMNS),
-        latency_files=whole([latency] if latency.exists() else [], LATENCY_COLUMNS),
-        arrivals_files=whole(names.part_files(run_dir, rank, names.ARRIVALS), ARRIVALS_COLUMNS),
-        embeddings_files=whole(
-            names.part_files(run_dir, rank, names.EMBEDDINGS), lookups, AMOUNT_COLUMNS
-        ),
-        tables=tables,
-        host=info.get("host", {}).get("hostname"),
-        coverage=_coverage_of(info),
-    )
+    files: dict[str, list[Path]] = {}
+    for table, columns in tables_of_run([table.name for table in tables]).items():
+        all_files = names.files_of(run_dir, rank, table)
+        reasons = {file: why_unreadable(file, columns) for file in all_files}
+        unreadable.update({file: reason for file, reason in reasons.items() if reason})
+        files[table] = [file for file in all_files if reasons[file] is None]
+    host = info.get("host", {}).get("hostname")
+    return RankLog(rank, files, tables=tables, host=host, coverage=_coverage_of(info))
 
 
 def _coverage_of(info: Mapping[str, Any]) -> Coverage:

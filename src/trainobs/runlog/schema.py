@@ -30,7 +30,7 @@ KERNEL = "kernel"
 BATCHES = "batches"
 ARRIVALS = "arrivals"
 EMBEDDINGS = "embeddings"
-LATENCY_FILE = "latency.parquet"
+LATENCY = "latency"
 COUNTS_DIR = "access-counts"
 
 _RANK_DIR = re.compile(r"rank=(\d+)")
@@ -54,6 +54,18 @@ def counts_file(run_dir: Path, rank: int) -> Path:
 def part_file(run_dir: Path, rank: int, table: str, number: int) -> Path:
     """File of part `number` of a table (`STEPS`, `KERNEL`, ...); parts are in step order."""
     return rank_dir(run_dir, rank) / f"{table}-{number:05d}.parquet"
+
+
+def latency_file(run_dir: Path, rank: int) -> Path:
+    """The file of the `LATENCY` table, which has no parts."""
+    return rank_dir(run_dir, rank) / f"{LATENCY}.parquet"
+
+
+def files_of(run_dir: Path, rank: int, table: str) -> list[Path]:
+    """The files of a table: its parts as by `part_files`, or the one there is."""
+    if table != LATENCY:
+        return part_files(run_dir, rank, table)
+    return [path for path in (latency_file(run_dir, rank),) if path.exists()]
 
 
 def part_files(run_dir: Path, rank: int, table: str) -> list[Path]:

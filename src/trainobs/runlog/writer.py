@@ -15,13 +15,14 @@ from trainobs.core.files import replace_file
 from trainobs.core.records import RunInfo, StepTable
 from trainobs.core.sink import Sink
 from trainobs.core.version import __version__
-from trainobs.runlog.part import RunLogPart, encode, latency_table
+from trainobs.runlog.arrow import encode
+from trainobs.runlog.part import RunLogPart, latency_table
 from trainobs.runlog.schema import (
     BATCHES,
     KERNEL,
-    LATENCY_FILE,
     SCHEMA,
     STEPS,
+    latency_file,
     part_file,
     rank_dir,
     run_file,
@@ -194,7 +195,7 @@ class RunLogSink(Sink):
 
     def _store_latency(self) -> None:
         if self._latency is not None:
-            path = rank_dir(self._run_dir, self._rank) / LATENCY_FILE
+            path = latency_file(self._run_dir, self._rank)
             replace_file(path, encode(latency_table(self._latency)))
             self._latency = None
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from trainobs.core.abi import SLOTS
+from trainobs.core.now import now_s
 from trainobs.probes.session_maps import SessionMaps
 from trainobs.probes.shared import SharedProbes
 
@@ -61,7 +61,7 @@ class Sessions:
         *,
         limit: int = MAX_SESSIONS,
         per_user: int = MAX_PER_USER,
-        now: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = now_s,
     ) -> None:
         self.limit = limit
         self._probes = probes

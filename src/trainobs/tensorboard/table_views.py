@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator
 
 from tensorboard.compat.proto.summary_pb2 import Summary
 
 from trainobs.access import AccessCounts
+from trainobs.core.now import now_s
 from trainobs.tensorboard.skew_picture import HEIGHT, WIDTH, curves_of, picture
 from trainobs.tensorboard.table_curves import TableCurves
 from trainobs.tensorboard.values import text_value
@@ -38,7 +38,7 @@ class TableViews:
         self,
         curves: TableCurves,
         take: Callable[[], AccessCounts | None],
-        now: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = now_s,
     ) -> None:
         self._curves = curves
         self._take = take

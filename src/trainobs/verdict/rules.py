@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from math import isnan
 from typing import NamedTuple
 
@@ -80,38 +80,6 @@ class StepShares(NamedTuple):
     unknown: frozenset[VerdictKind]
 
 
-RULES: tuple[
-    tuple[Callable[[StepShares], bool], Callable[[StepShares], VerdictKind | str]], ...
-] = (
-    (lambda s: isnan(s.usual.mean[blocks.STEP]), lambda s: "the steps were not timed"),
-    (
-        lambda s: abs(s.usual.marked - 1.0) > ADDS_UP,
-        lambda s: f"the phases add up to {percent(s.usual.marked)} of the step",
-    ),
-    (lambda s: s.part[VerdictKind.MEMORY] >= BOUND, lambda s: VerdictKind.MEMORY),
-    (
-        lambda s: VerdictKind.MEMORY in s.unknown and s.pressure >= max(BOUND, s.most),
-        lambda s: "the machine was short of memory, and nobody counted what this run had to free",
-    ),
-    (lambda s: s.other >= BOUND and s.other > s.most, lambda s: _unmarked(s)),
-    (
-        lambda s: VerdictKind.MEMORY in s.unknown and s.device >= max(BOUND, s.most),
-        lambda s: "computation waited for a device, and nobody counted major faults",
-    ),
-    # Whatever else the training thread waited for, it lacked its CPU for longer.
-    (lambda s: s.lost >= max(BOUND, s.most), lambda s: VerdictKind.COMPUTE),
-    (lambda s: s.most >= BOUND and _has_rival(s), lambda s: VerdictKind.MIXED),
-    (lambda s: s.most >= BOUND, lambda s: s.top),
-    (lambda s: _worth_telling(s) >= BOUND, lambda s: VerdictKind.MIXED),
-    (
-        lambda s: VerdictKind.COMMUNICATION in s.unknown,
-        lambda s: "the time in collectives was not measured",
-    ),
-    (lambda s: True, lambda s: VerdictKind.COMPUTE),
-)
-"""Condition -> verdict, or why there is none. The first condition that holds decides."""
-
-
 def judge(record: Blocks, facts: Facts) -> Verdict:
     """The verdict on the steps of an epoch, or of a run."""
     if len(record) < FEWEST_STEPS:
@@ -119,7 +87,7 @@ def judge(record: Blocks, facts: Facts) -> Verdict:
     usual = record.usual()
     costs = costs_of(usual, facts)
     shares = _shares(usual, costs)
-    outcome = next(then(shares) for holds, then in RULES if holds(shares))
+    outcome = _outcome(shares)
     now = Situation(usual, costs, facts)
     if isinstance(outcome, str):
         evidence = tuple(_evidence(now, None, None))
@@ -138,6 +106,32 @@ def judge(record: Blocks, facts: Facts) -> Verdict:
         advise(outcome, cause, now),
         uneven=usual.uneven,
     )
+
+
+def _outcome(s: StepShares) -> VerdictKind | str:
+    """The verdict, or why there is none: the first condition that holds decides."""
+    if isnan(s.usual.mean[blocks.STEP]):
+        return "the steps were not timed"
+    if abs(s.usual.marked - 1.0) > ADDS_UP:
+        return f"the phases add up to {percent(s.usual.marked)} of the step"
+    if s.part[VerdictKind.MEMORY] >= BOUND:
+        return VerdictKind.MEMORY
+    is_memory_unknown, least = VerdictKind.MEMORY in s.unknown, max(BOUND, s.most)
+    if is_memory_unknown and s.pressure >= least:
+        return "the machine was short of memory, and nobody counted what this run had to free"
+    if s.other >= BOUND and s.other > s.most:
+        return _unmarked(s)
+    if is_memory_unknown and s.device >= least:
+        return "computation waited for a device, and nobody counted major faults"
+    if s.lost >= least:  # whatever else the training thread waited for, it lacked its CPU longer
+        return VerdictKind.COMPUTE
+    if s.most >= BOUND:
+        return VerdictKind.MIXED if _has_rival(s) else s.top
+    if _worth_telling(s) >= BOUND:
+        return VerdictKind.MIXED
+    if VerdictKind.COMMUNICATION in s.unknown:
+        return "the time in collectives was not measured"
+    return VerdictKind.COMPUTE
 
 
 def _shares(usual: Usual, costs: Costs) -> StepShares:

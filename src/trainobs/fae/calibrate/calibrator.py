@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from trainobs.access.counts import AccessCounts
@@ -12,17 +13,14 @@ from trainobs.core.arguments import check_whole
 from trainobs.core.errors import SettingError, shown
 from trainobs.fae.calibrate.choice import choose
 from trainobs.fae.calibrate.from_counts import profile_of_counts
-from trainobs.fae.calibrate.outcome import Made, profile_of_sample
-from trainobs.fae.calibrate.progress import progress_bar
-from trainobs.fae.calibrate.refusals import refuse_no_need
+from trainobs.fae.calibrate.outcome import Made, profile_of_sample, refuse_no_need
 from trainobs.fae.calibrate.resume import Checkpoints
 from trainobs.fae.calibrate.sample import DataSample
 from trainobs.fae.calibrate.source import InputSource, untouched_randomness
 from trainobs.fae.calibrate.stopping import Stopping
-from trainobs.fae.profile.arguments import check_loader, is_within
+from trainobs.fae.profile.arguments import byte_count, check_loader, is_within
 from trainobs.fae.profile.model_tables import ModelTable, features_of, tables_of
 from trainobs.fae.profile.profile import FAEProfile
-from trainobs.fae.profile.sizes import byte_count
 
 
 def calibrate(
@@ -143,7 +141,7 @@ def _read(
     progress: bool,
 ) -> bool:
     """Read until there is enough; False if the data ended first."""
-    with progress_bar("calibrate", sample.input_count, reader.input_count, progress) as advance:
+    with _progress_bar("calibrate", sample.input_count, reader.input_count, progress) as advance:
         try:
             for numbers, inputs in reader.read(sample.input_count):
                 sample.add(numbers, inputs)
@@ -158,6 +156,35 @@ def _read(
                 checkpoints.save(sample, stopping)
             raise
     return False
+
+
+@contextmanager
+def _progress_bar(
+    what: str, done: int, total: int | None, show: bool
+) -> Iterator[Callable[[int], object]]:
+    """Shows how many inputs are done, if asked to.
+
+    Args:
+        what: is being done.
+        done: inputs that were done before.
+        total: inputs that there are, None if nobody knows.
+        show: whether to show anything.
+
+    Yields:
+        A function to call with the number of inputs that were done since.
+    """
+    if not show:
+        yield lambda count: None
+        return
+    from tqdm.auto import tqdm
+
+    class Bar(tqdm):  # type: ignore[misc]
+        monitor_interval = 0  # no thread that watches over bars
+
+    with Bar(
+        desc=what, initial=done, total=total, unit=" inputs", unit_scale=True, dynamic_ncols=True
+    ) as bar:
+        yield bar.update
 
 
 def _check(confidence: float, margin: float) -> None:

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainobs.fae.calibrate.row_counts import RowCounts
+from trainobs.access.ranking import HotLimit, Ranking, Threshold
+from trainobs.access.sketch import Sketch, blocks_of, counts_of
+from trainobs.access.spectrum import Spectrum
 from trainobs.fae.profile.model_tables import ModelTable
 
 SMALL_TABLES_RATIO = 0.05
 """Share of the budget that whole small tables may take before rows are ranked."""
-
-
-class Threshold(NamedTuple):
-    """Where the budget was full.
-
-    Attributes:
-        lookup_count: lookups counted of the coldest row that its count made hot; 0 where the
-            budget held every row that was looked up.
-        score: the same, for each byte of the row.
-    """
-
-    lookup_count: int
-    score: float
 
 
 class Choice(NamedTuple):
@@ -50,13 +40,34 @@ class Choice(NamedTuple):
         return self.small_bytes + int(ranked.sum())
 
 
-class Ranking(NamedTuple):
-    """Rows of one table and count, best first."""
+class RowCounts:
+    """Counts of the rows of one table.
 
-    scores: NDArray[np.float64]
-    bytes: NDArray[np.int64]
-    tables: NDArray[np.int64]
-    counts: NDArray[np.int64]
+    Args:
+        load: returns a count for each row, or a sketch. It is called each time that single rows
+            are asked for, so that the counts of all tables are never in memory at once.
+    """
+
+    def __init__(self, load: Callable[[], NDArray[np.uint64] | Sketch]) -> None:
+        self._load = load
+
+    @cached_property
+    def classes(self) -> Spectrum:
+        """How many rows have which count."""
+        return Spectrum.from_counts(self._load())
+
+    def hot(self, limit: HotLimit) -> NDArray[np.int64]:
+        """The rows that are hot at a limit."""
+        counts = self._load()
+        known = (counts.counts, counts.ids) if isinstance(counts, Sketch) else (counts, None)
+        return limit.hot(blocks_of(*known))[0]
+
+    def of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Counts of some rows."""
+        counts = self._load()
+        if isinstance(counts, Sketch):
+            return counts_of(ids, counts.ids, counts.counts)
+        return counts[ids].astype(np.int64)
 
 
 def choose(tables: Sequence[ModelTable], counts: Mapping[str, RowCounts], budget: int) -> Choice:
@@ -77,47 +88,21 @@ def choose(tables: Sequence[ModelTable], counts: Mapping[str, RowCounts], budget
     small = _small(tables, budget)
     small_bytes = sum(table.total_bytes for table in small)
     ranked = [table for table in tables if table not in small]
-    ranking = _rank(ranked, counts)
-    ends = small_bytes + np.cumsum(ranking.bytes)
-    whole = int(np.searchsorted(ends, budget, side="right"))  # classes that fit as a whole
-    left = budget - int(ends[whole - 1] if whole else small_bytes)
-    partly = int(ranking.tables[whole]) if whole < len(ends) else -1
-    at_limit = int(ranking.counts[whole]) if whole < len(ends) else 0
+    spectra = [counts[table.name].classes for table in ranked]
+    ranking = Ranking.from_spectra(spectra, [table.row_bytes for table in ranked])
+    threshold, limits, left = ranking.fill(budget - small_bytes)
     hot_ids = {table.name: np.arange(table.row_count, dtype=np.int64) for table in small}
-    for i, table in enumerate(ranked):
-        more = left // table.row_bytes if i == partly else 0
-        least = _least(ranking, i, whole)
-        hot_ids[table.name] = counts[table.name].chosen(least, at_limit, more)
-    if partly < 0:
-        _complete(ranked, counts, hot_ids, left)
+    for table, limit in zip(ranked, limits, strict=True):
+        hot_ids[table.name] = counts[table.name].hot(limit)
+    _complete(ranked, counts, hot_ids, left)
     in_order = {table.name: hot_ids[table.name] for table in tables}
-    score = float(ranking.scores[whole]) if whole < len(ends) else 0.0
-    return Choice(in_order, Threshold(at_limit, score), ranking, small_bytes)
+    return Choice(in_order, threshold, ranking, small_bytes)
 
 
 def _small(tables: Sequence[ModelTable], budget: int) -> list[ModelTable]:
     by_size = sorted(tables, key=lambda table: table.total_bytes)
     ends = np.cumsum([table.total_bytes for table in by_size])
     return by_size[: int(np.searchsorted(ends, SMALL_TABLES_RATIO * budget, side="right"))]
-
-
-def _rank(tables: Sequence[ModelTable], counts: Mapping[str, RowCounts]) -> Ranking:
-    none = np.empty(0, dtype=np.int64)
-    parts: list[list[NDArray[Any]]] = [[none.astype(np.float64)], [none], [none], [none]]
-    for i, table in enumerate(tables):
-        values, rows = counts[table.name].classes
-        new = (values / table.row_bytes, rows * table.row_bytes, np.full(len(rows), i), values)
-        for part, column in zip(parts, new, strict=True):
-            part.append(column)
-    columns = [np.concatenate(part) for part in parts]
-    order = np.argsort(-columns[0], kind="stable")  # equal scores: the first table first
-    return Ranking(*(column[order] for column in columns))
-
-
-def _least(ranking: Ranking, table: int, whole: int) -> int:
-    """The least count of a table among the first `whole` classes; above all counts if none."""
-    own = ranking.counts[:whole][ranking.tables[:whole] == table]
-    return int(own[-1]) if len(own) else np.iinfo(np.int64).max
 
 
 def _complete(
@@ -132,8 +117,8 @@ def _complete(
     """
 
     def promise(table: ModelTable) -> float:
-        values, rows = counts[table.name].classes
-        once = int(rows[-1]) if len(values) and values[-1] == 1 else 0
+        classes = counts[table.name].classes
+        once = int(classes.rows[-1]) if len(classes.rows) and classes.counts[-1] == 1 else 0
         unseen = table.row_count - len(hot_ids[table.name])
         return once / max(unseen, 1) / table.row_bytes
 

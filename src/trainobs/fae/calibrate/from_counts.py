@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from trainobs.access.counts import AccessCounts
 from trainobs.access.input_sample import InputSample
-from trainobs.access.sketch import Sketch
+from trainobs.access.sketch import Sketch, places
 from trainobs.core.errors import FAEError
+from trainobs.fae.calibrate.choice import RowCounts
 from trainobs.fae.calibrate.outcome import profile_of
-from trainobs.fae.calibrate.row_counts import RowCounts
 from trainobs.fae.kjt.inputs import Inputs
 from trainobs.fae.profile.model_tables import ModelTable
 from trainobs.fae.profile.profile import FAEProfile
@@ -128,10 +128,7 @@ def _without(
     if not isinstance(counts, Sketch):
         counts[rows] -= np.minimum(counts[rows], taken)
         return counts
-    if not len(counts.ids):
-        return counts
-    at = np.minimum(np.searchsorted(counts.ids, rows), len(counts.ids) - 1)
-    known = counts.ids[at] == rows
+    at, known = places(rows, counts.ids)
     left = counts.counts.copy()
-    left[at[known]] -= np.minimum(left[at[known]], taken[known])
+    left[at] -= np.minimum(left[at], taken[known])
     return replace(counts, counts=left)

@@ -8,18 +8,14 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from trainobs.fae.profile.predictions import Estimate
+from trainobs.access.interval import wilson_around
+from trainobs.core.quotients import UNKNOWN, Interval
 
 BLOCKS = 100
 """Blocks of neighbouring inputs whose spread tells how alike neighbours are."""
 
 
-def normal_quantile(confidence: float) -> float:
-    """Standard deviations on either side of the mean that hold a share `confidence`."""
-    return NormalDist().inv_cdf(0.5 + confidence / 2)
-
-
-def ratio(parts: NDArray[np.float64], wholes: NDArray[np.float64], confidence: float) -> Estimate:
+def ratio(parts: NDArray[np.float64], wholes: NDArray[np.float64], confidence: float) -> Interval:
     """The ratio of two sums over inputs, with an interval.
 
     Wilson's interval, with the number of independent trials that would spread as much as this
@@ -38,9 +34,9 @@ def ratio(parts: NDArray[np.float64], wholes: NDArray[np.float64], confidence: f
     """
     total = float(wholes.sum())
     if total == 0:
-        return Estimate(float("nan"), float("nan"), float("nan"))
+        return UNKNOWN
     value = float(parts.sum()) / total
-    return _wilson(value, _trials(value, parts, wholes), normal_quantile(confidence))
+    return wilson_around(value, _trials(value, parts, wholes), confidence)
 
 
 def mean_upper(differences: NDArray[np.float64], confidence: float) -> float:
@@ -71,14 +67,6 @@ def _trials(value: float, parts: NDArray[np.float64], wholes: NDArray[np.float64
     if not (0 < value < 1 and spread > 0):
         return float(np.count_nonzero(wholes))  # no spread to see: one trial an input
     return value * (1 - value) * float(wholes.sum()) ** 2 / spread
-
-
-def _wilson(value: float, trials: float, z: float) -> Estimate:
-    """Wilson 1927."""
-    centre = (value + z * z / (2 * trials)) / (1 + z * z / trials)
-    variance = value * (1 - value) / trials + z * z / (4 * trials * trials)
-    half = z * float(variance**0.5) / (1 + z * z / trials)
-    return Estimate(value, max(0.0, centre - half), min(1.0, centre + half))
 
 
 def _expected(count: int, probability: float) -> float:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainobs.fae.calibrate.choice import Choice
+from trainobs.core.quotients import UNKNOWN, Interval
+from trainobs.fae.calibrate.choice import Choice, RowCounts
 from trainobs.fae.calibrate.intervals import count_interval, ratio
-from trainobs.fae.calibrate.row_counts import RowCounts
 from trainobs.fae.kjt.inputs import Inputs
 from trainobs.fae.profile.model_tables import ModelTable, features_of
-from trainobs.fae.profile.predictions import Estimate, Predictions, TablePrediction
+from trainobs.fae.profile.predictions import Predictions, TablePrediction
 
 GROUPS_PER_DOUBLING = 4
 """Groups of rows whose counts are within a factor of two."""
@@ -113,7 +113,7 @@ def predict(
         all_hot_ratio=ratio(total.is_all_hot, np.ones(inputs.size), confidence),
         hot_lookup_ratio=ratio(*total, confidence),
         bytes_per_input=_mean(moved.all),
-        hot_bytes_per_input=Estimate(
+        hot_bytes_per_input=Interval(
             *(_mean(moved.all) * share for share in ratio(*moved, confidence))
         ),
         threshold=threshold,
@@ -128,36 +128,35 @@ def _mean(values: NDArray[np.float64]) -> float:
 
 def _threshold(
     choice: Choice, counted_inputs: float, confidence: float
-) -> tuple[Estimate, Estimate]:
+) -> tuple[Interval, Interval]:
     count, score = choice.threshold
     if count == 0:
-        nothing = float("nan")
         full = choice.bytes_at(0.0)
-        return Estimate(nothing, nothing, nothing), Estimate(full, full, full)
+        return UNKNOWN, Interval(full, full, full)
     low, _ = count_interval(count, confidence)
     # Of rows with just this count, only some may have had room: surely hot is one count more.
     _, high = count_interval(count + 1, confidence)
     scale = 1e6 / counted_inputs
     sizes = (choice.bytes_at(score * factor) for factor in (1.0, high / count, low / count))
-    return Estimate(count * scale, low * scale, high * scale), Estimate(*sizes)
+    return Interval(count * scale, low * scale, high * scale), Interval(*sizes)
 
 
 def _groups(
     table: ModelTable, counts: RowCounts, ids: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Rows with similar counts, hottest first, and the share of held-out lookups of each group."""
-    values, rows = counts.classes
-    group = _group(values)
+    classes = counts.classes
+    group = _group(classes.counts)
     group_rows = np.zeros(int(group.max(initial=0)) + 1)
-    np.add.at(group_rows, group, rows)
-    group_rows[0] = table.row_count - rows.sum()
+    np.add.at(group_rows, group, classes.rows)
+    group_rows[0] = table.row_count - classes.rows.sum()
     looked_up = np.bincount(_group(counts.of(ids)), minlength=len(group_rows))
     ratios = looked_up / len(ids) if len(ids) else np.full(len(group_rows), np.nan)
     used = group_rows > 0
     return group_rows[used][::-1].astype(np.int64), ratios[used][::-1]
 
 
-def _group(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+def _group(counts: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
     """Number of the group of each count; 0 for rows that were not looked up."""
     logarithms = np.log2(np.maximum(counts, 0.5).astype(np.float32))
     return np.asarray(GROUPS_PER_DOUBLING * logarithms + GROUPS_PER_DOUBLING, dtype=np.int64)

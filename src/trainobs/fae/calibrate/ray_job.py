@@ -10,13 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainobs.core.errors import FAEError, SettingError, TrainobsError
-from trainobs.fae.calibrate.outcome import Made, profile_of_sample
-from trainobs.fae.calibrate.refusals import refuse_no_need
+from trainobs.fae.calibrate.outcome import Made, profile_of_sample, refuse_no_need
 from trainobs.fae.calibrate.sample import DataSample
 from trainobs.fae.kjt.inputs import Inputs
+from trainobs.fae.profile.arguments import byte_count
 from trainobs.fae.profile.model_tables import features_of, tables_of
 from trainobs.fae.profile.profile import FAEProfile
-from trainobs.fae.profile.sizes import byte_count
 
 if TYPE_CHECKING:
     from ray.data import DataIterator, Dataset

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from trainobs.access.counts import AccessCounts
 from trainobs.core.errors import FAEError
+from trainobs.core.now import now_s
 from trainobs.fae.calibrate.sample import DataSample
 from trainobs.fae.calibrate.stopping import Stopping
 from trainobs.fae.profile.archive import ArchiveKind, read_archive, write_archive
@@ -41,7 +41,7 @@ class Checkpoints:
     ) -> None:
         self._directory = None if directory is None else Path(directory)
         self._settings = dict(settings)
-        self._saved_at = time.monotonic()
+        self._saved_at = now_s()
 
     def restore(self, sample: DataSample, stopping: Stopping) -> None:
         """Bring back what was saved, if anything was.
@@ -65,7 +65,7 @@ class Checkpoints:
 
     def save_if_due(self, sample: DataSample, stopping: Stopping) -> None:
         """Save, if the last time was long enough ago."""
-        if self._directory and time.monotonic() - self._saved_at >= SAVE_SECONDS:
+        if self._directory and now_s() - self._saved_at >= SAVE_SECONDS:
             self.save(sample, stopping)
 
     def save(self, sample: DataSample, stopping: Stopping) -> None:
@@ -88,7 +88,7 @@ class Checkpoints:
         for other in self._directory.glob("counts-*.npz"):
             if other.name != counts:
                 other.unlink()
-        self._saved_at = time.monotonic()
+        self._saved_at = now_s()
 
     def remove(self) -> None:
         """Take the state away: the calibration is done."""

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainobs.access.counts import AccessCounts
+from trainobs.fae.calibrate.choice import RowCounts
 from trainobs.fae.calibrate.held_out import HeldOut
-from trainobs.fae.calibrate.row_counts import RowCounts
 from trainobs.fae.kjt.inputs import Inputs, InputUse, check_ids, keys_of, parts_of
 from trainobs.fae.profile.model_tables import ModelTable, features_of
 

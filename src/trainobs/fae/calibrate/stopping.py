@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainobs.access.interval import normal_quantile
 from trainobs.fae.calibrate.choice import Choice
-from trainobs.fae.calibrate.intervals import mean_upper, normal_quantile, ratio
+from trainobs.fae.calibrate.intervals import mean_upper, ratio
 from trainobs.fae.calibrate.predict import HotLookupCounts, served
 from trainobs.fae.calibrate.sample import DataSample
 from trainobs.fae.kjt.inputs import Inputs

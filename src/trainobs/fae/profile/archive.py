@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,20 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainobs.core.errors import FAEError
-from trainobs.core.files import replacing
+from trainobs.core.files import npz_members, replacing
 
 _FACTS = "facts"
 _DIGEST = "digest"
-_UNREADABLE = (
-    OSError,
-    EOFError,
-    KeyError,
-    TypeError,  # no path, or facts that are none of ours
-    RuntimeError,  # zipfile's of an encrypted member, or of one compressed in an unknown way
-    ValueError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
 
 
 class ArchiveKind(NamedTuple):
@@ -84,33 +72,27 @@ def read_archive(
             version of trainobs with another layout.
     """
     try:
-        return _read(path, kind)
+        with npz_members(path) as members:
+            return _read(members, kind)
     except FileNotFoundError:
         found = "no such file"
-    except _UNREADABLE as error:
-        found = f"{type(error).__name__}: {error}".splitlines()[0]
+    except (OSError, ValueError) as error:
+        found = str(error)
     raise FAEError(f"cannot read the {kind.name} in {path}", found, kind.remedy)
 
 
 def _read(
-    path: str | os.PathLike[str], kind: ArchiveKind
+    members: Mapping[str, NDArray[Any]], kind: ArchiveKind
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    with open(path, "rb") as file:
-        if not zipfile.is_zipfile(file):
-            raise ValueError("not an npz file, or one that was cut short")
-        file.seek(0)
-        with np.load(file, allow_pickle=False) as members:
-            encoded = members[_FACTS]
-            head = json.loads(encoded.tobytes())
-            if head["kind"] != kind.name:
-                raise ValueError(f"a {head['kind']}, not a {kind.name}")
-            if head["schema"] != kind.schema:
-                raise ValueError(
-                    f"layout {head['schema']}; this version of trainobs reads {kind.schema}"
-                )
-            arrays = {name: members[f"array-{i}"] for i, name in enumerate(head["arrays"])}
-            if not np.array_equal(members[_DIGEST], _digest([encoded, *arrays.values()])):
-                raise ValueError("the checksum does not fit the content")
+    encoded = members[_FACTS]
+    head = json.loads(encoded.tobytes())
+    if head["kind"] != kind.name:
+        raise ValueError(f"a {head['kind']}, not a {kind.name}")
+    if head["schema"] != kind.schema:
+        raise ValueError(f"layout {head['schema']}; this version of trainobs reads {kind.schema}")
+    arrays = {name: members[f"array-{i}"] for i, name in enumerate(head["arrays"])}
+    if not np.array_equal(members[_DIGEST], _digest([encoded, *arrays.values()])):
+        raise ValueError("the checksum does not fit the content")
     return head["facts"], arrays
 
 

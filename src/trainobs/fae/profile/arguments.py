@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable
 from numbers import Real
 from typing import Any
 
 from trainobs.core.errors import SettingError
 from trainobs.fae.profile.profile import FAEProfile
+
+_UNITS = {
+    "": 1,
+    "b": 1,
+    **{f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", start=1)},
+    **{f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", start=1)},
+}
 
 
 def check_profile(profile: Any) -> FAEProfile:
@@ -42,3 +51,30 @@ def check_loader(loader: Any) -> None:
 def is_within(number: Any, low: float, high: float) -> bool:
     """Whether an argument is a number from `low` to below `high`."""
     return isinstance(number, Real) and low <= float(number) < high
+
+
+def byte_count(size: int | str, what: str) -> int:
+    """Bytes of `4 * 2**30`, `"4GiB"`, `"512 MB"` or `"1.5e9"`.
+
+    MB is a million bytes, MiB 1,048,576. Case does not matter; a bare "4G" is refused, since it
+    is read either way.
+
+    Args:
+        size: the amount.
+        what: name of the parameter, for the message.
+
+    Raises:
+        SettingError: it is not a positive amount.
+    """
+    if isinstance(size, str):
+        match = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([a-z]*)\s*", size.lower())
+        if match and match[2] in _UNITS and match[1].count(".") < 2 and match[1] != ".":
+            amount = float(match[1]) * _UNITS[match[2]]
+            size = int(amount) if math.isfinite(amount) else size
+    if not isinstance(size, int) or isinstance(size, bool) or size <= 0:
+        raise SettingError(
+            f"{what} is no amount of memory",
+            repr(size),
+            'give bytes as a number, or text such as "4GiB" or "512MB"',
+        )
+    return size

@@ -4,24 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-
-class Estimate(NamedTuple):
-    """A figure for the whole data, from a sample of it.
-
-    Attributes:
-        value: the estimate.
-        low: the interval's lower end; NaN where the source of the counts allows none.
-        high: its upper end.
-    """
-
-    value: float
-    low: float
-    high: float
+from trainobs.core.quotients import Interval
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +26,7 @@ class TablePrediction:
     """
 
     lookups_per_input: float
-    hot_lookup_ratio: Estimate
+    hot_lookup_ratio: Interval
     group_rows: NDArray[np.int64]
     group_ratios: NDArray[np.float64]
 
@@ -64,12 +52,12 @@ class Predictions:
 
     confidence: float
     input_count: int
-    all_hot_ratio: Estimate
-    hot_lookup_ratio: Estimate
+    all_hot_ratio: Interval
+    hot_lookup_ratio: Interval
     bytes_per_input: float
-    hot_bytes_per_input: Estimate
-    threshold: Estimate
-    threshold_bytes: Estimate
+    hot_bytes_per_input: Interval
+    threshold: Interval
+    threshold_bytes: Interval
     tables: Mapping[str, TablePrediction]
 
 
@@ -104,10 +92,10 @@ def from_archive(facts: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> P
     Raises:
         KeyError: a fact or an array is missing.
     """
-    estimates = {name: Estimate(*facts[name]) for name in _ESTIMATES}
+    estimates = {name: Interval(*facts[name]) for name in _ESTIMATES}
     tables = {
         name: TablePrediction(
-            lookups, Estimate(*ratio), arrays[f"group-rows-{i}"], arrays[f"group-ratios-{i}"]
+            lookups, Interval(*ratio), arrays[f"group-rows-{i}"], arrays[f"group-ratios-{i}"]
         )
         for i, (name, lookups, ratio) in enumerate(facts["tables"])
     }

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from trainobs.core.quotients import Interval
 from trainobs.core.text import printable, quantity, size
-from trainobs.fae.profile.predictions import Estimate, Predictions
+from trainobs.fae.profile.predictions import Predictions
 
 _COLDEST = 3
 
@@ -69,6 +70,6 @@ def _expected(expected: Predictions) -> Iterator[tuple[str, str]]:
     yield "intervals", f"{100 * expected.confidence:g} %"
 
 
-def _share(share: Estimate) -> str:
+def _share(share: Interval) -> str:
     value, low, high = (f"{100 * each:.1f}" for each in share)
     return f"{value} % ({low} to {high})"

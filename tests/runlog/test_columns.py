@@ -1,0 +1,56 @@
+"""The list of columns: what one more does to files that were written without it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from trainobs.core.records import UNKNOWN
+from trainobs.runlog import columns
+from trainobs.runlog.columns import NAN, TABLES, Column, tables_of_run
+from trainobs.runlog.reader import RunLog
+from trainobs.runlog.schema import BATCHES, EMBEDDINGS, KERNEL, STEPS
+
+
+def with_one_more(monkeypatch, table, column):
+    monkeypatch.setitem(columns.TABLES, table, (*TABLES[table], column))
+
+
+def test_a_new_column_is_unknown_in_older_files(write_run, monkeypatch):
+    path = write_run()
+    with_one_more(monkeypatch, STEPS, Column("io/not_yet_ns", missing=NAN, is_new=True))
+    run = RunLog.open(path)
+    assert run.unreadable == {}
+    np.testing.assert_array_equal(run.ranks[0].metric("io/not_yet_ns"), [NAN] * 5)
+
+
+def test_a_column_that_is_not_new_must_be_there(write_run, monkeypatch):
+    path = write_run()
+    with_one_more(monkeypatch, KERNEL, Column("colour", missing=UNKNOWN))
+    (reason,) = RunLog.open(path).unreadable.values()
+    assert reason == "without the columns colour"
+
+
+def test_a_number_below_the_least_is_damage(write_run, monkeypatch):
+    path = write_run()
+    higher = tuple(
+        replace(one, least=3 * 10**9) if one.name == "start_ns" else one for one in TABLES[STEPS]
+    )
+    monkeypatch.setitem(columns.TABLES, STEPS, higher)
+    (reason,) = RunLog.open(path).unreadable.values()
+    assert reason == "with unusable values in start_ns"
+
+
+def test_every_table_has_columns_of_different_names():
+    for table, listed in TABLES.items():
+        names = [column.name for column in listed]
+        assert len(set(names)) == len(names), table
+
+
+@pytest.mark.parametrize("names", [[], ["user", "item"]])
+def test_the_words_of_a_table_column_are_the_tables_of_the_run(names):
+    (column,) = (one for one in tables_of_run(names)[EMBEDDINGS] if one.name == "table")
+    assert column.words == tuple(names)
+    assert tables_of_run(names)[BATCHES] is TABLES[BATCHES]
