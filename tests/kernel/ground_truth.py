@@ -57,6 +57,11 @@ def reclaimed_pages(file: Path) -> int:
     return 0 if answer is None else answer[3]
 
 
+def has_cachestat() -> bool:
+    """Whether what is said of the page cache comes from cachestat(2)."""
+    return _cachestat(Path(__file__), 0, 0) is not None
+
+
 def _cachestat(file: Path | int, offset: int, length: int) -> list[int] | None:
     """cachestat(2): pages cached, dirty, in write-back, evicted, evicted of late."""
     if isinstance(file, Path):

@@ -18,6 +18,7 @@ from tests.kernel.ground_truth import (
     cached_pages,
     calls_of,
     evict,
+    has_cachestat,
     kept_in_memory,
     read_whole,
     rounded,
@@ -169,8 +170,10 @@ def test_read_ahead_hides_a_cold_file_from_sequential_reads(
     got, waited, cached = observed.undisturbed(attempt, path)
     assert 0 < waited < reads / 10
     assert got.bytes(Op.READ, DATA) == 64 * MIB
-    assert got.count(Op.DEMAND_MISS, DATA) == waited
-    assert got.metric("cache/demand_hit_ratio") == 1 - waited / reads
+    missed = got.count(Op.DEMAND_MISS, DATA)
+    # mincore(2) leaves out the pages that the device is still to fill.
+    assert missed == waited if has_cachestat() else 0 < missed <= waited
+    assert got.metric("cache/demand_hit_ratio") == 1 - missed / reads
     assert got.bytes(Op.CACHE_MISS, DATA) == cached * PAGE >= 64 * MIB
 
 
