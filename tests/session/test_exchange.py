@@ -56,7 +56,7 @@ class Memory:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "PACE_S", 0.01)
+    monkeypatch.setattr(exchange, "ROUND_S", 0.01)
     monkeypatch.setattr(exchange, "PATIENCE_S", 0.3)
     monkeypatch.setattr(exchange, "_serials", iter(range(0, 1000, 1)))
 

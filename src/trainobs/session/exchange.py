@@ -14,15 +14,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
+from trainobs.core.now import now_s
+
 logger = logging.getLogger("trainobs")
 
-PACE_S = 1.0
+ROUND_S = 1.0
 """Time between two rounds; with many ranks as many times longer as there are hundreds of them."""
 
 PATIENCE_S = 1.0
 """How long the end of a run waits for the last rounds."""
 
-_LAST_PACE_S = 0.05
+_LAST_ROUND_S = 0.05
 
 _serials = itertools.count()
 """Sessions of this process. The ranks of a job run the same program, and so count the same."""
@@ -93,20 +95,20 @@ class Exchange:
             self._thread.join(PATIENCE_S)
 
     def _run(self) -> None:
-        pace_s = PACE_S * max(1.0, self._world_size / 100)
+        round_s = ROUND_S * max(1.0, self._world_size / 100)
         store, last = None, False
         try:
             while not last:
-                last = self._stopping.wait(pace_s)
+                last = self._stopping.wait(round_s)
                 if store is None:
                     store = self._opened()
                 if store is not None:
                     self._round(store)
-            deadline = time.monotonic() + PATIENCE_S / 2
-            while store is not None and self._rank == 0 and time.monotonic() < deadline:
+            deadline = now_s() + PATIENCE_S / 2
+            while store is not None and self._rank == 0 and now_s() < deadline:
                 if self._is_complete():
                     break
-                time.sleep(_LAST_PACE_S)
+                time.sleep(_LAST_ROUND_S)
                 self._round(store)
         except Exception as error:  # a rank is gone, or the job has taken its store away
             logger.debug("ranks are no longer compared while they run: %s", error)
