@@ -1,4 +1,4 @@
-"""Whether hot rows can be laid over the tables of a plan, and be exact."""
+"""Checks that the hot rows of a plan's tables can be on the device, and be exact."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ from torchrec.modules.embedding_configs import (
 
 from trainobs.core.errors import FAEError
 from trainobs.fae.profile.profile import FAEProfile
-from trainobs.fae.shard.layout import HotLayout
-from trainobs.fae.shard.overlay import MOST_KERNELS
+from trainobs.fae.shard.layout import MOST_KERNELS, HotLayout
+from trainobs.fae.shard.means import DIVIDED_BY_COLLECTION
 from trainobs.fae.shard.planner import check_room
-from trainobs.fae.shard.pooling import DIVIDED_BY_COLLECTION
 
 _CACHING = EmbeddingComputeKernel.FUSED_UVM_CACHING.value
 _KERNELS = (
@@ -63,7 +62,7 @@ def check_plan(
     profile.check(configs)
     if isinstance(env, ShardingEnv2D) or env.process_group is None:
         raise FAEError(
-            "cannot lay hot rows over these tables",
+            "cannot keep hot rows of these tables on the device",
             f"{type(env).__name__} {'with' if env.process_group else 'without'} a process group",
             "shard in one process group: ShardingEnv.from_process_group",
         )
@@ -112,13 +111,13 @@ def check_means(
 
 
 def check_optimizers(infos: Iterable[EmbeddingShardingInfo]) -> None:
-    """Refuse optimizers that train a row by more than its own state and gradient.
+    """Refuse optimizers that need more than a row's own state and gradient to train it.
 
     Args:
         infos: of the collection's tables.
 
     Raises:
-        FAEError: an optimizer is such a one, or one that hot rows are not tested with.
+        FAEError: an optimizer does so, or was not tested with hot rows.
     """
     for info in infos:
         _check_optimizer(info.embedding_config.name, info.fused_params or {})
@@ -129,8 +128,8 @@ def _check_optimizer(table: str, settings: Mapping[str, Any]) -> None:
     if optimizer not in _OPTIMIZERS:
         _refuse(
             table,
-            f"optimizer {optimizer}; it counts steps, of which hot and cold rows have different "
-            "ones, or was not tested",
+            f"optimizer {optimizer}; it counts steps, and hot and cold rows take different ones, or "
+            "it was not tested",
             "train it with SGD, Adagrad or row-wise Adagrad, or with the stock sharder",
         )
     for name, is_fine in (
@@ -144,14 +143,14 @@ def _check_optimizer(table: str, settings: Mapping[str, Any]) -> None:
 
 
 def check_layout(layout: HotLayout, profile: FAEProfile, device: torch.device) -> None:
-    """Whether the hot rows can be where they are to be.
+    """Check that the device has room, and the kernels can be made.
 
     Raises:
         FAEError: the device has no room, or tables have too many kinds of rows.
     """
     if len(layout.kernels) > MOST_KERNELS:
         raise FAEError(
-            "cannot lay hot rows over the tables",
+            "cannot keep hot rows of these tables on the device",
             f"{len(layout.kernels)} kinds of rows by width, precision and optimizer settings",
             f"give the tables at most {MOST_KERNELS} kinds",
         )
@@ -205,4 +204,4 @@ def _check_table(config: BaseEmbeddingConfig, sharding: ParameterSharding) -> No
 
 
 def _refuse(table: str, found: str, do: str) -> None:
-    raise FAEError(f"cannot lay hot rows over table {table!r}", found, do)
+    raise FAEError(f"cannot keep hot rows of table {table!r} on the device", found, do)

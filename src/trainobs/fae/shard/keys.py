@@ -1,4 +1,4 @@
-"""Whether a batch has the keys that a sharded collection needs."""
+"""Checks that a batch has the keys and weights that a sharded collection needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CANNOT = "cannot look up a batch in a sharded collection"
 
 
 def check_keys(kjt: KeyedJaggedTensor, features: frozenset[str]) -> None:
-    """Whether all features are there, and the keys of a packed batch as `pack` gave them.
+    """Check that all features are there, and the keys of a packed batch as `pack` gave them.
 
     Args:
         kjt: a batch, packed or not.
@@ -46,8 +46,8 @@ def check_keys(kjt: KeyedJaggedTensor, features: frozenset[str]) -> None:
         )
 
 
-def check_twins(batch: SplitBatch, features: frozenset[str]) -> None:
-    """Whether the hot lookups of all features are there.
+def check_hot_keys(batch: SplitBatch, features: frozenset[str]) -> None:
+    """Check that the hot lookups of all features are there.
 
     Args:
         batch: with its hot lookups apart.
@@ -66,9 +66,9 @@ def check_twins(batch: SplitBatch, features: frozenset[str]) -> None:
 
 
 def check_served(batch: SplitBatch, profile: FAEProfile, served: frozenset[str]) -> None:
-    """Whether someone looks up all hot lookups of a batch that came apart.
+    """Check that all hot lookups of a batch that the loader split are looked up somewhere.
 
-    Who does not know of hot rows finds a batch without them, and would train on the rest.
+    A stock collection does not see the hot lookups, and would train on the others alone.
 
     Args:
         batch: with its hot lookups apart.
@@ -76,7 +76,7 @@ def check_served(batch: SplitBatch, profile: FAEProfile, served: frozenset[str])
         served: features of all collections that keep hot rows of it.
 
     Raises:
-        FAEError: nobody does.
+        FAEError: some are not.
     """
     overlaid = overlaid_tables(profile)
     for table in profile.tables:
@@ -92,11 +92,11 @@ def check_served(batch: SplitBatch, profile: FAEProfile, served: frozenset[str])
 
 
 def check_order_of_keys(kjt: KeyedJaggedTensor, first: Sequence[str]) -> None:
-    """Whether the keys are where the tables look for them.
+    """Check that the keys are in the order of the first batch.
 
     Args:
         kjt: cold lookups.
-        first: keys of the first batch, by whose order TorchRec looks all others up.
+        first: keys of the first batch; TorchRec finds features by their place among them.
 
     Raises:
         FAEError: they are not.
@@ -110,13 +110,13 @@ def check_order_of_keys(kjt: KeyedJaggedTensor, first: Sequence[str]) -> None:
 
 
 def check_weights(weights: Tensor | None, *, is_weighted: bool) -> None:
-    """Whether hot lookups can have the weights that cold ones have.
+    """Check that hot lookups can have the weights that cold ones have.
 
-    Those of a feature processor are learned, and known where the lookups are served only.
+    A feature processor learns its weights, and has them only where the lookups are served.
 
     Args:
         weights: of the lookups.
-        is_weighted: whether the collection asks for some.
+        is_weighted: whether the collection needs weights.
 
     Raises:
         FAEError: they are learned, or there are none.

@@ -14,9 +14,10 @@ from torchrec.distributed.types import ParameterSharding, ShardingEnv, ShardingT
 from trainobs.core.errors import SettingError
 from trainobs.fae.profile.arguments import check_profile
 from trainobs.fae.profile.profile import FAEProfile
-from trainobs.fae.shard.laid_over import Mode
+from trainobs.fae.shard.sharded import Mode
 from trainobs.fae.shard.sharded_bags import ShardedFAEEmbeddingBagCollection
 from trainobs.fae.shard.sharded_sequences import ShardedFAEEmbeddingCollection
+from trainobs.fae.shard.torchrec_private import collection_settings
 
 
 class _HotRowSharder:
@@ -57,12 +58,8 @@ class _HotRowSharder:
             device=device,
             qcomm_codecs_registry=stock.qcomm_codecs_registry,
             module_fqn=module_fqn,
-            **self._own_settings(),
+            **collection_settings(self),
         )
-
-    def _own_settings(self) -> dict[str, Any]:
-        """What the stock sharder gives to collections of this kind only."""
-        raise NotImplementedError
 
     def compute_kernels(self, sharding_type: str, compute_device_type: str) -> list[str]:
         """Where the tables may be: the fused kernels, without a cache in mode "paper"."""
@@ -107,9 +104,6 @@ class FAEEmbeddingBagCollectionSharder(
             ShardingType.GRID_SHARD.value,
         ]
 
-    def _own_settings(self) -> dict[str, Any]:
-        return {"sharded_module_order_overwrite": self._sharded_module_order_overwrite}
-
     @property
     def sharded_module_type(self) -> type[ShardedFAEEmbeddingBagCollection]:
         """What `shard` makes."""
@@ -138,9 +132,6 @@ class FAEEmbeddingCollectionSharder(
             ShardingType.COLUMN_WISE.value,
             ShardingType.ROW_WISE.value,
         ]
-
-    def _own_settings(self) -> dict[str, Any]:
-        return {"use_index_dedup": self._use_index_dedup}
 
     @property
     def sharded_module_type(self) -> type[ShardedFAEEmbeddingCollection]:

@@ -1,7 +1,8 @@
-"""The hot rows on the device: lookups, and the optimizer that FBGEMM fuses into the backward."""
+"""Hot rows in FBGEMM kernels: lookups, and the optimizer that is fused into the backward."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +25,7 @@ class HotLookups:
     """The lookups of one batch in one kernel.
 
     Attributes:
-        rows: int64[lookups], row of the kernel that each asks for, block by block.
+        rows: int64[lookups], row of the kernel for each, block by block.
         offsets: int64[blocks * inputs + 1], where each bag begins in `rows`. Of a sequence each
             lookup is a bag.
         weights: float[lookups], or None.
@@ -52,15 +53,15 @@ class HotLookups:
 class HotKernel:
     """One FBGEMM table that holds the hot rows of many.
 
-    It is no `nn.Module`, so that no parameter or buffer of it shows up in the model's.
+    It is not an `nn.Module`, so that the model has no parameter or buffer of it.
 
     Args:
         layout: what lies where.
         device: where the rows are to be; they stay in its own memory.
-        pools: whether lookups are pooled bag by bag, and each block gives columns.
+        pools: whether lookups are pooled by bag; each block then gives columns.
     """
 
-    def __init__(self, layout: KernelLayout, device: torch.device, pools: bool = True) -> None:
+    def __init__(self, layout: KernelLayout, device: torch.device, pools: bool) -> None:
         self.layout = layout
         self.block_count = len(layout.features) if pools else 1
         self._pools = pools
@@ -100,14 +101,14 @@ class HotKernel:
     def learning_rate(self, value: float) -> None:
         self._tables.set_learning_rate(value)
 
-    def gather(self, hot: KeyedJaggedTensor, position: dict[str, int]) -> HotLookups:
+    def gather(self, hot: KeyedJaggedTensor, features: Sequence[str]) -> HotLookups:
         """The lookups of this kernel's features.
 
         Args:
             hot: lookups of hot rows as slots, all features of the batch.
-            position: of each feature in `hot`.
+            features: feature of each of its keys.
         """
-        order = [position[feature] for feature in self.layout.features]
+        order = [features.index(feature) for feature in self.layout.features]
         if order != list(range(len(hot.keys()))):
             hot = permuted(hot, order)
         rows = hot.values().long()
@@ -132,7 +133,7 @@ class HotKernel:
         """Train rows as the backward of lookups with these gradients would.
 
         Args:
-            rows: int64[n]; those that come twice are summed in this order, then trained once.
+            rows: int64[n]; gradients of a row that is there twice are summed in this order.
             gradients: float32[n, width].
         """
         blocks, width = self.block_count, self.layout.width
@@ -145,68 +146,54 @@ class HotKernel:
         pooled.backward(spread.view(blocks, each, width).transpose(0, 1).reshape(each, -1))
 
 
-class HotStore:
-    """All hot rows of a collection.
+def assemble_bags(
+    layout: HotLayout, found: Sequence[Tensor], input_count: int, device: torch.device
+) -> Tensor:
+    """Pooled embeddings of each kernel, in the order of the collection's output.
 
     Args:
-        layout: of its kernels.
-        device: where the rows are to be.
+        layout: of the kernels.
+        found: float32[inputs, columns] of each kernel.
+        input_count: inputs of the batch.
+        device: where they are.
     """
-
-    pools = True
-
-    def __init__(self, layout: HotLayout, device: torch.device) -> None:
-        self.layout = layout
-        self._device = device
-        self.kernels = [HotKernel(kernel, device, self.pools) for kernel in layout.kernels]
-
-    def gather(self, hot: KeyedJaggedTensor, features: tuple[str, ...]) -> list[HotLookups]:
-        """The lookups of each kernel.
-
-        Args:
-            hot: lookups of hot rows, as slots.
-            features: that its keys stand for, in their order.
-        """
-        position = {feature: i for i, feature in enumerate(features)}
-        return [kernel.gather(hot, position) for kernel in self.kernels]
-
-    def assemble(self, found: list[Tensor], lookups: list[HotLookups], input_count: int) -> Tensor:
-        """What the kernels found, in the order of the collection's output; see `HotRows`."""
-        if self.layout.is_one_output:
-            return found[0]
-        split = [
-            torch.split(kernel, layout.width, dim=1)
-            for kernel, layout in zip(found, self.layout.kernels, strict=True)
-        ]
-        return torch.cat(
-            [
-                torch.zeros(input_count, block.width, device=self._device)
-                if block.kernel is None
-                else split[block.kernel][block.number]
-                for block in self.layout.blocks
-            ],
-            dim=1,
-        )
+    if layout.is_one_output:
+        return found[0]
+    split = [
+        torch.split(columns, kernel.width, dim=1)
+        for columns, kernel in zip(found, layout.kernels, strict=True)
+    ]
+    return torch.cat(
+        [
+            torch.zeros(input_count, block.width, device=device)
+            if block.kernel is None
+            else split[block.kernel][block.number]
+            for block in layout.blocks
+        ],
+        dim=1,
+    )
 
 
-class HotSequenceStore(HotStore):
-    """All hot rows of a collection that gives an embedding for each lookup."""
+def assemble_sequences(
+    layout: HotLayout, found: Sequence[Tensor], lookups: Sequence[HotLookups], device: torch.device
+) -> Tensor:
+    """Embeddings of each kernel, output behind output; all outputs have the same columns.
 
-    pools = False
-
-    def assemble(self, found: list[Tensor], lookups: list[HotLookups], input_count: int) -> Tensor:
-        """See `HotRows`; all outputs have the same columns."""
-        if self.layout.is_one_run:
-            return found[0]
-        split = [
-            torch.split(kernel, asked.counts) for kernel, asked in zip(found, lookups, strict=True)
-        ]
-        outputs = []
-        for blocks in self.layout.outputs:
-            columns = [split[b.kernel][b.number] for b in blocks if b.kernel is not None]
-            if columns:  # else no hot row can be in it
-                outputs.append(torch.cat(columns, dim=1))
-        return torch.cat(outputs) if outputs else torch.zeros(0, 1, device=self._device)
+    Args:
+        layout: of the kernels.
+        found: float32[lookups, columns] of each kernel.
+        lookups: of each kernel.
+        device: where they are.
+    """
+    if layout.is_one_run:
+        return found[0]
+    split = [torch.split(rows, of.counts) for rows, of in zip(found, lookups, strict=True)]
+    outputs = []
+    for blocks in layout.outputs:
+        columns = [split[b.kernel][b.number] for b in blocks if b.kernel is not None]
+        if columns:  # else no hot row can be in it
+            outputs.append(torch.cat(columns, dim=1))
+    return torch.cat(outputs) if outputs else torch.zeros(0, 1, device=device)
 
 
 def kernel_tensors(tables: SplitTableBatchedEmbeddingBagsCodegen) -> list[list[Tensor]]:

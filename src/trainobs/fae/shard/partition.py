@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torchrec.distributed.embedding import ShardedEmbeddingCollection
 from torchrec.distributed.embedding_sharding import EmbeddingShardingInfo
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
@@ -37,8 +37,9 @@ from trainobs.fae.kjt.constants import permuted
 from trainobs.fae.kjt.split import overlaid_tables
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.shard.batch import SplitBatch
-from trainobs.fae.shard.layout import OPTIMIZER_SETTINGS
-from trainobs.fae.shard.translate import Translation
+from trainobs.fae.shard.layout import optimizer_settings
+from trainobs.fae.shard.slots import SlotRows
+from trainobs.fae.shard.torchrec_private import StockCollection, set_optimizer
 from trainobs.fae.shard.write_back import (
     BackingShard,
     Link,
@@ -77,47 +78,53 @@ class Partition:
         shards: what this rank has of the tables.
         env: the ranks.
         device: where the hot rows are to be.
+        pools: whether lookups are pooled by bag.
         is_weighted: whether lookups have weights.
-    """
 
-    _config: type[BaseEmbeddingConfig] = EmbeddingBagConfig
+    Attributes:
+        write_back: between the hot rows and this rank's shards.
+    """
 
     def __init__(
         self,
-        infos: Iterable[EmbeddingShardingInfo],
-        outputs: list[tuple[str, str]],
+        infos: Sequence[EmbeddingShardingInfo],
+        outputs: Sequence[tuple[str, str]],
         profile: FAEProfile,
         shards: list[BackingShard],
         env: ShardingEnv,
         device: torch.device,
+        pools: bool,
         is_weighted: bool,
     ) -> None:
-        infos, overlaid = list(infos), overlaid_tables(profile)
+        overlaid = overlaid_tables(profile)
+        kind = EmbeddingBagConfig if pools else EmbeddingConfig
         tables = [
-            _hot_table(info, profile, self._config)
+            _hot_table(info, profile, kind)
             for info in infos
             if info.embedding_config.name in overlaid
         ]
         self._outputs = outputs
         self._features = {feature for feature, _ in outputs}
         self._device = device
+        self._pools = pools
         self._dims = {i.embedding_config.name: i.embedding_config.embedding_dim for i in infos}
         self._rows = {table.config.name: table.rows for table in tables}
-        self._translation = Translation(self._rows, profile, device)
-        self._collection = self._shard(tables, env, device, is_weighted)
+        self._slots = SlotRows(self._rows, profile, device)
+        self._collection = _sharded(tables, env, device, pools, is_weighted)
         self._shards = shards
-        self._hot_shards = backing_shards(self._collection._lookups)
-        self.write_back = WriteBack(list(_links(self._hot_shards, shards, profile)), shards, [])
+        self._hot_shards = backing_shards(StockCollection(self._collection))
+        links = list(_partition_links(self._hot_shards, shards, profile))
+        self.write_back = WriteBack(links, shards, [])
 
     def gather(self, batch: SplitBatch) -> list[SentLookups]:
-        """Send the hot lookups to where their rows are."""
+        """Send the hot lookups of a batch to the ranks that have the rows."""
         features, hot = batch.hot_features, batch.hot
         mine = [at for at, feature in enumerate(features) if feature in self._features]
         if len(mine) < len(features):  # the others are of another collection's tables
             features, hot = tuple(features[at] for at in mine), permuted(hot, mine)
         whole = KeyedJaggedTensor(
             keys=list(features),
-            values=self._translation.of(hot, features),
+            values=self._slots.lookup(hot, features),
             weights=hot.weights_or_none(),
             lengths=hot.lengths(),
             stride=hot.stride(),
@@ -127,52 +134,21 @@ class Partition:
         return [SentLookups(context, self._collection.input_dist(context, whole).wait().wait())]
 
     def lookup(self, lookups: list[SentLookups], batch_number: int, input_count: int) -> Tensor:
-        """See `HotRows`."""
+        """The embeddings, as `Replicas.lookup` gives them."""
         for shard in self._hot_shards:
             shard.kernel.set_learning_rate(rate_of({shard.table}, self._shards))
-        sent = lookups[0]
+        (sent,) = lookups
         found = self._collection.compute_and_output_dist(sent.context, sent.received)
-        return self._assemble(found, input_count)
-
-    def _shard(
-        self, tables: list[_HotTable], env: ShardingEnv, device: torch.device, is_weighted: bool
-    ) -> Any:
-        """The hot tables as a sharded collection, trained as the tables they come from."""
-        collection = EmbeddingBagCollection(
-            tables=[table.config for table in tables],
-            is_weighted=is_weighted,
-            device=torch.device("meta"),
-        )
-        plan = _planned(tables, collection.embedding_bags)
-        return ShardedEmbeddingBagCollection(collection, plan, env, device=device)
-
-    def _assemble(self, found: Any, input_count: int) -> Tensor:
-        return torch.cat(
-            [
-                found[feature]
-                if table in self._rows
-                else torch.zeros(input_count, self._dims[table], device=self._device)
-                for feature, table in self._outputs
-            ],
-            dim=1,
-        )
-
-
-class SequencePartition(Partition):
-    """The same of a collection that gives an embedding for each lookup."""
-
-    _config = EmbeddingConfig
-
-    def _shard(
-        self, tables: list[_HotTable], env: ShardingEnv, device: torch.device, is_weighted: bool
-    ) -> Any:
-        collection = EmbeddingCollection(
-            tables=[table.config for table in tables], device=torch.device("meta")
-        )
-        plan = _planned(tables, collection.embeddings)
-        return ShardedEmbeddingCollection(collection, plan, env, device=device)
-
-    def _assemble(self, found: Any, input_count: int) -> Tensor:
+        if self._pools:
+            return torch.cat(
+                [
+                    found[feature]
+                    if table in self._rows
+                    else torch.zeros(input_count, self._dims[table], device=self._device)
+                    for feature, table in self._outputs
+                ],
+                dim=1,
+            )
         outputs = [
             found[feature].values() for feature, table in self._outputs if table in self._rows
         ]
@@ -199,7 +175,7 @@ class _HotTable:
 def _hot_table(
     info: EmbeddingShardingInfo, profile: FAEProfile, kind: type[BaseEmbeddingConfig]
 ) -> _HotTable:
-    """Give each block of the table's rows a block, all of one size, for its hot rows."""
+    """A table with a block of rows, all of one size, for the hot rows of each shard's rows."""
     table = info.embedding_config
     spec: Any = info.param_sharding.sharding_spec
     columns: dict[int, list[ShardMetadata]] = {}
@@ -235,17 +211,27 @@ def _hot_table(
     return _HotTable(config, sharding, info, rows)
 
 
-def _planned(tables: list[_HotTable], modules: nn.ModuleDict) -> dict[str, ParameterSharding]:
-    """The plan; each module's weights are given the optimizer of the table it comes from."""
+def _sharded(
+    tables: list[_HotTable], env: ShardingEnv, device: torch.device, pools: bool, is_weighted: bool
+) -> Any:
+    """The hot tables as a sharded collection, trained as the tables they come from."""
+    configs: Any = [table.config for table in tables]
+    meta = torch.device("meta")
+    collection: Any
+    if pools:
+        collection = EmbeddingBagCollection(tables=configs, is_weighted=is_weighted, device=meta)
+        modules, kind = collection.embedding_bags, ShardedEmbeddingBagCollection
+    else:
+        collection = EmbeddingCollection(tables=configs, device=meta)
+        modules, kind = collection.embeddings, ShardedEmbeddingCollection
     for table in tables:
-        parameter: Any = modules[table.config.name].weight
-        given = table.info.fused_params or {}
-        settings = {name: given[name] for name in OPTIMIZER_SETTINGS if name in given}
-        parameter._optimizer_classes, parameter._optimizer_kwargs = [None], [settings]
-    return {table.config.name: table.sharding for table in tables}
+        set_optimizer(modules[table.config.name].weight, optimizer_settings(table.info))
+    return kind(
+        collection, {table.config.name: table.sharding for table in tables}, env, device=device
+    )
 
 
-def _links(
+def _partition_links(
     hot_shards: list[BackingShard], shards: list[BackingShard], profile: FAEProfile
 ) -> Iterator[Link]:
     """Each shard of a table with the shard of its hot rows, which is on this rank too."""
