@@ -196,8 +196,8 @@ def is_split(kjt: KeyedJaggedTensor) -> bool:
 def cold_count(kjt: KeyedJaggedTensor, mark: SplitMark) -> int:
     """Lookups of cold rows in the profile's tables; 0 in a pure batch.
 
-    Features without a hot key belong to other tables and are not counted. Asks no device, in a batch
-    that was split on the host.
+    Features without a hot key belong to other tables and are not counted. Reads nothing from a
+    device, in a batch that was split on the host.
     """
     hot = set(mark.hot_features)
     lengths = zip(mark.features, kjt.length_per_key(), strict=False)

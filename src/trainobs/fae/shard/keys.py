@@ -13,6 +13,7 @@ from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.shard.batch import SplitBatch
 
 _CANNOT = "cannot look up a batch in a sharded collection"
+_LEAVE = "leave the keys of packed batches as they are"
 
 
 def check_keys(kjt: KeyedJaggedTensor, features: frozenset[str]) -> None:
@@ -42,7 +43,7 @@ def check_keys(kjt: KeyedJaggedTensor, features: frozenset[str]) -> None:
         raise FAEError(
             "cannot look up the hot rows of a batch",
             f"keys of a packed batch in another order than pack() gave them: {keys[:8]}",
-            "leave the keys of packed batches as they are",
+            _LEAVE,
         )
 
 
@@ -58,11 +59,8 @@ def check_hot_keys(batch: SplitBatch, features: frozenset[str]) -> None:
     """
     lacking = features.difference(batch.hot_features)
     if lacking:
-        _refuse(
-            lacking,
-            [f"{feature}{HOT_SUFFIX}..." for feature in batch.hot_features],
-            "leave the keys of packed batches as they are",
-        )
+        keys = [f"{feature}{HOT_SUFFIX}..." for feature in batch.hot_features]
+        _refuse(lacking, keys, _LEAVE)
 
 
 def check_served(batch: SplitBatch, profile: FAEProfile, served: frozenset[str]) -> None:
@@ -136,8 +134,4 @@ def check_weights(weights: Tensor | None, *, is_weighted: bool) -> None:
 
 
 def _refuse(lacking: Iterable[str], keys: list[str], do: str) -> None:
-    raise FAEError(
-        _CANNOT,
-        f"no feature {min(lacking)!r} among {keys[:8]}",
-        do,
-    )
+    raise FAEError(_CANNOT, f"no feature {min(lacking)!r} among {keys[:8]}", do)

@@ -12,8 +12,7 @@ from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
 
 from trainobs.core.errors import FAEError
 from trainobs.fae.kjt.split import cold_count, read_mark
-from trainobs.fae.shard.batch import SplitBatch, WholeBatch, lengths_of
-from trainobs.fae.shard.slots import SlotRows
+from trainobs.fae.shard.batch import SlotRows, SplitBatch, WholeBatch, lengths_of
 
 
 class FeatureSequence(NamedTuple):

@@ -20,11 +20,10 @@ from trainobs.fae.kjt.split import (
 )
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.shard.barrier import Point, RankBarrier
-from trainobs.fae.shard.batch import SplitBatch, WholeBatch
+from trainobs.fae.shard.batch import SlotRows, SplitBatch, WholeBatch, join
 from trainobs.fae.shard.partition import Partition
 from trainobs.fae.shard.replicas import Replicas
 from trainobs.fae.shard.served import ServedCounts
-from trainobs.fae.shard.slots import SlotRows, join
 
 _CANNOT = "cannot look up the hot rows of a batch"
 
@@ -35,8 +34,8 @@ class HotOverlay:
     Either the overlay has the newest values of the hot rows, or the tables do. A batch trains them
     in the overlay alone. After a write to the tables (a load) the next batch reads the rows from
     there. A save writes the rows to the tables, and the overlay still has the newest values. Code
-    that a save gave the tables' tensors to may write to them, as `torch.distributed.checkpoint.load`
-    does; the tensors' version counts show that.
+    that got the tables' tensors from a save may write to them, as does
+    `torch.distributed.checkpoint.load`; the tensors' version counts show that.
 
     Args:
         group: the ranks; None for a single rank.

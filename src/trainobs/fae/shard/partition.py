@@ -11,14 +11,12 @@ import copy
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torchrec.distributed.embedding import ShardedEmbeddingCollection
 from torchrec.distributed.embedding_sharding import EmbeddingShardingInfo
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
-from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 from torchrec.distributed.types import (
     EnumerableShardingSpec,
     ParameterSharding,
@@ -36,10 +34,9 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from trainobs.fae.kjt.constants import permuted
 from trainobs.fae.kjt.split import overlaid_tables
 from trainobs.fae.profile.profile import FAEProfile
-from trainobs.fae.shard.batch import SplitBatch
+from trainobs.fae.shard.batch import SlotRows, SplitBatch
 from trainobs.fae.shard.layout import optimizer_settings
-from trainobs.fae.shard.slots import SlotRows
-from trainobs.fae.shard.torchrec_private import StockCollection, set_optimizer
+from trainobs.fae.shard.torchrec_private import StockBags, StockSequences, set_optimizer
 from trainobs.fae.shard.write_back import (
     BackingShard,
     Link,
@@ -110,9 +107,10 @@ class Partition:
         self._dims = {i.embedding_config.name: i.embedding_config.embedding_dim for i in infos}
         self._rows = {table.config.name: table.rows for table in tables}
         self._slots = SlotRows(self._rows, profile, device)
-        self._collection = _sharded(tables, env, device, pools, is_weighted)
+        hot = _sharded(tables, env, device, pools, is_weighted)
+        self._collection = hot.module
         self._shards = shards
-        self._hot_shards = backing_shards(StockCollection(self._collection))
+        self._hot_shards = backing_shards(hot)
         links = list(_partition_links(self._hot_shards, shards, profile))
         self.write_back = WriteBack(links, shards, [])
 
@@ -155,20 +153,12 @@ class Partition:
         return torch.cat(outputs) if outputs else torch.zeros(0, 1, device=self._device)
 
 
-@dataclass(frozen=True)
-class _HotTable:
-    """The hot rows of a table, as a table.
-
-    Attributes:
-        config: of it.
-        sharding: the plan.
-        info: of the table they come from.
-        rows: int64, row of each slot.
-    """
+class _HotTable(NamedTuple):
+    """The hot rows of a table, as a table: its config and plan, and the row of each slot."""
 
     config: BaseEmbeddingConfig
     sharding: ParameterSharding
-    info: EmbeddingShardingInfo
+    info: EmbeddingShardingInfo  # of the table they come from
     rows: Tensor
 
 
@@ -213,22 +203,21 @@ def _hot_table(
 
 def _sharded(
     tables: list[_HotTable], env: ShardingEnv, device: torch.device, pools: bool, is_weighted: bool
-) -> Any:
+) -> StockSequences:
     """The hot tables as a sharded collection, trained as the tables they come from."""
     configs: Any = [table.config for table in tables]
     meta = torch.device("meta")
-    collection: Any
+    whole: Any
     if pools:
-        collection = EmbeddingBagCollection(tables=configs, is_weighted=is_weighted, device=meta)
-        modules, kind = collection.embedding_bags, ShardedEmbeddingBagCollection
+        whole = EmbeddingBagCollection(tables=configs, is_weighted=is_weighted, device=meta)
+        modules = whole.embedding_bags
     else:
-        collection = EmbeddingCollection(tables=configs, device=meta)
-        modules, kind = collection.embeddings, ShardedEmbeddingCollection
+        whole = EmbeddingCollection(tables=configs, device=meta)
+        modules = whole.embeddings
     for table in tables:
         set_optimizer(modules[table.config.name].weight, optimizer_settings(table.info))
-    return kind(
-        collection, {table.config.name: table.sharding for table in tables}, env, device=device
-    )
+    plan = {table.config.name: table.sharding for table in tables}
+    return (StockBags if pools else StockSequences)(whole, plan, env, device=device)
 
 
 def _partition_links(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -21,7 +22,7 @@ from trainobs.core.errors import FAEError
 from trainobs.fae.profile.arguments import check_profile
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.shard.batch import SplitBatch
-from trainobs.fae.shard.checks import check_layout, check_replicas
+from trainobs.fae.shard.checks import check_layout, check_optimizers, check_plan, check_replicas
 from trainobs.fae.shard.hot_collections import HotCollections
 from trainobs.fae.shard.keys import check_hot_keys, check_keys, check_order_of_keys, check_served
 from trainobs.fae.shard.layout import lay_out
@@ -30,7 +31,7 @@ from trainobs.fae.shard.overlay import HotOverlay
 from trainobs.fae.shard.partition import Partition
 from trainobs.fae.shard.replicas import Replicas
 from trainobs.fae.shard.served import FeatureRows, ServedCounts
-from trainobs.fae.shard.torchrec_private import StockCollection
+from trainobs.fae.shard.torchrec_private import Plan, StockBags, StockSequences
 from trainobs.fae.shard.write_back import backing_shards
 
 Mode = Literal["overlay", "paper", "partitioned"]
@@ -85,34 +86,38 @@ class ShardedFAEModule(
     Parameters, buffers and values of a state dict have the names that they have there.
 
     Args:
-        stock: the collection.
+        module: the collection to shard.
         configs: of its tables.
-        infos: how the plan shards each table.
+        plan: by table.
         env: the ranks.
         profile: which rows are hot.
         mode: see `ShardedFAEEmbeddingBagCollection`.
-        settings: those that the stock collection was made with.
-        is_weighted: whether lookups have weights.
+        settings: those of the stock collection.
     """
 
     _pools: bool  # whether lookups are pooled by bag
 
     def __init__(
         self,
-        stock: StockCollection,
+        module: Any,
         configs: Sequence[BaseEmbeddingConfig],
-        infos: Sequence[EmbeddingShardingInfo],
+        plan: Plan,
         env: ShardingEnv,
         profile: FAEProfile,
         mode: Mode,
-        settings: Mapping[str, Any],
-        is_weighted: bool = False,
+        settings: dict[str, Any],
     ) -> None:
+        is_weighted: bool = self._pools and module.is_weighted()
+        check_plan(configs, plan, env, profile, mode, is_weighted)
+        kind = StockBags if self._pools else StockSequences
+        infos = kind.infos(module, plan, settings.get("fused_params"))
+        check_optimizers(infos)
+        stock = kind(module, plan, env, **settings)
         super().__init__(settings.get("qcomm_codecs_registry"))
         stock.share_with(self)
         self._stock = stock
         self._configs = configs
-        self._infos = infos
+        self._infos = [_without_weights(info) for info in infos]
         self._env = env
         self._mode = mode
         self._is_weighted = is_weighted
@@ -120,13 +125,13 @@ class ShardedFAEModule(
         self._device: torch.device = settings.get("device") or torch.device("cpu")
         tables = {feature: c.name for c in configs for feature in c.feature_names}
         self._outputs = []  # feature and table of each embedding
-        for name in stock.output_names():  # "feature@table" of features that look up several
+        for name in stock.output_names:  # "feature@table" of features that look up several
             feature, _, table = name.partition("@")
             self._outputs.append((feature, table or tables[feature]))
-        features = frozenset(feature for feature, _ in self._outputs)
         self._collections = HotCollections.from_env(env)
+        features = frozenset(feature for feature, _ in self._outputs)
         self._overlay = self._collections.add(profile, features)
-        self._optim = _WrittenBackOptimizer(stock.optimizer, self._overlay)
+        self._optim = _WrittenBackOptimizer(stock.module.fused_optimizer, self._overlay)
         self._first_keys: Sequence[str] = ()
         self._use(profile)
         # after TorchRec's hook, which flushes the caches of the tables: no older row may follow
@@ -221,13 +226,11 @@ class ShardedFAEModule(
         """A context for one forward pass."""
         return FAEContext(self._stock.module.create_context())
 
-    def compute(self, ctx: FAEContext, dist_input: KJTList) -> Any:
-        """Not available: hot lookups need the batch's `compute_and_output_dist`."""
+    def compute(self, ctx: FAEContext, dist_input: Any) -> Any:
+        """Not available: the hot lookups of a batch need both steps in one."""
         raise NotImplementedError("call compute_and_output_dist")
 
-    def output_dist(self, ctx: FAEContext, output: Any) -> Any:
-        """Not available: hot lookups need the batch's `compute_and_output_dist`."""
-        raise NotImplementedError("call compute_and_output_dist")
+    output_dist = compute
 
     def _use(self, profile: FAEProfile) -> None:
         """Keep the rows of a profile over the tables, which have their newest values."""
@@ -304,6 +307,13 @@ class ShardedFAEModule(
         names = list(dict.fromkeys(feature for feature, _ in self._outputs))
         kjt: KeyedJaggedTensor = maybe_td_to_kjt(features, names)
         return kjt
+
+
+def _without_weights(info: EmbeddingShardingInfo) -> EmbeddingShardingInfo:
+    """The same without the whole table, which would stay in memory."""
+    light = copy.copy(info)
+    light.param = torch.empty(0)
+    return light
 
 
 class _WrittenBackOptimizer(CombinedOptimizer):  # type: ignore[misc]

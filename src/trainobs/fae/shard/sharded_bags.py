@@ -1,34 +1,33 @@
-"""TorchRec's sharded EmbeddingBagCollection with its hot rows on the device."""
+"""TorchRec's sharded EmbeddingBagCollection with its hot rows on the device.
+
+TorchRec pools means in two ways. Row-wise shards pool sums, and a callback of the collection
+divides by the lengths of the bags; it also divides what other tables pooled, and adds 1e-6. Other
+shards pool means in FBGEMM. Half a bag has no mean, so here they all pool sums, and the same
+divisions follow, by the lengths of whole bags.
+"""
 
 from __future__ import annotations
 
-import itertools
 from functools import partial
 from typing import Any
 
 import torch
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import PoolingMode
 from torch import Tensor
 from torchrec.distributed.embedding_types import KJTList
-from torchrec.distributed.embeddingbag import (
-    EmbeddingBagCollectionAwaitable,
-    ShardedEmbeddingBagCollection,
-)
-from torchrec.distributed.types import (
-    Awaitable,
-    LazyAwaitable,
-    NoWait,
-    ParameterSharding,
-    ShardingEnv,
-)
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionAwaitable
+from torchrec.distributed.types import Awaitable, LazyAwaitable, NoWait, ShardingEnv
+from torchrec.modules.embedding_configs import PoolingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
+from trainobs.fae.kjt.constants import constant
 from trainobs.fae.profile.profile import FAEProfile
-from trainobs.fae.shard.checks import check_means, check_optimizers, check_plan
+from trainobs.fae.shard.batch import SplitBatch, lengths_of
+from trainobs.fae.shard.checks import DIVIDED_BY_COLLECTION
 from trainobs.fae.shard.keys import check_weights
-from trainobs.fae.shard.means import MeanDivision
 from trainobs.fae.shard.sharded import FAEContext, Mode, ShardedFAEModule
-from trainobs.fae.shard.torchrec_private import StockBags
+from trainobs.fae.shard.torchrec_private import Plan, StockBags, table_kernels
 
 
 class ShardedFAEEmbeddingBagCollection(ShardedFAEModule):
@@ -62,25 +61,22 @@ class ShardedFAEEmbeddingBagCollection(ShardedFAEModule):
     def __init__(
         self,
         module: EmbeddingBagCollection,
-        table_name_to_parameter_sharding: dict[str, ParameterSharding],
+        table_name_to_parameter_sharding: Plan,
         env: ShardingEnv,
         profile: FAEProfile,
         mode: Mode = "overlay",
         **settings: Any,
     ) -> None:
-        plan = table_name_to_parameter_sharding
-        configs, is_weighted = module.embedding_bag_configs(), module.is_weighted()
-        check_plan(configs, plan, env, profile, mode)
-        check_means(configs, plan, is_weighted)
-        kind = ShardedEmbeddingBagCollection
-        grouped = kind.create_grouped_sharding_infos(
-            module, plan, "embedding_bags.", settings.get("fused_params")
+        configs, plan = module.embedding_bag_configs(), table_name_to_parameter_sharding
+        super().__init__(module, configs, plan, env, profile, mode, settings)
+        self._mean_tables = frozenset(  # whose means FBGEMM would pool
+            config.name
+            for config in configs
+            if config.pooling is PoolingType.MEAN
+            and plan[config.name].sharding_type not in DIVIDED_BY_COLLECTION
         )
-        infos = list(itertools.chain.from_iterable(grouped.values()))
-        check_optimizers(infos)
-        stock = StockBags(kind(module, plan, env, **settings))
-        super().__init__(stock, configs, infos, env, profile, mode, settings, is_weighted)
-        self._means = MeanDivision(stock, configs, plan, self._outputs)
+        for kernel, _ in table_kernels(self._stock):
+            kernel.pooling_mode = PoolingMode.SUM
 
     def input_dist(
         self, ctx: FAEContext, features: KeyedJaggedTensor
@@ -100,9 +96,7 @@ class ShardedFAEEmbeddingBagCollection(ShardedFAEModule):
         batch = self._split(ctx, features)
         awaitable = self._send_cold(ctx, batch)
         with torch.no_grad():
-            divisor, ctx.lengths = self._means.divisors(batch)
-            if divisor is not None:
-                ctx.stock.divisor = divisor
+            self._set_divisors(ctx, batch)
         return awaitable
 
     def compute_and_output_dist(
@@ -139,11 +133,46 @@ class ShardedFAEEmbeddingBagCollection(ShardedFAEModule):
         awaitable = EmbeddingBagCollectionAwaitable(
             awaitables=[NoWait(hot)],
             embedding_dims=self._stock.output_widths,
-            embedding_names=self._stock.output_names(),
+            embedding_names=self._stock.output_names,
         )
         if ctx.stock.divisor is not None:
             awaitable.callbacks.append(partial(_changed, torch.div, ctx.stock.divisor))
         return awaitable
+
+    def _set_divisors(self, ctx: FAEContext, batch: SplitBatch) -> None:
+        """Set what sums are divided by, from the lengths of whole bags."""
+        if not (self._stock.divides_means or self._mean_tables):
+            return
+        keys = batch.cold.keys()
+        lengths = _whole_bags(lengths_of(batch.cold), lengths_of(batch.hot), batch)
+        if self._stock.divides_means:
+            amounts = lengths
+            if batch.cold.weights_or_none() is not None:
+                amounts = _whole_bags(_weights_of(batch.cold), _weights_of(batch.hot), batch)
+            ctx.stock.divisor = self._stock.mean_divisor(keys, amounts)
+        if self._mean_tables:
+            device = lengths.device
+            places = tuple(keys.index(feature) for feature, _ in self._outputs)
+            rows = lengths.index_select(0, constant(places, device)).float()
+            is_sum = tuple(table not in self._mean_tables for _, table in self._outputs)
+            sums = constant(is_sum, device, torch.bool).unsqueeze(1)
+            ctx.lengths = torch.repeat_interleave(
+                rows.clamp(min=1.0).masked_fill(sums, 1.0).T,
+                self._stock.widths_on_device,
+                dim=1,
+                output_size=sum(self._stock.output_widths),
+            )
+
+
+def _whole_bags(cold: Tensor, hot: Tensor, batch: SplitBatch) -> Tensor:
+    """Add up what a bag has among cold lookups and among hot ones: [keys of `cold`, inputs]."""
+    return cold.index_add(0, constant(batch.pairs, cold.device), hot.to(cold.dtype))
+
+
+def _weights_of(kjt: KeyedJaggedTensor) -> Tensor:
+    """Sum of the weights of each bag: float32[keys, inputs]."""
+    sums: Tensor = torch.ops.fbgemm.segment_sum_csr(1, kjt.offsets().int(), kjt.weights())
+    return sums.view(len(kjt.keys()), -1)
 
 
 def _changed(operation: Any, other: Tensor, pooled: KeyedTensor) -> KeyedTensor:

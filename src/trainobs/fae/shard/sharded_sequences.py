@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import copy
-import itertools
 from typing import Any
 
 import torch
-from torchrec.distributed.embedding import ShardedEmbeddingCollection
-from torchrec.distributed.embedding_sharding import EmbeddingShardingInfo
 from torchrec.distributed.embedding_types import KJTList
-from torchrec.distributed.types import (
-    Awaitable,
-    LazyAwaitable,
-    LazyNoWait,
-    ParameterSharding,
-    ShardingEnv,
-)
+from torchrec.distributed.types import Awaitable, LazyAwaitable, LazyNoWait, ShardingEnv
 from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
 
 from trainobs.fae.profile.profile import FAEProfile
-from trainobs.fae.shard.checks import check_optimizers, check_plan
+from trainobs.fae.shard.batch import SlotRows
 from trainobs.fae.shard.order import check_order, sequences
 from trainobs.fae.shard.sharded import FAEContext, Mode, ShardedFAEModule
-from trainobs.fae.shard.slots import SlotRows
-from trainobs.fae.shard.torchrec_private import StockCollection
+from trainobs.fae.shard.torchrec_private import Plan
 
 
 class ShardedFAEEmbeddingCollection(ShardedFAEModule):
@@ -42,21 +31,14 @@ class ShardedFAEEmbeddingCollection(ShardedFAEModule):
     def __init__(
         self,
         module: EmbeddingCollection,
-        table_name_to_parameter_sharding: dict[str, ParameterSharding],
+        table_name_to_parameter_sharding: Plan,
         env: ShardingEnv,
         profile: FAEProfile,
         mode: Mode = "overlay",
         **settings: Any,
     ) -> None:
-        plan, configs = table_name_to_parameter_sharding, module.embedding_configs()
-        check_plan(configs, plan, env, profile, mode)
-        kind = ShardedEmbeddingCollection
-        grouped = kind.create_grouped_sharding_infos(module, plan, settings.get("fused_params"))
-        infos = list(itertools.chain.from_iterable(grouped.values()))
-        check_optimizers(infos)
-        stock = StockCollection(kind(module, plan, env, **settings))
-        infos = [_without_weights(info) for info in infos]
-        super().__init__(stock, configs, infos, env, profile, mode, settings)
+        configs, plan = module.embedding_configs(), table_name_to_parameter_sharding
+        super().__init__(module, configs, plan, env, profile, mode, settings)
 
     def _use(self, profile: FAEProfile) -> None:
         super()._use(profile)
@@ -99,7 +81,7 @@ class ShardedFAEEmbeddingCollection(ShardedFAEModule):
             awaitable = self._stock.module.compute_and_output_dist(ctx.stock, input)
             awaitable.callbacks.append(self._watched)
             return awaitable
-        by_name = dict(zip(self._stock.output_names(), ctx.sequences, strict=True))
+        by_name = dict(zip(self._stock.output_names, ctx.sequences, strict=True))
         if ctx.is_pure:
             return LazyNoWait({name: s.jagged(hot[s.hot]) for name, s in by_name.items()})
         awaitable = self._stock.module.compute_and_output_dist(ctx.stock, input)
@@ -115,10 +97,3 @@ class ShardedFAEEmbeddingCollection(ShardedFAEModule):
         for sequence in found.values():
             self._overlay.watch(sequence.values(), by_tables=True)
         return found
-
-
-def _without_weights(info: EmbeddingShardingInfo) -> EmbeddingShardingInfo:
-    """The same without the whole table, which would stay in memory."""
-    light = copy.copy(info)
-    light.param = torch.empty(0)
-    return light

@@ -1,49 +1,75 @@
 """All names of TorchRec, FBGEMM and torch that `fae/shard` uses and that are no public API.
 
-Each was read in TorchRec 1.6.1 and 1.8.0, where it means the same. Before another version is
-allowed in pyproject.toml, read these names there; no other file of this folder has any.
+Each was read in TorchRec 1.6.1, 1.7.0 and 1.8.0, where it means the same. Before pyproject.toml
+allows another version, read them there; no other file of this folder has any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     SplitTableBatchedEmbeddingBagsCodegen,
 )
 from torch import Tensor, nn
-from torchrec.distributed.embedding import EmbeddingCollectionSharder
+from torchrec.distributed.embedding import EmbeddingCollectionSharder, ShardedEmbeddingCollection
+from torchrec.distributed.embedding_sharding import EmbeddingShardingInfo
 from torchrec.distributed.embedding_types import ShardedEmbeddingTable
-from torchrec.distributed.embeddingbag import _create_mean_pooling_divisor
+from torchrec.distributed.embeddingbag import (
+    ShardedEmbeddingBagCollection,
+    _create_mean_pooling_divisor,
+)
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import Topology
-from torchrec.optim.keyed import CombinedOptimizer
+from torchrec.distributed.types import ParameterSharding
 
 from trainobs.fae.kjt.constants import constant
 
+Plan = Mapping[str, ParameterSharding]
+"""How each table is sharded, by its name."""
 
-class StockCollection:
-    """A sharded collection of TorchRec.
+
+class StockSequences:
+    """A ShardedEmbeddingCollection of TorchRec.
 
     Args:
-        module: the collection.
+        module: an EmbeddingCollection.
+        plan: by table.
+        *rest: other arguments of the sharded collection.
+        **settings: more of these.
+
+    Attributes:
+        module: the sharded collection.
+        lookups: its lookup modules, one for each type of sharding.
+        output_names: names of the embeddings, in the order of the output.
+        needs_rows: whether the row comes with each embedding.
     """
 
-    def __init__(self, module: Any) -> None:
-        self.module = module
+    _kind: Any = ShardedEmbeddingCollection
 
-    @property
-    def lookups(self) -> list[Any]:
-        """The lookup modules, one for each type of sharding."""
-        # _lookups: a list, so that torch does not see the modules in it
-        lookups: list[Any] = self.module._lookups
-        return lookups
+    def __init__(self, module: Any, plan: Plan, *rest: Any, **settings: Any) -> None:
+        self.module = stock = self._kind(module, plan, *rest, **settings)
+        # _lookups: in a list, so that torch does not see the modules
+        self.lookups: list[Any] = stock._lookups
+        self._read(stock)
 
-    @property
-    def optimizer(self) -> CombinedOptimizer:
-        """The fused optimizer of all tables."""
-        return self.module.fused_optimizer
+    @classmethod
+    def infos(
+        cls, module: Any, plan: Plan, fused_params: dict[str, Any] | None
+    ) -> list[EmbeddingShardingInfo]:
+        """How the plan shards each table, with the settings of its optimizer."""
+        grouped = cls._kind.create_grouped_sharding_infos(module, plan, *cls._path, fused_params)
+        return list(itertools.chain.from_iterable(grouped.values()))
+
+    _path: tuple[str, ...] = ()
+
+    def _read(self, stock: Any) -> None:
+        # _embedding_names_per_sharding: the shards of a column-wise table have one name
+        names = itertools.chain.from_iterable(stock._embedding_names_per_sharding)
+        self.output_names: list[str] = list(dict.fromkeys(names))
+        self.needs_rows: bool = stock._need_indices
 
     @property
     def is_prepared(self) -> bool:
@@ -56,26 +82,6 @@ class StockCollection:
         # _create_input_dist: makes the modules that send lookups, and the order of features
         self.module._create_input_dist(keys)
         self.module._has_uninitialized_input_dist = False
-
-    @property
-    def needs_rows(self) -> bool:
-        """Whether the number of its row comes with each embedding; of an EmbeddingCollection."""
-        needs_rows: bool = self.module._need_indices
-        return needs_rows
-
-    def output_names(self) -> Iterable[str]:
-        """Names of the embeddings, in the order of the output."""
-        # _embedding_names_per_sharding: the shards of a column-wise table have one name
-        names: Iterable[list[str]] = self.module._embedding_names_per_sharding
-        return dict.fromkeys(name for of_sharding in names for name in of_sharding)
-
-    def kernels(
-        self,
-    ) -> Iterator[tuple[SplitTableBatchedEmbeddingBagsCodegen, list[ShardedEmbeddingTable]]]:
-        """Each FBGEMM kernel on this rank, and the shards that it holds."""
-        for lookup in self.lookups:
-            for group in lookup._emb_modules:  # one for each kernel
-                yield group.emb_module, group.config.embedding_tables
 
     def share_with(self, outer: nn.Module) -> None:
         """Give a module that holds this one its children, buffers, lookups and dists.
@@ -94,8 +100,23 @@ class StockCollection:
         self.module._load_from_state_dict(state_dict, prefix, *rest)
 
 
-class StockBags(StockCollection):
-    """A ShardedEmbeddingBagCollection."""
+class StockBags(StockSequences):
+    """A ShardedEmbeddingBagCollection of TorchRec; see `StockSequences`.
+
+    Attributes:
+        output_widths: columns of each embedding of the output.
+        widths_on_device: the same, as a tensor.
+        divides_means: whether the collection divides pooled sums of row-wise tables by a divisor.
+    """
+
+    _kind: Any = ShardedEmbeddingBagCollection
+    _path = ("embedding_bags.",)
+
+    def _read(self, stock: Any) -> None:
+        self.output_names = stock._embedding_names
+        self.output_widths: list[int] = stock._embedding_dims
+        self.widths_on_device: Tensor = stock._dim_per_key
+        self.divides_means: bool = stock._has_mean_pooling_callback
 
     def prepare(self, keys: list[str]) -> None:
         """Do what the first `input_dist` does, without sending a batch."""
@@ -104,38 +125,12 @@ class StockBags(StockCollection):
             # _init_mean_pooling_callback: the place of each output among the features
             self.module._init_mean_pooling_callback(keys, None)
 
-    def output_names(self) -> Iterable[str]:
-        """Names of the embeddings, in the order of the output."""
-        names: list[str] = self.module._embedding_names
-        return names
-
-    @property
-    def output_widths(self) -> list[int]:
-        """Columns of each embedding of the output."""
-        widths: list[int] = self.module._embedding_dims
-        return widths
-
-    @property
-    def output_widths_on_device(self) -> Tensor:
-        """The same as a tensor on the collection's device."""
-        widths: Tensor = self.module._dim_per_key
-        return widths
-
-    @property
-    def divides_means(self) -> bool:
-        """Whether the collection divides pooled sums of row-wise tables by a divisor."""
-        has_callback: bool = self.module._has_mean_pooling_callback
-        return has_callback
-
     def mean_divisor(self, keys: list[str], amounts: Tensor) -> Tensor:
-        """The divisor that the collection makes from lengths.
+        """The divisor that the collection makes from lengths: [inputs, columns].
 
         Args:
             keys: keys of the batch.
             amounts: [keys, inputs], by which the sums of each bag are divided.
-
-        Returns:
-            [inputs, columns].
         """
         stock = self.module
         # _features_order: place of each feature among the keys; empty where they are in order
@@ -148,16 +143,31 @@ class StockBags(StockCollection):
             offsets=amounts,  # used with weights only, and sums of weights are amounts here
             stride=stride,
             stride_per_key=[stride] * len(ordered),
-            dim_per_key=self.output_widths_on_device,
+            dim_per_key=self.widths_on_device,
             pooling_type_to_rs_features=stock._pooling_type_to_rs_features,
-            embedding_names=stock._embedding_names,
-            embedding_dims=stock._embedding_dims,
+            embedding_names=self.output_names,
+            embedding_dims=self.output_widths,
             variable_batch_per_feature=False,
             kjt_inverse_order=stock._kjt_inverse_order,
             kjt_key_indices=stock._kjt_key_indices,
             kt_key_ordering=stock._kt_key_ordering,
         )
         return divisor
+
+
+def table_kernels(
+    stock: StockSequences,
+) -> Iterator[tuple[SplitTableBatchedEmbeddingBagsCodegen, list[ShardedEmbeddingTable]]]:
+    """Each FBGEMM kernel on this rank, and the shards that it holds."""
+    for lookup in stock.lookups:
+        for group in lookup._emb_modules:  # one for each kernel
+            yield group.emb_module, group.config.embedding_tables
+
+
+def set_optimizer(parameter: Any, settings: dict[str, Any]) -> None:
+    """Have a sharded collection train a parameter by these settings of FBGEMM's optimizers."""
+    # where apply_optimizer_in_backward leaves the optimizers of a parameter, and their arguments
+    parameter._optimizer_classes, parameter._optimizer_kwargs = [None], [settings]
 
 
 def collection_settings(sharder: Any) -> dict[str, Any]:
@@ -175,9 +185,3 @@ def remember_topology(reservation: FixedPercentageStorageReservation, reserved: 
 def write_counts(tensors: Sequence[Tensor]) -> list[int]:
     """How often torch wrote to each tensor; what FBGEMM writes is not counted."""
     return [tensor._version for tensor in tensors]  # torch's count, for autograd's checks
-
-
-def set_optimizer(parameter: Any, settings: dict[str, Any]) -> None:
-    """Have a sharded collection train a parameter by these settings of FBGEMM's optimizers."""
-    # where apply_optimizer_in_backward leaves the optimizers of a parameter, and their arguments
-    parameter._optimizer_classes, parameter._optimizer_kwargs = [None], [settings]

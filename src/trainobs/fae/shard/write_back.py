@@ -16,7 +16,7 @@ from torch import Tensor
 from trainobs.core.errors import FAEError
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.shard.hot_kernels import HotKernel, kernel_tensors
-from trainobs.fae.shard.torchrec_private import StockCollection, write_counts
+from trainobs.fae.shard.torchrec_private import StockSequences, table_kernels, write_counts
 
 
 class BackingShard(NamedTuple):
@@ -37,10 +37,10 @@ class BackingShard(NamedTuple):
     kernel: SplitTableBatchedEmbeddingBagsCodegen
 
 
-def backing_shards(stock: StockCollection) -> list[BackingShard]:
+def backing_shards(stock: StockSequences) -> list[BackingShard]:
     """The shards on this rank of a collection's tables; the tensors are views."""
     shards = []
-    for kernel, tables in stock.kernels():
+    for kernel, tables in table_kernels(stock):
         for table, tensors in zip(tables, kernel_tensors(kernel), strict=True):
             row, column = table.local_metadata.shard_offsets
             shards.append(BackingShard(table.name, row, column, tensors, kernel))
