@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from fbgemm_gpu.split_embedding_configs import SparseType
@@ -17,37 +16,8 @@ from torchrec.modules.embedding_configs import data_type_to_sparse_type
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.fae.kjt.constants import permuted
+from trainobs.fae.shard.batch import lengths_of
 from trainobs.fae.shard.layout import HotLayout, KernelLayout
-
-
-@dataclass
-class HotLookups:
-    """The lookups of one batch in one kernel.
-
-    Attributes:
-        rows: int64[lookups], row of the kernel for each, block by block.
-        offsets: int64[blocks * inputs + 1], where each bag begins in `rows`. Of a sequence each
-            lookup is a bag.
-        weights: float[lookups], or None.
-        counts: lookups of each block.
-    """
-
-    rows: Tensor
-    offsets: Tensor
-    weights: Tensor | None
-    counts: list[int]
-
-    def record_stream(self, stream: torch.Stream) -> None:
-        """Keep the memory until the stream is done with it."""
-        for tensor in (self.rows, self.offsets, self.weights):
-            if tensor is not None:
-                tensor.record_stream(stream)
-
-    def bags(self) -> Tensor:
-        """int64[lookups]: the bag that each belongs to."""
-        lengths = torch.diff(self.offsets)
-        numbers = torch.arange(len(lengths), device=lengths.device)
-        return torch.repeat_interleave(numbers, lengths, output_size=len(self.rows))
 
 
 class HotKernel:
@@ -63,7 +33,7 @@ class HotKernel:
 
     def __init__(self, layout: KernelLayout, device: torch.device, pools: bool) -> None:
         self.layout = layout
-        self.block_count = len(layout.features) if pools else 1
+        self._block_count = len(layout.features) if pools else 1
         self._pools = pools
         on_host = device.type == "cpu"
         row_count = max(1, layout.row_count)  # FBGEMM takes no empty table
@@ -76,7 +46,7 @@ class HotKernel:
                     ComputeDevice.CPU if on_host else ComputeDevice.CUDA,
                 )
             ],
-            feature_table_map=[0] * self.block_count,
+            feature_table_map=[0] * self._block_count,
             pooling_mode=PoolingMode.SUM,
             weights_precision=data_type_to_sparse_type(layout.data_type),
             output_dtype=SparseType.FP32,
@@ -92,17 +62,12 @@ class HotKernel:
         """Weights [rows, width], then each state of the optimizer, [rows] or [rows, width]."""
         return kernel_tensors(self._tables)[0]
 
-    @property
-    def learning_rate(self) -> float:
-        """Of the fused optimizer."""
-        return float(self._tables.get_learning_rate())
+    def set_learning_rate(self, rate: float) -> None:
+        """Set that of the fused optimizer."""
+        self._tables.set_learning_rate(rate)
 
-    @learning_rate.setter
-    def learning_rate(self, value: float) -> None:
-        self._tables.set_learning_rate(value)
-
-    def gather(self, hot: KeyedJaggedTensor, features: Sequence[str]) -> HotLookups:
-        """The lookups of this kernel's features.
+    def gather(self, hot: KeyedJaggedTensor, features: Sequence[str]) -> KeyedJaggedTensor:
+        """The lookups of this kernel's features, as rows of it; a key for each block.
 
         Args:
             hot: lookups of hot rows as slots, all features of the batch.
@@ -113,21 +78,47 @@ class HotKernel:
             hot = permuted(hot, order)
         rows = hot.values().long()
         if self._is_shifted:
-            counts = hot.lengths().view(len(order), -1).sum(1)
+            counts = lengths_of(hot).sum(1)
             rows = rows + torch.repeat_interleave(self._starts, counts, output_size=len(rows))
-        if self._pools:
-            offsets, weights = hot.offsets().long(), hot.weights_or_none()
-        else:
-            offsets, weights = torch.arange(len(rows) + 1, device=rows.device), None
-        return HotLookups(rows, offsets, weights, hot.length_per_key())
+        return KeyedJaggedTensor(
+            keys=hot.keys(),
+            values=rows,
+            weights=hot.weights_or_none() if self._pools else None,
+            lengths=hot.lengths(),
+            stride=hot.stride(),
+            length_per_key=hot.length_per_key(),
+        )
 
-    def lookup(self, lookups: HotLookups) -> Tensor:
+    def lookup(self, lookups: KeyedJaggedTensor) -> Tensor:
         """The embeddings; backward trains the rows.
 
         float32[inputs, blocks * width] of bags, their sums; float32[lookups, width] of sequences.
         """
-        found: Tensor = self._tables(lookups.rows, lookups.offsets, lookups.weights)
+        rows = lookups.values()
+        offsets = torch.arange(len(rows) + 1, device=rows.device)  # of a sequence each is a bag
+        if self._pools:
+            offsets = lookups.offsets().long()
+        found: Tensor = self._tables(rows, offsets, lookups.weights_or_none())
         return found
+
+    def spread(self, lookups: KeyedJaggedTensor, gradients: Tensor) -> Tensor:
+        """The gradient of each lookup: float32[lookups, width].
+
+        Args:
+            lookups: of a batch.
+            gradients: float32[inputs, blocks * width] or [lookups, width], of what `lookup` gave.
+        """
+        width = self.layout.width
+        blocks = gradients.view(len(gradients), gradients.shape[1] // width, width)
+        bags = blocks.transpose(0, 1).reshape(-1, width)
+        if not self._pools:
+            return bags
+        lengths, rows = lookups.lengths(), lookups.values()
+        numbers = torch.arange(len(lengths), device=rows.device)
+        bag_of_lookup = torch.repeat_interleave(numbers, lengths, output_size=len(rows))
+        each = bags.index_select(0, bag_of_lookup)
+        weights = lookups.weights_or_none()
+        return each if weights is None else each * weights.unsqueeze(1)
 
     def update(self, rows: Tensor, gradients: Tensor) -> None:
         """Train rows as the backward of lookups with these gradients would.
@@ -136,7 +127,7 @@ class HotKernel:
             rows: int64[n]; gradients of a row that is there twice are summed in this order.
             gradients: float32[n, width].
         """
-        blocks, width = self.block_count, self.layout.width
+        blocks, width = self._block_count, self.layout.width
         each = -(-len(rows) // blocks)  # any block reaches any row: fill one after the other
         bags = torch.arange(blocks * each + 1, device=rows.device).clamp_(max=len(rows))
         spread = gradients.new_zeros(blocks * each, width)
@@ -175,7 +166,10 @@ def assemble_bags(
 
 
 def assemble_sequences(
-    layout: HotLayout, found: Sequence[Tensor], lookups: Sequence[HotLookups], device: torch.device
+    layout: HotLayout,
+    found: Sequence[Tensor],
+    lookups: Sequence[KeyedJaggedTensor],
+    device: torch.device,
 ) -> Tensor:
     """Embeddings of each kernel, output behind output; all outputs have the same columns.
 
@@ -187,7 +181,10 @@ def assemble_sequences(
     """
     if layout.is_one_run:
         return found[0]
-    split = [torch.split(rows, of.counts) for rows, of in zip(found, lookups, strict=True)]
+    split = [
+        torch.split(rows, kernel.length_per_key())
+        for rows, kernel in zip(found, lookups, strict=True)
+    ]
     outputs = []
     for blocks in layout.outputs:
         columns = [split[b.kernel][b.number] for b in blocks if b.kernel is not None]

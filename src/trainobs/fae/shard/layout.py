@@ -31,8 +31,7 @@ _OPTIMIZER_SETTINGS = (
 )
 
 
-@dataclass(frozen=True)
-class Slab:
+class Slab(NamedTuple):
     """A run of columns of one table's hot rows.
 
     Attributes:

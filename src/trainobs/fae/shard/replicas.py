@@ -8,19 +8,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torchrec.distributed.comm_ops import get_gradient_division
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.core.errors import FAEError
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.shard.barrier import Point, RankBarrier, all_gather
 from trainobs.fae.shard.batch import SplitBatch
-from trainobs.fae.shard.hot_kernels import (
-    HotKernel,
-    HotLookups,
-    assemble_bags,
-    assemble_sequences,
-)
+from trainobs.fae.shard.hot_kernels import HotKernel, assemble_bags, assemble_sequences
 from trainobs.fae.shard.layout import HotLayout
 from trainobs.fae.shard.write_back import BackingShard, WriteBack, rate_of, replica_links
+
+KernelLookups = list[KeyedJaggedTensor]
+"""Lookups of a batch in each kernel."""
 
 
 class UniqueRows:
@@ -51,21 +50,17 @@ class UniqueRows:
             self._copied.synchronize()
         return int(self._last) + 1 if len(self._last) else 0
 
-    def reduce(self, lookups: HotLookups, gradients: Tensor) -> tuple[Tensor, Tensor]:
+    def reduce(self, gradients: Tensor) -> tuple[Tensor, Tensor]:
         """Sum the gradients of each row's lookups.
 
         Args:
-            lookups: of the batch.
-            gradients: float32[bags, width].
+            gradients: float32[lookups, width].
 
         Returns:
             int64[rows], and float32[rows, width].
         """
-        each = gradients.index_select(0, lookups.bags())
-        if lookups.weights is not None:
-            each = each * lookups.weights.unsqueeze(1)
         sums = gradients.new_zeros(self.count, gradients.shape[1])
-        return self._rows[: self.count], sums.index_add_(0, self._number, each)
+        return self._rows[: self.count], sums.index_add_(0, self._number, gradients)
 
 
 class Replicas:
@@ -110,11 +105,11 @@ class Replicas:
         links = list(replica_links(self.kernels, shards, profile))
         self.write_back = WriteBack(links, shards, replicated)
 
-    def gather(self, batch: SplitBatch) -> list[HotLookups]:
+    def gather(self, batch: SplitBatch) -> KernelLookups:
         """The hot lookups of a batch, for each kernel."""
         return [kernel.gather(batch.hot, batch.hot_features) for kernel in self.kernels]
 
-    def lookup(self, lookups: list[HotLookups], batch_number: int, input_count: int) -> Tensor:
+    def lookup(self, lookups: KernelLookups, batch_number: int, input_count: int) -> Tensor:
         """The embeddings, in the order of the collection's output; the backward trains the rows.
 
         Args:
@@ -128,18 +123,18 @@ class Replicas:
         """
         if self._group is None:
             for kernel, rate in zip(self.kernels, self._learning_rates(), strict=True):
-                kernel.learning_rate = rate
+                kernel.set_learning_rate(rate)
             found = self.find(lookups)
         else:
             anchor = torch.empty(0, requires_grad=True)
-            unique = [UniqueRows(k.rows) for k in lookups] if torch.is_grad_enabled() else []
+            unique = [UniqueRows(k.values()) for k in lookups] if torch.is_grad_enabled() else []
             step = (self, lookups, unique, batch_number)
             found = _ReplicatedLookup.apply(anchor, step)  # type: ignore[no-untyped-call]
         if self._pools:
             return assemble_bags(self._layout, found, input_count, self._device)
         return assemble_sequences(self._layout, found, lookups, self._device)
 
-    def find(self, lookups: list[HotLookups]) -> tuple[Tensor, ...]:
+    def find(self, lookups: KernelLookups) -> tuple[Tensor, ...]:
         """What each kernel on this rank has for these lookups."""
         return tuple(
             kernel.lookup(of_kernel)
@@ -148,7 +143,7 @@ class Replicas:
 
     def train(
         self,
-        lookups: list[HotLookups],
+        lookups: KernelLookups,
         unique: list[UniqueRows],
         batch_number: int,
         gradients: tuple[Tensor, ...],
@@ -170,14 +165,11 @@ class Replicas:
         gathered = self._barrier.wait(Point.BACKWARD, batch_number, numbers)
         kernel_count = len(counts)
         for i, kernel in enumerate(self.kernels):
-            kernel.learning_rate = _one_rate(gathered[:, kernel_count + i])
-            width = kernel.layout.width
-            shape = (len(gradients[i]), kernel.block_count, width)
-            bags = gradients[i].view(shape).transpose(0, 1)
-            scaled = bags.reshape(-1, width).float()
+            kernel.set_learning_rate(_one_rate(gathered[:, kernel_count + i]))
+            scaled = gradients[i].float()
             if get_gradient_division():
                 scaled = scaled / len(gathered)
-            rows, sums = unique[i].reduce(lookups[i], scaled)
+            rows, sums = unique[i].reduce(kernel.spread(lookups[i], scaled))
             with self._barrier.stopwatch:
                 rows, sums = self._exchange(rows, sums, gathered[:, i].long().tolist())
             if len(rows):
