@@ -14,35 +14,21 @@ from trainobs.fae.profile.profile import FAEProfile
 
 
 class WholeBatch(NamedTuple):
-    """A batch as it came.
-
-    Attributes:
-        kjt: its lookups.
-        is_hot: bool[values].
-    """
+    """A batch as it came."""
 
     kjt: KeyedJaggedTensor
-    is_hot: Tensor
+    is_hot: Tensor  # bool[values]
 
 
 class SplitBatch(NamedTuple):
-    """A batch with its hot lookups apart.
+    """A batch with its hot lookups apart."""
 
-    Attributes:
-        number: how many batches came before.
-        cold: lookups of cold rows, under the keys of the batch.
-        hot: lookups of hot rows, as slots.
-        pairs: for each key of `hot`, the key of `cold` that it is paired with, as its index.
-        is_pure: whether no rank has a cold lookup, so that all leave the tables alone.
-        whole: the batch before it was split here; None if the loader split it.
-    """
-
-    number: int
-    cold: KeyedJaggedTensor
-    hot: KeyedJaggedTensor
-    pairs: tuple[int, ...]
-    is_pure: bool
-    whole: WholeBatch | None = None
+    number: int  # how many batches came before
+    cold: KeyedJaggedTensor  # lookups of cold rows, under the keys of the batch
+    hot: KeyedJaggedTensor  # lookups of hot rows, as slots
+    pairs: tuple[int, ...]  # for each key of `hot`, the index of the key that it is paired with
+    is_pure: bool  # whether no rank has a cold lookup, so that all leave the tables alone
+    whole: WholeBatch | None = None  # before it was split here; None if the loader split it
 
     @property
     def hot_features(self) -> tuple[str, ...]:
@@ -83,12 +69,7 @@ class SlotRows:
         return cls(ids, profile, device)
 
     def lookup(self, hot: KeyedJaggedTensor, features: Sequence[str]) -> Tensor:
-        """int64[lookups]: the row of each slot.
-
-        Args:
-            hot: lookups of hot rows, as slots.
-            features: feature of each of its keys.
-        """
+        """int64[lookups]: the row of each slot of `hot`, whose keys stand for these features."""
         starts = constant(tuple(self._starts.get(f, 0) for f in features), hot.device())
         counts = hot.lengths().view(len(features), -1).sum(1)
         lookups = hot.values().numel()

@@ -8,7 +8,6 @@ import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import WeightDecayMode
 from torchrec.distributed.embedding_sharding import EmbeddingShardingInfo
-from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.types import ParameterSharding, ShardingEnv, ShardingEnv2D, ShardingType
 from torchrec.modules.embedding_configs import BaseEmbeddingConfig, DataType, PoolingType
 
@@ -18,12 +17,8 @@ from trainobs.fae.shard.layout import MOST_KERNELS, HotLayout
 from trainobs.fae.shard.planner import check_room
 from trainobs.fae.shard.torchrec_private import Plan
 
-_CACHING = EmbeddingComputeKernel.FUSED_UVM_CACHING.value
-_KERNELS = (
-    EmbeddingComputeKernel.FUSED.value,
-    EmbeddingComputeKernel.FUSED_UVM.value,
-    _CACHING,
-)
+_CACHING = "fused_uvm_caching"
+_KERNELS = ("fused", "fused_uvm", _CACHING)
 _PRECISIONS = (DataType.FP32, DataType.FP16)
 _OPTIMIZERS = (
     EmbOptimType.EXACT_SGD,

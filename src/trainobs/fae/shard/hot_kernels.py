@@ -140,14 +140,7 @@ class HotKernel:
 def assemble_bags(
     layout: HotLayout, found: Sequence[Tensor], input_count: int, device: torch.device
 ) -> Tensor:
-    """Pooled embeddings of each kernel, in the order of the collection's output.
-
-    Args:
-        layout: of the kernels.
-        found: float32[inputs, columns] of each kernel.
-        input_count: inputs of the batch.
-        device: where they are.
-    """
+    """Join float32[inputs, columns] of each kernel, in the order of the collection's output."""
     if layout.is_one_output:
         return found[0]
     split = [
@@ -171,14 +164,7 @@ def assemble_sequences(
     lookups: Sequence[KeyedJaggedTensor],
     device: torch.device,
 ) -> Tensor:
-    """Embeddings of each kernel, output behind output; all outputs have the same columns.
-
-    Args:
-        layout: of the kernels.
-        found: float32[lookups, columns] of each kernel.
-        lookups: of each kernel.
-        device: where they are.
-    """
+    """Join float32[lookups, width] of each kernel, output behind output, all of one width."""
     if layout.is_one_run:
         return found[0]
     split = [

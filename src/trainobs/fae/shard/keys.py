@@ -1,4 +1,7 @@
-"""Checks that a batch has the keys and weights that a sharded collection needs."""
+"""Checks that a batch has the keys and weights that a sharded collection needs.
+
+Each raises an FAEError if it has not.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,6 @@ def check_keys(kjt: KeyedJaggedTensor, features: frozenset[str]) -> None:
     Args:
         kjt: a batch, packed or not.
         features: that the collection looks up.
-
-    Raises:
-        FAEError: they are not.
     """
     keys, mark = kjt.keys(), read_mark(kjt)
     if len(set(keys)) < len(keys):
@@ -48,15 +48,7 @@ def check_keys(kjt: KeyedJaggedTensor, features: frozenset[str]) -> None:
 
 
 def check_hot_keys(batch: SplitBatch, features: frozenset[str]) -> None:
-    """Check that the hot lookups of all features are there.
-
-    Args:
-        batch: with its hot lookups apart.
-        features: that the collection looks up.
-
-    Raises:
-        FAEError: they are not.
-    """
+    """Check that the hot lookups of all features of the collection are there."""
     lacking = features.difference(batch.hot_features)
     if lacking:
         keys = [f"{feature}{HOT_SUFFIX}..." for feature in batch.hot_features]
@@ -72,9 +64,6 @@ def check_served(batch: SplitBatch, profile: FAEProfile, served: frozenset[str])
         batch: with its hot lookups apart.
         profile: whose slots they are.
         served: features of all collections that keep hot rows of it.
-
-    Raises:
-        FAEError: some are not.
     """
     overlaid = overlaid_tables(profile)
     for table in profile.tables:
@@ -90,15 +79,7 @@ def check_served(batch: SplitBatch, profile: FAEProfile, served: frozenset[str])
 
 
 def check_order_of_keys(kjt: KeyedJaggedTensor, first: Sequence[str]) -> None:
-    """Check that the keys are in the order of the first batch.
-
-    Args:
-        kjt: cold lookups.
-        first: keys of the first batch; TorchRec finds features by their place among them.
-
-    Raises:
-        FAEError: they are not.
-    """
+    """Check that keys are in the order of the first batch, by which TorchRec finds features."""
     if kjt.keys() != first:
         raise FAEError(
             _CANNOT,
@@ -111,13 +92,7 @@ def check_weights(weights: Tensor | None, *, is_weighted: bool) -> None:
     """Check that hot lookups can have the weights that cold ones have.
 
     A feature processor learns its weights, and has them only where the lookups are served.
-
-    Args:
-        weights: of the lookups.
-        is_weighted: whether the collection needs weights.
-
-    Raises:
-        FAEError: they are learned, or there are none.
+    `is_weighted` is whether there must be any.
     """
     if weights is None and is_weighted:
         found = "lookups without weights, in a collection that is weighted"

@@ -32,42 +32,25 @@ _OPTIMIZER_SETTINGS = (
 
 
 class Slab(NamedTuple):
-    """A run of columns of one table's hot rows.
-
-    Attributes:
-        table: its name.
-        column: first column of the table.
-        row: first row of the kernel; the rows are in the order of the profile's hot ids.
-    """
+    """A run of columns of one table's hot rows."""
 
     table: str
-    column: int
-    row: int
+    column: int  # first column of the table
+    row: int  # first row of the kernel; rows are in the order of the profile's hot ids
 
 
 @dataclass(eq=False)
 class KernelLayout:
-    """What lies in one kernel.
+    """What lies in one kernel."""
 
-    Attributes:
-        number: of the kernel among those of the collection.
-        width: values in a row of it.
-        data_type: of the values.
-        settings: the optimizer and its settings, as FBGEMM takes them.
-        slabs: one behind the other, from row 0.
-        features: feature of each block of the output; a block has `width` columns.
-        feature_rows: for each block, the kernel's row of slot 0.
-        row_count: hot rows of all slabs.
-    """
-
-    number: int
-    width: int
+    number: int  # among those of the collection
+    width: int  # values in a row
     data_type: DataType
-    settings: Mapping[str, Any]
-    slabs: list[Slab] = field(default_factory=list)
-    features: list[str] = field(default_factory=list)
-    feature_rows: list[int] = field(default_factory=list)
-    row_count: int = 0
+    settings: Mapping[str, Any]  # the optimizer and its settings, as FBGEMM takes them
+    slabs: list[Slab] = field(default_factory=list)  # one behind the other, from row 0
+    features: list[str] = field(default_factory=list)  # of each block of the output
+    feature_rows: list[int] = field(default_factory=list)  # the row of slot 0, for each block
+    row_count: int = 0  # of all slabs
 
     def add_slab(self, table: str, column: int, row_count: int) -> Slab:
         """Put columns of a table's hot rows behind the others."""
@@ -84,30 +67,19 @@ class KernelLayout:
 
 
 class Block(NamedTuple):
-    """A run of columns of the collection's output.
+    """A run of columns of the collection's output."""
 
-    Attributes:
-        kernel: number of the one that has it; None where no hot row can be in it.
-        number: of the block in the kernel's output.
-        width: columns.
-    """
-
-    kernel: int | None
-    number: int
-    width: int
+    kernel: int | None  # number of the one that has it; None where no hot row can be in it
+    number: int  # of the block in the kernel's output
+    width: int  # columns
 
 
 @dataclass(frozen=True, eq=False)
 class HotLayout:
-    """The kernels of a collection, and how their outputs make up the collection's.
+    """The kernels of a collection, and how their outputs make up the collection's."""
 
-    Attributes:
-        kernels: in an order that every rank shares.
-        outputs: for each embedding of the collection's output its blocks, side by side.
-    """
-
-    kernels: tuple[KernelLayout, ...]
-    outputs: tuple[tuple[Block, ...], ...]
+    kernels: tuple[KernelLayout, ...]  # in one order on all ranks
+    outputs: tuple[tuple[Block, ...], ...]  # the blocks of each embedding, side by side
 
     @property
     def blocks(self) -> tuple[Block, ...]:

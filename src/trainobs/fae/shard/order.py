@@ -18,18 +18,14 @@ from trainobs.fae.shard.batch import SlotRows, SplitBatch, WholeBatch, lengths_o
 class FeatureSequence(NamedTuple):
     """The lookups of one feature, in the order of the batch.
 
-    Attributes:
-        lengths: of each input.
-        order: int64[lookups], place of each among the feature's cold lookups with its hot ones
-            behind them; None where it has one kind only.
-        ids: rows, one a lookup; None where nobody needs them.
-        hot: which of all hot embeddings are of this output.
+    `order` is the place of each lookup among the feature's cold lookups with its hot ones behind
+    them; None where the feature has one kind only.
     """
 
-    lengths: Tensor
-    order: Tensor | None
-    ids: Tensor | None
-    hot: slice = slice(0)
+    lengths: Tensor  # of each input
+    order: Tensor | None  # int64[lookups]
+    ids: Tensor | None  # rows, one a lookup; None where nobody needs them
+    hot: slice = slice(0)  # which of all hot embeddings are of this output
 
     def merged(self, cold: Tensor, hot: Tensor) -> Tensor:
         """The embeddings in order; both kinds stay in the graph, since all ranks train both.

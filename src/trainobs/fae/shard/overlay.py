@@ -88,11 +88,7 @@ class HotOverlay:
         self._is_behind = True
 
     def check_generation(self, generation: int) -> None:
-        """Check that hot lookups are of the rows that are hot now.
-
-        Raises:
-            FAEError: they were split before a refresh.
-        """
+        """Raise an FAEError if hot lookups were split before a refresh."""
         if generation != self.generation:
             raise FAEError(
                 _CANNOT,
@@ -126,11 +122,7 @@ class HotOverlay:
         return separated
 
     def wait_for_ranks(self, batch: SplitBatch) -> None:
-        """Wait until all ranks are at the forward of a batch of this kind.
-
-        Raises:
-            FAEError: a rank is somewhere else.
-        """
+        """Wait until all ranks are at the forward of a batch of this kind."""
         if self.barrier is not None:
             self.barrier.wait(Point.PURE_FORWARD if batch.is_pure else Point.FORWARD, batch.number)
 
@@ -150,12 +142,7 @@ class HotOverlay:
         self._is_behind = True
 
     def watch(self, embeddings: Tensor, *, by_tables: bool) -> None:
-        """Check in a batch's backward that hot rows are where it trains them.
-
-        Args:
-            embeddings: of the batch.
-            by_tables: whether the tables served its hot lookups.
-        """
+        """Check in a batch's backward that hot rows are where it trains them."""
 
         def check(_: Tensor) -> None:
             if self._is_behind != by_tables:

@@ -49,15 +49,10 @@ from trainobs.fae.shard.write_back import (
 
 @dataclass
 class SentLookups:
-    """Hot lookups that are with the ranks which have the rows.
+    """Hot lookups that were sent to the ranks which have the rows."""
 
-    Attributes:
-        context: of the forward pass.
-        received: lookups of all ranks in the rows of this one.
-    """
-
-    context: Any
-    received: Any
+    context: Any  # of the forward pass
+    received: Any  # lookups of all ranks in the rows of this one
 
     def record_stream(self, stream: torch.Stream) -> None:
         """Keep the memory until the stream is done with it."""
@@ -76,7 +71,7 @@ class Partition:
         env: the ranks.
         device: where the hot rows are to be.
         pools: whether lookups are pooled by bag.
-        is_weighted: whether lookups have weights.
+        is_weighted: whether they have weights.
 
     Attributes:
         write_back: between the hot rows and this rank's shards.
@@ -228,10 +223,12 @@ def _partition_links(
         _, rows = rows_in(shard, profile)
         if not len(rows):
             continue
-        mine = [s for s in hot_shards if (s.table, s.column) == (shard.table, shard.column)]
-        # in the order of their rows, as the shards of the table are
-        place = sorted(
-            s.row for s in shards if (s.table, s.column) == (shard.table, shard.column)
-        ).index(shard.row)
-        hot = sorted(mine, key=lambda s: s.row)[place]
-        yield Link(hot.tensors, slice(0, len(rows)), shard, rows)
+        hot, cold = (  # in the order of their rows, which is the same
+            sorted(
+                (s for s in of if (s.table, s.column) == (shard.table, shard.column)),
+                key=lambda s: s.row,
+            )
+            for of in (hot_shards, shards)
+        )
+        mine = hot[[s.row for s in cold].index(shard.row)]
+        yield Link(mine.tensors, slice(0, len(rows)), shard, rows)

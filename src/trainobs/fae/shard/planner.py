@@ -60,15 +60,7 @@ class HotRowReservation(FixedPercentageStorageReservation):  # type: ignore[misc
 
 
 def check_room(needed_bytes: int, device: torch.device) -> None:
-    """Check that a device has room for the hot rows now.
-
-    Args:
-        needed_bytes: of weights and optimizer state.
-        device: where they are to be.
-
-    Raises:
-        FAEError: it has not.
-    """
+    """Raise an FAEError if a device has no room for weights and optimizer state of hot rows."""
     free_bytes = _device_bytes(device) if device.type == "cuda" else _host_bytes()
     if free_bytes is not None and needed_bytes > free_bytes:
         _no_room(needed_bytes, free_bytes, str(device))

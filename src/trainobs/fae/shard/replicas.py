@@ -155,9 +155,6 @@ class Replicas:
             unique: rows of these.
             batch_number: how many batches came before.
             gradients: of each kernel's output on this rank.
-
-        Raises:
-            FAEError: ranks are at different points, or have different learning rates.
         """
         assert self._barrier is not None
         counts = [rows.count for rows in unique]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from operator import add
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,19 +20,6 @@ FeatureRows = tuple[str, NDArray[np.int64]]
 """A feature, and the row of each slot of its table."""
 
 _AHEAD = 64  # batches that a pipeline may have on their way
-
-
-class _Feature(NamedTuple):
-    """A feature of a table with hot rows.
-
-    Attributes:
-        row_bytes: weights of a row.
-        expected_ratio: share of its lookups that calibration expects hot rows to serve; NaN where
-            hot rows were given, not calibrated.
-    """
-
-    row_bytes: float
-    expected_ratio: float
 
 
 class Stopwatch:
@@ -68,7 +54,7 @@ class ServedCounts:
         self.syncing = Stopwatch()
         self._totals = HotTotals()
         self._coming: dict[int, HotTotals] = {}
-        self._features: dict[str, _Feature] = {}
+        self._features: dict[str, tuple[float, float]] = {}  # row bytes, expected ratio
         self._rows: dict[str, dict[str, FeatureRows]] = {}  # by profile: this one, the one before
 
     def totals(self) -> HotTotals:
@@ -98,34 +84,26 @@ class ServedCounts:
             row_bytes = config.embedding_dim * DATA_TYPE_NUM_BITS[config.data_type] / 8
             hot_bytes += table.hot_bytes * (config.name in overlaid)
             for name in table.features:
-                self._features[name] = _Feature(row_bytes, expected)
+                self._features[name] = (row_bytes, expected)
                 rows[name] = (name, table.hot_ids)
         self._rows = {**dict(list(self._rows.items())[-1:]), profile.fingerprint: rows}
         self._totals = self._totals._replace(hot_bytes=hot_bytes // share)
 
     def expect(self, batch: SplitBatch) -> None:
-        """Note a batch that is going to be looked up."""
+        """Note a batch that will be looked up."""
         cold, hot = batch.cold.length_per_key(), batch.hot.length_per_key()
         lookups = hot_lookups = 0
         expected = saved = 0.0
         for name, pair, count in zip(batch.hot_features, batch.pairs, hot, strict=True):
-            feature = self._features.get(name)
-            if feature is not None:
+            if name in self._features:
+                row_bytes, ratio = self._features[name]
                 lookups += cold[pair] + count
                 hot_lookups += count
-                expected += feature.expected_ratio * (cold[pair] + count)
-                saved += feature.row_bytes * count
+                expected += ratio * (cold[pair] + count)
+                saved += row_bytes * count
         inputs = batch.cold.stride()
-        self._coming[batch.number] = HotTotals(
-            1,
-            int(batch.is_pure),
-            inputs,
-            inputs * batch.is_pure,
-            lookups,
-            hot_lookups,
-            expected,
-            int(saved),
-        )
+        batches = (1, int(batch.is_pure), inputs, inputs * batch.is_pure)
+        self._coming[batch.number] = HotTotals(*batches, lookups, hot_lookups, expected, int(saved))
         while len(self._coming) > _AHEAD:  # batches that nobody looked up
             del self._coming[next(iter(self._coming))]
 
@@ -145,6 +123,7 @@ class ServedCounts:
 
 
 def _expected_ratio(profile: FAEProfile, table: str) -> float:
+    """Share of lookups that hot rows are expected to serve; NaN where none were calibrated."""
     if profile.predictions is None:
         return float("nan")
     return profile.predictions.tables[table].hot_lookup_ratio.value

@@ -11,11 +11,9 @@ from torch import Tensor, nn
 from torchrec.distributed.embedding_sharding import EmbeddingShardingInfo, KJTListSplitsAwaitable
 from torchrec.distributed.embedding_types import KJTList, ShardedEmbeddingModule
 from torchrec.distributed.types import Awaitable, EmbeddingModuleShardingPlan, ShardingEnv
-from torchrec.modules.embedding_configs import BaseEmbeddingConfig
 from torchrec.optim.fused import FusedOptimizerModule
 from torchrec.optim.keyed import CombinedOptimizer
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
-from torchrec.sparse.tensor_dict import maybe_td_to_kjt
 from torchrec.streamable import Multistreamable
 
 from trainobs.core.errors import FAEError
@@ -38,30 +36,17 @@ Mode = Literal["overlay", "paper", "partitioned"]
 
 
 class FAEContext(Multistreamable):  # type: ignore[misc]  # TorchRec has no types
-    """What the stages of one forward pass share.
-
-    Args:
-        stock: the same of the stock collection.
-
-    Attributes:
-        stock: the same.
-        batch_number: how many batches came before.
-        input_count: inputs in the batch.
-        generation: of the overlay's hot rows.
-        is_pure: whether the tables are left alone.
-        hot: hot lookups of each kernel.
-        lengths: float32[inputs, columns] to divide by, of means that FBGEMM would pool; None
-            where there are none.
-        sequences: of each output; none where the tables serve the whole batch.
-    """
+    """What the stages of one forward pass share."""
 
     def __init__(self, stock: Any) -> None:
-        self.stock = stock
-        self.batch_number = self.input_count = self.generation = 0
-        self.is_pure = False
-        self.hot: list[Any] = []
-        self.lengths: Tensor | None = None
-        self.sequences: Sequence[FeatureSequence] = ()
+        self.stock = stock  # the same of the stock collection
+        self.batch_number = 0  # how many batches came before
+        self.input_count = 0
+        self.generation = 0  # of the overlay's hot rows
+        self.is_pure = False  # whether the tables are left alone
+        self.hot: list[Any] = []  # hot lookups of each kernel
+        self.lengths: Tensor | None = None  # [inputs, columns] to divide by, of FBGEMM's means
+        self.sequences: Sequence[FeatureSequence] = ()  # of each output, unless by the tables
 
     @property
     def sharding_contexts(self) -> list[Any]:
@@ -87,12 +72,19 @@ class ShardedFAEModule(
 
     Args:
         module: the collection to shard.
-        configs: of its tables.
-        plan: by table.
+        table_name_to_parameter_sharding: the plan.
         env: the ranks.
         profile: which rows are hot.
-        mode: see `ShardedFAEEmbeddingBagCollection`.
-        settings: those of the stock collection.
+        mode: "overlay": hot rows are looked up and trained on the device in every batch.
+            "paper", as FAE's authors had it: mixed batches are looked up in the tables alone, and
+            hot rows go back and forth wherever a batch of one kind follows one of the other.
+            "partitioned": as "overlay", but each rank keeps the hot rows of its own shards and
+            serves all ranks.
+        **settings: those of the stock collection.
+
+    Raises:
+        FAEError: the profile is of another model, or the plan, a table's optimizer or the ranks'
+            layout is one with which hot rows could not be exact.
     """
 
     _pools: bool  # whether lookups are pooled by bag
@@ -100,14 +92,15 @@ class ShardedFAEModule(
     def __init__(
         self,
         module: Any,
-        configs: Sequence[BaseEmbeddingConfig],
-        plan: Plan,
+        table_name_to_parameter_sharding: Plan,
         env: ShardingEnv,
         profile: FAEProfile,
-        mode: Mode,
-        settings: dict[str, Any],
+        mode: Mode = "overlay",
+        **settings: Any,
     ) -> None:
+        plan = table_name_to_parameter_sharding
         is_weighted: bool = self._pools and module.is_weighted()
+        configs = module.embedding_bag_configs() if self._pools else module.embedding_configs()
         check_plan(configs, plan, env, profile, mode, is_weighted)
         kind = StockBags if self._pools else StockSequences
         infos = kind.infos(module, plan, settings.get("fused_params"))
@@ -116,6 +109,7 @@ class ShardedFAEModule(
         super().__init__(settings.get("qcomm_codecs_registry"))
         stock.share_with(self)
         self._stock = stock
+        self.module_sharding_plan = stock.module.module_sharding_plan
         self._configs = configs
         self._infos = [_without_weights(info) for info in infos]
         self._env = env
@@ -129,8 +123,8 @@ class ShardedFAEModule(
             feature, _, table = name.partition("@")
             self._outputs.append((feature, table or tables[feature]))
         self._collections = HotCollections.from_env(env)
-        features = frozenset(feature for feature, _ in self._outputs)
-        self._overlay = self._collections.add(profile, features)
+        self._features = list(dict.fromkeys(feature for feature, _ in self._outputs))
+        self._overlay = self._collections.add(profile, frozenset(self._features))
         self._optim = _WrittenBackOptimizer(stock.module.fused_optimizer, self._overlay)
         self._first_keys: Sequence[str] = ()
         self._use(profile)
@@ -192,11 +186,7 @@ class ShardedFAEModule(
         env: ShardingEnv,
         device: torch.device | None,
     ) -> None:
-        """Refuse to move tables; TorchRec's reshard does not work on hosts, so this is untested.
-
-        Raises:
-            FAEError: always.
-        """
+        """Raise an FAEError: to move tables is untested, as TorchRec cannot do so on hosts."""
         raise FAEError(
             "cannot move tables with hot rows to other ranks",
             f"a reshard of {', '.join(changed_sharding_params)}",
@@ -301,12 +291,6 @@ class ShardedFAEModule(
         if self._mode == "paper":
             self._overlay.watch(hot, by_tables=False)
         return hot
-
-    def _kjt(self, features: KeyedJaggedTensor) -> KeyedJaggedTensor:
-        """The batch, which may also be a TensorDict, as for TorchRec's collections."""
-        names = list(dict.fromkeys(feature for feature, _ in self._outputs))
-        kjt: KeyedJaggedTensor = maybe_td_to_kjt(features, names)
-        return kjt
 
 
 def _without_weights(info: EmbeddingShardingInfo) -> EmbeddingShardingInfo:

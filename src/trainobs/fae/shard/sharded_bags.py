@@ -16,18 +16,17 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_common import PoolingMode
 from torch import Tensor
 from torchrec.distributed.embedding_types import KJTList
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionAwaitable
-from torchrec.distributed.types import Awaitable, LazyAwaitable, NoWait, ShardingEnv
+from torchrec.distributed.types import Awaitable, LazyAwaitable, NoWait
 from torchrec.modules.embedding_configs import PoolingType
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
+from torchrec.sparse.tensor_dict import maybe_td_to_kjt
 
 from trainobs.fae.kjt.constants import constant
-from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.shard.batch import SplitBatch, lengths_of
 from trainobs.fae.shard.checks import DIVIDED_BY_COLLECTION
 from trainobs.fae.shard.keys import check_weights
-from trainobs.fae.shard.sharded import FAEContext, Mode, ShardedFAEModule
-from trainobs.fae.shard.torchrec_private import Plan, StockBags, table_kernels
+from trainobs.fae.shard.sharded import FAEContext, ShardedFAEModule
+from trainobs.fae.shard.torchrec_private import StockBags, table_kernels
 
 
 class ShardedFAEEmbeddingBagCollection(ShardedFAEModule):
@@ -37,43 +36,19 @@ class ShardedFAEEmbeddingBagCollection(ShardedFAEModule):
     replica on this rank's device, cold ones in the stock tables; a pure batch leaves these alone,
     without a collective in its forward. `state_dict` and the fused optimizer's state write the hot
     rows back first; call `flush` before you read the tables in another way.
-
-    Args:
-        module: the collection.
-        table_name_to_parameter_sharding: the plan.
-        env: the ranks.
-        profile: which rows are hot.
-        mode: "overlay": hot rows are looked up and trained on the device in every batch.
-            "paper", as FAE's authors had it: mixed batches are looked up in the tables alone, and
-            hot rows go back and forth wherever a batch of one kind follows one of the other.
-            "partitioned": as "overlay", but each rank keeps the hot rows of its own shards and
-            serves all ranks.
-        **settings: those of the stock collection.
-
-    Raises:
-        FAEError: the profile is of another model, or the plan, a table's optimizer or the ranks'
-            layout is one with which hot rows could not be exact.
+    See `ShardedFAEModule` for the arguments.
     """
 
     _pools = True
     _stock: StockBags
 
-    def __init__(
-        self,
-        module: EmbeddingBagCollection,
-        table_name_to_parameter_sharding: Plan,
-        env: ShardingEnv,
-        profile: FAEProfile,
-        mode: Mode = "overlay",
-        **settings: Any,
-    ) -> None:
-        configs, plan = module.embedding_bag_configs(), table_name_to_parameter_sharding
-        super().__init__(module, configs, plan, env, profile, mode, settings)
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
         self._mean_tables = frozenset(  # whose means FBGEMM would pool
             config.name
-            for config in configs
+            for config in self._configs
             if config.pooling is PoolingType.MEAN
-            and plan[config.name].sharding_type not in DIVIDED_BY_COLLECTION
+            and self.module_sharding_plan[config.name].sharding_type not in DIVIDED_BY_COLLECTION
         )
         for kernel, _ in table_kernels(self._stock):
             kernel.pooling_mode = PoolingMode.SUM
@@ -91,7 +66,7 @@ class ShardedFAEEmbeddingBagCollection(ShardedFAEModule):
             FAEError: the batch was packed for other hot rows, lacks a feature or has weights that
                 are learned, or ranks have batches of different kinds.
         """
-        features = self._kjt(features)
+        features = maybe_td_to_kjt(features, self._features)
         check_weights(features.weights_or_none(), is_weighted=self._is_weighted)
         batch = self._split(ctx, features)
         awaitable = self._send_cold(ctx, batch)

@@ -2,43 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torchrec.distributed.embedding_types import KJTList
-from torchrec.distributed.types import Awaitable, LazyAwaitable, LazyNoWait, ShardingEnv
-from torchrec.modules.embedding_modules import EmbeddingCollection
+from torchrec.distributed.types import Awaitable, LazyAwaitable, LazyNoWait
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
+from torchrec.sparse.tensor_dict import maybe_td_to_kjt
 
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.shard.batch import SlotRows
 from trainobs.fae.shard.order import check_order, sequences
-from trainobs.fae.shard.sharded import FAEContext, Mode, ShardedFAEModule
-from trainobs.fae.shard.torchrec_private import Plan
+from trainobs.fae.shard.sharded import FAEContext, ShardedFAEModule
 
 
 class ShardedFAEEmbeddingCollection(ShardedFAEModule):
     """Keeps hot rows over the tables of a sharded EmbeddingCollection.
 
     Each lookup has an embedding of its own, in the order of the batch. A mixed batch therefore
-    comes whole, also from `pack`, and is split here, which on a GPU waits for the device. See
-    `ShardedFAEEmbeddingBagCollection` for the arguments and all else.
+    comes whole, also from `pack`, and is split here, which on a GPU waits for the device. All else
+    is as in `ShardedFAEEmbeddingBagCollection`.
     """
 
     _pools = False
     _ids: SlotRows | None = None
-
-    def __init__(
-        self,
-        module: EmbeddingCollection,
-        table_name_to_parameter_sharding: Plan,
-        env: ShardingEnv,
-        profile: FAEProfile,
-        mode: Mode = "overlay",
-        **settings: Any,
-    ) -> None:
-        configs, plan = module.embedding_configs(), table_name_to_parameter_sharding
-        super().__init__(module, configs, plan, env, profile, mode, settings)
 
     def _use(self, profile: FAEProfile) -> None:
         super()._use(profile)
@@ -58,7 +43,7 @@ class ShardedFAEEmbeddingCollection(ShardedFAEModule):
             FAEError: the batch was packed for other hot rows, lacks a feature or the order of its
                 lookups, or ranks have batches of different kinds.
         """
-        features = self._kjt(features)
+        features = maybe_td_to_kjt(features, self._features)
         check_order(features)
         batch = self._split(ctx, features)
         if self._mode != "paper" or ctx.is_pure:

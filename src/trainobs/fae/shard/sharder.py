@@ -92,7 +92,7 @@ class FAEEmbeddingBagCollectionSharder(
         profile: which rows are hot.
         mode: "overlay" (hot rows are looked up and trained on the device in every batch), "paper"
             (in pure batches only) or "partitioned" (as "overlay", each row on one rank); see
-            `ShardedFAEEmbeddingBagCollection`.
+            `ShardedFAEModule`.
         **settings: those of the stock sharder, such as `fused_params`.
 
     Raises:

@@ -27,8 +27,7 @@ from torchrec.distributed.types import ParameterSharding
 
 from trainobs.fae.kjt.constants import constant
 
-Plan = Mapping[str, ParameterSharding]
-"""How each table is sharded, by its name."""
+Plan = Mapping[str, ParameterSharding]  # by table
 
 
 class StockSequences:
@@ -48,6 +47,7 @@ class StockSequences:
     """
 
     _kind: Any = ShardedEmbeddingCollection
+    _path: tuple[str, ...] = ()  # of the tables, where TorchRec asks for it
 
     def __init__(self, module: Any, plan: Plan, *rest: Any, **settings: Any) -> None:
         self.module = stock = self._kind(module, plan, *rest, **settings)
@@ -62,8 +62,6 @@ class StockSequences:
         """How the plan shards each table, with the settings of its optimizer."""
         grouped = cls._kind.create_grouped_sharding_infos(module, plan, *cls._path, fused_params)
         return list(itertools.chain.from_iterable(grouped.values()))
-
-    _path: tuple[str, ...] = ()
 
     def _read(self, stock: Any) -> None:
         # _embedding_names_per_sharding: the shards of a column-wise table have one name

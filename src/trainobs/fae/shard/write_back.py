@@ -20,21 +20,13 @@ from trainobs.fae.shard.torchrec_private import StockSequences, table_kernels, w
 
 
 class BackingShard(NamedTuple):
-    """What this rank holds of a table.
-
-    Attributes:
-        table: its name.
-        row: first row of it.
-        column: first column of it.
-        tensors: weights [rows, columns], then each state of the optimizer.
-        kernel: that trains it.
-    """
+    """What this rank holds of a table."""
 
     table: str
-    row: int
-    column: int
-    tensors: list[Tensor]
-    kernel: SplitTableBatchedEmbeddingBagsCodegen
+    row: int  # first of the table
+    column: int  # first of the table
+    tensors: list[Tensor]  # weights [rows, columns], then each state of the optimizer
+    kernel: SplitTableBatchedEmbeddingBagsCodegen  # which trains it
 
 
 def backing_shards(stock: StockSequences) -> list[BackingShard]:
@@ -48,19 +40,12 @@ def backing_shards(stock: StockSequences) -> list[BackingShard]:
 
 
 class Link(NamedTuple):
-    """Rows that are among the hot ones and in a shard.
+    """Rows that are among the hot ones and in a shard."""
 
-    Attributes:
-        hot: weights, then each state of the optimizer, on the device.
-        hot_rows: of these.
-        shard: of the table.
-        shard_rows: int64, as many.
-    """
-
-    hot: list[Tensor]
-    hot_rows: slice
+    hot: list[Tensor]  # weights, then each state of the optimizer, on the device
+    hot_rows: slice  # of these
     shard: BackingShard
-    shard_rows: Tensor
+    shard_rows: Tensor  # int64, as many
 
     def pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Weights, and each state: the hot rows (a view), and the shard's tensor."""
