@@ -193,6 +193,14 @@ class ShardedFAEModule(
             "save a checkpoint, and load it into a model sharded by the new plan",
         )
 
+    def register_post_lookup_tracker_fn(self, record_fn: Any) -> None:
+        """Have the stock collection call a function after each of its lookups, of cold rows."""
+        self._stock.module.register_post_lookup_tracker_fn(record_fn)
+
+    def register_post_odist_tracker_fn(self, record_fn: Any) -> None:
+        """Have the stock collection call a function after it sends embeddings."""
+        self._stock.module.register_post_odist_tracker_fn(record_fn)
+
     def flush(self) -> None:
         """Write the hot rows to the tables, optimizer state too; needs no other rank."""
         self._overlay.flush()
