@@ -110,18 +110,18 @@ def inputs_of(batch: Batch, of: FAEProfile, most: int = 3) -> list[Input]:
     tables = {name: table for table in of.tables for name in table.features}
     by_key = {key: jagged.to_dense() for key, jagged in kjt.to_dict().items()}
     weights = {key: jagged.to_dense_weights() for key, jagged in kjt.to_dict().items()}
-    twins = dict(zip(mark.hot_features, mark.keys()[len(mark.features) :], strict=True))
+    hot_keys = dict(zip(mark.hot_features, mark.keys()[len(mark.features) :], strict=True))
     found = []
     for i, number in enumerate(batch.labels.tolist()):
         assert batch.dense_features[i].tolist() == [number, number * 2]
         bags, bag_weights = [], []
         for key in mark.features:
             rows, own = by_key[key][i].tolist(), (weights[key] or [])[i].tolist()
-            if key in twins:
+            if key in hot_keys:
                 assert not set(rows) & set(tables[key].hot_ids.tolist())
-                slots = by_key[twins[key]][i].tolist()
+                slots = by_key[hot_keys[key]][i].tolist()
                 rows += tables[key].hot_ids[slots].tolist()
-                own += weights[twins[key]][i].tolist()
+                own += weights[hot_keys[key]][i].tolist()
             pairs = sorted(zip(rows, own, strict=True))
             bags.append(tuple(row for row, _ in pairs))
             bag_weights.append(tuple(weight for _, weight in pairs))

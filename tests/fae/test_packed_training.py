@@ -121,10 +121,10 @@ def whole(batch: Batch) -> Batch:
     """The batch as it was before it was split."""
     mark = read_mark(batch.kjt)
     bags = {key: jagged.to_dense() for key, jagged in batch.kjt.to_dict().items()}
-    twins = dict(zip(mark.hot_features, mark.keys()[len(mark.features) :], strict=True))
+    hot_keys = dict(zip(mark.hot_features, mark.keys()[len(mark.features) :], strict=True))
     hot = {name: torch.from_numpy(t.hot_ids) for t in OF.tables for name in t.features}
     rows = [
-        torch.cat([bags[key][i], hot[key][bags[twins[key]][i]]])
+        torch.cat([bags[key][i], hot[key][bags[hot_keys[key]][i]]])
         for key in mark.features
         for i in range(batch.kjt.stride())
     ]

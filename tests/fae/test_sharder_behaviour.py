@@ -50,9 +50,9 @@ def test_a_pure_forward_makes_no_collective_and_no_host_lookup(
     pair: Ranks, sequences: bool
 ) -> None:
     for counts in pair.run(_count_of_steps, sequences):
-        assert counts["pure"] == {"forward": 0, "meetings": 0, "lookups": 0}
+        assert counts["pure"] == {"forward": 0, "barriers": 0, "lookups": 0}
         assert counts["mixed"]["forward"] > 0
-        assert counts["mixed"]["meetings"] == 1
+        assert counts["mixed"]["barriers"] == 1
         assert counts["mixed"]["lookups"] == 2
 
 
@@ -64,7 +64,7 @@ def _count_of_steps(rank: int, sequences: bool) -> dict[str, dict[str, int]]:
     lookups = []
     for lookup in collection._lookups:
         lookup.register_forward_hook(lambda *_: lookups.append(1))
-    groups = {"forward": dist.group.WORLD, "meetings": collection._overlay.agreement._group}
+    groups = {"forward": dist.group.WORLD, "barriers": collection._overlay.barrier._group}
     result = {}
     for kind, kjt in zip(one.kinds, fed(one, rank), strict=True):
         before = {name: _collectives(group) for name, group in groups.items()}
@@ -97,7 +97,7 @@ def _replica(rank: int, optimizer: str, sequences: bool) -> dict[str, list[bytes
     model = build(one, fae_sharder(one, profile_of(one)))
     overlay = model.module.collection._overlay
     overlay._catch_up(0)
-    kernels = overlay._rows._store.kernels
+    kernels = overlay._rows.kernels
     before = [tensor.numpy().tobytes() for kernel in kernels for tensor in kernel.tensors]
     train(one, model, fed(one, rank))
     after = [tensor.numpy().tobytes() for kernel in kernels for tensor in kernel.tensors]

@@ -11,7 +11,7 @@ from tests.fae.ranks import Ranks
 from tests.fae.test_sharder_behaviour import case
 from trainobs.fae import FAEEmbeddingBagCollectionSharder, pack
 from trainobs.fae.kjt.split import read_mark
-from trainobs.fae.shard.join import Joiner
+from trainobs.fae.shard.batch import SlotRows, join
 
 
 def test_what_the_packer_gives_trains_as_whole_batches_do(pair: Ranks) -> None:
@@ -30,15 +30,15 @@ def _pack_and_train(rank: int) -> tuple[list[bool], float]:
     packed = list(pack(loader, profile, seed=1))
     marks = [read_mark(kjt) for kjt in packed]
     assert None not in marks
-    joiner = Joiner(profile, torch.device("cpu"))
-    whole = [_whole(kjt, joiner) for kjt in packed]
+    slots = SlotRows.from_profile(profile, torch.device("cpu"))
+    whole = [_whole(kjt, slots) for kjt in packed]
     expected = train(one, build(one, StockSharder()), whole)
     got = train(one, build(one, FAEEmbeddingBagCollectionSharder(profile)), packed)
     return [mark.pure for mark in marks if mark], max(difference(expected, got).values())
 
 
-def _whole(kjt: KeyedJaggedTensor, joiner: Joiner) -> KeyedJaggedTensor:
+def _whole(kjt: KeyedJaggedTensor, slots: SlotRows) -> KeyedJaggedTensor:
     mark = read_mark(kjt)
     assert mark is not None
     cold, hot = kjt.split([len(mark.features), len(mark.hot_features)])
-    return joiner.join(cold, hot, [mark.features.index(f) for f in mark.hot_features])
+    return join(cold, hot, mark.pairs, slots)

@@ -97,7 +97,7 @@ def _both(case: Case, spoil: str = "") -> tuple[Trained, Trained]:
     given = [packed(kind, kjt, SlotMap.from_profile(profile)) for kind, kjt in feed]
     overlay = model.module.collection._overlay
     overlay._catch_up(0)
-    kernels = overlay._rows._store.kernels
+    kernels = overlay._rows.kernels
     if spoil == "hot row":
         kernels[0].tensors[0][:] += 0.01
     elif spoil == "optimizer state":

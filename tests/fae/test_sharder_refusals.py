@@ -37,7 +37,7 @@ from tests.fae.small import case, fed
 from trainobs.core.errors import FAEError, SettingError
 from trainobs.fae import FAEProfile
 from trainobs.fae.kjt.split import SlotMap, read_mark, split
-from trainobs.fae.shard import laid_over
+from trainobs.fae.shard import sharded
 from trainobs.fae.shard.checks import check_replicas
 from trainobs.fae.shard.sharder import FAEEmbeddingBagCollectionSharder
 
@@ -276,7 +276,7 @@ def _half_refused(mode: str, precision: DataType, settings: dict[str, Any], devi
     env = ShardingEnv.from_process_group(dist.group.WORLD)
     with pytest.MonkeyPatch.context() as patch:
         told = torch.device(device)
-        patch.setattr(laid_over, "check_replicas", lambda layout, _: check_replicas(layout, told))
+        patch.setattr(sharded, "check_replicas", lambda layout, _: check_replicas(layout, told))
         try:
             sharder.shard(model.collection, plan, env)
         except FAEError as error:

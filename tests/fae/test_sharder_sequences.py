@@ -286,16 +286,16 @@ def inputs_in_order(batch: Batch, of: FAEProfile) -> list[packing.Input]:
     kjt = batch.sparse_features
     mark = read_mark(kjt)
     by_key = kjt.to_dict()
-    twins = {} if mark is None else dict(zip(mark.hot_features, kjt.keys()[4:], strict=True))
+    hot_keys = {} if mark is None else dict(zip(mark.hot_features, kjt.keys()[4:], strict=True))
     hot_ids = {name: torch.from_numpy(t.hot_ids) for t in of.tables for name in t.features}
     found = []
     for i, number in enumerate(batch.labels.tolist()):
         bags, weights = [], []
         for key in packing.KEYS:
-            twin = twins.get(key)
-            rows = by_key[twin or key].to_dense()[i].long()
-            bags.append(tuple((hot_ids[key][rows] if twin else rows).tolist()))
-            weights.append(tuple(by_key[twin or key].to_dense_weights()[i].tolist()))
+            hot_key = hot_keys.get(key)
+            rows = by_key[hot_key or key].to_dense()[i].long()
+            bags.append(tuple((hot_ids[key][rows] if hot_key else rows).tolist()))
+            weights.append(tuple(by_key[hot_key or key].to_dense_weights()[i].tolist()))
         found.append(packing.Input(number, tuple(bags), tuple(weights)))
     return found
 

@@ -1,7 +1,9 @@
 """What a sharded module tells of the hot rows that it keeps on the device.
 
-Whoever keeps hot rows (`trainobs.fae`) and whoever observes lookups know only this of each other:
-a module has an attribute of the name `ATTRIBUTE`, which answers as `ServesHotRows` does.
+A module that keeps hot rows (`trainobs.fae`) and the observer of lookups know only this of each
+other: the module has an attribute of the name `ATTRIBUTE`, which answers as `ServesHotRows` does,
+and one of the name `COLLECTION`, the sharded collection of TorchRec that has the tables. The
+observer finds the module among those of the model.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 ATTRIBUTE = "served_by_hot_rows"
+COLLECTION = "sharded_collection"
 
 
 class HotTotals(NamedTuple):

@@ -29,7 +29,7 @@ _KERNELS = {
 
 def collection_tables(site: Site, rank: int) -> list[WatchedTable]:
     """The tables of a collection, whose features are put into `site`."""
-    module: Any = site.module
+    module: Any = site.collection
     plan = getattr(module, "module_sharding_plan", None)
     configs: Sequence[BaseEmbeddingConfig] = next(
         list(getattr(module, name))
@@ -49,7 +49,7 @@ def collection_tables(site: Site, rank: int) -> list[WatchedTable]:
 
 def _whole(site: Site, config: BaseEmbeddingConfig) -> WatchedTable:
     """A table of a collection that is not sharded."""
-    module: Any = site.module
+    module: Any = site.collection
     held = getattr(module, "embedding_bags", None) or module.embeddings
     weight = held[config.name].weight
     memory = device_memory(weight.device)
@@ -65,7 +65,7 @@ def _whole(site: Site, config: BaseEmbeddingConfig) -> WatchedTable:
 
 def _sharded(site: Site, config: BaseEmbeddingConfig, sharding: Any, rank: int) -> WatchedTable:
     """A table that a plan has split or put somewhere."""
-    module: Any = site.module
+    module: Any = site.collection
     row_bytes = config.embedding_dim * DATA_TYPE_NUM_BITS[config.data_type] / 8
     rows, kernel = config.num_embeddings, sharding.compute_kernel
     on_host = getattr(module, "_device", None) == torch.device("cpu")

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from trainobs.core.embedding_table import EmbeddingTable
+from trainobs.core.hot_rows import ATTRIBUTE, COLLECTION
 from trainobs.embeddings.sites import Found, Site, SiteKind
 from trainobs.embeddings.table import Gradient, TablePart, WatchedTable, device_memory, reads
 
@@ -100,6 +101,8 @@ def _is_torchrec(module: nn.Module, *names: str) -> bool:
 
 
 def _kind(module: nn.Module) -> SiteKind | None:
+    if hasattr(module, COLLECTION) and hasattr(module, ATTRIBUTE):
+        return SiteKind.JAGGED
     if isinstance(module, nn.Embedding):
         return SiteKind.EMBEDDING
     if isinstance(module, nn.EmbeddingBag):

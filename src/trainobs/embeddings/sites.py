@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from trainobs.core.hot_rows import COLLECTION
 from trainobs.embeddings.table import WatchedTable
 
 MAX_KEYS = 4096
@@ -61,6 +62,12 @@ class Site:
     near: str = ""
     names: list[str] = field(default_factory=list)
     _served: dict[str, tuple[list[int], NDArray[np.int64] | None]] = field(default_factory=dict)
+
+    @property
+    def collection(self) -> nn.Module:
+        """The module that has the tables: the one that `module` holds, or itself."""
+        collection: nn.Module = getattr(self.module, COLLECTION, self.module)
+        return collection
 
     def served(self, key: str) -> tuple[list[int], NDArray[np.int64] | None]:
         """Tables that a key looks up, and the row of each slot if its values are slots."""

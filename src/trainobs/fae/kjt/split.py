@@ -1,8 +1,8 @@
 """Lookups of hot rows, apart from the others in one KeyedJaggedTensor.
 
-A split batch has the keys it had, with the lookups of cold rows, and behind them a twin for each
-key that a table of the profile serves, with the lookups of hot rows; there a value is no row but
-the row's slot, its position among the table's hot rows:
+A split batch has the keys it had, with the lookups of cold rows. Behind them each key that a table
+of the profile serves is paired with a hot key, which has the lookups of hot rows. A value of a hot
+key is not a row but a slot: the row's position among the table's hot rows.
 
     keys      f0  f1  ...  f0#hot:MARK  f1#hot:MARK  ...
     MARK      "mixed" or "pure", "@", and the profile's fingerprint
@@ -42,8 +42,8 @@ class SplitMark(NamedTuple):
 
     Attributes:
         features: keys with the lookups of cold rows, all that the batch had.
-        hot_features: features that have a twin, in the order of the twins.
-        fingerprint: of the profile whose slots the twins hold.
+        hot_features: features that are paired with a hot key, in the order of the hot keys.
+        fingerprint: of the profile whose slots the hot keys have.
         pure: whether all ranks promised that their batches of this step have no cold lookup.
     """
 
@@ -51,6 +51,11 @@ class SplitMark(NamedTuple):
     hot_features: tuple[str, ...]
     fingerprint: str
     pure: bool
+
+    @property
+    def pairs(self) -> tuple[int, ...]:
+        """For each hot key, the index of the key that it is paired with."""
+        return tuple(self.features.index(feature) for feature in self.hot_features)
 
     def keys(self) -> list[str]:
         """The keys of a batch so marked."""
@@ -162,9 +167,9 @@ class SlotMap:
 def overlaid_tables(profile: FAEProfile) -> frozenset[str]:
     """Tables whose hot rows can be told apart in a batch.
 
-    A feature that looks up several tables has one twin, and a row that is hot in one of them may be
-    cold in another. So these tables keep all their rows where they are, and whatever else looks
-    them up finds them there.
+    A feature that looks up several tables is paired with one hot key, and a row that is hot in one
+    of them may be cold in another. So all rows of these tables stay where they are, also for other
+    features that look them up.
     """
     users = Counter(feature for table in profile.tables for feature in table.features)
     return frozenset(
@@ -191,8 +196,8 @@ def is_split(kjt: KeyedJaggedTensor) -> bool:
 def cold_count(kjt: KeyedJaggedTensor, mark: SplitMark) -> int:
     """Lookups of cold rows in the profile's tables; 0 in a pure batch.
 
-    Features without a twin belong to other tables and are not counted. Asks no device, in a batch
-    that was split on the host.
+    Features without a hot key belong to other tables and are not counted. Reads nothing from a
+    device, in a batch that was split on the host.
     """
     hot = set(mark.hot_features)
     lengths = zip(mark.features, kjt.length_per_key(), strict=False)
@@ -235,7 +240,7 @@ def split_by(found: Tensor, kjt: KeyedJaggedTensor, mark: SplitMark) -> KeyedJag
         kjt.values(),
         kjt.weights_or_none(),
         found,
-        [mark.features.index(feature) for feature in mark.hot_features],
+        mark.pairs,
     )
     result = KeyedJaggedTensor(
         keys=mark.keys(),
@@ -252,7 +257,7 @@ class Parts(NamedTuple):
     """Cold lookups and, behind them, hot ones.
 
     Attributes:
-        lengths: of the bags: keys and twins by inputs.
+        lengths: of the bags: keys, and hot keys behind them, by inputs.
         values: rows of all cold lookups, then slots of all hot ones.
         weights: of the values, or None.
     """
@@ -263,7 +268,7 @@ class Parts(NamedTuple):
 
 
 def part(
-    lengths: Tensor, values: Tensor, weights: Tensor | None, found: Tensor, twins: Sequence[int]
+    lengths: Tensor, values: Tensor, weights: Tensor | None, found: Tensor, pairs: Sequence[int]
 ) -> Parts:
     """Part cold lookups from hot ones.
 
@@ -272,13 +277,13 @@ def part(
         values: rows, in the order of the bags.
         weights: of the values, or None.
         found: slots of the values, -1 for cold rows.
-        twins: which of the keys have a twin.
+        pairs: for each hot key, the index of the key that it is paired with.
     """
     is_hot = found >= 0
     hot_lengths = count_hot(is_hot, lengths.view(-1)).view(lengths.shape)
     cold_lengths = lengths - hot_lengths
-    if len(twins) < len(lengths):
-        hot_lengths = hot_lengths[twins]
+    if len(pairs) < len(lengths):
+        hot_lengths = hot_lengths[list(pairs)]
     cold, hot = places_of(~is_hot), places_of(is_hot)
     parted = torch.cat([values.index_select(0, cold), found.index_select(0, hot).to(values.dtype)])
     if weights is not None:

@@ -36,7 +36,7 @@ class KjtBlock:
     """KeyedJaggedTensors of several batches, one behind the other.
 
     Attributes:
-        keys: of each; where lookups are parted, without the twins.
+        keys: of each; where lookups are parted, without the hot keys.
         lengths: of all bags.
         values: of all bags.
         weights: of the values, or None.
@@ -200,13 +200,13 @@ class Packer:
         for kjt in kjts:
             check_splittable(kjt)
         mark = self._slots.mark(kjts[0])
-        twins = [mark.features.index(feature) for feature in mark.hot_features]
+        pairs = mark.pairs
         self.learn_batch_size(batches)
         size = self.batch_size or 1
         found = [self._slots.lookup(kjt) for kjt in kjts]
         place = _place_of(kjts[0], batches[0])
         pool = InputPool.from_batches(batches, {place: found})
-        is_hot = torch.cat([_all_hot(*pair, twins) for pair in zip(kjts, found, strict=True)])
+        is_hot = torch.cat([_all_hot(*batch, pairs) for batch in zip(kjts, found, strict=True)])
         order, hot_count = arrange(is_hot, size)
         sizes = [min(size, len(order) - first) for first in range(0, len(order), size)]
         if self._drop_last and sizes and sizes[-1] < size:
@@ -216,14 +216,14 @@ class Packer:
         hot = torch.split(order[: hot_count * size], size) if hot_count else ()
         return PackedWindow(
             holed=pool.holed,
-            leaves=lay_out(pool, order, sizes, None if is_whole else twins),
+            leaves=lay_out(pool, order, sizes, None if is_whole else pairs),
             split_leaf=split_leaf,
             mark=mark,
             sizes=sizes,
             hot_count=hot_count,
             batch_size=size,
             is_whole=is_whole,
-            parted=_block(pool.leaves[split_leaf][1], hot, twins) if is_whole else None,
+            parted=_block(pool.leaves[split_leaf][1], hot, pairs) if is_whole else None,
             digest=_digest(is_hot, kjts[0].values()),
         )
 
@@ -255,7 +255,7 @@ def arrange(is_hot: Tensor, batch_size: int) -> tuple[Tensor, int]:
 
 
 def lay_out(
-    pool: InputPool, order: Tensor, sizes: list[int], twins: Sequence[int] | None
+    pool: InputPool, order: Tensor, sizes: list[int], pairs: Sequence[int] | None
 ) -> list[Any]:
     """The pool's leaves in the order of the batches, lookups parted where slots are known.
 
@@ -263,13 +263,14 @@ def lay_out(
         pool: of inputs.
         order: of the inputs.
         sizes: of the batches; inputs beyond these are left out.
-        twins: keys of the parted lookups that have a twin; None to leave all lookups whole.
+        pairs: for each hot key of the parted lookups, the index of the key that it is paired with;
+            None to leave all lookups whole.
     """
     order = order[: sum(sizes)]
     leaves: list[Any] = []
     for _, leaf in pool.leaves:
         if isinstance(leaf, BagPool):
-            leaves.append(_block(leaf, torch.split(order, sizes), twins))
+            leaves.append(_block(leaf, torch.split(order, sizes), pairs))
         elif isinstance(leaf, Tensor):
             leaves.append(leaf.index_select(0, order))
         elif isinstance(leaf, np.ndarray):
@@ -279,15 +280,15 @@ def lay_out(
     return leaves
 
 
-def _block(pool: BagPool, batches: Sequence[Tensor], twins: Sequence[int] | None) -> KjtBlock:
+def _block(pool: BagPool, batches: Sequence[Tensor], pairs: Sequence[int] | None) -> KjtBlock:
     """Batch by batch: what a batch needs stays in the processor's cache."""
     parts: list[Bags | Parts] = []
     for inputs in batches:
         bags = pool.take(inputs)
-        if bags.slots is None or twins is None:
+        if bags.slots is None or pairs is None:
             parts.append(bags)
         else:
-            parts.append(part(bags.lengths, bags.values, bags.weights, bags.slots, twins))
+            parts.append(part(bags.lengths, bags.values, bags.weights, bags.slots, pairs))
     weights = [bags.weights for bags in parts if bags.weights is not None]
     return KjtBlock(
         pool.keys,
@@ -298,11 +299,11 @@ def _block(pool: BagPool, batches: Sequence[Tensor], twins: Sequence[int] | None
     )
 
 
-def _all_hot(kjt: KeyedJaggedTensor, found: Tensor, twins: Sequence[int]) -> Tensor:
+def _all_hot(kjt: KeyedJaggedTensor, found: Tensor, pairs: Sequence[int]) -> Tensor:
     """Whether each input asks for hot rows alone, of the tables that have some."""
     lengths = integers(kjt.lengths())
     cold = (lengths - count_hot(found >= 0, lengths)).view(len(kjt.keys()), kjt.stride())
-    return cold[list(twins)].sum(0) == 0
+    return cold[list(pairs)].sum(0) == 0
 
 
 def _place_of(kjt: KeyedJaggedTensor, batch: Any) -> Place:

@@ -1,64 +1,125 @@
-"""A batch, hot lookups apart, on its way through a sharded collection."""
+"""A batch with its hot lookups apart, on its way through a sharded collection."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
+import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from trainobs.fae.shard.write_back import WriteBack
+from trainobs.fae.kjt.constants import constant
+from trainobs.fae.profile.profile import FAEProfile
 
 
 class WholeBatch(NamedTuple):
-    """A batch as it came.
-
-    Attributes:
-        kjt: its lookups.
-        is_hot: bool, of each value.
-    """
+    """A batch as it came."""
 
     kjt: KeyedJaggedTensor
-    is_hot: Tensor
+    is_hot: Tensor  # bool[values]
 
 
 class SplitBatch(NamedTuple):
-    """A batch, hot lookups apart.
+    """A batch with its hot lookups apart."""
 
-    Attributes:
-        number: how many batches came before.
-        cold: lookups of cold rows, under the keys that the batch came with.
-        hot: lookups of hot rows, as slots.
-        twins: feature of `cold` that each key of `hot` belongs to.
-        is_pure: whether no rank has a cold lookup, so that all leave the tables alone.
-        whole: the batch before; None if it came apart.
-    """
-
-    number: int
-    cold: KeyedJaggedTensor
-    hot: KeyedJaggedTensor
-    twins: tuple[int, ...]
-    is_pure: bool
-    whole: WholeBatch | None = None
+    number: int  # how many batches came before
+    cold: KeyedJaggedTensor  # lookups of cold rows, under the keys of the batch
+    hot: KeyedJaggedTensor  # lookups of hot rows, as slots
+    pairs: tuple[int, ...]  # for each key of `hot`, the index of the key that it is paired with
+    is_pure: bool  # whether no rank has a cold lookup, so that all leave the tables alone
+    whole: WholeBatch | None = None  # before it was split here; None if the loader split it
 
     @property
     def hot_features(self) -> tuple[str, ...]:
-        """Features of the hot lookups, in their order."""
+        """Feature of each key of `hot`."""
         keys = self.cold.keys()
-        return tuple(keys[twin] for twin in self.twins)
+        return tuple(keys[pair] for pair in self.pairs)
 
 
-class HotRowStore(Protocol):
-    """The hot rows of a collection, wherever the ranks keep them."""
+def lengths_of(kjt: KeyedJaggedTensor) -> Tensor:
+    """Lookups of each bag: [keys, inputs]."""
+    lengths: Tensor = kjt.lengths()
+    return lengths.view(len(kjt.keys()), kjt.stride())
 
-    write_back: WriteBack
 
-    def gather(self, batch: SplitBatch) -> list[Any]:
-        """The hot lookups of a batch, each part with a `record_stream`."""
+class SlotRows:
+    """The row of each slot, in some numbering of rows.
 
-    def lookup(self, lookups: list[Any], batch_number: int, input_count: int) -> Tensor:
-        """The embeddings, in the collection's output order; the backward trains the hot rows.
+    Args:
+        rows: int64[slots] for each table.
+        profile: whose slots they are.
+        device: where batches are.
+    """
 
-        float32[inputs, columns] of bags: the sums over the hot lookups of each. float32[lookups,
-        columns] of sequences: output behind output.
-        """
+    def __init__(
+        self, rows: Mapping[str, Tensor], profile: FAEProfile, device: torch.device
+    ) -> None:
+        self._starts: dict[str, int] = {}
+        start = 0
+        for table, of_table in rows.items():
+            self._starts.update(dict.fromkeys(profile.table(table).features, start))
+            start += len(of_table)
+        self._rows = torch.cat([torch.zeros(0, dtype=torch.int64), *rows.values()]).to(device)
+
+    @classmethod
+    def from_profile(cls, profile: FAEProfile, device: torch.device) -> SlotRows:
+        """Rows as the tables number them."""
+        ids = {table.name: torch.from_numpy(table.hot_ids) for table in profile.tables}
+        return cls(ids, profile, device)
+
+    def lookup(self, hot: KeyedJaggedTensor, features: Sequence[str]) -> Tensor:
+        """int64[lookups]: the row of each slot of `hot`, whose keys stand for these features."""
+        starts = constant(tuple(self._starts.get(f, 0) for f in features), hot.device())
+        counts = hot.lengths().view(len(features), -1).sum(1)
+        lookups = hot.values().numel()
+        shifts = torch.repeat_interleave(starts, counts, output_size=lookups)
+        return self._rows.index_select(0, (hot.values() + shifts).long())
+
+
+def join(
+    cold: KeyedJaggedTensor, hot: KeyedJaggedTensor, pairs: Sequence[int], slots: SlotRows
+) -> KeyedJaggedTensor:
+    """Join what `split` took apart; the order of lookups in a bag may be another.
+
+    Args:
+        cold: lookups of cold rows.
+        hot: lookups of hot rows, as slots.
+        pairs: for each key of `hot`, the index of the key of `cold` that it is paired with.
+        slots: the row of each slot.
+    """
+    keys, stride = cold.keys(), cold.stride()
+    cold_lengths = lengths_of(cold)
+    hot_lengths = lengths_of(hot).to(cold_lengths.dtype)
+    index = constant(tuple(pairs), cold_lengths.device)
+    rows = slots.lookup(hot, [keys[pair] for pair in pairs]).to(cold.values().dtype)
+    bags = torch.cat(
+        [
+            _bags(cold_lengths, torch.arange(len(keys), device=index.device), cold),
+            _bags(hot_lengths, index, hot),
+        ]
+    )
+    order = bags.argsort(stable=True)
+    counts = list(cold.length_per_key())
+    for pair, count in zip(pairs, hot.length_per_key(), strict=True):
+        counts[pair] += count
+    weights = cold.weights_or_none()
+    if weights is not None:
+        weights = torch.cat([weights, hot.weights()]).index_select(0, order)
+    return KeyedJaggedTensor(
+        keys=keys,
+        values=torch.cat([cold.values(), rows]).index_select(0, order),
+        weights=weights,
+        lengths=cold_lengths.index_add(0, index, hot_lengths).view(-1),
+        stride=stride,
+        length_per_key=counts,  # or TorchRec asks the device
+    )
+
+
+def _bags(lengths: Tensor, keys: Tensor, kjt: KeyedJaggedTensor) -> Tensor:
+    """Number of the bag of each lookup, counted over the keys of the whole batch."""
+    stride = lengths.shape[1]
+    numbers = keys[:, None] * stride + torch.arange(stride, device=keys.device)
+    return torch.repeat_interleave(
+        numbers.view(-1), lengths.reshape(-1), output_size=kjt.values().numel()
+    )

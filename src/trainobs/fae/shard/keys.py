@@ -1,4 +1,7 @@
-"""Whether a batch has the keys that a sharded collection needs."""
+"""Checks that a batch has the keys and weights that a sharded collection needs.
+
+Each raises an FAEError if it has not.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,15 @@ from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.shard.batch import SplitBatch
 
 _CANNOT = "cannot look up a batch in a sharded collection"
+_LEAVE = "leave the keys of packed batches as they are"
 
 
 def check_keys(kjt: KeyedJaggedTensor, features: frozenset[str]) -> None:
-    """Whether all features are there, and the keys of a packed batch as `pack` gave them.
+    """Check that all features are there, and the keys of a packed batch as `pack` gave them.
 
     Args:
         kjt: a batch, packed or not.
         features: that the collection looks up.
-
-    Raises:
-        FAEError: they are not.
     """
     keys, mark = kjt.keys(), read_mark(kjt)
     if len(set(keys)) < len(keys):
@@ -42,41 +43,27 @@ def check_keys(kjt: KeyedJaggedTensor, features: frozenset[str]) -> None:
         raise FAEError(
             "cannot look up the hot rows of a batch",
             f"keys of a packed batch in another order than pack() gave them: {keys[:8]}",
-            "leave the keys of packed batches as they are",
+            _LEAVE,
         )
 
 
-def check_twins(batch: SplitBatch, features: frozenset[str]) -> None:
-    """Whether the hot lookups of all features are there.
-
-    Args:
-        batch: with its hot lookups apart.
-        features: that the collection looks up.
-
-    Raises:
-        FAEError: they are not.
-    """
+def check_hot_keys(batch: SplitBatch, features: frozenset[str]) -> None:
+    """Check that the hot lookups of all features of the collection are there."""
     lacking = features.difference(batch.hot_features)
     if lacking:
-        _refuse(
-            lacking,
-            [f"{feature}{HOT_SUFFIX}..." for feature in batch.hot_features],
-            "leave the keys of packed batches as they are",
-        )
+        keys = [f"{feature}{HOT_SUFFIX}..." for feature in batch.hot_features]
+        _refuse(lacking, keys, _LEAVE)
 
 
 def check_served(batch: SplitBatch, profile: FAEProfile, served: frozenset[str]) -> None:
-    """Whether someone looks up all hot lookups of a batch that came apart.
+    """Check that all hot lookups of a batch that the loader split are looked up somewhere.
 
-    Who does not know of hot rows finds a batch without them, and would train on the rest.
+    A stock collection does not see the hot lookups, and would train on the others alone.
 
     Args:
         batch: with its hot lookups apart.
         profile: whose slots they are.
         served: features of all collections that keep hot rows of it.
-
-    Raises:
-        FAEError: nobody does.
     """
     overlaid = overlaid_tables(profile)
     for table in profile.tables:
@@ -92,15 +79,7 @@ def check_served(batch: SplitBatch, profile: FAEProfile, served: frozenset[str])
 
 
 def check_order_of_keys(kjt: KeyedJaggedTensor, first: Sequence[str]) -> None:
-    """Whether the keys are where the tables look for them.
-
-    Args:
-        kjt: cold lookups.
-        first: keys of the first batch, by whose order TorchRec looks all others up.
-
-    Raises:
-        FAEError: they are not.
-    """
+    """Check that keys are in the order of the first batch, by which TorchRec finds features."""
     if kjt.keys() != first:
         raise FAEError(
             _CANNOT,
@@ -110,16 +89,10 @@ def check_order_of_keys(kjt: KeyedJaggedTensor, first: Sequence[str]) -> None:
 
 
 def check_weights(weights: Tensor | None, *, is_weighted: bool) -> None:
-    """Whether hot lookups can have the weights that cold ones have.
+    """Check that hot lookups can have the weights that cold ones have.
 
-    Those of a feature processor are learned, and known where the lookups are served only.
-
-    Args:
-        weights: of the lookups.
-        is_weighted: whether the collection asks for some.
-
-    Raises:
-        FAEError: they are learned, or there are none.
+    A feature processor learns its weights, and has them only where the lookups are served.
+    `is_weighted` is whether there must be any.
     """
     if weights is None and is_weighted:
         found = "lookups without weights, in a collection that is weighted"
@@ -136,8 +109,4 @@ def check_weights(weights: Tensor | None, *, is_weighted: bool) -> None:
 
 
 def _refuse(lacking: Iterable[str], keys: list[str], do: str) -> None:
-    raise FAEError(
-        _CANNOT,
-        f"no feature {min(lacking)!r} among {keys[:8]}",
-        do,
-    )
+    raise FAEError(_CANNOT, f"no feature {min(lacking)!r} among {keys[:8]}", do)

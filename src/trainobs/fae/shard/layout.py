@@ -9,7 +9,7 @@ way here, into *slabs*, since row-wise optimizers keep one state for each row of
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from torchrec.distributed.embedding_sharding import EmbeddingShardingInfo
@@ -18,7 +18,8 @@ from torchrec.modules.embedding_configs import DataType
 from trainobs.fae.kjt.split import overlaid_tables
 from trainobs.fae.profile.profile import FAEProfile
 
-OPTIMIZER_SETTINGS = (
+MOST_KERNELS = 32  # of a collection: ranks send two numbers for each in a barrier
+_OPTIMIZER_SETTINGS = (
     "optimizer",
     "learning_rate",
     "eps",
@@ -30,74 +31,55 @@ OPTIMIZER_SETTINGS = (
 )
 
 
-@dataclass(frozen=True)
-class Slab:
-    """A run of columns of one table's hot rows.
-
-    Attributes:
-        table: its name.
-        column: first column of the table.
-        row: first row of the kernel; the rows are in the order of the profile's hot ids.
-        row_count: hot rows of the table.
-    """
+class Slab(NamedTuple):
+    """A run of columns of one table's hot rows."""
 
     table: str
-    column: int
-    row: int
-    row_count: int
+    column: int  # first column of the table
+    row: int  # first row of the kernel; rows are in the order of the profile's hot ids
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class KernelLayout:
-    """What lies in one kernel.
+    """What lies in one kernel."""
 
-    Attributes:
-        width: values in a row of it.
-        data_type: of the values.
-        settings: the optimizer and its settings, as FBGEMM takes them.
-        slabs: one behind the other, from row 0.
-        features: feature that each block of the output pools, `width` columns a block.
-        feature_rows: for each block, the kernel's row of slot 0.
-    """
-
-    width: int
+    number: int  # among those of the collection
+    width: int  # values in a row
     data_type: DataType
-    settings: Mapping[str, Any]
-    slabs: tuple[Slab, ...]
-    features: tuple[str, ...]
-    feature_rows: tuple[int, ...]
+    settings: Mapping[str, Any]  # the optimizer and its settings, as FBGEMM takes them
+    slabs: list[Slab] = field(default_factory=list)  # one behind the other, from row 0
+    features: list[str] = field(default_factory=list)  # of each block of the output
+    feature_rows: list[int] = field(default_factory=list)  # the row of slot 0, for each block
+    row_count: int = 0  # of all slabs
 
-    @property
-    def row_count(self) -> int:
-        """Hot rows of all its slabs."""
-        return sum(slab.row_count for slab in self.slabs)
+    def add_slab(self, table: str, column: int, row_count: int) -> Slab:
+        """Put columns of a table's hot rows behind the others."""
+        slab = Slab(table, column, self.row_count)
+        self.slabs.append(slab)
+        self.row_count += row_count
+        return slab
+
+    def add_block(self, feature: str, slab: Slab) -> Block:
+        """Have a feature look up a slab."""
+        self.features.append(feature)
+        self.feature_rows.append(slab.row)
+        return Block(self.number, len(self.features) - 1, self.width)
 
 
 class Block(NamedTuple):
-    """A run of columns of the collection's output.
+    """A run of columns of the collection's output."""
 
-    Attributes:
-        kernel: that pools it; None where no hot row can be in it.
-        number: of the block in the kernel's output.
-        width: columns.
-    """
-
-    kernel: int | None
-    number: int
-    width: int
+    kernel: int | None  # number of the one that has it; None where no hot row can be in it
+    number: int  # of the block in the kernel's output
+    width: int  # columns
 
 
 @dataclass(frozen=True, eq=False)
 class HotLayout:
-    """The kernels of a collection, and how their outputs make up the collection's.
+    """The kernels of a collection, and how their outputs make up the collection's."""
 
-    Attributes:
-        kernels: in an order that every rank shares.
-        outputs: for each embedding of the collection's output its blocks, side by side.
-    """
-
-    kernels: tuple[KernelLayout, ...]
-    outputs: tuple[tuple[Block, ...], ...]
+    kernels: tuple[KernelLayout, ...]  # in one order on all ranks
+    outputs: tuple[tuple[Block, ...], ...]  # the blocks of each embedding, side by side
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -127,8 +109,8 @@ def lay_out(
         outputs: feature and table of each embedding, in the order of the collection's output.
         profile: which rows are hot.
     """
-    drafts: dict[tuple[Any, ...], _Draft] = {}
-    of_table: dict[str, list[tuple[_Draft, Slab]]] = {}
+    kernels: dict[tuple[Any, ...], KernelLayout] = {}
+    slabs: dict[str, list[tuple[KernelLayout, Slab]]] = {}
     dims: dict[str, int] = {}
     overlaid = overlaid_tables(profile)
     for info in infos:
@@ -136,59 +118,27 @@ def lay_out(
         dims[config.name] = config.embedding_dim
         if config.name not in overlaid:
             continue
-        settings = {k: v for k, v in (info.fused_params or {}).items() if k in OPTIMIZER_SETTINGS}
+        settings = optimizer_settings(info)
         hot_count = len(profile.table(config.name).hot_ids)
         for column, width in _columns(info):
-            key = (width, config.data_type, repr(sorted(settings.items(), key=lambda x: x[0])))
-            if key not in drafts:
-                drafts[key] = _Draft(len(drafts), width, config.data_type, settings)
-            slab = drafts[key].add(config.name, column, hot_count)
-            of_table.setdefault(config.name, []).append((drafts[key], slab))
+            kind = (width, config.data_type, repr(sorted(settings.items(), key=lambda x: x[0])))
+            if kind not in kernels:
+                kernels[kind] = KernelLayout(len(kernels), width, config.data_type, settings)
+            slab = kernels[kind].add_slab(config.name, column, hot_count)
+            slabs.setdefault(config.name, []).append((kernels[kind], slab))
     blocks: list[tuple[Block, ...]] = []
     for feature, table in outputs:
-        if table in of_table:
-            slabs = of_table[table]
-            blocks.append(tuple(draft.add_feature(feature, slab) for draft, slab in slabs))
+        if table in slabs:
+            blocks.append(tuple(kernel.add_block(feature, slab) for kernel, slab in slabs[table]))
         else:
             blocks.append((Block(None, 0, dims[table]),))
-    return HotLayout(tuple(draft.finish() for draft in drafts.values()), tuple(blocks))
+    return HotLayout(tuple(kernels.values()), tuple(blocks))
 
 
-class _Draft:
-    """A kernel's layout while tables are added to it."""
-
-    def __init__(
-        self, number: int, width: int, data_type: DataType, settings: Mapping[str, Any]
-    ) -> None:
-        self._number = number
-        self._width = width
-        self._data_type = data_type
-        self._settings = settings
-        self._row_count = 0
-        self._slabs: list[Slab] = []
-        self._features: list[str] = []
-        self._feature_rows: list[int] = []
-
-    def add(self, table: str, column: int, row_count: int) -> Slab:
-        slab = Slab(table, column, self._row_count, row_count)
-        self._slabs.append(slab)
-        self._row_count += row_count
-        return slab
-
-    def add_feature(self, feature: str, slab: Slab) -> Block:
-        self._features.append(feature)
-        self._feature_rows.append(slab.row)
-        return Block(self._number, len(self._features) - 1, self._width)
-
-    def finish(self) -> KernelLayout:
-        return KernelLayout(
-            self._width,
-            self._data_type,
-            self._settings,
-            tuple(self._slabs),
-            tuple(self._features),
-            tuple(self._feature_rows),
-        )
+def optimizer_settings(info: EmbeddingShardingInfo) -> dict[str, Any]:
+    """The optimizer of a table and its settings, as FBGEMM takes them."""
+    given = info.fused_params or {}
+    return {name: value for name, value in given.items() if name in _OPTIMIZER_SETTINGS}
 
 
 def _columns(info: EmbeddingShardingInfo) -> list[tuple[int, int]]:

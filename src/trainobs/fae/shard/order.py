@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
 
 from trainobs.core.errors import FAEError
 from trainobs.fae.kjt.split import cold_count, read_mark
-from trainobs.fae.shard.batch import SplitBatch, WholeBatch
-from trainobs.fae.shard.translate import Translation
+from trainobs.fae.shard.batch import SlotRows, SplitBatch, WholeBatch, lengths_of
 
 
 class FeatureSequence(NamedTuple):
     """The lookups of one feature, in the order of the batch.
 
-    Attributes:
-        lengths: of each input.
-        hot: which of all hot embeddings are of this output.
-        order: int64[lookups], place of each among the feature's cold lookups with its hot ones
-            behind them; None where it has one kind only.
-        ids: rows, one a lookup; None where nobody asks for them.
+    `order` is the place of each lookup among the feature's cold lookups with its hot ones behind
+    them; None where the feature has one kind only.
     """
 
-    lengths: Tensor
-    hot: slice
-    order: Tensor | None
-    ids: Tensor | None
+    lengths: Tensor  # of each input
+    order: Tensor | None  # int64[lookups]
+    ids: Tensor | None  # rows, one a lookup; None where nobody needs them
+    hot: slice = slice(0)  # which of all hot embeddings are of this output
 
     def merged(self, cold: Tensor, hot: Tensor) -> Tensor:
         """The embeddings in order; both kinds stay in the graph, since all ranks train both.
@@ -42,12 +37,22 @@ class FeatureSequence(NamedTuple):
         both = torch.cat([cold, hot[self.hot]])
         return both if self.order is None else both.index_select(0, self.order)
 
+    def jagged(self, embeddings: Tensor) -> JaggedTensor:
+        """These embeddings, as the stock collection gives them."""
+        return JaggedTensor(values=embeddings, lengths=self.lengths, weights=self.ids)
+
+    def record_stream(self, stream: torch.Stream) -> None:
+        """Keep the memory until the stream is done with it."""
+        for tensor in (self.lengths, self.order, self.ids):
+            if tensor is not None:
+                tensor.record_stream(stream)
+
 
 def check_order(batch: KeyedJaggedTensor) -> None:
-    """Whether the order of lookups is known.
+    """Check that the order of lookups is known.
 
     Raises:
-        FAEError: it is not: somebody took a mixed batch apart.
+        FAEError: it is not: a mixed batch came split.
     """
     mark = read_mark(batch)
     if mark is not None and cold_count(batch, mark):
@@ -59,46 +64,39 @@ def check_order(batch: KeyedJaggedTensor) -> None:
 
 
 def sequences(
-    batch: SplitBatch, features: Iterable[str], ids: Translation | None
+    batch: SplitBatch, features: Iterable[str], ids: SlotRows | None
 ) -> list[FeatureSequence]:
-    """The sequences of a batch, for each output. Asks no device.
+    """The sequences of a batch, for each output. Reads nothing from a device.
 
     Args:
         batch: whose order is known.
         features: of the outputs.
-        ids: rows of slots, if they are asked for.
+        ids: rows of slots, if they are needed.
     """
     cold = batch.cold.length_per_key()
-    hot = dict(zip(batch.twins, batch.hot.length_per_key(), strict=True))
+    hot = dict(zip(batch.pairs, batch.hot.length_per_key(), strict=True))
     position = {key: at for at, key in enumerate(batch.cold.keys())}
     if batch.whole is not None:
         counts = [hot.get(key, 0) for key in range(len(cold))]
-        apart = _of_whole(batch.whole, cold, counts, ids is not None)
+        by_key = _of_whole(batch.whole, cold, counts, ids is not None)
     else:
-        apart = _of_hot(batch, ids)
+        by_key = _of_hot(batch, ids)
     found = []
     end = 0
     for feature in features:
         key = position[feature]
         start, end = end, end + hot.get(key, 0)
-        lengths, order, rows = apart[key]
-        one_kind = start == end or not cold[key]
-        found.append(FeatureSequence(lengths, slice(start, end), None if one_kind else order, rows))
+        sequence = by_key[key]
+        if start == end or not cold[key]:
+            sequence = sequence._replace(order=None)
+        found.append(sequence._replace(hot=slice(start, end)))
     return found
 
 
-class _Key(NamedTuple):
-    """What is known of a key's lookups, as in `FeatureSequence`."""
-
-    lengths: Tensor
-    order: Tensor | None
-    ids: Tensor | None
-
-
 def _of_whole(
-    whole: WholeBatch, cold: list[int], hot: list[int], with_ids: bool
-) -> dict[int, _Key]:
-    """Keys of a batch that came whole, by their position."""
+    whole: WholeBatch, cold: Sequence[int], hot: Sequence[int], with_ids: bool
+) -> dict[int, FeatureSequence]:
+    """Sequences of a batch that was split here, by key."""
     kjt, is_hot = whole
     counts = kjt.length_per_key()
     hot_before = torch.cumsum(is_hot, 0) - is_hot.long()
@@ -118,23 +116,17 @@ def _of_whole(
         output_size=len(is_hot),
     )
     order = torch.where(is_hot, hot_before + hot_shift, cold_before + cold_shift)
-    lengths = kjt.lengths().view(len(counts), -1)
-    orders, rows = torch.split(order, counts), torch.split(kjt.values(), counts)
-    return {
-        key: _Key(lengths[key], orders[key], rows[key] if with_ids else None)
-        for key in range(len(counts))
-    }
+    rows = torch.split(kjt.values(), counts) if with_ids else [None] * len(counts)
+    parts = zip(lengths_of(kjt), torch.split(order, counts), rows, strict=True)
+    return {key: FeatureSequence(*part) for key, part in enumerate(parts)}
 
 
-def _of_hot(batch: SplitBatch, ids: Translation | None) -> dict[int, _Key]:
-    """Keys with a twin of a batch without cold lookups, by their position."""
+def _of_hot(batch: SplitBatch, ids: SlotRows | None) -> dict[int, FeatureSequence]:
+    """Sequences of a batch without cold lookups, by key of `cold`, of paired keys only."""
     counts = batch.hot.length_per_key()
-    lengths = batch.hot.lengths().view(len(counts), -1)
-    rows: tuple[Tensor, ...] | None = None
+    rows: Sequence[Tensor | None] = [None] * len(counts)
     if ids is not None:
-        of_slots = ids.of(batch.hot, batch.hot_features).to(batch.cold.values().dtype)
+        of_slots = ids.lookup(batch.hot, batch.hot_features).to(batch.cold.values().dtype)
         rows = torch.split(of_slots, counts)
-    return {
-        key: _Key(lengths[at], None, None if rows is None else rows[at])
-        for at, key in enumerate(batch.twins)
-    }
+    parts = zip(batch.pairs, lengths_of(batch.hot), rows, strict=True)
+    return {key: FeatureSequence(lengths, None, of_key) for key, lengths, of_key in parts}

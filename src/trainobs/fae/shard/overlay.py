@@ -1,4 +1,4 @@
-"""Hot rows laid over the tables of a sharded collection."""
+"""The overlay: the hot rows of a sharded collection, on the device, over its tables."""
 
 from __future__ import annotations
 
@@ -19,83 +19,88 @@ from trainobs.fae.kjt.split import (
     split_by,
 )
 from trainobs.fae.profile.profile import FAEProfile
-from trainobs.fae.shard.agreement import Point, RankAgreement
-from trainobs.fae.shard.batch import HotRowStore, SplitBatch, WholeBatch
-from trainobs.fae.shard.join import Joiner
+from trainobs.fae.shard.barrier import Point, RankBarrier
+from trainobs.fae.shard.batch import SlotRows, SplitBatch, WholeBatch, join
+from trainobs.fae.shard.partition import Partition
+from trainobs.fae.shard.replicas import Replicas
 from trainobs.fae.shard.served import ServedCounts
 
-MOST_KERNELS = 32  # what a meeting of ranks has words for
+_CANNOT = "cannot look up the hot rows of a batch"
 
 
 class HotOverlay:
     """The hot rows of one sharded collection.
 
-    Either the overlay holds the truth about hot rows, or the tables do. A batch makes it the
-    overlay, which then trains them alone; whatever writes to the tables (a load) makes it the
-    tables, and the next batch reads the rows from there. A save writes the rows to the tables, and
-    leaves the truth where it is. Who was given the tables' tensors by a save may write to them, as
-    `torch.distributed.checkpoint.load` does; that is seen by the tensors' versions.
+    Either the overlay has the newest values of the hot rows, or the tables do. A batch trains them
+    in the overlay alone. After a write to the tables (a load) the next batch reads the rows from
+    there. A save writes the rows to the tables, and the overlay still has the newest values. Code
+    that got the tables' tensors from a save may write to them, as does
+    `torch.distributed.checkpoint.load`; the tensors' version counts show that.
 
     Args:
-        group: the ranks.
+        group: the ranks; None for a single rank.
+        barrier: of the ranks; None for a single rank.
+        served: what the hot rows do is counted there.
+        profile: which rows are hot.
+        features: that the collection looks up.
 
     Attributes:
-        group: the same; None for a single rank.
-        agreement: where they meet; None for a single rank.
-        served: what the hot rows did.
-        profile: which rows are hot.
-        number: of the layers laid so far, by which a batch knows its own.
+        group, barrier, served, profile, features: the same.
+        generation: how often the hot rows were set; a batch on its way has that of its split.
     """
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        self.group = group if dist.get_world_size(group) > 1 else None
-        self.served = ServedCounts()
-        self.agreement = None
-        if self.group is not None:
-            self.agreement = RankAgreement(group, 2 * MOST_KERNELS, self.served.syncing)
+    def __init__(
+        self,
+        group: dist.ProcessGroup | None,
+        barrier: RankBarrier | None,
+        served: ServedCounts,
+        profile: FAEProfile,
+        features: frozenset[str],
+    ) -> None:
+        self.group = group
+        self.barrier = barrier
+        self.served = served
+        self.profile = profile
+        self.features = features
+        self.generation = 0
         self._batch_count = 0
-        self.number = 0
 
-    def lay(self, profile: FAEProfile, rows: HotRowStore) -> None:
-        """Lay these hot rows, of which the tables hold the truth, in the place of any others."""
+    def use(self, profile: FAEProfile, rows: Replicas | Partition) -> None:
+        """Use these hot rows, whose newest values are in the tables, in the place of any others."""
         self.profile = profile
         self._rows = rows
         self._slots: dict[torch.device, SlotMap] = {}
-        self._joiners: dict[torch.device, Joiner] = {}
+        self._slot_rows: dict[torch.device, SlotRows] = {}
         self._is_behind = True
         self._versions_given: list[int] | None = None
-        self.number += 1
+        self.generation += 1
 
     def flush(self) -> None:
         """Write the hot rows to the tables, optimizer state too; on this rank alone."""
-        self._look_for_writers()
+        self._look_for_writes()
         if not self._is_behind:
             with self.served.syncing:
                 self._rows.write_back.flush()
             self._versions_given = self._rows.write_back.versions()
 
-    def check_layer(self, number: int) -> None:
-        """Whether hot lookups are of the rows that are hot now.
+    def tables_changed(self) -> None:
+        """Read the hot rows from the tables at the next batch."""
+        self._is_behind = True
 
-        Raises:
-            FAEError: they were taken apart before a refresh.
-        """
-        if number != self.number:
+    def check_generation(self, generation: int) -> None:
+        """Raise an FAEError if hot lookups were split before a refresh."""
+        if generation != self.generation:
             raise FAEError(
-                "cannot look up the hot rows of a batch",
+                _CANNOT,
                 "a batch that was on its way while the hot rows were changed",
                 "let the pipeline run empty before a refresh, and make the loader anew",
             )
 
-    def tables_changed(self) -> None:
-        """Hear that the truth about hot rows is in the tables now."""
-        self._is_behind = True
-
     def separate(self, batch: KeyedJaggedTensor) -> SplitBatch:
-        """Take the hot lookups of a batch apart, unless the loader did.
+        """Split the hot lookups of a batch from the others, unless the loader did.
 
         Raises:
-            FAEError: the batch was split for other hot rows, or says that it is pure and is not.
+            FAEError: the batch was split for other hot rows, or is marked pure and is not.
         """
         mark, whole = read_mark(batch), None
         if mark is None:
@@ -110,45 +115,34 @@ class HotOverlay:
         count = cold_count(batch, mark)
         self._check(mark, count)
         cold, hot = batch.split([len(mark.features), len(mark.hot_features)])
-        twins = tuple(mark.features.index(feature) for feature in mark.hot_features)
         is_pure = mark.pure or (self.group is None and not count)
         self._batch_count += 1
-        separated = SplitBatch(self._batch_count - 1, cold, hot, twins, is_pure, whole)
+        separated = SplitBatch(self._batch_count - 1, cold, hot, mark.pairs, is_pure, whole)
         self.served.expect(separated)
         return separated
 
-    def meet(self, batch: SplitBatch) -> None:
-        """Before lookups at other ranks: see that all ranks come to them.
-
-        Raises:
-            FAEError: some do not.
-        """
-        if self.agreement is not None:
-            point = Point.PURE_FORWARD if batch.is_pure else Point.FORWARD
-            self.agreement.meet(point, batch.number)
+    def wait_for_ranks(self, batch: SplitBatch) -> None:
+        """Wait until all ranks are at the forward of a batch of this kind."""
+        if self.barrier is not None:
+            self.barrier.wait(Point.PURE_FORWARD if batch.is_pure else Point.FORWARD, batch.number)
 
     def whole(self, batch: SplitBatch) -> KeyedJaggedTensor:
         """The batch with its hot lookups among the others."""
         if batch.whole is not None:
             return batch.whole.kjt
         device = batch.cold.device()
-        if device not in self._joiners:
-            self._joiners[device] = Joiner(self.profile, device)
-        return self._joiners[device].join(batch.cold, batch.hot, batch.twins)
+        if device not in self._slot_rows:
+            self._slot_rows[device] = SlotRows.from_profile(self.profile, device)
+        return join(batch.cold, batch.hot, batch.pairs, self._slot_rows[device])
 
     def hand_over(self, batch_number: int) -> None:
-        """Write the hot rows to the tables, which serve this batch and hold the truth from here."""
+        """Write the hot rows to the tables, which serve this batch and train the rows."""
         self.served.count(batch_number, by_tables=True)
         self.flush()
         self._is_behind = True
 
     def watch(self, embeddings: Tensor, *, by_tables: bool) -> None:
-        """See that the backward of a batch trains hot rows where they are; else they lose it.
-
-        Args:
-            embeddings: of the batch.
-            by_tables: whether the tables served its hot lookups.
-        """
+        """Check in a batch's backward that hot rows are where it trains them."""
 
         def check(_: Tensor) -> None:
             if self._is_behind != by_tables:
@@ -166,32 +160,33 @@ class HotOverlay:
         return self._rows.gather(batch)
 
     def lookup(self, lookups: list[Any], batch_number: int, input_count: int) -> Tensor:
-        """See `HotRowStore`."""
+        """The embeddings of hot lookups; see `Replicas.lookup`."""
         self._catch_up(batch_number)
         self.served.count(batch_number)
         return self._rows.lookup(lookups, batch_number, input_count)
 
-    def _look_for_writers(self) -> None:
-        """Hear of those who wrote to the tables since they were given."""
+    def _look_for_writes(self) -> None:
+        """Note writes to the tables since they were given away."""
         if self._versions_given not in (None, self._rows.write_back.versions()):
             self._is_behind = True
 
     def _catch_up(self, batch_number: int) -> None:
-        self._look_for_writers()
+        """Read the hot rows from the tables if the newest values are there."""
+        self._look_for_writes()
         self._versions_given = None
         if not self._is_behind:
             return
-        if self.agreement is not None:
-            self._agree_on_rows(self.agreement, batch_number)
+        if self.barrier is not None:
+            self._check_profiles(self.barrier, batch_number)
         with self.served.syncing:
             self._rows.write_back.pull(self.group)
         self._is_behind = False
 
-    def _agree_on_rows(self, agreement: RankAgreement, batch_number: int) -> None:
-        """Before ranks exchange hot rows for the first time."""
+    def _check_profiles(self, barrier: RankBarrier, batch_number: int) -> None:
+        """Check that all ranks have the same hot rows, before they exchange any."""
         halves = [int(self.profile.fingerprint[i : i + 8], 16) for i in (0, 8)]  # exact as float64
-        heard = agreement.meet(Point.PULL, batch_number, halves)
-        prints = {"".join(f"{int(half):08x}" for half in rank[:2]) for rank in heard.tolist()}
+        gathered = barrier.wait(Point.PULL, batch_number, halves)
+        prints = {"".join(f"{int(half):08x}" for half in rank[:2]) for rank in gathered.tolist()}
         if len(prints) > 1:
             raise FAEError(
                 "cannot read the hot rows from their tables",
@@ -202,13 +197,13 @@ class HotOverlay:
     def _check(self, mark: SplitMark, count: int) -> None:
         if mark.fingerprint != self.profile.fingerprint:
             raise FAEError(
-                "cannot look up the hot rows of a batch",
+                _CANNOT,
                 f"slots of profile {mark.fingerprint}; the model has {self.profile.fingerprint}",
                 "pack and shard with one profile; after a refresh, make the loader anew",
             )
         if mark.pure and count:
             raise FAEError(
-                "cannot look up the hot rows of a batch",
+                _CANNOT,
                 f"{count} cold lookups in a batch that is marked as pure",
                 "leave the keys of packed batches as they are",
             )

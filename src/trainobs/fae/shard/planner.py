@@ -13,6 +13,7 @@ from torchrec.distributed.types import ModuleSharder
 from trainobs.core.errors import FAEError
 from trainobs.fae.profile.arguments import check_profile
 from trainobs.fae.profile.profile import FAEProfile
+from trainobs.fae.shard.torchrec_private import remember_topology
 
 _DEFAULT_PERCENTAGE = 0.15  # what TorchRec's planner reserves by default
 
@@ -22,8 +23,8 @@ class HotRowReservation(FixedPercentageStorageReservation):  # type: ignore[misc
 
         EmbeddingShardingPlanner(topology, storage_reservation=HotRowReservation(profile))
 
-    What a sharder says of its storage is not asked for by the planner, so without this it fills
-    devices with tables and leaves no room.
+    TorchRec's planner does not ask a sharder for its storage, so without this it fills devices with
+    tables and leaves no room.
 
     Args:
         profile: the hot rows, all of which each device holds.
@@ -54,33 +55,25 @@ class HotRowReservation(FixedPercentageStorageReservation):  # type: ignore[misc
             if left < 0:
                 _no_room(self._hot_bytes, getattr(device.storage, room), f"device {device.rank}")
             setattr(device.storage, room, left)
-        self._last_reserved_topology = reserved
+        remember_topology(self, reserved)
         return reserved
 
 
 def check_room(needed_bytes: int, device: torch.device) -> None:
-    """Whether a device has room for the hot rows now.
-
-    Args:
-        needed_bytes: of weights and optimizer state.
-        device: where they are to be.
-
-    Raises:
-        FAEError: it has not.
-    """
+    """Raise an FAEError if a device has no room for weights and optimizer state of hot rows."""
     free_bytes = _device_bytes(device) if device.type == "cuda" else _host_bytes()
     if free_bytes is not None and needed_bytes > free_bytes:
         _no_room(needed_bytes, free_bytes, str(device))
 
 
 def _device_bytes(device: torch.device) -> int:
-    """Memory of a GPU that can be had: also what torch keeps of what it let go of."""
+    """Free memory of a GPU, with what torch keeps for later allocations."""
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return torch.cuda.mem_get_info(device)[0] + kept
 
 
 def _host_bytes() -> int | None:
-    """Memory of the host that can be had; None where the kernel does not say."""
+    """Available memory of the host; None where the kernel does not say."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:

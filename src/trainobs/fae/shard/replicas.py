@@ -8,19 +8,24 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torchrec.distributed.comm_ops import get_gradient_division
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.core.errors import FAEError
 from trainobs.fae.profile.profile import FAEProfile
-from trainobs.fae.shard.agreement import Point, RankAgreement, all_gather
+from trainobs.fae.shard.barrier import Point, RankBarrier, all_gather
 from trainobs.fae.shard.batch import SplitBatch
-from trainobs.fae.shard.hot_store import HotLookups, HotStore
-from trainobs.fae.shard.write_back import BackingShard, WriteBack, links, rate_of
+from trainobs.fae.shard.hot_kernels import HotKernel, assemble_bags, assemble_sequences
+from trainobs.fae.shard.layout import HotLayout
+from trainobs.fae.shard.write_back import BackingShard, WriteBack, rate_of, replica_links
+
+KernelLookups = list[KeyedJaggedTensor]
+"""Lookups of a batch in each kernel."""
 
 
 class UniqueRows:
     """The rows that a rank looked up in one batch, each once.
 
-    Made without waiting for the device: how many there are is copied to the host meanwhile.
+    Made without waiting for the device; the number of rows is copied to the host meanwhile.
 
     Args:
         rows: int64[lookups], rows of a kernel.
@@ -45,21 +50,17 @@ class UniqueRows:
             self._copied.synchronize()
         return int(self._last) + 1 if len(self._last) else 0
 
-    def reduce(self, lookups: HotLookups, gradients: Tensor) -> tuple[Tensor, Tensor]:
+    def reduce(self, gradients: Tensor) -> tuple[Tensor, Tensor]:
         """Sum the gradients of each row's lookups.
 
         Args:
-            lookups: of the batch.
-            gradients: float32[bags, width].
+            gradients: float32[lookups, width].
 
         Returns:
             int64[rows], and float32[rows, width].
         """
-        each = gradients.index_select(0, lookups.bags())
-        if lookups.weights is not None:
-            each = each * lookups.weights.unsqueeze(1)
         sums = gradients.new_zeros(self.count, gradients.shape[1])
-        return self._rows[: self.count], sums.index_add_(0, self._number, each)
+        return self._rows[: self.count], sums.index_add_(0, self._number, gradients)
 
 
 class Replicas:
@@ -70,84 +71,104 @@ class Replicas:
     at most once a rank, so no kernel has to add up long runs in an order of its own.
 
     Args:
-        store: this rank's replica.
+        layout: of this rank's replica.
+        device: where the rows are to be.
+        pools: whether lookups are pooled by bag.
         shards: what this rank has of the tables.
         profile: which rows are hot.
+        barrier: of the ranks; None for a single one.
         group: the ranks; None for a single one.
-        agreement: where they meet.
+
+    Attributes:
+        kernels: with the rows.
+        write_back: between the rows and this rank's shards.
     """
 
     def __init__(
         self,
-        store: HotStore,
+        layout: HotLayout,
+        device: torch.device,
+        pools: bool,
         shards: list[BackingShard],
         profile: FAEProfile,
+        barrier: RankBarrier | None,
         group: dist.ProcessGroup | None,
-        agreement: RankAgreement | None,
     ) -> None:
-        self._store = store
+        self._layout = layout
+        self._device = device
+        self._pools = pools
         self._shards = shards
+        self._barrier = barrier
         self._group = group
-        self._agreement = agreement
-        replicated = [tensor for kernel in store.kernels for tensor in kernel.tensors]
-        self.write_back = WriteBack(list(links(store, shards, profile)), shards, replicated)
+        self.kernels = [HotKernel(kernel, device, pools) for kernel in layout.kernels]
+        replicated = [tensor for kernel in self.kernels for tensor in kernel.tensors]
+        links = list(replica_links(self.kernels, shards, profile))
+        self.write_back = WriteBack(links, shards, replicated)
 
-    def gather(self, batch: SplitBatch) -> list[HotLookups]:
-        """The hot lookups of each kernel."""
-        return self._store.gather(batch.hot, batch.hot_features)
+    def gather(self, batch: SplitBatch) -> KernelLookups:
+        """The hot lookups of a batch, for each kernel."""
+        return [kernel.gather(batch.hot, batch.hot_features) for kernel in self.kernels]
 
-    def lookup(self, lookups: list[HotLookups], batch_number: int, input_count: int) -> Tensor:
-        """See `HotRows`."""
+    def lookup(self, lookups: KernelLookups, batch_number: int, input_count: int) -> Tensor:
+        """The embeddings, in the order of the collection's output; the backward trains the rows.
+
+        Args:
+            lookups: as `gather` gave them.
+            batch_number: how many batches came before.
+            input_count: inputs of the batch.
+
+        Returns:
+            float32[inputs, columns] of bags, the sums over the hot lookups of each;
+            float32[lookups, columns] of sequences, output behind output.
+        """
         if self._group is None:
-            for kernel, rate in zip(self._store.kernels, self._learning_rates(), strict=True):
-                kernel.learning_rate = rate
-            return self._store.assemble(list(self.find(lookups)), lookups, input_count)
-        anchor = torch.empty(0, requires_grad=True)
-        unique = [UniqueRows(k.rows) for k in lookups] if torch.is_grad_enabled() else []
-        step = (self, lookups, unique, batch_number)
-        found = _ReplicatedLookup.apply(anchor, step)  # type: ignore[no-untyped-call]
-        return self._store.assemble(list(found), lookups, input_count)
+            for kernel, rate in zip(self.kernels, self._learning_rates(), strict=True):
+                kernel.set_learning_rate(rate)
+            found = self.find(lookups)
+        else:
+            anchor = torch.empty(0, requires_grad=True)
+            unique = [UniqueRows(k.values()) for k in lookups] if torch.is_grad_enabled() else []
+            step = (self, lookups, unique, batch_number)
+            found = _ReplicatedLookup.apply(anchor, step)  # type: ignore[no-untyped-call]
+        if self._pools:
+            return assemble_bags(self._layout, found, input_count, self._device)
+        return assemble_sequences(self._layout, found, lookups, self._device)
 
-    def find(self, lookups: list[HotLookups]) -> tuple[Tensor, ...]:
+    def find(self, lookups: KernelLookups) -> tuple[Tensor, ...]:
         """What each kernel on this rank has for these lookups."""
         return tuple(
-            kernel.lookup(asked) for kernel, asked in zip(self._store.kernels, lookups, strict=True)
+            kernel.lookup(of_kernel)
+            for kernel, of_kernel in zip(self.kernels, lookups, strict=True)
         )
 
     def train(
         self,
-        lookups: list[HotLookups],
+        lookups: KernelLookups,
         unique: list[UniqueRows],
         batch_number: int,
         gradients: tuple[Tensor, ...],
     ) -> None:
-        """Train the rows that any rank looked up; a meeting of all ranks.
+        """Train the rows that any rank looked up; all ranks come here.
 
         Args:
             lookups: of each kernel, in this rank's batch.
             unique: rows of these.
             batch_number: how many batches came before.
             gradients: of each kernel's output on this rank.
-
-        Raises:
-            FAEError: ranks are at different points, or have different learning rates.
         """
-        assert self._agreement is not None
+        assert self._barrier is not None
         counts = [rows.count for rows in unique]
         numbers = [*counts, *self._learning_rates()]
-        said = self._agreement.meet(Point.BACKWARD, batch_number, numbers)
+        gathered = self._barrier.wait(Point.BACKWARD, batch_number, numbers)
         kernel_count = len(counts)
-        for i, kernel in enumerate(self._store.kernels):
-            kernel.learning_rate = _one_rate(said[:, kernel_count + i])
-            width = kernel.layout.width
-            shape = (len(gradients[i]), kernel.block_count, width)
-            bags = gradients[i].view(shape).transpose(0, 1)
-            scaled = bags.reshape(-1, width).float()
+        for i, kernel in enumerate(self.kernels):
+            kernel.set_learning_rate(_one_rate(gathered[:, kernel_count + i]))
+            scaled = gradients[i].float()
             if get_gradient_division():
-                scaled = scaled / len(said)
-            rows, sums = unique[i].reduce(lookups[i], scaled)
-            with self._agreement.stopwatch:
-                rows, sums = self._exchange(rows, sums, said[:, i].long().tolist())
+                scaled = scaled / len(gathered)
+            rows, sums = unique[i].reduce(kernel.spread(lookups[i], scaled))
+            with self._barrier.stopwatch:
+                rows, sums = self._exchange(rows, sums, gathered[:, i].long().tolist())
             if len(rows):
                 kernel.update(rows, sums)
 
@@ -155,7 +176,7 @@ class Replicas:
         """Of each kernel; NaN where this rank does not know."""
         return [
             rate_of({slab.table for slab in kernel.layout.slabs}, self._shards)
-            for kernel in self._store.kernels
+            for kernel in self.kernels
         ]
 
     def _exchange(self, rows: Tensor, sums: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:

@@ -14,13 +14,16 @@ from torchrec.distributed.types import ParameterSharding, ShardingEnv, ShardingT
 from trainobs.core.errors import SettingError
 from trainobs.fae.profile.arguments import check_profile
 from trainobs.fae.profile.profile import FAEProfile
-from trainobs.fae.shard.laid_over import Mode
+from trainobs.fae.shard.sharded import Mode
 from trainobs.fae.shard.sharded_bags import ShardedFAEEmbeddingBagCollection
 from trainobs.fae.shard.sharded_sequences import ShardedFAEEmbeddingCollection
+from trainobs.fae.shard.torchrec_private import collection_settings
 
 
 class _HotRowSharder:
-    """What both sharders have in common; a base before TorchRec's."""
+    """What both sharders share; a base before TorchRec's."""
+
+    _sharding_types: tuple[ShardingType, ...]
 
     def __init__(self, profile: FAEProfile, mode: Mode = "overlay", **settings: Any) -> None:
         if mode not in get_args(Mode):
@@ -57,12 +60,12 @@ class _HotRowSharder:
             device=device,
             qcomm_codecs_registry=stock.qcomm_codecs_registry,
             module_fqn=module_fqn,
-            **self._own_settings(),
+            **collection_settings(self),
         )
 
-    def _own_settings(self) -> dict[str, Any]:
-        """What the stock sharder gives to collections of this kind only."""
-        raise NotImplementedError
+    def sharding_types(self, compute_device_type: str) -> list[str]:
+        """Ways to split a table, on hosts as on GPUs: TorchRec's but data_parallel."""
+        return [kind.value for kind in self._sharding_types]
 
     def compute_kernels(self, sharding_type: str, compute_device_type: str) -> list[str]:
         """Where the tables may be: the fused kernels, without a cache in mode "paper"."""
@@ -89,26 +92,21 @@ class FAEEmbeddingBagCollectionSharder(
         profile: which rows are hot.
         mode: "overlay" (hot rows are looked up and trained on the device in every batch), "paper"
             (in pure batches only) or "partitioned" (as "overlay", each row on one rank); see
-            `ShardedFAEEmbeddingBagCollection`.
+            `ShardedFAEModule`.
         **settings: those of the stock sharder, such as `fused_params`.
 
     Raises:
         SettingError: there is no such mode, or the profile is none.
     """
 
-    def sharding_types(self, compute_device_type: str) -> list[str]:
-        """Ways to split a table: TorchRec's but data_parallel, row-wise on hosts too."""
-        return [
-            ShardingType.TABLE_WISE.value,
-            ShardingType.COLUMN_WISE.value,
-            ShardingType.TABLE_COLUMN_WISE.value,
-            ShardingType.ROW_WISE.value,
-            ShardingType.TABLE_ROW_WISE.value,
-            ShardingType.GRID_SHARD.value,
-        ]
-
-    def _own_settings(self) -> dict[str, Any]:
-        return {"sharded_module_order_overwrite": self._sharded_module_order_overwrite}
+    _sharding_types = (
+        ShardingType.TABLE_WISE,
+        ShardingType.COLUMN_WISE,
+        ShardingType.TABLE_COLUMN_WISE,
+        ShardingType.ROW_WISE,
+        ShardingType.TABLE_ROW_WISE,
+        ShardingType.GRID_SHARD,
+    )
 
     @property
     def sharded_module_type(self) -> type[ShardedFAEEmbeddingBagCollection]:
@@ -122,25 +120,11 @@ class FAEEmbeddingCollectionSharder(
 ):
     """Shards an EmbeddingCollection, and keeps its hot rows on the device of every rank.
 
-    Args:
-        profile: which rows are hot, of these tables and perhaps of others.
-        mode: as of `FAEEmbeddingBagCollectionSharder`.
-        **settings: those of the stock sharder, such as `fused_params` and `use_index_dedup`.
-
-    Raises:
-        SettingError: there is no such mode.
+    Arguments and errors are those of `FAEEmbeddingBagCollectionSharder`; settings of the stock
+    sharder are, besides others, `fused_params` and `use_index_dedup`.
     """
 
-    def sharding_types(self, compute_device_type: str) -> list[str]:
-        """Ways to split a table: TorchRec's but data_parallel."""
-        return [
-            ShardingType.TABLE_WISE.value,
-            ShardingType.COLUMN_WISE.value,
-            ShardingType.ROW_WISE.value,
-        ]
-
-    def _own_settings(self) -> dict[str, Any]:
-        return {"use_index_dedup": self._use_index_dedup}
+    _sharding_types = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE, ShardingType.ROW_WISE)
 
     @property
     def sharded_module_type(self) -> type[ShardedFAEEmbeddingCollection]:

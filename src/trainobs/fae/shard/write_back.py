@@ -1,4 +1,4 @@
-"""Between hot rows and the tables they come from: weights and optimizer state, no row in Python."""
+"""Copies hot rows from their tables and back: weights and optimizer state, all rows at once."""
 
 from __future__ import annotations
 
@@ -11,58 +11,41 @@ import torch.distributed as dist
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     SplitTableBatchedEmbeddingBagsCodegen,
 )
-from torch import Tensor, nn
+from torch import Tensor
 
 from trainobs.core.errors import FAEError
 from trainobs.fae.profile.profile import FAEProfile
-from trainobs.fae.shard.hot_store import HotStore, kernel_tensors
+from trainobs.fae.shard.hot_kernels import HotKernel, kernel_tensors
+from trainobs.fae.shard.torchrec_private import StockSequences, table_kernels, write_counts
 
 
 class BackingShard(NamedTuple):
-    """What this rank holds of a table.
-
-    Attributes:
-        table: its name.
-        row: first row of it.
-        column: first column of it.
-        tensors: weights [rows, columns], then each state of the optimizer.
-        kernel: that trains it.
-    """
+    """What this rank holds of a table."""
 
     table: str
-    row: int
-    column: int
-    tensors: list[Tensor]
-    kernel: SplitTableBatchedEmbeddingBagsCodegen
+    row: int  # first of the table
+    column: int  # first of the table
+    tensors: list[Tensor]  # weights [rows, columns], then each state of the optimizer
+    kernel: SplitTableBatchedEmbeddingBagsCodegen  # which trains it
 
 
-def backing_shards(lookups: Iterable[nn.Module]) -> list[BackingShard]:
-    """The shards in a sharded collection's lookup modules; the tensors are views."""
+def backing_shards(stock: StockSequences) -> list[BackingShard]:
+    """The shards on this rank of a collection's tables; the tensors are views."""
     shards = []
-    for lookup in lookups:
-        for module in lookup._emb_modules:  # type: ignore[union-attr]
-            kernel = module.emb_module
-            tables = module.config.embedding_tables
-            for table, tensors in zip(tables, kernel_tensors(kernel), strict=True):
-                row, column = table.local_metadata.shard_offsets
-                shards.append(BackingShard(table.name, row, column, tensors, kernel))
+    for kernel, tables in table_kernels(stock):
+        for table, tensors in zip(tables, kernel_tensors(kernel), strict=True):
+            row, column = table.local_metadata.shard_offsets
+            shards.append(BackingShard(table.name, row, column, tensors, kernel))
     return shards
 
 
 class Link(NamedTuple):
-    """Rows that are among the hot ones and in a shard.
+    """Rows that are among the hot ones and in a shard."""
 
-    Attributes:
-        hot: weights, then each state of the optimizer, on the device.
-        hot_rows: of these.
-        shard: of the table.
-        shard_rows: int64, as many.
-    """
-
-    hot: list[Tensor]
-    hot_rows: slice
+    hot: list[Tensor]  # weights, then each state of the optimizer, on the device
+    hot_rows: slice  # of these
     shard: BackingShard
-    shard_rows: Tensor
+    shard_rows: Tensor  # int64, as many
 
     def pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Weights, and each state: the hot rows (a view), and the shard's tensor."""
@@ -76,7 +59,7 @@ class WriteBack:
     Args:
         links: of this rank.
         shards: all that this rank has of the tables.
-        replicated: what all ranks hold whole, and each reads a part of.
+        replicated: tensors that all ranks hold whole, and of which each reads a part.
     """
 
     def __init__(
@@ -88,10 +71,10 @@ class WriteBack:
 
     @torch.no_grad()
     def flush(self) -> None:
-        """Write the hot rows to the tables. No collective: every rank writes what it holds.
+        """Write the hot rows to the tables, without a collective: every rank writes what it holds.
 
-        A backward that waits for the tables does not look at these rows, so a save may come
-        between a forward and its backward: `data` is what autograd keeps no count of.
+        A save may come between a forward and its backward. The backward does not read these rows,
+        so they are written to `data`, for which autograd has no version count.
         """
         for link in self._links:
             for hot, table in link.pairs():
@@ -113,16 +96,18 @@ class WriteBack:
             dist.all_reduce(tensor, group=group)  # zero but on one rank: the sum is exact
 
     def versions(self) -> list[int]:
-        """How often torch wrote to the tables; FBGEMM does not count.
+        """How often torch wrote to each tensor of the tables; FBGEMM's writes do not count.
 
-        Those without hot rows too: who has no others hears of a load by them, as all ranks must.
+        Tables without hot rows count too: all ranks must notice a load, also one without others.
         """
-        return [tensor._version for shard in self._shards for tensor in shard.tensors]
+        return write_counts([tensor for shard in self._shards for tensor in shard.tensors])
 
 
-def links(store: HotStore, shards: list[BackingShard], profile: FAEProfile) -> Iterator[Link]:
-    """Every slab with every shard that has some of its rows, which follow each other in both."""
-    for kernel in store.kernels:
+def replica_links(
+    kernels: Iterable[HotKernel], shards: list[BackingShard], profile: FAEProfile
+) -> Iterator[Link]:
+    """Every slab with every shard that has some of its rows, which are in one order in both."""
+    for kernel in kernels:
         for slab in kernel.layout.slabs:
             for shard in shards:
                 if (shard.table, shard.column) != (slab.table, slab.column):

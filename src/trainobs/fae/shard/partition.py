@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
-from torchrec.distributed.embedding import ShardedEmbeddingCollection
+from torch import Tensor
 from torchrec.distributed.embedding_sharding import EmbeddingShardingInfo
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
-from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 from torchrec.distributed.types import (
     EnumerableShardingSpec,
     ParameterSharding,
@@ -36,9 +34,9 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from trainobs.fae.kjt.constants import permuted
 from trainobs.fae.kjt.split import overlaid_tables
 from trainobs.fae.profile.profile import FAEProfile
-from trainobs.fae.shard.batch import SplitBatch
-from trainobs.fae.shard.layout import OPTIMIZER_SETTINGS
-from trainobs.fae.shard.translate import Translation
+from trainobs.fae.shard.batch import SlotRows, SplitBatch
+from trainobs.fae.shard.layout import optimizer_settings
+from trainobs.fae.shard.torchrec_private import StockBags, StockSequences, set_optimizer
 from trainobs.fae.shard.write_back import (
     BackingShard,
     Link,
@@ -51,15 +49,10 @@ from trainobs.fae.shard.write_back import (
 
 @dataclass
 class SentLookups:
-    """Hot lookups that are with the ranks which have the rows.
+    """Hot lookups that were sent to the ranks which have the rows."""
 
-    Attributes:
-        context: of the forward pass.
-        received: lookups of all ranks in the rows of this one.
-    """
-
-    context: Any
-    received: Any
+    context: Any  # of the forward pass
+    received: Any  # lookups of all ranks in the rows of this one
 
     def record_stream(self, stream: torch.Stream) -> None:
         """Keep the memory until the stream is done with it."""
@@ -77,47 +70,54 @@ class Partition:
         shards: what this rank has of the tables.
         env: the ranks.
         device: where the hot rows are to be.
-        is_weighted: whether lookups have weights.
-    """
+        pools: whether lookups are pooled by bag.
+        is_weighted: whether they have weights.
 
-    _config: type[BaseEmbeddingConfig] = EmbeddingBagConfig
+    Attributes:
+        write_back: between the hot rows and this rank's shards.
+    """
 
     def __init__(
         self,
-        infos: Iterable[EmbeddingShardingInfo],
-        outputs: list[tuple[str, str]],
+        infos: Sequence[EmbeddingShardingInfo],
+        outputs: Sequence[tuple[str, str]],
         profile: FAEProfile,
         shards: list[BackingShard],
         env: ShardingEnv,
         device: torch.device,
+        pools: bool,
         is_weighted: bool,
     ) -> None:
-        infos, overlaid = list(infos), overlaid_tables(profile)
+        overlaid = overlaid_tables(profile)
+        kind = EmbeddingBagConfig if pools else EmbeddingConfig
         tables = [
-            _hot_table(info, profile, self._config)
+            _hot_table(info, profile, kind)
             for info in infos
             if info.embedding_config.name in overlaid
         ]
         self._outputs = outputs
         self._features = {feature for feature, _ in outputs}
         self._device = device
+        self._pools = pools
         self._dims = {i.embedding_config.name: i.embedding_config.embedding_dim for i in infos}
         self._rows = {table.config.name: table.rows for table in tables}
-        self._translation = Translation(self._rows, profile, device)
-        self._collection = self._shard(tables, env, device, is_weighted)
+        self._slots = SlotRows(self._rows, profile, device)
+        hot = _sharded(tables, env, device, pools, is_weighted)
+        self._collection = hot.module
         self._shards = shards
-        self._hot_shards = backing_shards(self._collection._lookups)
-        self.write_back = WriteBack(list(_links(self._hot_shards, shards, profile)), shards, [])
+        self._hot_shards = backing_shards(hot)
+        links = list(_partition_links(self._hot_shards, shards, profile))
+        self.write_back = WriteBack(links, shards, [])
 
     def gather(self, batch: SplitBatch) -> list[SentLookups]:
-        """Send the hot lookups to where their rows are."""
+        """Send the hot lookups of a batch to the ranks that have the rows."""
         features, hot = batch.hot_features, batch.hot
         mine = [at for at, feature in enumerate(features) if feature in self._features]
         if len(mine) < len(features):  # the others are of another collection's tables
             features, hot = tuple(features[at] for at in mine), permuted(hot, mine)
         whole = KeyedJaggedTensor(
             keys=list(features),
-            values=self._translation.of(hot, features),
+            values=self._slots.lookup(hot, features),
             weights=hot.weights_or_none(),
             lengths=hot.lengths(),
             stride=hot.stride(),
@@ -127,79 +127,40 @@ class Partition:
         return [SentLookups(context, self._collection.input_dist(context, whole).wait().wait())]
 
     def lookup(self, lookups: list[SentLookups], batch_number: int, input_count: int) -> Tensor:
-        """See `HotRows`."""
+        """The embeddings, as `Replicas.lookup` gives them."""
         for shard in self._hot_shards:
             shard.kernel.set_learning_rate(rate_of({shard.table}, self._shards))
-        sent = lookups[0]
+        (sent,) = lookups
         found = self._collection.compute_and_output_dist(sent.context, sent.received)
-        return self._assemble(found, input_count)
-
-    def _shard(
-        self, tables: list[_HotTable], env: ShardingEnv, device: torch.device, is_weighted: bool
-    ) -> Any:
-        """The hot tables as a sharded collection, trained as the tables they come from."""
-        collection = EmbeddingBagCollection(
-            tables=[table.config for table in tables],
-            is_weighted=is_weighted,
-            device=torch.device("meta"),
-        )
-        plan = _planned(tables, collection.embedding_bags)
-        return ShardedEmbeddingBagCollection(collection, plan, env, device=device)
-
-    def _assemble(self, found: Any, input_count: int) -> Tensor:
-        return torch.cat(
-            [
-                found[feature]
-                if table in self._rows
-                else torch.zeros(input_count, self._dims[table], device=self._device)
-                for feature, table in self._outputs
-            ],
-            dim=1,
-        )
-
-
-class SequencePartition(Partition):
-    """The same of a collection that gives an embedding for each lookup."""
-
-    _config = EmbeddingConfig
-
-    def _shard(
-        self, tables: list[_HotTable], env: ShardingEnv, device: torch.device, is_weighted: bool
-    ) -> Any:
-        collection = EmbeddingCollection(
-            tables=[table.config for table in tables], device=torch.device("meta")
-        )
-        plan = _planned(tables, collection.embeddings)
-        return ShardedEmbeddingCollection(collection, plan, env, device=device)
-
-    def _assemble(self, found: Any, input_count: int) -> Tensor:
+        if self._pools:
+            return torch.cat(
+                [
+                    found[feature]
+                    if table in self._rows
+                    else torch.zeros(input_count, self._dims[table], device=self._device)
+                    for feature, table in self._outputs
+                ],
+                dim=1,
+            )
         outputs = [
             found[feature].values() for feature, table in self._outputs if table in self._rows
         ]
         return torch.cat(outputs) if outputs else torch.zeros(0, 1, device=self._device)
 
 
-@dataclass(frozen=True)
-class _HotTable:
-    """The hot rows of a table, as a table.
-
-    Attributes:
-        config: of it.
-        sharding: the plan.
-        info: of the table they come from.
-        rows: int64, row of each slot.
-    """
+class _HotTable(NamedTuple):
+    """The hot rows of a table, as a table: its config and plan, and the row of each slot."""
 
     config: BaseEmbeddingConfig
     sharding: ParameterSharding
-    info: EmbeddingShardingInfo
+    info: EmbeddingShardingInfo  # of the table they come from
     rows: Tensor
 
 
 def _hot_table(
     info: EmbeddingShardingInfo, profile: FAEProfile, kind: type[BaseEmbeddingConfig]
 ) -> _HotTable:
-    """Give each block of the table's rows a block, all of one size, for its hot rows."""
+    """A table with a block of rows, all of one size, for the hot rows of each shard's rows."""
     table = info.embedding_config
     spec: Any = info.param_sharding.sharding_spec
     columns: dict[int, list[ShardMetadata]] = {}
@@ -235,17 +196,26 @@ def _hot_table(
     return _HotTable(config, sharding, info, rows)
 
 
-def _planned(tables: list[_HotTable], modules: nn.ModuleDict) -> dict[str, ParameterSharding]:
-    """The plan; each module's weights are given the optimizer of the table it comes from."""
+def _sharded(
+    tables: list[_HotTable], env: ShardingEnv, device: torch.device, pools: bool, is_weighted: bool
+) -> StockSequences:
+    """The hot tables as a sharded collection, trained as the tables they come from."""
+    configs: Any = [table.config for table in tables]
+    meta = torch.device("meta")
+    whole: Any
+    if pools:
+        whole = EmbeddingBagCollection(tables=configs, is_weighted=is_weighted, device=meta)
+        modules = whole.embedding_bags
+    else:
+        whole = EmbeddingCollection(tables=configs, device=meta)
+        modules = whole.embeddings
     for table in tables:
-        parameter: Any = modules[table.config.name].weight
-        given = table.info.fused_params or {}
-        settings = {name: given[name] for name in OPTIMIZER_SETTINGS if name in given}
-        parameter._optimizer_classes, parameter._optimizer_kwargs = [None], [settings]
-    return {table.config.name: table.sharding for table in tables}
+        set_optimizer(modules[table.config.name].weight, optimizer_settings(table.info))
+    plan = {table.config.name: table.sharding for table in tables}
+    return (StockBags if pools else StockSequences)(whole, plan, env, device=device)
 
 
-def _links(
+def _partition_links(
     hot_shards: list[BackingShard], shards: list[BackingShard], profile: FAEProfile
 ) -> Iterator[Link]:
     """Each shard of a table with the shard of its hot rows, which is on this rank too."""
@@ -253,10 +223,12 @@ def _links(
         _, rows = rows_in(shard, profile)
         if not len(rows):
             continue
-        mine = [s for s in hot_shards if (s.table, s.column) == (shard.table, shard.column)]
-        # in the order of their rows, as the shards of the table are
-        place = sorted(
-            s.row for s in shards if (s.table, s.column) == (shard.table, shard.column)
-        ).index(shard.row)
-        hot = sorted(mine, key=lambda s: s.row)[place]
-        yield Link(hot.tensors, slice(0, len(rows)), shard, rows)
+        hot, cold = (  # in the order of their rows, which is the same
+            sorted(
+                (s for s in of if (s.table, s.column) == (shard.table, shard.column)),
+                key=lambda s: s.row,
+            )
+            for of in (hot_shards, shards)
+        )
+        mine = hot[[s.row for s in cold].index(shard.row)]
+        yield Link(mine.tensors, slice(0, len(rows)), shard, rows)
