@@ -24,7 +24,7 @@ from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.fae import FAEProfile, calibrate
-from trainobs.fae.calibrate.predict import served
+from trainobs.fae.calibration.predict import served
 from trainobs.fae.kjt.find import inputs_of
 from trainobs.fae.profile.model_tables import tables_of
 from trainobs.host.facts import host_facts

@@ -50,7 +50,7 @@ with warnings.catch_warnings():  # FBGEMM for hosts warns of kernels that only d
 from trainobs.core.errors import GpuError, SettingError
 from trainobs.fae import ShuffleScheduler, calibrate, pack
 from trainobs.fae.kjt.split import SlotMap, read_mark, split
-from trainobs.fae.shard.sharder import FAEEmbeddingBagCollectionSharder
+from trainobs.fae.sharding.sharder import FAEEmbeddingBagCollectionSharder
 from trainobs.gpu.nvml import Nvml
 from trainobs.host.facts import host_facts
 

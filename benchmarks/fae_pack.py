@@ -15,7 +15,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from trainobs.fae import FAEProfile, pack
 from trainobs.fae.kjt.find import KjtFinder
 from trainobs.fae.kjt.split import SlotMap, read_mark, split
-from trainobs.fae.pack.window import KjtBlock, Packer
+from trainobs.fae.packing.window import KjtBlock, Packer
 
 DENSE = 13
 WINDOW = 32

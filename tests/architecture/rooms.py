@@ -43,10 +43,10 @@ ROOMS = {
     ),
     "fae/profile": Room("core", "numpy torch torchrec fbgemm_gpu"),
     "fae/kjt": Room("core fae/profile", "numpy torch torchrec"),
-    "fae/calibrate": Room("core access fae/profile fae/kjt", "numpy ray torch torchrec tqdm"),
-    "fae/pack": Room("core fae/profile fae/kjt", "numpy torch torchrec"),
-    "fae/shard": Room("core fae/profile fae/kjt", "numpy torch torchrec fbgemm_gpu"),
-    "fae": Room("fae/profile fae/calibrate fae/pack fae/shard"),
+    "fae/calibration": Room("core access fae/profile fae/kjt", "numpy ray torch torchrec tqdm"),
+    "fae/packing": Room("core fae/profile fae/kjt", "numpy torch torchrec"),
+    "fae/sharding": Room("core fae/profile fae/kjt", "numpy torch torchrec fbgemm_gpu"),
+    "fae": Room("fae/profile fae/calibration fae/packing fae/sharding"),
     "cli": Room("core probes gpu runlog analysis report"),
     "__init__": Room("core access integrations"),
     "__main__": Room("cli"),
@@ -76,6 +76,6 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def room_of(name: str) -> str:
-    """`trainobs.core.abi` -> `core`; a folder in fae/ is a room, too: `fae/pack`."""
+    """`trainobs.core.abi` -> `core`; a folder in fae/ is a room, too: `fae/packing`."""
     _, room, inner, *_ = [*name.split("."), "__init__", ""]
     return f"{room}/{inner}" if f"{room}/{inner}" in ROOMS else room

@@ -34,7 +34,7 @@ from torchrec.streamable import Pipelineable
 from tests.fae.compared import Trained, difference, local
 from trainobs.fae import FAEProfile, TableProfile
 from trainobs.fae.kjt.split import SlotMap, SplitMark, read_mark, split
-from trainobs.fae.shard.sharder import (
+from trainobs.fae.sharding.sharder import (
     FAEEmbeddingBagCollectionSharder,
     FAEEmbeddingCollectionSharder,
 )

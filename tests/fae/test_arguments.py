@@ -24,8 +24,8 @@ from trainobs.fae import (
     pack,
     pack_data_module,
 )
-from trainobs.fae.calibrate import calibrator
-from trainobs.fae.pack import loader
+from trainobs.fae.calibration import calibrator
+from trainobs.fae.packing import loader
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.examples.conftest import DLRM, forget
-from trainobs.fae.shard.overlay import HotOverlay
+from trainobs.fae.sharding.overlay import HotOverlay
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "fae_auc.py"
 INPUTS = 16 * 1024

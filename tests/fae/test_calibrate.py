@@ -9,7 +9,7 @@ import torch
 from numpy.testing import assert_array_equal
 
 from tests.fae.skewed import BUDGET, ROWS, Batches, click_loader, kjt, matrix, quiet, tables
-from trainobs.fae.calibrate.source import Permutation
+from trainobs.fae.calibration.source import Permutation
 from trainobs.fae.kjt.inputs import keys_of, parts_of
 
 

@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from trainobs.access.sketch import Sketch
-from trainobs.fae.calibrate.choice import SMALL_TABLES_RATIO, RowCounts, choose
+from trainobs.fae.calibration.choice import SMALL_TABLES_RATIO, RowCounts, choose
 from trainobs.fae.profile.model_tables import ModelTable
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.testing import assert_array_equal
 
-from trainobs.fae.calibrate.held_out import HeldOut
+from trainobs.fae.calibration.held_out import HeldOut
 from trainobs.fae.kjt.inputs import Inputs, keys_of
 
 LIMIT = 900

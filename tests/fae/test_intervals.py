@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trainobs.access.interval import normal_quantile
-from trainobs.fae.calibrate.intervals import count_interval, mean_upper, ratio
+from trainobs.fae.calibration.intervals import count_interval, mean_upper, ratio
 
 TRIALS = 2000
 

@@ -32,7 +32,7 @@ from trainobs.core.errors import FAEError, SettingError
 from trainobs.fae import pack
 from trainobs.fae.kjt.find import KjtFinder
 from trainobs.fae.kjt.split import SlotMap, cold_count, read_mark
-from trainobs.fae.pack.window import Packer
+from trainobs.fae.packing.window import Packer
 
 
 def numbers(batches) -> list[int]:

@@ -9,7 +9,7 @@ from tests.fae import pack_jobs
 from tests.fae.packing import is_all_hot, make_input, profile
 from tests.fae.ranks import Ranks
 from trainobs.core.errors import FAEError
-from trainobs.fae.pack.window_agreement import Offer, agree
+from trainobs.fae.packing.window_agreement import Offer, agree
 
 
 def an_offer(inputs: int, hot: int, size: int, **more) -> Offer:

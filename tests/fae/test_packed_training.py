@@ -25,7 +25,7 @@ from torchrec.streamable import Pipelineable
 from tests.fae.packing import KEYS, Input, Inputs, collate, profile
 from trainobs.fae import pack
 from trainobs.fae.kjt.split import read_mark
-from trainobs.fae.shard.sharder import FAEEmbeddingBagCollectionSharder
+from trainobs.fae.sharding.sharder import FAEEmbeddingBagCollectionSharder
 
 OF = profile(0.9)
 SERVED = [KEYS.index(name) for table in OF.tables for name in table.features]

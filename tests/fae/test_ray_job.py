@@ -18,7 +18,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from tests.fae.skewed import KEYS, ROWS, matrix, tables
 from trainobs.core.errors import FAEError, SettingError
 from trainobs.fae import calibrate, calibrate_dataset
-from trainobs.fae.calibrate.ray_job import _column
+from trainobs.fae.calibration.ray_job import _column
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -10,7 +10,7 @@ import pytest
 from tests.fae.skewed import Batches, click_loader, matrix, quiet
 from trainobs.access.counts import AccessCounts
 from trainobs.core.errors import FAEError
-from trainobs.fae.calibrate import resume
+from trainobs.fae.calibration import resume
 
 
 class Interrupted(Batches):

@@ -38,8 +38,8 @@ from tests.fae.ranks import Ranks
 from tests.fae.small import case, fed
 from trainobs.core.errors import FAEError
 from trainobs.fae import HotRowReservation
-from trainobs.fae.shard import planner
-from trainobs.fae.shard.sharder import FAEEmbeddingBagCollectionSharder
+from trainobs.fae.sharding import planner
+from trainobs.fae.sharding.sharder import FAEEmbeddingBagCollectionSharder
 
 SOON_S = 60
 """It is a second on a machine at rest; who waits for a collective waits for gloo's 30 minutes."""

@@ -11,7 +11,7 @@ from tests.fae.ranks import Ranks
 from tests.fae.test_sharder_behaviour import case
 from trainobs.fae import FAEEmbeddingBagCollectionSharder, pack
 from trainobs.fae.kjt.split import read_mark
-from trainobs.fae.shard.batch import SlotRows, join
+from trainobs.fae.sharding.batch import SlotRows, join
 
 
 def test_what_the_packer_gives_trains_as_whole_batches_do(pair: Ranks) -> None:

@@ -94,7 +94,7 @@ def test_a_collection_is_gone_when_its_model_is() -> None:
 
 def test_calibrate_and_pack_are_functions_whatever_was_imported_before() -> None:
     script = (
-        "import trainobs.fae.pack.window, trainobs.fae.calibrate.calibrator\n"
+        "import trainobs.fae.packing.window, trainobs.fae.calibration.calibrator\n"
         "from trainobs.fae import calibrate, pack\n"
         "from trainobs.fae import calibrate as again\n"
         "assert callable(calibrate) and callable(pack) and again is calibrate"

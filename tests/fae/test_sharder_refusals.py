@@ -37,9 +37,9 @@ from tests.fae.small import case, fed
 from trainobs.core.errors import FAEError, SettingError
 from trainobs.fae import FAEProfile
 from trainobs.fae.kjt.split import SlotMap, read_mark, split
-from trainobs.fae.shard import sharded
-from trainobs.fae.shard.checks import check_replicas
-from trainobs.fae.shard.sharder import FAEEmbeddingBagCollectionSharder
+from trainobs.fae.sharding import sharded
+from trainobs.fae.sharding.checks import check_replicas
+from trainobs.fae.sharding.sharder import FAEEmbeddingBagCollectionSharder
 
 
 @pytest.mark.usefixtures("lone_rank")

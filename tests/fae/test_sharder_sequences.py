@@ -50,8 +50,8 @@ from trainobs.fae import (
 )
 from trainobs.fae.kjt.find import KjtFinder
 from trainobs.fae.kjt.split import SlotMap, read_mark, split
-from trainobs.fae.pack.window import Packer
-from trainobs.fae.shard.order import FeatureSequence
+from trainobs.fae.packing.window import Packer
+from trainobs.fae.sharding.order import FeatureSequence
 
 pytestmark = pytest.mark.usefixtures("lone_rank")
 

@@ -30,7 +30,7 @@ from tests.fae.torchrec_tests import (
     sharding_single_rank_test_single_process,
 )
 from trainobs.fae import FAEProfile, TableProfile
-from trainobs.fae.shard.sharder import FAEEmbeddingBagCollectionSharder
+from trainobs.fae.sharding.sharder import FAEEmbeddingBagCollectionSharder
 
 SHARDINGS = ("table_wise", "row_wise", "column_wise", "table_column_wise", "table_row_wise")
 

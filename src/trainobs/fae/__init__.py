@@ -8,19 +8,17 @@ All are imported on first use: `import trainobs.fae` alone brings in neither tor
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainobs.fae.calibrate.calibrator import calibrate
-    from trainobs.fae.calibrate.ray_job import calibrate_dataset
-    from trainobs.fae.pack.data_module import pack_data_module
-    from trainobs.fae.pack.loader import PackedLoader, pack
-    from trainobs.fae.pack.scheduler import ShuffledOrder, ShuffleScheduler
+    from trainobs.fae.calibration.calibrator import calibrate
+    from trainobs.fae.calibration.ray_job import calibrate_dataset
+    from trainobs.fae.packing.data_module import pack_data_module
+    from trainobs.fae.packing.loader import PackedLoader, pack
+    from trainobs.fae.packing.scheduler import ShuffledOrder, ShuffleScheduler
     from trainobs.fae.profile.profile import FAEProfile, TableProfile
-    from trainobs.fae.shard.planner import HotRowReservation
-    from trainobs.fae.shard.sharder import (
+    from trainobs.fae.sharding.planner import HotRowReservation
+    from trainobs.fae.sharding.sharder import (
         FAEEmbeddingBagCollectionSharder,
         FAEEmbeddingCollectionSharder,
     )
@@ -41,18 +39,18 @@ __all__ = [
 ]
 
 _HOME = {
-    "FAEEmbeddingBagCollectionSharder": "trainobs.fae.shard.sharder",
-    "FAEEmbeddingCollectionSharder": "trainobs.fae.shard.sharder",
+    "FAEEmbeddingBagCollectionSharder": "trainobs.fae.sharding.sharder",
+    "FAEEmbeddingCollectionSharder": "trainobs.fae.sharding.sharder",
     "FAEProfile": "trainobs.fae.profile.profile",
-    "HotRowReservation": "trainobs.fae.shard.planner",
-    "PackedLoader": "trainobs.fae.pack.loader",
-    "ShuffleScheduler": "trainobs.fae.pack.scheduler",
-    "ShuffledOrder": "trainobs.fae.pack.scheduler",
+    "HotRowReservation": "trainobs.fae.sharding.planner",
+    "PackedLoader": "trainobs.fae.packing.loader",
+    "ShuffleScheduler": "trainobs.fae.packing.scheduler",
+    "ShuffledOrder": "trainobs.fae.packing.scheduler",
     "TableProfile": "trainobs.fae.profile.profile",
-    "calibrate": "trainobs.fae.calibrate.calibrator",
-    "calibrate_dataset": "trainobs.fae.calibrate.ray_job",
-    "pack": "trainobs.fae.pack.loader",
-    "pack_data_module": "trainobs.fae.pack.data_module",
+    "calibrate": "trainobs.fae.calibration.calibrator",
+    "calibrate_dataset": "trainobs.fae.calibration.ray_job",
+    "pack": "trainobs.fae.packing.loader",
+    "pack_data_module": "trainobs.fae.packing.data_module",
 }
 
 
@@ -64,14 +62,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _Face(ModuleType):
-    """Keeps `calibrate` and `pack` the functions, when folders of these names are imported."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name not in _HOME or not isinstance(value, ModuleType):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Face

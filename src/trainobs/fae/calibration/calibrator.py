@@ -1,0 +1,202 @@
+"""Chooses the hot rows of a model's tables from the data it trains on."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from trainobs.access.counts import AccessCounts
+from trainobs.core.arguments import check_whole
+from trainobs.core.errors import SettingError, shown
+from trainobs.fae.calibration.choice import choose
+from trainobs.fae.calibration.from_counts import profile_of_counts
+from trainobs.fae.calibration.outcome import Made, profile_of_sample, refuse_no_need
+from trainobs.fae.calibration.resume import Checkpoints
+from trainobs.fae.calibration.sample import DataSample
+from trainobs.fae.calibration.source import InputSource, untouched_randomness
+from trainobs.fae.calibration.stopping import Stopping
+from trainobs.fae.profile.arguments import byte_count, check_loader, is_within
+from trainobs.fae.profile.model_tables import ModelTable, features_of, tables_of
+from trainobs.fae.profile.profile import FAEProfile
+
+
+def calibrate(
+    source: Iterable[Any] | AccessCounts | str | os.PathLike[str],
+    tables: Any,
+    hot_bytes: int | str = "4GiB",
+    *,
+    kjt: Any = None,
+    confidence: float = 0.99,
+    margin: float = 0.005,
+    optimizer: Any = None,
+    seed: int = 0,
+    workers: int | None = None,
+    memory: int | str = "2GiB",
+    resume: str | os.PathLike[str] | None = None,
+    progress: bool = True,
+) -> FAEProfile:
+    """Choose the rows to keep on the device, and predict what they will serve.
+
+    Half of the inputs read are counted; the others are held out, and what is predicted comes from
+    them. Reading ends when the predictions are as certain as asked for and counting more would not
+    choose better rows, see `trainobs.fae.calibration.stopping.Stopping`, or with the data.
+
+    The random generators of torch, NumPy and Python are left as they were. In a job of several
+    ranks calibrate once, save the profile, and load it on every rank.
+
+    Args:
+        source: a loader, that can be iterated again for training; its batches are or hold a
+            KeyedJaggedTensor. Or access counts: an `AccessCounts`, the file of one, or the
+            directory of a run that was observed.
+        tables: the model before it is sharded, or its `EmbeddingBagConfig`s or `EmbeddingConfig`s.
+        hot_bytes: what hot rows may take on each device, their optimizer state included: a number
+            of bytes, or text such as "4GiB".
+        kjt: where the KeyedJaggedTensor is in a batch that holds several: a name, a position, or
+            several of these from the outside in.
+        confidence: of all intervals, each by itself.
+        margin: largest distance from a predicted share to the ends of its interval, and largest
+            gain that a sample twice as large could have brought; 0 reads all of the data.
+        optimizer: of the tables, see `fae.profile.model_tables.tables_of`; by default the model's
+            own if `apply_optimizer_in_backward` was used, else row-wise Adagrad.
+        seed: tells which inputs are read first, which are counted and which held out.
+        workers: processes that read; by default as many as the DataLoader has.
+        memory: for counters and held-out inputs. Where it does not hold a counter for each row,
+            the largest tables are counted as far as it goes, see `AccessCounts`.
+        resume: directory to save the state in every minute and on an interruption; a call with
+            the same arguments goes on from there. It is removed at the end.
+        progress: show a progress bar.
+
+    Returns:
+        The profile, the same for the same arguments and data.
+
+    Raises:
+        SettingError: an argument has a bad value.
+        FAEError: there is nothing to gain: all tables fit, or hot rows would not serve much
+            more than others; or the data do not fit the tables.
+        OSError: a file cannot be read or written.
+    """
+    _check(confidence, margin)
+    check_whole(seed, "seed")
+    goal = _Goal(
+        tables=tables_of(tables, optimizer),
+        hot_bytes=byte_count(hot_bytes, "hot_bytes"),
+        confidence=confidence,
+        margin=margin,
+        seed=seed,
+        memory=byte_count(memory, "memory"),
+    )
+    refuse_no_need(goal.tables, goal.hot_bytes)
+    if isinstance(source, (AccessCounts, str, os.PathLike)):
+        return profile_of_counts(source, goal.tables, goal.hot_bytes, confidence)
+    check_loader(source)
+    reader = InputSource(source, features_of(goal.tables), kjt, seed, workers)
+    return _profile_of(reader, type(source).__name__, goal, resume, progress)
+
+
+class _Goal(NamedTuple):
+    """What makes a calibration this one: another one's state is not to go on with."""
+
+    tables: tuple[ModelTable, ...]
+    hot_bytes: int
+    confidence: float
+    margin: float
+    seed: int
+    memory: int
+
+
+def _profile_of(
+    reader: InputSource,
+    kind: str,
+    goal: _Goal,
+    resume: str | os.PathLike[str] | None,
+    progress: bool,
+) -> FAEProfile:
+    sample = DataSample(goal.tables, goal.seed, goal.memory)
+    stopping = Stopping(goal.confidence, goal.margin)
+    checkpoints = Checkpoints(resume, json.loads(json.dumps(goal._asdict())))
+    checkpoints.restore(sample, stopping)
+    with untouched_randomness():
+        enough = _read(reader, sample, stopping, checkpoints, goal.hot_bytes, progress)
+    made: Made = {
+        "source": kind,
+        "order": "random" if reader.is_sampled else "as read",
+        "ended": "the sample was large enough" if enough else "all data were read",
+        "seed": goal.seed,
+        "margin": goal.margin,
+    }
+    profile = profile_of_sample(sample, goal.hot_bytes, goal.confidence, made)
+    checkpoints.remove()
+    return profile
+
+
+def _read(
+    reader: InputSource,
+    sample: DataSample,
+    stopping: Stopping,
+    checkpoints: Checkpoints,
+    budget: int,
+    progress: bool,
+) -> bool:
+    """Read until there is enough; False if the data ended first."""
+    with _progress_bar("calibrate", sample.input_count, reader.input_count, progress) as advance:
+        try:
+            for numbers, inputs in reader.read(sample.input_count):
+                sample.add(numbers, inputs)
+                advance(inputs.size)
+                if stopping.is_due(sample.input_count) and stopping.is_enough(
+                    sample, choose(sample.tables, sample.counts(), budget)
+                ):
+                    return True
+                checkpoints.save_if_due(sample, stopping)
+        except BaseException:
+            if sample.is_whole:
+                checkpoints.save(sample, stopping)
+            raise
+    return False
+
+
+@contextmanager
+def _progress_bar(
+    what: str, done: int, total: int | None, show: bool
+) -> Iterator[Callable[[int], object]]:
+    """Shows how many inputs are done, if asked to.
+
+    Args:
+        what: is being done.
+        done: inputs that were done before.
+        total: inputs that there are, None if nobody knows.
+        show: whether to show anything.
+
+    Yields:
+        A function to call with the number of inputs that were done since.
+    """
+    if not show:
+        yield lambda count: None
+        return
+    from tqdm.auto import tqdm
+
+    class Bar(tqdm):  # type: ignore[misc]
+        monitor_interval = 0  # no thread that watches over bars
+
+    with Bar(
+        desc=what, initial=done, total=total, unit=" inputs", unit_scale=True, dynamic_ncols=True
+    ) as bar:
+        yield bar.update
+
+
+def _check(confidence: float, margin: float) -> None:
+    if not is_within(confidence, 0.5, 1):
+        raise SettingError(
+            "confidence is no probability to state intervals with",
+            shown(confidence),
+            "give a number from 0.5 to below 1; the default is 0.99",
+        )
+    if not is_within(margin, 0, 0.5):
+        raise SettingError(
+            "margin is no share to know predictions to",
+            shown(margin),
+            "give a number from 0 (all of the data) to below 0.5; the default is 0.005",
+        )

@@ -1,0 +1,134 @@
+"""A profile from access counts that were taken while a model trained."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainobs.access.counts import AccessCounts
+from trainobs.access.input_sample import InputSample
+from trainobs.access.sketch import Sketch, places
+from trainobs.core.errors import FAEError
+from trainobs.fae.calibration.choice import RowCounts
+from trainobs.fae.calibration.outcome import profile_of
+from trainobs.fae.kjt.inputs import Inputs
+from trainobs.fae.profile.model_tables import ModelTable
+from trainobs.fae.profile.profile import FAEProfile
+
+_HELD_OUT_RATIO = 0.25
+"""Of the inputs that were counted; as much of a loader's is held out for the predictions."""
+
+
+def profile_of_counts(
+    source: AccessCounts | str | os.PathLike[str],
+    tables: Sequence[ModelTable],
+    budget: int,
+    confidence: float,
+) -> FAEProfile:
+    """Choose hot rows from counts of a run.
+
+    Counts come with a sample of whole inputs, which were counted too. The lookups of those that
+    are to judge are taken off the counts, so that these inputs had no part in the choice.
+
+    Args:
+        source: counts, a file of them, or a run directory.
+        tables: of the model.
+        budget: bytes of hot rows.
+        confidence: of intervals.
+
+    Raises:
+        FAEError: the counts are of another model, there is no sample of inputs with them, or there
+            is nothing to gain.
+        AccessCountsError: the file cannot be read.
+    """
+    access = source if isinstance(source, AccessCounts) else AccessCounts.load(source)
+    for table in tables:
+        _check(access, table)
+    samples = [_held_out(sample) for sample in access.inputs().values()]
+    inputs = _inputs(samples, access, tables)
+    if not inputs.size:
+        raise FAEError(
+            "cannot calibrate from these access counts",
+            "no sample of inputs with them",
+            "offer inputs by AccessCounts.add_inputs, or calibrate from the loader",
+        )
+    counts = {
+        table.name: RowCounts(partial(_without, access, table.name, ids))
+        for table, ids in zip(tables, inputs.ids, strict=True)
+    }
+    counted = max(1, _input_count(access, samples) - inputs.size)
+    # Counts are by table: each is looked up as if by one feature of its own.
+    by_table = [table._replace(features=(table.name,)) for table in tables]
+    made: dict[str, str | int | float] = {"source": "access counts", "inputs_counted": counted}
+    profile = profile_of(by_table, counts, counted, inputs, budget, confidence, made)
+    named = tuple(
+        replace(chosen, features=table.features)
+        for chosen, table in zip(profile.tables, tables, strict=True)
+    )
+    return replace(profile, tables=named)
+
+
+def _held_out(sample: InputSample) -> InputSample:
+    """At most a share of what was counted: the sample of a short run is all that was counted."""
+    room = max(1, int(sample.seen * _HELD_OUT_RATIO))
+    if len(sample) <= room:
+        return sample
+    return sample.where(sample.draws <= np.partition(sample.draws, room - 1)[room - 1])
+
+
+def _input_count(access: AccessCounts, samples: Sequence[InputSample]) -> int:
+    """Inputs that were counted. Of many epochs some have no sample any more: told by lookups."""
+    seen = sum(sample.seen for sample in samples)
+    sampled = sum(sample.seen * len(sample.ids) / max(1, len(sample)) for sample in samples)
+    offered = {index for sample in samples for index in np.unique(sample.tables).tolist()}
+    lookups = sum(access.total(name) for at, name in enumerate(access.tables) if at in offered)
+    return round(seen * max(1.0, lookups / sampled)) if sampled else seen
+
+
+def _check(access: AccessCounts, table: ModelTable) -> None:
+    rows = access.tables.get(table.name)
+    if rows != table.row_count:
+        raise FAEError(
+            "the access counts are of another model",
+            f"table {table.name!r} with {table.row_count} rows, in the counts "
+            + ("it is missing" if rows is None else f"{rows} rows"),
+            "give the counts of a run of this model, or calibrate from the loader",
+        )
+
+
+def _inputs(
+    samples: Sequence[InputSample], access: AccessCounts, tables: Sequence[ModelTable]
+) -> Inputs:
+    """Sampled inputs of all epochs, by table; ids that are no rows are left out."""
+    sizes = np.concatenate([sample.sizes for sample in samples] or [np.empty(0, dtype=np.int64)])
+    ids = np.concatenate([sample.ids for sample in samples] or [np.empty(0, dtype=np.int64)])
+    owners = np.concatenate([sample.tables for sample in samples] or [np.empty(0, dtype=np.int32)])
+    index = {name: at for at, name in enumerate(access.tables)}
+    input_of = np.repeat(np.arange(len(sizes)), sizes)
+    columns, lengths = [], []
+    for table in tables:
+        own = (owners == index[table.name]) & (ids >= 0) & (ids < table.row_count)
+        columns.append(ids[own])
+        lengths.append(np.bincount(input_of[own], minlength=len(sizes)))
+    return Inputs(len(sizes), tuple(columns), tuple(lengths))
+
+
+def _without(
+    access: AccessCounts, table: str, ids: NDArray[np.int64]
+) -> NDArray[np.uint64] | Sketch:
+    """Counts less some lookups; never below zero, since a sketch may have counted too few."""
+    counts = access.counts(table)
+    rows, times = np.unique(ids, return_counts=True)
+    taken = times.astype(np.uint64)
+    if not isinstance(counts, Sketch):
+        counts[rows] -= np.minimum(counts[rows], taken)
+        return counts
+    at, known = places(rows, counts.ids)
+    left = counts.counts.copy()
+    left[at] -= np.minimum(left[at], taken[known])
+    return replace(counts, counts=left)

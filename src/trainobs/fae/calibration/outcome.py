@@ -1,0 +1,123 @@
+"""From counts and held-out inputs to a profile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from trainobs.core.errors import FAEError
+from trainobs.core.text import percent, size
+from trainobs.fae.calibration.choice import Choice, RowCounts, choose
+from trainobs.fae.calibration.predict import predict
+from trainobs.fae.calibration.sample import DataSample
+from trainobs.fae.kjt.inputs import Inputs
+from trainobs.fae.profile.model_tables import ModelTable
+from trainobs.fae.profile.predictions import Predictions
+from trainobs.fae.profile.profile import FAEProfile, TableProfile
+
+Made = dict[str, str | int | float]
+
+LEAST_GAIN_RATIO = 0.1
+"""Share that hot rows must serve, at least, of what as many rows picked blindly would not."""
+
+
+def profile_of_sample(sample: DataSample, budget: int, confidence: float, made: Made) -> FAEProfile:
+    """The profile that follows from what was read.
+
+    Raises:
+        FAEError: nothing was held out, or there is nothing to gain.
+    """
+    made = {**made, "inputs_read": sample.input_count, "inputs_counted": sample.counted_inputs}
+    inputs = sample.reporting.inputs()
+    return profile_of(
+        sample.tables, sample.counts(), sample.counted_inputs, inputs, budget, confidence, made
+    )
+
+
+def profile_of(
+    tables: Sequence[ModelTable],
+    counts: Mapping[str, RowCounts],
+    counted_inputs: int,
+    inputs: Inputs,
+    budget: int,
+    confidence: float,
+    made: Made,
+) -> FAEProfile:
+    """The profile that follows from counts.
+
+    Args:
+        tables: of the model.
+        counts: of each table's rows.
+        counted_inputs: inputs that they are of.
+        inputs: others, of the same data.
+        budget: bytes of hot rows.
+        confidence: of intervals.
+        made: how the counts came about.
+
+    Raises:
+        FAEError: nothing was held out, or there is nothing to gain.
+    """
+    choice = choose(tables, counts, budget)
+    predictions = predict(tables, choice, counts, counted_inputs, inputs, confidence)
+    _refuse_no_gain(tables, choice, predictions)
+    chosen = tuple(
+        TableProfile(
+            name=table.name,
+            row_count=table.row_count,
+            dim=table.dim,
+            features=table.features,
+            hot_ids=choice.hot_ids[table.name],
+            row_bytes=table.row_bytes,
+            is_sequence=table.is_sequence,
+        )
+        for table in tables
+    )
+    return FAEProfile(chosen, budget, predictions, made)
+
+
+def refuse_no_need(tables: Sequence[ModelTable], budget: int) -> None:
+    """Refuse tables that fit the budget as a whole.
+
+    Raises:
+        FAEError: they do.
+    """
+    total = sum(table.total_bytes for table in tables)
+    if total <= budget:
+        raise FAEError(
+            "there is nothing to gain from hot rows",
+            f"all {len(tables)} tables take {size(total)} with optimizer state, and hot_bytes "
+            f"is {size(budget)}",
+            "put the tables on the device as they are (TorchRec's kernel fused)",
+        )
+
+
+def _refuse_no_gain(tables: Sequence[ModelTable], choice: Choice, predictions: Predictions) -> None:
+    """Refuse hot rows that are hardly looked up more than others.
+
+    Judged by the tables of which a part is hot: what a whole table on the device serves is no
+    merit of its rows.
+
+    Raises:
+        FAEError: no inputs were held out, or hot rows would surely not serve `LEAST_GAIN_RATIO` of
+            what rows picked blindly leave.
+    """
+    if predictions.input_count == 0:
+        raise FAEError(
+            "cannot calibrate",
+            "too few inputs to hold any out",
+            "give a loader with data, as many as one epoch has",
+        )
+    total = served = blindly = 0.0
+    for table in tables:
+        hot = len(choice.hot_ids[table.name])
+        about = predictions.tables[table.name]
+        if about.lookups_per_input > 0 and hot < table.row_count:
+            total += about.lookups_per_input
+            served += about.lookups_per_input * about.hot_lookup_ratio.high
+            blindly += about.lookups_per_input * hot / table.row_count
+    if total and served - blindly < LEAST_GAIN_RATIO * (total - blindly):
+        raise FAEError(
+            "there is nothing to gain from hot rows",
+            f"of the lookups in tables that do not fit, they would serve at most "
+            f"{percent(served / total)}, and rows picked blindly {percent(blindly / total)}",
+            "train on these tables as they are, or give more hot_bytes",
+        )

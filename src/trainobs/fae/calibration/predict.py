@@ -1,0 +1,162 @@
+"""What hot rows are to be expected to serve, from inputs that had no part in choosing them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainobs.core.quotients import UNKNOWN, Interval
+from trainobs.fae.calibration.choice import Choice, RowCounts
+from trainobs.fae.calibration.intervals import count_interval, ratio
+from trainobs.fae.kjt.inputs import Inputs
+from trainobs.fae.profile.model_tables import ModelTable, features_of
+from trainobs.fae.profile.predictions import Predictions, TablePrediction
+
+GROUPS_PER_DOUBLING = 4
+"""Groups of rows whose counts are within a factor of two."""
+
+
+class HotLookupCounts(NamedTuple):
+    """Lookups of each held-out input in one table, or in several.
+
+    Attributes:
+        hot: lookups of hot rows.
+        all: lookups.
+    """
+
+    hot: NDArray[np.float64]
+    all: NDArray[np.float64]
+
+    @property
+    def is_all_hot(self) -> NDArray[np.float64]:
+        """1 for each input of which no lookup is cold, else 0."""
+        return np.asarray(self.hot == self.all, dtype=np.float64)
+
+    def plus(self, other: HotLookupCounts, weight: float = 1.0) -> HotLookupCounts:
+        """Lookups of these and other tables, the others' by weight."""
+        return HotLookupCounts(self.hot + weight * other.hot, self.all + weight * other.all)
+
+
+def served_by_table(
+    tables: Sequence[ModelTable], hot_ids: Mapping[str, NDArray[np.int64]], inputs: Inputs
+) -> Iterator[HotLookupCounts]:
+    """Which lookups of some inputs hot rows serve, table after table.
+
+    Args:
+        tables: of the model.
+        hot_ids: of each table.
+        inputs: with the features of `features_of(tables)`, in that order.
+    """
+    positions = {feature: i for i, feature in enumerate(features_of(tables))}
+    for table in tables:
+        is_hot = np.zeros(table.row_count, dtype=np.bool_)
+        is_hot[hot_ids[table.name]] = True
+        found = nothing(inputs)
+        for feature in (positions[name] for name in table.features):
+            hot = inputs.per_input(feature, is_hot[inputs.ids[feature]])
+            found = HotLookupCounts(found.hot + hot, found.all + inputs.lookups_of(feature))
+        yield found
+
+
+def served(
+    tables: Sequence[ModelTable], hot_ids: Mapping[str, NDArray[np.int64]], inputs: Inputs
+) -> HotLookupCounts:
+    """The same over all tables together."""
+    total = nothing(inputs)
+    for found in served_by_table(tables, hot_ids, inputs):
+        total = total.plus(found)
+    return total
+
+
+def nothing(inputs: Inputs) -> HotLookupCounts:
+    """No lookups of so many inputs."""
+    return HotLookupCounts(np.zeros(inputs.size), np.zeros(inputs.size))
+
+
+def predict(
+    tables: Sequence[ModelTable],
+    choice: Choice,
+    counts: Mapping[str, RowCounts],
+    counted_inputs: float,
+    inputs: Inputs,
+    confidence: float,
+) -> Predictions:
+    """What is to be expected of a choice.
+
+    Args:
+        tables: of the model.
+        choice: of hot rows.
+        counts: that it was made from.
+        counted_inputs: inputs that the counts are of.
+        inputs: others, held out.
+        confidence: of each interval by itself.
+    """
+    total, moved = nothing(inputs), nothing(inputs)
+    by_table = {}
+    for table, found in zip(tables, served_by_table(tables, choice.hot_ids, inputs), strict=True):
+        total, moved = total.plus(found), moved.plus(found, table.weight_bytes)
+        ids = [inputs.ids[features_of(tables).index(feature)] for feature in table.features]
+        group_rows, group_ratios = _groups(table, counts[table.name], np.concatenate(ids))
+        by_table[table.name] = TablePrediction(
+            lookups_per_input=_mean(found.all),
+            hot_lookup_ratio=ratio(*found, confidence),
+            group_rows=group_rows,
+            group_ratios=group_ratios,
+        )
+    threshold, threshold_bytes = _threshold(choice, counted_inputs, confidence)
+    return Predictions(
+        confidence=confidence,
+        input_count=inputs.size,
+        all_hot_ratio=ratio(total.is_all_hot, np.ones(inputs.size), confidence),
+        hot_lookup_ratio=ratio(*total, confidence),
+        bytes_per_input=_mean(moved.all),
+        hot_bytes_per_input=Interval(
+            *(_mean(moved.all) * share for share in ratio(*moved, confidence))
+        ),
+        threshold=threshold,
+        threshold_bytes=threshold_bytes,
+        tables=by_table,
+    )
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    return float(values.mean()) if len(values) else float("nan")
+
+
+def _threshold(
+    choice: Choice, counted_inputs: float, confidence: float
+) -> tuple[Interval, Interval]:
+    count, score = choice.threshold
+    if count == 0:
+        full = choice.bytes_at(0.0)
+        return UNKNOWN, Interval(full, full, full)
+    low, _ = count_interval(count, confidence)
+    # Of rows with just this count, only some may have had room: surely hot is one count more.
+    _, high = count_interval(count + 1, confidence)
+    scale = 1e6 / counted_inputs
+    sizes = (choice.bytes_at(score * factor) for factor in (1.0, high / count, low / count))
+    return Interval(count * scale, low * scale, high * scale), Interval(*sizes)
+
+
+def _groups(
+    table: ModelTable, counts: RowCounts, ids: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Rows with similar counts, hottest first, and the share of held-out lookups of each group."""
+    classes = counts.classes
+    group = _group(classes.counts)
+    group_rows = np.zeros(int(group.max(initial=0)) + 1)
+    np.add.at(group_rows, group, classes.rows)
+    group_rows[0] = table.row_count - classes.rows.sum()
+    looked_up = np.bincount(_group(counts.of(ids)), minlength=len(group_rows))
+    ratios = looked_up / len(ids) if len(ids) else np.full(len(group_rows), np.nan)
+    used = group_rows > 0
+    return group_rows[used][::-1].astype(np.int64), ratios[used][::-1]
+
+
+def _group(counts: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+    """Number of the group of each count; 0 for rows that were not looked up."""
+    logarithms = np.log2(np.maximum(counts, 0.5).astype(np.float32))
+    return np.asarray(GROUPS_PER_DOUBLING * logarithms + GROUPS_PER_DOUBLING, dtype=np.int64)

@@ -1,0 +1,99 @@
+"""A calibration's state on disk, to go on with after an interruption."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from trainobs.access.counts import AccessCounts
+from trainobs.core.errors import FAEError
+from trainobs.core.now import now_s
+from trainobs.fae.calibration.sample import DataSample
+from trainobs.fae.calibration.stopping import Stopping
+from trainobs.fae.profile.archive import ArchiveKind, read_archive, write_archive
+
+SAVE_SECONDS = 60.0
+
+_KIND = ArchiveKind(
+    name="state of a calibration",
+    schema=1,
+    remedy="remove the directory to begin again, or give resume= another one",
+)
+_STATE = "state.npz"
+
+
+class Checkpoints:
+    """Saves a calibration every `SAVE_SECONDS`, and brings it back.
+
+    The directory holds `state.npz` and the counts that belong to it, under a name of their own:
+    whenever a process is killed, one whole state is there.
+
+    Args:
+        directory: made where it is missing; None saves nothing.
+        settings: what makes a calibration this one; another one's state is refused.
+    """
+
+    def __init__(
+        self, directory: str | os.PathLike[str] | None, settings: Mapping[str, Any]
+    ) -> None:
+        self._directory = None if directory is None else Path(directory)
+        self._settings = dict(settings)
+        self._saved_at = now_s()
+
+    def restore(self, sample: DataSample, stopping: Stopping) -> None:
+        """Bring back what was saved, if anything was.
+
+        Raises:
+            FAEError: the state is damaged, or belongs to another calibration.
+        """
+        if self._directory is None or not (self._directory / _STATE).exists():
+            return
+        facts, arrays = read_archive(self._directory / _STATE, _KIND)
+        for name, value in self._settings.items():
+            if facts["settings"].get(name) != value:
+                raise FAEError(
+                    f"cannot go on with the calibration in {self._directory}",
+                    f"it was made with another {name}",
+                    _KIND.remedy,
+                )
+        access = AccessCounts.load(self._directory / facts["counts"])
+        sample.restore(arrays, access)
+        stopping.restore(arrays, [table.name for table in sample.tables])
+
+    def save_if_due(self, sample: DataSample, stopping: Stopping) -> None:
+        """Save, if the last time was long enough ago."""
+        if self._directory and now_s() - self._saved_at >= SAVE_SECONDS:
+            self.save(sample, stopping)
+
+    def save(self, sample: DataSample, stopping: Stopping) -> None:
+        """Save the state.
+
+        Raises:
+            OSError: the directory cannot be written to; what was saved before is still there.
+        """
+        if self._directory is None:
+            return
+        self._directory.mkdir(parents=True, exist_ok=True)
+        counts = f"counts-{sample.input_count}.npz"
+        sample.access.save(self._directory / counts)
+        write_archive(
+            self._directory / _STATE,
+            _KIND,
+            {"settings": self._settings, "counts": counts},
+            {**sample.arrays(), **stopping.arrays()},
+        )
+        for other in self._directory.glob("counts-*.npz"):
+            if other.name != counts:
+                other.unlink()
+        self._saved_at = now_s()
+
+    def remove(self) -> None:
+        """Take the state away: the calibration is done."""
+        if self._directory is not None:
+            for file in (self._directory / _STATE, *self._directory.glob("counts-*.npz")):
+                file.unlink(missing_ok=True)
+            with suppress(OSError):  # someone keeps other things there
+                self._directory.rmdir()

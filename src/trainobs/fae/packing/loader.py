@@ -1,0 +1,346 @@
+"""Batches whose lookups are all hot, and others, in one order on all ranks."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+
+from trainobs.core.arguments import check_whole
+from trainobs.core.errors import SettingError
+from trainobs.fae.kjt.find import KjtFinder
+from trainobs.fae.kjt.split import SlotMap
+from trainobs.fae.packing.place import PackSettings, Place, State, check_window
+from trainobs.fae.packing.scheduler import Schedule, ShuffledOrder
+from trainobs.fae.packing.window import PackedWindow, Packer
+from trainobs.fae.packing.window_agreement import Offer, WindowPlan, agree, exchange
+from trainobs.fae.packing.window_reader import Progress, Recipe
+from trainobs.fae.packing.window_source import WindowSource
+from trainobs.fae.profile.arguments import check_loader, check_profile
+from trainobs.fae.profile.profile import FAEProfile
+
+WINDOW_BATCHES = 32
+_REMEMBERED_STEPS = 64
+
+
+def pack(
+    loader: Iterable[Any],
+    profile: FAEProfile,
+    *,
+    kjt: str | int | Sequence[str | int] | None = None,
+    batch_size: int | None = None,
+    window: int = WINDOW_BATCHES,
+    seed: int = 0,
+    drop_last: bool = False,
+    scheduler: Schedule | None = None,
+    process_group: dist.ProcessGroup | None = None,
+) -> PackedLoader:
+    """Sort a loader's inputs into pure and mixed batches, with hot lookups apart.
+
+    The loader is taken window by window. In each window inputs of which every lookup is hot fill
+    pure batches, and the others, with what fills none, mixed ones. Every input of a window comes
+    exactly once, whole (its lookups, dense features and label), and inputs of one kind keep
+    their order. Lookups are parted in the layout of `fae.kjt.split`, in mixed batches too unless a
+    table of the profile looks up sequences: these would lose their order.
+
+    In a job of several ranks all of them call `pack`, and take a pure batch in the same steps: at
+    the begin of each window they exchange what they have, on the host.
+
+    Args:
+        loader: yields KeyedJaggedTensors, or tuples, lists, mappings, data classes and other
+            objects that hold one beside tensors with a row for each input. The workers of a
+            `DataLoader` pack; for anything else the process that iterates does.
+        profile: of the hot rows, the sharder's.
+        kjt: where a batch holds its lookups, if it holds several KeyedJaggedTensors.
+        batch_size: inputs of a packed batch, the loader's by default. Another one needs a
+            DataLoader that tells its own.
+        window: batches of the loader that are sorted together. The process that iterates holds
+            one window, and each worker another. A window has up to one pure batch less than its
+            all-hot inputs could fill, so a share of them below 1 / `window` gives none.
+        seed: of the order of kinds; of a shuffled loader's order where it has no generator; and
+            of random numbers that the data set draws.
+        drop_last: leave out inputs that do not fill a batch, and end an epoch with the first rank
+            that ends.
+        scheduler: of pure and mixed runs; by default they come in random order.
+        process_group: ranks that train together, with a backend for tensors of the host. By
+            default all ranks, over a new gloo group.
+
+    Raises:
+        SettingError: an argument has a bad value.
+    """
+    check_loader(loader)
+    check_profile(profile)
+    check_whole(seed, "seed")
+    check_whole(window, "window", 1)
+    if batch_size is not None:
+        check_whole(batch_size, "batch_size", 1)
+    if scheduler is not None and not hasattr(scheduler, "is_next_pure"):
+        raise SettingError(
+            "cannot pack a loader",
+            f"a {type(scheduler).__name__} in the place of a scheduler",
+            "give a ShuffleScheduler(), or leave it out",
+        )
+    window = _whole_batches(loader, batch_size, window)
+    group = process_group if process_group is not None else _host_group()
+    finder = KjtFinder([name for table in profile.tables for name in table.features], kjt)
+    settings = PackSettings(
+        fingerprint=profile.fingerprint,
+        seed=seed,
+        window=window,
+        drop_last=drop_last,
+        world_size=1 if group is None else dist.get_world_size(group),
+    )
+    size = batch_size if batch_size is not None else getattr(loader, "batch_size", None)
+    packer = Packer(SlotMap.from_profile(profile), finder, size, drop_last)
+    rank = 0 if group is None else dist.get_rank(group)
+    recipe = Recipe(packer, window, seed, rank)
+    schedule = ShuffledOrder(seed) if scheduler is None else scheduler
+    return PackedLoader(loader, recipe, settings, schedule, group)
+
+
+class _Agreed(NamedTuple):
+    """A window, what all ranks do in it, and where in it they begin."""
+
+    window: PackedWindow
+    agreement: WindowPlan
+    place: Place
+
+
+class PackedLoader:
+    """What `pack` returns: iterates over an epoch of packed batches.
+
+    Each iteration is the next epoch; `set_epoch` says otherwise. An epoch begins with its first
+    batch, so that an iterator that is never asked changes nothing, and ends with its last one.
+    One iterator at a time.
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[Any],
+        recipe: Recipe,
+        settings: PackSettings,
+        scheduler: Schedule,
+        group: dist.ProcessGroup | None,
+    ) -> None:
+        self.loader = loader
+        self.scheduler = scheduler
+        self._recipe = recipe
+        self._settings = settings
+        self._group = group
+        self._source = WindowSource(loader, recipe)
+        self._is_resumed = False
+        self._recent: deque[Place] = deque([self._begin_of(0)], maxlen=_REMEMBERED_STEPS)
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches of the next epoch, or the rest of the one that was interrupted."""
+        return self._batches()
+
+    def __len__(self) -> int:
+        """Batches of an epoch, where the loader tells how many inputs it has.
+
+        Raises:
+            TypeError: it does not.
+        """
+        loader, size = self.loader, self._recipe.packer.batch_size
+        if not self._source.is_indexed or size is None or not isinstance(loader, DataLoader):
+            raise TypeError("the packed loader has no length: its loader tells of no inputs")
+        inputs = len(loader.sampler)  # type: ignore[arg-type]
+        if loader.drop_last and loader.batch_size is not None:
+            inputs -= inputs % loader.batch_size
+        return inputs // size if self._settings.drop_last else math.ceil(inputs / size)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the last batch, or the next one after its end; counted from 0."""
+        return self._recent[-1].progress.epoch
+
+    @property
+    def sampler(self) -> PackedLoader:
+        """Itself, for those who call `loader.sampler.set_epoch`, as Lightning does."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin an epoch with the next iteration; one that was interrupted goes on."""
+        place = self._recent[-1]
+        if epoch != place.progress.epoch or (place.is_within_epoch and not self._is_resumed):
+            self._stand_at(self._begin_of(epoch), is_resumed=False)
+
+    def state_dict(self, ahead: int = 0) -> dict[str, Any]:
+        """Where this rank stands, to go on with the next batch in another process.
+
+        Args:
+            ahead: batches that were handed out and not trained on yet. In the middle of an epoch
+                `TrainPipelineSparseDist` is two ahead, Lightning one if there is no length.
+
+        Returns:
+            Numbers, names and small tensors, for `torch.save`. One rank's state serves all of
+            them, except that a data set's own state and generator are those of that rank.
+
+        Raises:
+            SettingError: `ahead` is more than is remembered.
+        """
+        if not 0 <= ahead < len(self._recent):
+            raise SettingError(
+                "cannot tell where the loader stood",
+                f"ahead={ahead}, with {len(self._recent) - 1} batches remembered",
+                f"give the batches that a pipeline fetched ahead, fewer than {_REMEMBERED_STEPS}",
+            )
+        place = self._recent[-1 - ahead]
+        return State(
+            self._settings,
+            self._recipe.rank,
+            self._workers,
+            self._recipe.packer.batch_size,
+            place,
+            self.scheduler.state_dict(place.schedule),
+        ).to_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was called, with the next iteration.
+
+        Raises:
+            FAEError: the state is damaged, or of a loader with other arguments.
+        """
+        rank = self._recipe.rank
+        loaded = State.from_dict(state, self._settings, rank, self._workers)
+        self.scheduler.load_state_dict(loaded.schedule)
+        self._recipe.packer.batch_size = loaded.batch_size
+        self._source = WindowSource(self.loader, self._recipe)  # its workers must know the state
+        self._stand_at(loaded.place, is_resumed=True)
+
+    @property
+    def _workers(self) -> int | None:
+        return None if self._source.is_indexed else self._source.worker_count
+
+    def _begin_of(self, epoch: int) -> Place:
+        generator = self._source.generator
+        return Place(Progress(epoch), generator=generator.get_state() if generator else None)
+
+    def _stand_at(self, place: Place, is_resumed: bool) -> None:
+        self._is_resumed = is_resumed
+        self._recent.clear()
+        self._recent.append(place)
+
+    def _start(self) -> Place:
+        """Where the iteration that begins now is to begin."""
+        place = self._recent[-1]
+        if not self._is_resumed and place.is_within_epoch:
+            place = self._begin_of(place.progress.epoch + 1)
+        if self._is_resumed and place.generator is not None and self._source.generator:
+            self._source.generator.set_state(place.generator)
+        self._is_resumed = False
+        return place
+
+    def _batches(self) -> Iterator[Any]:
+        place = self._start()
+        windows = self._source.read(place.progress)
+        agreed = self._next(windows, place)
+        while agreed is not None:
+            following: _Agreed | Exception | None = None
+            for batch, within in self._hand_out(agreed):
+                if within is None:  # the window's last: is it the epoch's too?
+                    within = agreed.place.behind(agreed.window)
+                    try:
+                        following = self._next(windows, within)
+                    except Exception as error:  # raised when this batch is trained on
+                        following = error
+                    if following is None:
+                        within = self._begin_of(place.progress.epoch + 1)
+                self._recent.append(within)
+                yield batch
+            if isinstance(following, Exception):
+                raise following
+            agreed = following
+
+    def _next(self, windows: Iterator[PackedWindow], place: Place) -> _Agreed | None:
+        """The next window with anything to do, and what all ranks do in it; None after the last."""
+        while True:
+            window = self._read(windows, place)
+            agreement = agree(self._offers(window, place), self._settings.drop_last)
+            if window is None or agreement is None:
+                return None
+            check_window(place, window.digest)
+            if sum(agreement):
+                return _Agreed(window, agreement, place)
+            place = place.behind(window)
+
+    def _read(self, windows: Iterator[PackedWindow], place: Place) -> PackedWindow | None:
+        """The next window. Where there is none for an error, the other ranks get one too."""
+        try:
+            return next(windows, None)
+        except Exception:
+            if self._group is not None:
+                exchange(self._offer(None, place, failed=1), self._group)
+            raise
+
+    def _offers(self, window: PackedWindow | None, place: Place) -> list[Offer]:
+        return exchange(self._offer(window, place), self._group)
+
+    def _offer(self, window: PackedWindow | None, place: Place, failed: int = 0) -> Offer:
+        taken = (place.pure_taken, place.mixed_taken)
+        common = repr((self._settings, self.scheduler.mark(), taken))
+        digest = blake2b(common.encode(), digest_size=7).digest()
+        return Offer(
+            batch_count=0 if window is None else len(window.sizes),
+            hot_count=0 if window is None else window.hot_count,
+            input_count=0 if window is None else window.input_count,
+            batch_size=0 if window is None else window.batch_size,
+            epoch=place.progress.epoch,
+            window=place.progress.windows,
+            settings=int.from_bytes(digest, "little"),
+            ended=int(window is None),
+            failed=failed,
+        )
+
+    def _hand_out(self, agreed: _Agreed) -> Iterator[tuple[Any, Place | None]]:
+        """The batches of a window from a place in it on; and the place behind each but the last."""
+        window, (pure_count, mixed_count), place = agreed
+        pure, mixed = place.pure_taken, place.mixed_taken
+        others, first = window, pure_count
+        if len(window.sizes) < pure_count + mixed_count:
+            others, first = window.redivided(pure_count, mixed_count), 0
+        self.scheduler.begin(place.progress.epoch, place.progress.windows, pure_count, mixed_count)
+        while pure < pure_count or mixed < mixed_count:
+            self._mark_schedule()
+            if self.scheduler.is_next_pure(pure_count - pure, mixed_count - mixed):
+                batch = window.batch(pure, pure=True)
+                pure += 1
+            else:
+                batch = others.batch(first + mixed, pure=False)
+                mixed += 1
+            is_last = pure == pure_count and mixed == mixed_count
+            within = replace(place, pure_taken=pure, mixed_taken=mixed, digest=window.digest)
+            yield batch, None if is_last else within
+
+    def _mark_schedule(self) -> None:
+        """Note where the schedule stands after the last batch, with what was reported since."""
+        self._recent[-1] = replace(self._recent[-1], schedule=self.scheduler.mark())
+
+
+def _whole_batches(loader: Iterable[Any], batch_size: int | None, window: int) -> int:
+    """A window that packed batches fill, of at least so many of the loader's batches."""
+    size = getattr(loader, "batch_size", None)
+    if batch_size is None or batch_size == size:
+        return window
+    if not isinstance(size, int):
+        raise SettingError(
+            "cannot pack into batches of another size",
+            f"batch_size={batch_size}, and a loader that does not tell its own",
+            "leave batch_size out, or give a DataLoader with a batch_size",
+        )
+    step = batch_size // math.gcd(batch_size, size)
+    return math.ceil(window / step) * step
+
+
+def _host_group() -> dist.ProcessGroup | None:
+    """All ranks, over a backend of its own for tensors of the host; None without other ranks."""
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return None
+    group: dist.ProcessGroup = dist.new_group(backend="gloo")
+    return group

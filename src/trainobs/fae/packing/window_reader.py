@@ -1,0 +1,283 @@
+"""What reads and packs windows, in a loader's workers or in the process that trains."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
+
+from trainobs.core.errors import TrainobsError
+from trainobs.fae.packing.window import PackedWindow, Packer
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How windows are made.
+
+    Attributes:
+        packer: of a window.
+        window: batches of the loader in a window.
+        seed: of the order, where the loader has no generator of its own, and of the random
+            numbers that the data set draws.
+        rank: of this process. Random numbers depend on it, the order does not.
+    """
+
+    packer: Packer
+    window: int
+    seed: int
+    rank: int
+
+
+@dataclass
+class Progress:
+    """How far into an epoch a loader was read.
+
+    Attributes:
+        epoch: counted from 0.
+        windows: read to their end.
+        by_worker: the same, by the worker that made them.
+        states: of the data set after these, by worker, if it tells.
+    """
+
+    epoch: int
+    windows: int = 0
+    by_worker: dict[int, int] = field(default_factory=dict)
+    states: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def copy(self) -> Progress:
+        """One that goes on by itself."""
+        return Progress(self.epoch, self.windows, dict(self.by_worker), dict(self.states))
+
+    def add(self, window: PackedWindow) -> None:
+        """A window was read to its end."""
+        self.windows += 1
+        self.by_worker[window.worker] = self.by_worker.get(window.worker, 0) + 1
+        if window.source_state is not None:
+            self.states[window.worker] = window.source_state
+
+
+class Failure(NamedTuple):
+    """An error on its way out of a worker; torch would make it a RuntimeError."""
+
+    kind: type[TrainobsError]
+    failed: str
+    found: str
+    do: str
+
+    def error(self) -> TrainobsError:
+        """To be raised."""
+        return self.kind(self.failed, self.found, self.do)
+
+
+class Passed:
+    """Stands for a window that was trained on before an interruption."""
+
+
+Item = PackedWindow | Failure | Passed
+
+
+class Request(NamedTuple):
+    """A window to be read by index.
+
+    Attributes:
+        epoch: counted from 0.
+        number: of the window in the epoch.
+        batches: what the loader's sampler gave for each batch.
+    """
+
+    epoch: int
+    number: int
+    batches: list[Any]
+
+
+class WindowSampler(Sampler[Request]):
+    """Groups what a loader's sampler gives into windows.
+
+    Args:
+        samples: the loader's batch sampler, or its sampler if it makes no batches.
+        recipe: how windows are made.
+    """
+
+    def __init__(self, samples: Iterable[Any], recipe: Recipe) -> None:
+        self._samples = samples
+        self._recipe = recipe
+        self._epoch = self._passed = 0
+
+    def begin(self, epoch: int, passed: int) -> None:
+        """Say which epoch comes, and how many of its windows to pass over."""
+        self._epoch, self._passed = epoch, passed
+
+    def __iter__(self) -> Iterator[Request]:
+        """One request a window."""
+        epoch, passed = self._epoch, self._passed
+        samples: Iterator[Any] | None = None
+        number = 0
+        while True:
+            with seeded("order", self._recipe.seed, epoch, number):
+                samples = iter(self._samples) if samples is None else samples
+                batches = list(islice(samples, self._recipe.window))
+            if not batches:
+                return
+            if number >= passed:
+                yield Request(epoch, number, batches)
+            number += 1
+
+
+class IndexedWindows(Dataset[Item]):
+    """Windows of a data set with indices.
+
+    Args:
+        dataset: the loader's.
+        together: whether the loader makes batches of several inputs; else the data set does.
+        collate: makes a batch, as the loader's `collate_fn`.
+        recipe: how windows are made.
+    """
+
+    def __init__(
+        self, dataset: Any, together: bool, collate: Callable[[Any], Any], recipe: Recipe
+    ) -> None:
+        self._dataset = dataset
+        self._together = together
+        self._collate = collate
+        self._recipe = recipe
+
+    def __getitem__(self, request: Request) -> Item:
+        """Read and pack a window."""
+        recipe = self._recipe
+        with seeded("data", recipe.seed, recipe.rank, request.epoch, request.number):
+            batches = [self._collate(self._fetch(indices)) for indices in request.batches]
+        return _packed(recipe, batches, request.epoch, request.number)
+
+    def _fetch(self, indices: Any) -> Any:
+        """As torch's fetcher does."""
+        if not self._together:
+            return self._dataset[indices]
+        fetch = getattr(self._dataset, "__getitems__", None)
+        return fetch(indices) if fetch else [self._dataset[index] for index in indices]
+
+
+class StreamWindows(IterableDataset[Item]):
+    """Windows of a data set, or of a loader, that can only be read from its beginning.
+
+    Where it has `state_dict` and `load_state_dict`, an interrupted epoch goes on there; else what
+    was trained on is read again, and passed over.
+
+    Args:
+        stream: yields inputs or batches.
+        size: inputs that the loader puts into a batch; None where batches are yielded.
+        drop_last: whether the loader leaves out a batch that is not full.
+        collate: makes a batch, as the loader's `collate_fn`.
+        recipe: how windows are made.
+        epoch: int64[1] in shared memory, so that workers that persist see it change.
+    """
+
+    def __init__(
+        self,
+        stream: Iterable[Any],
+        size: int | None,
+        drop_last: bool,
+        collate: Callable[[Any], Any],
+        recipe: Recipe,
+        epoch: Tensor,
+    ) -> None:
+        self._stream = stream
+        self._size = size
+        self._drop_last = drop_last
+        self._collate = collate
+        self._recipe = recipe
+        self._epoch = epoch
+        self.progress = Progress(0)
+
+    def __iter__(self) -> Iterator[Item]:
+        """Read and pack the windows of this worker."""
+        recipe, epoch = self._recipe, int(self._epoch)
+        info = get_worker_info()
+        worker = info.id if info else 0
+        progress = self.progress if self.progress.epoch == epoch else Progress(epoch)
+        passed, state = progress.by_worker.get(worker, 0), progress.states.get(worker)
+        number = 0 if state is None else passed
+        if state is not None:
+            yield from (Passed() for _ in range(passed))
+            if state["ended"]:
+                return
+            self._stream.load_state_dict(state["state"])  # type: ignore[attr-defined]
+        batches: Iterator[Any] | None = None
+        while True:
+            with seeded("data", recipe.seed, recipe.rank, epoch, worker, number):
+                batches = self._batches() if batches is None else batches
+                read = list(islice(batches, recipe.window))
+            if not read:
+                return
+            if number < passed:
+                yield self._pass(read)
+            else:
+                yield self._mark(_packed(recipe, read, epoch, number, worker), worker, len(read))
+            number += 1
+
+    def _batches(self) -> Iterator[Any]:
+        """As torch's fetcher makes them."""
+        inputs = iter(self._stream)
+        if self._size is None:
+            yield from map(self._collate, inputs)
+            return
+        while together := list(islice(inputs, self._size)):
+            if len(together) == self._size or not self._drop_last:
+                yield self._collate(together)
+
+    def _pass(self, batches: list[Any]) -> Item:
+        """The size of a batch comes from the first one, though it is passed over."""
+        self._recipe.packer.learn_batch_size(batches)
+        return Passed()
+
+    def _mark(self, item: Item, worker: int, batch_count: int) -> Item:
+        """Say who made a window, and where its stream stands behind it."""
+        if not isinstance(item, PackedWindow):
+            return item
+        state = None
+        if hasattr(self._stream, "state_dict") and hasattr(self._stream, "load_state_dict"):
+            is_ended = batch_count < self._recipe.window  # its state may be that of a new begin
+            state = {"ended": is_ended, "state": None if is_ended else self._stream.state_dict()}
+        return replace(item, worker=worker, source_state=state)
+
+
+def as_it_is(item: Any) -> Any:
+    """Collates nothing."""
+    return item
+
+
+@contextmanager
+def seeded(*parts: object) -> Iterator[None]:
+    """For a while random numbers of torch on the host, numpy and Python depend on `parts` alone."""
+    digest = blake2b(repr(parts).encode(), digest_size=4).digest()
+    seed = int.from_bytes(digest, "little")
+    kept = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed devices too
+    np.random.seed(seed)
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(kept[0])
+        np.random.set_state(kept[1])
+        random.setstate(kept[2])
+
+
+def _packed(
+    recipe: Recipe, batches: list[Any], epoch: int, number: int, worker: int | None = None
+) -> PackedWindow | Failure:
+    try:
+        return recipe.packer.pack(batches)
+    except TrainobsError as error:
+        first = number * recipe.window
+        where = f"batches {first} to {first + len(batches) - 1} of epoch {epoch}"
+        of = "" if worker is None else f" of worker {worker}"
+        return Failure(type(error), error.failed, f"{error.found}; in {where}{of}", error.do)

@@ -1,0 +1,187 @@
+"""Checks that the hot rows of a plan's tables can be on the device, and be exact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import WeightDecayMode
+from torchrec.distributed.embedding_sharding import EmbeddingShardingInfo
+from torchrec.distributed.types import ParameterSharding, ShardingEnv, ShardingEnv2D, ShardingType
+from torchrec.modules.embedding_configs import BaseEmbeddingConfig, DataType, PoolingType
+
+from trainobs.core.errors import FAEError
+from trainobs.fae.profile.profile import FAEProfile
+from trainobs.fae.sharding.layout import MOST_KERNELS, HotLayout
+from trainobs.fae.sharding.planner import check_room
+from trainobs.fae.sharding.torchrec_private import Plan
+
+_CACHING = "fused_uvm_caching"
+_KERNELS = ("fused", "fused_uvm", _CACHING)
+_PRECISIONS = (DataType.FP32, DataType.FP16)
+_OPTIMIZERS = (
+    EmbOptimType.EXACT_SGD,
+    EmbOptimType.EXACT_ADAGRAD,
+    EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+)
+_OUTPUT = SparseType.FP32
+_DECAYS = (WeightDecayMode.NONE, WeightDecayMode.L2, WeightDecayMode.DECOUPLE)
+DIVIDED_BY_COLLECTION = (ShardingType.ROW_WISE.value, ShardingType.TABLE_ROW_WISE.value)
+"""Plans under which the collection divides sums for means; under others FBGEMM pools means."""
+
+_CANNOT = "cannot shard with hot rows"
+
+_Refusal = tuple[bool, str, str]
+"""Whether it applies, what was found, and what to do."""
+
+
+def check_plan(
+    configs: Sequence[BaseEmbeddingConfig],
+    plan: Plan,
+    env: ShardingEnv,
+    profile: FAEProfile,
+    mode: str,
+    is_weighted: bool = False,
+) -> None:
+    """Refuse what could not be exact.
+
+    Args:
+        configs: of the collection's tables.
+        plan: by table.
+        env: the ranks.
+        profile: which rows are hot.
+        mode: in which hot rows are kept.
+        is_weighted: whether lookups have weights.
+
+    Raises:
+        FAEError: see its message.
+    """
+    profile.check(configs)
+    if isinstance(env, ShardingEnv2D) or env.process_group is None:
+        raise FAEError(
+            _CANNOT,
+            f"{type(env).__name__} {'with' if env.process_group else 'without'} a process group",
+            "shard in one process group: ShardingEnv.from_process_group",
+        )
+    for config in configs:
+        _refuse(config.name, _refusals(config, plan[config.name], mode, is_weighted))
+
+
+def check_optimizers(infos: Iterable[EmbeddingShardingInfo]) -> None:
+    """Refuse optimizers that need more than a row's own state and gradient to train it.
+
+    Args:
+        infos: of the collection's tables.
+
+    Raises:
+        FAEError: an optimizer does so, or was not tested with hot rows.
+    """
+    for info in infos:
+        settings = info.fused_params or {}
+        optimizer = settings.get("optimizer", EmbOptimType.EXACT_SGD)
+        bad = {
+            "weight_decay_mode": settings.get("weight_decay_mode", _DECAYS[0]) not in _DECAYS,
+            "gradient_clipping": settings.get("gradient_clipping"),
+            "global_weight_decay": settings.get("global_weight_decay") is not None,
+            "output_dtype": settings.get("output_dtype", _OUTPUT) != _OUTPUT,
+        }
+        refusals = [
+            (
+                optimizer not in _OPTIMIZERS,
+                f"optimizer {optimizer}; it counts steps, of which hot and cold rows take "
+                "different ones, or was not tested",
+                "train it with SGD, Adagrad or row-wise Adagrad, or with the stock sharder",
+            )
+        ]
+        for name, is_bad in bad.items():
+            found = f"{name}={settings.get(name)}"
+            refusals.append((bool(is_bad), found, "leave it out, or use the stock sharder"))
+        _refuse(info.embedding_config.name, refusals)
+
+
+def check_layout(layout: HotLayout, profile: FAEProfile, device: torch.device) -> None:
+    """Check that the kernels can be made, and that the device has room for them.
+
+    Raises:
+        FAEError: it has not, or tables have too many kinds of rows.
+    """
+    if len(layout.kernels) > MOST_KERNELS:
+        raise FAEError(
+            _CANNOT,
+            f"{len(layout.kernels)} kinds of rows by width, precision and optimizer settings",
+            f"give the tables at most {MOST_KERNELS} kinds",
+        )
+    tables = {slab.table for kernel in layout.kernels for slab in kernel.slabs}
+    check_room(sum(profile.table(name).hot_bytes for name in tables), device)
+
+
+def check_replicas(layout: HotLayout, device: torch.device) -> None:
+    """Refuse replicas that do not stay equal: a GPU rounds half precision by random numbers.
+
+    Args:
+        layout: of rows that several ranks have.
+        device: where they are to be; hosts round to the nearest number.
+
+    Raises:
+        FAEError: ranks would round differently.
+    """
+    for kernel in layout.kernels:
+        rounds = kernel.settings.get("stochastic_rounding", True)  # FBGEMM's default
+        refusal = (
+            device.type != "cpu" and kernel.data_type != DataType.FP32 and rounds,
+            f"rows of {kernel.data_type} with stochastic rounding, for which each rank has random "
+            "numbers of its own, so that their hot rows drift apart",
+            "give the sharder fused_params={'stochastic_rounding': False}, or mode "
+            "'partitioned', in which each row is on one rank",
+        )
+        _refuse(kernel.slabs[0].table, [refusal])
+
+
+def _refusals(
+    config: BaseEmbeddingConfig, sharding: ParameterSharding, mode: str, is_weighted: bool
+) -> list[_Refusal]:
+    """All that could be wrong with a table."""
+    kind, kernel = sharding.sharding_type, sharding.compute_kernel
+    is_mean = getattr(config, "pooling", None) is PoolingType.MEAN
+    is_virtual = config.data_type in _PRECISIONS and getattr(config, "use_virtual_table", False)
+    return [
+        (
+            kind == ShardingType.DATA_PARALLEL.value,
+            "a data_parallel plan, under which TorchRec drops the optimizer of "
+            "apply_optimizer_in_backward, and needs every step to look the table up",
+            "plan it table_wise; where the profile has all its rows, each rank keeps them anyway",
+        ),
+        (
+            kernel not in _KERNELS,
+            f"compute kernel {kernel!r}",
+            f"plan it with one of {', '.join(_KERNELS)}",
+        ),
+        (
+            config.data_type not in _PRECISIONS or is_virtual,
+            f"rows of {config.data_type}" + ", virtual" * is_virtual,
+            "keep it as float32 or float16 in a table of fixed size, or use the stock sharder",
+        ),
+        (
+            mode == "paper" and kernel == _CACHING,
+            f"compute kernel {kernel!r} in mode 'paper', in which tables look up hot rows too: the "
+            "cache would keep rows that are older than the hot ones",
+            "plan it fused_uvm, or shard in another mode",
+        ),
+        (
+            is_mean and kind == ShardingType.GRID_SHARD.value,
+            "means under grid_shard, where TorchRec gives sums",
+            "plan it row_wise or column_wise",
+        ),
+        (
+            is_mean and is_weighted and kind not in DIVIDED_BY_COLLECTION,
+            f"weighted means under {kind}, whose gradients FBGEMM does not divide",
+            "plan it row_wise, or pool sums and give weights that add up to 1",
+        ),
+    ]
+
+
+def _refuse(table: str, refusals: Iterable[_Refusal]) -> None:
+    for applies, found, do in refusals:
+        if applies:
+            raise FAEError(f"{_CANNOT} of table {table!r}", found, do)

@@ -1,0 +1,189 @@
+"""Hot rows in FBGEMM kernels: lookups, and the optimizer that is fused into the backward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from fbgemm_gpu.split_embedding_configs import SparseType
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+    ComputeDevice,
+    SplitTableBatchedEmbeddingBagsCodegen,
+)
+from torch import Tensor
+from torchrec.modules.embedding_configs import data_type_to_sparse_type
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from trainobs.fae.kjt.constants import permuted
+from trainobs.fae.sharding.batch import lengths_of
+from trainobs.fae.sharding.layout import HotLayout, KernelLayout
+
+
+class HotKernel:
+    """One FBGEMM table that holds the hot rows of many.
+
+    It is not an `nn.Module`, so that the model has no parameter or buffer of it.
+
+    Args:
+        layout: what lies where.
+        device: where the rows are to be; they stay in its own memory.
+        pools: whether lookups are pooled by bag; each block then gives columns.
+    """
+
+    def __init__(self, layout: KernelLayout, device: torch.device, pools: bool) -> None:
+        self.layout = layout
+        self._block_count = len(layout.features) if pools else 1
+        self._pools = pools
+        on_host = device.type == "cpu"
+        row_count = max(1, layout.row_count)  # FBGEMM takes no empty table
+        self._tables = SplitTableBatchedEmbeddingBagsCodegen(
+            [
+                (
+                    row_count,
+                    layout.width,
+                    EmbeddingLocation.HOST if on_host else EmbeddingLocation.DEVICE,
+                    ComputeDevice.CPU if on_host else ComputeDevice.CUDA,
+                )
+            ],
+            feature_table_map=[0] * self._block_count,
+            pooling_mode=PoolingMode.SUM,
+            weights_precision=data_type_to_sparse_type(layout.data_type),
+            output_dtype=SparseType.FP32,
+            device=device,
+            table_names=["hot rows"],
+            **layout.settings,
+        )
+        self._starts = torch.tensor(layout.feature_rows, device=device)
+        self._is_shifted = any(layout.feature_rows)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Weights [rows, width], then each state of the optimizer, [rows] or [rows, width]."""
+        return kernel_tensors(self._tables)[0]
+
+    def set_learning_rate(self, rate: float) -> None:
+        """Set that of the fused optimizer."""
+        self._tables.set_learning_rate(rate)
+
+    def gather(self, hot: KeyedJaggedTensor, features: Sequence[str]) -> KeyedJaggedTensor:
+        """The lookups of this kernel's features, as rows of it; a key for each block.
+
+        Args:
+            hot: lookups of hot rows as slots, all features of the batch.
+            features: feature of each of its keys.
+        """
+        order = [features.index(feature) for feature in self.layout.features]
+        if order != list(range(len(hot.keys()))):
+            hot = permuted(hot, order)
+        rows = hot.values().long()
+        if self._is_shifted:
+            counts = lengths_of(hot).sum(1)
+            rows = rows + torch.repeat_interleave(self._starts, counts, output_size=len(rows))
+        return KeyedJaggedTensor(
+            keys=hot.keys(),
+            values=rows,
+            weights=hot.weights_or_none() if self._pools else None,
+            lengths=hot.lengths(),
+            stride=hot.stride(),
+            length_per_key=hot.length_per_key(),
+        )
+
+    def lookup(self, lookups: KeyedJaggedTensor) -> Tensor:
+        """The embeddings; backward trains the rows.
+
+        float32[inputs, blocks * width] of bags, their sums; float32[lookups, width] of sequences.
+        """
+        rows = lookups.values()
+        offsets = torch.arange(len(rows) + 1, device=rows.device)  # of a sequence each is a bag
+        if self._pools:
+            offsets = lookups.offsets().long()
+        found: Tensor = self._tables(rows, offsets, lookups.weights_or_none())
+        return found
+
+    def spread(self, lookups: KeyedJaggedTensor, gradients: Tensor) -> Tensor:
+        """The gradient of each lookup: float32[lookups, width].
+
+        Args:
+            lookups: of a batch.
+            gradients: float32[inputs, blocks * width] or [lookups, width], of what `lookup` gave.
+        """
+        width = self.layout.width
+        blocks = gradients.view(len(gradients), gradients.shape[1] // width, width)
+        bags = blocks.transpose(0, 1).reshape(-1, width)
+        if not self._pools:
+            return bags
+        lengths, rows = lookups.lengths(), lookups.values()
+        numbers = torch.arange(len(lengths), device=rows.device)
+        bag_of_lookup = torch.repeat_interleave(numbers, lengths, output_size=len(rows))
+        each = bags.index_select(0, bag_of_lookup)
+        weights = lookups.weights_or_none()
+        return each if weights is None else each * weights.unsqueeze(1)
+
+    def update(self, rows: Tensor, gradients: Tensor) -> None:
+        """Train rows as the backward of lookups with these gradients would.
+
+        Args:
+            rows: int64[n]; gradients of a row that is there twice are summed in this order.
+            gradients: float32[n, width].
+        """
+        blocks, width = self._block_count, self.layout.width
+        each = -(-len(rows) // blocks)  # any block reaches any row: fill one after the other
+        bags = torch.arange(blocks * each + 1, device=rows.device).clamp_(max=len(rows))
+        spread = gradients.new_zeros(blocks * each, width)
+        spread[: len(rows)] = gradients
+        with torch.enable_grad():
+            pooled = self._tables(rows, bags)
+        pooled.backward(spread.view(blocks, each, width).transpose(0, 1).reshape(each, -1))
+
+
+def assemble_bags(
+    layout: HotLayout, found: Sequence[Tensor], input_count: int, device: torch.device
+) -> Tensor:
+    """Join float32[inputs, columns] of each kernel, in the order of the collection's output."""
+    if layout.is_one_output:
+        return found[0]
+    split = [
+        torch.split(columns, kernel.width, dim=1)
+        for columns, kernel in zip(found, layout.kernels, strict=True)
+    ]
+    return torch.cat(
+        [
+            torch.zeros(input_count, block.width, device=device)
+            if block.kernel is None
+            else split[block.kernel][block.number]
+            for block in layout.blocks
+        ],
+        dim=1,
+    )
+
+
+def assemble_sequences(
+    layout: HotLayout,
+    found: Sequence[Tensor],
+    lookups: Sequence[KeyedJaggedTensor],
+    device: torch.device,
+) -> Tensor:
+    """Join float32[lookups, width] of each kernel, output behind output, all of one width."""
+    if layout.is_one_run:
+        return found[0]
+    split = [
+        torch.split(rows, kernel.length_per_key())
+        for rows, kernel in zip(found, lookups, strict=True)
+    ]
+    outputs = []
+    for blocks in layout.outputs:
+        columns = [split[b.kernel][b.number] for b in blocks if b.kernel is not None]
+        if columns:  # else no hot row can be in it
+            outputs.append(torch.cat(columns, dim=1))
+    return torch.cat(outputs) if outputs else torch.zeros(0, 1, device=device)
+
+
+def kernel_tensors(tables: SplitTableBatchedEmbeddingBagsCodegen) -> list[list[Tensor]]:
+    """Weights of each table of an FBGEMM kernel, and the states of its optimizer behind them.
+
+    They are views: what is written to them is trained from.
+    """
+    weights = tables.split_embedding_weights()
+    states = tables.split_optimizer_states() or [[] for _ in weights]
+    return [[w, *s] for w, s in zip(weights, states, strict=True)]

@@ -1,0 +1,132 @@
+"""Where the lookups of sequences are, after hot ones were taken apart from cold ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
+
+from trainobs.core.errors import FAEError
+from trainobs.fae.kjt.split import cold_count, read_mark
+from trainobs.fae.sharding.batch import SlotRows, SplitBatch, WholeBatch, lengths_of
+
+
+class FeatureSequence(NamedTuple):
+    """The lookups of one feature, in the order of the batch.
+
+    `order` is the place of each lookup among the feature's cold lookups with its hot ones behind
+    them; None where the feature has one kind only.
+    """
+
+    lengths: Tensor  # of each input
+    order: Tensor | None  # int64[lookups]
+    ids: Tensor | None  # rows, one a lookup; None where nobody needs them
+    hot: slice = slice(0)  # which of all hot embeddings are of this output
+
+    def merged(self, cold: Tensor, hot: Tensor) -> Tensor:
+        """The embeddings in order; both kinds stay in the graph, since all ranks train both.
+
+        Args:
+            cold: [cold lookups, columns], of this output.
+            hot: [lookups, columns], of all outputs.
+        """
+        both = torch.cat([cold, hot[self.hot]])
+        return both if self.order is None else both.index_select(0, self.order)
+
+    def jagged(self, embeddings: Tensor) -> JaggedTensor:
+        """These embeddings, as the stock collection gives them."""
+        return JaggedTensor(values=embeddings, lengths=self.lengths, weights=self.ids)
+
+    def record_stream(self, stream: torch.Stream) -> None:
+        """Keep the memory until the stream is done with it."""
+        for tensor in (self.lengths, self.order, self.ids):
+            if tensor is not None:
+                tensor.record_stream(stream)
+
+
+def check_order(batch: KeyedJaggedTensor) -> None:
+    """Check that the order of lookups is known.
+
+    Raises:
+        FAEError: it is not: a mixed batch came split.
+    """
+    mark = read_mark(batch)
+    if mark is not None and cold_count(batch, mark):
+        raise FAEError(
+            "cannot look up the sequences of a batch",
+            "cold lookups in a batch that came apart, and so without the order of its lookups",
+            "pack with the profile that calibrate() made of these tables, or give the batch whole",
+        )
+
+
+def sequences(
+    batch: SplitBatch, features: Iterable[str], ids: SlotRows | None
+) -> list[FeatureSequence]:
+    """The sequences of a batch, for each output. Reads nothing from a device.
+
+    Args:
+        batch: whose order is known.
+        features: of the outputs.
+        ids: rows of slots, if they are needed.
+    """
+    cold = batch.cold.length_per_key()
+    hot = dict(zip(batch.pairs, batch.hot.length_per_key(), strict=True))
+    position = {key: at for at, key in enumerate(batch.cold.keys())}
+    if batch.whole is not None:
+        counts = [hot.get(key, 0) for key in range(len(cold))]
+        by_key = _of_whole(batch.whole, cold, counts, ids is not None)
+    else:
+        by_key = _of_hot(batch, ids)
+    found = []
+    end = 0
+    for feature in features:
+        key = position[feature]
+        start, end = end, end + hot.get(key, 0)
+        sequence = by_key[key]
+        if start == end or not cold[key]:
+            sequence = sequence._replace(order=None)
+        found.append(sequence._replace(hot=slice(start, end)))
+    return found
+
+
+def _of_whole(
+    whole: WholeBatch, cold: Sequence[int], hot: Sequence[int], with_ids: bool
+) -> dict[int, FeatureSequence]:
+    """Sequences of a batch that was split here, by key."""
+    kjt, is_hot = whole
+    counts = kjt.length_per_key()
+    hot_before = torch.cumsum(is_hot, 0) - is_hot.long()
+    cold_before = torch.arange(len(is_hot), device=is_hot.device) - hot_before
+    first_hot = list(accumulate(hot, initial=0))
+    first_cold = list(accumulate(cold, initial=0))
+    shifts = torch.tensor(
+        [  # of a feature: its hot lookups begin behind its cold ones, and these at 0
+            [cold[key] - first_hot[key] for key in range(len(counts))],
+            [-first_cold[key] for key in range(len(counts))],
+        ]
+    )
+    hot_shift, cold_shift = torch.repeat_interleave(
+        shifts.to(is_hot.device),
+        torch.tensor(counts, device=is_hot.device),
+        dim=1,
+        output_size=len(is_hot),
+    )
+    order = torch.where(is_hot, hot_before + hot_shift, cold_before + cold_shift)
+    rows = torch.split(kjt.values(), counts) if with_ids else [None] * len(counts)
+    parts = zip(lengths_of(kjt), torch.split(order, counts), rows, strict=True)
+    return {key: FeatureSequence(*part) for key, part in enumerate(parts)}
+
+
+def _of_hot(batch: SplitBatch, ids: SlotRows | None) -> dict[int, FeatureSequence]:
+    """Sequences of a batch without cold lookups, by key of `cold`, of paired keys only."""
+    counts = batch.hot.length_per_key()
+    rows: Sequence[Tensor | None] = [None] * len(counts)
+    if ids is not None:
+        of_slots = ids.lookup(batch.hot, batch.hot_features).to(batch.cold.values().dtype)
+        rows = torch.split(of_slots, counts)
+    parts = zip(batch.pairs, lengths_of(batch.hot), rows, strict=True)
+    return {key: FeatureSequence(lengths, None, of_key) for key, lengths, of_key in parts}

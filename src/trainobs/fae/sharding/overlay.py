@@ -1,0 +1,209 @@
+"""The overlay: the hot rows of a sharded collection, on the device, over its tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from trainobs.core.errors import FAEError
+from trainobs.fae.kjt.split import (
+    SlotMap,
+    SplitMark,
+    check_splittable,
+    cold_count,
+    read_mark,
+    split_by,
+)
+from trainobs.fae.profile.profile import FAEProfile
+from trainobs.fae.sharding.barrier import Point, RankBarrier
+from trainobs.fae.sharding.batch import SlotRows, SplitBatch, WholeBatch, join
+from trainobs.fae.sharding.partition import Partition
+from trainobs.fae.sharding.replicas import Replicas
+from trainobs.fae.sharding.served import ServedCounts
+
+_CANNOT = "cannot look up the hot rows of a batch"
+
+
+class HotOverlay:
+    """The hot rows of one sharded collection.
+
+    Either the overlay has the newest values of the hot rows, or the tables do. A batch trains them
+    in the overlay alone. After a write to the tables (a load) the next batch reads the rows from
+    there. A save writes the rows to the tables, and the overlay still has the newest values. Code
+    that got the tables' tensors from a save may write to them, as does
+    `torch.distributed.checkpoint.load`; the tensors' version counts show that.
+
+    Args:
+        group: the ranks; None for a single rank.
+        barrier: of the ranks; None for a single rank.
+        served: what the hot rows do is counted there.
+        profile: which rows are hot.
+        features: that the collection looks up.
+
+    Attributes:
+        group, barrier, served, profile, features: the same.
+        generation: how often the hot rows were set; a batch on its way has that of its split.
+    """
+
+    def __init__(
+        self,
+        group: dist.ProcessGroup | None,
+        barrier: RankBarrier | None,
+        served: ServedCounts,
+        profile: FAEProfile,
+        features: frozenset[str],
+    ) -> None:
+        self.group = group
+        self.barrier = barrier
+        self.served = served
+        self.profile = profile
+        self.features = features
+        self.generation = 0
+        self._batch_count = 0
+
+    def use(self, profile: FAEProfile, rows: Replicas | Partition) -> None:
+        """Use these hot rows, whose newest values are in the tables, in the place of any others."""
+        self.profile = profile
+        self._rows = rows
+        self._slots: dict[torch.device, SlotMap] = {}
+        self._slot_rows: dict[torch.device, SlotRows] = {}
+        self._is_behind = True
+        self._versions_given: list[int] | None = None
+        self.generation += 1
+
+    def flush(self) -> None:
+        """Write the hot rows to the tables, optimizer state too; on this rank alone."""
+        self._look_for_writes()
+        if not self._is_behind:
+            with self.served.syncing:
+                self._rows.write_back.flush()
+            self._versions_given = self._rows.write_back.versions()
+
+    def tables_changed(self) -> None:
+        """Read the hot rows from the tables at the next batch."""
+        self._is_behind = True
+
+    def check_generation(self, generation: int) -> None:
+        """Raise an FAEError if hot lookups were split before a refresh."""
+        if generation != self.generation:
+            raise FAEError(
+                _CANNOT,
+                "a batch that was on its way while the hot rows were changed",
+                "let the pipeline run empty before a refresh, and make the loader anew",
+            )
+
+    def separate(self, batch: KeyedJaggedTensor) -> SplitBatch:
+        """Split the hot lookups of a batch from the others, unless the loader did.
+
+        Raises:
+            FAEError: the batch was split for other hot rows, or is marked pure and is not.
+        """
+        mark, whole = read_mark(batch), None
+        if mark is None:
+            device = batch.device()
+            if device not in self._slots:
+                self._slots[device] = SlotMap.from_profile(self.profile, device)
+            check_splittable(batch)
+            mark = self._slots[device].mark(batch)
+            found = self._slots[device].lookup(batch)
+            whole = WholeBatch(batch, found >= 0)
+            batch = split_by(found, batch, mark)
+        count = cold_count(batch, mark)
+        self._check(mark, count)
+        cold, hot = batch.split([len(mark.features), len(mark.hot_features)])
+        is_pure = mark.pure or (self.group is None and not count)
+        self._batch_count += 1
+        separated = SplitBatch(self._batch_count - 1, cold, hot, mark.pairs, is_pure, whole)
+        self.served.expect(separated)
+        return separated
+
+    def wait_for_ranks(self, batch: SplitBatch) -> None:
+        """Wait until all ranks are at the forward of a batch of this kind."""
+        if self.barrier is not None:
+            self.barrier.wait(Point.PURE_FORWARD if batch.is_pure else Point.FORWARD, batch.number)
+
+    def whole(self, batch: SplitBatch) -> KeyedJaggedTensor:
+        """The batch with its hot lookups among the others."""
+        if batch.whole is not None:
+            return batch.whole.kjt
+        device = batch.cold.device()
+        if device not in self._slot_rows:
+            self._slot_rows[device] = SlotRows.from_profile(self.profile, device)
+        return join(batch.cold, batch.hot, batch.pairs, self._slot_rows[device])
+
+    def hand_over(self, batch_number: int) -> None:
+        """Write the hot rows to the tables, which serve this batch and train the rows."""
+        self.served.count(batch_number, by_tables=True)
+        self.flush()
+        self._is_behind = True
+
+    def watch(self, embeddings: Tensor, *, by_tables: bool) -> None:
+        """Check in a batch's backward that hot rows are where it trains them."""
+
+        def check(_: Tensor) -> None:
+            if self._is_behind != by_tables:
+                raise FAEError(
+                    "cannot train the hot rows of a batch in mode 'paper'",
+                    "a batch of the other kind that was looked up before this one's backward",
+                    "go backward between lookups of pure and mixed batches, or take another mode",
+                )
+
+        if embeddings.requires_grad:
+            embeddings.register_hook(check)  # type: ignore[no-untyped-call]
+
+    def gather(self, batch: SplitBatch) -> list[Any]:
+        """The hot lookups of a batch."""
+        return self._rows.gather(batch)
+
+    def lookup(self, lookups: list[Any], batch_number: int, input_count: int) -> Tensor:
+        """The embeddings of hot lookups; see `Replicas.lookup`."""
+        self._catch_up(batch_number)
+        self.served.count(batch_number)
+        return self._rows.lookup(lookups, batch_number, input_count)
+
+    def _look_for_writes(self) -> None:
+        """Note writes to the tables since they were given away."""
+        if self._versions_given not in (None, self._rows.write_back.versions()):
+            self._is_behind = True
+
+    def _catch_up(self, batch_number: int) -> None:
+        """Read the hot rows from the tables if the newest values are there."""
+        self._look_for_writes()
+        self._versions_given = None
+        if not self._is_behind:
+            return
+        if self.barrier is not None:
+            self._check_profiles(self.barrier, batch_number)
+        with self.served.syncing:
+            self._rows.write_back.pull(self.group)
+        self._is_behind = False
+
+    def _check_profiles(self, barrier: RankBarrier, batch_number: int) -> None:
+        """Check that all ranks have the same hot rows, before they exchange any."""
+        halves = [int(self.profile.fingerprint[i : i + 8], 16) for i in (0, 8)]  # exact as float64
+        gathered = barrier.wait(Point.PULL, batch_number, halves)
+        prints = {"".join(f"{int(half):08x}" for half in rank[:2]) for rank in gathered.tolist()}
+        if len(prints) > 1:
+            raise FAEError(
+                "cannot read the hot rows from their tables",
+                f"different profiles on the ranks: {', '.join(sorted(prints)[:4])}",
+                "calibrate once, and load the file of that profile on every rank",
+            )
+
+    def _check(self, mark: SplitMark, count: int) -> None:
+        if mark.fingerprint != self.profile.fingerprint:
+            raise FAEError(
+                _CANNOT,
+                f"slots of profile {mark.fingerprint}; the model has {self.profile.fingerprint}",
+                "pack and shard with one profile; after a refresh, make the loader anew",
+            )
+        if mark.pure and count:
+            raise FAEError(
+                _CANNOT,
+                f"{count} cold lookups in a batch that is marked as pure",
+                "leave the keys of packed batches as they are",
+            )

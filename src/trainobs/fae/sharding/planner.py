@@ -1,0 +1,90 @@
+"""Room for the hot rows: in TorchRec's plan, and on the device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.distributed.planner.types import ParameterConstraints, Topology
+from torchrec.distributed.types import ModuleSharder
+
+from trainobs.core.errors import FAEError
+from trainobs.fae.profile.arguments import check_profile
+from trainobs.fae.profile.profile import FAEProfile
+from trainobs.fae.sharding.torchrec_private import remember_topology
+
+_DEFAULT_PERCENTAGE = 0.15  # what TorchRec's planner reserves by default
+
+
+class HotRowReservation(FixedPercentageStorageReservation):  # type: ignore[misc]  # no types
+    """Reserves the hot rows' bytes on each device, beside what TorchRec reserves.
+
+        EmbeddingShardingPlanner(topology, storage_reservation=HotRowReservation(profile))
+
+    TorchRec's planner does not ask a sharder for its storage, so without this it fills devices with
+    tables and leaves no room.
+
+    Args:
+        profile: the hot rows, all of which each device holds.
+        percentage: of a device, for what is in no table, as in TorchRec.
+    """
+
+    def __init__(self, profile: FAEProfile, percentage: float = _DEFAULT_PERCENTAGE) -> None:
+        super().__init__(percentage)
+        self._hot_bytes = check_profile(profile).hot_bytes
+
+    def reserve(
+        self,
+        topology: Topology,
+        batch_size: int,
+        module: nn.Module,
+        sharders: list[ModuleSharder[nn.Module]],
+        constraints: dict[str, ParameterConstraints] | None = None,
+    ) -> Topology:
+        """The topology less what is reserved.
+
+        Raises:
+            FAEError: a device has no room for the hot rows.
+        """
+        reserved = super().reserve(topology, batch_size, module, sharders, constraints)
+        room = "hbm" if topology.compute_device == "cuda" else "ddr"
+        for device in reserved.devices:
+            left = getattr(device.storage, room) - self._hot_bytes
+            if left < 0:
+                _no_room(self._hot_bytes, getattr(device.storage, room), f"device {device.rank}")
+            setattr(device.storage, room, left)
+        remember_topology(self, reserved)
+        return reserved
+
+
+def check_room(needed_bytes: int, device: torch.device) -> None:
+    """Raise an FAEError if a device has no room for weights and optimizer state of hot rows."""
+    free_bytes = _device_bytes(device) if device.type == "cuda" else _host_bytes()
+    if free_bytes is not None and needed_bytes > free_bytes:
+        _no_room(needed_bytes, free_bytes, str(device))
+
+
+def _device_bytes(device: torch.device) -> int:
+    """Free memory of a GPU, with what torch keeps for later allocations."""
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + kept
+
+
+def _host_bytes() -> int | None:
+    """Available memory of the host; None where the kernel does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    found = [line.split() for line in lines if line.startswith("MemAvailable:")]
+    return int(found[0][1]) * 1024 if found else None
+
+
+def _no_room(needed_bytes: int, free_bytes: int, where: str) -> None:
+    raise FAEError(
+        "no room for the hot rows",
+        f"{needed_bytes:,} bytes of them, {free_bytes:,} bytes free on {where}",
+        "calibrate with smaller hot_bytes, or give the rest of the model less",
+    )

@@ -1,0 +1,129 @@
+"""Counts what the hot rows of a sharded collection serve, on the host, for an observer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from operator import add
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torchrec.modules.embedding_configs import DATA_TYPE_NUM_BITS, BaseEmbeddingConfig
+
+from trainobs.core.hot_rows import HotTotals
+from trainobs.fae.kjt.split import HOT_SUFFIX, overlaid_tables
+from trainobs.fae.profile.profile import FAEProfile
+from trainobs.fae.sharding.batch import SplitBatch
+
+FeatureRows = tuple[str, NDArray[np.int64]]
+"""A feature, and the row of each slot of its table."""
+
+_AHEAD = 64  # batches that a pipeline may have on their way
+
+
+class Stopwatch:
+    """Adds up the time inside its `with` blocks.
+
+    Attributes:
+        total_ns: so far.
+    """
+
+    def __init__(self) -> None:
+        self.total_ns = 0
+        self._since_ns = 0
+
+    def __enter__(self) -> None:
+        self._since_ns = time.perf_counter_ns()
+
+    def __exit__(self, *_: object) -> None:
+        self.total_ns += time.perf_counter_ns() - self._since_ns
+
+
+class ServedCounts:
+    """Counts what hot rows serve; see `trainobs.core.hot_rows`.
+
+    A batch is counted when it is looked up, not when it is sent ahead, and only with autograd on,
+    since an evaluation is not part of the training.
+
+    Attributes:
+        syncing: the time that it takes to keep hot rows and tables equal.
+    """
+
+    def __init__(self) -> None:
+        self.syncing = Stopwatch()
+        self._totals = HotTotals()
+        self._coming: dict[int, HotTotals] = {}
+        self._features: dict[str, tuple[float, float]] = {}  # row bytes, expected ratio
+        self._rows: dict[str, dict[str, FeatureRows]] = {}  # by profile: this one, the one before
+
+    def totals(self) -> HotTotals:
+        """See `ServesHotRows`."""
+        return self._totals._replace(sync_ns=self.syncing.total_ns)
+
+    def slots_of_key(self, key: str) -> FeatureRows | None:
+        """See `ShardedFAEModule`."""
+        feature, _, mark = key.partition(HOT_SUFFIX)
+        return self._rows.get(mark.partition("@")[2], {}).get(feature)
+
+    def use(self, profile: FAEProfile, configs: Iterable[BaseEmbeddingConfig], share: int) -> None:
+        """Count for these hot rows from now on.
+
+        Args:
+            profile: which rows are hot.
+            configs: of the collection's tables.
+            share: ranks that have each a part of the hot rows; 1 where each has all.
+        """
+        self._features = {}
+        rows: dict[str, FeatureRows] = {}
+        hot_bytes = 0
+        overlaid = overlaid_tables(profile)
+        for config in configs:
+            table = profile.table(config.name)
+            expected = _expected_ratio(profile, config.name)
+            row_bytes = config.embedding_dim * DATA_TYPE_NUM_BITS[config.data_type] / 8
+            hot_bytes += table.hot_bytes * (config.name in overlaid)
+            for name in table.features:
+                self._features[name] = (row_bytes, expected)
+                rows[name] = (name, table.hot_ids)
+        self._rows = {**dict(list(self._rows.items())[-1:]), profile.fingerprint: rows}
+        self._totals = self._totals._replace(hot_bytes=hot_bytes // share)
+
+    def expect(self, batch: SplitBatch) -> None:
+        """Note a batch that will be looked up."""
+        cold, hot = batch.cold.length_per_key(), batch.hot.length_per_key()
+        lookups = hot_lookups = 0
+        expected = saved = 0.0
+        for name, pair, count in zip(batch.hot_features, batch.pairs, hot, strict=True):
+            if name in self._features:
+                row_bytes, ratio = self._features[name]
+                lookups += cold[pair] + count
+                hot_lookups += count
+                expected += ratio * (cold[pair] + count)
+                saved += row_bytes * count
+        inputs = batch.cold.stride()
+        batches = (1, int(batch.is_pure), inputs, inputs * batch.is_pure)
+        self._coming[batch.number] = HotTotals(*batches, lookups, hot_lookups, expected, int(saved))
+        while len(self._coming) > _AHEAD:  # batches that nobody looked up
+            del self._coming[next(iter(self._coming))]
+
+    def count(self, batch_number: int, *, by_tables: bool = False) -> None:
+        """Count a batch that is looked up.
+
+        Args:
+            batch_number: how many came before it.
+            by_tables: whether the tables serve its hot lookups as well.
+        """
+        batch = self._coming.pop(batch_number, None)
+        if batch is None or not torch.is_grad_enabled():
+            return
+        if by_tables:
+            batch = batch._replace(hot_lookup_count=0, expected_hot_count=0.0, saved_bytes=0)
+        self._totals = HotTotals(*map(add, self._totals, batch))
+
+
+def _expected_ratio(profile: FAEProfile, table: str) -> float:
+    """Share of lookups that hot rows are expected to serve; NaN where none were calibrated."""
+    if profile.predictions is None:
+        return float("nan")
+    return profile.predictions.tables[table].hot_lookup_ratio.value

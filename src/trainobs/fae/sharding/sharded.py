@@ -1,0 +1,328 @@
+"""A sharded collection of TorchRec, held by a module that keeps hot rows over its tables."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torchrec.distributed.embedding_sharding import EmbeddingShardingInfo, KJTListSplitsAwaitable
+from torchrec.distributed.embedding_types import KJTList, ShardedEmbeddingModule
+from torchrec.distributed.types import Awaitable, EmbeddingModuleShardingPlan, ShardingEnv
+from torchrec.optim.fused import FusedOptimizerModule
+from torchrec.optim.keyed import CombinedOptimizer
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+from torchrec.streamable import Multistreamable
+
+from trainobs.core.errors import FAEError
+from trainobs.fae.profile.arguments import check_profile
+from trainobs.fae.profile.profile import FAEProfile
+from trainobs.fae.sharding.batch import SplitBatch
+from trainobs.fae.sharding.checks import check_layout, check_optimizers, check_plan, check_replicas
+from trainobs.fae.sharding.hot_collections import HotCollections
+from trainobs.fae.sharding.keys import check_hot_keys, check_keys, check_order_of_keys, check_served
+from trainobs.fae.sharding.layout import lay_out
+from trainobs.fae.sharding.order import FeatureSequence
+from trainobs.fae.sharding.overlay import HotOverlay
+from trainobs.fae.sharding.partition import Partition
+from trainobs.fae.sharding.replicas import Replicas
+from trainobs.fae.sharding.served import FeatureRows, ServedCounts
+from trainobs.fae.sharding.torchrec_private import Plan, StockBags, StockSequences
+from trainobs.fae.sharding.write_back import backing_shards
+
+Mode = Literal["overlay", "paper", "partitioned"]
+
+
+class FAEContext(Multistreamable):  # type: ignore[misc]  # TorchRec has no types
+    """What the stages of one forward pass share."""
+
+    def __init__(self, stock: Any) -> None:
+        self.stock = stock  # the same of the stock collection
+        self.batch_number = 0  # how many batches came before
+        self.input_count = 0
+        self.generation = 0  # of the overlay's hot rows
+        self.is_pure = False  # whether the tables are left alone
+        self.hot: list[Any] = []  # hot lookups of each kernel
+        self.lengths: Tensor | None = None  # [inputs, columns] to divide by, of FBGEMM's means
+        self.sequences: Sequence[FeatureSequence] = ()  # of each output, unless by the tables
+
+    @property
+    def sharding_contexts(self) -> list[Any]:
+        """What a pipeline that sends the lookups of many collections at once writes to."""
+        contexts: list[Any] = self.stock.sharding_contexts
+        return contexts
+
+    def record_stream(self, stream: torch.Stream) -> None:
+        """Keep the memory until the stream is done with it."""
+        lengths = () if self.lengths is None else (self.lengths,)
+        for part in (self.stock, *self.hot, *lengths, *self.sequences):
+            part.record_stream(stream)
+
+
+class ShardedFAEModule(
+    ShardedEmbeddingModule,  # type: ignore[misc]  # TorchRec has no types
+    FusedOptimizerModule,  # type: ignore[misc]
+):
+    """Keeps hot rows over the tables of a sharded collection of TorchRec, which it holds.
+
+    The stock collection has the tables, saves and loads them, and sends and serves cold lookups.
+    Parameters, buffers and values of a state dict have the names that they have there.
+
+    Args:
+        module: the collection to shard.
+        table_name_to_parameter_sharding: the plan.
+        env: the ranks.
+        profile: which rows are hot.
+        mode: "overlay": hot rows are looked up and trained on the device in every batch.
+            "paper", as FAE's authors had it: mixed batches are looked up in the tables alone, and
+            hot rows go back and forth wherever a batch of one kind follows one of the other.
+            "partitioned": as "overlay", but each rank keeps the hot rows of its own shards and
+            serves all ranks.
+        **settings: those of the stock collection.
+
+    Raises:
+        FAEError: the profile is of another model, or the plan, a table's optimizer or the ranks'
+            layout is one with which hot rows could not be exact.
+    """
+
+    _pools: bool  # whether lookups are pooled by bag
+
+    def __init__(
+        self,
+        module: Any,
+        table_name_to_parameter_sharding: Plan,
+        env: ShardingEnv,
+        profile: FAEProfile,
+        mode: Mode = "overlay",
+        **settings: Any,
+    ) -> None:
+        plan = table_name_to_parameter_sharding
+        is_weighted: bool = self._pools and module.is_weighted()
+        configs = module.embedding_bag_configs() if self._pools else module.embedding_configs()
+        check_plan(configs, plan, env, profile, mode, is_weighted)
+        kind = StockBags if self._pools else StockSequences
+        infos = kind.infos(module, plan, settings.get("fused_params"))
+        check_optimizers(infos)
+        stock = kind(module, plan, env, **settings)
+        super().__init__(settings.get("qcomm_codecs_registry"))
+        stock.share_with(self)
+        self._stock = stock
+        self.module_sharding_plan = stock.module.module_sharding_plan
+        self._configs = configs
+        self._infos = [_without_weights(info) for info in infos]
+        self._env = env
+        self._mode = mode
+        self._is_weighted = is_weighted
+        self._module_fqn: str | None = settings.get("module_fqn")
+        self._device: torch.device = settings.get("device") or torch.device("cpu")
+        tables = {feature: c.name for c in configs for feature in c.feature_names}
+        self._outputs = []  # feature and table of each embedding
+        for name in stock.output_names:  # "feature@table" of features that look up several
+            feature, _, table = name.partition("@")
+            self._outputs.append((feature, table or tables[feature]))
+        self._collections = HotCollections.from_env(env)
+        self._features = list(dict.fromkeys(feature for feature, _ in self._outputs))
+        self._overlay = self._collections.add(profile, frozenset(self._features))
+        self._optim = _WrittenBackOptimizer(stock.module.fused_optimizer, self._overlay)
+        self._first_keys: Sequence[str] = ()
+        self._use(profile)
+        # after TorchRec's hook, which flushes the caches of the tables: no older row may follow
+        stock.module.register_state_dict_pre_hook(lambda *_: self.flush())
+        self.register_load_state_dict_post_hook(lambda *_: self._overlay.tables_changed())
+
+    @property
+    def sharded_collection(self) -> nn.Module:
+        """The stock collection; see `trainobs.core.hot_rows`."""
+        module: nn.Module = self._stock.module
+        return module
+
+    @property
+    def served_by_hot_rows(self) -> ServedCounts:
+        """What the hot rows did; see `trainobs.core.hot_rows`."""
+        return self._overlay.served
+
+    def slots_of_key(self, key: str) -> FeatureRows | None:
+        """Feature of a key whose values are slots, and the row of each; None for other keys.
+
+        See `trainobs.embeddings.sites.Site`.
+        """
+        return self._overlay.served.slots_of_key(key)
+
+    @property
+    def fused_optimizer(self) -> CombinedOptimizer:
+        """The optimizer of the tables, whose state includes that of the hot rows."""
+        return self._optim
+
+    @property
+    def unsharded_module_type(self) -> type[nn.Module]:
+        """What was sharded."""
+        kind: type[nn.Module] = self._stock.module.unsharded_module_type
+        return kind
+
+    def refresh(self, profile: FAEProfile) -> None:
+        """Keep other rows on the device from here on; all ranks call it between two batches.
+
+        Rows that are no longer hot go back to their tables. Make the loader's packer anew with the
+        same profile, and let a training pipeline run empty before.
+
+        Args:
+            profile: which rows are hot now.
+
+        Raises:
+            FAEError: it is of another model, or the device has no room.
+        """
+        check_profile(profile).check(self._configs)
+        self.flush()
+        for lookup in self._stock.lookups:
+            lookup.flush()  # rows in the caches of the tables: to the tables,
+            lookup.purge()  # and out, since those that are hot now must not be found there
+        self._use(profile)
+
+    def update_shards(
+        self,
+        changed_sharding_params: EmbeddingModuleShardingPlan,
+        env: ShardingEnv,
+        device: torch.device | None,
+    ) -> None:
+        """Raise an FAEError: to move tables is untested, as TorchRec cannot do so on hosts."""
+        raise FAEError(
+            "cannot move tables with hot rows to other ranks",
+            f"a reshard of {', '.join(changed_sharding_params)}",
+            "save a checkpoint, and load it into a model sharded by the new plan",
+        )
+
+    def register_post_lookup_tracker_fn(self, record_fn: Any) -> None:
+        """Have the stock collection call a function after each of its lookups, of cold rows."""
+        self._stock.module.register_post_lookup_tracker_fn(record_fn)
+
+    def register_post_odist_tracker_fn(self, record_fn: Any) -> None:
+        """Have the stock collection call a function after it sends embeddings."""
+        self._stock.module.register_post_odist_tracker_fn(record_fn)
+
+    def flush(self) -> None:
+        """Write the hot rows to the tables, optimizer state too; needs no other rank."""
+        self._overlay.flush()
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The state dict of the stock collection, with the hot rows written back."""
+        state: dict[str, Any] = self._stock.module.state_dict(*args, **kwargs)
+        return state
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        self.flush()  # a state dict may have some of the tables only
+        self._stock.load_from(state_dict, prefix, *rest)
+
+    def reset_parameters(self) -> None:
+        """Initialise the tables, hot rows included; optimizer state stays, as in TorchRec's."""
+        self.flush()
+        self._stock.module.reset_parameters()
+        self._overlay.tables_changed()
+
+    def create_context(self) -> FAEContext:
+        """A context for one forward pass."""
+        return FAEContext(self._stock.module.create_context())
+
+    def compute(self, ctx: FAEContext, dist_input: Any) -> Any:
+        """Not available: the hot lookups of a batch need both steps in one."""
+        raise NotImplementedError("call compute_and_output_dist")
+
+    output_dist = compute
+
+    def _use(self, profile: FAEProfile) -> None:
+        """Keep the rows of a profile over the tables, which have their newest values."""
+        shards = backing_shards(self._stock)
+        overlay = self._overlay
+        rows: Replicas | Partition
+        if self._mode == "partitioned":
+            share = self._env.world_size
+            rows = Partition(
+                self._infos,
+                self._outputs,
+                profile,
+                shards,
+                self._env,
+                self._device,
+                self._pools,
+                self._is_weighted,
+            )
+        else:
+            share = 1
+            layout = lay_out(self._infos, self._outputs, profile)
+            check_layout(layout, profile, self._device)
+            if overlay.group is not None:
+                check_replicas(layout, self._device)
+            rows = Replicas(
+                layout, self._device, self._pools, shards, profile, overlay.barrier, overlay.group
+            )
+        overlay.use(profile, rows)
+        overlay.served.use(profile, self._configs, share)
+        self._checked_served = False
+
+    def _split(self, ctx: FAEContext, features: KeyedJaggedTensor) -> SplitBatch:
+        """Split the hot lookups of a batch from the others; where ranks depend on it, wait."""
+        overlay = self._overlay
+        check_keys(features, overlay.features)
+        batch = overlay.separate(features)
+        check_hot_keys(batch, overlay.features)
+        if batch.whole is None and not self._checked_served:
+            served = self._collections.features(overlay.profile.fingerprint)
+            check_served(batch, overlay.profile, served)
+            self._checked_served = True
+        ctx.batch_number, ctx.is_pure = batch.number, batch.is_pure
+        ctx.input_count, ctx.generation = batch.cold.stride(), overlay.generation
+        if self._mode == "partitioned" or not batch.is_pure:
+            overlay.wait_for_ranks(batch)
+        ctx.hot = overlay.gather(batch)
+        return batch
+
+    def _send_cold(self, ctx: FAEContext, batch: SplitBatch) -> Awaitable[Awaitable[KJTList]]:
+        """Send what the tables serve to where their rows are; a pure batch has nothing to send."""
+        if not self._stock.is_prepared:
+            self._first_keys = batch.cold.keys()
+        if not batch.is_pure:
+            check_order_of_keys(batch.cold, self._first_keys)
+            cold = self._overlay.whole(batch) if self._mode == "paper" else batch.cold
+            return self._stock.module.input_dist(ctx.stock, cold)
+        if not self._stock.is_prepared:
+            self._stock.prepare(batch.cold.keys())  # pipelines expect it after a batch
+        return KJTListSplitsAwaitable([], ctx, self._module_fqn, [])
+
+    def _lookup_hot(self, ctx: FAEContext) -> Tensor | None:
+        """Embeddings of the hot lookups; None where the tables serve them too."""
+        self._overlay.check_generation(ctx.generation)
+        if self._mode == "paper" and not ctx.is_pure:
+            self._overlay.hand_over(ctx.batch_number)
+            return None
+        hot = self._overlay.lookup(ctx.hot, ctx.batch_number, ctx.input_count)
+        if self._mode == "paper":
+            self._overlay.watch(hot, by_tables=False)
+        return hot
+
+
+def _without_weights(info: EmbeddingShardingInfo) -> EmbeddingShardingInfo:
+    """The same without the whole table, which would stay in memory."""
+    light = copy.copy(info)
+    light.param = torch.empty(0)
+    return light
+
+
+class _WrittenBackOptimizer(CombinedOptimizer):  # type: ignore[misc]
+    """The fused optimizer of a collection's tables, whose state has the hot rows' in it."""
+
+    def __init__(self, stock: CombinedOptimizer, overlay: HotOverlay) -> None:
+        super().__init__(list(stock.optimizers))
+        self._overlay = overlay
+
+    @property
+    def state(self) -> Mapping[Tensor, Any]:
+        """State of each parameter, for reading or for loading into."""
+        self._overlay.flush()
+        state: Mapping[Tensor, Any] = super().state
+        return state
+
+    def post_load_state_dict(self) -> None:
+        """Read the hot rows' state from the tables' at the next batch."""
+        super().post_load_state_dict()
+        self._overlay.tables_changed()

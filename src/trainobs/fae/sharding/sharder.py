@@ -1,0 +1,132 @@
+"""The sharders: TorchRec's, with frequently accessed rows kept on the device."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import torch
+from torch import nn
+from torchrec.distributed.embedding import EmbeddingCollectionSharder
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.types import ParameterSharding, ShardingEnv, ShardingType
+
+from trainobs.core.errors import SettingError
+from trainobs.fae.profile.arguments import check_profile
+from trainobs.fae.profile.profile import FAEProfile
+from trainobs.fae.sharding.sharded import Mode
+from trainobs.fae.sharding.sharded_bags import ShardedFAEEmbeddingBagCollection
+from trainobs.fae.sharding.sharded_sequences import ShardedFAEEmbeddingCollection
+from trainobs.fae.sharding.torchrec_private import collection_settings
+
+
+class _HotRowSharder:
+    """What both sharders share; a base before TorchRec's."""
+
+    _sharding_types: tuple[ShardingType, ...]
+
+    def __init__(self, profile: FAEProfile, mode: Mode = "overlay", **settings: Any) -> None:
+        if mode not in get_args(Mode):
+            raise SettingError(
+                "cannot shard with hot rows",
+                f"mode {mode!r}",
+                f"give one of {', '.join(get_args(Mode))}",
+            )
+        super().__init__(**settings)
+        self._profile = check_profile(profile)
+        self._mode: Mode = mode
+
+    def shard(
+        self,
+        module: nn.Module,
+        params: dict[str, ParameterSharding],
+        env: ShardingEnv,
+        device: torch.device | None = None,
+        module_fqn: str | None = None,
+    ) -> Any:
+        """Shard a collection by a plan.
+
+        Raises:
+            FAEError: the profile is of another model, or hot rows could not be exact.
+        """
+        stock: Any = self
+        return stock.sharded_module_type(
+            module,
+            params,
+            env,
+            self._profile,
+            self._mode,
+            fused_params=stock.fused_params,
+            device=device,
+            qcomm_codecs_registry=stock.qcomm_codecs_registry,
+            module_fqn=module_fqn,
+            **collection_settings(self),
+        )
+
+    def sharding_types(self, compute_device_type: str) -> list[str]:
+        """Ways to split a table, on hosts as on GPUs: TorchRec's but data_parallel."""
+        return [kind.value for kind in self._sharding_types]
+
+    def compute_kernels(self, sharding_type: str, compute_device_type: str) -> list[str]:
+        """Where the tables may be: the fused kernels, without a cache in mode "paper"."""
+        kernels = [EmbeddingComputeKernel.FUSED.value]
+        if compute_device_type == "cuda":
+            kernels.append(EmbeddingComputeKernel.FUSED_UVM.value)
+            if self._mode != "paper":
+                kernels.append(EmbeddingComputeKernel.FUSED_UVM_CACHING.value)
+        return kernels
+
+
+class FAEEmbeddingBagCollectionSharder(
+    _HotRowSharder,
+    EmbeddingBagCollectionSharder,  # type: ignore[misc]  # TorchRec has no types
+):
+    """Shards an EmbeddingBagCollection, and keeps its hot rows on the device of every rank.
+
+        DistributedModelParallel(model, sharders=[FAEEmbeddingBagCollectionSharder(profile)])
+
+    Losses, weights, optimizer state and checkpoints are those of the stock sharder. With several
+    ranks, batches come from `pack`, or are looked up as mixed ones.
+
+    Args:
+        profile: which rows are hot.
+        mode: "overlay" (hot rows are looked up and trained on the device in every batch), "paper"
+            (in pure batches only) or "partitioned" (as "overlay", each row on one rank); see
+            `ShardedFAEModule`.
+        **settings: those of the stock sharder, such as `fused_params`.
+
+    Raises:
+        SettingError: there is no such mode, or the profile is none.
+    """
+
+    _sharding_types = (
+        ShardingType.TABLE_WISE,
+        ShardingType.COLUMN_WISE,
+        ShardingType.TABLE_COLUMN_WISE,
+        ShardingType.ROW_WISE,
+        ShardingType.TABLE_ROW_WISE,
+        ShardingType.GRID_SHARD,
+    )
+
+    @property
+    def sharded_module_type(self) -> type[ShardedFAEEmbeddingBagCollection]:
+        """What `shard` makes."""
+        return ShardedFAEEmbeddingBagCollection
+
+
+class FAEEmbeddingCollectionSharder(
+    _HotRowSharder,
+    EmbeddingCollectionSharder,  # type: ignore[misc]  # TorchRec has no types
+):
+    """Shards an EmbeddingCollection, and keeps its hot rows on the device of every rank.
+
+    Arguments and errors are those of `FAEEmbeddingBagCollectionSharder`; settings of the stock
+    sharder are, besides others, `fused_params` and `use_index_dedup`.
+    """
+
+    _sharding_types = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE, ShardingType.ROW_WISE)
+
+    @property
+    def sharded_module_type(self) -> type[ShardedFAEEmbeddingCollection]:
+        """What `shard` makes."""
+        return ShardedFAEEmbeddingCollection

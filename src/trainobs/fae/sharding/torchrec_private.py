@@ -1,0 +1,185 @@
+"""All names of TorchRec, FBGEMM and torch that `fae/sharding` uses and that are no public API.
+
+Each was read in TorchRec 1.6.1, 1.7.0 and 1.8.0, where it means the same. Before pyproject.toml
+allows another version, read them there; no other file of this folder has any.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+    SplitTableBatchedEmbeddingBagsCodegen,
+)
+from torch import Tensor, nn
+from torchrec.distributed.embedding import EmbeddingCollectionSharder, ShardedEmbeddingCollection
+from torchrec.distributed.embedding_sharding import EmbeddingShardingInfo
+from torchrec.distributed.embedding_types import ShardedEmbeddingTable
+from torchrec.distributed.embeddingbag import (
+    ShardedEmbeddingBagCollection,
+    _create_mean_pooling_divisor,
+)
+from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.distributed.planner.types import Topology
+from torchrec.distributed.types import ParameterSharding
+
+from trainobs.fae.kjt.constants import constant
+
+Plan = Mapping[str, ParameterSharding]  # by table
+
+
+class StockSequences:
+    """A ShardedEmbeddingCollection of TorchRec.
+
+    Args:
+        module: an EmbeddingCollection.
+        plan: by table.
+        *rest: other arguments of the sharded collection.
+        **settings: more of these.
+
+    Attributes:
+        module: the sharded collection.
+        lookups: its lookup modules, one for each type of sharding.
+        output_names: names of the embeddings, in the order of the output.
+        needs_rows: whether the row comes with each embedding.
+    """
+
+    _kind: Any = ShardedEmbeddingCollection
+    _path: tuple[str, ...] = ()  # of the tables, where TorchRec asks for it
+
+    def __init__(self, module: Any, plan: Plan, *rest: Any, **settings: Any) -> None:
+        self.module = stock = self._kind(module, plan, *rest, **settings)
+        # _lookups: in a list, so that torch does not see the modules
+        self.lookups: list[Any] = stock._lookups
+        self._read(stock)
+
+    @classmethod
+    def infos(
+        cls, module: Any, plan: Plan, fused_params: dict[str, Any] | None
+    ) -> list[EmbeddingShardingInfo]:
+        """How the plan shards each table, with the settings of its optimizer."""
+        grouped = cls._kind.create_grouped_sharding_infos(module, plan, *cls._path, fused_params)
+        return list(itertools.chain.from_iterable(grouped.values()))
+
+    def _read(self, stock: Any) -> None:
+        # _embedding_names_per_sharding: the shards of a column-wise table have one name
+        names = itertools.chain.from_iterable(stock._embedding_names_per_sharding)
+        self.output_names: list[str] = list(dict.fromkeys(names))
+        self.needs_rows: bool = stock._need_indices
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the collection has seen a batch, or was told the keys of one."""
+        # _has_uninitialized_input_dist: set until the first `input_dist`
+        return not self.module._has_uninitialized_input_dist
+
+    def prepare(self, keys: list[str]) -> None:
+        """Do what the first `input_dist` does, without sending a batch."""
+        # _create_input_dist: makes the modules that send lookups, and the order of features
+        self.module._create_input_dist(keys)
+        self.module._has_uninitialized_input_dist = False
+
+    def share_with(self, outer: nn.Module) -> None:
+        """Give a module that holds this one its children, buffers, lookups and dists.
+
+        Parameters, buffers and submodules then have the names that they have in the stock module,
+        and pipelines, which look for dists and lookups in what a model has, find them in `outer`.
+        The collection adds to these containers, and replaces none.
+        """
+        # dicts of torch's nn.Module, and lists of ShardedEmbeddingModule
+        for name in ("_modules", "_buffers", "_lookups", "_input_dists", "_output_dists"):
+            setattr(outer, name, getattr(self.module, name))
+
+    def load_from(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Have the collection turn the values in a state dict into those of its shards."""
+        # _load_from_state_dict: nn.Module's step of a load that runs the hooks of one module
+        self.module._load_from_state_dict(state_dict, prefix, *rest)
+
+
+class StockBags(StockSequences):
+    """A ShardedEmbeddingBagCollection of TorchRec; see `StockSequences`.
+
+    Attributes:
+        output_widths: columns of each embedding of the output.
+        widths_on_device: the same, as a tensor.
+        divides_means: whether the collection divides pooled sums of row-wise tables by a divisor.
+    """
+
+    _kind: Any = ShardedEmbeddingBagCollection
+    _path = ("embedding_bags.",)
+
+    def _read(self, stock: Any) -> None:
+        self.output_names = stock._embedding_names
+        self.output_widths: list[int] = stock._embedding_dims
+        self.widths_on_device: Tensor = stock._dim_per_key
+        self.divides_means: bool = stock._has_mean_pooling_callback
+
+    def prepare(self, keys: list[str]) -> None:
+        """Do what the first `input_dist` does, without sending a batch."""
+        super().prepare(keys)
+        if self.divides_means:
+            # _init_mean_pooling_callback: the place of each output among the features
+            self.module._init_mean_pooling_callback(keys, None)
+
+    def mean_divisor(self, keys: list[str], amounts: Tensor) -> Tensor:
+        """The divisor that the collection makes from lengths: [inputs, columns].
+
+        Args:
+            keys: keys of the batch.
+            amounts: [keys, inputs], by which the sums of each bag are divided.
+        """
+        stock = self.module
+        # _features_order: place of each feature among the keys; empty where they are in order
+        order = stock._features_order or list(range(len(amounts)))
+        ordered = [keys[i] for i in order]
+        stride = amounts.shape[1]
+        divisor: Tensor = _create_mean_pooling_divisor(
+            lengths=amounts.index_select(0, constant(tuple(order), amounts.device)).view(-1),
+            keys=ordered,
+            offsets=amounts,  # used with weights only, and sums of weights are amounts here
+            stride=stride,
+            stride_per_key=[stride] * len(ordered),
+            dim_per_key=self.widths_on_device,
+            pooling_type_to_rs_features=stock._pooling_type_to_rs_features,
+            embedding_names=self.output_names,
+            embedding_dims=self.output_widths,
+            variable_batch_per_feature=False,
+            kjt_inverse_order=stock._kjt_inverse_order,
+            kjt_key_indices=stock._kjt_key_indices,
+            kt_key_ordering=stock._kt_key_ordering,
+        )
+        return divisor
+
+
+def table_kernels(
+    stock: StockSequences,
+) -> Iterator[tuple[SplitTableBatchedEmbeddingBagsCodegen, list[ShardedEmbeddingTable]]]:
+    """Each FBGEMM kernel on this rank, and the shards that it holds."""
+    for lookup in stock.lookups:
+        for group in lookup._emb_modules:  # one for each kernel
+            yield group.emb_module, group.config.embedding_tables
+
+
+def set_optimizer(parameter: Any, settings: dict[str, Any]) -> None:
+    """Have a sharded collection train a parameter by these settings of FBGEMM's optimizers."""
+    # where apply_optimizer_in_backward leaves the optimizers of a parameter, and their arguments
+    parameter._optimizer_classes, parameter._optimizer_kwargs = [None], [settings]
+
+
+def collection_settings(sharder: Any) -> dict[str, Any]:
+    """What TorchRec's sharders give to collections of one kind only."""
+    if isinstance(sharder, EmbeddingCollectionSharder):
+        return {"use_index_dedup": sharder._use_index_dedup}
+    return {"sharded_module_order_overwrite": sharder._sharded_module_order_overwrite}
+
+
+def remember_topology(reservation: FixedPercentageStorageReservation, reserved: Topology) -> None:
+    """Set the topology of a reservation that the planner's report shows."""
+    reservation._last_reserved_topology = reserved
+
+
+def write_counts(tensors: Sequence[Tensor]) -> list[int]:
+    """How often torch wrote to each tensor; what FBGEMM writes is not counted."""
+    return [tensor._version for tensor in tensors]  # torch's count, for autograd's checks

@@ -1,0 +1,143 @@
+"""Copies hot rows from their tables and back: weights and optimizer state, all rows at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+    SplitTableBatchedEmbeddingBagsCodegen,
+)
+from torch import Tensor
+
+from trainobs.core.errors import FAEError
+from trainobs.fae.profile.profile import FAEProfile
+from trainobs.fae.sharding.hot_kernels import HotKernel, kernel_tensors
+from trainobs.fae.sharding.torchrec_private import StockSequences, table_kernels, write_counts
+
+
+class BackingShard(NamedTuple):
+    """What this rank holds of a table."""
+
+    table: str
+    row: int  # first of the table
+    column: int  # first of the table
+    tensors: list[Tensor]  # weights [rows, columns], then each state of the optimizer
+    kernel: SplitTableBatchedEmbeddingBagsCodegen  # which trains it
+
+
+def backing_shards(stock: StockSequences) -> list[BackingShard]:
+    """The shards on this rank of a collection's tables; the tensors are views."""
+    shards = []
+    for kernel, tables in table_kernels(stock):
+        for table, tensors in zip(tables, kernel_tensors(kernel), strict=True):
+            row, column = table.local_metadata.shard_offsets
+            shards.append(BackingShard(table.name, row, column, tensors, kernel))
+    return shards
+
+
+class Link(NamedTuple):
+    """Rows that are among the hot ones and in a shard."""
+
+    hot: list[Tensor]  # weights, then each state of the optimizer, on the device
+    hot_rows: slice  # of these
+    shard: BackingShard
+    shard_rows: Tensor  # int64, as many
+
+    def pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Weights, and each state: the hot rows (a view), and the shard's tensor."""
+        for mine, theirs in zip(self.hot, self.shard.tensors, strict=True):
+            yield mine[self.hot_rows], theirs
+
+
+class WriteBack:
+    """Moves rows between the hot rows and this rank's shards of the tables.
+
+    Args:
+        links: of this rank.
+        shards: all that this rank has of the tables.
+        replicated: tensors that all ranks hold whole, and of which each reads a part.
+    """
+
+    def __init__(
+        self, links: list[Link], shards: list[BackingShard], replicated: list[Tensor]
+    ) -> None:
+        self._links = links
+        self._shards = shards
+        self._replicated = replicated
+
+    @torch.no_grad()
+    def flush(self) -> None:
+        """Write the hot rows to the tables, without a collective: every rank writes what it holds.
+
+        A save may come between a forward and its backward. The backward does not read these rows,
+        so they are written to `data`, for which autograd has no version count.
+        """
+        for link in self._links:
+            for hot, table in link.pairs():
+                table.data.index_copy_(0, link.shard_rows.to(table.device), hot.to(table.device))
+
+    @torch.no_grad()
+    def pull(self, group: dist.ProcessGroup | None) -> None:
+        """Read the hot rows from the tables.
+
+        Args:
+            group: the ranks, all of which come here; None for a single one.
+        """
+        for tensor in self._replicated if group is not None else ():
+            tensor.zero_()
+        for link in self._links:
+            for hot, table in link.pairs():
+                hot.copy_(table.index_select(0, link.shard_rows.to(table.device)))
+        for tensor in self._replicated if group is not None else ():
+            dist.all_reduce(tensor, group=group)  # zero but on one rank: the sum is exact
+
+    def versions(self) -> list[int]:
+        """How often torch wrote to each tensor of the tables; FBGEMM's writes do not count.
+
+        Tables without hot rows count too: all ranks must notice a load, also one without others.
+        """
+        return write_counts([tensor for shard in self._shards for tensor in shard.tensors])
+
+
+def replica_links(
+    kernels: Iterable[HotKernel], shards: list[BackingShard], profile: FAEProfile
+) -> Iterator[Link]:
+    """Every slab with every shard that has some of its rows, which are in one order in both."""
+    for kernel in kernels:
+        for slab in kernel.layout.slabs:
+            for shard in shards:
+                if (shard.table, shard.column) != (slab.table, slab.column):
+                    continue
+                first, rows = rows_in(shard, profile)
+                if len(rows):
+                    start = slab.row + first
+                    yield Link(kernel.tensors, slice(start, start + len(rows)), shard, rows)
+
+
+def rows_in(shard: BackingShard, profile: FAEProfile) -> tuple[int, Tensor]:
+    """The hot rows in a shard: slot of the first, and where they are in the shard."""
+    hot_ids = profile.table(shard.table).hot_ids
+    bounds = [shard.row, shard.row + len(shard.tensors[0])]
+    first, last = np.searchsorted(hot_ids, bounds)
+    return int(first), torch.from_numpy(hot_ids[first:last] - shard.row)
+
+
+def rate_of(tables: set[str], shards: list[BackingShard]) -> float:
+    """Learning rate of these tables; NaN where this rank has none of them.
+
+    Raises:
+        FAEError: they are trained at different rates.
+    """
+    trainers = {id(s.kernel): s.kernel for s in shards if s.table in tables}
+    rates = {float(trainer.get_learning_rate()) for trainer in trainers.values()}
+    if len(rates) > 1:
+        raise FAEError(
+            "cannot train hot rows",
+            f"learning rates {sorted(rates)} of tables whose hot rows are trained together",
+            "set one learning rate in all parameter groups of the fused optimizer",
+        )
+    return rates.pop() if rates else float("nan")
