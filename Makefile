@@ -20,7 +20,7 @@ C_FILES := $(wildcard bpf/*.c bpf/*.h)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup bpf demo demo-dlrm test test-kernels check format bench bench-fae bench-peers profile-dlrm faults docs wheel clean
+.PHONY: help setup bpf demo demo-dlrm test test-all test-kernels check format bench bench-fae bench-peers profile-dlrm faults docs wheel clean
 
 help: ## Show this list
 	@echo "usage: make TARGET [PYTHON=$(PYTHON)] [TORCH=$(TORCH)] [RUN=DIR] [ARGS=...]"
@@ -50,8 +50,11 @@ demo: setup bpf ## Train a small ResNet, observed, and report on it; runs/demo i
 demo-dlrm: setup bpf ## Train a recommendation model, observed, and report on its lookups
 	$(BIN)/python examples/dlrm/train.py --run-dir $(RUN) $(ARGS)
 
-test: setup bpf ## Run all tests; those of the kernel side need root
-	$(BIN)/python -m pytest $(ARGS)
+test: setup bpf ## Run the tests, but for slow ones; those of the kernel side need root
+	bash tests/run "not slow" $(ARGS)
+
+test-all: test ## Run the slow ones, too
+	bash tests/run slow $(ARGS)
 
 test-kernels: setup bpf ## Try the probes on other kernels, in virtual machines; as root, hours
 	bash tests/guests/setup

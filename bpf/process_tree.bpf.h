@@ -30,8 +30,8 @@ static __always_inline bool is_worker_name(struct name name)
 /* src/trainobs/probes/detach.py */
 static __always_inline bool is_detach_name(struct name name)
 {
-	return name.words[0] == 0x6365735f73626f74ULL /* "tobs_sec" */ &&
-	       name.words[1] == 0x0000000000656465ULL /* "ede" */;
+	return name.words[0] == 0x7465645f73626f74ULL /* "tobs_det" */ &&
+	       name.words[1] == 0x0000000000686361ULL /* "ach" */;
 }
 
 static __always_inline u32 child_role(u32 parent_role, bool is_thread)

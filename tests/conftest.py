@@ -14,6 +14,7 @@ import pytest
 
 from tests import kernel_state
 from tests.samples import small_disk
+from tests.slow import is_slow
 
 PATIENCE_S = 60.0
 """How long threads and processes that were told to end may take."""
@@ -45,6 +46,12 @@ def pytest_sessionstart() -> None:
     """Hear Ctrl-C, also where a shell started this in the background: jobs of tests inherit it."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark slow tests, before `-m` chooses."""
+    if is_slow(item.nodeid):
+        item.add_marker(pytest.mark.slow)
 
 
 @pytest.hookimpl(trylast=True)

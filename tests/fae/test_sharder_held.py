@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import weakref
 from typing import Any
 
@@ -90,13 +88,3 @@ def test_a_collection_is_gone_when_its_model_is() -> None:
     gc.collect()
     assert collection() is None
     assert len(env.trainobs_hot_collections._overlays) == 0
-
-
-def test_calibrate_and_pack_are_functions_whatever_was_imported_before() -> None:
-    script = (
-        "import trainobs.fae.packing.window, trainobs.fae.calibration.calibrator\n"
-        "from trainobs.fae import calibrate, pack\n"
-        "from trainobs.fae import calibrate as again\n"
-        "assert callable(calibrate) and callable(pack) and again is calibrate"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True)

@@ -101,7 +101,7 @@ def test_calibration_knows_what_is_a_sequence() -> None:
     assert profile.table("t0").is_sequence
 
 
-def test_features_that_lookup_two_tables_come_with_the_embeddings_of_both() -> None:
+def test_features_that_read_two_tables_come_with_the_embeddings_of_both() -> None:
     one = case(
         tables=tuple(
             Table(name, 20, 8, PoolingType.SUM, features, "table_wise", (1, 2, 5))

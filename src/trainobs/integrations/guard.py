@@ -10,25 +10,25 @@ from typing import Any
 logger = logging.getLogger("trainobs")
 
 
-Hook = Callable[..., None]
-
-
-def harmless(hook: Hook) -> Hook:
+def harmless(hook: Callable[..., None]) -> Callable[..., None]:
     """A hook of a callback that does nothing without a session, and whose fault disarms it.
 
-    The callback has a `_session`, and `_give_up`, which is given what the hook was given.
+    The callback has a `_session`, which the hook gets as its first argument, and `_give_up`, which
+    gets what the hook gets from the framework.
     """
 
     @functools.wraps(hook)
     def guarded(self: Any, *args: Any, **kwargs: Any) -> None:
-        if self._session is None:
+        session = self._session
+        if session is None:
             return
         try:
-            hook(self, *args, **kwargs)
+            hook(self, session, *args, **kwargs)
         except Exception:
             tell_fault("stops observing this run")
             self._give_up(*args)
 
+    del guarded.__wrapped__  # it takes one argument more
     return guarded
 
 

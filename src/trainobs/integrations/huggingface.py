@@ -121,43 +121,50 @@ class ObsTrainerCallback(TrainerCallback):  # type: ignore[misc]  # transformers
             self._give_up()
 
     @harmless
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_epoch_begin(
+        self, session: Session, args: Any, state: Any, control: Any, **kwargs: Any
+    ) -> None:
         """The Trainer's own number of the epoch is a fraction, rounded."""
         self._epoch = int(state.epoch or 0) if self._epoch is None else self._epoch + 1
 
     @harmless
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_begin(
+        self, session: Session, args: Any, state: Any, control: Any, **kwargs: Any
+    ) -> None:
         """All batches of the step are there."""
-        assert self._session is not None
-        self._session.clock.begin_batch(state.global_step + 1, self._epoch)
+        session.clock.begin_batch(state.global_step + 1, self._epoch)
 
     @harmless
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_pre_optimizer_step(
+        self, session: Session, args: Any, state: Any, control: Any, **kwargs: Any
+    ) -> None:
         """Gradients are there, and clipped."""
-        assert self._session is not None
-        self._session.clock.measured.add(Phase.OPTIMIZER.value)
-        self._session.clock.enter(Phase.OPTIMIZER.value)
+        session.clock.measured.add(Phase.OPTIMIZER.value)
+        session.clock.enter(Phase.OPTIMIZER.value)
         self._optimizing = True
 
     @harmless
-    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_optimizer_step(
+        self, session: Session, args: Any, state: Any, control: Any, **kwargs: Any
+    ) -> None:
         """The optimizer has stepped."""
-        assert self._session is not None
         if self._optimizing:
             self._optimizing = False
-            self._session.clock.leave()
+            session.clock.leave()
 
     @harmless
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_end(
+        self, session: Session, args: Any, state: Any, control: Any, **kwargs: Any
+    ) -> None:
         """What follows (logging, evaluation, a checkpoint) belongs to the step as well."""
-        assert self._session is not None
-        self._session.clock.end_step()
+        session.clock.end_step()
 
     @harmless
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_epoch_end(
+        self, session: Session, args: Any, state: Any, control: Any, **kwargs: Any
+    ) -> None:
         """A fetch that found the loader exhausted began no step."""
-        assert self._session is not None
-        self._session.clock.cancel()
+        session.clock.cancel()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Stop observing, if no tap did so before TensorBoard's writer was closed."""
@@ -197,7 +204,7 @@ class ObsTrainerCallback(TrainerCallback):  # type: ignore[misc]  # transformers
             )
 
     @harmless
-    def _end(self, outcome: str) -> None:
+    def _end(self, session: Session, outcome: str) -> None:
         self._stop(outcome)
 
     def _give_up(self, *arguments: object) -> None:

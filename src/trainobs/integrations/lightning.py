@@ -126,28 +126,26 @@ class ObsCallback:
             tell_fault("does not observe this run")
 
     @harmless
-    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_fit_start(self, session: Session, trainer: Any, pl_module: Any) -> None:
         """Other ranks may be children of rank 0; behind this barrier it has begun to observe."""
-        assert self._session is not None
         if trainer.world_size > 1:
-            self._session.detach()
+            session.detach()
 
     @harmless
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_start(self, session: Session, trainer: Any, pl_module: Any) -> None:
         """Find the data, the checkpoint directories and the embedding tables, which exist now."""
-        assert self._session is not None
         if self._settings.data_roots is None:
-            self._session.add_data_roots(data_roots_of(trainer.train_dataloader))
-        self._session.note_workers(workers_of(trainer.train_dataloader))
+            session.add_data_roots(data_roots_of(trainer.train_dataloader))
+        session.note_workers(workers_of(trainer.train_dataloader))
         directories = [getattr(c, "dirpath", None) for c in trainer.checkpoint_callbacks]
         existing = [Path(d) for d in directories if d and Path(d).is_dir()]
-        self._session.add_checkpoint_roots(existing)
+        session.add_checkpoint_roots(existing)
         # Only now is the model as it will train: configured, set up, and moved to its device.
-        watch_lookups(self._session, pl_module, self._settings)
+        watch_lookups(session, pl_module, self._settings)
         self._steps_done = trainer.global_step
 
     @harmless
-    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_epoch_start(self, session: Session, trainer: Any, pl_module: Any) -> None:
         """Loaders may be new with every epoch."""
         assert self._watch is not None
         self._watch.delivering = _fetches_for_the_step(trainer)
@@ -156,20 +154,21 @@ class ObsCallback:
     @harmless
     def on_train_batch_start(
         self,
+        session: Session,
         trainer: Any,
         pl_module: Any,
         batch: Any,
         batch_idx: int,
     ) -> None:
         """The step's batch is there."""
-        assert self._session is not None
         # The x-axis of Lightning's loggers has no public name; DeviceStatsMonitor takes it, too.
         step = trainer.fit_loop.epoch_loop._batches_that_stepped
-        self._session.clock.begin_batch(step, trainer.current_epoch)
+        session.clock.begin_batch(step, trainer.current_epoch)
 
     @harmless
     def on_train_batch_end(
         self,
+        session: Session,
         trainer: Any,
         pl_module: Any,
         outputs: Any,
@@ -177,36 +176,32 @@ class ObsCallback:
         batch_idx: int,
     ) -> None:
         """Under gradient accumulation only some batches end a step."""
-        assert self._session is not None
         if trainer.global_step != self._steps_done:
             self._steps_done = trainer.global_step
-            self._session.clock.end_step()
+            session.clock.end_step()
 
     @harmless
-    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_epoch_end(self, session: Session, trainer: Any, pl_module: Any) -> None:
         """A fetch that found the loader exhausted began no step."""
-        assert self._session is not None
-        self._session.clock.cancel()
+        session.clock.cancel()
 
     @harmless
-    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_validation_start(self, session: Session, trainer: Any, pl_module: Any) -> None:
         """Validation, the sanity check included, is one phase."""
-        assert self._session is not None
         assert self._tee is not None
         assert self._watch is not None
-        self._session.clock.cancel()
-        self._session.clock.enter(Phase.VALIDATION)
+        session.clock.cancel()
+        session.clock.enter(Phase.VALIDATION)
         self._tee.trainobs_paused = True
         self._watch.delivering = False
 
     @harmless
-    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_validation_end(self, session: Session, trainer: Any, pl_module: Any) -> None:
         """Back to training."""
-        assert self._session is not None
         assert self._tee is not None
         assert self._watch is not None
         self._tee.trainobs_paused = False
-        self._session.clock.leave()
+        session.clock.leave()
         self._watch.delivering = _fetches_for_the_step(trainer)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
@@ -214,7 +209,7 @@ class ObsCallback:
         self._leave(_failure(exception))
 
     @harmless
-    def _fail(self) -> None:
+    def _fail(self, session: Session) -> None:
         """The same, told by the tee before any callback hears of the exception."""
         self._stop(_failure())
 
@@ -228,7 +223,7 @@ class ObsCallback:
             vars(self).pop(lent, None)
 
     @harmless
-    def _end(self, outcome: str) -> None:
+    def _end(self, session: Session, outcome: str) -> None:
         self._stop(outcome)
 
     def _place(self, trainer: Any) -> tuple[Path, EventWriter | None]:
