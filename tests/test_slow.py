@@ -1,0 +1,29 @@
+"""The list of slow tests names tests that exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from tests.slow import SLOW, is_slow
+
+FOLDER = Path(__file__).parent
+
+
+def names(file: Path) -> list[str]:
+    """Tests of a file, without their cases."""
+    where = f"{file.parent.name}/{file.stem}"
+    tree = ast.walk(ast.parse(file.read_text()))
+    return [f"{where}::{node.name}" for node in tree if isinstance(node, ast.FunctionDef)]
+
+
+def test_every_pattern_finds_a_test():
+    known = [name for file in FOLDER.glob("*/test_*.py") for name in names(file)]
+    functions = (pattern.partition(r".*\[")[0].partition(r"\[")[0] for pattern in SLOW)
+    assert [f for f in functions if not any(re.match(f, name) for name in known)] == []
+
+
+def test_a_pattern_is_matched_from_the_begin():
+    assert is_slow("tests/fae/test_killed.py::test_anything[1-20]")
+    assert not is_slow("tests/fae/test_not_killed.py::test_anything")
