@@ -9,7 +9,7 @@ import re
 
 SLOW: dict[str, str] = {
     r"benchmarks/": "nothing: they test what measures",
-    r"embeddings/test_sharded::test_two_ranks": "sharded collections of one rank",
+    r"embeddings/test_sharded::test_two_ranks": "collections of one process",
     r"examples/test_dlrm_scripts::": "the example's model and its data",
     r"examples/test_imagenet::.*\[train_plain": "the same with Lightning",
     r"examples/test_imagenet::test_trains_without": "the same, observed",
@@ -21,17 +21,41 @@ SLOW: dict[str, str] = {
     r"fae/test_sharder_checkpoints::test_training.*\[stock": "FAE to stock, FAE to FAE",
     r"fae/test_sharder_parity::test_one_rank.*\[(?!350-)": "50 of 400 random models",
     r"fae/test_sharder_parity::test_two_ranks": "one rank; two in test_sharder_behaviour",
+    r"gpu/test_node::test_(a_follower|the_first_window|a_driver_that_hangs)": (
+        "one poller for all processes of a node"
+    ),
+    r"gpu/test_session::test_(each_rank|steps_have|the_probes)": "the GPU's columns in a run",
+    r"host/test_io::test_churn": "workers that come and go",
     r"host/test_loader::.*\[(spawn|forkserver)": "workers that were forked",
-    r"integrations/test_accelerate::test_ranks_share": "Accelerate on one rank",
+    r"host/test_loader::test_more_bytes": "all bytes of three workers",
+    r"integrations/test_accelerate::test_(ranks_share|each_rank)": "Accelerate on one rank",
     r"integrations/test_auto::test_processes_that": "TRAINOBS_AUTO in one process",
-    r"integrations/test_fabric::test_two_ranks": "Fabric on one rank",
+    r"integrations/test_fabric::test_two_ranks": "ranks of Lightning",
     r"integrations/test_huggingface_ddp::": "two ranks, in test_lightning_ddp",
     r"integrations/test_huggingface_unchanged::test_(a_comp|or_with|a_training)": "equal bits",
     r"integrations/test_lightning_ddp::.*\[pytorch_lightning": "the same by lightning.pytorch",
     r"integrations/test_ranks::": "test_lightning_ddp; written run logs, in analysis/test_ranks",
+    r"kernel/test_batches::test_(batches|without|of_other|a_loop|a_worker)": "batches by fork",
     r"kernel/test_batches::test_every_batch.*\[(spawn|forkserver)": "workers that were forked",
+    r"kernel/test_loader_split::test_(computing|reading|large)": "the slow file of a batch",
     r"kernel/test_loader_workers::.*\[(spawn|forkserver)": "workers that were forked",
-    r"service/test_runs::test_(a_run_goes_on|probes_asked|a_probe_that)": "a run through the service",
+    r"kernel/test_loader_workers::test_(data_is|one_file)": "every byte and call",
+    r"kernel/test_process_tree::test_workers_in_a_process_name_space": "workers in this name space",
+    r"kernel/test_steps::test_a_thousand": "steps, and what counts in which",
+    r"kernel/test_unknown::test_no_number_rests.*\[(?!tobs_(sys_exit|cache_add|blk_done))": (
+        "three programs"
+    ),
+    r"service/test_misuse::test_(idle|one_who)": "other misuse",
+    r"service/test_runs::test_(a_run_goes_on|probes_asked|a_probe_that)": (
+        "a run through the service"
+    ),
+    r"service/test_sessions::test_where_no_slot": "slots that rest",
+    r"session/test_endings::test_(a_job_whose|a_run_that_is_never)": "ends that are no accident",
+    r"session/test_endings::test_a_job_that_a_signal.*\[(2|9)": "SIGTERM",
+    r"session/test_exchange::test_(a_job_that_waits|a_rank_that_is_stopped)": (
+        "values that ranks show each other"
+    ),
+    r"session/test_forks::test_a_child_that_leaves": "children that go on",
     r"session/test_long_run::": "nothing of memory over time",
     r"session/test_startup::test_ctrl_c_at_any": "signals at the end, in test_endings",
     r"verdict/test_faults::test_the_quick_suite": "verdicts on numbers",
