@@ -138,4 +138,4 @@ def test_an_unreadable_file_is_on_the_page(write_run):
     (path / "rank=0" / "latency.parquet").write_bytes(b"")
     page = render(summarize(RunLog.open(path)))
     assert "unreadable files: 1" in page
-    assert "latency.parquet: not a whole Parquet file" in " ".join(page.split())
+    assert "latency.parquet:notawholeParquetfile" in "".join(page.split())  # a long path is cut

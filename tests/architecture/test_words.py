@@ -12,7 +12,7 @@ from tests.architecture.rooms import ROOT, SOURCE, modules, room_of
 
 USED_BEFORE = {
     r"[Ll]ook[-_]up|LookUp": "lookup",
-    r"\b[Rr]ungs?\b": "level",
+    r"(?<![a-z])[Rr]ungs?(?![a-z])": "level",
     r"secede": "detach",
     r"laid.over|lay.over|LaidOver": "overlay",
     r"\bintakes?\b": "buffer",

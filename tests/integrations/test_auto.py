@@ -139,7 +139,7 @@ def test_without_a_place_to_write_to_it_is_told_once(
     assert not (tmp_path / "s3:").exists()
 
 
-def test_a_lower_rung_and_a_bad_setting_are_no_concern_of_the_script(
+def test_a_lower_level_and_a_bad_setting_are_no_concern_of_the_script(
     lightning, installed, monkeypatch, told
 ):
     with mock.patch("trainobs.session.session.Opening.side", return_value=(None, "not here")):
