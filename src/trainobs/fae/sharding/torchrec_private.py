@@ -1,7 +1,7 @@
 """All names of TorchRec, FBGEMM and torch that `fae/sharding` uses and that are no public API.
 
-Each was read in TorchRec 1.6.1, 1.7.0 and 1.8.0, where it means the same. Before pyproject.toml
-allows another version, read them there; no other file of this folder has any.
+Each was read in TorchRec 1.6.1, 1.7.0 and 1.8.0, where it means the same; those of `set_optimizer`
+in 1.8.0 alone. Before pyproject.toml allows another version, read them there.
 """
 
 from __future__ import annotations
