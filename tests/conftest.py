@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -75,6 +76,16 @@ def leak_check() -> Iterator[None]:
         os.chdir(next(iter(before["current directory"]))[0])
     if left:
         pytest.fail(f"left behind: {left}", pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def forget_compiled() -> Iterator[None]:
+    """Has torch.compile forget a test: where it has compiled before, hooks may be too late."""
+    yield
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is not None and dynamo.utils.counters:
+        dynamo.reset()
+        dynamo.utils.counters.clear()
 
 
 @pytest.fixture(scope="session", autouse=True)

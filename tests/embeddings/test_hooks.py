@@ -174,12 +174,8 @@ class TestCompiled:
     """`torch.compile` takes lookups into its graphs, without a break."""
 
     @pytest.fixture(autouse=True)
-    def fresh(self, monkeypatch):
+    def no_thread(self, monkeypatch):
         monkeypatch.setattr(tqdm.tqdm, "monitor_interval", 0)  # a compiler leaves its thread
-        torch._dynamo.reset()
-        yield
-        torch._dynamo.reset()
-        torch._dynamo.utils.counters.clear()
 
     @pytest.mark.parametrize("order", ["hooks first", "compiled first", "in place"])
     @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
