@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Change the code at random places, and see whether the tests notice.
 
-usage: python scripts/mutants.py [--count 60] [--seed 1] [--results FILE] [--page PAGE]
+usage: python scripts/mutants.py [--own] [--count 60] [--seed 1] [--results FILE] [--page PAGE]
 
 Copies the working tree, makes one small change in it at a time (another comparison, operator,
 number or condition) in one of the rooms below, and runs the tests: those of `make test`, room's own
-first; if they pass, those that only `make test-all` runs. What is found goes to FILE, a line a
+first; if they pass, those that only `make test-all` runs. With `--own` it runs the tests of the
+room alone, which takes minutes where the rest takes hours. What is found goes to FILE, a line a
 mutant, from which an interrupted run goes on. With `--page` a table of it replaces the one in PAGE.
 """
 
@@ -128,22 +129,31 @@ def chosen(count: int, seed: int) -> list[Mutant]:
 
 
 class Tests:
-    """Runs the tests of a tree that is a copy of this one."""
+    """Runs the tests of a tree that is a copy of this one.
 
-    def __init__(self, tree: Path) -> None:
+    Args:
+        tree: the copy.
+        own: whether the tests of a room are all that is run for it.
+    """
+
+    def __init__(self, tree: Path, own: bool) -> None:
         self._tree = tree
+        self._own = own
 
-    def notice(self, room: str, which: str) -> bool:
-        """Whether a test fails, those of the room first."""
-        own = self._tree / "tests" / room
-        return any(self._fail([str(folder)], which) for folder in (own, self._tree / "tests"))
+    def killer(self, room: str) -> str:
+        """Which tests fail, those of the room first: "test", "test-all", or "" for none."""
+        own, every = self._tree / "tests" / room, self._tree / "tests"
+        runs = [("test", own, "not slow")]
+        if not self._own:
+            runs += [("test", every, "not slow"), ("test-all", every, "slow")]
+        return next((name for name, folder, which in runs if self._fail(folder, which)), "")
 
-    def _fail(self, folders: list[str], which: str) -> bool:
+    def _fail(self, folder: Path, which: str) -> bool:
         command = [sys.executable, "-m", "pytest", "-q", "-x", "--reruns", "0", "-m", which]
         path = {"PYTHONPATH": str(self._tree / "src")}
         try:
             done = subprocess.run(
-                [*command, "-p", "no:cacheprovider", *folders],
+                [*command, "-p", "no:cacheprovider", str(folder)],
                 cwd=self._tree,
                 env=os.environ | path,
                 capture_output=True,
@@ -155,15 +165,13 @@ class Tests:
         return done.returncode not in (0, 5)  # 5: there are none
 
 
-def judge(mutant: Mutant, tree: Path) -> str:
-    """Which tests kill a mutant: "test", "test-all", or "" for none."""
+def judge(mutant: Mutant, tests: Tests, tree: Path) -> dict[str, Any]:
+    """What became of a mutant."""
     room = mutant.file.removeprefix(f"{SOURCE}/").split("/")[0]
+    one = {"room": room, "file": mutant.file, "line": mutant.line, "change": mutant.words()}
     before = mutant.apply(tree)
     try:
-        tests = Tests(tree)
-        if tests.notice(room, "not slow"):
-            return "test"
-        return "test-all" if tests.notice(room, "slow") else ""
+        return one | {"killed_by": tests.killer(room)}
     finally:
         (tree / mutant.file).write_bytes(before)
 
@@ -190,6 +198,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--own", action="store_true", help="only the tests of the mutant's room")
     parser.add_argument("--results", type=Path, default=ROOT / "build" / "mutants.jsonl")
     parser.add_argument("--page", type=Path, help="the page whose table is to be replaced")
     options = parser.parse_args()
@@ -201,9 +210,7 @@ def main() -> int:
         left_out = shutil.ignore_patterns(".git", ".venv*", "build", "runs", "__pycache__")
         shutil.copytree(ROOT, tree, ignore=left_out)
         for mutant in chosen(options.count, options.seed)[len(found) :]:
-            room = mutant.file.removeprefix(f"{SOURCE}/").split("/")[0]
-            one = {"room": room, "file": mutant.file, "line": mutant.line}
-            one |= {"change": mutant.words(), "killed_by": judge(mutant, tree)}
+            one = judge(mutant, Tests(tree, options.own), tree)
             found.append(one)
             print(json.dumps(one), file=file, flush=True)
             print(f"{one['killed_by'] or 'ALIVE':8} {mutant.file}:{mutant.line} {one['change']}")

@@ -8,19 +8,29 @@ from __future__ import annotations
 import re
 
 SLOW: dict[str, str] = {
+    r"access/test_memory::test_counting.*\[(100|half|all)": "many tables",
+    r"access/test_skew::test_the_interval_of_an_exponent.*\[(0|1\.3)": "an exponent of 1.05",
+    r"architecture/test_public_face::test_what_needs.*\[absent[12]": "one that is absent",
     r"benchmarks/": "nothing: they test what measures",
     r"embeddings/test_sharded::test_two_ranks": "collections of one process",
     r"examples/test_dlrm_scripts::": "the example's model and its data",
     r"examples/test_imagenet::.*\[train_plain": "the same with Lightning",
     r"examples/test_imagenet::test_trains_without": "the same, observed",
+    r"fae/test_data_module::test_lightning_goes_on\[(module-step=(10|20)|module with)": "15 steps",
     r"fae/test_killed::": "going on from a state, in test_pack_resume",
+    r"fae/test_pack::test_workers_make.*\[1-spawn": "workers that were forked",
     r"fae/test_pack_ranks::test_two_ranks_train": "100 random agreements",
     r"fae/test_pack_resume::test_(a_killed|a_run_goes_on)": "going on with workers, in an epoch",
+    r"fae/test_pack_resume::test_a_run_with.*\[(streamed|shuffled-2-1)": "remembered, shuffled",
     r"fae/test_ray_job::test_(the_result|lists_of)": "the job's refusals, which start no Ray",
     r"fae/test_sharder_checkpoints::test_(two_ranks|distributed)": "one rank",
-    r"fae/test_sharder_checkpoints::test_training.*\[stock": "FAE to stock, FAE to FAE",
+    r"fae/test_sharder_behaviour::test_other_rows.*all_ranks\[.*bags": "the same with sequences",
+    r"fae/test_sharder_checkpoints::test_training.*\[(stock|FAE to stock-b|FAE to FAE-s)": (
+        "FAE to stock, FAE to FAE"
+    ),
     r"fae/test_sharder_parity::test_one_rank.*\[(?!350-)": "50 of 400 random models",
     r"fae/test_sharder_parity::test_two_ranks": "one rank; two in test_sharder_behaviour",
+    r"fae/test_sharder_torchrec::test_two_ranks\[(table|column|grid)": "two ranks, row by row",
     r"gpu/test_node::test_(a_follower|the_first_window|a_driver_that_hangs)": (
         "one poller for all processes of a node"
     ),
@@ -34,6 +44,9 @@ SLOW: dict[str, str] = {
     r"integrations/test_huggingface_ddp::": "two ranks, in test_lightning_ddp",
     r"integrations/test_huggingface_unchanged::test_(a_comp|or_with|a_training)": "equal bits",
     r"integrations/test_lightning_ddp::.*\[pytorch_lightning": "the same by lightning.pytorch",
+    r"integrations/test_lightning_(batches|loggers|profilers|steps|un|v).*\[.*pytorch_lightning": (
+        "the same by lightning.pytorch; pytorch_lightning in test_lightning_start"
+    ),
     r"integrations/test_ranks::": "test_lightning_ddp; written run logs, in analysis/test_ranks",
     r"kernel/test_batches::test_(batches|without|of_other|a_loop|a_worker)": "batches by fork",
     r"kernel/test_batches::test_every_batch.*\[(spawn|forkserver)": "workers that were forked",
@@ -58,6 +71,7 @@ SLOW: dict[str, str] = {
     r"session/test_forks::test_a_child_that_leaves": "children that go on",
     r"session/test_long_run::": "nothing of memory over time",
     r"session/test_startup::test_ctrl_c_at_any": "signals at the end, in test_endings",
+    r"verdict/test_faults::test_an_interrupted.*\[2": "SIGTERM",
     r"verdict/test_faults::test_the_quick_suite": "verdicts on numbers",
 }
 """Pattern -> what of the same `make test` still has."""

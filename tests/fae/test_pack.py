@@ -83,18 +83,18 @@ def test_inputs_of_a_kind_keep_their_order():
         assert of_kind
 
 
-def test_workers_make_the_batches_that_the_process_itself_makes():
-    def digests(workers: int, **more: Any) -> list[list[str]]:
+@pytest.mark.parametrize(("count", "start"), [(2, "fork"), (1, "spawn")])
+def test_workers_make_the_batches_that_the_process_itself_makes(count: int, start: str):
+    def digests(workers: int, context: str | None = None) -> list[list[str]]:
         loader = DataLoader(
             Inputs(90), 4, shuffle=True, collate_fn=collate, num_workers=workers,
-            persistent_workers=workers > 0, **more,
+            persistent_workers=workers > 0, multiprocessing_context=context,
         )  # fmt: skip
         packed = pack(loader, profile(0.9), window=3, seed=5)
         return [[digest(batch) for batch in packed] for _ in range(2)]
 
     alone = digests(0)
-    assert alone == digests(2)
-    assert alone == digests(1, multiprocessing_context="spawn")
+    assert alone == digests(count, start)
     assert alone[0] != alone[1]  # two epochs
 
 
