@@ -66,16 +66,17 @@ def test_a_file_comes_back_as_it_was_written(tmp_path):
     check(again, truth)
 
 
-def test_counts_above_32_bits_come_back(tmp_path):
+@pytest.mark.parametrize("count", [2**31, 2**40])
+def test_counts_above_32_bits_come_back(tmp_path, count):
     counts = AccessCounts({"t": 3, "u": 4})
     for _ in range(2):
-        counts._dense["t"].put(np.array([0, 2]), np.array([2**40, 1], np.uint64))
-        counts._dense["u"].put(np.array([1]), np.array([2**40], np.uint64))
-    counts._totals.update(t=2 * (2**40 + 1), u=2**41)
+        counts._dense["t"].put(np.array([0, 2]), np.array([count, 1], np.uint64))
+        counts._dense["u"].put(np.array([1]), np.array([count], np.uint64))
+    counts._totals.update(t=2 * (count + 1), u=2 * count)
     counts.save(tmp_path / "counts.npz")
     again = AccessCounts.load(tmp_path / "counts.npz")
-    assert again.counts("t").tolist() == [2**41, 0, 2]
-    assert again.counts("u").tolist() == [0, 2**41, 0, 0]
+    assert again.counts("t").tolist() == [2 * count, 0, 2]
+    assert again.counts("u").tolist() == [0, 2 * count, 0, 0]
 
 
 @pytest.mark.parametrize("inside_run", [True, False])

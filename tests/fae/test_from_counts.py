@@ -65,6 +65,11 @@ def test_what_is_predicted_holds_for_fresh_data():
     assert misses <= 4 + 3.7 * 2
 
 
+def test_of_two_inputs_one_is_counted_and_one_judged():
+    profile = calibrated(counted(matrix(2, 2)))
+    assert (profile.made["inputs_counted"], profile.predictions.input_count) == (1, 1)
+
+
 def test_a_short_run_whose_inputs_are_all_in_the_sample_is_judged_by_a_quarter_of_them():
     counts = counted(matrix(2, 4000), budget_bytes=64 << 20)
     (sample,) = counts.inputs().values()

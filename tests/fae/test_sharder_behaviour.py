@@ -15,9 +15,10 @@ from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import PlannerError
 from torchrec.distributed.types import ShardingEnv
-from torchrec.modules.embedding_configs import EmbeddingBagConfig
+from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from tests.fae.compared import difference
 from tests.fae.parity import (
@@ -26,6 +27,7 @@ from tests.fae.parity import (
     Case,
     Model,
     StockSharder,
+    Table,
     batches,
     build,
     fae_sharder,
@@ -160,6 +162,36 @@ def _disagree_in_two(rank: int, mode: str) -> tuple[str, float]:
     return "nothing was said", 0.0
 
 
+@SEQUENCES
+@pytest.mark.parametrize("mode", ["overlay", "partitioned"])
+def test_where_all_features_read_two_tables_no_row_is_kept_apart(
+    pair: Ranks, mode: str, sequences: bool
+) -> None:
+    for stock, fae in pair.run(_two_tables_a_feature, mode, sequences):
+        assert len(set(stock)) == 3  # it trains
+        assert stock == pytest.approx(fae)
+
+
+def _two_tables_a_feature(rank: int, mode: str, sequences: bool) -> list[list[float]]:
+    tables = tuple(
+        Table(name, 20, 8, PoolingType.SUM, ("f0",), "row_wise", (1, 2)) for name in "ab"
+    )
+    one = case(world_size=2, tables=tables, mode=mode, sequences=sequences)
+    values = torch.tensor([1, 3 + rank, 2])
+    kjt = KeyedJaggedTensor(["f0"], values, lengths=torch.tensor([2, 1]))
+    losses: list[list[float]] = []
+    for sharder in (stock_sharder(one), fae_sharder(one, profile_of(one))):
+        collection = _sharded_by(sharder, one, ShardingEnv.from_process_group(dist.group.WORLD))
+        losses.append([])
+        for _ in range(3):
+            found = collection(kjt)
+            parts = [found[key].values() if sequences else found[key] for key in ("f0@a", "f0@b")]
+            loss = torch.cat(parts).pow(2).sum()
+            loss.backward()
+            losses[-1].append(float(loss))
+    return losses
+
+
 @pytest.mark.parametrize("mode", ["overlay", "paper", "partitioned"])
 def test_ranks_with_other_hot_rows_are_told(pair: Ranks, mode: str) -> None:
     for message in pair.run(_other_rows_on_a_rank, mode):
@@ -180,14 +212,15 @@ def _other_rows_on_a_rank(rank: int, mode: str) -> str:
 
 
 def _sharded_alone(one: Case, env: ShardingEnv, mode: str) -> nn.Module:
+    return _sharded_by(FAEEmbeddingBagCollectionSharder(profile_of(one), mode), one, env)
+
+
+def _sharded_by(sharder: Any, one: Case, env: ShardingEnv) -> nn.Module:
     torch.manual_seed(0)
     model = nn.Module()
     model.collection = Model(one).collection
     apply_optimizer_in_backward(torch.optim.SGD, model.collection.parameters(), {"lr": 0.1})
-    plan = plan_of(model, one).plan["collection"]
-    return FAEEmbeddingBagCollectionSharder(profile_of(one), mode).shard(
-        model.collection, plan, env
-    )
+    return sharder.shard(model.collection, plan_of(model, one).plan["collection"], env)
 
 
 @pytest.mark.usefixtures("lone_rank")

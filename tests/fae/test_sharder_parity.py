@@ -55,6 +55,15 @@ def test_two_ranks_train_what_the_stock_sharder_trains(
 
 @pytest.mark.usefixtures("lone_rank")
 @SEQUENCES
+@pytest.mark.parametrize("mode", ["overlay", "paper", "partitioned"])
+def test_where_no_row_is_hot_it_trains_the_same(mode: str, sequences: bool) -> None:
+    plain = replace(_every_kind(sequences), mode=mode)
+    cold = tuple(replace(table, hot=()) for table in plain.tables)
+    assert max(run(replace(plain, tables=cold), 0).values()) < TOLERANCE
+
+
+@pytest.mark.usefixtures("lone_rank")
+@SEQUENCES
 @pytest.mark.parametrize("where", ["hot row", "optimizer state", "learning rate", "slot"])
 def test_a_difference_is_found(where: str, sequences: bool) -> None:
     case = replace(_every_kind(sequences), optimizer="rowwise_adagrad")

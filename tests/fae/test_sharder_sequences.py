@@ -115,6 +115,15 @@ def test_features_that_read_two_tables_come_with_the_embeddings_of_both() -> Non
     _check_same(stock, _looked_up(one, FAEEmbeddingCollectionSharder(profile_of(one)), kjt))
 
 
+@pytest.mark.parametrize("mode", ["overlay", "partitioned"])
+def test_where_all_features_read_two_tables_no_row_is_kept_apart(mode: str) -> None:
+    tables = (Table(name, 20, 8, PoolingType.SUM, ("f0",), "row_wise", (1, 2)) for name in "ab")
+    one = case(tables=tuple(tables), mode=mode)
+    kjt = KeyedJaggedTensor(["f0"], torch.tensor([1, 3, 2]), lengths=torch.tensor([2, 1]))
+    stock = _looked_up(one, stock_sharder(one), kjt)
+    _check_same(stock, _looked_up(one, fae_sharder(one, profile_of(one)), kjt))
+
+
 @pytest.mark.parametrize("precision", [DataType.FP32, DataType.FP16])
 @pytest.mark.parametrize("ids", [torch.int32, torch.int64])
 @pytest.mark.parametrize("kind", ["plain", "pure"])
@@ -215,14 +224,19 @@ def _both(
     return sharded
 
 
+@pytest.mark.parametrize("hot", [(1, 3, 4), ()], ids=["some", "none"])
 @pytest.mark.parametrize("mode", ["overlay", "paper", "partitioned"])
-def test_one_profile_serves_bags_and_sequences_of_one_batch(mode: str) -> None:
-    profile = _profile_of_both()
+def test_one_profile_serves_bags_and_sequences_of_one_batch(
+    mode: str, hot: tuple[int, ...]
+) -> None:
+    profile = _profile_of_both(hot)
     generator = torch.Generator().manual_seed(1)
     slots = SlotMap.from_profile(profile)
     feed, whole = [], []
     for kind in ("pure", "plain", "pure", "plain"):
         lengths = torch.randint(0, 4, (8,), generator=generator)
+        if kind == "pure" and not hot:
+            lengths[4:] = 0
         values = torch.cat(
             [
                 torch.randint(0, 30, (int(lengths[:4].sum()),), generator=generator),
@@ -246,11 +260,11 @@ def test_one_profile_serves_bags_and_sequences_of_one_batch(mode: str) -> None:
         assert torch.allclose(local(value), local(weights[name]), atol=1e-6)
 
 
-def _profile_of_both() -> FAEProfile:
+def _profile_of_both(hot: tuple[int, ...] = (1, 3, 4)) -> FAEProfile:
     return FAEProfile(
         (
             TableProfile("b", 30, 8, ("f0",), np.arange(0, 30, 2), 32),
-            TableProfile("s", 9, 8, ("f1",), np.array([1, 3, 4]), 32, is_sequence=True),
+            TableProfile("s", 9, 8, ("f1",), np.array(hot, dtype=np.int64), 32, is_sequence=True),
         ),
         1 << 20,
     )

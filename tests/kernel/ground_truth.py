@@ -130,9 +130,9 @@ def kept_in_memory(paths: Collection[Path]) -> Iterator[None]:
 
 
 def drops() -> str:
-    """How often the page cache of this machine was dropped."""
+    """How often the page cache of this machine was dropped; "" where the kernel does not count."""
     lines = Path("/proc/vmstat").read_text().splitlines()
-    return next(line for line in lines if line.startswith("drop_pagecache"))
+    return next((line for line in lines if line.startswith("drop_pagecache")), "")
 
 
 def read_whole(path: Path) -> None:

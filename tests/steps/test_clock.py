@@ -132,6 +132,12 @@ def test_a_step_keeps_the_epoch_in_which_it_began(ticking):
     assert [step.epoch for step in ticking.closed()] == [0, 0, 1]
 
 
+def test_epochs_that_nobody_counts_begin_with_a_loader_after_a_step(ticking):
+    assert [ticking.clock.begin_epoch(), ticking.clock.begin_epoch()] == [0, 0]
+    ticking.step()
+    assert [ticking.clock.begin_epoch(), ticking.clock.begin_epoch()] == [1, 1]
+
+
 def test_finishing_before_any_step_leaves_the_set_up_alone(ticking):
     ticking.after(9).finish()
     (setup,) = ticking.clock.closed

@@ -95,6 +95,20 @@ def test_each_step_gets_its_own_reads_however_often_the_ring_comes_round(run):
     assert run.collector.late_count == 0
 
 
+def test_what_is_read_in_a_fetch_that_finds_no_batch_counts_for_the_step_before(run):
+    run.steps(1, size=100)
+    run.ticking.clock.begin_fetch()
+    run.kernel.read(run.ticking.clock.serial, 50, bucket=20)
+    run.ticking.clock.end_fetch()
+    run.ticking.clock.cancel()
+    run.steps(1, size=7)
+    run.ticking.clock.finish()
+    run.collector.collect(settle=False)
+    batch = run.collector.batch()
+    assert batch.columns["io/data_read_bytes"].tolist() == [0, 150, 7]
+    assert batch.latency[:, [10, 20]].tolist() == [[0, 0], [1, 1], [1, 0]]
+
+
 def test_a_kind_of_event_that_comes_up_later_is_in_its_own_steps_only(run):
     run.steps(RING + 5, size=1)
     write = (Op.WRITE, FileClass.CHECKPOINT, Role.MAIN)
@@ -246,6 +260,22 @@ def test_no_more_steps_are_kept_back_than_fit():
     run.steps(module.HELD + 10)
     assert len(run.collector.batch(hold=True)) == 10
     assert run.collector.waiting_count == module.HELD
+
+
+def test_it_is_the_end_when_the_clock_is_over_and_no_step_is_left(run, monkeypatch):
+    told, close = [], run.collector._ledger.close
+
+    def closing(steps, *, last, **more):
+        told.append(last)
+        return close(steps, last=last, **more)
+
+    monkeypatch.setattr(run.collector._ledger, "close", closing)
+    run.steps(2)
+    run.collector.batch()
+    run.ticking.clock.finish()
+    run.collector.collect(settle=False)
+    run.collector.batch()
+    assert told == [False, True]
 
 
 def test_steps_that_nobody_counted_to_their_end_have_no_counts_but_their_times(run):

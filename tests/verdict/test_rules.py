@@ -28,6 +28,7 @@ def test_a_step_that_computes_is_compute_bound_and_needs_no_advice():
     assert verdict.share == pytest.approx(0.96)
     assert verdict.ns_per_step == pytest.approx(96 * MS)
     assert verdict.step_ns == pytest.approx(100 * MS)
+    assert "sched/main_iowait_ns" not in {one.metric for one in verdict.evidence}  # there is none
 
 
 @pytest.mark.parametrize(
@@ -107,6 +108,7 @@ def test_without_workers_the_training_thread_tells():
     ("cause", "main", "thread", "others"),
     [
         (Cause.OWN_THREADS, 60, 1400, 0.3),  # 15 threads wait on average, for 2 CPUs
+        (Cause.OWN_THREADS, 100, 100, 0.9),  # as many as there are CPUs
         (Cause.OTHERS, 60, 40, 0.8),
         (Cause.OWN_THREADS, 50, 50, 0.05),  # nobody else is there
         (Cause.CPU, 60, 90, 0.4),  # both
@@ -200,13 +202,17 @@ def test_where_collectives_are_not_measured_sleep_tells_if_something_was_sent():
         verdict = verdict_on(ranks, **asleep | unknown)
         assert verdict.abstained_because == "the time in collectives was not measured"
     assert verdict_on(ranks, **WAITING).kind is VerdictKind.LOADER  # whatever else there is
+    in_loader = asleep | {"sched__main_offcpu_ns": 101 * MS}
+    assert verdict_on(ranks, **WAITING, **in_loader).kind is VerdictKind.LOADER
 
 
 def test_memory_needs_a_sign_of_its_own_beside_the_machine_s_pressure():
     pressure = {"pressure__memory_ns": 70 * MS}
     assert "short of memory" in verdict_on(**pressure).abstained_because
     assert verdict_on(**pressure, memory__reclaim_ns=0.0).kind is VerdictKind.COMPUTE
-    assert verdict_on(**pressure, memory__major_fault_count=9).kind is VerdictKind.MEMORY
+    assert verdict_on(**pressure, memory__major_fault_count=1).kind is VerdictKind.MEMORY
+    few = {"memory__major_fault_count": 0.9, "memory__reclaim_ns": 0.0}
+    assert verdict_on(**pressure, **few).kind is VerdictKind.COMPUTE
     faulting = {"sched__main_iowait_ns": 40 * MS, "memory__major_fault_count": 9}
     assert verdict_on(**faulting).cause is Cause.FAULTS
     assert verdict_on(memory__reclaim_ns=40 * MS).cause is Cause.RECLAIM
@@ -297,8 +303,9 @@ def test_small_requests_are_the_advice_only_if_they_were_counted():
     assert verdict_on(**slow).advice == "keep the data on a faster device, or in memory"
     small = {"block__read_count": 100, "block__read_bytes": 100 * 4096}
     assert "a request fetches 4.10 kB" in verdict_on(**slow, **small).advice
-    large = small | {"block__read_bytes": 100 << 20}
-    assert verdict_on(**slow, **large).advice == "keep the data on a faster device, or in memory"
+    for large in (100 << 16, 100 << 20):
+        advice = verdict_on(**slow, **small | {"block__read_bytes": large}).advice
+        assert advice == "keep the data on a faster device, or in memory"
 
 
 def test_the_cpus_of_a_rank_are_shared_with_the_ranks_beside_it():
@@ -327,6 +334,7 @@ def test_computation_that_waits_for_a_device_is_short_of_memory_or_reads_by_itse
     assert verdict_on(**asleep).abstained_because == (
         "computation waited for a device, and nobody counted major faults"
     )
+    assert verdict_on(sched__main_iowait_ns=1 * MS).kind is VerdictKind.COMPUTE
     reading = verdict_on(**asleep, memory__major_fault_count=0.1)
     assert (reading.kind, reading.cause) == (VerdictKind.COMPUTE, Cause.STORAGE)
     assert verdict_on(**asleep, memory__major_fault_count=5).kind is VerdictKind.MEMORY

@@ -176,7 +176,8 @@ def assemble_sequences(
         columns = [split[b.kernel][b.number] for b in blocks if b.kernel is not None]
         if columns:  # else no hot row can be in it
             outputs.append(torch.cat(columns, dim=1))
-    return torch.cat(outputs) if outputs else torch.zeros(0, 1, device=device)
+    width = sum(block.width for block in layout.outputs[0])  # that of all outputs
+    return torch.cat([torch.zeros(0, width, device=device), *outputs])
 
 
 def kernel_tensors(tables: SplitTableBatchedEmbeddingBagsCodegen) -> list[list[Tensor]]:

@@ -64,7 +64,7 @@ class Partition:
     """Hot rows of which every rank has those that come from its shards.
 
     Args:
-        infos: of the collection's tables.
+        infos: of the collection's tables; at least one is among `overlaid_tables`.
         outputs: feature and table of each embedding, in the order of the collection's output.
         profile: which rows are hot.
         shards: what this rank has of the tables.
@@ -142,10 +142,9 @@ class Partition:
                 ],
                 dim=1,
             )
-        outputs = [
-            found[feature].values() for feature, table in self._outputs if table in self._rows
-        ]
-        return torch.cat(outputs) if outputs else torch.zeros(0, 1, device=self._device)
+        return torch.cat(
+            [found[feature].values() for feature, table in self._outputs if table in self._rows]
+        )
 
 
 class _HotTable(NamedTuple):

@@ -17,6 +17,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec.streamable import Multistreamable
 
 from trainobs.core.errors import FAEError
+from trainobs.fae.kjt.split import overlaid_tables
 from trainobs.fae.profile.arguments import check_profile
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.batch import SplitBatch
@@ -235,7 +236,8 @@ class ShardedFAEModule(
         shards = backing_shards(self._stock)
         overlay = self._overlay
         rows: Replicas | Partition
-        if self._mode == "partitioned":
+        overlaid = overlaid_tables(profile) & {config.name for config in self._configs}
+        if self._mode == "partitioned" and overlaid:
             share = self._env.world_size
             rows = Partition(
                 self._infos,
