@@ -8,7 +8,9 @@ import pytest
 
 from trainobs.analysis.summary import summarize
 from trainobs.core.catalogue import CATALOGUE
+from trainobs.report import sections
 from trainobs.report.page import render
+from trainobs.report.rows import LABEL
 from trainobs.runlog.reader import RunLog
 
 NOTHING = {"sum": None, "mean": None, "p50": None, "p95": None, "max": None}
@@ -116,6 +118,11 @@ def test_the_page_is_plain_and_at_most_100_columns_wide(summary):
     paths = [line for line in page.splitlines() if "report of /" not in line]
     assert max(map(len, paths)) <= 100
     assert "\n\n\n" not in page
+
+
+def test_labels_leave_the_columns_where_they_are():
+    tables = (sections._RATES, sections._WAITS, sections._GPU)
+    assert [label for table in tables for label in table.values() if len(label) > LABEL - 3] == []
 
 
 def test_the_page_of_a_killed_run_without_steps_says_so(write_run):

@@ -50,7 +50,7 @@ _RATES = {
 _CACHE = {
     "cache/hit_ratio": "data already in memory when asked for",
     "cache/demand_hit_ratio": "data reads that waited for no read-ahead",
-    "cache/read_stall_ratio": "time inside data reads, asleep for the disk",
+    "cache/read_stall_ratio": "time in data reads, asleep for the disk",
 }
 
 _WAITS = {
@@ -62,8 +62,8 @@ _WAITS = {
     "io/data_read_ns": "inside read calls on training data",
     "io/checkpoint_write_ns": "inside write calls on checkpoints",
     "io/fsync_ns": "inside fsync and its like",
-    "sched/main_await_ns": "training thread asleep for another one",
-    "python/gil_wait_ns": "training thread without Python's lock",
+    "sched/main_await_ns": "training thread waits for another",
+    "python/gil_wait_ns": "training thread waits for the GIL",
     "memory/reclaim_ns": "freeing memory before getting any",
     "pressure/cpu_ns": "some task short of CPU (machine)",
     "pressure/io_ns": "some task waiting for I/O (machine)",
