@@ -10,7 +10,6 @@ from trainobs.core.metrics import Cells, Metric, MetricKind
 DEVICES: tuple[Metric, ...] = (
     kernel(
         "block/read_bytes",
-        "bytes",
         Cells("bytes", (Op.BLOCK_READ,)),
         "Bytes read from block devices for the process tree.",
         source="block_rq_complete",
@@ -19,7 +18,6 @@ DEVICES: tuple[Metric, ...] = (
     ),
     kernel(
         "block/data_read_bytes",
-        "bytes",
         Cells("bytes", (Op.BLOCK_READ,), DATA),
         "The part of block/read_bytes that is training data.",
         source="block_rq_complete",
@@ -28,21 +26,19 @@ DEVICES: tuple[Metric, ...] = (
     ),
     kernel(
         "block/library_read_bytes",
-        "bytes",
         Cells("bytes", (Op.BLOCK_READ,), (FileClass.LIBRARY,)),
         "The part of block/read_bytes that is code and libraries, including mapped ones.",
         source="block_rq_complete",
     ),
     kernel(
         "block/read_count",
-        "requests",
         Cells("count", (Op.BLOCK_READ,)),
         "Block requests that read.",
+        unit="requests",
         source="block_rq_complete",
     ),
     kernel(
         "block/read_ns",
-        "ns",
         Cells("ns", (Op.BLOCK_READ,)),
         "Time of block requests that read, from issue to completion, summed.",
         source="block_io_start, block_rq_complete",
@@ -60,7 +56,6 @@ DEVICES: tuple[Metric, ...] = (
     ),
     kernel(
         "block/write_bytes",
-        "bytes",
         Cells("bytes", (Op.BLOCK_WRITE,)),
         "Bytes written to block devices: by the process tree, and by the kernel for its files.",
         source="block_rq_complete",
@@ -69,7 +64,6 @@ DEVICES: tuple[Metric, ...] = (
     ),
     kernel(
         "block/checkpoint_write_bytes",
-        "bytes",
         Cells("bytes", (Op.BLOCK_WRITE,), CHECKPOINT),
         "Bytes of checkpoints written to block devices, whoever issued the write.",
         source="block_rq_complete",

@@ -62,7 +62,6 @@ MACHINE: tuple[Metric, ...] = (
     ),
     kernel(
         "memory/reclaim_ns",
-        "ns",
         Cells("ns", (Op.RECLAIM,)),
         "Time that tasks of the process tree spent on freeing memory before they got any, because "
         "the machine had none left or their cgroup was at its limit.",
@@ -72,7 +71,6 @@ MACHINE: tuple[Metric, ...] = (
     ),
     kernel(
         "memory/reclaim_bytes",
-        "bytes",
         Cells("bytes", (Op.RECLAIM,)),
         "Memory freed in memory/reclaim_ns.",
         source="mm_vmscan_direct_reclaim_end, mm_vmscan_memcg_reclaim_end",

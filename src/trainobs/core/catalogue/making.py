@@ -17,16 +17,17 @@ WRITES = (Op.WRITE, Op.URING_WRITE)
 
 def kernel(
     name: str,
-    unit: str,
     formula: Cells,
     tells: str,
     *,
+    unit: str = "",
     chart: str = "",
     blind: str = "",
     source: str = "system calls",
     spread: bool = False,
 ) -> Metric:
-    """A sum over kernel cells."""
+    """A sum over kernel cells; of a count, `unit` says of what."""
+    unit = unit or formula.field.removeprefix("wait_")
     return Metric(name, unit, MetricKind.SUM, source, tells, blind, chart, formula, spread)
 
 

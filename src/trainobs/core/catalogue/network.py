@@ -9,7 +9,6 @@ from trainobs.core.metrics import Cells, Metric
 NETWORK: tuple[Metric, ...] = (
     kernel(
         "net/sent_bytes",
-        "bytes",
         Cells("bytes", (Op.SEND,), (FileClass.SOCKET,)),
         "Bytes sent on internet sockets, loopback included.",
         source="sock_send_length",
@@ -18,7 +17,6 @@ NETWORK: tuple[Metric, ...] = (
     ),
     kernel(
         "net/received_bytes",
-        "bytes",
         Cells("bytes", (Op.RECEIVE,), (FileClass.SOCKET,)),
         "Bytes received on internet sockets, loopback included.",
         source="sock_recv_length",

@@ -26,7 +26,6 @@ PYTHON: tuple[Metric, ...] = (
     ),
     kernel(
         "python/gil_wait_ns",
-        "ns",
         Cells("wait_ns", (Op.AWAIT,), (), MAIN),
         "Time the training thread slept until another thread of its process released the "
         "interpreter lock, in every phase.",

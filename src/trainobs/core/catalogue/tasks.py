@@ -9,7 +9,6 @@ from trainobs.core.metrics import Cells, Metric, MetricKind
 TASKS: tuple[Metric, ...] = (
     kernel(
         "sched/main_offcpu_ns",
-        "ns",
         Cells("ns", (Op.OFFCPU,), (), MAIN),
         "Time the training thread was not on a CPU.",
         source="sched_switch",
@@ -18,7 +17,6 @@ TASKS: tuple[Metric, ...] = (
     ),
     kernel(
         "sched/main_iowait_ns",
-        "ns",
         Cells("wait_ns", (Op.OFFCPU,), (), MAIN),
         "Time the training thread slept for a block device.",
         source="sched_switch",
@@ -26,7 +24,6 @@ TASKS: tuple[Metric, ...] = (
     ),
     kernel(
         "sched/main_runqueue_ns",
-        "ns",
         Cells("ns", (Op.RUNQUEUE,), (), MAIN),
         "Time the training thread was ready to run and had no CPU.",
         source="sched_switch, sched_wakeup",
@@ -35,7 +32,6 @@ TASKS: tuple[Metric, ...] = (
     ),
     kernel(
         "sched/thread_runqueue_ns",
-        "ns",
         Cells("ns", (Op.RUNQUEUE,), (), THREAD),
         "Time the other threads of the training process were ready to run and had no CPU.",
         source="sched_switch, sched_wakeup",
@@ -43,7 +39,6 @@ TASKS: tuple[Metric, ...] = (
     ),
     kernel(
         "sched/main_await_ns",
-        "ns",
         Cells("ns", (Op.AWAIT,), (), MAIN),
         "Time the training thread slept until another thread of its process was done, outside the "
         "loader: in collectives on the CPU (gloo), for intra-op threads, a lock or a queue; not "
@@ -54,7 +49,6 @@ TASKS: tuple[Metric, ...] = (
     ),
     kernel(
         "sched/worker_offcpu_ns",
-        "ns",
         Cells("ns", (Op.OFFCPU,), (), WORKER),
         "Time loader workers were not on a CPU, including idle time, summed over their threads.",
         source="sched_switch",
@@ -63,7 +57,6 @@ TASKS: tuple[Metric, ...] = (
     ),
     kernel(
         "sched/worker_iowait_ns",
-        "ns",
         Cells("wait_ns", (Op.OFFCPU,), (), WORKER),
         "Time loader workers slept for a block device.",
         source="sched_switch",
@@ -71,7 +64,6 @@ TASKS: tuple[Metric, ...] = (
     ),
     kernel(
         "sched/worker_runqueue_ns",
-        "ns",
         Cells("ns", (Op.RUNQUEUE,), (), WORKER),
         "Time loader workers were ready to run and had no CPU.",
         source="sched_switch, sched_wakeup",
