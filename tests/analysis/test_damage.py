@@ -47,6 +47,15 @@ def replace_column(file, name, values):
         ({"host": {"hostname": {}}}, "host.hostname in run.json is not a string"),
         ({"capabilities": []}, "capabilities in run.json is not an object"),
         ({"capabilities": {"ebpf": 1}}, "capabilities.ebpf in run.json is not a string"),
+        (
+            {"host": {"cpu_quota": "2"}},
+            "host.cpu_quota in run.json is not a number or an integer or null",
+        ),
+        ({"settings": 3}, "settings in run.json is not an object"),
+        (
+            {"settings": {"loader_workers": "2"}},
+            "loader_workers in run.json is not an integer or null",
+        ),
         ({"summary": [1]}, "summary in run.json is not an object or null"),
         ({"summary": {"outcome": []}}, "summary.outcome in run.json is not a string or null"),
         ({"summary": {"losses": []}}, "summary.losses in run.json is not an object"),

@@ -274,6 +274,20 @@ def test_inputs_are_sampled_whole():
     assert got == {((0, 1), (1, 4), (1, 5)), ((0, 2),), ((0, 3), (1, 6))}
 
 
+@pytest.mark.parametrize("table", ["flat", "bag"])
+def test_a_call_that_the_module_refuses_is_none_and_ends_nothing(table):
+    model, steps = Model(), Steps()
+    lookups = ModelLookups(model, lambda: steps.serial, every=1)
+    steps.begin()
+    with pytest.raises(TypeError, match="missing 1 required positional argument"):
+        model.get_submodule(table)()
+    model(make_batch())
+    rows = lookups.rows(steps.closed())
+    lookups.close()
+    assert len(rows) == len(lookups.tables)
+    assert not np.isnan(rows["lookup_count"]).any()
+
+
 def test_what_is_copied_from_the_model_has_no_part_in_it():
     model, steps = Model(), Steps()
     lookups = ModelLookups(model, lambda: steps.serial, every=1)

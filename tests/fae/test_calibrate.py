@@ -5,10 +5,13 @@ from __future__ import annotations
 import random as python_random
 
 import numpy as np
+import pytest
 import torch
 from numpy.testing import assert_array_equal
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from tests.fae.skewed import BUDGET, ROWS, Batches, click_loader, kjt, matrix, quiet, tables
+from tests.fae.skewed import BUDGET, KEYS, ROWS, Batches, click_loader, kjt, matrix, quiet, tables
+from trainobs.core.errors import FAEError
 from trainobs.fae.calibration.source import Permutation
 from trainobs.fae.kjt.inputs import keys_of, parts_of
 
@@ -35,6 +38,16 @@ def test_hot_rows_are_the_most_counted_ones_of_the_counted_half():
     lowest, highest = (min(a for a, _ in kept), max(b for _, b in kept))
     assert lowest >= highest
     assert profile.tables[0].is_wholly_hot  # the small one
+
+
+def test_data_without_a_lookup_is_refused():
+    empty = KeyedJaggedTensor(
+        list(KEYS),
+        torch.empty(0, dtype=torch.int64),
+        lengths=torch.zeros(len(KEYS) * 8, dtype=torch.int32),
+    )
+    with pytest.raises(FAEError, match="no lookup in 1[0-9]* inputs that were held out"):
+        quiet([empty] * 8)
 
 
 def test_predictions_cover_fresh_data_as_often_as_they_say():

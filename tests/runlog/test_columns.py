@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from trainobs.core.records import UNKNOWN
 from trainobs.runlog import columns
 from trainobs.runlog.columns import NAN, TABLES, Column, tables_of_run
+from trainobs.runlog.parquet import values_of
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES, EMBEDDINGS, KERNEL, STEPS
 
@@ -24,6 +26,11 @@ def test_a_new_column_is_unknown_in_older_files(write_run, monkeypatch):
     run = RunLog.open(path)
     assert run.unreadable == {}
     np.testing.assert_array_equal(run.ranks[0].metric("io/not_yet_ns"), [NAN] * 5)
+
+
+def test_a_null_among_unsigned_numbers_is_unknown():
+    found = pa.chunked_array([pa.array([7, None], pa.uint64())])
+    assert values_of(Column("read_bytes", missing=UNKNOWN), found).tolist() == [7, UNKNOWN]
 
 
 def test_a_column_that_is_not_new_must_be_there(write_run, monkeypatch):

@@ -184,6 +184,34 @@ def test_a_sink_that_raises_is_given_up_and_the_other_goes_on(tmp_path, caplog, 
     ]
 
 
+@pytest.mark.parametrize("thread", ["trainobs", "MainThread"])
+def test_a_fault_of_the_observer_ends_the_record_and_not_the_training(
+    tmp_path, caplog, monkeypatch, thread
+):
+    collect = collector.Collector.collect
+
+    def fail(self: collector.Collector, **options: bool) -> None:
+        if self._clock.serial > 200 and threading.current_thread().name == thread:
+            raise MemoryError
+        if self._clock.serial < 200 or thread == "trainobs":  # else leave it to the training thread
+            collect(self, **options)
+
+    monkeypatch.setattr(collector.Collector, "collect", fail)
+    session = Session(Settings.parse(probes="off"), [RunLogSink(tmp_path / "run")])
+    for _ in range(1000):
+        session.clock.begin_batch()
+        time.sleep(0.0002)
+        session.clock.end_step()
+    assert len(session.clock.closed) < 10  # nobody takes them any more
+    session.stop()
+    assert warnings(caplog) == ["cannot go on observing; the training goes on"]
+    summary = RunLog.open(tmp_path / "run").info["summary"]
+    assert summary["outcome"] == "given up: MemoryError"
+    recorded = step_numbers(tmp_path / "run")
+    assert recorded == list(range(len(recorded)))
+    assert 100 < len(recorded) <= 200 + 3 * observer.FULL
+
+
 def test_a_sink_that_hangs_does_not_hang_the_training(tmp_path, caplog, monkeypatch):
     go_on = threading.Event()
 

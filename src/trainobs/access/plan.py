@@ -64,6 +64,6 @@ def plan(tables: Mapping[str, int], budget_bytes: int) -> Plan:
         raise SettingError(
             f"cannot count accesses to {len(tables)} tables in {budget_bytes:,} bytes",
             f"{BYTES_PER_TABLE} bytes a table are needed before anything is counted",
-            "give a larger budget_bytes; the default is 64 MiB",
+            "give a larger budget_bytes, or a larger memory to calibrate()",
         )
     return Plan(tuple(dense), inputs_bytes, entry_count, pending_count)

@@ -36,7 +36,8 @@ def load_counts(run_dir: Path) -> AccessCounts | None:
         AccessCountsError: they are damaged, or of a newer version.
     """
     path = run_dir / COUNTS_DIR
-    return AccessCounts.load(path) if path.exists() else None
+    # A full disk may have left the directory empty.
+    return AccessCounts.load(path) if path.exists() and any(path.iterdir()) else None
 
 
 def skew(counts: AccessCounts, tables: Sequence[EmbeddingTable]) -> dict[str, Any]:
@@ -49,7 +50,7 @@ def skew(counts: AccessCounts, tables: Sequence[EmbeddingTable]) -> dict[str, An
         and `zipf` (`exponent`, `low`, `high` at 95 %, `row_count`, `count_min`).
         `budgets`: for each, `budget_bytes`, its `table_ratio` of all bytes, and what the hottest
         rows over all tables serve within it: `lookup_ratio`, and `all_hot` of the sampled inputs
-        (`value`, `low`, `high` at 95 %, `inputs`), as `trainobs.access.hot.Served` has it.
+        (`value`, `low`, `high` at 95 %, `inputs`), as `trainobs.access.hot.ServedShares` has it.
         `drift`: for each pair of epochs `from`, `to`, `value`, `low`, `high`: see
         `trainobs.access.hot.drift`.
         What is unknown is None.

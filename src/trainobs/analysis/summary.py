@@ -43,7 +43,7 @@ def summarize(run: RunLog) -> dict[str, Any]:
         * embeddings: see `analysis.tables.embeddings`; the metrics of a table are among `metrics`,
           as `<metric>{table=<table>}`.
         * checkpoints: see `analysis.checkpoints.checkpoints`.
-        * workers: see `analysis.loader.workers`.
+        * workers: see `analysis.loader_workers.workers`.
         * latency: name -> distribution of the whole run, in ns.
         * lost: `events` and step records not counted; of these, what the `kernel` side dropped, by
           cause; `steps` that a sink dropped; `files` that could not be read.

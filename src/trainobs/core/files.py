@@ -29,7 +29,7 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         os.replace(temporary, path)
-    except OSError:
+    except BaseException:  # Ctrl-C, too
         with suppress(OSError):  # give the space back to a full disk
             temporary.unlink()
         raise

@@ -103,7 +103,7 @@ class SiteHook:
         """Put the note into the graph that is being compiled."""
         if not (module.training or torch.is_grad_enabled()):
             return
-        ids = args[0] if args else kwargs["input"]
+        ids = args[0] if args else kwargs.get("input")
         offsets = args[1] if len(args) > 1 else kwargs.get("offsets")
         if isinstance(ids, torch.Tensor) and self._handle is not None:
             opaque.note(ids, offsets, self._handle)
@@ -152,7 +152,7 @@ class EmbeddingHook(SiteHook):
     """For `nn.Embedding`."""
 
     def _note(self, args: tuple[Any, ...], kwargs: dict[str, Any], trains: bool) -> None:
-        ids = args[0] if args else kwargs["input"]
+        ids = args[0] if args else kwargs.get("input")
         if not isinstance(ids, torch.Tensor) or self._unreadable(ids, trains):
             return
         since_ns = time.perf_counter_ns()
@@ -184,7 +184,7 @@ class BagHook(SiteHook):
         self._ends_with_last = bool(bag.include_last_offset)
 
     def _note(self, args: tuple[Any, ...], kwargs: dict[str, Any], trains: bool) -> None:
-        ids = args[0] if args else kwargs["input"]
+        ids = args[0] if args else kwargs.get("input")
         if not isinstance(ids, torch.Tensor) or self._unreadable(ids, trains):
             return
         offsets = args[1] if len(args) > 1 else kwargs.get("offsets")
@@ -234,10 +234,12 @@ class BatchedHook(SiteHook):
         """Its offsets would be worked on in the graph: what is compiled goes unseen."""
 
     def _note(self, args: tuple[Any, ...], kwargs: dict[str, Any], trains: bool) -> None:
-        ids = args[0] if args else kwargs["indices"]
+        ids = args[0] if args else kwargs.get("indices")
         if not isinstance(ids, torch.Tensor) or self._unreadable(ids, trains):
             return
-        offsets = args[1] if len(args) > 1 else kwargs["offsets"]
+        offsets = args[1] if len(args) > 1 else kwargs.get("offsets")
+        if not isinstance(offsets, torch.Tensor):
+            return  # the module is about to refuse the call
         batches = args[4] if len(args) > 4 else kwargs.get("batch_size_per_feature_per_rank")
         since_ns = time.perf_counter_ns()
         take = self._buffer.enter()

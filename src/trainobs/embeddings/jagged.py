@@ -31,7 +31,7 @@ class JaggedHook(SiteHook):
         return (KeyedJaggedTensor(list(keys), values, lengths=lengths, **_strides(list(bags))),)
 
     def _trace(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        features = args[0] if args else kwargs["features"]
+        features = args[0] if args else kwargs.get("features")
         handle, counts = self._handle, module.training or torch.is_grad_enabled()
         if handle is not None and counts and isinstance(features, KeyedJaggedTensor):
             opaque.note_jagged(
@@ -43,7 +43,7 @@ class JaggedHook(SiteHook):
             )
 
     def _note(self, args: tuple[Any, ...], kwargs: dict[str, Any], trains: bool) -> None:
-        features = args[0] if args else kwargs["features"]
+        features = args[0] if args else kwargs.get("features")
         if not isinstance(features, KeyedJaggedTensor):
             return
         values = features.values()

@@ -19,6 +19,10 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "level": (str,),
     "world_size": (int,),
     "host": (dict,),
+    "host.local_world_size": (int, NoneType),
+    "host.cpu_count": (int, NoneType),
+    "host.usable_cpu_count": (int, NoneType),
+    "host.cpu_quota": (float, int, NoneType),
     "host.hostname": (str,),
     "host.kernel": (str,),
     "capabilities": (dict,),
@@ -35,6 +39,8 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "tables.*.features": (list,),
     "tables.*.features.*": (str,),
     "tables.*.placement": (str,),
+    "settings": (dict,),
+    "settings.loader_workers": (int, NoneType),
     "summary": (dict, NoneType),
     "summary.outcome": (str, NoneType),
     "summary.losses": (dict,),
@@ -46,7 +52,14 @@ every element of an array."""
 
 _OF_A_TABLE = {field.name for field in fields(EmbeddingTable) if field.default is MISSING}
 
-_KINDS = {dict: "an object", list: "an array", str: "a string", int: "an integer", NoneType: "null"}
+_KINDS: dict[type, str] = {
+    dict: "an object",
+    list: "an array",
+    str: "a string",
+    int: "an integer",
+    float: "a number",
+    NoneType: "null",
+}
 
 _DEEPEST = 20
 """Levels of nesting, well above those of any run log and below Python's limit of recursion."""

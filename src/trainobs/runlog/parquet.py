@@ -58,7 +58,7 @@ def values_of(column: Column, found: pa.ChunkedArray) -> npt.NDArray[Any]:
     elif column.missing is not None and np.isnan(column.missing):
         found = found.cast(pa.float64(), safe=False)
     elif column.missing is not None:
-        found = found.fill_null(column.missing)
+        found = found.cast(pa.int64()).fill_null(column.missing)
     values: npt.NDArray[Any] = found.to_numpy()
     return values.astype(np.int64) if values.dtype.kind in "iu" else values
 

@@ -33,7 +33,7 @@ EMBEDDINGS = "embeddings"
 LATENCY = "latency"
 COUNTS_DIR = "access-counts"
 
-_RANK_DIR = re.compile(r"rank=(\d+)")
+_RANK_DIR = re.compile(r"rank=([0-9]+)")
 
 
 def rank_dir(run_dir: Path, rank: int) -> Path:
@@ -73,7 +73,7 @@ def part_files(run_dir: Path, rank: int, table: str) -> list[Path]:
 
     Of parts that are missing in between the last is in the list, so that its reader notices.
     """
-    pattern = re.compile(rf"{table}-(\d+)\.parquet")
+    pattern = re.compile(rf"{table}-([0-9]+)\.parquet")
     found = (pattern.fullmatch(path.name) for path in rank_dir(run_dir, rank).iterdir())
     numbers = {int(match[1]) for match in found if match}
     wanted = numbers | {number - 1 for number in numbers if number}

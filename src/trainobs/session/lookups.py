@@ -62,7 +62,7 @@ class OptionalPart:
 
 
 class LookupReadings(Protocol):
-    """What the torch side tells of lookups; see `trainobs.embeddings.model_lookups.Lookups`.
+    """What the torch side tells of lookups; see `trainobs.embeddings.model_lookups.ModelLookups`.
 
     `rows`, `begin_epoch` and `counts` belong to the observer's thread.
     """

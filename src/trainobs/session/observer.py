@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from statistics import median
 
@@ -56,6 +57,9 @@ class Observer:
         collector: of its steps.
         deliveries: to the sinks.
         readings: what completes the record; read every `WAKE_S`.
+
+    Attributes:
+        gave_up: whether a fault has ended the observation; the training goes on.
     """
 
     def __init__(
@@ -79,7 +83,7 @@ class Observer:
         self._begun = threading.Event()
         self._ended = threading.Event()
         self._wake = threading.Event()
-        self._stopping = False
+        self._stopping = self.gave_up = False
         self._summary: dict[str, object] = {}
         self._more_sinks: deque[Sink] = deque()
         self._thread = threading.Thread(target=self._run, name="trainobs", daemon=True)
@@ -97,12 +101,25 @@ class Observer:
         """Have closed steps collected now."""
         self._wake.set()
 
+    def give_up(self, error: Exception) -> None:
+        """Tell of a fault, and have the record end here, with what was collected until then."""
+        if self.gave_up:
+            return
+        self.gave_up = True
+        self._summary["outcome"] = f"given up: {type(error).__name__}"
+        logger.warning(
+            "cannot go on observing; the training goes on\n  found: the fault below\n"
+            "  do:    please report it",
+            exc_info=error,
+        )
+        self._wake.set()
+
     def stop(self, summary: dict[str, object], timeout_s: float = 30.0) -> None:
         """Deliver what is left and end the thread.
 
         A disk that hangs must not hang the training: after `timeout_s` the thread is left behind.
         """
-        self._summary.update(summary)
+        self._summary = summary | self._summary
         self._stopping = True
         self._wake.set()
         if self._thread.ident is None:  # it was never started
@@ -120,17 +137,17 @@ class Observer:
     def _run(self) -> None:
         try:
             self._enter()
-            while not self._stopping:
+            while not self._stopping and not self.gave_up:
                 self._wake.wait(WAKE_S)
                 self._wake.clear()
                 self._round()
             self._finish()
-        except Exception:
-            logger.warning(
-                "cannot go on observing; the training goes on\n  found: the fault below\n"
-                "  do:    please report it",
-                exc_info=True,
-            )
+        except Exception as error:
+            self.give_up(error)
+            with suppress(Exception):  # what fails again was told of
+                self._deliver()
+            with suppress(Exception):
+                self._end()
         finally:
             self._ended.set()
 
@@ -198,6 +215,9 @@ class Observer:
     def _finish(self) -> None:
         self._collector.collect(settle=False)
         self._deliver()
+        self._end()
+
+    def _end(self) -> None:
         if not self._flush():
             self._flush()  # a directory that was removed is made again at the second attempt
         lost_steps = self._deliveries.lost_steps

@@ -288,13 +288,21 @@ class Session:
             )
 
     def _on_close(self) -> None:
+        # A loop that goes on after its run, in a forked child, or after a fault of the observer.
+        if self._forgotten or self._observer.gave_up:
+            self.clock.closed.clear()
+            return
+        try:
+            self._tend()
+        except Exception as error:  # it would end the training
+            self._observer.give_up(error)
+
+    def _tend(self) -> None:
         self._gpu.ask()
         self._lookups.tend()
         self._hot_rows.stepped(self.clock.serial - 1)
         waiting = len(self.clock.closed)
-        if self._forgotten:  # a loop that goes on after its run, or in a forked child
-            self.clock.closed.clear()
-        elif waiting >= _OVERFLOW:
+        if waiting >= _OVERFLOW:
             self._collector.collect()
         elif waiting == FULL:
             self._observer.wake()

@@ -54,8 +54,14 @@ def profile_of(
         made: how the counts came about.
 
     Raises:
-        FAEError: nothing was held out, or there is nothing to gain.
+        FAEError: nothing was held out, nothing was looked up, or there is nothing to gain.
     """
+    if inputs.size and not inputs.lookup_count:
+        raise FAEError(
+            "cannot choose hot rows",
+            f"no lookup in {inputs.size} inputs that were held out",
+            "give inputs that look rows of these tables up",
+        )
     choice = choose(tables, counts, budget)
     predictions = predict(tables, choice, counts, counted_inputs, inputs, confidence)
     _refuse_no_gain(tables, choice, predictions)
