@@ -87,7 +87,7 @@ faults: setup bpf ## Inject faults into small trainings, and check the verdicts 
 profile-dlrm: setup ## Profile the recommendation model: docs/dlrm-profile.md
 	$(BIN)/python -m benchmarks.dlrm_profile.run $(ARGS)
 
-bench-peers: setup bpf $(PEERS)/.ready ## Compare that with the cost of other tools; 15 minutes
+bench-peers: setup bpf $(PEERS)/.ready ## Compare the cost of observing with that of other tools; 15 minutes
 	$(PEERS)/bin/python -m benchmarks.peers.run $(ARGS)
 
 $(PEERS)/.ready: $(READY) benchmarks/peers/requirements.txt benchmarks/peers/setup.sh
@@ -100,6 +100,6 @@ docs: setup ## Write docs/metrics.md from the catalogue
 wheel: setup ## Build a wheel for this type of machine into dist/
 	$(BIN)/pip wheel --no-deps --wheel-dir dist .
 
-clean: ## Remove all that make made, both environments too; runs stay
+clean: ## Remove the environments, the probes and caches; runs, demo data and build/ stay
 	rm -rf $(VENV) $(PEERS) dist src/trainobs/probes/objects .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -176,16 +176,23 @@ def judge(mutant: Mutant, tests: Tests, tree: Path) -> dict[str, Any]:
         (tree / mutant.file).write_bytes(before)
 
 
-def table(found: list[dict[str, Any]]) -> str:
+def table(found: list[dict[str, Any]], own: bool) -> str:
     """Markdown: mutants by room, and those that nothing noticed."""
+    columns = {
+        "mutants": ("test", "test-all", ""),
+        "killed by `make test`": ("test",),
+        "by `make test-all`": ("test", "test-all"),
+        "by none": ("",),
+    }
+    if own:
+        del columns["by `make test-all`"]
     rooms = sorted({one["room"] for one in found})
     counts = Counter((one["room"], one["killed_by"]) for one in found)
-    lines = ["| room | mutants | killed by `make test` | by `make test-all` | by none |"]
-    lines += ["|---|---|---|---|---|"]
+    lines = [f"| room | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
     for room in (*rooms, "all"):
         numbers = [
             sum(n for (where, by), n in counts.items() if room in (where, "all") and by in kinds)
-            for kinds in (("test", "test-all", ""), ("test",), ("test", "test-all"), ("",))
+            for kinds in columns.values()
         ]
         lines.append(f"| {room} | {' | '.join(map(str, numbers))} |")
     alive = [one for one in found if not one["killed_by"]]
@@ -217,7 +224,7 @@ def main() -> int:
     if options.page:
         before, _, rest = options.page.read_text().partition(BEGIN)
         _, _, after = rest.partition(END)
-        options.page.write_text(f"{before}{BEGIN}{table(found)}{END}{after}")
+        options.page.write_text(f"{before}{BEGIN}{table(found, options.own)}{END}{after}")
     return 0
 
 

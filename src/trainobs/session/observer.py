@@ -1,4 +1,4 @@
-"""The observer thread: the only one of a run, and the only one that does I/O."""
+"""The observer thread: the only one that writes what is observed."""
 
 from __future__ import annotations
 

@@ -167,7 +167,10 @@ def _unmarked(shares: StepShares) -> str:
     missing = [name for name in names if isnan(shares.usual.mean[name])]
     words = ", ".join("loader" if n == blocks.LOADER else n[6:-3] for n in missing)
     told = f"; not marked: {words}" if missing else ""
-    return f"{percent(shares.other)} of the step is in no phase{told}"
+    where = (
+        "in no phase" if not known(shares.usual.mean[blocks.LOGGING]) else "in no phase or logging"
+    )
+    return f"{percent(shares.other)} of the step is {where}{told}"
 
 
 def _time(kind: VerdictKind, costs: Costs) -> float:

@@ -196,7 +196,7 @@ class ShuffleScheduler:
         loss = float(test_loss)
         if math.isnan(loss):
             raise FAEError(
-                "cannot adapt the rate of hot and mixed runs",
+                "cannot adapt the rate of pure and mixed batches",
                 "a test loss that is not a number",
                 "look whether training has diverged; report a loss of test data",
             )
