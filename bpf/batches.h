@@ -94,18 +94,19 @@ static __always_inline void count_in_batch(struct task_state *task, u32 op, long
 	keep_name(batch, file);
 }
 
-/* A period off the CPU is over: `ready` of it waiting for one, the rest asleep. Asleep inside a read
+/* A period off the CPU is over: asleep, and then ready to run without one. Asleep inside a read
  * of data is waiting for the device too where the kernel does not call it so (FUSE). */
-static __always_inline void sleep_in_batch(struct task_state *task, u64 off, u64 ready, u32 class)
+static __always_inline void sleep_in_batch(struct task_state *task, u64 slept, u64 ready,
+					   u32 class)
 {
 	bool reads = task->call == TOBS_OPEN + 1 ||
 		     (task->call == TOBS_READ + 1 && class == TOBS_DATA);
 
 	task->batch.runqueue_ns += ready;
 	if (task->flags & OFF_IOWAIT || reads)
-		task->batch.device_ns += off - ready;
+		task->batch.device_ns += slept;
 	else
-		task->batch.sleep_ns += off - ready;
+		task->batch.sleep_ns += slept;
 }
 
 #endif

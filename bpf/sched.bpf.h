@@ -77,20 +77,21 @@ static __always_inline void leave_cpu(struct task_state *task, struct task_struc
 /* A period off the CPU counts in the step in which it ends. */
 static __always_inline void take_cpu(struct task_state *task, u64 now)
 {
-	u64 off = now - task->off_ns, wait = task->flags & OFF_IOWAIT ? off : 0;
+	u64 off = now - task->off_ns;
+	u64 ready = task->wake_ns ? now - task->wake_ns : 0;
+	u64 slept = off - ready; /* until it was woken: not the time it had no CPU then */
+	u64 wait = task->flags & OFF_IOWAIT ? slept : 0;
 	u32 class = task->call ? task->class : TOBS_OTHER;
 	struct account to = account_of(task);
-	u64 ready = task->wake_ns ? now - task->wake_ns : 0;
 
 	add(to, TOBS_OFFCPU, class, 1, 0, off, wait);
 	task->wait_ns += wait;
 	if (makes_batch(task))
-		sleep_in_batch(task, off, ready, class);
-	/* Until it was woken: not the time it had no CPU then. */
+		sleep_in_batch(task, slept, ready, class);
 	if (task->flags & OFF_AWAIT)
-		add(to, TOBS_AWAIT, TOBS_OTHER, 1, 0, off - ready, 0);
+		add(to, TOBS_AWAIT, TOBS_OTHER, 1, 0, slept, 0);
 	else if (task->flags & OFF_GIL)
-		add(to, TOBS_AWAIT, TOBS_OTHER, 1, 0, 0, off - ready);
+		add(to, TOBS_AWAIT, TOBS_OTHER, 1, 0, 0, slept);
 	if (task->wake_ns) {
 		add(to, TOBS_RUNQUEUE, class, 1, 0, ready, 0);
 		observe(to, TOBS_RUNQUEUE, TOBS_OTHER, ready);

@@ -137,8 +137,10 @@ def _split_the_wait(columns: dict[str, np.ndarray], random: np.random.Generator)
     wait = columns["loader/wait_ns"]
     ahead = random.random(len(wait)) < 0.75
     rest = wait.copy()
-    for part in ("device", "cpu_wait", "compute"):
-        share = np.where(ahead, 0, random.uniform(0, 0.3, len(wait)))
+    asleep = random.random(len(wait)) < 0.1  # a maker that reads files seldom sleeps otherwise
+    for part in ("device", "cpu_wait", "compute", "sleep"):
+        none = ahead | ~asleep if part == "sleep" else ahead
+        share = np.where(none, 0, random.uniform(0, 0.25, len(wait)))
         columns[f"loader/{part}_ns"] = np.floor(wait * share)
         rest -= columns[f"loader/{part}_ns"]
     columns["loader/handover_ns"] = rest

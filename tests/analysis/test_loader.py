@@ -27,10 +27,11 @@ START = 3_000 * MS  # of step 7, see `samples.batch`
 
 
 def made(for_step: int, worker: int, end_ms: float, took: tuple[int, int, int], **more) -> np.void:
-    """A batch that took so many ms asleep for a device, without a CPU and computing, and 1 else."""
+    """A batch that took so many ms asleep for a device, without a CPU and computing, and slept 1."""
     row = np.zeros(1, BATCH_ROW)[0]
     row["for_step"], row["worker"], row["number"] = for_step, worker, 5
     row["device_ns"], row["cpu_wait_ns"], row["compute_ns"] = (ms * MS for ms in took)
+    row["sleep_ns"] = MS
     row["end_ns"] = START + end_ms * MS
     row["begin_ns"] = row["end_ns"] - (sum(took) + 1) * MS
     for name, value in more.items():
@@ -43,7 +44,7 @@ ROWS = [
     made(7, 1, 60, (70, 1, 9), slowest_ns=55 * MS, slowest_file=b"b.jpg", read_bytes=4000),
     made(8, 0, 900, (30, 0, 5), slowest_ns=5 * MS, slowest_file=b"c.jpg"),
     made(-1, 1, 950, (500, 500, 500), slowest_ns=900 * MS, slowest_file=b"never consumed"),
-    made(9, -1, 2100, (-1, -1, -1), end_ns=START + 2100 * MS, begin_ns=START + 2090 * MS),
+    made(9, -1, 2100, (-1, -1, -1), sleep_ns=-1, end_ns=START + 2100 * MS, begin_ns=START + 2090 * MS),
 ]
 
 
@@ -73,6 +74,7 @@ def test_each_worker_has_what_its_batches_took_and_how_long_they_were_waited_for
         "device_ns": 20 * MS,
         "cpu_wait_ns": 1 * MS,
         "compute_ns": 4 * MS,
+        "sleep_ns": 1 * MS,
         "wait_ns": 4 * MS,  # of step 7 worker 1 finished last
         "handover_ns": 4 * MS,
         "slowest_ns": 5 * MS,
@@ -89,13 +91,14 @@ def test_each_worker_has_what_its_batches_took_and_how_long_they_were_waited_for
 
 def test_the_page_has_the_worker_that_was_waited_for_first_and_the_slowest_file(run):
     lines = render(summarize(RunLog.open(run))).splitlines()
-    at = lines.index(next(line for line in lines if line.startswith("Batches, by who made them")))
+    at = lines.index(next(line for line in lines if line.startswith("Batches, by maker")))
     assert [line.split()[0:2] for line in lines[at + 1 : at + 4]] == [
         ["worker", "1"],
         ["the", "training"],
         ["worker", "0"],
     ]
-    assert lines[at + 1].endswith("     70 ms       1 ms       9 ms      80 ms       5 ms")
+    times = ["70 ms", "1 ms", "9 ms", "1 ms", "80 ms", "5 ms"]
+    assert lines[at + 1].endswith("".join(f"{time:>11}" for time in times))
     assert lines[at + 4] == "  slowest file: b.jpg, 55 ms"
     assert lines[at + 5] == "    read by worker 1 for step 7"
 

@@ -28,7 +28,7 @@ from trainobs.runlog.schema import BATCHES, part_files
 
 pytestmark = pytest.mark.needs_bpf
 
-PARTS = [f"loader/{part}_ns" for part in ("device", "cpu_wait", "compute", "handover")]
+PARTS = [f"loader/{part}_ns" for part in ("device", "cpu_wait", "compute", "sleep", "handover")]
 FILES, EPOCHS, WORKERS = 12, 2, 2
 
 

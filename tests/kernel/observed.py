@@ -166,9 +166,12 @@ class ObservedKernel:
         """Counts of the steps that closed since the last call, the set-up too."""
         self.collector.collect(settle=False)
         batch = self.collector.batch()
-        return (
-            [] if batch is None or batch.cells is None else [Counts(c) for c in batch.cells.rows()]
-        )
+        if batch is None or batch.cells is None:
+            return []
+        rows = batch.cells.rows()
+        asleep, ready = rows["wait_ns"][:, Op.OFFCPU], rows["ns"][:, Op.RUNQUEUE]
+        assert (asleep + ready <= rows["ns"][:, Op.OFFCPU]).all(), "more than the time off the CPU"
+        return [Counts(cells) for cells in rows]
 
     def stop(self) -> None:
         """Take the probes out, and let go of the maps, which hold descriptors."""

@@ -51,7 +51,7 @@ def assert_exact(run: RunTables, truth: list[tuple[int, int]]) -> None:
 
 
 def assert_adds_up(run: RunTables) -> None:
-    parts = ("device", "cpu_wait", "compute", "handover")
+    parts = ("device", "cpu_wait", "compute", "sleep", "handover")
     for row in run.steps:
         assert sum(row[f"loader/{part}_ns"] for part in parts) == row["loader/wait_ns"]
         assert all(row[f"loader/{part}_ns"] >= 0 for part in parts)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.kernel.jobs.batches import SLEEP_S
 from tests.kernel.ground_truth import MIB, evict, kept_in_memory, write_file, write_files
 from tests.kernel.processes import run_job
 from tests.kernel.runlog import RunTables
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.needs_bpf
 FILES = 16
 CLOCKS_NS = 5_000_000
 """By how much clocks that are read one after the other may differ over a run."""
-PARTS = ("device", "cpu_wait", "compute", "handover")
+PARTS = ("device", "cpu_wait", "compute", "sleep", "handover")
 
 
 def train(place: Path, **set_up: Any) -> RunTables:
@@ -98,6 +99,18 @@ def test_reading_from_the_device_is_waiting_for_the_device(place: Path) -> None:
     assert sum(of_batches(run, "read_count")) == 2 * FILES * (MIB // 4096 + 1)
     with kept_in_memory(files):
         assert share(train(place, kind="plain", workers=1), "device") < 0.02
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_sleeping_for_neither_device_nor_cpu_is_neither_of_them(place: Path, workers: int) -> None:
+    write_files(place / "data", [1000] * FILES)
+    run = train(place, kind="asleep", workers=workers)
+    asleep = sum(of_batches(run, "sleep_ns"))
+    made = sum(of_batches(run, "end_ns")) - sum(of_batches(run, "begin_ns"))
+    assert 2 * FILES * SLEEP_S * 1e9 <= asleep <= made
+    parts = ("device_ns", "cpu_wait_ns", "compute_ns", "sleep_ns")
+    assert sum(sum(of_batches(run, part)) for part in parts) == made
+    assert share(run, "sleep") > 0.8
 
 
 def test_large_tensors_are_waited_for_on_their_way(place: Path) -> None:

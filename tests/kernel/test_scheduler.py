@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.kernel.ground_truth import MIB, write_file
+from tests.kernel.jobs.batches import read_directly
 from tests.kernel.observed import ObservedKernel
 from tests.kernel.processes import fork
 from trainobs.core.abi import RING, Op, Role
@@ -132,6 +134,18 @@ def test_a_nap_in_a_crowd_queues_only_after_it_was_woken(
     assert got.seen_queued == pytest.approx(got.queued, abs=got.switches * 20_000)
     slept, most = got.seen_off - got.seen_queued, got.off - got.queued
     assert NAPS * NAP_S * 1e9 <= slept <= most + got.switches * 20_000
+
+
+def test_a_reader_in_a_crowd_sleeps_for_the_device_until_it_is_woken(
+    observed: ObservedKernel, hogs: None, tmp_path: Path
+) -> None:
+    path = write_file(Path("/var/tmp") / f"{tmp_path.name}.bin", MIB)
+    try:
+        got = measured(observed, lambda: read_directly(path))
+    finally:
+        path.unlink()
+    assert got.seen_queued > 0.1 * got.seen_off  # or nothing was tested
+    assert 0 < got.seen_iowait <= got.seen_off - got.seen_queued
 
 
 def test_the_queueing_of_others_is_theirs(observed: ObservedKernel, hogs: None) -> None:

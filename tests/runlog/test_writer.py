@@ -90,8 +90,8 @@ def test_without_kernel_cells_there_is_no_kernel_table(sink, tmp_path):
 
 def test_a_batch_is_a_row_and_what_is_unknown_of_it_is_null(sink, tmp_path):
     rows = np.zeros(2, BATCH_ROW)
-    rows[0] = (7, 9, 1, 3, 2, 5, 10**13, 10**13 + 60, 4096, 3, 50, 20, 10, 30, 40, b"a.jpg")
-    rows[1] = (SETUP, -1, 0, 1, -1, 0, 1, 2, 0, 0, 0, -1, -1, -1, 0, b"")
+    rows[0] = (7, 9, 1, 3, 2, 5, 10**13, 10**13 + 60, 4096, 3, 50, 20, 10, 30, 5, 40, b"a.jpg")
+    rows[1] = (SETUP, -1, 0, 1, -1, 0, 1, 2, 0, 0, 0, -1, -1, -1, -1, 0, b"")
     sink.write(replace(batch([6]), batches=rows[:0]))
     sink.flush()
     assert not (tmp_path / "run" / "rank=0" / "batches-00000.parquet").exists()
@@ -102,7 +102,8 @@ def test_a_batch_is_a_row_and_what_is_unknown_of_it_is_null(sink, tmp_path):
     known, unknown = table(tmp_path, "batches-00000.parquet").to_pylist()
     assert tuple(known) == BATCH_ROW.names
     assert tuple(known.values()) == (*rows[0].tolist()[:-1], "a.jpg")
-    nothing = ("step", "for_step", "worker", "device_ns", "cpu_wait_ns", "compute_ns")
+    times = ("device_ns", "cpu_wait_ns", "compute_ns", "sleep_ns")
+    nothing = ("step", "for_step", "worker", *times)
     assert {name for name, value in unknown.items() if value is None} == {*nothing, "slowest_file"}
 
 

@@ -13,7 +13,7 @@ from trainobs.steps.clock import ClosedStep
 from trainobs.steps.ledger import MAX_KEPT, REST, SPLIT, TURNOVER, Fetch, Key, Ledger
 
 LOADER = 7
-DEVICE, CPU_WAIT, COMPUTE = SPLIT
+DEVICE, CPU_WAIT, COMPUTE, SLEEP = SPLIT
 
 
 class Book:
@@ -68,9 +68,12 @@ def test_a_wait_is_divided_as_the_maker_spent_the_time_of_it(book):
     assert columns[DEVICE] == [20]
     assert columns[CPU_WAIT] == [10]
     assert columns[COMPUTE] == [15]
-    assert columns[REST] == [5 + 20 + 5]
+    assert columns[SLEEP] == [5]
+    assert columns[REST] == [5 + 20]
     (row,) = rows
-    assert (row["step"], row["for_step"], row["worker"], row["compute_ns"]) == (101, 101, 1, 30)
+    assert (row["step"], row["for_step"], row["worker"]) == (101, 101, 1)
+    assert (row["device_ns"], row["cpu_wait_ns"], row["compute_ns"]) == (40, 20, 30)
+    assert row["sleep_ns"] == 10
 
 
 def test_what_was_ready_before_is_hand_over(book):
@@ -110,9 +113,9 @@ def test_what_is_not_known_is_not_0(reason):
     columns, rows = book.close(*steps)
     if reason == "untimed":
         assert columns.keys() == {TURNOVER}
-        assert [rows[0][name] for name in ("device_ns", "cpu_wait_ns", "compute_ns")] == [-1] * 3
+        assert [rows[0][name] for name in ("device_ns", "cpu_wait_ns", "compute_ns", "sleep_ns")] == [-1] * 4
     else:
-        assert [columns[name][0] for name in (*SPLIT, REST)] == [0] * 4
+        assert [columns[name][0] for name in (*SPLIT, REST)] == [0] * 5
         assert np.isnan([columns[name][1] for name in (*SPLIT, REST)]).all()
 
 

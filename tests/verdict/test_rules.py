@@ -15,7 +15,7 @@ from trainobs.verdict.sentence import lines, sentence
 from trainobs.verdict.verdict import Cause, Facts, VerdictKind, facts_from
 
 WAITING = {"loader__wait_ns": 100 * MS}  # of 199: the step computes for 98 more
-SPLIT = ("device", "cpu_wait", "compute", "handover")
+SPLIT = ("device", "cpu_wait", "compute", "sleep", "handover")
 
 
 def split(**ms: float) -> dict[str, float]:
@@ -77,6 +77,7 @@ def test_a_wait_once_a_round_of_workers_is_a_wait(workers, steps):
         (Cause.STORAGE, {"device": 85, "compute": 15}),
         (Cause.TRANSFORM, {"device": 15, "compute": 85}),
         (Cause.HANDOVER, {"handover": 100}),
+        (Cause.SLEEP, {"sleep": 85, "handover": 15}),
         (Cause.LOADER_CPU, {"cpu_wait": 50, "compute": 40, "device": 10}),
         (None, {"device": 50, "compute": 50}),
         (None, {"device": 79, "compute": 21}),
@@ -85,6 +86,11 @@ def test_a_wait_once_a_round_of_workers_is_a_wait(workers, steps):
 def test_a_cause_of_a_divided_wait_needs_four_fifths_of_it(cause, parts):
     verdict = verdict_on(**split(**parts))
     assert (verdict.kind, verdict.cause) == (VerdictKind.LOADER, cause)
+
+
+def test_a_record_of_an_older_version_does_not_tell_sleep_from_the_hand_over():
+    verdict = verdict_on(**split(handover=100) | {"loader__sleep_ns": nan})
+    assert (verdict.kind, verdict.cause) == (VerdictKind.LOADER, None)
 
 
 def test_where_the_wait_is_not_divided_the_device_is_seen_by_the_scheduler():

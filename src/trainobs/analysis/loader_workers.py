@@ -12,7 +12,7 @@ from trainobs.runlog.rank import RankLog
 
 Indices = npt.NDArray[np.intp]
 
-MADE = ("device_ns", "cpu_wait_ns", "compute_ns")
+MADE = ("device_ns", "cpu_wait_ns", "compute_ns", "sleep_ns")
 """Columns of the table `batches`: what the maker of a batch did."""
 
 _WAITED = {"wait_ns": "loader/wait_ns", "handover_ns": "loader/handover_ns"}
@@ -23,8 +23,8 @@ def workers(rank: RankLog) -> list[dict[str, Any]]:
 
     Returns:
         For each: `worker` (None: the training thread), `batches` that a step consumed, and their
-        means `made_ns`, `device_ns`, `cpu_wait_ns` and `compute_ns`; of the steps whose last batch
-        it finished, the means `wait_ns` and `handover_ns`; of its slowest read or open of training
+        means `made_ns`, `device_ns`, `cpu_wait_ns`, `compute_ns` and `sleep_ns`; of the steps whose
+        last batch it finished, the means `wait_ns` and `handover_ns`; of its slowest read or open of training
         data `slowest_ns`, `slowest_file`, and `slowest_step`, which consumed it. None where
         unknown.
 

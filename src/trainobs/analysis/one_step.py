@@ -19,6 +19,7 @@ LOADER_PARTS = (
     "loader/device_ns",
     "loader/cpu_wait_ns",
     "loader/compute_ns",
+    "loader/sleep_ns",
     "loader/handover_ns",
 )
 """Metrics that say why a step waited for its data."""
@@ -37,7 +38,7 @@ def explain(run: RunLog, step: int) -> dict[str, Any]:
         `run`, `rank`, `step`, `epoch`; `metrics`: name -> `value` in the step and `median` of all
         steps; `batches`: the one that was finished last first, each with `worker` (None: the
         training thread), `number`, `read_bytes`, `read_count`, `device_ns`, `cpu_wait_ns`,
-        `compute_ns`, `slowest_ns`, `slowest_file`, `made_ns`, and `ended_ns` after the step began,
+        `compute_ns`, `sleep_ns`, `slowest_ns`, `slowest_file`, `made_ns`, and `ended_ns` after the step began,
         below 0 for one that was made ahead. None where unknown.
 
     Raises:

@@ -34,6 +34,7 @@ BATCH_ROW = np.dtype(
         ("device_ns", "<i8"),
         ("cpu_wait_ns", "<i8"),
         ("compute_ns", "<i8"),
+        ("sleep_ns", "<i8"),
         ("slowest_ns", "<i8"),
         ("slowest_file", "S48"),
     ]
@@ -41,8 +42,8 @@ BATCH_ROW = np.dtype(
 """One batch that a loader made; -1 where a number is unknown.
 
 `step` and `epoch` are those in which it was finished, `for_step` is the step that consumed it;
-`worker` is -1 for a batch that the training thread made itself. The times are those of `begin_ns`
-to `end_ns`; what they lack of it is sleep that is no fault of a device.
+`worker` is -1 for a batch that the training thread made itself. `device_ns`, `cpu_wait_ns`,
+`compute_ns` and `sleep_ns` add up to the time from `begin_ns` to `end_ns`.
 """
 
 

@@ -10,6 +10,7 @@ from trainobs.core.text import duration, quantity
 from trainobs.report.rows import or_unknown, row
 
 _SHOWN = 16
+_LABEL = 22
 
 
 def section(summary: dict[str, Any]) -> Iterator[str]:
@@ -17,12 +18,12 @@ def section(summary: dict[str, Any]) -> Iterator[str]:
     found = sorted(summary["workers"], key=lambda one: -(one["wait_ns"] or 0))
     if not found:
         return
-    titles = ("batches", "device", "no CPU", "computing", "waited", "hand-over")
-    yield row("Batches, by who made them", *titles)
+    titles = ("batches", "device", "no CPU", "computing", "asleep", "waited", "hand-over")
+    yield row("Batches, by maker", *titles, width=_LABEL)
     for one in found[:_SHOWN]:
         times = (*MADE, "wait_ns", "handover_ns")
         columns = (or_unknown(duration, one[name]) for name in times)
-        yield row(f"  {maker(one['worker'])}", quantity(one["batches"]), *columns)
+        yield row(f"  {maker(one['worker'])}", quantity(one["batches"]), *columns, width=_LABEL)
     if len(found) > _SHOWN:
         yield f"  and {len(found) - _SHOWN} more"
     slow = max(found, key=lambda one: one["slowest_ns"])

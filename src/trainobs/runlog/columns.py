@@ -73,7 +73,7 @@ TABLES: Mapping[str, Columns] = {
     STEPS: (_STEP, _EPOCH, Column("start_ns"), *_METRICS),
     KERNEL: (_STEP, *_CELL, *(Column(field, missing=UNKNOWN) for field in CELL.names or ())),
     BATCHES: tuple(
-        Column(name, kind.str, missing=UNKNOWN)
+        Column(name, kind.str, missing=UNKNOWN, is_new=name == "sleep_ns")
         for name, (kind, *_) in (BATCH_ROW.fields or {}).items()
     ),
     LATENCY: (*_CELL, Column("bucket", "<i1", below=BUCKETS), Column("count")),

@@ -26,7 +26,7 @@ MAX_KEPT = 4096
 MAX_FETCHES = 65_536
 """Fetches that wait for their step to close; of more, the oldest are dropped."""
 
-SPLIT = ("loader/device_ns", "loader/cpu_wait_ns", "loader/compute_ns")
+SPLIT = ("loader/device_ns", "loader/cpu_wait_ns", "loader/compute_ns", "loader/sleep_ns")
 """The parts of `loader/wait_ns`, but for the last one."""
 
 REST = "loader/handover_ns"
@@ -39,7 +39,7 @@ Row = Any  # one np.void of `BATCH_ROW`: mypy knows no fields
 Key = tuple[int, int, int, int]
 """Loader, pass over it, worker, and which batch of that worker in that pass."""
 
-_TIMES = ("device_ns", "cpu_wait_ns", "compute_ns")
+_TIMES = tuple(name.removeprefix("loader/") for name in SPLIT)
 _READS = ("read_bytes", "read_count")
 _SAME = ("number", "begin_ns", "end_ns", "read_bytes", "read_count", "read_ns", "slowest_ns")
 
@@ -258,7 +258,7 @@ def _parts_of(fetch: Fetch, row: Row) -> tuple[npt.NDArray[np.float64], int]:
     """
     begin, end = int(row["begin_ns"]), int(row["end_ns"])
     overlap = min(fetch.end_ns, end) - max(fetch.begin_ns, begin)
-    times = np.array([row["device_ns"], row["cpu_wait_ns"], row["compute_ns"]], np.float64)
+    times = np.array([row[name] for name in _TIMES], np.float64)
     assert fetch.key is not None
     _, pass_number, worker, number = fetch.key
     first = worker != MAIN_WORKER and pass_number == number == 0
@@ -285,6 +285,7 @@ def _rows(entries: Rows, steps: Sequence[ClosedStep]) -> Rows:
         rows[name] = entries[name]
     rows["slowest_file"] = entries["slowest_name"]
     rows["device_ns"], rows["cpu_wait_ns"] = entries["device_ns"], entries["runqueue_ns"]
+    rows["sleep_ns"] = entries["sleep_ns"]
     off = entries["device_ns"] + entries["runqueue_ns"] + entries["sleep_ns"]
     rows["compute_ns"] = np.maximum(0, rows["end_ns"] - rows["begin_ns"] - off.astype(np.int64))
     return rows

@@ -27,7 +27,13 @@ OTHER = "phase/other_ns"
 PHASES = (LOADER, TRANSFER, *COMPUTE, CHECKPOINT, VALIDATION, LOGGING, OTHER)
 GARBAGE = "python/gc_ns"
 INTERPRETER = "python/gil_wait_ns"
-SPLIT = ("loader/device_ns", "loader/cpu_wait_ns", "loader/compute_ns", "loader/handover_ns")
+SPLIT = (
+    "loader/device_ns",
+    "loader/cpu_wait_ns",
+    "loader/compute_ns",
+    "loader/sleep_ns",
+    "loader/handover_ns",
+)
 
 NOW_AND_THEN = (CHECKPOINT, VALIDATION, LOGGING, GARBAGE)
 """Costs that come every so many steps: they count by their sum, however few steps have them."""

@@ -63,13 +63,15 @@ def _is_split(now: Situation) -> bool:
 
 def _split(now: Situation) -> Candidates:
     """From the wait as it was divided where the batches were made."""
-    device, cpu_wait, compute, handover = (known(now.ns(name)) for name in blocks.SPLIT)
-    names = dict(zip(("device", "cpu_wait", "compute", "handover"), blocks.SPLIT, strict=True))
-    yield Candidate(Cause.STORAGE, device, (names["device"],))
-    yield Candidate(Cause.TRANSFORM, compute, (names["compute"],))
-    yield Candidate(Cause.HANDOVER, handover, (names["handover"],))
-    yield Candidate(contention(now), cpu_wait, (names["cpu_wait"], *_CONTENTION))
-    yield Candidate(Cause.LOADER_CPU, cpu_wait + compute, (names["cpu_wait"], names["compute"]))
+    names = blocks.SPLIT
+    device, cpu_wait, compute, asleep, handover = (now.ns(name) for name in names)
+    yield Candidate(Cause.STORAGE, known(device), names[:1])
+    yield Candidate(Cause.TRANSFORM, known(compute), names[2:3])
+    yield Candidate(Cause.SLEEP, known(asleep), names[3:4])
+    if not isnan(asleep):  # older run logs have it in the hand-over
+        yield Candidate(Cause.HANDOVER, known(handover), names[4:])
+    yield Candidate(contention(now), known(cpu_wait), (names[1], *_CONTENTION))
+    yield Candidate(Cause.LOADER_CPU, known(cpu_wait) + known(compute), names[1:3])
 
 
 def _inferred(now: Situation) -> Candidates:

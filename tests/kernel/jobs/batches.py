@@ -25,6 +25,7 @@ from tests.stolen import stolen_ns
 
 EPOCHS = 2
 WORK_S = 0.004
+SLEEP_S = 0.01
 BLOCK = 4096
 
 
@@ -74,6 +75,8 @@ class Files(Dataset[Any]):
             read_whole(path)
         if self.kind == "busy":
             compute()
+        if self.kind == "asleep":
+            time.sleep(SLEEP_S)
         if self.kind == "bad" and index == 5:
             raise KeyError("index 5")
         if self.kind == "dies" and index == 5:

@@ -32,6 +32,11 @@ STEPS: tuple[Metric, ...] = (
         "The part of loader/wait_ns in which the maker of the awaited batch ran on a CPU.",
     ),
     loader_part(
+        "loader/sleep_ns",
+        "The part of loader/wait_ns in which the maker of the batch slept for something else: a "
+        "network, a lock, a timer, another process.",
+    ),
+    loader_part(
         "loader/handover_ns",
         "What is left of loader/wait_ns: batches on their way, and workers that start or end.",
     ),
