@@ -247,24 +247,6 @@ static __always_inline u32 class_by_kind(struct target *target)
 	return class_by_magic(BPF_CORE_READ(inode, i_sb, s_magic));
 }
 
-/* Whether this call makes its file data: see tobs_settings::infer_data. A read does, also of a staged
- * copy in shared memory, which torch's own segments are never read from; but what a worker opens or
- * maps for writing may be its scratch. */
-static __always_inline bool makes_data(struct task_state *task, struct target *target, u32 class,
-				       u32 op)
-{
-	struct tobs_settings *set;
-
-	if (task->role != TOBS_WORKER)
-		return false;
-	if (op == TOBS_READ ? class != TOBS_OTHER && class != TOBS_SHM :
-			      class != TOBS_OTHER || (op != TOBS_OPEN && op != TOBS_MMAP) ||
-				      mode_of(target) & FMODE_WRITE)
-		return false;
-	set = settings_of(task->slot);
-	return set && set->infer_data;
-}
-
 /* A function of its own, so that its types are in the BTF of the object for the tests. */
 static __noinline enum tobs_phase phase_of(struct tobs_clock *clock)
 {
@@ -276,6 +258,30 @@ static __always_inline enum tobs_phase current_phase(u32 slot)
 	struct tobs_clock *clock = clock_of(slot);
 
 	return clock ? phase_of(clock) : TOBS_PHASE_OTHER;
+}
+
+/* Whether a task is making a batch: a worker, or the training thread where it waits for its loader,
+ * which without workers makes the batch itself. */
+static __always_inline bool loads(struct task_state *task)
+{
+	return task->role == TOBS_WORKER ||
+	       (task->role == TOBS_MAIN && current_phase(task->slot) == TOBS_PHASE_LOADER);
+}
+
+/* Whether this call makes its file data: see tobs_settings::infer_data. A read does, also of a staged
+ * copy in shared memory, which torch's own segments are never read from; but what a loader opens or
+ * maps for writing may be its scratch. */
+static __always_inline bool makes_data(struct task_state *task, struct target *target, u32 class,
+				       u32 op)
+{
+	struct tobs_settings *set;
+
+	if (op == TOBS_READ ? class != TOBS_OTHER && class != TOBS_SHM :
+			      class != TOBS_OTHER || (op != TOBS_OPEN && op != TOBS_MMAP) ||
+				      mode_of(target) & FMODE_WRITE)
+		return false;
+	set = settings_of(task->slot);
+	return set && set->infer_data && loads(task);
 }
 
 /* What the main thread opens for writing while it saves a checkpoint is one, wherever it lies:

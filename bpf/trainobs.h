@@ -154,7 +154,7 @@ struct tobs_settings {
 	unsigned int open;	  /* 0: nobody is followed for it any more */
 	unsigned int uid;	  /* only tasks of this user are followed; TOBS_ANY_UID: of all */
 	unsigned int class_epoch; /* bumped with every root: classes decided before are void */
-	unsigned int infer_data;  /* what workers read from unclassified regular files is data */
+	unsigned int infer_data;  /* what a loader reads from unclassified regular files is data */
 	unsigned int tgid;	  /* of its process, as the kernel numbers it; by tobs_adopt */
 	unsigned int padding[3];
 };

@@ -27,7 +27,7 @@ START = 3_000 * MS  # of step 7, see `samples.batch`
 
 
 def made(for_step: int, worker: int, end_ms: float, took: tuple[int, int, int], **more) -> np.void:
-    """A batch that took so many ms asleep for a device, without a CPU and computing, and slept 1."""
+    """A batch that took so many ms asleep for a device, without a CPU and computing, and 1 else."""
     row = np.zeros(1, BATCH_ROW)[0]
     row["for_step"], row["worker"], row["number"] = for_step, worker, 5
     row["device_ns"], row["cpu_wait_ns"], row["compute_ns"] = (ms * MS for ms in took)
@@ -44,7 +44,9 @@ ROWS = [
     made(7, 1, 60, (70, 1, 9), slowest_ns=55 * MS, slowest_file=b"b.jpg", read_bytes=4000),
     made(8, 0, 900, (30, 0, 5), slowest_ns=5 * MS, slowest_file=b"c.jpg"),
     made(-1, 1, 950, (500, 500, 500), slowest_ns=900 * MS, slowest_file=b"never consumed"),
-    made(9, -1, 2100, (-1, -1, -1), sleep_ns=-1, end_ns=START + 2100 * MS, begin_ns=START + 2090 * MS),
+    made(
+        9, -1, 2100, (-1, -1, -1), sleep_ns=-1, end_ns=START + 2100 * MS, begin_ns=START + 2090 * MS
+    ),
 ]
 
 

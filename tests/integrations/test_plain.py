@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import gc
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from tests.integrations.models import (
     FILE_BYTES,
@@ -70,6 +72,50 @@ def test_a_whole_loop(run_dir, tmp_path):
     assert sum(steps["io/data_read_bytes"].to_pylist()) == 2 * 12 * FILE_BYTES
     assert logged_steps(run_dir / "tensorboard", "step/duration_ns") == [1, 3, 5, 7]
     assert RunLog.open(run_dir).info["summary"]["outcome"] == "ok"
+
+
+class Hidden(Dataset):
+    """A file of 12 items, which nothing that is known of data sets leads to."""
+
+    def __init__(self, place: Path, kind: str) -> None:
+        self.file = place / "items.bin"
+        self.file.write_bytes(bytes(12 * FILE_BYTES))
+        self.path_of = str(self.file).split  # not even a path among its attributes
+        self.descriptor = os.open(self.file, os.O_RDONLY) if kind == "descriptor" else None
+        self.mapped: np.memmap | None = None
+        self.kind = kind
+        del self.file
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> int:
+        (path,) = self.path_of("\0")
+        if self.descriptor is not None:
+            return len(os.pread(self.descriptor, FILE_BYTES, index * FILE_BYTES))
+        if self.kind == "path":
+            with open(path, "rb", buffering=0) as file:
+                file.seek(index * FILE_BYTES)
+                return len(file.read(FILE_BYTES))
+        if self.mapped is None:
+            self.mapped = np.memmap(path, mode="r")
+        return int(self.mapped[index * FILE_BYTES])
+
+
+@pytest.mark.needs_bpf
+@pytest.mark.parametrize("kind", ["path", "descriptor", "memmap"])
+def test_without_workers_what_is_read_for_a_batch_is_data(run_dir, tmp_path, kind):
+    data = Hidden(tmp_path, kind)
+    with observe(run_dir=run_dir) as obs:
+        for _ in obs.loader(DataLoader(data, batch_size=3)):
+            with obs.step():
+                pass
+    if data.descriptor is not None:
+        os.close(data.descriptor)
+    if kind == "memmap":
+        assert sum(column(run_dir, "io/data_mmap_bytes")) == 12 * FILE_BYTES
+    else:
+        assert column(run_dir, "io/data_read_bytes") == [0, *[3 * FILE_BYTES] * 4]
 
 
 def test_accumulated_batches_are_one_step(run_dir):

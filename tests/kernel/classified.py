@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.kernel.observed import ObservedKernel
-from trainobs.core.abi import FileClass, Op
+from trainobs.core.abi import FileClass, Op, Phase
 
 SIZE = 5003
 
@@ -23,8 +23,10 @@ def class_of(observed: ObservedKernel, path: Path) -> FileClass:
     return class_while(observed, path.read_bytes)
 
 
-def class_while(observed: ObservedKernel, work: Callable[[], object]) -> FileClass:
+def class_while(
+    observed: ObservedKernel, work: Callable[[], object], phase: Phase | None = None
+) -> FileClass:
     """Class under which the `SIZE` bytes are counted that `work` reads, and no other."""
-    got = observed.during(work)
+    got = observed.during(work, phase)
     (found,) = (cls for cls in FileClass if got.bytes(Op.READ, cls) == SIZE)
     return found

@@ -10,7 +10,7 @@ import pytest
 from tests.kernel.classified import SIZE, class_of, class_while, new
 from tests.kernel.observed import ObservedKernel
 from tests.kernel.processes import in_child, in_worker
-from trainobs.core.abi import FileClass, Op, Role
+from trainobs.core.abi import FileClass, Op, Phase, Role
 
 pytestmark = pytest.mark.needs_bpf
 
@@ -28,6 +28,20 @@ def test_what_only_workers_read_is_data_where_that_is_inferred(
     assert class_of(observed, paths[2]) is DATA  # the file is, whoever reads it
     observed.kernel.infer_data(False)
     assert class_while(observed, lambda: in_worker(paths[3].read_bytes)) is OTHER
+
+
+def test_what_the_training_thread_reads_for_its_loader_is_data(
+    observed: ObservedKernel, place: Path
+) -> None:
+    def read_in(phase: Phase) -> int:
+        path = new(place / phase.name)
+        counted = observed.during(path.read_bytes, phase)
+        return counted.bytes(Op.READ, DATA, Role.MAIN)
+
+    observed.kernel.infer_data(True)
+    assert [read_in(phase) for phase in (Phase.LOADER, Phase.FORWARD)] == [SIZE, 0]
+    observed.kernel.infer_data(False)
+    assert class_while(observed, new(place / "x").read_bytes, Phase.LOADER) is OTHER
 
 
 def test_what_a_worker_made_data_is_data_to_who_read_it_before(

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.jobs.batches import SLEEP_S
 from tests.kernel.ground_truth import MIB, evict, kept_in_memory, write_file, write_files
+from tests.kernel.jobs.batches import SLEEP_S
 from tests.kernel.processes import run_job
 from tests.kernel.runlog import RunTables
 from trainobs.analysis.loader_workers import workers

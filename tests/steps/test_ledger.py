@@ -113,7 +113,9 @@ def test_what_is_not_known_is_not_0(reason):
     columns, rows = book.close(*steps)
     if reason == "untimed":
         assert columns.keys() == {TURNOVER}
-        assert [rows[0][name] for name in ("device_ns", "cpu_wait_ns", "compute_ns", "sleep_ns")] == [-1] * 4
+        assert [
+            rows[0][name] for name in ("device_ns", "cpu_wait_ns", "compute_ns", "sleep_ns")
+        ] == [-1] * 4
     else:
         assert [columns[name][0] for name in (*SPLIT, REST)] == [0] * 5
         assert np.isnan([columns[name][1] for name in (*SPLIT, REST)]).all()

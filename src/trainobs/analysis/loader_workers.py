@@ -24,9 +24,9 @@ def workers(rank: RankLog) -> list[dict[str, Any]]:
     Returns:
         For each: `worker` (None: the training thread), `batches` that a step consumed, and their
         means `made_ns`, `device_ns`, `cpu_wait_ns`, `compute_ns` and `sleep_ns`; of the steps whose
-        last batch it finished, the means `wait_ns` and `handover_ns`; of its slowest read or open of training
-        data `slowest_ns`, `slowest_file`, and `slowest_step`, which consumed it. None where
-        unknown.
+        last batch it finished, the means `wait_ns` and `handover_ns`; of its slowest read or open
+        of training data `slowest_ns`, `slowest_file`, and `slowest_step`, which consumed it. None
+        where unknown.
 
     Raises:
         RunLogError: a file is damaged.

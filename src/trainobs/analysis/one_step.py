@@ -38,8 +38,8 @@ def explain(run: RunLog, step: int) -> dict[str, Any]:
         `run`, `rank`, `step`, `epoch`; `metrics`: name -> `value` in the step and `median` of all
         steps; `batches`: the one that was finished last first, each with `worker` (None: the
         training thread), `number`, `read_bytes`, `read_count`, `device_ns`, `cpu_wait_ns`,
-        `compute_ns`, `sleep_ns`, `slowest_ns`, `slowest_file`, `made_ns`, and `ended_ns` after the step began,
-        below 0 for one that was made ahead. None where unknown.
+        `compute_ns`, `sleep_ns`, `slowest_ns`, `slowest_file`, `made_ns`, and `ended_ns` after the
+        step began, below 0 for one that was made ahead. None where unknown.
 
     Raises:
         RunLogError: there is no such step, or a file is damaged.

@@ -53,8 +53,8 @@ class ObsCallback:
         probes: "auto" for all that this machine offers, "off" for timing only, or names of probes
             that must work.
         data_roots: directories and files that hold training data. By default they are found from
-            the data sets, and what loader workers read from regular files that are no libraries
-            counts as data.
+            the data sets, and what loaders read from regular files that are no libraries counts as
+            data: their workers, or the training thread where it waits for a batch.
         run_dir: where the run log goes; by default `trainobs/` under the logger's directory, or
             without a logger `trainobs/<date and time>` under the Trainer's root directory; in a job
             of several ranks `trainobs/run` there. If a run is there already, a directory beside it.

@@ -236,8 +236,8 @@ def observe(
         probes: "auto" for all that this machine offers, "off" for timing only, or names of probes
             that must work.
         data_roots: directories and files that hold training data. By default they are found from
-            the data sets, and what loader workers read from regular files that are no libraries
-            counts as data.
+            the data sets, and what loaders read from regular files that are no libraries counts as
+            data: their workers, or the training thread where it waits for a batch.
         run_dir: where the run log goes; by default `trainobs/<date and time>`, or `trainobs/run` in
             a job of several ranks. If a run is there already, a directory beside it.
         log_every_n_steps: steps between two points in TensorBoard; 50 by default.

@@ -48,7 +48,9 @@ def _makers(found: dict[str, Any]) -> Iterator[str]:
         when = f"{duration(abs(ended))} {'after' if ended > 0 else 'before'} the step began"
         yield f"A batch of {maker(batch['worker'])}, finished {when}"
         yield row("  making it took", duration(batch["made_ns"]))
-        for name, label in zip(MADE, ("asleep for a device", "no CPU", "computing", "asleep"), strict=True):
+        for name, label in zip(
+            MADE, ("asleep for a device", "no CPU", "computing", "asleep"), strict=True
+        ):
             yield row(f"    {label}", or_unknown(duration, batch[name]))
         calls = or_unknown(quantity, batch["read_count"])
         yield row("  read calls, bytes", calls, or_unknown(size, batch["read_bytes"]))
