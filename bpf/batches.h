@@ -96,8 +96,7 @@ static __always_inline void count_in_batch(struct task_state *task, u32 op, long
 
 /* A period off the CPU is over: asleep, and then ready to run without one. Asleep inside a read
  * of data is waiting for the device too where the kernel does not call it so (FUSE). */
-static __always_inline void sleep_in_batch(struct task_state *task, u64 slept, u64 ready,
-					   u32 class)
+static __always_inline void sleep_in_batch(struct task_state *task, u64 slept, u64 ready, u32 class)
 {
 	bool reads = task->call == TOBS_OPEN + 1 ||
 		     (task->call == TOBS_READ + 1 && class == TOBS_DATA);
