@@ -292,18 +292,15 @@ class Session:
         if self._forgotten or self._observer.gave_up:
             self.clock.closed.clear()
             return
-        try:
-            self._tend()
-        except Exception as error:  # it would end the training
-            self._observer.give_up(error)
-
-    def _tend(self) -> None:
         self._gpu.ask()
         self._lookups.tend()
         self._hot_rows.stepped(self.clock.serial - 1)
         waiting = len(self.clock.closed)
         if waiting >= _OVERFLOW:
-            self._collector.collect()
+            try:
+                self._collector.collect()
+            except Exception as error:  # it would end the training
+                self._observer.give_up(error)
         elif waiting == FULL:
             self._observer.wake()
 

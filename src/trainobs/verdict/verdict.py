@@ -27,7 +27,7 @@ class Cause(Enum):
 
     STORAGE = "the device"
     TRANSFORM = "the loader's own computation"
-    SLEEP = "sleep in the loader: a network, a lock or a timer"
+    SLEEP = "the loader asleep, for something not known (a network, a lock, a timer)"
     HANDOVER = "the hand-over of batches"
     LOADER_CPU = "CPU time of the loader"
     OWN_THREADS = "too many threads of this run"

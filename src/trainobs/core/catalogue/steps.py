@@ -33,8 +33,8 @@ STEPS: tuple[Metric, ...] = (
     ),
     loader_part(
         "loader/sleep_ns",
-        "The part of loader/wait_ns in which the maker of the batch slept for something else: a "
-        "network, a lock, a timer, another process.",
+        "The part of loader/wait_ns in which the maker of the batch slept for something that is "
+        "not known: a network, a lock, a timer, another process.",
     ),
     loader_part(
         "loader/handover_ns",
