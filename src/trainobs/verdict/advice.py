@@ -41,14 +41,6 @@ def _transform(now: Situation) -> str | None:
     return f"{_CHEAPER}: no CPU is left for more workers"
 
 
-def _fewer_threads(now: Situation) -> str | None:
-    cpus = now.facts.usable_cpus
-    if cpus is None:
-        return None
-    count = max(1, int(cpus))
-    return f"use fewer threads and workers: this rank may use {count} CPUs (torch.set_num_threads)"
-
-
 def _always(text: str) -> Rule:
     return lambda now: text
 
@@ -60,8 +52,6 @@ _BY_CAUSE: dict[tuple[VerdictKind, Cause | None], Rule] = {
     (VerdictKind.LOADER, Cause.HANDOVER): _always(
         "let workers return fewer, larger tensors, and collate them in the worker"
     ),
-    (VerdictKind.LOADER, Cause.OWN_THREADS): _fewer_threads,
-    (VerdictKind.COMPUTE, Cause.OWN_THREADS): _fewer_threads,
     (VerdictKind.LOADER, Cause.OTHERS): _always(
         "give this run CPUs of its own, or end what else runs"
     ),

@@ -30,7 +30,7 @@ class Cause(Enum):
     SLEEP = "the loader asleep, for something not known (a network, a lock, a timer)"
     HANDOVER = "the hand-over of batches"
     LOADER_CPU = "CPU time of the loader"
-    OWN_THREADS = "too many threads of this run"
+    OWN_THREADS = "other threads of this run on its CPUs"
     OTHERS = "other processes on its CPUs"
     CPU = "waiting for a CPU"
     GARBAGE = "Python's garbage collector"
