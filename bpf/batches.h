@@ -25,6 +25,9 @@ static __always_inline void begin_batch(struct task_state *task, struct pt_regs 
 	};
 
 	task->batch = fresh;
+	/* Workers of other loaders than torch's own do not have its name. */
+	if (fresh.worker != TOBS_MAIN_WORKER)
+		task->role = TOBS_WORKER;
 }
 
 /* The ordinal is written last: an entry whose ordinal is that of its turn is whole. */
@@ -54,6 +57,7 @@ static __always_inline void take_mark(struct task_state *task, struct pt_regs *r
 	if ((mark != TOBS_BATCH_END && mark != TOBS_BATCH_VOID) || !makes_batch(task))
 		return;
 	task->batch.end_ns = bpf_ktime_get_ns();
+	task->batch.handed_bytes = syscall_arg(regs, 2);
 	sums = sums_of(task->slot);
 	if (mark == TOBS_BATCH_END && sums)
 		publish_batch(sums, &task->batch);

@@ -77,6 +77,7 @@ struct task_state {
 	u64 wait_ns;	/* asleep for a device inside it */
 	u64 off_ns;	/* when it left the CPU; 0: it runs */
 	u64 wake_ns;	/* when it became ready to run */
+	u64 on_ns;	/* when it got the CPU; 0: not seen */
 	u64 reclaim_ns; /* when it began to free memory; 0: it does not */
 	u64 inode; /* the regular file called on last, by address, number and generation: ... */
 	u64 ino;

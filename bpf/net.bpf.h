@@ -1,14 +1,20 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Sockets: bytes that really left or arrived, whatever system call moved them. */
+#include "batches.h"
 #include "file_class.h"
 
 static __always_inline int count_message(u32 op, struct sock *sock, long result)
 {
 	struct task_state *task = current_state();
 
-	if (task && result > 0)
-		add(account_of(task), op, socket_class(sock->__sk_common.skc_family), 1, result, 0,
-		    0);
+	u32 class;
+
+	if (!task || result <= 0)
+		return 0;
+	class = socket_class(sock->__sk_common.skc_family);
+	add(account_of(task), op, class, 1, result, 0, 0);
+	if (op == TOBS_RECEIVE && class == TOBS_SOCKET && makes_batch(task))
+		task->batch.received_bytes += result;
 	return 0;
 }
 

@@ -66,12 +66,29 @@ static __always_inline void leave_cpu(struct task_state *task, struct task_struc
 	task->flags &= ~(OFF_AWAIT | OFF_GIL);
 	if (!runnable)
 		task->flags |= awaited(task, prev, now);
+	if (task->on_ns)
+		add(account_of(task), TOBS_ONCPU, TOBS_OTHER, 1, 0, now - task->on_ns, 0);
 	task->off_ns = now;
 	task->wake_ns = runnable ? now : 0;
 	if (BPF_CORE_READ_BITFIELD(prev, in_iowait))
 		task->flags |= OFF_IOWAIT;
 	else
 		task->flags &= ~OFF_IOWAIT;
+}
+
+/* What the training thread was off the CPU for, by phase. It is the one that sets the phase, so that
+ * this is the phase in which it left the CPU. */
+static __always_inline void count_in_phase(struct task_state *task, struct account to, u64 slept,
+					   u64 ready, u64 wait)
+{
+	u32 phase = current_phase(task->slot);
+	u64 unknown = task->flags & (OFF_AWAIT | OFF_GIL) ? 0 : slept - wait;
+
+	if (phase >= TOBS_CLASSES)
+		phase = TOBS_PHASE_OTHER;
+	add(to, TOBS_PHASE_OFF, phase, 1, 0, slept + ready, ready);
+	if (unknown || wait)
+		add(to, TOBS_PHASE_SLEEP, phase, 1, 0, unknown, wait);
 }
 
 /* A period off the CPU counts in the step in which it ends. */
@@ -85,6 +102,8 @@ static __always_inline void take_cpu(struct task_state *task, u64 now)
 	struct account to = account_of(task);
 
 	add(to, TOBS_OFFCPU, class, 1, 0, off, wait);
+	if (task->role == TOBS_MAIN)
+		count_in_phase(task, to, slept, ready, wait);
 	task->wait_ns += wait;
 	if (makes_batch(task))
 		sleep_in_batch(task, slept, ready, class);
@@ -111,8 +130,13 @@ int BPF_PROG(tobs_switch, bool preempt, struct task_struct *prev, struct task_st
 		leave_cpu(task, prev, preempt, now);
 	}
 	task = state_of(next);
-	if (task && task->off_ns)
-		take_cpu(task, now ? now : bpf_ktime_get_ns());
+	if (task) {
+		if (!now)
+			now = bpf_ktime_get_ns();
+		if (task->off_ns)
+			take_cpu(task, now);
+		task->on_ns = now;
+	}
 	return 0;
 }
 

@@ -38,6 +38,10 @@ enum tobs_op {
 	TOBS_RECEIVE,
 	TOBS_RECLAIM, /* memory freed by the task that needed it; bytes: freed */
 	TOBS_AWAIT, /* asleep for another thread, not for data; wait_ns: for Python's lock alone */
+	TOBS_ONCPU, /* periods on a CPU, counted when they end */
+	/* Of the training thread; in place of a class the phase, logging among other. */
+	TOBS_PHASE_OFF,	  /* off the CPU; wait_ns: of that, ready to run */
+	TOBS_PHASE_SLEEP, /* asleep for nothing that is known; wait_ns: for a block device */
 	TOBS_OPS,
 };
 
@@ -82,12 +86,13 @@ enum tobs_phase {
 #define TOBS_BUCKETS 40
 #define TOBS_SYSCALLS 512
 #define TOBS_BATCHES 512
+#define TOBS_MAIN_WORKER 0xffffffffU /* of a batch that the training thread makes itself */
 #define TOBS_NAME 48
 
 /* In the table of system calls: the one whose refused arguments are marks. Beyond every op. */
 #define TOBS_MARK TOBS_OPS
 #define TOBS_BATCH_BEGIN 0x746f6273 /* worker, number, loader, pass; "tobs" */
-#define TOBS_BATCH_END 0x746f6274
+#define TOBS_BATCH_END 0x746f6274   /* bytes */
 #define TOBS_BATCH_VOID 0x746f6275 /* there was no batch: an exception, the end of the data */
 
 struct tobs_cell {
@@ -128,6 +133,8 @@ struct tobs_batch {
 	unsigned long long device_ns;	/* asleep for a device */
 	unsigned long long runqueue_ns; /* ready to run without a CPU */
 	unsigned long long sleep_ns;	/* asleep for anything else */
+	unsigned long long received_bytes; /* on internet sockets */
+	unsigned long long handed_bytes;   /* in the tensors of the batch, as its maker says */
 	unsigned long long slowest_ns;	/* the slowest read or open of training data ... */
 	char slowest_name[TOBS_NAME];	/* ... and the end of the name of its file */
 };
@@ -188,7 +195,7 @@ struct tobs_machine {
 _Static_assert(sizeof(struct tobs_cell) == 32, "a cell is four words");
 _Static_assert(sizeof(struct tobs_clock) == 64, "a clock is one cache line");
 _Static_assert(sizeof(struct tobs_row) == 32 * TOBS_OPS * TOBS_CLASSES * TOBS_ROLES, "no padding");
-_Static_assert(sizeof(struct tobs_batch) == 104 + TOBS_NAME, "no padding");
+_Static_assert(sizeof(struct tobs_batch) == 120 + TOBS_NAME, "no padding");
 _Static_assert(sizeof(struct tobs_losses) == 24, "no padding");
 _Static_assert(sizeof(struct tobs_settings) == 32, "two to a cache line");
 _Static_assert(sizeof(struct tobs_control) == 32, "no padding");

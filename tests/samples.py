@@ -96,6 +96,11 @@ _BUSY = (  # op, class, role, mean count, bytes per event, ns per event, share o
     (Op.RUNQUEUE, FileClass.OTHER, Role.WORKER, 90, 0, 12_000, 0),
     (Op.SEND, FileClass.SOCKET, Role.MAIN, 6, 64, 5_000, 0),
     (Op.RECEIVE, FileClass.SOCKET, Role.MAIN, 6, 64, 5_000, 0),
+    (Op.ONCPU, FileClass.OTHER, Role.THREAD, 40, 0, 100_000, 0),
+    (Op.ONCPU, FileClass.OTHER, Role.WORKER, 90, 0, 300_000, 0),
+    (Op.PHASE_OFF, FileClass(Phase.LOADER), Role.MAIN, 4, 0, 900_000, 0.1),
+    (Op.PHASE_OFF, FileClass(Phase.BACKWARD), Role.MAIN, 12, 0, 900_000, 0.1),
+    (Op.PHASE_SLEEP, FileClass(Phase.LOADER), Role.MAIN, 4, 0, 900_000, 0),
 )
 
 
@@ -169,6 +174,9 @@ def batches(start_ns: np.ndarray, random: np.random.Generator) -> np.ndarray:
     rows["begin_ns"] = start_ns + random.integers(0, 10**7, count)
     times = [rows[name] for name in ("begin_ns", "device_ns", "cpu_wait_ns", "compute_ns")]
     rows["end_ns"] = sum(times)
+    rows["fetch_begin_ns"] = start_ns
+    rows["fetch_end_ns"] = start_ns + random.integers(0, 10**7, count)
+    rows["handed_bytes"] = 32 * 3 * 224 * 224 * 4
     rows["slowest_ns"] = 1e6 * random.lognormal(0, 0.5, count)
     photos = random.integers(0, 50_000, count)
     rows["slowest_file"] = [f"ILSVRC2012_val_{photo:08d}.JPEG".encode() for photo in photos]

@@ -1,4 +1,4 @@
-"""The command line: `trainobs doctor` and `trainobs report`."""
+"""The command line: `trainobs doctor`, `trainobs report` and `trainobs whatif`."""
 
 from __future__ import annotations
 
@@ -74,8 +74,25 @@ def _parser() -> argparse.ArgumentParser:
     report = commands.add_parser("report", help="sum up a run from its run log")
     report.add_argument("run", type=Path, help="run directory, or one that holds runs: the newest")
     report.add_argument("--step", type=int, metavar="N", help="what step N waited for, alone")
+    report.add_argument(
+        "--after",
+        type=Path,
+        metavar="OLD",
+        help="what changed since the run OLD, and what came",
+    )
     report.add_argument("--json", action="store_true", help="print every number as JSON")
     report.set_defaults(command=_report)
+
+    whatif = commands.add_parser(
+        "whatif",
+        help="predict the time of a step after changes, by a replay of the run",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=_changes(),
+    )
+    whatif.add_argument("run", type=Path, help="run directory, or one that holds runs: the newest")
+    whatif.add_argument("changes", nargs="*", metavar="CHANGE", help="all of them together")
+    whatif.add_argument("--json", action="store_true", help="print the predictions as JSON")
+    whatif.set_defaults(command=_whatif)
 
     doctor = commands.add_parser(
         "doctor",
@@ -85,6 +102,12 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
     doctor.set_defaults(command=_doctor)
     return parser
+
+
+def _changes() -> str:
+    from trainobs.report.whatif import help_text
+
+    return help_text()
 
 
 class _Answer(NamedTuple):
@@ -101,11 +124,26 @@ def _report(options: argparse.Namespace) -> _Answer:
     from trainobs.runlog.reader import RunLog
 
     run = RunLog.open(options.run)
+    if options.after is not None:
+        from trainobs.analysis.after import compared
+        from trainobs.report import after
+
+        came = compared(run, RunLog.open(options.after))
+        return _Answer(json.dumps(came, indent=2) if options.json else after.render(came))
     if options.step is not None:
         found = explain(run, options.step)
         return _Answer(json.dumps(found, indent=2) if options.json else one_step.render(found))
     summary = summarize(run)
     return _Answer(json.dumps(summary, indent=2) if options.json else page.render(summary))
+
+
+def _whatif(options: argparse.Namespace) -> _Answer:
+    from trainobs.analysis.whatif import whatif
+    from trainobs.report.whatif import render
+    from trainobs.runlog.reader import RunLog
+
+    found = whatif(RunLog.open(options.run), options.changes)
+    return _Answer(json.dumps(found, indent=2) if options.json else render(found))
 
 
 def _doctor(options: argparse.Namespace) -> _Answer:

@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pyarrow.parquet as pq
+import torch
 from torch.utils.data import DataLoader
 
 from trainobs import observe
@@ -19,7 +20,9 @@ def test_a_run_tells_its_workers_and_what_others_took(tmp_path):
             with obs.step():
                 time.sleep(0.9)
     info = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert info["settings"] == {"loader_workers": 0}
+    assert info["settings"] == {"loader_workers": 0, "torch_threads": torch.get_num_threads()}
+    (loader,) = info["loaders"]
+    assert (loader["workers"], loader["batch_size"], loader["batches"]) == (0, 4, 3)
     assert info["host"]["local_world_size"] is None
     table = pq.read_table(tmp_path / "run" / "rank=0" / "steps-00000.parquet")
     values = table[NAME].cast("double").to_numpy()

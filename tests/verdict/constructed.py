@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainobs.verdict.blocks import PHASES, STEP, Blocks
+from trainobs.verdict.record import PHASES, STEP, Record
 from trainobs.verdict.rules import judge
 from trainobs.verdict.verdict import Facts, Verdict
 
@@ -29,6 +29,20 @@ COMPUTING = {
     "net/sent_bytes": 0.0,
 }
 
+IN_STEP = {
+    "sched__work_offcpu_ns": 62 * MS,
+    "sched__work_runqueue_ns": 1 * MS,
+    "sched__work_iowait_ns": 0.0,
+    "sched__transfer_sleep_ns": 0.0,
+    "sched__forward_sleep_ns": 0.0,
+    "sched__backward_sleep_ns": 0.0,
+    "sched__optimizer_sleep_ns": 0.0,
+    "sched__other_sleep_ns": 0.0,
+}
+
+WAITING = {"loader__wait_ns": 100 * MS}  # of 199: the step computes for 98 more
+SPLIT = ("device", "cpu_wait", "compute", "sleep", "handover")
+
 TWO_CPUS = Facts(usable_cpus=2.0, workers=2, world_size=1)
 
 
@@ -49,7 +63,7 @@ def columns(steps: int = STEPS, without: tuple[str, ...] = (), **changed: object
 
 def verdict_on(facts: Facts = TWO_CPUS, **changed: object) -> Verdict:
     """The verdict on `columns(**changed)`."""
-    record = Blocks()
+    record = Record()
     record.add(columns(**changed))
     return judge(record, facts)
 
@@ -57,3 +71,7 @@ def verdict_on(facts: Facts = TWO_CPUS, **changed: object) -> Verdict:
 def every(period: int, value: float, steps: int = STEPS) -> list[float]:
     """A cost of `value` in one step of `period`, and none in the others."""
     return [value if step % period == period - 1 else 0.0 for step in range(steps)]
+
+
+def split(**ms: float) -> dict[str, float]:
+    return WAITING | {f"loader__{part}_ns": ms.get(part, 0.0) * MS for part in SPLIT}

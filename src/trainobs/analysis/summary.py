@@ -14,6 +14,7 @@ from trainobs.analysis.ranks import compare
 from trainobs.analysis.table_lookups import TableLookups
 from trainobs.analysis.tables import embeddings
 from trainobs.analysis.verdicts import verdicts
+from trainobs.analysis.whatif import would_help
 from trainobs.core.catalogue import CATALOGUE, STEP_METRICS
 from trainobs.core.catalogue.hot_rows import SHARES
 from trainobs.core.cells import StepCells
@@ -35,6 +36,7 @@ def summarize(run: RunLog) -> dict[str, Any]:
         A dictionary that `json.dumps` takes as it is; what was not measured is None. Its parts:
 
         * verdict: what bounds the `run`, and each of its `epochs`: see docs/verdicts.md.
+        * would_help: see `analysis.whatif.would_help`.
         * metrics: name -> unit; `sum` over the whole run, what came before the first step
           included; `mean`, `p50`, `p95` and `max` over steps. A ratio has no sum, and its mean is
           formed from the kernel cells of the whole run; the mean of a quantile is that quantile of
@@ -69,6 +71,7 @@ def summarize(run: RunLog) -> dict[str, Any]:
         **_facts(run, rank),
         "steps": int(training.sum()),
         "verdict": verdicts(run.info, run.ranks),
+        "would_help": would_help(run),
         "metrics": metrics,
         "setup": _setup(values, training),
         "checkpoints": checkpoints(rank),

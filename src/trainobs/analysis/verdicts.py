@@ -7,14 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from trainobs.core.records import SETUP
 from trainobs.runlog.rank import RankLog
-from trainobs.verdict.blocks import INPUTS, Blocks
+from trainobs.verdict.record import BATCH_NEEDED, INPUTS, Record, batch_columns
 from trainobs.verdict.rules import judge
 from trainobs.verdict.sentence import lines, sentence
-from trainobs.verdict.verdict import Facts, Verdict, facts_from
+from trainobs.verdict.verdict import Verdict, facts_from
 
 _WAIT = "ranks/wait_ns"
 
@@ -32,28 +31,32 @@ def verdicts(info: Mapping[str, Any], ranks: Mapping[int, RankLog]) -> dict[str,
     """
     rank, *others = list(ranks.values()) or [RankLog(0, {})]
     facts = replace(facts_from(info), others_wait_ns=_waits(others))
-    training = rank.step() != SETUP
-    columns = {name: rank.metric(name)[training] for name in INPUTS}
-    epochs = rank.epoch()[training]
+    run, epochs = records(rank)
     return {
-        "run": _told(_judged(columns, facts)),
-        "epochs": {
-            int(epoch): _told(_judged(_rows(columns, epochs == epoch), facts))
-            for epoch in np.unique(epochs)
-        },
+        "run": _told(judge(run, facts)),
+        "epochs": {epoch: _told(judge(record, facts)) for epoch, record in epochs.items()},
     }
 
 
-def _judged(columns: Mapping[str, npt.NDArray[np.float64]], facts: Facts) -> Verdict:
-    record = Blocks()
-    record.add(columns)
-    return judge(record, facts)
+def records(rank: RankLog) -> tuple[Record, dict[int, Record]]:
+    """The steps of a run, and those of each of its epochs, as verdicts take them.
 
-
-def _rows(
-    columns: Mapping[str, npt.NDArray[np.float64]], rows: npt.NDArray[np.bool_]
-) -> dict[str, npt.NDArray[np.float64]]:
-    return {name: column[rows] for name, column in columns.items()}
+    The first step of the run is left out: in it workers, caches and kernels are made.
+    """
+    rows = np.flatnonzero(rank.step() != SETUP)[1:]
+    steps, epochs = rank.step()[rows], rank.epoch()[rows]
+    metrics = (name for name in INPUTS if not name.startswith("batch/"))
+    columns = {name: rank.metric(name)[rows] for name in metrics}
+    columns |= batch_columns(steps, {name: rank.batches(name) for name in BATCH_NEEDED})
+    run, of_epochs = Record(), {}
+    if len(rows):
+        run.add(columns, epochs, steps)
+    for epoch in np.unique(epochs).tolist():
+        own = epochs == epoch
+        of_epochs[epoch] = Record()
+        own_columns = {name: column[own] for name, column in columns.items()}
+        of_epochs[epoch].add(own_columns, epochs[own], steps[own])
+    return run, of_epochs
 
 
 def _told(verdict: Verdict) -> dict[str, Any]:

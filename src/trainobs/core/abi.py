@@ -36,6 +36,13 @@ class Op(IntEnum):
     RECEIVE = 19
     RECLAIM = 20
     AWAIT = 21
+    ONCPU = 22
+    PHASE_OFF = 23
+    PHASE_SLEEP = 24
+
+
+UNTABLED = (Op.ONCPU, Op.PHASE_OFF, Op.PHASE_SLEEP)
+"""Operations that the run log has as columns of steps alone: those by phase have no class."""
 
 
 class FileClass(IntEnum):
@@ -114,6 +121,8 @@ BATCH = np.dtype(
         ("device_ns", "<u8"),
         ("runqueue_ns", "<u8"),
         ("sleep_ns", "<u8"),
+        ("received_bytes", "<u8"),
+        ("handed_bytes", "<u8"),
         ("slowest_ns", "<u8"),
         ("slowest_name", "S48"),
     ]

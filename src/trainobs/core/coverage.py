@@ -54,6 +54,9 @@ FEEDS: Mapping[Op, Programs] = {
     Op.RECEIVE: frozenset({"tobs_receive"}),
     Op.RECLAIM: RECLAIM,
     Op.AWAIT: SCHEDULER | {"tobs_await"},
+    Op.ONCPU: SCHEDULER,
+    Op.PHASE_OFF: SCHEDULER,
+    Op.PHASE_SLEEP: SCHEDULER | {"tobs_await"},  # what is known to be waited for is left out
 }
 """Operation -> programs without which its cells are wrong."""
 

@@ -28,6 +28,8 @@ BATCH_ROW = np.dtype(
         ("number", "<i8"),
         ("begin_ns", "<i8"),
         ("end_ns", "<i8"),
+        ("fetch_begin_ns", "<i8"),
+        ("fetch_end_ns", "<i8"),
         ("read_bytes", "<i8"),
         ("read_count", "<i8"),
         ("read_ns", "<i8"),
@@ -35,6 +37,8 @@ BATCH_ROW = np.dtype(
         ("cpu_wait_ns", "<i8"),
         ("compute_ns", "<i8"),
         ("sleep_ns", "<i8"),
+        ("received_bytes", "<i8"),
+        ("handed_bytes", "<i8"),
         ("slowest_ns", "<i8"),
         ("slowest_file", "S48"),
     ]
@@ -43,7 +47,9 @@ BATCH_ROW = np.dtype(
 
 `step` and `epoch` are those in which it was finished, `for_step` is the step that consumed it;
 `worker` is -1 for a batch that the training thread made itself. `device_ns`, `cpu_wait_ns`,
-`compute_ns` and `sleep_ns` add up to the time from `begin_ns` to `end_ns`.
+`compute_ns` and `sleep_ns` add up to the time from `begin_ns` to `end_ns`. The training thread got
+it from `fetch_begin_ns` to `fetch_end_ns`. `handed_bytes` is the size of its tensors, and
+`received_bytes` what its maker received on internet sockets.
 """
 
 
@@ -118,6 +124,7 @@ class RunInfo:
         capabilities: probe name -> "on", or why not.
         gpu: device in use, as soon as it is known: "uuid", "name", "driver", and "gpm": "on" or
             why not.
+        loaders: how each loader of torch works: "serial", "workers", "prefetch_factor" and so on.
         tables: embedding tables of the model whose lookups are counted.
         clock: "monotonic_ns" (CLOCK_MONOTONIC) and "wall_ns" (since 1970) of the same instant.
     """
@@ -130,4 +137,5 @@ class RunInfo:
     capabilities: dict[str, str] = field(default_factory=dict)
     settings: dict[str, object] = field(default_factory=dict)
     gpu: dict[str, str] = field(default_factory=dict)
+    loaders: list[dict[str, object]] = field(default_factory=list)
     tables: tuple[EmbeddingTable, ...] = ()

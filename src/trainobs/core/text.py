@@ -32,6 +32,11 @@ def percent(share: float) -> str:
     return f"{100 * share:.2g} %" if 0 < share < 0.1 else f"{100 * share:.0f} %"
 
 
+def times(factor: float) -> str:
+    """A speed-up, as in "1.52 times as fast"."""
+    return f"{factor:.2f}" if factor < 2 else f"{factor:.1f}"
+
+
 def bar(share: float, width: int) -> str:
     """A bar of at most `width` characters; anything above zero shows."""
     length = round(min(share, 1.0) * width)

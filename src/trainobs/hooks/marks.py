@@ -12,7 +12,12 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from torch import Tensor
+
 from trainobs.core.abi import BATCH_BEGIN, BATCH_END, BATCH_VOID
+
+MOST_PARTS = 256
+"""Parts of a batch that are looked at for its size; of one with more it is unknown."""
 
 
 def _prctl() -> Callable[..., int]:
@@ -39,9 +44,31 @@ class Marks:
         """A batch begins: which pass over the loader, and which batch of this worker in it."""
         self._prctl(BATCH_BEGIN, self._worker, number, self._loader, pass_number)
 
-    def end(self, *, made: bool) -> None:
-        """The batch is made, or nothing came of it."""
-        self._prctl(BATCH_END if made else BATCH_VOID, 0, 0, 0, 0)
+    def end(self, batch: object) -> None:
+        """The batch is made."""
+        self._prctl(BATCH_END, bytes_of(batch), 0, 0, 0)
+
+    def void(self) -> None:
+        """Nothing came of it: an exception, or the end of the data."""
+        self._prctl(BATCH_VOID, 0, 0, 0, 0)
+
+
+def bytes_of(batch: object) -> int:
+    """Bytes in the tensors and arrays of a batch; -1 where it holds anything else that is large."""
+    total, left = 0, [batch]
+    for _ in range(MOST_PARTS):
+        if not left:
+            return total
+        part = left.pop()
+        if isinstance(part, Tensor) or hasattr(part, "nbytes"):
+            total += part.nbytes
+        elif isinstance(part, dict):
+            left += part.values()
+        elif isinstance(part, (list, tuple)):
+            left += part
+        elif part is not None and not isinstance(part, (int, float, str)):
+            return -1
+    return -1
 
 
 class MarkingInit:
@@ -106,13 +133,15 @@ def _marked(
             return fetch(self, *args)
         marks.begin(*state)
         state[1] += 1
-        busy[0], made = True, False
+        busy[0] = True
         try:
             batch = fetch(self, *args)
-            made = True
-            return batch
+        except BaseException:
+            marks.void()
+            raise
         finally:
             busy[0] = False
-            marks.end(made=made)
+        marks.end(batch)
+        return batch
 
     return between_marks

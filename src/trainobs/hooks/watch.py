@@ -4,13 +4,14 @@ While somebody watches, two methods of torch are wrapped: `DataLoader.__iter__`,
 its iterators. Loaders are never changed for longer than it takes to make their iterator: for that
 moment they have a `worker_init_fn` that has the workers mark their batches (see `marks`).
 
-A map-style loader that keeps the order gives its batch i to worker i % workers, as
-`_MultiProcessingDataLoaderIter._try_put_index` of torch does. Of other loaders it is not known
-which worker made which batch.
+A loader that keeps the order gives its batch i to worker i % workers, as
+`_MultiProcessingDataLoaderIter._try_put_index` of torch does, until one of them has no data any
+more. Of other loaders it is not known which worker made which batch.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +25,8 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from trainobs.core.abi import MAIN_WORKER, Phase
+from trainobs.core.records import RunInfo
+from trainobs.hooks.loader_facts import note_loader
 from trainobs.hooks.marks import MarkingInit, Marks
 from trainobs.session.forks import abandon_in_children, keep_in_children
 from trainobs.steps.clock import StepClock
@@ -41,6 +44,8 @@ class _Pass:
         workers: how many; 0: the training thread makes the batches.
         exact: whether the next batch is known to be `number`.
         marks: for batches that the training thread makes.
+        until_one_ends: whether it is exact only until a worker has no data any more: each worker
+            of a loader with an iterable data set makes what it has, in turn.
     """
 
     loader: int
@@ -49,9 +54,12 @@ class _Pass:
     marks: Marks | None = None
     number: int = 0
     passes: int = 0
+    until_one_ends: bool = False
 
-    def take(self) -> Key | None:
-        """Which batch the next one is; it is taken."""
+    def take(self, iterator: Any) -> Key | None:
+        """Which batch the one that an iterator gave is; it is taken."""
+        if self.until_one_ends and not all(getattr(iterator, "_workers_status", (False,))):
+            self.exact = False
         number = self.number
         self.number += 1
         if not self.exact:
@@ -67,6 +75,7 @@ class LoaderWatch:
     Args:
         clock: of the thread that makes this watch; loaders in other threads are passed over.
         ledger: takes the fetches.
+        info: of the run; what loaders there are is written into it.
         opens_steps: whether a fetch outside every phase is waiting, and opens a step: where nobody
             else tells the clock of it.
 
@@ -76,11 +85,14 @@ class LoaderWatch:
         mixed: whether a fetch may also ask loaders that are not torch's, of which nothing is known.
     """
 
-    def __init__(self, clock: StepClock, ledger: Ledger, *, opens_steps: bool = False) -> None:
+    def __init__(
+        self, clock: StepClock, ledger: Ledger, info: RunInfo, *, opens_steps: bool = False
+    ) -> None:
         self.delivering = False
         self.mixed = opens_steps
         self.clock = clock
         self.ledger = ledger
+        self.info = info
         self._opens_steps = opens_steps
         self._thread = threading.get_ident()
         ledger.watched = True
@@ -129,13 +141,20 @@ class LoaderWatch:
             self.ledger.fetched(fetch)
 
 
+def _loaders() -> list[type]:
+    """The loaders that make iterators of torch in a method of their own."""
+    stateful = sys.modules.get("torchdata.stateful_dataloader")
+    return [DataLoader, *([stateful.StatefulDataLoader] if stateful else [])]
+
+
 class _Wrapping:
     """What is wrapped of torch; once undone, a wrapper that somebody holds on to does nothing."""
 
     def __init__(self) -> None:
         self.live = True
         self._undo: list[tuple[type, str, Callable[..., Any], Callable[..., Any]]] = []
-        self._wrap(DataLoader, "__iter__", _watched_iter)
+        for loader in _loaders():
+            self._wrap(loader, "__iter__", _watched_iter)
         self._wrap(_BaseDataLoaderIter, "__next__", _watched_next)
 
     def _wrap(self, cls: type, name: str, wrap: Callable[..., Callable[..., Any]]) -> None:
@@ -196,10 +215,11 @@ def _watched_iter(make: Callable[[Any], Any], wrapping: _Wrapping) -> Callable[[
 
 def _make_marked(make: Callable[[Any], Any], loader: Any, watches: list[LoaderWatch]) -> Any:
     """The iterator of a loader, whose workers mark their batches if they start now."""
-    marks = any(watch.ledger.marks for watch in watches)
-    if not marks:
-        return make(loader)
     serial, inner = next(_serials), loader.worker_init_fn
+    for watch in watches:
+        note_loader(watch.info, loader, serial)
+    if not any(watch.ledger.marks for watch in watches):
+        return make(loader)
     if loader.num_workers:
         loader.worker_init_fn = MarkingInit(inner, serial)
     try:
@@ -216,14 +236,20 @@ def _begin_pass(iterator: Any, loader: Any, serial: int, watches: list[LoaderWat
     if known is not None:  # persistent workers, told to begin again
         known.passes += 1
         known.number = 0
+        known.exact = _is_exact(loader)
         return
-    in_order = getattr(loader, "in_order", True)  # torch 2.5 knows no other way
-    exact = not loader.num_workers or (in_order and not isinstance(loader.dataset, IterableDataset))
+    exact = _is_exact(loader)
     marks = None if loader.num_workers else Marks(MAIN_WORKER, serial)
-    _passes[iterator] = _Pass(serial, loader.num_workers, exact, marks)
+    uneven = bool(loader.num_workers) and isinstance(loader.dataset, IterableDataset)
+    _passes[iterator] = _Pass(serial, loader.num_workers, exact, marks, until_one_ends=uneven)
     if exact:
         for watch in watches:
             watch.ledger.follow(serial)
+
+
+def _is_exact(loader: Any) -> bool:
+    """Whether its batches come in turn; torch 2.5 knows no other way."""
+    return not loader.num_workers or getattr(loader, "in_order", True)
 
 
 def _watched_next(fetch: Callable[[Any], Any], wrapping: _Wrapping) -> Callable[[Any], Any]:
@@ -238,7 +264,7 @@ def _watched_next(fetch: Callable[[Any], Any], wrapping: _Wrapping) -> Callable[
         key = None
         try:
             batch = _fetch(fetch, iterator, at)
-            key = at.take() if at else None
+            key = at.take(iterator) if at else None
         except StopIteration:
             end_ns = time.monotonic_ns()
             for watch in watches:
@@ -269,10 +295,10 @@ def _fetch(fetch: Callable[[Any], Any], iterator: Any, at: _Pass | None) -> Any:
     if at is None or at.marks is None:
         return fetch(iterator)
     at.marks.begin(at.passes, at.number)
-    made = False
     try:
         batch = fetch(iterator)
-        made = True
-        return batch
-    finally:
-        at.marks.end(made=made)
+    except BaseException:
+        at.marks.void()
+        raise
+    at.marks.end(batch)
+    return batch

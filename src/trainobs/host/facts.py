@@ -6,10 +6,10 @@ import os
 import platform
 from pathlib import Path
 
-_CGROUP = Path("/sys/fs/cgroup")
+CGROUP = Path("/sys/fs/cgroup")
 
 
-def host_facts(proc: Path = Path("/proc"), cgroup: Path = _CGROUP) -> dict[str, object]:
+def host_facts(proc: Path = Path("/proc"), cgroup: Path = CGROUP) -> dict[str, object]:
     """Facts about this machine; what cannot be found out is None. Never raises.
 
     Returns:
@@ -54,12 +54,12 @@ def _memory_bytes() -> int | None:
 
 
 def _cpu_quota(proc: Path, mount: Path) -> float | None:
-    quotas = [quota for folder in _cpu_cgroups(proc, mount) if (quota := _quota(folder))]
+    quotas = [quota for folder in cgroups(proc, mount, "cpu") if (quota := _quota(folder))]
     return min(quotas, default=None)
 
 
-def _cpu_cgroups(proc: Path, mount: Path) -> list[Path]:
-    """Folders of this process's cgroups, with all their parents, that can limit CPU time.
+def cgroups(proc: Path, mount: Path, controller: str) -> list[Path]:
+    """Folders of this process's cgroups for a controller, each followed by its parents.
 
     Source: Documentation/admin-guide/cgroup-v2.rst; lines of `/proc/self/cgroup` are
     `id:controllers:path`, with id 0 and no controllers for version 2.
@@ -70,7 +70,7 @@ def _cpu_cgroups(proc: Path, mount: Path) -> list[Path]:
         return []
     folders: list[Path] = []
     for _, controllers, path in (line.split(":", 2) for line in lines if line.count(":") >= 2):
-        if controllers and "cpu" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
         root = mount / controllers
         leaf = root / path.lstrip("/")

@@ -61,6 +61,8 @@ class ObsTrainerCallback(TrainerCallback):  # type: ignore[misc]  # transformers
         embedding_every: lookups of embedding rows are counted in every step; their ids are taken,
             for what needs them, in every so many: "auto" for about 1 step in 17, 1 for all, "off"
             to count nothing.
+        quiet: say nothing at the end. Otherwise rank 0 prints the verdict, the run directory and
+            the commands for more on standard error.
 
     Attributes:
         run_dir: directory of the last run log; None before the first `train`.
@@ -90,10 +92,11 @@ class ObsTrainerCallback(TrainerCallback):  # type: ignore[misc]  # transformers
         run_dir: PathLike | None = None,
         log_every_n_steps: int | None = None,
         embedding_every: int | str = "auto",
+        quiet: bool = False,
     ) -> None:
         super().__init__()
         self._settings = Settings.parse(
-            probes, data_roots, run_dir, log_every_n_steps, embedding_every
+            probes, data_roots, run_dir, log_every_n_steps, embedding_every, quiet
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -189,7 +192,7 @@ class ObsTrainerCallback(TrainerCallback):  # type: ignore[misc]  # transformers
             job=TorchJob(),
         )
         # Accelerate fetches one batch ahead, so it never says that a step gets what it fetches.
-        self._watch = LoaderWatch(self._session.clock, self._session.ledger)
+        self._watch = LoaderWatch(self._session.clock, self._session.ledger, self._session.info)
         self._session.note_workers(workers_of(loader))
         if self._settings.data_roots is None:
             self._session.add_data_roots(data_roots_of(loader))

@@ -62,6 +62,8 @@ class ObsCallback:
         embedding_every: lookups of embedding rows are counted in every step; their ids are taken,
             for what needs them, in every so many: "auto" for about 1 step in 17, 1 for all, "off"
             to count nothing.
+        quiet: say nothing at the end. Otherwise rank 0 prints the verdict, the run directory and
+            the commands for more on standard error.
 
     Attributes:
         run_dir: directory of the last run log; None before the first fit.
@@ -95,10 +97,11 @@ class ObsCallback:
         run_dir: PathLike | None = None,
         log_every_n_steps: int | None = None,
         embedding_every: int | str = "auto",
+        quiet: bool = False,
     ) -> None:
         super().__init__()
         self._settings = Settings.parse(
-            probes, data_roots, run_dir, log_every_n_steps, embedding_every
+            probes, data_roots, run_dir, log_every_n_steps, embedding_every, quiet
         )
 
     def __reduce__(self) -> tuple[Callable[[type], ObsCallback], tuple[type], dict[str, Any]]:
@@ -247,7 +250,9 @@ class ObsCallback:
             job=TorchJob(),
         )
         self._session.clock.measured.update(_MARKED)
-        self._watch = LoaderWatch(self._session.clock, self._session.ledger, opens_steps=True)
+        self._watch = LoaderWatch(
+            self._session.clock, self._session.ledger, self._session.info, opens_steps=True
+        )
         self._tee = ProfilerTee(trainer.profiler, self._session.clock, self._fail)
         self._trainer, trainer.profiler = trainer, self._tee
         self._steps_done = trainer.global_step

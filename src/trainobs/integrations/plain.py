@@ -164,7 +164,7 @@ class _Observed:
         self.level = session.level
         self._session = session
         self._find_data = find_data
-        self.watch = LoaderWatch(session.clock, session.ledger)
+        self.watch = LoaderWatch(session.clock, session.ledger, session.info)
 
     def loader(self, loader: Iterable[Batch]) -> Iterable[Batch]:
         if self._find_data:
@@ -229,6 +229,7 @@ def observe(
     log_every_n_steps: int | None = None,
     model: Module | None = None,
     embedding_every: int | str = "auto",
+    quiet: bool = False,
 ) -> AbstractContextManager[Observation]:
     """Observe the training loop in the body of a `with` statement.
 
@@ -246,6 +247,8 @@ def observe(
         embedding_every: lookups of embedding rows are counted in every step; their ids are taken,
             for what needs them, in every so many: "auto" for about 1 step in 17, 1 for all, "off"
             to count nothing.
+        quiet: say nothing at the end. Otherwise rank 0 prints the verdict, the run directory and
+            the commands for more on standard error.
 
     Returns:
         A context manager whose value is the `Observation` to wrap the loop with.
@@ -254,7 +257,9 @@ def observe(
         SettingError: a parameter has a bad value.
         ProbeError: on entry, a probe that `probes` names cannot run.
     """
-    settings = Settings.parse(probes, data_roots, run_dir, log_every_n_steps, embedding_every)
+    settings = Settings.parse(
+        probes, data_roots, run_dir, log_every_n_steps, embedding_every, quiet
+    )
     return _Observing(settings, check_model(model))
 
 

@@ -32,7 +32,7 @@ class UnaskedCallback(ObsCallback):
 
     def __init__(self) -> None:
         super().__init__()
-        self._settings = replace(Settings.parse(), quiet=True)
+        self._settings = replace(Settings.parse(), unasked=True)
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Start to observe, unless the user does already, or nothing can be kept."""

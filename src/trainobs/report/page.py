@@ -34,6 +34,7 @@ def render(summary: dict[str, Any]) -> str:
 
 _WITH_STEPS = (
     sections.verdict,
+    sections.would_help,
     sections.step_time,
     sections.ranks,
     sections.phases,

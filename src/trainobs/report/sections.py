@@ -5,25 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from trainobs.core.abi import Phase
 from trainobs.core.catalogue import METRICS, phase_metric
-from trainobs.core.text import bar, duration, percent, quantity, size
+from trainobs.core.labels import PHASES, WAITS
+from trainobs.core.text import bar, duration, percent, quantity, size, times
 from trainobs.report.rows import LABEL, or_unknown, row
 
 _BAR = 36
 _SHOWN = 5
-
-_PHASES = {
-    Phase.LOADER: "waiting for data",
-    Phase.TRANSFER: "moving the batch to the device",
-    Phase.FORWARD: "forward",
-    Phase.BACKWARD: "backward",
-    Phase.OPTIMIZER: "optimizer",
-    Phase.CHECKPOINT: "saving a checkpoint",
-    Phase.VALIDATION: "validation",
-    Phase.LOGGING: "logging",
-    Phase.OTHER: "everything else",
-}
 
 _STEP_KINDS = {"fae/pure_step_ns": "pure step", "fae/mixed_step_ns": "mixed step"}
 
@@ -51,23 +39,6 @@ _CACHE = {
     "cache/hit_ratio": "data already in memory when asked for",
     "cache/demand_hit_ratio": "data reads that waited for no read-ahead",
     "cache/read_stall_ratio": "time in data reads, asleep for the disk",
-}
-
-_WAITS = {
-    "sched/main_offcpu_ns": "training thread off the CPU",
-    "sched/main_iowait_ns": "  asleep for a block device",
-    "sched/main_runqueue_ns": "  ready to run, no CPU free",
-    "sched/worker_iowait_ns": "loader workers asleep for a device",
-    "sched/worker_runqueue_ns": "loader workers ready to run, no CPU",
-    "io/data_read_ns": "inside read calls on training data",
-    "io/checkpoint_write_ns": "inside write calls on checkpoints",
-    "io/fsync_ns": "inside fsync and its like",
-    "sched/main_await_ns": "training thread waits for another",
-    "python/gil_wait_ns": "training thread waits for the GIL",
-    "memory/reclaim_ns": "freeing memory before getting any",
-    "pressure/cpu_ns": "some task short of CPU (machine)",
-    "pressure/io_ns": "some task waiting for I/O (machine)",
-    "pressure/memory_ns": "some task short of memory (machine)",
 }
 
 _GPU = {
@@ -148,7 +119,7 @@ def phases(summary: dict[str, Any]) -> Iterator[str]:
     A phase that a loop marks for the first time in its last step was in none of those before.
     """
     step_ns = metric(summary, "step/duration_ns")["mean"]
-    means = {label: _over_all_steps(summary, phase_metric(p)) for p, label in _PHASES.items()}
+    means = {label: _over_all_steps(summary, phase_metric(p)) for p, label in PHASES.items()}
     spent = {label: mean for label, mean in means.items() if mean}
     if spent and step_ns:
         yield row("Where the step went", "mean", "share")
@@ -194,7 +165,7 @@ def cache(summary: dict[str, Any]) -> Iterator[str]:
 
 def waits(summary: dict[str, Any]) -> Iterator[str]:
     """Time lost outside computation."""
-    rows = _above_zero(summary, _WAITS, "sum")
+    rows = _above_zero(summary, WAITS, "sum")
     if rows:
         yield row("Waits in a step, over all threads", "mean", "p95", "slowest")
         for name, label in rows.items():
@@ -262,7 +233,7 @@ def setup(summary: dict[str, Any]) -> Iterator[str]:
     """What went on before the first step; it is in the sums of `--json`."""
     labels = {
         name: label.strip()
-        for name, label in {**_RATES, **_WAITS}.items()
+        for name, label in {**_RATES, **WAITS}.items()
         if summary["setup"].get(name)
     }
     if labels:
@@ -297,6 +268,19 @@ def verdict(summary: dict[str, Any]) -> Iterator[str]:
     changes = list(_changed_verdicts(summary["verdict"]["epochs"]))
     if len(changes) > 1:
         yield from (f"  epoch {epoch}: {verdict['text'][0]}" for epoch, verdict in changes)
+
+
+def would_help(summary: dict[str, Any]) -> Iterator[str]:
+    """Changes that a replay of the run predicts to help."""
+    found = summary["would_help"]
+    if found["changes"]:
+        yield "What would help, by a replay of this run (trainobs whatif)"
+        for one in found["changes"]:
+            low, high = one["gain"]
+            yield f"  {one['change']:<22}{times(low)} to {times(high)} times as fast"
+    elif found["refused"]:
+        yield "What would help: not known"
+        yield f"  {found['refused']}"
 
 
 def _changed_verdicts(epochs: Mapping[int, dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -69,11 +69,13 @@ _METRICS = tuple(
     for metric in STEP_METRICS
 )
 
+_NEW_OF_A_BATCH = {"sleep_ns", "fetch_begin_ns", "fetch_end_ns", "received_bytes", "handed_bytes"}
+
 TABLES: Mapping[str, Columns] = {
     STEPS: (_STEP, _EPOCH, Column("start_ns"), *_METRICS),
     KERNEL: (_STEP, *_CELL, *(Column(field, missing=UNKNOWN) for field in CELL.names or ())),
     BATCHES: tuple(
-        Column(name, kind.str, missing=UNKNOWN, is_new=name == "sleep_ns")
+        Column(name, kind.str, missing=UNKNOWN, is_new=name in _NEW_OF_A_BATCH)
         for name, (kind, *_) in (BATCH_ROW.fields or {}).items()
     ),
     LATENCY: (*_CELL, Column("bucket", "<i1", below=BUCKETS), Column("count")),

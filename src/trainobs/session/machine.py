@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from trainobs.host.counters import Pressure
+from trainobs.host.group import GroupLimits
 from trainobs.host.memory import WorkerMemory
 from trainobs.host.numa import RemoteMemory
 from trainobs.host.others import NAME, WINDOW_NS, OthersCpu
@@ -38,6 +39,7 @@ class MachineReadings:
         self._workers: WorkerMemory | None = None
         self._numa: RemoteMemory | None = None
         self._others: OthersCpu | None = None
+        self._limits: GroupLimits | None = None
         self._next_ns = 0
 
     def begin(self, *, pressure: bool) -> None:
@@ -53,9 +55,12 @@ class MachineReadings:
         self._faults = Totals(("memory/worker_major_fault_count",))
         self._numa = RemoteMemory()
         self._remote = Totals(self._numa.names)
+        self._limits = GroupLimits()
+        self._kept = Totals(self._limits.names)
         self._others = OthersCpu()
         self._taken = Gauges((NAME,), fresh_ns=3 * WINDOW_NS)
-        self._sources += [self._stalls, self._resident, self._faults, self._remote, self._taken]
+        self._sources += [self._stalls, self._resident, self._faults, self._remote]
+        self._sources += [self._kept, self._taken]
         self.tick()
 
     def tick(self) -> None:
@@ -67,6 +72,7 @@ class MachineReadings:
             self._resident.add(now, (resident,))
             self._faults.add(now, (faults,))
             self._read_numa(now)
+            self._read_limits(now)
         self._read_others()
         self._read_pressure()
 
@@ -88,6 +94,10 @@ class MachineReadings:
         if self._numa and self._numa.names:
             with suppress(OSError):  # closed meanwhile by another thread: what is known stays so
                 self._remote.add(now, self._numa.totals())
+
+    def _read_limits(self, now: int) -> None:
+        if self._limits and self._limits.names:
+            self._kept.add(now, self._limits.totals())
 
     def _read_others(self) -> None:
         """Where `/proc` does not tell, `sched/others_cpu_ratio` stays null."""

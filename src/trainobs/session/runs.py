@@ -13,6 +13,7 @@ from trainobs.runlog.arrivals import ArrivalsSink, Row
 from trainobs.runlog.directory import claim, give_back, next_free
 from trainobs.runlog.writer import RunLogSink
 from trainobs.session.accelerator import Accelerator
+from trainobs.session.ending import EndingSink
 from trainobs.session.exchange import Exchange, Store
 from trainobs.session.lookups import LookupWatch
 from trainobs.session.session import Session
@@ -93,6 +94,8 @@ def open_session(
             ]
         if writer:
             sinks.append(TensorBoardSink(writer, log_every_n_steps, first_step, lookups.counts))
+        if rank == 0 and not settings.quiet:
+            sinks.append(EndingSink(run_dir))
         session = Session(
             settings,
             sinks,

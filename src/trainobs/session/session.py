@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from trainobs.core.abi import FileClass
-from trainobs.core.coverage import CALLS, SCHEDULER, Coverage
+from trainobs.core.abi import FileClass, Op
+from trainobs.core.coverage import CALLS, FEEDS, SCHEDULER, Coverage
 from trainobs.core.records import RunInfo
 from trainobs.core.sink import Sink
 from trainobs.host.facts import host_facts
@@ -104,7 +104,7 @@ class Session:
         if self._kernel and "syscalls" in settings.probes and not sees_calls:
             why_not = f"system calls are not seen: {_first_refusal(self._kernel.status)}"
         if why_not and settings.probes:
-            _tell_level(self.level, why_not, settings.quiet)
+            _tell_level(self.level, why_not, settings.quiet or settings.unasked)
         self._hot_rows = HotRowWatch(self.info)
         self._wire(sinks, accelerator, waits_on_host)
         try:
@@ -262,7 +262,11 @@ class Session:
     def _new_ledger(self) -> Ledger:
         """A batch is known where the calls are, and what its maker did where the scheduler is."""
         marked = self._kernel if self._coverage.knows(CALLS) else None
-        return Ledger(marked, timed=self._coverage.knows(CALLS | SCHEDULER))
+        return Ledger(
+            marked,
+            timed=self._coverage.knows(CALLS | SCHEDULER),
+            receives=self._coverage.knows(FEEDS[Op.RECEIVE]),
+        )
 
     def _register(self, settings: Settings) -> None:
         if self._kernel is None:

@@ -54,7 +54,9 @@ class Settings:
         log_every_n_steps: steps between two TensorBoard points; None: the entry point decides.
         embedding_every: steps from one whose lookups' ids are taken to the next; None: found while
             training runs; 0: no lookups are counted.
-        quiet: whether nobody asked for this observer, so that what it lacks is no warning.
+        quiet: whether the end of the run is not told on standard error, and a lower level is no
+            warning.
+        unasked: whether nobody asked for this observer, so that a lower level is no warning.
     """
 
     probes: frozenset[str] = frozenset(PROBES)
@@ -64,6 +66,7 @@ class Settings:
     log_every_n_steps: int | None = None
     embedding_every: int | None = None
     quiet: bool = False
+    unasked: bool = False
 
     @classmethod
     def parse(
@@ -73,6 +76,7 @@ class Settings:
         run_dir: PathLike | None = None,
         log_every_n_steps: int | None = None,
         embedding_every: int | str = "auto",
+        quiet: bool = False,
     ) -> Settings:
         """Check what a user gave.
 
@@ -86,6 +90,7 @@ class Settings:
             run_dir=None if run_dir is None else _run_dir(run_dir),
             log_every_n_steps=_count("log_every_n_steps", log_every_n_steps),
             embedding_every=_every(embedding_every),
+            quiet=bool(quiet),
         )
 
 

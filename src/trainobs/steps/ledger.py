@@ -41,7 +41,17 @@ Key = tuple[int, int, int, int]
 
 _TIMES = tuple(name.removeprefix("loader/") for name in SPLIT)
 _READS = ("read_bytes", "read_count")
-_SAME = ("number", "begin_ns", "end_ns", "read_bytes", "read_count", "read_ns", "slowest_ns")
+_SAME = (
+    "number",
+    "begin_ns",
+    "end_ns",
+    "read_bytes",
+    "read_count",
+    "read_ns",
+    "slowest_ns",
+    "received_bytes",
+    "handed_bytes",
+)
 
 
 class KernelBatches(Protocol):
@@ -78,17 +88,25 @@ class Ledger:
     Args:
         kernel: the ring of batches; None where there are no probes.
         timed: whether the kernel tells what the makers of batches spent their time on.
+        receives: whether it tells what they received.
 
     Attributes:
         watched: whether somebody tells of fetches.
         lost_count: batches that were overwritten before they were read.
     """
 
-    def __init__(self, kernel: KernelBatches | None = None, *, timed: bool = False) -> None:
+    def __init__(
+        self,
+        kernel: KernelBatches | None = None,
+        *,
+        timed: bool = False,
+        receives: bool = False,
+    ) -> None:
         self.watched = False
         self.lost_count = 0
         self._ring = None if kernel is None else kernel.batches
         self._timed = timed
+        self._receives = receives
         self._taken = 0
         self._followed: set[int] = set()
         self._fresh: deque[Rows] = deque()
@@ -169,6 +187,7 @@ class Ledger:
             row = self._kept.pop(fetch.key, None) if fetch.key else None
             step = split.take(fetch, row)
             if row is not None:
+                row["fetch_begin_ns"], row["fetch_end_ns"] = fetch.begin_ns, fetch.end_ns
                 if fetch.delivered and step is not None:
                     row["for_step"] = step
                 done.append(row)
@@ -177,7 +196,9 @@ class Ledger:
         done += self._given_up(0 if last else MAX_KEPT)
         rows = np.array(done, BATCH_ROW) if self.marks else None
         unknown = () if self._timed else _TIMES
-        for name in (*unknown, *(() if reads_known else _READS)):
+        unknown += () if reads_known else _READS
+        unknown += () if self._receives else ("received_bytes",)
+        for name in unknown:
             if rows is not None:
                 rows[name] = UNKNOWN
         return split.columns(timed=self._timed), rows
@@ -278,7 +299,8 @@ def _rows(entries: Rows, steps: Sequence[ClosedStep]) -> Rows:
     rows = np.zeros(len(entries), BATCH_ROW)
     rows["step"] = np.array([step.step for step in steps])[place]
     rows["epoch"] = np.array([step.epoch for step in steps])[place]
-    rows["for_step"] = UNKNOWN
+    for name in ("for_step", "fetch_begin_ns", "fetch_end_ns"):
+        rows[name] = UNKNOWN
     rows["loader"] = entries["loader"]
     rows["worker"] = np.where(entries["worker"] == MAIN_WORKER, UNKNOWN, entries["worker"])
     for name in _SAME:

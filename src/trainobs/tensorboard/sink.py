@@ -110,7 +110,7 @@ class TensorBoardSink(Sink):
         if first < len(steps):
             self._take(steps, matrix, slice(first, None))
         if self._verdicts and len(steps):
-            self._tell(self._verdicts.add(steps))
+            self._tell(self._verdicts.add(batch))
 
     def latency(self, buckets: npt.NDArray[np.uint64]) -> None:
         """Take the latency histograms since the run began, shape (op, class, role, BUCKETS)."""

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from tensorboard.compat.proto.summary_pb2 import Summary
 
 from trainobs.core.records import RunInfo, StepTable
 from trainobs.tensorboard.values import text_value
-from trainobs.verdict.blocks import Blocks
+from trainobs.verdict.record import FirstSteps, Record, columns_of
 from trainobs.verdict.rules import judge
 from trainobs.verdict.sentence import lines, sentence
 from trainobs.verdict.verdict import Verdict, facts_of
@@ -44,20 +43,26 @@ class Verdicts:
         self._info = info
         self._epoch: int | None = None
         self._at = (0, 0)
-        self._of_epoch = Blocks()
-        self._of_run = Blocks()
+        self._of_epoch = Record()
+        self._of_run = Record()
+        self._first = FirstSteps()
 
     def add(self, batch: StepTable) -> Iterator[Text]:
-        """Take the next steps, none of them from before the first; yields ended epochs' texts."""
-        self._of_run.add(batch.columns)
-        edges = np.flatnonzero(np.diff(batch.epoch)) + 1
-        for rows in np.split(np.arange(len(batch)), edges):
-            epoch = int(batch.epoch[rows[0]])
+        """Take the next steps; yields the texts of epochs that have ended."""
+        usual = self._first.without(batch)
+        if not len(usual):
+            return
+        columns = columns_of(usual)
+        self._of_run.add(columns, usual.epoch, usual.step)
+        edges = np.flatnonzero(np.diff(usual.epoch)) + 1
+        for rows in np.split(np.arange(len(usual)), edges):
+            epoch = int(usual.epoch[rows[0]])
             if self._epoch not in (None, epoch):
                 yield self._end_epoch()
             self._epoch = epoch
-            self._of_epoch.add(_rows(batch, rows))
-            self._at = int(batch.step[rows[-1]]), int(batch.start_ns[rows[-1]])
+            own = {name: column[rows] for name, column in columns.items()}
+            self._of_epoch.add(own, usual.epoch[rows], usual.step[rows])
+            self._at = int(usual.step[rows[-1]]), int(usual.start_ns[rows[-1]])
 
     def end(self) -> Iterator[Text]:
         """Texts for the last epoch and for the run."""
@@ -66,17 +71,11 @@ class Verdicts:
             yield self._text(RUN_TAG, "the run", self._of_run)
 
     def _end_epoch(self) -> Text:
-        record, self._of_epoch = self._of_epoch, Blocks()
+        record, self._of_epoch = self._of_epoch, Record()
         return self._text(EPOCH_TAG, f"epoch {self._epoch}", record)
 
-    def _text(self, tag: str, subject: str, record: Blocks) -> Text:
+    def _text(self, tag: str, subject: str, record: Record) -> Text:
         return Text(*self._at, _value(tag, subject, judge(record, facts_of(self._info))))
-
-
-def _rows(batch: StepTable, rows: npt.NDArray[np.intp]) -> dict[str, npt.NDArray[np.float64]]:
-    if len(rows) == len(batch):
-        return batch.columns
-    return {name: column[rows] for name, column in batch.columns.items()}
 
 
 def _value(tag: str, subject: str, verdict: Verdict) -> Summary.Value:

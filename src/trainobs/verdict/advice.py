@@ -1,73 +1,154 @@
-"""One piece of advice for a cause, where the evidence supports one."""
+"""The change that is predicted to help most, where one is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import isnan
 
-from trainobs.core.text import size
+from trainobs.core.text import times
+from trainobs.replay.changes import Change
+from trainobs.replay.predict import Replay
+from trainobs.verdict import record
 from trainobs.verdict.causes import Situation, taken_by_others
-from trainobs.verdict.verdict import Cause, VerdictKind
+from trainobs.verdict.parts import known
+from trainobs.verdict.verdict import Advice, Cause, VerdictKind
 
-SMALL_REQUEST_BYTES = 65_536
-"""Mean request below which a device spends its time on the number of requests, not on bytes."""
+LEAST = 1.05
+"""Speed-up from which on a change is worth advice: both ends of its prediction."""
 
-_CHEAPER = "make transforms cheaper, or do them beforehand"
+ABOUT = 0.97
+"""Share of the best gain with which fewer workers are as good."""
 
-Rule = Callable[[Situation], str | None]
+PART = 0.5
+"""Share of a cost that a change which cannot take all of it away is sure to."""
 
-
-def advise(kind: VerdictKind, cause: Cause | None, now: Situation) -> str | None:
-    """Advice for a verdict, or None where there is nothing that was measured to go by."""
-    rule = _BY_CAUSE.get((kind, cause)) or _BY_CAUSE.get((kind, None))
-    return rule(now) if rule else None
-
-
-def _storage(now: Situation) -> str | None:
-    count, read = now.ns("block/read_count"), now.ns("block/read_bytes")
-    if not isnan(count) and count > 0 and read / count < SMALL_REQUEST_BYTES:
-        return f"store samples in fewer, larger files: a request fetches {size(read / count)}"
-    return "keep the data on a faster device, or in memory"
+_Found = Iterator[Advice]
 
 
-def _transform(now: Situation) -> str | None:
-    """More workers only up to the CPUs of this rank that are free, and only where all is known."""
-    workers, cpus, taken = now.facts.workers, now.facts.usable_cpus, taken_by_others(now)
-    if workers is None or cpus is None or isnan(taken):
-        return _CHEAPER
-    room = min(int(cpus), round(cpus * (1 - taken)))
-    if workers < room:
-        return f"num_workers={room}: there are {workers} now, and CPUs for {room}"
-    return f"{_CHEAPER}: no CPU is left for more workers"
+def advise(kind: VerdictKind, cause: Cause | None, now: Situation) -> Advice | None:
+    """Of the changes that fit a verdict, the one with the largest gain that is certain."""
+    found = [*_replayed(kind, cause, now), *_by_share(kind, cause, now)]
+    sure = [advice for advice in found if advice.gain[0] >= LEAST]
+    return max(sure, key=lambda advice: advice.gain[0], default=None)
 
 
-def _always(text: str) -> Rule:
-    return lambda now: text
+def told(advice: Advice) -> str:
+    """Advice with its gain, in words."""
+    low, high = advice.gain
+    between = times(low) if times(low) == times(high) else f"{times(low)} to {times(high)}"
+    return f"{advice.text}: {between} times as fast (predicted)"
 
 
-_BY_CAUSE: dict[tuple[VerdictKind, Cause | None], Rule] = {
-    (VerdictKind.LOADER, Cause.STORAGE): _storage,
-    (VerdictKind.LOADER, Cause.TRANSFORM): _transform,
-    (VerdictKind.LOADER, Cause.LOADER_CPU): _always(_CHEAPER),
-    (VerdictKind.LOADER, Cause.HANDOVER): _always(
-        "let workers return fewer, larger tensors, and collate them in the worker"
+def _replayed(kind: VerdictKind, cause: Cause | None, now: Situation) -> _Found:
+    replay = now.replay
+    if replay is None:
+        return
+    if kind is VerdictKind.LOADER:
+        yield from _workers(replay, now)
+        if now.facts.workers and not now.facts.has_persistent_workers:
+            yield _try(replay, Change("persistent", 0.0), "persistent_workers=True")
+        if cause is Cause.STORAGE:
+            yield _try(replay, Change("cached", 0.0), "keep the data in memory")
+        elif cause is Cause.TRANSFORM:
+            half = _try(replay, Change("transform", 0.5), "halve the CPU time of transforms")
+            yield half
+    elif kind is VerdictKind.CHECKPOINT:
+        yield _try(replay, Change("checkpoint", 0.5), "save half as often")
+    elif kind is VerdictKind.VALIDATION:
+        yield _try(replay, Change("validation", 0.5), "validate half as often")
+    cpus = now.facts.usable_cpus
+    if cause is Cause.OTHERS and cpus:
+        yield _try(replay, Change("cpus", cpus), "give this run CPUs of its own")
+    if cause is Cause.QUOTA and cpus:
+        yield _try(replay, Change("cpus", 2 * cpus), f"a CPU quota of {2 * cpus:g}")
+
+
+def _try(replay: Replay, change: Change, text: str) -> Advice:
+    value = True if str(change) == change.name else change.value
+    return Advice(text, replay.predict([change]).gain, {change.name: value})
+
+
+def _workers(replay: Replay, now: Situation) -> _Found:
+    """The fewest workers that gain about the most; never more than CPUs that are free."""
+    facts, taken = now.facts, taken_by_others(now)
+    if facts.workers is None or facts.usable_cpus is None or isnan(taken):
+        return
+    room = int(min(facts.usable_cpus, facts.usable_cpus * (1 - max(0.0, taken)) + 0.5))
+    tried = {n: _try(replay, Change("workers", n), f"num_workers={n}") for n in _counts(room)}
+    better = {n: advice for n, advice in tried.items() if n > facts.workers}
+    best = max((advice.gain[0] for advice in better.values()), default=0.0)
+    yield from [advice for advice in better.values() if advice.gain[0] >= ABOUT * best][:1]
+
+
+def _counts(room: int) -> list[int]:
+    """All small numbers of workers, and of large ones some."""
+    powers = [2**power for power in range(4, 10)]
+    return [*range(1, min(room, 8) + 1), *(n for n in powers if n <= room)]
+
+
+def _by_share(kind: VerdictKind, cause: Cause | None, now: Situation) -> _Found:
+    """What takes a known share of all steps: it is gone, or part of it is."""
+    rule = _SHARES.get((kind, cause)) or _SHARES.get((kind, None))
+    if rule is None:
+        return
+    text, change, of, least, most = rule
+    share = min(0.99, max(0.0, of(now)) / now.parts.step)
+    yield Advice(text, (1 / (1 - least * share), 1 / (1 - most * share)), dict(change))
+
+
+def _part(kind: VerdictKind) -> Callable[[Situation], float]:
+    return lambda now: known(now.parts.part[kind])
+
+
+def _late(now: Situation) -> float:
+    waits = now.facts.others_wait_ns.values()
+    return known(now.parts.part[VerdictKind.COMMUNICATION]) - min(waits, default=0.0)
+
+
+_Rule = tuple[str, tuple[tuple[str, float | bool], ...], Callable[[Situation], float], float, float]
+
+_SHARES: dict[tuple[VerdictKind, Cause | None], _Rule] = {
+    (VerdictKind.COMPUTE, Cause.GARBAGE): (
+        "gc.freeze() after the set-up, and collect every some hundred steps instead of by count",
+        (("gc", False),),
+        lambda now: known(now.ns(record.GARBAGE)),
+        PART,
+        1.0,
     ),
-    (VerdictKind.LOADER, Cause.OTHERS): _always(
-        "give this run CPUs of its own, or end what else runs"
+    (VerdictKind.COMPUTE, Cause.INTERPRETER): (
+        "move what the other threads do in Python into a process, or end these threads",
+        (("python_threads", 0),),
+        lambda now: known(now.parts.interpreter),
+        PART,
+        1.0,
     ),
-    (VerdictKind.COMPUTE, Cause.OTHERS): _always(
-        "give this run CPUs of its own, or end what else runs"
+    (VerdictKind.CHECKPOINT, None): (
+        "save half as often",
+        (("checkpoint", 0.5),),
+        _part(VerdictKind.CHECKPOINT),
+        0.4,
+        0.5,
     ),
-    (VerdictKind.COMPUTE, Cause.GARBAGE): _always(
-        "gc.freeze() after the set-up, and collect every some hundred steps instead of by count"
+    (VerdictKind.VALIDATION, None): (
+        "validate half as often",
+        (("validation", 0.5),),
+        _part(VerdictKind.VALIDATION),
+        0.4,
+        0.5,
     ),
-    (VerdictKind.COMPUTE, Cause.INTERPRETER): _always(
-        "move what the other threads do in Python into a process, or end these threads"
+    (VerdictKind.MEMORY, None): (
+        "give the run more memory, or let it hold less",
+        (("memory", True),),
+        _part(VerdictKind.MEMORY),
+        PART,
+        1.0,
     ),
-    (VerdictKind.COPY, None): _always(
-        "copy less: move the batch as it is stored, convert it afterwards"
+    (VerdictKind.COMMUNICATION, Cause.STRAGGLER): (
+        "look at the rank that waits least: if it were as fast as the others",
+        (("straggler", False),),
+        _late,
+        PART,
+        1.0,
     ),
-    (VerdictKind.CHECKPOINT, None): _always("save less often, or in the background"),
-    (VerdictKind.MEMORY, None): _always("give the run more memory, or let it hold less"),
-    (VerdictKind.COMMUNICATION, Cause.STRAGGLER): _always("look at the rank that waits least"),
 }
+"""Verdict -> what to do, the same for programs, the time it is about, and how much of that goes."""

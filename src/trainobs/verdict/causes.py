@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from math import isnan
+from dataclasses import replace
+from math import inf, isnan
 from typing import NamedTuple
 
-from trainobs.verdict import blocks
-from trainobs.verdict.blocks import Usual
-from trainobs.verdict.costs import Costs, known
+from trainobs.replay.predict import Replay
+from trainobs.replay.trace import Trace
+from trainobs.verdict import record
+from trainobs.verdict.parts import Mean, StepParts, known
 from trainobs.verdict.verdict import Cause, Facts, VerdictKind
 
-COVERAGE = 0.80
+COVERAGE = 0.60
 """Share of the time in question that a cause has to explain before it is named."""
 
-LOST = 0.10
-"""Share of the step that computation has to lose before a cause is looked for."""
+RIVAL = 0.60
+"""Share of the largest cause from which on a second one keeps it from being named."""
+
+FULL = 0.85
+"""Use of its CPUs from which on a run that waits for them has no other cause than itself."""
+
+THROTTLED = 0.5
+"""Share of the time without a CPU that a quota must explain, to be what it is for."""
+
+_NETWORK_BYTES = 1024.0
 
 
 class Situation(NamedTuple):
-    """All that a rule may look at."""
+    """All that a rule may look at; `replay` where the record can be replayed."""
 
-    usual: Usual
-    costs: Costs
+    mean: Mean
+    parts: StepParts
     facts: Facts
+    replay: Replay | None
 
     def ns(self, metric: str) -> float:
         """Value of a metric per step, NaN if unknown."""
-        return self.usual.mean[metric]
+        return self.mean[metric]
 
 
 class Candidate(NamedTuple):
@@ -48,30 +59,74 @@ Candidates = Iterator[Candidate]
 
 
 def find(kind: VerdictKind, now: Situation) -> Candidate | None:
-    """The first candidate of a kind that covers the time in question, or None."""
+    """The candidate that covers the time in question, with none beside it; or None."""
     whole, candidates = _QUESTIONS[kind](now)
-    return next((c for c in candidates if whole > 0 and c.ns >= COVERAGE * whole), None)
+    ordered = sorted(candidates, key=lambda one: -one.ns)
+    if not ordered or whole <= 0 or ordered[0].ns < COVERAGE * whole:
+        return None
+    # What nothing explains may be one thing, too.
+    rest = max(whole - sum(one.ns for one in ordered), *(one.ns for one in ordered[1:]), 0.0)
+    return None if rest > RIVAL * ordered[0].ns else ordered[0]
 
 
 def _loader(now: Situation) -> tuple[float, Candidates]:
-    return now.costs.part[VerdictKind.LOADER], (_split(now) if _is_split(now) else _inferred(now))
+    whole = now.parts.part[VerdictKind.LOADER]
+    if now.replay and now.facts.workers:
+        return _replayed(now, now.replay)
+    return whole, (_inferred(now) if isnan(now.ns(record.SPLIT[0])) else _split(now))
 
 
-def _is_split(now: Situation) -> bool:
-    return not isnan(now.ns(blocks.SPLIT[0]))
+def _replayed(now: Situation, replay: Replay) -> tuple[float, Candidates]:
+    """What a step would be shorter by if a part of loading took no time (Coz, SOSP 2015)."""
+
+    def saved(**fields: object) -> float:
+        trace = replace(replay.trace, **fields)  # type: ignore[arg-type]
+        return now.parts.step * (1.0 - 1.0 / replay.gain(trace))
+
+    trace: Trace = replay.trace
+    none = 0.0 * trace.make_cpu
+    device, sleep, cpu = {"make_device": none}, {"make_sleep": none}, {"make_cpu": none}
+    hand = {"feed": 0.0, "feed_cpu": 0.0, "receive": 0.0}
+    whole = saved(**device, **sleep, **cpu, **hand, start=0.0)
+    names = record.SPLIT
+    return whole, iter(
+        (
+            Candidate(Cause.STORAGE, saved(**device), names[:1]),
+            Candidate(Cause.TRANSFORM, saved(**cpu), names[2:3]),
+            Candidate(_sleep(now), saved(**sleep), names[3:4]),
+            Candidate(Cause.HANDOVER, saved(**hand), names[4:]),
+            Candidate(Cause.START, saved(start=0.0), (record.START,)),
+            Candidate(_lack(now), saved(cpus=inf) if _lacks(now) else 0.0, names[1:2]),
+        )
+    )
+
+
+def _lacks(now: Situation) -> bool:
+    """Whether CPUs are taken by what is no part of the loader: else its own use is the cause."""
+    return contention(now) in (Cause.OTHERS, Cause.QUOTA)
+
+
+def _lack(now: Situation) -> Cause:
+    return contention(now) if _lacks(now) else Cause.CPU
+
+
+def _sleep(now: Situation) -> Cause:
+    received = now.ns("batch/received_bytes")
+    return Cause.NETWORK if known(received) >= _NETWORK_BYTES else Cause.SLEEP
 
 
 def _split(now: Situation) -> Candidates:
     """From the wait as it was divided where the batches were made."""
-    names = blocks.SPLIT
+    names = record.SPLIT
     device, cpu_wait, compute, asleep, handover = (now.ns(name) for name in names)
+    start = known(now.ns(record.START))
     yield Candidate(Cause.STORAGE, known(device), names[:1])
     yield Candidate(Cause.TRANSFORM, known(compute), names[2:3])
-    yield Candidate(Cause.SLEEP, known(asleep), names[3:4])
+    yield Candidate(_sleep(now), known(asleep), names[3:4])
+    yield Candidate(Cause.START, start, (record.START,))
     if not isnan(asleep):  # older run logs have it in the hand-over
-        yield Candidate(Cause.HANDOVER, known(handover), names[4:])
-    yield Candidate(contention(now), known(cpu_wait), (names[1], *_CONTENTION))
-    yield Candidate(Cause.LOADER_CPU, known(cpu_wait) + known(compute), names[1:3])
+        yield Candidate(Cause.HANDOVER, max(0.0, known(handover) - start), names[4:])
+    yield Candidate(contention(now), known(cpu_wait), (*names[1:2], *_CONTENTION))
 
 
 def _inferred(now: Situation) -> Candidates:
@@ -80,11 +135,11 @@ def _inferred(now: Situation) -> Candidates:
     A training thread that waits for its loader leaves no worker idle, so workers spend their time
     on what the wait is for. What they compute is left unsaid: from here it looks like idleness.
     """
-    wait, workers = now.costs.part[VerdictKind.LOADER], now.facts.workers
+    wait, workers = now.parts.part[VerdictKind.LOADER], now.facts.workers
     if workers is None:
         return
     who = "worker" if workers else "main"
-    share = wait / (workers * now.costs.step) if workers else 1.0
+    share = wait / (workers * now.parts.step) if workers else 1.0
     for cause, what in ((Cause.STORAGE, "iowait"), (contention(now), "runqueue")):
         metric = f"sched/{who}_{what}_ns"
         yield Candidate(cause, known(now.ns(metric)) * share, (metric,))
@@ -94,17 +149,18 @@ def _inferred(now: Situation) -> Candidates:
 
 
 def _compute(now: Situation) -> tuple[float, Candidates]:
-    """What computation may have lost; nothing to explain if what is known of it is little."""
-    worth_it = now.costs.lost >= LOST * now.costs.step
-    return (now.costs.most_lost if worth_it else 0.0), _losses(now.costs, now)
-
-
-def _losses(costs: Costs, now: Situation) -> Candidates:
-    yield Candidate(Cause.GARBAGE, known(costs.garbage), (blocks.GARBAGE,))
-    yield Candidate(Cause.STORAGE, known(costs.device), ("sched/main_iowait_ns",))
-    yield Candidate(Cause.INTERPRETER, known(costs.interpreter), (blocks.INTERPRETER,))
-    runqueue = known(costs.runqueue)
-    yield Candidate(contention(now), runqueue, ("sched/main_runqueue_ns", *_CONTENTION))
+    """What computation lost."""
+    parts = now.parts
+    return parts.most_lost, iter(
+        (
+            Candidate(Cause.GARBAGE, known(parts.garbage), (record.GARBAGE,)),
+            Candidate(Cause.STORAGE, known(parts.device), ("sched/work_iowait_ns",)),
+            Candidate(Cause.INTERPRETER, known(parts.interpreter), (record.INTERPRETER,)),
+            Candidate(
+                contention(now), known(parts.runqueue), ("sched/main_runqueue_ns", *_CONTENTION)
+            ),
+        )
+    )
 
 
 _CONTENTION = (
@@ -112,6 +168,9 @@ _CONTENTION = (
     "sched/worker_runqueue_ns",
     "sched/others_cpu_ratio",
 )
+
+_WAITING = ("sched/main_runqueue_ns", "sched/thread_runqueue_ns", "sched/worker_runqueue_ns")
+_USING = ("sched/thread_cpu_ns", "sched/worker_cpu_ns", "sched/child_cpu_ns")
 
 
 def taken_by_others(now: Situation) -> float:
@@ -123,50 +182,56 @@ def taken_by_others(now: Situation) -> float:
     return now.ns("sched/others_cpu_ratio") * ranks - (ranks - 1)
 
 
-def contention(now: Situation) -> Cause:
-    """Who took the CPUs that this run waited for.
+def cpus_used(now: Situation) -> float:
+    """CPUs that this run computes on, on average; NaN if unknown."""
+    own = now.parts.step - now.ns("sched/main_offcpu_ns")
+    return (own + sum(now.ns(name) for name in _USING)) / now.parts.step
 
-    On average `waiting` threads of this run had no CPU. Threads that are no more than the CPUs
-    can never all wait, so as many waiting ones as CPUs are too many. Below that, others are to
-    blame for as much as the CPU time they used would have served.
+
+def contention(now: Situation) -> Cause:
+    """What kept the threads of this run from the CPUs that they waited for.
+
+    On average `waiting` threads of this run had no CPU. Others are to blame if the CPU time they
+    used would have served most of these; the run itself, if it uses about all that there is.
     """
     cpus, taken = now.facts.usable_cpus, taken_by_others(now)
-    names = ("sched/main_runqueue_ns", "sched/thread_runqueue_ns", "sched/worker_runqueue_ns")
-    waits = [now.ns(name) for name in names]
-    waiting = sum(map(known, waits)) / now.costs.step
-    if cpus is None:
+    waits = [now.ns(name) for name in _WAITING]
+    waiting = sum(map(known, waits)) / now.parts.step
+    throttled = known(now.ns("sched/throttled_ns")) / now.parts.step
+    if now.facts.quota and throttled >= THROTTLED * waiting:
+        return Cause.QUOTA
+    if cpus is None or any(map(isnan, waits)):  # there may be more that wait than is known of
         return Cause.CPU
-    if waiting >= cpus:
-        return Cause.OWN_THREADS
-    if any(map(isnan, waits)):  # there may be more that wait than is known of
-        return Cause.CPU
-    if not isnan(taken) and taken * cpus >= COVERAGE * waiting:
+    if not isnan(taken) and taken * cpus >= 0.8 * min(waiting, cpus):
         return Cause.OTHERS
-    if not isnan(taken) and taken * cpus <= (1 - COVERAGE) * waiting:
-        return Cause.OWN_THREADS
+    if not isnan(taken) and cpus_used(now) >= FULL * cpus * (1 - max(0.0, taken)):
+        return Cause.FULL
     return Cause.CPU
 
 
 def _checkpoint(now: Situation) -> tuple[float, Candidates]:
-    return now.costs.part[VerdictKind.CHECKPOINT], _measured(
+    return now.parts.part[VerdictKind.CHECKPOINT], _measured(
         now, {Cause.FSYNC: "io/fsync_ns", Cause.WRITE: "io/checkpoint_write_ns"}
     )
 
 
 def _memory(now: Situation) -> tuple[float, Candidates]:
-    reclaim = "memory/reclaim_ns"
-    back = Candidate(Cause.FAULTS, known(now.costs.device), ("memory/major_fault_count",))
-    return now.costs.part[VerdictKind.MEMORY], iter(
-        (Candidate(Cause.RECLAIM, known(now.ns(reclaim)), (reclaim,)), back)
-    )
+    whole, reclaim = now.parts.part[VerdictKind.MEMORY], "memory/reclaim_ns"
+    freed = known(now.ns(reclaim))
+    back = Candidate(Cause.FAULTS, whole - freed, ("memory/refault_count",))
+    return whole, iter((Candidate(Cause.RECLAIM, freed, (reclaim,)), back))
 
 
 def _communication(now: Situation) -> tuple[float, Candidates]:
     """All wait for the rank that waits least: it is the one that they wait for."""
-    whole = now.costs.part[VerdictKind.COMMUNICATION]
+    whole = now.parts.part[VerdictKind.COMMUNICATION]
     least = min(now.facts.others_wait_ns.values(), default=whole)
     metric = ("ranks/wait_ns",)
     return whole, iter((Candidate(Cause.STRAGGLER, whole - least, metric),))
+
+
+def _asleep(now: Situation) -> tuple[float, Candidates]:
+    return 1.0, iter((Candidate(Cause.UNKNOWN, 1.0, ()),))
 
 
 def _nothing(now: Situation) -> tuple[float, Candidates]:
@@ -185,7 +250,9 @@ _QUESTIONS: dict[VerdictKind, Callable[[Situation], tuple[float, Candidates]]] =
     VerdictKind.COMPUTE: _compute,
     VerdictKind.COMMUNICATION: _communication,
     VerdictKind.CHECKPOINT: _checkpoint,
+    VerdictKind.VALIDATION: _nothing,
     VerdictKind.MEMORY: _memory,
+    VerdictKind.SLEEP: _asleep,
     VerdictKind.MIXED: _nothing,
 }
-"""Kind -> the time in question, and the candidates for it, narrow ones first."""
+"""Kind -> the time in question, and the candidates for it."""

@@ -1,25 +1,26 @@
-"""The rules: from a usual step to a verdict. Every number here is justified in docs/verdicts.md."""
+"""The rules: from the steps to a verdict. Every number here is justified in docs/verdicts.md."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import isnan
-from typing import NamedTuple
+
+import numpy as np
 
 from trainobs.core.catalogue import METRICS
 from trainobs.core.text import percent
-from trainobs.verdict import blocks
+from trainobs.replay.predict import Replay
+from trainobs.replay.trace import trace_of
+from trainobs.verdict import record as names
 from trainobs.verdict.advice import advise
-from trainobs.verdict.blocks import Blocks, Usual
-from trainobs.verdict.causes import Candidate, Situation, find
-from trainobs.verdict.costs import Costs, costs_of, known
-from trainobs.verdict.verdict import Evidence, Facts, Verdict, VerdictKind
+from trainobs.verdict.causes import Candidate, Situation, find, taken_by_others
+from trainobs.verdict.evenness import when
+from trainobs.verdict.parts import StepParts, known, parts_of
+from trainobs.verdict.record import WINDOW, Record
+from trainobs.verdict.verdict import Cause, Evidence, Facts, Verdict, VerdictKind
 
 BOUND = 0.20
-"""Share of the step from which a cost is a bottleneck."""
-
-WORTH_TELLING = 0.10
-"""Share of the step from which a cost counts towards a mixed verdict."""
+"""Share of all time from which a cost is a bottleneck."""
 
 RIVAL = 0.5
 """Share of the largest cost that makes a second bottleneck its equal."""
@@ -28,168 +29,198 @@ ADDS_UP = 0.02
 """How far the phases may be from the step that they are parts of."""
 
 FEWEST_STEPS = 8
-"""Steps below which nothing is usual."""
+"""Steps below which nothing is told."""
 
 WORTH_SHOWING = 0.01
 """Share of the step from which time is in the evidence though it decided nothing."""
+
+REPLAYED_WINDOWS = 4
+"""Windows of the sample that are replayed: what a replay takes grows with them."""
 
 OVERHEADS = (
     VerdictKind.LOADER,
     VerdictKind.COPY,
     VerdictKind.COMMUNICATION,
     VerdictKind.CHECKPOINT,
+    VerdictKind.VALIDATION,
+    VerdictKind.MEMORY,
+    VerdictKind.SLEEP,
 )
-"""Costs beside computation; what they leave is computation, and the rest."""
+"""Costs beside computation."""
 
-HELD_UP = ("sched/main_iowait_ns", "sched/main_runqueue_ns", blocks.GARBAGE, blocks.INTERPRETER)
+HELD_UP = ("sched/work_runqueue_ns", "sched/work_iowait_ns", names.GARBAGE, names.INTERPRETER)
 """Time within the phases in which nothing was computed."""
 
-METRIC_OF: dict[VerdictKind | None, tuple[str, ...]] = {
-    VerdictKind.LOADER: (blocks.LOADER, *blocks.SPLIT),
-    VerdictKind.COPY: (blocks.TRANSFER,),
-    VerdictKind.COMPUTE: blocks.COMPUTE,
-    VerdictKind.COMMUNICATION: ("ranks/wait_ns", "sched/main_offcpu_ns", "net/sent_bytes"),
-    VerdictKind.CHECKPOINT: (blocks.CHECKPOINT,),
-    VerdictKind.MEMORY: ("memory/reclaim_ns", "memory/major_fault_count", "pressure/memory_ns"),
+_METRICS_OF: Mapping[VerdictKind, tuple[str, ...]] = {
+    VerdictKind.LOADER: (names.LOADER,),
+    VerdictKind.COPY: (names.TRANSFER,),
+    VerdictKind.COMPUTE: names.COMPUTE,
+    VerdictKind.COMMUNICATION: ("ranks/wait_ns",),
+    VerdictKind.CHECKPOINT: (names.CHECKPOINT,),
+    VerdictKind.VALIDATION: (names.VALIDATION,),
+    VerdictKind.MEMORY: ("memory/reclaim_ns", "memory/refault_count"),
+    VerdictKind.SLEEP: names.SLEEPS,
 }
 
+_PARTS_OF: Mapping[VerdictKind, tuple[str, ...]] = {
+    VerdictKind.LOADER: (*names.SPLIT, names.START),
+    VerdictKind.COMMUNICATION: ("net/sent_bytes",),
+    VerdictKind.MEMORY: ("memory/major_fault_count",),
+}
 
-class StepShares(NamedTuple):
-    """What the rules look at, as shares of the step.
-
-    Attributes:
-        usual: the step itself.
-        part: what each kind is about, 0 where it was not measured.
-        top: the largest of `OVERHEADS`.
-        most: its share.
-        other: time in no phase.
-        lost: time in which the training thread was held up outside loader and checkpoints.
-        device: the part of `lost` in which it slept for a device.
-        pressure: time in which some task of the machine waited for memory.
-        unknown: kinds whose part was not measured.
-    """
-
-    usual: Usual
-    part: Mapping[VerdictKind, float]
-    top: VerdictKind
-    most: float
-    other: float
-    lost: float
-    device: float
-    pressure: float
-    unknown: frozenset[VerdictKind]
+_TIMES_OF: Mapping[Cause | None, tuple[str, ...]] = {
+    Cause.GARBAGE: (names.GARBAGE,),
+    Cause.INTERPRETER: (names.INTERPRETER,),
+    Cause.STORAGE: ("sched/work_iowait_ns",),
+}
+"""Where the time lies that held computation up; else it is the run queue."""
 
 
-def judge(record: Blocks, facts: Facts) -> Verdict:
+def judge(record: Record, facts: Facts) -> Verdict:
     """The verdict on the steps of an epoch, or of a run."""
     if len(record) < FEWEST_STEPS:
         return Verdict(len(record), abstained_because=f"fewer than {FEWEST_STEPS} steps")
-    usual = record.usual()
-    costs = costs_of(usual, facts)
-    shares = _shares(usual, costs)
-    outcome = _outcome(shares)
-    now = Situation(usual, costs, facts)
-    if isinstance(outcome, str):
+    mean = record.mean()
+    if isnan(mean[names.STEP]):
+        return Verdict(len(record), abstained_because="the steps were not timed")
+    parts = parts_of(mean, facts)
+    replay = replay_of(record, facts)
+    now = Situation(mean, parts, facts, None if replay is None or replay.refused else replay)
+    outcome, ns = _outcome(now)
+    replayed = None if replay is None else not replay.refused
+    if outcome is None or isinstance(outcome, str):
         evidence = tuple(_evidence(now, None, None))
-        return Verdict(usual.steps, evidence=evidence, abstained_because=outcome)
-    found = find(outcome, now)
+        return Verdict(
+            len(record), step_ns=parts.step, evidence=evidence, abstained_because=outcome
+        )
+    held_up = outcome is VerdictKind.COMPUTE and parts.lost >= BOUND * parts.step
+    found = find(outcome, now) if held_up or outcome is not VerdictKind.COMPUTE else None
     cause = found.cause if found else None
-    time = _time(outcome, costs)
     return Verdict(
-        usual.steps,
+        len(record),
         outcome,
         cause,
-        time,
-        time / costs.step,
-        costs.step,
-        tuple(_evidence(now, outcome, found)),
-        advise(outcome, cause, now),
-        uneven=usual.uneven,
+        ns,
+        min(1.0, ns / parts.step),
+        parts.step,
+        when=_when(record, outcome, cause, held_up=held_up),
+        where=_where(outcome, parts),
+        evidence=tuple(_evidence(now, outcome, found)),
+        advice=advise(outcome, cause, now),
+        replayed=replayed,
     )
 
 
-def _outcome(s: StepShares) -> VerdictKind | str:
-    """The verdict, or why there is none: the first condition that holds decides."""
-    if isnan(s.usual.mean[blocks.STEP]):
-        return "the steps were not timed"
-    if abs(s.usual.marked - 1.0) > ADDS_UP:
-        return f"the phases add up to {percent(s.usual.marked)} of the step"
-    if s.part[VerdictKind.MEMORY] >= BOUND:
-        return VerdictKind.MEMORY
-    is_memory_unknown, least = VerdictKind.MEMORY in s.unknown, max(BOUND, s.most)
-    if is_memory_unknown and s.pressure >= least:
-        return "the machine was short of memory, and nobody counted what this run had to free"
-    if s.other >= BOUND and s.other > s.most:
-        return _unmarked(s)
-    if is_memory_unknown and s.device >= least:
-        return "computation waited for a device, and nobody counted major faults"
-    if s.lost >= least:  # whatever else the training thread waited for, it lacked its CPU longer
-        return VerdictKind.COMPUTE
-    if s.most >= BOUND:
-        return VerdictKind.MIXED if _has_rival(s) else s.top
-    if _worth_telling(s) >= BOUND:
-        return VerdictKind.MIXED
-    if VerdictKind.COMMUNICATION in s.unknown:
-        return "the time in collectives was not measured"
-    return VerdictKind.COMPUTE
+def _outcome(now: Situation) -> tuple[VerdictKind | str, float]:
+    """The verdict and the time that it is about; or why there is none."""
+    parts, part = now.parts, now.parts.part
+    marked = sum(known(now.ns(name)) for name in names.PHASES) / parts.step
+    if abs(marked - 1.0) > ADDS_UP:
+        return f"the phases add up to {percent(marked)} of the step", 0.0
+    costs = {kind: known(part[kind]) for kind in OVERHEADS}
+    top = max(costs, key=lambda kind: costs[kind])
+    most, lost = costs[top], parts.lost
+    is_memory_unknown = isnan(part[VerdictKind.MEMORY])
+    if is_memory_unknown and known(parts.device) >= max(BOUND * parts.step, most):
+        return "computation waited for a device, and nobody knows whether for want of memory", 0.0
+    if lost >= max(BOUND * parts.step, most):
+        return VerdictKind.COMPUTE, lost
+    other = max(0.0, parts.other - lost - known(parts.asleep["other"]))
+    if other >= max(BOUND * parts.step, most) and not _is_computation(now):
+        return _unmarked(now, parts.other), 0.0
+    if most >= BOUND * parts.step:
+        second = max(ns for kind, ns in costs.items() if kind is not top)
+        if second >= max(BOUND * parts.step, RIVAL * most):
+            counted = (ns for ns in costs.values() if ns >= BOUND * parts.step)
+            return VerdictKind.MIXED, min(parts.step, sum(counted))
+        return top, most
+    if isnan(part[VerdictKind.COMMUNICATION]):
+        return "the time in collectives was not measured", 0.0
+    computing = known(part[VerdictKind.COMPUTE])
+    return VerdictKind.COMPUTE, computing + (other if _is_computation(now) else 0.0)
 
 
-def _shares(usual: Usual, costs: Costs) -> StepShares:
-    part = {kind: known(ns) / costs.step for kind, ns in costs.part.items()}
-    top = max(OVERHEADS, key=lambda kind: part[kind])
-    return StepShares(
-        usual,
-        part,
-        top,
-        part[top],
-        costs.other / costs.step,
-        costs.lost / costs.step,
-        known(costs.device) / costs.step,
-        known(usual.mean["pressure/memory_ns"]) / costs.step,
-        frozenset(kind for kind, ns in costs.part.items() if isnan(ns)),
+def _is_computation(now: Situation) -> bool:
+    """Whether what is in no phase is the step's computation.
+
+    It is in a loop that marks no phases, if it writes nothing to speak of, as a checkpoint would.
+    """
+    writing = known(now.ns("io/fsync_ns")) + known(now.ns("io/checkpoint_write_ns"))
+    unmarked = all(isnan(now.ns(name)) for name in names.COMPUTE)
+    is_seen = not isnan(now.ns("sched/main_offcpu_ns"))
+    return unmarked and is_seen and writing < 0.05 * now.parts.step
+
+
+def replay_of(record: Record, facts: Facts) -> Replay | None:
+    """The replay of a sample of the run; None where too little is known."""
+    cpus, workers = facts.usable_cpus, facts.workers
+    if cpus is None or workers is None:
+        return None
+    mean = record.mean()
+    taken = taken_by_others(Situation(mean, parts_of(mean, facts), facts, None))
+    sample = record.sample()
+    count = -(-len(sample.epochs) // WINDOW)
+    chosen = np.unique(np.linspace(0, count - 1, min(count, REPLAYED_WINDOWS)).astype(int))
+    rows = np.isin(np.arange(len(sample.epochs)) // WINDOW, chosen)
+    trace = trace_of(
+        {name: column[rows] for name, column in sample.columns.items()},
+        sample.epochs[rows],
+        workers=workers,
+        prefetch=facts.prefetch,
+        cpus=cpus * (1 - min(0.95, max(0.0, known(taken)))),
     )
+    return None if trace is None else Replay(trace)
 
 
-def _has_rival(shares: StepShares) -> bool:
-    """Whether a second cost is a bottleneck of its own, and about as large as the first."""
-    least = max(BOUND, RIVAL * shares.most)
-    return any(shares.part[kind] >= least for kind in OVERHEADS if kind is not shares.top)
+def _when(record: Record, kind: VerdictKind, cause: Cause | None, *, held_up: bool) -> str:
+    """Checkpoints and validation come now and then, and nobody has to be told."""
+    if kind in (VerdictKind.CHECKPOINT, VerdictKind.VALIDATION, VerdictKind.MIXED):
+        return ""
+    if kind is VerdictKind.COMPUTE:
+        return when(record, _TIMES_OF.get(cause, HELD_UP[:1])) if held_up else ""
+    return when(record, _METRICS_OF[kind])
 
 
-def _worth_telling(shares: StepShares) -> float:
-    """Costs that are no bottleneck alone, together."""
-    parts = (shares.part[kind] for kind in OVERHEADS)
-    return sum(part for part in parts if part >= WORTH_TELLING)
+def _where(kind: VerdictKind, parts: StepParts) -> str:
+    """The phase in which most of the sleep lies."""
+    if kind is not VerdictKind.SLEEP:
+        return ""
+    phase, ns = max(parts.asleep.items(), key=lambda item: known(item[1]))
+    return phase if known(ns) >= 0.8 * parts.part[kind] else ""
 
 
-def _unmarked(shares: StepShares) -> str:
-    names = (blocks.LOADER, blocks.TRANSFER, *blocks.COMPUTE)
-    missing = [name for name in names if isnan(shares.usual.mean[name])]
-    words = ", ".join("loader" if n == blocks.LOADER else n[6:-3] for n in missing)
+def _unmarked(now: Situation, other: float) -> str:
+    wanted = (names.LOADER, names.TRANSFER, *names.COMPUTE)
+    missing = [name for name in wanted if isnan(now.ns(name))]
+    words = ", ".join("loader" if n == names.LOADER else n[6:-3] for n in missing)
     told = f"; not marked: {words}" if missing else ""
-    where = (
-        "in no phase" if not known(shares.usual.mean[blocks.LOGGING]) else "in no phase or logging"
-    )
-    return f"{percent(shares.other)} of the step is {where}{told}"
-
-
-def _time(kind: VerdictKind, costs: Costs) -> float:
-    """Time of the part that a kind names; of a mixed verdict, that of all costs that count."""
-    if kind is not VerdictKind.MIXED:
-        return known(costs.part[kind])
-    parts = (known(costs.part[kind]) for kind in OVERHEADS)
-    return sum(ns for ns in parts if ns >= WORTH_TELLING * costs.step)
+    where = "in no phase" if not known(now.ns(names.LOGGING)) else "in no phase or logging"
+    return f"{percent(other / now.parts.step)} of the step is {where}{told}"
 
 
 def _evidence(
     now: Situation, kind: VerdictKind | None, found: Candidate | None
 ) -> Iterator[Evidence]:
     """What decided, then what the kind consists of, then what else took time, largest first."""
-    deciding = (*METRIC_OF.get(kind, ()), *(found.metrics if found else ()))
-    others = sorted((*blocks.PHASES, *HELD_UP), key=lambda name: -known(now.ns(name)))
+    of_kind = () if kind is None else (*_METRICS_OF.get(kind, ()), *_PARTS_OF.get(kind, ()))
+    deciding = (*of_kind, *(found.metrics if found else ()))
+    others = sorted((*names.PHASES, *HELD_UP, *names.SLEEPS), key=lambda name: -known(now.ns(name)))
     for name in dict.fromkeys((*deciding, *others)):
         value = now.ns(name)
         unit = METRICS[name].unit if name in METRICS else "ns"
-        share = value / now.costs.step if unit == "ns" else None
+        share = value / now.parts.step if unit == "ns" and name in _OF_THE_THREAD else None
         if not isnan(value) and (name in deciding or (share or 0) >= WORTH_SHOWING):
-            yield Evidence(name, value, unit, share)
+            yield Evidence(name, value, unit, None if share is None else min(1.0, share))
+
+
+_OF_THE_THREAD = {
+    *names.PHASES,
+    *names.SPLIT,
+    *names.SLEEPS,
+    *HELD_UP,
+    names.START,
+    "sched/main_runqueue_ns",
+    "sched/main_offcpu_ns",
+    "ranks/wait_ns",
+}
+"""Times of the training thread, which are parts of the step; others are sums over threads."""

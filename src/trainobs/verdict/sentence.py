@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trainobs.core.labels import LABELS
 from trainobs.core.text import duration, percent, quantity, size
+from trainobs.verdict.advice import told
 from trainobs.verdict.verdict import Evidence, Verdict, VerdictKind
-
-UNEVEN = 0.20
-"""Share of the time in unusual steps that is worth a word."""
 
 _SHOWN = 6
 """Rows of evidence that are shown; all are in the JSON."""
@@ -20,9 +19,10 @@ def sentence(verdict: Verdict) -> str:
         return f"no verdict: {verdict.abstained_because}"
     text = verdict.kind.value
     if verdict.ns_per_step is not None and verdict.share is not None:
-        what = "costs that count" if verdict.kind is VerdictKind.MIXED else "of it"
-        text += f": {duration(verdict.ns_per_step)} a step, {percent(verdict.share)}"
-        text += f" in {what}" if verdict.kind is VerdictKind.MIXED else f" {what}"
+        what = "in costs that count" if verdict.kind is VerdictKind.MIXED else "of it"
+        text += f": {duration(verdict.ns_per_step)} a step, {percent(verdict.share)} {what}"
+    text += f", in {verdict.where}" if verdict.where else ""
+    text += f", {verdict.when}" if verdict.when else ""
     return f"{text}; cause: {verdict.cause.value}" if verdict.cause else text
 
 
@@ -30,11 +30,9 @@ def lines(verdict: Verdict) -> Iterator[str]:
     """The evidence, the advice, and what a reader should know besides."""
     for row in verdict.evidence[:_SHOWN]:
         share = "" if row.share is None else f"{percent(row.share):>9}"
-        yield f"{row.metric:<28}{_value(row):>11}{share}"
-    if verdict.uneven >= UNEVEN:
-        yield f"{percent(verdict.uneven)} of the time went into a few slow steps, left out here"
+        yield f"{LABELS.get(row.metric, row.metric):<40}{_value(row):>11}{share}"
     if verdict.advice:
-        yield f"advice: {verdict.advice}"
+        yield f"advice: {told(verdict.advice)}"
 
 
 def _value(row: Evidence) -> str:

@@ -18,7 +18,9 @@ class VerdictKind(Enum):
     COMPUTE = "compute-bound"
     COMMUNICATION = "communication-bound"
     CHECKPOINT = "checkpoint-bound"
+    VALIDATION = "validation-bound"
     MEMORY = "memory-bound"
+    SLEEP = "asleep"
     MIXED = "mixed"
 
 
@@ -28,10 +30,12 @@ class Cause(Enum):
     STORAGE = "the device"
     TRANSFORM = "the loader's own computation"
     SLEEP = "the loader asleep, for something not known (a network, a lock, a timer)"
+    NETWORK = "the loader asleep, while it received its data from a network"
     HANDOVER = "the hand-over of batches"
-    LOADER_CPU = "CPU time of the loader"
-    OWN_THREADS = "other threads of this run on its CPUs"
+    START = "workers that start and end with each epoch"
     OTHERS = "other processes on its CPUs"
+    QUOTA = "the CPU quota of its control group"
+    FULL = "the CPUs are fully used by this run"
     CPU = "waiting for a CPU"
     GARBAGE = "Python's garbage collector"
     INTERPRETER = "other threads that hold Python's interpreter lock"
@@ -40,6 +44,7 @@ class Cause(Enum):
     FSYNC = "fsync"
     WRITE = "write calls"
     STRAGGLER = "a rank that arrives late"
+    UNKNOWN = "not known"
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class Evidence:
 
     Attributes:
         metric: name in the catalogue.
-        value: per step, of usual steps; a cost that comes now and then is its sum over steps.
+        value: per step, over all steps but the first of the run.
         unit: unit of the value.
         share: of the step; None for what is no part of its time.
     """
@@ -60,12 +65,31 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+class Advice:
+    """A change that was replayed, or follows from the shares.
+
+    Attributes:
+        text: what to do.
+        gain: least and most speed-up that it is predicted to bring.
+        change: the same for programs: name -> value, as `trainobs whatif` takes it.
+    """
+
+    text: str
+    gain: tuple[float, float]
+    change: Mapping[str, float | bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Facts:
     """What the record of steps does not hold.
 
     Attributes:
         usable_cpus: CPUs that this rank may use; None: unknown.
+        quota: whether that number is a quota of a control group.
         workers: worker processes of the training loader, 0 for none; None: unknown.
+        prefetch: batches that each of them may be ahead.
+        has_persistent_workers: whether they live on between epochs.
+        has_accelerator: whether a GPU is in use, for which the training thread may sleep.
         world_size: processes in the job.
         ranks_here: those of them that share the CPUs of this machine, this one included.
         others_wait_ns: rank -> `ranks/wait_ns` a step, of the other ranks, where their logs are
@@ -73,7 +97,11 @@ class Facts:
     """
 
     usable_cpus: float | None = None
+    quota: bool = False
     workers: int | None = None
+    prefetch: int = 2
+    has_persistent_workers: bool = False
+    has_accelerator: bool = False
     world_size: int = 1
     ranks_here: int = 1
     others_wait_ns: Mapping[int, float] = field(default_factory=dict)
@@ -88,12 +116,15 @@ class Verdict:
         kind: None where it abstains.
         cause: None where no one cause covers enough of the time.
         ns_per_step: time of the part that `kind` names; None where it abstains.
-        share: the same as a share of the step without validation.
-        step_ns: the step without validation.
+        share: the same as a share of all time.
+        step_ns: time of a step, validation and checkpoints included.
+        when: where in the run that time lies ("since step 120"), or "" if it is in all steps.
+        where: the phase that it lies in ("forward"), or "".
         evidence: rows of numbers, those that decided first.
-        advice: one piece of advice that the evidence supports, or None.
+        advice: the change that is predicted to help most, or None.
         abstained_because: why there is no `kind`, or None.
-        uneven: share of the time that went into slow steps beyond what a usual step takes.
+        replayed: whether the replay of the run brought it forth; False: it did not; None: there was
+            nothing to replay.
     """
 
     steps: int
@@ -102,10 +133,12 @@ class Verdict:
     ns_per_step: float | None = None
     share: float | None = None
     step_ns: float | None = None
+    when: str = ""
+    where: str = ""
     evidence: tuple[Evidence, ...] = ()
-    advice: str | None = None
+    advice: Advice | None = None
     abstained_because: str | None = None
-    uneven: float = 0.0
+    replayed: bool | None = None
 
     def as_json(self) -> dict[str, Any]:
         """As a dictionary that `json.dumps` takes."""
@@ -123,9 +156,18 @@ def facts_from(info: Mapping[str, Any]) -> Facts:
     world_size = int(info.get("world_size") or 1)
     settings, host = info.get("settings") or {}, info.get("host") or {}
     ranks_here = int(host.get("local_world_size") or world_size)
+    workers = settings.get("loader_workers")
+    loader: Mapping[str, Any] = next(
+        (one for one in info.get("loaders") or () if one["workers"] == workers), {}
+    )
+    quota, usable = host.get("cpu_quota"), host.get("usable_cpu_count")
     return Facts(
         usable_cpus=_usable_cpus(host, ranks_here),
-        workers=settings.get("loader_workers"),
+        quota=bool(quota and (not usable or quota < usable)),
+        workers=workers,
+        prefetch=loader.get("prefetch_factor") or 2,
+        has_persistent_workers=bool(loader.get("persistent_workers")),
+        has_accelerator=bool(info.get("gpu")),
         world_size=world_size,
         ranks_here=ranks_here,
     )

@@ -60,6 +60,15 @@ MACHINE: tuple[Metric, ...] = (
         f"the column is null. {_BETWEEN}",
         "Memory on other NUMA nodes (whole machine)",
     ),
+    Metric(
+        "memory/refault_count",
+        "pages",
+        MetricKind.SUM,
+        "memory.stat",
+        "Pages of files that the control group of this process read again, because it had been "
+        "short of memory since it read them last.",
+        f"Whether this process read them, or another of its group. {_BETWEEN}",
+    ),
     kernel(
         "memory/reclaim_ns",
         Cells("ns", (Op.RECLAIM,)),

@@ -8,6 +8,9 @@ from trainobs.core.metrics import Cells, Metric, MetricKind
 
 DATA = (FileClass.DATA,)
 CHECKPOINT = (FileClass.CHECKPOINT,)
+WORK = (Phase.OTHER, Phase.TRANSFER, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+"""Phases in which a step does its own work; logging is in the first of them."""
+
 MAIN = (Role.MAIN,)
 THREAD = (Role.THREAD,)
 WORKER = (Role.WORKER,)
@@ -29,6 +32,11 @@ def kernel(
     """A sum over kernel cells; of a count, `unit` says of what."""
     unit = unit or formula.field.removeprefix("wait_")
     return Metric(name, unit, MetricKind.SUM, source, tells, blind, chart, formula, spread)
+
+
+def by_phase(field: str, op: Op, *phases: Phase) -> Cells:
+    """What the training thread spent in some phases: their numbers stand in place of a class."""
+    return Cells(field, (op,), tuple(map(FileClass, phases)), MAIN)
 
 
 def timed(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from trainobs.core.abi import Phase
-from trainobs.core.catalogue.making import loader_part, phase, timed
-from trainobs.core.metrics import Metric
+from trainobs.core.abi import FileClass, Op, Phase
+from trainobs.core.catalogue.making import WORKER, kernel, loader_part, phase, timed
+from trainobs.core.metrics import Cells, Metric
 
 STEPS: tuple[Metric, ...] = (
     timed(
@@ -45,6 +45,13 @@ STEPS: tuple[Metric, ...] = (
         "The part of loader/handover_ns in which loaders and their workers started, or ended.",
         blind="Iterators made outside the time that is known as waiting; without eBPF, the time "
         "from a worker's start to its first batch.",
+    ),
+    kernel(
+        "loader/received_bytes",
+        Cells("bytes", (Op.RECEIVE,), (FileClass.SOCKET,), WORKER),
+        "Bytes that loader workers received on internet sockets, loopback included.",
+        source="sock_recv_length",
+        blind="What the training thread receives for its loader where there is no worker.",
     ),
     phase(Phase.TRANSFER, "Time moving the batch to the device, as the host sees it."),
     phase(Phase.FORWARD, "Time in the forward pass, as the host sees it."),

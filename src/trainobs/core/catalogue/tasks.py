@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from trainobs.core.abi import Op
-from trainobs.core.catalogue.making import MAIN, THREAD, WORKER, kernel
+from trainobs.core.abi import Op, Phase, Role
+from trainobs.core.catalogue.making import MAIN, THREAD, WORK, WORKER, by_phase, kernel
 from trainobs.core.metrics import Cells, Metric, MetricKind
+
+_WORK = "outside loader, checkpoints and validation"
 
 TASKS: tuple[Metric, ...] = (
     kernel(
@@ -69,6 +71,77 @@ TASKS: tuple[Metric, ...] = (
         source="sched_switch, sched_wakeup",
         chart="Scheduler: loader workers",
         spread=True,
+    ),
+    kernel(
+        "sched/wait_offcpu_ns",
+        by_phase("ns", Op.PHASE_OFF, Phase.LOADER),
+        "The part of sched/main_offcpu_ns in loader/wait_ns; in the rest of that the thread ran.",
+        source="sched_switch",
+    ),
+    kernel(
+        "sched/wait_runqueue_ns",
+        by_phase("wait_ns", Op.PHASE_OFF, Phase.LOADER),
+        "The part of sched/main_runqueue_ns in loader/wait_ns.",
+        source="sched_switch, sched_wakeup",
+    ),
+    kernel(
+        "sched/work_offcpu_ns",
+        by_phase("ns", Op.PHASE_OFF, *WORK),
+        f"The part of sched/main_offcpu_ns {_WORK}.",
+        source="sched_switch",
+    ),
+    kernel(
+        "sched/work_runqueue_ns",
+        by_phase("wait_ns", Op.PHASE_OFF, *WORK),
+        f"The part of sched/main_runqueue_ns {_WORK}.",
+        source="sched_switch, sched_wakeup",
+    ),
+    kernel(
+        "sched/work_iowait_ns",
+        by_phase("wait_ns", Op.PHASE_SLEEP, *WORK),
+        f"The part of sched/main_iowait_ns {_WORK}.",
+        source="sched_switch",
+    ),
+    *(
+        kernel(
+            f"sched/{phase.name.lower()}_sleep_ns",
+            by_phase("ns", Op.PHASE_SLEEP, phase),
+            f"Time the training thread slept {where}, for something that is not known: a network, "
+            "a timer, another process.",
+            source="sched_switch",
+            blind="Waiting for another thread of the process is not in it (sched/main_await_ns).",
+        )
+        for phase, where in {
+            Phase.TRANSFER: "while it moved the batch to the device",
+            Phase.FORWARD: "in the forward pass",
+            Phase.BACKWARD: "in the backward pass",
+            Phase.OPTIMIZER: "in the optimizer",
+            Phase.OTHER: "in no phase, or in loggers",
+        }.items()
+    ),
+    *(
+        kernel(
+            f"sched/{role.name.lower()}_cpu_ns",
+            Cells("ns", (Op.ONCPU,), (), (role,)),
+            f"CPU time of {whose}.",
+            source="sched_switch",
+            blind="Time on a CPU counts as a whole in the step in which the thread leaves it.",
+            chart="CPU time of this run",
+        )
+        for role, whose in {
+            Role.THREAD: "the other threads of the training process",
+            Role.WORKER: "the loader workers",
+            Role.CHILD: "other processes that the training started",
+        }.items()
+    ),
+    Metric(
+        "sched/throttled_ns",
+        "ns",
+        MetricKind.SUM,
+        "cpu.stat",
+        "Time in which the quota of its control groups kept this process off CPUs, summed over "
+        "CPUs; read about once a second, and spread evenly over the time between two readings.",
+        "Groups above the one that a container shows.",
     ),
     Metric(
         "sched/others_cpu_ratio",

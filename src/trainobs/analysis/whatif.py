@@ -1,0 +1,133 @@
+"""What a run would have taken with a change, from its own record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trainobs.analysis.verdicts import records
+from trainobs.core.errors import TrainobsError
+from trainobs.replay.changes import KNOWN, Change, parse
+from trainobs.replay.predict import Prediction, Replay
+from trainobs.runlog.reader import RunLog
+from trainobs.verdict.advice import LEAST
+from trainobs.verdict.rules import replay_of
+from trainobs.verdict.verdict import facts_from
+
+_TRIED = (
+    "workers=1",
+    "workers=2",
+    "workers=4",
+    "workers=8",
+    "persistent",
+    "prefetch=8",
+    "cached",
+    "device=2x",
+    "latency=0.5x",
+    "transform=0.5x",
+    "compute=0.5x",
+    "checkpoint=0.5x",
+    "validation=0.5x",
+)
+"""Changes that are tried where nobody names one."""
+
+_SHOWN = 5
+
+CHANGES = {
+    name if kind.is_switch else f"{name}={'0.5x' if kind.is_factor else '4'}": kind.tells
+    for name, kind in KNOWN.items()
+}
+"""An example of each change -> what it means."""
+
+
+def replayed(run: RunLog) -> Replay:
+    """The replay of the lowest rank of a run.
+
+    Raises:
+        TrainobsError: it cannot be replayed, and why.
+    """
+    rank = next(iter(run.ranks.values()), None)
+    replay = replay_of(records(rank)[0], facts_from(run.info)) if rank else None
+    if replay is None:
+        raise TrainobsError(
+            failed=f"Nothing can be predicted from {run.path}.",
+            found="its record does not tell what it took to make each batch of at least 24 steps",
+            do="observe a run with eBPF and a DataLoader of torch: `trainobs doctor`",
+        )
+    if replay.refused:
+        raise TrainobsError(
+            failed=f"Nothing is predicted from {run.path}.",
+            found=replay.refused,
+            do="observe a longer run, or one on a quieter machine",
+        )
+    return replay
+
+
+def predict(run: Path, changes: Mapping[str, float | bool]) -> Prediction:
+    """The time of a step of a run after some changes.
+
+    Args:
+        run: its directory.
+        changes: name -> value, or True for a change without one: see `replay.changes.KNOWN`.
+
+    Raises:
+        TrainobsError: a change is not known, or the run cannot be replayed.
+    """
+    words = [name if value is True else f"{name}={value:g}" for name, value in changes.items()]
+    return replayed(RunLog.open(run)).predict(parse(words))
+
+
+def whatif(run: RunLog, words: list[str]) -> dict[str, Any]:
+    """What `trainobs whatif` tells.
+
+    Args:
+        run: the run.
+        words: changes, made together; none: some usual ones, each alone.
+
+    Returns:
+        `run`; `step_ns` as measured; `fit`, of the replay of the run as it was; `changes`: for each
+        its words, the least and most `step_ns`, and the `gain`.
+
+    Raises:
+        TrainobsError: a change is not known, or the run cannot be replayed.
+    """
+    asked = [parse(words)] if words else [(change,) for change in parse(_TRIED)]
+    replay = replayed(run)
+    return {
+        "run": str(run.path),
+        "step_ns": replay.trace.step_ns,
+        "fit": replay.fit,
+        "changes": [_told(changes, replay.predict(changes)) for changes in asked],
+    }
+
+
+def _told(changes: tuple[Change, ...], prediction: Prediction) -> dict[str, Any]:
+    return {
+        "change": " ".join(map(str, changes)),
+        "step_ns": [prediction.low, prediction.high],
+        "gain": list(prediction.gain),
+    }
+
+
+def would_help(run: RunLog) -> dict[str, Any]:
+    """The changes that are sure to help, the best first.
+
+    Returns:
+        `changes`: as `whatif` has them, those whose least gain is 5 % or more; `refused`: why there
+        are none, or None.
+    """
+    rank = next(iter(run.ranks.values()), None)
+    replay = replay_of(records(rank)[0], facts_from(run.info)) if rank else None
+    if replay is None or replay.refused:
+        return {"changes": [], "refused": replay.refused if replay else None}
+    found = [_told((change,), replay.predict([change])) for change in parse(_tried(run, replay))]
+    sure = [one for one in found if one["gain"][0] >= LEAST]
+    return {"changes": sorted(sure, key=lambda one: -one["gain"][0])[:_SHOWN], "refused": None}
+
+
+def _tried(run: RunLog, replay: Replay) -> list[str]:
+    """Changes that can be made: other numbers of workers, up to the CPUs of this rank."""
+    trace, cpus = replay.trace, facts_from(run.info).usable_cpus or 1.0
+    workers = [n for n in (1, 2, 4, 8, 16) if trace.workers < n <= cpus]
+    return [*(f"workers={n}" for n in workers), *(w for w in _TRIED if "workers" not in w)]

@@ -1,0 +1,67 @@
+"""What metrics are called where people read them: in the report's tables and in verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trainobs.core.abi import Phase
+from trainobs.core.catalogue import phase_metric
+
+PHASES: Mapping[Phase, str] = {
+    Phase.LOADER: "waiting for data",
+    Phase.TRANSFER: "moving the batch to the device",
+    Phase.FORWARD: "forward",
+    Phase.BACKWARD: "backward",
+    Phase.OPTIMIZER: "optimizer",
+    Phase.CHECKPOINT: "saving a checkpoint",
+    Phase.VALIDATION: "validation",
+    Phase.LOGGING: "logging",
+    Phase.OTHER: "everything else",
+}
+
+WAITS: Mapping[str, str] = {
+    "sched/main_offcpu_ns": "training thread off the CPU",
+    "sched/main_iowait_ns": "  asleep for a block device",
+    "sched/main_runqueue_ns": "  ready to run, no CPU free",
+    "sched/worker_iowait_ns": "loader workers asleep for a device",
+    "sched/worker_runqueue_ns": "loader workers ready to run, no CPU",
+    "io/data_read_ns": "inside read calls on training data",
+    "io/checkpoint_write_ns": "inside write calls on checkpoints",
+    "io/fsync_ns": "inside fsync and its like",
+    "sched/main_await_ns": "training thread waits for another",
+    "python/gil_wait_ns": "training thread waits for the GIL",
+    "memory/reclaim_ns": "freeing memory before getting any",
+    "pressure/cpu_ns": "some task short of CPU (machine)",
+    "pressure/io_ns": "some task waiting for I/O (machine)",
+    "pressure/memory_ns": "some task short of memory (machine)",
+}
+
+_MORE: Mapping[str, str] = {
+    "loader/device_ns": "  its maker asleep for the device",
+    "loader/cpu_wait_ns": "  its maker ready to run, no CPU",
+    "loader/compute_ns": "  its maker computing",
+    "loader/sleep_ns": "  its maker asleep, cause unknown",
+    "loader/handover_ns": "  the rest: batches on their way",
+    "loader/start_stop_ns": "  workers starting and ending",
+    "sched/work_runqueue_ns": "  ready to run in the step, no CPU",
+    "sched/work_iowait_ns": "  asleep for a device in the step",
+    "sched/thread_runqueue_ns": "other threads ready to run, no CPU",
+    "sched/others_cpu_ratio": "CPU taken by other processes",
+    "sched/transfer_sleep_ns": "asleep in transfer, cause unknown",
+    "sched/forward_sleep_ns": "asleep in forward, cause unknown",
+    "sched/backward_sleep_ns": "asleep in backward, cause unknown",
+    "sched/optimizer_sleep_ns": "asleep in optimizer, cause unknown",
+    "sched/other_sleep_ns": "asleep in no phase, cause unknown",
+    "python/gc_ns": "Python's garbage collector",
+    "ranks/wait_ns": "waiting in collectives",
+    "memory/major_fault_count": "page faults that read from a device",
+    "memory/refault_count": "pages read again for want of memory",
+    "net/sent_bytes": "sent over the network",
+}
+
+LABELS: Mapping[str, str] = {
+    **{phase_metric(phase): text for phase, text in PHASES.items()},
+    **WAITS,
+    **_MORE,
+}
+"""Metric -> its name for people; an indented one is a part of what stands above it."""

@@ -1,0 +1,203 @@
+"""What a replay needs of a run: for each step what the training thread and the loader had to do.
+
+Waiting for a CPU, for the device's turn or for a batch is no input: the replay brings it forth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+STEP = "step/duration_ns"
+WAIT = "loader/wait_ns"
+START = "loader/start_stop_ns"
+CHECKPOINT = "phase/checkpoint_ns"
+VALIDATION = "phase/validation_ns"
+NEEDED = (STEP, WAIT, "sched/wait_offcpu_ns", "sched/work_offcpu_ns", "sched/work_runqueue_ns")
+
+BATCH_TIMES = ("compute_ns", "device_ns", "sleep_ns", "cpu_wait_ns")
+BATCH_MARKS = ("begin_ns", "end_ns", "fetch_begin_ns", "fetch_end_ns")
+BATCH_BYTES = ("received_bytes", "handed_bytes")
+BATCH = tuple(f"batch/{name}" for name in (*BATCH_TIMES, *BATCH_MARKS, *BATCH_BYTES))
+"""Of the batches of a step: times and bytes added up, begin and end of the last one."""
+
+USED = (*NEEDED, START, CHECKPOINT, VALIDATION, "sched/thread_cpu_ns", "sched/worker_cpu_ns")
+
+FEWEST = 24
+"""Steps below which a replay says nothing."""
+
+HANDED_NS = 300_000.0
+"""What handing over a batch is taken to need where nobody ever waited for one."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Consecutive steps of a run; arrays of shape (n,), in ns.
+
+    Attributes:
+        cpu: what the training thread computed outside the loader, checkpoints and validation.
+        away: how long it slept there.
+        checkpoint: time blocked by saving.
+        validation: time in validation.
+        make_cpu: CPU time of making the batch of the step.
+        make_device: time asleep for a device meanwhile.
+        make_sleep: time asleep for anything else meanwhile.
+        is_first: whether the step is the first of an epoch.
+        start: what starting and ending the workers takes in each epoch.
+        receive: CPU time of the training thread for taking over a batch.
+        feed: time from the end of a batch until it can be taken over.
+        feed_cpu: CPU time of its worker meanwhile.
+        workers: worker processes; 0: the training thread makes the batches.
+        prefetch: batches that each worker may be ahead.
+        cpus: CPUs that the run has.
+        side: threads that compute beside the training thread while it does.
+        concurrency: batches that sleep for the device at the same time, while any does; and for
+            anything else.
+        handed_bytes: in a batch; NaN if unknown.
+        step: measured time of each step.
+    """
+
+    cpu: Floats
+    away: Floats
+    checkpoint: Floats
+    validation: Floats
+    make_cpu: Floats
+    make_device: Floats
+    make_sleep: Floats
+    is_first: npt.NDArray[np.bool_]
+    start: float
+    receive: float
+    feed: float
+    feed_cpu: float
+    workers: int
+    prefetch: int
+    cpus: float
+    side: float
+    concurrency: tuple[float, float]
+    handed_bytes: float
+    step: Floats
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    @property
+    def settled(self) -> slice:
+        """The steps after the first ones, which find queues that the record does not tell of."""
+        return slice(min(len(self) // 4, 2 * self.workers * self.prefetch), None)
+
+    @property
+    def step_ns(self) -> float:
+        """Measured time of a step, after the first ones."""
+        return float(self.step[self.settled].mean())
+
+
+def trace_of(
+    columns: Mapping[str, Floats],
+    epochs: npt.NDArray[np.int64],
+    *,
+    workers: int,
+    prefetch: int,
+    cpus: float,
+) -> Trace | None:
+    """The trace of consecutive steps; None where the record tells too little.
+
+    Args:
+        columns: metrics of `USED`, and `BATCH`, each of shape (n,); NaN for unknown.
+        epochs: of each step.
+        workers: of the training loader.
+        prefetch: its `prefetch_factor`.
+        cpus: that the run has, less what others take.
+    """
+    enough = len(epochs) >= FEWEST and all(_known(columns, name) > 0.9 for name in NEEDED)
+    if not enough or any(_known(columns, f"batch/{name}") < 0.9 for name in BATCH_TIMES):
+        return None
+    made = {name: _whole(columns[f"batch/{name}"]) for name in BATCH_TIMES}
+    get = {name: _zeros(columns, name, len(epochs)) for name in USED}
+    rare = get[CHECKPOINT] + get[VALIDATION]
+    outside = np.maximum(0.0, get[STEP] - get[WAIT] - rare)
+    off = np.minimum(outside, get["sched/work_offcpu_ns"])
+    cpu = outside - off
+    receive = 0.0
+    if workers:
+        receive = float(np.median(np.maximum(0.0, get[WAIT] - get["sched/wait_offcpu_ns"])))
+    else:  # what the loader does around its data set
+        cpu = cpu + np.maximum(0.0, get[WAIT] - sum(made.values()))
+    is_first = np.diff(epochs, prepend=epochs[0]) != 0
+    side = float(get["sched/thread_cpu_ns"].sum() / max(1.0, cpu.sum()))
+    extra = float(np.mean((get["sched/worker_cpu_ns"] - made["compute_ns"])[~is_first]))
+    feed = _feed(columns, receive) if workers else 0.0
+    return Trace(
+        cpu=cpu,
+        away=np.maximum(0.0, off - get["sched/work_runqueue_ns"]),
+        checkpoint=get[CHECKPOINT],
+        validation=get[VALIDATION],
+        make_cpu=made["compute_ns"],
+        make_device=made["device_ns"],
+        make_sleep=made["sleep_ns"],
+        is_first=is_first,
+        start=float(get[START].sum() / max(1, is_first.sum())) if is_first.any() else 0.0,
+        receive=receive,
+        feed=feed,
+        feed_cpu=min(feed, max(0.0, extra)) if workers else 0.0,
+        workers=workers,
+        prefetch=prefetch,
+        cpus=max(0.25, cpus),
+        side=side,
+        concurrency=(
+            _concurrency(columns, made["device_ns"]),
+            _concurrency(columns, made["sleep_ns"]),
+        ),
+        handed_bytes=_mean(columns.get("batch/handed_bytes")),
+        step=get[STEP],
+    )
+
+
+def _known(columns: Mapping[str, Floats], name: str) -> float:
+    column = columns.get(name)
+    return float(np.isfinite(column).mean()) if column is not None and len(column) else 0.0
+
+
+def _zeros(columns: Mapping[str, Floats], name: str, length: int) -> Floats:
+    column = columns.get(name)
+    return np.zeros(length) if column is None else np.nan_to_num(column)
+
+
+def _whole(column: Floats) -> Floats:
+    """A column in which the few unknown values are what is usual."""
+    return np.where(np.isfinite(column), column, np.nanmedian(column))
+
+
+def _mean(column: Floats | None) -> float:
+    known = np.isfinite(column) if column is not None else np.zeros(0, np.bool_)
+    return float(column[known].mean()) if column is not None and known.any() else float("nan")
+
+
+def _feed(columns: Mapping[str, Floats], receive: float) -> float:
+    """How long a batch is on its way, from steps that waited for one that was being made."""
+    begin, end = columns["batch/fetch_begin_ns"], columns["batch/fetch_end_ns"]
+    made = columns["batch/end_ns"]
+    late = (end - made)[np.isfinite(end) & (made > begin)]
+    # The shortest quarter: the rest waited for a CPU, too.
+    return max(0.0, float(np.percentile(late, 25)) - receive) if len(late) >= 5 else HANDED_NS
+
+
+def _concurrency(columns: Mapping[str, Floats], asleep_ns: Floats) -> float:
+    """Mean number of batches whose makers sleep while any does; at least 1."""
+    begin, end = columns["batch/begin_ns"], columns["batch/end_ns"]
+    known = np.isfinite(begin) & np.isfinite(end) & (asleep_ns > 0)
+    begin, end = begin[known], end[known]
+    if not len(begin):
+        return 1.0
+    share = np.minimum(1.0, asleep_ns[known] / np.maximum(1.0, end - begin))
+    edges = np.unique(np.concatenate([begin, end]))
+    asleep = any_asleep = 0.0
+    for first, last in zip(edges[:-1], edges[1:], strict=True):
+        on = share[(begin <= first) & (end >= last)]
+        asleep += float(on.sum()) * (last - first)
+        any_asleep += float(1 - np.prod(1 - on)) * (last - first)
+    return max(1.0, asleep / any_asleep) if any_asleep else 1.0

@@ -1,0 +1,29 @@
+"""What `trainobs whatif` prints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainobs.analysis.whatif import CHANGES
+from trainobs.core.text import duration, percent, printable, times
+from trainobs.report.rows import row
+
+
+def render(found: dict[str, Any]) -> str:
+    """Predictions, one a line."""
+    lines = [
+        f"{found['run']}: {duration(found['step_ns'])} a step; the replay of the run as it was is "
+        f"off by {percent(abs(found['fit'] - 1))}",
+        row("predicted", "a step", "to", "gain", "to"),
+    ]
+    for one in found["changes"]:
+        steps = (duration(ns) for ns in one["step_ns"])
+        gains = (times(gain) for gain in one["gain"])
+        lines.append(row(f"  {one['change']}", *steps, *gains))
+    return "\n".join(map(printable, lines))
+
+
+def help_text() -> str:
+    """The changes that can be named, for the help of the command."""
+    names = (f"  {example:<16}{tells}" for example, tells in CHANGES.items())
+    return "\n".join(("changes:", *names))

@@ -1,0 +1,86 @@
+"""Where in a run the time lies that a verdict is about, if it does not lie in all steps."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from trainobs.verdict.record import Floats, Record
+
+MOST = 0.7
+"""Share of the time that has to lie in some steps, for it to be theirs."""
+
+FEW = 0.15
+"""Share of the steps that are few."""
+
+TIMES = 2.0
+"""How many times as much a step must take after a change as before it, or before it as after."""
+
+EXPLAINED = 0.6
+"""Share of the differences between steps that a change at one moment has to explain."""
+
+EDGE = 4
+"""Blocks before and after a change, at least."""
+
+
+def when(record: Record, names: tuple[str, ...]) -> str:
+    """Where the time of some metrics lies: "in 1 step of 50", "since step 120"; "" for everywhere.
+
+    Args:
+        record: the steps.
+        names: times, which are added up.
+    """
+    sample = record.sample()
+    values = np.nansum([sample.columns[name] for name in names], axis=0)
+    if len(values) < 2 * EDGE or values.sum() <= 0:
+        return ""
+    return _first_epoch(values, sample.epochs) or _changed(record, names) or _rare(values)
+
+
+def _first_epoch(values: Floats, epochs: npt.NDArray[np.int64]) -> str:
+    first = epochs == epochs[0]
+    is_first = values[first].sum() >= 0.9 * values.sum() and first.mean() <= 0.5
+    return "in the first epoch only" if is_first else ""
+
+
+def _rare(values: Floats) -> str:
+    """A cost that comes every so many steps."""
+    largest = np.sort(values)[::-1]
+    needed = int(np.searchsorted(np.cumsum(largest), MOST * values.sum()))
+    count = int((values >= largest[needed] / 2).sum())
+    if count < 2 or count > FEW * len(values):
+        return ""
+    return f"in 1 step of {round(len(values) / count)}"
+
+
+def _course(record: Record, names: tuple[str, ...]) -> tuple[npt.NDArray[np.int64], Floats]:
+    """How the times went: step by step, or where there are too many, block by block."""
+    sample = record.sample()
+    if len(sample.epochs) == len(record):
+        values = np.nansum([sample.columns[name] for name in names], axis=0)
+        return np.ones(len(values), np.int64), values
+    steps, values = record.course(names[0])
+    for name in names[1:]:
+        values = values + record.course(name)[1]
+    return steps, values
+
+
+def _changed(record: Record, names: tuple[str, ...]) -> str:
+    """The one moment that divides the run best."""
+    steps, values = _course(record, names)
+    if len(steps) < 2 * EDGE:
+        return ""
+    weights, total = np.cumsum(steps), np.cumsum(steps * values)
+    cuts = np.arange(EDGE, len(steps) - EDGE + 1)
+    before = total[cuts - 1] / weights[cuts - 1]
+    after = (total[-1] - total[cuts - 1]) / (weights[-1] - weights[cuts - 1])
+    between = weights[cuts - 1] * (weights[-1] - weights[cuts - 1]) * (after - before) ** 2
+    best = int(between.argmax())
+    mean = total[-1] / weights[-1]
+    spread = float((steps * (values - mean) ** 2).sum())
+    if spread <= 0 or between[best] / weights[-1] < EXPLAINED * spread:
+        return ""
+    number = record.first + int(weights[cuts[best] - 1])
+    if after[best] > TIMES * before[best]:
+        return f"since step {number}"
+    return f"until step {number}" if before[best] > TIMES * after[best] else ""

@@ -1,0 +1,192 @@
+"""The time of the training thread, taken apart into what a verdict can name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isnan, nan
+
+from trainobs.verdict import record
+from trainobs.verdict.verdict import Facts, VerdictKind
+
+FAULTS_PER_STEP = 1.0
+"""Refaults, or major faults, a step from which a process lives on pages that were taken from it."""
+
+SLEEP_SHOWS = 0.20
+"""Share of the step from which unexplained sleep is taken for waiting in collectives. Less shows
+nothing: where collectives run on a GPU the host does not sleep in them."""
+
+HANDED_NS = 1e6
+"""What taking over any batch may cost the training thread: that much is nothing to remedy."""
+
+HOLDS = 0.5
+"""Share of the wait for the interpreter's lock that other threads must have computed meanwhile, or
+it was no wait for that: a lock polled with a short timeout looks the same."""
+
+_NET = ("net/sent_bytes", "net/received_bytes")
+
+Mean = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class StepParts:
+    """A step taken apart, ns; NaN for what was not measured.
+
+    Attributes:
+        step: all of it, validation and checkpoints too.
+        part: what each kind of verdict is about.
+        other: time outside every phase that was marked, and logging.
+        garbage: time in Python's garbage collector.
+        runqueue: time in which the training thread was ready to run and had no CPU; loader,
+            checkpoints and validation left out, as in the rest.
+        device: time in which it slept for a device.
+        interpreter: time in which it slept for Python's interpreter lock.
+        asleep: phase -> time in which it slept for something that is not known.
+        off: time in which it was off the CPU for any reason, of that in which it computes; where
+            that is unknown, all of computation.
+    """
+
+    step: float
+    part: Mapping[VerdictKind, float]
+    other: float
+    garbage: float
+    runqueue: float
+    device: float
+    interpreter: float
+    asleep: Mapping[str, float]
+    off: float
+
+    @property
+    def lost(self) -> float:
+        """Time in which the training thread could have computed, and did not."""
+        return sum(map(known, (self.garbage, self.runqueue, self.device, self.interpreter)))
+
+    @property
+    def most_lost(self) -> float:
+        """The same with what is unknown at its largest."""
+        parts = (self.runqueue, self.device, self.interpreter)
+        return known(self.garbage) + (self.off if any(map(isnan, parts)) else sum(parts))
+
+
+def known(ns: float) -> float:
+    """A time, or 0 for one that was not measured."""
+    return 0.0 if isnan(ns) else ns
+
+
+def parts_of(mean: Mean, facts: Facts) -> StepParts:
+    """Take a mean step apart."""
+    step = max(1.0, mean[record.STEP])
+    rare = known(mean[record.CHECKPOINT]) + known(mean[record.VALIDATION])
+    usual = max(0.0, 1.0 - rare / step)
+    computing = sum(known(mean[name]) for name in record.COMPUTE)
+    device = _device(mean, facts)
+    memory = _memory(mean, known(device))
+    gil, polled = _interpreter(mean, usual)
+    asleep = {name.split("/")[1].removesuffix("_sleep_ns"): mean[name] for name in record.SLEEPS}
+    if polled:
+        asleep[""] = polled
+    slept = sum(map(known, asleep.values())) if not facts.has_accelerator else 0.0
+    communication = _at_most(computing, _communication(mean, facts, step))
+    sleep = max(0.0, slept - known(communication)) if facts.world_size > 1 else slept
+    return StepParts(
+        step=step,
+        part={
+            VerdictKind.LOADER: _waited(mean, facts),
+            VerdictKind.COPY: mean[record.TRANSFER],
+            VerdictKind.COMMUNICATION: communication,
+            VerdictKind.CHECKPOINT: mean[record.CHECKPOINT],
+            VerdictKind.VALIDATION: mean[record.VALIDATION],
+            VerdictKind.SLEEP: sleep,
+            VerdictKind.COMPUTE: computing - known(communication),
+            VerdictKind.MEMORY: _at_most(step, memory),
+        },
+        other=known(mean[record.OTHER]) + known(mean[record.LOGGING]),
+        garbage=mean[record.GARBAGE] * usual,
+        runqueue=_runqueue(mean, usual),
+        device=device - known(memory) if known(memory) and known(device) else device,
+        interpreter=gil,
+        asleep=asleep,
+        off=_off(mean, rare, computing),
+    )
+
+
+def _off(mean: Mean, rare: float, computing: float) -> float:
+    if not isnan(mean["sched/work_offcpu_ns"]):
+        return mean["sched/work_offcpu_ns"]
+    off = mean["sched/main_offcpu_ns"] - rare - known(mean[record.LOADER])
+    return max(0.0, computing - known(mean[record.GARBAGE]) if isnan(off) else off)
+
+
+def _at_most(limit: float, ns: float) -> float:
+    return ns if isnan(ns) else min(limit, ns)
+
+
+def _waited(mean: Mean, facts: Facts) -> float:
+    """The wait for the loader, less what taking over any batch costs."""
+    wait = mean[record.LOADER]
+    taking = wait - mean["sched/wait_offcpu_ns"] if facts.workers else 0.0
+    return wait - min(HANDED_NS, max(0.0, known(taking)))
+
+
+def _runqueue(mean: Mean, usual: float) -> float:
+    """Old run logs do not tell in which phase it was."""
+    ready = mean["sched/work_runqueue_ns"]
+    return mean["sched/main_runqueue_ns"] * usual if isnan(ready) else ready
+
+
+def _device(mean: Mean, facts: Facts) -> float:
+    """Time in which the training thread slept for a device outside loader and checkpoints."""
+    if not isnan(mean["sched/work_iowait_ns"]):
+        return mean["sched/work_iowait_ns"]
+    elsewhere = known(mean[record.CHECKPOINT]) + known(mean[record.VALIDATION])
+    if not facts.workers:  # it reads the data itself, as far as we know
+        elsewhere += known(mean[record.LOADER])
+    iowait = mean["sched/main_iowait_ns"]
+    return iowait if isnan(iowait) else max(0.0, iowait - elsewhere)
+
+
+def _interpreter(mean: Mean, usual: float) -> tuple[float, float]:
+    """The wait for the interpreter's lock; and what looks like it, with nobody who held it."""
+    waited = mean[record.INTERPRETER] * usual
+    computed = mean["sched/thread_cpu_ns"]
+    if isnan(waited) or isnan(computed) or computed >= HOLDS * waited:
+        return waited, 0.0
+    return 0.0, waited
+
+
+def _communication(mean: Mean, facts: Facts, step: float) -> float:
+    """Time in collectives: measured, or the sleep of computation that nothing else explains.
+
+    The second only where something was sent, so that there is somebody to wait for.
+    """
+    if facts.world_size == 1:
+        return 0.0
+    measured, sent = mean["ranks/wait_ns"], sum(known(mean[name]) for name in _NET)
+    if not isnan(measured) or not sent:
+        return measured
+    slept = _unexplained_sleep(mean, facts)
+    return slept if slept >= SLEEP_SHOWS * step else nan
+
+
+def _unexplained_sleep(mean: Mean, facts: Facts) -> float:
+    """Time off the CPU that nothing else that is known explains, such as the loader."""
+    ready_or_device = mean["sched/main_runqueue_ns"] + mean["sched/main_iowait_ns"]
+    slept = mean["sched/main_offcpu_ns"] - ready_or_device - mean[record.INTERPRETER]
+    rare = known(mean[record.CHECKPOINT]) + known(mean[record.VALIDATION])
+    explained = mean[record.LOADER] + rare
+    return max(0.0, slept - explained) if not isnan(slept) and facts.workers else nan
+
+
+def _memory(mean: Mean, device: float) -> float:
+    """Time that went into freeing memory, or into reading back what was taken.
+
+    A page that is read for the first time was never taken: only refaults of this group, or major
+    faults while it had to free memory, show that it is short.
+    """
+    reclaim, refaults = mean["memory/reclaim_ns"], mean["memory/refault_count"]
+    faults = mean["memory/major_fault_count"]
+    if isnan(reclaim) and isnan(refaults):
+        return nan
+    back = refaults if not isnan(refaults) else faults if known(reclaim) > 0 else 0.0
+    returns = known(back) >= FAULTS_PER_STEP and known(faults) > 0
+    return known(reclaim) + (device if returns else 0.0)

@@ -1,0 +1,291 @@
+"""The steps of an epoch, or of a run, in the little memory that a verdict needs.
+
+All steps are summed in blocks of equal length; when there are too many blocks, neighbours are
+joined. Beside the sums a sample of whole steps is kept, in windows of consecutive ones, for the
+replay and to see how even the steps are. Some 0.4 MB hold both, whatever the number of steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trainobs.core.quotients import divided
+from trainobs.core.records import SETUP, UNKNOWN, StepTable
+from trainobs.replay.trace import BATCH, BATCH_BYTES, BATCH_MARKS, BATCH_TIMES, USED
+
+Floats = npt.NDArray[np.float64]
+
+STEP = "step/duration_ns"
+LOADER = "loader/wait_ns"
+TRANSFER = "phase/transfer_ns"
+COMPUTE = ("phase/forward_ns", "phase/backward_ns", "phase/optimizer_ns")
+CHECKPOINT = "phase/checkpoint_ns"
+VALIDATION = "phase/validation_ns"
+LOGGING = "phase/logging_ns"
+OTHER = "phase/other_ns"
+PHASES = (LOADER, TRANSFER, *COMPUTE, CHECKPOINT, VALIDATION, LOGGING, OTHER)
+GARBAGE = "python/gc_ns"
+INTERPRETER = "python/gil_wait_ns"
+START = "loader/start_stop_ns"
+SPLIT = (
+    "loader/device_ns",
+    "loader/cpu_wait_ns",
+    "loader/compute_ns",
+    "loader/sleep_ns",
+    "loader/handover_ns",
+)
+SLEEPS = (
+    "sched/transfer_sleep_ns",
+    "sched/forward_sleep_ns",
+    "sched/backward_sleep_ns",
+    "sched/optimizer_sleep_ns",
+    "sched/other_sleep_ns",
+)
+
+INPUTS = tuple(
+    dict.fromkeys(
+        (
+            STEP,
+            *PHASES,
+            GARBAGE,
+            INTERPRETER,
+            START,
+            *SPLIT,
+            *SLEEPS,
+            *USED,
+            "sched/main_offcpu_ns",
+            "sched/main_iowait_ns",
+            "sched/main_runqueue_ns",
+            "sched/wait_runqueue_ns",
+            "sched/work_iowait_ns",
+            "sched/thread_runqueue_ns",
+            "sched/worker_iowait_ns",
+            "sched/worker_runqueue_ns",
+            "sched/child_cpu_ns",
+            "sched/throttled_ns",
+            "sched/others_cpu_ratio",
+            "io/checkpoint_write_ns",
+            "io/fsync_ns",
+            "block/read_bytes",
+            "block/read_count",
+            "memory/major_fault_count",
+            "memory/refault_count",
+            "memory/reclaim_ns",
+            "net/sent_bytes",
+            "net/received_bytes",
+            "ranks/wait_ns",
+            *BATCH,
+        )
+    )
+)
+"""Metrics, and what is known of batches; any of them may be missing."""
+
+BATCH_NEEDED = ("for_step", *BATCH_TIMES, *BATCH_BYTES, *BATCH_MARKS)
+"""Columns of the table `batches` that are looked at."""
+
+_INDEX = {name: index for index, name in enumerate(INPUTS)}
+_ALL_STEPS = [_INDEX[name] for name in (*PHASES, GARBAGE, START)]
+
+BLOCKS = 64
+"""Blocks kept at most."""
+
+WINDOW = 64
+"""Consecutive steps of a window of the sample."""
+
+WINDOWS = 8
+"""Windows kept at most."""
+
+
+class Sample(NamedTuple):
+    """Whole steps, in windows of consecutive ones.
+
+    Attributes:
+        epochs: of each step, shape (n,).
+        columns: name of `INPUTS` -> values (n,), NaN for unknown.
+    """
+
+    epochs: npt.NDArray[np.int64]
+    columns: Mapping[str, Floats]
+
+
+class Record:
+    """Steps, taken as they come.
+
+    Attributes:
+        epoch_count: epochs that they were in.
+        first: number of the first step.
+    """
+
+    def __init__(self) -> None:
+        self._length = 1
+        self._sums: list[Floats] = []
+        self._known: list[Floats] = []
+        self._steps: list[int] = []
+        self._stride = 1
+        self._seen = 0
+        self._windows: list[tuple[int, npt.NDArray[np.int64], Floats]] = []
+        self.epoch_count = 0
+        self.first = 0
+        self._last_epoch: int | None = None
+
+    def __len__(self) -> int:
+        return sum(self._steps)
+
+    def add(
+        self,
+        columns: Mapping[str, Floats],
+        epochs: npt.NDArray[np.integer[Any]] | None = None,
+        steps: npt.NDArray[np.integer[Any]] | None = None,
+    ) -> None:
+        """Take the next steps.
+
+        Args:
+            columns: metric -> values (n,), NaN for unknown; of these only `INPUTS` are looked at.
+            epochs: of each step; one epoch where nobody says.
+            steps: their numbers; 0, 1, ... where nobody says.
+        """
+        count = max((len(column) for column in columns.values()), default=0)
+        if not count:
+            return
+        if self._last_epoch is None and steps is not None:
+            self.first = int(steps[0])
+        numbers = np.zeros(count, np.int64) if epochs is None else epochs.astype(np.int64)
+        before = numbers[0] - 1 if self._last_epoch is None else self._last_epoch
+        self.epoch_count += int((np.diff(numbers, prepend=before) != 0).sum())
+        self._last_epoch = int(numbers[-1])
+        matrix = np.full((count, len(INPUTS)), np.nan)
+        for name, index in _INDEX.items():
+            if name in columns:
+                matrix[:, index] = columns[name]
+        self._sample(matrix, numbers)
+        filled = 0
+        while filled < count:
+            filled += self._fill(matrix[filled:])
+
+    def mean(self) -> dict[str, float]:
+        """Each metric per step, NaN where it was not measured.
+
+        Phases and what comes now and then are averaged over all steps: a loop that marks its first
+        checkpoint in step 999 had none before. Else it is the mean of the steps that know.
+        """
+        sums, known = np.array(self._sums).sum(axis=0), np.array(self._known).sum(axis=0)
+        mean = divided(sums, known)
+        mean[_ALL_STEPS] = np.where(known[_ALL_STEPS] > 0, sums[_ALL_STEPS] / len(self), np.nan)
+        return dict(zip(INPUTS, mean.tolist(), strict=True))
+
+    def course(self, name: str) -> tuple[npt.NDArray[np.int64], Floats]:
+        """How a metric went: of each block its steps, and the value per step (0 for unknown)."""
+        steps = np.array(self._steps)
+        return steps, np.array(self._sums)[:, _INDEX[name]] / steps
+
+    def sample(self) -> Sample:
+        """Whole steps; all of them where there are not many."""
+        epochs = np.concatenate([window[1] for window in self._windows])
+        rows = np.concatenate([window[2] for window in self._windows])
+        return Sample(epochs, {name: rows[:, index] for name, index in _INDEX.items()})
+
+    def _sample(self, matrix: Floats, epochs: npt.NDArray[np.int64]) -> None:
+        first = 0
+        while first < len(matrix):
+            number, at = divmod(self._seen, WINDOW)
+            rows = slice(first, first + WINDOW - at)
+            if number % self._stride == 0:
+                self._keep(number, epochs[rows], matrix[rows])
+            taken = len(epochs[rows])
+            self._seen += taken
+            first += taken
+
+    def _keep(self, number: int, epochs: npt.NDArray[np.int64], rows: Floats) -> None:
+        if self._windows and self._windows[-1][0] == number:
+            _, old_epochs, old_rows = self._windows.pop()
+            epochs = np.concatenate([old_epochs, epochs])
+            rows = np.concatenate([old_rows, rows])
+        elif len(self._windows) == WINDOWS:
+            self._windows = self._windows[::2]
+            self._stride *= 2
+            if number % self._stride:
+                return
+        self._windows.append((number, epochs, rows.copy()))
+
+    def _fill(self, matrix: Floats) -> int:
+        """Put rows into the open block; how many went into it."""
+        if not self._steps or self._steps[-1] == self._length:
+            self._make_room()
+            self._sums.append(np.zeros(len(INPUTS)))
+            self._known.append(np.zeros(len(INPUTS)))
+            self._steps.append(0)
+        rows = matrix[: self._length - self._steps[-1]]
+        self._sums[-1] += np.nansum(rows, axis=0)
+        self._known[-1] += np.isfinite(rows).sum(axis=0)
+        self._steps[-1] += len(rows)
+        return len(rows)
+
+    def _make_room(self) -> None:
+        if len(self._steps) < BLOCKS:
+            return
+        self._length *= 2
+        self._sums = [a + b for a, b in zip(self._sums[::2], self._sums[1::2], strict=True)]
+        self._known = [a + b for a, b in zip(self._known[::2], self._known[1::2], strict=True)]
+        self._steps = [a + b for a, b in zip(self._steps[::2], self._steps[1::2], strict=True)]
+
+
+class FirstSteps:
+    """Leaves out what comes before the first step of a run, and that one.
+
+    In the first step workers, caches and kernels are made: no other is like it.
+
+    Attributes:
+        seen: whether there was a step.
+    """
+
+    def __init__(self) -> None:
+        self.seen = False
+
+    def without(self, table: StepTable) -> StepTable:
+        """The others of the next steps, with all that is known of batches."""
+        rows = np.flatnonzero(table.step != SETUP)
+        skipped = 0 if self.seen else 1
+        self.seen = self.seen or len(rows) > 0
+        kept = np.zeros(len(table), np.bool_)
+        kept[rows[skipped:]] = True
+        return replace(table.select(kept), batches=table.batches)
+
+
+def columns_of(table: StepTable) -> dict[str, Floats]:
+    """The columns of steps, with what is known of their batches."""
+    if table.batches is None:
+        return table.columns
+    own = {name: table.batches[name] for name in BATCH_NEEDED}
+    return table.columns | batch_columns(table.step, own)
+
+
+def batch_columns(
+    steps: npt.NDArray[np.int64], batches: Mapping[str, npt.NDArray[np.generic]]
+) -> dict[str, Floats]:
+    """What is known of the batches of steps, as columns of `INPUTS`.
+
+    Args:
+        steps: numbers of the steps, ascending, shape (n,).
+        batches: column of the table `batches` -> values, -1 or NaN for unknown; with `for_step`.
+    """
+    for_step = np.asarray(batches["for_step"], np.float64)
+    own = np.isin(for_step, steps)
+    at = np.searchsorted(steps, for_step[own])
+    columns = {}
+    for name in (*BATCH_TIMES, *BATCH_BYTES, *BATCH_MARKS):
+        values = np.asarray(batches[name], np.float64)[own]
+        values[values == UNKNOWN] = np.nan
+        column = np.full(len(steps), np.nan)
+        if name in BATCH_MARKS:
+            order = np.argsort(values)
+            column[at[order]] = values[order]  # of several the last one counts
+        else:
+            column[at] = 0.0
+            np.add.at(column, at, values)
+        columns[f"batch/{name}"] = column
+    return columns

@@ -1,0 +1,127 @@
+"""Causes: what took the CPUs, what the loader slept for, what is no cause at all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.verdict.constructed import IN_STEP, MS, TWO_CPUS, split, verdict_on
+from trainobs.verdict.sentence import sentence
+from trainobs.verdict.verdict import Cause, VerdictKind
+
+
+@pytest.mark.parametrize(
+    ("cause", "parts"),
+    [
+        (Cause.STORAGE, {"device": 85, "compute": 15}),
+        (Cause.TRANSFORM, {"device": 15, "compute": 85}),
+        (Cause.HANDOVER, {"handover": 100}),
+        (Cause.SLEEP, {"sleep": 85, "handover": 15}),
+        (Cause.STORAGE, {"device": 70, "compute": 30}),
+        (None, {"device": 50, "compute": 50}),
+        (None, {"device": 61, "compute": 39}),
+        (None, {"device": 40, "compute": 20, "sleep": 20, "handover": 20}),
+    ],
+)
+def test_a_cause_of_a_divided_wait_covers_most_of_it_and_has_no_rival(cause, parts):
+    verdict = verdict_on(**split(**parts))
+    assert (verdict.kind, verdict.cause) == (VerdictKind.LOADER, cause)
+
+
+def test_sleep_while_data_came_from_a_network_is_called_so():
+    asleep = split(sleep=100)
+    assert verdict_on(**asleep, batch__received_bytes=5e6).cause is Cause.NETWORK
+    assert verdict_on(**asleep, batch__received_bytes=100.0).cause is Cause.SLEEP
+
+
+def test_workers_that_start_with_each_epoch_are_no_hand_over():
+    verdict = verdict_on(**split(handover=100), loader__start_stop_ns=95 * MS)
+    assert verdict.cause is Cause.START
+
+
+@pytest.mark.parametrize(
+    ("cause", "others", "computing", "throttled"),
+    [
+        (Cause.OTHERS, 0.8, 10, 0),
+        (Cause.FULL, 0.05, 150, 0),
+        (Cause.FULL, 0.2, 120, 0),
+        (Cause.CPU, 0.05, 20, 0),  # they wait in turns, though CPUs are free
+        (Cause.CPU, float("nan"), 150, 0),
+        (Cause.QUOTA, 0.05, 10, 80),
+    ],
+)
+def test_who_took_the_cpus_follows_from_who_ran(cause, others, computing, throttled):
+    facts = replace(TWO_CPUS, quota=throttled > 0)
+    verdict = verdict_on(
+        facts,
+        sched__main_runqueue_ns=60 * MS,
+        sched__main_offcpu_ns=62 * MS,
+        sched__others_cpu_ratio=others,
+        sched__worker_cpu_ns=computing * MS,
+        sched__thread_cpu_ns=0.0,
+        sched__child_cpu_ns=0.0,
+        sched__throttled_ns=throttled * MS,
+    )
+    assert (verdict.kind, verdict.cause) == (VerdictKind.COMPUTE, cause)
+    assert verdict.advice is None  # there is nothing to replay
+
+
+def test_the_ranks_beside_this_one_may_use_their_part_of_the_machine():
+    held_up = {"sched__main_runqueue_ns": 60 * MS, "ranks__wait_ns": 0.0}
+    four = replace(TWO_CPUS, world_size=4, ranks_here=4)  # on eight CPUs
+    fair = verdict_on(four, **held_up, sched__others_cpu_ratio=0.75)
+    assert fair.cause is Cause.CPU
+    assert verdict_on(four, **held_up, sched__others_cpu_ratio=0.95).cause is Cause.OTHERS
+
+
+def test_a_first_read_is_storage_and_a_page_that_comes_back_is_memory():
+    asleep = IN_STEP | {"sched__work_iowait_ns": 60 * MS, "memory__major_fault_count": 900}
+    unknown = verdict_on(**asleep)
+    assert unknown.abstained_because == (
+        "computation waited for a device, and nobody knows whether for want of memory"
+    )
+    first = verdict_on(**asleep, memory__refault_count=0.0, memory__reclaim_ns=0.0)
+    assert (first.kind, first.cause) == (VerdictKind.COMPUTE, Cause.STORAGE)
+    again = verdict_on(**asleep, memory__refault_count=900, memory__reclaim_ns=0.0)
+    assert (again.kind, again.cause) == (VerdictKind.MEMORY, Cause.FAULTS)
+    assert verdict_on(memory__reclaim_ns=40 * MS).cause is Cause.RECLAIM
+
+
+def test_the_machine_s_pressure_alone_is_no_want_of_memory():
+    assert verdict_on(pressure__memory_ns=70 * MS).kind is VerdictKind.COMPUTE
+
+
+def test_sleep_that_nothing_explains_is_called_unknown_with_its_phase():
+    asleep = IN_STEP | {"sched__forward_sleep_ns": 60 * MS, "phase__forward_ns": 98 * MS}
+    verdict = verdict_on(**asleep)
+    assert (verdict.kind, verdict.cause, verdict.where) == (
+        VerdictKind.SLEEP,
+        Cause.UNKNOWN,
+        "forward",
+    )
+    assert sentence(verdict) == "asleep: 60 ms a step, 38 % of it, in forward; cause: not known"
+    assert verdict.advice is None
+    gpu = replace(TWO_CPUS, has_accelerator=True)  # for which it may wait asleep
+    assert verdict_on(gpu, **asleep).kind is VerdictKind.COMPUTE
+
+
+def test_a_lock_that_nobody_held_while_computing_is_not_the_interpreter_s():
+    waits = IN_STEP | {"python__gil_wait_ns": 60 * MS}
+    assert verdict_on(**waits, sched__thread_cpu_ns=60 * MS).cause is Cause.INTERPRETER
+    polled = verdict_on(**waits, sched__thread_cpu_ns=2 * MS)
+    assert (polled.kind, polled.cause) == (VerdictKind.SLEEP, Cause.UNKNOWN)
+
+
+def test_taking_over_batches_is_nothing_to_remedy():
+    short = {
+        "phase__forward_ns": 1 * MS,
+        "phase__backward_ns": 1 * MS,
+        "phase__optimizer_ns": 0.1 * MS,
+        "phase__transfer_ns": 0.0,
+        "phase__other_ns": 0.1 * MS,
+        "loader__wait_ns": 0.7 * MS,
+    }
+    assert verdict_on(**short, sched__wait_offcpu_ns=0.1 * MS).kind is VerdictKind.COMPUTE
+    short["sched__main_runqueue_ns"] = 0.0
+    assert verdict_on(**short, sched__wait_offcpu_ns=0.7 * MS).kind is VerdictKind.LOADER

@@ -1,0 +1,119 @@
+"""Steps in blocks and windows: nothing is lost, nothing grows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.verdict.constructed import MS, columns
+from trainobs.core.records import SETUP, StepTable
+from trainobs.verdict.record import (
+    BLOCKS,
+    INPUTS,
+    STEP,
+    WINDOW,
+    WINDOWS,
+    FirstSteps,
+    Record,
+    batch_columns,
+)
+
+
+def filled(steps: int, piece: int, **changed: object) -> Record:
+    """A record that was handed `steps` steps, `piece` at a time."""
+    record, whole = Record(), columns(steps=steps, **changed)
+    for first in range(0, steps, piece):
+        record.add({name: values[first : first + piece] for name, values in whole.items()})
+    return record
+
+
+@pytest.mark.parametrize("steps", [1, 8, 63, 64, 65, 129, 5000])
+def test_every_step_counts_whatever_the_pieces_they_came_in(steps):
+    costs = np.random.default_rng(0).integers(0, 9_000_000, steps)  # whole, so that sums are exact
+    one, many = (filled(steps, piece, phase__checkpoint_ns=costs) for piece in (steps, 7))
+    assert len(one) == len(many) == steps
+    assert one.mean()["phase/checkpoint_ns"] == pytest.approx(np.mean(costs))
+    assert many.mean() == pytest.approx(one.mean(), nan_ok=True)
+    for name in (STEP, "phase/checkpoint_ns"):
+        assert many.sample().columns[name].tolist() == one.sample().columns[name].tolist()
+
+
+def test_memory_does_not_grow_with_the_steps():
+    record = filled(100_000, 1000)
+    assert len(record._sums) <= BLOCKS
+    kept = [*record._sums, *record._known, *(rows for _, _, rows in record._windows)]
+    most = 2 * BLOCKS + WINDOWS * WINDOW
+    assert sum(array.nbytes for array in kept) <= most * len(INPUTS) * 8
+    assert all(rows.base is None for _, _, rows in record._windows)  # and hold on to nothing else
+
+
+@pytest.mark.parametrize("steps", [40, 512, 513, 1500, 100_000])
+def test_the_sample_is_windows_of_consecutive_steps_from_all_over_the_run(steps):
+    record = Record()
+    numbers = np.arange(steps, dtype=float)
+    for part in np.array_split(numbers, 7):
+        record.add({STEP: part})
+    seen = record.sample().columns[STEP]
+    assert len(seen) == (steps if steps <= WINDOW * WINDOWS else len(seen)) <= WINDOW * WINDOWS
+    for first in range(0, len(seen) - WINDOW, WINDOW):
+        assert (np.diff(seen[first : first + WINDOW]) == 1).all()
+    assert seen[0] == 0
+    assert seen[-1] >= 0.5 * steps - 1
+
+
+def test_the_parts_of_a_mean_step_add_up():
+    rng = np.random.default_rng(1)
+    waits, forward = rng.exponential(9 * MS, 777), rng.exponential(30 * MS, 777)
+    mean = filled(777, 50, loader__wait_ns=waits, phase__forward_ns=forward).mean()
+    parts = [name for name in mean if name.startswith(("phase/", "loader/wait"))]
+    assert np.nansum([mean[name] for name in parts]) == pytest.approx(mean["step/duration_ns"])
+
+
+def test_what_was_not_measured_is_nan_and_not_zero():
+    mean = filled(64, 64, without=("sched/main_runqueue_ns",)).mean()
+    assert np.isnan(mean["sched/main_runqueue_ns"])
+    assert np.isnan(mean["ranks/wait_ns"])
+    assert mean["sched/main_iowait_ns"] == 0.0
+
+
+def test_a_value_known_in_some_steps_is_their_mean():
+    values = [0.5 if step % 4 == 0 else float("nan") for step in range(256)]
+    mean = filled(256, 64, sched__others_cpu_ratio=values).mean()
+    assert mean["sched/others_cpu_ratio"] == pytest.approx(0.5)
+
+
+def test_a_phase_that_is_marked_late_is_averaged_over_all_steps():
+    checkpoint = np.full(100, np.nan)
+    checkpoint[99] = 500 * MS
+    mean = filled(100, 10, phase__checkpoint_ns=checkpoint).mean()
+    assert mean["phase/checkpoint_ns"] == pytest.approx(5 * MS)
+
+
+def test_the_batches_of_a_step_are_added_up_and_the_last_one_tells_when():
+    batches = {
+        "for_step": np.array([7, 5, 7, -1, 99]),
+        "compute_ns": np.array([10, 20, 30, 40, 50]),
+        "device_ns": np.array([1, -1, 2, 3, 4]),
+        **{name: np.arange(5) for name in ("sleep_ns", "cpu_wait_ns", "received_bytes")},
+        "handed_bytes": np.array([8, 8, 8, 8, 8]),
+        **{name: np.array([100, 50, 90, 0, 0]) for name in ("begin_ns", "end_ns")},
+        **{name: np.array([100, 50, 90, 0, 0]) for name in ("fetch_begin_ns", "fetch_end_ns")},
+    }
+    found = batch_columns(np.array([5, 6, 7]), batches)
+    assert found["batch/compute_ns"][[0, 2]].tolist() == [20, 40]
+    assert found["batch/end_ns"][[0, 2]].tolist() == [50, 100]
+    assert np.isnan(found["batch/device_ns"][0]), "unknown is not zero"
+    assert all(np.isnan(column[1]) for column in found.values()), "a step without a batch"
+
+
+def test_what_comes_before_the_second_step_is_left_out_once():
+    first = FirstSteps()
+
+    def table(*steps: int) -> StepTable:
+        count = len(steps)
+        return StepTable(np.array(steps), np.zeros(count, np.int32), np.zeros(count, np.int64), {})
+
+    assert first.without(table(SETUP)).step.tolist() == []
+    assert not first.seen
+    assert first.without(table(SETUP, 0, 1)).step.tolist() == [1]
+    assert first.without(table(2, 3)).step.tolist() == [2, 3]
