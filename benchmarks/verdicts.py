@@ -31,9 +31,10 @@ from faults import pages
 from faults.case import Case
 from faults.cases import CASES
 from faults.groups import Unavailable
-from faults.judge import FAULT, REMEDY, WHY_NOT, advised, judged
+from faults.judge import FAULT, LOSES, REMEDY, WHY_NOT, advised, again, judged, measured_gain
 from faults.predictions import judge_pairs, lines_of, run_pairs
 from faults.runner import Failed, run
+from faults.setting import Setting
 
 from trainobs.host.facts import host_facts
 
@@ -102,9 +103,18 @@ def attempt(case: Case, place: Path, *, with_remedy: bool) -> None:
         if case.remedy:
             run(case.setting.changed(**case.remedy), place / REMEDY)
         if advice := advised(case, place):
-            run(*advice)
+            follow(case, place / FAULT, *advice)
     except (Unavailable, Failed) as why:
         (place / WHY_NOT).write_text(str(why))
+
+
+def follow(case: Case, fault: Path, setting: Setting, place: Path) -> None:
+    """Run a setting after what was advised; if it loses, both once more, lest chance decides."""
+    run(setting, place)
+    gain = measured_gain(fault, place)
+    if gain is not None and gain < LOSES:
+        run(case.setting, again(fault))
+        run(setting, again(place))
 
 
 def _tell(name: str, found: dict[str, Any]) -> None:

@@ -86,7 +86,7 @@ class Items(Dataset[Item]):
         slow = training.slow_every and index % (training.slow_every * training.batch) == 0
         busy(training.item_cpu_ms + (training.slow_cpu_ms if slow else 0))
         sleep(training.item_sleep_ms + (training.slow_sleep_ms if slow else 0))
-        if training.garbage:
+        if training.garbage and index % training.batch == 0:
             waste(training.garbage)
 
 

@@ -22,7 +22,7 @@ def fit(training: Training, folder: Path, run_dir: Path) -> list[int]:
     assert training.ranks == 1, "ranks are for the plain loop"
     torch.set_num_threads(training.threads)
     progress = _Progress(Log(training, folder))
-    validation = (
+    validation: dict[str, Any] = (
         {"val_check_interval": training.validate_every}
         if training.validate_every
         else {"limit_val_batches": 0}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from faults.case import HEALTHY, Case, Right
@@ -49,9 +50,10 @@ def judged(case: Case, folder: Path) -> Found:
     summary = summarize(RunLog.open(fault.run_dir))
     verdict = summary["verdict"]["run"]
     gain = fault.step_ms / remedy.step_ms if remedy else None
-    advice = _advice(case, verdict, fault, folder)
+    advice = _advice(case, verdict, folder)
     result, reason = result_of(case, verdict, gain, advice)
-    if result not in ("right", "vague") and is_disturbed(summary, fault, remedy):
+    after = kept(_place(folder, advice["change"])) if advice else None
+    if result not in ("right", "vague") and is_disturbed(summary, fault, remedy, after):
         result = "disturbed"
     return {
         "result": result,
@@ -111,7 +113,7 @@ def is_disturbed(summary: Mapping[str, Any], *runs: Kept | None) -> bool:
 
 
 def advised(case: Case, folder: Path) -> tuple[Setting, Path] | None:
-    """A case's setting after the advice of its verdict, and where its run is kept; None: none."""
+    """The setting after what a verdict advises, and where its run is kept; None: nothing is."""
     fault = kept(folder / FAULT)
     if fault is None:
         return None
@@ -122,7 +124,7 @@ def advised(case: Case, folder: Path) -> tuple[Setting, Path] | None:
         return None
 
 
-def _advice(case: Case, verdict: Mapping[str, Any], fault: Kept, folder: Path) -> dict[str, Any]:
+def _advice(case: Case, verdict: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """What came of following the advice; empty if there is none that a machine can read.
 
     Returns:
@@ -137,8 +139,25 @@ def _advice(case: Case, verdict: Mapping[str, Any], fault: Kept, folder: Path) -
         followed(case.setting, change)
     except CannotFollow as why:
         return found | {"refused": str(why)}
-    after = kept(_place(folder, change))
-    return found | ({"gain": fault.step_ms / after.step_ms} if after else {})
+    gain = measured_gain(folder / FAULT, _place(folder, change))
+    return found | ({"gain": gain} if gain else {})
+
+
+def measured_gain(before: Path, after: Path) -> float | None:
+    """How many times as fast a run was after a change; None: it has not been run.
+
+    Where both were run again, by all of their time.
+    """
+    firsts, seconds = (
+        [found.step_ms for place in (run, again(run)) if (found := kept(place))]
+        for run in (before, after)
+    )
+    return fmean(firsts) / fmean(seconds) if firsts and seconds else None
+
+
+def again(place: Path) -> Path:
+    """Where a second run of the same is kept."""
+    return place.with_name(f"{place.name}-again")
 
 
 def _place(folder: Path, change: Mapping[str, Any]) -> Path:

@@ -34,7 +34,7 @@ def _before(name: str, *changes: Mapping[str, Any], **fields: Any) -> Before:
     return Before(name, changes, Setting().changed(**fields))
 
 
-THROTTLED = {"source": "files", "cold": True, "workers": 2, "steps": 60}
+THROTTLED: dict[str, Any] = {"source": "files", "cold": True, "workers": 2, "steps": 60}
 
 BEFORE = (
     _before("computes", {"workers": 2}, {"transform": 0.5}, item_cpu_ms=3),
@@ -105,19 +105,19 @@ def run_pairs(folder: Path, rounds: int) -> None:
 
 def judge_pairs(folder: Path, rounds: int) -> list[dict[str, Any]]:
     """What was predicted for each pair that is kept, and what was measured."""
-    measured = {
-        (pair.name, pair.round): (before, after)
+    measured = [
+        (pair, before, after)
         for pair in pairs(rounds)
-        if all(before_and_after := tuple(map(kept, pair.places(folder))))
-        for before, after in [before_and_after]
-    }
-    judged = []
-    for pair in pairs(rounds):
-        if (pair.name, pair.round) in measured:
-            before, after = measured[pair.name, pair.round]
-            same = [run[1].step_ms for (name, _), run in measured.items() if name == pair.name]
-            judged.append(_judged(pair, before, after, spread_of(same)))
-    return judged
+        for first, second in [pair.places(folder)]
+        if (before := kept(first)) and (after := kept(second))
+    ]
+    times: dict[str, list[float]] = {}
+    for pair, _, after in measured:
+        times.setdefault(pair.name, []).append(after.step_ms)
+    return [
+        _judged(pair, before, after, spread_of(times[pair.name]))
+        for pair, before, after in measured
+    ]
 
 
 def spread_of(step_ms: list[float]) -> float:

@@ -33,7 +33,7 @@ class Training:
         slow_sleep_ms: time asleep that a slow item takes besides.
         from_share: the share of the epoch from which on items take all of that.
         locked: an item is made while a lock is held that all workers share.
-        garbage: objects that wait for Python's collector as each item is made.
+        garbage: objects of which a worker has the collector rid it once a batch.
         stats: names that are asked for, for each item.
         ballast_mb: size of one more tensor that is handed over with a batch.
 

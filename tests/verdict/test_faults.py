@@ -151,7 +151,7 @@ def test_disturbed_is_who_lacked_cpus_that_others_had(
     [
         ("far_one_worker", {"workers": 2}, {"workers": 2}),
         ("far_one_worker", {"latency": 0.5}, {"item_sleep_ms": 2.0}),
-        ("stat_storm", {"transform": 0.5}, {"stats": 2500}),
+        ("stat_storm", {"transform": 0.5}, {"stats": 1000}),
         ("slow_storage", {"cached": True}, {"cold": False}),
         ("slow_storage", {"device": 2}, {"read_mb_s": 20}),
         ("large_checkpoints", {"checkpoint": "none"}, {"checkpoint": ""}),

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from faults.case import control
 
-TINY = {"side": 16, "width": 6, "steps": 400, "workers": 0}
+TINY: dict[str, Any] = {"side": 16, "width": 6, "steps": 400, "workers": 0}
 """Steps of some 2 ms; to hand a batch over takes as long, so that there are no workers."""
 
-SHORT = {"width": 16, "steps": 200}
+SHORT: dict[str, Any] = {"width": 16, "steps": 200}
 """Steps of some 10 ms."""
 
-LARGE = {"width": 112, "steps": 40}
+LARGE: dict[str, Any] = {"width": 112, "steps": 40}
 """Steps of some 200 ms."""
 
 CASES = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from faults.case import because, fault
 
 ASLEEP = because("LOADER", "SLEEP")
@@ -10,8 +12,8 @@ COMPUTES = because("LOADER", "TRANSFORM")
 DEVICE = because("LOADER", "STORAGE")
 FIRST_READ = because("LOADER", "FIRST_READ", "STORAGE")
 
-COLD = {"source": "files", "cold": True, "steps": 40}
-THROTTLED = {**COLD, "read_mb_s": 10}
+COLD: dict[str, Any] = {"source": "files", "cold": True, "steps": 40}
+THROTTLED: dict[str, Any] = {**COLD, "read_mb_s": 10}
 """A batch of 16 files of 128 KiB takes 210 ms."""
 
 _ASLEEP = (
@@ -98,9 +100,9 @@ _ASLEEP = (
     ),
     fault(
         "slow_at_the_end",
-        "a storage 10 ms away from 80 % of the run on",
+        "a storage 14 ms away from 80 % of the run on",
         ASLEEP,
-        item_sleep_ms=10,
+        item_sleep_ms=14,
         from_share=0.8,
         steps=160,
         remedy={"item_sleep_ms": 0},
@@ -135,10 +137,10 @@ _COMPUTE = (
     ),
     fault(
         "transform_two_workers",
-        "a transform of 12 ms an image, 2 workers",
+        "a transform of 8 ms an image, 2 workers",
         because("LOADER", "TRANSFORM", "FULL", "CPU", "OWN_THREADS"),
         workers=2,
-        item_cpu_ms=12,
+        item_cpu_ms=8,
         steps=50,
         remedy={"item_cpu_ms": 0},
     ),
@@ -162,9 +164,9 @@ _COMPUTE = (
     ),
     fault(
         "stat_storm",
-        "5,000 calls of stat for each image",
+        "2,000 calls of stat for each image",
         COMPUTES,
-        stats=5000,
+        stats=2000,
         steps=60,
         remedy={"stats": 0},
     ),
@@ -172,7 +174,7 @@ _COMPUTE = (
         "garbage_in_worker",
         "a worker that makes garbage and collects it",
         because("LOADER", "TRANSFORM", "GARBAGE"),
-        garbage=2000,
+        garbage=50_000,
         steps=80,
         remedy={"garbage": 0},
     ),
@@ -224,7 +226,7 @@ _STORAGE = (
         cold=True,
         workers=0,
         read_kb=4,
-        reads=8,
+        reads=3,
         file_mb=512,
         read_mb_s=60,
         steps=60,
@@ -237,7 +239,7 @@ _STORAGE = (
         source="mapped",
         cold=True,
         read_kb=4,
-        reads=8,
+        reads=3,
         file_mb=512,
         read_mb_s=60,
         steps=60,

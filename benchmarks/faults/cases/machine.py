@@ -68,7 +68,8 @@ CASES = (
     fault(
         "full",
         "2 threads and 2 workers that use all CPUs",
-        because("COMPUTE", "FULL", "OWN_THREADS") + because("LOADER", "FULL", "OWN_THREADS"),
+        because("COMPUTE", "FULL", "OWN_THREADS", "CPU")
+        + because("LOADER", "FULL", "OWN_THREADS", "CPU", "TRANSFORM"),
         threads=CPUS,
         workers=CPUS,
         item_cpu_ms=4,

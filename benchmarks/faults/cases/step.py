@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from faults.case import ABSTAINS, HEALTHY, because, fault
 
 ASLEEP = because("SLEEP", None, "SLEEP")
@@ -10,8 +12,17 @@ SAVES = because("CHECKPOINT", "WRITE", "FSYNC")
 VALIDATES = because("VALIDATION", None, "TRANSFORM")
 LATE = because("COMMUNICATION", "STRAGGLER")
 
-CHECKPOINT = {"checkpoint": "blocking", "checkpoint_mb": 200, "checkpoint_every": 6, "steps": 60}
-VALIDATION = {"validate_every": 20, "validation_batches": 20, "validation_cpu_ms": 2}
+CHECKPOINT: dict[str, Any] = {
+    "checkpoint": "blocking",
+    "checkpoint_mb": 200,
+    "checkpoint_every": 6,
+    "steps": 60,
+}
+VALIDATION: dict[str, Any] = {
+    "validate_every": 20,
+    "validation_batches": 20,
+    "validation_cpu_ms": 2,
+}
 
 _FORWARD = (
     fault(
