@@ -8,21 +8,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from faults.fault import Unavailable
-
 _MOUNT = Path("/sys/fs/cgroup")
 JOIN = "TRAINOBS_FAULT_GROUPS"
 """Variable with the `cgroup.procs` files that a job joins, separated by colons."""
 
 
+class Unavailable(Exception):
+    """This machine does not let the fault be injected; says why."""
+
+
 @contextmanager
 def group(controller: str, settings: dict[str, str]) -> Iterator[Path]:
-    """A group of one controller ("io" or "memory") with some settings of version 2 of its files.
+    """A group of one controller ("cpu", "io", "memory") with settings of version 2 of its files.
 
     Raises:
         Unavailable: there is no such controller, or not for us.
     """
-    parent, names = _parent(controller)
+    parent, is_old = _parent(controller)
     folder = parent / f"trainobs-fault-{os.getpid()}"
     try:
         folder.mkdir()
@@ -30,7 +32,8 @@ def group(controller: str, settings: dict[str, str]) -> Iterator[Path]:
         raise Unavailable(f"cannot make a control group: {error}") from error
     try:
         for name, value in settings.items():
-            _set(folder, names.get(name, name), value)
+            for file, text in _of_version_1(name, value) if is_old else [(name, value)]:
+                _set(folder, file, text)
         yield folder
     finally:
         _remove(folder)
@@ -56,25 +59,31 @@ def device_of(path: Path) -> str:
     return (disk / "dev").read_text().strip()
 
 
-def _parent(controller: str) -> tuple[Path, dict[str, str]]:
-    """Folder for groups of ours, and what files are called there if it is of version 1."""
-    mine = dict(line.split(":")[1:] for line in Path("/proc/self/cgroup").read_text().split())
-    old = {"io": "blkio", "memory": "memory"}[controller]
+def _parent(controller: str) -> tuple[Path, bool]:
+    """Folder for groups of ours, and whether it is of version 1."""
+    lines = [line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    mine = {name: path.lstrip("/") for names, path in lines for name in names.split(",")}
+    old = {"io": "blkio"}.get(controller, controller)
     if (_MOUNT / old / "cgroup.procs").exists():
-        return _MOUNT / old / mine.get(old, "/").lstrip("/"), _VERSION_1
-    folder = _MOUNT / mine.get("", "/").lstrip("/")
+        return _MOUNT / old / mine.get(old, ""), True
+    folder = _MOUNT / mine.get("", "")
     with suppress(OSError):
         if controller in (folder / "cgroup.subtree_control").read_text().split():
-            return folder, {}
+            return folder, False
     raise Unavailable(f"no control group for {controller}")
 
 
-_VERSION_1 = {"io.max": "blkio.throttle.read_bps_device", "memory.max": "memory.limit_in_bytes"}
+def _of_version_1(name: str, value: str) -> list[tuple[str, str]]:
+    """Files and texts of version 1 that say the same."""
+    if name == "cpu.max":
+        quota, period = value.split()
+        return [("cpu.cfs_period_us", period), ("cpu.cfs_quota_us", quota)]
+    if name == "io.max":
+        return [("blkio.throttle.read_bps_device", value.replace("rbps=", ""))]
+    return [({"memory.max": "memory.limit_in_bytes"}[name], value)]
 
 
 def _set(folder: Path, name: str, value: str) -> None:
-    if name == _VERSION_1["io.max"]:
-        value = value.replace("rbps=", "")
     try:
         (folder / name).write_text(value)
     except OSError as error:

@@ -1,0 +1,54 @@
+"""The table of results for docs/verdicts.md."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from faults.cases import CASES
+from faults.judge import BUSY
+from faults.machine import CPUS
+
+
+def table(results: dict[str, Any], source: Path) -> str:
+    """Markdown table of one set of results."""
+    machine, cases = results["machine"], results["cases"]
+    taken = [found["others_cpus"] for found in cases.values() if "others_cpus" in found]
+    counts = Counter(found["result"] for found in cases.values())
+    busy = sum(each > BUSY * CPUS for each in taken) * 2 > len(taken)
+    measured = "Preliminary, on a busy machine: measured" if busy else "Measured"
+    lines = [
+        f"{measured} {results['date']} on {machine['usable_cpu_count']} cores, Linux "
+        f"{machine['kernel']}; others took {min(taken, default=0):.1f} to "
+        f"{max(taken, default=0):.1f} CPUs; all numbers: "
+        f"[{source.name}](../benchmarks/results/{source.name}).",
+        "",
+        f"Of {len(cases)}: {', '.join(f'{count} {result}' for result, count in counts.items())}.",
+        "",
+        "| what is wrong | verdict | | remedy | advice followed |",
+        "|---|---|---|---|---|",
+    ]
+    return "\n".join(lines + [_row(name, found) for name, found in cases.items()])
+
+
+def _row(name: str, found: dict[str, Any]) -> str:
+    case = CASES[name]
+    tells = f"nothing: {case.tells}" if case.healthy else case.tells
+    if "verdict" not in found:
+        return f"| {tells} | | {found['result']} | | |"
+    gain = found["remedy"]["gain"]
+    return (
+        f"| {tells} | {found['verdict']['text'][0]} | {found['result']} "
+        f"| {f'{gain:.1f}x' if gain else ''} | {advice(found['followed'])} |"
+    )
+
+
+def advice(followed: dict[str, Any]) -> str:
+    """What came of following advice."""
+    if not followed:
+        return ""
+    change = ", ".join(f"{name}={value}" for name, value in followed["change"].items())
+    told = followed.get("predicted")
+    gain = f"{followed['gain']:.1f}x" if "gain" in followed else "not followed"
+    return f"`{change}`: {gain}" + (f", told {told[0]:.1f} to {told[1]:.1f}" if told else "")
