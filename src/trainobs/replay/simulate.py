@@ -100,6 +100,8 @@ class _Run:
 
     def _give_work(self, end: int) -> None:
         trace, jobs = self._trace, self._jobs
+        if end == len(trace):  # no end of an epoch, but of the record: workers go on
+            end += trace.prefetch * trace.workers
         most = min(end, self._taken + trace.prefetch * trace.workers)
         for worker in range(trace.workers):
             actor = 1 + worker
@@ -107,17 +109,20 @@ class _Run:
                 number = self._next[worker]
                 self._next[worker] += trace.workers
                 self._made[worker] = number
-                jobs[actor] = self._parts(number)
+                jobs[actor] = self._parts(number % len(trace), worker)
             feeder = actor + trace.workers
             if feeder not in jobs and self._leaving[worker]:
                 rest = max(0.0, trace.feed - trace.feed_cpu)
                 parts = [[AWAY, max(1.0, rest)], [CPU, trace.feed_cpu]]
                 jobs[feeder] = [part for part in parts if part[1] > _NOTHING]
 
-    def _parts(self, number: int) -> Parts:
+    def _parts(self, number: int, worker: int) -> Parts:
+        """Workers are not in step: each begins with another kind."""
         device, sleep, cpu = (ns / SLICES for ns in self._making[number])
         once = [[CPU, cpu], [SLEEP, sleep], [DEVICE, device]]
-        parts = [list(part) for _ in range(SLICES) for part in once if part[1] > _NOTHING]
+        once = [part for part in once if part[1] > _NOTHING]
+        turn = worker % max(1, len(once))
+        parts = [list(part) for _ in range(SLICES) for part in once[turn:] + once[:turn]]
         return parts or [[CPU, 1.0]]
 
     def _advance(self) -> None:

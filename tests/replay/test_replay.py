@@ -1,0 +1,227 @@
+"""Replays of made-up runs whose time can be worked out by hand, and of changes to them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from trainobs.core.errors import TrainobsError
+from trainobs.replay.changes import KNOWN, Change, parse, with_changes
+from trainobs.replay.predict import Replay
+from trainobs.replay.simulate import simulate
+from trainobs.replay.trace import BATCH, FEWEST, NEEDED, Trace, trace_of
+
+MS = 1e6
+STEPS = 120
+
+
+def run(**changed: object) -> Trace:
+    """Steps of 20 ms on a CPU, batches of 30 ms on another, one worker, four CPUs."""
+    none = np.zeros(STEPS)
+    fields = {
+        "cpu": none + 20 * MS,
+        "away": none,
+        "checkpoint": none,
+        "validation": none,
+        "make_cpu": none + 30 * MS,
+        "make_device": none,
+        "make_sleep": none,
+        "is_first": none > 0,
+        "start": 0.0,
+        "receive": 0.0,
+        "feed": 0.0,
+        "feed_cpu": 0.0,
+        "workers": 1,
+        "prefetch": 2,
+        "cpus": 4.0,
+        "side": 0.0,
+        "concurrency": (1.0, 1.0),
+        "handed_bytes": 1e6,
+        "step": none + 30 * MS,
+    }
+    return Trace(**fields | changed)
+
+
+def step_ms(trace: Trace, *, shared: bool = True) -> float:
+    return simulate(trace, shared=shared)[trace.settled].mean() / MS
+
+
+BUSY = np.zeros(STEPS) + 30 * MS
+
+
+@pytest.mark.parametrize(
+    ("expected", "changed"),
+    [
+        (30, {}),  # the worker is slower than the step
+        (20, {"workers": 2}),  # 15 ms a batch: the step is
+        (50, {"workers": 0}),  # one after another
+        (40, {"cpu": np.zeros(STEPS) + 40 * MS}),
+        (50, {"cpus": 1.0}),  # one CPU for both
+        (50, {"cpus": 1.0, "workers": 4}),
+        (25, {"cpus": 2.0, "workers": 4}),  # 50 ms of CPU time on two
+        (35, {"side": 3.0}),  # four threads on four CPUs, beside the worker
+        (40, {"side": 3.0, "cpus": 2.0, "make_cpu": np.zeros(STEPS)}),  # 80 ms on two
+        (35, {"feed": 5 * MS, "prefetch": 1}),  # nothing else to make meanwhile
+        (30, {"feed": 5 * MS}),  # on its way while the next one is made
+        (30, {"away": np.zeros(STEPS) + 5 * MS}),
+        (35, {"away": np.zeros(STEPS) + 15 * MS}),
+        (60, {"make_device": BUSY}),
+        (30, {"make_device": BUSY, "workers": 2}),
+        (30, {"make_device": BUSY, "workers": 8}),  # the device gives no more
+        (60, {"make_sleep": BUSY}),
+        (30, {"checkpoint": np.zeros(STEPS) + 5 * MS}),  # hidden behind the loader
+        (40, {"validation": np.zeros(STEPS) + 20 * MS}),
+    ],
+)
+def test_the_time_of_a_step_is_what_can_be_worked_out(expected, changed):
+    assert step_ms(run(**changed)) == pytest.approx(expected, rel=0.03)
+
+
+def test_of_an_unknown_device_both_models_are_right_about_one_worker_and_differ_about_many():
+    reads = run(make_device=BUSY, make_cpu=np.zeros(STEPS), cpu=np.zeros(STEPS) + MS)
+    assert step_ms(reads, shared=True) == pytest.approx(step_ms(reads, shared=False))
+    many = replace(reads, workers=4)
+    assert step_ms(many, shared=True) == pytest.approx(30, rel=0.03)
+    assert step_ms(many, shared=False) == pytest.approx(30 / 4, rel=0.05)
+
+
+def test_workers_that_start_with_each_epoch_cost_their_start_and_an_empty_queue():
+    epochs = np.arange(STEPS) % 10 == 0
+    epochs[0] = False
+    started = run(is_first=epochs, start=50 * MS)
+    # In an epoch of ten steps: 50 ms, then the first batch, then nine more of 30 ms, one step.
+    assert step_ms(started) == pytest.approx((50 + 10 * 30 + 20) / 10, rel=0.03)
+    (persistent,) = with_changes(started, parse(["persistent"]))
+    assert step_ms(persistent) == pytest.approx((10 * 30 + 20) / 10, rel=0.03)
+
+
+def test_bursts_are_evened_out_by_a_longer_queue():
+    bursts = np.where(np.arange(STEPS) % 10 == 0, 110 * MS, 10 * MS)
+    short = run(make_cpu=bursts, prefetch=1)
+    long = run(make_cpu=bursts, prefetch=16)
+    assert step_ms(short) > 1.15 * step_ms(long)
+    assert step_ms(long) == pytest.approx(20, rel=0.05)
+
+
+def test_a_replay_that_does_not_bring_forth_the_run_predicts_nothing():
+    wrong = Replay(run(step=np.zeros(STEPS) + 40 * MS))
+    assert wrong.refused == "the replay of the run as it was takes 0.75 times as long as the run"
+    assert Replay(run(step=np.zeros(STEPS) + 32 * MS)).refused is None
+
+
+def test_a_run_that_differs_from_itself_may_differ_from_its_replay():
+    uneven = np.where(np.arange(STEPS) < STEPS / 2, 28 * MS, 42 * MS)
+    assert Replay(run(step=uneven)).refused is None
+
+
+def test_a_prediction_is_an_interval_around_what_came():
+    replay = Replay(run())
+    found = replay.predict(parse(["workers=2"]))
+    assert found.low < 20 * MS < found.high
+    assert found.gain[0] < 1.5 < found.gain[1]
+    nothing = replay.predict(parse(["cached"]))
+    assert nothing.gain[0] < 1 < nothing.gain[1] < 1.05
+    device = Replay(run(make_device=BUSY, step=np.zeros(STEPS) + 60 * MS))
+    low, high = device.predict(parse(["workers=2"])).gain
+    assert low < 1.95 < high or low > 1.5  # CPU and device overlap whatever the device is
+    alone = Replay(run(make_device=BUSY, make_cpu=BUSY * 0 + MS, step=BUSY + MS))
+    low, high = alone.predict(parse(["workers=2"])).gain
+    assert low < 1.1 < 1.4 < high, "nobody knows whether the device can give more"
+
+
+@pytest.mark.parametrize("name", sorted(KNOWN))
+def test_less_work_never_takes_longer(name):
+    rng = np.random.default_rng(3)
+    for _ in range(5):
+        trace = run(
+            make_cpu=rng.exponential(20 * MS, STEPS),
+            make_device=rng.exponential(10 * MS, STEPS),
+            make_sleep=rng.exponential(5 * MS, STEPS),
+            checkpoint=rng.exponential(1 * MS, STEPS),
+            validation=rng.exponential(1 * MS, STEPS),
+            workers=int(rng.integers(1, 5)),
+            cpus=float(rng.uniform(0.5, 4)),
+        )
+        kind = KNOWN[name]
+        less = {"device": 4.0, "cpus": 16.0, "workers": trace.workers + 1.0, "prefetch": 8.0}
+        for after in kind.apply(trace, less.get(name, 0.25)):
+            assert step_ms(after) <= 1.03 * step_ms(trace)
+
+
+def test_a_change_is_read_as_it_is_written():
+    words = ["workers=4", "cached", "device=2x", "transform=0.5", "cpus=1.5"]
+    assert [str(change) for change in parse(words)] == [
+        "workers=4",
+        "cached",
+        "device=2x",
+        "transform=0.5x",
+        "cpus=1.5",
+    ]
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["", "worker=2", "workers", "workers=", "workers=-1", "workers=1.5", "workers=nan"]
+    + ["workers=1e9", "device=0", "device=-2x", "cached=1", "transform=x", "threads=2", "cpus=inf"],
+)
+def test_a_change_that_makes_no_sense_is_refused_with_what_does(word):
+    with pytest.raises(TrainobsError, match=r"cannot be predicted[\s\S]*found:[\s\S]*do:"):
+        parse([word])
+
+
+def record(**changed: float) -> dict[str, np.ndarray]:
+    """Columns of steps that wait 10 of 30 ms for a worker that computes."""
+    ends = np.arange(1, STEPS + 1) * 30 * MS
+    columns = {name: np.zeros(STEPS) for name in (*NEEDED, *BATCH)}
+    columns |= {
+        "step/duration_ns": np.full(STEPS, 30 * MS),
+        "loader/wait_ns": np.full(STEPS, 10 * MS),
+        "sched/wait_offcpu_ns": np.full(STEPS, 9 * MS),
+        "sched/work_offcpu_ns": np.full(STEPS, 2 * MS),
+        "sched/work_runqueue_ns": np.full(STEPS, 2 * MS),
+        "batch/compute_ns": np.full(STEPS, 28 * MS),
+        "batch/begin_ns": ends - 30 * MS,
+        "batch/end_ns": ends - 2 * MS,
+        "batch/fetch_begin_ns": ends - 11 * MS,
+        "batch/fetch_end_ns": ends,
+    }
+    return columns | {name: np.full(STEPS, value) for name, value in changed.items()}
+
+
+def traced(columns: dict[str, np.ndarray]) -> Trace | None:
+    return trace_of(columns, np.zeros(len(columns[NEEDED[0]])), workers=1, prefetch=2, cpus=2.0)
+
+
+def test_a_trace_is_what_the_record_says_without_what_comes_of_it():
+    trace = traced(record())
+    assert trace is not None
+    assert trace.cpu.mean() == pytest.approx(18 * MS)
+    assert trace.away.mean() == 0.0, "want of a CPU is brought forth by the replay"
+    assert trace.receive == pytest.approx(1 * MS)
+    assert trace.feed == pytest.approx(1 * MS)
+    assert step_ms(trace) == pytest.approx(28, rel=0.03), "on its way while the next is made"
+
+
+def test_without_batches_or_with_few_steps_there_is_no_trace():
+    assert traced(record() | {"batch/compute_ns": np.full(STEPS, np.nan)}) is None
+    few = {name: column[: FEWEST - 1] for name, column in record().items()}
+    assert traced(few) is None
+    some = np.where(np.arange(STEPS) % 30 == 0, np.nan, 28 * MS)
+    assert traced(record() | {"batch/compute_ns": some}) is not None
+
+
+def test_batches_that_sleep_at_once_are_counted_as_such():
+    both = np.full(STEPS, 28 * MS)
+    at_once = record() | {"batch/device_ns": both, "batch/compute_ns": both * 0}
+    at_once["batch/begin_ns"] = np.repeat(np.arange(STEPS / 2) * 60 * MS, 2)
+    at_once["batch/end_ns"] = at_once["batch/begin_ns"] + 28 * MS
+    trace = traced(at_once)
+    assert trace is not None
+    assert trace.concurrency[0] == pytest.approx(2.0)
+
+
+def test_every_change_tells_what_it_is():
+    assert all(kind.tells for kind in KNOWN.values())
+    assert str(Change("persistent", 0.0)) == "persistent"
