@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -120,6 +121,53 @@ def test_the_suite_calls_wrong_what_is_wrong(faults, case, kind, cause, gain, re
 def test_advice_that_does_harm_is_wrong(faults, advice, result):
     case, verdict = faults("cases").CASES["slow_storage"], verdict_of("loader-bound", "the device")
     assert faults("judge").result_of(case, verdict, 9.0, advice)[0] == result
+
+
+def keep(place: Path, step_ms: float, others_cpus: float = 0.0) -> None:
+    """What a run leaves, without its run log."""
+    place.mkdir(parents=True)
+    facts = {"step_ms": step_ms, "middle_ms": 1.0, "wall_s": 1.0, "steps": 1, "setting": {}}
+    (place / "kept.json").write_text(json.dumps(facts | {"others_cpus": others_cpus}))
+
+
+def test_what_was_advised_is_found_and_its_gain_measured(faults, monkeypatch, tmp_path):
+    judge, case = faults("judge"), faults("cases").CASES["far_one_worker"]
+    change = {"change": {"workers": 2}, "gain": [1.5, 2.0]}
+    verdict = verdict_of("loader-bound", faults("judge").Cause.SLEEP.value, **change)
+    summary = {"level": "ebpf", "verdict": {"run": verdict}, "metrics": {}}
+    monkeypatch.setattr(judge.RunLog, "open", lambda path: path)
+    monkeypatch.setattr(judge, "summarize", lambda run: summary)
+    keep(tmp_path / "fault", 80.0)
+    setting, place = judge.advised(case, tmp_path)
+    assert (setting, place.name) == (case.setting.changed(workers=2), "workers=2")
+    keep(tmp_path / "remedy", 20.0)
+    assert judge.judged(case, tmp_path)["followed"] == {
+        "change": {"workers": 2},
+        "predicted": [1.5, 2.0],
+    }
+    keep(place, 50.0)
+    found = judge.judged(case, tmp_path)
+    assert (found["remedy"]["gain"], found["followed"]["gain"]) == (4.0, 1.6)
+    keep(judge.again(tmp_path / "fault"), 100.0)
+    keep(judge.again(place), 70.0)
+    assert judge.judged(case, tmp_path)["followed"]["gain"] == 1.5
+    assert found["result"] == "right"
+
+
+def test_a_prediction_is_held_against_all_rounds(faults, monkeypatch, tmp_path):
+    predictions = faults("predictions")
+    told = SimpleNamespace(predict=lambda run_dir, change: SimpleNamespace(low=40e6, high=50e6))
+    monkeypatch.setitem(sys.modules, "trainobs.analysis.whatif", told)
+    for number, after_ms in enumerate((50.0, 60.0, 100.0)):
+        pair = next(predictions.pairs(1))
+        pair = predictions.Pair(pair.before, pair.change, number)
+        for place, step_ms in zip(pair.places(tmp_path), (90.0, after_ms), strict=True):
+            keep(place, step_ms)
+    found = predictions.judge_pairs(tmp_path, rounds=3)
+    assert [each["error"] for each in found] == pytest.approx([0.0, -1 / 6, -0.5])
+    assert found[0]["allowed"] == pytest.approx(2 * 26.4575 / 70, rel=1e-4)
+    assert [each["result"] for each in found] == ["good", "good", "good"]
+    assert len(list(predictions.lines_of(found))) == 5
 
 
 def test_advice_where_nothing_is_wrong_is_wrong(faults):

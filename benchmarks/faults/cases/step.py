@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from faults.case import ABSTAINS, HEALTHY, because, fault
+from faults.case import ABSTAINS, because, fault
 
 ASLEEP = because("SLEEP", None, "SLEEP")
 COLLECTS = because("COMPUTE", "GARBAGE")
@@ -54,7 +54,7 @@ _FORWARD = (
         COLLECTS,
         live_objects=50_000,
         collect_every=1,
-        steps=60,
+        steps=40,
         quick=True,
         remedy={"collect_every": 0},
     ),
@@ -65,7 +65,7 @@ _FORWARD = (
         live_objects=100_000,
         collect_every=2,
         collect_marked=False,
-        steps=60,
+        steps=40,
         remedy={"collect_every": 0},
     ),
     fault(
@@ -185,7 +185,7 @@ _VALIDATING = (
     ),
     fault(
         "validation_cold",
-        "32 batches of cold files every 20 steps, 20 MB/s",
+        "16 batches of cold files at 20 MB/s, every 40 steps",
         because("VALIDATION", None, "STORAGE", "FIRST_READ"),
         validate_every=40,
         validation_batches=16,
@@ -197,7 +197,7 @@ _VALIDATING = (
     fault(
         "validation_rare",
         "one long validation at the end",
-        VALIDATES + (HEALTHY,),
+        VALIDATES,
         **VALIDATION | {"validate_every": 100, "validation_batches": 60},
         remedy={"validate_every": 0},
     ),
