@@ -40,7 +40,7 @@ class Place:
     """Between two batches of an epoch.
 
     Attributes:
-        progress: windows that were trained on. Not to be changed.
+        progress: windows that were trained on.
         pure_taken: pure batches of the next window that were handed out.
         mixed_taken: mixed ones.
         digest: of that window; None before its first batch.
@@ -62,9 +62,7 @@ class Place:
 
     def behind(self, window: PackedWindow) -> Place:
         """Where the next window begins."""
-        progress = self.progress.copy()
-        progress.add(window)
-        return Place(progress, generator=self.generator)
+        return Place(self.progress.behind(window), generator=self.generator)
 
 
 @dataclass(frozen=True)
