@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.host.helpers import sampling, value
-from trainobs.host.procfs import Stat, parse_stat, pressure_total
+from trainobs.host.procfs import Stat, number_behind, parse_stat
 
 IO = "rchar: {}\nwchar: {}\nsyscr: 1\nsyscw: 1\nread_bytes: {}\nwrite_bytes: {}\ncancelled: 0\n"
 STAT = "{} ({}) S {} 1 1 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 {} 1 1 1\n"
@@ -68,5 +68,6 @@ def test_stat_of_a_name_with_brackets() -> None:
 def test_pressure_is_the_total_of_some() -> None:
     some = "some avg10=1.07 avg60=0.50 avg300=0.15 total=2703778\n"
     full = "full avg10=1.07 avg60=0.50 avg300=0.14 total=2445602\n"
-    assert pressure_total((some + full).encode()) == 2_703_778
-    assert pressure_total(some.encode()) == 2_703_778  # /proc/pressure/cpu before Linux 5.13
+    assert number_behind(b"total=", (some + full).encode()) == 2_703_778
+    cpu_before_5_13 = some.encode()
+    assert number_behind(b"total=", cpu_before_5_13) == 2_703_778

@@ -10,7 +10,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -43,13 +43,6 @@ class Amounts(NamedTuple):
     values: Host
     ends: bool
     """They are the places where features begin and end, one more than there are features."""
-
-
-class CudaEvent(Protocol):
-    """What is used of `torch.cuda.Event`."""
-
-    def query(self) -> bool:
-        """Whether the device has come past it."""
 
 
 class Ids(NamedTuple):
@@ -134,7 +127,7 @@ class LookupBuffer:
         self._takes: dict[int, Take] = {}
         self._entered = -1
         self._current = Take(-1, sampled=False)
-        self._on_the_way: deque[tuple[Take, list[CudaEvent]]] = deque()
+        self._on_the_way: deque[tuple[Take, list[torch.cuda.Event]]] = deque()
         self._waiting_bytes = 0
 
     def enter(self) -> Take:
@@ -200,8 +193,12 @@ class LookupBuffer:
 
     def _look(self) -> None:
         """See what has arrived, without waiting for it."""
-        while self._on_the_way and all(event.query() for event in self._on_the_way[0][1]):
-            self._on_the_way.popleft()[0].arrived = True
+        while self._on_the_way:
+            take, events = self._on_the_way[0]
+            if not all(event.query() for event in events):  # type: ignore[no-untyped-call]
+                return
+            take.arrived = True
+            self._on_the_way.popleft()
 
 
 _PLAIN = {torch.Tensor, torch.nn.Parameter}

@@ -10,9 +10,7 @@ module when it is, with the same ids: so lookups belong to the step that consume
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -32,12 +30,12 @@ from trainobs.embeddings.buffer import (
 )
 from trainobs.embeddings.caches import Cache
 from trainobs.embeddings.sites import Site
-from trainobs.embeddings.timing import ForwardTimer
+from trainobs.embeddings.timing import ForwardTimer, Uncopied
 
 _NO_KEYS = ("",)
 
 
-class SiteHook:
+class SiteHook(Uncopied):
     """What is put on a module that looks rows up.
 
     Args:
@@ -48,6 +46,8 @@ class SiteHook:
         last: the last call and its ids, for the message when one of them has ended the training.
         caches: kernels whose counters of misses are read in sampled steps.
     """
+
+    _ids_name = "input"  # of the first argument, where it is given by name
 
     def __init__(self, site: Site, buffer: LookupBuffer) -> None:
         self.site = site
@@ -62,14 +62,13 @@ class SiteHook:
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The module is about to look rows up."""
-        if torch.compiler.is_compiling():
-            self._trace(module, args, kwargs)
-        elif (trains := torch.is_grad_enabled()) or module.training:
+        trains = torch.is_grad_enabled()
+        if not (trains or module.training):
+            return
+        if not torch.compiler.is_compiling():
             self._guarded(args, kwargs, trains)
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """What copies of the module get: needs no trainobs, and does nothing."""
-        return getattr, (contextlib.nullcontext(), "__exit__")
+        elif self._handle is not None:
+            self._trace(args, kwargs, self._handle)
 
     def remove(self) -> None:
         """Come off the module."""
@@ -99,14 +98,11 @@ class SiteHook:
         """What the module was called with, from what a compiled graph tells."""
         return asked
 
-    def _trace(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any], handle: int) -> None:
         """Put the note into the graph that is being compiled."""
-        if not (module.training or torch.is_grad_enabled()):
-            return
         ids = args[0] if args else kwargs.get("input")
-        offsets = args[1] if len(args) > 1 else kwargs.get("offsets")
-        if isinstance(ids, torch.Tensor) and self._handle is not None:
-            opaque.note(ids, offsets, self._handle)
+        if isinstance(ids, torch.Tensor):
+            opaque.note(ids, _offsets(args, kwargs), handle)
 
     def _register(self) -> int | None:
         try:
@@ -116,9 +112,16 @@ class SiteHook:
             return None
 
     def _note(self, args: tuple[Any, ...], kwargs: dict[str, Any], trains: bool) -> None:
-        raise NotImplementedError
-
-    def _see(self, take: Take, call: Call, ids: torch.Tensor, since_ns: int) -> None:
+        asked = args[0] if args else kwargs.get(self._ids_name)
+        ids = self._ids_of(asked)
+        if ids is None or self._unreadable(ids, trains):
+            return
+        since_ns = time.perf_counter_ns()
+        take = self._buffer.enter()
+        seen = self._call(take, asked, args, kwargs, trains)
+        if seen is None:
+            return
+        call, ids = seen
         self.site.blind = False
         self.last = call, ids
         take.calls.append(call)
@@ -131,6 +134,16 @@ class SiteHook:
             if self._timer.possible and ids.device.type == "cpu":
                 self._to_time = take
             take.hook_ns += time.perf_counter_ns() - since_ns
+
+    def _ids_of(self, asked: Any) -> torch.Tensor | None:
+        """The ids in the first argument of a call; None for a call that the module will refuse."""
+        return asked if isinstance(asked, torch.Tensor) else None
+
+    def _call(
+        self, take: Take, asked: Any, args: Any, kwargs: Any, trains: bool
+    ) -> tuple[Call, torch.Tensor] | None:
+        """What is noted of a call, and its ids; None for one that the module will refuse."""
+        raise NotImplementedError
 
     def _unreadable(self, ids: torch.Tensor, trains: bool) -> bool:
         """Whether the call cannot be noted: then its tables are unmeasured in this step."""
@@ -148,30 +161,22 @@ class SiteHook:
         return False
 
 
+def _offsets(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Where bags begin, of modules that take ids and offsets."""
+    return args[1] if len(args) > 1 else kwargs.get("offsets")
+
+
 class EmbeddingHook(SiteHook):
     """For `nn.Embedding`."""
 
-    def _note(self, args: tuple[Any, ...], kwargs: dict[str, Any], trains: bool) -> None:
-        ids = args[0] if args else kwargs.get("input")
-        if not isinstance(ids, torch.Tensor) or self._unreadable(ids, trains):
-            return
-        since_ns = time.perf_counter_ns()
-        take = self._buffer.enter()
+    def _call(
+        self, take: Take, ids: torch.Tensor, args: Any, kwargs: Any, trains: bool
+    ) -> tuple[Call, torch.Tensor]:
         count = ids.numel()
         width = ids.shape[-1] if ids.dim() > 1 else 1
-        self._see(
-            take,
-            Call(
-                self.site,
-                _NO_KEYS,
-                (count,),
-                count // width if width else 0,
-                trains,
-                Ids(copy(take, ids), width, ends=False) if take.sampled else None,
-            ),
-            ids,
-            since_ns,
-        )
+        bags = count // width if width else 0
+        sample = Ids(copy(take, ids), width, ends=False) if take.sampled else None
+        return Call(self.site, _NO_KEYS, (count,), bags, trains, sample), ids
 
 
 class BagHook(SiteHook):
@@ -183,13 +188,10 @@ class BagHook(SiteHook):
         assert isinstance(bag, nn.EmbeddingBag)
         self._ends_with_last = bool(bag.include_last_offset)
 
-    def _note(self, args: tuple[Any, ...], kwargs: dict[str, Any], trains: bool) -> None:
-        ids = args[0] if args else kwargs.get("input")
-        if not isinstance(ids, torch.Tensor) or self._unreadable(ids, trains):
-            return
-        offsets = args[1] if len(args) > 1 else kwargs.get("offsets")
-        since_ns = time.perf_counter_ns()
-        take = self._buffer.enter()
+    def _call(
+        self, take: Take, ids: torch.Tensor, args: Any, kwargs: Any, trains: bool
+    ) -> tuple[Call, torch.Tensor]:
+        offsets = _offsets(args, kwargs)
         if offsets is None:
             bags = ids.shape[0]
         else:
@@ -197,19 +199,9 @@ class BagHook(SiteHook):
             if self._ends_with_last and not ids.is_cuda:  # ids behind the last end are in no bag
                 ids = ids[: int(offsets[-1])]
         padding = self.site.passed_over
-        self._see(
-            take,
-            Call(
-                self.site,
-                _NO_KEYS,
-                (ids.numel(),) if padding is None else _unlike(take, ids, padding),
-                bags,
-                trains,
-                self._sample(take, ids, offsets) if take.sampled else None,
-            ),
-            ids,
-            since_ns,
-        )
+        lookups = (ids.numel(),) if padding is None else _unlike(take, ids, padding)
+        sample = self._sample(take, ids, offsets) if take.sampled else None
+        return Call(self.site, _NO_KEYS, lookups, bags, trains, sample), ids
 
     def _sample(self, take: Take, ids: torch.Tensor, offsets: torch.Tensor | None) -> Ids:
         if offsets is None:
@@ -226,23 +218,22 @@ def _unlike(take: Take, ids: torch.Tensor, padding: int) -> tuple[int] | Amounts
 class BatchedHook(SiteHook):
     """For FBGEMM's table-batched kernels."""
 
+    _ids_name = "indices"
+
     def __init__(self, site: Site, buffer: LookupBuffer) -> None:
         super().__init__(site, buffer)
         self._keys = tuple(site.features)
 
-    def _trace(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any], handle: int) -> None:
         """Its offsets would be worked on in the graph: what is compiled goes unseen."""
 
-    def _note(self, args: tuple[Any, ...], kwargs: dict[str, Any], trains: bool) -> None:
-        ids = args[0] if args else kwargs.get("indices")
-        if not isinstance(ids, torch.Tensor) or self._unreadable(ids, trains):
-            return
-        offsets = args[1] if len(args) > 1 else kwargs.get("offsets")
+    def _call(
+        self, take: Take, ids: torch.Tensor, args: Any, kwargs: Any, trains: bool
+    ) -> tuple[Call, torch.Tensor] | None:
+        offsets = _offsets(args, kwargs)
         if not isinstance(offsets, torch.Tensor):
-            return  # the module is about to refuse the call
+            return None
         batches = args[4] if len(args) > 4 else kwargs.get("batch_size_per_feature_per_rank")
-        since_ns = time.perf_counter_ns()
-        take = self._buffer.enter()
         bags, ends = self._bags(offsets, batches)
         lookups: list[int] | Amounts
         if ends.is_cuda:
@@ -250,12 +241,7 @@ class BatchedHook(SiteHook):
         else:
             lookups = np.diff(ends.numpy()).tolist()
         sample = Ids(copy(take, ids), copy(take, offsets), ends=True) if take.sampled else None
-        self._see(
-            take,
-            Call(self.site, self._keys, lookups, bags, trains, sample),
-            ids,
-            since_ns,
-        )
+        return Call(self.site, self._keys, lookups, bags, trains, sample), ids
 
     def _bags(
         self, offsets: torch.Tensor, batches: list[list[int]] | None

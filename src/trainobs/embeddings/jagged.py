@@ -5,12 +5,10 @@ Imported only where a model has such a collection, so torchrec is never loaded f
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.embeddings import opaque
@@ -26,14 +24,15 @@ class JaggedHook(SiteHook):
         (`free_features_storage_early`).
     """
 
+    _ids_name = "features"
+
     def _arguments(self, *asked: Any) -> tuple[KeyedJaggedTensor]:
         values, lengths, keys, bags = asked
         return (KeyedJaggedTensor(list(keys), values, lengths=lengths, **_strides(list(bags))),)
 
-    def _trace(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        features = args[0] if args else kwargs.get("features")
-        handle, counts = self._handle, module.training or torch.is_grad_enabled()
-        if handle is not None and counts and isinstance(features, KeyedJaggedTensor):
+    def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any], handle: int) -> None:
+        features = args[0] if args else kwargs.get(self._ids_name)
+        if isinstance(features, KeyedJaggedTensor):
             opaque.note_jagged(
                 features.values(),
                 features.lengths(),
@@ -42,32 +41,20 @@ class JaggedHook(SiteHook):
                 handle,
             )
 
-    def _note(self, args: tuple[Any, ...], kwargs: dict[str, Any], trains: bool) -> None:
-        features = args[0] if args else kwargs.get("features")
-        if not isinstance(features, KeyedJaggedTensor):
-            return
+    def _ids_of(self, asked: Any) -> torch.Tensor | None:
+        return asked.values() if isinstance(asked, KeyedJaggedTensor) else None
+
+    def _call(
+        self, take: Take, features: KeyedJaggedTensor, args: Any, kwargs: Any, trains: bool
+    ) -> tuple[Call, torch.Tensor]:
         values = features.values()
-        if self._unreadable(values, trains):
-            return
-        since_ns = time.perf_counter_ns()
-        take = self._buffer.enter()
         alive = values.numel() == 0 or values.untyped_storage().nbytes() > 0
         varied = features.variable_stride_per_key()
-        self._see(
-            take,
-            Call(
-                self.site,
-                features.keys(),
-                _lookups(take, features, alive),
-                features.stride_per_key() if varied else features.stride(),
-                trains,
-                Ids(copy(take, values), copy(take, features.lengths()), ends=False)
-                if take.sampled and alive
-                else None,
-            ),
-            values,
-            since_ns,
-        )
+        bags = features.stride_per_key() if varied else features.stride()
+        lookups, sample = _lookups(take, features, alive), None
+        if take.sampled and alive:
+            sample = Ids(copy(take, values), copy(take, features.lengths()), ends=False)
+        return Call(self.site, features.keys(), lookups, bags, trains, sample), values
 
 
 def _strides(bags: list[int]) -> dict[str, Any]:

@@ -5,18 +5,27 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from trainobs.embeddings.buffer import Call, Take
+from trainobs.embeddings.buffer import Take
 from trainobs.embeddings.sites import Site
+from trainobs.embeddings.step_lookups import StepLookups
 
 
-class ForwardTimer:
+class Uncopied:
+    """A hook that copies of its module, by deepcopy or pickle, go without."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """What they get: needs no trainobs, and does nothing."""
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+class ForwardTimer(Uncopied):
     """Times a call of a module, from its last forward pre-hook to its first forward hook.
 
     It is on the module during such calls only: a call looks for forward hooks when its forward is
@@ -51,10 +60,6 @@ class ForwardTimer:
             self._take.times.append((self._site, now_ns - self._since_ns))
         self.cancel()
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """What copies of the module get: needs no trainobs, and does nothing."""
-        return getattr, (contextlib.nullcontext(), "__exit__")
-
     def cancel(self) -> None:
         """Come off the module, if it is on it."""
         handle, self._handle, self._take = self._handle, None, None
@@ -62,14 +67,7 @@ class ForwardTimer:
             handle.remove()
 
 
-class Timed(Protocol):
-    """What was asked for in a step, and how long it took."""
-
-    calls: list[Call]
-    times: list[tuple[Site, int]]
-
-
-def lay_times(rows: NDArray[np.void], of: NDArray[np.intp], asked: Sequence[Timed]) -> None:
+def lay_times(rows: NDArray[np.void], of: NDArray[np.intp], asked: Sequence[StepLookups]) -> None:
     """Lay the time of a module's forwards on its tables, by the bytes that each read.
 
     It stays unknown where not all calls of the module were timed.

@@ -74,7 +74,14 @@ class Gpm:
         self._samples = [after, before]  # only now: a sample that could not be had counts for none
         self._request.sample1, self._request.sample2 = before, after
         self._nvml.nvmlGpmMetricsGet(self._request)
-        return dict(filter(_is_known, map(self._value, range(len(METRICS)), METRICS)))
+        answers = zip(
+            METRICS.items(), self._request.metrics, strict=False
+        )  # there is room for more
+        return {
+            name: metric.value * unit
+            for (name, (_, unit)), metric in answers
+            if metric.nvmlReturn == self._nvml.NVML_SUCCESS and math.isfinite(metric.value)
+        }
 
     def close(self) -> None:
         """Give the samples back. May be called twice."""
@@ -84,12 +91,3 @@ class Gpm:
     def _take(self, sample: Any) -> None:
         self._sample(sample)
         self._at_ns = self._now()  # afterwards, so that two are never closer than they seem
-
-    def _value(self, index: int, name: str) -> tuple[str, float]:
-        metric = self._request.metrics[index]
-        good = metric.nvmlReturn == self._nvml.NVML_SUCCESS
-        return name, metric.value * METRICS[name][1] if good else math.nan
-
-
-def _is_known(item: tuple[str, float]) -> bool:
-    return math.isfinite(item[1])

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from trainobs.host.family import Family, Thread, Watch
-from trainobs.host.procfs import READ_SIZE, Kept, keep, pressure_total
+from trainobs.host.procfs import READ_SIZE, Kept, keep, number_behind
 
 IO_FIELDS = (b"rchar:", b"wchar:", b"read_bytes:", b"write_bytes:")
 PASSES = 3
@@ -196,7 +196,7 @@ class Pressure:
         if now >= self._next_ns:
             began = time.monotonic_ns()
             raws = [os.pread(file.fd, READ_SIZE, 0) for file in self._files]
-            self._totals = [pressure_total(raw) * 1000 for raw in raws]
+            self._totals = [number_behind(b"total=", raw) * 1000 for raw in raws]  # of `some`, us
             ended = time.monotonic_ns()
             self._next_ns = ended + REST * (ended - began)
         return self._totals

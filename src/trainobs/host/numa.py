@@ -8,12 +8,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from trainobs.host.procfs import READ_SIZE, Kept, keep
+from trainobs.host.procfs import READ_SIZE, Kept, keep, number_behind
 
 NODES = Path("/sys/devices/system/node")
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_FIELD = b"other_node "
 
 
 class RemoteMemory:
@@ -38,14 +37,10 @@ class RemoteMemory:
             OSError: it was closed.
         """
         raws = [os.pread(file.fd, READ_SIZE, 0) for file in self._files]
-        return (_PAGE_BYTES * sum(map(_remote_pages, raws)),) if raws else ()
+        pages = sum(number_behind(b"other_node ", raw) for raw in raws)
+        return (_PAGE_BYTES * pages,) if raws else ()
 
     def close(self) -> None:
         """Close the descriptors. May be called twice."""
         for file in self._files:
             file.close()
-
-
-def _remote_pages(raw: bytes) -> int:
-    start = raw.index(_FIELD) + len(_FIELD)
-    return int(raw[start : raw.index(b"\n", start)])

@@ -7,6 +7,7 @@ Documentation/scheduler/sched-stats.rst (`schedstat`), Documentation/accounting/
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -91,9 +92,9 @@ def parse_stat(raw: bytes) -> Stat:
     return Stat(name, int(fields[1]), int(fields[19]), int(fields[9]), int(fields[21]))
 
 
-def pressure_total(raw: bytes) -> int:
-    """The `some` total of a `/proc/pressure` file in microseconds."""
-    start = raw.index(b"total=") + len(b"total=")
+def number_behind(label: bytes, raw: bytes) -> int:
+    """The number between the first `label` and the end of its line."""
+    start = raw.index(label) + len(label)
     return int(raw[start : raw.index(b"\n", start)])
 
 
@@ -110,3 +111,19 @@ def read_bytes(path: str) -> bytes:
         return os.read(fd, 1 << 16)
     finally:
         os.close(fd)
+
+
+def has_rings(descriptors: Path = PROC / "self" / "fd") -> bool:
+    """Whether a descriptor of this process is a ring of io_uring; True where that cannot be seen.
+
+    Source: fs/anon_inodes.c and io_uring/io_uring.c of the kernel, for the name of the link.
+    """
+    try:
+        names = os.listdir(descriptors)
+    except OSError:
+        return True
+    for name in names:
+        with suppress(OSError):  # closed meanwhile
+            if os.readlink(descriptors / name) == "anon_inode:[io_uring]":
+                return True
+    return False

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
@@ -41,6 +41,16 @@ def thread_ids(proc: Path, tgid: int) -> list[str]:
         return []
 
 
+def _below(root: int, children: Callable[[int], Iterable[int]]) -> list[int]:
+    """All descendants, every parent before its children."""
+    found: list[int] = []
+    level = [root]
+    while level:
+        level = [child for tgid in level for child in children(tgid)]
+        found += level
+    return found
+
+
 class ByChildren:
     """Follows `/proc/PID/task/TID/children`.
 
@@ -53,12 +63,7 @@ class ByChildren:
 
     def descendants(self, root: int) -> list[int]:
         """See `Tree`."""
-        found: list[int] = []
-        level = [root]
-        while level:
-            level = [child for tgid in level for child in self._children(tgid)]
-            found += level
-        return found
+        return _below(root, self._children)
 
     def _children(self, tgid: int) -> Iterable[int]:
         # A child belongs to the thread that forked it, so each thread has a list of its own.
@@ -81,12 +86,7 @@ class ByParent:
         began = time.monotonic_ns()
         if began < self._next_ns:
             return None
-        children = self._children()
-        found: list[int] = []
-        level = [root]
-        while level:
-            level = [child for tgid in level for child in children[tgid]]
-            found += level
+        found = _below(root, self._children().__getitem__)
         self._next_ns = began + SCAN_REST * (time.monotonic_ns() - began)
         return found
 

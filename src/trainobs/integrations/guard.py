@@ -1,11 +1,16 @@
-"""What keeps a fault of our own from reaching the training."""
+"""What callbacks share, and what keeps a fault of our own from reaching the training."""
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
+
+from trainobs.hooks.watch import LoaderWatch
+from trainobs.session.session import Session
+from trainobs.session.settings import PathLike, Settings
 
 logger = logging.getLogger("trainobs")
 
@@ -13,12 +18,11 @@ logger = logging.getLogger("trainobs")
 def harmless(hook: Callable[..., None]) -> Callable[..., None]:
     """A hook of a callback that does nothing without a session, and whose fault disarms it.
 
-    The callback has a `_session`, which the hook gets as its first argument, and `_give_up`, which
-    gets what the hook gets from the framework.
+    The hook of an `ObservingCallback` gets the session as its first argument.
     """
 
     @functools.wraps(hook)
-    def guarded(self: Any, *args: Any, **kwargs: Any) -> None:
+    def guarded(self: ObservingCallback, *args: Any, **kwargs: Any) -> None:
         session = self._session
         if session is None:
             return
@@ -26,10 +30,57 @@ def harmless(hook: Callable[..., None]) -> Callable[..., None]:
             hook(self, session, *args, **kwargs)
         except Exception:
             tell_fault("stops observing this run")
-            self._give_up(*args)
+            self._give_up()
 
     del guarded.__wrapped__  # it takes one argument more
     return guarded
+
+
+class ObservingCallback:
+    """A framework's callback with settings, and one run at a time.
+
+    Attributes:
+        run_dir: directory of the last run log; None before the first run.
+    """
+
+    run_dir: Path | None = None
+    _session: Session | None = None
+    _watch: LoaderWatch | None = None
+
+    def __init__(
+        self,
+        *,
+        probes: str | Iterable[str] = "auto",
+        data_roots: PathLike | Iterable[PathLike] | None = None,
+        run_dir: PathLike | None = None,
+        log_every_n_steps: int | None = None,
+        embedding_every: int | str = "auto",
+        quiet: bool = False,
+    ) -> None:
+        super().__init__()
+        self._settings = Settings.parse(
+            probes, data_roots, run_dir, log_every_n_steps, embedding_every, quiet
+        )
+
+    @harmless
+    def _end(self, session: Session, outcome: str) -> None:
+        self._stop(outcome)
+
+    def _give_up(self) -> None:
+        self._stop("fault in a hook")
+
+    def _stop(self, outcome: str) -> None:
+        session, self._session = self._session, None
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.close()
+        self._let_go()
+        if session is not None:
+            session.stop(outcome)
+
+    def _let_go(self) -> None:
+        """Leave the framework's objects as they were."""
+        raise NotImplementedError
 
 
 def tell_fault(what: str) -> None:

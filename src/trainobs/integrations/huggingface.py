@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,13 @@ from trainobs.hooks.datasets import data_roots_of, workers_of
 from trainobs.hooks.distributed import TorchJob
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.integrations.board import SummaryWriterEvents
-from trainobs.integrations.guard import harmless, tell_fault
+from trainobs.integrations.guard import ObservingCallback, harmless, tell_fault
 from trainobs.integrations.models import watch_lookups
 from trainobs.integrations.plain import LOG_EVERY_N_STEPS
 from trainobs.integrations.trainer_taps import TrainerTaps, calling_trainer, is_tapped
 from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
-from trainobs.session.settings import PathLike, Settings, switched_off
+from trainobs.session.settings import switched_off
 
 try:
     from transformers.trainer_callback import TrainerCallback
@@ -38,7 +38,7 @@ _OF_A_RUN = frozenset({"run_dir", "_session", "_taps", "_watch", "_epoch", "_opt
 """Attributes that copies go without."""
 
 
-class ObsTrainerCallback(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
+class ObsTrainerCallback(ObservingCallback, TrainerCallback):  # type: ignore[misc]  # untyped here
     """Observes `Trainer.train`: `Trainer(callbacks=[ObsTrainerCallback()])`.
 
     The record goes to a run log (Parquet) and to TensorBoard: through the writer of the Trainer's
@@ -77,27 +77,9 @@ class ObsTrainerCallback(TrainerCallback):  # type: ignore[misc]  # transformers
           leaves `phase/forward_ns` or `phase/backward_ns` unknown.
     """
 
-    run_dir: Path | None = None
-    _session: Session | None = None
     _taps: TrainerTaps | None = None
-    _watch: LoaderWatch | None = None
     _epoch: int | None = None
     _optimizing = False
-
-    def __init__(
-        self,
-        *,
-        probes: str | Iterable[str] = "auto",
-        data_roots: PathLike | Iterable[PathLike] | None = None,
-        run_dir: PathLike | None = None,
-        log_every_n_steps: int | None = None,
-        embedding_every: int | str = "auto",
-        quiet: bool = False,
-    ) -> None:
-        super().__init__()
-        self._settings = Settings.parse(
-            probes, data_roots, run_dir, log_every_n_steps, embedding_every, quiet
-        )
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles hold the settings and what a subclass adds, never a run."""
@@ -124,48 +106,36 @@ class ObsTrainerCallback(TrainerCallback):  # type: ignore[misc]  # transformers
             self._give_up()
 
     @harmless
-    def on_epoch_begin(
-        self, session: Session, args: Any, state: Any, control: Any, **kwargs: Any
-    ) -> None:
+    def on_epoch_begin(self, session: Session, args: Any, state: Any, *_: Any, **__: Any) -> None:
         """The Trainer's own number of the epoch is a fraction, rounded."""
         self._epoch = int(state.epoch or 0) if self._epoch is None else self._epoch + 1
 
     @harmless
-    def on_step_begin(
-        self, session: Session, args: Any, state: Any, control: Any, **kwargs: Any
-    ) -> None:
+    def on_step_begin(self, session: Session, args: Any, state: Any, *_: Any, **__: Any) -> None:
         """All batches of the step are there."""
         session.clock.begin_batch(state.global_step + 1, self._epoch)
 
     @harmless
-    def on_pre_optimizer_step(
-        self, session: Session, args: Any, state: Any, control: Any, **kwargs: Any
-    ) -> None:
+    def on_pre_optimizer_step(self, session: Session, *_: Any, **__: Any) -> None:
         """Gradients are there, and clipped."""
         session.clock.measured.add(Phase.OPTIMIZER.value)
         session.clock.enter(Phase.OPTIMIZER.value)
         self._optimizing = True
 
     @harmless
-    def on_optimizer_step(
-        self, session: Session, args: Any, state: Any, control: Any, **kwargs: Any
-    ) -> None:
+    def on_optimizer_step(self, session: Session, *_: Any, **__: Any) -> None:
         """The optimizer has stepped."""
         if self._optimizing:
             self._optimizing = False
             session.clock.leave()
 
     @harmless
-    def on_step_end(
-        self, session: Session, args: Any, state: Any, control: Any, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, session: Session, *_: Any, **__: Any) -> None:
         """What follows (logging, evaluation, a checkpoint) belongs to the step as well."""
         session.clock.end_step()
 
     @harmless
-    def on_epoch_end(
-        self, session: Session, args: Any, state: Any, control: Any, **kwargs: Any
-    ) -> None:
+    def on_epoch_end(self, session: Session, *_: Any, **__: Any) -> None:
         """A fetch that found the loader exhausted began no step."""
         session.clock.cancel()
 
@@ -206,23 +176,10 @@ class ObsTrainerCallback(TrainerCallback):  # type: ignore[misc]  # transformers
                 on_fault=self._give_up,
             )
 
-    @harmless
-    def _end(self, session: Session, outcome: str) -> None:
-        self._stop(outcome)
-
-    def _give_up(self, *arguments: object) -> None:
-        self._stop("fault in a hook")
-
-    def _stop(self, outcome: str) -> None:
-        session, self._session = self._session, None
+    def _let_go(self) -> None:
         taps, self._taps = self._taps, None
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.close()
         if taps is not None:
             taps.remove()
-        if session is not None:
-            session.stop(outcome)
 
 
 def _after(one: object, callbacks: Sequence[object]) -> Iterator[object]:

@@ -7,7 +7,7 @@ import importlib.util
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,12 @@ from trainobs.hooks.datasets import data_roots_of, workers_of
 from trainobs.hooks.distributed import TorchJob
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.integrations.board import SummaryWriterEvents
-from trainobs.integrations.guard import harmless, tell_fault
+from trainobs.integrations.guard import ObservingCallback, harmless, tell_fault
 from trainobs.integrations.models import watch_lookups
 from trainobs.integrations.profiler_tee import ProfilerTee
 from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
-from trainobs.session.settings import PathLike, Settings, is_remote, switched_off
+from trainobs.session.settings import is_remote, switched_off
 from trainobs.tensorboard.event_file import EventWriter
 
 logger = logging.getLogger("trainobs")
@@ -42,7 +42,7 @@ _OF_A_RUN = _LENT | {"run_dir", "_session", "_trainer", "_tee", "_watch", "_step
 """Attributes that copies go without."""
 
 
-class ObsCallback:
+class ObsCallback(ObservingCallback):
     """Observes `Trainer.fit`: `Trainer(callbacks=[ObsCallback()])`.
 
     The record goes to a run log (Parquet) and to TensorBoard: through the Trainer's TensorBoard
@@ -79,30 +79,12 @@ class ObsCallback:
           not tell where backward and optimizer begin.
     """
 
-    run_dir: Path | None = None
-    _session: Session | None = None
     _trainer: Any | None = None
     _tee: ProfilerTee | None = None
-    _watch: LoaderWatch | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> ObsCallback:
         """A Trainer takes only callbacks of its own namespace, so this is one of every loaded."""
         return object.__new__(_as_callback(cls))
-
-    def __init__(
-        self,
-        *,
-        probes: str | Iterable[str] = "auto",
-        data_roots: PathLike | Iterable[PathLike] | None = None,
-        run_dir: PathLike | None = None,
-        log_every_n_steps: int | None = None,
-        embedding_every: int | str = "auto",
-        quiet: bool = False,
-    ) -> None:
-        super().__init__()
-        self._settings = Settings.parse(
-            probes, data_roots, run_dir, log_every_n_steps, embedding_every, quiet
-        )
 
     def __reduce__(self) -> tuple[Callable[[type], ObsCallback], tuple[type], dict[str, Any]]:
         """Copies and pickles hold the settings and what a subclass adds, never a run."""
@@ -155,29 +137,14 @@ class ObsCallback:
         self._watch.mixed = not _has_torch_loaders_only(trainer)
 
     @harmless
-    def on_train_batch_start(
-        self,
-        session: Session,
-        trainer: Any,
-        pl_module: Any,
-        batch: Any,
-        batch_idx: int,
-    ) -> None:
+    def on_train_batch_start(self, session: Session, trainer: Any, *_: Any, **__: Any) -> None:
         """The step's batch is there."""
         # The x-axis of Lightning's loggers has no public name; DeviceStatsMonitor takes it, too.
         step = trainer.fit_loop.epoch_loop._batches_that_stepped
         session.clock.begin_batch(step, trainer.current_epoch)
 
     @harmless
-    def on_train_batch_end(
-        self,
-        session: Session,
-        trainer: Any,
-        pl_module: Any,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-    ) -> None:
+    def on_train_batch_end(self, session: Session, trainer: Any, *_: Any, **__: Any) -> None:
         """Under gradient accumulation only some batches end a step."""
         if trainer.global_step != self._steps_done:
             self._steps_done = trainer.global_step
@@ -225,10 +192,6 @@ class ObsCallback:
         for lent in _LENT:  # each leads to the module, and so to the Trainer
             vars(self).pop(lent, None)
 
-    @harmless
-    def _end(self, session: Session, outcome: str) -> None:
-        self._stop(outcome)
-
     def _place(self, trainer: Any) -> tuple[Path, EventWriter | None]:
         """Where the run log goes, and where TensorBoard's events go if not beside it."""
         tensorboard = _tensorboard_logger(trainer)
@@ -257,22 +220,13 @@ class ObsCallback:
         self._trainer, trainer.profiler = trainer, self._tee
         self._steps_done = trainer.global_step
 
-    def _give_up(self, *arguments: object) -> None:
-        self._stop("fault in a hook")
-
-    def _stop(self, outcome: str) -> None:
-        session, self._session = self._session, None
-        trainer, self._trainer = self._trainer, None  # not always the one that calls this
+    def _let_go(self) -> None:
+        trainer, self._trainer = self._trainer, None  # not always the one that ends the run
         tee, self._tee = self._tee, None
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.close()
         if tee is not None:
             tee.trainobs_paused = True
             if trainer is not None and trainer.profiler is tee:
                 trainer.profiler = tee.trainobs_inner
-        if session is not None:
-            session.stop(outcome)
 
 
 def _fetches_for_the_step(trainer: Any) -> bool:

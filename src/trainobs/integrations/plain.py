@@ -14,10 +14,10 @@ from __future__ import annotations
 import logging
 import operator
 import os
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Protocol, SupportsIndex, TypeVar
+from typing import Any, Protocol, SupportsIndex, TypeVar
 
 from torch.nn import Module
 
@@ -82,47 +82,28 @@ class Scope(Protocol):
     def __exit__(self, *exception: object) -> None: ...
 
 
-class _Step:
-    __slots__ = ("_clock", "_number")
+class _Between:
+    """A step or phase, whose two ends a clock is told of."""
 
-    def __init__(self, session: Session, number: int | None) -> None:
-        self._clock = session.clock
-        self._number = number
+    __slots__ = ("_begin", "_end", "_what")
 
-    def __enter__(self) -> None:
-        self._clock.begin_batch(self._number)
-
-    def __exit__(self, *exception: object) -> None:
-        self._clock.end_step()
-
-
-class _Phase:
-    __slots__ = ("_clock", "_phase")
-
-    def __init__(self, session: Session, phase: int) -> None:
-        self._clock = session.clock
-        self._phase = phase
+    def __init__(
+        self, begin: Callable[[Any], object], what: int | None, end: Callable[[], object]
+    ) -> None:
+        self._begin = begin
+        self._what = what
+        self._end = end
 
     def __enter__(self) -> None:
-        self._clock.enter(self._phase)
+        self._begin(self._what)
 
     def __exit__(self, *exception: object) -> None:
-        self._clock.leave()
+        self._end()
 
 
-class _Nothing:
-    """A step or phase of which nothing is wanted."""
+_NOTHING = nullcontext()
+"""A step or phase of which nothing is wanted."""
 
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *exception: object) -> None:
-        pass
-
-
-_NOTHING = _Nothing()
 _PHASES = {phase.name.lower(): phase.value for phase in Phase}
 
 
@@ -173,12 +154,13 @@ class _Observed:
         return ObservedLoader(loader, self._session.clock, self.watch)
 
     def step(self, number: int | None = None) -> Scope:
-        return _Step(self._session, _step_number(number))
+        clock = self._session.clock
+        return _Between(clock.begin_batch, _step_number(number), clock.end_step)
 
     def phase(self, name: str) -> Scope:
-        phase = _phase_of(name)
-        self._session.clock.measured.add(phase)
-        return _Phase(self._session, phase)
+        clock, phase = self._session.clock, _phase_of(name)
+        clock.measured.add(phase)
+        return _Between(clock.enter, phase, clock.leave)
 
 
 class _Off:

@@ -19,12 +19,9 @@ def detach(proc: Path = Path("/proc")) -> None:
     """Have every thread of this process let go of by probes of another session."""
     for thread in (proc / "self" / "task").iterdir():
         with suppress(OSError):  # it has ended meanwhile
-            _flash_name(thread / "comm")
-
-
-def _flash_name(comm: Path) -> None:
-    before = comm.read_bytes().rstrip(b"\n")
-    try:
-        comm.write_bytes(NAME)
-    finally:
-        comm.write_bytes(before)
+            comm = thread / "comm"
+            before = comm.read_bytes().rstrip(b"\n")
+            try:
+                comm.write_bytes(NAME)
+            finally:
+                comm.write_bytes(before)

@@ -17,7 +17,7 @@ from trainobs.core.records import RunInfo
 from trainobs.core.sink import Sink
 from trainobs.host.facts import host_facts
 from trainobs.host.memory import OwnFaults
-from trainobs.host.rings import has_rings
+from trainobs.host.procfs import has_rings
 from trainobs.host.sampler import HostSampler
 from trainobs.probes.detach import detach
 from trainobs.session.accelerator import Accelerator, AcceleratorWatch

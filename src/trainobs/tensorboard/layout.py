@@ -35,7 +35,8 @@ def layout(ranks: bool = False, tables: bool = False, hot_rows: bool = False) ->
     """
     apart = [Category(title="trainobs: ranks", chart=_ranks())] if ranks else []
     hot = [Category(title="trainobs: hot rows", chart=_charts(HOT_ROWS))] if hot_rows else []
-    lookups = [Category(title="trainobs: embedding lookups", chart=_lookups())] if tables else []
+    asked = Category(title="trainobs: embedding lookups", chart=_charts(EMBEDDINGS))
+    lookups = [asked] if tables else []
     return Layout(
         category=[
             Category(title="trainobs", chart=_charts(CATALOGUE)),
@@ -70,20 +71,6 @@ def _charts(metrics: Iterable[Metric]) -> list[Chart]:
     return [_chart(title, names) for title, names in charts.items()]
 
 
-def _lookups() -> list[Chart]:
-    """By table where there are curves by table, else one curve for each metric of a title."""
-    charts: dict[str, list[str]] = {}
-    for metric in EMBEDDINGS:
-        if metric.chart:
-            by_table = metric.name in BY_TABLE
-            pattern = f"^{re.escape(metric.name)}{'/' if by_table else '$'}"
-            charts.setdefault(f"{metric.chart} ({_unit(metric)})", []).append(pattern)
-    return [
-        Chart(title=title, multiline=MultilineChartContent(tag=patterns))
-        for title, patterns in charts.items()
-    ]
-
-
 def _spreads() -> list[Chart]:
     names = [metric.name for metric in CATALOGUE if metric.spread]
     return [_chart(name, [name, f"{name}/p95", f"{name}/max"]) for name in names]
@@ -112,6 +99,9 @@ def _unit(metric: Metric) -> str:
 
 
 def _chart(title: str, tags: list[str]) -> Chart:
-    """TensorBoard takes a tag as a pattern; anchored, `io/read` does not also draw `io/reads`."""
-    patterns = [f"^{re.escape(tag)}$" for tag in tags]
+    """TensorBoard takes a tag as a pattern; anchored, `io/read` does not also draw `io/reads`.
+
+    Where there are curves by table, these are drawn, and not that of all tables.
+    """
+    patterns = [f"^{re.escape(tag)}{'/' if tag in BY_TABLE else '$'}" for tag in tags]
     return Chart(title=title, multiline=MultilineChartContent(tag=patterns))

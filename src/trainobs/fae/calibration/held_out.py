@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 
 from trainobs.fae.kjt.inputs import Inputs, joined
 
+_Lot = tuple[NDArray[np.int64], NDArray[np.uint64], Inputs]
+"""Numbers of inputs in the data, their keys, and themselves."""
+
 
 class HeldOut:
     """A bounded sample of whole inputs.
@@ -26,13 +29,8 @@ class HeldOut:
         self._feature_count = feature_count
         self._limit = limit
         self._level = 0  # an input stays if so many leading bits of its key are zero
-        self._lots: list[tuple[NDArray[np.int64], NDArray[np.uint64], Inputs]] = []
+        self._lots: list[_Lot] = []
         self._lookup_count = 0
-
-    @property
-    def count(self) -> int:
-        """Inputs kept."""
-        return sum(inputs.size for _, _, inputs in self._lots)
 
     def add(self, numbers: NDArray[np.int64], keys: NDArray[np.uint64], inputs: Inputs) -> None:
         """Keep inputs, or some of them.
@@ -42,11 +40,11 @@ class HeldOut:
             keys: of the inputs.
             inputs: as many.
         """
+        lot = (numbers, keys, inputs)
         if self._level:
-            stays = self._stays(keys)
-            numbers, keys, inputs = numbers[stays], keys[stays], inputs.take(stays)
-        self._lots.append((numbers, keys, inputs))
-        self._lookup_count += inputs.lookup_count
+            lot = self._that_stays(lot)
+        self._lots.append(lot)
+        self._lookup_count += lot[2].lookup_count
         self._fit()
 
     def merge(self, other: HeldOut) -> None:
@@ -82,44 +80,29 @@ class HeldOut:
         self._lots = [(arrays["numbers"], arrays["keys"], inputs)]
         self._lookup_count = inputs.lookup_count
 
-    def _stays(self, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        return np.asarray(keys >> np.uint64(64 - self._level) == 0)
+    def _that_stays(self, lot: _Lot) -> _Lot:
+        return _taken(lot, np.flatnonzero(lot[1] >> np.uint64(64 - self._level) == 0))
 
     def _fit(self) -> None:
         while self._lookup_count > self._limit and self._level < 60:
             self._level += 1
-            numbers, keys, inputs = self._gathered()
-            stays = self._stays(keys)
-            inputs = inputs.take(stays)
-            self._lots = [(numbers[stays], keys[stays], inputs)]
-            self._lookup_count = inputs.lookup_count
+            self._lots = [self._that_stays(self._gathered())]
+            self._lookup_count = self._lots[0][2].lookup_count
 
-    def _gathered(self) -> tuple[NDArray[np.int64], NDArray[np.uint64], Inputs]:
+    def _gathered(self) -> _Lot:
         """All in one lot, in the order of the data."""
         if len(self._lots) != 1:
             empty = np.empty(0, dtype=np.int64)
             nothing = Inputs(0, (empty,) * self._feature_count, (None,) * self._feature_count)
             lots = [(empty, empty.astype(np.uint64), nothing), *self._lots]
-            numbers = np.concatenate([numbers for numbers, _, _ in lots])
-            keys = np.concatenate([keys for _, keys, _ in lots])
-            inputs = joined([inputs for _, _, inputs in lots])
-            self._lots = [(numbers, keys, inputs)]
-        numbers, keys, inputs = self._lots[0]
+            numbers, keys, inputs = zip(*lots, strict=True)
+            self._lots = [(np.concatenate(numbers), np.concatenate(keys), joined(inputs))]
+        numbers = self._lots[0][0]
         if np.any(numbers[1:] < numbers[:-1]):
-            order = np.argsort(numbers, kind="stable")
-            self._lots = [(numbers[order], keys[order], reordered(inputs, order))]
+            self._lots = [_taken(self._lots[0], np.argsort(numbers, kind="stable"))]
         return self._lots[0]
 
 
-def reordered(inputs: Inputs, order: NDArray[np.int64]) -> Inputs:
-    """The same inputs in another order."""
-    ids, lengths = [], []
-    for i, feature_ids in enumerate(inputs.ids):
-        each = inputs.lookups_of(i)
-        starts = np.cumsum(each) - each
-        new = each[order]
-        # Position of each lookup: the old start of its input, and how far it is into it.
-        into = np.arange(len(feature_ids)) - np.repeat(np.cumsum(new) - new, new)
-        ids.append(feature_ids[np.repeat(starts[order], new) + into])
-        lengths.append(None if inputs.lengths[i] is None else new)
-    return Inputs(inputs.size, tuple(ids), tuple(lengths))
+def _taken(lot: _Lot, places: NDArray[np.intp]) -> _Lot:
+    numbers, keys, inputs = lot
+    return numbers[places], keys[places], inputs.take(places)

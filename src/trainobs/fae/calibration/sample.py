@@ -69,7 +69,7 @@ class DataSample:
         self.is_whole = False
         keys = keys_of(numbers, self._seed)
         parts = parts_of(keys)
-        counted = inputs.take(parts < InputUse.DECIDING)
+        counted = inputs.take(np.flatnonzero(parts < InputUse.DECIDING))
         for table, features in self._looked_up:
             for feature in features:
                 self.access.add(table.name, counted.ids[feature])
@@ -77,7 +77,7 @@ class DataSample:
             (InputUse.DECIDING, self.deciding),
             (InputUse.REPORTING, self.reporting),
         ):
-            chosen = parts == part
+            chosen = np.flatnonzero(parts == part)
             held_out.add(numbers[chosen], keys[chosen], inputs.take(chosen))
         self.input_count += inputs.size
         self.counted_inputs += counted.size

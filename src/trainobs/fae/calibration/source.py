@@ -43,6 +43,9 @@ class InputSource:
         seed: of the order.
         workers: processes that read; None for as many as the loader has.
 
+    Attributes:
+        is_sampled: whether inputs come in a random order that this source has made.
+
     Raises:
         SettingError: `workers` for a loader that has none to set.
     """
@@ -57,11 +60,11 @@ class InputSource:
     ) -> None:
         self._features = features
         self._finder = KjtFinder(features, kjt)
-        self._sampled = _is_sampled(loader)
+        self.is_sampled = _is_sampled(loader)
         self._loader: Any = loader
         self._workers = workers
         self._seed = seed
-        if workers is not None and not self._sampled:
+        if workers is not None and not self.is_sampled:
             raise SettingError(
                 "cannot set the number of workers that calibrate",
                 f"{type(loader).__name__} with an order of its own",
@@ -69,14 +72,9 @@ class InputSource:
             )
 
     @property
-    def is_sampled(self) -> bool:
-        """Whether inputs come in a random order that this source has made."""
-        return self._sampled
-
-    @property
     def input_count(self) -> int | None:
         """Inputs that there are, None where the loader does not tell."""
-        if self._sampled:
+        if self.is_sampled:
             return len(self._loader.dataset)
         try:
             batches = len(self._loader)
@@ -95,7 +93,7 @@ class InputSource:
         Raises:
             FAEError: a batch cannot be used.
         """
-        batches = self._read_sampled(start) if self._sampled else self._read_in_order(start)
+        batches = self._read_sampled(start) if self.is_sampled else self._read_in_order(start)
         for numbers, kjt in batches:
             yield numbers, inputs_of(kjt, self._features)
 

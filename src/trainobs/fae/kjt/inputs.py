@@ -43,18 +43,21 @@ class Inputs(NamedTuple):
         """Lookups of all features."""
         return sum(len(ids) for ids in self.ids)
 
-    def take(self, chosen: NDArray[np.bool_]) -> Inputs:
-        """Only some of the inputs, in their order."""
+    def take(self, places: NDArray[np.intp]) -> Inputs:
+        """The inputs at some places, in that order."""
         ids: list[Ids] = []
         lengths: list[Lengths | None] = []
-        for feature_ids, feature_lengths in zip(self.ids, self.lengths, strict=True):
-            if feature_lengths is None:
-                ids.append(feature_ids[chosen])
+        for feature_ids, each in zip(self.ids, self.lengths, strict=True):
+            if each is None:
+                ids.append(feature_ids[places])
                 lengths.append(None)
             else:
-                ids.append(feature_ids[np.repeat(chosen, feature_lengths)])
-                lengths.append(feature_lengths[chosen])
-        return Inputs(int(np.count_nonzero(chosen)), tuple(ids), tuple(lengths))
+                new = each[places]
+                # From where a lookup is to where it was: as far as the begin of its input.
+                moves = (np.cumsum(each) - each)[places] - (np.cumsum(new) - new)
+                ids.append(feature_ids[np.arange(new.sum()) + np.repeat(moves, new)])
+                lengths.append(new)
+        return Inputs(len(places), tuple(ids), tuple(lengths))
 
     def per_input(self, feature: int, flags: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Flagged lookups of each input, in one feature."""

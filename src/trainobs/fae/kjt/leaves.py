@@ -19,11 +19,7 @@ _LEAVES = (Tensor, KeyedJaggedTensor, np.ndarray, str, bytes, bool, int, float, 
 
 
 class Hole(NamedTuple):
-    """Stands where a leaf was taken out of a batch.
-
-    Attributes:
-        number: of the leaf.
-    """
+    """Stands where the leaf of that number was taken out of a batch."""
 
     number: int
 

@@ -21,7 +21,7 @@ pickle, loader workers and pytree alike, and nothing is read from a device:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -105,22 +105,6 @@ class SlotMap:
         keeps_order = any(table.is_sequence for table in profile.tables)
         return cls(slots, tables, profile.fingerprint, keeps_order)
 
-    def served(self, features: Iterable[str]) -> tuple[str, ...]:
-        """Those of the features that a table of the profile serves, in their order.
-
-        Raises:
-            FAEError: there is none.
-        """
-        features = list(features)
-        served = tuple(feature for feature in features if feature in self.slots)
-        if not served:
-            raise FAEError(
-                "cannot split a batch into hot and cold lookups",
-                f"features {features[:5]}, none of which a table of the profile has",
-                "give pack() the `kjt` that the profile's tables look up, or calibrate again",
-            )
-        return served
-
     def mark(self, kjt: KeyedJaggedTensor) -> SplitMark:
         """The mark of a batch that is split by these slots, as mixed.
 
@@ -128,7 +112,13 @@ class SlotMap:
             FAEError: it has no feature that a table of the profile has.
         """
         keys = tuple(kjt.keys())
-        return SplitMark(keys, self.served(keys), self.fingerprint, False)
+        served = tuple(feature for feature in keys if feature in self.slots)
+        if not served:
+            _refuse(
+                f"features {list(keys[:5])}, none of which a table of the profile has",
+                "give pack() the `kjt` that the profile's tables look up, or calibrate again",
+            )
+        return SplitMark(keys, served, self.fingerprint, False)
 
     def lookup(self, kjt: KeyedJaggedTensor) -> Tensor:
         """Slot of each value: int32, -1 for cold rows and for features that no table serves.
@@ -235,13 +225,8 @@ def split_by(found: Tensor, kjt: KeyedJaggedTensor, mark: SplitMark) -> KeyedJag
         kjt: the batch.
         mark: that the result is to have.
     """
-    parts = part(
-        integers(kjt.lengths()).view(len(mark.features), kjt.stride()),
-        kjt.values(),
-        kjt.weights_or_none(),
-        found,
-        mark.pairs,
-    )
+    lengths = integers(kjt.lengths()).view(len(mark.features), kjt.stride())
+    parts = part(Bags(lengths, kjt.values(), kjt.weights_or_none()), found, mark.pairs)
     result = KeyedJaggedTensor(
         keys=mark.keys(),
         values=parts.values,
@@ -253,12 +238,12 @@ def split_by(found: Tensor, kjt: KeyedJaggedTensor, mark: SplitMark) -> KeyedJag
     return result
 
 
-class Parts(NamedTuple):
-    """Cold lookups and, behind them, hot ones.
+class Bags(NamedTuple):
+    """Lookups, key by key.
 
     Attributes:
-        lengths: of the bags: keys, and hot keys behind them, by inputs.
-        values: rows of all cold lookups, then slots of all hot ones.
+        lengths: values in each bag, keys by inputs.
+        values: of all bags, in the order of `lengths`.
         weights: of the values, or None.
     """
 
@@ -267,18 +252,18 @@ class Parts(NamedTuple):
     weights: Tensor | None
 
 
-def part(
-    lengths: Tensor, values: Tensor, weights: Tensor | None, found: Tensor, pairs: Sequence[int]
-) -> Parts:
+def part(bags: Bags, found: Tensor, pairs: Sequence[int]) -> Bags:
     """Part cold lookups from hot ones.
 
     Args:
-        lengths: of the bags, keys by inputs.
-        values: rows, in the order of the bags.
-        weights: of the values, or None.
+        bags: whose values are rows.
         found: slots of the values, -1 for cold rows.
         pairs: for each hot key, the index of the key that it is paired with.
+
+    Returns:
+        Keys, and hot keys behind them: rows of all cold lookups, then slots of all hot ones.
     """
+    lengths, values, weights = bags
     is_hot = found >= 0
     hot_lengths = count_hot(is_hot, lengths.view(-1)).view(lengths.shape)
     cold_lengths = lengths - hot_lengths
@@ -288,7 +273,7 @@ def part(
     parted = torch.cat([values.index_select(0, cold), found.index_select(0, hot).to(values.dtype)])
     if weights is not None:
         weights = weights.index_select(0, torch.cat([cold, hot]))
-    return Parts(torch.cat([cold_lengths, hot_lengths]), parted, weights)
+    return Bags(torch.cat([cold_lengths, hot_lengths]), parted, weights)
 
 
 def integers(lengths: Tensor) -> Tensor:

@@ -139,7 +139,25 @@ class PackedLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of the next epoch, or the rest of the one that was interrupted."""
-        return self._batches()
+        place = self._start()
+        windows = self._source.read(place.progress)
+        agreed = self._next(windows, place)
+        while agreed is not None:
+            following: _Agreed | Exception | None = None
+            for batch, within in self._hand_out(agreed):
+                if within is None:  # the window's last: is it the epoch's too?
+                    within = agreed.place.behind(agreed.window)
+                    try:
+                        following = self._next(windows, within)
+                    except Exception as error:  # raised when this batch is trained on
+                        following = error
+                    if following is None:
+                        within = self._begin_of(place.progress.epoch + 1)
+                self._recent.append(within)
+                yield batch
+            if isinstance(following, Exception):
+                raise following
+            agreed = following
 
     def __len__(self) -> int:
         """Batches of an epoch, where the loader tells how many inputs it has.
@@ -192,14 +210,9 @@ class PackedLoader:
                 f"give the batches that a pipeline fetched ahead, fewer than {_REMEMBERED_STEPS}",
             )
         place = self._recent[-1 - ahead]
-        return State(
-            self._settings,
-            self._recipe.rank,
-            self._workers,
-            self._recipe.packer.batch_size,
-            place,
-            self.scheduler.state_dict(place.schedule),
-        ).to_dict()
+        schedule = self.scheduler.state_dict(place.schedule)
+        state = State(self._recipe.packer.batch_size, place, schedule)
+        return state.to_dict(self._settings, self._recipe.rank, self._workers)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was called, with the next iteration.
@@ -237,32 +250,12 @@ class PackedLoader:
         self._is_resumed = False
         return place
 
-    def _batches(self) -> Iterator[Any]:
-        place = self._start()
-        windows = self._source.read(place.progress)
-        agreed = self._next(windows, place)
-        while agreed is not None:
-            following: _Agreed | Exception | None = None
-            for batch, within in self._hand_out(agreed):
-                if within is None:  # the window's last: is it the epoch's too?
-                    within = agreed.place.behind(agreed.window)
-                    try:
-                        following = self._next(windows, within)
-                    except Exception as error:  # raised when this batch is trained on
-                        following = error
-                    if following is None:
-                        within = self._begin_of(place.progress.epoch + 1)
-                self._recent.append(within)
-                yield batch
-            if isinstance(following, Exception):
-                raise following
-            agreed = following
-
     def _next(self, windows: Iterator[PackedWindow], place: Place) -> _Agreed | None:
         """The next window with anything to do, and what all ranks do in it; None after the last."""
         while True:
             window = self._read(windows, place)
-            agreement = agree(self._offers(window, place), self._settings.drop_last)
+            offers = exchange(self._offer(window, place), self._group)
+            agreement = agree(offers, self._settings.drop_last)
             if window is None or agreement is None:
                 return None
             check_window(place, window.digest)
@@ -278,9 +271,6 @@ class PackedLoader:
             if self._group is not None:
                 exchange(self._offer(None, place, failed=1), self._group)
             raise
-
-    def _offers(self, window: PackedWindow | None, place: Place) -> list[Offer]:
-        return exchange(self._offer(window, place), self._group)
 
     def _offer(self, window: PackedWindow | None, place: Place, failed: int = 0) -> Offer:
         taken = (place.pure_taken, place.mixed_taken)
@@ -307,7 +297,8 @@ class PackedLoader:
             others, first = window.redivided(pure_count, mixed_count), 0
         self.scheduler.begin(place.progress.epoch, place.progress.windows, pure_count, mixed_count)
         while pure < pure_count or mixed < mixed_count:
-            self._mark_schedule()
+            # Where the schedule stands after the last batch, with what was reported since.
+            self._recent[-1] = replace(self._recent[-1], schedule=self.scheduler.mark())
             if self.scheduler.is_next_pure(pure_count - pure, mixed_count - mixed):
                 batch = window.batch(pure, pure=True)
                 pure += 1
@@ -317,10 +308,6 @@ class PackedLoader:
             is_last = pure == pure_count and mixed == mixed_count
             within = replace(place, pure_taken=pure, mixed_taken=mixed, digest=window.digest)
             yield batch, None if is_last else within
-
-    def _mark_schedule(self) -> None:
-        """Note where the schedule stands after the last batch, with what was reported since."""
-        self._recent[-1] = replace(self._recent[-1], schedule=self.scheduler.mark())
 
 
 def _whole_batches(loader: Iterable[Any], batch_size: int | None, window: int) -> int:

@@ -40,7 +40,7 @@ class Place:
     """Between two batches of an epoch.
 
     Attributes:
-        progress: windows that were trained on. Not to be changed.
+        progress: windows that were trained on.
         pure_taken: pure batches of the next window that were handed out.
         mixed_taken: mixed ones.
         digest: of that window; None before its first batch.
@@ -62,9 +62,7 @@ class Place:
 
     def behind(self, window: PackedWindow) -> Place:
         """Where the next window begins."""
-        progress = self.progress.copy()
-        progress.add(window)
-        return Place(progress, generator=self.generator)
+        return Place(self.progress.behind(window), generator=self.generator)
 
 
 @dataclass(frozen=True)
@@ -72,28 +70,28 @@ class State:
     """All that `PackedLoader.state_dict` holds.
 
     Attributes:
-        settings: of the loader.
-        rank: whose state it is.
-        workers: of the loader where each window belongs to one; None where any makes any.
         batch_size: inputs of a full batch; None if none was read.
         place: where the rank stands.
         schedule: state of the schedule.
     """
 
-    settings: PackSettings
-    rank: int
-    workers: int | None
     batch_size: int | None
     place: Place
     schedule: dict[str, Any]
 
-    def to_dict(self) -> dict[str, Any]:
-        """For `torch.save`; what is true of this rank alone stands apart."""
+    def to_dict(self, settings: PackSettings, rank: int, workers: int | None) -> dict[str, Any]:
+        """For `torch.save`; what is true of this rank alone stands apart.
+
+        Args:
+            settings: of the loader.
+            rank: whose state it is.
+            workers: of the loader where each window belongs to one; None where any makes any.
+        """
         place, progress = self.place, self.place.progress
         return {
             "version": _VERSION,
-            **asdict(self.settings),
-            "workers": self.workers,
+            **asdict(settings),
+            "workers": workers,
             "batch_size": self.batch_size,
             "epoch": progress.epoch,
             "windows": progress.windows,
@@ -102,7 +100,7 @@ class State:
             "mixed_taken": place.mixed_taken,
             "schedule": self.schedule,
             "of_rank": {
-                "rank": self.rank,
+                "rank": rank,
                 "digest": place.digest,
                 "states": dict(progress.states),
                 "generator": None if place.generator is None else place.generator.clone(),
@@ -128,15 +126,13 @@ class State:
             if state["version"] != _VERSION:
                 _refuse(f"version {state['version']} of it; this trainobs reads {_VERSION}")
             _check(state, {**asdict(settings), "workers": workers})
-            return cls._read(state, settings, rank, workers)
+            return cls._read(state, rank)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             _refuse(f"a damaged state: {type(error).__name__}: {error}")
             raise
 
     @classmethod
-    def _read(
-        cls, state: Mapping[str, Any], settings: PackSettings, rank: int, workers: int | None
-    ) -> State:
+    def _read(cls, state: Mapping[str, Any], rank: int) -> State:
         own = state["of_rank"]
         own = own if own["rank"] == rank else {"digest": None, "states": {}, "generator": None}
         by_worker = {int(key): _count(value) for key, value in state["by_worker"].items()}
@@ -154,14 +150,7 @@ class State:
             own["generator"],
         )
         size = state["batch_size"]
-        return cls(
-            settings,
-            rank,
-            workers,
-            None if size is None else _count(size),
-            place,
-            dict(state["schedule"]),
-        )
+        return cls(None if size is None else _count(size), place, dict(state["schedule"]))
 
 
 def check_window(place: Place, digest: int) -> None:

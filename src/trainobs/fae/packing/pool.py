@@ -14,26 +14,9 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from trainobs.core.errors import FAEError
 from trainobs.fae.kjt.find import Place
 from trainobs.fae.kjt.leaves import input_count, take_apart
-from trainobs.fae.kjt.split import integers
+from trainobs.fae.kjt.split import Bags, integers
 
 _ONE_FORM = "give a loader whose batches have one form, with one row an input in every tensor"
-
-
-@dataclass(frozen=True)
-class Bags:
-    """Bags of some inputs, key by key.
-
-    Attributes:
-        lengths: values in each bag, keys by inputs.
-        values: of all bags, in the order of `lengths`.
-        weights: of the values, or None.
-        slots: of the values among the hot rows; None where nobody looked them up.
-    """
-
-    lengths: Tensor
-    values: Tensor
-    weights: Tensor | None
-    slots: Tensor | None
 
 
 class BagPool:
@@ -56,19 +39,19 @@ class BagPool:
         self._first_bags = (torch.arange(len(self.keys)) * self.lengths.shape[1])[:, None]
         self._is_one_hot = bool((self.lengths == 1).all())
 
-    def take(self, inputs: Tensor) -> Bags:
-        """The bags of some inputs, in their order."""
-        bags = (self._first_bags + inputs).view(-1)
-        lengths = self.lengths.view(-1).index_select(0, bags)
-        places = self._starts.view(-1).index_select(0, bags)
+    def take(self, inputs: Tensor) -> tuple[Bags, Tensor | None]:
+        """The bags of some inputs, in their order, and slots of their values if there are any."""
+        numbers = (self._first_bags + inputs).view(-1)
+        lengths = self.lengths.view(-1).index_select(0, numbers)
+        places = self._starts.view(-1).index_select(0, numbers)
         if not self._is_one_hot:
             places = _all_places(places, lengths)
-        return Bags(
+        bags = Bags(
             lengths.view(len(self.keys), -1) if len(inputs) else self.lengths[:, :0],
             self.values.index_select(0, places),
             None if self.weights is None else self.weights.index_select(0, places),
-            None if self.slots is None else self.slots.index_select(0, places),
         )
+        return bags, None if self.slots is None else self.slots.index_select(0, places)
 
     @staticmethod
     def _find_starts(lengths: Sequence[Tensor]) -> Tensor:

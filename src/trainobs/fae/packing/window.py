@@ -17,7 +17,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from trainobs.fae.kjt.find import KjtFinder, Place
 from trainobs.fae.kjt.leaves import put_together, take_apart
 from trainobs.fae.kjt.split import (
-    Parts,
+    Bags,
     SlotMap,
     SplitMark,
     check_splittable,
@@ -26,7 +26,7 @@ from trainobs.fae.kjt.split import (
     part,
     places_of,
 )
-from trainobs.fae.packing.pool import BagPool, Bags, InputPool
+from trainobs.fae.packing.pool import BagPool, InputPool
 
 _DIGESTED_VALUES = 4096
 
@@ -282,13 +282,10 @@ def lay_out(
 
 def _block(pool: BagPool, batches: Sequence[Tensor], pairs: Sequence[int] | None) -> KjtBlock:
     """Batch by batch: what a batch needs stays in the processor's cache."""
-    parts: list[Bags | Parts] = []
+    parts: list[Bags] = []
     for inputs in batches:
-        bags = pool.take(inputs)
-        if bags.slots is None or pairs is None:
-            parts.append(bags)
-        else:
-            parts.append(part(bags.lengths, bags.values, bags.weights, bags.slots, pairs))
+        bags, slots = pool.take(inputs)
+        parts.append(bags if slots is None or pairs is None else part(bags, slots, pairs))
     weights = [bags.weights for bags in parts if bags.weights is not None]
     return KjtBlock(
         pool.keys,

@@ -37,7 +37,7 @@ class Recipe:
     rank: int
 
 
-@dataclass
+@dataclass(frozen=True)
 class Progress:
     """How far into an epoch a loader was read.
 
@@ -53,36 +53,20 @@ class Progress:
     by_worker: dict[int, int] = field(default_factory=dict)
     states: dict[int, dict[str, Any]] = field(default_factory=dict)
 
-    def copy(self) -> Progress:
-        """One that goes on by itself."""
-        return Progress(self.epoch, self.windows, dict(self.by_worker), dict(self.states))
-
-    def add(self, window: PackedWindow) -> None:
-        """A window was read to its end."""
-        self.windows += 1
-        self.by_worker[window.worker] = self.by_worker.get(window.worker, 0) + 1
-        if window.source_state is not None:
-            self.states[window.worker] = window.source_state
-
-
-class Failure(NamedTuple):
-    """An error on its way out of a worker; torch would make it a RuntimeError."""
-
-    kind: type[TrainobsError]
-    failed: str
-    found: str
-    do: str
-
-    def error(self) -> TrainobsError:
-        """To be raised."""
-        return self.kind(self.failed, self.found, self.do)
+    def behind(self, window: PackedWindow) -> Progress:
+        """One window more was read to its end."""
+        worker, state = window.worker, window.source_state
+        by_worker = {**self.by_worker, worker: self.by_worker.get(worker, 0) + 1}
+        states = self.states if state is None else {**self.states, worker: state}
+        return Progress(self.epoch, self.windows + 1, by_worker, states)
 
 
 class Passed:
     """Stands for a window that was trained on before an interruption."""
 
 
-Item = PackedWindow | Failure | Passed
+Item = PackedWindow | TrainobsError | Passed
+"""Errors are handed over: of one that a worker raises, torch would make a RuntimeError."""
 
 
 class Request(NamedTuple):
@@ -273,11 +257,11 @@ def seeded(*parts: object) -> Iterator[None]:
 
 def _packed(
     recipe: Recipe, batches: list[Any], epoch: int, number: int, worker: int | None = None
-) -> PackedWindow | Failure:
+) -> PackedWindow | TrainobsError:
     try:
         return recipe.packer.pack(batches)
     except TrainobsError as error:
         first = number * recipe.window
         where = f"batches {first} to {first + len(batches) - 1} of epoch {epoch}"
         of = "" if worker is None else f" of worker {worker}"
-        return Failure(type(error), error.failed, f"{error.found}; in {where}{of}", error.do)
+        return type(error)(error.failed, f"{error.found}; in {where}{of}", error.do)

@@ -9,9 +9,9 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
+from trainobs.core.errors import TrainobsError
 from trainobs.fae.packing.window import PackedWindow
 from trainobs.fae.packing.window_reader import (
-    Failure,
     IndexedWindows,
     Passed,
     Progress,
@@ -75,10 +75,10 @@ class WindowSource:
         if self._sampler is not None:
             self._sampler.begin(progress.epoch, progress.windows)
         if self._stream is not None:
-            self._stream.progress = progress.copy()
+            self._stream.progress = progress
         for item in self._inner:
-            if isinstance(item, Failure):
-                raise item.error()
+            if isinstance(item, TrainobsError):
+                raise item
             if not isinstance(item, Passed):
                 yield item
 

@@ -110,6 +110,9 @@ def _configs_of_module(module: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _table(config: Any, optimizer: Any) -> ModelTable:
+    # here, as workers of a Ray job only count
+    from torchrec.modules.embedding_configs import DATA_TYPE_NUM_BITS
+
     lacking = [name for name in _ASKED if not hasattr(config, name)]
     if lacking:
         raise FAEError(
@@ -117,8 +120,7 @@ def _table(config: Any, optimizer: Any) -> ModelTable:
             f"a {type(config).__name__} among them, without {lacking[0]}",
             "give tables=model.embedding_bag_configs(), or the model before it is sharded",
         )
-    bits = _bits(config)
-    weight_bytes = (config.embedding_dim * bits + 7) // 8
+    weight_bytes = (config.embedding_dim * DATA_TYPE_NUM_BITS[config.data_type] + 7) // 8
     each, beside = _STATE_FLOATS[_optimizer_name(optimizer or DEFAULT_OPTIMIZER)]
     state_bytes = (each * config.embedding_dim + beside) * _FLOAT_BYTES
     return ModelTable(
@@ -130,12 +132,6 @@ def _table(config: Any, optimizer: Any) -> ModelTable:
         row_bytes=weight_bytes + state_bytes,
         is_sequence=not hasattr(config, "pooling"),
     )
-
-
-def _bits(config: Any) -> int:
-    from torchrec.modules.embedding_configs import DATA_TYPE_NUM_BITS
-
-    return int(DATA_TYPE_NUM_BITS[config.data_type])
 
 
 def _optimizer_name(optimizer: Any) -> str:

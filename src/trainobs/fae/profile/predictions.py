@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainobs.core.quotients import Interval
+from trainobs.core.text import printable, quantity, size
+
+_COLDEST = 3
+"""Tables that a summary names."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +64,35 @@ class Predictions:
     threshold: Interval
     threshold_bytes: Interval
     tables: Mapping[str, TablePrediction]
+
+    def summary(self) -> dict[str, str]:
+        """What is expected, as a few lines by their name."""
+        lines = {
+            "inputs all hot": _share(self.all_hot_ratio),
+            "lookups hot": _share(self.hot_lookup_ratio),
+        }
+        ratios = {name: table.hot_lookup_ratio.value for name, table in self.tables.items()}
+        coldest = sorted((value, name) for name, value in ratios.items() if value < 1)[:_COLDEST]
+        if coldest:
+            names = (f"{printable(name)} {100 * value:.1f} %" for value, name in coldest)
+            lines["least so"] = ", ".join(names)
+        spared = size(self.hot_bytes_per_input.value)
+        lines["off the host link"] = f"{spared} of {size(self.bytes_per_input)} per input and way"
+        if math.isnan(self.threshold.value):
+            lines["threshold"] = "none: every row that was looked up is hot"
+        else:
+            value, low, high = (f"{each:.3g}" for each in self.threshold)
+            sizes = " to ".join(size(each) for each in sorted(self.threshold_bytes[1:]))
+            text = f"{value} lookups in a million inputs ({low} to {high}, with which {sizes})"
+            lines["threshold"] = text
+        lines["judged by"] = f"{quantity(self.input_count)} inputs that were not counted"
+        lines["intervals"] = f"{100 * self.confidence:g} %"
+        return lines
+
+
+def _share(share: Interval) -> str:
+    value, low, high = (f"{100 * each:.1f}" for each in share)
+    return f"{value} % ({low} to {high})"
 
 
 _ESTIMATES = (

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainobs.core.errors import FAEError
+from trainobs.core.text import quantity, size
 from trainobs.fae.profile.archive import ArchiveKind, read_archive, write_archive
 from trainobs.fae.profile.predictions import Predictions, from_archive, to_archive
-from trainobs.fae.profile.summary import ProfileTotals, summary
 
 if TYPE_CHECKING:
     from trainobs.fae.profile.cache_statistics import TableCacheStatistics
@@ -208,15 +208,18 @@ class FAEProfile:
 
     def summary(self) -> str:
         """What is hot and what is expected of it, in a few lines."""
-        rows = ProfileTotals(
-            hot_count=sum(len(table.hot_ids) for table in self.tables),
-            row_count=sum(table.row_count for table in self.tables),
-            table_count=len(self.tables),
-            whole_count=sum(table.is_wholly_hot for table in self.tables),
-            hot_bytes=self.hot_bytes,
-            budget_bytes=self.budget_bytes,
-        )
-        return summary(self.fingerprint, rows, self.predictions)
+        hot_count = sum(len(table.hot_ids) for table in self.tables)
+        row_count = sum(table.row_count for table in self.tables)
+        whole_count = sum(table.is_wholly_hot for table in self.tables)
+        lines = {
+            "hot rows": f"{quantity(hot_count)} of {quantity(row_count)}",
+            "tables": f"{len(self.tables)}, {whole_count} of them wholly hot",
+            "memory": f"{size(self.hot_bytes)} of {size(self.budget_bytes)}",
+            **(self.predictions.summary() if self.predictions else {}),
+        }
+        width = max(len(name) for name in lines)
+        told = [f"  {name:<{width}}  {text}" for name, text in lines.items()]
+        return "\n".join([f"FAE profile {self.fingerprint}", *told])
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the profile to a file (npz, no pickle); what was there is replaced.

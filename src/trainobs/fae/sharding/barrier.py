@@ -51,9 +51,6 @@ class RankBarrier:
         number: of this collection.
         number_count: the most numbers that a rank sends.
         stopwatch: for the time of barriers.
-
-    Attributes:
-        stopwatch: the same.
     """
 
     def __init__(

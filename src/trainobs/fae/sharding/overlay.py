@@ -45,7 +45,6 @@ class HotOverlay:
         features: that the collection looks up.
 
     Attributes:
-        group, barrier, served, profile, features: the same.
         generation: how often the hot rows were set; a batch on its way has that of its split.
     """
 

@@ -14,6 +14,7 @@ from torchrec.distributed.types import Awaitable, EmbeddingModuleShardingPlan, S
 from torchrec.optim.fused import FusedOptimizerModule
 from torchrec.optim.keyed import CombinedOptimizer
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+from torchrec.sparse.tensor_dict import maybe_td_to_kjt
 from torchrec.streamable import Multistreamable
 
 from trainobs.core.errors import FAEError
@@ -224,6 +225,36 @@ class ShardedFAEModule(
     def create_context(self) -> FAEContext:
         """A context for one forward pass."""
         return FAEContext(self._stock.module.create_context())
+
+    def input_dist(
+        self, ctx: FAEContext, features: KeyedJaggedTensor
+    ) -> Awaitable[Awaitable[KJTList]]:
+        """Send cold lookups to where their rows are; a pure batch has none, and sends nothing.
+
+        Args:
+            ctx: of this forward pass.
+            features: a batch, packed or not.
+
+        Raises:
+            FAEError: the batch was packed for other hot rows, lacks a feature or the order of
+                sequences, or has weights that are learned; or ranks have batches of different
+                kinds.
+        """
+        features = maybe_td_to_kjt(features, self._features)
+        self._check(features)
+        batch = self._split(ctx, features)
+        awaitable = self._send_cold(ctx, batch)
+        with torch.no_grad():
+            self._prepare(ctx, batch)
+        return awaitable
+
+    def _check(self, features: KeyedJaggedTensor) -> None:
+        """Raise an FAEError if hot lookups of a batch could not be served exactly."""
+        raise NotImplementedError
+
+    def _prepare(self, ctx: FAEContext, batch: SplitBatch) -> None:
+        """Note in the context what follows from the batch as a whole."""
+        raise NotImplementedError
 
     def compute(self, ctx: FAEContext, dist_input: Any) -> Any:
         """Not available: the hot lookups of a batch need both steps in one."""

@@ -16,10 +16,9 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_common import PoolingMode
 from torch import Tensor
 from torchrec.distributed.embedding_types import KJTList
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionAwaitable
-from torchrec.distributed.types import Awaitable, LazyAwaitable, NoWait
+from torchrec.distributed.types import LazyAwaitable, NoWait
 from torchrec.modules.embedding_configs import PoolingType
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
-from torchrec.sparse.tensor_dict import maybe_td_to_kjt
 
 from trainobs.fae.kjt.constants import constant
 from trainobs.fae.sharding.batch import SplitBatch, lengths_of
@@ -53,26 +52,8 @@ class ShardedFAEEmbeddingBagCollection(ShardedFAEModule):
         for kernel, _ in table_kernels(self._stock):
             kernel.pooling_mode = PoolingMode.SUM
 
-    def input_dist(
-        self, ctx: FAEContext, features: KeyedJaggedTensor
-    ) -> Awaitable[Awaitable[KJTList]]:
-        """Send cold lookups to where their rows are; a pure batch has none, and sends nothing.
-
-        Args:
-            ctx: of this forward pass.
-            features: a batch, packed or not.
-
-        Raises:
-            FAEError: the batch was packed for other hot rows, lacks a feature or has weights that
-                are learned, or ranks have batches of different kinds.
-        """
-        features = maybe_td_to_kjt(features, self._features)
+    def _check(self, features: KeyedJaggedTensor) -> None:
         check_weights(features.weights_or_none(), is_weighted=self._is_weighted)
-        batch = self._split(ctx, features)
-        awaitable = self._send_cold(ctx, batch)
-        with torch.no_grad():
-            self._set_divisors(ctx, batch)
-        return awaitable
 
     def compute_and_output_dist(
         self, ctx: FAEContext, input: KJTList
@@ -114,7 +95,7 @@ class ShardedFAEEmbeddingBagCollection(ShardedFAEModule):
             awaitable.callbacks.append(partial(_changed, torch.div, ctx.stock.divisor))
         return awaitable
 
-    def _set_divisors(self, ctx: FAEContext, batch: SplitBatch) -> None:
+    def _prepare(self, ctx: FAEContext, batch: SplitBatch) -> None:
         """Set what sums are divided by, from the lengths of whole bags."""
         if not (self._stock.divides_means or self._mean_tables):
             return

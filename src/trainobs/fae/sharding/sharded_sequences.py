@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 from torchrec.distributed.embedding_types import KJTList
-from torchrec.distributed.types import Awaitable, LazyAwaitable, LazyNoWait
+from torchrec.distributed.types import LazyAwaitable, LazyNoWait
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
-from torchrec.sparse.tensor_dict import maybe_td_to_kjt
 
 from trainobs.fae.profile.profile import FAEProfile
-from trainobs.fae.sharding.batch import SlotRows
+from trainobs.fae.sharding.batch import SlotRows, SplitBatch
 from trainobs.fae.sharding.order import check_order, sequences
 from trainobs.fae.sharding.sharded import FAEContext, ShardedFAEModule
 
@@ -30,27 +28,14 @@ class ShardedFAEEmbeddingCollection(ShardedFAEModule):
         if self._stock.needs_rows:
             self._ids = SlotRows.from_profile(profile, self._device)
 
-    def input_dist(
-        self, ctx: FAEContext, features: KeyedJaggedTensor
-    ) -> Awaitable[Awaitable[KJTList]]:
-        """Send cold lookups to where their rows are; a pure batch has none, and sends nothing.
-
-        Args:
-            ctx: of this forward pass.
-            features: a batch, packed or not.
-
-        Raises:
-            FAEError: the batch was packed for other hot rows, lacks a feature or the order of its
-                lookups, or ranks have batches of different kinds.
-        """
-        features = maybe_td_to_kjt(features, self._features)
+    def _check(self, features: KeyedJaggedTensor) -> None:
         check_order(features)
-        batch = self._split(ctx, features)
+
+    def _prepare(self, ctx: FAEContext, batch: SplitBatch) -> None:
+        """Find the place of each lookup, unless the tables serve all of them."""
         if self._mode != "paper" or ctx.is_pure:
-            with torch.no_grad():
-                names = [feature for feature, _ in self._outputs]
-                ctx.sequences = sequences(batch, names, self._ids)
-        return self._send_cold(ctx, batch)
+            names = [feature for feature, _ in self._outputs]
+            ctx.sequences = sequences(batch, names, self._ids)
 
     def compute_and_output_dist(
         self, ctx: FAEContext, input: KJTList
