@@ -8,7 +8,7 @@ A change has one or more of these:
     transform: what items compute, times this
     latency: what items sleep and what the server takes, times this
     device: speed of the disk, times this
-    checkpoint: "background" or "none"
+    checkpoint: how much of their time is left, if there are fewer; 0: none; or "background"
     validation: how often there is validation, times this; 0: never
 """
 
@@ -56,8 +56,13 @@ def _times(setting: Setting, names: tuple[str, ...], factor: float) -> dict[str,
     return {name: type(there[name])(there[name] * factor) for name in names if there.get(name)}
 
 
-def _checkpoint(setting: Setting, value: str) -> dict[str, Any]:
-    return {"checkpoint": "" if value == "none" else value} if setting.training.checkpoint else {}
+def _checkpoint(setting: Setting, value: float | str) -> dict[str, Any]:
+    if not setting.training.checkpoint:
+        return {}
+    if isinstance(value, str):
+        return {"checkpoint": value}
+    every = setting.training.checkpoint_every
+    return {"checkpoint_every": round(every / value)} if value else {"checkpoint": ""}
 
 
 def _validation(setting: Setting, factor: float) -> dict[str, Any]:

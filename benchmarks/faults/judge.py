@@ -25,6 +25,9 @@ WHY_NOT = "why-not"
 REAL = 1.2
 """Gain of a remedy from which on a fault is real."""
 
+AS_REMEDY = {"cpus", "gc", "memory", "python_threads", "straggler"}
+"""Changes that the remedy of a case makes: of something outside the training, or of its code."""
+
 LOSES = 1 / 1.05
 """Gain of advice below which it does harm."""
 
@@ -117,9 +120,12 @@ def advised(case: Case, folder: Path) -> tuple[Setting, Path] | None:
     fault = kept(folder / FAULT)
     if fault is None:
         return None
-    change = summarize(RunLog.open(fault.run_dir))["verdict"]["run"].get("change")
+    advice = summarize(RunLog.open(fault.run_dir))["verdict"]["run"]["advice"]
+    if advice is None or advice["change"].keys() & AS_REMEDY:
+        return None
+    change = advice["change"]
     try:
-        return (followed(case.setting, change), _place(folder, change)) if change else None
+        return followed(case.setting, change), _place(folder, change)
     except CannotFollow:
         return None
 
@@ -131,10 +137,13 @@ def _advice(case: Case, verdict: Mapping[str, Any], folder: Path) -> dict[str, A
         change and predicted as the verdict has them; gain, as measured, if somebody followed it;
         refused, with the reason, if nobody can.
     """
-    change = verdict.get("change")
-    if not change:
+    if verdict["advice"] is None:
         return {}
-    found: dict[str, Any] = {"change": change, "predicted": verdict.get("gain")}
+    change = verdict["advice"]["change"]
+    found: dict[str, Any] = {"change": change, "predicted": verdict["advice"]["gain"]}
+    if change.keys() & AS_REMEDY:
+        gain = measured_gain(folder / FAULT, folder / REMEDY)
+        return found | ({"gain": gain} if gain else {})
     try:
         followed(case.setting, change)
     except CannotFollow as why:

@@ -50,7 +50,7 @@ BEFORE = (
     _before("bursts", {"prefetch": 8}, workers=2, prefetch=1, slow_every=10, slow_sleep_ms=300),
     _before(
         "saves",
-        {"checkpoint": "none"},
+        {"checkpoint": 0.0},
         {"checkpoint": "background"},
         checkpoint="blocking",
         checkpoint_mb=200,

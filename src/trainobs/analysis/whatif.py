@@ -64,7 +64,7 @@ def replayed(run: RunLog) -> Replay:
     return replay
 
 
-def predict(run: Path, changes: Mapping[str, float | bool]) -> Prediction:
+def predict(run: Path, changes: Mapping[str, float | bool | str]) -> Prediction:
     """The time of a step of a run after some changes.
 
     Args:
@@ -74,7 +74,7 @@ def predict(run: Path, changes: Mapping[str, float | bool]) -> Prediction:
     Raises:
         TrainobsError: a change is not known, or the run cannot be replayed.
     """
-    words = [name if value is True else f"{name}={value:g}" for name, value in changes.items()]
+    words = [name if value is True else f"{name}={value}" for name, value in changes.items()]
     return replayed(RunLog.open(run)).predict(parse(words))
 
 
