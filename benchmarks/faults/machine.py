@@ -85,7 +85,8 @@ def _limits(machine: Machine, files: Path) -> dict[str, dict[str, str]]:
 def _started(stack: ExitStack, program: str, *arguments: str) -> str:
     """Start a process that ends with the stack; what it says once it is ready."""
     command = [sys.executable, "-S", "-c", program, *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    # Where each session gets the same CPU time (autogroup), many in one would count as one.
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     stack.callback(process.wait)
     stack.callback(process.kill)
     assert process.stdout
