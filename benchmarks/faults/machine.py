@@ -97,12 +97,13 @@ def _started(stack: ExitStack, program: str, *arguments: str) -> str:
     return said.strip()
 
 
+# What takes CPUs or memory also ends with whoever started it, should that be killed.
 _HOLDS = """
 import os, sys, time
 open(sys.argv[1], "w").write(str(os.getpid()))
 held = bytearray(int(sys.argv[2]))
-ready = False
-while True:
+ready, parent = False, os.getppid()
+while os.getppid() == parent:
     for page in range(0, len(held), 4096):
         held[page] ^= 1
     ready = ready or not print("ready", flush=True)
@@ -111,8 +112,9 @@ while True:
 
 _BUSY = """
 import os, sys
+parent = os.getppid()
 print("ready", flush=True)
-while not (sys.argv[1] and os.path.exists(sys.argv[1])):
+while os.getppid() == parent and not (sys.argv[1] and os.path.exists(sys.argv[1])):
     sum(range(100_000))
 """
 
