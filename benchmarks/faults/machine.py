@@ -85,7 +85,8 @@ def _limits(machine: Machine, files: Path) -> dict[str, dict[str, str]]:
 def _started(stack: ExitStack, program: str, *arguments: str) -> str:
     """Start a process that ends with the stack; what it says once it is ready."""
     command = [sys.executable, "-S", "-c", program, *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    # Where each session gets the same CPU time (autogroup), many in one would count as one.
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     stack.callback(process.wait)
     stack.callback(process.kill)
     assert process.stdout
@@ -96,12 +97,13 @@ def _started(stack: ExitStack, program: str, *arguments: str) -> str:
     return said.strip()
 
 
+# What takes CPUs or memory also ends with whoever started it, should that be killed.
 _HOLDS = """
 import os, sys, time
 open(sys.argv[1], "w").write(str(os.getpid()))
 held = bytearray(int(sys.argv[2]))
-ready = False
-while True:
+ready, parent = False, os.getppid()
+while os.getppid() == parent:
     for page in range(0, len(held), 4096):
         held[page] ^= 1
     ready = ready or not print("ready", flush=True)
@@ -110,8 +112,9 @@ while True:
 
 _BUSY = """
 import os, sys
+parent = os.getppid()
 print("ready", flush=True)
-while not (sys.argv[1] and os.path.exists(sys.argv[1])):
+while os.getppid() == parent and not (sys.argv[1] and os.path.exists(sys.argv[1])):
     sum(range(100_000))
 """
 

@@ -175,7 +175,7 @@ _COMPUTE = (
         "a worker that makes garbage and collects it",
         because("LOADER", "TRANSFORM", "GARBAGE"),
         garbage=50_000,
-        steps=80,
+        steps=40,
         remedy={"garbage": 0},
     ),
 )

@@ -54,6 +54,7 @@ CASES = (
         QUOTA,
         cpus=0.5,
         workers=0,
+        steps=150,
         remedy={"cpus": None},
     ),
     fault(
@@ -73,7 +74,7 @@ CASES = (
         threads=CPUS,
         workers=CPUS,
         item_cpu_ms=4,
-        width=40,
+        width=32,
         steps=60,
         remedy={"item_cpu_ms": 0},
     ),
