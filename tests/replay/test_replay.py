@@ -36,6 +36,7 @@ def run(**changed: object) -> Trace:
         "workers": 1,
         "prefetch": 2,
         "cpus": 4.0,
+        "most_cpus": 4.0,
         "side": 0.0,
         "concurrency": (1.0, 1.0),
         "handed_bytes": 1e6,
@@ -191,7 +192,9 @@ def record(**changed: float) -> dict[str, np.ndarray]:
 
 
 def traced(columns: dict[str, np.ndarray]) -> Trace | None:
-    return trace_of(columns, np.zeros(len(columns[NEEDED[0]])), workers=1, prefetch=2, cpus=2.0)
+    return trace_of(
+        columns, np.zeros(len(columns[NEEDED[0]])), workers=1, prefetch=2, cpus=2.0, most_cpus=2.0
+    )
 
 
 def test_a_trace_is_what_the_record_says_without_what_comes_of_it():

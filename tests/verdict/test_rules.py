@@ -217,7 +217,7 @@ def test_want_of_a_cpu_in_a_collection_is_not_counted_twice():
 def test_the_cpus_of_a_rank_are_shared_with_the_ranks_beside_it():
     host = {"usable_cpu_count": 8, "cpu_quota": 6.0, "cpu_count": 16}
     info = {"world_size": 4, "host": host, "settings": {"loader_workers": 3}}
-    assert facts_from(info) == Facts(1.5, quota=True, workers=3, world_size=4, ranks_here=4)
+    assert facts_from(info) == Facts(1.5, 2.0, quota=True, workers=3, world_size=4, ranks_here=4)
     assert facts_from(info | {"host": host | {"local_world_size": 2}}).usable_cpus == 3.0
     assert facts_from({}) == Facts()
 

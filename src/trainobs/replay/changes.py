@@ -92,7 +92,7 @@ def _scaled(*fields: str) -> Callable[[Trace, float], tuple[Trace, ...]]:
 
 
 def _cpus(trace: Trace, value: float) -> tuple[Trace, ...]:
-    return (replace(trace, cpus=max(0.25, value)),)
+    return (replace(trace, cpus=max(0.1, value), most_cpus=max(0.1, value)),)
 
 
 def _faster(trace: Trace, value: float) -> tuple[Trace, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -17,8 +18,21 @@ WITHIN = 0.10
 LEAST_MARGIN = 0.03
 """Of every prediction: runs of the same training differ by that on a quiet machine."""
 
-MODELS = (True, False)
-"""Whether the device is shared: of an unknown one, both may be right."""
+
+class Model(NamedTuple):
+    """What the record does not tell.
+
+    Attributes:
+        shared: whether what makers of batches sleep for gives no more to several of them.
+        yielding: whether others give their CPUs to this run where it wants more than it has.
+    """
+
+    shared: bool
+    yielding: bool
+
+
+MODELS = tuple(Model(shared, yielding) for yielding in (False, True) for shared in (True, False))
+"""Those that bring forth the run as it was may all be right."""
 
 
 class Prediction(NamedTuple):
@@ -43,14 +57,14 @@ class Replay:
 
     Attributes:
         refused: why nothing is predicted, or None.
-        fit: replayed time of a step over the measured one.
+        fit: replayed time of a step over the measured one, of the model that is closest.
     """
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self._base = {shared: self._mean(trace, shared) for shared in MODELS}
-        self._models = tuple(m for m in MODELS if self._off(m) <= self._tolerance())
-        self.fit = self._base[True] / trace.step_ns
+        self._base = {model: self._mean(trace, model) for model in _models_of(trace)}
+        self._models = tuple(m for m in self._base if self._off(m) <= self._tolerance())
+        self.fit = self._base[min(self._base, key=self._off)] / trace.step_ns
         self.refused: str | None = None
         if not self._models:
             self.refused = (
@@ -73,19 +87,27 @@ class Replay:
         high = max(ratio * (1 + _margin(ratio, off)) for ratio, off in found)
         return Prediction(low * measured, high * measured, (1 / high, 1 / low))
 
-    def _mean(self, trace: Trace, shared: bool) -> float:
-        steps = simulate(trace, shared=shared)
+    def _mean(self, trace: Trace, model: Model) -> float:
+        cpus = trace.most_cpus if model.yielding else trace.cpus
+        steps = simulate(replace(trace, cpus=cpus), shared=model.shared)
         return float(steps[self.trace.settled].mean())
 
-    def _off(self, shared: bool) -> float:
-        return abs(self._base[shared] / self.trace.step_ns - 1.0)
+    def _off(self, model: Model) -> float:
+        return abs(self._base[model] / self.trace.step_ns - 1.0)
 
     def _tolerance(self) -> float:
-        """As far as halves of the run differ, but no more than twice what is allowed anyway."""
+        """As far as quarters of the run differ, but no more than twice what is allowed anyway."""
         steps = self.trace.step[self.trace.settled]
         quarters = [part.mean() for part in np.array_split(steps, 4)]
         spread = float(np.std(quarters) / steps.mean())
         return min(2 * WITHIN, max(WITHIN, spread))
+
+
+def _models_of(trace: Trace) -> list[Model]:
+    """Those that differ for a run."""
+    sleeps = trace.make_device.any() or trace.make_sleep.any()
+    yields = trace.most_cpus > trace.cpus
+    return [m for m in MODELS if (m.shared or sleeps) and (not m.yielding or yields)]
 
 
 def _margin(ratio: float, off: float) -> float:

@@ -54,7 +54,8 @@ class Trace:
         feed_cpu: CPU time of its worker meanwhile.
         workers: worker processes; 0: the training thread makes the batches.
         prefetch: batches that each worker may be ahead.
-        cpus: CPUs that the run has.
+        cpus: CPUs that the run has, at least.
+        most_cpus: CPUs that it has if others give way, which take what it leaves idle.
         side: threads that compute beside the training thread while it does.
         concurrency: batches that sleep for the device at the same time, while any does; and for
             anything else.
@@ -77,6 +78,7 @@ class Trace:
     workers: int
     prefetch: int
     cpus: float
+    most_cpus: float
     side: float
     concurrency: tuple[float, float]
     handed_bytes: float
@@ -103,6 +105,7 @@ def trace_of(
     workers: int,
     prefetch: int,
     cpus: float,
+    most_cpus: float,
 ) -> Trace | None:
     """The trace of consecutive steps; None where the record tells too little.
 
@@ -112,6 +115,7 @@ def trace_of(
         workers: of the training loader.
         prefetch: its `prefetch_factor`.
         cpus: that the run has, less what others take.
+        most_cpus: that it has.
     """
     enough = len(epochs) >= FEWEST and all(_known(columns, name) > 0.9 for name in NEEDED)
     if not enough or any(_known(columns, f"batch/{name}") < 0.9 for name in BATCH_TIMES):
@@ -146,7 +150,8 @@ def trace_of(
         feed_cpu=min(feed, max(0.0, extra)) if workers else 0.0,
         workers=workers,
         prefetch=prefetch,
-        cpus=max(0.25, cpus),
+        cpus=max(0.1, cpus),
+        most_cpus=max(0.1, most_cpus),
         side=side,
         concurrency=(
             _concurrency(columns, made["device_ns"]),
@@ -182,8 +187,8 @@ def _feed(columns: Mapping[str, Floats], receive: float) -> float:
     begin, end = columns["batch/fetch_begin_ns"], columns["batch/fetch_end_ns"]
     made = columns["batch/end_ns"]
     late = (end - made)[np.isfinite(end) & (made > begin)]
-    # The shortest quarter: the rest waited for a CPU, too.
-    return max(0.0, float(np.percentile(late, 25)) - receive) if len(late) >= 5 else HANDED_NS
+    # Of the shortest: the rest waited for a CPU, too.
+    return max(0.0, float(np.percentile(late, 5)) - receive) if len(late) >= 5 else HANDED_NS
 
 
 def _concurrency(columns: Mapping[str, Floats], asleep_ns: Floats) -> float:

@@ -9,7 +9,7 @@ from trainobs.core.text import times
 from trainobs.replay.changes import Change
 from trainobs.replay.predict import Replay
 from trainobs.verdict import record
-from trainobs.verdict.causes import Situation, taken_by_others
+from trainobs.verdict.causes import Situation, free_cpus, taken_by_others
 from trainobs.verdict.parts import known
 from trainobs.verdict.verdict import Advice, Cause, VerdictKind
 
@@ -70,10 +70,10 @@ def _try(replay: Replay, change: Change, text: str) -> Advice:
 
 def _workers(replay: Replay, now: Situation) -> _Found:
     """The fewest workers that gain about the most; never more than CPUs that are free."""
-    facts, taken = now.facts, taken_by_others(now)
-    if facts.workers is None or facts.usable_cpus is None or isnan(taken):
+    facts, free = now.facts, free_cpus(now)
+    if facts.workers is None or free is None or isnan(taken_by_others(now)):
         return
-    room = int(min(facts.usable_cpus, facts.usable_cpus * (1 - max(0.0, taken)) + 0.5))
+    room = int(free + 0.5)
     tried = {n: _try(replay, Change("workers", n), f"num_workers={n}") for n in _counts(room)}
     better = {n: advice for n, advice in tried.items() if n > facts.workers}
     best = max((advice.gain[0] for advice in better.values()), default=0.0)

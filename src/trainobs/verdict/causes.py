@@ -182,6 +182,15 @@ def taken_by_others(now: Situation) -> float:
     return now.ns("sched/others_cpu_ratio") * ranks - (ranks - 1)
 
 
+def free_cpus(now: Situation) -> float | None:
+    """CPUs that others leave to this rank; None if unknown."""
+    facts, taken = now.facts, known(taken_by_others(now))
+    if facts.usable_cpus is None:
+        return None
+    left = (facts.all_cpus or facts.usable_cpus) * (1 - min(0.95, max(0.0, taken)))
+    return min(facts.usable_cpus, left)
+
+
 def cpus_used(now: Situation) -> float:
     """CPUs that this run computes on, on average; NaN if unknown."""
     own = now.parts.step - now.ns("sched/main_offcpu_ns")
@@ -202,9 +211,10 @@ def contention(now: Situation) -> Cause:
         return Cause.QUOTA
     if cpus is None or any(map(isnan, waits)):  # there may be more that wait than is known of
         return Cause.CPU
-    if not isnan(taken) and taken * cpus >= 0.8 * min(waiting, cpus):
+    all_cpus = now.facts.all_cpus or cpus
+    if not isnan(taken) and taken * all_cpus >= 0.8 * min(waiting, all_cpus):
         return Cause.OTHERS
-    if not isnan(taken) and cpus_used(now) >= FULL * cpus * (1 - max(0.0, taken)):
+    if not isnan(taken) and cpus_used(now) >= FULL * (free_cpus(now) or cpus):
         return Cause.FULL
     return Cause.CPU
 

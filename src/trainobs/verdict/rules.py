@@ -13,7 +13,7 @@ from trainobs.replay.predict import Replay
 from trainobs.replay.trace import trace_of
 from trainobs.verdict import record as names
 from trainobs.verdict.advice import advise
-from trainobs.verdict.causes import Candidate, Situation, find, taken_by_others
+from trainobs.verdict.causes import Candidate, Situation, find, free_cpus
 from trainobs.verdict.evenness import when
 from trainobs.verdict.parts import StepParts, known, parts_of
 from trainobs.verdict.record import WINDOW, Record
@@ -157,7 +157,7 @@ def replay_of(record: Record, facts: Facts) -> Replay | None:
     if cpus is None or workers is None:
         return None
     mean = record.mean()
-    taken = taken_by_others(Situation(mean, parts_of(mean, facts), facts, None))
+    now = Situation(mean, parts_of(mean, facts), facts, None)
     sample = record.sample()
     count = -(-len(sample.epochs) // WINDOW)
     chosen = np.unique(np.linspace(0, count - 1, min(count, REPLAYED_WINDOWS)).astype(int))
@@ -167,7 +167,8 @@ def replay_of(record: Record, facts: Facts) -> Replay | None:
         sample.epochs[rows],
         workers=workers,
         prefetch=facts.prefetch,
-        cpus=cpus * (1 - min(0.95, max(0.0, known(taken)))),
+        cpus=free_cpus(now) or cpus,
+        most_cpus=cpus,
     )
     return None if trace is None else Replay(trace)
 
@@ -209,7 +210,8 @@ def _evidence(
         value = now.ns(name)
         unit = METRICS[name].unit if name in METRICS else "ns"
         share = value / now.parts.step if unit == "ns" and name in _OF_THE_THREAD else None
-        if not isnan(value) and (name in deciding or (share or 0) >= WORTH_SHOWING):
+        told = name in of_kind[:1] or (value > 0 and name in deciding)
+        if not isnan(value) and (told or (share or 0) >= WORTH_SHOWING):
             yield Evidence(name, value, unit, None if share is None else min(1.0, share))
 
 

@@ -85,7 +85,8 @@ class Facts:
 
     Attributes:
         usable_cpus: CPUs that this rank may use; None: unknown.
-        quota: whether that number is a quota of a control group.
+        all_cpus: the same without a quota.
+        quota: whether a quota of a control group is what limits it.
         workers: worker processes of the training loader, 0 for none; None: unknown.
         prefetch: batches that each of them may be ahead.
         has_persistent_workers: whether they live on between epochs.
@@ -97,6 +98,7 @@ class Facts:
     """
 
     usable_cpus: float | None = None
+    all_cpus: float | None = None
     quota: bool = False
     workers: int | None = None
     prefetch: int = 2
@@ -163,6 +165,7 @@ def facts_from(info: Mapping[str, Any]) -> Facts:
     quota, usable = host.get("cpu_quota"), host.get("usable_cpu_count")
     return Facts(
         usable_cpus=_usable_cpus(host, ranks_here),
+        all_cpus=_usable_cpus({**host, "cpu_quota": None}, ranks_here),
         quota=bool(quota and (not usable or quota < usable)),
         workers=workers,
         prefetch=loader.get("prefetch_factor") or 2,

@@ -1,0 +1,135 @@
+"""Predictions from run logs, what two runs tell of each other, and the commands for both."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.samples import batch, info
+from trainobs import cli
+from trainobs.analysis.whatif import predict
+from trainobs.core.errors import TrainobsError
+from trainobs.core.records import BATCH_ROW
+from trainobs.runlog.writer import RunLogSink
+
+MS = 1e6
+STEPS = 200
+HOST = {"usable_cpu_count": 4, "cpu_count": 4, "hostname": "here"}
+
+
+def loader(workers: int = 1, **changed: object) -> dict[str, object]:
+    usual = {"serial": 1, "workers": workers, "prefetch_factor": 2, "batch_size": 16}
+    more = {"pin_memory": False, "persistent_workers": False, "start_method": "fork"}
+    return usual | more | changed
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes a run that computes 20 ms a step, and whose worker computes 30 ms a batch."""
+
+    def write(name: str = "run", *, step_ms: float = 30, steps: int = STEPS, **facts: object):
+        sink = RunLogSink(tmp_path / name)
+        settings = {"loader_workers": 1, "torch_threads": 1}
+        usual = {"settings": settings, "host": HOST, "loaders": [loader()]}
+        sink.begin(info(**usual | facts))
+        start = (np.arange(steps) * step_ms * MS).astype(np.int64)
+        wait = step_ms - 20
+        record = batch(
+            range(steps),
+            step__duration_ns=[step_ms * MS] * steps,
+            loader__wait_ns=[wait * MS] * steps,
+            phase__forward_ns=[20 * MS] * steps,
+            sched__wait_offcpu_ns=[wait * MS] * steps,
+            sched__work_offcpu_ns=[0.0] * steps,
+            sched__work_runqueue_ns=[0.0] * steps,
+            sched__others_cpu_ratio=[0.0] * steps,
+        )
+        rows = np.zeros(steps, BATCH_ROW)
+        rows["for_step"] = rows["number"] = np.arange(steps)
+        rows["fetch_begin_ns"], rows["fetch_end_ns"] = start, start + int(wait * MS)
+        rows["begin_ns"], rows["end_ns"] = start - int(20 * MS), start + int(wait * MS)
+        rows["compute_ns"] = int(step_ms * MS)
+        sink.write(replace(record, batches=rows, start_ns=start))
+        sink.end({})
+        return tmp_path / name
+
+    return write
+
+
+def said(capsys, *words: object) -> str:
+    assert cli.main(list(map(str, words))) == 0
+    return capsys.readouterr().out
+
+
+def test_a_second_worker_is_predicted_to_hide_the_loader(write, capsys):
+    found = predict(write(), {"workers": 2})
+    assert found.low <= 20 * MS <= found.high
+    page = said(capsys, "whatif", write("other"), "workers=2").splitlines()
+    assert "30 ms a step; the replay of the run as it was is off by 0 %" in page[0]
+    assert page[2].split()[0] == "workers=2"
+    data = json.loads(
+        said(capsys, "whatif", write("third"), "workers=2", "transform=0.5x", "--json")
+    )
+    assert [one["change"] for one in data["changes"]] == ["workers=2 transform=0.5x"]
+
+
+def test_without_changes_usual_ones_are_tried(write, capsys):
+    page = said(capsys, "whatif", write())
+    assert {"workers=2", "persistent", "cached", "compute=0.5x"} <= set(page.split())
+
+
+def test_the_report_tells_what_would_help_and_nothing_that_would_not(write, capsys):
+    page = said(capsys, "report", write())
+    section = page.split("What would help")[1].split("\n\n")[0]
+    assert "workers=2" in section
+    assert "cached" not in section
+    assert "advice: num_workers=2: 1.46 to 1.55 times as fast (predicted)" in page
+
+
+def test_a_run_that_cannot_be_replayed_says_why(write, capsys):
+    short = write(steps=12)
+    with pytest.raises(TrainobsError, match="at least 24 steps"):
+        predict(short, {"workers": 2})
+    wrong = write("wrong", step_ms=60, loaders=[loader(workers=8)], settings={"loader_workers": 8})
+    with pytest.raises(TrainobsError, match="times as long as the run"):
+        predict(wrong, {"workers": 2})
+    assert cli.main(["whatif", str(wrong)]) == 2
+    assert "a longer run, or one on a quieter machine" in capsys.readouterr().err
+    assert "What would help: not known" in said(capsys, "report", wrong)
+
+
+def test_what_is_no_change_is_refused_with_what_is(write, capsys):
+    assert cli.main(["whatif", str(write()), "threads=2"]) == 2
+    assert "workers, prefetch, persistent" in capsys.readouterr().err
+
+
+def test_two_runs_tell_what_changed_what_was_predicted_and_what_came(write, capsys):
+    old = write("old")
+    two = {"settings": {"loader_workers": 2, "torch_threads": 1}, "loaders": [loader(workers=2)]}
+    new = write("new", step_ms=20.2, **two)
+    found = json.loads(said(capsys, "report", new, "--after", old, "--json"))
+    assert found["changes"] == {"workers": [1, 2]}
+    assert found["gain"] == pytest.approx(30 / 20.2, rel=0.01)
+    assert found["holds"] is True
+    page = said(capsys, "report", new, "--after", old)
+    assert "came: 1.49 times as fast (these two runs alone)" in page
+    assert "as predicted" in page
+    slow = write("slow", step_ms=29, **two)
+    assert "not as predicted" in said(capsys, "report", slow, "--after", old)
+
+
+def test_a_change_that_no_replay_knows_is_told_and_not_predicted(write, capsys):
+    old = write("old")
+    new = write("new", settings={"loader_workers": 1, "torch_threads": 4})
+    page = said(capsys, "report", new, "--after", old)
+    assert "a replay does not tell what a change of torch_threads does" in page
+    same = write("same")
+    assert "nothing that is known has changed" in said(capsys, "report", same, "--after", old)
+
+
+def test_runs_without_steps_cannot_be_compared(write, capsys):
+    assert cli.main(["report", str(write("a", steps=1)), "--after", str(write("b"))]) == 2
+    assert "fewer than two steps" in capsys.readouterr().err
