@@ -10,6 +10,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -71,31 +72,19 @@ class Call(NamedTuple):
     ids: Ids | None
 
 
+@dataclass(eq=False, slots=True)
 class Take:
     """What was asked for in one step."""
 
-    __slots__ = (
-        "arrived",
-        "calls",
-        "hook_ns",
-        "misses",
-        "sample_bytes",
-        "sampled",
-        "serial",
-        "streams",
-        "times",
-    )
-
-    def __init__(self, serial: int, sampled: bool) -> None:
-        self.serial = serial
-        self.sampled = sampled
-        self.calls: list[Call] = []
-        self.misses: list[tuple[tuple[int, ...], Host]] = []
-        self.times: list[tuple[Site, int]] = []
-        self.sample_bytes = 0
-        self.hook_ns = 0
-        self.streams: set[torch.cuda.Stream] = set()
-        self.arrived = True
+    serial: int
+    sampled: bool
+    calls: list[Call] = field(default_factory=list)
+    misses: list[tuple[tuple[int, ...], Host]] = field(default_factory=list)
+    times: list[tuple[Site, int]] = field(default_factory=list)
+    sample_bytes: int = 0
+    hook_ns: int = 0
+    streams: set[torch.cuda.Stream] = field(default_factory=set)
+    arrived: bool = True
 
 
 class LookupBuffer:

@@ -64,7 +64,7 @@ def _walk(root: nn.Module, path: str, hidden: bool) -> Iterator[tuple[nn.Module,
         seen.add(id(module))
         yield module, path, hidden
         if _kind(module) is None:
-            hidden = hidden or _is_torchrec(module, "ShardedModule")
+            hidden = hidden or _is_of("torchrec.", module, "ShardedModule")
             children = [
                 (child, f"{path}.{name}" if path else name, hidden)
                 for name, child in module.named_children()
@@ -93,34 +93,30 @@ def _dynamo_has_compiled() -> bool:
     return dynamo is not None and bool(dynamo.counters.get("frames"))
 
 
-def _is_torchrec(module: nn.Module, *names: str) -> bool:
+def _is_of(package: str, module: nn.Module, *names: str) -> bool:
+    """Whether a module is of one of these classes of a package, which need not be imported."""
     return any(
-        cls.__name__ in names and cls.__module__.startswith("torchrec.")
-        for cls in type(module).__mro__
+        cls.__name__ in names and cls.__module__.startswith(package) for cls in type(module).__mro__
     )
 
 
 def _kind(module: nn.Module) -> SiteKind | None:
-    if hasattr(module, COLLECTION) and hasattr(module, ATTRIBUTE):
-        return SiteKind.JAGGED
     if isinstance(module, nn.Embedding):
         return SiteKind.EMBEDDING
     if isinstance(module, nn.EmbeddingBag):
         return SiteKind.BAG
-    if _is_torchrec(
-        module,
-        "EmbeddingBagCollection",
-        "EmbeddingCollection",
-        "ShardedEmbeddingBagCollection",
-        "ShardedEmbeddingCollection",
-    ):
+    serves_hot_rows = hasattr(module, COLLECTION) and hasattr(module, ATTRIBUTE)
+    if serves_hot_rows or _is_of("torchrec.", module, *_COLLECTIONS):
         return SiteKind.JAGGED
-    if any(
-        cls.__module__.startswith("fbgemm_gpu.") and cls.__name__ in _KERNELS
-        for cls in type(module).__mro__
-    ):
-        return SiteKind.BATCHED
-    return None
+    return SiteKind.BATCHED if _is_of("fbgemm_gpu.", module, *_KERNELS) else None
+
+
+_COLLECTIONS = (
+    "EmbeddingBagCollection",
+    "EmbeddingCollection",
+    "ShardedEmbeddingBagCollection",
+    "ShardedEmbeddingCollection",
+)
 
 
 _KERNELS = {

@@ -102,7 +102,7 @@ class SiteHook(Uncopied):
         """Put the note into the graph that is being compiled."""
         ids = args[0] if args else kwargs.get("input")
         if isinstance(ids, torch.Tensor):
-            opaque.note(ids, _offsets(args, kwargs), handle)
+            opaque.note("lookup", handle, ids, _offsets(args, kwargs))
 
     def _register(self) -> int | None:
         try:

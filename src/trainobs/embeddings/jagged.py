@@ -33,13 +33,9 @@ class JaggedHook(SiteHook):
     def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any], handle: int) -> None:
         features = args[0] if args else kwargs.get(self._ids_name)
         if isinstance(features, KeyedJaggedTensor):
-            opaque.note_jagged(
-                features.values(),
-                features.lengths(),
-                features.keys(),
-                features.stride_per_key(),
-                handle,
-            )
+            values, lengths = features.values(), features.lengths()
+            bags = features.stride_per_key()
+            opaque.note("lookup_jagged", handle, values, lengths, features.keys(), bags)
 
     def _ids_of(self, asked: Any) -> torch.Tensor | None:
         return asked.values() if isinstance(asked, KeyedJaggedTensor) else None

@@ -19,7 +19,7 @@ _library: Any = None
 
 class _Hook(Protocol):
     def note(self, asked: tuple[Any, ...], trains: bool) -> None:
-        """`asked` is what was given to `note` or `note_jagged`."""
+        """`asked` is what was given to `note`."""
 
 
 _hooks: WeakValueDictionary[int, _Hook] = WeakValueDictionary()
@@ -44,16 +44,9 @@ def forget(number: int) -> None:
     _hooks.pop(number, None)
 
 
-def note(ids: torch.Tensor, offsets: torch.Tensor | None, number: int) -> None:
-    """Put a note into the graph that is being made."""
-    torch.ops.trainobs.lookup(ids, offsets, number, torch.is_grad_enabled())
-
-
-def note_jagged(
-    values: torch.Tensor, lengths: torch.Tensor, keys: list[str], bags: list[int], number: int
-) -> None:
-    """Put a note of a KeyedJaggedTensor into the graph that is being made."""
-    torch.ops.trainobs.lookup_jagged(values, lengths, keys, bags, number, torch.is_grad_enabled())
+def note(operator: str, number: int, *asked: Any) -> None:
+    """Put a note, by one of `_OPERATORS`, into the graph that is being made."""
+    getattr(torch.ops.trainobs, operator)(*asked, number, torch.is_grad_enabled())
 
 
 def _run(*arguments: Any) -> None:

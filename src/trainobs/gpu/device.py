@@ -93,7 +93,11 @@ class Device:
             values.update(self._read_gpm())  # of what both know, GPM knows better
             values.update(self._read_levels())
         except self._gone as error:
-            raise self._lost(error) from error
+            raise GpuError(
+                "a GPU is read no more",
+                f"{self.uuid}: {error}",
+                "nothing for this run; see `nvidia-smi -q` and the kernel's log for the cause",
+            ) from error
         return Reading(begin_ns, self.read_ns, values)
 
     def close(self) -> None:
@@ -183,13 +187,6 @@ class Device:
             "gpu/pcie_received_bytes": grown(_PCIE_RECEIVED) / seconds,
         }
         return {name: value for name, value in rates.items() if math.isfinite(value)}
-
-    def _lost(self, error: Exception) -> GpuError:
-        return GpuError(
-            "a GPU is read no more",
-            f"{self.uuid}: {error}",
-            "nothing for this run; see `nvidia-smi -q` and the kernel's log for the cause",
-        )
 
 
 def _errors(nvml: Any, names: tuple[str, ...]) -> tuple[type[Exception], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 from trainobs.core.errors import GpuError
@@ -15,17 +16,14 @@ def examine() -> dict[str, Any]:
         `driver` (version, or None), `why` (what keeps NVML from being opened: found, do; or None),
         `devices` (each with uuid, and either name and gpm, "on" or why not, or `why`).
     """
+    found: dict[str, Any] = {"driver": None, "why": None, "devices": []}
     try:
-        nvml = Nvml()
+        with closing(Nvml()) as nvml:
+            found["driver"] = nvml.driver
+            found["devices"] = [_device(nvml, uuid) for uuid in nvml.uuids()]
     except GpuError as error:
-        return {"driver": None, "why": _reason(error), "devices": []}
-    try:
-        devices = [_device(nvml, uuid) for uuid in nvml.uuids()]
-        return {"driver": nvml.driver, "why": None, "devices": devices}
-    except GpuError as error:
-        return {"driver": nvml.driver, "why": _reason(error), "devices": []}
-    finally:
-        nvml.close()
+        found["why"] = _reason(error)
+    return found
 
 
 def _device(nvml: Nvml, uuid: str) -> dict[str, Any]:

@@ -74,9 +74,8 @@ class Gpm:
         self._samples = [after, before]  # only now: a sample that could not be had counts for none
         self._request.sample1, self._request.sample2 = before, after
         self._nvml.nvmlGpmMetricsGet(self._request)
-        answers = zip(
-            METRICS.items(), self._request.metrics, strict=False
-        )  # there is room for more
+        # The request has room for more.
+        answers = zip(METRICS.items(), self._request.metrics, strict=False)
         return {
             name: metric.value * unit
             for (name, (_, unit)), metric in answers

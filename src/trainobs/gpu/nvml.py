@@ -95,14 +95,13 @@ class Nvml:
             ) from error
 
     def _find(self, uuid: str) -> Any:
-        prefixes = ("",) if uuid.startswith(("GPU-", "MIG-")) else ("GPU-", "MIG-")
         nvml = self._nvml
-        for prefix in prefixes[:-1]:
+        if not uuid.startswith(("GPU-", "MIG-")):
             try:
-                return nvml.nvmlDeviceGetHandleByUUID(f"{prefix}{uuid}".encode())
+                return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode())
             except (nvml.NVMLError_NotFound, nvml.NVMLError_InvalidArgument):
-                continue
-        return nvml.nvmlDeviceGetHandleByUUID(f"{prefixes[-1]}{uuid}".encode())
+                uuid = f"MIG-{uuid}"
+        return nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
 
     def _instance(self, handle: Any, visible: str) -> Any:
         """The handle itself, or for a board in MIG mode the instance that the process can use."""

@@ -47,7 +47,7 @@ class Poller:
         self._selector = selectors.DefaultSelector()
         self._selector.register(wake, selectors.EVENT_READ)
         if listener:
-            self._selector.register(listener, selectors.EVENT_READ)
+            self._selector.register(listener, selectors.EVENT_READ, self._welcome)
 
     def watch(self, uuid: str, take: Callable[[Reading], None]) -> dict[str, str]:
         """Read a device for this process.
@@ -69,8 +69,8 @@ class Poller:
             # Without a device there is nothing to read until somebody asks for one.
             wait_s = max(0.0, due - now_s()) if self._devices else None
             for key, _ in self._selector.select(wait_s):
-                if isinstance(key.fileobj, socket.socket):
-                    self._hear(key.fileobj)
+                if hear := key.data:  # not where it is `wake`
+                    hear(key.fileobj)
             now = now_s()
             if now >= due:
                 # A reading that came late does not make the next one come early.
@@ -120,12 +120,6 @@ class Poller:
         self._devices[device.uuid] = device
         return device
 
-    def _hear(self, link: socket.socket) -> None:
-        if link is self._listener:
-            self._welcome(link)
-        elif link in self._followers:
-            self._answer(link)
-
     def _welcome(self, listener: socket.socket) -> None:
         try:
             follower, _ = listener.accept()
@@ -136,7 +130,7 @@ class Poller:
             return
         follower.setblocking(False)
         self._followers[follower] = ""
-        self._selector.register(follower, selectors.EVENT_READ)
+        self._selector.register(follower, selectors.EVENT_READ, self._answer)
 
     def _answer(self, follower: socket.socket) -> None:
         """A follower speaks once, to ask for a device; all else is the end of it."""

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 
 from trainobs.core.errors import GpuError
 from trainobs.gpu import share
@@ -148,16 +149,10 @@ class GpuWatch:
             self._sockets.remove(link)
 
     def _poll(self, listener: socket.socket | None) -> None:
-        nvml = Nvml()
-        try:
-            poller = Poller(nvml, listener, self._sockets[0], self._interval_s)
-            try:
-                self.about = poller.watch(self._uuid, self._take)
-                poller.serve(lambda: self._stopping)
-            finally:
-                poller.close()
-        finally:
-            nvml.close()
+        wake, interval_s = self._sockets[0], self._interval_s
+        with closing(Nvml()) as nvml, closing(Poller(nvml, listener, wake, interval_s)) as poller:
+            self.about = poller.watch(self._uuid, self._take)
+            poller.serve(lambda: self._stopping)
 
     def _follow(self, link: socket.socket) -> bool:
         """Take what the node's poller sends; True if it ended, so that another takes its place."""

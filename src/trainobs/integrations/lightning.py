@@ -89,7 +89,7 @@ class ObsCallback(ObservingCallback):
     def __reduce__(self) -> tuple[Callable[[type], ObsCallback], tuple[type], dict[str, Any]]:
         """Copies and pickles hold the settings and what a subclass adds, never a run."""
         state = {name: value for name, value in vars(self).items() if name not in _OF_A_RUN}
-        return _restore, (_plain_class(type(self)),), state
+        return _restore, (getattr(type(self), "_plain", type(self)),), state
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Start to observe, before the Trainer makes its loaders."""
@@ -309,10 +309,6 @@ def _as_callback(cls: type[ObsCallback]) -> type[ObsCallback]:
 
 
 _combined: dict[tuple[type, tuple[type, ...]], type[ObsCallback]] = {}
-
-
-def _plain_class(cls: type) -> type:
-    return getattr(cls, "_plain", cls)
 
 
 def _restore(cls: type[ObsCallback]) -> ObsCallback:

@@ -16,6 +16,7 @@ import operator
 import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, SupportsIndex, TypeVar
 
@@ -82,23 +83,19 @@ class Scope(Protocol):
     def __exit__(self, *exception: object) -> None: ...
 
 
+@dataclass(eq=False, slots=True)
 class _Between:
     """A step or phase, whose two ends a clock is told of."""
 
-    __slots__ = ("_begin", "_end", "_what")
-
-    def __init__(
-        self, begin: Callable[[Any], object], what: int | None, end: Callable[[], object]
-    ) -> None:
-        self._begin = begin
-        self._what = what
-        self._end = end
+    begin: Callable[[Any], object]
+    what: int | None
+    end: Callable[[], object]
 
     def __enter__(self) -> None:
-        self._begin(self._what)
+        self.begin(self.what)
 
     def __exit__(self, *exception: object) -> None:
-        self._end()
+        self.end()
 
 
 _NOTHING = nullcontext()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 from trainobs.core.abi import Phase
@@ -124,10 +125,6 @@ class ProfilerTee:
 
     def _context(self, action: str) -> AbstractContextManager[Any]:
         phase = self._phase(action)
-        if phase == FAILED:
-            self._on_failure()
-        if phase == FAILED or self._paused:
-            phase = None
         if not self._idle:
             inner: AbstractContextManager[Any] = self.trainobs_inner.profile(action)
             return inner if phase is None else _Timed(self._clock, phase, inner)
@@ -137,17 +134,18 @@ class ProfilerTee:
         return context
 
     def _phase(self, action: str) -> int | None:
-        return self._phases.setdefault(action, _PHASES.get(action.rpartition(".")[2]))
+        """The phase that begins with an action, if one does."""
+        phase = self._phases.setdefault(action, _PHASES.get(action.rpartition(".")[2]))
+        if phase == FAILED:
+            self._on_failure()
+        return None if phase == FAILED or self._paused else phase
 
     def trainobs_begin(self, action: str) -> None:
         """Begin the phase of an action, if it has one."""
         phase = self._phase(action)
-        if phase == FAILED:
-            self._on_failure()
-        if phase is None or phase == FAILED or self._paused:
-            return
-        self._open.append(action)
-        _begin(self._clock, phase)
+        if phase is not None:
+            self._open.append(action)
+            _begin(self._clock, phase)
 
     def trainobs_end(self, action: str) -> None:
         """An action that began while paused, or before the tee, ends unnoticed."""
@@ -172,43 +170,39 @@ def _is_idle(profiler: Any) -> bool:
 # Contexts are classes, since this is the hot path and a generator costs twice.
 
 
+@dataclass(eq=False, slots=True)
 class _Marked:
     """Context of an action for a profiler that does nothing; one serves all actions of its name."""
 
-    __slots__ = ("_action", "_clock", "_phase")
-
-    def __init__(self, clock: StepClock, phase: int, action: str) -> None:
-        self._clock = clock
-        self._phase = phase
-        self._action = action
+    clock: StepClock
+    phase: int
+    action: str
 
     def __enter__(self) -> str:
-        _begin(self._clock, self._phase)
-        return self._action
+        _begin(self.clock, self.phase)
+        return self.action
 
     def __exit__(self, *exception: Any) -> None:
-        self._clock.leave()
+        self.clock.leave()
 
 
+@dataclass(eq=False, slots=True)
 class _Timed:
     """Context of an action within that of a profiler."""
 
-    __slots__ = ("_clock", "_inner", "_phase")
-
-    def __init__(self, clock: StepClock, phase: int, inner: AbstractContextManager[Any]) -> None:
-        self._clock = clock
-        self._phase = phase
-        self._inner = inner
+    clock: StepClock
+    phase: int
+    inner: AbstractContextManager[Any]
 
     def __enter__(self) -> Any:
-        _begin(self._clock, self._phase)
-        return self._inner.__enter__()
+        _begin(self.clock, self.phase)
+        return self.inner.__enter__()
 
     def __exit__(self, *exception: Any) -> bool | None:
         try:
-            return self._inner.__exit__(*exception)
+            return self.inner.__exit__(*exception)
         finally:
-            self._clock.leave()
+            self.clock.leave()
 
 
 def _begin(clock: StepClock, phase: int) -> None:

@@ -72,11 +72,8 @@ def _service() -> dict[str, Any]:
         return found | {"why": "there is none"}
     found["group"] = who_may(path)
     try:
-        connection = connect(path)
-        try:
+        with connect(path) as connection:
             answer, _ = ask(connection, path, "hello")
-        finally:
-            connection.close()
     except (OSError, EOFError, ProtocolError) as error:
         return found | {"why": str(error)}
     except ProbeError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Collection
+from contextlib import closing
 
 from trainobs.core.abi import FileClass
 from trainobs.probes.programs import PROBES
@@ -26,11 +27,8 @@ class KernelSide(Side):
         self._probes = SharedProbes(probes, required=required)
         self.status = self._probes.status
         try:
-            maps = self._probes.open(_SLOT)
-            try:
+            with closing(self._probes.open(_SLOT)) as maps:
                 self._map(maps.clock_fd, maps.sums_fd)
-            finally:
-                maps.close()
         except OSError as error:
             self._probes.stop()
             raise unable(error) from error

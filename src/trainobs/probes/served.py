@@ -184,17 +184,13 @@ def connect(path: Path) -> socket.socket:
     connection.settimeout(protocol.ANSWER_S)
     try:
         connection.connect(os.fspath(path))
-    except PermissionError as error:
-        connection.close()
-        raise ProbeError(
-            ProbeCause.NO_SERVICE,
-            "cannot use the service of the probes",
-            f"{path}: {error.strerror}",
-            f"have the user put into the group that may: {who_may(path)}",
-        ) from error
     except OSError as error:
         connection.close()
-        raise refused(path, error.strerror or str(error)) from error
+        found = error.strerror or str(error)
+        if isinstance(error, PermissionError):
+            do = f"have the user put into the group that may: {who_may(path)}"
+            raise refused(path, found, do) from error
+        raise refused(path, found) from error
     return connection
 
 

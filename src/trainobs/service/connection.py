@@ -9,7 +9,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any, NamedTuple
 
 from trainobs.core.abi import FileClass
@@ -153,11 +153,9 @@ class Connection:
                 "use the same version on both sides",
             )
         self._slot, maps = self._sessions.begin(self._peer.uid, self._peer.tgid)
-        try:
+        with closing(maps):
             self._follow(tid)
             self._say([maps.clock_fd, maps.sums_fd], status=self._status())
-        finally:
-            maps.close()
         logger.info("follow process %d of user %d in slot %d", *self._peer, self._slot)
 
     def _adopt(self, question: Question, descriptors: Sequence[int]) -> None:

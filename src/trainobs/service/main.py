@@ -11,7 +11,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 
 from trainobs.core.abi import SLOTS
 from trainobs.core.errors import SettingError, TrainobsError
@@ -25,22 +24,16 @@ from trainobs.service.sessions import MAX_PER_USER, MAX_SESSIONS, Sessions
 logger = logging.getLogger("trainobs.service")
 
 
-class _Stop(Exception):
-    """A signal has asked the service to end."""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the service until SIGTERM or SIGINT.
+    """Run the service until SIGTERM or SIGINT, which end the process with status 0.
 
     Returns:
-        The exit status: 0, or 2 if it cannot run.
+        The exit status if it cannot run: 2.
     """
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="trainobs-probed: %(message)s")
     try:
         _run(options)
-    except _Stop:
-        return 0
     except TrainobsError as error:
         print(error, file=sys.stderr)
         return 2
@@ -80,7 +73,7 @@ def _count(text: str) -> int:
 
 def _run(options: argparse.Namespace) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _stop)
+        signal.signal(number, lambda *_: sys.exit(0))
     _raise_descriptor_limit()
     with bind(options.socket, _group(options.group)) as listener:
         try:
@@ -93,10 +86,6 @@ def _run(options: argparse.Namespace) -> None:
         finally:
             with suppress(OSError):
                 options.socket.unlink()
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    raise _Stop
 
 
 def _group(name: str | None) -> int | None:

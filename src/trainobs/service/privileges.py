@@ -30,23 +30,21 @@ def keep_only_what_probes_need() -> None:
         OSError: the kernel refuses.
     """
     libc = C.CDLL(None, use_errno=True)
-    _, permitted, _ = _capabilities(libc)
+    kept = _permitted(libc) & KEPT
     for number in range(_CAPABILITIES):
         if not KEPT >> number & 1:
             libc.prctl(_DROP_BOUND, number, 0, 0, 0)  # refused to who has no right to any
-    kept = permitted & KEPT
     data = C.create_string_buffer(_words(kept, kept, 0))
     _check(libc.syscall(_CAPSET[platform.machine()], _header(), data))
     _check(libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
 
 
-def _capabilities(libc: C.CDLL) -> tuple[int, int, int]:
-    """Effective, permitted and inheritable ones."""
+def _permitted(libc: C.CDLL) -> int:
+    """The capabilities that this process may take on."""
     data = C.create_string_buffer(24)
     _check(libc.syscall(_CAPGET[platform.machine()], _header(), data))
-    words = struct.unpack("6I", data.raw)
-    effective, permitted, inheritable = (words[i] | words[i + 3] << 32 for i in range(3))
-    return effective, permitted, inheritable
+    _, low, _, _, high, _ = struct.unpack("6I", data.raw)  # effective, permitted, inheritable
+    return int(low | high << 32)
 
 
 def _header() -> C.Array[C.c_char]:

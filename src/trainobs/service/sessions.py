@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from trainobs.core.abi import SLOTS
 from trainobs.core.now import now_s
@@ -37,14 +36,6 @@ class Refusal(Exception):
         self.do = do
 
 
-@dataclass
-class _Budget:
-    """A bucket of tokens: one for each session that may be begun at once."""
-
-    tokens: float
-    since: float
-
-
 class Sessions:
     """Hands out slots of one set of probes. May be used by several threads.
 
@@ -70,7 +61,8 @@ class Sessions:
         self._lock = threading.Lock()
         self._owners: dict[int, tuple[int, int]] = {}  # slot -> (uid, tgid)
         self._ended: dict[int, float] = {}  # slot -> when its last session was over
-        self._budgets: dict[int, _Budget] = {}
+        # uid -> sessions that the user may begin at once, and since when (a bucket of tokens)
+        self._budgets: dict[int, tuple[float, float]] = {}
 
     @property
     def count(self) -> int:
@@ -134,12 +126,11 @@ class Sessions:
 
     def _spend(self, uid: int) -> None:
         now, most = self._now(), 2.0 * self._per_user
-        budget = self._budgets.setdefault(uid, _Budget(most, now))
-        budget.tokens = min(most, budget.tokens + (now - budget.since) / REGAIN_S)
-        budget.since = now
-        if budget.tokens < 1:
+        tokens, since = self._budgets.get(uid, (most, now))
+        tokens = min(most, tokens + (now - since) / REGAIN_S)
+        self._budgets[uid] = tokens - (tokens >= 1), now
+        if tokens < 1:
             raise Refusal("the user begins sessions faster than is allowed", "try again later")
-        budget.tokens -= 1
 
     def _free(self, slot: int) -> None:
         with self._lock:

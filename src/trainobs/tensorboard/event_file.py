@@ -67,32 +67,25 @@ class EventFile:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         # Opened anew each time: were the directory removed, an open file would swallow all.
         with open(self._path, "ab", buffering=0) as file:
-            self._append(file.fileno())
+            length = os.fstat(file.fileno()).st_size
+            # What every event file begins with.
+            start = Event(wall_time=wall_s(), file_version="brain.Event:2")
+            try:
+                write_all(file.fileno(), (b"" if length else _record(start)) + self._pending)
+            except OSError:
+                os.ftruncate(file.fileno(), length)
+                raise
         self._pending.clear()
 
     def close(self) -> None:
         """Flush; no file is left open between calls."""
         self.flush()
 
-    def _append(self, fd: int) -> None:
-        length = os.fstat(fd).st_size
-        start = b"" if length else _version_record()
-        try:
-            write_all(fd, start + self._pending)
-        except OSError:
-            os.ftruncate(fd, length)
-            raise
-
 
 def _file_name() -> str:
     """The pattern of TensorBoard's own writer; readers take files in the order of their names."""
     where = f"{socket.gethostname()}.{os.getpid()}.{next(_serial)}"
     return f"events.out.tfevents.{int(wall_s()):010d}.{where}.trainobs"
-
-
-def _version_record() -> bytes:
-    """What every event file begins with."""
-    return _record(Event(wall_time=wall_s(), file_version="brain.Event:2"))
 
 
 def _record(event: Event) -> bytes:

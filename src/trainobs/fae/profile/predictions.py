@@ -102,13 +102,12 @@ _ESTIMATES = (
     "threshold",
     "threshold_bytes",
 )
+_NUMBERS = ("confidence", "input_count", "bytes_per_input")
 
 
 def to_archive(predictions: Predictions) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Facts for JSON, and arrays, of which `from_archive` makes the predictions again."""
-    facts: dict[str, Any] = {name: getattr(predictions, name) for name in _ESTIMATES}
-    for name in ("confidence", "input_count", "bytes_per_input"):
-        facts[name] = getattr(predictions, name)
+    facts: dict[str, Any] = {name: getattr(predictions, name) for name in _ESTIMATES + _NUMBERS}
     facts["tables"] = [
         [name, table.lookups_per_input, table.hot_lookup_ratio]
         for name, table in predictions.tables.items()
@@ -126,17 +125,12 @@ def from_archive(facts: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> P
     Raises:
         KeyError: a fact or an array is missing.
     """
-    estimates = {name: Interval(*facts[name]) for name in _ESTIMATES}
+    known: dict[str, Any] = {name: facts[name] for name in _NUMBERS}
+    known.update((name, Interval(*facts[name])) for name in _ESTIMATES)
     tables = {
         name: TablePrediction(
             lookups, Interval(*ratio), arrays[f"group-rows-{i}"], arrays[f"group-ratios-{i}"]
         )
         for i, (name, lookups, ratio) in enumerate(facts["tables"])
     }
-    return Predictions(
-        confidence=facts["confidence"],
-        input_count=facts["input_count"],
-        bytes_per_input=facts["bytes_per_input"],
-        tables=tables,
-        **estimates,
-    )
+    return Predictions(**known, tables=tables)

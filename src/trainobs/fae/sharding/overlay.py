@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from trainobs.fae.sharding.served import ServedCounts
 _CANNOT = "cannot look up the hot rows of a batch"
 
 
+@dataclass(eq=False)
 class HotOverlay:
     """The hot rows of one sharded collection.
 
@@ -37,32 +39,22 @@ class HotOverlay:
     that got the tables' tensors from a save may write to them, as does
     `torch.distributed.checkpoint.load`; the tensors' version counts show that.
 
-    Args:
+    Attributes:
         group: the ranks; None for a single rank.
         barrier: of the ranks; None for a single rank.
         served: what the hot rows do is counted there.
         profile: which rows are hot.
         features: that the collection looks up.
-
-    Attributes:
         generation: how often the hot rows were set; a batch on its way has that of its split.
     """
 
-    def __init__(
-        self,
-        group: dist.ProcessGroup | None,
-        barrier: RankBarrier | None,
-        served: ServedCounts,
-        profile: FAEProfile,
-        features: frozenset[str],
-    ) -> None:
-        self.group = group
-        self.barrier = barrier
-        self.served = served
-        self.profile = profile
-        self.features = features
-        self.generation = 0
-        self._batch_count = 0
+    group: dist.ProcessGroup | None
+    barrier: RankBarrier | None
+    served: ServedCounts
+    profile: FAEProfile
+    features: frozenset[str]
+    generation: int = field(default=0, init=False)
+    _batch_count: int = field(default=0, init=False)
 
     def use(self, profile: FAEProfile, rows: Replicas | Partition) -> None:
         """Use these hot rows, whose newest values are in the tables, in the place of any others."""
