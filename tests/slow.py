@@ -21,7 +21,7 @@ SLOW: dict[str, str] = {
     r"examples/test_dlrm_criteo::test_parsing_agrees.*\[[13]": "three seeds",
     r"examples/test_dlrm_scripts::": "the example's model and its data",
     r"examples/test_imagenet::.*\[train_plain": "the same with Lightning",
-    r"examples/test_imagenet::test_trains_without": "the same, observed",
+    r"examples/test_imagenet::test_(trains_with|without_no_obs)": "a whole epoch, observed",
     r"fae/test_data_module::test_lightning_goes_on\[(module-step=(10|20)|module with)": "15 steps",
     r"fae/test_killed::": "going on from a state, in test_pack_resume",
     r"fae/test_pack::test_workers_make.*\[1-spawn": "workers that were forked",
@@ -34,7 +34,7 @@ SLOW: dict[str, str] = {
     r"fae/test_sharder_checkpoints::test_training.*\[(stock|FAE to stock-b|FAE to FAE-s)": (
         "FAE to stock, FAE to FAE"
     ),
-    r"fae/test_sharder_parity::test_one_rank.*\[(?!350-)": "50 of 400 random models",
+    r"fae/test_sharder_parity::test_one_rank.*\[(?!375-)": "25 of 400 random models",
     r"fae/test_sharder_parity::test_two_ranks": "one rank; two in test_sharder_behaviour",
     r"fae/test_sharder_torchrec::test_two_ranks\[(table|column|grid)": "two ranks, row by row",
     r"gpu/test_node::test_(a_follower|the_first_window|a_driver_that_hangs)": (
