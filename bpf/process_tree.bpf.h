@@ -72,7 +72,7 @@ int BPF_PROG(tobs_fork, struct task_struct *child)
 /* As the kernel asks of one process that wants to look into another (__ptrace_may_access). */
 static __always_inline bool is_of_user(struct task_struct *task, u32 uid)
 {
-	const struct cred *cred = task->cred;
+	const struct cred *cred = UNTRUSTED(struct task_struct, task)->cred;
 
 	return uid == TOBS_ANY_UID ||
 	       (cred->uid.val == uid && cred->euid.val == uid && cred->suid.val == uid);

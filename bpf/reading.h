@@ -18,8 +18,13 @@
  * pointer a type, and reading through it is a plain load; a helper call takes some 30 ns. An object
  * that names a kfunc which the kernel lacks needs CAP_SYS_ADMIN to be loaded (libbpf looks for it in
  * all modules), hence a second object without (bpf/build.py).
+ *
+ * UNTRUSTED does it for a pointer that the verifier knows: for each pointer that is read through a
+ * trusted one it seeks all types of the kernel for whether the new one may be trusted, too. That was
+ * a quarter of the verification.
  */
 #ifdef TOBS_NO_KFUNC
+#define UNTRUSTED(type, pointer) (pointer)
 #define READ(type, pointer, field)                 \
 	({                                         \
 		type *object_ = (type *)(pointer); \
@@ -28,8 +33,8 @@
 #else
 extern void *bpf_rdonly_cast(const void *object, u32 type) __ksym;
 
-#define READ(type, pointer, field) \
-	(((type *)bpf_rdonly_cast((pointer), bpf_core_type_id_kernel(type)))->field)
+#define UNTRUSTED(type, pointer) ((type *)bpf_rdonly_cast((pointer), bpf_core_type_id_kernel(type)))
+#define READ(type, pointer, field) (UNTRUSTED(type, pointer)->field)
 #endif
 
 /* Whether the kernel has a helper, as a constant: the verifier passes over what is not for it. */
@@ -40,7 +45,7 @@ static __always_inline bool is_runnable(struct task_struct *task)
 {
 	if (bpf_core_field_exists(task->__state))
 		return task->__state == TASK_RUNNING;
-	return BPF_CORE_READ((struct task_struct___5_13 *)task, state) == TASK_RUNNING;
+	return BPF_CORE_READ(task, state) == TASK_RUNNING;
 }
 
 /* The file that a folio caches. Before v5.16 there are no folios, and it is a page. */
@@ -53,7 +58,7 @@ static __always_inline struct inode *folio_inode(struct folio *folio)
 
 static __always_inline u64 second_page_order(struct page *page)
 {
-	struct page___6_0 *second = (void *)page + bpf_core_type_size(struct page);
+	struct page *second = (void *)page + bpf_core_type_size(struct page);
 
 	return bpf_core_field_exists(second->compound_order) ?
 		       BPF_CORE_READ(second, compound_order) :
@@ -73,8 +78,8 @@ static __always_inline u64 folio_pages(struct folio *folio)
 		flags = BPF_CORE_READ(folio, flags);
 	if (!(flags & (1UL << bpf_core_enum_value(enum pageflags, PG_head))))
 		return 1;
-	if (bpf_core_field_exists(((struct folio___6_5 *)folio)->_folio_order))
-		order = BPF_CORE_READ((struct folio___6_5 *)folio, _folio_order);
+	if (bpf_core_field_exists(folio->_folio_order))
+		order = BPF_CORE_READ(folio, _folio_order);
 	else if (bpf_core_field_exists(folio->_flags_1))
 		order = BPF_CORE_READ(folio, _flags_1) & 0xff;
 	else
@@ -91,7 +96,7 @@ static __always_inline struct dentry *dentry_of(struct inode *inode)
 		return NULL;
 	if (bpf_core_field_exists(struct dentry, d_u.d_alias))
 		return (void *)first - bpf_core_field_offset(struct dentry, d_u.d_alias);
-	return (void *)first - bpf_core_field_offset(struct dentry___7_1, d_alias);
+	return (void *)first - bpf_core_field_offset(struct dentry, d_alias);
 }
 
 /*
@@ -106,7 +111,7 @@ static __always_inline struct page *head_of(struct page *page)
 	if (bpf_core_field_exists(page->compound_head))
 		info = BPF_CORE_READ(page, compound_head);
 	else
-		info = BPF_CORE_READ((struct page___7_1 *)page, compound_info);
+		info = BPF_CORE_READ(page, compound_info);
 	if (!(info & 1))
 		return page;
 	info -= 1;
@@ -146,7 +151,8 @@ static __always_inline u16 family_of(struct file *file)
  * must be named to read it by a load. */
 static __always_inline struct file *file_of_fd(u32 fd)
 {
-	struct fdtable *fdt = bpf_get_current_task_btf()->files->fdt;
+	struct task_struct *task = UNTRUSTED(struct task_struct, bpf_get_current_task_btf());
+	struct fdtable *fdt = task->files->fdt;
 
 	if (fd >= fdt->max_fds)
 		return NULL;

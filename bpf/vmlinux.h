@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /*
  * The kernel as the probes know it: only the types and fields they use, relocated at load time by
- * CO-RE. Where versions differ the change is named; reading.h says which of them is read.
+ * CO-RE. Where versions differ the change is named; reading.h says which of them is read. Fields of
+ * several versions stand in one structure where their names let them: libbpf seeks each structure
+ * among all types of the kernel.
  */
 #ifndef TRAINOBS_KERNEL_H
 #define TRAINOBS_KERNEL_H
@@ -80,11 +82,7 @@ struct dentry {
 	union {
 		struct hlist_node d_alias;
 	} d_u;
-};
-
-/* v7.1 took the name from the union of d_alias. */
-struct dentry___7_1 {
-	struct hlist_node d_alias;
+	struct hlist_node d_alias; /* v7.1 took the name from the union */
 };
 
 struct path {
@@ -134,6 +132,7 @@ struct linux_binprm {
 
 struct task_struct {
 	u32 __state;
+	volatile long state; /* up to v5.13 (2f064a59a11f "sched: Change task_struct::state") */
 	u32 flags;
 	int pid;
 	int tgid;
@@ -146,11 +145,6 @@ struct task_struct {
 	char comm[16];
 };
 
-/* v5.14 renamed task_struct::state (2f064a59a11f "sched: Change task_struct::state"). */
-struct task_struct___5_13 {
-	volatile long state;
-};
-
 struct address_space {
 	struct inode *host;
 };
@@ -159,6 +153,7 @@ struct folio {
 	struct address_space *mapping;
 	unsigned long _flags_1;
 	unsigned long flags;
+	unsigned char _folio_order; /* of a large one, up to v6.5 */
 };
 
 /* v6.18 wrapped the flags (53fbef56e07d "mm: introduce memdesc_flags_t"). */
@@ -168,28 +163,16 @@ struct folio___6_18 {
 	} flags;
 };
 
-/* Up to v6.5 a large folio kept its order in a field of its own. */
-struct folio___6_5 {
-	unsigned char _folio_order;
-};
-
-/* Up to v6.0 the second page of a large folio had it, and struct folio did not say so. */
-struct page___6_0 {
-	unsigned char compound_order;
-};
-
 enum pageflags {
 	PG_head = 6,
 };
 
 struct page {
 	unsigned long compound_head;
+	unsigned long compound_info; /* the same since v7.1; it may hold a mask: see head_of */
 	struct address_space *mapping;
-};
-
-/* v7.1 renamed it; what it holds now may be a mask: see head_of. */
-struct page___7_1 {
-	unsigned long compound_info;
+	/* Up to v6.0 in the second page of a large folio, and struct folio did not say so. */
+	unsigned char compound_order;
 };
 
 struct vm_area_struct {

@@ -10,12 +10,18 @@ import re
 SLOW: dict[str, str] = {
     r"access/test_memory::test_counting.*\[(100|half|all)": "many tables",
     r"access/test_skew::test_the_interval_of_an_exponent.*\[(0|1\.3)": "an exponent of 1.05",
-    r"architecture/test_public_face::test_what_needs.*\[absent[12]": "one that is absent",
+    r"analysis/test_cli::test_an_output_that_refuses.*\[.*--json": "text; JSON that nobody reads",
+    r"architecture/test_import_side_effects::test_importing_every": (
+        "an effect is seen; `make check` imports every module"
+    ),
+    r"architecture/test_public_face::test_what_needs.*\[absent[01]": "all of them absent",
     r"benchmarks/": "nothing: they test what measures",
+    r"embeddings/test_hooks::.*test_whole_graphs.*\[eager": "the same by aot_eager",
     r"embeddings/test_sharded::test_two_ranks": "collections of one process",
+    r"examples/test_dlrm_criteo::test_parsing_agrees.*\[[13]": "three seeds",
     r"examples/test_dlrm_scripts::": "the example's model and its data",
     r"examples/test_imagenet::.*\[train_plain": "the same with Lightning",
-    r"examples/test_imagenet::test_trains_without": "the same, observed",
+    r"examples/test_imagenet::test_(trains_with|without_no_obs)": "a whole epoch, observed",
     r"fae/test_data_module::test_lightning_goes_on\[(module-step=(10|20)|module with)": "15 steps",
     r"fae/test_killed::": "going on from a state, in test_pack_resume",
     r"fae/test_pack::test_workers_make.*\[1-spawn": "workers that were forked",
@@ -28,31 +34,52 @@ SLOW: dict[str, str] = {
     r"fae/test_sharder_checkpoints::test_training.*\[(stock|FAE to stock-b|FAE to FAE-s)": (
         "FAE to stock, FAE to FAE"
     ),
-    r"fae/test_sharder_parity::test_one_rank.*\[(?!350-)": "50 of 400 random models",
+    r"fae/test_sharder_parity::test_one_rank.*\[(?!375-)": "25 of 400 random models",
     r"fae/test_sharder_parity::test_two_ranks": "one rank; two in test_sharder_behaviour",
     r"fae/test_sharder_torchrec::test_two_ranks\[(table|column|grid)": "two ranks, row by row",
     r"gpu/test_node::test_(a_follower|the_first_window|a_driver_that_hangs)": (
         "one poller for all processes of a node"
     ),
-    r"gpu/test_session::test_(each_rank|steps_have|the_probes)": "the GPU's columns in a run",
+    r"gpu/test_session::test_(a_forked|each_rank|steps_have|the_probes|without_nvml)": (
+        "the GPU's columns in a run; no NVML, in test_doctor"
+    ),
     r"host/test_io::test_churn": "workers that come and go",
     r"host/test_loader::.*\[(spawn|forkserver)": "workers that were forked",
     r"host/test_loader::test_more_bytes": "all bytes of three workers",
     r"integrations/test_accelerate::test_(ranks_share|each_rank)": "Accelerate on one rank",
     r"integrations/test_auto::test_processes_that": "TRAINOBS_AUTO in one process",
+    r"integrations/test_auto::test_an_exception.*\[.*False": "a callback before ours",
+    r"integrations/test_auto::(?!test_a_trainer_is_obs).*\[.*pytorch_lightning": (
+        "the same by lightning.pytorch"
+    ),
     r"integrations/test_fabric::test_two_ranks": "ranks of Lightning",
     r"integrations/test_huggingface_ddp::": "two ranks, in test_lightning_ddp",
+    r"integrations/test_huggingface_start::test_where_the_trainer_does_not.*\[epoch": "never",
     r"integrations/test_huggingface_unchanged::test_(a_comp|or_with|a_training)": "equal bits",
+    r"integrations/test_huggingface_unchanged::test_a_fault_of_its.*\[(begin_b|end_f|leave)": (
+        "the other of each pair of methods"
+    ),
+    r"integrations/test_huggingface_unchanged::test_an_exc.*\[options[1248]": (
+        "at the start, at a step, in an evaluation"
+    ),
+    r"integrations/test_huggingface_unchanged::test_weights.*\[options0": "batches accumulated",
     r"integrations/test_lightning_ddp::.*\[pytorch_lightning": "the same by lightning.pytorch",
     r"integrations/test_lightning_(batches|loggers|profilers|steps|un|v).*\[.*pytorch_lightning": (
-        "the same by lightning.pytorch; pytorch_lightning in test_lightning_start"
+        "the same by lightning.pytorch"
+    ),
+    r"integrations/test_lightning_start::(?!test_a_callback_is_taken).*\[.*pytorch_lightning": (
+        "the same by lightning.pytorch; pytorch_lightning in three ways to name the callback"
     ),
     r"integrations/test_ranks::": "test_lightning_ddp; written run logs, in analysis/test_ranks",
-    r"kernel/test_batches::test_(batches|without|of_other|a_loop|a_worker)": "batches by fork",
+    r"kernel/test_batches::test_(a_loop|a_worker|an_exc|batches|of_other|without)": (
+        "batches by fork"
+    ),
     r"kernel/test_batches::test_every_batch.*\[(spawn|forkserver)": "workers that were forked",
     r"kernel/test_loader_split::test_(computing|reading|large)": "the slow file of a batch",
+    r"kernel/test_loader_split::test_sleeping.*\[0": "one worker",
     r"kernel/test_loader_workers::.*\[(spawn|forkserver)": "workers that were forked",
     r"kernel/test_loader_workers::test_(data_is|one_file)": "every byte and call",
+    r"kernel/test_network::test_two_ranks": "bytes over TCP",
     r"kernel/test_process_tree::test_workers_in_a_process_name_space": "workers in this name space",
     r"kernel/test_steps::test_a_thousand": "steps, and what counts in which",
     r"kernel/test_unknown::test_no_number_rests.*\[(?!tobs_(sys_exit|cache_add|blk_done))": (
@@ -62,9 +89,12 @@ SLOW: dict[str, str] = {
     r"service/test_runs::test_(a_run_goes_on|probes_asked|a_probe_that)": (
         "a run through the service"
     ),
+    r"service/test_runs::test_workers_that_outlive": "children that outlive, in test_refusal",
     r"service/test_sessions::test_where_no_slot": "slots that rest",
     r"session/test_endings::test_(a_job_whose|a_run_that_is_never)": "ends that are no accident",
+    r"session/test_endings::test_a_handler_that_raises.*\[(0\.1|2|20|40)\]": "three moments",
     r"session/test_endings::test_a_job_that_a_signal.*\[(2|9)": "SIGTERM",
+    r"session/test_endings::test_a_job_that_comes": "jobs that a signal ends",
     r"session/test_exchange::test_(a_job_that_waits|a_rank_that_is_stopped)": (
         "values that ranks show each other"
     ),

@@ -23,15 +23,17 @@ def section_sizes(elf: bytes) -> dict[str, int]:
     }
 
 
-@pytest.fixture(params=product(["clang", "zig"], ["x86_64", "aarch64"]), ids="-".join)
-def built(request, tmp_path):
+@pytest.fixture(
+    scope="module", params=product(["clang", "zig"], ["x86_64", "aarch64"]), ids="-".join
+)
+def built(request, tmp_path_factory):
     """Both objects for a machine, one after the other."""
     compiler, arch = request.param
     try:
         build.compiler(compiler)
     except build.BuildError as error:
         pytest.skip(error.args[0])
-    objects = build.build(tmp_path, compiler, arch=arch, werror=True)
+    objects = build.build(tmp_path_factory.mktemp("built"), compiler, arch=arch, werror=True)
     return [path.read_bytes() for path in objects]
 
 

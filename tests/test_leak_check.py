@@ -82,15 +82,18 @@ def test_wrong():
 
 ROOT = Path(__file__).parent.parent
 
+PLUGINS = ("-p", "tests.conftest", "-p", "pytest_rerunfailures", "-p", "pytest_timeout")
+"""What the settings need; all that is installed takes longer to import than the tests to run."""
+
 
 def outcome(folder: Path, tests: str, **environment: str) -> str:
     """What pytest prints for a file of tests under the leak check of this repository."""
     (folder / "test_suspects.py").write_text(tests)
     inherited = {name: value for name, value in os.environ.items() if name != "CI"}
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-c", "pyproject.toml", "-p", "tests.conftest", folder],
+        [sys.executable, "-m", "pytest", "-c", "pyproject.toml", *PLUGINS, folder],
         cwd=ROOT,
-        env=inherited | {"COLUMNS": "200"} | environment,
+        env=inherited | {"COLUMNS": "200", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"} | environment,
         capture_output=True,
         text=True,
         check=False,

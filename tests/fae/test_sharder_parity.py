@@ -30,7 +30,7 @@ from tests.fae.ranks import Ranks
 from trainobs.fae.kjt.split import SlotMap
 
 TOLERANCE = 4e-6  # of 1, or of the value: what another order of float32 sums explains
-CASES_A_TEST = 50
+CASES_A_TEST = 25
 LONE_CASES = int(os.environ.get("TRAINOBS_PARITY_CASES", 400))
 PAIR_CASES = LONE_CASES // 8
 

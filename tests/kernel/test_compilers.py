@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import pytest
@@ -16,18 +15,19 @@ from trainobs.probes import shared
 pytestmark = pytest.mark.needs_bpf
 
 
-@pytest.mark.parametrize(
-    ("compiler", "kfunc"),
-    list(itertools.product(["clang", "zig"], [True, False])),
-    ids=str,
-)
-def test_the_object_of_each_compiler_loads_whole_and_counts_right(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: Path, compiler: str, kfunc: bool
-) -> None:
+@pytest.fixture(scope="module", params=["clang", "zig"])
+def objects(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """What a compiler makes for this machine: with the kfunc, and without."""
     try:
-        objects = build.build(tmp_path / "objects", compiler, werror=True)
+        return build.build(tmp_path_factory.mktemp("objects"), request.param, werror=True)
     except build.BuildError as error:
         pytest.skip(error.args[0])
+
+
+@pytest.mark.parametrize("kfunc", [True, False])
+def test_the_object_of_each_compiler_loads_whole_and_counts_right(
+    monkeypatch: pytest.MonkeyPatch, place: Path, objects: list[Path], kfunc: bool
+) -> None:
     monkeypatch.setattr(shared, "object_files", lambda names: [objects[0 if kfunc else 1]])
     files = write_files(place)
     observed = ObservedKernel()

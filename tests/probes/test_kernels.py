@@ -28,15 +28,15 @@ KERNELS = sorted(
     path.name.removesuffix(".btf.gz") for path in (ROOT / "tests/probes/kernels").iterdir()
 )
 
-UNCHANGED = {"dentry___7_1.d_alias", "page___7_1.compound_info"}
+UNCHANGED = {"dentry.d_alias", "page.compound_info"}
 """What is not there before v7.1, ..."""
 RENAMED = {"dentry.d_u.d_alias", "page.compound_head"}
 """... and what is not there from then on."""
 
-NO_FOLIO = {"folio.mapping", "folio.flags", "folio._flags_1", "folio___6_5._folio_order"}
+NO_FOLIO = {"folio.mapping", "folio.flags", "folio._flags_1", "folio._folio_order"}
 NO_5_13, NO_6_5, NO_6_18 = (
-    {"task_struct___5_13.state"},
-    {"folio___6_5._folio_order", "page___6_0.compound_order"},
+    {"task_struct.state"},
+    {"folio._folio_order", "page.compound_order"},
     {"folio___6_18.flags.f"},
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -54,14 +55,20 @@ def unknown(run_dir: Path) -> set[str]:
     return names
 
 
-@pytest.fixture
-def nobodys() -> Iterator[Path]:
+@contextmanager
+def nobodys_directory() -> Iterator[Path]:
     """A directory of the unprivileged user's own; pytest's are closed to others."""
     if os.geteuid():
         pytest.fail("needs root, to be able to drop its privileges", pytrace=False)
     with tempfile.TemporaryDirectory() as directory:
         os.chown(directory, NOBODY, NOBODY)
         yield Path(directory)
+
+
+@pytest.fixture
+def nobodys() -> Iterator[Path]:
+    with nobodys_directory() as directory:
+        yield directory
 
 
 def test_switched_off_by_hand_it_is_timing_without_a_word(tmp_path, caplog):
@@ -84,17 +91,24 @@ def test_with_all_probes_every_metric_of_the_kernel_has_values(tmp_path):
     assert known(obs.run_dir) >= TIMED | sums | machine | pressure
 
 
-def test_without_privileges_it_is_procfs_and_one_warning_says_how_to_climb(nobodys):
-    status, lines, errors = Job(JOB, nobodys, "auto").end()
+@pytest.fixture(scope="module")
+def unprivileged():
+    """A run of nobody's: its directory, and how its job ended."""
+    with nobodys_directory() as directory:
+        yield directory, Job(JOB, directory, "auto").end()
+
+
+def test_without_privileges_it_is_procfs_and_one_warning_says_how_to_climb(unprivileged):
+    _, (status, lines, errors) = unprivileged
     assert (status, lines) == (0, ["level: procfs"])
     assert errors.count("trainobs") == 1
     assert errors.startswith("trainobs runs without eBPF, on /proc counters of the process tree:")
     assert CLIMB in errors.splitlines()
 
 
-def test_without_privileges_metrics_of_proc_have_values_and_the_others_none(nobodys):
-    Job(JOB, nobodys, "auto").end()
-    run_dir = nobodys / "run"
+def test_without_privileges_metrics_of_proc_have_values_and_the_others_none(unprivileged):
+    directory, _ = unprivileged
+    run_dir = directory / "run"
     assert TIMED < known(run_dir) <= TIMED | {NAME, *HostSampler.METRICS} | WORKERS
     assert {"io/read_bytes", "io/write_bytes", "sched/main_offcpu_ns"} < known(run_dir)
     assert unknown(run_dir) >= {"io/data_read_bytes", "cache/hit_ratio", "block/read_p99_ns"}

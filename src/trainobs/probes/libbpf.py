@@ -11,6 +11,7 @@ import platform
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 
 from trainobs.core.errors import ProbeCause, ProbeError
 
@@ -235,20 +236,26 @@ def _as_of_1_0(lines: list[str]) -> list[str]:
     return said
 
 
+@cache
+def _libc() -> C.CDLL:
+    """Kept: the log of each program that is attached is captured."""
+    libc = C.CDLL(None)
+    libc.vsnprintf.argtypes = [C.c_char_p, C.c_size_t, C.c_char_p, _Pointer]
+    return libc
+
+
 @contextmanager
 def captured_log(library: C.CDLL) -> Iterator[list[str]]:
     """Collect libbpf's warnings, which it would print; the printer before is put back."""
     lines: list[str] = []
     buffers: list[C.Array[C.c_char]] = []
-    libc = C.CDLL(None)
-    libc.vsnprintf.argtypes = [C.c_char_p, C.c_size_t, C.c_char_p, _Pointer]
 
     def collect(level: int, template: bytes, arguments: int) -> int:
         # Below a warning it tells of each step that goes well, with the same words.
         if level == _WARNING:
             buffer = buffers[0] if buffers else C.create_string_buffer(_LOG_BYTES)
             buffers[:] = [buffer]
-            libc.vsnprintf(buffer, len(buffer), template, arguments)
+            _libc().vsnprintf(buffer, len(buffer), template, arguments)
             lines.append(buffer.value.decode(errors="replace").rstrip())
         return 0
 
