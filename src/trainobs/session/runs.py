@@ -93,9 +93,10 @@ def open_session(
                 ),
             ]
         if writer:
-            sinks.append(TensorBoardSink(writer, log_every_n_steps, first_step, lookups.counts))
-        if rank == 0 and not settings.quiet:
-            sinks.append(EndingSink(run_dir))
+            tensorboard = TensorBoardSink(writer, log_every_n_steps, first_step, lookups.counts)
+            sinks += (
+                [tensorboard] if settings.quiet else [tensorboard, EndingSink(run_dir, tensorboard)]
+            )
         session = Session(
             settings,
             sinks,

@@ -21,6 +21,7 @@ from trainobs.tensorboard.table_curves import TableCurves
 from trainobs.tensorboard.table_views import TableViews
 from trainobs.tensorboard.verdicts import Text, Verdicts
 from trainobs.tensorboard.window import Window, WindowEnds
+from trainobs.verdict.verdict import Verdict
 
 __all__ = ["EventFile", "EventWriter", "TensorBoardSink"]
 
@@ -111,6 +112,11 @@ class TensorBoardSink(Sink):
             self._take(steps, matrix, slice(first, None))
         if self._verdicts and len(steps):
             self._tell(self._verdicts.add(batch))
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """On the run, once it has ended; None if it had no step."""
+        return self._verdicts.of_run if self._verdicts else None
 
     def latency(self, buckets: npt.NDArray[np.uint64]) -> None:
         """Take the latency histograms since the run began, shape (op, class, role, BUCKETS)."""

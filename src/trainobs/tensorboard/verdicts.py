@@ -37,9 +37,13 @@ class Verdicts:
     """Takes steps, and gives verdicts as TensorBoard text. Memory does not grow with the steps.
 
     An epoch is over when a step of another one comes, or the run ends.
+
+    Attributes:
+        of_run: the verdict on the run, once it has ended.
     """
 
     def __init__(self, info: RunInfo) -> None:
+        self.of_run: Verdict | None = None
         self._info = info
         self._epoch: int | None = None
         self._at = (0, 0)
@@ -68,14 +72,14 @@ class Verdicts:
         """Texts for the last epoch and for the run."""
         if self._epoch is not None:
             yield self._end_epoch()
-            yield self._text(RUN_TAG, "the run", self._of_run)
+            self.of_run = judge(self._of_run, facts_of(self._info))
+            yield Text(*self._at, _value(RUN_TAG, "the run", self.of_run))
 
     def _end_epoch(self) -> Text:
+        """Without a replay: the training goes on, and needs its CPU."""
         record, self._of_epoch = self._of_epoch, Record()
-        return self._text(EPOCH_TAG, f"epoch {self._epoch}", record)
-
-    def _text(self, tag: str, subject: str, record: Record) -> Text:
-        return Text(*self._at, _value(tag, subject, judge(record, facts_of(self._info))))
+        verdict = judge(record, facts_of(self._info), replays=False)
+        return Text(*self._at, _value(EPOCH_TAG, f"epoch {self._epoch}", verdict))
 
 
 def _value(tag: str, subject: str, verdict: Verdict) -> Summary.Value:

@@ -76,15 +76,21 @@ _TIMES_OF: Mapping[Cause | None, tuple[str, ...]] = {
 """Where the time lies that held computation up; else it is the run queue."""
 
 
-def judge(record: Record, facts: Facts) -> Verdict:
-    """The verdict on the steps of an epoch, or of a run."""
+def judge(record: Record, facts: Facts, *, replays: bool = True) -> Verdict:
+    """The verdict on the steps of an epoch, or of a run.
+
+    Args:
+        record: the steps.
+        facts: what it does not hold.
+        replays: whether to replay it, which takes some 0.3 s of CPU time, for causes and advice.
+    """
     if len(record) < FEWEST_STEPS:
         return Verdict(len(record), abstained_because=f"fewer than {FEWEST_STEPS} steps")
     mean = record.mean()
     if isnan(mean[names.STEP]):
         return Verdict(len(record), abstained_because="the steps were not timed")
     parts = parts_of(mean, facts)
-    replay = replay_of(record, facts)
+    replay = replay_of(record, facts) if replays else None
     now = Situation(mean, parts, facts, None if replay is None or replay.refused else replay)
     outcome, ns = _outcome(now)
     replayed = None if replay is None else not replay.refused
