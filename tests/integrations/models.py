@@ -16,6 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from tests.session.jobs import without_last_lines
 from trainobs.runlog.schema import STEPS, part_files
 
 NAMESPACES = ("lightning.pytorch", "pytorch_lightning")
@@ -134,7 +135,7 @@ class Lightning:
 
 def told_by_trainobs(errors: str) -> list[str]:
     """Lines that mention it, other than by the place of a checkout that has this name."""
-    lines = errors.replace(str(Path(__file__).parents[2]), "").splitlines()
+    lines = without_last_lines(errors).replace(str(Path(__file__).parents[2]), "").splitlines()
     return [line for line in lines if "trainobs" in line]
 
 

@@ -58,7 +58,13 @@ class Job:
     def end(self) -> tuple[int, list[str], str]:
         """Exit status, last lines and errors, once it has come to its end."""
         out, err = self.process.communicate()
-        return self.process.returncode, out.splitlines(), err
+        return self.process.returncode, out.splitlines(), without_last_lines(err)
+
+
+def without_last_lines(errors: str) -> str:
+    """Errors, without what each run says as it ends (`session/ending.py`)."""
+    lines = errors.splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith("trainobs: "))
 
 
 @contextmanager

@@ -33,8 +33,13 @@ TIMED = {
 }
 """What a loop without phases always gets."""
 
-WORKERS = {"memory/worker_major_fault_count", "memory/worker_rss_bytes"}
-"""What the observer reads of the loader workers, on every level that reads anything."""
+WORKERS = {
+    "memory/worker_major_fault_count",
+    "memory/worker_rss_bytes",
+    "memory/refault_count",
+    "sched/throttled_ns",
+}
+"""What the observer reads of loader workers and control groups, on every level that reads."""
 
 CLIMB = (
     "  do:    run as root, or give the process CAP_BPF and CAP_PERFMON: docs/privileges.md says how"

@@ -44,7 +44,7 @@ def test_kept_runs_are_judged_again_without_running(tmp_path):
     again = [*command, "--judge", kept, "--json", tmp_path / "found.json"]
     subprocess.run(again, capture_output=True, check=False)
     found = json.loads((tmp_path / "found.json").read_text())["cases"]["healthy_2ms"]
-    assert found["verdict"]["steps"] == 400
+    assert found["verdict"]["steps"] == 399
     assert 0.5 < found["step_ms"] < 50
     assert sorted(kept.rglob("*")) == before
 
@@ -83,7 +83,7 @@ def _wait_for_groups(suite: subprocess.Popen[bytes]) -> list[Path] | None:
 
 
 def verdict_of(kind: str | None, cause: str | None, **more: object) -> dict[str, object]:
-    return {"kind": kind, "cause": cause, "advice": None, "abstained_because": None, **more}
+    return {"kind": kind, "cause": cause, "advice": None, "abstained_because": None} | more
 
 
 @pytest.mark.parametrize(
@@ -132,8 +132,8 @@ def keep(place: Path, step_ms: float, others_cpus: float = 0.0) -> None:
 
 def test_what_was_advised_is_found_and_its_gain_measured(faults, monkeypatch, tmp_path):
     judge, case = faults("judge"), faults("cases").CASES["far_one_worker"]
-    change = {"change": {"workers": 2}, "gain": [1.5, 2.0]}
-    verdict = verdict_of("loader-bound", faults("judge").Cause.SLEEP.value, **change)
+    advice = {"text": "num_workers=2", "change": {"workers": 2}, "gain": [1.5, 2.0]}
+    verdict = verdict_of("loader-bound", faults("judge").Cause.SLEEP.value, advice=advice)
     summary = {"level": "ebpf", "verdict": {"run": verdict}, "metrics": {}}
     monkeypatch.setattr(judge.RunLog, "open", lambda path: path)
     monkeypatch.setattr(judge, "summarize", lambda run: summary)
@@ -202,7 +202,7 @@ def test_disturbed_is_who_lacked_cpus_that_others_had(
         ("stat_storm", {"transform": 0.5}, {"stats": 1000}),
         ("slow_storage", {"cached": True}, {"cold": False}),
         ("slow_storage", {"device": 2}, {"read_mb_s": 20}),
-        ("large_checkpoints", {"checkpoint": "none"}, {"checkpoint": ""}),
+        ("large_checkpoints", {"checkpoint": 0.0}, {"checkpoint": ""}),
         ("validation", {"validation": 0.5}, {"validate_every": 40}),
         ("validation", {"validation": 0}, {"validate_every": 0}),
     ],
@@ -212,7 +212,7 @@ def test_a_change_is_carried_out(faults, case, change, after):
     assert faults("follow").followed(setting, change) == setting.changed(**after)
 
 
-@pytest.mark.parametrize("change", [{"workers": 1}, {"checkpoint": "none"}, {"colour": "red"}])
+@pytest.mark.parametrize("change", [{"workers": 1}, {"checkpoint": 0.0}, {"colour": "red"}])
 def test_what_changes_nothing_cannot_be_followed(faults, change):
     follow = faults("follow")
     with pytest.raises(follow.CannotFollow):

@@ -203,8 +203,8 @@ def test_it_abstains_from_phases_that_do_not_add_up():
 
 
 def test_it_abstains_from_a_handful_of_steps():
-    assert verdict_on(steps=7).kind is None
-    assert verdict_on(steps=8).kind is VerdictKind.COMPUTE
+    assert verdict_on(steps=5).kind is None
+    assert verdict_on(steps=6).kind is VerdictKind.COMPUTE
 
 
 def test_want_of_a_cpu_in_a_collection_is_not_counted_twice():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -13,7 +14,7 @@ from trainobs.runlog.arrivals import ArrivalsSink, Row
 from trainobs.runlog.directory import claim, give_back, next_free
 from trainobs.runlog.writer import RunLogSink
 from trainobs.session.accelerator import Accelerator
-from trainobs.session.ending import EndingSink
+from trainobs.session.ending import tell_end
 from trainobs.session.exchange import Exchange, Store
 from trainobs.session.lookups import LookupWatch
 from trainobs.session.session import Session
@@ -93,9 +94,10 @@ def open_session(
                 ),
             ]
         if writer:
-            tensorboard = TensorBoardSink(writer, log_every_n_steps, first_step, lookups.counts)
-            sinks += (
-                [tensorboard] if settings.quiet else [tensorboard, EndingSink(run_dir, tensorboard)]
+            is_told = not settings.quiet and not settings.unasked
+            told = {"on_verdict": partial(tell_end, run_dir)} if is_told else {}
+            sinks.append(
+                TensorBoardSink(writer, log_every_n_steps, first_step, lookups.counts, **told)
             )
         session = Session(
             settings,

@@ -62,6 +62,7 @@ class TensorBoardSink(Sink):
         log_every_n_steps: int,
         first_step: int = 0,
         counts: Callable[[], AccessCounts | None] = lambda: None,
+        on_verdict: Callable[[Verdict], None] = lambda verdict: None,
     ) -> None:
         if log_every_n_steps < 1:
             raise SettingError(
@@ -81,6 +82,7 @@ class TensorBoardSink(Sink):
         self._verdicts: Verdicts | None = None
         self._info: RunInfo | None = None
         self._counts = counts
+        self._on_verdict = on_verdict
         self._tables: TableCurves | None = None
         self._views: TableViews | None = None
 
@@ -113,11 +115,6 @@ class TensorBoardSink(Sink):
         if self._verdicts and len(steps):
             self._tell(self._verdicts.add(batch))
 
-    @property
-    def verdict(self) -> Verdict | None:
-        """On the run, once it has ended; None if it had no step."""
-        return self._verdicts.of_run if self._verdicts else None
-
     def latency(self, buckets: npt.NDArray[np.uint64]) -> None:
         """Take the latency histograms since the run began, shape (op, class, role, BUCKETS)."""
         self._latency = buckets.copy()
@@ -148,6 +145,8 @@ class TensorBoardSink(Sink):
         if self._verdicts:
             self._tell(self._verdicts.end())
         self._writer.close()
+        if self._verdicts and self._verdicts.of_run:
+            self._on_verdict(self._verdicts.of_run)
 
     def _begin_tables(self) -> None:
         """Embedding tables become known after the run began; of two layouts the last one counts."""

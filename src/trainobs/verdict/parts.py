@@ -85,7 +85,8 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
     asleep = {name.split("/")[1].removesuffix("_sleep_ns"): mean[name] for name in record.SLEEPS}
     if polled:
         asleep[""] = polled
-    slept = sum(map(known, asleep.values())) if not facts.has_accelerator else 0.0
+    in_step = (known(ns) for phase, ns in asleep.items() if phase != "transfer")  # that is copying
+    slept = 0.0 if facts.has_accelerator else sum(in_step)
     communication = _at_most(computing, _communication(mean, facts, step))
     sleep = max(0.0, slept - known(communication)) if facts.world_size > 1 else slept
     return StepParts(

@@ -28,7 +28,7 @@ RIVAL = 0.5
 ADDS_UP = 0.02
 """How far the phases may be from the step that they are parts of."""
 
-FEWEST_STEPS = 8
+FEWEST_STEPS = 6
 """Steps below which nothing is told."""
 
 WORTH_SHOWING = 0.01
@@ -192,8 +192,9 @@ def _where(kind: VerdictKind, parts: StepParts) -> str:
     """The phase in which most of the sleep lies."""
     if kind is not VerdictKind.SLEEP:
         return ""
-    phase, ns = max(parts.asleep.items(), key=lambda item: known(item[1]))
-    return phase if known(ns) >= 0.8 * parts.part[kind] else ""
+    in_step = [(phase, known(ns)) for phase, ns in parts.asleep.items() if phase != "transfer"]
+    phase, ns = max(in_step, key=lambda item: item[1])
+    return phase if ns >= 0.8 * parts.part[kind] else ""
 
 
 def _unmarked(now: Situation, other: float) -> str:

@@ -9,6 +9,8 @@ from trainobs.core.text import duration, percent, quantity, size
 from trainobs.verdict.advice import told
 from trainobs.verdict.verdict import Evidence, Verdict, VerdictKind
 
+_PLACES = {"other": "no phase"}
+
 _SHOWN = 6
 """Rows of evidence that are shown; all are in the JSON."""
 
@@ -21,7 +23,7 @@ def sentence(verdict: Verdict) -> str:
     if verdict.ns_per_step is not None and verdict.share is not None:
         what = "in costs that count" if verdict.kind is VerdictKind.MIXED else "of it"
         text += f": {duration(verdict.ns_per_step)} a step, {percent(verdict.share)} {what}"
-    text += f", in {verdict.where}" if verdict.where else ""
+    text += f", in {_PLACES.get(verdict.where, verdict.where)}" if verdict.where else ""
     text += f", {verdict.when}" if verdict.when else ""
     return f"{text}; cause: {verdict.cause.value}" if verdict.cause else text
 
