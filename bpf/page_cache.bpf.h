@@ -33,6 +33,10 @@ int BPF_PROG(tobs_cache_add, struct folio *folio)
 	case TOBS_READ + 1:
 		task->added_pages += pages; /* counted when the read ends */
 		break;
+	case TOBS_WRITE + 1:
+		if ((u64)inode != task->inode) /* no page that is written: a source's */
+			task->added_pages += pages;
+		break;
 	case TOBS_URING_ENTER + 1:
 		add(account_of(task), TOBS_CACHE_MISS, mapped_class(task, inode), 1,
 		    bytes_of_pages(pages), 0, 0);

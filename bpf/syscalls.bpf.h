@@ -89,6 +89,28 @@ static __always_inline void count_cache(struct task_state *task, struct account 
 		add(to, TOBS_DEMAND_MISS, class, 1, 0, ns, task->wait_ns);
 }
 
+/* What sendfile, splice and copy_file_range read of a regular file, on the way to where they write. */
+static __always_inline void count_source(struct task_state *task, struct account to, int fd,
+					 u64 bytes, u64 ns)
+{
+	struct file *file = file_of_fd(fd);
+	struct target target;
+	u32 class;
+
+	if (!file)
+		return;
+	target = target_of(file);
+	if (target.kind != S_IFREG)
+		return;
+	class = class_for_call(task, &target, TOBS_READ);
+	add(to, TOBS_READ, class, 1, bytes, ns, task->wait_ns);
+	add(to, TOBS_CACHE_READ, class, 1, whole_pages(bytes), 0, 0);
+	if (task->added_pages)
+		add(to, TOBS_CACHE_MISS, class, 1, bytes_of_pages(task->added_pages), 0, 0);
+	if (makes_batch(task) && class == TOBS_DATA)
+		count_in_batch(task, TOBS_READ, fd, bytes, ns);
+}
+
 SEC("tp_btf/sys_exit")
 int BPF_PROG(tobs_sys_exit, struct pt_regs *regs, long result)
 {
@@ -121,6 +143,9 @@ int BPF_PROG(tobs_sys_exit, struct pt_regs *regs, long result)
 		count_in_batch(task, op, op == TOBS_OPEN ? result : task->fd, bytes, ns);
 	if (op == TOBS_READ && bytes)
 		count_cache(task, to, class, result, ns);
+	else if (machine.syscalls[nr].source_arg && bytes)
+		count_source(task, to, syscall_arg(regs, machine.syscalls[nr].source_arg), bytes,
+			     ns);
 	return 0;
 }
 

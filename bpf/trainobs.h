@@ -15,8 +15,9 @@
 
 /* What was done. */
 enum tobs_op {
-	TOBS_READ,	  /* read calls, direct ones included; wait_ns: asleep for the device */
-	TOBS_WRITE,	  /* write calls, sendfile and copy_file_range by their target */
+	TOBS_READ,	  /* read calls, direct ones included, sendfile and its like by their
+			     source; wait_ns: asleep for the device */
+	TOBS_WRITE,	  /* write calls, sendfile and its like by their target */
 	TOBS_FSYNC,	  /* fsync, fdatasync, sync_file_range, msync */
 	TOBS_OPEN,	  /* opens, by the class of the opened file */
 	TOBS_MMAP,	  /* file mappings; bytes: their length */
@@ -93,7 +94,7 @@ enum tobs_phase {
 #define TOBS_MARK TOBS_OPS
 #define TOBS_BATCH_BEGIN 0x746f6273 /* worker, number, loader, pass; "tobs" */
 #define TOBS_BATCH_END 0x746f6274   /* bytes */
-#define TOBS_BATCH_VOID 0x746f6275 /* there was no batch: an exception, the end of the data */
+#define TOBS_BATCH_VOID 0x746f6275  /* there was no batch: an exception, the end of the data */
 
 struct tobs_cell {
 	unsigned long long count;
@@ -130,13 +131,13 @@ struct tobs_batch {
 	unsigned long long read_bytes; /* read calls on training data */
 	unsigned long long read_count;
 	unsigned long long read_ns;
-	unsigned long long device_ns;	/* asleep for a device */
-	unsigned long long runqueue_ns; /* ready to run without a CPU */
-	unsigned long long sleep_ns;	/* asleep for anything else */
+	unsigned long long device_ns;	   /* asleep for a device */
+	unsigned long long runqueue_ns;	   /* ready to run without a CPU */
+	unsigned long long sleep_ns;	   /* asleep for anything else */
 	unsigned long long received_bytes; /* on internet sockets */
 	unsigned long long handed_bytes;   /* in the tensors of the batch, as its maker says */
-	unsigned long long slowest_ns;	/* the slowest read or open of training data ... */
-	char slowest_name[TOBS_NAME];	/* ... and the end of the name of its file */
+	unsigned long long slowest_ns;	   /* the slowest read or open of training data ... */
+	char slowest_name[TOBS_NAME];	   /* ... and the end of the name of its file */
 };
 
 /* What could not be counted, since the session began. */
@@ -180,10 +181,11 @@ struct tobs_control {
 	unsigned int padding;
 };
 
-/* One system call number: what it does, and which argument (from 1) holds the file descriptor. */
+/* One system call number: what it does, and which arguments (from 1) hold file descriptors. */
 struct tobs_syscall {
 	unsigned char op_plus_one; /* 0: not followed */
 	unsigned char fd_arg;	   /* 0: none */
+	unsigned char source_arg;  /* of what is read on the way; 0: none */
 };
 
 /* What user space tells of the machine, between open and load. */
@@ -205,7 +207,7 @@ _Static_assert(sizeof(struct tobs_sums) ==
 			       sizeof(struct tobs_losses) + sizeof(unsigned long long) +
 			       sizeof(struct tobs_batch) * TOBS_BATCHES,
 	       "no padding");
-_Static_assert(sizeof(struct tobs_syscall) == 2, "no padding");
-_Static_assert(sizeof(struct tobs_machine) == 2 * TOBS_SYSCALLS + 4, "no padding");
+_Static_assert(sizeof(struct tobs_syscall) == 3, "no padding");
+_Static_assert(sizeof(struct tobs_machine) == 3 * TOBS_SYSCALLS + 4, "no padding");
 
 #endif

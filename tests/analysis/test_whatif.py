@@ -101,6 +101,19 @@ def test_a_run_that_cannot_be_replayed_says_why(write, capsys):
     assert "What would help: not known" in said(capsys, "report", wrong)
 
 
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [({"world_size": 2}, "several ranks"), ({"gpu": {"uuid": "GPU-1"}}, "a GPU is in use")],
+)
+def test_what_no_replay_brings_forth_is_not_predicted(write, capsys, facts, why):
+    run = write(**facts)
+    assert cli.main(["whatif", str(run)]) == 2
+    assert why in capsys.readouterr().err
+    page = said(capsys, "report", run)
+    assert why in page.split("What would help: not known")[1]
+    assert "advice" not in page
+
+
 def test_what_is_no_change_is_refused_with_what_is(write, capsys):
     assert cli.main(["whatif", str(write()), "threads=2"]) == 2
     assert "workers, prefetch, persistent" in capsys.readouterr().err

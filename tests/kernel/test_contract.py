@@ -65,12 +65,16 @@ def test_the_step_word_begins_a_cache_line(btf: Btf) -> None:
     assert btf.layout("tobs_clock") == {"word": (0, 8), "padding": (8, 56)}
 
 
-def test_a_system_call_is_two_bytes(btf: Btf) -> None:
-    assert btf.layout("tobs_syscall") == {"op_plus_one": (0, 1), "fd_arg": (1, 1)}
+def test_a_system_call_is_three_bytes(btf: Btf) -> None:
+    assert btf.layout("tobs_syscall") == {
+        "op_plus_one": (0, 1),
+        "fd_arg": (1, 1),
+        "source_arg": (2, 1),
+    }
 
 
 def test_the_facts_of_the_machine_are_as_the_programs_read_them(btf: Btf) -> None:
-    table = 2 * syscall_table.SIZE
+    table = 3 * syscall_table.SIZE
     assert btf.layout("tobs_machine") == {"syscalls": (0, table), "page_shift": (table, 4)}
     facts = shared.machine_facts()
     assert btf.size(btf.named(VARIABLE, "machine").size_or_type) == len(facts)

@@ -48,6 +48,20 @@ def test_data_is_known_from_the_data_set_or_from_what_workers_read(place: Path) 
         assert_exact(RunTables(place / "runs" / str(number)))
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_of_torchdata_s_loader_are_workers(place: Path, method: str) -> None:
+    """They never take the name that torch gives its own."""
+    write_files(place / "data")
+    set_ups = [{"method": method, "stateful": True, "roots": True}]
+    run_job("loaders", data=str(place / "data"), runs=str(place / "runs"), set_ups=set_ups)
+    run = RunTables(place / "runs" / "0")
+    assert_exact(run)
+    assert {loader["workers"] for loader in run.info["loaders"]} == {3}
+    batches = run.batches
+    assert sorted(row["for_step"] for row in batches) == [*range(2 * STEPS)]
+    assert sum(row["read_bytes"] for row in batches) == 2 * sum(PRIMES)
+
+
 def test_one_file_less_is_noticed(place: Path) -> None:
     write_files(place / "data", PRIMES[1:])
     set_ups = [{"method": "fork", "roots": True}]

@@ -12,7 +12,7 @@ from trainobs.replay.changes import KNOWN, Change, parse
 from trainobs.replay.predict import Prediction, Replay
 from trainobs.runlog.reader import RunLog
 from trainobs.verdict.advice import LEAST
-from trainobs.verdict.rules import replay_of
+from trainobs.verdict.rules import replay_of, why_no_replay
 from trainobs.verdict.verdict import facts_from
 
 _TRIED = (
@@ -50,10 +50,13 @@ def replayed(run: RunLog) -> Replay:
     rank = next(iter(run.ranks.values()), None)
     replay = replay_of(records(rank)[0], facts_from(run.info)) if rank else None
     if replay is None:
+        why = why_no_replay(facts_from(run.info))
+        unknown = "its record does not tell what it took to make each batch of at least 24 steps"
+        observe = "observe a run with eBPF and a DataLoader of torch: `trainobs doctor`"
         raise TrainobsError(
             failed=f"Nothing can be predicted from {run.path}.",
-            found="its record does not tell what it took to make each batch of at least 24 steps",
-            do="observe a run with eBPF and a DataLoader of torch: `trainobs doctor`",
+            found=why or unknown,
+            do="observe one process without a GPU" if why else observe,
         )
     if replay.refused:
         raise TrainobsError(
@@ -120,7 +123,8 @@ def would_help(run: RunLog) -> dict[str, Any]:
     rank = next(iter(run.ranks.values()), None)
     replay = replay_of(records(rank)[0], facts_from(run.info)) if rank else None
     if replay is None or replay.refused:
-        return {"changes": [], "refused": replay.refused if replay else None}
+        why = replay.refused if replay else why_no_replay(facts_from(run.info))
+        return {"changes": [], "refused": why}
     found = [_told((change,), replay.predict([change])) for change in parse(_tried(run, replay))]
     sure = [one for one in found if one["gain"][0] >= LEAST]
     return {"changes": sorted(sure, key=lambda one: -one["gain"][0])[:_SHOWN], "refused": None}

@@ -14,11 +14,16 @@ SIZE = 512
 """`TOBS_SYSCALLS`: numbers from here on are not followed."""
 
 
+_ENTRY = 3
+"""Bytes of `struct tobs_syscall`."""
+
+
 class _Call(NamedTuple):
     op: int
     fd_arg: int  # from 1; 0: none
     x86_64: int | None
     aarch64: int | None
+    source_arg: int = 0  # likewise, of what is read on the way
 
 
 _CALLS: dict[str, _Call] = {
@@ -32,8 +37,9 @@ _CALLS: dict[str, _Call] = {
     "writev": _Call(Op.WRITE, 1, 20, 66),
     "pwritev": _Call(Op.WRITE, 1, 296, 70),
     "pwritev2": _Call(Op.WRITE, 1, 328, 287),
-    "sendfile": _Call(Op.WRITE, 1, 40, 71),
-    "copy_file_range": _Call(Op.WRITE, 3, 326, 285),
+    "sendfile": _Call(Op.WRITE, 1, 40, 71, 2),
+    "copy_file_range": _Call(Op.WRITE, 3, 326, 285, 1),
+    "splice": _Call(Op.WRITE, 3, 275, 76, 1),
     "fsync": _Call(Op.FSYNC, 1, 74, 82),
     "fdatasync": _Call(Op.FSYNC, 1, 75, 83),
     "sync_file_range": _Call(Op.FSYNC, 1, 277, 84),
@@ -49,11 +55,12 @@ _CALLS: dict[str, _Call] = {
 
 
 def syscall_table(machine: str | None = None) -> bytes:
-    """`struct tobs_syscall[SIZE]` for this machine: (op + 1, fd argument) for each number."""
+    """`struct tobs_syscall[SIZE]` for this machine: op + 1 and fd arguments for each number."""
     machine = machine or platform.machine()
-    table = bytearray(2 * SIZE)
+    table = bytearray(_ENTRY * SIZE)
     for call in _CALLS.values():
         number = call.x86_64 if machine == "x86_64" else call.aarch64
         if number is not None:
-            table[2 * number : 2 * number + 2] = bytes([call.op + 1, call.fd_arg])
+            entry = bytes([call.op + 1, call.fd_arg, call.source_arg])
+            table[_ENTRY * number : _ENTRY * (number + 1)] = entry
     return bytes(table)

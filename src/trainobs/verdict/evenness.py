@@ -24,7 +24,7 @@ EDGE = 4
 
 
 def when(record: Record, names: tuple[str, ...]) -> str:
-    """Where the time of some metrics lies: "in 1 step of 50", "since step 120"; "" for everywhere.
+    """Where the time of some metrics lies: "in about 1 step of 50", "since step 120"; "" for everywhere.
 
     Args:
         record: the steps.
@@ -50,7 +50,7 @@ def _rare(values: Floats) -> str:
     count = int((values >= largest[needed] / 2).sum())
     if count < 2 or count > FEW * len(values):
         return ""
-    return f"in 1 step of {round(len(values) / count)}"
+    return f"in about 1 step of {round(len(values) / count)}"
 
 
 def _course(record: Record, names: tuple[str, ...]) -> tuple[npt.NDArray[np.int64], Floats]:

@@ -157,10 +157,19 @@ def _is_computation(now: Situation) -> bool:
     return unmarked and is_seen and writing < 0.05 * now.parts.step
 
 
+def why_no_replay(facts: Facts) -> str | None:
+    """What a run has that a replay does not bring forth, whatever is recorded of it."""
+    if facts.world_size > 1:
+        return "there are several ranks, and a replay of one does not tell what the others would do"
+    if facts.has_accelerator:
+        return "a GPU is in use, and what it would do is not replayed"
+    return None
+
+
 def replay_of(record: Record, facts: Facts) -> Replay | None:
-    """The replay of a sample of the run; None where too little is known."""
+    """The replay of a sample of the run; None where too little is known (`why_no_replay`)."""
     cpus, workers = facts.usable_cpus, facts.workers
-    if cpus is None or workers is None:
+    if cpus is None or workers is None or why_no_replay(facts):
         return None
     mean = record.mean()
     now = Situation(mean, parts_of(mean, facts), facts, None)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 import trainobs
 from tests.kernel.ground_truth import read_whole
@@ -37,7 +38,7 @@ class Files(Dataset[int]):
 
 def train(data: Path, run_dir: Path, set_up: dict[str, Any]) -> None:
     files = Files(set_up.get("attribute", "unknown"), sorted(data.iterdir()))
-    loader = DataLoader(
+    loader = (StatefulDataLoader if set_up.get("stateful") else DataLoader)(
         files,
         batch_size=2,
         num_workers=3,
