@@ -7,8 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from trainobs.analysis.one_step import explain
+from trainobs.analysis.summary import summarize
 from trainobs.core.abi import FileClass, Op, Role
 from trainobs.core.records import SETUP, UNKNOWN
+from trainobs.report import one_step
+from trainobs.report.page import render
 from trainobs.runlog.reader import RunLog
 
 NAN = float("nan")
@@ -73,3 +77,16 @@ def test_its_lookups(run):
     assert found.keys() == expected.keys()
     for name, column in expected.items():
         np.testing.assert_array_equal(found[name], column)
+
+
+def test_it_gets_a_report_and_a_verdict_from_what_it_has(run):
+    summary = summarize(run)
+    assert summary["verdict"]["run"]["abstained_because"] == "fewer than 6 steps"
+    assert summary["would_help"] == {"changes": [], "refused": None}
+    assert "Verdict" in render(summary)
+
+
+def test_a_step_of_it_is_explained(run):
+    text = one_step.render(explain(run, 1))
+    assert "A batch of worker 0" in text
+    assert "nan" not in text

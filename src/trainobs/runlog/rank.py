@@ -128,7 +128,7 @@ class RankLog:
         return np.concatenate([empty, *parts])
 
     def _parts(self, table: str, names: Iterable[str]) -> Iterator[dict[str, npt.NDArray[Any]]]:
-        """Columns part by part. NaN in place of one that the run's version did not know yet."""
+        """Columns part by part. What the run's version did not know yet is missing, all of it."""
         columns = [self._about(table, name) for name in names]
         always = next(iter(self._columns[table]))
         for path in self.files[table]:
@@ -136,7 +136,7 @@ class RankLog:
             yield {
                 column.name: values_of(column, part[column.name])
                 if column.name in part.column_names
-                else np.full(len(part), NAN)
+                else np.full(len(part), NAN if column.missing is None else column.missing)
                 for column in columns
             }
 

@@ -24,7 +24,7 @@ EDGE = 4
 
 
 def when(record: Record, names: tuple[str, ...]) -> str:
-    """Where the time of some metrics lies: "in about 1 step of 50", "since step 120"; "" for everywhere.
+    """Where the time of some metrics lies, such as "since step 120"; "" for everywhere.
 
     Args:
         record: the steps.
