@@ -88,8 +88,6 @@ def result_of(
         return "not injected", f"the remedy makes it {gain:.2f} times as fast"
     if advice.get("gain", 1.0) < LOSES:
         return "wrong", f"who follows the advice gets {advice['gain']:.2f} times the speed"
-    if advice.get("refused"):
-        return "wrong", f"the advice cannot be followed: {advice['refused']}"
     if case.healthy and verdict.get("advice"):
         return "wrong", "advice where nothing is wrong"
     if said in case.right:

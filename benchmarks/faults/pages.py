@@ -51,4 +51,7 @@ def advice(followed: dict[str, Any]) -> str:
     change = ", ".join(f"{name}={value}" for name, value in followed["change"].items())
     told = followed.get("predicted")
     gain = f"{followed['gain']:.1f}x" if "gain" in followed else "not followed"
-    return f"`{change}`: {gain}" + (f", told {told[0]:.1f} to {told[1]:.1f}" if told else "")
+    if not told:
+        return f"`{change}`: {gain}"
+    most = "or more" if told[1] is None else f"to {told[1]:.1f}"
+    return f"`{change}`: {gain}, told {told[0]:.1f} {most}"

@@ -6,7 +6,7 @@ from typing import Any
 
 from faults.case import ABSTAINS, because, fault
 
-ASLEEP = because("SLEEP", None, "SLEEP")
+ASLEEP = because("SLEEP", "UNKNOWN")
 COLLECTS = because("COMPUTE", "GARBAGE")
 SAVES = because("CHECKPOINT", "WRITE", "FSYNC")
 VALIDATES = because("VALIDATION", None, "TRANSFORM")

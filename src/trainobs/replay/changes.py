@@ -18,6 +18,11 @@ HAND_NS_PER_BYTE = (0.0, 1.5)
 on two CPUs: tensors that a worker collates lie in shared memory already, others are copied."""
 
 
+SLOWER = 1.3
+"""How much more CPU time the same may take in workers that share CPUs with the training thread:
+0 to 2 workers that compute in Python, on two CPUs."""
+
+
 class Change(NamedTuple):
     """One change.
 
@@ -66,7 +71,9 @@ def _workers(trace: Trace, value: float) -> tuple[Trace, ...]:
     if count == trace.workers:
         return (trace,)
     if not count:  # the training thread makes batches itself, and nobody hands over
-        return (replace(trace, workers=0, feed=0.0, feed_cpu=0.0, receive=0.0, start=0.0),)
+        parts = ("feed", "feed_cpu", "feed_held", "receive", "start")
+        gone: dict[str, Any] = dict.fromkeys(parts, 0.0)
+        return (replace(trace, workers=0, **gone),)
     if trace.workers:
         return (replace(trace, workers=count, start=trace.start * count / trace.workers),)
     size = 0.0 if isnan(trace.handed_bytes) else trace.handed_bytes
@@ -78,8 +85,9 @@ def _workers(trace: Trace, value: float) -> tuple[Trace, ...]:
             start=start * count,
             receive=HANDED_NS / 2 + size * per_byte / 2,
             feed=HANDED_NS + size * per_byte / 2,
+            make_cpu=trace.make_cpu * slower,
         )
-        for start, per_byte in zip(START_NS, HAND_NS_PER_BYTE, strict=True)
+        for start, per_byte, slower in zip(START_NS, HAND_NS_PER_BYTE, (1.0, SLOWER), strict=True)
     )
 
 
@@ -92,7 +100,27 @@ def _scaled(*fields: str) -> Callable[[Trace, float], tuple[Trace, ...]]:
 
 
 def _cpus(trace: Trace, value: float) -> tuple[Trace, ...]:
-    return (replace(trace, cpus=max(0.1, value), most_cpus=max(0.1, value)),)
+    """Beside others everything takes more CPU time, by caches; how much more nobody knows."""
+    free = replace(trace, cpus=max(0.1, value), most_cpus=max(0.1, value))
+    return free, _slower(free)
+
+
+def _slower(trace: Trace) -> Trace:
+    return replace(trace, cpu=trace.cpu * SLOWER, make_cpu=trace.make_cpu * SLOWER)
+
+
+def _persistent(trace: Trace, value: float) -> tuple[Trace, ...]:
+    """What workers compute beside their batches may be their start, and gone as well."""
+    stays = replace(trace, start=0.0)
+    gone = max(0.0, trace.feed_cpu - HANDED_NS)
+    return stays, replace(stays, feed=trace.feed - gone, feed_cpu=trace.feed_cpu - gone)
+
+
+def _transform(trace: Trace, value: float) -> tuple[Trace, ...]:
+    """Handing over waits for what a worker computes."""
+    held = trace.feed_held * value
+    feed = trace.feed - trace.feed_held + held
+    return (replace(trace, make_cpu=trace.make_cpu * value, feed=feed, feed_held=held),)
 
 
 def _faster(trace: Trace, value: float) -> tuple[Trace, ...]:
@@ -104,6 +132,13 @@ def _off(*fields: str) -> Callable[[Trace, float], tuple[Trace, ...]]:
     return lambda trace, value: scaled(trace, 0.0)
 
 
+def _checkpoint(trace: Trace, value: float) -> tuple[Trace, ...]:
+    """A disk that writes behind blocks when it likes: of rarer saves each may take longer."""
+    return tuple(
+        replace(trace, checkpoint=trace.checkpoint * share) for share in (value, (1 + value) / 2)
+    )
+
+
 def _prefetch(trace: Trace, value: float) -> tuple[Trace, ...]:
     return (replace(trace, prefetch=max(1, int(value))),)
 
@@ -111,15 +146,15 @@ def _prefetch(trace: Trace, value: float) -> tuple[Trace, ...]:
 KNOWN: Mapping[str, Kind] = {
     "workers": Kind(_workers, "worker processes of the loader (num_workers)"),
     "prefetch": Kind(_prefetch, "batches that each worker may be ahead (prefetch_factor)"),
-    "persistent": Kind(_off("start"), "workers live on between epochs", is_switch=True),
+    "persistent": Kind(_persistent, "workers live on between epochs", is_switch=True),
     "cached": Kind(_off("make_device"), "the data is in memory", is_switch=True),
     "device": Kind(_faster, "speed of the device that holds the data", is_factor=True),
     "latency": Kind(
         _scaled("make_sleep"), "what the loader sleeps for other than the device", is_factor=True
     ),
-    "transform": Kind(_scaled("make_cpu"), "CPU time of making a batch", is_factor=True),
+    "transform": Kind(_transform, "CPU time of making a batch", is_factor=True),
     "compute": Kind(_scaled("cpu"), "CPU time of the training thread", is_factor=True),
-    "checkpoint": Kind(_scaled("checkpoint"), "time blocked by checkpoints", is_factor=True),
+    "checkpoint": Kind(_checkpoint, "time blocked by checkpoints", is_factor=True),
     "validation": Kind(_scaled("validation"), "time in validation", is_factor=True),
     "cpus": Kind(_cpus, "CPUs of this run, all to itself"),
 }

@@ -35,6 +35,10 @@ HANDED_NS = 300_000.0
 """What handing over a batch is taken to need where nobody ever waited for one."""
 
 
+COMPUTES = 0.5
+"""Share of the time of making a batch from which on workers compute, more than anything else."""
+
+
 @dataclass(frozen=True)
 class Trace:
     """Consecutive steps of a run; arrays of shape (n,), in ns.
@@ -52,6 +56,8 @@ class Trace:
         receive: CPU time of the training thread for taking over a batch.
         feed: time from the end of a batch until it can be taken over.
         feed_cpu: CPU time of its worker meanwhile.
+        feed_held: the part of `feed` in which the worker computes the next batch, and holds the
+            lock of its interpreter, which handing over needs as well.
         workers: worker processes; 0: the training thread makes the batches.
         prefetch: batches that each worker may be ahead.
         cpus: CPUs that the run has, at least.
@@ -75,6 +81,7 @@ class Trace:
     receive: float
     feed: float
     feed_cpu: float
+    feed_held: float
     workers: int
     prefetch: int
     cpus: float
@@ -135,6 +142,8 @@ def trace_of(
     side = float(get["sched/thread_cpu_ns"].sum() / max(1.0, cpu.sum()))
     extra = float(np.mean((get["sched/worker_cpu_ns"] - made["compute_ns"])[~is_first]))
     feed = _feed(columns, receive) if workers else 0.0
+    feed_cpu = min(feed, max(0.0, extra))
+    computes = made["compute_ns"].mean() >= COMPUTES * sum(ns.mean() for ns in made.values())
     return Trace(
         cpu=cpu,
         away=np.maximum(0.0, off - get["sched/work_runqueue_ns"]),
@@ -147,7 +156,8 @@ def trace_of(
         start=float(get[START].sum() / max(1, is_first.sum())) if is_first.any() else 0.0,
         receive=receive,
         feed=feed,
-        feed_cpu=min(feed, max(0.0, extra)) if workers else 0.0,
+        feed_cpu=feed_cpu,
+        feed_held=max(0.0, feed - feed_cpu - HANDED_NS) if computes else 0.0,
         workers=workers,
         prefetch=prefetch,
         cpus=max(0.1, cpus),

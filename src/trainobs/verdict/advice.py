@@ -35,6 +35,8 @@ def advise(kind: VerdictKind, cause: Cause | None, now: Situation) -> Advice | N
 def told(advice: Advice) -> str:
     """Advice with its gain, in words."""
     low, high = advice.gain
+    if high is None:
+        return f"{advice.text}: at least {times(low)} times as fast (predicted)"
     between = times(low) if times(low) == times(high) else f"{times(low)} to {times(high)}"
     return f"{advice.text}: {between} times as fast (predicted)"
 
@@ -60,7 +62,8 @@ def _replayed(kind: VerdictKind, cause: Cause | None, now: Situation) -> _Found:
     if cause is Cause.OTHERS and cpus:
         yield _try(replay, Change("cpus", cpus), "give this run CPUs of its own")
     if cause is Cause.QUOTA and cpus:
-        yield _try(replay, Change("cpus", 2 * cpus), f"a CPU quota of {2 * cpus:g}")
+        more = min(2 * cpus, now.facts.all_cpus or 2 * cpus)
+        yield _try(replay, Change("cpus", more), f"a CPU quota of {more:g}")
 
 
 def _try(replay: Replay, change: Change, text: str) -> Advice:
@@ -91,9 +94,9 @@ def _by_share(kind: VerdictKind, cause: Cause | None, now: Situation) -> _Found:
     rule = _SHARES.get((kind, cause)) or _SHARES.get((kind, None))
     if rule is None:
         return
-    text, change, of, least, most = rule
+    text, change, of, least = rule
     share = min(0.99, max(0.0, of(now)) / now.parts.step)
-    yield Advice(text, (1 / (1 - least * share), 1 / (1 - most * share)), dict(change))
+    yield Advice(text, (1 / (1 - least * share), None), dict(change))
 
 
 def _part(kind: VerdictKind) -> Callable[[Situation], float]:
@@ -105,7 +108,7 @@ def _late(now: Situation) -> float:
     return known(now.parts.part[VerdictKind.COMMUNICATION]) - min(waits, default=0.0)
 
 
-_Rule = tuple[str, tuple[tuple[str, float | bool], ...], Callable[[Situation], float], float, float]
+_Rule = tuple[str, tuple[tuple[str, float | bool], ...], Callable[[Situation], float], float]
 
 _SHARES: dict[tuple[VerdictKind, Cause | None], _Rule] = {
     (VerdictKind.COMPUTE, Cause.GARBAGE): (
@@ -113,42 +116,37 @@ _SHARES: dict[tuple[VerdictKind, Cause | None], _Rule] = {
         (("gc", False),),
         lambda now: known(now.ns(record.GARBAGE)),
         PART,
-        1.0,
     ),
     (VerdictKind.COMPUTE, Cause.INTERPRETER): (
         "move what the other threads do in Python into a process, or end these threads",
         (("python_threads", 0),),
         lambda now: known(now.parts.interpreter),
         PART,
-        1.0,
     ),
     (VerdictKind.CHECKPOINT, None): (
         "save half as often",
         (("checkpoint", 0.5),),
         _part(VerdictKind.CHECKPOINT),
-        0.4,
-        0.5,
+        0.25,
     ),
     (VerdictKind.VALIDATION, None): (
         "validate half as often",
         (("validation", 0.5),),
         _part(VerdictKind.VALIDATION),
         0.4,
-        0.5,
     ),
     (VerdictKind.MEMORY, None): (
         "give the run more memory, or let it hold less",
         (("memory", True),),
         _part(VerdictKind.MEMORY),
         PART,
-        1.0,
     ),
     (VerdictKind.COMMUNICATION, Cause.STRAGGLER): (
         "look at the rank that waits least: if it were as fast as the others",
         (("straggler", False),),
         _late,
         PART,
-        1.0,
     ),
 }
-"""Verdict -> what to do, the same for programs, the time it is about, and how much of that goes."""
+"""Verdict -> what to do, the same for programs, the time it is about, and how much of that goes at
+least: what the time was lost to slows down more than it is seen in."""

@@ -22,6 +22,13 @@ RIVAL = 0.60
 FULL = 0.85
 """Use of its CPUs from which on a run that waits for them has no other cause than itself."""
 
+CROWD = 2.0
+"""Threads of the training process for each CPU that wait for it, on average, from which on they are
+far too many. A few wait wherever the CPUs are in full use."""
+
+THROTTLES = 0.1
+"""Share of the step in which a quota that is used up has to keep threads from CPUs."""
+
 THROTTLED = 0.5
 """Share of the time without a CPU that a quota must explain, to be what it is for."""
 
@@ -85,9 +92,12 @@ def _replayed(now: Situation, replay: Replay) -> tuple[float, Candidates]:
 
     trace: Trace = replay.trace
     none = 0.0 * trace.make_cpu
-    device, sleep, cpu = {"make_device": none}, {"make_sleep": none}, {"make_cpu": none}
-    hand = {"feed": 0.0, "feed_cpu": 0.0, "receive": 0.0}
-    whole = saved(**device, **sleep, **cpu, **hand, start=0.0)
+    device, sleep = {"make_device": none}, {"make_sleep": none}
+    held = trace.feed_held
+    cpu = {"make_cpu": none, "feed": trace.feed - held, "feed_held": 0.0}
+    hand = {"feed": held, "feed_cpu": 0.0, "receive": 0.0}
+    nothing = {"feed": 0.0, "feed_held": 0.0, "feed_cpu": 0.0, "receive": 0.0}
+    whole = saved(**device, **sleep, make_cpu=none, **nothing, start=0.0)
     names = record.SPLIT
     return whole, iter(
         (
@@ -207,13 +217,16 @@ def contention(now: Situation) -> Cause:
     waits = [now.ns(name) for name in _WAITING]
     waiting = sum(map(known, waits)) / now.parts.step
     throttled = known(now.ns("sched/throttled_ns")) / now.parts.step
-    if now.facts.quota and throttled >= THROTTLED * waiting:
+    used_up = cpus is not None and cpus_used(now) >= FULL * cpus and throttled >= THROTTLES
+    if now.facts.quota and (used_up or throttled >= THROTTLED * waiting):
         return Cause.QUOTA
     if cpus is None or any(map(isnan, waits)):  # there may be more that wait than is known of
         return Cause.CPU
     all_cpus = now.facts.all_cpus or cpus
     if not isnan(taken) and taken * all_cpus >= 0.8 * min(waiting, all_cpus):
         return Cause.OTHERS
+    if known(now.ns("sched/thread_runqueue_ns")) >= CROWD * cpus * now.parts.step:
+        return Cause.OWN_THREADS
     if not isnan(taken) and cpus_used(now) >= FULL * (free_cpus(now) or cpus):
         return Cause.FULL
     return Cause.CPU

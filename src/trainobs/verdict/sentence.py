@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from trainobs.core.labels import LABELS
 from trainobs.core.text import duration, percent, quantity, size
 from trainobs.verdict.advice import told
-from trainobs.verdict.verdict import Evidence, Verdict, VerdictKind
+from trainobs.verdict.verdict import Cause, Evidence, Verdict, VerdictKind
 
 _PLACES = {"other": "no phase"}
 
@@ -33,6 +33,10 @@ def lines(verdict: Verdict) -> Iterator[str]:
     for row in verdict.evidence[:_SHOWN]:
         share = "" if row.share is None else f"{percent(row.share):>9}"
         yield f"{LABELS.get(row.metric, row.metric):<40}{_value(row):>11}{share}"
+    shares = {row.metric: row.share or 0.0 for row in verdict.evidence}
+    late = shares.get("loader/handover_ns", 0.0) > shares.get("loader/compute_ns", 0.0)
+    if verdict.cause is Cause.TRANSFORM and late:
+        yield "a worker that computes in Python hands its batches over late"
     if verdict.advice:
         yield f"advice: {told(verdict.advice)}"
 

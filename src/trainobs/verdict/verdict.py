@@ -36,6 +36,7 @@ class Cause(Enum):
     OTHERS = "other processes on its CPUs"
     QUOTA = "the CPU quota of its control group"
     FULL = "the CPUs are fully used by this run"
+    OWN_THREADS = "far more threads of this run than CPUs"
     CPU = "waiting for a CPU"
     GARBAGE = "Python's garbage collector"
     INTERPRETER = "other threads that hold Python's interpreter lock"
@@ -70,12 +71,12 @@ class Advice:
 
     Attributes:
         text: what to do.
-        gain: least and most speed-up that it is predicted to bring.
+        gain: least and most speed-up that it is predicted to bring; None: nobody knows the most.
         change: the same for programs: name -> value, as `trainobs whatif` takes it.
     """
 
     text: str
-    gain: tuple[float, float]
+    gain: tuple[float, float | None]
     change: Mapping[str, float | bool] = field(default_factory=dict)
 
 
