@@ -131,7 +131,8 @@ def would_help(run: RunLog) -> dict[str, Any]:
 
 
 def _tried(run: RunLog, replay: Replay) -> list[str]:
-    """Changes that can be made: other numbers of workers, up to the CPUs of this rank."""
+    """Changes that can be made: more workers, up to the CPUs of this rank; not less of the work."""
     trace, cpus = replay.trace, facts_from(run.info).usable_cpus or 1.0
     workers = [n for n in (1, 2, 4, 8, 16) if trace.workers < n <= cpus]
-    return [*(f"workers={n}" for n in workers), *(w for w in _TRIED if "workers" not in w)]
+    real = (word for word in _TRIED if not word.startswith(("workers", "compute")))
+    return [*(f"workers={n}" for n in workers), *real]
