@@ -34,7 +34,8 @@ int BPF_PROG(tobs_cache_add, struct folio *folio)
 		task->added_pages += pages; /* counted when the read ends */
 		break;
 	case TOBS_WRITE + 1:
-		if ((u64)inode != task->inode) /* no page that is written: a source's */
+		/* A page that is not written to is one of a source. */
+		if (!(task->flags & CALL_REGULAR) || (u64)inode != task->inode)
 			task->added_pages += pages;
 		break;
 	case TOBS_URING_ENTER + 1:
