@@ -56,6 +56,8 @@ def replace_column(file, name, values):
             {"settings": {"loader_workers": "2"}},
             "loader_workers in run.json is not an integer or null",
         ),
+        ({"loaders": [5]}, "loaders.0 in run.json is not an object"),
+        ({"loaders": [{"workers": "2"}]}, "loaders.0.workers in run.json is not an integer"),
         ({"summary": [1]}, "summary in run.json is not an object or null"),
         ({"summary": {"outcome": []}}, "summary.outcome in run.json is not a string or null"),
         ({"summary": {"losses": []}}, "summary.losses in run.json is not an object"),

@@ -114,6 +114,23 @@ def test_what_no_replay_brings_forth_is_not_predicted(write, capsys, facts, why)
     assert "advice" not in page
 
 
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"loaders": [{}]},
+        {"loaders": [loader(prefetch_factor=-4)]},
+        {"settings": {"loader_workers": -3}},
+        {"settings": {"loader_workers": 10**6}, "loaders": [loader(workers=10**6)]},
+        {"host": {"usable_cpu_count": -4, "cpu_quota": 1e-9}},
+    ],
+)
+def test_an_edited_run_json_ends_in_no_traceback(write, capsys, facts):
+    run, old = write(**facts), write("old")
+    for command in (["report", run], ["whatif", run], ["report", run, "--after", old]):
+        assert cli.main([str(word) for word in command]) in (0, 2)
+        assert "nan" not in "".join(capsys.readouterr())
+
+
 def test_what_is_no_change_is_refused_with_what_is(write, capsys):
     assert cli.main(["whatif", str(write()), "threads=2"]) == 2
     assert "workers, prefetch, persistent" in capsys.readouterr().err

@@ -82,7 +82,7 @@ def _settings(old: RunLog, new: RunLog) -> dict[str, tuple[Any, Any]]:
 
 def _facts(run: RunLog) -> dict[str, Any]:
     facts = facts_from(run.info)
-    loaders = [one for one in run.info.get("loaders", ()) if one["workers"] == facts.workers]
+    loaders = [one for one in run.info.get("loaders", ()) if one.get("workers") == facts.workers]
     loader: Mapping[str, Any] = loaders[0] if loaders else {"workers": facts.workers}
     return {
         **{name: loader.get(name) for name in _OF_A_LOADER},

@@ -23,6 +23,10 @@ SLOWER = 1.3
 0 to 2 workers that compute in Python, on two CPUs."""
 
 
+MOST_WORKERS = 512
+"""More are not replayed."""
+
+
 class Change(NamedTuple):
     """One change.
 
@@ -187,8 +191,8 @@ def _parse(word: str) -> Change:
     least = 0.0 if name != "device" else 1e-3
     if not least <= value < inf or (name in ("workers", "prefetch") and value != int(value)):
         raise _refused(word, f"{text!r} is no value of {name}", f"for example {example}")
-    if name == "workers" and value > 512:
-        raise _refused(word, "more than 512 workers", f"for example {example}")
+    if name == "workers" and value > MOST_WORKERS:
+        raise _refused(word, f"more than {MOST_WORKERS} workers", f"for example {example}")
     return Change(name, value)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from trainobs.core.catalogue import METRICS
 from trainobs.core.text import percent
+from trainobs.replay.changes import MOST_WORKERS
 from trainobs.replay.predict import Replay
 from trainobs.replay.trace import trace_of
 from trainobs.verdict import record as names
@@ -170,6 +171,8 @@ def replay_of(record: Record, facts: Facts) -> Replay | None:
     """The replay of a sample of the run; None where too little is known (`why_no_replay`)."""
     cpus, workers = facts.usable_cpus, facts.workers
     if cpus is None or workers is None or why_no_replay(facts):
+        return None
+    if not 0 <= workers <= MOST_WORKERS or facts.prefetch < 1:  # someone has edited it
         return None
     mean = record.mean()
     now = Situation(mean, parts_of(mean, facts), facts, None)

@@ -161,7 +161,7 @@ def facts_from(info: Mapping[str, Any]) -> Facts:
     ranks_here = int(host.get("local_world_size") or world_size)
     workers = settings.get("loader_workers")
     loader: Mapping[str, Any] = next(
-        (one for one in info.get("loaders") or () if one["workers"] == workers), {}
+        (one for one in info.get("loaders") or () if one.get("workers") == workers), {}
     )
     quota, usable = host.get("cpu_quota"), host.get("usable_cpu_count")
     return Facts(
