@@ -71,7 +71,7 @@ SLOW: dict[str, str] = {
         "the same by lightning.pytorch; pytorch_lightning in three ways to name the callback"
     ),
     r"integrations/test_ranks::": "test_lightning_ddp; written run logs, in analysis/test_ranks",
-    r"kernel/test_batches::test_(a_loop|a_worker|an_exc|batches|of_other|without)": (
+    r"kernel/test_batches::test_(a_loop|a_worker|an_exc|batches|of_a_|without)": (
         "batches by fork"
     ),
     r"kernel/test_batches::test_every_batch.*\[(spawn|forkserver)": "workers that were forked",

@@ -124,11 +124,23 @@ def test_without_collation_a_batch_is_one_item(observe: Observe) -> None:
     assert_adds_up(run)
 
 
-@pytest.mark.parametrize("set_up", [{"kind": "stream"}, {"kind": "plain", "any_order": True}])
-def test_of_other_loaders_the_maker_is_known_and_the_step_is_not(
-    observe: Observe, set_up: dict[str, Any]
+def test_of_a_stream_the_step_is_known_until_a_worker_has_no_data_any_more(
+    observe: Observe,
 ) -> None:
-    (run,) = observe(set_up)
+    (run,) = observe({"kind": "stream"})
+    known = [row for row in run.batches if row["for_step"] is not None]
+    assert known, "workers end at about the same time"
+    assert {row["worker"] for row in run.batches} == {*range(WORKERS)}
+    for row in known:
+        assert row["fetch_begin_ns"] < row["fetch_end_ns"]
+        assert row["end_ns"] < row["fetch_end_ns"], "it was made before the loop had it"
+    assert len({row["for_step"] for row in known}) == len(known), "one batch a step"
+
+
+def test_of_a_loader_in_any_order_the_maker_is_known_and_the_step_is_not(
+    observe: Observe,
+) -> None:
+    (run,) = observe({"kind": "plain", "any_order": True})
     assert {row["for_step"] for row in run.batches} == {None}
     assert {row["worker"] for row in run.batches} == {*range(WORKERS)}
     assert sum(row["read_bytes"] for row in run.batches) >= 2 * sum(PRIMES) * 0.99
