@@ -138,9 +138,8 @@ def _off(*fields: str) -> Callable[[Trace, float], tuple[Trace, ...]]:
 
 def _checkpoint(trace: Trace, value: float) -> tuple[Trace, ...]:
     """A disk that writes behind blocks when it likes: of rarer saves each may take longer."""
-    return tuple(
-        replace(trace, checkpoint=trace.checkpoint * share) for share in (value, (1 + value) / 2)
-    )
+    shares = (value, (1 + value) / 2) if value else (value,)
+    return tuple(replace(trace, checkpoint=trace.checkpoint * share) for share in shares)
 
 
 def _prefetch(trace: Trace, value: float) -> tuple[Trace, ...]:
