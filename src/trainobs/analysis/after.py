@@ -130,18 +130,18 @@ def _predicted(
 ) -> tuple[list[float] | None, str | None]:
     """What a replay of the old run makes of the changes."""
     changes, unknown = [], []
-    for name, (_, value) in found.items():
+    for name, (before, value) in found.items():
         if name == "workers" and value is not None:
             changes.append(Change("workers", value))
         elif name == "prefetch_factor":
             changes += [Change("prefetch", value)] if value else []
-        elif name == "persistent_workers":
-            changes += [Change("persistent", 0.0)] if value else []
-        elif name == _OTHERS and facts_from(old.info).usable_cpus:
+        elif name == "persistent_workers" and value:
+            changes.append(Change("persistent", 0.0))
+        elif name == _OTHERS and not facts_from(old.info).quota:
             changes.append(Change("cpus", (facts_from(old.info).usable_cpus or 1.0) * (1 - value)))
-        elif name == "data from a device" and value < found[name][0]:
+        elif name == "data from a device" and value < before:
             changes.append(Change("cached", 0.0))
-        elif name not in ("pin_memory", "start_method"):
+        elif name != "start_method" or None not in (before, value):  # None: there are no workers
             unknown.append(name)
     if unknown:
         return None, f"a replay does not tell what a change of {', '.join(unknown)} does"

@@ -11,17 +11,16 @@ from trainobs.core.errors import TrainobsError
 from trainobs.replay.trace import HANDED_NS, Trace
 
 START_NS = (15e6, 80e6)
-"""What starting a worker takes, least and most, where none was ever seen to start."""
+"""What starting a worker is taken to need, least and most, where none was ever seen to start."""
 
 HAND_NS_PER_BYTE = (0.0, 1.5)
-"""What handing over takes for each byte of a batch, likewise; both ends measured with torch 2.13
-on two CPUs: tensors that a worker collates lie in shared memory already, others are copied."""
-
+"""What handing over a byte of a batch is taken to need, likewise. Tensors that a worker collates lie
+in shared memory already; others are copied. Neither end was measured: they are to be wide."""
 
 SLOWER = 1.3
-"""How much more CPU time the same may take in workers that share CPUs with the training thread:
-0 to 2 workers that compute in Python, on two CPUs."""
-
+"""How much more CPU time the same may take in workers that share CPUs with the training thread: so
+much it was in the one case that was measured, from 0 to 2 workers that compute in Python, on two
+CPUs."""
 
 MOST_WORKERS = 512
 """More are not replayed."""

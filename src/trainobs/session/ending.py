@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -19,10 +20,11 @@ def tell_end(run_dir: Path, verdict: Verdict) -> None:
         verdict: on the run.
     """
     advice = f"; advice: {told(verdict.advice)}" if verdict.advice else ""
+    place = shlex.quote(str(run_dir))
     lines = (
         f"{sentence(verdict)}{advice}",
         f"the run is in {run_dir}",
-        f"see `trainobs report {run_dir}`, `tensorboard --logdir {run_dir}`",
+        f"see `trainobs report {place}`, `tensorboard --logdir {place}`",
     )
     text = "".join(f"trainobs: {printable(line)}\n" for line in lines)
     print(text, end="", file=sys.stderr, flush=True)

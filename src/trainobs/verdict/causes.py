@@ -106,7 +106,9 @@ def _replayed(now: Situation, replay: Replay) -> tuple[float, Candidates]:
             Candidate(_sleep(now), saved(**sleep), names[3:4]),
             Candidate(Cause.HANDOVER, saved(**hand), names[4:]),
             Candidate(Cause.START, saved(start=0.0), (record.START,)),
-            Candidate(_lack(now), saved(cpus=inf) if _lacks(now) else 0.0, names[1:2]),
+            Candidate(
+                _lack(now), saved(cpus=inf, most_cpus=inf) if _lacks(now) else 0.0, names[1:2]
+            ),
         )
     )
 
