@@ -30,7 +30,14 @@ def loader(workers: int = 1, **changed: object) -> dict[str, object]:
 def write(tmp_path):
     """Writes a run that computes 20 ms a step, and whose worker computes 30 ms a batch."""
 
-    def write(name: str = "run", *, step_ms: float = 30, steps: int = STEPS, **facts: object):
+    def write(
+        name: str = "run",
+        *,
+        step_ms: float = 30,
+        steps: int = STEPS,
+        resident: float = 1e8,
+        **facts: object,
+    ):
         sink = RunLogSink(tmp_path / name)
         settings = {"loader_workers": 1, "torch_threads": 1}
         usual = {"settings": settings, "host": HOST, "loaders": [loader()]}
@@ -46,6 +53,7 @@ def write(tmp_path):
             sched__work_offcpu_ns=[0.0] * steps,
             sched__work_runqueue_ns=[0.0] * steps,
             sched__others_cpu_ratio=[0.0] * steps,
+            memory__worker_rss_bytes=[resident] * steps,
         )
         rows = np.zeros(steps, BATCH_ROW)
         rows["for_step"] = rows["number"] = np.arange(steps)
@@ -163,3 +171,10 @@ def test_a_change_that_no_replay_knows_is_told_and_not_predicted(write, capsys):
 def test_runs_without_steps_cannot_be_compared(write, capsys):
     assert cli.main(["report", str(write("a", steps=1)), "--after", str(write("b"))]) == 2
     assert "fewer than two steps" in capsys.readouterr().err
+
+
+def test_workers_are_advised_only_as_far_as_they_fit_into_memory(write, capsys):
+    large = write("large", resident=4e9, host=HOST | {"memory_bytes": 10**10})
+    assert "num_workers" not in said(capsys, "report", large).split("What would help")[0]
+    small = write("small", resident=1e9, host=HOST | {"memory_bytes": 10**10})
+    assert "advice: num_workers=2" in said(capsys, "report", small)

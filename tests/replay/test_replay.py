@@ -46,6 +46,10 @@ def run(**changed: object) -> Trace:
     return Trace(**fields | changed)
 
 
+def replay(trace: Trace) -> Replay:
+    return Replay(trace, trace.step_ns)
+
+
 def step_ms(trace: Trace, *, shared: bool = True) -> float:
     return simulate(trace, shared=shared)[trace.settled].mean() / MS
 
@@ -108,27 +112,27 @@ def test_bursts_are_evened_out_by_a_longer_queue():
 
 
 def test_a_replay_that_does_not_bring_forth_the_run_predicts_nothing():
-    wrong = Replay(run(step=np.zeros(STEPS) + 40 * MS))
+    wrong = replay(run(step=np.zeros(STEPS) + 40 * MS))
     assert wrong.refused == "the replay of the run as it was takes 0.75 times as long as the run"
-    assert Replay(run(step=np.zeros(STEPS) + 32 * MS)).refused is None
+    assert replay(run(step=np.zeros(STEPS) + 32 * MS)).refused is None
 
 
 def test_a_run_that_differs_from_itself_may_differ_from_its_replay():
     uneven = np.where(np.arange(STEPS) < STEPS / 2, 28 * MS, 42 * MS)
-    assert Replay(run(step=uneven)).refused is None
+    assert replay(run(step=uneven)).refused is None
 
 
 def test_a_prediction_is_an_interval_around_what_came():
-    replay = Replay(run())
-    found = replay.predict(parse(["workers=2"]))
+    whole = replay(run())
+    found = whole.predict(parse(["workers=2"]))
     assert found.low < 20 * MS < found.high
     assert found.gain[0] < 1.5 < found.gain[1]
-    nothing = replay.predict(parse(["cached"]))
+    nothing = whole.predict(parse(["cached"]))
     assert nothing.gain[0] < 1 < nothing.gain[1] < 1.05
-    device = Replay(run(make_device=BUSY, step=np.zeros(STEPS) + 60 * MS))
+    device = replay(run(make_device=BUSY, step=np.zeros(STEPS) + 60 * MS))
     low, high = device.predict(parse(["workers=2"])).gain
     assert low < 1.95 < high or low > 1.5  # CPU and device overlap whatever the device is
-    alone = Replay(run(make_device=BUSY, make_cpu=BUSY * 0 + MS, step=BUSY + MS))
+    alone = replay(run(make_device=BUSY, make_cpu=BUSY * 0 + MS, step=BUSY + MS))
     low, high = alone.predict(parse(["workers=2"])).gain
     assert low < 1.1 < 1.4 < high, "nobody knows whether the device can give more"
 

@@ -89,11 +89,33 @@ def test_a_first_read_is_storage_and_a_page_that_comes_back_is_memory():
     assert unknown.abstained_because == (
         "computation waited for a device, and nobody knows whether for want of memory"
     )
-    first = verdict_on(**asleep, memory__refault_count=0.0, memory__reclaim_ns=0.0)
+    none = {"memory__reclaim_ns": 0.0, "memory__main_reclaim_ns": 0.0}
+    first = verdict_on(**asleep, **none, memory__refault_count=0.0)
     assert (first.kind, first.cause) == (VerdictKind.COMPUTE, Cause.STORAGE)
-    again = verdict_on(**asleep, memory__refault_count=900, memory__reclaim_ns=0.0)
+    others = verdict_on(**asleep, **none, memory__refault_count=900)
+    assert others.abstained_because == unknown.abstained_because, "of another of its group, maybe"
+    short = {"memory__reclaim_ns": 1 * MS, "memory__main_reclaim_ns": 1 * MS}
+    again = verdict_on(**asleep, **short, memory__refault_count=900)
     assert (again.kind, again.cause) == (VerdictKind.MEMORY, Cause.FAULTS)
-    assert verdict_on(memory__reclaim_ns=40 * MS).cause is Cause.RECLAIM
+
+
+def test_what_workers_spend_on_memory_is_no_time_of_the_training_thread():
+    freed = {"memory__reclaim_ns": 400 * MS}
+    assert verdict_on(**freed, memory__main_reclaim_ns=0.0).kind is VerdictKind.COMPUTE
+    assert verdict_on(**freed, memory__main_reclaim_ns=40 * MS).cause is Cause.RECLAIM
+
+
+def test_a_worker_that_computes_hands_over_late_which_is_no_hand_over():
+    late = split(handover=100)
+    assert verdict_on(**late, batch__compute_ns=90 * MS).cause is None
+    assert verdict_on(**late, batch__compute_ns=1 * MS).cause is Cause.HANDOVER
+
+
+def test_a_wait_for_threads_that_do_nothing_is_sleep_and_for_those_that_compute_is_not():
+    waits = IN_STEP | {"phase__forward_ns": 98 * MS}  # of it 61 for other threads
+    idle = verdict_on(**waits, sched__thread_cpu_ns=1 * MS)
+    assert (idle.kind, idle.cause) == (VerdictKind.SLEEP, Cause.UNKNOWN)
+    assert verdict_on(**waits, sched__thread_cpu_ns=70 * MS).kind is VerdictKind.COMPUTE
 
 
 def test_the_machine_s_pressure_alone_is_no_want_of_memory():

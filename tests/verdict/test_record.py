@@ -99,11 +99,13 @@ def test_the_batches_of_a_step_are_added_up_and_the_last_one_tells_when():
         **{name: np.array([100, 50, 90, 0, 0]) for name in ("begin_ns", "end_ns")},
         **{name: np.array([100, 50, 90, 0, 0]) for name in ("fetch_begin_ns", "fetch_end_ns")},
     }
-    found = batch_columns(np.array([5, 6, 7]), batches)
+    found = batch_columns(np.array([5, 6, 7]), np.array([60.0, 60.0, 110.0]), batches)
     assert found["batch/compute_ns"][[0, 2]].tolist() == [20, 40]
     assert found["batch/end_ns"][[0, 2]].tolist() == [50, 100]
     assert np.isnan(found["batch/device_ns"][0]), "unknown is not zero"
     assert all(np.isnan(column[1]) for column in found.values()), "a step without a batch"
+    early = batch_columns(np.array([5, 6, 7]), np.array([60.0, 60.0, 95.0]), batches)
+    assert early["batch/compute_ns"][2] == 30, "what is asked for after the wait is no training"
 
 
 def test_what_comes_before_the_second_step_is_left_out_once():

@@ -41,7 +41,7 @@ def test_a_step_that_computes_is_compute_bound_and_needs_no_advice():
         (VerdictKind.COPY, {"phase__transfer_ns": 30 * MS}),
         (VerdictKind.CHECKPOINT, {"phase__checkpoint_ns": 30 * MS}),
         (VerdictKind.CHECKPOINT, {"phase__checkpoint_ns": every(16, 640 * MS)}),
-        (VerdictKind.MEMORY, {"memory__reclaim_ns": 30 * MS}),
+        (VerdictKind.MEMORY, {"memory__reclaim_ns": 30 * MS, "memory__main_reclaim_ns": 30 * MS}),
         (VerdictKind.MIXED, {"loader__wait_ns": 40 * MS, "phase__transfer_ns": 40 * MS}),
         (VerdictKind.VALIDATION, {"phase__validation_ns": every(16, 1600 * MS)}),
         (VerdictKind.COMPUTE, {"loader__wait_ns": 18 * MS, "phase__transfer_ns": 18 * MS}),

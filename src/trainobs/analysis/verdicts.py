@@ -10,7 +10,14 @@ import numpy as np
 
 from trainobs.core.records import SETUP
 from trainobs.runlog.rank import RankLog
-from trainobs.verdict.record import BATCH_NEEDED, INPUTS, Record, batch_columns
+from trainobs.verdict.record import (
+    BATCH_NEEDED,
+    INPUTS,
+    LOADER,
+    Record,
+    batch_columns,
+    waited_until,
+)
 from trainobs.verdict.rules import judge
 from trainobs.verdict.sentence import lines, sentence
 from trainobs.verdict.verdict import Verdict, facts_from
@@ -47,7 +54,8 @@ def records(rank: RankLog) -> tuple[Record, dict[int, Record]]:
     steps, epochs = rank.step()[rows], rank.epoch()[rows]
     metrics = (name for name in INPUTS if not name.startswith("batch/"))
     columns = {name: rank.metric(name)[rows] for name in metrics}
-    columns |= batch_columns(steps, {name: rank.batches(name) for name in BATCH_NEEDED})
+    until = waited_until(rank.start_ns()[rows], columns[LOADER])
+    columns |= batch_columns(steps, until, {n: rank.batches(n) for n in BATCH_NEEDED})
     run, of_epochs = Record(), {}
     if len(rows):
         run.add(columns, epochs, steps)

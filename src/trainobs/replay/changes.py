@@ -14,8 +14,8 @@ START_NS = (15e6, 80e6)
 """What starting a worker is taken to need, least and most, where none was ever seen to start."""
 
 HAND_NS_PER_BYTE = (0.0, 1.5)
-"""What handing over a byte of a batch is taken to need, likewise. Tensors that a worker collates lie
-in shared memory already; others are copied. Neither end was measured: they are to be wide."""
+"""What handing over a byte of a batch is taken to need, likewise. Tensors that a worker collates
+are in shared memory already; others are copied. Neither end was measured: they are to be wide."""
 
 SLOWER = 1.3
 """How much more CPU time the same may take in workers that share CPUs with the training thread: so

@@ -53,20 +53,24 @@ class Replay:
     """The replay of a run, which first has to bring forth the run as it was.
 
     Args:
-        trace: of the run.
+        trace: of the run, or of a sample of it.
+        run_ns: time of a step, over all of the run.
 
     Attributes:
         refused: why nothing is predicted, or None.
         fit: replayed time of a step over the measured one, of the model that is closest.
     """
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, run_ns: float) -> None:
         self.trace = trace
         self._base = {model: self._mean(trace, model) for model in _models_of(trace)}
         self._models = tuple(m for m in self._base if self._off(m) <= self._tolerance())
         self.fit = self._base[min(self._base, key=self._off)] / trace.step_ns
         self.refused: str | None = None
-        if not self._models:
+        if abs(trace.step_ns / run_ns - 1.0) > 2 * WITHIN:
+            times = trace.step_ns / run_ns
+            self.refused = f"the steps to be replayed take {times:.2f} times as long as the run's"
+        elif not self._models:
             self.refused = (
                 f"the replay of the run as it was takes {self.fit:.2f} times as long as the run"
             )

@@ -23,6 +23,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "host.cpu_count": (int, NoneType),
     "host.usable_cpu_count": (int, NoneType),
     "host.cpu_quota": (float, int, NoneType),
+    "host.memory_bytes": (int, NoneType),
     "host.hostname": (str,),
     "host.kernel": (str,),
     "capabilities": (dict,),

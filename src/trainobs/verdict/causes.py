@@ -8,7 +8,7 @@ from math import inf, isnan
 from typing import NamedTuple
 
 from trainobs.replay.predict import Replay
-from trainobs.replay.trace import Trace
+from trainobs.replay.trace import COMPUTES, Trace
 from trainobs.verdict import record
 from trainobs.verdict.parts import Mean, StepParts, known
 from trainobs.verdict.verdict import Cause, Facts, VerdictKind
@@ -136,7 +136,8 @@ def _split(now: Situation) -> Candidates:
     yield Candidate(Cause.TRANSFORM, known(compute), names[2:3])
     yield Candidate(_sleep(now), known(asleep), names[3:4])
     yield Candidate(Cause.START, start, (record.START,))
-    if not isnan(asleep):  # older run logs have it in the hand-over
+    # Older run logs have sleep in the hand-over; and a worker that computes hands over late.
+    if not isnan(asleep) and known(now.ns("batch/compute_ns")) < COMPUTES * known(handover):
         yield Candidate(Cause.HANDOVER, max(0.0, known(handover) - start), names[4:])
     yield Candidate(contention(now), known(cpu_wait), (*names[1:2], *_CONTENTION))
 

@@ -83,8 +83,7 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
     memory = _memory(mean, known(device))
     gil, polled = _interpreter(mean, usual)
     asleep = {name.split("/")[1].removesuffix("_sleep_ns"): mean[name] for name in record.SLEEPS}
-    if polled:
-        asleep[""] = polled
+    asleep[""] = polled + _for_idle_threads(mean, gil + polled)
     in_step = (known(ns) for phase, ns in asleep.items() if phase != "transfer")  # that is copying
     slept = 0.0 if facts.has_accelerator else sum(in_step)
     communication = _at_most(computing, _communication(mean, facts, step))
@@ -155,6 +154,14 @@ def _interpreter(mean: Mean, usual: float) -> tuple[float, float]:
     return 0.0, waited
 
 
+def _for_idle_threads(mean: Mean, interpreter: float) -> float:
+    """The wait for other threads of the process that did not compute meanwhile either."""
+    slept = sum(mean[name] for name in record.SLEEPS) + mean["sched/work_iowait_ns"]
+    off = mean["sched/work_offcpu_ns"] - mean["sched/work_runqueue_ns"]
+    idle = off - slept - known(interpreter) - mean["sched/thread_cpu_ns"]
+    return max(0.0, known(idle))
+
+
 def _communication(mean: Mean, facts: Facts, step: float) -> float:
     """Time in collectives: measured, or the sleep of computation that nothing else explains.
 
@@ -181,13 +188,15 @@ def _unexplained_sleep(mean: Mean, facts: Facts) -> float:
 def _memory(mean: Mean, device: float) -> float:
     """Time that went into freeing memory, or into reading back what was taken.
 
-    A page that is read for the first time was never taken: only refaults of this group, or major
-    faults while it had to free memory, show that it is short.
+    A page that is read for the first time was never taken. That pages came back is told by the
+    refaults of the control group, which may be another process's: only beside faults of this one,
+    and while this run had to free memory, are they taken for its own. One without the other leaves
+    it unknown.
     """
-    reclaim, refaults = mean["memory/reclaim_ns"], mean["memory/refault_count"]
-    faults = mean["memory/major_fault_count"]
-    if isnan(reclaim) and isnan(refaults):
-        return nan
-    back = refaults if not isnan(refaults) else faults if known(reclaim) > 0 else 0.0
+    freed, freed_here = mean["memory/reclaim_ns"], mean["memory/main_reclaim_ns"]
+    refaults, faults = mean["memory/refault_count"], mean["memory/major_fault_count"]
+    back = faults if isnan(refaults) else refaults
     returns = known(back) >= FAULTS_PER_STEP and known(faults) > 0
-    return known(reclaim) + (device if returns else 0.0)
+    if isnan(freed) or (returns and not freed) or (freed and isnan(freed_here)):
+        return nan
+    return known(freed_here) + (device if returns else 0.0)

@@ -75,7 +75,9 @@ INPUTS = tuple(
             "block/read_count",
             "memory/major_fault_count",
             "memory/refault_count",
+            "memory/worker_rss_bytes",
             "memory/reclaim_ns",
+            "memory/main_reclaim_ns",
             "net/sent_bytes",
             "net/received_bytes",
             "ranks/wait_ns",
@@ -261,21 +263,34 @@ def columns_of(table: StepTable) -> dict[str, Floats]:
     if table.batches is None:
         return table.columns
     own = {name: table.batches[name] for name in BATCH_NEEDED}
-    return table.columns | batch_columns(table.step, own)
+    wait = table.columns.get(LOADER, np.zeros(len(table)))
+    return table.columns | batch_columns(table.step, waited_until(table.start_ns, wait), own)
+
+
+def waited_until(start_ns: npt.NDArray[np.int64], wait: Floats) -> Floats:
+    """When the wait for data of each step was over, if it came first; CLOCK_MONOTONIC in ns."""
+    return start_ns.astype(np.float64) + np.nan_to_num(wait)
 
 
 def batch_columns(
-    steps: npt.NDArray[np.int64], batches: Mapping[str, npt.NDArray[np.generic]]
+    steps: npt.NDArray[np.int64],
+    until: Floats,
+    batches: Mapping[str, npt.NDArray[np.generic]],
 ) -> dict[str, Floats]:
     """What is known of the batches of steps, as columns of `INPUTS`.
 
     Args:
         steps: numbers of the steps, ascending, shape (n,).
+        until: when the wait of each was over, if it came first: what was asked for later is
+            no batch of the training, but of a validation.
         batches: column of the table `batches` -> values, -1 or NaN for unknown; with `for_step`.
     """
     for_step = np.asarray(batches["for_step"], np.float64)
-    own = np.isin(for_step, steps)
+    own = np.flatnonzero(np.isin(for_step, steps))
     at = np.searchsorted(steps, for_step[own])
+    asked = np.asarray(batches["fetch_begin_ns"], np.float64)[own]
+    trains = ~(asked > until[at])
+    own, at = own[trains], at[trains]
     columns = {}
     for name in (*BATCH_TIMES, *BATCH_BYTES, *BATCH_MARKS):
         values = np.asarray(batches[name], np.float64)[own]

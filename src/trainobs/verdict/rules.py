@@ -188,7 +188,7 @@ def replay_of(record: Record, facts: Facts) -> Replay | None:
         cpus=free_cpus(now) or cpus,
         most_cpus=cpus,
     )
-    return None if trace is None else Replay(trace)
+    return None if trace is None else Replay(trace, mean[names.STEP])
 
 
 def _when(record: Record, kind: VerdictKind, cause: Cause | None, *, held_up: bool) -> str:

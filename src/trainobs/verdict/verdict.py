@@ -88,6 +88,7 @@ class Facts:
         usable_cpus: CPUs that this rank may use; None: unknown.
         all_cpus: the same without a quota.
         quota: whether a quota of a control group is what limits it.
+        memory_bytes: memory of the machine for each of its ranks; None: unknown.
         workers: worker processes of the training loader, 0 for none; None: unknown.
         prefetch: batches that each of them may be ahead.
         has_persistent_workers: whether they live on between epochs.
@@ -101,6 +102,7 @@ class Facts:
     usable_cpus: float | None = None
     all_cpus: float | None = None
     quota: bool = False
+    memory_bytes: float | None = None
     workers: int | None = None
     prefetch: int = 2
     has_persistent_workers: bool = False
@@ -168,6 +170,7 @@ def facts_from(info: Mapping[str, Any]) -> Facts:
         usable_cpus=_usable_cpus(host, ranks_here),
         all_cpus=_usable_cpus({**host, "cpu_quota": None}, ranks_here),
         quota=bool(quota and (not usable or quota < usable)),
+        memory_bytes=host["memory_bytes"] / ranks_here if host.get("memory_bytes") else None,
         workers=workers,
         prefetch=loader.get("prefetch_factor") or 2,
         has_persistent_workers=bool(loader.get("persistent_workers")),

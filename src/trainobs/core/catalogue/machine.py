@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainobs.core.abi import Op
-from trainobs.core.catalogue.making import kernel
+from trainobs.core.catalogue.making import MAIN, kernel
 from trainobs.core.metrics import Cells, Metric, MetricKind
 
 _BETWEEN = "Read about once a second, and spread evenly over the time between two readings."
@@ -77,6 +77,12 @@ MACHINE: tuple[Metric, ...] = (
         source="mm_vmscan_direct_reclaim_begin, mm_vmscan_memcg_reclaim_begin",
         blind="What kswapd freed in the background.",
         chart="Memory reclaim",
+    ),
+    kernel(
+        "memory/main_reclaim_ns",
+        Cells("ns", (Op.RECLAIM,), (), MAIN),
+        "The part of memory/reclaim_ns that the training thread spent.",
+        source="mm_vmscan_direct_reclaim_begin, mm_vmscan_memcg_reclaim_begin",
     ),
     kernel(
         "memory/reclaim_bytes",
