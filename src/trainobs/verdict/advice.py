@@ -88,8 +88,10 @@ def _workers(replay: Replay, now: Situation) -> _Found:
 
 
 def _in_memory(now: Situation) -> int:
-    """Workers that fit into the memory of this rank, as large as they are now; pages that they
-    share with each other count in each."""
+    """Workers that fit into the memory of this rank, as large as they are now.
+
+    Pages that they share count in each of them, so that these are too few rather than too many.
+    """
     facts, resident = now.facts, known(now.ns("memory/worker_rss_bytes"))
     if not facts.workers or facts.memory_bytes is None or not resident:
         return MOST_WORKERS
