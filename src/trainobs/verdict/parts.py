@@ -16,8 +16,9 @@ SLEEP_SHOWS = 0.20
 """Share of the step from which unexplained sleep is taken for waiting in collectives. Less shows
 nothing: where collectives run on a GPU the host does not sleep in them."""
 
-HANDED_NS = 1e6
-"""What taking over any batch may cost the training thread: that much is nothing to remedy."""
+HANDED_NS, HANDED_SHARE = 1e6, 0.1
+"""What taking over any batch may cost the training thread, in all and of the step: that much is
+nothing to remedy. In a step of 2 ms the whole of 1 ms would be."""
 
 HOLDS = 0.5
 """Share of the wait for the interpreter's lock that other threads must have computed meanwhile, or
@@ -125,7 +126,7 @@ def _waited(mean: Mean, facts: Facts) -> float:
     """The wait for the loader, less what taking over any batch costs."""
     wait = mean[record.LOADER]
     taking = wait - mean["sched/wait_offcpu_ns"] if facts.workers else 0.0
-    return wait - min(HANDED_NS, max(0.0, known(taking)))
+    return wait - min(HANDED_NS, HANDED_SHARE * mean[record.STEP], max(0.0, known(taking)))
 
 
 def _runqueue(mean: Mean, usual: float) -> float:
