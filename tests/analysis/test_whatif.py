@@ -139,6 +139,12 @@ def test_an_edited_run_json_ends_in_no_traceback(write, capsys, facts):
         assert "nan" not in "".join(capsys.readouterr())
 
 
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_a_run_of_too_few_steps_is_reported_without_predictions(write, capsys, steps):
+    assert cli.main(["report", str(write(steps=steps)), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["would_help"]["changes"] == []
+
+
 def test_what_is_no_change_is_refused_with_what_is(write, capsys):
     assert cli.main(["whatif", str(write()), "threads=2"]) == 2
     assert "workers, prefetch, persistent" in capsys.readouterr().err

@@ -170,7 +170,7 @@ def why_no_replay(facts: Facts) -> str | None:
 def replay_of(record: Record, facts: Facts) -> Replay | None:
     """The replay of a sample of the run; None where too little is known (`why_no_replay`)."""
     cpus, workers = facts.usable_cpus, facts.workers
-    if cpus is None or workers is None or why_no_replay(facts):
+    if cpus is None or workers is None or why_no_replay(facts) or len(record) < FEWEST_STEPS:
         return None
     if not 0 <= workers <= MOST_WORKERS or facts.prefetch < 1:  # someone has edited it
         return None
