@@ -15,12 +15,14 @@ VENV := .venv
 READY := $(VENV)/.ready
 BIN := $(VENV)/bin
 PEERS := .venv-peers
+TWINE := build/twine
+PLUGIN := packages/trainobs-tensorboard
 OBJECT := src/trainobs/probes/objects/trainobs.$(shell uname -m).nokfunc.bpf.o
 C_FILES := $(wildcard bpf/*.c bpf/*.h)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup bpf demo demo-dlrm test test-all test-kernels check format bench bench-fae bench-peers profile-dlrm faults docs wheel clean
+.PHONY: help setup bpf demo demo-dlrm test test-all test-kernels check format bench bench-fae bench-peers profile-dlrm faults docs wheel release clean
 
 help: ## Show this list
 	@echo "usage: make TARGET [PYTHON=$(PYTHON)] [TORCH=$(TORCH)] [RUN=DIR] [ARGS=...]"
@@ -28,10 +30,10 @@ help: ## Show this list
 
 setup: $(READY) ## Install everything into .venv; quick when nothing is to be done
 
-$(READY): pyproject.toml hatch_build.py scripts/system-packages.sh
+$(READY): pyproject.toml $(PLUGIN)/pyproject.toml hatch_build.py scripts/system-packages.sh
 	bash scripts/system-packages.sh $(PYTHON)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install "$(TORCH)" "$(FBGEMM)" -e ".[dev,examples,torchrec-cpu]"
+	$(BIN)/pip install "$(TORCH)" "$(FBGEMM)" -e ".[dev,examples,torchrec-cpu]" -e $(PLUGIN)
 	$(BIN)/pip install --no-deps "$(TORCHREC)" # by itself it would bring fbgemm-gpu, and CUDA
 	touch $@
 
@@ -99,6 +101,15 @@ docs: setup ## Write docs/metrics.md from the catalogue
 
 wheel: setup ## Build a wheel for this type of machine into dist/
 	$(BIN)/pip wheel --no-deps --wheel-dir dist .
+
+release: setup $(TWINE)/.ready ## Build all that is published, of the last commit, into dist/
+	bash scripts/release.sh $(BIN)/python dist
+	$(TWINE)/bin/twine check --strict dist/*
+
+$(TWINE)/.ready:
+	$(PYTHON) -m venv $(TWINE)
+	$(TWINE)/bin/pip install -q "twine>=6"
+	touch $@
 
 clean: ## Remove the environments, the probes and caches; runs, demo data and build/ stay
 	rm -rf $(VENV) $(PEERS) dist src/trainobs/probes/objects .hypothesis .mypy_cache .pytest_cache .ruff_cache

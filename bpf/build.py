@@ -43,9 +43,9 @@ class BuildError(Exception):
         super().__init__(f"{failed}\n  found: {found}\n  do:    {do}")
 
 
-def machine() -> str:
-    """The type of this machine as the object's name carries it."""
-    name = platform.machine()
+def machine(name: str | None = None) -> str:
+    """A type of machine as the object's name carries it, by default that of this machine."""
+    name = name or platform.machine()
     if name not in TARGET_ARCH:
         raise BuildError(
             f"cannot build the BPF programs for {name}",
@@ -129,7 +129,7 @@ def build(
     Raises:
         BuildError: no compiler, an unsupported machine, or an error in the programs.
     """
-    arch = arch or machine()
+    arch = machine(arch)
     command = [*compiler(choice), *FLAGS.split(), f"-D__TARGET_ARCH_{TARGET_ARCH[arch]}"]
     command += ["-Werror"] if werror else []
     targets = object_paths(arch, out.resolve())

@@ -1,0 +1,1 @@
+"""A TensorBoard tab that shows the run logs of trainobs."""
