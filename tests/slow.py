@@ -101,6 +101,7 @@ SLOW: dict[str, str] = {
     r"session/test_forks::test_a_child_that_leaves": "children that go on",
     r"session/test_long_run::": "nothing of memory over time",
     r"session/test_startup::test_ctrl_c_at_any": "signals at the end, in test_endings",
+    r"test_release::": "the objects of both machines, in test_build; the tab, in tensorboard_tab",
     r"verdict/test_faults::test_an_interrupted.*\[2": "SIGTERM",
     r"verdict/test_faults::test_the_quick_suite": "verdicts on numbers",
 }

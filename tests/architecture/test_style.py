@@ -12,7 +12,7 @@ FUNCTION_LINES = 80
 
 PYTHON = [
     path
-    for folder in ("src", "bpf", "tests", "benchmarks", "examples")
+    for folder in ("src", "packages", "bpf", "tests", "benchmarks", "examples")
     for path in sorted((ROOT / folder).rglob("*.py"))
 ]
 C = sorted((ROOT / "bpf").glob("*.[ch]"))
