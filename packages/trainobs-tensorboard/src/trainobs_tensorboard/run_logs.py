@@ -101,7 +101,7 @@ class RunLogs:
 
     def directory(self, key: str) -> Path | None:
         """The directory of a run log that was found; None if there is none, or no longer."""
-        path = next((run.path for run in self.found().runs if run.key == key), None)
+        path = _path(self._found, key) or _path(self.found(), key)  # no search for a known one
         if path is None or _modified_ns(path) is None:
             return None
         # Looked at again, since a directory may have become a link.
@@ -121,6 +121,10 @@ def _state(file: Path) -> str:
     except OSError:  # gone, while the run goes on
         return ""
     return f"{status.st_mtime_ns} {status.st_size}"
+
+
+def _path(found: Found, key: str) -> Path | None:
+    return next((run.path for run in found.runs if run.key == key), None)
 
 
 def _search(roots: Mapping[str, Path]) -> Found:
