@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.rooms import ROOT
-from tests.tensorboard_tab.conftest import serving
+from tests.tensorboard_tab.conftest import HAS_PAGE, serving
 from trainobs.core.version import __version__
 
 MACHINES = ("x86_64", "aarch64")
@@ -25,6 +25,7 @@ WHEELS = {arch: f"trainobs-{__version__}-py3-none-manylinux_2_17_{arch}.whl" for
 TAB = f"trainobs_tensorboard-{__version__}-py3-none-any.whl"
 SOURCES = f"trainobs-{__version__}.tar.gz"
 EM_BPF = 247
+INSTALLED_WITHIN_S = 120
 
 LOOP = """
 import sys
@@ -78,7 +79,7 @@ def bare(dist, tmp_path_factory) -> Path:
     run(sys.executable, "-m", "venv", folder)
     wheels = dist / WHEELS[os.uname().machine], dist / TAB
     run(folder / "bin" / "pip", "install", "-q", "--only-binary=:all:", *wheels)
-    print(f"installed in {time.monotonic() - begin:.0f} s")
+    assert time.monotonic() - begin < INSTALLED_WITHIN_S
     return folder
 
 
@@ -163,7 +164,7 @@ def test_tensorboard_has_the_tab(alone, tmp_path):
     with serving([str(alone / "tensorboard")], tmp_path / "logs", tmp_path / "output") as board:
         assert board.get("/data/plugins_listing").json()["trainobs"]["enabled"]
         assert [run["name"] for run in board.tab("/runs").json()["runs"]] == ["run"]
-        assert board.data_of("run").status == 200
+        assert board.data_of("run").status == (200 if HAS_PAGE else 500)
 
 
 @pytest.mark.needs_bpf
@@ -178,4 +179,5 @@ def test_a_loop_is_observed_by_the_installed_probes(alone, tmp_path):
     info = json.loads((tmp_path / "run" / "run.json").read_text())
     assert (info["level"], info["trainobs"]) == ("ebpf", __version__)
     found = json.loads(run(alone / "trainobs", "report", "--json", tmp_path / "run").stdout)
-    print(json.dumps(found)[:3000])
+    read = {name: found["metrics"][f"io/data_read_{name}"]["sum"] for name in ("count", "bytes")}
+    assert (found["steps"], read) == (50, {"count": 200, "bytes": 1600})

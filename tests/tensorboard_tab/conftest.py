@@ -23,6 +23,7 @@ import pytest
 from tests.architecture.rooms import ROOT, SOURCE
 
 STARTS_WITHIN_S = 60
+HAS_PAGE = (SOURCE / "trainobs" / "report" / "page_data.py").exists()
 STORED_RUN = ROOT / "tests" / "runlog" / "old"
 ADDRESS = re.compile(r"TensorBoard [\d.]+\S* at http://\S+:(\d+)/")
 
@@ -84,7 +85,7 @@ def installed(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def trainobs_path(tmp_path_factory) -> Path:
     """Where trainobs is imported from. Until it has the page: a copy with a small one."""
-    if (SOURCE / "trainobs" / "report" / "page_data.py").exists():
+    if HAS_PAGE:
         return SOURCE
     folder = tmp_path_factory.mktemp("trainobs")
     shutil.copytree(SOURCE, folder, dirs_exist_ok=True)
@@ -139,9 +140,3 @@ def start(installed, trainobs_path, tmp_path_factory) -> Iterator[Callable[..., 
 
     with ExitStack() as boards:
         yield board
-
-
-def store_run(path: Path) -> Path:
-    """A run log as a run leaves it."""
-    shutil.copytree(STORED_RUN, path)
-    return path

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.tensorboard_tab.conftest import Board, store_run
+from tests.tensorboard_tab.conftest import STORED_RUN, Board
 
 HOSTILE = "<script>alert(1)<script>\u202e\x1b[31m\n&?#%2e ü"
 
@@ -16,11 +17,10 @@ HOSTILE = "<script>alert(1)<script>\u202e\x1b[31m\n&?#%2e ü"
 def logs(tmp_path_factory) -> Path:
     """A log directory, beside a run log that is not in it."""
     logs = tmp_path_factory.mktemp("all") / "logs"
-    for name in ("first/trainobs", HOSTILE, "live"):
-        store_run(logs / name)
-    store_run(logs.parent / "outside")
+    for name in ("first/trainobs", HOSTILE, "live", "damaged"):
+        shutil.copytree(STORED_RUN, logs / name)
+    shutil.copytree(STORED_RUN, logs.parent / "outside")
     (logs / "out").symlink_to(logs.parent / "outside")
-    store_run(logs / "damaged")
     (logs / "damaged" / "run.json").write_text("{")
     return logs
 
