@@ -85,6 +85,7 @@ SLOW: dict[str, str] = {
     r"kernel/test_unknown::test_no_number_rests.*\[(?!tobs_(sys_exit|cache_add|blk_done))": (
         "three programs"
     ),
+    r"packages/test_release::": "the objects of both machines, in test_build; the tab, in packages/test_server",
     r"service/test_misuse::test_(idle|one_who)": "other misuse",
     r"service/test_runs::test_(a_run_goes_on|probes_asked|a_probe_that)": (
         "a run through the service"
@@ -101,7 +102,6 @@ SLOW: dict[str, str] = {
     r"session/test_forks::test_a_child_that_leaves": "children that go on",
     r"session/test_long_run::": "nothing of memory over time",
     r"session/test_startup::test_ctrl_c_at_any": "signals at the end, in test_endings",
-    r"test_release::": "the objects of both machines, in test_build; the tab, in tensorboard_tab",
     r"verdict/test_faults::test_an_interrupted.*\[2": "SIGTERM",
     r"verdict/test_faults::test_the_quick_suite": "verdicts on numbers",
 }

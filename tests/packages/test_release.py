@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.rooms import ROOT
-from tests.tensorboard_tab.conftest import HAS_PAGE, serving
+from tests.packages.conftest import HAS_PAGE, serving
 from trainobs.core.version import __version__
 
 MACHINES = ("x86_64", "aarch64")

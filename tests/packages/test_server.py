@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tensorboard_tab.conftest import STORED_RUN, Board
+from tests.packages.conftest import STORED_RUN, Board
 
 HOSTILE = "<script>alert(1)<script>\u202e\x1b[31m\n&?#%2e ü"
 
