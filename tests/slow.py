@@ -85,7 +85,7 @@ SLOW: dict[str, str] = {
     r"kernel/test_unknown::test_no_number_rests.*\[(?!tobs_(sys_exit|cache_add|blk_done))": (
         "three programs"
     ),
-    r"packages/test_release::": "the objects of both machines, in test_build; the tab, in packages/test_server",
+    r"packages/test_release::": "objects of both machines, in test_build; the tab",
     r"service/test_misuse::test_(idle|one_who)": "other misuse",
     r"service/test_runs::test_(a_run_goes_on|probes_asked|a_probe_that)": (
         "a run through the service"
