@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     page
     for page in ROOT.rglob("*.md")
-    if not any(part.startswith(".") or part in ("runs", "vendor") for part in page.parts)
+    if not any(part.startswith(".") or part in ("build", "runs", "vendor") for part in page.parts)
 )
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(<?([^)\s>]+)")
