@@ -8,11 +8,14 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from trainobs.core.errors import TrainobsError
 from trainobs.core.text import printable
 from trainobs.core.version import __version__
+
+if TYPE_CHECKING:
+    from trainobs.runlog.reader import RunLog
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
         help="what changed since the run OLD, and what came",
     )
     report.add_argument("--json", action="store_true", help="print every number as JSON")
+    report.add_argument("--html", type=Path, metavar="FILE", help="write a page to look at, alone")
     report.set_defaults(command=_report)
 
     whatif = commands.add_parser(
@@ -124,6 +128,8 @@ def _report(options: argparse.Namespace) -> _Answer:
     from trainobs.runlog.reader import RunLog
 
     run = RunLog.open(options.run)
+    if options.html is not None:
+        return _Answer(_write_page(run, options.html))
     if options.after is not None:
         from trainobs.analysis.after import compared
         from trainobs.report import after
@@ -135,6 +141,26 @@ def _report(options: argparse.Namespace) -> _Answer:
         return _Answer(json.dumps(found, indent=2) if options.json else one_step.render(found))
     summary = summarize(run)
     return _Answer(json.dumps(summary, indent=2) if options.json else page.render(summary))
+
+
+def _write_page(run: RunLog, file: Path) -> str:
+    from trainobs.analysis.view import RunView
+    from trainobs.core.files import replace_file
+    from trainobs.report.html import page
+
+    text = page(RunView(run)).encode()
+    try:
+        if file.exists() and not file.is_file():  # a pipe or a terminal takes bytes as they come
+            file.write_bytes(text)
+        else:
+            replace_file(file, text)
+    except OSError as error:
+        raise TrainobsError(
+            failed="The page cannot be written.",
+            found=str(error),
+            do="give a file in a directory that you may write to, with space left",
+        ) from error
+    return f"{file}: {len(text) / 1e6:.1f} MB, to be opened in any browser"
 
 
 def _whatif(options: argparse.Namespace) -> _Answer:

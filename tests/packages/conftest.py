@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -23,7 +22,6 @@ import pytest
 from tests.architecture.rooms import ROOT, SOURCE
 
 STARTS_WITHIN_S = 60
-HAS_PAGE = (SOURCE / "trainobs" / "report" / "page_data.py").exists()
 STORED_RUN = ROOT / "tests" / "runlog" / "old"
 ADDRESS = re.compile(r"TensorBoard [\d.]+\S* at http://\S+:(\d+)/")
 
@@ -82,29 +80,6 @@ def installed(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
-def trainobs_path(tmp_path_factory) -> Path:
-    """Where trainobs is imported from. Until it has the page: a copy with a small one."""
-    if HAS_PAGE:
-        return SOURCE
-    folder = tmp_path_factory.mktemp("trainobs")
-    shutil.copytree(SOURCE, folder, dirs_exist_ok=True)
-    report = folder / "trainobs" / "report"
-    (report / "page_data.py").write_text(SMALL_PAGE)
-    (report / "static").mkdir()
-    (report / "static" / "tab.js").write_text("export async function render() {}")
-    return folder
-
-
-SMALL_PAGE = """
-import json
-from trainobs.runlog.reader import RunLog
-
-def page_json(run_dir, query):
-    return json.dumps({"info": RunLog.open(run_dir).info, "query": query}).encode()
-"""
-
-
 @contextmanager
 def serving(command: list[str], logs: Path, output: Path, **environment: str) -> Iterator[Board]:
     """A TensorBoard; `output` is the file that it may complain in."""
@@ -126,7 +101,7 @@ def serving(command: list[str], logs: Path, output: Path, **environment: str) ->
 
 
 @pytest.fixture(scope="module")
-def start(installed, trainobs_path, tmp_path_factory) -> Iterator[Callable[..., Board]]:
+def start(installed, tmp_path_factory) -> Iterator[Callable[..., Board]]:
     """Starts a TensorBoard; `broken` is a package that cannot be imported."""
     command = [sys.executable, "-m", "tensorboard.main"]
 
@@ -134,7 +109,7 @@ def start(installed, trainobs_path, tmp_path_factory) -> Iterator[Callable[..., 
         folder = tmp_path_factory.mktemp("board")
         if broken:
             (folder / f"{broken}.py").write_text("raise ImportError('undefined symbol: here')\n")
-        paths = os.pathsep.join(map(str, (folder, installed, trainobs_path)))
+        paths = os.pathsep.join(map(str, (folder, installed, SOURCE)))
         board = serving(command, logs, folder / "output", PYTHONPATH=paths)
         return boards.enter_context(board)
 

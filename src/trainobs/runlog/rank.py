@@ -67,9 +67,22 @@ class RankLog:
         Raises:
             RunLogError: a file is damaged.
         """
-        values = self._column(STEPS, name)
-        known = self._coverage.knows(METRICS[name].programs) if name in METRICS else True
-        return values if known else np.full_like(values, np.nan)
+        return self.metrics([name])[name]
+
+    def metrics(self, names: Iterable[str]) -> dict[str, npt.NDArray[np.float64]]:
+        """The same of several metrics, whose files are then read once.
+
+        Raises:
+            RunLogError: a file is damaged.
+        """
+        wanted = list(names)
+        parts = list(self._parts(STEPS, wanted))
+        found = {}
+        for name in wanted:
+            values = np.concatenate([np.empty(0), *(part.pop(name) for part in parts)])
+            known = name not in METRICS or self._coverage.knows(METRICS[name].programs)
+            found[name] = values if known else np.full_like(values, np.nan)
+        return found
 
     def cells(self) -> npt.NDArray[np.void]:
         """Kernel cells summed over the whole run, `CELL` of shape (op, class, role).
@@ -89,13 +102,23 @@ class RankLog:
 
     def slowest_file(self, index: int) -> str | None:
         """`slowest_file` of one row of the `batches` table, counted from 0."""
+        return self.slowest_files([index])[0]
+
+    def slowest_files(self, rows: Sequence[int]) -> list[str | None]:
+        """`slowest_file` of some rows of the `batches` table, ascending, counted from 0."""
+        found: list[str | None] = []
+        first = 0
         for path in self.files[BATCHES]:
+            if len(found) == len(rows):
+                break
             column = read_columns(path, ["slowest_file"])["slowest_file"]
-            if index < len(column):
-                name: str | None = column[index].as_py()
-                return name
-            index -= len(column)
-        raise IndexError(index)
+            end = first + len(column)
+            own = [row - first for row in rows if first <= row < end]
+            found += column.take(own).to_pylist() if own else []
+            first = end
+        if len(found) < len(rows):
+            raise IndexError(rows[len(found)])
+        return found
 
     def latency(self) -> npt.NDArray[np.uint64]:
         """Latency histograms of the whole run, shape (op, class, role, BUCKETS)."""

@@ -1,0 +1,297 @@
+"""A run as the page asks for it: what is true of it, its verdict, and its steps piece by piece.
+
+Every piece has a path, by which the page asks a server for it, or finds it in its own file:
+
+    head                    what the run is, and which pieces there are
+    verdict                 see `analysis.verdicts.verdicts` and `analysis.whatif.would_help`
+    summary                 see `analysis.summary.summarize`
+    steps/GROUP/EVERY/N     chunk N of a group of columns, as means over EVERY steps
+    ranks/EVERY/N           the same of the step and the waits of every rank
+    lanes/N                 who made the batches of the steps of chunk N, and when
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trainobs.analysis.levels import CHUNK, Levels, chunks, levels
+from trainobs.analysis.summary import summarize
+from trainobs.analysis.verdicts import verdicts
+from trainobs.analysis.whatif import would_help
+from trainobs.core.catalogue import METRICS, STEP_METRICS
+from trainobs.core.errors import RunLogError
+from trainobs.core.labels import LABELS
+from trainobs.core.records import SETUP, UNKNOWN
+from trainobs.runlog.rank import RankLog
+from trainobs.runlog.reader import RunLog
+
+STEP, WAIT = "step/duration_ns", "loader/wait_ns"
+
+PARTS = (
+    "loader/device_ns",
+    "loader/cpu_wait_ns",
+    "loader/compute_ns",
+    "loader/sleep_ns",
+    "loader/handover_ns",
+    WAIT,
+    "phase/transfer_ns",
+    "phase/forward_ns",
+    "phase/backward_ns",
+    "phase/optimizer_ns",
+    "phase/checkpoint_ns",
+    "phase/validation_ns",
+    "phase/logging_ns",
+    "phase/other_ns",
+)
+"""Metrics that a step is made of; those of the loader are parts of its wait."""
+
+_ROOMS = {
+    "storage": ("io", "cache", "block"),
+    "processor": ("sched", "python"),
+    "memory": ("memory", "pressure"),
+    "network": ("net", "ranks"),
+    "gpu": ("gpu",),
+    "hot rows": ("fae",),
+    "observing": ("obs",),
+}
+
+GROUPS = {
+    "parts": (STEP, *PARTS),
+    **{
+        group: tuple(
+            metric.name
+            for metric in STEP_METRICS
+            if metric.chart and metric.name.split("/")[0] in rooms
+        )
+        for group, rooms in _ROOMS.items()
+    },
+}
+"""Columns that are asked for together: what a step is made of, and the charts below it."""
+
+LANE_STEPS = 64
+"""Steps in a chunk of the lanes."""
+
+_OF_A_BATCH = (
+    "for_step",
+    "loader",
+    "worker",
+    "begin_ns",
+    "end_ns",
+    "device_ns",
+    "cpu_wait_ns",
+    "compute_ns",
+    "sleep_ns",
+    "fetch_begin_ns",
+    "fetch_end_ns",
+    "read_bytes",
+    "slowest_ns",
+)
+
+
+class RunView:
+    """Pieces of one run. Columns are read when they are first asked for, and kept.
+
+    Memory: 4 bytes for each step and column of the groups that were asked for.
+
+    Args:
+        run: the run.
+    """
+
+    def __init__(self, run: RunLog) -> None:
+        self.run = run
+        self._rank = next(iter(run.ranks.values()), RankLog(0, {}))
+        self._rows = np.flatnonzero(self._rank.step() != SETUP)
+        self._groups: dict[str, Levels] = {}
+        self._batches: dict[str, npt.NDArray[np.int64]] | None = None
+
+    @classmethod
+    def open(cls, path: Path) -> RunView:
+        """The view of a run directory, or of the newest run below it.
+
+        Raises:
+            RunLogError: there is none that this version can read.
+        """
+        return cls(RunLog.open(path))
+
+    def piece(self, path: str) -> dict[str, Any]:
+        """The piece of a path, as a dictionary that `json.dumps` takes.
+
+        Raises:
+            RunLogError: there is no such piece, or a file is damaged.
+        """
+        kind, *words = path.split("/")
+        pieces: dict[str, tuple[Callable[..., dict[str, Any]], int]] = {
+            "head": (self.head, 0),
+            "verdict": (self._verdict, 0),
+            "summary": (lambda: summarize(self.run), 0),
+            "steps": (self._steps, 3),
+            "ranks": (self._ranks, 2),
+            "lanes": (self._lanes, 1),
+        }
+        make, count = pieces.get(kind, (dict, -1))
+        numbers = words[1:] if kind == "steps" else words
+        are_numbers = all(word.isdecimal() and len(word) < 12 for word in numbers)
+        if len(words) != count or not are_numbers or (kind == "steps" and words[0] not in GROUPS):
+            raise self._no_such(path)
+        try:
+            return make(*words[: count - len(numbers)], *map(int, numbers))
+        except IndexError:  # beyond the end
+            raise self._no_such(path) from None
+
+    def paths(self, group: str, every: int) -> list[str]:
+        """Paths of all chunks of a level of a group, or of "ranks" or "lanes"."""
+        rows = len(self._rows)
+        if group == "lanes":
+            return [f"lanes/{number}" for number in range(-(-rows // LANE_STEPS))]
+        place = f"ranks/{every}" if group == "ranks" else f"steps/{group}/{every}"
+        return [f"{place}/{number}" for number in range(chunks(rows, every))]
+
+    def head(self) -> dict[str, Any]:
+        """What the run is, and which pieces there are.
+
+        Returns:
+            `run`, its directory; `info`: what of `run.json` is told; `steps`: their number, of the
+            lowest rank; `levels`: steps in a window of each level, finest first; `chunk`: windows
+            in a chunk; `lane_steps`: steps in a chunk of lanes; `first_step`, `last_step`: their
+            numbers, None without any; `epochs`: the number of each epoch and the row it begins at;
+            `ranks`; `parts`; `groups`: group -> its columns; `metrics`: name -> `label`, `unit`,
+            `kind`, `chart` and `tells`; `lanes`: whether there are batches.
+        """
+        steps, epochs = self._rank.step()[self._rows], self._rank.epoch()[self._rows]
+        starts = np.flatnonzero(np.diff(epochs, prepend=-2))
+        info = self.run.info
+        told = ("host", "level", "capabilities", "world_size", "settings", "loaders", "trainobs")
+        return {
+            "run": str(self.run.path),
+            "info": {name: info.get(name) for name in told},
+            "started_ns": info.get("clock", {}).get("wall_ns"),
+            "outcome": (info.get("summary") or {}).get("outcome"),
+            "steps": len(self._rows),
+            "levels": levels(len(self._rows)),
+            "chunk": CHUNK,
+            "lane_steps": LANE_STEPS,
+            "first_step": int(steps[0]) if len(steps) else None,
+            "last_step": int(steps[-1]) if len(steps) else None,
+            "epochs": [{"epoch": int(epochs[row]), "row": int(row)} for row in starts.tolist()],
+            "ranks": list(self.run.ranks),
+            "parts": list(PARTS),
+            "groups": {name: list(columns) for name, columns in GROUPS.items()},
+            "metrics": {name: _about(name) for names in GROUPS.values() for name in names},
+            "lanes": bool(self._rank.files["batches"]),
+            "unreadable": {str(path): why for path, why in self.run.unreadable.items()},
+        }
+
+    def _no_such(self, path: str) -> RunLogError:
+        return RunLogError(
+            failed="The page asked for something that this run does not have.",
+            found=f"{path!r}, of {self.run.path}",
+            do="load the page again",
+        )
+
+    def _verdict(self) -> dict[str, Any]:
+        found = verdicts(self.run.info, self.run.ranks)
+        return {"verdict": found, "would_help": would_help(self.run)}
+
+    def _steps(self, group: str, every: int, number: int) -> dict[str, Any]:
+        """Beside the columns, `step` and `at_s` of each window: its first step, and when."""
+        group_levels = self._levels(group)
+        first = self._firsts(every, number)
+        start_ns = self._rank.start_ns()[self._rows]
+        return {
+            "step": self._rank.step()[self._rows][first].tolist(),
+            "at_s": np.round((start_ns[first] - start_ns[0]) / 1e9, 6).tolist(),
+            "columns": group_levels.chunk(every, number),
+        }
+
+    def _firsts(self, every: int, number: int) -> npt.NDArray[np.intp]:
+        """First row of each window of a chunk."""
+        if every not in levels(len(self._rows)) or number >= chunks(len(self._rows), every):
+            raise IndexError(number)
+        end = min(len(self._rows), (number + 1) * CHUNK * every)
+        return np.arange(number * CHUNK * every, end, every)
+
+    def _levels(self, group: str) -> Levels:
+        if group not in self._groups:
+            names = GROUPS[group]
+            read = self._rank.metrics(names)
+            columns = {name: read[name][self._rows].astype(np.float32) for name in names}
+            self._groups[group] = Levels(columns, peaks=(STEP,))
+        return self._groups[group]
+
+    def _ranks(self, every: int, number: int) -> dict[str, Any]:
+        """Chunks of each rank: of its step, and of its wait for data and for other ranks."""
+        first = self._firsts(every, number)
+        found = {}
+        for number_of, rank in self.run.ranks.items():
+            key = f"rank {number_of}"
+            if key not in self._groups:
+                training = rank.step() != SETUP
+                read = rank.metrics((STEP, WAIT, "ranks/wait_ns"))
+                columns = {n: column[training].astype(np.float32) for n, column in read.items()}
+                self._groups[key] = Levels(columns)
+            found[str(number_of)] = self._groups[key].chunk(every, number)
+        return {"step": self._rank.step()[self._rows][first].tolist(), "ranks": found}
+
+    def _lanes(self, number: int) -> dict[str, Any]:
+        """The steps of a chunk, and the batches that these consumed.
+
+        Returns:
+            `steps`: `step`, `start_ns` and `end_ns` of each, and its `wait_ns`; `batches`: columns
+            of the table `batches` of the run log, None where unknown, and `slowest_file`. Times
+            are ns since the first step.
+        """
+        rows = self._rows[number * LANE_STEPS : (number + 1) * LANE_STEPS]
+        if not len(rows):
+            raise IndexError(number)
+        origin = int(self._rank.start_ns()[self._rows[0]])
+        steps, start_ns = self._rank.step()[rows], self._rank.start_ns()[rows]
+        lasted = np.nan_to_num(self._rank.metric(STEP)[rows]).astype(np.int64)
+        batches = self._all_batches()
+        own = np.flatnonzero(np.isin(batches["for_step"], steps)).tolist()
+        return {
+            "steps": {
+                "step": steps.tolist(),
+                "start_ns": (start_ns - origin).tolist(),
+                "end_ns": (start_ns + lasted - origin).tolist(),
+                "wait_ns": [_known(value) for value in self._rank.metric(WAIT)[rows].tolist()],
+            },
+            "batches": {
+                **{
+                    name: [
+                        None if value == UNKNOWN else value - origin * name.endswith(_CLOCK)
+                        for value in column[own].tolist()
+                    ]
+                    for name, column in batches.items()
+                },
+                "slowest_file": self._rank.slowest_files(own),
+            },
+        }
+
+    def _all_batches(self) -> dict[str, npt.NDArray[np.int64]]:
+        if self._batches is None:
+            self._batches = {name: self._rank.batches(name) for name in _OF_A_BATCH}
+        return self._batches
+
+
+_CLOCK = ("begin_ns", "end_ns")
+"""Columns of the batches that are points in time end so."""
+
+
+def _about(name: str) -> dict[str, Any]:
+    metric = METRICS[name]
+    return {
+        "label": LABELS.get(name, name).strip(),
+        "unit": metric.unit,
+        "kind": metric.kind.name.lower(),
+        "chart": metric.chart,
+        "tells": metric.tells,
+    }
+
+
+def _known(value: float) -> float | None:
+    return None if value != value else value

@@ -1,0 +1,122 @@
+"""A run as one HTML file: the modules of the page, and the pieces of the run that fit.
+
+The file asks nobody for anything. Pieces are JSON, deflated; the page inflates those that it shows.
+A long run keeps its coarse levels, and of the finer ones as many as fit.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from trainobs.analysis.view import GROUPS, RunView
+
+STATIC = Path(__file__).parent / "static"
+
+BYTES = 4_500_000
+"""Of the pieces in a file, at most, before they are written as text."""
+
+_IMPORT = re.compile(r'from "\./([^"]+)"')
+
+
+def page(view: RunView, most_bytes: int = BYTES) -> str:
+    """The page of a run.
+
+    Args:
+        view: the run.
+        most_bytes: of its pieces.
+
+    Returns:
+        A document of HTML. Nothing in it that comes from the run is markup or script.
+
+    Raises:
+        RunLogError: a file of the run is damaged.
+    """
+    pieces = dict(_fitting(view, most_bytes))
+    modules = [[name, _text(name)] for name in _modules("page.js")]
+    styles = "\n".join(_text(name) for name in ("vendor/uPlot.min.css", "page.css"))
+    return _DOCUMENT.format(
+        title=html.escape(_title(view)),
+        styles=styles,
+        modules=_data("modules", modules),
+        pieces=_data("pieces", pieces),
+        start=_text("start.js"),
+    )
+
+
+def as_json(piece: dict[str, Any]) -> bytes:
+    """A piece as JSON; lone surrogates and all that is not ASCII are escapes."""
+    return json.dumps(piece, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _fitting(view: RunView, most_bytes: int) -> Iterator[tuple[str, str]]:
+    """Pieces, those first that every page needs."""
+    left = most_bytes
+    for path, must in _wanted(view):
+        packed = base64.b64encode(zlib.compress(as_json(view.piece(path)), 9)).decode()
+        left -= len(packed)
+        if left < 0 and not must:
+            return
+        yield path, packed
+
+
+def _wanted(view: RunView) -> Iterator[tuple[str, bool]]:
+    """Paths in the order in which they are worth their place, and whether they must be there."""
+    yield from ((path, True) for path in ("head", "verdict", "summary"))
+    every = view.head()["levels"][::-1]
+    ranks = ["ranks"] if len(view.run.ranks) > 1 else []
+    for group in (*GROUPS, *ranks):
+        yield from ((path, True) for path in view.paths(group, every[0]))
+    lanes = view.paths("lanes", 1)
+    middle = len(lanes) // 2
+    order = sorted(range(len(lanes)), key=lambda n: (n not in (0, len(lanes) - 1), abs(n - middle)))
+    yield from ((lanes[number], False) for number in order[:_LANES])
+    for level in every[1:]:
+        yield from ((path, False) for path in view.paths("parts", level))
+    yield from ((lanes[number], False) for number in order[_LANES:])
+
+
+_LANES = 20
+"""Chunks of lanes that come before finer levels."""
+
+
+def _title(view: RunView) -> str:
+    return f"trainobs: {view.run.path.name}".encode("ascii", "backslashreplace").decode()
+
+
+def _modules(name: str, found: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """A module and those that it imports, each after what it imports itself."""
+    for other in _IMPORT.findall(_text(name)):
+        if other not in found:
+            found = _modules(other, found)
+    return (*found, name)
+
+
+def _text(name: str) -> str:
+    return (STATIC / name).read_text(encoding="utf-8")
+
+
+def _data(name: str, value: object) -> str:
+    """JSON that cannot end the element it stands in."""
+    text = json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
+    return f'<script type="application/json" id="{name}">{text}</script>'
+
+
+_DOCUMENT = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>{title}</title>
+<style>{styles}</style>
+<body class="trainobs"></body>
+{modules}
+{pieces}
+<script type="module">{start}</script>
+</html>
+"""

@@ -1,0 +1,55 @@
+// Elements. Text is always set as text: names come from files, and may hold anything.
+
+// Control characters, changes of direction and lone surrogates, shown as escapes.
+const UNSEEN = /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}]/gu;
+
+export function shown(text) {
+  return String(text).replace(UNSEEN, (c) => "\\u" + c.codePointAt(0).toString(16).padStart(4, "0"));
+}
+
+// An element with attributes and children; strings become text.
+export function el(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (value === true) made.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) made.setAttribute(name, value);
+  }
+  for (const child of children.flat()) {
+    if (child !== null && child !== undefined) made.append(child instanceof Node ? child : shown(child));
+  }
+  return made;
+}
+
+// A table with a caption; the first cell of each row is its header, columns of numbers stand right.
+export function table(caption, head, rows) {
+  const header = el("tr", {}, head.map((text) => el("th", { scope: "col" }, text)));
+  const body = rows.map(([first, ...rest]) =>
+    el("tr", {}, el("th", { scope: "row" }, first), rest.map((cell) => el("td", {}, cell ?? "–"))));
+  return el("div", { class: "scroll" },
+    el("table", {}, el("caption", {}, caption), el("thead", {}, header), el("tbody", {}, body)));
+}
+
+// A section with its heading; `id` is what the page's list of contents leads to.
+export function section(id, title, ...children) {
+  return el("section", { id, "aria-labelledby": `${id}-title` },
+    el("h2", { id: `${id}-title` }, title), ...children);
+}
+
+// What a canvas is drawn with, light or dark.
+export function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}
+
+// A canvas as sharp as the screen; returns its context, in CSS pixels.
+export function prepare(canvas, width, height) {
+  const ratio = globalThis.devicePixelRatio || 1;
+  canvas.width = Math.round(width * ratio);
+  canvas.height = Math.round(height * ratio);
+  canvas.style.width = `${width}px`;
+  canvas.style.height = `${height}px`;
+  const context = canvas.getContext("2d");
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  context.clearRect(0, 0, width, height);
+  return context;
+}

@@ -1,0 +1,44 @@
+// Numbers as people read them; the same rules as core/text.py.
+
+const TIMES = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"]];
+const BYTES = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"]];
+const COUNTS = [[1e9, "G"], [1e6, "M"], [1e3, "k"]];
+
+function digits(value) {
+  const size = Math.abs(value);
+  if (Number.isInteger(value) && size < 1000) return String(value);
+  return value.toFixed(size < 9.995 ? 2 : size < 99.95 ? 1 : 0);
+}
+
+function scaled(value, units, base) {
+  const [factor, unit] = units.find(([f]) => Math.abs(value) >= 0.9995 * f) ?? [1, base];
+  return `${digits(value / factor)} ${unit}`.trim();
+}
+
+export const duration = (ns) => scaled(ns, TIMES, "ns");
+export const size = (count) => scaled(count, BYTES, "B");
+export const quantity = (count) => scaled(count, COUNTS, "");
+
+export function percent(share) {
+  return share > 0 && share < 0.1 ? `${Number((100 * share).toPrecision(2))} %` : `${Math.round(100 * share)} %`;
+}
+
+export const times = (factor) => factor.toFixed(factor < 2 ? 2 : 1);
+
+// A value in the unit of its metric.
+export function inUnit(value, unit) {
+  if (value === null || value === undefined) return "unknown";
+  if (unit === "ns") return duration(value);
+  if (unit === "bytes") return size(value);
+  if (unit === "ratio") return percent(value);
+  return `${quantity(value)} ${unit}`;
+}
+
+// The unit in which an axis up to `most` is labelled, and what a value is divided by for it.
+export function axisUnit(most, unit) {
+  const units = { ns: [TIMES, "ns"], bytes: [BYTES, "B"] }[unit];
+  if (unit === "ratio") return { factor: 0.01, name: "%" };
+  if (!units) return { factor: 1, name: unit };
+  const [factor, name] = units[0].find(([f]) => most >= f) ?? [1, units[1]];
+  return { factor, name };
+}

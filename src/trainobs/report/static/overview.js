@@ -1,0 +1,63 @@
+// The answer first: the verdict, what would help, and where a step goes.
+
+import { el, section, table } from "./dom.js";
+import { duration, inUnit, percent, times } from "./format.js";
+import { STEP, mean, partsOf } from "./parts.js";
+
+const KINDS = {
+  "loader-bound": "Training waits for its data.",
+  "copy-bound": "Moving batches to the device takes the time.",
+  "compute-bound": "The computation itself takes the time.",
+  "communication-bound": "Training waits for other ranks.",
+  "checkpoint-bound": "Saving checkpoints takes the time.",
+  "validation-bound": "Validation takes the time.",
+  "memory-bound": "The machine is short of memory.",
+  "asleep": "Training sleeps for something that is not known.",
+  "mixed": "Several costs count, and none of them stands out.",
+};
+
+export function verdictSection({ verdict, would_help: help }) {
+  const { run, epochs } = verdict;
+  const kind = run.kind ?? "unknown";
+  const others = Object.entries(epochs);
+  return section("verdict", "Verdict",
+    el("p", { class: `kind ${kind.split("-")[0]}` }, run.text[0]),
+    KINDS[kind] ? el("p", { class: "muted" }, KINDS[kind]) : null,
+    run.advice ? el("p", { class: "advice" }, el("b", {}, "Advice: "), run.text.at(-1).replace(/^advice: /, "")) : null,
+    helpTable(help),
+    others.length > 1 ? el("details", {}, el("summary", {}, `Verdicts on ${others.length} epochs`),
+      el("ul", {}, others.map(([epoch, one]) => el("li", {}, `epoch ${epoch}: ${one.text[0]}`)))) : null);
+}
+
+// The numbers that the verdict was made from.
+export function evidence({ verdict: { run } }, metrics) {
+  const rows = run.evidence.map((row) => [metrics[row.metric]?.label ?? row.metric,
+    inUnit(row.value, row.unit), row.share === null ? null : percent(row.share)]);
+  return rows.length ? table("What the verdict rests on", ["", "a step", "share of the step"], rows) : null;
+}
+
+function helpTable({ changes, refused }) {
+  if (refused) return el("p", { class: "muted" }, `What would help is not predicted: ${refused}.`);
+  if (!changes.length) return el("p", { class: "muted" }, "No change that a replay of this run knows is sure to help.");
+  const best = Math.max(...changes.map((one) => one.gain.at(-1) ?? one.gain[0]));
+  const rows = changes.map(({ change, tells, gain: [low, high], step_ns: [least, most] }) => [
+    change, tells.join(", "), `${times(low)} to ${times(high)} times as fast`, `${duration(least)} to ${duration(most)}`,
+    el("span", { class: "gain", style: `width:${(9 * (low - 1)) / Math.max(best - 1, 0.01)}em` })]);
+  return table("What would help, predicted by a replay of this run", ["change", "of what", "gain", "a step would take", ""], rows);
+}
+
+// The mean step of the windows of `data`: a bar, and a table.
+export function stepBar(data, head, title) {
+  const parts = partsOf(data.columns, head.parts);
+  const weights = data.row.map((row) => Math.min(data.every, head.steps - row));
+  const step = mean(data.columns[STEP], weights);
+  if (step === null) return [el("p", { class: "muted" }, "The time of these steps is not known."), null];
+  const shares = parts.map((part) => ({ ...part, ns: mean(part.values.map((v) => v ?? 0), weights) }))
+    .map((part) => ({ ...part, share: part.ns / step }));
+  const bar = el("div", { class: "bar", role: "img", "aria-label": `${title}: the table below has the numbers` },
+    shares.map(({ colour, share, label }) => el("span", { style: `width:${100 * share}%;background:${colour}`, title: `${label} ${percent(share)}` },
+      share > 0.07 ? el("em", {}, percent(share)) : null)));
+  const rows = [...shares].sort((a, b) => b.share - a.share).map((part) => [
+    el("span", {}, el("i", { style: `background:${part.colour}` }), part.label), duration(part.ns), percent(part.share)]);
+  return [bar, table(`${title}: ${duration(step)}`, ["part", "time", "share"], rows)];
+}

@@ -1,0 +1,101 @@
+// Steps along the run, each as a stack of its parts; drag to zoom, click for one step.
+
+import uPlot from "./vendor/uPlot.esm.js";
+import { colour, el } from "./dom.js";
+import { axisUnit, duration, percent } from "./format.js";
+import { partsOf, STEP, total } from "./parts.js";
+
+const HEIGHT = 260;
+
+// Draws the windows of `data` (see Source.rows) into `figure`.
+// `on.zoom(from, to)` and `on.pick(row)` tell what the user wants to see, in rows.
+export function timeline(figure, data, head, mode, on) {
+  const parts = partsOf(data.columns, head.parts);
+  const steps = data.columns[STEP] ?? [];
+  const asShare = mode === "share";
+  const sums = data.row.map((_, i) => parts.reduce((sum, part) => sum + (part.values[i] ?? 0), 0));
+  const whole = data.row.map((_, i) => Math.max(steps[i] ?? 0, sums[i]));
+  const most = asShare ? 1 : Math.max(...whole, 1);
+  const { factor, name } = asShare ? axisUnit(1, "ratio") : axisUnit(most, "ns");
+
+  const heights = [];
+  let below = data.row.map(() => 0);
+  for (const part of parts) {
+    below = below.map((sum, i) => sum + (part.values[i] ?? 0));
+    heights.push(below.map((sum, i) => (asShare ? sum / (whole[i] || 1) : sum) / factor));
+  }
+  const series = [{}];
+  const rows = [data.step];
+  for (let k = parts.length - 1; k >= 0; k--) { // the tallest first, so that each one shows
+    series.push({ label: parts[k].label, fill: parts[k].colour, stroke: parts[k].colour, width: 0,
+                  points: { show: false }, paths: uPlot.paths.stepped({ align: 1 }) });
+    rows.push(heights[k]);
+  }
+  const peaks = data.columns[`${STEP}/peak`];
+  if (data.every > 1 && peaks && !asShare) {
+    series.push({ label: "slowest step", stroke: colour("ink"), width: 1, points: { show: false } });
+    rows.push(peaks.map((peak) => peak === null ? null : Math.min(peak / factor, (1.6 * most) / factor)));
+  }
+  const readout = el("p", { class: "readout", "aria-live": "polite" }, hint(data));
+  const holder = el("div");
+  const chart = new uPlot({
+    width: Math.max(320, figure.clientWidth), height: HEIGHT, series, legend: { show: false },
+    scales: { x: { time: false }, y: { range: (_u, _low, high) => [0, asShare ? 100 : high * 1.02 || 1] } },
+    axes: [{ ...axis("step"), size: 34, labelSize: 18, labelGap: -6 }, { ...axis(asShare ? "share of the step, %" : `step time, ${name}`), size: 64 }],
+    cursor: { drag: { x: true, y: false, setScale: false } },
+    hooks: {
+      setCursor: [({ cursor: { idx } }) => { if (idx !== null && idx !== undefined) say(idx); }],
+      setSelect: [({ select, posToIdx }) => {
+        if (select.width < 4) return;
+        const [first, last] = [posToIdx(select.left), posToIdx(select.left + select.width)];
+        on.zoom(data.row[first], data.row[last] + data.every);
+      }],
+    },
+  }, rows, holder);
+
+  let at = null;
+  const say = (i) => {
+    at = i;
+    readout.textContent = describe(data, parts, steps, i);
+  };
+  const move = (i) => {
+    chart.setCursor({ left: chart.valToPos(data.step[i], "x"), top: HEIGHT / 2 });
+    say(i);
+  };
+  const pick = () => { if (at !== null) on.pick(data.columns[`${STEP}/peak_row`]?.[at] ?? data.row[at]); };
+  chart.over.addEventListener("click", () => { if (chart.select.width < 4) pick(); });
+  figure.replaceChildren(holder, readout);
+  figure.onkeydown = (event) => {
+    const last = data.row.length - 1;
+    const to = { ArrowLeft: Math.max(0, (at ?? 1) - 1), ArrowRight: Math.min(last, (at ?? -1) + 1), Home: 0, End: last }[event.key];
+    if (to !== undefined) move(to);
+    else if (event.key === "Enter") pick();
+    else return;
+    event.preventDefault();
+  };
+  return { resize: () => chart.setSize({ width: Math.max(320, figure.clientWidth), height: HEIGHT }),
+           summary: summary(data, parts), destroy: () => chart.destroy() };
+}
+
+function axis(label) {
+  return { label, stroke: colour("ink"), grid: { stroke: colour("line") }, ticks: { stroke: colour("line") } };
+}
+
+function hint(data) {
+  const each = data.every > 1 ? `each point is the mean of ${data.every} steps; the line is the slowest of them. ` : "";
+  return `${each}Drag to zoom, click for one step; with the keyboard: arrows, Enter.`;
+}
+
+function describe(data, parts, steps, i) {
+  const of = data.every > 1 ? `steps from ${data.step[i]}, mean of ${data.every}` : `step ${data.step[i]}`;
+  const step = steps[i];
+  if (step === null || step === undefined) return `${of}: unknown`;
+  const shares = parts.filter((part) => part.values[i] > 0.005 * step).sort((a, b) => b.values[i] - a.values[i])
+    .map((part) => `${part.label} ${duration(part.values[i])} (${percent(part.values[i] / step)})`);
+  return `${of}: ${duration(step)}; ${shares.join(", ")}`;
+}
+
+function summary(data, parts) {
+  const whole = total(data.columns[STEP]) || 1;
+  return parts.map((part) => [part.label, percent(total(part.values) / whole)]).map((pair) => pair.join(" ")).join(", ");
+}

@@ -1,0 +1,118 @@
+"""Pages of runs in a real Chromium, which must not ask anybody for anything."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tests.samples import busy_run, info
+from trainobs.analysis.view import RunView
+from trainobs.core.records import StepTable
+from trainobs.report.html import page
+from trainobs.runlog.reader import RunLog
+from trainobs.runlog.writer import RunLogSink
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "chromium"
+FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking")
+FACTS = {
+    "host": {"hostname": "node7", "kernel": "6.18", "usable_cpu_count": 8},
+    "settings": {"loader_workers": 4},
+}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        made = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def write_run(tmp_path) -> Callable[..., Path]:
+    """Writes a run of busy steps, or of those of `steps`."""
+
+    def write(
+        count: int = 300,
+        name: str = "run",
+        rank: int = 0,
+        steps: StepTable | None = None,
+        ended: bool = True,
+        **facts,
+    ) -> Path:
+        path = tmp_path / name
+        sink = RunLogSink(path, rank)
+        sink.begin(info(rank=rank, **{**FACTS, **facts}))
+        if steps is None and count:
+            steps = busy_run(count, seed=rank)
+        if steps is not None:
+            for first in range(0, len(steps), 2048):
+                part = steps.select(slice(first, first + 2048))
+                of_part = np.isin(steps.batches["for_step"], part.step)
+                sink.write(replace(part, batches=steps.batches[of_part]))
+                sink.flush()
+        if ended:
+            sink.end({"outcome": "ok"})
+        else:
+            sink.flush()
+        return path
+
+    return write
+
+
+class Opened:
+    """A page in the browser, what it asked for, and what it complained of."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.requests: list[str] = []
+        self.faults: list[str] = []
+        page.on("request", lambda request: self.requests.append(request.url))
+        page.on("pageerror", lambda error: self.faults.append(str(error)))
+        page.on(
+            "console", lambda said: self.faults.append(said.text) if said.type == "error" else None
+        )
+
+    def open(self, url: str) -> None:
+        self.page.goto(url)
+        self.page.wait_for_selector("[data-state=done], [data-state=failed]", timeout=60_000)
+
+
+@pytest.fixture
+def open_page(browser, tmp_path) -> Iterator[Callable[..., Opened]]:
+    """Opens the page of a run as a file; at the end, asserts that nothing went wrong in it."""
+    with opened_by(browser) as new:
+
+        def open_it(run_dir: Path, most_bytes: int = 4_500_000) -> Opened:
+            file = tmp_path / "page.html"
+            file.write_text(page(RunView(RunLog.open(run_dir)), most_bytes))
+            made = new()
+            made.open(file.as_uri())
+            return made
+
+        yield open_it
+
+
+@contextmanager
+def opened_by(browser: Browser, own: str = "file:") -> Iterator[Callable[[], Opened]]:
+    """Makes pages that may ask only those whose URLs begin with `own`."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    opened: list[Opened] = []
+
+    def new() -> Opened:
+        opened.append(Opened(context.new_page()))
+        return opened[-1]
+
+    yield new
+    context.close()
+    for one in opened:
+        assert one.faults == []
+        asked = [url for url in one.requests if not url.startswith((own, "blob:", "data:"))]
+        assert asked == [], "a page asked somebody for something"

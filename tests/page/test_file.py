@@ -1,0 +1,190 @@
+"""The page of a run as one file, in Chromium."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from tests.samples import busy_run
+from trainobs.analysis.summary import summarize
+from trainobs.core.text import duration, percent
+from trainobs.runlog.reader import RunLog
+
+
+def numbers(opened, selector: str) -> dict[str, list[str]]:
+    """First cell of each row of a table -> the others."""
+    rows = opened.page.eval_on_selector_all(
+        f"{selector} tbody tr", "rows => rows.map(r => [...r.children].map(c => c.textContent))"
+    )
+    return {first: rest for first, *rest in rows}
+
+
+def test_a_run_is_summed_up_at_the_top(write_run, open_page):
+    run = write_run()
+    verdict = summarize(RunLog.open(run))["verdict"]["run"]
+    opened = open_page(run)
+    assert opened.page.text_content("h1") == "run"
+    assert opened.page.text_content("#verdict .kind") == verdict["text"][0].replace(" us", " µs")
+    top = opened.page.locator("#step .bar").bounding_box()
+    assert top["y"] + top["height"] < 900, "verdict and bar are on the first screen"
+
+
+def test_the_parts_of_a_step_are_those_of_the_record_and_add_up(write_run, open_page):
+    steps = busy_run(300)
+    opened = open_page(write_run(steps=steps))
+    rows = numbers(opened, "#step .beside > div:first-child")
+    later = slice(1, None)  # the first step is left out
+    whole = steps.columns["step/duration_ns"][later].mean()
+    for label, name in {"forward": "phase/forward_ns", "backward": "phase/backward_ns"}.items():
+        mean = steps.columns[name][later].mean()
+        assert rows[label][1] == percent(mean / whole)
+        assert float(rows[label][0].split()[0]) == pytest.approx(mean / 1e6, rel=5e-3)
+    shares = [float(cells[1].removesuffix(" %")) for cells in rows.values()]
+    assert sum(shares) == pytest.approx(100, abs=len(shares) / 2)
+    assert duration(whole) in opened.page.text_content("#step caption")
+
+
+def test_zooming_in_shows_the_numbers_of_those_steps(write_run, open_page):
+    steps = busy_run(300)
+    opened = open_page(write_run(steps=steps))
+    plot = opened.page.locator("#steps .u-over")
+    plot.scroll_into_view_if_needed()
+    box = plot.bounding_box()
+    middle = box["y"] + box["height"] / 2
+    opened.page.mouse.move(box["x"] + 0.5 * box["width"], middle)
+    opened.page.mouse.down()
+    opened.page.mouse.move(box["x"] + 0.6 * box["width"], middle, steps=5)
+    opened.page.mouse.up()
+    caption = opened.page.locator("#step caption", has_text="of steps")
+    caption.first.wait_for()
+    first, last = map(int, re.findall(r"steps (\d+) to (\d+)", caption.first.text_content())[0])
+    assert 140 < first < 160 < 170 < last < 190
+    mean = steps.columns["step/duration_ns"][first : last + 1].mean()
+    assert duration(mean) in caption.first.text_content()
+    opened.page.get_by_role("button", name="whole run").click()
+    opened.page.locator("#step caption", has_text="without the first").wait_for()
+
+
+def test_every_step_can_be_read_with_the_keyboard(write_run, open_page):
+    steps = busy_run(300)
+    opened = open_page(write_run(steps=steps))
+    opened.page.locator("#steps figure").focus()
+    readout = opened.page.locator("#steps .readout")
+    for step in (1, 2, 3):  # the first one is left out
+        opened.page.keyboard.press("ArrowRight")
+        text = duration(steps.columns["step/duration_ns"][step])
+        assert readout.text_content().startswith(f"step {step}: {text}")
+    opened.page.keyboard.press("Enter")
+    opened.page.locator("#lanes-of", has_text="Steps 0 to").wait_for()
+
+
+def test_the_lanes_tell_who_made_each_batch(write_run, open_page):
+    steps = busy_run(300)
+    opened = open_page(write_run(steps=steps))
+    opened.page.locator("#lanes summary").first.click()
+    rows = opened.page.eval_on_selector_all(
+        "#lanes details tbody tr", "rows => rows.map(r => [...r.children].map(c => c.textContent))"
+    )
+    assert rows
+    batches = {int(batch["for_step"]): batch for batch in steps.batches}
+    for step, worker, took, *_, slowest in rows:
+        batch = batches[int(step.removeprefix("step "))]
+        assert worker == f"worker {batch['worker']}"
+        made = duration(int(batch["end_ns"] - batch["begin_ns"]))
+        assert took == made.replace(" us", " µs")
+        assert slowest.endswith(batch["slowest_file"].decode())
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read_in_light_and_dark(write_run, open_page, scheme):
+    opened = open_page(write_run(30))
+    opened.page.emulate_media(color_scheme=scheme)
+    style = "e => [getComputedStyle(e).color, getComputedStyle(document.body).backgroundColor]"
+    for place in ("h1", "#verdict .kind", "td", ".muted"):
+        ink, paper = opened.page.eval_on_selector(place, style)
+        assert contrast(ink, paper) >= 4.5, (place, ink, paper)  # WCAG 2.2, level AA
+
+
+def contrast(*colours: str) -> float:
+    """Contrast of two colours by WCAG."""
+    lights = []
+    for colour in colours:
+        parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        lights.append(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
+    return (max(lights) + 0.05) / (min(lights) + 0.05)
+
+
+HOSTILE = "<script>alert(1)</script>\u202e\x1b[31m![x](http://x/y.png)\n\ud800</script>"
+
+
+def test_names_show_as_text(write_run, open_page):
+    host = {"hostname": HOSTILE, "kernel": "<b>6</b>"}
+    run = write_run(30, "<img src=x onerror=alert(1)>", host=host)
+    opened = open_page(run)
+    assert opened.page.text_content("h1") == "<img src=x onerror=alert(1)>"
+    text = opened.page.text_content("header")
+    assert "<script>alert(1)</script>\\u202e\\u001b[31m![x](http://x/y.png)\\u000a\\ud800" in text
+    assert opened.page.locator("main img, main b:has-text('6')").count() == 0
+
+
+def test_a_run_without_probes_says_what_is_unknown(write_run, open_page):
+    steps = busy_run(40)
+    timed = {
+        name: column
+        for name, column in steps.columns.items()
+        if name.startswith(("step/", "phase/")) or name == "loader/wait_ns"
+    }
+    steps = replace(steps, cells=None, columns=timed, batches=steps.batches[:0])
+    opened = open_page(write_run(steps=steps, level="timing", capabilities={}))
+    assert "observed by timing alone" in opened.page.text_content("header")
+    assert "waiting for data" in numbers(opened, "#step")
+    assert opened.page.locator("#storage").count() == 0
+    assert "were not measured" in opened.page.text_content("#observed")
+
+
+def test_an_empty_run_says_so(write_run, open_page):
+    opened = open_page(write_run(0))
+    assert "No step was recorded" in opened.page.text_content("main")
+
+
+def test_a_long_run_is_read_level_by_level(write_run, open_page):
+    steps = busy_run(20_000)
+    opened = open_page(write_run(steps=steps))
+    hint = opened.page.text_content("#steps .readout")
+    assert "mean of" in hint
+    opened.page.locator("#steps figure").focus()
+    for _ in range(6):
+        opened.page.get_by_role("button", name="zoom in").click()
+    opened.page.locator("#steps .readout", has_not_text="mean of").wait_for()
+    opened.page.keyboard.press("ArrowRight")
+
+
+def test_a_page_keeps_within_its_size(write_run, tmp_path, open_page):
+    run = write_run(20_000)
+    open_page(run, most_bytes=400_000)
+    assert (tmp_path / "page.html").stat().st_size < 400_000 + 400_000  # and its modules
+
+
+def test_64_ranks_are_drawn(write_run, open_page):
+    steps = busy_run(60)
+    runs = {write_run(rank=rank, steps=steps, world_size=64) for rank in range(64)}
+    opened = open_page(*runs)
+    opened.page.locator("#ranks canvas").hover(position={"x": 5, "y": 5})
+    assert opened.page.text_content("#ranks .readout").startswith("rank 0, step ")
+    assert len(numbers(opened, "#ranks")) == 64
+
+
+def test_the_command_writes_the_page(write_run, tmp_path, capsys):
+    from trainobs.cli import main
+
+    run, file = write_run(30), tmp_path / "shared.html"
+    assert main(["report", str(run), "--html", str(file)]) == 0
+    assert str(file) in capsys.readouterr().out
+    pieces = re.search(r'id="pieces">(.*?)</script>', file.read_text()).group(1)
+    assert {"head", "verdict", "summary"} <= json.loads(pieces).keys()
+    assert main(["report", str(run), "--html", str(tmp_path / "none" / "x.html")]) == 2
+    assert "The page cannot be written." in capsys.readouterr().err
