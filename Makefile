@@ -22,7 +22,7 @@ C_FILES := $(wildcard bpf/*.c bpf/*.h)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup bpf demo demo-dlrm test test-all test-kernels check format bench bench-fae bench-peers profile-dlrm faults docs wheel release clean
+.PHONY: help setup bpf demo demo-dlrm test test-all test-kernels check format bench bench-fae bench-peers profile-dlrm faults pictures docs wheel release clean
 
 help: ## Show this list
 	@echo "usage: make TARGET [PYTHON=$(PYTHON)] [TORCH=$(TORCH)] [RUN=DIR] [ARGS=...]"
@@ -95,6 +95,9 @@ bench-peers: setup bpf $(PEERS)/.ready ## Compare the cost of observing with tha
 $(PEERS)/.ready: $(READY) benchmarks/peers/requirements.txt benchmarks/peers/setup.sh
 	bash benchmarks/peers/setup.sh $(BIN)/python $(PEERS)
 	touch $@
+
+pictures: setup ## Take the pictures of the docs from the run of make demo, in Chromium
+	$(BIN)/python scripts/pictures.py runs/demo $(ARGS)
 
 docs: setup ## Write docs/metrics.md from the catalogue
 	page=$$($(BIN)/python -m trainobs.core.catalogue_page) && echo "$$page" > docs/metrics.md

@@ -1,0 +1,75 @@
+"""Take the pictures of the docs from a real run, in Chromium: `make pictures`.
+
+Usage::
+
+    python scripts/pictures.py RUN
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Page, sync_playwright
+
+from trainobs.analysis.view import RunView
+from trainobs.report.html import page as html_of
+
+IMAGES = Path(__file__).parent.parent / "docs" / "images"
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+SIZE = {"width": 1280, "height": 900}
+STARTS_WITHIN_S = 60
+
+
+def main() -> None:
+    """Take every picture."""
+    view = RunView.open(Path(sys.argv[1]))
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        file = Path(folder) / "page.html"
+        file.write_text(html_of(view))
+        chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        for scheme, name in (("light", "page.png"), ("dark", "page-dark.png")):
+            opened = browser.new_page(viewport=SIZE, color_scheme=scheme)
+            opened.goto(file.as_uri())
+            _ready(opened)
+            opened.screenshot(path=IMAGES / name)
+        with board(view.run.path) as address:
+            opened = browser.new_page(viewport=SIZE)
+            opened.goto(f"{address}#timeseries")
+            opened.get_by_text("trainobs", exact=False).first.wait_for(timeout=60_000)
+            opened.wait_for_timeout(3000)  # until TensorBoard has drawn its curves
+            opened.screenshot(path=IMAGES / "tensorboard.png")
+        browser.close()
+
+
+def _ready(opened: Page) -> None:
+    opened.wait_for_selector("[data-state=done]", timeout=60_000)
+
+
+@contextmanager
+def board(logs: Path) -> Iterator[str]:
+    """A TensorBoard on some logs; gives its address."""
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(logs), "--port=0"]
+    with tempfile.NamedTemporaryFile() as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output)
+        try:
+            deadline = time.monotonic() + STARTS_WITHIN_S
+            while not (found := re.search(r"http://\S+:\d+/", Path(output.name).read_text())):
+                assert process.poll() is None and time.monotonic() < deadline, output.name
+                time.sleep(0.1)
+            yield found[0]
+        finally:
+            process.terminate()
+            process.wait()
+
+
+if __name__ == "__main__":
+    main()
