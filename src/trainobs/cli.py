@@ -6,7 +6,9 @@ import argparse
 import json
 import os
 import sys
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -31,7 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         answer: _Answer = options.command(options)
-        _write(answer.text)
+        if answer.text:
+            _write(answer.text)
     except TrainobsError as error:
         # Line by line, because the message quotes paths and files that may hold anything.
         print(*map(printable, str(error).split("\n")), sep="\n", file=sys.stderr)
@@ -39,8 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return answer.status
 
 
-def _write(text: str) -> None:
-    """Print the answer; a reader that leaves early is no fault, an output that refuses it is."""
+def _write(text: str) -> bool:
+    """Print a text; False if the reader has left, which is no fault. An output may refuse it."""
     if sys.stdout is None:  # closed before Python began
         raise _unwritable("standard output is closed")
     encoding = sys.stdout.encoding or "utf-8"
@@ -49,9 +52,11 @@ def _write(text: str) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         _forget_output()
+        return False
     except OSError as error:
         _forget_output()
         raise _unwritable(str(error)) from error
+    return True
 
 
 def _forget_output() -> None:
@@ -76,6 +81,8 @@ def _parser() -> argparse.ArgumentParser:
 
     report = commands.add_parser("report", help="sum up a run from its run log")
     report.add_argument("run", type=Path, help="run directory, or one that holds runs: the newest")
+    report.add_argument("--full", action="store_true", help="all that is known, as a long page")
+    report.add_argument("--watch", action="store_true", help="again and again, until the run ends")
     report.add_argument("--step", type=int, metavar="N", help="what step N waited for, alone")
     report.add_argument(
         "--after",
@@ -101,7 +108,8 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser(
         "doctor",
         help="say what can be observed on this machine",
-        epilog="The exit status is 0 if all that the kernel side can do works here, else 1.",
+        epilog="The exit status is 0 if all that the kernel side can do works here and nothing "
+        "turns trainobs off, else 1.",
     )
     doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
     doctor.set_defaults(command=_doctor)
@@ -124,9 +132,11 @@ class _Answer(NamedTuple):
 def _report(options: argparse.Namespace) -> _Answer:
     from trainobs.analysis.one_step import explain
     from trainobs.analysis.summary import summarize
-    from trainobs.report import one_step, page
+    from trainobs.report import brief, one_step, page
     from trainobs.runlog.reader import RunLog
 
+    if options.watch:
+        return _watch(options.run)
     run = RunLog.open(options.run)
     if options.html is not None:
         return _Answer(_write_page(run, options.html))
@@ -140,7 +150,20 @@ def _report(options: argparse.Namespace) -> _Answer:
         found = explain(run, options.step)
         return _Answer(json.dumps(found, indent=2) if options.json else one_step.render(found))
     summary = summarize(run)
-    return _Answer(json.dumps(summary, indent=2) if options.json else page.render(summary))
+    if options.json:
+        return _Answer(json.dumps(summary, indent=2))
+    if options.full:
+        return _Answer(page.render(summary))
+    is_newest = run.path != options.run
+    return _Answer(brief.render(summary, time.time_ns(), is_newest=is_newest))
+
+
+def _watch(path: Path) -> _Answer:
+    from trainobs.report.watch import watch
+
+    with suppress(KeyboardInterrupt):  # how one leaves
+        watch(path, _write, redraws=sys.stdout is not None and sys.stdout.isatty())
+    return _Answer("")
 
 
 def _write_page(run: RunLog, file: Path) -> str:
@@ -177,7 +200,7 @@ def _doctor(options: argparse.Namespace) -> _Answer:
     from trainobs.probes import doctor as probes
 
     findings = {**probes.examine(), "gpu": gpu.examine()}
-    status = 0 if findings["complete"] else 1
+    status = 0 if findings["complete"] and not findings["switched_off"] else 1
     if options.json:
         return _Answer(json.dumps(findings, indent=2), status)
     return _Answer(f"{probes.render(findings)}\n\n{gpu.render(findings['gpu'])}", status)

@@ -22,6 +22,8 @@ def trainobs(*arguments, **options) -> subprocess.CompletedProcess[str]:
 def test_a_report_is_text_or_json(write_run, capsys):
     path = write_run()
     assert main(["report", str(path)]) == 0
+    assert capsys.readouterr().out.startswith(f"trainobs report of {path}: 4 steps in 10 ms, ")
+    assert main(["report", str(path), "--full"]) == 0
     assert capsys.readouterr().out.startswith(f"trainobs report of {path}\n")
     assert main(["report", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["metrics"]["io/data_read_bytes"]["sum"] == 101_000
@@ -30,7 +32,7 @@ def test_a_report_is_text_or_json(write_run, capsys):
 def test_the_module_runs(write_run):
     done = trainobs("report", write_run())
     assert (done.returncode, done.stderr) == (0, "")
-    assert "Where the step went" in done.stdout
+    assert "A step: 3 ms, the mean of 3 steps after the first" in done.stdout
 
 
 def test_a_fault_is_three_lines_and_status_2(tmp_path):
@@ -102,7 +104,7 @@ def test_an_output_without_the_character_gets_its_escape(write_run):
 
 
 def test_the_doctor_speaks_text_and_json(capsys, monkeypatch):
-    found = {"level": "timing", "complete": True}
+    found = {"level": "timing", "complete": True, "switched_off": False}
     monkeypatch.setattr("trainobs.probes.doctor.examine", lambda: found)
     monkeypatch.setattr("trainobs.probes.doctor.render", lambda found: f"at {found['level']}")
     monkeypatch.setattr("trainobs.gpu.doctor.examine", lambda: {"driver": "999"})
@@ -113,6 +115,8 @@ def test_the_doctor_speaks_text_and_json(capsys, monkeypatch):
     assert json.loads(capsys.readouterr().out) == {**found, "gpu": {"driver": "999"}}
     found["complete"] = False
     assert main(["doctor"]) == main(["doctor", "--json"]) == 1
+    found |= {"complete": True, "switched_off": True}
+    assert main(["doctor"]) == 1
 
 
 def test_the_version(capsys):

@@ -19,7 +19,12 @@ NOTHING = {"sum": None, "mean": None, "p50": None, "p95": None, "max": None}
 
 @pytest.fixture
 def summary(write_run):
-    ended = {"outcome": "ok", "lost_steps": {"tensorboard": 50}, "losses": {"requests": 2}}
+    ended = {
+        "outcome": "ok",
+        "lost_steps": {"tensorboard": 50},
+        "lost_because": {"tensorboard": "ENOSPC: No space left on device"},
+        "losses": {"requests": 2},
+    }
     path = write_run(summary=ended)
     return summarize(RunLog.open(path))
 
@@ -62,7 +67,9 @@ def test_losses_are_told(summary):
         "events": 2,
         "kernel": {"requests": 2},
         "steps": {"tensorboard": 50},
+        "because": {"tensorboard": "ENOSPC: No space left on device"},
         "files": {},
+        "free_bytes": None,  # of the disk of a run that has ended
     }
 
 
@@ -98,15 +105,16 @@ def test_the_page_shows_what_matters(summary):
         "  observed   by eBPF probes in the kernel",
         "  steps      4, in 10 ms",
         "  ended      ok",
-        "  cost       0.04 % of one CPU: about 1 us in user space per step",
-        "  lost       2 block requests, 50 steps in the tensorboard",
-        "  mean 2.50 ms   median 2.50 ms   p95 3.85 ms   slowest 4 ms",
-        "  400 steps per second",
+        "  cost       0.04 % of a CPU: about 1 us in user space per step",
+        "  lost       the disk was full: 50 steps are not in TensorBoard",
+        "             2 block requests",
+        "A step: 3 ms, the mean of 3 steps after the first; p95 3.90 ms, slowest 4 ms",
+        "  333.3 steps per second",
     ):
         assert line in page.splitlines()
     rows = {" ".join(line.split()) for line in page.splitlines()}
-    assert "waiting for data 500 us 20 % #######" in rows
-    assert "forward 2 ms 80 % #############################" in rows
+    assert "waiting for data 500 us 17 % ######" in rows
+    assert "forward 2.50 ms 83 % ##############################" in rows
     assert "training data read 25 kB 10 MB/s 100 kB" in rows
     assert "data already in memory when asked for 75 % ###########################" in rows
     assert "131 us - 262 us 3 ####################################" in rows
@@ -131,19 +139,19 @@ def test_the_page_of_a_killed_run_without_steps_says_so(write_run):
     for file in (path / "rank=0").iterdir():
         file.unlink()
     page = render(summarize(RunLog.open(path)))
-    assert "  ended      killed, or still running" in page
+    assert "  ended      not ended, or killed" in page
     assert "  ebpf: permission denied" in page
     assert "procfs: on" not in page
 
 
 def test_a_page_without_steps_parts_what_came_before_them(summary):
     page = render({**summary, "steps": 0})
-    assert "before the second batch was fetched.\n\nBefore the first step" in page
+    assert "only training has steps.\n\nBefore the first step" in page
 
 
 def test_an_unreadable_file_is_on_the_page(write_run):
     path = write_run()
     (path / "rank=0" / "latency.parquet").write_bytes(b"")
     page = render(summarize(RunLog.open(path)))
-    assert "unreadable files: 1" in page
+    assert "Files that could not be read\n  rank=0/latency.parquet: " in page
     assert "latency.parquet:notawholeParquetfile" in "".join(page.split())  # a long path is cut

@@ -42,7 +42,8 @@ WORKERS = {
 """What the observer reads of loader workers and control groups, on every level that reads."""
 
 CLIMB = (
-    "  do:    run as root, or give the process CAP_BPF and CAP_PERFMON: docs/privileges.md says how"
+    "  do:    run as root, have root start `trainobs-probed --group GROUP`, or give the process "
+    "CAP_BPF and CAP_PERFMON (`setpriv --inh-caps=+bpf,+perfmon --ambient-caps=+bpf,+perfmon`)"
 )
 
 

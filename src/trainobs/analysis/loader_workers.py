@@ -44,6 +44,27 @@ def workers(rank: RankLog) -> list[dict[str, Any]]:
     ]
 
 
+def together(workers: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The makers of batches as one; None where no batch is known.
+
+    Returns:
+        `workers`: processes, 0 where the training thread made all; `batches`, and their means
+        `made_ns` and those of `MADE`, None where unknown of one of them.
+    """
+    if not workers:
+        return None
+    batches = sum(one["batches"] for one in workers)
+    found: dict[str, Any] = {
+        "workers": sum(one["worker"] is not None for one in workers),
+        "batches": batches,
+    }
+    for name in ("made_ns", *MADE):
+        known = all(one[name] is not None for one in workers)
+        total = sum(one[name] * one["batches"] for one in workers) if known else None
+        found[name] = None if total is None else total / batches
+    return found
+
+
 def _made(rank: RankLog, own: Indices) -> dict[str, Any]:
     made_ns = rank.batches("end_ns")[own] - rank.batches("begin_ns")[own]
     slowest_ns = rank.batches("slowest_ns")

@@ -48,7 +48,8 @@ def skew(counts: AccessCounts, tables: Sequence[EmbeddingTable]) -> dict[str, An
         (by which a count may be too low), `served`: share of rows -> share of lookups of the
         hottest (`low`, `high`), `working_set`: share of lookups -> fewest `rows` that serve it,
         and `zipf` (`exponent`, `low`, `high` at 95 %, `row_count`, `count_min`).
-        `budgets`: for each, `budget_bytes`, its `table_ratio` of all bytes, and what the hottest
+        `budgets`: for each, `budget_bytes`, whether a row of every table fits (`holds_rows`), its
+        `table_ratio` of all bytes, and what the hottest
         rows over all tables serve within it: `lookup_ratio`, and `all_hot` of the sampled inputs
         (`value`, `low`, `high` at 95 %, `inputs`), as `trainobs.access.hot.ServedShares` has it.
         `drift`: for each pair of epochs `from`, `to`, `value`, `low`, `high`: see
@@ -95,6 +96,7 @@ def _of_budget(
     served = served_by_hot_rows(counts, row_bytes, budget_bytes)
     return {
         "budget_bytes": budget_bytes,
+        "holds_rows": budget_bytes >= max(row_bytes.values()),
         "table_ratio": ratio,
         "lookup_ratio": _number(served.lookup_ratio),
         "all_hot": {**_interval(served.all_hot), "inputs": served.input_count}

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from trainobs.analysis.checkpoints import checkpoints
-from trainobs.analysis.loader_workers import workers
+from trainobs.analysis.loader_workers import together, workers
 from trainobs.analysis.ranks import compare
+from trainobs.analysis.step_time import newest_step, step_time
 from trainobs.analysis.table_lookups import TableLookups
 from trainobs.analysis.tables import embeddings
-from trainobs.analysis.verdicts import verdicts
+from trainobs.analysis.verdicts import records, verdicts
 from trainobs.analysis.whatif import would_help
 from trainobs.core.catalogue import CATALOGUE, STEP_METRICS
 from trainobs.core.catalogue.hot_rows import SHARES
@@ -24,6 +27,8 @@ from trainobs.core.records import SETUP
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import KERNEL
+from trainobs.verdict.rules import replay_of
+from trainobs.verdict.verdict import facts_from
 
 Floats = npt.NDArray[np.float64]
 Statistics = dict[str, "float | int | str | None"]
@@ -36,6 +41,9 @@ def summarize(run: RunLog) -> dict[str, Any]:
         A dictionary that `json.dumps` takes as it is; what was not measured is None. Its parts:
 
         * verdict: what bounds the `run`, and each of its `epochs`: see docs/verdicts.md.
+        * is_part: whether these are only the newest steps.
+        * step: see `analysis.step_time.step_time`; the verdict's shares are shares of its mean.
+        * newest: see `analysis.step_time.newest_step`.
         * would_help: see `analysis.whatif.would_help`.
         * metrics: name -> unit; `sum` over the whole run, what came before the first step
           included; `mean`, `p50`, `p95` and `max` over steps. A ratio has no sum, and its mean is
@@ -45,10 +53,11 @@ def summarize(run: RunLog) -> dict[str, Any]:
         * embeddings: see `analysis.tables.embeddings`; the metrics of a table are among `metrics`,
           as `<metric>{table=<table>}`.
         * checkpoints: see `analysis.checkpoints.checkpoints`.
-        * workers: see `analysis.loader_workers.workers`.
+        * workers, loader: see `workers` and `together` of `analysis.loader_workers`.
         * latency: name -> distribution of the whole run, in ns.
         * lost: `events` and step records not counted; of these, what the `kernel` side dropped, by
-          cause; `steps` that a sink dropped; `files` that could not be read.
+          cause; `steps` that a sink dropped, and `because` of what; `files` that could not be read;
+          of a run whose end is not recorded, `free_bytes` of the disk that it is on.
         * ranks, straggler: see `analysis.ranks.compare`.
 
     Raises:
@@ -67,15 +76,23 @@ def summarize(run: RunLog) -> dict[str, Any]:
     lookups = TableLookups(rank)
     metrics |= lookups.metrics()
     about_tables = embeddings(run, rank, lookups)  # before what is lost is told
+    steps = records(rank)
+    replay = replay_of(steps.run, facts_from(run.info))
+    makers = workers(rank)
     return {
         **_facts(run, rank),
         "steps": int(training.sum()),
-        "verdict": verdicts(run.info, run.ranks),
-        "would_help": would_help(run),
+        "is_part": run.is_part,
+        "epochs": len(steps.epochs),
+        "step": step_time(rank, steps.run),
+        "newest": newest_step(rank, run.info),
+        "verdict": verdicts(run, steps, replay),
+        "would_help": would_help(run.info, replay),
         "metrics": metrics,
         "setup": _setup(values, training),
         "checkpoints": checkpoints(rank),
-        "workers": workers(rank),
+        "workers": makers,
+        "loader": together(makers),
         "embeddings": about_tables,
         "latency": {latency.name: _distribution(latency, buckets) for latency in LATENCIES},
         "lost": _lost(run, metrics),
@@ -171,8 +188,18 @@ def _lost(run: RunLog, metrics: dict[str, Statistics]) -> dict[str, Any]:
         "events": metrics["obs/lost_count"]["sum"],
         "kernel": ended.get("losses", {}),
         "steps": ended.get("lost_steps", {}),
+        "because": ended.get("lost_because", {}),
         "files": {str(path): reason for path, reason in run.unreadable.items()},
+        "free_bytes": None if ended else _free_bytes(run.path),
     }
+
+
+def _free_bytes(path: Path) -> int | None:
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return None
+    return found.f_bavail * found.f_frsize
 
 
 def _known(values: Floats) -> Floats:

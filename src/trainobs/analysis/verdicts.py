@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from trainobs.core.records import SETUP
+from trainobs.replay.predict import Replay
 from trainobs.runlog.rank import RankLog
+from trainobs.runlog.reader import RunLog
 from trainobs.verdict.record import (
     BATCH_NEEDED,
     INPUTS,
@@ -18,39 +19,49 @@ from trainobs.verdict.record import (
     batch_columns,
     waited_until,
 )
-from trainobs.verdict.rules import judge
+from trainobs.verdict.rules import judge, judge_by
 from trainobs.verdict.sentence import lines, sentence
 from trainobs.verdict.verdict import Verdict, facts_from
 
 _WAIT = "ranks/wait_ns"
 
 
-def verdicts(info: Mapping[str, Any], ranks: Mapping[int, RankLog]) -> dict[str, Any]:
+def verdicts(run: RunLog, steps: Steps, replay: Replay | None) -> dict[str, Any]:
     """Verdicts on the lowest rank of a run.
 
     Args:
-        info: contents of its `run.json`.
-        ranks: rank number -> its record.
+        run: its log.
+        steps: what `records` found of that rank.
+        replay: the replay of all of them, where there is one.
 
     Returns:
         run: the verdict on all steps; epochs: epoch -> verdict; both as `Verdict.as_json` with the
         `text` of the page.
     """
-    rank, *others = list(ranks.values()) or [RankLog(0, {})]
-    facts = replace(facts_from(info), others_wait_ns=_waits(others))
-    run, epochs = records(rank)
-    return {
-        "run": _told(judge(run, facts)),
-        "epochs": {epoch: _told(judge(record, facts)) for epoch, record in epochs.items()},
-    }
+    others = list(run.ranks.values())[1:]
+    facts = replace(facts_from(run.info), others_wait_ns=_waits(others))
+    whole = _told(judge_by(replay, steps.run, facts))
+    if len(steps.epochs) == 1:
+        return {"run": whole, "epochs": dict.fromkeys(steps.epochs, whole)}
+    of_epochs = {epoch: _told(judge(record, facts)) for epoch, record in steps.epochs.items()}
+    return {"run": whole, "epochs": of_epochs}
 
 
-def records(rank: RankLog) -> tuple[Record, dict[int, Record]]:
-    """The steps of a run, and those of each of its epochs, as verdicts take them.
+class Steps(NamedTuple):
+    """The steps of a rank, as verdicts take them."""
 
-    The first step of the run is left out: in it workers, caches and kernels are made.
+    run: Record
+    epochs: dict[int, Record]
+
+
+def records(rank: RankLog) -> Steps:
+    """The steps of a run, and those of each of its epochs.
+
+    The first step of the run is left out, unless it is the only one: in it workers, caches and
+    kernels are made.
     """
-    rows = np.flatnonzero(rank.step() != SETUP)[1:]
+    rows = np.flatnonzero(rank.step() != SETUP)
+    rows = rows[1:] if len(rows) > 1 else rows
     steps, epochs = rank.step()[rows], rank.epoch()[rows]
     metrics = (name for name in INPUTS if not name.startswith("batch/"))
     columns = {name: rank.metric(name)[rows] for name in metrics}
@@ -64,7 +75,7 @@ def records(rank: RankLog) -> tuple[Record, dict[int, Record]]:
         of_epochs[epoch] = Record()
         own_columns = {name: column[own] for name, column in columns.items()}
         of_epochs[epoch].add(own_columns, epochs[own], steps[own])
-    return run, of_epochs
+    return Steps(run, of_epochs)
 
 
 def _told(verdict: Verdict) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def replayed(run: RunLog) -> Replay:
         TrainobsError: it cannot be replayed, and why.
     """
     rank = next(iter(run.ranks.values()), None)
-    replay = replay_of(records(rank)[0], facts_from(run.info)) if rank else None
+    replay = replay_of(records(rank).run, facts_from(run.info)) if rank else None
     if replay is None:
         why = why_no_replay(facts_from(run.info))
         unknown = "its record does not tell what it took to make each batch of at least 24 steps"
@@ -114,26 +114,36 @@ def _told(changes: tuple[Change, ...], prediction: Prediction) -> dict[str, Any]
     }
 
 
-def would_help(run: RunLog) -> dict[str, Any]:
+def would_help(info: Mapping[str, Any], replay: Replay | None) -> dict[str, Any]:
     """The changes that are sure to help, the best first.
 
+    Args:
+        info: contents of the `run.json`.
+        replay: of the run, where there is one.
+
     Returns:
-        `changes`: as `whatif` has them, those whose least gain is 5 % or more; `refused`: why there
-        are none, or None.
+        `changes`: as `whatif` has them, those whose least gain is 5 % or more, each with what it
+        `means`, and `values` as `predict` takes them; `refused`: why there are none, or None;
+        `replayed`: whether any were tried.
     """
-    rank = next(iter(run.ranks.values()), None)
-    replay = replay_of(records(rank)[0], facts_from(run.info)) if rank else None
     if replay is None or replay.refused:
-        why = replay.refused if replay else why_no_replay(facts_from(run.info))
-        return {"changes": [], "refused": why}
-    found = [_told((change,), replay.predict([change])) for change in parse(_tried(run, replay))]
+        why = replay.refused if replay else why_no_replay(facts_from(info))
+        return {"changes": [], "refused": why, "replayed": False}
+    cpus = facts_from(info).usable_cpus or 1.0
+    found = [_alone(change, replay) for change in parse(_tried(cpus, replay))]
     sure = [one for one in found if one["gain"][0] >= LEAST]
-    return {"changes": sorted(sure, key=lambda one: -one["gain"][0])[:_SHOWN], "refused": None}
+    best = sorted(sure, key=lambda one: -one["gain"][0])[:_SHOWN]
+    return {"changes": best, "refused": None, "replayed": True}
 
 
-def _tried(run: RunLog, replay: Replay) -> list[str]:
+def _alone(change: Change, replay: Replay) -> dict[str, Any]:
+    kind = KNOWN[change.name]
+    values = {change.name: True if kind.is_switch else change.value}
+    return {**_told((change,), replay.predict([change])), "means": kind.tells, "values": values}
+
+
+def _tried(cpus: float, replay: Replay) -> list[str]:
     """Changes that can be made: more workers, up to the CPUs of this rank; not less of the work."""
-    trace, cpus = replay.trace, facts_from(run.info).usable_cpus or 1.0
-    workers = [n for n in (1, 2, 4, 8, 16) if trace.workers < n <= cpus]
+    workers = [n for n in (1, 2, 4, 8, 16) if replay.trace.workers < n <= cpus]
     real = (word for word in _TRIED if not word.startswith(("workers", "compute")))
     return [*(f"workers={n}" for n in workers), *real]

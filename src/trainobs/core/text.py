@@ -27,9 +27,22 @@ def quantity(count: float) -> str:
     return _scaled(count, _COUNTS, "").rstrip()
 
 
+def counted(count: int, one: str, many: str = "") -> str:
+    """A count of things with their name, as in "1 step" and "2,000 steps"."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
 def percent(share: float) -> str:
     """A share of one; small shares keep a digit that tells them from nothing."""
+    if 0 < share < 1e-4:
+        return "<0.01 %"
     return f"{100 * share:.2g} %" if 0 < share < 0.1 else f"{100 * share:.0f} %"
+
+
+def measured(value: float, unit: str) -> str:
+    """A value of a metric with its unit."""
+    form = {"ns": duration, "bytes": size, "ratio": percent}.get(unit, quantity)
+    return form(value)
 
 
 def times(factor: float) -> str:

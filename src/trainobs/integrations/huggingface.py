@@ -10,6 +10,7 @@ from typing import Any
 
 from trainobs.core.abi import Phase
 from trainobs.core.errors import TrainobsError
+from trainobs.core.switch import switched_off
 from trainobs.hooks.cuda import Cuda
 from trainobs.hooks.datasets import data_roots_of, workers_of
 from trainobs.hooks.distributed import TorchJob
@@ -21,7 +22,6 @@ from trainobs.integrations.plain import LOG_EVERY_N_STEPS
 from trainobs.integrations.trainer_taps import TrainerTaps, calling_trainer, is_tapped
 from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
-from trainobs.session.settings import switched_off
 
 try:
     from transformers.trainer_callback import TrainerCallback

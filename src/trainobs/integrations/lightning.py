@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from trainobs.core.abi import Phase
 from trainobs.core.errors import TrainobsError, shown
+from trainobs.core.switch import switched_off
 from trainobs.hooks.cuda import Cuda
 from trainobs.hooks.datasets import data_roots_of, workers_of
 from trainobs.hooks.distributed import TorchJob
@@ -25,7 +26,7 @@ from trainobs.integrations.models import watch_lookups
 from trainobs.integrations.profiler_tee import ProfilerTee
 from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
-from trainobs.session.settings import is_remote, switched_off
+from trainobs.session.settings import is_remote
 from trainobs.tensorboard.event_file import EventWriter
 
 logger = logging.getLogger("trainobs")

@@ -24,6 +24,7 @@ from torch.nn import Module
 
 from trainobs.core.abi import Phase
 from trainobs.core.errors import TrainobsError, shown
+from trainobs.core.switch import switched_off
 from trainobs.hooks.cuda import Cuda
 from trainobs.hooks.datasets import data_roots_of, workers_of
 from trainobs.hooks.distributed import TorchJob
@@ -33,7 +34,7 @@ from trainobs.integrations.guard import tell_fault
 from trainobs.integrations.models import check_model, watch_lookups
 from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
-from trainobs.session.settings import PathLike, Settings, switched_off
+from trainobs.session.settings import PathLike, Settings
 from trainobs.steps.clock import LAST_STEP
 
 logger = logging.getLogger("trainobs")

@@ -11,6 +11,7 @@ from typing import Any
 from trainobs.core.catalogue import lost_without
 from trainobs.core.coverage import CALLS, Coverage
 from trainobs.core.errors import ProbeError
+from trainobs.core.switch import SWITCH, switched_off
 from trainobs.probes.choice import open_side
 from trainobs.probes.kernel_names import KERNEL_BTF
 from trainobs.probes.libbpf import open_library
@@ -29,7 +30,8 @@ def examine() -> dict[str, Any]:
     """Try everything once: load, attach, register, take out again.
 
     Returns:
-        `level` that a run would be on, `why` (what keeps it from eBPF, or None), `service` (whether
+        `switched_off`, whether the environment has trainobs do nothing; as if it had not: `level`
+        that a run would be on, `why` (what keeps it from eBPF, or None), `service` (whether
         one answers, and whom), `machine` (facts), `obstacles` (what stands in the way, in words),
         `probes` (probe -> program -> `state`, "on" or why not, `hook`, `gives`, and the metrics
         that are `lost`), `complete` (whether every program works).
@@ -54,6 +56,7 @@ def examine() -> dict[str, Any]:
     }
     states = [about["state"] for programs in probes.values() for about in programs.values()]
     return {
+        "switched_off": switched_off(),
         "level": level,
         "why": why,
         "complete": set(states) == {"on"},
@@ -145,6 +148,9 @@ def render(found: dict[str, Any]) -> str:
     """The same as a page for a terminal."""
     machine = found["machine"]
     lines = [f"A training run on this machine is observed by {_RUNGS[found['level']]}.", ""]
+    if found["switched_off"]:
+        off = f"Nothing is observed: {SWITCH}={os.environ.get(SWITCH)} is in the environment."
+        lines = [off, "Without that:", *lines]
     if found["why"]:
         lines += [
             f"Not eBPF, because: {found['why']['found']}",
@@ -177,7 +183,7 @@ def _service_line(service: dict[str, Any]) -> str:
         taken = f"{service['sessions']} of {service['max_sessions']} sessions taken"
         return f"answers at {service['socket']}, for the group {service['group']}; {taken}"
     if "group" not in service:
-        return f"none at {service['socket']}; docs/privileges.md says how to start one"
+        return f"none at {service['socket']}; root starts one by `trainobs-probed --group GROUP`"
     return f"does not answer, for the group {service['group']}: {service['why']}"
 
 

@@ -74,7 +74,10 @@ def obstacles() -> list[str]:
 
 def why_not_permitted(error: int) -> ProbeError:
     """The error of a process that may not load programs, with the likely reason."""
-    do = "run as root, or give the process CAP_BPF and CAP_PERFMON: docs/privileges.md says how"
+    do = (
+        "run as root, have root start `trainobs-probed --group GROUP`, or give the process CAP_BPF "
+        "and CAP_PERFMON (`setpriv --inh-caps=+bpf,+perfmon --ambient-caps=+bpf,+perfmon`)"
+    )
     if not may_load():
         why = _NO_CAPABILITIES
     elif in_user_namespace():

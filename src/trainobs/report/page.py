@@ -1,4 +1,4 @@
-"""A run log as a page of text: what `trainobs report` prints."""
+"""A run log as a page of text: what `trainobs report --full` prints."""
 
 from __future__ import annotations
 
@@ -6,18 +6,11 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from trainobs.core.catalogue import kernel_metrics
-from trainobs.core.text import duration, percent, printable, quantity
-from trainobs.report import loaders, sections, tables
-from trainobs.report.sections import metric, training_ns
-
-_WIDTH = 100
-
-_LEVELS = {
-    "ebpf": "eBPF probes in the kernel",
-    "procfs": "/proc counters, without eBPF",
-    "timing": "timing alone, without the kernel",
-}
+from trainobs.core.text import duration, printable
+from trainobs.report import empty, loaders, sections, tables
+from trainobs.report.losses import lost, not_observed, unreadable
+from trainobs.report.rows import WIDTH
+from trainobs.report.sections import metric, observed_by, own_share, training_ns
 
 
 def render(summary: dict[str, Any]) -> str:
@@ -26,7 +19,7 @@ def render(summary: dict[str, Any]) -> str:
     Args:
         summary: what `analysis.summary.summarize` returns.
     """
-    middle = _WITH_STEPS if summary["steps"] else (_no_steps, sections.setup)
+    middle = _WITH_STEPS if summary["steps"] else (empty.why, sections.setup)
     parts = (_header, *middle, _losses, _not_measured)
     texts = ("\n".join(map(printable, section(summary))) for section in parts)
     return "\n\n".join(text.strip("\n") for text in texts if text)
@@ -37,7 +30,6 @@ _WITH_STEPS = (
     sections.would_help,
     sections.step_time,
     sections.ranks,
-    sections.phases,
     loaders.section,
     sections.rates,
     sections.cache,
@@ -51,31 +43,17 @@ _WITH_STEPS = (
 )
 
 
-def _no_steps(summary: dict[str, Any]) -> Iterator[str]:
-    yield "No step was recorded"
-    yield "  In a loop of your own a step is what `with obs.step():` holds; under Lightning the run"
-    yield "  ended before the second batch was fetched."
-
-
 def _header(summary: dict[str, Any]) -> Iterator[str]:
     host = summary["host"]
     yield f"trainobs report of {summary['run']}"
     yield f"  host       {host.get('hostname', '?')}, Linux {host.get('kernel', '?')}"
-    yield f"  observed   by {_observed(summary)}"
+    yield f"  observed   by {observed_by(summary)}"
     yield f"  rank       {summary['rank']}, of {summary['world_size']} in the job"
     yield f"  steps      {summary['steps']}, in {duration(training_ns(summary))}"
-    yield f"  ended      {summary['outcome'] or 'killed, or still running'}"
+    yield f"  ended      {summary['outcome'] or 'not ended, or killed'}"
     yield f"  cost       {_cost(summary)}"
-    yield f"  lost       {_lost(summary)}"
-
-
-def _observed(summary: dict[str, Any]) -> str:
-    """By what; some probes may run where system calls are not seen."""
-    level = summary["level"]
-    text = _LEVELS.get(level, level)
-    on = {name for name, state in summary["capabilities"].items() if state == "on"}
-    some = level != "ebpf" and any(metric.programs & on for metric in kernel_metrics())
-    return f"{text} for system calls; other probes run" if some else text
+    for number, line in enumerate(lost(summary) or ["nothing"]):
+        yield f"  {'' if number else 'lost':<10} {line}"
 
 
 def _cost(summary: dict[str, Any]) -> str:
@@ -83,44 +61,20 @@ def _cost(summary: dict[str, Any]) -> str:
     parts = {"in user space": "obs/cpu_ns", "in the kernel": "obs/probe_ns"}
     means = {where: metric(summary, name)["mean"] for where, name in parts.items()}
     known = {where: mean for where, mean in means.items() if mean is not None}
-    step_ns = metric(summary, "step/duration_ns")["mean"]
-    if not known or not step_ns:
+    share = own_share(summary)
+    if share is None:
         return "not measured"
     details = " and ".join(f"{duration(mean)} {where}" for where, mean in known.items())
-    return f"{percent(sum(known.values()) / step_ns)} of one CPU: about {details} per step"
-
-
-def _lost(summary: dict[str, Any]) -> str:
-    lost = summary["lost"]
-    causes = {name: n for name, n in lost["kernel"].items() if n}
-    parts = [f"{quantity(n)} {_CAUSES.get(name, name)}" for name, n in causes.items()]
-    rest = (lost["events"] or 0) - sum(causes.values())
-    parts += [f"{quantity(rest)} kernel events or steps"] if rest > 0 else []
-    parts += [f"{n} steps in the {sink}" for sink, n in lost["steps"].items() if n]
-    parts += [f"unreadable files: {len(lost['files'])}"] if lost["files"] else []
-    return ", ".join(parts) or "nothing"
-
-
-_CAUSES = {
-    "tasks": "tasks that were not followed",
-    "requests": "block requests",
-    "classes": "classes of files",
-    "service": "loss of the service",
-}
+    return f"{share}: about {details} per step"
 
 
 def _losses(summary: dict[str, Any]) -> Iterator[str]:
-    missing = {k: why for k, why in summary["capabilities"].items() if why != "on"}
-    gpm = summary["gpu"].get("gpm", "on")
-    if gpm != "on":  # known only where the process used a GPU
-        missing["gpu activity"] = gpm
-    if missing:
+    if off := not_observed(summary):
         yield "Probes that were off"
-        # Some reasons are messages of several lines.
-        yield from _wrapped(f"{probe}: {' '.join(why.split())}" for probe, why in missing.items())
-    if summary["lost"]["files"]:
+        yield from _wrapped(f"{probe}: {why}" for probe, why in off.items())
+    if files := unreadable(summary):
         yield "Files that could not be read"
-        yield from _wrapped(f"{path}: {why}" for path, why in summary["lost"]["files"].items())
+        yield from _wrapped(files)
 
 
 def _not_measured(summary: dict[str, Any]) -> Iterator[str]:
@@ -145,7 +99,7 @@ def _wrapped(paragraphs: Iterable[str]) -> Iterator[str]:
     for paragraph in paragraphs:
         yield from textwrap.wrap(
             paragraph,
-            _WIDTH,
+            WIDTH,
             initial_indent="  ",
             subsequent_indent="    ",
             break_on_hyphens=False,

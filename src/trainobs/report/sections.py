@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from trainobs.core.catalogue import METRICS, phase_metric
-from trainobs.core.labels import PHASES, WAITS
-from trainobs.core.text import bar, duration, percent, quantity, size, times
+from trainobs.core.catalogue import METRICS, kernel_metrics
+from trainobs.core.labels import LABELS, WAITS
+from trainobs.core.text import bar, counted, duration, percent, quantity, size, times
 from trainobs.report.rows import LABEL, or_unknown, row
 
 _BAR = 36
 _SHOWN = 5
+_RANKS = 16
+"""Ranks on the page: the one that others wait for, then the slowest."""
 
 _STEP_KINDS = {"fae/pure_step_ns": "pure step", "fae/mixed_step_ns": "mixed step"}
 
@@ -59,6 +61,12 @@ _GPU = {
     "gpu/power_w": "power of the board",
 }
 
+_LEVELS = {
+    "ebpf": "eBPF probes in the kernel",
+    "procfs": "/proc counters, without eBPF",
+    "timing": "timing alone, without the kernel",
+}
+
 _ENOUGH = {50: 2, 95: 20, 99: 100}
 """Percentile -> events that it takes to speak of it."""
 
@@ -73,14 +81,32 @@ _FORMATS: dict[str, Callable[[float], str]] = {
 
 
 def step_time(summary: dict[str, Any]) -> Iterator[str]:
-    """How long a step took."""
-    step = metric(summary, "step/duration_ns")
-    if step["mean"] is not None:
-        yield "Step time"
-        names = {"mean": "mean", "p50": "median", "p95": "p95", "max": "slowest"}
-        yield "  " + "   ".join(f"{text} {duration(step[key])}" for key, text in names.items())
-        if step["mean"]:
-            yield f"  {1e9 / step['mean']:.4g} steps per second"
+    """How long a step took, and where the training thread spent it."""
+    step = summary["step"]
+    if step is None:
+        return
+    yield step_line(step)
+    if step["mean_ns"]:
+        yield f"  {1e9 / step['mean_ns']:.4g} steps per second"
+    spent = {name: ns for name, ns in step["parts"].items() if ns > 0}
+    if spent and step["mean_ns"]:
+        yield row("Where the step went", "mean", "share")
+        for name in sorted(spent, key=lambda name: -spent[name]):
+            yield part(LABELS[name], spent[name], step["mean_ns"])
+
+
+def step_line(step: Mapping[str, Any]) -> str:
+    """The time of a step, in words."""
+    first = " after the first" if step["first_is_out"] else ""
+    spread = f"p95 {duration(step['p95_ns'])}, slowest {duration(step['max_ns'])}"
+    of = counted(step["steps"], "step")
+    return f"A step: {duration(step['mean_ns'])}, the mean of {of}{first}; {spread}"
+
+
+def part(label: str, ns: float, of_ns: float) -> str:
+    """A part of the step, with a bar."""
+    share = min(1.0, ns / of_ns) if of_ns else 0.0
+    return f"{row(f'  {label}', duration(ns), percent(share))}  {bar(share, _BAR)}"
 
 
 def ranks(summary: dict[str, Any]) -> Iterator[str]:
@@ -89,49 +115,37 @@ def ranks(summary: dict[str, Any]) -> Iterator[str]:
     if len(ranks) < 2:
         return
     yield row("Ranks", "steps", "median", "p95", "backward", "waited", "awaited")
-    for rank, one in ranks.items():
+    first = (summary["straggler"] or {}).get("rank")
+    ordered = sorted(ranks, key=lambda n: (n != first, -(ranks[n]["p50_ns"] or 0), n))
+    for rank, one in ((number, ranks[number]) for number in ordered[:_RANKS]):
         waited = one["wait_ns"] if one["arrival_wait_ns"] is None else one["arrival_wait_ns"]
         times = (or_unknown(duration, one[key]) for key in ("p50_ns", "p95_ns", "backward_ns"))
         others = (or_unknown(duration, waited), or_unknown(percent, one["most_ratio"]))
         yield row(f"  rank {rank}", str(one["steps"]), *times, *others)
+    if len(ranks) > _RANKS:
+        yield f"  and {counted(len(ranks) - _RANKS, 'more rank')}"
     yield from _straggler(summary["straggler"])
 
 
-def _straggler(found: Mapping[str, Any]) -> Iterator[str]:
+def straggler_told(found: Mapping[str, Any]) -> str:
     """The rank that the others wait for, in a sentence."""
     if not found["known"]:
-        yield "  who waits for whom: not known (torch keeps no record of collectives here)"
-    elif found["rank"] is None:
-        yield "  no straggler: no rank makes the others wait for a tenth of the step"
-    else:
-        late = f"{duration(found['held_up_ns'])} a step, {percent(found['share'])} of it"
-        yield f"  STRAGGLER: rank {found['rank']} makes the others wait for {late}"
+        return "who waits for whom: not known (torch keeps no record of collectives here)"
+    if found["rank"] is None:
+        return "no straggler: no rank makes the others wait for a tenth of the step"
+    late = f"{duration(found['held_up_ns'])} a step, {percent(min(1.0, found['share']))} of it"
+    return f"STRAGGLER: rank {found['rank']} makes the others wait for {late}"
+
+
+def _straggler(found: Mapping[str, Any]) -> Iterator[str]:
+    """The same, with how it is known."""
+    yield f"  {straggler_told(found)}"
+    if found["known"] and found["rank"] is not None:
         if found["by"] == "arrival":
             share = percent(found["most_ratio"])
             yield f"    by arrival at the collectives; longest awaited in {share} of the steps"
         else:
             yield "    it waits that much less in collectives than every other rank"
-
-
-def phases(summary: dict[str, Any]) -> Iterator[str]:
-    """Where the training thread spent its step, over all steps.
-
-    A phase that a loop marks for the first time in its last step was in none of those before.
-    """
-    step_ns = metric(summary, "step/duration_ns")["mean"]
-    means = {label: _over_all_steps(summary, phase_metric(p)) for p, label in PHASES.items()}
-    spent = {label: mean for label, mean in means.items() if mean}
-    if spent and step_ns:
-        yield row("Where the step went", "mean", "share")
-        for label, mean in spent.items():
-            share = mean / step_ns
-            yield row(f"  {label}", duration(mean), percent(share)) + "  " + bar(share, _BAR)
-
-
-def _over_all_steps(summary: dict[str, Any], name: str) -> float:
-    total: int = (metric(summary, name)["sum"] or 0) - summary["setup"].get(name, 0)
-    steps: int = summary["steps"]
-    return total / max(1, steps)
 
 
 def rates(summary: dict[str, Any]) -> Iterator[str]:
@@ -247,6 +261,26 @@ def metric(summary: dict[str, Any], name: str) -> dict[str, Any]:
     """Statistics of one metric."""
     statistics: dict[str, Any] = summary["metrics"][name]
     return statistics
+
+
+def observed_by(summary: dict[str, Any]) -> str:
+    """By what a run was observed; some probes may run where system calls are not seen."""
+    level = summary["level"]
+    text = _LEVELS.get(level, level)
+    on = {name for name, state in summary["capabilities"].items() if state == "on"}
+    some = level != "ebpf" and any(metric.programs & on for metric in kernel_metrics())
+    return f"{text} for system calls; other probes run" if some else text
+
+
+def own_share(summary: dict[str, Any]) -> str | None:
+    """What observing took of one CPU; None where that is unknown."""
+    means = [metric(summary, name)["mean"] for name in ("obs/cpu_ns", "obs/probe_ns")]
+    known = [mean for mean in means if mean is not None]
+    step_ns = metric(summary, "step/duration_ns")["mean"]
+    if not known or not step_ns:
+        return None
+    share = sum(known) / step_ns
+    return f"{percent(share)} of a CPU" if share <= 1 else f"{share:.1f} CPUs"
 
 
 def training_ns(summary: dict[str, Any]) -> float:

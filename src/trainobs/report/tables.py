@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from trainobs.core.text import duration, percent, quantity, size
+from trainobs.core.text import counted, duration, percent, quantity, size
 from trainobs.report.rows import or_unknown, row
 
 _LABEL = 34
 
 _SHOWN = 10
-"""Tables on the page: those that read the most bytes."""
+"""Tables on the page: those that read the most bytes, of equal ones the largest."""
 
 _MEMORY = {
     "memory/major_fault_count": ("major faults of the training process", "{:.2g}".format),
@@ -30,14 +30,17 @@ def section(summary: dict[str, Any]) -> Iterator[str]:
         return
     tables = {table["name"]: table for table in found["tables"]}
     read = {name: _mean(summary, "bytes", name) or 0.0 for name in tables}
-    largest = sorted((name for name in tables if read[name]), key=lambda name: -read[name])
+    sizes = {name: table["row_count"] * table["row_bytes"] for name, table in tables.items()}
+    largest = sorted(
+        (name for name in tables if read[name]), key=lambda name: (-read[name], -sizes[name], name)
+    )
     heads = ("lookups", "bytes", "of all", "repeated", "hot 1 %", "hot 10 %")
     yield _row("Embedding lookups in a step", *heads)
     yield from (_table(summary, name, sum(read.values())) for name in largest[:_SHOWN])
     if len(largest) > _SHOWN:
-        yield f"  and {_tables(len(largest) - _SHOWN)} that read less"
+        yield f"  and {counted(len(largest) - _SHOWN, 'more table')}"
     if len(tables) > len(largest):
-        yield f"  not seen to be looked up: {_tables(len(tables) - len(largest))}"
+        yield f"  not seen to be looked up: {counted(len(tables) - len(largest), 'table')}"
     yield from _about(found)
     yield from _skewed(found, largest[:_SHOWN])
     yield from _budgets(found)
@@ -61,7 +64,7 @@ def _about(found: dict[str, Any]) -> Iterator[str]:
     rows = sum(table["row_count"] for table in found["tables"])
     total = sum(table["row_count"] * table["row_bytes"] for table in found["tables"])
     placed = sorted({table["placement"] for table in found["tables"]})
-    amount = f"{_tables(len(found['tables']))}, {quantity(rows)} rows, {size(total)}"
+    amount = f"{counted(len(found['tables']), 'table')}, {quantity(rows)} rows, {size(total)}"
     yield f"  {amount}: {', '.join(placed)}"
     sampled = f"{found['sampled_steps']} of {found['steps']} steps"
     yield f"  repeated and hot rows, and all below: from the ids of {sampled}"
@@ -71,7 +74,7 @@ def _about(found: dict[str, Any]) -> Iterator[str]:
 def _timed(time: dict[str, Any]) -> Iterator[str]:
     by_bytes = time["by_bytes"]
     if time["forward_ratio"] is not None:
-        share = f"{duration(time['forward_ns'])}, {percent(time['forward_ratio'])} of the step"
+        share = f"{duration(time['forward_ns'])}, {_share_of_step(time)}"
         yield f"  forward of the modules that look up: {share}; backward and optimizer not in it"
     if by_bytes["known"]:
         low, high = percent(by_bytes["low_ratio"]), percent(by_bytes["high_ratio"])
@@ -80,6 +83,12 @@ def _timed(time: dict[str, Any]) -> Iterator[str]:
     else:
         yield "  share of the step that goes with the bytes they read: not known:"
         yield f"    {by_bytes['why']}"
+
+
+def _share_of_step(time: dict[str, Any]) -> str:
+    """Sampled steps may be slower than the others, so that it comes to more than a mean step."""
+    ratio = time["forward_ratio"]
+    return f"{percent(ratio)} of the step" if ratio <= 1 else "as much as a mean step"
 
 
 def _skewed(found: dict[str, Any], shown: list[str]) -> Iterator[str]:
@@ -100,11 +109,13 @@ def _skewed(found: dict[str, Any], shown: list[str]) -> Iterator[str]:
 
 
 def _budgets(found: dict[str, Any]) -> Iterator[str]:
-    if not found["skew"] or not found["skew"]["budgets"]:
+    # In a budget smaller than a row there is nothing to keep.
+    budgets = [one for one in (found["skew"] or {}).get("budgets", ()) if one["holds_rows"]]
+    if not budgets:
         return
     yield ""
     yield _row("Hottest rows that fit", "of tables", "lookups", "inputs", "from", "to")
-    for one in found["skew"]["budgets"]:
+    for one in budgets:
         inputs = one["all_hot"] or {}
         yield _row(
             f"  {size(one['budget_bytes'])}",
@@ -142,10 +153,6 @@ def _mean(summary: dict[str, Any], field: str, table: str) -> float | None:
     statistics = summary["metrics"].get(f"embedding/{field}{{table={table}}}", {})
     mean: float | None = statistics.get("mean")
     return mean
-
-
-def _tables(count: int) -> str:
-    return f"{count} table{'s' * (count > 1)}"
 
 
 def _row(label: str, *columns: str) -> str:

@@ -16,6 +16,7 @@ from trainobs.runlog import schema as names
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "clock": (dict,),
     "clock.wall_ns": (int,),
+    "clock.monotonic_ns": (int,),
     "level": (str,),
     "world_size": (int,),
     "host": (dict,),
@@ -51,6 +52,8 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "summary.losses": (dict,),
     "summary.lost_steps": (dict,),
     "summary.lost_steps.*": (int,),
+    "summary.lost_because": (dict,),
+    "summary.lost_because.*": (str,),
 }
 """Fields the analysis relies on -> types they may have, if they are there; `*` is every key, or
 every element of an array."""

@@ -26,6 +26,7 @@ class RunLog:
         info: the contents of `run.json`.
         ranks: rank number -> what that rank recorded, ascending.
         unreadable: files that were left out -> why; of others it turns out when they are read.
+        is_part: whether older parts were left out because only the newest were asked for.
     """
 
     def __init__(
@@ -34,15 +35,21 @@ class RunLog:
         info: Mapping[str, Any],
         ranks: Mapping[int, RankLog],
         unreadable: Mapping[Path, str],
+        is_part: bool = False,
     ) -> None:
         self.path = path
         self.info = info
         self.ranks = ranks
         self.unreadable = dict(unreadable)
+        self.is_part = is_part
 
     @classmethod
-    def open(cls, path: Path | str) -> RunLog:
+    def open(cls, path: Path | str, newest_parts: int = 0) -> RunLog:
         """Open a run directory, or the newest run up to four levels below `path`.
+
+        Args:
+            path: the directory.
+            newest_parts: how many parts of each table to read, from the last one back; 0: all.
 
         Raises:
             RunLogError: there is no run, or its `run.json` is not one this version can read.
@@ -51,20 +58,34 @@ class RunLog:
             run_dir = _find(Path(path))
             info = read_info(run_dir / names.RUN_FILE)
             unreadable: dict[Path, str] = {}
-            ranks = {rank: _open_rank(run_dir, rank, unreadable) for rank in names.ranks(run_dir)}
+            ranks = {
+                rank: _open_rank(run_dir, rank, unreadable, newest_parts)
+                for rank in names.ranks(run_dir)
+            }
+            parts = (len(names.files_of(run_dir, rank, names.STEPS)) for rank in ranks)
+            is_part = 0 < newest_parts < max(parts, default=0)
         except OSError as error:
             do = "see that you may read it, and that its file system is there"
             raise cannot_read(Path(path), str(error), do) from error
-        return cls(run_dir, info, ranks, unreadable)
+        return cls(run_dir, info, ranks, unreadable, is_part)
 
 
-def _find(path: Path) -> Path:
+def find_run(path: Path) -> Path | None:
+    """`path` if it is a run directory, or the newest run up to four levels below; or None.
+
+    Raises:
+        OSError: a directory cannot be read.
+    """
     if (path / names.RUN_FILE).exists():
         return path
     files = (file for depth in _DEPTHS for file in path.glob(depth + names.RUN_FILE))
     runs = [file.parent for file in files if _is_ours(file)]
-    if runs:
-        return max(runs, key=_began)
+    return max(runs, key=_began, default=None)
+
+
+def _find(path: Path) -> Path:
+    if found := find_run(path):
+        return found
     raise RunLogError(
         failed=f"There is no run to read in {path}.",
         found=_what_is_there(path),
@@ -96,13 +117,13 @@ def _began(run_dir: Path) -> int:
     return int(read_info(run_dir / names.RUN_FILE)["clock"].get("wall_ns", 0))
 
 
-def _open_rank(run_dir: Path, rank: int, unreadable: dict[Path, str]) -> RankLog:
+def _open_rank(run_dir: Path, rank: int, unreadable: dict[Path, str], newest_parts: int) -> RankLog:
     """A rank with every file of it that is whole; the others go into `unreadable`."""
     info = _info_of(names.run_file(run_dir, rank))
     tables = tables_of(info)
     files: dict[str, list[Path]] = {}
     for table, columns in tables_of_run([table.name for table in tables]).items():
-        all_files = names.files_of(run_dir, rank, table)
+        all_files = names.files_of(run_dir, rank, table)[-newest_parts:]
         reasons = {file: why_unreadable(file, columns) for file in all_files}
         unreadable.update({file: reason for file, reason in reasons.items() if reason})
         files[table] = [file for file in all_files if reasons[file] is None]

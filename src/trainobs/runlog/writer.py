@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,10 @@ a larger part writes more; a smaller one has more file footers (4 bytes a step a
 
 HELD_STEPS = 4 * SEAL_STEPS
 """Steps kept in memory (some 15 MB) while the disk refuses them; what follows is lost, counted."""
+
+
+RESERVE_BYTES = 1 << 15
+"""Kept on the disk while a run goes on, so that `run.json` can still say that the disk was full."""
 
 
 class RunLogSink(Sink):
@@ -88,6 +93,8 @@ class RunLogSink(Sink):
             self._store_run()
         else:
             self._begin_unclaimed()
+        with suppress(OSError):  # then the end may go unrecorded, as without it
+            replace_file(self._reserve, b"\0" * RESERVE_BYTES)
 
     def _begin_unclaimed(self) -> None:
         directory = rank_dir(self._run_dir, self._rank)
@@ -142,7 +149,21 @@ class RunLogSink(Sink):
             OSError: the disk refused; `end` may be called again.
         """
         self._summary = summary
-        self.flush()
+        try:
+            self.flush()
+        except OSError:
+            self._give_up_reserve()
+            self._store_run()
+            raise
+        self._give_up_reserve()
+
+    def _give_up_reserve(self) -> None:
+        with suppress(OSError):
+            self._reserve.unlink()
+
+    @property
+    def _reserve(self) -> Path:
+        return rank_dir(self._run_dir, self._rank) / ".reserve"
 
     def _seal_early(self) -> None:
         """Many short steps may fill a part before the next flush is due."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Iterable
 
@@ -19,11 +20,17 @@ class Delivery:
         self._armed = True
         self._told = False
         self._unsaved = 0
+        self._fault = ""
 
     @property
     def lost_steps(self) -> int:
         """Step records that the sink dropped, or did not make safe so far."""
         return self._unsaved + self._sink.lost_steps
+
+    @property
+    def lost_because(self) -> str:
+        """What the last fault of the sink was, as in "ENOSPC: No space left on device"; or ""."""
+        return self._fault
 
     def write(self, batch: StepTable) -> None:
         """Hand over closed steps."""
@@ -46,10 +53,13 @@ class Delivery:
         try:
             action()
         except OSError as error:
+            name = errno.errorcode.get(error.errno or 0, "OSError")
+            self._fault = f"{name}: {error.strerror or error}"
             self._tell(error, "it is kept, and tried again every few seconds")
             return False
         except Exception as error:
             self._armed = False
+            self._fault = type(error).__name__
             self._tell(error, "it is given up for this run")
             logger.debug("the fault in %s", self._sink.name, exc_info=True)
             return False
@@ -87,6 +97,12 @@ class Deliveries:
         """Lost step records, by sink."""
         pairs = zip(self._sinks, self._deliveries, strict=True)
         return {sink.name: delivery.lost_steps for sink, delivery in pairs}
+
+    @property
+    def lost_because(self) -> dict[str, str]:
+        """Why steps were lost, by sink; those that lost none, or are slow alone, are left out."""
+        pairs = zip(self._sinks, self._deliveries, strict=True)
+        return {s.name: d.lost_because for s, d in pairs if d.lost_steps and d.lost_because}
 
     def write(self, batch: StepTable) -> None:
         """Hand closed steps to every sink."""

@@ -222,6 +222,7 @@ class Observer:
             self._flush()  # a directory that was removed is made again at the second attempt
         lost_steps = self._deliveries.lost_steps
         self._summary["lost_steps"] = lost_steps
+        self._summary["lost_because"] = self._deliveries.lost_because
         self._summary["late_count"] = self._collector.late_count
         self._summary["dropped_steps"] = self._collector.dropped_steps
         for sink, count in lost_steps.items():

@@ -16,30 +16,10 @@ from trainobs.core.errors import SettingError, shown
 from trainobs.probes.programs import PROBES, WHAT_TO_GIVE, check_names
 from trainobs.steps.clock import LAST_STEP
 
-SWITCH = "TRAINOBS"
-"""Environment variable; `off` turns every entry point into a no-op."""
-
-_OFF = frozenset({"off", "0", "false", "no"})
-_ON = frozenset({"on", "1", "true", "yes", ""})
-
 PathLike = str | os.PathLike[str]
 
 _SYSTEM = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/lib", "/lib64", "/usr/share", "/etc")
 _SYSTEM_PREFIXES = frozenset({Path("/"), Path("/usr"), Path("/usr/local")})
-
-
-def switched_off() -> bool:
-    """Whether the environment turns trainobs off.
-
-    Raises:
-        SettingError: the variable has a value that means nothing.
-    """
-    value = os.environ.get(SWITCH, "on").lower()
-    if value not in _ON | _OFF:
-        raise SettingError(
-            f"bad value in the environment for {SWITCH}", shown(value), 'set it to "on" or "off"'
-        )
-    return value in _OFF
 
 
 @dataclass(frozen=True)

@@ -85,13 +85,17 @@ def judge(record: Record, facts: Facts, *, replays: bool = True) -> Verdict:
         facts: what it does not hold.
         replays: whether to replay it, which takes some 0.3 s of CPU time, for causes and advice.
     """
+    return judge_by(replay_of(record, facts) if replays else None, record, facts)
+
+
+def judge_by(replay: Replay | None, record: Record, facts: Facts) -> Verdict:
+    """The same with the replay of these steps at hand; None: without one."""
     if len(record) < FEWEST_STEPS:
         return Verdict(len(record), abstained_because=f"fewer than {FEWEST_STEPS} steps")
     mean = record.mean()
     if isnan(mean[names.STEP]):
         return Verdict(len(record), abstained_because="the steps were not timed")
     parts = parts_of(mean, facts)
-    replay = replay_of(record, facts) if replays else None
     now = Situation(mean, parts, facts, None if replay is None or replay.refused else replay)
     outcome, ns = _outcome(now)
     replayed = None if replay is None else not replay.refused
@@ -173,6 +177,8 @@ def replay_of(record: Record, facts: Facts) -> Replay | None:
     if cpus is None or workers is None or why_no_replay(facts) or len(record) < FEWEST_STEPS:
         return None
     if not 0 <= workers <= MOST_WORKERS or facts.prefetch < 1:  # someone has edited it
+        return None
+    if len(record) < FEWEST_STEPS:
         return None
     mean = record.mean()
     now = Situation(mean, parts_of(mean, facts), facts, None)

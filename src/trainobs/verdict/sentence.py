@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainobs.core.labels import LABELS
-from trainobs.core.text import duration, percent, quantity, size
+from trainobs.core.text import duration, measured, percent
 from trainobs.verdict.advice import told
-from trainobs.verdict.verdict import Cause, Evidence, Verdict, VerdictKind
+from trainobs.verdict.verdict import Cause, Verdict, VerdictKind
 
 _PLACES = {"other": "no phase"}
 
@@ -31,19 +31,11 @@ def sentence(verdict: Verdict) -> str:
 def lines(verdict: Verdict) -> Iterator[str]:
     """The evidence, the advice, and what a reader should know besides."""
     for row in verdict.evidence[:_SHOWN]:
-        share = "" if row.share is None else f"{percent(row.share):>9}"
-        yield f"{LABELS.get(row.metric, row.metric):<40}{_value(row):>11}{share}"
+        share = "" if row.share is None else f" {percent(row.share):>8}"
+        yield f"{LABELS.get(row.metric, row.metric):<40}{measured(row.value, row.unit):>11}{share}"
     shares = {row.metric: row.share or 0.0 for row in verdict.evidence}
     late = shares.get("loader/handover_ns", 0.0) > shares.get("loader/compute_ns", 0.0)
     if verdict.cause is Cause.TRANSFORM and late:
         yield "a worker that computes in Python hands its batches over late"
     if verdict.advice:
         yield f"advice: {told(verdict.advice)}"
-
-
-def _value(row: Evidence) -> str:
-    if row.unit == "ns":
-        return duration(row.value)
-    if row.unit == "ratio":
-        return percent(row.value)
-    return size(row.value) if row.unit == "bytes" else quantity(row.value)

@@ -1,0 +1,59 @@
+"""The one time of a step that is told, and its parts: those that verdicts go by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isnan
+from typing import Any
+
+import numpy as np
+
+from trainobs.core.records import SETUP
+from trainobs.runlog.rank import RankLog
+from trainobs.verdict.record import PHASES, SPLIT, START, STEP, Record
+
+
+def step_time(rank: RankLog, record: Record) -> dict[str, Any] | None:
+    """How long a step took; None where no step was timed.
+
+    Args:
+        rank: the rank.
+        record: its steps, as verdicts take them.
+
+    Returns:
+        `steps` that it is of; `first_is_out`, whether the first is left out; `mean_ns`, `p95_ns`
+        and `max_ns`; `parts`: metric of a phase -> its time in a step, over all of these steps;
+        `waited`: the same of what the loader was waited for. What is unknown is left out.
+    """
+    if not len(record):
+        return None
+    mean = record.mean()
+    durations = rank.metric(STEP)[rank.step() != SETUP][-len(record) :]
+    durations = durations[np.isfinite(durations)]
+    if not durations.size:
+        return None
+    return {
+        "steps": len(record),
+        "first_is_out": bool((rank.step() != SETUP).sum() > len(record)),
+        "mean_ns": mean[STEP],
+        "p95_ns": float(np.percentile(durations, 95)),
+        "max_ns": float(durations.max()),
+        "parts": _known(mean, PHASES),
+        "waited": _known(mean, (*SPLIT, START)),
+    }
+
+
+def newest_step(rank: RankLog, info: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The last step of the log: its `number`, and `wall_ns`, when it ended, since 1970 or None."""
+    steps = rank.step()
+    if not steps.size or steps[-1] == SETUP:
+        return None
+    clock, took = info.get("clock", {}), rank.metric(STEP)[-1]
+    known = {"wall_ns", "monotonic_ns"} <= clock.keys() and not isnan(took)
+    ended = int(rank.start_ns()[-1]) + int(took) if known else 0
+    wall = clock["wall_ns"] - clock["monotonic_ns"] + ended if known else None
+    return {"number": int(steps[-1]), "wall_ns": wall}
+
+
+def _known(mean: Mapping[str, float], names: tuple[str, ...]) -> dict[str, float]:
+    return {name: mean[name] for name in names if not isnan(mean[name])}

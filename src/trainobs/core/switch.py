@@ -1,0 +1,27 @@
+"""The environment variable that turns trainobs off."""
+
+from __future__ import annotations
+
+import os
+
+from trainobs.core.errors import SettingError, shown
+
+SWITCH = "TRAINOBS"
+"""`off` turns every entry point into a no-op."""
+
+_OFF = frozenset({"off", "0", "false", "no"})
+_ON = frozenset({"on", "1", "true", "yes", ""})
+
+
+def switched_off() -> bool:
+    """Whether the environment turns trainobs off.
+
+    Raises:
+        SettingError: the variable has a value that means nothing.
+    """
+    value = os.environ.get(SWITCH, "on").lower()
+    if value not in _ON | _OFF:
+        raise SettingError(
+            f"bad value in the environment for {SWITCH}", shown(value), 'set it to "on" or "off"'
+        )
+    return value in _OFF

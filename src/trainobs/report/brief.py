@@ -1,0 +1,168 @@
+"""A run log in 25 lines: what `trainobs report` prints."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from trainobs.core.catalogue import phase_metric
+from trainobs.core.labels import LABELS, PHASES
+from trainobs.core.text import counted, duration, measured, percent, printable, times
+from trainobs.report import empty, facts
+from trainobs.report.losses import lost, not_observed, unreadable
+from trainobs.report.rows import WIDTH, cut, cut_path, row
+from trainobs.report.sections import observed_by, own_share, part, step_line, training_ns
+
+LINES = 25
+"""Lines that a terminal shows at once."""
+
+_EVIDENCE = 3
+_CHANGES = 3
+_CHANGE = 62
+_PARTS = 5
+_SMALL = 0.01
+"""Share of a step below which a part of it has no line of its own."""
+
+_PHASES = {phase_metric(phase): label for phase, label in PHASES.items()}
+
+
+def render(summary: dict[str, Any], now_ns: int, *, is_newest: bool = False) -> str:
+    """At most 25 lines of at most 100 columns; what was not measured is left out.
+
+    Args:
+        summary: what `analysis.summary.summarize` returns.
+        now_ns: time since 1970.
+        is_newest: whether a directory was asked for, of which this is the newest run.
+    """
+    middle = _WITH_STEPS if summary["steps"] else (empty.why,)
+    groups = [list(_head(summary, now_ns, is_newest))]
+    groups += [[*section(summary)] for section in middle]
+    groups.append([*facts.others(summary), *_missing(summary), _more(summary)])
+    groups = [group for group in groups if group]
+    # Blank lines come first where room is short: those between the last groups go.
+    room = LINES - sum(map(len, groups))
+    lines: list[str] = []
+    for number, group in enumerate(groups):
+        lines += [""] if 0 < number <= room else []
+        lines += group
+    return "\n".join(cut(printable(line)) for line in lines[:LINES])
+
+
+def _head(summary: dict[str, Any], now_ns: int, is_newest: bool) -> Iterator[str]:
+    newest = "the newest " if summary["is_part"] else ""
+    took = f"{newest}{counted(summary['steps'], 'step')} in {duration(training_ns(summary))}"
+    if summary["epochs"] > 1:
+        took += f", {counted(summary['epochs'], 'epoch')}"
+    how = f"ended: {cut(summary['outcome'], 30)}" if summary["outcome"] else "not ended, or killed"
+    begin, end = "trainobs report of ", f": {took}, {how}"
+    which = " (the newest)" if is_newest else ""
+    yield begin + cut_path(summary["run"], WIDTH - len(begin + which + end)) + which + end
+    host, world_size = summary["host"], summary["world_size"]
+    where = f"on {host.get('hostname', '?')}, Linux {host.get('kernel', '?')}"
+    where += f", rank {summary['rank']} of {world_size}" if (world_size or 1) > 1 else ""
+    share = own_share(summary)
+    cost = "" if share is None else f"; observing took {share}"
+    yield f"  {_age(summary, now_ns)}{where}; by {observed_by(summary)}{cost}"
+
+
+def _age(summary: dict[str, Any], now_ns: int) -> str:
+    """How old the newest step of a run is that has not ended, as far as anybody knows."""
+    wall_ns = (summary["newest"] or {}).get("wall_ns")
+    if summary["outcome"] or wall_ns is None or wall_ns > now_ns:
+        return ""
+    return f"newest step {duration(now_ns - wall_ns)} ago; "
+
+
+def _verdict(summary: dict[str, Any]) -> Iterator[str]:
+    verdict = summary["verdict"]["run"]
+    indents = {"initial_indent": "", "subsequent_indent": "  "}
+    yield from textwrap.wrap(f"Verdict: {verdict['text'][0]}", WIDTH, max_lines=2, **indents)
+    # Phases are told below, all of them.
+    told = [one for one in verdict["evidence"] if one["metric"] not in _PHASES]
+    for one in told[:_EVIDENCE]:
+        share = [] if one["share"] is None else [percent(one["share"])]
+        label = LABELS.get(one["metric"], one["metric"]).strip()
+        of = "wait: " if one["metric"].startswith("loader/") else ""
+        yield row(f"  {of}{label}", measured(one["value"], one["unit"]), *share)
+
+
+def _would_help(summary: dict[str, Any]) -> Iterator[str]:
+    found, advice = summary["would_help"], summary["verdict"]["run"]["advice"]
+    lines = (
+        [f"  {cut(advice['text'], _CHANGE):<{_CHANGE}} {gain(advice['gain'])}"] if advice else []
+    )
+    for one in found["changes"]:
+        if not advice or one["values"] != advice["change"]:
+            lines.append(
+                f"  {cut(one['change'] + ': ' + one['means'], 58):<58} {gain(one['gain'])}"
+            )
+    if lines:
+        yield "What would help, as predicted"
+        yield from lines[:_CHANGES]
+    elif found["replayed"]:
+        yield "What would help: a replay of this run finds no change that is sure to bring 5 %"
+    elif found["refused"]:
+        yield from textwrap.wrap(
+            f"What would help: not known; {found['refused']}", WIDTH, subsequent_indent="  "
+        )[:2]
+
+
+def gain(interval: tuple[float, float | None]) -> str:
+    """How many times as fast a change makes a run."""
+    low, high = interval
+    if high is None:
+        return f"at least {times(low)} times as fast"
+    between = times(low) if times(low) == times(high) else f"{times(low)} to {times(high)}"
+    return f"{between} times as fast"
+
+
+def _step(summary: dict[str, Any]) -> Iterator[str]:
+    step = summary["step"]
+    if step is None:
+        yield "The step: not timed"
+        return
+    yield step_line(step)
+    found = {name: ns for name, ns in step["parts"].items() if ns > 0}
+    parts = sorted(found, key=lambda name: -found[name])
+    shown = [name for name in parts if found[name] >= _SMALL * step["mean_ns"]][:_PARTS]
+    for name in shown:
+        yield part(_PHASES[name], found[name], step["mean_ns"])
+    rest = [name for name in parts if name not in shown]
+    if rest:
+        others = sum(found[name] for name in rest)
+        yield part(f"{counted(len(rest), 'other part')}", others, step["mean_ns"])
+
+
+def _missing(summary: dict[str, Any]) -> Iterator[str]:
+    """What the reader cannot know from the above; at most three lines."""
+    if found := lost(summary):
+        yield f"Lost: {', '.join(found)}"
+    if files := unreadable(summary):
+        more = f", and {len(files) - 1} more" if len(files) > 1 else ""
+        yield cut(f"Unreadable: {files[0]}", WIDTH - len(more)) + more
+    off = not_observed(summary)
+    if summary["level"] in ("procfs", "timing") and "ebpf" in off:
+        yield f"Not eBPF, because: {off['ebpf']}"
+    elif off:
+        name, why = next(iter(off.items()))
+        more = f", and {len(off) - 1} more" if len(off) > 1 else ""
+        yield cut(f"Off: {name} ({why}", WIDTH - len(more) - 1) + ")" + more
+
+
+def _more(summary: dict[str, Any]) -> str:
+    run = shlex.quote(summary["run"])
+    lines = (
+        f"More: `trainobs report {name} --full`, `--html FILE`, `tensorboard --logdir {name}`"
+        for name in (run, "RUN")
+    )
+    return next(line for line in lines if len(line) <= WIDTH)
+
+
+_WITH_STEPS: tuple[Callable[[dict[str, Any]], Iterator[str]], ...] = (
+    _verdict,
+    _would_help,
+    _step,
+    facts.loader_and_storage,
+)

@@ -1,0 +1,50 @@
+"""Why a run has no steps, as far as its log tells."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from trainobs.core.text import counted, duration
+from trainobs.report.rows import WIDTH
+
+_OWN_LOOP = "a step is what `with obs.step():` holds"
+
+
+def why(summary: dict[str, Any]) -> Iterator[str]:
+    """Why there is no step to tell of."""
+    yield "No step was recorded"
+    yield from textwrap.wrap(_reason(summary), WIDTH, initial_indent="  ", subsequent_indent="  ")
+
+
+def _reason(summary: dict[str, Any]) -> str:
+    outcome, setup = summary["outcome"], summary["setup"]
+    damaged = sum("steps-" in name for name in summary["lost"]["files"])
+    if damaged:
+        return f"{counted(damaged, 'file')} of steps cannot be read; the reason is below."
+    if summary["lost"]["steps"].get("runlog"):
+        return "Steps were trained and could not be stored; the reason is below."
+    if outcome is None:
+        return (
+            "The run is still in its first step, was killed in it, or the log could not be written "
+            "for long enough: steps are stored every few seconds."
+        )
+    if outcome.startswith("given up"):
+        return f"Observing ended by a fault of trainobs before a step was complete ({outcome})."
+    if outcome != "ok":
+        return f"The training ended before a step was complete: {outcome}."
+    if validated := setup.get("phase/validation_ns"):
+        return (
+            f"Validation ran for {duration(validated)}, and no training: of Lightning, only `fit` "
+            f"has steps; in a loop of your own {_OWN_LOOP}."
+        )
+    if setup.get("loader/wait_ns"):
+        return (
+            f"Batches were fetched, and no step was marked: in a loop of your own {_OWN_LOOP}. "
+            "Under Lightning the run ended before its second batch was fetched."
+        )
+    return (
+        f"No batch was fetched and no step was marked: in a loop of your own {_OWN_LOOP}; under "
+        "Lightning and Hugging Face only training has steps."
+    )

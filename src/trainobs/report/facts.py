@@ -1,0 +1,190 @@
+"""The brief report's lines on one subject each: loader, storage, tables, ranks, GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trainobs.core.text import counted, duration, percent, size
+from trainobs.report.rows import cut
+from trainobs.report.sections import straggler_told
+
+_WAIT = "loader/wait_ns"
+_NOTABLE = 0.05
+"""Share of the step from which it matters why the loader is waited for."""
+
+_MADE = {
+    "compute_ns": "computing",
+    "device_ns": "asleep for a device",
+    "cpu_wait_ns": "without a CPU",
+    "sleep_ns": "asleep, cause unknown",
+}
+
+_WAITED = {
+    "loader/compute_ns": "computing",
+    "loader/device_ns": "asleep for a device",
+    "loader/cpu_wait_ns": "without a CPU",
+    "loader/sleep_ns": "asleep, cause unknown",
+    "loader/handover_ns": "batches on their way",
+}
+"""What the maker of the awaited batch did meanwhile."""
+
+_CAUSES = 2
+"""Shares that a line has room for."""
+
+_LEAST = 0.005
+"""Share below which a cause is left out."""
+
+_GPU = {
+    "gpu/sm_active_ratio": "multiprocessors at work {}",
+    "gpu/tensor_active_ratio": "tensor cores {}",
+    "gpu/dram_active_ratio": "memory {}",
+}
+
+_HELD = {
+    "gpu/throttle_power_ratio": "the power limit",
+    "gpu/throttle_thermal_ratio": "heat",
+    "gpu/throttle_hardware_ratio": "the hardware",
+}
+
+
+def loader_and_storage(summary: dict[str, Any]) -> Iterator[str]:
+    """Who made the batches, why they were waited for, and where the data came from."""
+    yield from map(cut, _loader(summary))
+    yield from map(cut, _storage(summary))
+
+
+def others(summary: dict[str, Any]) -> Iterator[str]:
+    """What only some runs have, one line each."""
+    for tell in (_checkpoints, _tables, _ranks, _gpu):
+        yield from map(cut, tell(summary))
+
+
+def _loader(summary: dict[str, Any]) -> Iterator[str]:
+    found, step = summary["loader"], summary["step"]
+    if found:
+        worked = counted(found["workers"], "worker")
+        who = worked if found["workers"] else "the training thread"
+        made = f"{counted(found['batches'], 'batch', 'batches')}, {duration(found['made_ns'])} each"
+        did = {label: found[name] for name, label in _MADE.items()}
+        yield f"Loader: {who} made {made}{_shares(': ', did, found['made_ns'])}"
+    waited = step["parts"].get(_WAIT, 0.0) if step else 0.0
+    if not step or waited < _NOTABLE * step["mean_ns"]:
+        return
+    causes = {label: step["waited"].get(name) for name, label in _WAITED.items()}
+    if None in causes.values():
+        yield f"Loader: why it was waited for {duration(waited)} a step was not recorded"
+    else:
+        yield f"  waited for {duration(waited)} a step{_shares(': ', causes, waited)}"
+
+
+def _shares(begin: str, parts: Mapping[str, float | None], whole: float) -> str:
+    """Parts with their shares, the largest first."""
+    known = {label: ns / whole for label, ns in parts.items() if ns is not None} if whole else {}
+    shown = sorted((s for s in known.items() if s[1] >= _LEAST), key=lambda item: -item[1])
+    told = ", ".join(f"{label} {percent(min(1.0, share))}" for label, share in shown[:_CAUSES])
+    return f"{begin}{told}" if told else ""
+
+
+def _storage(summary: dict[str, Any]) -> Iterator[str]:
+    read, calls = _mean(summary, "io/data_read_bytes"), _mean(summary, "io/read_bytes")
+    if read:
+        hit = _mean(summary, "cache/hit_ratio")
+        cached = "" if hit is None else f", {percent(hit)} of it from the page cache"
+        yield f"Storage: {size(read)} of training data read a step{cached}"
+    elif read is None and calls:
+        yield f"Storage: {size(calls)} read by calls a step, of which files is unknown"
+    elif read is None and summary["level"] == "timing":
+        yield "Storage: unknown (timing alone)"
+    if mapped := _mean(summary, "cache/fault_fill_bytes"):
+        yield f"  mapped files: {size(mapped)} brought into memory a step"
+    yield from _devices(summary)
+
+
+def _devices(summary: dict[str, Any]) -> Iterator[str]:
+    read, written = _mean(summary, "block/read_bytes"), _mean(summary, "block/write_bytes")
+    parts = [f"{size(read)} read"] if read else []
+    parts += [f"{size(written)} written"] if written else []
+    if not parts:
+        return
+    latency = summary["latency"].get("latency/block_read")
+    slow = ""
+    if latency:
+        number = counted(latency["count"], "read")
+        slow = f"; p99 of {number} in the run {duration(latency['p99_ns'])}"
+        slow = slow if latency["count"] >= 100 else ""
+    stall = _mean(summary, "cache/read_stall_ratio")
+    asleep = f"; reads asleep for them {percent(stall)} of their time" if stall else ""
+    yield f"  block devices: {' and '.join(parts)} a step{slow}{asleep}"
+
+
+def _checkpoints(summary: dict[str, Any]) -> Iterator[str]:
+    found = summary["checkpoints"]
+    known = [one for one in found if one["blocking_ns"] is not None]
+    if not found:
+        return
+    told = f"Checkpoints: {len(found)}"
+    if known:
+        longest = max(known, key=lambda one: one["blocking_ns"])
+        where = "before the first step" if longest["step"] is None else f"in step {longest['step']}"
+        written = longest["written_bytes"]
+        wrote = "" if not written else f" and wrote {size(written)}"
+        told += f"; the longest blocked for {duration(longest['blocking_ns'])} {where}{wrote}"
+    yield told
+
+
+def _tables(summary: dict[str, Any]) -> Iterator[str]:
+    found = summary["embeddings"]
+    if not found:
+        return
+    tables = found["tables"]
+    total = sum(one["row_count"] * one["row_bytes"] for one in tables)
+    read = [_mean(summary, f"embedding/bytes{{table={one['name']}}}") for one in tables]
+    known = [one for one in read if one is not None]
+    told = f"Embeddings: {counted(len(tables), 'table')} of {size(total)}"
+    told += f", {size(sum(known))} read a step" if known else ", lookups unknown"
+    if 0 < (found["time"]["forward_ratio"] or 0) <= 1:
+        told += f" in {percent(found['time']['forward_ratio'])} of its time"
+    budgets = (found["skew"] or {}).get("budgets") or []
+    serving = [one for one in budgets if one["lookup_ratio"] is not None and one["holds_rows"]]
+    if serving:
+        one = serving[0]
+        told += f"; the hottest {size(one['budget_bytes'])} serve {percent(one['lookup_ratio'])}"
+    yield told
+
+
+def _ranks(summary: dict[str, Any]) -> Iterator[str]:
+    ranks = {number: one for number, one in summary["ranks"].items() if one["steps"]}
+    if len(ranks) < 2:
+        return
+    timed = {number: one["p50_ns"] for number, one in ranks.items() if one["p50_ns"] is not None}
+    told = f"Ranks: {len(ranks)}"
+    if timed:
+        slow, fast = max(timed, key=timed.__getitem__), min(timed, key=timed.__getitem__)
+        told += f"; median steps {duration(timed[fast])} (rank {fast}) to {duration(timed[slow])}"
+        told += f" (rank {slow})"
+    yield told
+    yield f"  {straggler_told(summary['straggler'])}"
+
+
+def _gpu(summary: dict[str, Any]) -> Iterator[str]:
+    device = summary["gpu"]
+    if not device:
+        return
+    parts = [
+        form.format(percent(value))
+        for name, form in _GPU.items()
+        if (value := _mean(summary, name)) is not None
+    ]
+    if (power := _mean(summary, "gpu/power_w")) is not None:
+        parts.append(f"{power:.0f} W")
+    held = {why: _mean(summary, name) for name, why in _HELD.items()}
+    parts += [f"clocks held down by {why} {percent(share)}" for why, share in held.items() if share]
+    name = device.get("name", device.get("uuid", "in use"))
+    yield f"GPU: {name}: {', '.join(parts) or 'what it did is unknown'}"
+
+
+def _mean(summary: dict[str, Any], name: str) -> float | None:
+    statistics = summary["metrics"].get(name)
+    mean: float | None = statistics["mean"] if statistics else None
+    return mean

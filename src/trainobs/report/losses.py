@@ -1,0 +1,80 @@
+"""What the report says of what is lost, unreadable or was not observed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from trainobs.core.text import counted, size
+
+_KERNEL = {
+    "tasks": ("task that was not followed", "tasks that were not followed"),
+    "requests": ("block request", "block requests"),
+    "classes": ("class of files", "classes of files"),
+    "service": ("loss of the service", "losses of the service"),
+}
+
+_FULL = ("ENOSPC", "EDQUOT")
+
+_SINKS = {"runlog": "in the run log", "tensorboard": "in TensorBoard"}
+
+_LITTLE = 1_000_000
+"""Bytes below which a disk is as good as full."""
+
+
+def lost(summary: dict[str, Any]) -> list[str]:
+    """What the numbers lack, one phrase each; empty if they lack nothing."""
+    return [*_steps(summary), *_disk(summary), *_events(summary)]
+
+
+def _steps(summary: dict[str, Any]) -> Iterator[str]:
+    found = summary["lost"]
+    for sink, count in found["steps"].items():
+        if count:
+            why = found["because"].get(sink, "")
+            verb = "is" if count == 1 else "are"
+            told = f"{counted(count, 'step')} {verb} not {_SINKS.get(sink, f'in the {sink}')}"
+            yield f"{_because(why)}: {told}"
+
+
+def _because(why: str) -> str:
+    code, _, text = why.partition(": ")
+    if code in _FULL:
+        return "the disk was full"
+    return f"the disk refused ({text or code})" if why else "the disk refused or was too slow"
+
+
+def _disk(summary: dict[str, Any]) -> Iterator[str]:
+    """A run that was killed cannot say that its disk was full; the disk may still be."""
+    free = summary["lost"]["free_bytes"]
+    if free is not None and free < _LITTLE:
+        yield f"the disk of the run is full ({size(free)} left): its last steps may be missing"
+
+
+def _events(summary: dict[str, Any]) -> Iterator[str]:
+    found = summary["lost"]
+    causes = {name: n for name, n in found["kernel"].items() if n}
+    for name, n in causes.items():
+        yield counted(n, *_KERNEL.get(name, (name, name)))
+    rest = (found["events"] or 0) - sum(causes.values())
+    if rest > 0:
+        yield counted(rest, "kernel event or step", "kernel events or steps")
+
+
+def unreadable(summary: dict[str, Any]) -> list[str]:
+    """Each file that could not be read, within the run, with the reason."""
+    run = Path(summary["run"])
+    return [
+        f"{Path(file).relative_to(run) if Path(file).is_relative_to(run) else file}: {why}"
+        for file, why in summary["lost"]["files"].items()
+    ]
+
+
+def not_observed(summary: dict[str, Any]) -> dict[str, str]:
+    """Probe -> why it was off; some reasons are messages of several lines."""
+    off = {name: why for name, why in summary["capabilities"].items() if why != "on"}
+    gpm = summary["gpu"].get("gpm", "on")
+    if gpm != "on":  # known only where the process used a GPU
+        off["gpu activity"] = gpm
+    return {name: " ".join(why.split()) for name, why in off.items()}

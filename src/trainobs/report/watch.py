@@ -1,0 +1,51 @@
+"""What `trainobs report --watch` prints: the brief report, for as long as the run goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from trainobs.analysis.live import LiveRun
+from trainobs.core.text import printable
+from trainobs.report import brief
+
+EVERY_S = 2.0
+_CLEAR = "\x1b[H\x1b[2J"
+
+
+def watch(
+    path: Path,
+    write: Callable[[str], bool],
+    *,
+    redraws: bool,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Show a run until it has ended, or the reader goes away.
+
+    Args:
+        path: as `LiveRun` takes it.
+        write: shows a text; False if nobody reads it any more.
+        redraws: whether to draw over the old report, as on a terminal; else only what is new is
+            shown, one report after another.
+        sleep: waits for so many seconds.
+
+    Raises:
+        RunLogError: what is there is no run that this version can read.
+    """
+    run, waiting = LiveRun(path), False
+    while True:
+        is_new = run.look()
+        if run.summary is not None and (is_new or redraws):
+            text = brief.render(run.summary, time.time_ns(), is_newest=_is_in(path, run.summary))
+            if not write(f"{_CLEAR if redraws else ''}{text}\n") or run.summary["outcome"]:
+                return
+        elif run.summary is None and not waiting:
+            waiting = True
+            if not write(f"waiting for a run in {printable(str(path))}; Ctrl-C ends this"):
+                return
+        sleep(EVERY_S)
+
+
+def _is_in(path: Path, summary: dict[str, object]) -> bool:
+    return Path(str(summary["run"])) != path
