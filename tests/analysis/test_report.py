@@ -109,7 +109,7 @@ def test_the_page_shows_what_matters(summary):
         "  lost       the disk was full: 50 steps are not in TensorBoard",
         "             2 block requests",
         "A step: 3 ms, the mean of 3 steps after the first; p95 3.90 ms, slowest 4 ms",
-        "  333.3 steps per second",
+        "  steps per second: 333.3",
     ):
         assert line in page.splitlines()
     rows = {" ".join(line.split()) for line in page.splitlines()}

@@ -11,7 +11,7 @@ from trainobs.core.errors import TrainobsError
 from trainobs.replay.changes import KNOWN, Change, parse
 from trainobs.replay.predict import Prediction, Replay
 from trainobs.runlog.reader import RunLog
-from trainobs.verdict.advice import LEAST
+from trainobs.verdict.advice import ABOUT, LEAST
 from trainobs.verdict.rules import replay_of, why_no_replay
 from trainobs.verdict.verdict import facts_from
 
@@ -122,7 +122,8 @@ def would_help(info: Mapping[str, Any], replay: Replay | None) -> dict[str, Any]
         replay: of the run, where there is one.
 
     Returns:
-        `changes`: as `whatif` has them, those whose least gain is 5 % or more, each with what it
+        `changes`: as `whatif` has them, those whose least gain is 5 % or more, and of numbers of
+        workers the fewest that are about as good as the best; each with what it
         `means`, and `values` as `predict` takes them; `refused`: why there are none, or None;
         `replayed`: whether any were tried.
     """
@@ -132,7 +133,10 @@ def would_help(info: Mapping[str, Any], replay: Replay | None) -> dict[str, Any]
     cpus = facts_from(info).usable_cpus or 1.0
     found = [_alone(change, replay) for change in parse(_tried(cpus, replay))]
     sure = [one for one in found if one["gain"][0] >= LEAST]
-    best = sorted(sure, key=lambda one: -one["gain"][0])[:_SHOWN]
+    most = max((one["gain"][0] for one in sure if "workers" in one["values"]), default=0.0)
+    enough = [one for one in sure if "workers" in one["values"] and one["gain"][0] >= ABOUT * most]
+    best = [one for one in sure if "workers" not in one["values"]] + enough[:1]
+    best = sorted(best, key=lambda one: -one["gain"][0])[:_SHOWN]
     return {"changes": best, "refused": None, "replayed": True}
 
 

@@ -50,6 +50,14 @@ def times(factor: float) -> str:
     return f"{factor:.2f}" if factor < 2 else f"{factor:.1f}"
 
 
+def gained(low: float, high: float | None) -> str:
+    """A predicted speed-up, from the least to the most; None: nobody knows the most."""
+    if high is None:
+        return f"at least {times(low)} times as fast"
+    between = times(low) if times(low) == times(high) else f"{times(low)} to {times(high)}"
+    return f"{between} times as fast"
+
+
 def bar(share: float, width: int) -> str:
     """A bar of at most `width` characters; anything above zero shows."""
     length = round(min(share, 1.0) * width)

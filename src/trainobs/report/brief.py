@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import shlex
-import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from trainobs.core.catalogue import phase_metric
 from trainobs.core.labels import LABELS, PHASES
-from trainobs.core.text import counted, duration, measured, percent, printable, times
+from trainobs.core.text import counted, duration, gained, measured, percent, printable
 from trainobs.report import empty, facts
 from trainobs.report.losses import lost, not_observed, unreadable
-from trainobs.report.rows import WIDTH, cut, cut_path, row
+from trainobs.report.rows import WIDTH, cut, cut_path, paragraph, row
 from trainobs.report.sections import observed_by, own_share, part, step_line, training_ns
 
 LINES = 25
@@ -20,7 +19,7 @@ LINES = 25
 
 _EVIDENCE = 3
 _CHANGES = 3
-_CHANGE = 62
+_GAIN = 27
 _PARTS = 5
 _SMALL = 0.01
 """Share of a step below which a part of it has no line of its own."""
@@ -53,6 +52,7 @@ def render(summary: dict[str, Any], now_ns: int, *, is_newest: bool = False) -> 
 def _head(summary: dict[str, Any], now_ns: int, is_newest: bool) -> Iterator[str]:
     newest = "the newest " if summary["is_part"] else ""
     took = f"{newest}{counted(summary['steps'], 'step')} in {duration(training_ns(summary))}"
+    took = took if summary["steps"] else "no steps"
     if summary["epochs"] > 1:
         took += f", {counted(summary['epochs'], 'epoch')}"
     how = f"ended: {cut(summary['outcome'], 30)}" if summary["outcome"] else "not ended, or killed"
@@ -77,11 +77,12 @@ def _age(summary: dict[str, Any], now_ns: int) -> str:
 
 def _verdict(summary: dict[str, Any]) -> Iterator[str]:
     verdict = summary["verdict"]["run"]
-    indents = {"initial_indent": "", "subsequent_indent": "  "}
-    yield from textwrap.wrap(f"Verdict: {verdict['text'][0]}", WIDTH, max_lines=2, **indents)
+    why = verdict["abstained_because"]
+    told = verdict["text"][0] if verdict["kind"] else f"none ({why})"
+    yield from paragraph(f"Verdict: {told}", most=2)
     # Phases are told below, all of them.
-    told = [one for one in verdict["evidence"] if one["metric"] not in _PHASES]
-    for one in told[:_EVIDENCE]:
+    rows = [one for one in verdict["evidence"] if one["metric"] not in _PHASES]
+    for one in sorted(rows, key=lambda one: -(one["share"] or 0.0))[:_EVIDENCE]:
         share = [] if one["share"] is None else [percent(one["share"])]
         label = LABELS.get(one["metric"], one["metric"]).strip()
         of = "wait: " if one["metric"].startswith("loader/") else ""
@@ -90,32 +91,23 @@ def _verdict(summary: dict[str, Any]) -> Iterator[str]:
 
 def _would_help(summary: dict[str, Any]) -> Iterator[str]:
     found, advice = summary["would_help"], summary["verdict"]["run"]["advice"]
-    lines = (
-        [f"  {cut(advice['text'], _CHANGE):<{_CHANGE}} {gain(advice['gain'])}"] if advice else []
-    )
+    changes = {advice["text"]: advice["gain"]} if advice else {}
     for one in found["changes"]:
-        if not advice or one["values"] != advice["change"]:
-            lines.append(
-                f"  {cut(one['change'] + ': ' + one['means'], 58):<58} {gain(one['gain'])}"
-            )
+        if not advice or one["values"].keys() != advice["change"].keys():
+            changes[f"{one['change']}: {one['means']}"] = one["gain"]
+    indent = " " * (_GAIN + 3)
+    lines = [
+        line
+        for text, gain in changes.items()
+        for line in paragraph(f"{gained(*gain):<{_GAIN}} {text}", "  ", indent, most=2)
+    ]
     if lines:
         yield "What would help, as predicted"
         yield from lines[:_CHANGES]
     elif found["replayed"]:
         yield "What would help: a replay of this run finds no change that is sure to bring 5 %"
     elif found["refused"]:
-        yield from textwrap.wrap(
-            f"What would help: not known; {found['refused']}", WIDTH, subsequent_indent="  "
-        )[:2]
-
-
-def gain(interval: tuple[float, float | None]) -> str:
-    """How many times as fast a change makes a run."""
-    low, high = interval
-    if high is None:
-        return f"at least {times(low)} times as fast"
-    between = times(low) if times(low) == times(high) else f"{times(low)} to {times(high)}"
-    return f"{between} times as fast"
+        yield from paragraph(f"What would help: not known; {found['refused']}", most=2)
 
 
 def _step(summary: dict[str, Any]) -> Iterator[str]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 from typing import Any
 
 from trainobs.core.text import counted, duration
-from trainobs.report.rows import WIDTH
+from trainobs.report.rows import paragraph
 
 _OWN_LOOP = "a step is what `with obs.step():` holds"
 
@@ -15,7 +14,7 @@ _OWN_LOOP = "a step is what `with obs.step():` holds"
 def why(summary: dict[str, Any]) -> Iterator[str]:
     """Why there is no step to tell of."""
     yield "No step was recorded"
-    yield from textwrap.wrap(_reason(summary), WIDTH, initial_indent="  ", subsequent_indent="  ")
+    yield from paragraph(_reason(summary), "  ", "  ")
 
 
 def _reason(summary: dict[str, Any]) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from trainobs.core.text import duration, printable
 from trainobs.report import empty, loaders, sections, tables
 from trainobs.report.losses import lost, not_observed, unreadable
-from trainobs.report.rows import WIDTH
+from trainobs.report.rows import paragraph
 from trainobs.report.sections import metric, observed_by, own_share, training_ns
 
 
@@ -96,11 +95,5 @@ def _not_measured(summary: dict[str, Any]) -> Iterator[str]:
 
 
 def _wrapped(paragraphs: Iterable[str]) -> Iterator[str]:
-    for paragraph in paragraphs:
-        yield from textwrap.wrap(
-            paragraph,
-            WIDTH,
-            initial_indent="  ",
-            subsequent_indent="    ",
-            break_on_hyphens=False,
-        )
+    for text in paragraphs:
+        yield from paragraph(text, "  ", "    ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 
 WIDTH = 100
@@ -17,6 +18,19 @@ def row(label: str, *columns: str, width: int = LABEL) -> str:
 def or_unknown(form: Callable[[float], str], value: float | None) -> str:
     """A number in its form, or a dash for one that is unknown."""
     return "-" if value is None else form(value)
+
+
+def paragraph(text: str, first: str = "", others: str = "  ", most: int | None = None) -> list[str]:
+    """Text as lines, the first and the others with their indents, and at most so many."""
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=others,
+        max_lines=most,
+        placeholder="...",
+        break_on_hyphens=False,
+    )
 
 
 def cut(line: str, width: int = WIDTH) -> str:

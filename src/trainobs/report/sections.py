@@ -7,11 +7,12 @@ from typing import Any
 
 from trainobs.core.catalogue import METRICS, kernel_metrics
 from trainobs.core.labels import LABELS, WAITS
-from trainobs.core.text import bar, counted, duration, percent, quantity, size, times
-from trainobs.report.rows import LABEL, or_unknown, row
+from trainobs.core.text import bar, counted, duration, gained, percent, quantity, size
+from trainobs.report.rows import LABEL, WIDTH, or_unknown, paragraph, row
 
 _BAR = 36
 _SHOWN = 5
+_RANK = 22
 _RANKS = 16
 """Ranks on the page: the one that others wait for, then the slowest."""
 
@@ -87,7 +88,7 @@ def step_time(summary: dict[str, Any]) -> Iterator[str]:
         return
     yield step_line(step)
     if step["mean_ns"]:
-        yield f"  {1e9 / step['mean_ns']:.4g} steps per second"
+        yield f"  steps per second: {1e9 / step['mean_ns']:.4g}"
     spent = {name: ns for name, ns in step["parts"].items() if ns > 0}
     if spent and step["mean_ns"]:
         yield row("Where the step went", "mean", "share")
@@ -98,9 +99,10 @@ def step_time(summary: dict[str, Any]) -> Iterator[str]:
 def step_line(step: Mapping[str, Any]) -> str:
     """The time of a step, in words."""
     first = " after the first" if step["first_is_out"] else ""
-    spread = f"p95 {duration(step['p95_ns'])}, slowest {duration(step['max_ns'])}"
+    p95 = f"p95 {duration(step['p95_ns'])}, " if step["steps"] >= _ENOUGH[95] else ""
+    spread = f"; {p95}slowest {duration(step['max_ns'])}" if step["steps"] > 1 else ""
     of = counted(step["steps"], "step")
-    return f"A step: {duration(step['mean_ns'])}, the mean of {of}{first}; {spread}"
+    return f"A step: {duration(step['mean_ns'])}, the mean of {of}{first}{spread}"
 
 
 def part(label: str, ns: float, of_ns: float) -> str:
@@ -114,14 +116,15 @@ def ranks(summary: dict[str, Any]) -> Iterator[str]:
     ranks = {rank: one for rank, one in summary["ranks"].items() if one["steps"]}
     if len(ranks) < 2:
         return
-    yield row("Ranks", "steps", "median", "p95", "backward", "waited", "awaited")
+    titles = ("steps", "median", "p95", "backward", "waited", "awaited")
+    yield row("Ranks", *titles, width=_RANK)
     first = (summary["straggler"] or {}).get("rank")
     ordered = sorted(ranks, key=lambda n: (n != first, -(ranks[n]["p50_ns"] or 0), n))
     for rank, one in ((number, ranks[number]) for number in ordered[:_RANKS]):
         waited = one["wait_ns"] if one["arrival_wait_ns"] is None else one["arrival_wait_ns"]
         times = (or_unknown(duration, one[key]) for key in ("p50_ns", "p95_ns", "backward_ns"))
         others = (or_unknown(duration, waited), or_unknown(percent, one["most_ratio"]))
-        yield row(f"  rank {rank}", str(one["steps"]), *times, *others)
+        yield row(f"  rank {rank}", str(one["steps"]), *times, *others, width=_RANK)
     if len(ranks) > _RANKS:
         yield f"  and {counted(len(ranks) - _RANKS, 'more rank')}"
     yield from _straggler(summary["straggler"])
@@ -298,7 +301,8 @@ def verdict(summary: dict[str, Any]) -> Iterator[str]:
     """The verdict on the run, and those epochs that differ."""
     run = summary["verdict"]["run"]
     yield "Verdict"
-    yield from (f"  {line}" for line in run["text"])
+    for line in run["text"]:  # rows of evidence fit, and keep their columns
+        yield from [f"  {line}"] if len(line) < WIDTH - 2 else paragraph(line, "  ", "    ")
     changes = list(_changed_verdicts(summary["verdict"]["epochs"]))
     if len(changes) > 1:
         yield from (f"  epoch {epoch}: {verdict['text'][0]}" for epoch, verdict in changes)
@@ -310,11 +314,10 @@ def would_help(summary: dict[str, Any]) -> Iterator[str]:
     if found["changes"]:
         yield "What would help, by a replay of this run (trainobs whatif)"
         for one in found["changes"]:
-            low, high = one["gain"]
-            yield f"  {one['change']:<22}{times(low)} to {times(high)} times as fast"
+            yield f"  {one['change']:<22}{gained(*one['gain'])}: {one['means']}"
     elif found["refused"]:
         yield "What would help: not known"
-        yield f"  {found['refused']}"
+        yield from paragraph(found["refused"], "  ", "  ")
 
 
 def _changed_verdicts(epochs: Mapping[int, dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:

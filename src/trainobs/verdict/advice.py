@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from math import isnan
 
-from trainobs.core.text import times
+from trainobs.core.text import gained
 from trainobs.replay.changes import MOST_WORKERS, Change
 from trainobs.replay.predict import Replay
 from trainobs.verdict import record
@@ -37,11 +37,7 @@ def advise(kind: VerdictKind, cause: Cause | None, now: Situation) -> Advice | N
 
 def told(advice: Advice) -> str:
     """Advice with its gain, in words."""
-    low, high = advice.gain
-    if high is None:
-        return f"{advice.text}: at least {times(low)} times as fast (predicted)"
-    between = times(low) if times(low) == times(high) else f"{times(low)} to {times(high)}"
-    return f"{advice.text}: {between} times as fast (predicted)"
+    return f"{advice.text}: {gained(*advice.gain)} (predicted)"
 
 
 def _replayed(kind: VerdictKind, cause: Cause | None, now: Situation) -> _Found:

@@ -1,0 +1,435 @@
+"""The report of 25 lines, of runs of every kind."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.samples import ITEM, USER, batch, busy_run, info, lookup_rows
+from trainobs.analysis.summary import summarize
+from trainobs.core.catalogue import METRICS
+from trainobs.core.labels import LABELS
+from trainobs.core.records import BATCH_ROW, SETUP
+from trainobs.report import brief, page
+from trainobs.runlog.embeddings import EmbeddingsSink
+from trainobs.runlog.reader import RunLog
+from trainobs.runlog.writer import RunLogSink
+from trainobs.verdict import causes, record, rules
+
+MS = 1e6
+NOW = 1_700_000_000_000_000_000 + 3600 * 10**9
+HOST = {"hostname": "node7", "kernel": "6.18", "usable_cpu_count": 4, "cpu_count": 4}
+LOADER = {"workers": 1, "prefetch_factor": 2, "persistent_workers": False}
+NO_EBPF = {"ebpf": "Operation not permitted: the process\nhas neither CAP_BPF nor CAP_PERFMON"}
+LONG = "a." * 100
+
+
+def write(path, table, rank: int = 0, end=None, **facts):
+    """A run of one rank; `end=None` is one that has not ended."""
+    sink = RunLogSink(path, rank)
+    sink.begin(info(rank=rank, **{"host": HOST, **facts}))
+    if table is not None:
+        sink.write(table)
+    sink.flush() if end is None else sink.end(end)
+    return path
+
+
+def steps_of(wait_ms: float, forward_ms: float, count: int = 200, **columns):
+    """Equal steps after a slow first one, and one batch for each, made by worker 0."""
+    took = wait_ms + forward_ms
+    start = (np.arange(count) * took * MS).astype(np.int64)
+    usual = {
+        "step__duration_ns": [3 * took * MS] + [took * MS] * (count - 1),
+        "loader__wait_ns": [3 * wait_ms * MS] + [wait_ms * MS] * (count - 1),
+        "phase__forward_ns": [3 * forward_ms * MS] + [forward_ms * MS] * (count - 1),
+        "sched__wait_offcpu_ns": [wait_ms * MS] * count,
+        "sched__work_offcpu_ns": [0.0] * count,
+        "sched__work_runqueue_ns": [0.0] * count,
+        "sched__others_cpu_ratio": [0.0] * count,
+    }
+    rows = np.zeros(count, BATCH_ROW)
+    rows["for_step"] = rows["number"] = np.arange(count)
+    rows["fetch_begin_ns"], rows["fetch_end_ns"] = start, start + int(wait_ms * MS)
+    rows["end_ns"] = start + int(wait_ms * MS)
+    rows["begin_ns"] = rows["end_ns"] - int(took * MS)
+    rows["compute_ns"] = int(took * MS)
+    return replace(batch(range(count), **usual | columns), batches=rows, start_ns=start)
+
+
+SPLIT = {
+    f"loader__{part}_ns": [share * 10 * MS] * 200
+    for part, share in (("device", 0.1), ("cpu_wait", 0), ("compute", 0.85), ("sleep", 0))
+} | {"loader__handover_ns": [0.5 * MS] * 200, "loader__start_stop_ns": [0.0] * 200}
+STORAGE = {
+    "io__data_read_bytes": [2e6] * 200,
+    "block__read_bytes": [1e6] * 200,
+    "block__write_bytes": [4e3] * 200,
+}
+
+
+def loader_bound(path, **changed):
+    facts = {"settings": {"loader_workers": 1}, "loaders": [LOADER], "end": {"outcome": "ok"}}
+    return write(path, steps_of(10, 20, **SPLIT | STORAGE), **facts | changed)
+
+
+def compute_bound(path):
+    facts = {"settings": {"loader_workers": 1}, "loaders": [LOADER]}
+    return write(path, steps_of(0.1, 100), end={"outcome": "ok"}, **facts)
+
+
+def without_ebpf(path):
+    table = batch(
+        range(12),
+        step__duration_ns=[100 * MS] * 12,
+        loader__wait_ns=[60 * MS] * 12,
+        phase__forward_ns=[40 * MS] * 12,
+        io__read_bytes=[3e6] * 12,
+    )
+    return write(path, table, level="procfs", capabilities=NO_EBPF, end={"outcome": "ok"})
+
+
+def with_tables(path):
+    names = [replace(USER, name=f"{n}{LONG}", row_count=10 + n) for n in range(12)]
+    rows = [
+        (step, table, {"lookup_count": 8, "bytes": 512.0})
+        for step in range(12)
+        for table in range(12)
+    ]
+    facts = info(tables=(*names, ITEM), capabilities={"embeddings": "on"}, host=HOST)
+    table = batch(range(12), step__duration_ns=[1e9] * 12, phase__forward_ns=[1e9] * 12)
+    for sink in (RunLogSink(path, 0), EmbeddingsSink(path, 0)):
+        sink.begin(facts)
+        sink.write(replace(table, lookups=lookup_rows(*rows)))
+        sink.end({"outcome": "ok"})
+    return path
+
+
+def of_64_ranks(path):
+    for rank in range(64):
+        table = batch(
+            range(12),
+            step__duration_ns=[(100 + rank % 7) * MS] * 12,
+            phase__backward_ns=[(100 + rank % 7) * MS] * 12,
+            ranks__wait_ns=[(1.0 if rank == 3 else 60.0) * MS] * 12,
+        )
+        write(path, table, rank, {"outcome": "ok"}, world_size=64)
+    return path
+
+
+def with_gpu(path):
+    table = batch(
+        range(12),
+        step__duration_ns=[100 * MS] * 12,
+        phase__forward_ns=[100 * MS] * 12,
+        gpu__sm_active_ratio=[0.5] * 12,
+        gpu__power_w=[650.0] * 12,
+        gpu__throttle_thermal_ratio=[0.03] * 12,
+    )
+    device = {"uuid": "GPU-1", "name": "A board", "gpm": "on"}
+    return write(path, table, gpu=device, end={"outcome": "ok"})
+
+
+def without_steps(path):
+    table = batch([SETUP], step__duration_ns=[5e9], loader__wait_ns=[1e9])
+    return write(path, table, end={"outcome": "ok"})
+
+
+def damaged(path):
+    loader_bound(path)
+    (path / "rank=0" / "latency.parquet").write_bytes(b"")
+    (path / "rank=0" / "kernel-00000.parquet").write_bytes(b"PAR1")
+    return path
+
+
+def killed(path):
+    return loader_bound(path, end=None)
+
+
+def on_a_full_disk(path):
+    lost = {"lost_steps": {"runlog": 1}, "lost_because": {"runlog": "ENOSPC: No space left"}}
+    return loader_bound(path, end={"outcome": "ok", **lost})
+
+
+def with_one_step(path):
+    return write(path, batch([0], step__duration_ns=[1e9], loader__wait_ns=[1e9]))
+
+
+def with_names_of_any_kind(path):
+    host = HOST | {"hostname": "\x1b[31m" + LONG, "kernel": "\u202e\n" + LONG}
+    outcome = {"outcome": "exception: " + LONG, "losses": {LONG: 1, "requests": 1}}
+    return loader_bound(path, host=host, end=outcome, capabilities={LONG: LONG, "\x1b": "x"})
+
+
+def busy(path):
+    return write(path, busy_run(300), end={"outcome": "ok"}, settings={"loader_workers": 4})
+
+
+RUNS = (
+    loader_bound,
+    compute_bound,
+    without_ebpf,
+    with_tables,
+    of_64_ranks,
+    with_gpu,
+    without_steps,
+    damaged,
+    killed,
+    on_a_full_disk,
+    with_one_step,
+    with_names_of_any_kind,
+    busy,
+)
+
+
+def summary_of(path):
+    return summarize(RunLog.open(path))
+
+
+def lines_of(path) -> list[str]:
+    return brief.render(summary_of(path), NOW).splitlines()
+
+
+_UNITS = r"(?:ns|us|ms|s|min|h|B|kB|MB|GB|TB|%)"
+_ONE_OF_MANY = re.compile(r"(?<![\d.,-])1 (?!us\b|ms\b|ns\b|s\b)[a-z]+s\b")
+_MANY_OF_ONE = re.compile(
+    r"(?<![\d.,])(?!1 )[\d,]+ (?:step|worker|batch|table|epoch|file|read|rank|checkpoint)\b"
+)
+
+
+def faults(text: str, longest: int | None = brief.LINES) -> list[str]:
+    """What is wrong with a page."""
+    lines = text.splitlines()
+    found = [f"{len(lines)} lines"] if longest and len(lines) > longest else []
+    for line in lines:
+        found += [f"wide: {line}"] if len(line) > 100 else []
+        found += [f"steers: {line}"] if not line.isprintable() else []
+        found += [f"glued: {line}"] if re.search(rf"\d {_UNITS}\d", line) else []
+        found += [f"nan: {line}"] if re.search(r"\b(nan|None|inf)\b", line) else []
+        found += [f"number: {line}"] if _ONE_OF_MANY.search(line) else []
+        found += [f"number: {line}"] if _MANY_OF_ONE.search(line) else []
+        shares = [float(share) for share in re.findall(r"([\d.]+) %", line)]
+        found += [f"share: {line}"] if max(shares, default=0) > 100 else []
+    return found
+
+
+def test_what_is_wrong_with_a_page_is_seen():
+    wrong = ("1 steps", "2 step", "3 us0.1 %", "508 %", "x" * 101, "\x1b", "nan", "a\n" * 26)
+    assert [line for line in wrong if not faults(line)] == []
+    assert faults("1 step, 1 s, 2 steps, 100 %, 1.1 ms, 1 batch, 2,001 steps") == []
+
+
+@pytest.mark.parametrize("make", RUNS)
+def test_every_kind_of_run_fits_a_screen(tmp_path, make):
+    place = tmp_path / "r"
+    summary = summary_of(make(place))
+    assert faults(brief.render(summary, NOW)) == []
+    summary["run"] = "/" + "deep/" * 50  # the test's own directory has a length of its own
+    assert faults(brief.render(summary, NOW, is_newest=True)) == []
+
+
+@pytest.mark.parametrize("make", [run for run in RUNS if run is not with_names_of_any_kind])
+def test_the_long_page_has_columns_plurals_and_shares_right_as_well(tmp_path, make):
+    summary = summary_of(make(tmp_path / "r")) | {"run": "r"}
+    assert faults(page.render(summary), longest=None) == []
+
+
+def edited(summary, random: np.random.Generator):
+    """The same run with other numbers, of which any may be unknown, nothing or huge."""
+    other = copy.deepcopy(summary)
+    for name, values in other["metrics"].items():
+        unit = METRICS[name].unit if name in METRICS else "ratio"
+        factor = float(random.choice([0, 1e-9, 1e-3, 1, 1e3, 1e9]))
+        unknown = random.random() < 0.2
+        for key in ("sum", "mean", "p50", "p95", "max"):
+            if values[key] is not None:
+                value = values[key] * factor
+                values[key] = None if unknown else min(1.0, value) if unit == "ratio" else value
+    if other["step"]:
+        parts = other["step"]["parts"]
+        other["step"]["parts"] = {
+            n: v * float(random.choice([0, 1e-6, 1])) for n, v in parts.items()
+        }
+    other["checkpoints"] = [
+        {**dict.fromkeys(("written_bytes", "blocking_ns"), 10.0**n), "step": n} for n in range(3)
+    ]
+    return other
+
+
+def test_runs_with_any_numbers_fit_a_screen(tmp_path):
+    random = np.random.default_rng(0)
+    summaries = [summary_of(make(tmp_path / make.__name__)) for make in RUNS]
+    found = [
+        fault
+        for summary in summaries
+        for _ in range(20)
+        for fault in faults(brief.render(edited(summary, random), NOW))
+    ]
+    assert found == []
+
+
+def test_a_loader_bound_run_word_for_word(tmp_path):
+    summary = summary_of(loader_bound(tmp_path / "r"))
+    assert brief.render({**summary, "run": "runs/one"}, NOW).splitlines() == [
+        "trainobs report of runs/one: 200 steps in 6.06 s, ended: ok",
+        "  on node7, Linux 6.18; by eBPF probes in the kernel",
+        "",
+        "Verdict: loader-bound: 10 ms a step, 33 % of it; cause: the loader's own computation",
+        "  wait: its maker computing               8.50 ms       28 %",
+        "  wait: its maker asleep for the device       1 ms      3.3 %",
+        "  wait: the rest: batches on their way     500 us      1.7 %",
+        "",
+        "What would help, as predicted",
+        "  1.46 to 1.55 times as fast  num_workers=2",
+        "  1.46 to 1.55 times as fast  transform=0.5x: CPU time of making a batch",
+        "",
+        "A step: 30 ms, the mean of 199 steps after the first; p95 30 ms, slowest 30 ms",
+        "  forward                                   20 ms       67 %  ########################",
+        "  waiting for data                          10 ms       33 %  ############",
+        "",
+        "Loader: 1 worker made 200 batches, 29.9 ms each: computing 100 %",
+        "  waited for 10 ms a step: computing 85 %, asleep for a device 10 %",
+        "Storage: 2 MB of training data read a step",
+        "  block devices: 1 MB read and 4 kB written a step",
+        "",
+        "More: `trainobs report runs/one --full`, `--html FILE`, `tensorboard --logdir runs/one`",
+    ]
+
+
+def test_shares_of_the_step_are_those_of_the_verdict(tmp_path):
+    summary = summary_of(loader_bound(tmp_path / "r"))
+    verdict, step = summary["verdict"]["run"], summary["step"]
+    assert step["mean_ns"] == verdict["step_ns"] == 30 * MS, "without the slow first step"
+    assert step["parts"]["loader/wait_ns"] == verdict["ns_per_step"] == 10 * MS
+    assert sum(step["parts"].values()) == pytest.approx(step["mean_ns"])
+
+
+def test_a_healthy_run_says_that_nothing_would_help(tmp_path):
+    page = "\n".join(lines_of(compute_bound(tmp_path / "r")))
+    assert "Verdict: compute-bound: 100 ms a step" in page
+    assert "What would help: a replay of this run finds no change" in page
+
+
+def test_what_is_unknown_without_ebpf_is_said(tmp_path):
+    lines = lines_of(without_ebpf(tmp_path / "r"))
+    assert "Storage: 3 MB read by calls a step, of which files is unknown" in lines
+    assert "Loader: why it was waited for 60 ms a step was not recorded" in lines
+    (why,) = (line for line in lines if line.startswith("Not eBPF, because: "))
+    assert "Operation not permitted: the process has neither CAP_BPF" in why
+
+
+def test_tables_ranks_and_the_gpu_have_a_line_each(tmp_path):
+    assert "Embeddings: 13 tables of 15.1 kB, 6.14 kB read a step" in lines_of(
+        with_tables(tmp_path / "tables")
+    )
+    lines = lines_of(of_64_ranks(tmp_path / "ranks"))
+    at = lines.index("Ranks: 64; median steps 100 ms (rank 0) to 106 ms (rank 6)")
+    assert lines[at + 1].startswith("  STRAGGLER: rank 3 makes the others wait for 59 ms a step")
+    assert any(
+        line == "GPU: A board: multiprocessors at work 50 %, 650 W, clocks held down by heat 3 %"
+        for line in lines_of(with_gpu(tmp_path / "gpu"))
+    )
+
+
+def test_tables_that_read_the_same_are_shown_by_size(tmp_path):
+    text = page.render(summary_of(with_tables(tmp_path / "r")))
+    shown = re.findall(r"^  (\d+)a\.a\.", text, re.MULTILINE)
+    assert shown == [str(n) for n in range(11, 1, -1)]
+    assert "  and 2 more tables" in text
+
+
+def test_of_many_ranks_the_long_page_shows_the_straggler_and_the_slowest(tmp_path):
+    text = page.render(summary_of(of_64_ranks(tmp_path / "r")))
+    ranks = [int(rank) for rank in re.findall(r"^  rank (\d+) ", text, re.MULTILINE)]
+    assert ranks[:4] == [3, 6, 13, 20]
+    assert len(ranks) == 16
+    assert "  and 48 more ranks" in text
+
+
+def test_unreadable_files_are_named_with_the_reason(tmp_path):
+    (line,) = (line for line in lines_of(damaged(tmp_path / "r")) if "Unreadable" in line)
+    assert line.startswith("Unreadable: rank=0/kernel-00000.parquet: not a whole Parquet file")
+    assert line.endswith(", and 1 more")
+
+
+def test_a_full_disk_is_told_as_a_full_disk(tmp_path):
+    lines = lines_of(on_a_full_disk(tmp_path / "r"))
+    assert "Lost: the disk was full: 1 step is not in the run log" in lines
+
+
+def test_other_faults_of_a_disk_are_told_by_their_names(tmp_path):
+    lost = {"lost_steps": {"runlog": 7}, "lost_because": {"runlog": "EROFS: Read-only file system"}}
+    lines = lines_of(loader_bound(tmp_path / "one", end={"outcome": "ok", **lost}))
+    told = "Lost: the disk refused (Read-only file system): 7 steps are not in the run log"
+    assert told in lines
+    del lost["lost_because"]  # as older versions wrote it
+    lines = lines_of(loader_bound(tmp_path / "two", end={"outcome": "ok", **lost}))
+    assert "Lost: the disk refused or was too slow: 7 steps are not in the run log" in lines
+
+
+def test_a_killed_run_on_a_disk_that_is_full_says_that_steps_may_be_missing(tmp_path):
+    summary = summary_of(killed(tmp_path / "r"))
+    assert summary["lost"]["free_bytes"] > 0
+    summary["lost"]["free_bytes"] = 4096
+    told = "Lost: the disk of the run is full (4.10 kB left): its last steps may be missing"
+    assert told in brief.render(summary, NOW).splitlines()
+
+
+def test_a_run_that_has_not_ended_says_how_old_its_newest_step_is(tmp_path):
+    path = killed(tmp_path / "r")
+    summary = summary_of(path)
+    assert summary["newest"]["number"] == 199
+    later = summary["newest"]["wall_ns"] + 4 * 10**9
+    text = brief.render(summary, later)
+    assert "not ended, or killed\n  newest step 4 s ago; on node7" in text
+    assert "newest step" not in brief.render(summary, later - 5 * 10**9), "another machine's clock"
+
+
+@pytest.mark.parametrize(
+    ("rows", "end", "why"),
+    [
+        ({}, None, "The run is still in its first step, was killed in it,"),
+        ({}, {"outcome": "ok"}, "No batch was fetched and no step was marked"),
+        ({"loader__wait_ns": [1e9]}, {"outcome": "ok"}, "Batches were fetched, and no step was"),
+        ({"phase__validation_ns": [2e9]}, {"outcome": "ok"}, "Validation ran for 2 s, and no tra"),
+        ({}, {"outcome": "exception: KeyError"}, "a step was complete: exception: KeyError."),
+        ({}, {"outcome": "given up: OSError"}, "Observing ended by a fault of trainobs"),
+        ({}, {"outcome": "ok", "lost_steps": {"runlog": 9}}, "could not be stored"),
+    ],
+)
+def test_a_run_without_steps_says_why(tmp_path, rows, end, why):
+    path = write(tmp_path / "r", batch([SETUP], step__duration_ns=[5e9], **rows), end=end)
+    assert why in "\n".join(lines_of(path))
+
+
+def test_a_run_whose_steps_cannot_be_read_says_so(tmp_path):
+    path = compute_bound(tmp_path / "r")
+    (path / "rank=0" / "steps-00000.parquet").write_bytes(b"PAR1")
+    text = "\n".join(lines_of(path))
+    assert "1 file of steps cannot be read; the reason is below." in text
+    assert "Unreadable: rank=0/steps-00000.parquet: not a whole Parquet file" in text
+
+
+def test_the_newest_run_of_a_directory_is_named(tmp_path):
+    compute_bound(tmp_path / "a")
+    path = compute_bound(tmp_path / "b")
+    text = json.loads((path / "run.json").read_text())
+    text["clock"]["wall_ns"] += 1
+    (path / "run.json").write_text(json.dumps(text))
+    assert RunLog.open(tmp_path).path == path
+    summary = summary_of(tmp_path) | {"run": "runs/b"}
+    first = brief.render(summary, NOW, is_newest=True).splitlines()[0]
+    assert first.startswith("trainobs report of runs/b (the newest): 200 steps in ")
+
+
+def test_everything_that_evidence_may_be_has_a_name_for_people():
+    names = {*rules.HELD_UP, *record.PHASES, *record.SPLIT, *record.SLEEPS, record.START}
+    for metrics in (*rules._METRICS_OF.values(), *rules._PARTS_OF.values()):
+        names |= {*metrics}
+    names |= {*causes._CONTENTION, *causes._WAITING, "sched/main_offcpu_ns", "io/fsync_ns"}
+    names |= {"io/checkpoint_write_ns", "sched/main_iowait_ns", "sched/worker_iowait_ns"}
+    assert sorted(names - LABELS.keys()) == []
