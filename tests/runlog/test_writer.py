@@ -84,7 +84,7 @@ def test_the_kernel_table_holds_the_cells_that_are_not_zero(sink, tmp_path):
 def test_without_kernel_cells_there_is_no_kernel_table(sink, tmp_path):
     sink.write(batch([0], io__read_bytes=[1]))
     sink.flush()
-    files = sorted(path.name for path in (tmp_path / "run" / "rank=0").iterdir())
+    files = sorted(path.name for path in (tmp_path / "run" / "rank=0").glob("*.parquet"))
     assert files == ["steps-00000.parquet"]
 
 

@@ -113,9 +113,22 @@ def test_what_a_full_disk_costs_is_counted_in_the_log(tmp_path, caplog, monkeypa
         summary = RunLog.open(disk / "run").info["summary"]
     lost = summary["lost_steps"]["runlog"]
     assert lost > 0
+    assert summary["lost_because"]["runlog"] == "ENOSPC: No space left on device"
     assert len(stored) + lost == 90
     assert warnings(caplog).count(refusal("runlog")) == 1
     assert warnings(caplog).count(loss("runlog", lost)) == 1
+
+
+def test_a_disk_that_stays_full_is_told_in_the_log_all_the_same(tmp_path):
+    with small_disk(tmp_path / "disk", "size=512k") as disk:
+        train(disk / "run", steps=60, at_20=lambda: fill(disk / "filler"))
+        stored = step_numbers(disk / "run")
+        summary = RunLog.open(disk / "run").info["summary"]
+        files = [path.name for path in (disk / "run" / "rank=0").iterdir()]
+    assert summary["outcome"] == "ok"
+    assert 0 < len(stored) == 60 - summary["lost_steps"]["runlog"] < 60
+    assert summary["lost_because"]["runlog"] == "ENOSPC: No space left on device"
+    assert ".reserve" not in files
 
 
 def test_a_directory_that_is_removed_is_made_again(tmp_path, caplog):

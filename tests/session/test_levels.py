@@ -107,7 +107,7 @@ def unprivileged():
 def test_without_privileges_it_is_procfs_and_one_warning_says_how_to_climb(unprivileged):
     _, (status, lines, errors) = unprivileged
     assert (status, lines) == (0, ["level: procfs"])
-    assert errors.count("trainobs") == 1
+    assert errors.count("trainobs runs without eBPF") == 1
     assert errors.startswith("trainobs runs without eBPF, on /proc counters of the process tree:")
     assert CLIMB in errors.splitlines()
 
