@@ -159,10 +159,10 @@ def _report(options: argparse.Namespace) -> _Answer:
 
 
 def _watch(path: Path) -> _Answer:
-    from trainobs.report.watch import watch
+    from trainobs.report.follow import follow
 
     with suppress(KeyboardInterrupt):  # how one leaves
-        watch(path, _write, redraws=sys.stdout is not None and sys.stdout.isatty())
+        follow(path, _write, redraws=sys.stdout is not None and sys.stdout.isatty())
     return _Answer("")
 
 

@@ -11,11 +11,11 @@ import time
 
 import pytest
 
-from tests.analysis.test_brief import steps_of, write
+from tests.analysis.runs import steps_of, write
 from tests.samples import batch, info
 from trainobs.analysis.live import SHARE, LiveRun
 from trainobs.core.errors import RunLogError
-from trainobs.report.watch import watch
+from trainobs.report.follow import follow
 from trainobs.runlog import writer
 from trainobs.runlog.writer import RunLogSink
 
@@ -54,7 +54,7 @@ def test_a_run_is_waited_for_followed_and_shown_whole_at_its_end(tmp_path):
         sink.end({"outcome": "ok"})
 
     acts = [lambda: None, begin, end, *[lambda: time.sleep(0.2)] * 100]
-    watch(place, lambda text: shown.append(text) or True, redraws=False, sleep=pass_time)
+    follow(place, lambda text: shown.append(text) or True, redraws=False, sleep=pass_time)
     assert shown[0] == f"waiting for a run in {place}; Ctrl-C ends this"
     first = [text.splitlines()[0].split(": ", 1)[1] for text in shown[1:]]
     assert first == ["5 steps in 5 ms, not ended, or killed", "10 steps in 10 ms, ended: ok"]
@@ -62,15 +62,15 @@ def test_a_run_is_waited_for_followed_and_shown_whole_at_its_end(tmp_path):
 
 def test_it_ends_when_nobody_reads(tmp_path):
     write(tmp_path / "r", steps_of(10, 20))
-    watch(tmp_path / "r", lambda text: False, redraws=True, sleep=pytest.fail)
-    watch(tmp_path / "none", lambda text: False, redraws=True, sleep=pytest.fail)
+    follow(tmp_path / "r", lambda text: False, redraws=True, sleep=pytest.fail)
+    follow(tmp_path / "none", lambda text: False, redraws=True, sleep=pytest.fail)
 
 
 def test_what_is_no_run_is_not_waited_for(tmp_path):
     path = write(tmp_path / "r", steps_of(10, 20))
     (path / "run.json").write_text("{")
     with pytest.raises(RunLogError):
-        watch(path, lambda text: True, redraws=False, sleep=pytest.fail)
+        follow(path, lambda text: True, redraws=False, sleep=pytest.fail)
 
 
 def test_of_a_long_run_only_the_newest_parts_are_read(tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ EVERY_S = 2.0
 _CLEAR = "\x1b[H\x1b[2J"
 
 
-def watch(
+def follow(
     path: Path,
     write: Callable[[str], bool],
     *,
