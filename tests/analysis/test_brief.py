@@ -126,7 +126,7 @@ def test_a_loader_bound_run_word_for_word(tmp_path):
     summary = summary_of(loader_bound(tmp_path / "r"))
     assert brief.render({**summary, "run": "runs/one"}, NOW).splitlines() == [
         "trainobs report of runs/one: 200 steps in 6.06 s, ended: ok",
-        "  on node7, Linux 6.18; by eBPF probes in the kernel",
+        "  on node7, Linux 6.18; observed by eBPF",
         "",
         "Verdict: loader-bound: 10 ms a step, 33 % of it; cause: the loader's own computation",
         "  wait: its maker computing               8.50 ms       28 %",

@@ -12,7 +12,7 @@ from trainobs.core.text import counted, duration, gained, measured, percent, pri
 from trainobs.report import empty, facts
 from trainobs.report.losses import lost, not_observed, unreadable
 from trainobs.report.rows import WIDTH, cut, cut_path, paragraph, row
-from trainobs.report.sections import observed_by, own_share, part, step_line, training_ns
+from trainobs.report.sections import own_share, part, step_line, training_ns
 
 LINES = 25
 """Lines that a terminal shows at once."""
@@ -23,6 +23,8 @@ _GAIN = 27
 _PARTS = 5
 _SMALL = 0.01
 """Share of a step below which a part of it has no line of its own."""
+
+_LEVELS = {"ebpf": "eBPF", "procfs": "/proc, not eBPF", "timing": "timing alone"}
 
 _PHASES = {phase_metric(phase): label for phase, label in PHASES.items()}
 
@@ -63,8 +65,9 @@ def _head(summary: dict[str, Any], now_ns: int, is_newest: bool) -> Iterator[str
     where = f"on {host.get('hostname', '?')}, Linux {host.get('kernel', '?')}"
     where += f", rank {summary['rank']} of {world_size}" if (world_size or 1) > 1 else ""
     share = own_share(summary)
-    cost = "" if share is None else f"; observing took {share}"
-    yield f"  {_age(summary, now_ns)}{where}; by {observed_by(summary)}{cost}"
+    cost = "" if share is None else f", which took {share}"
+    by = _LEVELS.get(summary["level"], summary["level"])
+    yield f"  {_age(summary, now_ns)}{where}; observed by {by}{cost}"
 
 
 def _age(summary: dict[str, Any], now_ns: int) -> str:

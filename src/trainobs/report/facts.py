@@ -89,9 +89,10 @@ def _shares(begin: str, parts: Mapping[str, float | None], whole: float) -> str:
 def _storage(summary: dict[str, Any]) -> Iterator[str]:
     read, calls = _mean(summary, "io/data_read_bytes"), _mean(summary, "io/read_bytes")
     if read:
-        hit = _mean(summary, "cache/hit_ratio")
-        cached = "" if hit is None else f", {percent(hit)} of it from the page cache"
-        yield f"Storage: {size(read)} of training data read a step{cached}"
+        hit, stall = (_mean(summary, f"cache/{of}_ratio") for of in ("hit", "read_stall"))
+        cached = "" if hit is None else f", {percent(hit)} from the page cache"
+        asleep = f"; reads slept {percent(stall)} of their time" if stall else ""
+        yield f"Storage: {size(read)} of training data read a step{cached}{asleep}"
     elif read is None and calls:
         yield f"Storage: {size(calls)} read by calls a step, of which files is unknown"
     elif read is None and summary["level"] == "timing":
@@ -113,9 +114,7 @@ def _devices(summary: dict[str, Any]) -> Iterator[str]:
         number = counted(latency["count"], "read")
         slow = f"; p99 of {number} in the run {duration(latency['p99_ns'])}"
         slow = slow if latency["count"] >= 100 else ""
-    stall = _mean(summary, "cache/read_stall_ratio")
-    asleep = f"; reads asleep for them {percent(stall)} of their time" if stall else ""
-    yield f"  block devices: {' and '.join(parts)} a step{slow}{asleep}"
+    yield f"  block devices: {' and '.join(parts)} a step{slow}"
 
 
 def _checkpoints(summary: dict[str, Any]) -> Iterator[str]:
