@@ -87,7 +87,7 @@ def summarize(run: RunLog) -> dict[str, Any]:
         "step": step_time(rank, steps.run),
         "newest": newest_step(rank, run.info),
         "verdict": verdicts(run, steps, replay),
-        "would_help": would_help(run.info, replay),
+        "would_help": would_help(run.info, steps.run, replay),
         "metrics": metrics,
         "setup": _setup(values, training),
         "checkpoints": checkpoints(rank),

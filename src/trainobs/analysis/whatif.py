@@ -11,7 +11,8 @@ from trainobs.core.errors import TrainobsError
 from trainobs.replay.changes import KNOWN, Change, parse
 from trainobs.replay.predict import Prediction, Replay
 from trainobs.runlog.reader import RunLog
-from trainobs.verdict.advice import ABOUT, LEAST
+from trainobs.verdict.advice import ABOUT, LEAST, workers_in_memory
+from trainobs.verdict.record import Record
 from trainobs.verdict.rules import replay_of, why_no_replay
 from trainobs.verdict.verdict import facts_from
 
@@ -114,12 +115,13 @@ def _told(changes: tuple[Change, ...], prediction: Prediction) -> dict[str, Any]
     }
 
 
-def would_help(info: Mapping[str, Any], replay: Replay | None) -> dict[str, Any]:
+def would_help(info: Mapping[str, Any], record: Record, replay: Replay | None) -> dict[str, Any]:
     """The changes that are sure to help, the best first.
 
     Args:
         info: contents of the `run.json`.
-        replay: of the run, where there is one.
+        record: its steps.
+        replay: of these, where there is one.
 
     Returns:
         `changes`: as `whatif` has them, those whose least gain is 5 % or more, and of numbers of
@@ -127,11 +129,13 @@ def would_help(info: Mapping[str, Any], replay: Replay | None) -> dict[str, Any]
         `means`, and `values` as `predict` takes them; `refused`: why there are none, or None;
         `replayed`: whether any were tried.
     """
+    facts = facts_from(info)
     if replay is None or replay.refused:
-        why = replay.refused if replay else why_no_replay(facts_from(info))
+        why = replay.refused if replay else why_no_replay(facts)
         return {"changes": [], "refused": why, "replayed": False}
-    cpus = facts_from(info).usable_cpus or 1.0
-    found = [_alone(change, replay) for change in parse(_tried(cpus, replay))]
+    fit = workers_in_memory(facts, record.mean()["memory/worker_rss_bytes"])
+    room = min(facts.usable_cpus or 1.0, fit)
+    found = [_alone(change, replay) for change in parse(_tried(room, replay))]
     sure = [one for one in found if one["gain"][0] >= LEAST]
     most = max((one["gain"][0] for one in sure if "workers" in one["values"]), default=0.0)
     enough = [one for one in sure if "workers" in one["values"] and one["gain"][0] >= ABOUT * most]
@@ -146,8 +150,8 @@ def _alone(change: Change, replay: Replay) -> dict[str, Any]:
     return {**_told((change,), replay.predict([change])), "means": kind.tells, "values": values}
 
 
-def _tried(cpus: float, replay: Replay) -> list[str]:
-    """Changes that can be made: more workers, up to the CPUs of this rank; not less of the work."""
-    workers = [n for n in (1, 2, 4, 8, 16) if replay.trace.workers < n <= cpus]
+def _tried(room: float, replay: Replay) -> list[str]:
+    """Changes that can be made: more workers where there is room for them; not less of the work."""
+    workers = [n for n in (1, 2, 4, 8, 16) if replay.trace.workers < n <= room]
     real = (word for word in _TRIED if not word.startswith(("workers", "compute")))
     return [*(f"workers={n}" for n in workers), *real]

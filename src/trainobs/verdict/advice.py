@@ -11,7 +11,7 @@ from trainobs.replay.predict import Replay
 from trainobs.verdict import record
 from trainobs.verdict.causes import Situation, free_cpus, taken_by_others
 from trainobs.verdict.parts import known
-from trainobs.verdict.verdict import Advice, Cause, VerdictKind
+from trainobs.verdict.verdict import Advice, Cause, Facts, VerdictKind
 
 LEAST = 1.05
 """Speed-up from which on a change is worth advice: both ends of its prediction."""
@@ -76,20 +76,23 @@ def _workers(replay: Replay, now: Situation) -> _Found:
     facts, free = now.facts, free_cpus(now)
     if facts.workers is None or free is None or isnan(taken_by_others(now)):
         return
-    room = min(int(free + 0.5), _in_memory(now))
+    room = min(int(free + 0.5), workers_in_memory(facts, now.ns("memory/worker_rss_bytes")))
     tried = {n: _try(replay, Change("workers", n), f"num_workers={n}") for n in _counts(room)}
     better = {n: advice for n, advice in tried.items() if n > facts.workers}
     best = max((advice.gain[0] for advice in better.values()), default=0.0)
     yield from [advice for advice in better.values() if advice.gain[0] >= ABOUT * best][:1]
 
 
-def _in_memory(now: Situation) -> int:
+def workers_in_memory(facts: Facts, resident: float) -> int:
     """Workers that fit into the memory of this rank, as large as they are now.
 
     Pages that they share count in each of them, so that these are too few rather than too many.
+
+    Args:
+        facts: of the run.
+        resident: bytes that all its workers have in memory; NaN for unknown.
     """
-    facts, resident = now.facts, known(now.ns("memory/worker_rss_bytes"))
-    if not facts.workers or facts.memory_bytes is None or not resident:
+    if not facts.workers or facts.memory_bytes is None or not known(resident):
         return MOST_WORKERS
     return int(MEMORY * facts.memory_bytes / (resident / facts.workers))
 

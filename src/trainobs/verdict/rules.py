@@ -178,8 +178,6 @@ def replay_of(record: Record, facts: Facts) -> Replay | None:
         return None
     if not 0 <= workers <= MOST_WORKERS or facts.prefetch < 1:  # someone has edited it
         return None
-    if len(record) < FEWEST_STEPS:
-        return None
     mean = record.mean()
     now = Situation(mean, parts_of(mean, facts), facts, None)
     sample = record.sample()
