@@ -102,10 +102,10 @@ def print_result(inputs: int, seconds: float, auc: float, malformed: int) -> Non
 
 
 def print_report(run_log: Path) -> None:
-    """Print what ``trainobs report`` has to say of a run."""
+    """Print what ``trainobs report --full`` has to say of a run."""
     from trainobs.cli import main as trainobs
 
-    trainobs(["report", str(run_log)])
+    trainobs(["report", str(run_log), "--full"])
 
 
 def stop(failed: str, found: str, do: str) -> NoReturn:

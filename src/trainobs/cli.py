@@ -81,9 +81,10 @@ def _parser() -> argparse.ArgumentParser:
 
     report = commands.add_parser("report", help="sum up a run from its run log")
     report.add_argument("run", type=Path, help="run directory, or one that holds runs: the newest")
-    report.add_argument("--full", action="store_true", help="all that is known, as a long page")
-    report.add_argument("--watch", action="store_true", help="again and again, until the run ends")
-    report.add_argument("--step", type=int, metavar="N", help="what step N waited for, alone")
+    what = report.add_mutually_exclusive_group()
+    what.add_argument("--full", action="store_true", help="all that is known, as a long page")
+    what.add_argument("--watch", action="store_true", help="again and again, until the run ends")
+    what.add_argument("--step", type=int, metavar="N", help="what step N waited for, alone")
     report.add_argument(
         "--after",
         type=Path,

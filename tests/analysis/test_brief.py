@@ -11,6 +11,7 @@ import pytest
 
 from tests.analysis.runs import (
     RUNS,
+    busy,
     compute_bound,
     damaged,
     killed,
@@ -86,6 +87,35 @@ def test_every_kind_of_run_fits_a_screen(tmp_path, make):
 def test_the_long_page_has_columns_plurals_and_shares_right_as_well(tmp_path, make):
     summary = summary_of(make(tmp_path / "r")) | {"run": "r"}
     assert faults(page.render(summary), longest=None) == []
+
+
+def test_a_run_with_everything_to_tell_fits_a_screen_and_loses_no_subject(tmp_path):
+    made = {make: summary_of(make(tmp_path / make.__name__)) for make in RUNS}
+    tables, ranks, gpu = made[with_tables], made[of_64_ranks], made[with_gpu]
+    summary = copy.deepcopy(made[busy])
+    summary |= {"embeddings": tables["embeddings"], "ranks": ranks["ranks"], "gpu": gpu["gpu"]}
+    summary |= {"straggler": ranks["straggler"], "capabilities": {"tobs_uring": "off " * 50}}
+    summary["verdict"]["run"] = copy.deepcopy(made[loader_bound]["verdict"]["run"])
+    summary["verdict"]["run"]["text"][0] *= 3
+    summary["would_help"] = made[loader_bound]["would_help"]
+    summary["metrics"]["cache/fault_fill_bytes"]["mean"] = 1e6
+    summary["lost"]["files"] = {"a": "damaged", "b": "damaged"}
+    summary["lost"]["steps"] = {"runlog": 7}
+    summary["metrics"]["fae/hot_lookup_ratio"] = {"mean": 0.9}
+    text = brief.render(summary, NOW)
+    assert faults(text) == []
+    begins = ("Verdict:", "What would help", "A step:", "Loader:", "Storage:", "Checkpoints:")
+    begins += (
+        "Embeddings:",
+        "Hot rows:",
+        "Ranks:",
+        "GPU:",
+        "Lost:",
+        "Unreadable:",
+        "Off:",
+        "More:",
+    )
+    assert [one for one in begins if f"\n{one}" not in text] == []
 
 
 def edited(summary, random: np.random.Generator):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from trainobs.core.catalogue import phase_metric
 from trainobs.core.labels import LABELS, PHASES
@@ -17,12 +17,23 @@ from trainobs.report.sections import own_share, part, step_line, training_ns
 LINES = 25
 """Lines that a terminal shows at once."""
 
-_EVIDENCE = 3
-_CHANGES = 3
 _GAIN = 27
-_PARTS = 5
 _SMALL = 0.01
 """Share of a step below which a part of it has no line of its own."""
+
+
+class _Room(NamedTuple):
+    """Lines for what there may be any number of."""
+
+    verdict: int
+    evidence: int
+    changes: int
+    parts: int
+
+
+_USUAL = _Room(verdict=2, evidence=3, changes=3, parts=5)
+_LITTLE = _Room(verdict=1, evidence=1, changes=1, parts=2)
+"""For a run of which there is everything to tell: tables, ranks, a GPU, checkpoints, losses."""
 
 _LEVELS = {"ebpf": "eBPF", "procfs": "/proc, not eBPF", "timing": "timing alone"}
 
@@ -37,18 +48,30 @@ def render(summary: dict[str, Any], now_ns: int, *, is_newest: bool = False) -> 
         now_ns: time since 1970.
         is_newest: whether a directory was asked for, of which this is the newest run.
     """
-    middle = _WITH_STEPS if summary["steps"] else (empty.why,)
-    groups = [list(_head(summary, now_ns, is_newest))]
-    groups += [[*section(summary)] for section in middle]
-    groups.append([*facts.others(summary), *_missing(summary), _more(summary)])
-    groups = [group for group in groups if group]
-    # Blank lines come first where room is short: those between the last groups go.
-    room = LINES - sum(map(len, groups))
+    groups: list[list[str]] = []
+    for room in (_USUAL, _LITTLE):
+        groups = [list(_head(summary, now_ns, is_newest)), *_about_steps(summary, room)]
+        groups.append([*facts.others(summary), *_missing(summary), _more(summary)])
+        groups = [group for group in groups if group]
+        free = LINES - sum(map(len, groups))
+        if free >= 0:
+            break
     lines: list[str] = []
     for number, group in enumerate(groups):
-        lines += [""] if 0 < number <= room else []
+        lines += [""] if 0 < number <= free else []
         lines += group
-    return "\n".join(cut(printable(line)) for line in lines[:LINES])
+    return "\n".join(cut(printable(line)) for line in lines)
+
+
+def _about_steps(summary: dict[str, Any], room: _Room) -> list[list[str]]:
+    if not summary["steps"]:
+        return [list(empty.why(summary))]
+    return [
+        list(_verdict(summary, room)),
+        list(_would_help(summary, room)),
+        list(_step(summary, room)),
+        list(facts.loader_and_storage(summary)),
+    ]
 
 
 def _head(summary: dict[str, Any], now_ns: int, is_newest: bool) -> Iterator[str]:
@@ -78,21 +101,21 @@ def _age(summary: dict[str, Any], now_ns: int) -> str:
     return f"newest step {duration(now_ns - wall_ns)} ago; "
 
 
-def _verdict(summary: dict[str, Any]) -> Iterator[str]:
+def _verdict(summary: dict[str, Any], room: _Room) -> Iterator[str]:
     verdict = summary["verdict"]["run"]
     why = verdict["abstained_because"]
     told = verdict["text"][0] if verdict["kind"] else f"none ({why})"
-    yield from paragraph(f"Verdict: {told}", most=2)
+    yield from paragraph(f"Verdict: {told}", most=room.verdict)
     # Phases are told below, all of them.
     rows = [one for one in verdict["evidence"] if one["metric"] not in _PHASES]
-    for one in sorted(rows, key=lambda one: -(one["share"] or 0.0))[:_EVIDENCE]:
+    for one in sorted(rows, key=lambda one: -(one["share"] or 0.0))[: room.evidence]:
         share = [] if one["share"] is None else [percent(one["share"])]
         label = LABELS.get(one["metric"], one["metric"]).strip()
         of = "wait: " if one["metric"].startswith("loader/") else ""
         yield row(f"  {of}{label}", measured(one["value"], one["unit"]), *share)
 
 
-def _would_help(summary: dict[str, Any]) -> Iterator[str]:
+def _would_help(summary: dict[str, Any], room: _Room) -> Iterator[str]:
     found, advice = summary["would_help"], summary["verdict"]["run"]["advice"]
     changes = {advice["text"]: advice["gain"]} if advice else {}
     for one in found["changes"]:
@@ -106,14 +129,14 @@ def _would_help(summary: dict[str, Any]) -> Iterator[str]:
     ]
     if lines:
         yield "What would help, as predicted"
-        yield from lines[:_CHANGES]
+        yield from lines[: room.changes]
     elif found["replayed"]:
         yield "What would help: a replay of this run finds no change that is sure to bring 5 %"
     elif found["refused"]:
-        yield from paragraph(f"What would help: not known; {found['refused']}", most=2)
+        yield from paragraph(f"What would help: not known; {found['refused']}", most=room.verdict)
 
 
-def _step(summary: dict[str, Any]) -> Iterator[str]:
+def _step(summary: dict[str, Any], room: _Room) -> Iterator[str]:
     step = summary["step"]
     if step is None:
         yield "The step: not timed"
@@ -121,7 +144,7 @@ def _step(summary: dict[str, Any]) -> Iterator[str]:
     yield step_line(step)
     found = {name: ns for name, ns in step["parts"].items() if ns > 0}
     parts = sorted(found, key=lambda name: -found[name])
-    shown = [name for name in parts if found[name] >= _SMALL * step["mean_ns"]][:_PARTS]
+    shown = [name for name in parts if found[name] >= _SMALL * step["mean_ns"]][: room.parts]
     for name in shown:
         yield part(_PHASES[name], found[name], step["mean_ns"])
     rest = [name for name in parts if name not in shown]
@@ -153,11 +176,3 @@ def _more(summary: dict[str, Any]) -> str:
         for name in (run, "RUN")
     )
     return next(line for line in lines if len(line) <= WIDTH)
-
-
-_WITH_STEPS: tuple[Callable[[dict[str, Any]], Iterator[str]], ...] = (
-    _verdict,
-    _would_help,
-    _step,
-    facts.loader_and_storage,
-)

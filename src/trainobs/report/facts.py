@@ -56,7 +56,7 @@ def loader_and_storage(summary: dict[str, Any]) -> Iterator[str]:
 
 def others(summary: dict[str, Any]) -> Iterator[str]:
     """What only some runs have, one line each."""
-    for tell in (_checkpoints, _tables, _ranks, _gpu):
+    for tell in (_checkpoints, _tables, _hot_rows, _ranks, _gpu):
         yield from map(cut, tell(summary))
 
 
@@ -150,6 +150,16 @@ def _tables(summary: dict[str, Any]) -> Iterator[str]:
         one = serving[0]
         told += f"; the hottest {size(one['budget_bytes'])} serve {percent(one['lookup_ratio'])}"
     yield told
+
+
+def _hot_rows(summary: dict[str, Any]) -> Iterator[str]:
+    shares = {"fae/hot_lookup_ratio": "lookups", "fae/hot_input_ratio": "inputs, in pure steps"}
+    known = {what: _mean(summary, name) for name, what in shares.items()}
+    told = [f"{percent(share)} of {what}" for what, share in known.items() if share is not None]
+    if told:
+        held = _mean(summary, "fae/hot_bytes")
+        kept = "" if held is None else f"; {size(held)} on the device"
+        yield f"Hot rows: {', '.join(told)}{kept}"
 
 
 def _ranks(summary: dict[str, Any]) -> Iterator[str]:
