@@ -10,19 +10,26 @@ import numpy as np
 
 from trainobs.core.records import SETUP
 from trainobs.runlog.rank import RankLog
-from trainobs.verdict.record import PHASES, SPLIT, START, STEP, Record
+from trainobs.verdict.parts import parts_of
+from trainobs.verdict.record import LOADER, PHASES, SPLIT, START, STEP, Record
+from trainobs.verdict.verdict import Facts, VerdictKind
+
+TAKING = "loader/taking_ns"
+"""What taking over any batch costs the training thread: verdicts do not call it waiting."""
 
 
-def step_time(rank: RankLog, record: Record) -> dict[str, Any] | None:
+def step_time(rank: RankLog, record: Record, facts: Facts) -> dict[str, Any] | None:
     """How long a step took; None where no step was timed.
 
     Args:
         rank: the rank.
         record: its steps, as verdicts take them.
+        facts: of the run.
 
     Returns:
         `steps` that it is of; `first_is_out`, whether the first is left out; `mean_ns`, `p95_ns`
-        and `max_ns`; `parts`: metric of a phase -> its time in a step, over all of these steps;
+        and `max_ns`; `parts`: metric of a phase -> its time in a step, over all of these steps,
+        with the part of the wait for the loader that is `TAKING` by itself;
         `waited`: the same of what the loader was waited for. What is unknown is left out.
     """
     if not len(record):
@@ -38,9 +45,17 @@ def step_time(rank: RankLog, record: Record) -> dict[str, Any] | None:
         "mean_ns": mean[STEP],
         "p95_ns": float(np.percentile(durations, 95)),
         "max_ns": float(durations.max()),
-        "parts": _known(mean, PHASES),
+        "parts": _parts(mean, facts),
         "waited": _known(mean, (*SPLIT, START)),
     }
+
+
+def _parts(mean: Mapping[str, float], facts: Facts) -> dict[str, float]:
+    parts = _known(mean, PHASES)
+    if LOADER in parts:
+        waited = parts_of(mean, facts).part[VerdictKind.LOADER]
+        parts |= {LOADER: waited, TAKING: parts[LOADER] - waited}
+    return parts
 
 
 def newest_step(rank: RankLog, info: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -16,8 +16,8 @@ from trainobs.analysis.ranks import compare
 from trainobs.analysis.step_time import newest_step, step_time
 from trainobs.analysis.table_lookups import TableLookups
 from trainobs.analysis.tables import embeddings
-from trainobs.analysis.verdicts import records, verdicts
-from trainobs.analysis.whatif import would_help
+from trainobs.analysis.verdicts import records
+from trainobs.analysis.whatif import judged
 from trainobs.core.catalogue import CATALOGUE, STEP_METRICS
 from trainobs.core.catalogue.hot_rows import SHARES
 from trainobs.core.cells import StepCells
@@ -27,7 +27,6 @@ from trainobs.core.records import SETUP
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import KERNEL
-from trainobs.verdict.rules import replay_of
 from trainobs.verdict.verdict import facts_from
 
 Floats = npt.NDArray[np.float64]
@@ -77,17 +76,15 @@ def summarize(run: RunLog) -> dict[str, Any]:
     metrics |= lookups.metrics()
     about_tables = embeddings(run, rank, lookups)  # before what is lost is told
     steps = records(rank)
-    replay = replay_of(steps.run, facts_from(run.info))
     makers = workers(rank)
     return {
         **_facts(run, rank),
         "steps": int(training.sum()),
         "is_part": run.is_part,
         "epochs": len(steps.epochs),
-        "step": step_time(rank, steps.run),
+        "step": step_time(rank, steps.run, facts_from(run.info)),
         "newest": newest_step(rank, run.info),
-        "verdict": verdicts(run, steps, replay),
-        "would_help": would_help(run.info, steps.run, replay),
+        **judged(run, steps),
         "metrics": metrics,
         "setup": _setup(values, training),
         "checkpoints": checkpoints(rank),

@@ -21,8 +21,8 @@ import numpy.typing as npt
 
 from trainobs.analysis.levels import CHUNK, Levels, chunks, levels
 from trainobs.analysis.summary import summarize
-from trainobs.analysis.verdicts import verdicts
-from trainobs.analysis.whatif import would_help
+from trainobs.analysis.verdicts import records
+from trainobs.analysis.whatif import judged
 from trainobs.core.catalogue import METRICS, STEP_METRICS
 from trainobs.core.errors import RunLogError
 from trainobs.core.labels import LABELS
@@ -194,8 +194,7 @@ class RunView:
         )
 
     def _verdict(self) -> dict[str, Any]:
-        found = verdicts(self.run.info, self.run.ranks)
-        return {"verdict": found, "would_help": would_help(self.run)}
+        return judged(self.run, records(self._rank))
 
     def _steps(self, group: str, every: int, number: int) -> dict[str, Any]:
         """Beside the columns, `step` and `at_s` of each window: its first step, and when."""

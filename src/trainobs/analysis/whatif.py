@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainobs.analysis.verdicts import records
+from trainobs.analysis.verdicts import Steps, records, verdicts
 from trainobs.core.errors import TrainobsError
 from trainobs.replay.changes import KNOWN, Change, parse
 from trainobs.replay.predict import Prediction, Replay
@@ -112,6 +112,23 @@ def _told(changes: tuple[Change, ...], prediction: Prediction) -> dict[str, Any]
         "tells": [KNOWN[change.name].tells for change in changes],
         "step_ns": [prediction.low, prediction.high],
         "gain": list(prediction.gain),
+    }
+
+
+def judged(run: RunLog, steps: Steps) -> dict[str, Any]:
+    """What bounds a run, and what would help, by one replay of it.
+
+    Args:
+        run: its log.
+        steps: of its lowest rank, from `analysis.verdicts.records`.
+
+    Returns:
+        `verdict`: see `analysis.verdicts.verdicts`; `would_help`: see there.
+    """
+    replay = replay_of(steps.run, facts_from(run.info))
+    return {
+        "verdict": verdicts(run, steps, replay),
+        "would_help": would_help(run.info, steps.run, replay),
     }
 
 

@@ -6,13 +6,12 @@ import shlex
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from trainobs.core.catalogue import phase_metric
-from trainobs.core.labels import LABELS, PHASES
+from trainobs.core.labels import LABELS
 from trainobs.core.text import counted, duration, gained, measured, percent, printable
 from trainobs.report import empty, facts
 from trainobs.report.losses import lost, not_observed, unreadable
 from trainobs.report.rows import WIDTH, cut, cut_path, paragraph, row
-from trainobs.report.sections import own_share, part, step_line, training_ns
+from trainobs.report.sections import PART_LABELS, own_share, part, step_line, training_ns
 
 LINES = 25
 """Lines that a terminal shows at once."""
@@ -36,8 +35,6 @@ _LITTLE = _Room(verdict=1, evidence=1, changes=1, parts=2)
 """For a run of which there is everything to tell: tables, ranks, a GPU, checkpoints, losses."""
 
 _LEVELS = {"ebpf": "eBPF", "procfs": "/proc, not eBPF", "timing": "timing alone"}
-
-_PHASES = {phase_metric(phase): label for phase, label in PHASES.items()}
 
 
 def render(summary: dict[str, Any], now_ns: int, *, is_newest: bool = False) -> str:
@@ -107,7 +104,7 @@ def _verdict(summary: dict[str, Any], room: _Room) -> Iterator[str]:
     told = verdict["text"][0] if verdict["kind"] else f"none ({why})"
     yield from paragraph(f"Verdict: {told}", most=room.verdict)
     # Phases are told below, all of them.
-    rows = [one for one in verdict["evidence"] if one["metric"] not in _PHASES]
+    rows = [one for one in verdict["evidence"] if one["metric"] not in PART_LABELS]
     for one in sorted(rows, key=lambda one: -(one["share"] or 0.0))[: room.evidence]:
         share = [] if one["share"] is None else [percent(one["share"])]
         label = LABELS.get(one["metric"], one["metric"]).strip()
@@ -146,7 +143,7 @@ def _step(summary: dict[str, Any], room: _Room) -> Iterator[str]:
     parts = sorted(found, key=lambda name: -found[name])
     shown = [name for name in parts if found[name] >= _SMALL * step["mean_ns"]][: room.parts]
     for name in shown:
-        yield part(_PHASES[name], found[name], step["mean_ns"])
+        yield part(PART_LABELS[name], found[name], step["mean_ns"])
     rest = [name for name in parts if name not in shown]
     if rest:
         others = sum(found[name] for name in rest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from trainobs.analysis.step_time import TAKING
 from trainobs.core.text import counted, duration, percent, size
 from trainobs.report.rows import cut
 from trainobs.report.sections import straggler_told
@@ -51,7 +52,10 @@ _HELD = {
 def loader_and_storage(summary: dict[str, Any]) -> Iterator[str]:
     """Who made the batches, why they were waited for, and where the data came from."""
     yield from map(cut, _loader(summary))
-    yield from map(cut, _storage(summary))
+    begin = "Storage: "
+    for line in _storage(summary):
+        yield cut(begin + line)
+        begin = "  "
 
 
 def others(summary: dict[str, Any]) -> Iterator[str]:
@@ -68,14 +72,14 @@ def _loader(summary: dict[str, Any]) -> Iterator[str]:
         made = f"{counted(found['batches'], 'batch', 'batches')}, {duration(found['made_ns'])} each"
         did = {label: found[name] for name, label in _MADE.items()}
         yield f"Loader: {who} made {made}{_shares(': ', did, found['made_ns'])}"
-    waited = step["parts"].get(_WAIT, 0.0) if step else 0.0
+    waited = sum(step["parts"].get(name, 0.0) for name in (_WAIT, TAKING)) if step else 0.0
     if not step or waited < _NOTABLE * step["mean_ns"]:
         return
     causes = {label: step["waited"].get(name) for name, label in _WAITED.items()}
     if None in causes.values():
         yield f"Loader: why it was waited for {duration(waited)} a step was not recorded"
     else:
-        yield f"  waited for {duration(waited)} a step{_shares(': ', causes, waited)}"
+        yield f"  what was waited for{_shares(': ', causes, waited)}"
 
 
 def _shares(begin: str, parts: Mapping[str, float | None], whole: float) -> str:
@@ -92,13 +96,13 @@ def _storage(summary: dict[str, Any]) -> Iterator[str]:
         hit, stall = (_mean(summary, f"cache/{of}_ratio") for of in ("hit", "read_stall"))
         cached = "" if hit is None else f", {percent(hit)} from the page cache"
         asleep = f"; reads slept {percent(stall)} of their time" if stall else ""
-        yield f"Storage: {size(read)} of training data read a step{cached}{asleep}"
+        yield f"{size(read)} of data read a step{cached}{asleep}"
     elif read is None and calls:
-        yield f"Storage: {size(calls)} read by calls a step, of which files is unknown"
+        yield f"{size(calls)} read by calls a step, of which files is unknown"
     elif read is None and summary["level"] == "timing":
-        yield "Storage: unknown (timing alone)"
+        yield "unknown (timing alone)"
     if mapped := _mean(summary, "cache/fault_fill_bytes"):
-        yield f"  mapped files: {size(mapped)} brought into memory a step"
+        yield f"mapped files: {size(mapped)} brought into memory a step"
     yield from _devices(summary)
 
 
@@ -114,7 +118,7 @@ def _devices(summary: dict[str, Any]) -> Iterator[str]:
         number = counted(latency["count"], "read")
         slow = f"; p99 of {number} in the run {duration(latency['p99_ns'])}"
         slow = slow if latency["count"] >= 100 else ""
-    yield f"  block devices: {' and '.join(parts)} a step{slow}"
+    yield f"block devices: {' and '.join(parts)} a step{slow}"
 
 
 def _checkpoints(summary: dict[str, Any]) -> Iterator[str]:

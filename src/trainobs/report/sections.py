@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from trainobs.core.catalogue import METRICS, kernel_metrics
-from trainobs.core.labels import LABELS, WAITS
+from trainobs.analysis.step_time import TAKING
+from trainobs.core.catalogue import METRICS, kernel_metrics, phase_metric
+from trainobs.core.labels import PHASES, WAITS
 from trainobs.core.text import bar, counted, duration, gained, percent, quantity, size
 from trainobs.report.rows import LABEL, WIDTH, or_unknown, paragraph, row
 
 _BAR = 36
+PART_LABELS = {
+    **{phase_metric(phase): label for phase, label in PHASES.items()},
+    TAKING: "taking batches over",
+}
+"""Parts of the step."""
+
 _SHOWN = 5
 _RANK = 22
 _RANKS = 16
@@ -93,7 +100,7 @@ def step_time(summary: dict[str, Any]) -> Iterator[str]:
     if spent and step["mean_ns"]:
         yield row("Where the step went", "mean", "share")
         for name in sorted(spent, key=lambda name: -spent[name]):
-            yield part(LABELS[name], spent[name], step["mean_ns"])
+            yield part(PART_LABELS[name], spent[name], step["mean_ns"])
 
 
 def step_line(step: Mapping[str, Any]) -> str:
