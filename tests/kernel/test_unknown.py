@@ -36,12 +36,13 @@ from trainobs.core.catalogue import CATALOGUE, METRICS
 from trainobs.core.coverage import SCHEDULER, feeds
 from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.core.histogram import LATENCIES
-from trainobs.core.metrics import TAGS, MetricKind
+from trainobs.core.metrics import MetricKind
 from trainobs.probes.loader import LibbpfLoader
 from trainobs.probes.programs import PROBES
 from trainobs.report import one_step
 from trainobs.report.page import render
 from trainobs.runlog.reader import RunLog
+from trainobs.tensorboard.latency import latency_tag
 
 pytestmark = pytest.mark.needs_bpf
 
@@ -266,10 +267,10 @@ def unfounded(run: Path) -> list[str]:
     tags = {tag.removesuffix("/p95").removesuffix("/max") for tag in events.Tags()["scalars"]}
     drawn = {metric.name for metric in CATALOGUE if metric.tag.name in tags}
     lies += [f"{name} in TensorBoard" for name in (drawn & lost if not rings else ())]
-    shown = {tag.removeprefix(TAGS) for tag in events.Tags()["histograms"]}
+    shown = events.Tags()["histograms"]
     for latency in LATENCIES:
         if feeds(latency.op, "ns", [latency.file_class] if latency.file_class else ()) - on:
-            lies += [f"{tag} in TensorBoard" for tag in shown if tag.startswith(latency.name)]
+            lies += [f"{tag} in TensorBoard" for tag in shown if tag == latency_tag(latency)]
     return lies + _unfounded_cells(run, on) + _unfounded_batches(run, on, rings)
 
 

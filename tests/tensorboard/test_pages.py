@@ -107,7 +107,7 @@ def test_a_name_is_shown_as_text_whatever_it_holds(read):
 
 
 def test_histograms_pictures_and_verdicts_are_read(read):
-    assert tags(read, "histograms")["default"] == ["trainobs/latency/data_read_ms"]
+    assert tags(read, "histograms")["default"] == ["trainobs/latency_by_time/data_read_ms"]
     assert sorted(tags(read, "text")["default"]) == [
         "trainobs/embedding/tables",
         "trainobs/verdict/epoch",

@@ -185,27 +185,33 @@ def test_histograms_hold_what_came_since_the_ones_before(tmp_path):
         sink.flush()
     sink.end({})
     events = read(tmp_path)
-    assert events.Tags()["histograms"] == ["trainobs/latency/data_read_ms"]
-    found = events.Histograms("trainobs/latency/data_read_ms")
-    assert [(event.step, event.histogram_value.num) for event in found] == [(0, 3), (2, 6)]
+    assert events.Tags()["histograms"] == ["trainobs/latency_by_time/data_read_ms"]
+    found = events.Histograms("trainobs/latency_by_time/data_read_ms")
+    each_ms = 0.001536  # the middle of the bucket
+    assert [(event.step, event.histogram_value.num / each_ms) for event in found] == [
+        (0, pytest.approx(3)),
+        (2, pytest.approx(6)),
+    ]
     value = found[0].histogram_value
     edges = [0.001024, 0.002048]
     assert value.bucket_limit == pytest.approx(edges)
-    assert value.bucket == [0, 3]
+    assert value.bucket == pytest.approx([0, 3 * each_ms])
     assert (value.min, value.max) == pytest.approx(edges)
 
 
-def test_a_histogram_ends_with_the_bucket_of_the_99th_percentile():
+def test_a_histogram_shows_time_by_latency_and_ends_where_99_percent_of_it_are():
     buckets = NO_LATENCY.copy()
     times = buckets[Op.BLOCK_READ, FileClass.DATA, Role.WORKER]
-    times[[12, 15, 30]] = [9_000, 990, 10]
-    ((value),) = latency_values(buckets)
-    edges_ms = [2**n / 1e6 for n in range(12, 17)]
-    assert value.histo.bucket_limit == pytest.approx(edges_ms)
-    assert value.histo.bucket == [0, 9_000, 0, 0, 990]
-    assert (value.histo.min, value.histo.max) == pytest.approx((edges_ms[0], edges_ms[-1]))
-    times[30] = 1000
-    ((value),) = latency_values(buckets)
+    times[[12, 20, 21]] = [100_000, 1000, 1]
+    (value,) = latency_values(buckets)
+    histogram = value.histo
+    assert histogram.bucket_limit == pytest.approx([2**n / 1e6 for n in range(12, 22)])
+    assert histogram.bucket[:2] == [0, pytest.approx(100_000 * 1.5 * 2**12 / 1e6)]
+    assert histogram.bucket[-1] == pytest.approx(1000 * 1.5 * 2**20 / 1e6)
+    assert sum(histogram.bucket[2:-1]) == 0
+    assert (histogram.min, histogram.max) == pytest.approx((0.004096, 2**21 / 1e6))
+    times[30] = 1  # half as long as all others together
+    (value,) = latency_values(buckets)
     assert value.histo.max == pytest.approx(2**31 / 1e6)
 
 
@@ -219,8 +225,8 @@ def test_what_came_after_the_last_histogram_is_logged_at_the_end(tmp_path):
         sink.latency(buckets)
         sink.flush()
     sink.end({})
-    found = read(tmp_path).Histograms("trainobs/latency/fsync_ms")
-    assert [event.histogram_value.num for event in found] == [1, 2]
+    found = read(tmp_path).Histograms("trainobs/latency_by_time/fsync_ms")
+    assert [event.histogram_value.num for event in found] == pytest.approx([1.572864, 2 * 1.572864])
 
 
 @pytest.mark.parametrize("every", [0, -1])

@@ -47,9 +47,10 @@ _DISTRIBUTIONS = f"""\
 
 Histograms of {BUCKETS} buckets, each twice as wide as the one before: bucket b counts latencies of
 [2^b, 2^(b+1)) ns. The run log holds all of them by operation, file class and role, in
-`latency.parquet`. TensorBoard's histogram page gets those below about every 30 seconds, in ms, as
-`trainobs/<name>_ms`: the 99 % of the events that were fastest. A slower one would stretch the
-linear axis of that page until nothing else is seen.
+`latency.parquet`. TensorBoard's pages of histograms and distributions get those below about every
+30 seconds, as `trainobs/latency_by_time/data_read_ms` and so on: latency in ms, on which each event
+weighs as much as it took, up to where 99 % of the time are. So they show how long the events were
+that took the time, not how many there were.
 
 | Name | Of |
 |---|---|"""

@@ -19,8 +19,8 @@ from tensorboard.plugins.custom_scalar.layout_pb2 import (
     MultilineChartContent,
 )
 
-from trainobs.core.catalogue import EMBEDDINGS, METRICS, STEP_METRICS
-from trainobs.core.catalogue.ranks import COMPARED, over_ranks
+from trainobs.core.catalogue import EMBEDDINGS, STEP_METRICS
+from trainobs.core.catalogue.ranks import over_ranks
 from trainobs.core.metrics import Metric, MetricKind
 from trainobs.tensorboard.event_file import EventWriter
 from trainobs.tensorboard.window import WAITED
@@ -73,21 +73,26 @@ def _event(charts: list[Chart], wall_time: float) -> Event:
 
 
 def _charts() -> Iterator[tuple[Chart, frozenset[str]]]:
-    """Each chart with the tags of its curves: one for each title and unit, in their order."""
-    charts: dict[str, list[str]] = {}
+    """Each chart with the tags of its curves.
+
+    TensorBoard draws all curves of a run in one colour, so a chart has one, or two of which one is
+    always above the other.
+    """
     for metric in (*STEP_METRICS, *EMBEDDINGS):
-        tag, title = metric.tag.name, f"{metric.chart} ({_unit(metric)})"
+        tag, unit = metric.tag.name, _unit(metric)
         if metric.chart:
-            charts.setdefault(title, []).append(tag)
+            yield _chart(f"{metric.chart} ({unit})", tag)
         if metric.name == "step/duration_ns":
-            charts[title] += [f"{tag}/p95", f"{tag}/max"]
+            yield _chart(f"Slow steps: p95 and maximum ({unit})", f"{tag}/p95", f"{tag}/max")
+            yield _over_ranks(metric)
         if metric.name == "loader/wait_ns":
-            charts[f"{metric.chart} (percent of the step)"] = [WAITED]
-    for title, tags in charts.items():
-        # TensorBoard takes a tag as a pattern.
-        patterns = [f"^{re.escape(tag)}$" for tag in tags]
-        yield Chart(title=title, multiline=MultilineChartContent(tag=patterns)), frozenset(tags)
-    yield _over_ranks(METRICS[COMPARED[0]])
+            yield _chart(f"{metric.chart} (percent of the step)", WAITED)
+
+
+def _chart(title: str, *tags: str) -> tuple[Chart, frozenset[str]]:
+    """TensorBoard takes a tag as a pattern."""
+    patterns = [f"^{re.escape(tag)}$" for tag in tags]
+    return Chart(title=title, multiline=MultilineChartContent(tag=patterns)), frozenset(tags)
 
 
 def _over_ranks(metric: Metric) -> tuple[Chart, frozenset[str]]:

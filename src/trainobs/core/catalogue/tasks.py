@@ -27,7 +27,7 @@ TASKS: tuple[Metric, ...] = (
         Cells("ns", (Op.RUNQUEUE,), (), MAIN),
         "Time the training thread was ready to run and had no CPU.",
         source="sched_switch, sched_wakeup",
-        chart="Ready to run, no CPU",
+        chart="Training thread ready to run, no CPU",
         spread=True,
     ),
     kernel(
@@ -64,7 +64,7 @@ TASKS: tuple[Metric, ...] = (
         Cells("ns", (Op.RUNQUEUE,), (), WORKER),
         "Time loader workers were ready to run and had no CPU.",
         source="sched_switch, sched_wakeup",
-        chart="Ready to run, no CPU",
+        chart="Loader workers ready to run, no CPU",
         spread=True,
     ),
     kernel(
