@@ -88,7 +88,7 @@ def test_no_chart_is_without_a_curve_and_every_default_curve_has_a_chart(read):
     assert sorted(sum(drawn, [])) == sorted(names)
 
 
-def test_the_layouts_of_several_runs_come_to_one_without_twins(read, logs):
+def test_the_layouts_of_several_runs_come_to_one_with_each_chart_once(read, logs):
     titles = [chart["title"] for chart in layout(read)[CATEGORY]]
     assert len(titles) == len(set(titles))
     with opened("python", logs / "timing") as timing:

@@ -43,7 +43,8 @@ class SummaryWriterEvents:
         """Layouts in the files of the run; None where these are no files of this machine."""
         if not self._directory.is_dir():
             return None
-        return sum(map(_layouts_in, self._directory.glob("*tfevents*")))
+        files = (path for path in self._directory.glob("*tfevents*") if path.is_file())
+        return sum(map(_layouts_in, files))
 
 
 def _layouts_in(path: Path) -> int:

@@ -32,7 +32,7 @@ class LaidOut:
     """An event writer that also lays out the charts of what it was given.
 
     A chart is there once one of its curves has a point. It has all of its curves then, and so is
-    the same in every run: TensorBoard puts the layouts of all runs together, and leaves out twins.
+    the same in every run: TensorBoard puts the layouts of all runs together, each chart once.
     """
 
     def __init__(self, writer: EventWriter) -> None:

@@ -35,11 +35,10 @@ class TensorBoardSink(Sink):
     the window, since TensorBoard keeps only 1000 points of a curve and would drop a single slow
     step. Windows end where the frameworks log: at the last of each `log_every_n_steps` steps from
     `first_step` on (0 in Lightning, 1 in Hugging Face's Trainer), or where a number that makes
-    larger strides has passed such a step. A window never
-    holds more than `log_every_n_steps` steps, whatever their numbers. A window that the end of the
-    run cuts short has no point: the last steps with their checkpoint and validation would stand as
-    a spike beside means. What happened before the first step has none, either; the run log holds
-    all.
+    larger strides has passed such a step. A window never holds more than `log_every_n_steps` steps,
+    whatever their numbers. One that the end of the run cuts short has no point: a few steps with
+    the last checkpoint and validation would stand as a spike beside means. What happened before the
+    first step has none, either; the run log holds all.
 
     A verdict is logged as text at the end of each epoch and of the run (docs/verdicts.md). Of a
     model with embedding tables there are curves by table, and now and then a text of all tables and
