@@ -63,7 +63,8 @@ def board(logs: Path) -> Iterator[str]:
         try:
             deadline = time.monotonic() + STARTS_WITHIN_S
             while not (found := re.search(r"http://\S+:\d+/", Path(output.name).read_text())):
-                assert process.poll() is None and time.monotonic() < deadline, output.name
+                if process.poll() is not None or time.monotonic() > deadline:
+                    sys.exit(f"TensorBoard did not start: {Path(output.name).read_text()}")
                 time.sleep(0.1)
             yield found[0]
         finally:

@@ -57,9 +57,7 @@ def train(case: Case, model: DistributedModelParallel, run_dir: Path) -> None:
     optimizer = torch.optim.SGD(
         [p for name, p in model.named_parameters() if name.startswith("over")], lr=0.05
     )
-    with observe(
-        probes="off", run_dir=run_dir, model=model, embedding_every=1, log_every_n_steps=3
-    ) as obs:
+    with observe(probes="off", run_dir=run_dir, model=model, embedding_every=1) as obs:
         if case.pipelined:
             pipeline = TrainPipelineSparseDist(model, optimizer, torch.device("cpu"))
             source = iter(feed)
@@ -169,11 +167,11 @@ def test_it_is_in_tensorboard_and_in_the_report(tmp_path: Path) -> None:
     assert "a mixed step" in page
     events = EventAccumulator(str(next((tmp_path / "run").rglob("events.out*")).parent))
     events.Reload()
-    curve = events.Scalars("fae/hot_lookup_ratio")
-    windows = [sum(true["hot"][i : i + 3]) / sum(true["lookups"][i : i + 3]) for i in (0, 3)]
-    assert [point.value for point in curve] == pytest.approx(windows, rel=1e-5)
+    curve = events.Scalars("trainobs/fae/hot_lookup_percent")
+    shares = [100 * hot / all for hot, all in zip(true["hot"], true["lookups"], strict=True)]
+    assert [point.value for point in curve] == pytest.approx(shares, rel=1e-5)
     layout = events.Tensors("custom_scalars__config__")
-    assert b"trainobs: hot rows" in layout[-1].tensor_proto.string_val[0]
+    assert b"Lookups that hot rows served" in layout[-1].tensor_proto.string_val[0]
 
 
 def test_a_run_without_hot_rows_says_nothing_of_them(tmp_path: Path) -> None:

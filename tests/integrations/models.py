@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from tests.session.jobs import without_last_lines
+from trainobs.core.catalogue import METRICS
 from trainobs.runlog.schema import STEPS, part_files
 
 NAMESPACES = ("lightning.pytorch", "pytorch_lightning")
@@ -153,8 +154,11 @@ def step_numbers(run_dir: Path, rank: int = 0) -> list[int]:
     return numbers
 
 
-def logged_steps(directory: Path, tag: str) -> list[int]:
-    """Steps at which TensorBoard has a point."""
+DURATION = METRICS["step/duration_ns"].tag.name
+
+
+def logged_steps(directory: Path, tag: str = DURATION) -> list[int]:
+    """Steps at which TensorBoard has a point; by default of the time that a step took."""
     events = EventAccumulator(str(directory), size_guidance={"scalars": 0})
     events.Reload()
     return [point.step for point in events.Scalars(tag)] if tag in events.Tags()["scalars"] else []

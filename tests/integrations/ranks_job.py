@@ -62,7 +62,7 @@ def main() -> None:
         Slowing.seconds = float(sys.argv[5])
     model = model_of(kind)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    with observe(run_dir=Path(directory, "run"), log_every_n_steps=4) as obs:
+    with observe(run_dir=Path(directory, "run"), log_every_n_steps=4, tensorboard="all") as obs:
         for batch in obs.loader([torch.randn(8, WIDTH) for _ in range(steps)]):
             with obs.step():
                 with obs.phase("forward"):

@@ -18,9 +18,9 @@ from tests.integrations.trainers import Tokens
 from trainobs import ObsTrainerCallback
 from trainobs.core.errors import SettingError
 from trainobs.integrations.trainer_taps import Tap
+from trainobs.tensorboard import sink
 
 EIGHT = list(range(1, 9))
-DURATION = "step/duration_ns"
 
 
 def files(directory: Path) -> list[str]:
@@ -148,14 +148,15 @@ def test_a_bad_setting_is_an_error_with_its_name():
         ObsTrainerCallback("auto")
 
 
-def test_events_go_into_the_file_of_the_trainers_own_callback(hf):
+def test_events_go_into_the_file_of_the_trainers_own_callback(hf, monkeypatch):
+    monkeypatch.setattr(sink, "STEPS_ALONE", 0)
     callback = ObsTrainerCallback()
     options = {"report_to": "tensorboard", "logging_strategy": "steps", "logging_steps": 3}
     hf.train(callback, **options)
     (events,) = event_files(hf.directory)
     assert callback.run_dir == events.parent / "trainobs"
     assert logged_steps(events.parent, "train/loss") == [3, 6]
-    assert logged_steps(events.parent, DURATION) == [3, 6, 8]
+    assert logged_steps(events.parent) == [3, 6]
 
 
 def test_a_writer_of_ones_own_is_taken_and_still_open_for_its_owner(hf):
@@ -163,7 +164,7 @@ def test_a_writer_of_ones_own_is_taken_and_still_open_for_its_owner(hf):
         callback = ObsTrainerCallback(log_every_n_steps=4)
         hf.train(TensorBoardCallback(writer), callback)
     assert callback.run_dir == hf.directory / "board" / "trainobs"
-    assert logged_steps(hf.directory / "board", DURATION) == [4, 8]
+    assert logged_steps(hf.directory / "board") == EIGHT
 
 
 def test_a_tensorboard_callback_that_comes_later_keeps_its_file_to_itself(hf):
@@ -171,7 +172,7 @@ def test_a_tensorboard_callback_that_comes_later_keeps_its_file_to_itself(hf):
     hf.train(callback, TensorBoardCallback(), logging_strategy="steps", logging_steps=3)
     ours, theirs = sorted(event_files(hf.directory), key=lambda it: "trainobs" not in it.parts)
     assert ours.parent == callback.run_dir / "tensorboard"
-    assert logged_steps(ours.parent, DURATION) == [4, 8]
+    assert logged_steps(ours.parent) == EIGHT
     assert logged_steps(theirs.parent, "train/loss") == [3, 6]
 
 
@@ -182,14 +183,15 @@ def test_without_one_it_has_an_event_file_of_its_own(hf):
     assert time.strptime(callback.run_dir.name, "%Y-%m-%d_%H-%M-%S")
     (events,) = event_files(hf.directory)
     assert events.parent == callback.run_dir / "tensorboard"
-    assert logged_steps(events.parent, DURATION) == [2, 4, 6, 8]
+    assert logged_steps(events.parent) == EIGHT
 
 
 @pytest.mark.parametrize("strategy", ["no", "epoch"])
-def test_where_the_trainer_does_not_log_by_steps_a_window_has_50(hf, strategy):
+def test_where_the_trainer_does_not_log_by_steps_a_window_has_50(hf, strategy, monkeypatch):
+    monkeypatch.setattr(sink, "STEPS_ALONE", 0)
     callback = ObsTrainerCallback()
     hf.train(callback, logging_strategy=strategy, logging_steps=2, max_steps=60)
-    assert logged_steps(callback.run_dir / "tensorboard", DURATION) == [50, 60]
+    assert logged_steps(callback.run_dir / "tensorboard") == [50]
 
 
 def test_a_run_log_is_not_written_into_what_is_pushed_to_the_hub(hf, monkeypatch, tmp_path):
@@ -210,4 +212,4 @@ def test_a_metric_that_nothing_measures_is_null(hf):
     hf.train(callback)
     steps = read_steps(callback.run_dir)
     assert steps["io/data_read_bytes"].null_count == len(steps) == 9
-    assert steps[DURATION].null_count == 0
+    assert steps["step/duration_ns"].null_count == 0

@@ -11,8 +11,9 @@ import pytest
 
 from tests.integrations.models import Lightning, loader, logged_steps, read_steps, step_numbers
 from trainobs import ObsCallback
+from trainobs.tensorboard import sink
 
-DURATION = "step/duration_ns"
+EIGHT = list(range(8))
 
 
 def tensorboard(lightning: Lightning) -> Any:
@@ -25,7 +26,8 @@ def event_files(directory: Path) -> list[Path]:
 
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_points_stand_at_the_steps_of_self_log(lightning, every, accumulate):
+def test_windows_end_at_the_steps_of_self_log(lightning, every, accumulate, monkeypatch):
+    monkeypatch.setattr(sink, "STEPS_ALONE", 0)
     logger, callback = tensorboard(lightning), ObsCallback()
     lightning.fit(
         callback,
@@ -35,10 +37,10 @@ def test_points_stand_at_the_steps_of_self_log(lightning, every, accumulate):
         max_epochs=3,
     )
     theirs = logged_steps(logger.log_dir, "loss")
-    last = 24 // accumulate - 1
-    assert theirs == list(range(every - 1, last + 1, every))  # this is what Lightning does
-    assert logged_steps(logger.log_dir, DURATION) == sorted({*theirs, last})
-    assert step_numbers(callback.run_dir) == list(range(last + 1))
+    steps = range(24 // accumulate)
+    assert theirs == list(steps[every - 1 :: every])  # this is what Lightning does
+    assert logged_steps(logger.log_dir) == theirs
+    assert step_numbers(callback.run_dir) == list(steps)
 
 
 def test_events_go_into_the_file_of_the_tensorboard_logger(lightning):
@@ -47,7 +49,7 @@ def test_events_go_into_the_file_of_the_tensorboard_logger(lightning):
     assert callback.run_dir == Path(logger.log_dir, "trainobs")
     (events,) = event_files(lightning.directory)
     assert events.parent == Path(logger.log_dir)
-    assert logged_steps(events.parent, DURATION) == logged_steps(events.parent, "loss")
+    assert logged_steps(events.parent) == logged_steps(events.parent, "loss")
 
 
 def test_without_a_logger_it_has_an_event_file_of_its_own(lightning):
@@ -56,7 +58,7 @@ def test_without_a_logger_it_has_an_event_file_of_its_own(lightning):
     assert callback.run_dir.parent == lightning.directory / "trainobs"
     (events,) = event_files(lightning.directory)
     assert events.parent == callback.run_dir / "tensorboard"
-    assert logged_steps(events.parent, DURATION) == [1, 3, 5, 7]
+    assert logged_steps(events.parent) == EIGHT
 
 
 def test_a_csv_logger_gets_the_run_log_beside_its_file_and_no_other_column(lightning):
@@ -74,15 +76,16 @@ def test_of_several_loggers_the_tensorboard_one_is_taken(lightning):
     board, callback = tensorboard(lightning), ObsCallback()
     lightning.fit(callback, logger=[table, board], log_every_n_steps=1)
     assert callback.run_dir == Path(board.log_dir, "trainobs")
-    assert logged_steps(board.log_dir, DURATION) == list(range(8))
+    assert logged_steps(board.log_dir) == EIGHT
 
 
-def test_the_callbacks_own_settings_go_first(lightning):
+def test_the_callbacks_own_settings_go_first(lightning, monkeypatch):
+    monkeypatch.setattr(sink, "STEPS_ALONE", 0)
     logger = tensorboard(lightning)
     callback = ObsCallback(run_dir=lightning.directory / "mine", log_every_n_steps=4)
     lightning.fit(callback, logger=logger, log_every_n_steps=1)
     assert callback.run_dir == lightning.directory / "mine"
-    assert logged_steps(logger.log_dir, DURATION) == [3, 7]
+    assert logged_steps(logger.log_dir) == [3, 7]
 
 
 def test_the_logger_can_still_be_used_after_the_run(lightning):
@@ -104,7 +107,7 @@ def test_a_resumed_run_goes_on_counting_and_nobody_warns_of_it(lightning, recwar
         if callback:
             assert step_numbers(callback.run_dir) == list(range(8, 16))
             assert set(read_steps(callback.run_dir)["epoch"].to_pylist()[1:]) == {1}
-            assert logged_steps(logger.log_dir, DURATION)[8:] == list(range(8, 16))
+            assert logged_steps(logger.log_dir)[8:] == list(range(8, 16))
     assert [str(w.message) for w in recwarn if "allback" in str(w.message)] == []
 
 
@@ -113,10 +116,10 @@ def test_a_metric_that_nothing_measures_is_null_and_has_no_point(lightning):
     lightning.fit(callback)
     steps = read_steps(callback.run_dir)
     assert steps["io/data_read_bytes"].null_count == len(steps) == 9
-    assert steps[DURATION].null_count == 0
+    assert steps["step/duration_ns"].null_count == 0
     assert pa.types.is_integer(steps["io/data_read_bytes"].type)
-    assert logged_steps(callback.run_dir / "tensorboard", "io/data_read_bytes") == []
-    assert logged_steps(callback.run_dir / "tensorboard", DURATION) == list(range(8))
+    assert logged_steps(callback.run_dir / "tensorboard", "trainobs/io/data_read_MB") == []
+    assert logged_steps(callback.run_dir / "tensorboard") == EIGHT
 
 
 @pytest.mark.parametrize("where", ["root", "logger", "both"])

@@ -44,11 +44,11 @@ def test_what_a_step_waits_for_is_told_for_each_epoch_in_the_logger_s_file(light
     )
     trainer.fit(module, loader())
 
-    told = texts(logger.log_dir, "verdict/epoch")
+    told = texts(logger.log_dir, "trainobs/verdict/epoch")
     assert [step for step, _ in told] == [7, 15]
     for epoch, (_, text) in enumerate(told):
         assert text.startswith(f"**epoch {epoch}: {kind}: ")
-    assert len(texts(logger.log_dir, "verdict/run")) == 1
+    assert len(texts(logger.log_dir, "trainobs/verdict/run")) == 1
     run = summarize(RunLog.open(callback.run_dir))["verdict"]["run"]
     assert run["kind"] == kind
     assert 0.5 < run["share"] < 0.95  # 40 of 50 ms, and what Lightning itself takes

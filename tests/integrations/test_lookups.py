@@ -177,12 +177,13 @@ def test_points_go_to_the_trainers_own_tensorboard_logger(light, tmp_path):
     from lightning.pytorch.loggers import TensorBoardLogger
 
     logger = TensorBoardLogger(tmp_path)
-    callback = ObsCallback(log_every_n_steps=4, **OFF)
+    callback = ObsCallback(tensorboard="all", **OFF)
     light.trainer(callback, logger=logger).fit(bag_module(light), loader())
-    steps = logged_steps(Path(logger.log_dir), "embedding/lookup_count/model.bag")
-    assert steps == [3, 7]
+    tag = "trainobs/embedding/lookup_count"
+    for curve in (tag, f"{tag}/model.bag"):
+        assert logged_steps(Path(logger.log_dir), curve) == list(range(8))
     events = EventAccumulator(logger.log_dir, size_guidance={"images": 0}).Reload()
-    assert len(events.Images("embedding/skew")) == 1
+    assert len(events.Images("trainobs/embedding/skew")) == 1
 
 
 def test_a_second_fit_of_one_callback_is_a_run_of_its_own(light, tmp_path):

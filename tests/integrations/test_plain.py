@@ -70,7 +70,7 @@ def test_a_whole_loop(run_dir, tmp_path):
     validated = [(ns or 0) >= 2e6 for ns in steps["phase/validation_ns"].to_pylist()]
     assert validated == [False] * 4 + [True] + [False] * 3 + [True]
     assert sum(steps["io/data_read_bytes"].to_pylist()) == 2 * 12 * FILE_BYTES
-    assert logged_steps(run_dir / "tensorboard", "step/duration_ns") == [1, 3, 5, 7]
+    assert logged_steps(run_dir / "tensorboard") == list(range(8))
     assert RunLog.open(run_dir).info["summary"]["outcome"] == "ok"
 
 

@@ -42,6 +42,7 @@ from trainobs.probes.programs import PROBES
 from trainobs.report import one_step
 from trainobs.report.page import render
 from trainobs.runlog.reader import RunLog
+from trainobs.tensorboard.latency import latency_tag
 
 pytestmark = pytest.mark.needs_bpf
 
@@ -138,7 +139,7 @@ def job(place: Place, run: Path, *, ring: bool) -> Path:
     """Reads, faults, messages, a checkpoint and sleep, in a few steps."""
     evict(*place.data, place.mapped, place.for_ring)
     loader = DataLoader(Files(place.data), batch_size=None, num_workers=1)
-    with observe(run_dir=run, data_roots=[place.root / "data"], log_every_n_steps=1) as obs:
+    with observe(run_dir=run, data_roots=[place.root / "data"], tensorboard="all") as obs:
         for work in [*_chores(obs, place), (lambda: _by_ring(place)) if ring else time.time]:
             with obs.step():
                 work()
@@ -264,11 +265,12 @@ def unfounded(run: Path) -> list[str]:
     lies += [f"{name} in steps" for name in (known & lost if not rings else ())]
     events = EventAccumulator(str(run), size_guidance={"histograms": 0}).Reload()
     tags = {tag.removesuffix("/p95").removesuffix("/max") for tag in events.Tags()["scalars"]}
-    lies += [f"{name} in TensorBoard" for name in (tags & lost if not rings else ())]
-    shown = {tag for tag in events.Tags()["histograms"] if tag.startswith("latency/")}
+    drawn = {metric.name for metric in CATALOGUE if metric.tag.name in tags}
+    lies += [f"{name} in TensorBoard" for name in (drawn & lost if not rings else ())]
+    shown = events.Tags()["histograms"]
     for latency in LATENCIES:
         if feeds(latency.op, "ns", [latency.file_class] if latency.file_class else ()) - on:
-            lies += [f"{tag} in TensorBoard" for tag in shown if tag.startswith(latency.name)]
+            lies += [f"{tag} in TensorBoard" for tag in shown if tag == latency_tag(latency)]
     return lies + _unfounded_cells(run, on) + _unfounded_batches(run, on, rings)
 
 

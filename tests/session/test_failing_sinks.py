@@ -94,7 +94,7 @@ def test_a_disk_that_is_full_for_a_while_loses_nothing(tmp_path, caplog):
 
         train(disk / "run", steps=60, at_20=lambda: fill(filler), at_40=make_room)
         assert step_numbers(disk / "run") == list(range(60))
-        assert logged_steps(disk / "run" / "tensorboard", "step/duration_ns") == list(range(60))
+        assert logged_steps(disk / "run" / "tensorboard") == list(range(60))
         summary = RunLog.open(disk / "run").info["summary"]
     assert summary["lost_steps"] == {"runlog": 0, "tensorboard": 0}
     # A few events may still find room in the last block of their file.

@@ -56,9 +56,9 @@ def known(run_dir: Path) -> set[str]:
 def unknown(run_dir: Path) -> set[str]:
     """Metrics that have no value at all, and no point in TensorBoard."""
     steps = read_steps(run_dir)
-    names = {m.name for m in CATALOGUE if steps[m.name].null_count == len(steps)}
-    assert not [n for n in names if logged_steps(run_dir / "tensorboard", n)]
-    return names
+    missing = [m for m in CATALOGUE if steps[m.name].null_count == len(steps)]
+    assert not [m for m in missing if logged_steps(run_dir / "tensorboard", m.tag.name)]
+    return {metric.name for metric in missing}
 
 
 @contextmanager

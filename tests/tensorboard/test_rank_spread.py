@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from tests.samples import batch, info
+from trainobs.core.catalogue.ranks import COMPARED
 from trainobs.core.records import SETUP
 from trainobs.tensorboard.rank_spread import KEPT_WINDOWS, RanksSink
 
 NAN = float("nan")
+MS = 1e6
 
 
 class Table:
@@ -49,11 +53,12 @@ class Events(list):
     close = flush
 
 
-def ranks(count: int, every: int = 2) -> tuple[list[RanksSink], Events]:
+def ranks(count: int, every: int = 2, **options) -> tuple[list[RanksSink], Events]:
     table, events = Table(), Events()
+    writers = [events, *[None] * (count - 1)]
     sinks = [
-        RanksSink(table.seat(rank), world_size=count, every=every, writer=None if rank else events)
-        for rank in range(count)
+        RanksSink(table.seat(rank), world_size=count, every=every, writer=writer, **options)
+        for rank, writer in enumerate(writers)
     ]
     for sink in sinks:
         sink.begin(info(world_size=count))
@@ -63,15 +68,16 @@ def ranks(count: int, every: int = 2) -> tuple[list[RanksSink], Events]:
 def test_a_window_is_logged_at_its_last_step_once_every_rank_has_shown_it():
     sinks, events = ranks(3)
     for sink, offset in ((sinks[1], 10), (sinks[0], 0)):
-        sink.write(batch([SETUP, 0, 1, 2], step__duration_ns=[99, offset + 1, offset + 3, 50]))
+        durations = MS * np.array([99, offset + 1, offset + 3, 50])
+        sink.write(batch([SETUP, 0, 1, 2], step__duration_ns=durations))
         assert events == []
-    sinks[2].write(batch([SETUP, 0, 1, 2], step__duration_ns=[99, 4, 6, 50]))
+    sinks[2].write(batch([SETUP, 0, 1, 2], step__duration_ns=MS * np.array([99, 4, 6, 50])))
     sinks[0].flush()
     sinks[0].flush()
-    tag = "ranks/step/duration_ns"
+    tag = "trainobs/ranks/step/duration_ms"
     assert events == [(1, {f"{tag}/min": 2, f"{tag}/median": 5, f"{tag}/max": 12})]
     for sink in sinks:
-        sink.write(batch([3], step__duration_ns=[70]))
+        sink.write(batch([3], step__duration_ns=[70 * MS]))
         sink.end({})
     assert [sink._board.is_complete for sink in sinks] == [False, False, True]
     sinks[0].flush()
@@ -80,17 +86,28 @@ def test_a_window_is_logged_at_its_last_step_once_every_rank_has_shown_it():
 
 
 def test_what_one_rank_does_not_know_is_not_compared():
-    sinks, events = ranks(2)
+    sinks, events = ranks(2, every_tag=True)
     sinks[1].write(batch([0, 1], step__duration_ns=[1, 1], loader__wait_ns=[NAN, 4]))
     sinks[0].write(batch([0, 1], step__duration_ns=[1, 1], phase__forward_ns=[2, 2]))
     ((_, tags),) = events
-    assert {tag.rpartition("/")[0] for tag in tags} == {"ranks/step/duration_ns"}
-    sinks[1].write(batch([2, 3], loader__wait_ns=[NAN, 4]))
-    sinks[0].write(batch([2, 3], loader__wait_ns=[8, NAN]))
-    assert events[1] == (
-        3,
-        {f"ranks/loader/wait_ns/{what}": v for what, v in (("min", 4), ("median", 6), ("max", 8))},
-    )
+    assert {tag.rpartition("/")[0] for tag in tags} == {"trainobs/ranks/step/duration_ms"}
+    sinks[1].write(batch([2, 3], loader__wait_ns=[NAN, 4 * MS], ranks__wait_ns=[MS, MS]))
+    sinks[0].write(batch([2, 3], loader__wait_ns=[8 * MS, NAN], ranks__wait_ns=[MS, MS]))
+    (step, tags) = events[1]
+    spread = {"min": 4, "median": 6, "max": 8}
+    expected = {f"trainobs/ranks/loader/wait_ms/{what}": v for what, v in spread.items()}
+    expected |= {f"trainobs/ranks/wait_ms/{what}": 1 for what in spread}
+    assert (step, tags) == (3, expected)
+
+
+def test_by_default_the_time_of_a_step_is_shown_and_all_that_is_compared_on_request():
+    for every_tag, shown in ((False, COMPARED[:1]), (True, COMPARED)):
+        sinks, events = ranks(2, every_tag=every_tag)
+        for sink in sinks:
+            sink.write(batch([0, 1], **{n.replace("/", "__"): [1, 1] for n in COMPARED}))
+        sinks[0].flush()
+        ((_, tags),) = events
+        assert len(tags) == 3 * len(shown)
 
 
 def test_a_rank_that_is_ahead_or_behind_is_waited_for_as_long_as_windows_are_kept():

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import io
-import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
 from tests.samples import ITEM, USER, batch, info, lookup_rows
 from trainobs.access import AccessCounts
-from trainobs.core.catalogue import EMBEDDINGS
 from trainobs.core.records import SETUP
+from trainobs.tensorboard import sink as sink_module
 from trainobs.tensorboard import skew_picture, table_views
 from trainobs.tensorboard.sink import EventFile, TensorBoardSink
 from trainobs.tensorboard.skew_picture import HEIGHT, WIDTH, Curve, picture
@@ -30,11 +28,12 @@ def read(folder) -> EventAccumulator:
 
 
 @pytest.fixture
-def log(tmp_path):
+def log(tmp_path, monkeypatch):
     """Runs lookups of ten steps through a sink, windows of four; what TensorBoard reads."""
 
-    def run(*rows, tables=(USER, ITEM), counts=None, steps=range(10)):
-        sink = TensorBoardSink(EventFile(tmp_path), 4, counts=lambda: counts)
+    def run(*rows, tables=(USER, ITEM), counts=None, steps=range(10), every_tag=True):
+        monkeypatch.setattr(sink_module, "STEPS_ALONE", 0)
+        sink = TensorBoardSink(EventFile(tmp_path), 4, counts=lambda: counts, every_tag=every_tag)
         sink.begin(info(tables=tables))
         lookups = lookup_rows(*rows) if rows else None
         sink.write(replace(batch(steps, step__duration_ns=[1e9] * len(steps)), lookups=lookups))
@@ -45,11 +44,11 @@ def log(tmp_path):
 
 
 def points(events, tag) -> dict[int, float]:
-    return {event.step: event.value for event in events.Scalars(tag)}
+    return {event.step: pytest.approx(event.value) for event in events.Scalars(f"trainobs/{tag}")}
 
 
 def embedding_tags(events) -> list[str]:
-    return [tag for tag in events.Tags()["scalars"] if tag.startswith("embedding/")]
+    return [tag for tag in events.Tags()["scalars"] if tag.startswith("trainobs/embedding/")]
 
 
 def test_a_point_is_the_mean_of_a_step_by_table_and_over_all_tables(log):
@@ -57,10 +56,10 @@ def test_a_point_is_the_mean_of_a_step_by_table_and_over_all_tables(log):
         *((step, 0, {"lookup_count": 100 * step, "bytes": 1}) for step in range(10)),
         (2, 1, {"lookup_count": 40, "bytes": 1}),
     )
-    assert points(events, "embedding/lookup_count/user") == {3: 150, 7: 550, 9: 850}
+    assert points(events, "embedding/lookup_count/user") == {3: 150, 7: 550}
     # A step in which a table served nothing is one in which it served nothing.
     assert points(events, "embedding/lookup_count/item") == {3: 10}
-    assert points(events, "embedding/lookup_count") == {3: 160, 7: 550, 9: 850}
+    assert points(events, "embedding/lookup_count") == {3: 160, 7: 550}
 
 
 def test_what_is_known_of_sampled_steps_only_is_a_mean_of_those(log):
@@ -69,9 +68,9 @@ def test_what_is_known_of_sampled_steps_only_is_a_mean_of_those(log):
     rows[2][2].update(unique_rows=50, hottest_1pct_count=100)
     events = log(*rows)
     assert points(events, "embedding/unique_rows/user") == {3: 40}
-    assert points(events, "embedding/hottest_1pct_ratio/user") == {3: 0.75}
-    assert points(events, "embedding/duplicate_ratio") == {3: pytest.approx(1 - 80 / 200)}
-    assert "embedding/gradient_rows" not in embedding_tags(events)
+    assert points(events, "embedding/hottest_1pct_percent/user") == {3: 75}
+    assert points(events, "embedding/duplicate_percent") == {3: 60}
+    assert "trainobs/embedding/gradient_rows" not in embedding_tags(events)
 
 
 def test_a_table_that_served_half_the_steps_and_was_sampled_once_is_not_underrated(log):
@@ -81,54 +80,44 @@ def test_a_table_that_served_half_the_steps_and_was_sampled_once_is_not_underrat
 
 
 def test_lookups_before_the_first_step_have_no_point(log):
-    rows = [(SETUP, 0, {"bytes": 1000}), (0, 0, {"bytes": 8}), (1, 0, {"bytes": 4})]
-    events = log(*rows, steps=[SETUP, 0, 1])
-    assert points(events, "embedding/bytes") == {1: 6}
+    rows = [(SETUP, 0, {"bytes": 1e9}), (0, 0, {"bytes": 8e6}), (1, 0, {"bytes": 4e6})]
+    events = log(*rows, steps=[SETUP, 0, 1, 2, 3])
+    assert points(events, "embedding/MB") == {3: 3}
 
 
 def test_a_thousand_tables_have_a_bounded_number_of_curves(log):
     tables = tuple(replace(USER, name=f"t{n}") for n in range(1000))
     rows = [(s, n, {"bytes": n, "lookup_count": 1}) for s in range(8) for n in range(1000)]
     events = log(*rows, tables=tables)
-    shown = [tag for tag in embedding_tags(events) if tag.startswith("embedding/bytes/")]
-    assert shown == [f"embedding/bytes/t{n}" for n in range(999, 999 - CURVES, -1)]
-    assert points(events, "embedding/bytes") == {3: 499_500, 7: 499_500}
+    shown = [tag for tag in embedding_tags(events) if tag.startswith("trainobs/embedding/MB/")]
+    assert shown == [f"trainobs/embedding/MB/t{n}" for n in range(999, 999 - CURVES, -1)]
+    assert points(events, "embedding/MB") == {3: 0.4995, 7: 0.4995}
     assert len(embedding_tags(events)) < 10 * CURVES
 
 
 def test_a_run_without_tables_has_no_word_of_them(log):
     events = log(tables=())
-    assert not embedding_tags(events)
-    assert len(events.Tensors("custom_scalars__config__")) == 1
-    assert not [tag for tag in events.Tags()["tensors"] if tag.startswith("embedding")]
-    assert "embedding" not in str(layout(events))
+    tags = events.Tags()
+    assert not [
+        tag for kind in ("scalars", "tensors", "images") for tag in tags[kind] if "emb" in tag
+    ]
 
 
-def layout(events) -> Layout:
-    """The one that TensorBoard draws: the last."""
-    event = events.Tensors("custom_scalars__config__")[-1]
-    return Layout.FromString(event.tensor_proto.string_val[0])
-
-
-def test_every_charted_metric_is_drawn_and_no_chart_draws_two_kinds(log):
-    fields = {m.name.removeprefix("embedding/"): 1.0 for m in EMBEDDINGS if m.kind.name == "SUM"}
-    fields |= {"hottest_1pct_count": 1.0, "hottest_10pct_count": 1.0}
-    events = log(*((step, 0, fields) for step in range(4)))
-    (page,) = (c for c in layout(events).category if c.title == "trainobs: embedding lookups")
-    tags = embedding_tags(events)
-    for chart in page.chart:
-        drawn = {tag for tag in tags if any(re.match(p, tag) for p in chart.multiline.tag)}
-        assert drawn, chart.title
-        by_table = {tag.count("/") == 2 for tag in drawn}
-        assert len(by_table) == 1, chart.title
-    titles = {chart.title.rpartition(" (")[0] for chart in page.chart}
-    assert titles == {metric.chart for metric in EMBEDDINGS if metric.chart}
+def test_by_default_there_is_one_curve_of_all_tables(log):
+    rows = [
+        (s, n, {"bytes": 1e6, "lookup_count": 1, "unique_rows": 1})
+        for s in range(4)
+        for n in (0, 1)
+    ]
+    events = log(*rows, every_tag=False)
+    assert embedding_tags(events) == ["trainobs/embedding/MB"]
+    assert points(events, "embedding/MB") == {3: 2}
 
 
 def test_the_text_lists_the_tables_that_read_most(log):
     rows = [(s, 0, {"lookup_count": 1000, "bytes": 64_000, "bag_count": 10}) for s in range(4)]
     rows += [(s, 1, {"lookup_count": 4, "bytes": 128_000, "unique_rows": 3}) for s in range(4)]
-    (event,) = log(*rows, steps=range(4)).Tensors("embedding/tables")
+    (event,) = log(*rows, steps=range(4)).Tensors("trainobs/embedding/tables")
     head, rule, item, user = event.tensor_proto.string_val[0].decode().splitlines()
     assert head.count("|") == rule.count("|") == item.count("|") == user.count("|")
     cells = [cell.strip() for cell in item.strip("|").split("|")]
@@ -145,7 +134,7 @@ def counts():
 
 def test_the_picture_is_there_at_the_end(log, counts):
     rows = [(s, 0, {"lookup_count": 1, "bytes": 1}) for s in range(4)]
-    (event,) = log(*rows, counts=counts).Images("embedding/skew")
+    (event,) = log(*rows, counts=counts).Images("trainobs/embedding/skew")
     drawn = Image.open(io.BytesIO(event.encoded_image_string))
     assert (drawn.format, drawn.size) == ("PNG", (WIDTH, HEIGHT))
     assert (event.width, event.height) == (WIDTH, HEIGHT)
@@ -157,7 +146,7 @@ def test_without_pillow_the_rest_is_logged(log, counts, monkeypatch):
     rows = [(s, 0, {"lookup_count": 1, "bytes": 1}) for s in range(4)]
     events = log(*rows, counts=counts)
     assert events.Tags()["images"] == []
-    assert len(events.Tensors("embedding/tables")) == 1
+    assert len(events.Tensors("trainobs/embedding/tables")) == 1
 
 
 def place(rows: float, served: float, decades: int) -> tuple[int, int]:
@@ -193,5 +182,8 @@ def test_views_come_at_a_pace_that_their_cost_allows(counts):
     assert views.due()
     curves.add(lookup_rows((0, 0, {"bytes": 1, "lookup_count": 1})))
     list(curves.scalars(1))
-    assert [value.tag for value in views.values()] == ["embedding/tables", "embedding/skew"]
+    assert [value.tag for value in views.values()] == [
+        "trainobs/embedding/tables",
+        "trainobs/embedding/skew",
+    ]
     assert [views.due() for _ in range(3)] == [False, False, True]  # they took a second

@@ -39,9 +39,11 @@ def texts(tmp_path):
         for steps in batches:
             sink.write(steps)
         sink.end({})
+        if not folder.exists():
+            return {}
         events = EventAccumulator(str(folder), size_guidance={"tensors": 0})
         events.Reload()
-        tags = [tag for tag in events.Tags()["tensors"] if tag.startswith("verdict/")]
+        tags = [tag for tag in events.Tags()["tensors"] if tag.startswith("trainobs/verdict/")]
         return {
             tag: [(e.step, e.tensor_proto.string_val[0].decode()) for e in events.Tensors(tag)]
             for tag in tags
@@ -56,11 +58,11 @@ def heads(texts) -> list[tuple[int, str]]:
 
 def test_each_epoch_has_a_verdict_at_its_last_step_and_the_run_has_one_at_the_end(texts):
     found = texts(steps(0, 0, 100), steps(20, 1, 5))
-    assert heads(found["verdict/epoch"]) == [
+    assert heads(found["trainobs/verdict/epoch"]) == [
         (19, "**epoch 0: loader-bound: 100 ms a step, 50 % of it**"),
         (39, "**epoch 1: compute-bound: 100 ms a step, 95 % of it**"),
     ]
-    assert heads(found["verdict/run"]) == [
+    assert heads(found["trainobs/verdict/run"]) == [
         (39, "**the run: loader-bound: 51.3 ms a step, 34 % of it, in the first epoch only**")
     ]
 
@@ -75,11 +77,11 @@ def test_an_epoch_may_come_in_pieces_and_end_within_one(texts):
         },
         columns={n: np.concatenate([part.columns[n] for part in whole]) for n in whole[0].columns},
     )
-    assert texts(joined)["verdict/epoch"] == texts(*whole)["verdict/epoch"]
+    assert texts(joined)["trainobs/verdict/epoch"] == texts(*whole)["trainobs/verdict/epoch"]
 
 
 def test_the_evidence_is_below_the_sentence(texts):
-    text = texts(steps(0, 0, 100))["verdict/epoch"][0][1]
+    text = texts(steps(0, 0, 100))["trainobs/verdict/epoch"][0][1]
     assert "    waiting for data                             100 ms     50 %" in text.splitlines()
 
 

@@ -10,15 +10,16 @@ from itertools import groupby
 from trainobs.core.abi import BUCKETS
 from trainobs.core.catalogue import CATALOGUE, EMBEDDINGS, HOT_ROWS
 from trainobs.core.histogram import LATENCIES
-from trainobs.core.metrics import Metric, MetricKind
+from trainobs.core.metrics import TAGS, Metric, MetricKind
 
 _INTRODUCTION = """\
 # Metrics
 
 <!-- Made by `python -m trainobs.core.catalogue_page > docs/metrics.md`: edit the catalogue. -->
 
-Reference of all metrics. A metric has one name everywhere: the TensorBoard tag, the column of the
-run log's `steps` table, and the key in `trainobs report --json`.
+Reference of all metrics. A metric has one name: the column of the run log's `steps` table, and the
+key in `trainobs report --json`. TensorBoard shows it in the unit that people read, and its tag says
+which.
 
 * A value belongs to a step: to what the machine did while that step ran. Loader workers read ahead,
   so a read counts for the step during which it happened, not for the one that consumes the batch.
@@ -30,8 +31,14 @@ run log's `steps` table, and the key in `trainobs report --json`.
   training uses io_uring.
 * Over several steps, sums per step are averaged. Ratios and quantiles are formed from the sums and
   histograms of those steps, so a busy step weighs more than an idle one.
-* Metrics marked `+` also have `<name>/p95` and `<name>/max` in TensorBoard, over the steps since
-  the previous point.
+* The column *Tag* has what TensorBoard shows by default, without the `trainobs/` in front: times in
+  ms, sizes in MB, shares in percent, per step. With `tensorboard="all"` every metric that has a
+  value is there, with a tag of the same form: `io/fsync_ns` is `trainobs/io/fsync_ms`.
+* Each of the first 200 steps has a point in TensorBoard. Then a point stands for
+  `log_every_n_steps` steps, at the last of them; fewer, at the end of a run, have none.
+* Over such steps `step/duration_ns` also has the tags `.../p95` and `.../max`; with
+  `tensorboard="all"` the other metrics marked `+` have them, too. `loader/wait_ns` also has
+  `loader/wait_percent`, its share of the step.
 * What happened before the first step is in the run log, in a row whose `step` is null.
 """
 
@@ -40,8 +47,10 @@ _DISTRIBUTIONS = f"""\
 
 Histograms of {BUCKETS} buckets, each twice as wide as the one before: bucket b counts latencies of
 [2^b, 2^(b+1)) ns. The run log holds all of them by operation, file class and role, in
-`latency.parquet`. TensorBoard's histogram page gets those below about every 30 seconds, as the
-logarithm to base 10 of microseconds, `<name>_log10_us`: 0 is 1 us, 3 is 1 ms, 6 is 1 s.
+`latency.parquet`. TensorBoard's pages of histograms and distributions get those below about every
+30 seconds, as `trainobs/latency_by_time/data_read_ms` and so on: latency in ms, on which each event
+weighs as much as it took, up to where 99 % of the time are. So they show how long the events were
+that took the time, not how many there were.
 
 | Name | Of |
 |---|---|"""
@@ -49,9 +58,10 @@ logarithm to base 10 of microseconds, `<name>_log10_us`: 0 is 1 us, 3 is 1 ms, 6
 _BY_TABLE = """\
 ## Embedding lookups
 
-A value for each step and embedding table: rows of the run log's `embeddings` table, TensorBoard
-tags `<name>/<table>`, and in `trainobs report --json` the keys `<name>{table=<table>}`. A step in
-which a table served nothing has no row. [How to read them](embeddings.md).
+A value for each step and embedding table: rows of the run log's `embeddings` table, and in
+`trainobs report --json` the keys `<name>{table=<table>}`. A step in which a table served nothing
+has no row. A tag is that of all tables together; with `tensorboard="all"` some of them have their
+own, `<tag>/<table>`. [How to read them](embeddings.md).
 """
 
 _HOT_ROWS = """\
@@ -78,7 +88,9 @@ _HEADINGS = {
     "obs": "Cost of observing",
 }
 
-_TABLE = "| Metric | Unit | What it tells | What it cannot see | Source |\n|---|---|---|---|---|"
+_TABLE = """\
+| Metric | Tag | Unit | What it tells | What it cannot see | Source |
+|---|---|---|---|---|---|"""
 
 
 def page() -> str:
@@ -105,7 +117,8 @@ def _row(metric: Metric) -> str:
     unit = f"{metric.unit} per step" if metric.kind is MetricKind.SUM else metric.unit
     needs = ", ".join(f"`{program}`" for program in sorted(metric.programs))
     source = f"{metric.source}: {needs}" if needs else metric.source
-    cells = (f"`{metric.name}`{mark}", unit, metric.tells, metric.blind, source)
+    tag = f"`{metric.tag.name.removeprefix(TAGS)}`" if metric.chart else ""
+    cells = (f"`{metric.name}`{mark}", tag, unit, metric.tells, metric.blind, source)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

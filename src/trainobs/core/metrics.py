@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -73,15 +74,41 @@ class Ratio:
         return self.part.programs | self.whole.programs
 
 
+TAGS = "trainobs/"
+"""What every tag in TensorBoard begins with: one group on its page, apart from the user's own."""
+
+_FOR_PEOPLE = {
+    "ns": ("ns", "ms", 1e-6),
+    "bytes": ("bytes", "MB", 1e-6),
+    "ratio": ("ratio", "percent", 100.0),
+    "mJ": ("mj", "J", 1e-3),
+}
+"""Unit -> how names end that say it, how tags end, and what one of it is in the unit of the tag."""
+
+
+class Tag(NamedTuple):
+    """What TensorBoard shows of a metric.
+
+    Attributes:
+        name: of the curve; it ends with the unit.
+        unit: unit of its points.
+        factor: what a value of the record is multiplied by.
+    """
+
+    name: str
+    unit: str
+    factor: float
+
+
 @dataclass(frozen=True)
 class Metric:
     """One number of the record.
 
     Attributes:
-        name: TensorBoard tag and Parquet column.
+        name: Parquet column, and key in the report's JSON.
         unit: unit of the value.
         kind: how values of several steps are combined.
-        chart: title of the TensorBoard chart that shows it, or "" for none.
+        chart: title of the chart in TensorBoard; "" if TensorBoard shows it on request only.
         tells: what a user learns from it.
         blind: what it cannot see.
         formula: how it is made from kernel cells; None where user space measures it.
@@ -101,6 +128,16 @@ class Metric:
     spread: bool = False
     label: str = ""
     rests_on: Programs = Programs()
+
+    @cached_property
+    def tag(self) -> Tag:
+        """Its curve in TensorBoard: `step/duration_ns` is `trainobs/step/duration_ms` there."""
+        if self.unit not in _FOR_PEOPLE:
+            return Tag(TAGS + self.name, self.unit, 1.0)
+        end, unit, factor = _FOR_PEOPLE[self.unit]
+        stem = self.name.removesuffix(end)
+        joint = "_" if stem == self.name else ""
+        return Tag(f"{TAGS}{stem}{joint}{unit}", unit, factor)
 
     @cached_property
     def programs(self) -> Programs:

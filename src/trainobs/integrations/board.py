@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import mmap
+from pathlib import Path
 from typing import Any
 
 from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.plugins.custom_scalar.metadata import CONFIG_SUMMARY_TAG
 
 
 class SummaryWriterEvents:
-    """The file of a `SummaryWriter`, which its owner flushes and closes."""
+    """The file of a `SummaryWriter`, which its owner flushes and closes.
+
+    Of several layouts of the custom-scalars page in one run TensorBoard draws the last. So ours is
+    left out where another one is there already; one that comes later replaces it.
+    """
 
     def __init__(self, summary_writer: Any) -> None:
         self._events = summary_writer._get_file_writer()
+        self._directory = Path(self._events.get_logdir())
+        self._layouts = 0
 
     def add_event(self, event: Event) -> None:
         """Take one event."""
+        if any(value.tag == CONFIG_SUMMARY_TAG for value in event.summary.value[:1]):
+            self.flush()
+            if self._layouts_there() != self._layouts:
+                return
+            self._layouts += 1
         self._events.event_writer.add_event(event)
 
     def flush(self) -> None:
@@ -24,3 +38,22 @@ class SummaryWriterEvents:
     def close(self) -> None:
         """Flush: the file stays open for its owner."""
         self.flush()
+
+    def _layouts_there(self) -> int | None:
+        """Layouts in the files of the run; None where these are no files of this machine."""
+        if not self._directory.is_dir():
+            return None
+        files = (path for path in self._directory.glob("*tfevents*") if path.is_file())
+        return sum(map(_layouts_in, files))
+
+
+def _layouts_in(path: Path) -> int:
+    """Counted without a parse: a resumed run may have an event file of gigabytes."""
+    tag, count, place = CONFIG_SUMMARY_TAG.encode(), 0, -1
+    with path.open("rb") as file:
+        if not path.stat().st_size:
+            return 0
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            while (place := content.find(tag, place + 1)) >= 0:
+                count += 1
+    return count

@@ -55,11 +55,12 @@ class ObservingCallback:
         run_dir: PathLike | None = None,
         log_every_n_steps: int | None = None,
         embedding_every: int | str = "auto",
+        tensorboard: str = "default",
         quiet: bool = False,
     ) -> None:
         super().__init__()
         self._settings = Settings.parse(
-            probes, data_roots, run_dir, log_every_n_steps, embedding_every, quiet
+            probes, data_roots, run_dir, log_every_n_steps, embedding_every, tensorboard, quiet
         )
 
     @harmless

@@ -56,11 +56,13 @@ class ObsTrainerCallback(ObservingCallback, TrainerCallback):  # type: ignore[mi
             `trainobs/<date and time>` under the Trainer's output directory; in a job of several
             ranks `trainobs/run` there. If that is pushed to the Hub, under the current directory: a
             run log names the machine. If a run is there already, a directory beside it.
-        log_every_n_steps: steps between two points in TensorBoard; by default the Trainer's
-            `logging_steps`, or 50 where it does not log by steps.
+        log_every_n_steps: steps between two points in TensorBoard, once each of the first 200 steps
+            has one; by default the Trainer's `logging_steps`, or 50 where it does not log by steps.
         embedding_every: lookups of embedding rows are counted in every step; their ids are taken,
             for what needs them, in every so many: "auto" for about 1 step in 17, 1 for all, "off"
             to count nothing.
+        tensorboard: "default" for the 40 curves, at most, that tell most; "all" for every metric
+            that has a value, and for the embedding tables that are read most.
         quiet: say nothing at the end. Otherwise rank 0 prints the verdict, the run directory and
             the commands for more on standard error.
 

@@ -59,10 +59,13 @@ class ObsCallback(ObservingCallback):
         run_dir: where the run log goes; by default `trainobs/` under the logger's directory, or
             without a logger `trainobs/<date and time>` under the Trainer's root directory; in a job
             of several ranks `trainobs/run` there. If a run is there already, a directory beside it.
-        log_every_n_steps: steps between two points in TensorBoard; by default the Trainer's.
+        log_every_n_steps: steps between two points in TensorBoard, once each of the first 200 steps
+            has one; by default the Trainer's.
         embedding_every: lookups of embedding rows are counted in every step; their ids are taken,
             for what needs them, in every so many: "auto" for about 1 step in 17, 1 for all, "off"
             to count nothing.
+        tensorboard: "default" for the 40 curves, at most, that tell most; "all" for every metric
+            that has a value, and for the embedding tables that are read most.
         quiet: say nothing at the end. Otherwise rank 0 prints the verdict, the run directory and
             the commands for more on standard error.
 

@@ -209,6 +209,7 @@ def observe(
     log_every_n_steps: int | None = None,
     model: Module | None = None,
     embedding_every: int | str = "auto",
+    tensorboard: str = "default",
     quiet: bool = False,
 ) -> AbstractContextManager[Observation]:
     """Observe the training loop in the body of a `with` statement.
@@ -221,12 +222,15 @@ def observe(
             data: their workers, or the training thread where it waits for a batch.
         run_dir: where the run log goes; by default `trainobs/<date and time>`, or `trainobs/run` in
             a job of several ranks. If a run is there already, a directory beside it.
-        log_every_n_steps: steps between two points in TensorBoard; 50 by default.
+        log_every_n_steps: steps between two points in TensorBoard, once each of the first 200 steps
+            has one; 50 by default.
         model: the model that trains, as the loop calls it; the lookups of its embedding tables are
             recorded, if it has any. Give it once it is sharded, where TorchRec shards it.
         embedding_every: lookups of embedding rows are counted in every step; their ids are taken,
             for what needs them, in every so many: "auto" for about 1 step in 17, 1 for all, "off"
             to count nothing.
+        tensorboard: "default" for the 40 curves, at most, that tell most; "all" for every metric
+            that has a value, and for the embedding tables that are read most.
         quiet: say nothing at the end. Otherwise rank 0 prints the verdict, the run directory and
             the commands for more on standard error.
 
@@ -238,7 +242,7 @@ def observe(
         ProbeError: on entry, a probe that `probes` names cannot run.
     """
     settings = Settings.parse(
-        probes, data_roots, run_dir, log_every_n_steps, embedding_every, quiet
+        probes, data_roots, run_dir, log_every_n_steps, embedding_every, tensorboard, quiet
     )
     return _Observing(settings, check_model(model))
 

@@ -19,6 +19,7 @@ from trainobs.session.exchange import Exchange, Store
 from trainobs.session.lookups import LookupWatch
 from trainobs.session.session import Session
 from trainobs.session.settings import Settings
+from trainobs.tensorboard.layout import LaidOut
 from trainobs.tensorboard.rank_spread import RanksSink
 from trainobs.tensorboard.sink import EventFile, EventWriter, TensorBoardSink
 
@@ -63,7 +64,7 @@ def open_session(
         settings: what the user chose.
         run_dir: where the run log goes; if a run is there already, a directory beside it.
         writer: where TensorBoard events go; None: into `tensorboard/` of the run directory.
-        log_every_n_steps: steps between two points in TensorBoard.
+        log_every_n_steps: steps between two points in TensorBoard, after the first.
         first_step: number that the framework gives the first step of a training.
         rank: this process in the job.
         world_size: processes in the job.
@@ -78,7 +79,8 @@ def open_session(
     with ExitStack() as undo:
         if claimed:
             undo.callback(give_back, run_dir, rank)
-        writer = (writer or EventFile(run_dir / "tensorboard")) if rank == 0 else None
+        board = LaidOut(writer or EventFile(run_dir / "tensorboard")) if rank == 0 else None
+        every_tag = settings.tensorboard == "all"
         lookups = LookupWatch(run_dir)
         sinks: list[Sink] = [RunLogSink(run_dir, rank, claimed=claimed)]
         if others:
@@ -90,14 +92,22 @@ def open_session(
                     world_size=world_size,
                     every=log_every_n_steps,
                     first_step=first_step,
-                    writer=writer,
+                    writer=board,
+                    every_tag=every_tag,
                 ),
             ]
-        if writer:
+        if board:
             is_told = not settings.quiet and not settings.unasked
             told = {"on_verdict": partial(tell_end, run_dir)} if is_told else {}
             sinks.append(
-                TensorBoardSink(writer, log_every_n_steps, first_step, lookups.counts, **told)
+                TensorBoardSink(
+                    board,
+                    log_every_n_steps,
+                    first_step,
+                    lookups.counts,
+                    every_tag=every_tag,
+                    **told,
+                )
             )
         session = Session(
             settings,

@@ -31,9 +31,11 @@ class Settings:
         required: whether a probe that cannot be loaded is an error.
         data_roots: directories and files that hold training data; None: to be found.
         run_dir: where the run log goes; None: the entry point decides.
-        log_every_n_steps: steps between two TensorBoard points; None: the entry point decides.
+        log_every_n_steps: steps between two TensorBoard points, after the first 200; None: the
+            entry point decides.
         embedding_every: steps from one whose lookups' ids are taken to the next; None: found while
             training runs; 0: no lookups are counted.
+        tensorboard: which curves TensorBoard gets, "default" or "all".
         quiet: whether the end of the run is not told on standard error, and a lower level is no
             warning.
         unasked: whether nobody asked for this observer, so that a lower level is no warning.
@@ -45,6 +47,7 @@ class Settings:
     run_dir: Path | None = None
     log_every_n_steps: int | None = None
     embedding_every: int | None = None
+    tensorboard: str = "default"
     quiet: bool = False
     unasked: bool = False
 
@@ -56,6 +59,7 @@ class Settings:
         run_dir: PathLike | None = None,
         log_every_n_steps: int | None = None,
         embedding_every: int | str = "auto",
+        tensorboard: str = "default",
         quiet: bool = False,
     ) -> Settings:
         """Check what a user gave.
@@ -70,6 +74,7 @@ class Settings:
             run_dir=None if run_dir is None else _run_dir(run_dir),
             log_every_n_steps=_count("log_every_n_steps", log_every_n_steps),
             embedding_every=_every(embedding_every),
+            tensorboard=_curves(tensorboard),
             quiet=bool(quiet),
         )
 
@@ -183,6 +188,12 @@ def _every(value: int | str) -> int | None:
             shown(value),
             'give "auto", "off", or a whole number of steps from 1; 0 is "off"',
         )
+    return value
+
+
+def _curves(value: str) -> str:
+    if not isinstance(value, str) or value not in ("default", "all"):
+        raise _bad("tensorboard", shown(value), 'give "default" or "all"')
     return value
 
 

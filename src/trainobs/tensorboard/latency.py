@@ -7,17 +7,26 @@ import numpy.typing as npt
 from tensorboard.compat.proto.histogram_pb2 import HistogramProto
 from tensorboard.compat.proto.summary_pb2 import Summary
 
-from trainobs.core.histogram import EDGES_NS, LATENCIES
+from trainobs.core.histogram import EDGES_NS, LATENCIES, Latency
+from trainobs.core.metrics import TAGS
 
-UNIT = "log10_us"
-"""TensorBoard's histogram page has a linear axis only, on which a log2 histogram is one bar and a
-long nothing. So it gets the logarithm: 0 is 1 us, 3 is 1 ms, 6 is 1 s."""
+EDGES_MS = EDGES_NS / 1e6
+MIDDLES_MS = (EDGES_MS[:-1] + EDGES_MS[1:]) / 2
 
-EDGES = np.log10(EDGES_NS / 1e3)
+SHOWN = 0.99
+"""Share of the time that is shown, that of the fastest events: the page has a linear axis only."""
+
+
+def latency_tag(latency: Latency) -> str:
+    """Tag of a distribution: `trainobs/latency_by_time/data_read_ms`."""
+    return f"{TAGS}latency_by_time/{latency.name.removeprefix('latency/')}_ms"
 
 
 def latency_values(buckets: npt.NDArray[np.uint64]) -> list[Summary.Value]:
-    """Histograms, tagged `latency/..._log10_us`, of the events counted in `buckets`.
+    """Histograms of the events counted in `buckets`: how much time went to events of what length.
+
+    An event weighs as much as it took. By number of events, the page's linear axis would have one
+    bar, of all that memory served in microseconds, and a long nothing.
 
     Args:
         buckets: shape (op, class, role, BUCKETS).
@@ -26,24 +35,25 @@ def latency_values(buckets: npt.NDArray[np.uint64]) -> list[Summary.Value]:
         One value for each distribution of `LATENCIES` in which there was an event.
     """
     return [
-        Summary.Value(tag=f"{latency.name}_{UNIT}", histo=_histogram(counts))
+        Summary.Value(tag=latency_tag(latency), histo=_histogram(counts))
         for latency in LATENCIES
         if (counts := latency.total(buckets)).any()
     ]
 
 
 def _histogram(counts: npt.NDArray[np.uint64]) -> HistogramProto:
-    """Buckets from the first to the last that is not empty, below them an empty one as a floor."""
-    used = np.flatnonzero(counts)
-    first, last = int(used[0]), int(used[-1])
-    inside = counts[first : last + 1].astype(np.float64)
-    middle = (EDGES[first : last + 1] + EDGES[first + 1 : last + 2]) / 2
+    """Buckets from the first that is not empty on, below them an empty one as a floor."""
+    time = counts * MIDDLES_MS
+    upto = time.cumsum()
+    first = int(np.flatnonzero(counts)[0])
+    last = int(np.argmax(upto >= SHOWN * upto[-1]))
+    inside, middle = time[first : last + 1], MIDDLES_MS[first : last + 1]
     return HistogramProto(
-        min=EDGES[first],
-        max=EDGES[last + 1],
+        min=EDGES_MS[first],
+        max=EDGES_MS[last + 1],
         num=inside.sum(),
         sum=(inside * middle).sum(),
         sum_squares=(inside * middle**2).sum(),
-        bucket_limit=EDGES[first : last + 2],
+        bucket_limit=EDGES_MS[first : last + 2],
         bucket=[0.0, *inside],
     )

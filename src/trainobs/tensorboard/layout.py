@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -19,89 +19,94 @@ from tensorboard.plugins.custom_scalar.layout_pb2 import (
     MultilineChartContent,
 )
 
-from trainobs.core.catalogue import CATALOGUE, EMBEDDINGS, HOT_ROWS
-from trainobs.core.catalogue.ranks import COMPARED, over_ranks
+from trainobs.core.catalogue import EMBEDDINGS, STEP_METRICS
+from trainobs.core.catalogue.ranks import over_ranks
 from trainobs.core.metrics import Metric, MetricKind
-from trainobs.tensorboard.table_curves import BY_TABLE
+from trainobs.tensorboard.event_file import EventWriter
+from trainobs.tensorboard.window import WAITED
+
+CATEGORY = "trainobs"
 
 
-def layout(ranks: bool = False, tables: bool = False, hot_rows: bool = False) -> Layout:
-    """What a step did on average, and how far its slow ones and other ranks were from that.
+class LaidOut:
+    """An event writer that also lays out the charts of what it was given.
 
-    Args:
-        ranks: whether there are several.
-        tables: whether the lookups of embedding tables are counted.
-        hot_rows: whether some of their rows are kept on the device.
+    A chart is there once one of its curves has a point. It has all of its curves then, and so is
+    the same in every run: TensorBoard puts the layouts of all runs together, each chart once.
     """
-    apart = [Category(title="trainobs: ranks", chart=_ranks())] if ranks else []
-    hot = [Category(title="trainobs: hot rows", chart=_charts(HOT_ROWS))] if hot_rows else []
-    asked = Category(title="trainobs: embedding lookups", chart=_charts(EMBEDDINGS))
-    lookups = [asked] if tables else []
-    return Layout(
-        category=[
-            Category(title="trainobs", chart=_charts(CATALOGUE)),
-            *lookups,
-            *hot,
-            *apart,
-            Category(title="trainobs: slow steps", chart=_spreads(), closed=True),
-        ]
-    )
+
+    def __init__(self, writer: EventWriter) -> None:
+        self._writer = writer
+        self._tags: set[str] = set()
+        self._drawn: list[Chart] = []
+        self._wall_time = 0.0
+
+    def add_event(self, event: Event) -> None:
+        """Take one event."""
+        self._writer.add_event(event)
+        self._tags.update(value.tag for value in event.summary.value)
+        self._wall_time = event.wall_time
+
+    def flush(self) -> None:
+        """Make what was taken so far visible, with its charts; of two layouts the last counts."""
+        charts = [chart for chart, tags in _CHARTS if not tags.isdisjoint(self._tags)]
+        if charts != self._drawn:
+            self._writer.add_event(_event(charts, self._wall_time))
+            self._drawn = charts
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Flush, and take no more events."""
+        self.flush()
+        self._writer.close()
 
 
-def layout_event(
-    wall_time: float, ranks: bool = False, tables: bool = False, hot_rows: bool = False
-) -> Event:
-    """`layout` as the event in which TensorBoard looks for it."""
-    text = layout(ranks, tables, hot_rows).SerializeToString()
-    tensor = TensorProto(dtype=DT_STRING, string_val=[text], tensor_shape=TensorShapeProto())
+def _event(charts: list[Chart], wall_time: float) -> Event:
+    """A layout as the event in which TensorBoard looks for it."""
+    text = Layout(category=[Category(title=CATEGORY, chart=charts)]).SerializeToString()
     value = Summary.Value(
         tag=metadata.CONFIG_SUMMARY_TAG,
         metadata=metadata.create_summary_metadata(),
-        tensor=tensor,
+        tensor=TensorProto(dtype=DT_STRING, string_val=[text], tensor_shape=TensorShapeProto()),
     )
     return Event(wall_time=wall_time, step=0, summary=Summary(value=[value]))
 
 
-def _charts(metrics: Iterable[Metric]) -> list[Chart]:
-    """One chart for each title and unit, in their order."""
-    charts: dict[str, list[str]] = {}
-    for metric in metrics:
+def _charts() -> Iterator[tuple[Chart, frozenset[str]]]:
+    """Each chart with the tags of its curves.
+
+    TensorBoard draws all curves of a run in one colour, so a chart has one, or two of which one is
+    always above the other.
+    """
+    for metric in (*STEP_METRICS, *EMBEDDINGS):
+        tag, unit = metric.tag.name, _unit(metric)
         if metric.chart:
-            charts.setdefault(f"{metric.chart} ({_unit(metric)})", []).append(metric.name)
-    return [_chart(title, names) for title, names in charts.items()]
+            yield _chart(f"{metric.chart} ({unit})", tag)
+        if metric.name == "step/duration_ns":
+            yield _chart(f"Slow steps: p95 and maximum ({unit})", f"{tag}/p95", f"{tag}/max")
+            yield _over_ranks(metric)
+        if metric.name == "loader/wait_ns":
+            yield _chart(f"{metric.chart} (percent of the step)", WAITED)
 
 
-def _spreads() -> list[Chart]:
-    names = [metric.name for metric in CATALOGUE if metric.spread]
-    return [_chart(name, [name, f"{name}/p95", f"{name}/max"]) for name in names]
+def _chart(title: str, *tags: str) -> tuple[Chart, frozenset[str]]:
+    """TensorBoard takes a tag as a pattern."""
+    patterns = [f"^{re.escape(tag)}$" for tag in tags]
+    return Chart(title=title, multiline=MultilineChartContent(tag=patterns)), frozenset(tags)
 
 
-def _ranks() -> list[Chart]:
+def _over_ranks(metric: Metric) -> tuple[Chart, frozenset[str]]:
     """A band from the least to the greatest rank, with the median in it."""
-    series = [(name, f"{over_ranks(name)}/") for name in COMPARED]
-    return [
-        Chart(
-            title=f"{name} over ranks",
-            margin=MarginChartContent(
-                series=[
-                    MarginChartContent.Series(
-                        value=f"{tag}median", lower=f"{tag}min", upper=f"{tag}max"
-                    )
-                ]
-            ),
-        )
-        for name, tag in series
-    ]
+    tag = over_ranks(metric.tag.name)
+    value = f"{tag}/median"
+    band = MarginChartContent.Series(value=value, lower=f"{tag}/min", upper=f"{tag}/max")
+    title = f"{metric.chart}, all ranks ({_unit(metric)})"
+    return Chart(title=title, margin=MarginChartContent(series=[band])), frozenset([value])
 
 
 def _unit(metric: Metric) -> str:
-    return f"{metric.unit} per step" if metric.kind is MetricKind.SUM else metric.unit
+    unit = metric.tag.unit
+    return f"{unit} per step" if metric.kind is MetricKind.SUM else unit
 
 
-def _chart(title: str, tags: list[str]) -> Chart:
-    """TensorBoard takes a tag as a pattern; anchored, `io/read` does not also draw `io/reads`.
-
-    Where there are curves by table, these are drawn, and not that of all tables.
-    """
-    patterns = [f"^{re.escape(tag)}{'/' if tag in BY_TABLE else '$'}" for tag in tags]
-    return Chart(title=title, multiline=MultilineChartContent(tag=patterns))
+_CHARTS = tuple(_charts())

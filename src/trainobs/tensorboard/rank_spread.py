@@ -13,6 +13,7 @@ import numpy.typing as npt
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 
+from trainobs.core.catalogue import METRICS
 from trainobs.core.catalogue.ranks import COMPARED, over_ranks
 from trainobs.core.quotients import divided
 from trainobs.core.records import SETUP, RunInfo, StepTable
@@ -56,6 +57,7 @@ class RanksSink(Sink):
         every: steps in a window.
         first_step: number that the framework gives the first step of a training.
         writer: where rank 0 logs; None on the others. Somebody else closes it.
+        every_tag: whether all that is compared is logged, or the time of a step alone.
     """
 
     name = "comparison of ranks"
@@ -68,10 +70,12 @@ class RanksSink(Sink):
         every: int,
         first_step: int = 0,
         writer: EventWriter | None,
+        every_tag: bool = False,
     ) -> None:
         self._board = board
         self._world_size = world_size
         self._writer = writer
+        self._logged = COMPARED if every_tag else COMPARED[:1]
         self._ends = WindowEnds(every, first_step)
         self._rows: list[npt.NDArray[np.float64]] = []
         self._windows: deque[tuple[int, Means]] = deque(maxlen=KEPT_WINDOWS)
@@ -141,9 +145,12 @@ class RanksSink(Sink):
 
     def _add(self, writer: EventWriter, step: int, means: list[Means]) -> None:
         values = [
-            Summary.Value(tag=f"{over_ranks(name)}/{what}", simple_value=of(column))
+            Summary.Value(
+                tag=f"{over_ranks(tag.name)}/{what}", simple_value=of(column) * tag.factor
+            )
             for name, column in zip(COMPARED, zip(*means, strict=True), strict=True)
-            if not np.isnan(column).any()
+            if name in self._logged and not np.isnan(column).any()
+            for tag in (METRICS[name].tag,)
             for what, of in (("min", min), ("median", median), ("max", max))
         ]
         event = Event(wall_time=self._wall_times[step], step=step, summary=Summary(value=values))

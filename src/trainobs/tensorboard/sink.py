@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +15,10 @@ from trainobs.core.records import SETUP, RunInfo, StepTable
 from trainobs.core.sink import Sink
 from trainobs.tensorboard.event_file import EventFile, EventWriter
 from trainobs.tensorboard.latency import latency_values
-from trainobs.tensorboard.layout import layout_event
 from trainobs.tensorboard.table_curves import TableCurves
 from trainobs.tensorboard.table_views import TableViews
 from trainobs.tensorboard.verdicts import Text, Verdicts
-from trainobs.tensorboard.window import Window, WindowEnds
+from trainobs.tensorboard.window import STEPS_ALONE, Window, WindowEnds
 from trainobs.verdict.verdict import Verdict
 
 __all__ = ["EventFile", "EventWriter", "TensorBoardSink"]
@@ -30,22 +28,24 @@ LATENCY_EVERY_NS = 30_000_000_000
 
 
 class TensorBoardSink(Sink):
-    """Logs one event with every scalar each `log_every_n_steps` steps.
+    """Logs one event for each of the first `STEPS_ALONE` steps, then for each window of steps.
 
     A point at step s stands for the window since the last point: per-step sums as their mean,
-    ratios and quantiles formed from sums, and for some metrics `<name>/p95` and `<name>/max` of
+    ratios and quantiles formed from sums, and for some metrics `<tag>/p95` and `<tag>/max` of
     the window, since TensorBoard keeps only 1000 points of a curve and would drop a single slow
-    step. Steps are logged where the frameworks log: the last of each `log_every_n_steps` steps from
+    step. Windows end where the frameworks log: at the last of each `log_every_n_steps` steps from
     `first_step` on (0 in Lightning, 1 in Hugging Face's Trainer), or where a number that makes
-    larger strides has passed such a step, and at the end. A window never
-    holds more than `log_every_n_steps` steps, whatever their numbers. What happened before the
-    first step has no point; the run log holds it.
+    larger strides has passed such a step. A window never holds more than `log_every_n_steps` steps,
+    whatever their numbers. One that the end of the run cuts short has no point: a few steps with
+    the last checkpoint and validation would stand as a spike beside means. What happened before the
+    first step has none, either; the run log holds all.
 
     A verdict is logged as text at the end of each epoch and of the run (docs/verdicts.md). Of a
     model with embedding tables there are curves by table, and now and then a text of all tables and
     a picture of their skew (docs/embeddings.md).
 
-    Tags are the names of the catalogue. The sink closes `writer` at `end`.
+    Tags and their units are those of the catalogue (`Metric.tag`). The sink closes `writer` at
+    `end`.
 
     Attributes:
         lost_steps: steps in windows that the writer could not keep.
@@ -63,6 +63,7 @@ class TensorBoardSink(Sink):
         first_step: int = 0,
         counts: Callable[[], AccessCounts | None] = lambda: None,
         on_verdict: Callable[[Verdict], None] = lambda verdict: None,
+        every_tag: bool = False,
     ) -> None:
         if log_every_n_steps < 1:
             raise SettingError(
@@ -71,9 +72,10 @@ class TensorBoardSink(Sink):
                 do="give a number of steps from 1 upwards",
             )
         self._writer = writer
-        self._ends = WindowEnds(log_every_n_steps, first_step)
+        self._ends = WindowEnds(log_every_n_steps, first_step, alone=STEPS_ALONE)
+        self._every_tag = every_tag
         self._offset_ns = 0
-        self._window = Window()
+        self._window = Window(every_tag)
         self._step = SETUP
         self._end_ns = 0
         self._latency: npt.NDArray[np.uint64] | None = None
@@ -87,17 +89,11 @@ class TensorBoardSink(Sink):
         self._views: TableViews | None = None
 
     def begin(self, info: RunInfo) -> None:
-        """Write the layout of the custom-scalars page.
-
-        Raises:
-            OSError: the event file cannot be made.
-        """
+        """Note the clocks."""
         clock = info.clock
         self._info = info
         self._verdicts = Verdicts(info)
         self._offset_ns = clock["wall_ns"] - clock["monotonic_ns"]
-        self._writer.add_event(layout_event(clock["wall_ns"] / 1e9, info.world_size > 1))
-        self._writer.flush()
 
     def write(self, batch: StepTable) -> None:
         """Take the next closed steps, and log at those that end a window."""
@@ -132,14 +128,14 @@ class TensorBoardSink(Sink):
         self._writer.flush()
 
     def end(self, summary: dict[str, object]) -> None:
-        """Log what is left of the last window, and close the writer.
+        """Log what is not bound to a window, and close the writer.
 
         Raises:
             OSError: the writer failed.
         """
-        if len(self._window):
-            self._log_window()
         self._log_latency()
+        if self._tables:
+            self._tables.end_window(len(self._window))
         if self._views:
             self._log_views(self._views)
         if self._verdicts:
@@ -149,25 +145,20 @@ class TensorBoardSink(Sink):
             self._on_verdict(self._verdicts.of_run)
 
     def _begin_tables(self) -> None:
-        """Embedding tables become known after the run began; of two layouts the last one counts."""
-        info = self._info
-        if self._tables is None and info is not None and info.tables:
-            self._tables = TableCurves(info.tables)
+        """Embedding tables become known after the run began."""
+        if self._tables is None and self._info is not None and self._info.tables:
+            self._tables = TableCurves(self._info.tables, self._every_tag)
             self._views = TableViews(self._tables, self._counts)
-            with suppress(OSError):  # the writer is full: points without charts
-                at_s = info.clock["wall_ns"] / 1e9
-                ranks, hot = info.world_size > 1, info.capabilities.get("hot_rows") == "on"
-                self._writer.add_event(layout_event(at_s, ranks, tables=True, hot_rows=hot))
 
     def _take(self, steps: StepTable, matrix: npt.NDArray[np.float64], rows: slice) -> None:
         self._window.add(steps, matrix, rows)
         if self._tables is not None and steps.lookups is not None:
             inside = np.isin(steps.lookups["step"], steps.step[rows])
             self._tables.add(steps.lookups[inside])
+        self._step, self._end_ns = self._window.last_step, self._window.end_ns
 
     def _log_window(self) -> None:
-        window, self._window = self._window, Window()
-        self._step, self._end_ns = window.last_step, window.end_ns
+        window, self._window = self._window, Window(self._every_tag)
         points = list(window.scalars())
         if self._tables is not None:
             points += self._tables.scalars(len(window))
@@ -197,7 +188,7 @@ class TensorBoardSink(Sink):
             self._add(Summary(value=[text.value]), text.step, text.at_ns)
 
     def _add(self, summary: Summary, step: int | None = None, at_ns: int | None = None) -> bool:
-        """Log something, by default at the last step of the last window; False if it is full."""
+        """Log something, by default at the last step; False if the writer is full."""
         step, at_ns = (self._step, self._end_ns) if step is None or at_ns is None else (step, at_ns)
         wall_time = (at_ns + self._offset_ns) / 1e9
         try:

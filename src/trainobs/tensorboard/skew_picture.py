@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from trainobs.access import AccessCounts
 from trainobs.access.skew import access_curve
-from trainobs.core.text import percent
+from trainobs.core.text import percent, printable
 
 if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
@@ -116,6 +116,7 @@ class _Axes:
         y = _TOP + 32 * (index + 1)
         x = WIDTH - _RIGHT + 16
         self._stroke([(x, y), (x + 20, y)], colour, 4.0)
+        name = printable(name)
         shown = name if len(name) <= 16 else f"{name[:6]}..{name[-8:]}"
         self._text(x + 28, y, shown, "lm")
 

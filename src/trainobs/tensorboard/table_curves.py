@@ -11,7 +11,8 @@ from trainobs.core.catalogue.embeddings import EMBEDDINGS, QUOTIENTS, field_of
 from trainobs.core.embedding_table import EmbeddingTable
 from trainobs.core.lookup_sums import LookupSums
 from trainobs.core.metrics import Metric
-from trainobs.core.text import percent, quantity, size
+from trainobs.core.text import percent, printable, quantity, size
+from trainobs.tensorboard.values import as_text
 
 CURVES = 8
 """Tables with curves of their own: those that read the most bytes in the first window. A model may
@@ -26,7 +27,7 @@ BY_TABLE = (
     "embedding/gradient_bytes",
     "embedding/forward_ns",
 )
-"""Metrics of which a table has a curve; of all there is one over all tables."""
+"""Metrics of which a table has a curve, on request; of all there is one over all tables."""
 
 _LISTED = 20
 """Tables in the text."""
@@ -37,10 +38,13 @@ class TableCurves:
 
     Args:
         tables: those of the run.
+        every_tag: whether tables have curves of their own, and metrics have a curve that
+            TensorBoard shows on request only.
     """
 
-    def __init__(self, tables: Sequence[EmbeddingTable]) -> None:
+    def __init__(self, tables: Sequence[EmbeddingTable], every_tag: bool = False) -> None:
         self._tables = tuple(tables)
+        self._every_tag = every_tag
         self._window = LookupSums(len(tables))
         self._run = LookupSums(len(tables))
         self._run_steps = 0
@@ -61,15 +65,21 @@ class TableCurves:
         `<metric>` is that of all tables together, of those in which it is known; `<metric>/<table>`
         that of one table. Amounts are those of a step, on average.
         """
-        window, self._window = self._window, LookupSums(len(self._tables))
-        self._run.merge(window)
-        self._run_steps += step_count
+        window = self.end_window(step_count)
         if not window.row_count.any():
             return
         if self._shown is None:
             self._shown = _largest(window.mean("bytes", 1), CURVES)
         for metric in EMBEDDINGS:
-            yield from self._curves(metric, window, step_count, self._shown)
+            if metric.chart or self._every_tag:
+                yield from self._curves(metric, window, step_count, self._shown)
+
+    def end_window(self, step_count: int) -> LookupSums:
+        """Add the window, of `step_count` steps, to the run, and begin the next."""
+        window, self._window = self._window, LookupSums(len(self._tables))
+        self._run.merge(window)
+        self._run_steps += step_count
+        return window
 
     def text(self) -> str:
         """The tables that read the most bytes so far, as a table of Markdown; "" before any."""
@@ -89,16 +99,17 @@ class TableCurves:
         else:
             each = window.mean(field_of(metric), step_count)
             together = float(np.nansum(each)) if np.isfinite(each).any() else np.nan
+        tag, _, factor = metric.tag
         if np.isfinite(together):
-            yield metric.name, together
-        if metric.name in BY_TABLE:
+            yield tag, together * factor
+        if metric.name in BY_TABLE and self._every_tag:
             for index in shown:
                 if np.isfinite(each[index]):
-                    yield f"{metric.name}/{self._tables[index].name}", float(each[index])
+                    yield f"{tag}/{printable(self._tables[index].name)}", each[index] * factor
 
     def _row(self, index: int, read: npt.NDArray[np.float64]) -> Iterator[str]:
         table, run = self._tables[index], self._run
-        yield table.name.replace("|", "\\|")
+        yield as_text(table.name)
         yield quantity(table.row_count)
         yield str(table.dim)
         yield table.placement

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from tensorboard.compat.proto.summary_pb2 import Summary
 
 from trainobs.access import AccessCounts
+from trainobs.core.metrics import TAGS
 from trainobs.core.now import now_s
 from trainobs.tensorboard.skew_picture import HEIGHT, WIDTH, curves_of, picture
 from trainobs.tensorboard.table_curves import TableCurves
@@ -15,8 +16,8 @@ from trainobs.tensorboard.values import text_value
 
 logger = logging.getLogger("trainobs")
 
-TEXT_TAG = "embedding/tables"
-PICTURE_TAG = "embedding/skew"
+TEXT_TAG = f"{TAGS}embedding/tables"
+PICTURE_TAG = f"{TAGS}embedding/skew"
 
 EVERY_S = 60.0
 """Least time between two views."""

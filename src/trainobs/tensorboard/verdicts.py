@@ -8,15 +8,17 @@ from typing import NamedTuple
 import numpy as np
 from tensorboard.compat.proto.summary_pb2 import Summary
 
+from trainobs.core.metrics import TAGS
 from trainobs.core.records import RunInfo, StepTable
-from trainobs.tensorboard.values import text_value
+from trainobs.core.text import printable
+from trainobs.tensorboard.values import as_text, text_value
 from trainobs.verdict.record import FirstSteps, Record, columns_of
 from trainobs.verdict.rules import judge
 from trainobs.verdict.sentence import lines, sentence
 from trainobs.verdict.verdict import Verdict, facts_of
 
-EPOCH_TAG = "verdict/epoch"
-RUN_TAG = "verdict/run"
+EPOCH_TAG = f"{TAGS}verdict/epoch"
+RUN_TAG = f"{TAGS}verdict/run"
 
 
 class Text(NamedTuple):
@@ -84,5 +86,5 @@ class Verdicts:
 
 def _value(tag: str, subject: str, verdict: Verdict) -> Summary.Value:
     """TensorBoard draws Markdown: the sentence, then the evidence as it stands."""
-    evidence = "".join(f"    {line}\n" for line in lines(verdict))
-    return text_value(tag, f"**{subject}: {sentence(verdict)}**\n\n{evidence}")
+    evidence = "".join(f"    {printable(line)}\n" for line in lines(verdict))
+    return text_value(tag, f"**{subject}: {as_text(sentence(verdict))}**\n\n{evidence}")

@@ -11,12 +11,18 @@ from trainobs.core.catalogue import STEP_METRICS
 from trainobs.core.catalogue.hot_rows import SHARES
 from trainobs.core.cells import StepCells
 from trainobs.core.histogram import percentile
-from trainobs.core.metrics import Metric, MetricKind, evaluate
+from trainobs.core.metrics import TAGS, Metric, MetricKind, evaluate
 from trainobs.core.records import StepTable
 
-_DURATION = next(i for i, metric in enumerate(STEP_METRICS) if metric.name == "step/duration_ns")
+STEPS_ALONE = 200
+"""The first steps of a run, each of which has a point: a run of 24 has a curve, not one point."""
+
+WAITED = f"{TAGS}loader/wait_percent"
+"""Tag of the share of the step that waits for data."""
+
 _PLACES = {metric.name: index for index, metric in enumerate(STEP_METRICS)}
-_SPREAD = [index for index, metric in enumerate(STEP_METRICS) if metric.spread]
+_DURATION, _WAIT = _PLACES["step/duration_ns"], _PLACES["loader/wait_ns"]
+_FACTORS = np.array([metric.tag.factor for metric in STEP_METRICS])
 
 
 class WindowEnds:
@@ -25,11 +31,13 @@ class WindowEnds:
     Args:
         every: steps in a window.
         first_step: number that the framework gives the first step of a training.
+        alone: how many of the first steps are windows by themselves.
     """
 
-    def __init__(self, every: int, first_step: int = 0) -> None:
+    def __init__(self, every: int, first_step: int = 0, alone: int = 0) -> None:
         self._every = every
         self._first_step = first_step
+        self._alone = alone
         self._held = 0
         self._period: int | None = None
 
@@ -41,8 +49,9 @@ class WindowEnds:
             before = number // self._every if self._period is None else self._period
             self._period = (number + 1) // self._every
             self._held += 1
-            if self._period != before or self._held >= self._every:
+            if self._alone or self._period != before or self._held >= self._every:
                 ends.append(row)
+                self._alone = max(0, self._alone - 1)
                 self._held = 0
         return ends
 
@@ -51,9 +60,13 @@ class Window:
     """Consecutive steps.
 
     Memory: 0.5 kB a step, since a p95 needs every value; kernel cells are summed as they come.
+
+    Args:
+        every_tag: whether metrics have points that TensorBoard shows on request only.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, every_tag: bool = False) -> None:
+        self._every_tag = every_tag
         self._values: list[npt.NDArray[np.float64]] = []
         self._cells: StepCells | None = None
         self._latency: npt.NDArray[np.uint64] | None = None
@@ -82,10 +95,18 @@ class Window:
         matrix = np.concatenate(self._values)
         known = (~np.isnan(matrix)).sum(axis=0)
         means = np.nansum(matrix, axis=0) / np.maximum(known, 1)
-        for index in np.flatnonzero(known).tolist():
-            yield STEP_METRICS[index].name, self._combined(STEP_METRICS[index], means)
+        for index in _SHOWN[self._every_tag]:
+            if known[index]:
+                metric = STEP_METRICS[index]
+                value = means[index] if len(matrix) == 1 else self._combined(metric, means)
+                yield metric.tag.name, float(value) * metric.tag.factor
+        waited = np.isfinite(matrix[:, _WAIT])
+        duration = matrix[waited, _DURATION].sum()
+        if duration > 0:
+            yield WAITED, 100 * float(matrix[waited, _WAIT].sum() / duration)
         if len(matrix) > 1:
-            yield from _spreads(matrix[:, _SPREAD], known[_SPREAD])
+            spread = _SPREAD[self._every_tag]
+            yield from _spreads(matrix[:, spread] * _FACTORS[spread], known[spread], spread)
 
     def _combined(self, metric: Metric, means: npt.NDArray[np.float64]) -> float:
         """Sums as their mean; ratios and quantiles from sums, so that busy steps weigh more."""
@@ -103,8 +124,19 @@ class Window:
         return float(means[_PLACES[metric.name]])
 
 
+_SHOWN = {
+    False: [index for index, metric in enumerate(STEP_METRICS) if metric.chart],
+    True: list(range(len(STEP_METRICS))),
+}
+_SPREAD = {
+    False: [_DURATION],
+    True: [index for index, metric in enumerate(STEP_METRICS) if metric.spread],
+}
+"""Whether every tag is asked for -> places of the metrics with a point, and with p95 and max."""
+
+
 def _spreads(
-    values: npt.NDArray[np.float64], known: npt.NDArray[np.intp]
+    values: npt.NDArray[np.float64], known: npt.NDArray[np.intp], places: list[int]
 ) -> Iterator[tuple[str, float]]:
     """95th percentile (linear, as numpy's) and maximum of each column; NaN sorts last."""
     ascending = np.sort(values, axis=0)
@@ -115,6 +147,6 @@ def _spreads(
     below, above = ascending[low, columns], ascending[np.minimum(low + 1, last), columns]
     high = below + (above - below) * (place - low)
     for index in np.flatnonzero(known).tolist():
-        name = STEP_METRICS[_SPREAD[index]].name
+        name = STEP_METRICS[places[index]].tag.name
         yield f"{name}/p95", float(high[index])
         yield f"{name}/max", float(ascending[last[index], index])

@@ -14,7 +14,7 @@ DEVICES: tuple[Metric, ...] = (
         "Bytes read from block devices for the process tree.",
         source="block_rq_complete",
         blind="Network file systems have no block device.",
-        chart="Block device bytes",
+        chart="Read from block devices",
     ),
     kernel(
         "block/data_read_bytes",
@@ -22,7 +22,6 @@ DEVICES: tuple[Metric, ...] = (
         "The part of block/read_bytes that is training data.",
         source="block_rq_complete",
         blind="Direct reads by io_uring, whose file is not known there.",
-        chart="Block device bytes",
     ),
     kernel(
         "block/library_read_bytes",
@@ -50,7 +49,7 @@ DEVICES: tuple[Metric, ...] = (
         "block_io_start, block_rq_complete",
         "99th percentile latency of block requests that read, interpolated in log2 buckets.",
         blind="A step with few requests shows nearly its slowest one.",
-        chart="Block device latency",
+        chart="Reads from block devices: 99th percentile",
         spread=True,
         rests_on=BLOCK,
     ),
@@ -60,13 +59,11 @@ DEVICES: tuple[Metric, ...] = (
         "Bytes written to block devices: by the process tree, and by the kernel for its files.",
         source="block_rq_complete",
         blind="Write-back of files that are neither data nor checkpoint.",
-        chart="Block device bytes",
     ),
     kernel(
         "block/checkpoint_write_bytes",
         Cells("bytes", (Op.BLOCK_WRITE,), CHECKPOINT),
         "Bytes of checkpoints written to block devices, whoever issued the write.",
         source="block_rq_complete",
-        chart="Checkpoint",
     ),
 )

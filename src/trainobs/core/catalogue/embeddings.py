@@ -34,10 +34,8 @@ def _amount(
     return Metric(PREFIX + field, unit, MetricKind.SUM, source, tells, blind, chart, label="table")
 
 
-def _ratio(field: str, unit: str, tells: str, blind: str, chart: str, source: str) -> Metric:
-    return Metric(
-        PREFIX + field, unit, MetricKind.RATIO, source, tells, blind, chart, label="table"
-    )
+def _ratio(field: str, unit: str, tells: str, blind: str, source: str) -> Metric:
+    return Metric(PREFIX + field, unit, MetricKind.RATIO, source, tells, blind, label="table")
 
 
 _COUNTS = (
@@ -46,7 +44,6 @@ _COUNTS = (
         "lookups",
         "Rows that this rank asked the table for, wherever they are.",
         _ASKED,
-        "Lookups by table",
     ),
     _amount(
         "bag_count",
@@ -59,7 +56,6 @@ _COUNTS = (
         "pooling_ratio",
         "lookups per bag",
         "Lookups in a bag: the pooling factor.",
-        "",
         "",
         _ALWAYS,
     ),
@@ -78,42 +74,37 @@ _BYTES = (
         "bytes",
         "Bytes of rows that forward passes read: lookups times the bytes of a row.",
         "What a kernel or a cache saves by reading a row once that two lookups ask for.",
-        "Bytes read by table",
+        "Embedding rows read",
     ),
     _amount(
         "host_bytes",
         "bytes",
         "The part of embedding/bytes that was read from tables in host memory.",
         "",
-        "Bytes read by memory",
     ),
     _amount(
         "hbm_bytes",
         "bytes",
         "The part of embedding/bytes that was read from tables in device memory.",
         "",
-        "Bytes read by memory",
     ),
     _amount(
         "uvm_hit_bytes",
         "bytes",
         "The part of embedding/bytes that the device's cache of a table in host memory served.",
         "Null unless the kernel counts its hits and misses.",
-        "Bytes read by memory",
     ),
     _amount(
         "uvm_miss_bytes",
         "bytes",
         "The part of embedding/bytes that such a cache had to bring in first.",
         "Null unless the kernel counts its hits and misses.",
-        "Bytes read by memory",
     ),
     _amount(
         "remote_bytes",
         "bytes",
         "The part of embedding/bytes that another rank read, by the sharding plan.",
         "",
-        "Bytes read by memory",
     ),
 )
 
@@ -123,15 +114,13 @@ _ROWS = (
         "rows",
         "Different rows among the lookups.",
         _SAMPLE,
-        "Different rows by table",
-        _SAMPLED,
+        source=_SAMPLED,
     ),
     _ratio(
         "duplicate_ratio",
         "ratio",
         "Share of lookups whose row the same step had already looked up.",
         _SAMPLE,
-        "",
         _SAMPLED,
     ),
     *(
@@ -141,7 +130,6 @@ _ROWS = (
             f"Share of lookups that go to the {percent} % of the table's rows that were looked up "
             "most so far in the run.",
             f"{_SAMPLE} Rows that no sample saw yet are not hot.",
-            f"Lookups of the hottest {percent} % of rows",
             _SAMPLED,
         )
         for percent in (1, 10)
@@ -162,8 +150,7 @@ _GRADIENTS = (
         "bytes",
         "Bytes of those rows, which backward and optimizer write.",
         "State of the optimizer. As embedding/gradient_rows.",
-        "Bytes of gradients by table",
-        _SAMPLED,
+        source=_SAMPLED,
     ),
     _amount(
         "dense_allreduce_bytes",
@@ -187,8 +174,7 @@ _TIMES = (
         "Time of the forward of the module that holds the table, where the host looks the rows up; "
         "several tables in one module share it by the bytes that each read.",
         f"Backward and optimizer; sharded modules, tables on a device, compiled code. {_SAMPLE}",
-        "Time of lookups by table",
-        "clock of sampled steps",
+        source="clock of sampled steps",
     ),
 )
 

@@ -24,21 +24,18 @@ FILES: tuple[Metric, ...] = (
         Cells("count", READS, DATA),
         "Read calls on training data, including those at end of file.",
         unit="calls",
-        chart="Data calls",
         blind=_AHEAD,
     ),
     kernel(
         "io/data_read_ns",
         Cells("ns", (Op.READ,), DATA),
         "Time inside read calls on training data, summed over all threads.",
-        chart="Time in I/O calls",
     ),
     kernel(
         "io/data_open_count",
         Cells("count", (Op.OPEN,), DATA),
         "Training-data files opened.",
         unit="calls",
-        chart="Data calls",
     ),
     kernel(
         "io/data_direct_read_bytes",
@@ -62,14 +59,12 @@ FILES: tuple[Metric, ...] = (
         "io/checkpoint_write_bytes",
         Cells("bytes", WRITES, CHECKPOINT),
         "Bytes of checkpoints handed to the kernel.",
-        chart="Checkpoint",
         blind="What another thread writes outside the checkpoint directories (AsyncCheckpointIO).",
     ),
     kernel(
         "io/checkpoint_write_ns",
         Cells("ns", (Op.WRITE,), CHECKPOINT),
         "Time inside write calls on checkpoints.",
-        chart="Time in I/O calls",
     ),
     kernel(
         "io/checkpoint_fsync_ns",
@@ -80,7 +75,6 @@ FILES: tuple[Metric, ...] = (
         "io/fsync_ns",
         Cells("ns", (Op.FSYNC,)),
         "Time inside fsync, fdatasync, sync_file_range and msync.",
-        chart="Time in I/O calls",
     ),
     kernel(
         "io/fsync_count",
@@ -112,7 +106,7 @@ FILES: tuple[Metric, ...] = (
         "mm_filemap_add_to_page_cache",
         "Share of the data pages read that were in memory before the read asked for them.",
         "Mapped files, and direct reads, which bypass the cache. " + _WAITS,
-        "Page cache",
+        "Data found in the page cache",
         Ratio(Cells("bytes", (Op.CACHE_MISS,), DATA), Cells("bytes", (Op.CACHE_READ,), DATA), True),
     ),
     Metric(
@@ -122,8 +116,7 @@ FILES: tuple[Metric, ...] = (
         "page_cache_sync_ra",
         "Share of the data reads that did not have to start read-ahead and wait for it.",
         "Mapped files, and reads by io_uring.",
-        "Page cache",
-        Ratio(
+        formula=Ratio(
             Cells("count", (Op.DEMAND_MISS,), DATA), Cells("count", (Op.CACHE_READ,), DATA), True
         ),
     ),
@@ -134,15 +127,13 @@ FILES: tuple[Metric, ...] = (
         "sched_switch",
         "Share of the time inside data reads that was spent asleep, waiting for the device.",
         "Mapped files.",
-        "Page cache",
-        Ratio(Cells("wait_ns", (Op.READ,), DATA), Cells("ns", (Op.READ,), DATA)),
+        formula=Ratio(Cells("wait_ns", (Op.READ,), DATA), Cells("ns", (Op.READ,), DATA)),
     ),
     kernel(
         "cache/miss_bytes",
         Cells("bytes", (Op.CACHE_MISS,), DATA),
         "Data pages brought into memory by reads, including read-ahead.",
         source="mm_filemap_add_to_page_cache",
-        chart="Data read",
     ),
     kernel(
         "cache/fault_fill_bytes",

@@ -28,8 +28,8 @@ def _level(
     return Metric(f"gpu/{name}", unit, MetricKind.GAUGE, source, tells, blind, chart)
 
 
-def _amount(name: str, unit: str, tells: str, blind: str, chart: str, source: str) -> Metric:
-    return Metric(f"gpu/{name}", unit, MetricKind.SUM, source, tells, blind, chart)
+def _amount(name: str, unit: str, tells: str, blind: str, source: str) -> Metric:
+    return Metric(f"gpu/{name}", unit, MetricKind.SUM, source, tells, blind)
 
 
 LEVELS: tuple[Metric, ...] = (
@@ -38,7 +38,7 @@ LEVELS: tuple[Metric, ...] = (
         "ratio",
         "Share of cycles in which a multiprocessor had work, averaged over all of them.",
         "One warp that waits for memory counts as work. " + _CYCLES,
-        "GPU activity",
+        "GPU: multiprocessors at work",
         _GPM,
     ),
     _level(
@@ -46,47 +46,41 @@ LEVELS: tuple[Metric, ...] = (
         "ratio",
         "Warps resident on the multiprocessors, as a share of those that fit.",
         _CYCLES,
-        "GPU activity",
-        _GPM,
+        source=_GPM,
     ),
     _level(
         "tensor_active_ratio",
         "ratio",
         "Share of cycles in which the tensor cores worked.",
         _CYCLES,
-        "GPU activity",
-        _GPM,
+        source=_GPM,
     ),
     _level(
         "dram_active_ratio",
         "ratio",
         "Share of cycles in which the device memory moved data; about 0.8 is the most in practice.",
         _CYCLES,
-        "GPU activity",
-        _GPM,
+        source=_GPM,
     ),
-    _level("sm_clock_mhz", "MHz", "Clock of the multiprocessors.", _BOARD, "GPU clocks"),
+    _level("sm_clock_mhz", "MHz", "Clock of the multiprocessors.", _BOARD),
     _level("memory_clock_mhz", "MHz", "Clock of the device memory.", _BOARD),
     _level(
         "throttle_power_ratio",
         "ratio",
         "Share of time in which the power limit held the clocks down.",
         _BOARD,
-        "GPU throttling",
     ),
     _level(
         "throttle_thermal_ratio",
         "ratio",
         "Share of time in which the driver held the clocks down because of heat.",
         _BOARD,
-        "GPU throttling",
     ),
     _level(
         "throttle_hardware_ratio",
         "ratio",
         "Share of readings at which the hardware itself slowed down: heat, or the power supply.",
         "What came and went between two readings. " + _BOARD,
-        "GPU throttling",
     ),
     _level(
         "memory_used_bytes",
@@ -118,7 +112,6 @@ AMOUNTS: tuple[Metric, ...] = (
         "mJ",
         "Energy that the board used.",
         f"{_RATE} {_POWER}",
-        "GPU energy",
         _NVML,
     ),
     *(
@@ -127,7 +120,6 @@ AMOUNTS: tuple[Metric, ...] = (
             "bytes",
             f"Bytes that the device {tells} over {title}.",
             _RATE + more,
-            f"GPU {title}",
             source,
         )
         for link, title, more, source in (
@@ -145,7 +137,6 @@ EVENT_TIMES: tuple[Metric, ...] = tuple(
         "ns",
         f"Time of the phase {phase} on the GPU's current stream.",
         _EVENTS,
-        "Phases on the GPU",
         "CUDA events",
     )
     for phase in ("transfer", "forward", "backward", "optimizer")

@@ -22,11 +22,11 @@ SHARES: Mapping[str, Quotient] = {
 """How the ratios are formed, from the sums of other metrics."""
 
 
-def _sum(name: str, unit: str, tells: str, blind: str = "", chart: str = "") -> Metric:
-    return Metric(f"fae/{name}", unit, MetricKind.SUM, _SOURCE, tells, blind, chart)
+def _sum(name: str, unit: str, tells: str, blind: str = "") -> Metric:
+    return Metric(f"fae/{name}", unit, MetricKind.SUM, _SOURCE, tells, blind)
 
 
-def _ratio(name: str, tells: str, blind: str, chart: str) -> Metric:
+def _ratio(name: str, tells: str, blind: str, chart: str = "") -> Metric:
     return Metric(f"fae/{name}", "ratio", MetricKind.RATIO, _SOURCE, tells, blind, chart)
 
 
@@ -44,14 +44,13 @@ HOT_ROWS: tuple[Metric, ...] = (
         "hot_lookup_ratio",
         "Share of lookups that hot rows served.",
         _TABLES,
-        "Hot lookups and inputs",
+        "Lookups that hot rows served",
     ),
     _ratio(
         "drift_ratio",
         "Share of the expected hot lookups that did not come: 0 is as calibrated, more is colder "
         "data. Pure batches are below 0 and mixed ones above, so look at many steps.",
         "Null where hot rows were given and not calibrated.",
-        "Hot lookups that did not come",
     ),
     _sum("input_count", "inputs", "Inputs of this rank, once for each module with hot rows."),
     _sum("pure_input_count", "inputs", "Of these, inputs of pure batches."),
@@ -59,7 +58,6 @@ HOT_ROWS: tuple[Metric, ...] = (
         "hot_input_ratio",
         "Share of inputs that trained in pure batches, which leave the tables alone.",
         "Inputs without a cold lookup that `pack` left in mixed batches.",
-        "Hot lookups and inputs",
     ),
     _sum(
         "saved_bytes",
@@ -68,7 +66,6 @@ HOT_ROWS: tuple[Metric, ...] = (
         "not move over a link to host memory.",
         "Repeated lookups: without hot rows, a cache or a kernel may have read the row once. On a "
         "CPU there is no link, and nothing was saved.",
-        "Bytes off the tables",
     ),
     _sum(
         "sync_ns",
@@ -76,7 +73,6 @@ HOT_ROWS: tuple[Metric, ...] = (
         "Time of the host to keep hot rows equal on all ranks (in backward, including waiting for "
         "slower ranks), and equal to the tables (at checkpoints).",
         "The part of it that a device does later.",
-        "Keeping hot rows equal",
     ),
     Metric(
         "fae/pure_step",
@@ -84,19 +80,15 @@ HOT_ROWS: tuple[Metric, ...] = (
         MetricKind.RATIO,
         _SOURCE,
         "1 for a step of a pure batch, 0 for one of a mixed batch; over steps, the share of them.",
-        "",
-        "Hot lookups and inputs",
     ),
-    _sum("pure_step_ns", "ns", "Time of a step of a pure batch.", "", "Steps by kind of batch"),
-    _sum("mixed_step_ns", "ns", "Time of a step of a mixed batch.", "", "Steps by kind of batch"),
+    _sum("pure_step_ns", "ns", "Time of a step of a pure batch."),
+    _sum("mixed_step_ns", "ns", "Time of a step of a mixed batch."),
     Metric(
         "fae/hot_bytes",
         "bytes",
         MetricKind.GAUGE,
         _SOURCE,
         "What hot rows take on the device, optimizer state included.",
-        "",
-        "Memory of hot rows",
     ),
 )
 """Metrics by step, of a run whose model has hot rows."""

@@ -18,7 +18,6 @@ MACHINE: tuple[Metric, ...] = (
             f"Time in which some task of the whole machine waited for {what}.",
             "Whose task it was. Beside eBPF it is read four times a second, and spread evenly over "
             "the steps in between.",
-            "Pressure (whole machine)",
         )
         for resource, what in {"cpu": "a CPU", "io": "I/O", "memory": "memory"}.items()
     ),
@@ -29,7 +28,6 @@ MACHINE: tuple[Metric, ...] = (
         "getrusage",
         "Page faults of the training process that had to read from a device.",
         "Faults of loader workers: see memory/worker_major_fault_count.",
-        "Major faults",
     ),
     Metric(
         "memory/worker_major_fault_count",
@@ -38,7 +36,6 @@ MACHINE: tuple[Metric, ...] = (
         "/proc/PID/stat",
         "Page faults of loader workers that had to read from a device.",
         f"Those after the last reading of a worker that ended. {_BETWEEN}",
-        "Major faults",
     ),
     Metric(
         "memory/worker_rss_bytes",
@@ -47,7 +44,6 @@ MACHINE: tuple[Metric, ...] = (
         "/proc/PID/stat",
         "Memory of all loader workers (resident set), read about once a second.",
         "Pages that processes share count in each of them: a fork shares all until it writes.",
-        "Memory of loader workers",
     ),
     Metric(
         "memory/numa_remote_bytes",
@@ -58,7 +54,6 @@ MACHINE: tuple[Metric, ...] = (
         "that asked for it.",
         "Whose it was, and from which node it is used later. A machine of one node has none, and "
         f"the column is null. {_BETWEEN}",
-        "Memory on other NUMA nodes (whole machine)",
     ),
     Metric(
         "memory/refault_count",
@@ -76,7 +71,6 @@ MACHINE: tuple[Metric, ...] = (
         "the machine had none left or their cgroup was at its limit.",
         source="mm_vmscan_direct_reclaim_begin, mm_vmscan_memcg_reclaim_begin",
         blind="What kswapd freed in the background.",
-        chart="Memory reclaim",
     ),
     kernel(
         "memory/main_reclaim_ns",

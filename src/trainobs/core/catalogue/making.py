@@ -46,7 +46,7 @@ def timed(
     return Metric(name, "ns", MetricKind.SUM, "training loop", tells, blind, chart, None, spread)
 
 
-def loader_part(name: str, tells: str) -> Metric:
+def loader_part(name: str, tells: str, *, chart: str) -> Metric:
     """A part of the wait for the loader; null where one batch that was waited for is unknown."""
     return Metric(
         name,
@@ -56,14 +56,14 @@ def loader_part(name: str, tells: str) -> Metric:
         tells,
         "Loaders that are not torch's, do not keep the order, or have an iterable data set; "
         "other threads of a worker than its first.",
-        "What the loader was waited for",
+        chart,
         rests_on=CALLS | SCHEDULER,
     )
 
 
 def phase(of: Phase, tells: str) -> Metric:
     """Time of a phase."""
-    return timed(phase_metric(of), tells, chart="Where the step went")
+    return timed(phase_metric(of), tells, chart=f"Phase: {of.name.lower()}")
 
 
 def phase_metric(of: Phase) -> str:

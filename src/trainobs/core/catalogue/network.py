@@ -13,7 +13,7 @@ NETWORK: tuple[Metric, ...] = (
         "Bytes sent on internet sockets, loopback included.",
         source="sock_send_length",
         blind="RDMA, and GPU-direct transports, bypass sockets.",
-        chart="Network",
+        chart="Sent over the network",
     ),
     kernel(
         "net/received_bytes",
@@ -21,6 +21,6 @@ NETWORK: tuple[Metric, ...] = (
         "Bytes received on internet sockets, loopback included.",
         source="sock_recv_length",
         blind="RDMA, and GPU-direct transports, bypass sockets.",
-        chart="Network",
+        chart="Received over the network",
     ),
 )

@@ -11,7 +11,7 @@ OWN: tuple[Metric, ...] = (
         MetricKind.SUM,
         "trainobs",
         "Kernel events and step records that could not be counted or stored.",
-        chart="Cost of observing",
+        chart="Lost by trainobs",
     ),
     Metric(
         "obs/cpu_ns",
@@ -20,7 +20,7 @@ OWN: tuple[Metric, ...] = (
         "trainobs",
         "CPU time of trainobs in user space: its hooks in the training thread, and its own thread.",
         "The probes inside the kernel: see obs/probe_ns. Hooks on embedding tables.",
-        chart="Cost of observing",
+        chart="CPU time of trainobs",
     ),
     Metric(
         "obs/probe_ns",
@@ -30,6 +30,5 @@ OWN: tuple[Metric, ...] = (
         "CPU time of the probes in the kernel, on all CPUs: a rate sampled now and then by the "
         "kernel's own BPF statistics, times the length of the step.",
         "An estimate; needs CAP_SYS_ADMIN, null without.",
-        chart="Cost of observing",
     ),
 )

@@ -14,7 +14,7 @@ PYTHON: tuple[Metric, ...] = (
         "gc.callbacks",
         "Time in Python's garbage collector, which stops every thread of the training process.",
         "Collections in loader workers.",
-        "Python",
+        "Garbage collector",
     ),
     Metric(
         "python/gc_count",
@@ -33,6 +33,5 @@ PYTHON: tuple[Metric, ...] = (
         blind="Recognized by the time limit of the wait, 5 ms: with a longer sys.setswitchinterval "
         "it counts in sched/main_await_ns, and other waits with a limit of 5 ms or less count "
         "here.",
-        chart="Python",
     ),
 )

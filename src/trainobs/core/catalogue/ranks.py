@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainobs.core.abi import Op
 from trainobs.core.coverage import FEEDS
-from trainobs.core.metrics import Metric, MetricKind
+from trainobs.core.metrics import TAGS, Metric, MetricKind
 
 RANKS: tuple[Metric, ...] = (
     Metric(
@@ -28,9 +28,11 @@ COMPARED: tuple[str, ...] = (
     "phase/backward_ns",
     "ranks/wait_ns",
 )
-"""Metrics of which rank 0's TensorBoard shows minimum, median and maximum over ranks."""
+"""Metrics of which rank 0's TensorBoard shows minimum, median and maximum over ranks: the first of
+them by default, the others on request."""
 
 
-def over_ranks(name: str) -> str:
-    """Tag, up to `/min` and its like, of a metric that is compared."""
-    return name if name.startswith("ranks/") else f"ranks/{name}"
+def over_ranks(tag: str) -> str:
+    """Tag, up to `/min` and its like, of a metric that is compared and has this tag."""
+    own = tag.removeprefix(TAGS).removeprefix("ranks/")
+    return f"{TAGS}ranks/{own}"

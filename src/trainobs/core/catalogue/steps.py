@@ -16,29 +16,34 @@ STEPS: tuple[Metric, ...] = (
     timed(
         "loader/wait_ns",
         "Time the training thread waited for the next batch.",
-        chart="Where the step went",
+        chart="Waiting for data",
         spread=True,
     ),
     loader_part(
         "loader/device_ns",
         "The part of loader/wait_ns in which the maker of the awaited batch slept for a device.",
+        chart="Waiting for data: the device",
     ),
     loader_part(
         "loader/cpu_wait_ns",
         "The part of loader/wait_ns in which the maker of the batch was ready and had no CPU.",
+        chart="Waiting for data: no CPU for its maker",
     ),
     loader_part(
         "loader/compute_ns",
         "The part of loader/wait_ns in which the maker of the awaited batch ran on a CPU.",
+        chart="Waiting for data: its maker computes",
     ),
     loader_part(
         "loader/sleep_ns",
         "The part of loader/wait_ns in which the maker of the batch slept for something that is "
         "not known: a network, a lock, a timer, another process.",
+        chart="Waiting for data: its maker sleeps, cause unknown",
     ),
     loader_part(
         "loader/handover_ns",
         "What is left of loader/wait_ns: batches on their way, and workers that start or end.",
+        chart="Waiting for data: hand-over",
     ),
     timed(
         "loader/start_stop_ns",

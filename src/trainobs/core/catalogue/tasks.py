@@ -14,7 +14,6 @@ TASKS: tuple[Metric, ...] = (
         Cells("ns", (Op.OFFCPU,), (), MAIN),
         "Time the training thread was not on a CPU.",
         source="sched_switch",
-        chart="Scheduler: training thread",
         spread=True,
     ),
     kernel(
@@ -22,14 +21,13 @@ TASKS: tuple[Metric, ...] = (
         Cells("wait_ns", (Op.OFFCPU,), (), MAIN),
         "Time the training thread slept for a block device.",
         source="sched_switch",
-        chart="Scheduler: training thread",
     ),
     kernel(
         "sched/main_runqueue_ns",
         Cells("ns", (Op.RUNQUEUE,), (), MAIN),
         "Time the training thread was ready to run and had no CPU.",
         source="sched_switch, sched_wakeup",
-        chart="Scheduler: training thread",
+        chart="Training thread ready to run, no CPU",
         spread=True,
     ),
     kernel(
@@ -37,7 +35,6 @@ TASKS: tuple[Metric, ...] = (
         Cells("ns", (Op.RUNQUEUE,), (), THREAD),
         "Time the other threads of the training process were ready to run and had no CPU.",
         source="sched_switch, sched_wakeup",
-        chart="Scheduler: training thread",
     ),
     kernel(
         "sched/main_await_ns",
@@ -47,7 +44,6 @@ TASKS: tuple[Metric, ...] = (
         "for the interpreter lock (python/gil_wait_ns).",
         source="sched_switch",
         blind="Waiting that spins: NCCL's, and the first moments of OpenMP's.",
-        chart="Scheduler: training thread",
     ),
     kernel(
         "sched/worker_offcpu_ns",
@@ -62,14 +58,13 @@ TASKS: tuple[Metric, ...] = (
         Cells("wait_ns", (Op.OFFCPU,), (), WORKER),
         "Time loader workers slept for a block device.",
         source="sched_switch",
-        chart="Scheduler: loader workers",
     ),
     kernel(
         "sched/worker_runqueue_ns",
         Cells("ns", (Op.RUNQUEUE,), (), WORKER),
         "Time loader workers were ready to run and had no CPU.",
         source="sched_switch, sched_wakeup",
-        chart="Scheduler: loader workers",
+        chart="Loader workers ready to run, no CPU",
         spread=True,
     ),
     kernel(
@@ -126,13 +121,13 @@ TASKS: tuple[Metric, ...] = (
             f"CPU time of {whose}.",
             source="sched_switch",
             blind="Time on a CPU counts as a whole in the step in which the thread leaves it.",
-            chart="CPU time of this run",
+            chart=chart,
         )
-        for role, whose in {
-            Role.THREAD: "the other threads of the training process",
-            Role.WORKER: "the loader workers",
-            Role.CHILD: "other processes that the training started",
-        }.items()
+        for role, whose, chart in (
+            (Role.THREAD, "the other threads of the training process", ""),
+            (Role.WORKER, "the loader workers", "CPU time of loader workers"),
+            (Role.CHILD, "other processes that the training started", ""),
+        )
     ),
     Metric(
         "sched/throttled_ns",
@@ -151,6 +146,6 @@ TASKS: tuple[Metric, ...] = (
         "Of the time of the CPUs this process may use, the share that went to processes outside "
         "its tree and to the hypervisor; read once a second.",
         "It is too small if processes of this run use other CPUs.",
-        "Taken by others",
+        "CPU taken by other processes",
     ),
 )
