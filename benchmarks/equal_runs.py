@@ -2,12 +2,12 @@
 
     python benchmarks/equal_runs.py [--runs N] [--keep DIR]
 
-Runs one small training N times, each time in a process of its own, one after another: 160 steps of
-some 8 ms with one loader worker. All of them are equal, so whatever a comparison of them names is
-false. The runs are cut into groups of six in the order in which they ran; no run is in two groups.
-Each group is compared as 3 runs against 3, alternating (A B A B A B) and one side after the other
-(A A A B B B), and each neighbouring pair as one run against one. `--keep` keeps the runs in DIR,
-and runs only those that are missing there.
+Runs one small training N times, one after another: 160 steps of some 8 ms with one loader worker,
+each in a process of its own, which is forked from one that has imported torch. All of them are
+equal, so whatever a comparison of them names is false. The runs are cut into groups of six in the
+order in which they ran; no run is in two groups. Each group is compared as 3 runs against 3,
+alternating (A B A B A B) and one side after the other (A A A B B B), and each neighbouring pair as
+one run against one. `--keep` keeps the runs in DIR, and runs only those that are missing there.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ import argparse
 import contextlib
 import json
 import math
+import multiprocessing
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -52,8 +51,9 @@ def train(run_dir: Path) -> None:
     layers = (torch.nn.Linear(WIDTH, 2 * WIDTH), torch.nn.ReLU(), torch.nn.Linear(2 * WIDTH, WIDTH))
     model = torch.nn.Sequential(*layers)
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    loader = DataLoader(Waves(), BATCH, num_workers=1, multiprocessing_context="fork")
     with observe(run_dir=run_dir, quiet=True) as obs:
-        for batch in obs.loader(DataLoader(Waves(), BATCH, num_workers=1)):
+        for batch in obs.loader(loader):
             with obs.step():
                 with obs.phase("forward"):
                     loss = (model(batch) - batch).square().mean()
@@ -66,11 +66,17 @@ def train(run_dir: Path) -> None:
 
 def make_runs(folder: Path, count: int) -> list[Path]:
     """Equal runs in the order in which they ran, made where they are missing."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torch._dynamo", "trainobs.integrations.plain"])
     runs = [folder / f"{number:04d}" for number in range(count)]
     for number, run in enumerate(runs):
         if not (run / "run.json").exists():
             print(f"run {number + 1} of {count}", end="\r", flush=True)
-            subprocess.run([sys.executable, __file__, "--train", str(run)], check=True)
+            process = context.Process(target=train, args=(run,))
+            process.start()
+            process.join()
+            if process.exitcode:
+                raise SystemExit(f"run {number} failed")
     return runs
 
 
@@ -131,11 +137,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=240, help="how many runs; a multiple of six")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="where the runs are kept")
-    parser.add_argument("--train", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.train:
-        train(options.train)
-        return
     temporary = tempfile.TemporaryDirectory(prefix="trainobs-bench-")
     with contextlib.nullcontext(options.keep) if options.keep else temporary as folder:
         found = measure(Path(folder), options.runs)

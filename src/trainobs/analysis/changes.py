@@ -10,7 +10,7 @@ import numpy as np
 from trainobs.analysis.conditions import per_step
 from trainobs.analysis.whatif import replayed
 from trainobs.core.errors import TrainobsError
-from trainobs.replay.changes import Change
+from trainobs.replay.changes import parse
 from trainobs.runlog.reader import RunLog
 from trainobs.verdict.verdict import facts_from
 
@@ -129,7 +129,8 @@ def predicted(
     Returns:
         Least and most gain, or None; why nothing is predicted, or None.
     """
-    made, unknown = [], []
+    made: list[str] = []
+    unknown = []
     for name, (before, value) in found.items():
         change = _change(old, name, before, value)
         if change is None:
@@ -141,25 +142,25 @@ def predicted(
     if not made:
         return None, "nothing that is known has changed"
     try:
-        return list(replayed(old).predict(made).gain), None
+        return list(replayed(old).predict(parse(made)).gain), None
     except TrainobsError as error:
         return None, error.found
 
 
-def _change(old: RunLog, name: str, before: Any, value: Any) -> list[Change] | None:
-    """What a replay is to change for a setting; nothing for some; None: it cannot tell."""
+def _change(old: RunLog, name: str, before: Any, value: Any) -> list[str] | None:
+    """What a replay is to change for a setting, in words; None where it cannot tell."""
     if name == _TRAINOBS or (name == "start_method" and None in (before, value)):
         return []  # without workers nothing is started
     if isinstance(value, str) or isinstance(before, str):
         return None
     if name == "workers" and value is not None:
-        return [Change("workers", value)]
+        return [f"workers={value}"]
     if name == "prefetch_factor":
-        return [Change("prefetch", value)] if value else []
+        return [f"prefetch={value}"] if value else []
     if name == "persistent_workers" and value:
-        return [Change("persistent", 0.0)]
+        return ["persistent"]
     if name == OTHERS and not facts_from(old.info).quota:
-        return [Change("cpus", (facts_from(old.info).usable_cpus or 1.0) * (1 - value))]
+        return [f"cpus={(facts_from(old.info).usable_cpus or 1.0) * (1 - value)}"]
     if name == _COLD and value < before:
-        return [Change("cached", 0.0)]
+        return ["cached"]
     return None

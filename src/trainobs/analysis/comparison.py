@@ -18,7 +18,7 @@ from trainobs.analysis.part_means import (
     parts_of,
 )
 from trainobs.analysis.welch import Sample, half_width, relative, sample_of
-from trainobs.core.errors import TrainobsError
+from trainobs.core.errors import TrainobsError, shown
 from trainobs.core.labels import LABELS
 from trainobs.runlog.reader import RunLog
 from trainobs.verdict.record import LOADER, STEP
@@ -206,7 +206,7 @@ def _refuse(old: Sequence[RunLog], new: Sequence[RunLog]) -> None:
     for run in (*old, *new):
         other = seen.setdefault(_identity(run), run)
         if other is not run:
-            found = f"{other.path} and {run.path} are the same run"
+            found = f"{shown(str(other.path))} and {shown(str(run.path))} are the same run"
             raise _no_comparison(found, "give each run once")
 
 
@@ -222,7 +222,7 @@ def _means_of(run: RunLog) -> RunMeans:
     rank = next(iter(run.ranks.values()), None)
     means = RunMeans.from_rank(rank) if rank else None
     if means is None or not means.steps or means.of[STEP].all <= 0:
-        found = f"{run.path} has fewer than two steps"
+        found = f"{shown(str(run.path))} has fewer than two steps"
         raise _no_comparison(found, "give runs that trained for a while")
     return means
 

@@ -13,8 +13,13 @@ _WIDTH = 100
 _SMALL = 0.01
 """Share of the step below which parts that do not differ are put together."""
 
+_NOTHING = 0.001
+"""Share of the step below which what they come to is left out."""
+
 _SETTINGS = 6
 _NOTES = 3
+_LABEL, _VALUE = 30, 32
+"""Columns of a setting's name, and of each of its values."""
 
 Found = Mapping[str, Any]
 
@@ -73,7 +78,7 @@ def _rows(parts: Sequence[Found], step_ns: float, indent: str, rest: str) -> Ite
             yield from _rows(part["parts"], step_ns, f"{indent}  ", "the rest of the wait")
     small = [part["ns"] for part in parts if part not in large]
     sums = [sum(ns[side] for ns in small) for side in (0, 1)]
-    if any(sums):
+    if max(sums) >= _NOTHING * step_ns:
         yield row(f"{indent}{rest}", *_times(*sums))
 
 
@@ -102,9 +107,10 @@ def _conditions(found: Found) -> Iterator[str]:
 def _changes(found: Found) -> Iterator[str]:
     changes = list(found["changes"].items())
     if changes:
-        yield row("Which settings differ", "A", "B")
+        yield "Which settings differ"
     for name, values in changes[:_SETTINGS]:
-        yield row(f"  {name}", *("-" if value is None else str(value) for value in values))
+        before, after = ("-" if value is None else _short(str(value)) for value in values)
+        yield f"{row(f'  {name}', width=_LABEL)} {before} -> {after}"
     if len(changes) > _SETTINGS:
         yield f"  {len(changes) - _SETTINGS} more: --json lists them"
     if found["predicted"]:
@@ -113,6 +119,10 @@ def _changes(found: Found) -> Iterator[str]:
         yield f"  predicted for that: {low} to {high} times as fast; {came[found['holds']]}"
     else:
         yield f"  nothing was predicted: {found['why_not']}"
+
+
+def _short(value: str) -> str:
+    return value if len(value) <= _VALUE else f"{value[: _VALUE - 3]}..."
 
 
 def _notes(found: Found) -> Iterator[str]:
