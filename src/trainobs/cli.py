@@ -194,7 +194,8 @@ def _compare(options: argparse.Namespace) -> _Answer:
             found=f"{counts} runs" if len(sides) == 1 else f"between each `--`: {counts} runs",
             do="give two runs, or `--` between those of A and those of B",
         )
-    return _compared(*sides, options.json)
+    old, new = sides
+    return _compared(old, new, options.json)
 
 
 def _compared(old: Sequence[str | Path], new: Sequence[str | Path], as_json: bool) -> _Answer:

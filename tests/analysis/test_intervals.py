@@ -11,7 +11,7 @@ from scipy.signal import lfilter
 
 from trainobs.analysis.comparison import Intervals
 from trainobs.analysis.part_means import RunMeans
-from trainobs.analysis.welch import half_width, relative, sample_of
+from trainobs.analysis.welch import estimate, half_width, relative
 from trainobs.verdict.record import STEP
 
 PAIRS = 400
@@ -78,7 +78,7 @@ def test_steps_taken_as_independent_would_not_hold_it():
     random = np.random.default_rng(5)
     held = 0
     for _ in range(PAIRS):
-        a, b = (relative(sample_of(steps_of(random, 160, after=0.9, every=200))) for _ in "AB")
+        a, b = (relative(estimate(steps_of(random, 160, after=0.9, every=200))) for _ in "AB")
         held += abs(a.mean - b.mean) <= half_width(a, b, 0.95)
     assert held / PAIRS < 0.9
 

@@ -9,10 +9,10 @@ import pytest
 from scipy import special, stats
 
 from trainobs.analysis.welch import (
-    Sample,
+    Estimate,
+    estimate,
     half_width,
     incomplete_beta,
-    sample_of,
     student_quantile,
 )
 
@@ -40,7 +40,7 @@ def test_the_interval_is_that_of_scipys_welch_test(counts):
     random = np.random.default_rng(1)
     a, b = (random.normal(10, spread, n) for spread, n in zip((1, 4), counts, strict=True))
     low, high = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
-    assert half_width(sample_of(a), sample_of(b), 0.95) == pytest.approx((high - low) / 2)
+    assert half_width(estimate(a), estimate(b), 0.95) == pytest.approx((high - low) / 2)
 
 
 def test_one_value_is_taken_to_be_spread_like_the_others():
@@ -48,9 +48,9 @@ def test_one_value_is_taken_to_be_spread_like_the_others():
     several, one = random.normal(10, 1, 4), [12.0]
     low, high = stats.ttest_ind(several, one).confidence_interval(0.95)
     for sides in ((several, one), (one, several)):
-        assert half_width(*map(sample_of, sides), 0.95) == pytest.approx((high - low) / 2)
+        assert half_width(*map(estimate, sides), 0.95) == pytest.approx((high - low) / 2)
 
 
 def test_without_a_spread_nothing_is_known_and_without_variance_all():
-    assert math.isnan(half_width(sample_of([1.0]), sample_of([2.0]), 0.95))
-    assert half_width(Sample(1, 0, 4), Sample(2, 0, 4), 0.95) == 0
+    assert math.isnan(half_width(estimate([1.0]), estimate([2.0]), 0.95))
+    assert half_width(Estimate(1, 0, 4), Estimate(2, 0, 4), 0.95) == 0

@@ -17,7 +17,7 @@ from trainobs.analysis.part_means import (
     not_in_all,
     parts_of,
 )
-from trainobs.analysis.welch import Sample, half_width, relative, sample_of
+from trainobs.analysis.welch import Estimate, estimate, half_width, relative
 from trainobs.core.errors import TrainobsError, shown
 from trainobs.core.labels import LABELS
 from trainobs.runlog.reader import RunLog
@@ -105,7 +105,7 @@ class Intervals:
         self._alone = all(len(side) == 1 for side in sides)
         steps = [one.of[STEP] for side in sides for one in side]
         self._step_ns = max(one.all for one in steps)
-        self._a, self._b = self._samples(steps)
+        self._a, self._b = self._estimates(steps)
 
     def gain(self) -> dict[str, Any]:
         """What is told of the whole step."""
@@ -130,7 +130,7 @@ class Intervals:
         """What is told of parts, whose intervals hold together with those of `count` in all."""
         least = LEAST * self._step_ns
         for part in parts:
-            a, b = self._samples(part.runs)
+            a, b = self._estimates(part.runs)
             half = half_width(a, b, 1 - (1 - CONFIDENCE) / count)
             if self._alone:
                 doubts = map(self._doubt, part.runs, range(2))
@@ -146,16 +146,16 @@ class Intervals:
                 "parts": list(self.told(part.parts, count)),
             }
 
-    def _samples(self, runs: Sequence[Means]) -> tuple[Sample, Sample]:
+    def _estimates(self, runs: Sequence[Means]) -> tuple[Estimate, Estimate]:
         count = len(self._sides[0])
-        return self._sample(runs[:count]), self._sample(runs[count:])
+        return self._estimate(runs[:count]), self._estimate(runs[count:])
 
-    def _sample(self, runs: Sequence[Means]) -> Sample:
+    def _estimate(self, runs: Sequence[Means]) -> Estimate:
         if not self._alone:
-            return sample_of([one.all for one in runs])
-        blocks = sample_of(runs[0].blocks)
+            return estimate([one.all for one in runs])
+        blocks = estimate(runs[0].blocks)
         if any(side[0].steps < ENOUGH_STEPS for side in self._sides):
-            blocks = Sample(math.nan, math.nan, 0)
+            blocks = Estimate(math.nan, math.nan, 0)
         return blocks._replace(mean=runs[0].all)
 
     def _why_unknown(self) -> str:

@@ -14,7 +14,7 @@ MOST_FREEDOM = 1e6
 """Degrees of freedom from which Student's t is taken as normal: it is, to six digits."""
 
 
-class Sample(NamedTuple):
+class Estimate(NamedTuple):
     """What is known of a mean.
 
     Attributes:
@@ -28,15 +28,15 @@ class Sample(NamedTuple):
     freedom: int
 
 
-def sample_of(values: npt.ArrayLike) -> Sample:
+def estimate(values: npt.ArrayLike) -> Estimate:
     """The mean of independent values."""
     values = np.asarray(values, np.float64)
     count = len(values)
     variance = float(values.var(ddof=1)) / count if count > 1 else math.nan
-    return Sample(float(values.mean()), variance, count - 1)
+    return Estimate(float(values.mean()), variance, count - 1)
 
 
-def half_width(a: Sample, b: Sample, confidence: float) -> float:
+def half_width(a: Estimate, b: Estimate, confidence: float) -> float:
     """How far the difference of two means may be off; NaN where neither spread is known.
 
     Source: B. L. Welch, The generalization of Student's problem when several different population
@@ -57,9 +57,9 @@ def half_width(a: Sample, b: Sample, confidence: float) -> float:
     return student_quantile(confidence, freedom) * math.sqrt(variance)
 
 
-def relative(one: Sample) -> Sample:
+def relative(one: Estimate) -> Estimate:
     """The logarithm of a mean above zero, to first order."""
-    return Sample(math.log(one.mean), one.variance / one.mean**2, one.freedom)
+    return Estimate(math.log(one.mean), one.variance / one.mean**2, one.freedom)
 
 
 def student_quantile(confidence: float, freedom: float) -> float:
