@@ -1,6 +1,6 @@
 """How often does `trainobs compare` name a difference between equal runs?
 
-    python benchmarks/equal_runs.py [--runs N] [--keep DIR]
+    python benchmarks/equal_runs.py [--runs N] [--keep DIR] [--label LABEL]
 
 Runs one small training N times, one after another: 160 steps of some 8 ms with one loader worker,
 each in a process of its own, which is forked from one that has imported torch. All of them are
@@ -106,14 +106,19 @@ def measure(folder: Path, count: int) -> dict[str, Any]:
     before = os.getloadavg()[0]
     runs = make_runs(folder, count)
     groups = [runs[first : first + 2 * A_SIDE] for first in range(0, count, 2 * A_SIDE)]
-    means = []
+    means, others = [], []
     for one, other in zip(runs[::2], runs[1::2], strict=True):
-        means += compare([RunLog.open(one)], [RunLog.open(other)])["step_ns"]
+        found = compare([RunLog.open(one)], [RunLog.open(other)])
+        means += found["step_ns"]
+        told = {of["name"]: of["values"] for of in found["conditions"]}
+        others += told.get("sched/others_cpu_ratio", [])
     logs = [math.log(mean) for mean in means]
     return {
         "machine": {**host_facts(), "hostname": None},
         "date": time.strftime("%Y-%m-%d"),
         "load": [before, os.getloadavg()[0]],
+        "priority": os.getpriority(os.PRIO_PROCESS, 0),
+        "cpu_taken_by_others": round(statistics.fmean(others), 3) if others else None,
         "runs": count,
         "steps_of_a_run": STEPS,
         "step_ms": round(statistics.fmean(means) / 1e6, 3),
@@ -137,11 +142,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=240, help="how many runs; a multiple of six")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="where the runs are kept")
+    parser.add_argument("--label", default="", help="put into the name of the file")
     options = parser.parse_args()
     temporary = tempfile.TemporaryDirectory(prefix="trainobs-bench-")
     with contextlib.nullcontext(options.keep) if options.keep else temporary as folder:
         found = measure(Path(folder), options.runs)
-    path = RESULTS / f"equal-runs-{found['date']}.json"
+    path = RESULTS / f"equal-runs-{options.label}{found['date']}.json"
     path.write_text(json.dumps(found, indent=2) + "\n")
     print(json.dumps({k: v for k, v in found.items() if k != "step_ms_of_runs"}, indent=2))
     print(f"written: {path}")
