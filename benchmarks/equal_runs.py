@@ -17,7 +17,6 @@ import contextlib
 import json
 import math
 import multiprocessing
-import os
 import statistics
 import tempfile
 import time
@@ -103,7 +102,6 @@ def measure(folder: Path, count: int) -> dict[str, Any]:
     from trainobs.analysis.comparison import compare
     from trainobs.runlog.reader import RunLog
 
-    before = os.getloadavg()[0]
     runs = make_runs(folder, count)
     groups = [runs[first : first + 2 * A_SIDE] for first in range(0, count, 2 * A_SIDE)]
     means, others = [], []
@@ -116,8 +114,6 @@ def measure(folder: Path, count: int) -> dict[str, Any]:
     return {
         "machine": {**host_facts(), "hostname": None},
         "date": time.strftime("%Y-%m-%d"),
-        "load": [before, os.getloadavg()[0]],
-        "priority": os.getpriority(os.PRIO_PROCESS, 0),
         "cpu_taken_by_others": round(statistics.fmean(others), 3) if others else None,
         "runs": count,
         "steps_of_a_run": STEPS,

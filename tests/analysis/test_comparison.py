@@ -37,6 +37,7 @@ def columns(wait_ms: float, forward_ms: float, steps: int = 100, **more: object)
         "loader__wait_ns": wait,
         "phase__forward_ns": forward,
         "phase__other_ns": other,
+        "sched__others_cpu_ratio": np.zeros(steps),
         **parts,
         **given,
     }
@@ -104,19 +105,19 @@ def test_the_first_line_answers_and_the_loader_is_what_changed(write, capsys):
     assert part(found, "loader/compute_ns")["difference_ns"] == pytest.approx(-7.84 * MS, rel=0.01)
     assert not part(found, "phase/forward_ns")["claim"]
     page = said(capsys, "compare", old, new).splitlines()
-    assert page[0].startswith("B is 1.46 times as fast as A (1.3")
+    assert page[0].startswith("B is 1.46 times as fast as A (1.35 to 1.58)")
     assert "one run a side" in page[1]
     (wait,) = (line for line in page if "waiting for data" in line)
     assert wait.split()[3:9] == ["10.0", "ms", "200", "us", "-9.81", "ms"]
     (forward,) = (line for line in page if "forward" in line)
     assert forward.endswith("within noise")
     back = said(capsys, "compare", new, old).splitlines()[0]
-    assert back.startswith("B is slower: a step takes 1.46 times as long as in A (1.3")
+    assert back.startswith("B is slower: a step takes 1.46 times as long as in A (1.35 to 1.58)")
 
 
 def test_equal_runs_are_within_noise(write, capsys):
     page = said(capsys, "compare", write("a"), write("b")).splitlines()
-    assert page[0].startswith("No difference is shown: B is 0.95 to 1.05 times as fast as A")
+    assert page[0].startswith("No difference is shown: B is 0.93 to 1.08 times as fast as A")
     assert "nothing was predicted: nothing that is known has changed" in page[-1]
 
 

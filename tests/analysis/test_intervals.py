@@ -57,7 +57,7 @@ def pairs(a_side: int, steps: int, factor: float = 1.0, **kind: float) -> Iterat
             ]
             for of_side in (1.0, factor)
         ]
-        yield Intervals(sides, [None] * 2 * a_side).gain()
+        yield Intervals(sides, [0.0] * 2 * a_side).gain()
 
 
 def share(found: Iterator[dict], holds: Callable[[dict], bool]) -> float:
@@ -110,20 +110,21 @@ def test_what_others_took_and_what_halves_differ_by_widen_the_interval_of_single
     times = np.full(100, 1e7)
     drifting = times * np.repeat([1.0, 1.4], 50)
     even, slow = ([RunMeans({STEP: values})] for values in (times, 1.2 * times))
-    assert Intervals([slow, even], [None, None]).gain()["answer"] == "faster"
+    assert Intervals([slow, even], [0.0, 0.0]).gain()["answer"] == "faster"
     assert Intervals([slow, even], [0.3, 0.0]).gain()["answer"] == "none"
-    assert Intervals([[RunMeans({STEP: drifting})], even], [None, None]).gain()["answer"] == "none"
+    assert Intervals([slow, even], [0.0, None]).gain()["answer"] == "none"
+    assert Intervals([[RunMeans({STEP: drifting})], even], [0.0, 0.0]).gain()["answer"] == "none"
 
 
 def test_a_difference_that_is_too_small_to_name_is_not_named():
     exact = [[RunMeans({STEP: np.full(50, ns)}) for _ in "123"] for ns in (1e7, 1.003e7)]
-    assert Intervals(exact, [None] * 6).gain()["answer"] == "none"
+    assert Intervals(exact, [0.0] * 6).gain()["answer"] == "none"
     exact[1] = [RunMeans({STEP: np.full(50, 1.02e7)}) for _ in "123"]
-    assert Intervals(exact, [None] * 6).gain()["answer"] == "slower"
+    assert Intervals(exact, [0.0] * 6).gain()["answer"] == "slower"
 
 
 def test_a_few_steps_give_no_interval():
     few = [RunMeans({STEP: np.full(8, 1e7)})]
-    found = Intervals([few, few], [None, None]).gain()
+    found = Intervals([few, few], [0.0, 0.0]).gain()
     assert (found["answer"], found["gain_interval"]) == ("unknown", None)
     assert "20 steps after the first; A has 8 and B has 8" in found["why_unknown"]

@@ -163,7 +163,7 @@ def test_two_runs_tell_what_changed_what_was_predicted_and_what_came(write, caps
     assert found["gain"] == pytest.approx(30 / 20.2, rel=0.01)
     assert found["holds"] is True
     page = said(capsys, "report", new, "--after", old)
-    assert page.startswith("B is 1.49 times as fast as A (1.41 to 1.56)")
+    assert page.startswith("B is 1.49 times as fast as A (1.38 to 1.60)")
     assert "predicted for that: 1.46 to 1.55 times as fast; it came" in page
     slow = write("slow", step_ms=29, **two)
     assert "times as fast; it did not come" in said(capsys, "report", slow, "--after", old)

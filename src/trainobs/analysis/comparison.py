@@ -28,9 +28,14 @@ CONFIDENCE = 0.95
 LEAST = 0.005
 """Of the step: a difference is named if its whole interval lies beyond this."""
 
-EQUAL_RUNS = 0.05
-"""How far the steps of two equal runs lie apart, as a share; in 19 of 20 pairs it was less. Only a
-second run of the same would tell how far it is for the runs at hand: docs/compare.md."""
+EQUAL_RUNS = 0.08
+"""How far the steps of two equal runs lie apart on a quiet machine, as a share: 1.96 * sqrt(2)
+times the spread of 2.9 % that was measured (docs/compare.md). Only more runs of the same would
+tell how far it is for those at hand."""
+
+UNKNOWN_SHARE = 0.25
+"""Of the CPUs, taken by others: assumed of a run that does not tell. On a busy machine, so much
+kept false claims on single runs at 5 %."""
 
 _SIDES = ("A", "B")
 
@@ -101,7 +106,7 @@ class Intervals:
 
     def __init__(self, sides: Sequence[Sequence[RunMeans]], others: Sequence[float | None]) -> None:
         self._sides = sides
-        self._others = [share or 0.0 for share in others]
+        self._others = [UNKNOWN_SHARE if share is None else share for share in others]
         self._alone = all(len(side) == 1 for side in sides)
         steps = [one.of[STEP] for side in sides for one in side]
         self._step_ns = max(one.all for one in steps)
