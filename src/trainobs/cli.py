@@ -1,4 +1,4 @@
-"""The command line: `trainobs doctor`, `trainobs report` and `trainobs whatif`."""
+"""The command line: `trainobs doctor`, `report`, `compare` and `whatif`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status: 0; 1 if `doctor` finds that less than everything is observed; 2 if what
         was asked for cannot be done.
     """
-    options = _parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    # argparse drops `--`, which stands between the sides of a comparison.
+    sides = [_BETWEEN if word == "--" else word for word in words]
+    options = _parser().parse_args(sides if words[:1] == ["compare"] else words)
     try:
         answer: _Answer = options.command(options)
         if answer.text:
@@ -40,6 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(*map(printable, str(error).split("\n")), sep="\n", file=sys.stderr)
         return 2
     return answer.status
+
+
+_BETWEEN = "\0"
+"""Stands for `--` between two sides; no path can hold it."""
 
 
 def _write(text: str) -> bool:
@@ -89,11 +96,23 @@ def _parser() -> argparse.ArgumentParser:
         "--after",
         type=Path,
         metavar="OLD",
-        help="what changed since the run OLD, and what came",
+        help="what changed since the run OLD: the same as `trainobs compare OLD RUN`",
     )
     report.add_argument("--json", action="store_true", help="print every number as JSON")
     report.add_argument("--html", type=Path, metavar="FILE", help="write a page to look at, alone")
     report.set_defaults(command=_report)
+
+    compare = commands.add_parser(
+        "compare",
+        help="say whether runs are faster than others, and why",
+        usage="trainobs compare [-h] [--json] A B, or A1 A2 ... -- B1 B2 ...",
+        epilog="Several runs of each show how far equal runs lie apart: docs/compare.md.",
+    )
+    compare.add_argument(
+        "runs", nargs="+", metavar="RUN", help="run directory, or one that holds runs: the newest"
+    )
+    compare.add_argument("--json", action="store_true", help="print every number as JSON")
+    compare.set_defaults(command=_compare)
 
     whatif = commands.add_parser(
         "whatif",
@@ -142,11 +161,7 @@ def _report(options: argparse.Namespace) -> _Answer:
     if options.html is not None:
         return _Answer(_write_page(run, options.html))
     if options.after is not None:
-        from trainobs.analysis.after import compared
-        from trainobs.report import after
-
-        came = compared(run, RunLog.open(options.after))
-        return _Answer(json.dumps(came, indent=2) if options.json else after.render(came))
+        return _compared([options.after], [options.run], options.json)
     if options.step is not None:
         found = explain(run, options.step)
         return _Answer(json.dumps(found, indent=2) if options.json else one_step.render(found))
@@ -185,6 +200,35 @@ def _write_page(run: RunLog, file: Path) -> str:
             do="give a file in a directory that you may write to, with space left",
         ) from error
     return f"{file}: {len(text) / 1e6:.1f} MB, to be opened in any browser"
+
+
+def _compare(options: argparse.Namespace) -> _Answer:
+    sides: list[list[str]] = [[]]
+    for word in options.runs:
+        if word == _BETWEEN:
+            sides.append([])
+        else:
+            sides[-1].append(word)
+    if len(sides) == 1 and len(sides[0]) == 2:
+        sides = [sides[0][:1], sides[0][1:]]
+    if len(sides) != 2 or not all(sides):
+        counts = ", then ".join(str(len(side)) for side in sides)
+        raise TrainobsError(
+            failed="It is not said which runs to compare with which.",
+            found=f"{counts} runs" if len(sides) == 1 else f"between each `--`: {counts} runs",
+            do="give two runs, or `--` between those of A and those of B",
+        )
+    old, new = sides
+    return _compared(old, new, options.json)
+
+
+def _compared(old: Sequence[str | Path], new: Sequence[str | Path], as_json: bool) -> _Answer:
+    from trainobs.analysis.comparison import compare
+    from trainobs.report.comparison import render
+    from trainobs.runlog.reader import RunLog
+
+    found = compare(*([RunLog.open(path) for path in side] for side in (old, new)))
+    return _Answer(json.dumps(found, indent=2) if as_json else render(found))
 
 
 def _whatif(options: argparse.Namespace) -> _Answer:

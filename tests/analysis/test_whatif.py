@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from trainobs.runlog.writer import RunLogSink
 
 MS = 1e6
 STEPS = 200
+BEGAN = count(1)
 HOST = {"usable_cpu_count": 4, "cpu_count": 4, "hostname": "here"}
 
 
@@ -41,7 +43,9 @@ def write(tmp_path):
         sink = RunLogSink(tmp_path / name)
         settings = {"loader_workers": 1, "torch_threads": 1}
         usual = {"settings": settings, "host": HOST, "loaders": [loader()]}
-        sink.begin(info(**usual | facts))
+        about = info(**usual | facts)
+        about.clock = {"monotonic_ns": 0, "wall_ns": next(BEGAN)}
+        sink.begin(about)
         start = (np.arange(steps) * step_ms * MS).astype(np.int64)
         wait = step_ms - 20
         record = batch(
@@ -159,10 +163,12 @@ def test_two_runs_tell_what_changed_what_was_predicted_and_what_came(write, caps
     assert found["gain"] == pytest.approx(30 / 20.2, rel=0.01)
     assert found["holds"] is True
     page = said(capsys, "report", new, "--after", old)
-    assert "came: 1.49 times as fast (these two runs alone)" in page
-    assert "as predicted" in page
+    assert page.startswith("B is 1.49 times as fast as A (1.38 to 1.60)")
+    assert "predicted for that: 1.46 to 1.55 times as fast; it came" in page
     slow = write("slow", step_ms=29, **two)
-    assert "not as predicted" in said(capsys, "report", slow, "--after", old)
+    assert "times as fast; it did not come" in said(capsys, "report", slow, "--after", old)
+    near = write("near", step_ms=21, **two)
+    assert "whether it came is within noise" in said(capsys, "report", near, "--after", old)
 
 
 def test_a_change_that_no_replay_knows_is_told_and_not_predicted(write, capsys):

@@ -20,7 +20,11 @@ def test_a_run_tells_its_workers_and_what_others_took(tmp_path):
             with obs.step():
                 time.sleep(0.9)
     info = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert info["settings"] == {"loader_workers": 0, "torch_threads": torch.get_num_threads()}
+    assert info["settings"] == {
+        "loader_workers": 0,
+        "torch_threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
     (loader,) = info["loaders"]
     assert (loader["workers"], loader["batch_size"], loader["batches"]) == (0, 4, 3)
     assert info["host"]["local_world_size"] is None

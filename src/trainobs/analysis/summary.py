@@ -70,7 +70,7 @@ def summarize(run: RunLog) -> dict[str, Any]:
     metrics = {
         metric.name: _statistics(metric, values[metric.name], training) for metric in catalogue
     }
-    _form_from_sums(metrics, _cells(run, rank), buckets)
+    _form_from_sums(metrics, cells_of(run, rank), buckets)
     _form_shares(metrics)
     lookups = TableLookups(rank)
     metrics |= lookups.metrics()
@@ -127,7 +127,7 @@ def _statistics(metric: Metric, values: Floats, training: npt.NDArray[np.bool_])
     }
 
 
-def _cells(run: RunLog, rank: RankLog) -> StepCells | None:
+def cells_of(run: RunLog, rank: RankLog) -> StepCells | None:
     """Cells of the whole run as one step; None if some are missing."""
     damaged = any(path.name.startswith(KERNEL) for path in run.unreadable)
     return None if damaged or not rank.files[KERNEL] else StepCells.from_rows(rank.cells()[None])

@@ -24,6 +24,7 @@ def note_loader(info: RunInfo, loader: DataLoader[Any], serial: int) -> None:
         serial: by which its batches are known (`loader` in the table `batches`).
     """
     info.settings.setdefault("torch_threads", torch.get_num_threads())
+    info.settings.setdefault("torch", str(torch.__version__))
     facts = _facts(loader)
     if len(info.loaders) < MOST and all(
         {**known, "serial": 0} != {**facts, "serial": 0} for known in info.loaders

@@ -1,0 +1,166 @@
+"""Which settings differ between two sides, each of one run or several, and what was predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from trainobs.analysis.conditions import per_step
+from trainobs.analysis.whatif import replayed
+from trainobs.core.errors import TrainobsError
+from trainobs.replay.changes import parse
+from trainobs.runlog.reader import RunLog
+from trainobs.verdict.verdict import facts_from
+
+_OF_A_LOADER = (
+    "workers",
+    "prefetch_factor",
+    "persistent_workers",
+    "batch_size",
+    "pin_memory",
+    "start_method",
+)
+
+_LEVEL, _TRAINOBS = "level of observation", "trainobs"
+
+_UNKNOWN_IF_NONE = ("torch_threads", "cpus", "host", "kernel", "python", "torch", _LEVEL)
+"""Facts that every run has: one that does not tell may have had the same."""
+
+CACHED = 0.5
+"""Difference in the share of data that came from a device, from which the cache has changed."""
+
+_COLD = "data from a device"
+OTHERS = "CPU taken by others"
+
+NOTABLE = 0.1
+"""Difference in what other processes took of the CPUs that is worth a word."""
+
+
+def changes(old: Sequence[RunLog], new: Sequence[RunLog]) -> dict[str, list[Any]]:
+    """Name -> [old, new] of all settings that differ.
+
+    Where the runs of a side differ, its value is a text that lists theirs.
+    """
+    sides = [[facts(run) for run in side] for side in (old, new)]
+    names = _in_all([run for side in sides for run in side])
+    found = {name: [_common([run[name] for run in side]) for side in sides] for name in names}
+    found = {name: pair for name, pair in found.items() if pair[0] != pair[1]}
+    for name in _UNKNOWN_IF_NONE:
+        if None in found.get(name, ()):
+            del found[name]
+    for name, share, least in ((_COLD, _cold, CACHED), (OTHERS, others_share, NOTABLE)):
+        pair = [_mean(share, side) for side in (old, new)]
+        if None not in pair and abs(pair[0] - pair[1]) >= least:  # type: ignore[operator]
+            found[name] = list(pair)
+    return found
+
+
+def mixed(side: Sequence[RunLog]) -> list[str]:
+    """Settings in which the runs of a side differ."""
+    runs = [facts(run) for run in side]
+    return [name for name in _in_all(runs) if len({str(run[name]) for run in runs}) > 1]
+
+
+def facts(run: RunLog) -> dict[str, Any]:
+    """What a run was set to, by name; None where it does not say."""
+    known = facts_from(run.info)
+    loaders = [dict(one) for one in run.info.get("loaders", ())]
+    own = next((one for one in loaders if one.get("workers") == known.workers), None)
+    if own is not None:
+        loaders.remove(own)
+    host, settings = run.info.get("host", {}), run.info.get("settings", {})
+    return {
+        **{name: (own or {"workers": known.workers}).get(name) for name in _OF_A_LOADER},
+        **{
+            f"{name} of loader {number}": one.get(name)
+            for number, one in enumerate(loaders, 2)
+            for name in _OF_A_LOADER
+        },
+        "loaders": 1 + len(loaders),
+        "torch_threads": settings.get("torch_threads"),
+        "cpus": known.usable_cpus,
+        "world_size": known.world_size,
+        "gpu": run.info.get("gpu", {}).get("name"),
+        "host": host.get("hostname"),
+        "kernel": host.get("kernel"),
+        "python": host.get("python"),
+        "torch": settings.get("torch"),
+        _TRAINOBS: run.info.get("trainobs"),
+        _LEVEL: run.info.get("level"),
+    }
+
+
+def _in_all(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names that all have; a loader that is missing somewhere shows in the number of loaders."""
+    return [name for name in runs[0] if all(name in run for run in runs)]
+
+
+def _common(values: Sequence[Any]) -> Any:
+    different = list(dict.fromkeys(map(str, values)))
+    return values[0] if len(different) == 1 else " or ".join(different)
+
+
+def _mean(share: Callable[[RunLog], float | None], side: Sequence[RunLog]) -> float | None:
+    values = [value for run in side if (value := share(run)) is not None]
+    return round(sum(values) / len(values), 2) if values else None
+
+
+def _cold(run: RunLog) -> float | None:
+    """Share of the data read that was brought in from a device."""
+    rank = next(iter(run.ranks.values()))
+    read, missed = (
+        np.nansum(rank.metric(name)) for name in ("io/data_read_bytes", "cache/miss_bytes")
+    )
+    return float(min(1.0, missed / read)) if read else None
+
+
+def others_share(run: RunLog) -> float | None:
+    """Share of the CPUs of a run that went to other processes."""
+    return per_step(run, "sched/others_cpu_ratio")
+
+
+def predicted(
+    old: RunLog, found: Mapping[str, Sequence[Any]]
+) -> tuple[list[float] | None, str | None]:
+    """What a replay of the old run makes of the changes.
+
+    Returns:
+        Least and most gain, or None; why nothing is predicted, or None.
+    """
+    made: list[str] = []
+    unknown = []
+    for name, (before, value) in found.items():
+        change = _change(old, name, before, value)
+        if change is None:
+            unknown.append(name)
+        else:
+            made += change
+    if unknown:
+        return None, f"a replay does not tell what a change of {', '.join(unknown)} does"
+    if not made:
+        return None, "nothing that is known has changed"
+    try:
+        return list(replayed(old).predict(parse(made)).gain), None
+    except TrainobsError as error:
+        return None, error.found
+
+
+def _change(old: RunLog, name: str, before: Any, value: Any) -> list[str] | None:
+    """What a replay is to change for a setting, in words; None where it cannot tell."""
+    if name == _TRAINOBS or (name == "start_method" and None in (before, value)):
+        return []  # without workers nothing is started
+    if isinstance(value, str) or isinstance(before, str):
+        return None
+    if name == "workers" and value is not None:
+        return [f"workers={value}"]
+    if name == "prefetch_factor":
+        return [f"prefetch={value}"] if value else []
+    if name == "persistent_workers" and value:
+        return ["persistent"]
+    if name == OTHERS and not facts_from(old.info).quota:
+        return [f"cpus={(facts_from(old.info).usable_cpus or 1.0) * (1 - value)}"]
+    if name == _COLD and value < before:
+        return ["cached"]
+    return None

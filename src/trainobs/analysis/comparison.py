@@ -1,0 +1,286 @@
+"""Two sides, each of one run or of several equal ones: is one faster, by how much, and why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from trainobs.analysis.changes import OTHERS, changes, mixed, others_share, predicted
+from trainobs.analysis.conditions import conditions
+from trainobs.analysis.part_means import (
+    ENOUGH_STEPS,
+    Means,
+    Part,
+    RunMeans,
+    causes_known,
+    not_in_all,
+    parts_of,
+)
+from trainobs.analysis.welch import Estimate, estimate, half_width, relative
+from trainobs.core.errors import TrainobsError, shown
+from trainobs.core.labels import LABELS
+from trainobs.runlog.reader import RunLog
+from trainobs.verdict.record import LOADER, STEP
+
+CONFIDENCE = 0.95
+
+LEAST = 0.005
+"""Of the step: a difference is named if its whole interval lies beyond this."""
+
+EQUAL_RUNS = 0.08
+"""How far the steps of two equal runs lie apart on a quiet machine, as a share: 1.96 * sqrt(2)
+times the spread of 2.9 % that was measured (docs/compare.md). Only more runs of the same would
+tell how far it is for those at hand."""
+
+UNKNOWN_SHARE = 0.25
+"""Of the CPUs, taken by others: assumed of a run that does not tell. Of pairs of equal single runs
+on a busy machine 5 % were called different with a doubt of this size, and 17 to 20 % without."""
+
+_SIDES = ("A", "B")
+
+
+def compare(old: Sequence[RunLog], new: Sequence[RunLog]) -> dict[str, Any]:
+    """Compare runs, `old` (A) with `new` (B); of each run its lowest rank.
+
+    Returns:
+        A dictionary that `json.dumps` takes. A pair [a, b] is the mean over the runs of A, and
+        over those of B; what is unknown is None; times are ns per step. Its keys:
+
+        * answer: of B, "faster" or "slower"; "none" where the interval holds no difference that is
+          worth naming; "unknown" where there is no interval, and `why_unknown`.
+        * step_ns: pair: mean of all steps but the first.
+        * gain: how many times as fast B is: the ratio a / b of these; `gain_interval`: [low, high],
+          which holds it at 95 %.
+        * units: "runs", of which the interval was made, or "blocks" of consecutive steps where
+          each side is one run. `these_runs`: [low, high] for just these two, without what equal
+          runs differ by; None for several.
+        * parts: of the step; each has `name` (of the metric), `label`, `ns` (pair),
+          `difference_ns` (b - a), `interval_ns` ([low, high] of the difference; at 95 % all of
+          them hold theirs), `claim` (whether it lies beyond what is worth naming), and `parts`,
+          which add up to it. The parts add up to `step_ns`, and so do their differences.
+        * conditions: under which they ran: `name`, `label`, `unit` ("ratio", "bytes" per step,
+          ...) and `values` (pair).
+        * changes: name -> [a, b], of settings that differ.
+        * predicted: [least, most] gain of these changes by a replay of the first run of A, or None
+          and `why_not`; `holds`: whether `gain` lies in it; None where the interval is wider.
+        * runs: for "A" and "B" a list: `run` (directory), `steps`, `step_ns`, `rank`, `ranks`,
+          `level`, `outcome`, `unreadable` (file -> why).
+        * notes: sentences on what else to know.
+
+    Raises:
+        TrainobsError: a side has no runs, a run was given twice, or has fewer than two steps.
+    """
+    sides = (old, new)
+    _refuse(old, new)
+    means = [[_means_of(run) for run in side] for side in sides]
+    every = [*means[0], *means[1]]
+    found = changes(old, new)
+    others = [others_share(run) for run in (*old, *new)]
+    interval = Intervals(means, others)
+    gain, parts = interval.gain(), parts_of(every)
+    prediction, why_not = predicted(old[0], found)
+    return {
+        **gain,
+        "parts": list(interval.told(parts, _rows(parts))),
+        "conditions": conditions(old, new),
+        "changes": found,
+        "predicted": prediction,
+        "why_not": why_not,
+        "holds": _holds(prediction, gain["gain"], gain["gain_interval"]),
+        "runs": {
+            name: [_run(*one) for one in zip(side, own, strict=True)]
+            for name, side, own in zip(_SIDES, sides, means, strict=True)
+        },
+        "notes": list(_notes(sides, means, found)),
+    }
+
+
+class Intervals:
+    """How sure the means of two sides are, and so what they differ by.
+
+    Args:
+        sides: the runs of A and of B.
+        others: share of the CPUs that other processes took of each run; None where unknown.
+    """
+
+    def __init__(self, sides: Sequence[Sequence[RunMeans]], others: Sequence[float | None]) -> None:
+        self._sides = sides
+        self._others = [UNKNOWN_SHARE if share is None else share for share in others]
+        self._alone = all(len(side) == 1 for side in sides)
+        steps = [one.of[STEP] for side in sides for one in side]
+        self._step_ns = max(one.all for one in steps)
+        self._a, self._b = self._estimates(steps)
+
+    def gain(self) -> dict[str, Any]:
+        """What is told of the whole step."""
+        steps = [one.of[STEP] for side in self._sides for one in side]
+        middle = math.log(self._a.mean / self._b.mean)
+        within = half_width(relative(self._a), relative(self._b), CONFIDENCE)
+        doubts = [self._doubt(one, i) / one.all for i, one in enumerate(steps)]
+        half = math.hypot(within, math.log1p(EQUAL_RUNS), *doubts) if self._alone else within
+        low, high = math.exp(middle - half), math.exp(middle + half)
+        alone = [math.exp(middle - within), math.exp(middle + within)]
+        return {
+            "answer": _answer(low, high),
+            "why_unknown": self._why_unknown() if math.isnan(half) else None,
+            "step_ns": [self._a.mean, self._b.mean],
+            "gain": math.exp(middle),
+            "gain_interval": None if math.isnan(half) else [low, high],
+            "units": "blocks" if self._alone else "runs",
+            "these_runs": alone if self._alone and not math.isnan(within) else None,
+        }
+
+    def told(self, parts: Sequence[Part], count: int) -> Iterator[dict[str, Any]]:
+        """What is told of parts, whose intervals hold together with those of `count` in all."""
+        least = LEAST * self._step_ns
+        for part in parts:
+            a, b = self._estimates(part.runs)
+            half = half_width(a, b, 1 - (1 - CONFIDENCE) / count)
+            if self._alone:
+                doubts = map(self._doubt, part.runs, range(2))
+                half = math.hypot(half, EQUAL_RUNS * self._step_ns, *doubts)
+            low, high = b.mean - a.mean - half, b.mean - a.mean + half
+            yield {
+                "name": part.name,
+                "label": part.label,
+                "ns": [a.mean, b.mean],
+                "difference_ns": b.mean - a.mean,
+                "interval_ns": None if math.isnan(half) else [low, high],
+                "claim": low > least or high < -least,
+                "parts": list(self.told(part.parts, count)),
+            }
+
+    def _estimates(self, runs: Sequence[Means]) -> tuple[Estimate, Estimate]:
+        count = len(self._sides[0])
+        return self._estimate(runs[:count]), self._estimate(runs[count:])
+
+    def _estimate(self, runs: Sequence[Means]) -> Estimate:
+        if not self._alone:
+            return estimate([one.all for one in runs])
+        blocks = estimate(runs[0].blocks)
+        if any(side[0].steps < ENOUGH_STEPS for side in self._sides):
+            blocks = Estimate(math.nan, math.nan, 0)
+        return blocks._replace(mean=runs[0].all)
+
+    def _why_unknown(self) -> str:
+        steps = (f"{name} has {s[0].steps}" for name, s in zip(_SIDES, self._sides, strict=True))
+        return f"it takes {ENOUGH_STEPS} steps after the first; {' and '.join(steps)}"
+
+    def _doubt(self, one: Means, run: int) -> float:
+        """How far a single run may be off, by what its record tells, ns.
+
+        Its mean is no surer than half of what its halves differ by; and without other processes it
+        might have been as much faster as they took of the CPUs.
+        """
+        drift = float(one.halves[1] - one.halves[0]) / 2
+        return math.hypot(drift, self._others[run] * one.all)
+
+
+def _answer(low: float, high: float) -> str:
+    if math.isnan(low):
+        return "unknown"
+    if low > 1 + LEAST:
+        return "faster"
+    return "slower" if high < 1 / (1 + LEAST) else "none"
+
+
+def _rows(parts: Sequence[Part]) -> int:
+    """Parts, and those of parts, that took any time."""
+    taken = sum(any(one.all for one in part.runs) for part in parts)
+    return taken + sum(_rows(part.parts) for part in parts)
+
+
+def _holds(
+    prediction: Sequence[float] | None, gain: float, interval: Sequence[float] | None
+) -> bool | None:
+    if prediction is None or interval is None:
+        return None
+    if prediction[0] <= gain <= prediction[1]:
+        return True
+    apart = interval[1] < prediction[0] or interval[0] > prediction[1]
+    return False if apart else None
+
+
+def _refuse(old: Sequence[RunLog], new: Sequence[RunLog]) -> None:
+    """Refuse what is no comparison."""
+    for name, side in zip(_SIDES, (old, new), strict=True):
+        if not side:
+            raise _no_comparison(f"no run for {name}", "give at least one run for each side")
+    seen: dict[object, RunLog] = {}
+    for run in (*old, *new):
+        other = seen.setdefault(_identity(run), run)
+        if other is not run:
+            found = f"{shown(str(other.path))} and {shown(str(run.path))} are the same run"
+            raise _no_comparison(found, "give each run once")
+
+
+def _identity(run: RunLog) -> object:
+    """What no other run has, and copies of it have: when it began on its host."""
+    clock = run.info["clock"]
+    began = clock.get("wall_ns"), clock.get("monotonic_ns")
+    host = run.info.get("host", {}).get("hostname")
+    return str(run.path.resolve()) if None in began else (host, *began)
+
+
+def _means_of(run: RunLog) -> RunMeans:
+    rank = next(iter(run.ranks.values()), None)
+    means = RunMeans.from_rank(rank) if rank else None
+    if means is None or not means.steps or means.of[STEP].all <= 0:
+        found = f"{shown(str(run.path))} has fewer than two steps"
+        raise _no_comparison(found, "give runs that trained for a while")
+    return means
+
+
+def _no_comparison(found: str, do: str) -> TrainobsError:
+    return TrainobsError(failed="The runs cannot be compared.", found=found, do=do)
+
+
+def _run(run: RunLog, means: RunMeans) -> dict[str, Any]:
+    return {
+        "run": str(run.path),
+        "steps": means.steps,
+        "step_ns": means.of[STEP].all,
+        "rank": next(iter(run.ranks)),
+        "ranks": len(run.ranks),
+        "level": run.info.get("level"),
+        "outcome": (run.info.get("summary") or {}).get("outcome"),
+        "unreadable": {str(path): why for path, why in run.unreadable.items()},
+    }
+
+
+def _notes(
+    sides: Sequence[Sequence[RunLog]],
+    means: Sequence[Sequence[RunMeans]],
+    found: Mapping[str, Sequence[Any]],
+) -> Iterator[str]:
+    """What else to know, most important first."""
+    if OTHERS in found:
+        more = _SIDES[found[OTHERS][1] > found[OTHERS][0]]
+        yield f"other processes took more of the CPUs of {more}: a difference may be theirs"
+    every = [run for side in sides for run in side]
+    for run in every:
+        if run.unreadable:
+            count = len(run.unreadable)
+            yield f"files of {run.path} that cannot be read: {count}; steps may be missing"
+    if any(len(run.ranks) > 1 for run in every):
+        yield "of each run its lowest rank is compared"
+    for name, side in zip(_SIDES, sides, strict=True):
+        if names := mixed(side):
+            yield f"the runs of {name} are taken as equal, but differ in {', '.join(names)}"
+    yield from _unknown(means)
+
+
+def _unknown(means: Sequence[Sequence[RunMeans]]) -> Iterator[str]:
+    """What is known of one side alone, so that it cannot be compared."""
+    every = [run for side in means for run in side]
+    for name in not_in_all(every):
+        who = _those(means, lambda run, name=name: name in run.of)  # type: ignore[misc]
+        yield f"{LABELS[name]} is marked in {who} alone, and so is within everything else here"
+    if any(map(causes_known, every)) and not all(map(causes_known, every)):
+        yield f"what {LABELS[LOADER]} was for is known of {_those(means, causes_known)} alone"
+
+
+def _those(means: Sequence[Sequence[RunMeans]], has: Callable[[RunMeans], bool]) -> str:
+    sides = [name for name, side in zip(_SIDES, means, strict=True) if all(map(has, side))]
+    return sides[0] if sides else "some of the runs"

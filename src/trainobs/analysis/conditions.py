@@ -1,0 +1,94 @@
+"""Under which conditions two sides ran: the page cache, the load of the machine, the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trainobs.analysis.summary import cells_of
+from trainobs.core.catalogue import METRICS
+from trainobs.core.metrics import evaluate
+from trainobs.core.records import SETUP
+from trainobs.runlog.rank import RankLog
+from trainobs.runlog.reader import RunLog
+from trainobs.verdict.record import STEP
+
+
+class _Condition(NamedTuple):
+    """How a metric is told.
+
+    Attributes:
+        label: its name for people.
+        value: what it was in a run; None where unknown.
+        unit: of the value.
+    """
+
+    label: str
+    value: Callable[[RunLog, str], float | None]
+    unit: str
+
+
+def conditions(old: Sequence[RunLog], new: Sequence[RunLog]) -> list[dict[str, Any]]:
+    """What is known of either side.
+
+    Returns:
+        For each metric `name`, `label`, `unit`, and `values`: the mean over the runs of each side
+        that know it; None where none does.
+    """
+    rows = []
+    for name, condition in _CONDITIONS.items():
+        values = [_mean([condition.value(run, name) for run in side]) for side in (old, new)]
+        if values != [None, None]:
+            about = {"name": name, "label": condition.label, "unit": condition.unit}
+            rows.append(about | {"values": values})
+    return rows
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def per_step(run: RunLog, name: str) -> float | None:
+    """The mean over the steps that know it, of the lowest rank; the first step is left out."""
+    rank = _lowest(run)
+    values = rank.metric(name)[rank.step() != SETUP][1:]
+    values = values[np.isfinite(values)]
+    return float(values.mean()) if len(values) else None
+
+
+def _of_all(run: RunLog, name: str) -> float | None:
+    """A ratio of the whole run, which kernel cells are summed for."""
+    cells = cells_of(run, _lowest(run))
+    if cells is None or per_step(run, name) is None:
+        return None
+    value = float(evaluate(METRICS[name], cells)[0])
+    return None if np.isnan(value) else value
+
+
+def _share_of_step(run: RunLog, name: str) -> float | None:
+    value, step = per_step(run, name), per_step(run, STEP)
+    return None if value is None or not step else value / step
+
+
+def _lowest(run: RunLog) -> RankLog:
+    return next(iter(run.ranks.values()))
+
+
+_CONDITIONS: Mapping[str, _Condition] = {
+    "cache/hit_ratio": _Condition("data in memory when asked for", _of_all, "ratio"),
+    "cache/miss_bytes": _Condition("data brought in from storage", per_step, "bytes"),
+    "block/read_bytes": _Condition("read from block devices", per_step, "bytes"),
+    "sched/others_cpu_ratio": _Condition("CPU taken by other processes", per_step, "ratio"),
+    "pressure/cpu_ns": _Condition("some task short of CPU", _share_of_step, "ratio"),
+    "pressure/io_ns": _Condition("some task waiting for I/O", _share_of_step, "ratio"),
+    "pressure/memory_ns": _Condition("some task short of memory", _share_of_step, "ratio"),
+    "ranks/wait_ns": _Condition("waiting in collectives", per_step, "ns"),
+    "gpu/sm_active_ratio": _Condition("GPU multiprocessors at work", per_step, "ratio"),
+    "gpu/sm_clock_mhz": _Condition("GPU clock", per_step, "MHz"),
+    "gpu/throttle_power_ratio": _Condition("GPU held down by power", per_step, "ratio"),
+    "gpu/throttle_thermal_ratio": _Condition("GPU held down by heat", per_step, "ratio"),
+}
+"""What is told of either side, in this order."""

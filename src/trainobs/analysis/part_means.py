@@ -1,0 +1,161 @@
+"""The mean step of runs, taken apart so that the parts add up to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from trainobs.core.labels import LABELS
+from trainobs.core.records import SETUP
+from trainobs.runlog.rank import RankLog
+from trainobs.verdict.record import LOADER, OTHER, PHASES, SPLIT, STEP
+
+Floats = npt.NDArray[np.float64]
+
+FEW, MANY = 5, 10
+"""Blocks of consecutive steps into which a run is cut; means of blocks hardly depend on each
+other, even where steps do. With fewer steps a block, fewer blocks."""
+
+MANY_STEPS = 200
+"""Steps from which there are many blocks."""
+
+ENOUGH_STEPS = 4 * FEW
+"""Steps without which the means of blocks say nothing."""
+
+ROUNDING = 1e-9
+"""Of the step: what is left of it below this is an error of rounding."""
+
+
+@dataclass(frozen=True)
+class Means:
+    """A time of one run, per step, ns.
+
+    Attributes:
+        all: over all steps.
+        halves: over the first and the second half. Shape (2,).
+        blocks: over each block of consecutive steps.
+    """
+
+    all: float
+    halves: Floats
+    blocks: Floats
+
+    def __add__(self, other: Means) -> Means:
+        return Means(self.all + other.all, self.halves + other.halves, self.blocks + other.blocks)
+
+    def __sub__(self, other: Means) -> Means:
+        return Means(self.all - other.all, self.halves - other.halves, self.blocks - other.blocks)
+
+
+class RunMeans:
+    """A run in numbers that can be compared.
+
+    Args:
+        columns: metric -> values of each step, NaN for unknown; the step itself among them.
+
+    Attributes:
+        steps: how many there are.
+        of: metric -> its means; nothing of what is unknown in all steps. Where it is unknown in
+            some it counts as 0 there: a checkpoint that was first marked in step 99 took no time
+            before.
+    """
+
+    def __init__(self, columns: Mapping[str, Floats]) -> None:
+        known = np.isfinite(columns[STEP])
+        self.steps = int(known.sum())
+        kept = ((name, values[known]) for name, values in columns.items())
+        self.of = {name: _means(values) for name, values in kept if np.isfinite(values).any()}
+
+    @classmethod
+    def from_rank(cls, rank: RankLog) -> RunMeans:
+        """All steps but the first, in which workers, caches and kernels are made."""
+        rows = np.flatnonzero(rank.step() != SETUP)[1:]
+        return cls({name: rank.metric(name)[rows] for name in (STEP, *PHASES, *SPLIT)})
+
+
+def _means(values: Floats) -> Means:
+    values = np.nan_to_num(values)
+    count = MANY if len(values) >= MANY_STEPS else min(FEW, len(values))
+    halves, blocks = (
+        np.array([part.mean() if len(part) else np.nan for part in np.array_split(values, number)])
+        for number in (2, count)
+    )
+    return Means(float(values.mean()), halves, blocks)
+
+
+@dataclass
+class Part:
+    """A part of the step in all runs of both sides.
+
+    Attributes:
+        name: of the metric; "rest" for what is in no phase, "loader/unknown_ns" for what was
+            waited for in steps whose batch is unknown.
+        label: its name for people.
+        runs: of each run, those of A first.
+        parts: what it consists of, if that is known of all runs.
+    """
+
+    name: str
+    label: str
+    runs: list[Means]
+    parts: list[Part] = field(default_factory=list)
+
+
+def parts_of(runs: Sequence[RunMeans]) -> list[Part]:
+    """The parts of the step of some runs; they add up to it in each.
+
+    A phase that is not marked in all of them is within "everything else" in the others, and so it
+    is counted there in all of them.
+    """
+    steps = [run.of[STEP] for run in runs]
+    parts = list(_phases(runs))
+    rest = [_without(step, [part.runs[i] for part in parts]) for i, step in enumerate(steps)]
+    if any(abs(one.all) > ROUNDING * step.all for one, step in zip(rest, steps, strict=True)):
+        parts.append(Part("rest", "in no phase", rest))
+    return parts
+
+
+def not_in_all(runs: Sequence[RunMeans]) -> list[str]:
+    """Phases that some of the runs know, and others do not."""
+    marked = [name for name in PHASES if any(name in run.of for run in runs)]
+    return [name for name in marked if name != OTHER and any(name not in r.of for r in runs)]
+
+
+def causes_known(run: RunMeans) -> bool:
+    """Whether it is known why the training thread waited for data."""
+    return all(name in run.of for name in SPLIT)
+
+
+def _phases(runs: Sequence[RunMeans]) -> Iterator[Part]:
+    pooled = not_in_all(runs)
+    for name in PHASES:
+        if name != OTHER and all(name in run.of for run in runs):
+            means = [run.of[name] for run in runs]
+            parts = list(_causes(runs)) if name == LOADER and all(map(causes_known, runs)) else []
+            yield Part(name, LABELS[name], means, parts)
+    others = [[run.of[name] for name in (OTHER, *pooled) if name in run.of] for run in runs]
+    if all(others):
+        yield Part(OTHER, LABELS[OTHER], [_sum(one) for one in others])
+
+
+def _causes(runs: Sequence[RunMeans]) -> Iterator[Part]:
+    for name in SPLIT:
+        yield Part(name, LABELS[name].strip(), [run.of[name] for run in runs])
+    left = [_without(run.of[LOADER], [run.of[name] for name in SPLIT]) for run in runs]
+    waits = [run.of[LOADER].all for run in runs]
+    if any(abs(one.all) > ROUNDING * wait for one, wait in zip(left, waits, strict=True)):
+        yield Part("loader/unknown_ns", "not known", left)
+
+
+def _sum(means: Sequence[Means]) -> Means:
+    total = means[0]
+    for one in means[1:]:
+        total = total + one
+    return total
+
+
+def _without(whole: Means, parts: Sequence[Means]) -> Means:
+    return whole - _sum(parts) if parts else whole

@@ -1,0 +1,130 @@
+"""What `trainobs compare` prints."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from trainobs.core.text import duration, percent, printable, size, times
+from trainobs.report.rows import or_unknown, row
+
+_WIDTH = 100
+_SMALL = 0.01
+"""Share of the step below which parts that do not differ are put together."""
+
+_NOTHING = 0.001
+"""Share of the step below which what they come to is left out."""
+
+_SETTINGS = 6
+_NOTES = 3
+_LABEL, _VALUE = 30, 32
+"""Columns of a setting's name, and of each of its values."""
+
+Found = Mapping[str, Any]
+
+
+def render(found: Found) -> str:
+    """The answer first, then what it rests on; at most 100 columns wide, names excepted.
+
+    Args:
+        found: what `analysis.comparison.compare` returns.
+    """
+    sections = (_answer, _runs, _parts, _conditions, _changes, _notes)
+    return "\n".join(printable(line) for section in sections for line in section(found))
+
+
+def _answer(found: Found) -> Iterator[str]:
+    low, high = map(times, found["gain_interval"] or (1.0, 1.0))
+    slow_low, slow_high = (times(1 / gain) for gain in reversed(found["gain_interval"] or (1, 1)))
+    yield {
+        "faster": f"B is {times(found['gain'])} times as fast as A ({low} to {high})",
+        "slower": f"B is slower: a step takes {times(1 / found['gain'])} times as long as in A "
+        f"({slow_low} to {slow_high})",
+        "none": f"No difference is shown: B is {low} to {high} times as fast as A, within noise",
+        "unknown": f"Whether B is faster is unknown: {found['why_unknown']}",
+    }[found["answer"]]
+    if found["these_runs"]:
+        low, high = map(times, found["these_runs"])
+        yield f"  one run a side: for these two alone {low} to {high}; other runs of the same may"
+        yield "  differ. Several of each tell more: trainobs compare A1 A2 A3 -- B1 B2 B3"
+
+
+def _runs(found: Found) -> Iterator[str]:
+    for name, runs in found["runs"].items():
+        steps = " + ".join(str(run["steps"]) for run in runs)
+        step_ns = found["step_ns"]["AB".index(name)]
+        more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
+        yield f"  {name}: {duration(step_ns)} a step, {steps} steps: {runs[0]['run']}{more}"
+
+
+def _parts(found: Found) -> Iterator[str]:
+    step_ns = max(found["step_ns"])
+    yield row("Where a step went", "A", "B", "B - A", "+/-")
+    yield from _rows(found["parts"], step_ns, "  ", "smaller parts, together")
+    yield row("  the whole step", *_times(*found["step_ns"]))
+
+
+def _rows(parts: Sequence[Found], step_ns: float, indent: str, rest: str) -> Iterator[str]:
+    """Rows of parts, the small ones in one."""
+    large = [part for part in parts if part["claim"] or max(part["ns"]) >= _SMALL * step_ns]
+    for part in large:
+        columns = _times(*part["ns"])
+        if part["interval_ns"]:
+            columns.append(duration((part["interval_ns"][1] - part["interval_ns"][0]) / 2))
+        noise = "" if part["claim"] else "  within noise" if part["interval_ns"] else "  unknown"
+        yield row(f"{indent}{part['label']}", *columns) + noise
+        if part["parts"]:
+            yield from _rows(part["parts"], step_ns, f"{indent}  ", "the rest of the wait")
+    small = [part["ns"] for part in parts if part not in large]
+    sums = [sum(ns[side] for ns in small) for side in (0, 1)]
+    if max(sums) >= _NOTHING * step_ns:
+        yield row(f"{indent}{rest}", *_times(*sums))
+
+
+def _times(a: float, b: float) -> list[str]:
+    sign = "-" if b < a else "+"
+    return [duration(a), duration(b), f"{sign}{duration(abs(b - a))}"]
+
+
+_FORMATS: Mapping[str, Callable[[float], str]] = {
+    "ns": duration,
+    "bytes": size,
+    "ratio": percent,
+    "MHz": "{:.0f} MHz".format,
+}
+
+
+def _conditions(found: Found) -> Iterator[str]:
+    known = [one for one in found["conditions"] if any(one["values"])]
+    if known:
+        yield row("Under which conditions", "A", "B")
+    for one in known:
+        values = (or_unknown(_FORMATS[one["unit"]], value) for value in one["values"])
+        yield row(f"  {one['label']}", *values)
+
+
+def _changes(found: Found) -> Iterator[str]:
+    changes = list(found["changes"].items())
+    if changes:
+        yield "Which settings differ"
+    for name, values in changes[:_SETTINGS]:
+        before, after = ("-" if value is None else _short(str(value)) for value in values)
+        yield f"{row(f'  {name}', width=_LABEL)} {before} -> {after}"
+    if len(changes) > _SETTINGS:
+        yield f"  {len(changes) - _SETTINGS} more: --json lists them"
+    if found["predicted"]:
+        low, high = map(times, found["predicted"])
+        came = {True: "it came", False: "it did not come", None: "whether it came is within noise"}
+        yield f"  predicted for that: {low} to {high} times as fast; {came[found['holds']]}"
+    else:
+        yield f"  nothing was predicted: {found['why_not']}"
+
+
+def _short(value: str) -> str:
+    return value if len(value) <= _VALUE else f"{value[: _VALUE - 3]}..."
+
+
+def _notes(found: Found) -> Iterator[str]:
+    for note in found["notes"][:_NOTES]:
+        yield from textwrap.wrap(note, _WIDTH, initial_indent="  ", subsequent_indent="  ")

@@ -1,0 +1,298 @@
+"""Two sides of run logs: what is told of their difference, by the API and by the commands."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from itertools import count
+
+import numpy as np
+import pytest
+
+from tests.samples import batch, busy_run, info
+from trainobs import cli
+from trainobs.analysis.comparison import compare
+from trainobs.core.errors import TrainobsError
+from trainobs.core.records import SETUP
+from trainobs.runlog.reader import RunLog
+from trainobs.runlog.writer import RunLogSink
+
+MS = 1e6
+BEGAN = count(1)
+WAIT = {"loader__compute_ns": 0.8, "loader__handover_ns": 0.2}
+NO_WAIT = dict.fromkeys(("loader__device_ns", "loader__cpu_wait_ns", "loader__sleep_ns"), 0.0)
+
+
+def columns(wait_ms: float, forward_ms: float, steps: int = 100, **more: object) -> dict:
+    """Steps that wait for the loader and compute, each 1 % off, with 1 ms of everything else."""
+    random = np.random.default_rng(0)
+    wait, forward = (x * MS * random.normal(1, 0.01, steps) for x in (wait_ms, forward_ms))
+    other = np.full(steps, MS)
+    given = {name: np.asarray(values) for name, values in more.items()}
+    extra = sum(values for name, values in given.items() if name.startswith("phase__"))
+    parts = {name: share * wait for name, share in (WAIT | NO_WAIT).items()}
+    return {
+        "step__duration_ns": wait + forward + other + extra,
+        "loader__wait_ns": wait,
+        "phase__forward_ns": forward,
+        "phase__other_ns": other,
+        "sched__others_cpu_ratio": np.zeros(steps),
+        **parts,
+        **given,
+    }
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes a run that began when no other did."""
+
+    def write(name, steps=None, *, level="ebpf", rank=0, **facts):
+        sink = RunLogSink(tmp_path / name, rank)
+        about = info(level, rank=rank, **facts)
+        about.clock = {"monotonic_ns": 0, "wall_ns": next(BEGAN)}
+        sink.begin(about)
+        if steps is None:
+            steps = columns(10, 20)
+        if isinstance(steps, dict):
+            steps = batch([SETUP, *range(len(steps["step__duration_ns"]))], **_with_setup(steps))
+        sink.write(steps)
+        sink.end({"outcome": "ok"})
+        return tmp_path / name
+
+    return write
+
+
+def _with_setup(steps):
+    return {name: [0.0, *values] for name, values in steps.items()}
+
+
+def compared(old, new):
+    sides = [side if isinstance(side, list) else [side] for side in (old, new)]
+    return compare(*([RunLog.open(run) for run in side] for side in sides))
+
+
+def part(found, name):
+    (one,) = (one for one in every_part(found["parts"]) if one["name"] == name)
+    return one
+
+
+def every_part(parts):
+    for one in parts:
+        yield one
+        yield from every_part(one["parts"])
+
+
+def said(capsys, *words):
+    assert cli.main(list(map(str, words))) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys, *words):
+    assert cli.main(list(map(str, words))) == 2
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 3
+    return error
+
+
+def test_the_first_line_answers_and_the_loader_is_what_changed(write, capsys):
+    old, new = write("old", columns(10, 20)), write("new", columns(0.2, 20))
+    found = compared(old, new)
+    assert found["answer"] == "faster"
+    assert found["gain"] == pytest.approx(31 / 21.2, rel=0.01)
+    assert found["gain_interval"][0] <= found["these_runs"][0] < found["these_runs"][1]
+    assert part(found, "loader/wait_ns")["claim"]
+    assert part(found, "loader/compute_ns")["difference_ns"] == pytest.approx(-7.84 * MS, rel=0.01)
+    assert not part(found, "phase/forward_ns")["claim"]
+    page = said(capsys, "compare", old, new).splitlines()
+    assert page[0].startswith("B is 1.46 times as fast as A (1.35 to 1.58)")
+    assert "one run a side" in page[1]
+    (wait,) = (line for line in page if "waiting for data" in line)
+    assert wait.split()[3:9] == ["10.0", "ms", "200", "us", "-9.81", "ms"]
+    (forward,) = (line for line in page if "forward" in line)
+    assert forward.endswith("within noise")
+    back = said(capsys, "compare", new, old).splitlines()[0]
+    assert back.startswith("B is slower: a step takes 1.46 times as long as in A (1.35 to 1.58)")
+
+
+def test_equal_runs_are_within_noise(write, capsys):
+    page = said(capsys, "compare", write("a"), write("b")).splitlines()
+    assert page[0].startswith("No difference is shown: B is 0.93 to 1.08 times as fast as A")
+    assert "nothing was predicted: nothing that is known has changed" in page[-1]
+
+
+@pytest.mark.parametrize("a_side", [1, 3])
+def test_parts_add_up_to_the_step_and_to_its_difference(write, a_side):
+    sides = [
+        [write(f"{name}{i}", busy_run(200, seed=10 * i + len(name))) for i in range(a_side)]
+        for name in ("a", "bb")
+    ]
+    found = compared(*sides)
+    for side in (0, 1):
+        total = sum(one["ns"][side] for one in found["parts"])
+        assert total == pytest.approx(found["step_ns"][side], rel=1e-12)
+    for one in every_part(found["parts"]):
+        assert one["difference_ns"] == pytest.approx(one["ns"][1] - one["ns"][0])
+        if one["parts"]:
+            for side in (0, 1):
+                inner = sum(of["ns"][side] for of in one["parts"])
+                assert inner == pytest.approx(one["ns"][side], rel=1e-12)
+    assert {"loader/device_ns", "phase/validation_ns", "phase/other_ns"} <= {
+        one["name"] for one in every_part(found["parts"])
+    }
+
+
+def test_the_step_is_the_mean_of_all_but_the_first(write):
+    first = columns(10, 20)
+    first["step__duration_ns"][0] += 1e12
+    first["phase__other_ns"][0] += 1e12
+    found = compared(write("a", first), write("b"))
+    expected = np.mean(columns(10, 20)["step__duration_ns"][1:])
+    assert found["step_ns"] == pytest.approx([expected, expected], rel=1e-9)
+
+
+def test_report_after_is_the_same_as_compare(write, capsys):
+    old, new = write("old"), write("new", columns(5, 20))
+    for form in ([], ["--json"]):
+        of_report = said(capsys, "report", new, "--after", old, *form)
+        assert of_report == said(capsys, "compare", old, new, *form)
+        assert of_report == said(capsys, "compare", old, "--", new, *form)
+
+
+def test_several_runs_a_side_are_the_units(write, capsys):
+    def of_side(name, *waits):
+        return [write(f"{name}{i}", columns(wait, 20)) for i, wait in enumerate(waits)]
+
+    old, new = of_side("a", 10, 10.3, 9.8), of_side("b", 5, 5.2, 4.9)
+    found = json.loads(said(capsys, "compare", *old, "--", *new, "--json"))
+    assert (found["answer"], found["units"], found["these_runs"]) == ("faster", "runs", None)
+    assert found == json.loads(said(capsys, "compare", "--json", *old, "--", *new))
+    page = said(capsys, "compare", *old, "--", *new)
+    assert "one run a side" not in page
+    assert f"99 + 99 + 99 steps: {old[0]} and 2 more" in page
+    wide = compared(of_side("c", 4, 10, 16), of_side("d", 3, 8, 14))
+    assert wide["answer"] == "none"
+
+
+@pytest.mark.parametrize(
+    "words", ["a b c", "a", "-- a", "a --", "a -- b -- c", "--", "a b --", "--json a -- --"]
+)
+def test_sides_that_are_not_told_apart_are_refused_in_three_lines(words, capsys):
+    assert "not said which runs to compare" in refused(capsys, "compare", *words.split())
+
+
+def test_a_side_without_runs_is_refused_by_the_function_too(write):
+    with pytest.raises(TrainobsError, match="no run for B"):
+        compare([RunLog.open(write("a"))], [])
+
+
+def test_the_same_run_twice_is_told(write, tmp_path, capsys):
+    run, other = write("run"), write("other")
+    shutil.copytree(run, tmp_path / "copy")
+    assert "are the same run" in refused(capsys, "compare", run, run)
+    assert "are the same run" in refused(capsys, "compare", run, tmp_path / "copy")
+    assert "are the same run" in refused(capsys, "compare", run, run, "--", other)
+
+
+def test_runs_without_steps_are_refused_and_short_ones_are_unknown(write, capsys):
+    run = write("run")
+    for name, steps in (
+        ("none", batch([SETUP], step__duration_ns=[1e9])),
+        ("one", columns(1, 1, 1)),
+    ):
+        assert "fewer than two steps" in refused(capsys, "compare", run, write(name, steps))
+    page = said(capsys, "compare", run, write("short", columns(10, 20, 9)))
+    assert page.startswith("Whether B is faster is unknown: it takes 20 steps after the first; A")
+    assert "unknown" in page.split("Where a step went")[1]
+
+
+def test_why_was_waited_is_unknown_where_one_side_does_not_tell(write, capsys):
+    timing = {name: x for name, x in columns(5, 20).items() if name not in WAIT | NO_WAIT}
+    old, new = write("old"), write("new", timing, level="timing")
+    found = compared(old, new)
+    assert part(found, "loader/wait_ns")["parts"] == []
+    assert part(found, "loader/wait_ns")["claim"]
+    assert found["changes"] == {"level of observation": ["ebpf", "timing"]}
+    page = said(capsys, "compare", old, new)
+    assert "what waiting for data was for is known of A alone" in page
+    assert "a replay does not tell what a change of level of observation does" in page
+
+
+def test_a_phase_that_one_side_does_not_mark_is_counted_in_the_rest_of_both(write, capsys):
+    old = write("old", columns(10, 20, phase__validation_ns=np.full(100, 4 * MS)))
+    new = write("new", columns(10, 20) | {"phase__other_ns": np.full(100, 5 * MS)})
+    found = compared(old, new)
+    assert part(found, "phase/other_ns")["ns"] == pytest.approx([5 * MS, 5 * MS])
+    assert "validation is marked in A alone" in found["notes"][0]
+    assert "validation is marked in A alone" in said(capsys, "compare", old, new)
+
+
+def test_steps_whose_batches_are_unknown_are_a_part_of_their_own(write):
+    some = columns(10, 20)
+    for name in WAIT | NO_WAIT:
+        some[name][50:] = np.nan
+    found = compared(write("a", some), write("b"))
+    assert part(found, "loader/unknown_ns")["ns"] == pytest.approx([5 * MS, 0], rel=0.02, abs=1e-3)
+
+
+def test_files_that_cannot_be_read_are_told(write, capsys):
+    old, new = write("old"), write("new")
+    damaged = new / "rank=0" / "kernel-00000.parquet"
+    damaged.write_bytes(b"PAR1")
+    page = said(capsys, "compare", old, new)
+    assert f"files of {new} that cannot be read: 1" in page
+    (new / "rank=0" / "steps-00000.parquet").write_bytes(b"")
+    assert "fewer than two steps" in refused(capsys, "compare", old, new)
+
+
+def test_ranks_and_loaders_and_conditions_are_told(write, capsys):
+    loader = {"serial": 1, "workers": 2, "prefetch_factor": 2, "batch_size": 8}
+    facts = {"settings": {"loader_workers": 2}, "loaders": [loader]}
+    old = write("old", columns(10, 20, sched__others_cpu_ratio=np.full(100, 0.05)), **facts)
+    write("new", columns(10, 20), rank=1, world_size=2, **facts)
+    validation = {**loader, "workers": 4}
+    facts["loaders"] = [loader, validation]
+    busy = columns(10, 20, sched__others_cpu_ratio=np.full(100, 0.4))
+    new = write("new", busy, world_size=2, host={"hostname": "there"}, **facts)
+    found = compared(old, new)
+    assert found["changes"]["loaders"] == [1, 2]
+    assert found["changes"]["world_size"] == [1, 2]
+    assert found["changes"]["CPU taken by others"] == [0.05, 0.4]
+    assert "host" not in found["changes"]  # the old run does not tell its own
+    assert [one["values"] for one in found["conditions"]] == [pytest.approx([0.05, 0.4])]
+    page = said(capsys, "compare", old, new)
+    assert "of each run its lowest rank is compared" in page
+    assert "other processes took more of the CPUs of B: a difference may be theirs" in page
+
+
+def test_runs_of_a_side_that_differ_are_told(write, capsys):
+    side = [write(f"a{n}", settings={"loader_workers": 1, "torch_threads": n}) for n in (1, 2)]
+    page = said(capsys, "compare", *side, "--", write("b"))
+    assert "the runs of A are taken as equal, but differ in torch_threads" in page
+
+
+@pytest.mark.parametrize("name", ["\x1b[31mred", "‮txt.exe", "a\nb", "<script>", "\udcff"])
+def test_names_of_runs_are_shown_as_text(write, capsys, name):
+    run = write(name, settings={"torch_threads": name})
+    other = write("other", settings={"torch_threads": 1})
+    page = said(capsys, "compare", run, other)
+    assert all(line.isprintable() for line in page.splitlines())
+    assert json.loads(said(capsys, "compare", run, other, "--json"))["runs"]["A"]
+    refused(capsys, "compare", run, run)
+
+
+def test_a_page_fits_a_screen(write, capsys):
+    loader = {"serial": 1, "workers": 2, "prefetch_factor": 2, "batch_size": 8}
+    runs = []
+    for name, seed in (("a", 1), ("b", 2)):
+        steps = busy_run(300, seed)
+        more = {"sched/others_cpu_ratio": 0.02, "pressure/cpu_ns": 1e6, "pressure/io_ns": 1e5}
+        steps = replace(
+            steps, columns=steps.columns | {k: np.full(300, x) for k, x in more.items()}
+        )
+        facts = {"loaders": [loader | {"workers": seed}], "host": {"kernel": f"6.{seed}"}}
+        runs.append(write(name, steps, settings={"loader_workers": seed}, **facts))
+    lines = said(capsys, "compare", *runs).splitlines()
+    assert len(lines) <= 30
+    for line in lines:
+        assert str(runs[0].parent) in line or len(line) <= 100
