@@ -132,6 +132,9 @@ class ModelLookups:
     def _noted(self, step: ClosedStep) -> Noted:
         measured = self.ready(step) and step.serial < self._buffer.failed_serial
         self._interval.stepped(step.end_ns - step.start_ns)
+        for serial in step.merged:  # of several takes, some sampled, nothing is told
+            self._buffer.hand_out(serial)
+            measured = False
         return Noted(step.step, step.epoch, self._buffer.hand_out(step.serial), measured)
 
     def _account(self, noted: Sequence[Noted], counting_ns: int) -> None:

@@ -3,6 +3,10 @@
 A step reaches from its first fetch to the first fetch of the next step, so steps leave no gap and
 what lies between them (validation, a checkpoint, logging) belongs to the step before. The fetch
 that finds a loader exhausted opens no step.
+
+A loop that marks no step gets one from each fetch, where `from_fetches` allows it. Whether it marks
+none is known late: under gradient accumulation its first mark comes after several fetches. So the
+first steps that were taken from fetches are held back, and become one if a mark comes.
 """
 
 from __future__ import annotations
@@ -17,6 +21,17 @@ from trainobs.core.records import SETUP
 
 _PHASES = len(Phase)
 _LOADER = Phase.LOADER.value
+_OTHER = Phase.OTHER.value
+
+MAX_NAMED = 16
+"""Phases with a name of the user's; each is a column."""
+
+MAX_HELD = 31
+"""Steps taken from fetches that are held back. With the one that goes on they are 32 batches, a
+quarter of the kernel's ring."""
+
+MAX_HELD_NS = 120_000_000_000
+"""How long they are held back: a run that is killed loses them."""
 
 LAST_STEP = 2**63 - 1
 """Largest number of a step: the run log has 64 bits for it."""
@@ -39,6 +54,13 @@ class ClosedStep(NamedTuple):
     """What `sample` returned when the step closed."""
     unexplained: int = 0
     """Waits for a loader of which nobody knows what was waited for."""
+    merged: tuple[int, ...] = ()
+    """Serials of what was first taken for steps of their own, and belongs to this one."""
+
+    @property
+    def serials(self) -> tuple[int, ...]:
+        """All serials that the step had, ascending."""
+        return (*self.merged, self.serial)
 
 
 class StepClock:
@@ -50,7 +72,11 @@ class StepClock:
     Attributes:
         closed: steps that are over, oldest first, for the collector to take.
         measured: phases that somebody marks; time in another one is not 0 but unknown.
+        named: names of the phases that have one of the user's; their numbers follow on `Phase`. For
+            the kernel they are `OTHER`.
         over: whether the last step is closed.
+        from_fetches: whether a fetch that leads ends the step before, until a step is marked.
+        fetched_steps: steps that ended so, and will not be merged any more.
         unended_batches: batches of a loop that has not ended any step.
         on_cancel: called with the serial of an opened step that was none, and of the step that
             goes on; for the collector, since the kernel counted some of the one in the other.
@@ -79,10 +105,17 @@ class StepClock:
         self.on_switch: Callable[[int, int], None] | None = None
         self.epoch = 0
         self.over = False
-        self.measured = {Phase.OTHER.value}
+        self.measured = {_OTHER}
+        self.named: list[str] = []
+        self.from_fetches = False
+        self.fetched_steps = 0
         self._epoch_count = 0
         self._stepped_in_epoch = False
         self._ever_stepped = False
+        self._leader: object | None = None
+        self._ever_trained = False
+        self._held: list[ClosedStep] | None = []  # None: what is held back was decided
+        self._merged: tuple[int, ...] = ()
         self.unended_batches = 0
         self._word: StepWord = word
         self._sample = sample
@@ -91,9 +124,9 @@ class StepClock:
         self._serial = 0
         self._step = SETUP
         self._start_ns = self._since_ns = now()
-        self._phase = Phase.OTHER.value
+        self._phase = _OTHER
         self._outer: list[int] = []
-        self._phase_ns = [0] * _PHASES
+        self._phase_ns = [0] * (_PHASES + MAX_NAMED)
         self._switches = 0
         self._unexplained = 0
         self._explained = True  # there is no wait yet
@@ -135,6 +168,14 @@ class StepClock:
         if self._outer:
             self._switch(self._outer.pop())
 
+    def name_phase(self, name: str) -> int | None:
+        """Number of a phase with a name of the user's; None if there are too many already."""
+        if name not in self.named:
+            if len(self.named) == MAX_NAMED:
+                return None
+            self.named.append(name)
+        return _PHASES + self.named.index(name)
+
     @property
     def phase(self) -> int:
         """The phase that the loop is in."""
@@ -155,24 +196,55 @@ class StepClock:
             self._stepped_in_epoch = False
         return self._epoch_count - 1
 
-    def begin_fetch(self) -> None:
-        """A batch is about to be asked for: after a finished step, a new one begins here."""
-        if self._done and self._previous is None:
+    def lead(self, one: object, *, trains: bool) -> bool:
+        """Whether the fetches of a pass over a loader may end steps.
+
+        That of the outermost pass do: not those of one that begins while it goes on. A pass that
+        does not train is none of training, once there was one that does.
+
+        Args:
+            one: the pass; to be told to `follow` when it is over.
+            trains: whether gradients are taken in it.
+        """
+        if self._leader is not None or (self._ever_trained and not trains):
+            return False
+        self._leader = one
+        self._ever_trained = trains
+        return True
+
+    def follow(self, one: object) -> None:
+        """A pass is over; another one may lead."""
+        if self._leader is one:
+            self._leader = None
+
+    def begin_fetch(self, leads: bool = True) -> None:
+        """A batch is about to be asked for: after a finished step, a new one begins here.
+
+        Args:
+            leads: whether this fetch ends the step before, where nobody marks steps; one that does
+                not belongs to the step that goes on.
+        """
+        if self.from_fetches and leads and self._step != SETUP and not self._outer:
+            self._end()
+        if self._done and self._previous is None and (leads or not self.from_fetches):
             self._open()
-        self.enter(Phase.LOADER.value)
+        self.enter(_LOADER)
 
     def end_fetch(self) -> None:
         """The loader has answered; whether with a batch, `begin_batch` or `cancel` will tell."""
         self.leave()
 
-    def begin_batch(self, step: int | None = None, epoch: int | None = None) -> None:
+    def begin_batch(
+        self, step: int | None = None, epoch: int | None = None, leads: bool = True
+    ) -> None:
         """A batch is there: the step that its fetch opened is real.
 
         Args:
             step: its number; by default one more than the step before.
             epoch: its epoch, if the loop counts them.
+            leads: as its fetch.
         """
-        if self._done:
+        if self._done and (leads or not self.from_fetches):
             if self._previous is None:
                 self._open()
             self._step = min(self._step + 1, LAST_STEP)
@@ -185,6 +257,16 @@ class StepClock:
         if epoch is not None:
             self.epoch = epoch
 
+    def begin_step(self, number: int | None = None) -> None:
+        """A step is marked, and from now on fetches end none."""
+        if self.from_fetches:
+            self.from_fetches = False
+            if self._step != SETUP:
+                self.cancel()
+                self._done = False
+                self._merge()
+        self.begin_batch(number)
+
     def cancel(self) -> None:
         """No batch came: what was opened goes back to the step before."""
         before = self._previous
@@ -196,12 +278,16 @@ class StepClock:
         self._unexplained += before.unexplained
         cancelled = self._serial
         self._serial, self._start_ns, self._previous = before.serial, before.start_ns, None
+        self._merged = before.merged
         self._mark()
         if self.on_cancel:
             self.on_cancel(cancelled, before.serial)
 
     def end_step(self) -> None:
         """The optimizer has stepped: the next fetch or batch opens a new step."""
+        self._end()
+
+    def _end(self) -> None:
         self._done = self._stepped_in_epoch = self._ever_stepped = True
         self.unended_batches = 0
 
@@ -211,6 +297,7 @@ class StepClock:
             return
         self.cancel()
         self.on_cancel = None
+        self._release()
         self._open()
         self.over = True  # first, so that who finds the last step knows that it is the last
         self._publish()
@@ -233,20 +320,52 @@ class StepClock:
             self._switches,
             self._sample() if self._sample else None,
             self._unexplained,
+            self._merged,
         )
         self._serial += 1
         self._start_ns = end
-        self._phase_ns = [0] * _PHASES
+        self._merged = ()
+        self._phase_ns = [0] * (_PHASES + MAX_NAMED)
         self._switches = self._unexplained = 0
         self._explained = True
         self._mark()
 
     def _publish(self) -> None:
-        if self._previous is not None:
-            self.closed.append(self._previous)
-            self._previous = None
-            if self._on_close:
-                self._on_close()
+        previous, self._previous = self._previous, None
+        if previous is None:
+            return
+        if self.from_fetches and self._held is not None and previous.step != SETUP:
+            self._hold(self._held, previous)
+        else:
+            self.closed.append(previous)
+            self.fetched_steps += self.from_fetches and previous.step != SETUP
+        if self._on_close:
+            self._on_close()
+
+    def _hold(self, held: list[ClosedStep], step: ClosedStep) -> None:
+        held.append(step)
+        if len(held) > MAX_HELD or step.end_ns - held[0].start_ns > MAX_HELD_NS:
+            self._release()
+
+    def _release(self) -> None:
+        """What is held back are steps."""
+        held, self._held = self._held or [], None
+        self.closed.extend(held)
+        self.fetched_steps += len(held)
+
+    def _merge(self) -> None:
+        """What is held back belongs to the step that goes on."""
+        held, self._held = self._held or [], None
+        if not held:
+            return
+        self._switch(self._phase)
+        for step in held:
+            self._phase_ns = [a + b for a, b in zip(self._phase_ns, step.phase_ns, strict=True)]
+            self._switches += step.switches
+            self._unexplained += step.unexplained
+        self._merged = tuple(step.serial for step in held)
+        self._start_ns = held[0].start_ns
+        self._step, self.epoch = held[0].step, held[0].epoch
 
     def _switch(self, phase: int) -> None:
         now = self._now()
@@ -254,9 +373,9 @@ class StepClock:
         self._since_ns = now
         self._phase = phase
         self._switches += 1
-        self._word[0] = self._serial << 8 | phase
+        self._word[0] = self._serial << 8 | (phase if phase < _PHASES else _OTHER)
         if self.on_switch is not None:
             self.on_switch(self._serial, phase)
 
     def _mark(self) -> None:
-        self._word[0] = self._serial << 8 | self._phase
+        self._word[0] = self._serial << 8 | (self._phase if self._phase < _PHASES else _OTHER)
