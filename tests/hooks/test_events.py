@@ -16,7 +16,8 @@ import pytest
 from trainobs.core.abi import Phase
 from trainobs.hooks import events as module
 from trainobs.hooks.events import PhaseEvents
-from trainobs.steps.clock import ClosedStep, StepClock
+from trainobs.steps.clock import StepClock
+from trainobs.steps.closed_step import ClosedStep
 
 TRANSFER, FORWARD, BACKWARD = Phase.TRANSFER.value, Phase.FORWARD.value, Phase.BACKWARD.value
 OTHER, OPTIMIZER = Phase.OTHER.value, Phase.OPTIMIZER.value

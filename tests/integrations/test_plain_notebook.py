@@ -15,11 +15,12 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from tests.integrations.models import FileData, loader, read_steps, step_numbers
+from tests.integrations.models import FileData, loader, logged_steps, read_steps, step_numbers
 from tests.session.jobs import Job
-from trainobs import observe
+from trainobs import load_run, observe
 from trainobs.integrations import plain
 from trainobs.integrations.plain import Observation
+from trainobs.report.page import render
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES, part_files
 from trainobs.steps.clock import MAX_NAMED
@@ -121,7 +122,7 @@ def test_close_says_whether_an_exception_was_under_way(run_dir, fails):
 
 NEVER_CLOSED = """
 import os, sys
-from trainobs import observe
+from trainobs import load_run, observe
 
 obs = observe(run_dir=sys.argv[1], probes="off")
 with obs.step():
@@ -273,3 +274,20 @@ def test_names_of_ones_own_are_parts_of_the_step(run_dir, told, untold):
     parts = [n for n in found.column_names if n.startswith("phase/")] + ["loader/wait_ns"]
     table = np.array([found[name].to_numpy() for name in parts])
     assert (np.nansum(table, axis=0) == found["step/duration_ns"].to_numpy()).all()
+
+
+@pytest.mark.needs_bpf
+def test_sleep_in_such_a_phase_is_sleep_in_no_phase_that_the_kernel_knows(run_dir):
+    obs = observe(run_dir=run_dir)
+    for _ in obs.loader(loader(6)):
+        with obs.phase("forward"), obs.phase("upload"):
+            time.sleep(0.02)
+    obs.close()
+    found = read_steps(run_dir)
+    assert min(found["sched/other_sleep_ns"].to_pylist()[1:]) >= 20e6
+    assert max(found["sched/forward_sleep_ns"].to_pylist()[1:]) < 5e6
+    assert min(found["phase/upload_ns"].to_pylist()[1:]) >= 20e6
+    summary = load_run(run_dir).summary
+    assert summary["metrics"]["phase/upload_ns"]["mean"] >= 20e6
+    assert "  upload  " in render(summary)
+    assert logged_steps(run_dir / "tensorboard", "phase/upload_ns") == [2]

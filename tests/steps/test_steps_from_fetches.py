@@ -10,7 +10,9 @@ from tests.steps.test_collector import Run
 from tests.steps.ticking import Ticking, times
 from trainobs.core.abi import Phase
 from trainobs.core.records import SETUP
-from trainobs.steps.clock import MAX_HELD, MAX_HELD_NS, MAX_NAMED, ClosedStep
+from trainobs.steps.clock import MAX_NAMED
+from trainobs.steps.closed_step import ClosedStep
+from trainobs.steps.fetch_steps import MAX_HELD, MAX_HELD_NS
 
 OTHER, LOADER = Phase.OTHER, Phase.LOADER
 
@@ -21,7 +23,7 @@ def ticking() -> Ticking:
 
 
 def from_fetches(ticking: Ticking) -> Ticking:
-    ticking.clock.from_fetches = True
+    ticking.clock.fetches.on = True
     return ticking
 
 
@@ -47,7 +49,7 @@ def test_each_fetch_ends_the_step_before(ticking):
     steps = ticking.closed()
     assert numbers(steps) == [0, 1, 2]
     assert [times(step) for step in steps] == [{LOADER: 5, OTHER: 10}] * 3
-    assert ticking.clock.fetched_steps == 3
+    assert ticking.clock.fetches.count == 3
 
 
 def test_the_fetch_that_finds_the_loader_exhausted_opens_no_step(ticking):
@@ -77,7 +79,7 @@ def test_accumulated_batches_are_one_step_though_the_mark_comes_late(ticking):
     assert numbers(steps) == [0, 1, 2]
     assert [times(step) for step in steps] == [{LOADER: 20, OTHER: 40}] * 3
     assert [len(step.merged) for step in steps] == [3, 0, 0]
-    assert ticking.clock.fetched_steps == 0
+    assert ticking.clock.fetches.count == 0
 
 
 def test_a_mark_after_the_whole_pass_takes_all_of_it(ticking):
@@ -99,7 +101,7 @@ def test_after_too_many_fetches_what_was_taken_for_steps_are_steps(ticking, mark
     steps = ticking.closed()
     is_late = marked > MAX_HELD + 1
     assert len(steps) == (marked if is_late else 1)
-    assert ticking.clock.fetched_steps == (marked - 1 if is_late else 0)
+    assert ticking.clock.fetches.count == (marked - 1 if is_late else 0)
 
 
 def test_they_are_held_back_for_some_time_only(ticking):
@@ -124,24 +126,24 @@ def test_epochs_are_passes_that_lead(ticking):
     epochs = []
     for _ in range(3):
         one = object()
-        assert clock.lead(one, trains=True)
+        assert clock.fetches.lead(one, trains=True)
         epochs.append(clock.begin_epoch())
         fetch(ticking)
         fetch(ticking)
-        clock.follow(one)
+        clock.fetches.follow(one)
     assert epochs == [0, 1, 2]
 
 
 def test_the_outermost_pass_leads_and_one_that_does_not_train_only_where_none_does(ticking):
-    clock, outer, inner = ticking.clock, object(), object()
-    assert clock.lead(outer, trains=False)
-    assert not clock.lead(inner, trains=True)
-    clock.follow(inner)  # which never led
-    assert not clock.lead(inner, trains=True)
-    clock.follow(outer)
-    assert clock.lead(inner, trains=True)
-    clock.follow(inner)
-    assert not clock.lead(outer, trains=False)
+    fetches, outer, inner = ticking.clock.fetches, object(), object()
+    assert fetches.lead(outer, trains=False)
+    assert not fetches.lead(inner, trains=True)
+    fetches.follow(inner)  # which never led
+    assert not fetches.lead(inner, trains=True)
+    fetches.follow(outer)
+    assert fetches.lead(inner, trains=True)
+    fetches.follow(inner)
+    assert not fetches.lead(outer, trains=False)
 
 
 def test_what_the_kernel_counted_in_merged_steps_is_counted_once():
@@ -189,12 +191,11 @@ def test_whatever_a_loop_does_no_time_and_no_serial_is_lost(seed):
     assert steps[-1].end_ns == ticking.ns
 
 
-def test_for_the_kernel_a_phase_with_a_name_of_the_users_is_none(ticking):
+def test_phases_with_a_name_of_the_users_follow_on_those_that_the_kernel_knows(ticking):
     phase = ticking.clock.name_phase("augment")
     fetch(ticking)
-    ticking.word.history.clear()
     ticking.clock.enter(phase)
-    assert ticking.word.mark == (1, OTHER)
+    assert ticking.word[0] == 1 << 8 | phase
     ticking.after(30).leave()
     (step,) = ticking.closed()
     assert (phase, step.phase_ns[phase]) == (len(Phase), 30)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from trainobs.core.catalogue.hot_rows import SHARES
 from trainobs.core.hot_rows import HotTotals, ServesHotRows
 from trainobs.core.quotients import divided
-from trainobs.steps.clock import ClosedStep
+from trainobs.steps.closed_step import ClosedStep
 
 MAX_READINGS = 4096
 """Steps that nobody has asked for yet; the oldest is let go."""

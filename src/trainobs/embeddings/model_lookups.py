@@ -21,7 +21,7 @@ from trainobs.embeddings.sampling import SamplingInterval
 from trainobs.embeddings.sites import Site, SiteKind
 from trainobs.embeddings.step_lookups import Noted
 from trainobs.embeddings.totals import LookupTotals
-from trainobs.steps.clock import ClosedStep
+from trainobs.steps.closed_step import ClosedStep
 
 
 class ModelLookups:

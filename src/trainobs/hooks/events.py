@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from trainobs.core.abi import Phase
-from trainobs.steps.clock import ClosedStep
+from trainobs.steps.closed_step import ClosedStep
 from trainobs.steps.timeline import Columns
 
 logger = logging.getLogger("trainobs")

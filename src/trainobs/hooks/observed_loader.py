@@ -65,15 +65,15 @@ class ObservedLoader(Generic[Batch]):
 
     def _batches(self) -> Iterator[Batch]:
         this_pass = object()
-        leads = self._clock.lead(this_pass, trains=torch.is_grad_enabled())
+        leads = self._clock.fetches.lead(this_pass, trains=torch.is_grad_enabled())
         try:
             yield from self._led_batches(leads)
         finally:
-            self._clock.follow(this_pass)
+            self._clock.fetches.follow(this_pass)
 
     def _led_batches(self, leads: bool) -> Iterator[Batch]:
         clock = self._clock
-        epoch = clock.begin_epoch() if leads or not clock.from_fetches else None
+        epoch = clock.begin_epoch() if leads or not clock.fetches.on else None
         clock.begin_fetch(leads)
         try:
             batches = iter(self._loader)

@@ -223,7 +223,7 @@ class Observation:
                 return
             session, self.run_dir = opened
             self._session, self.level = session, session.level
-            session.clock.from_fetches = True
+            session.clock.fetches.on = True
             self._watch = LoaderWatch(session.clock, session.ledger, session.info)
             _running.append(self)  # nobody else may keep it
             abandon_in_children(self)
@@ -288,8 +288,8 @@ _running: list[Observation] = []
 def _tell_of_steps(clock: StepClock) -> None:
     if clock.unended_batches > 1:
         _tell_once("loop without steps", "no `with obs.step():`", "put each step into one")
-    elif clock.fetched_steps and not clock.from_fetches:
-        found = f"`obs.step()` was first used after {clock.fetched_steps} fetches or more"
+    elif clock.fetches.count and not clock.fetches.on:
+        found = f"`obs.step()` was first used after {clock.fetches.count} steps from fetches"
         _tell_once("missing mark of the first steps", found, "use it from the first step on")
 
 

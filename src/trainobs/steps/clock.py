@@ -3,10 +3,6 @@
 A step reaches from its first fetch to the first fetch of the next step, so steps leave no gap and
 what lies between them (validation, a checkpoint, logging) belongs to the step before. The fetch
 that finds a loader exhausted opens no step.
-
-A loop that marks no step gets one from each fetch, where `from_fetches` allows it. Whether it marks
-none is known late: under gradient accumulation its first mark comes after several fetches. So the
-first steps that were taken from fetches are held back, and become one if a mark comes.
 """
 
 from __future__ import annotations
@@ -14,10 +10,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
 
 from trainobs.core.abi import Phase
 from trainobs.core.records import SETUP
+from trainobs.steps.closed_step import ClosedStep
+from trainobs.steps.fetch_steps import FetchSteps
 
 _PHASES = len(Phase)
 _LOADER = Phase.LOADER.value
@@ -26,41 +23,11 @@ _OTHER = Phase.OTHER.value
 MAX_NAMED = 16
 """Phases with a name of the user's; each is a column."""
 
-MAX_HELD = 31
-"""Steps taken from fetches that are held back. With the one that goes on they are 32 batches, a
-quarter of the kernel's ring."""
-
-MAX_HELD_NS = 120_000_000_000
-"""How long they are held back: a run that is killed loses them."""
-
 LAST_STEP = 2**63 - 1
 """Largest number of a step: the run log has 64 bits for it."""
 
 StepWord = memoryview | list[int]
 """Where the kernel reads `serial << 8 | phase`, at index 0; a list where no kernel reads."""
-
-
-class ClosedStep(NamedTuple):
-    """What user space knows of a step that is over; times in ns of CLOCK_MONOTONIC."""
-
-    serial: int
-    step: int
-    epoch: int
-    start_ns: int
-    end_ns: int
-    phase_ns: list[int]
-    switches: int
-    totals: object
-    """What `sample` returned when the step closed."""
-    unexplained: int = 0
-    """Waits for a loader of which nobody knows what was waited for."""
-    merged: tuple[int, ...] = ()
-    """Serials of what was first taken for steps of their own, and belongs to this one."""
-
-    @property
-    def serials(self) -> tuple[int, ...]:
-        """All serials that the step had, ascending."""
-        return (*self.merged, self.serial)
 
 
 class StepClock:
@@ -72,11 +39,10 @@ class StepClock:
     Attributes:
         closed: steps that are over, oldest first, for the collector to take.
         measured: phases that somebody marks; time in another one is not 0 but unknown.
-        named: names of the phases that have one of the user's; their numbers follow on `Phase`. For
-            the kernel they are `OTHER`.
+        named: names of the phases that have one of the user's; their numbers follow on `Phase`. The
+            kernel takes those that it does not know for `OTHER`.
         over: whether the last step is closed.
-        from_fetches: whether a fetch that leads ends the step before, until a step is marked.
-        fetched_steps: steps that ended so, and will not be merged any more.
+        fetches: whether fetches end steps, where nobody marks them.
         unended_batches: batches of a loop that has not ended any step.
         on_cancel: called with the serial of an opened step that was none, and of the step that
             goes on; for the collector, since the kernel counted some of the one in the other.
@@ -100,6 +66,7 @@ class StepClock:
             on_close: called after a step was put on `closed`.
             now: CLOCK_MONOTONIC in ns.
         """
+        # With 30 attributes or more CPython takes a tenth longer for each switch of phase.
         self.closed: deque[ClosedStep] = deque()
         self.on_cancel: Callable[[int, int], None] | None = None
         self.on_switch: Callable[[int, int], None] | None = None
@@ -107,15 +74,10 @@ class StepClock:
         self.over = False
         self.measured = {_OTHER}
         self.named: list[str] = []
-        self.from_fetches = False
-        self.fetched_steps = 0
+        self.fetches = FetchSteps()
         self._epoch_count = 0
         self._stepped_in_epoch = False
         self._ever_stepped = False
-        self._leader: object | None = None
-        self._ever_trained = False
-        self._held: list[ClosedStep] | None = []  # None: what is held back was decided
-        self._merged: tuple[int, ...] = ()
         self.unended_batches = 0
         self._word: StepWord = word
         self._sample = sample
@@ -196,37 +158,17 @@ class StepClock:
             self._stepped_in_epoch = False
         return self._epoch_count - 1
 
-    def lead(self, one: object, *, trains: bool) -> bool:
-        """Whether the fetches of a pass over a loader may end steps.
-
-        That of the outermost pass do: not those of one that begins while it goes on. A pass that
-        does not train is none of training, once there was one that does.
-
-        Args:
-            one: the pass; to be told to `follow` when it is over.
-            trains: whether gradients are taken in it.
-        """
-        if self._leader is not None or (self._ever_trained and not trains):
-            return False
-        self._leader = one
-        self._ever_trained = trains
-        return True
-
-    def follow(self, one: object) -> None:
-        """A pass is over; another one may lead."""
-        if self._leader is one:
-            self._leader = None
-
     def begin_fetch(self, leads: bool = True) -> None:
         """A batch is about to be asked for: after a finished step, a new one begins here.
 
         Args:
-            leads: whether this fetch ends the step before, where nobody marks steps; one that does
-                not belongs to the step that goes on.
+            leads: whether this fetch ends the step before, where fetches do; one that does not
+                belongs to the step that goes on.
         """
-        if self.from_fetches and leads and self._step != SETUP and not self._outer:
-            self._end()
-        if self._done and self._previous is None and (leads or not self.from_fetches):
+        by_fetch = self.fetches.on
+        if by_fetch and leads and self._step != SETUP and not self._outer:
+            self.end_step()
+        if self._done and self._previous is None and (leads or not by_fetch):
             self._open()
         self.enter(_LOADER)
 
@@ -244,7 +186,7 @@ class StepClock:
             epoch: its epoch, if the loop counts them.
             leads: as its fetch.
         """
-        if self._done and (leads or not self.from_fetches):
+        if self._done and (leads or not self.fetches.on):
             if self._previous is None:
                 self._open()
             self._step = min(self._step + 1, LAST_STEP)
@@ -259,12 +201,12 @@ class StepClock:
 
     def begin_step(self, number: int | None = None) -> None:
         """A step is marked, and from now on fetches end none."""
-        if self.from_fetches:
-            self.from_fetches = False
+        if self.fetches.on:
+            held = self.fetches.marked()
             if self._step != SETUP:
                 self.cancel()
                 self._done = False
-                self._merge()
+                self._merge(held)
         self.begin_batch(number)
 
     def cancel(self) -> None:
@@ -278,16 +220,13 @@ class StepClock:
         self._unexplained += before.unexplained
         cancelled = self._serial
         self._serial, self._start_ns, self._previous = before.serial, before.start_ns, None
-        self._merged = before.merged
+        self.fetches.merged = before.merged
         self._mark()
         if self.on_cancel:
             self.on_cancel(cancelled, before.serial)
 
     def end_step(self) -> None:
         """The optimizer has stepped: the next fetch or batch opens a new step."""
-        self._end()
-
-    def _end(self) -> None:
         self._done = self._stepped_in_epoch = self._ever_stepped = True
         self.unended_batches = 0
 
@@ -297,7 +236,7 @@ class StepClock:
             return
         self.cancel()
         self.on_cancel = None
-        self._release()
+        self.closed.extend(self.fetches.release())
         self._open()
         self.over = True  # first, so that who finds the last step knows that it is the last
         self._publish()
@@ -320,11 +259,11 @@ class StepClock:
             self._switches,
             self._sample() if self._sample else None,
             self._unexplained,
-            self._merged,
+            self.fetches.merged,
         )
         self._serial += 1
         self._start_ns = end
-        self._merged = ()
+        self.fetches.merged = ()
         self._phase_ns = [0] * (_PHASES + MAX_NAMED)
         self._switches = self._unexplained = 0
         self._explained = True
@@ -334,28 +273,12 @@ class StepClock:
         previous, self._previous = self._previous, None
         if previous is None:
             return
-        if self.from_fetches and self._held is not None and previous.step != SETUP:
-            self._hold(self._held, previous)
-        else:
-            self.closed.append(previous)
-            self.fetched_steps += self.from_fetches and previous.step != SETUP
+        self.closed.extend(self.fetches.close(previous))
         if self._on_close:
             self._on_close()
 
-    def _hold(self, held: list[ClosedStep], step: ClosedStep) -> None:
-        held.append(step)
-        if len(held) > MAX_HELD or step.end_ns - held[0].start_ns > MAX_HELD_NS:
-            self._release()
-
-    def _release(self) -> None:
-        """What is held back are steps."""
-        held, self._held = self._held or [], None
-        self.closed.extend(held)
-        self.fetched_steps += len(held)
-
-    def _merge(self) -> None:
-        """What is held back belongs to the step that goes on."""
-        held, self._held = self._held or [], None
+    def _merge(self, held: list[ClosedStep]) -> None:
+        """What was taken for steps belongs to the step that goes on."""
         if not held:
             return
         self._switch(self._phase)
@@ -363,7 +286,7 @@ class StepClock:
             self._phase_ns = [a + b for a, b in zip(self._phase_ns, step.phase_ns, strict=True)]
             self._switches += step.switches
             self._unexplained += step.unexplained
-        self._merged = tuple(step.serial for step in held)
+        self.fetches.merged = tuple(step.serial for step in held)
         self._start_ns = held[0].start_ns
         self._step, self.epoch = held[0].step, held[0].epoch
 
@@ -373,9 +296,9 @@ class StepClock:
         self._since_ns = now
         self._phase = phase
         self._switches += 1
-        self._word[0] = self._serial << 8 | (phase if phase < _PHASES else _OTHER)
+        self._word[0] = self._serial << 8 | phase
         if self.on_switch is not None:
             self.on_switch(self._serial, phase)
 
     def _mark(self) -> None:
-        self._word[0] = self._serial << 8 | (self._phase if self._phase < _PHASES else _OTHER)
+        self._word[0] = self._serial << 8 | self._phase

@@ -18,7 +18,8 @@ from trainobs.core.coverage import BLOCK, FEEDS, Coverage
 from trainobs.core.histogram import percentile
 from trainobs.core.metrics import Cells, evaluate
 from trainobs.core.records import StepTable
-from trainobs.steps.clock import ClosedStep, StepClock
+from trainobs.steps.clock import StepClock
+from trainobs.steps.closed_step import ClosedStep
 from trainobs.steps.ledger import Ledger
 from trainobs.steps.lookup_source import LookupSource, NoLookups
 from trainobs.steps.timeline import StepSource

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from trainobs.core.abi import BATCH, BATCHES, MAIN_WORKER, Phase
 from trainobs.core.records import BATCH_ROW, UNKNOWN
-from trainobs.steps.clock import ClosedStep
+from trainobs.steps.closed_step import ClosedStep
 
 MAX_KEPT = 4096
 """Batches that wait to be fetched; of more, the oldest go to the record without their step."""
