@@ -118,6 +118,17 @@ def test_a_phase_has_the_time_of_its_own_work(events, stream):
     assert columns.keys() == {"gpu/forward_ns", "gpu/backward_ns"}
 
 
+def test_steps_that_became_one_have_the_times_of_all(events, stream):
+    for serial in range(1, 5):
+        step(events, stream, serial, forward=serial)
+    stream.run()
+    events.mark(5, FORWARD)
+    one = closed(3)[0]._replace(merged=(1, 2))
+    columns = events.columns([one, *closed(4)])
+    assert ms(columns, "forward") == [6, 4]
+    assert ms(columns, "backward") == [15, 5]
+
+
 def test_a_phase_inside_another_has_its_time_alone(events, stream):
     """In the second step, too, whose events were used in the first."""
     for serial in (1, 2):

@@ -156,6 +156,27 @@ def test_at_the_end_of_the_interpreter_it_ends(run_dir, ends_by, status, ended, 
     assert outcome(run_dir) == ended
 
 
+OF_A_CHILD = """
+import multiprocessing, sys
+from trainobs import observe
+
+def train():
+    obs = observe(run_dir=sys.argv[1], probes="off")
+    with obs.step():
+        pass
+
+process = multiprocessing.get_context("fork").Process(target=train)
+process.start()
+process.join()
+"""
+
+
+def test_at_the_end_of_a_child_that_began_it_it_ends(run_dir):
+    assert Job("-c", OF_A_CHILD, run_dir).end()[0] == 0
+    assert step_numbers(run_dir) == [0]
+    assert outcome(run_dir) == "interpreter exit"
+
+
 def test_in_a_forked_child_its_words_do_nothing(run_dir):
     obs = observe(run_dir=run_dir, probes="off")
     batches = loader()

@@ -27,6 +27,7 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any, Protocol, SupportsIndex, TypeVar
 
@@ -132,6 +133,7 @@ class Observation:
         self._ended = False
         self._session: Session | None = None
         self._watch: LoaderWatch | None = None
+        self._end_of_child: Finalize | None = None
         self._phases = dict(_PHASES)
         self._begin()
 
@@ -228,6 +230,8 @@ class Observation:
             _running.append(self)  # nobody else may keep it
             abandon_in_children(self)
             atexit.register(self._end_at_exit)
+            # A child of multiprocessing calls this, and nothing that is registered with atexit.
+            self._end_of_child = Finalize(None, self._end_at_exit, exitpriority=0)
             watch_lookups(session, self._model, self._settings)
         except BaseException as error:  # Ctrl-C too: then nobody has it to close it
             self._end(f"exception: {type(error).__name__}")
@@ -246,6 +250,8 @@ class Observation:
         self._ended = True
         self._phases = dict(_PHASES)
         atexit.unregister(self._end_at_exit)
+        if self._end_of_child is not None:
+            self._end_of_child.cancel()
         keep_in_children(self)
         if self in _running:
             _running.remove(self)
