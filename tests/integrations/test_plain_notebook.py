@@ -13,11 +13,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import DataLoader
 
 from tests.integrations.models import FileData, loader, logged_steps, read_steps, step_numbers
 from tests.session.jobs import Job
 from trainobs import load_run, observe
+from trainobs.analysis.view import RunView
 from trainobs.integrations import plain
 from trainobs.integrations.plain import Observation
 from trainobs.report.page import render
@@ -123,6 +125,7 @@ def test_close_says_whether_an_exception_was_under_way(run_dir, fails):
 NEVER_CLOSED = """
 import os, sys
 from trainobs import load_run, observe
+from trainobs.analysis.view import RunView
 
 obs = observe(run_dir=sys.argv[1], probes="off")
 with obs.step():
@@ -247,6 +250,23 @@ def test_accumulated_batches_are_of_their_step_from_the_first_on(run_dir, tmp_pa
         assert read == [0, *[4 * 3_000] * 3]
 
 
+@pytest.mark.parametrize("every", [1, 3])
+def test_lookups_of_accumulated_batches_are_of_their_step_from_the_first_on(run_dir, every):
+    model = nn.EmbeddingBag(100, 8)
+    obs = observe(run_dir=run_dir, probes="off", model=model, embedding_every=every)
+    for index, rows in enumerate(obs.loader(DataLoader(torch.arange(24).reshape(12, 2)))):
+        model(rows).sum().backward()
+        if index % 4 == 3:
+            with obs.step():
+                pass
+    obs.close()
+    found = load_run(run_dir).embeddings
+    assert found["step"].to_pylist() == [0, 1, 2]
+    assert found["lookup_count"].to_pylist() == [8, 8, 8]
+    if every == 1:
+        assert found["unique_rows"].to_pylist() == [8, 8, 8]
+
+
 def test_marks_that_come_too_late_are_told(run_dir, told, untold):
     obs = observe(run_dir=run_dir, probes="off")
     for _ in obs.loader(loader(80)):
@@ -311,4 +331,7 @@ def test_sleep_in_such_a_phase_is_sleep_in_no_phase_that_the_kernel_knows(run_di
     summary = load_run(run_dir).summary
     assert summary["metrics"]["phase/upload_ns"]["mean"] >= 20e6
     assert "  upload  " in render(summary)
+    view = RunView.open(run_dir)
+    assert "phase/upload_ns" in view.head()["parts"]
+    assert min(view.piece("steps/parts/1/0")["columns"]["phase/upload_ns"]) >= 20e6
     assert logged_steps(run_dir / "tensorboard", "phase/upload_ns") == [2]
