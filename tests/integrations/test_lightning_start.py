@@ -155,17 +155,13 @@ def test_what_is_not_recorded_is_told_once(lightning, untold, capfd, quiet):
         trainer.test(module, loader(), verbose=False)
     lightning.fit(ObsCallback(quiet=quiet), fast_dev_run=True)
     told = [line for line in capfd.readouterr().err.splitlines() if line.startswith("trainobs:")]
-    assert (
-        told == []
-        if quiet
-        else told
-        == [
-            "trainobs: nothing is recorded of `validate`: only `fit` is observed",
-            "trainobs: nothing is recorded of `test`: only `fit` is observed",
-            "trainobs: nothing is recorded of `fast_dev_run`: Lightning writes no logs and no "
-            "checkpoints in it either",
-        ]
-    )
+    expected = [
+        "trainobs: nothing is recorded of `validate`: only `fit` is observed",
+        "trainobs: nothing is recorded of `test`: only `fit` is observed",
+        "trainobs: nothing is recorded of `fast_dev_run`: Lightning writes no logs and no "
+        "checkpoints in it either",
+    ]
+    assert told == ([] if quiet else expected)
 
 
 def test_what_is_no_training_is_left_alone(lightning):

@@ -100,7 +100,8 @@ class ObsCallback(ObservingCallback):
         if switched_off():
             return
         if stage != "fit":
-            self._tell_unrecorded(trainer, f"`{stage}`", "only `fit` is observed")
+            name = getattr(stage, "value", stage)  # Lightning's is an enumeration of strings
+            self._tell_unrecorded(trainer, f"`{name}`", "only `fit` is observed")
             return
         if trainer.fast_dev_run:
             why = "Lightning writes no logs and no checkpoints in it either"
