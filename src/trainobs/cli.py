@@ -156,7 +156,7 @@ def _report(options: argparse.Namespace) -> _Answer:
     from trainobs.runlog.reader import RunLog
 
     if options.watch:
-        return _watch(options.run)
+        return _watch(_newest(options.run))
     run = RunLog.open(options.run if options.after else _newest(options.run))
     if options.html is not None:
         return _Answer(_write_page(run, options.html))
