@@ -36,7 +36,7 @@ def test_a_report_is_of_the_newest_run_that_was_to_go_to_a_directory(write_run, 
     for command in (["report", str(path)], ["report", str(path), "--step", "1"]):
         assert main(command) == 0
         said = capsys.readouterr()
-        assert f" of {later}" in said.out.splitlines()[0]
+        assert later.name in said.out.splitlines()[0]
         assert said.err == (
             f"trainobs: the newest run for {path} is {later}; for its own, give {path}/run.json\n"
         )
