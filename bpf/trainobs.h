@@ -79,7 +79,7 @@ enum tobs_phase {
 	TOBS_PHASE_OPTIMIZER,
 	TOBS_PHASE_CHECKPOINT,
 	TOBS_PHASE_VALIDATION,
-	TOBS_PHASE_LOGGING,
+	TOBS_PHASE_LOGGING, /* higher numbers are names of the user's, and count as other */
 };
 
 #define TOBS_RING 128

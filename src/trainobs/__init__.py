@@ -1,8 +1,9 @@
 """Ties kernel I/O events to PyTorch training steps.
 
 `ObsCallback` observes a Lightning `Trainer`, `ObsTrainerCallback` one of Hugging Face, `observe` a
-training loop of one's own; `AccessCounts` is what they tell about the rows of embedding tables.
-They are imported on first use: `import trainobs` alone brings in neither torch nor a framework.
+training loop of one's own. `load_run` reads what they recorded, `AccessCounts` is what they tell
+about the rows of embedding tables. All are imported on first use: `import trainobs` alone brings in
+neither torch nor a framework.
 """
 
 from __future__ import annotations
@@ -11,22 +12,35 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
+from trainobs.core.errors import MissingPackageError
 from trainobs.core.version import __version__
 
 if TYPE_CHECKING:
     from trainobs.access import AccessCounts
+    from trainobs.analysis.loaded import load_run
     from trainobs.integrations.huggingface import ObsTrainerCallback
     from trainobs.integrations.lightning import ObsCallback
     from trainobs.integrations.plain import observe
 
-    __all__ = ["AccessCounts", "ObsCallback", "ObsTrainerCallback", "__version__", "observe"]
+    __all__ = [
+        "AccessCounts",
+        "ObsCallback",
+        "ObsTrainerCallback",
+        "__version__",
+        "load_run",
+        "observe",
+    ]
 
 _HOME = {
     "AccessCounts": "trainobs.access",
     "ObsCallback": "trainobs.integrations.lightning",
     "ObsTrainerCallback": "trainobs.integrations.huggingface",
+    "load_run": "trainobs.analysis.loaded",
     "observe": "trainobs.integrations.plain",
 }
+
+_EXTRAS = {"ObsCallback": "lightning", "ObsTrainerCallback": "huggingface", "observe": "torch"}
+"""Name -> the extra that brings what it takes."""
 
 _NEEDS = {
     "ObsCallback": ("lightning", "pytorch_lightning"),
@@ -41,7 +55,13 @@ def __getattr__(name: str) -> Any:
         return sorted(["__version__", *filter(_is_usable, _HOME)])
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME[name]), name)
+    try:
+        home = importlib.import_module(_HOME[name])
+    except ModuleNotFoundError as error:
+        if name not in _EXTRAS:
+            raise
+        raise MissingPackageError.for_extra(name, _EXTRAS[name], error) from error
+    return getattr(home, name)
 
 
 def __dir__() -> list[str]:

@@ -156,8 +156,8 @@ def _report(options: argparse.Namespace) -> _Answer:
     from trainobs.runlog.reader import RunLog
 
     if options.watch:
-        return _watch(options.run)
-    run = RunLog.open(options.run)
+        return _watch(_newest(options.run))
+    run = RunLog.open(options.run if options.after else _newest(options.run))
     if options.html is not None:
         return _Answer(_write_page(run, options.html))
     if options.after is not None:
@@ -236,8 +236,20 @@ def _whatif(options: argparse.Namespace) -> _Answer:
     from trainobs.report.whatif import render
     from trainobs.runlog.reader import RunLog
 
-    found = whatif(RunLog.open(options.run), options.changes)
+    found = whatif(RunLog.open(_newest(options.run)), options.changes)
     return _Answer(json.dumps(found, indent=2) if options.json else render(found))
+
+
+def _newest(run: Path) -> Path:
+    """The newest of the runs that were to go to a directory; says so if that is not its own."""
+    from trainobs.runlog.reader import newest_for
+    from trainobs.runlog.schema import RUN_FILE
+
+    newest = newest_for(run)
+    if newest != run:
+        told = f"the newest run for {run} is {newest}; for its own, give {run / RUN_FILE}"
+        print(printable(f"trainobs: {told}"), file=sys.stderr)
+    return newest
 
 
 def _doctor(options: argparse.Namespace) -> _Answer:

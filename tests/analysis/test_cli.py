@@ -30,6 +30,23 @@ def test_a_report_is_text_or_json(write_run, capsys):
     assert json.loads(capsys.readouterr().out)["metrics"]["io/data_read_bytes"]["sum"] == 101_000
 
 
+def test_a_report_is_of_the_newest_run_that_was_to_go_to_a_directory(write_run, capsys):
+    path = write_run()
+    later = write_run("run-2", wall_ns=2, settings={"beside": "run"})
+    for command in (["report", str(path)], ["report", str(path), "--step", "1"]):
+        assert main(command) == 0
+        said = capsys.readouterr()
+        assert later.name in said.out.splitlines()[0]
+        assert said.err == (
+            f"trainobs: the newest run for {path} is {later}; for its own, give {path}/run.json\n"
+        )
+    for its_own in (f"{path}/run.json", str(later)):
+        assert main(["report", its_own]) == 0
+        assert capsys.readouterr().err == ""
+    assert main(["report", str(later), "--after", str(path)]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_the_module_runs(write_run):
     done = trainobs("report", write_run())
     assert (done.returncode, done.stderr) == (0, "")

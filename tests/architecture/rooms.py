@@ -47,9 +47,9 @@ ROOMS = {
     "fae/calibration": Room("core access fae/profile fae/kjt", "numpy ray torch torchrec tqdm"),
     "fae/packing": Room("core fae/profile fae/kjt", "numpy torch torchrec"),
     "fae/sharding": Room("core fae/profile fae/kjt", "numpy torch torchrec fbgemm_gpu"),
-    "fae": Room("fae/profile fae/calibration fae/packing fae/sharding"),
+    "fae": Room("core fae/profile fae/calibration fae/packing fae/sharding"),
     "cli": Room("core probes gpu runlog analysis report"),
-    "__init__": Room("core access integrations"),
+    "__init__": Room("core access analysis integrations"),
     "__main__": Room("cli"),
 }
 

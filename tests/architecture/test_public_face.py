@@ -11,6 +11,7 @@ import pytest
 
 import trainobs
 from trainobs.access.counts import AccessCounts
+from trainobs.analysis.loaded import load_run
 from trainobs.integrations.huggingface import ObsTrainerCallback
 from trainobs.integrations.lightning import ObsCallback
 from trainobs.integrations.plain import observe
@@ -22,6 +23,7 @@ def test_the_names_that_trainobs_offers():
         "ObsCallback",
         "ObsTrainerCallback",
         "__version__",
+        "load_run",
         "observe",
     ]
     assert set(trainobs.__all__) <= set(dir(trainobs))
@@ -30,9 +32,12 @@ def test_the_names_that_trainobs_offers():
 @pytest.mark.parametrize(
     ("absent", "offered"),
     [
-        (["transformers"], ["AccessCounts", "ObsCallback", "observe"]),
-        (["lightning", "pytorch_lightning", "transformers"], ["AccessCounts", "observe"]),
-        (["lightning", "pytorch_lightning", "transformers", "torch"], ["AccessCounts"]),
+        (["transformers"], ["AccessCounts", "ObsCallback", "load_run", "observe"]),
+        (
+            ["lightning", "pytorch_lightning", "transformers"],
+            ["AccessCounts", "load_run", "observe"],
+        ),
+        (["lightning", "pytorch_lightning", "transformers", "torch"], ["AccessCounts", "load_run"]),
     ],
 )
 def test_what_needs_an_absent_framework_is_not_offered(absent, offered):
@@ -54,6 +59,7 @@ def test_each_name_is_the_one_of_its_room():
     assert trainobs.AccessCounts is AccessCounts
     assert trainobs.ObsCallback is ObsCallback
     assert trainobs.ObsTrainerCallback is ObsTrainerCallback
+    assert trainobs.load_run is load_run
     assert trainobs.observe is observe
 
 
@@ -73,15 +79,37 @@ def test_a_warning_is_seen_where_no_logging_is_set_up():
     assert done.stderr == b"heard\n"
 
 
-def test_without_transformers_the_name_that_needs_it_says_what_to_do():
-    script = "import sys; sys.modules['transformers'] = None; import trainobs; trainobs.observe; "
-    done = subprocess.run(
-        [sys.executable, "-c", script + "trainobs.ObsTrainerCallback"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.mark.parametrize(
+    ("absent", "use", "extra"),
+    [
+        ("torch", "from trainobs import observe", "torch"),
+        ("torch", "from trainobs import ObsCallback", "lightning"),
+        ("torch", "from trainobs import ObsTrainerCallback", "huggingface"),
+        ("transformers", "from trainobs import ObsTrainerCallback", "huggingface"),
+        (
+            "lightning pytorch_lightning",
+            "from trainobs import ObsCallback; ObsCallback()",
+            "lightning",
+        ),
+        ("torch", "from trainobs.fae import pack", "fae"),
+        ("torchrec", "from trainobs.fae import FAEEmbeddingCollectionSharder", "fae"),
+    ],
+)
+def test_what_a_missing_package_keeps_from_use_names_the_extra_to_install(absent, use, extra):
+    # A finder, since None among the modules is no package that is missing.
+    script = f"""
+import sys
+from importlib.machinery import PathFinder
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        hidden = name.partition(".")[0] in {absent.split()}
+        return None if hidden else PathFinder.find_spec(name, path, target)
+sys.meta_path = [Finder() if finder is PathFinder else finder for finder in sys.meta_path]
+{use}
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     failed, found, do = done.stderr.splitlines()[-3:]
-    assert failed == "ImportError: cannot make an ObsTrainerCallback"
+    name = use.removesuffix("()").split()[-1]
+    assert failed == f"trainobs.core.errors.MissingPackageError: {name} cannot be used here."
     assert found.startswith("  found: ")
-    assert do.startswith("  do:    pip install transformers accelerate, or observe your loop")
+    assert do == f'  do:    pip install "trainobs[{extra}]"'

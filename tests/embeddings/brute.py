@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 
 from trainobs.embeddings.model_lookups import ModelLookups
-from trainobs.steps.clock import ClosedStep
+from trainobs.steps.closed_step import ClosedStep
 
 STEP_NS = 10_000_000
 

@@ -20,7 +20,7 @@ from tests.embeddings.brute import Steps
 from trainobs.core.records import SETUP
 from trainobs.embeddings import buffer, opaque
 from trainobs.embeddings.model_lookups import ModelLookups
-from trainobs.steps.clock import ClosedStep
+from trainobs.steps.closed_step import ClosedStep
 
 pytestmark = [  # of torch's own making
     pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning"),

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from trainobs.embeddings.model_lookups import ModelLookups
-from trainobs.steps.clock import ClosedStep
+from trainobs.steps.closed_step import ClosedStep
 
 SLEEP_S = 0.02
 OUTSIDE = "not in the valid range|index_size"

@@ -16,7 +16,8 @@ import pytest
 from trainobs.core.abi import Phase
 from trainobs.hooks import events as module
 from trainobs.hooks.events import PhaseEvents
-from trainobs.steps.clock import ClosedStep, StepClock
+from trainobs.steps.clock import StepClock
+from trainobs.steps.closed_step import ClosedStep
 
 TRANSFER, FORWARD, BACKWARD = Phase.TRANSFER.value, Phase.FORWARD.value, Phase.BACKWARD.value
 OTHER, OPTIMIZER = Phase.OTHER.value, Phase.OPTIMIZER.value
@@ -115,6 +116,17 @@ def test_a_phase_has_the_time_of_its_own_work(events, stream):
     assert ms(columns, "forward") == [3, 7]
     assert ms(columns, "backward") == [5, 11]
     assert columns.keys() == {"gpu/forward_ns", "gpu/backward_ns"}
+
+
+def test_steps_that_became_one_have_the_times_of_all(events, stream):
+    for serial in range(1, 5):
+        step(events, stream, serial, forward=serial)
+    stream.run()
+    events.mark(5, FORWARD)
+    one = closed(3)[0]._replace(merged=(1, 2))
+    columns = events.columns([one, *closed(4)])
+    assert ms(columns, "forward") == [6, 4]
+    assert ms(columns, "backward") == [15, 5]
 
 
 def test_a_phase_inside_another_has_its_time_alone(events, stream):

@@ -17,6 +17,7 @@ from tests.integrations.models import logged_steps, read_steps, step_numbers
 from tests.integrations.trainers import Tokens
 from trainobs import ObsTrainerCallback
 from trainobs.core.errors import SettingError
+from trainobs.integrations import guard
 from trainobs.integrations.trainer_taps import Tap
 from trainobs.tensorboard import sink
 
@@ -51,13 +52,20 @@ def test_each_training_has_a_run_of_its_own(hf):
     assert step_numbers(first) == step_numbers(callback.run_dir) == EIGHT
 
 
-def test_what_is_no_training_is_left_alone(hf):
+def test_what_is_no_training_is_left_alone_and_told_once(hf, monkeypatch, capfd):
+    monkeypatch.setattr(guard, "_told", set())
     callback = ObsTrainerCallback()
     trainer = hf.trainer(callback)
-    trainer.evaluate()
-    trainer.predict(Tokens(4))
+    for _ in range(2):
+        trainer.evaluate()
+        trainer.predict(Tokens(4))
     trainer.save_model()
     assert callback.run_dir is None
+    told = [line for line in capfd.readouterr().err.splitlines() if line.startswith("trainobs:")]
+    assert told == [
+        "trainobs: nothing is recorded of `evaluate`: only `train` is observed",
+        "trainobs: nothing is recorded of `predict`: only `train` is observed",
+    ]
     assert not [name for name in files(hf.directory) if "trainobs" in name]
     trainer.train()
     rows = len(read_steps(callback.run_dir))

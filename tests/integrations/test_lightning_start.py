@@ -16,6 +16,7 @@ import pytest
 from tests.integrations.models import Lightning, loader, step_numbers
 from trainobs import ObsCallback
 from trainobs.core.errors import SettingError
+from trainobs.integrations import guard
 from trainobs.runlog.reader import RunLog
 
 EIGHT = list(range(8))
@@ -138,6 +139,29 @@ def test_of_two_in_one_trainer_the_second_stays_idle_and_says_so(lightning, told
     assert step_numbers(one.run_dir) == EIGHT
     assert other.run_dir is None
     assert [path.name for path in lightning.directory.iterdir()] == ["trainobs"]
+
+
+@pytest.fixture
+def untold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process that has told nothing yet."""
+    monkeypatch.setattr(guard, "_told", set())
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_what_is_not_recorded_is_told_once(lightning, untold, capfd, quiet):
+    trainer, module = lightning.trainer(ObsCallback(quiet=quiet)), lightning.module()
+    for _ in range(2):
+        trainer.validate(module, loader(), verbose=False)
+        trainer.test(module, loader(), verbose=False)
+    lightning.fit(ObsCallback(quiet=quiet), fast_dev_run=True)
+    told = [line for line in capfd.readouterr().err.splitlines() if line.startswith("trainobs:")]
+    expected = [
+        "trainobs: nothing is recorded of `validate`: only `fit` is observed",
+        "trainobs: nothing is recorded of `test`: only `fit` is observed",
+        "trainobs: nothing is recorded of `fast_dev_run`: Lightning writes no logs and no "
+        "checkpoints in it either",
+    ]
+    assert told == ([] if quiet else expected)
 
 
 def test_what_is_no_training_is_left_alone(lightning):

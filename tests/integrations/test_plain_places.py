@@ -31,21 +31,29 @@ def test_runs_one_after_the_other_and_one_in_the_other_have_their_own_logs(run_d
     assert [step_numbers(place) for place in places] == [[0], [0, 1], [0], [0, 1]]
 
 
-def test_a_context_that_is_entered_again_before_it_is_left_observes_a_run_in_a_run(run_dir):
+def test_one_that_is_entered_again_before_it_is_left_goes_on_until_the_last(run_dir):
     context = observe(run_dir=run_dir, probes="off")
     with context as outer:
+        with context as inner, inner.step():
+            pass
         with outer.step():
             pass
-        with context as inner:
-            for _ in range(3):
-                with inner.step():
+    assert outer is inner is context
+    assert step_numbers(run_dir) == [0, 1]
+
+
+def test_one_that_is_entered_after_its_end_observes_one_more_run(run_dir):
+    context = observe(run_dir=run_dir, probes="off")
+    places = []
+    for steps in (1, 2):
+        with context as obs:
+            for _ in range(steps):
+                with obs.step():
                     pass
-        with outer.step():
-            pass
-    assert [outer.run_dir.name, inner.run_dir.name] == ["run", "run-2"]
-    assert [step_numbers(obs.run_dir) for obs in (outer, inner)] == [[0, 1], [0, 1, 2]]
-    for obs in (outer, inner):
-        assert RunLog.open(obs.run_dir).info["summary"]["outcome"] == "ok"
+        places.append(obs.run_dir)
+    assert [place.name for place in places] == ["run", "run-2"]
+    assert [step_numbers(place) for place in places] == [[0], [0, 1]]
+    assert [RunLog.open(p).info["summary"]["outcome"] for p in places] == ["ok", "ok"]
 
 
 def test_without_a_directory_it_takes_one_named_after_the_time(tmp_path, monkeypatch):

@@ -102,6 +102,7 @@ class Meddling(Dataset[torch.Tensor]):
 
     def __init__(self) -> None:
         self.obs: Any = None
+        self.session: Any = None
 
     def __len__(self) -> int:
         return 8
@@ -109,7 +110,8 @@ class Meddling(Dataset[torch.Tensor]):
     def __getitem__(self, index: int) -> torch.Tensor:
         with self.obs.step(1000), self.obs.phase("validation"):
             time.sleep(0.05)  # several flushes, if there were any
-        self.obs._session.stop("ended by a worker")
+        self.session.stop("ended by a worker")
+        self.obs.close()
         return torch.tensor(index)
 
 
@@ -119,7 +121,7 @@ def test_workers_never_write_to_the_run_of_the_training_process(tmp_path, monkey
     monkeypatch.setattr(observer, "DELIVER_S", 0.01)
     data = Meddling()
     with observe(run_dir=tmp_path / "run") as obs:
-        data.obs = obs
+        data.obs, data.session = obs, obs._session
         for batch in obs.loader(DataLoader(data, batch_size=2, num_workers=2)):
             with obs.step():
                 assert len(batch) == 2

@@ -185,6 +185,10 @@ def test_a_step_is_told_of_once_it_is_certain_with_totals_of_its_end():
     assert told == [0, 0]
 
 
+def test_its_attributes_are_few_enough_to_be_reached_quickly(ticking):
+    assert len(vars(ticking.clock)) < 30
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_a_loop_does_phases_add_up_and_steps_leave_no_gap(seed):
     chance = random.Random(seed)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from trainobs.core.abi import BATCH, BATCHES, MAIN_WORKER, Phase
-from trainobs.steps.clock import ClosedStep
+from trainobs.steps.closed_step import ClosedStep
 from trainobs.steps.ledger import MAX_KEPT, REST, SPLIT, TURNOVER, Fetch, Key, Ledger
 
 LOADER = 7

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from trainobs.steps.clock import ClosedStep
+from trainobs.steps.closed_step import ClosedStep
 from trainobs.steps.timeline import Gauges, Spans, Totals
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trainobs.core.abi import Phase
-from trainobs.steps.clock import ClosedStep, StepClock
+from trainobs.steps.clock import StepClock
+from trainobs.steps.closed_step import ClosedStep
 
 
 class Word(list[int]):
@@ -21,7 +22,8 @@ class Word(list[int]):
 
     @property
     def mark(self) -> tuple[int, Phase]:
-        return self[0] >> 8, Phase(self[0] & 0xFF)
+        phase = self[0] & 0xFF
+        return self[0] >> 8, Phase(phase) if phase < len(Phase) else Phase.OTHER
 
 
 class Ticking:

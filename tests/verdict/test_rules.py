@@ -12,6 +12,7 @@ import pytest
 from tests.verdict.constructed import (
     IN_STEP,
     MS,
+    STEPS,
     TWO_CPUS,
     WAITING,
     columns,
@@ -21,7 +22,7 @@ from tests.verdict.constructed import (
 )
 from trainobs.verdict.record import INPUTS, PHASES, STEP, Record
 from trainobs.verdict.rules import judge
-from trainobs.verdict.sentence import sentence
+from trainobs.verdict.sentence import lines, sentence
 from trainobs.verdict.verdict import Cause, Facts, VerdictKind, facts_from
 
 
@@ -324,3 +325,29 @@ def test_more_of_a_cost_never_lowers_its_rank(name, kind):
         ranks.append(verdict_on(**changed).kind is kind)
     assert ranks == sorted(ranks)
     assert ranks[-1]
+
+
+def test_a_phase_with_a_name_of_the_users_is_computation_and_has_its_name():
+    named = columns(phase__forward_ns=20 * MS) | {"phase/augment_ns": np.full(STEPS, 60.0 * MS)}
+    named[STEP] = named[STEP] + named["phase/augment_ns"]
+    record = Record()
+    record.add(named)
+    verdict = judge(record, TWO_CPUS)
+    assert verdict.kind is VerdictKind.COMPUTE
+    (row,) = (row for row in verdict.evidence if row.metric == "phase/augment_ns")
+    assert (row.value, row.unit) == (pytest.approx(60 * MS), "ns")
+    assert row.share == pytest.approx(60 / verdict.step_ns * MS)
+    assert any(line.startswith("augment ") for line in lines(verdict))
+    assert "phase/*_ns" not in {row.metric for row in verdict.evidence}
+
+
+def test_sleep_where_phases_have_names_of_the_users_is_not_said_to_be_in_none():
+    asleep = {"sched__other_sleep_ns": 60 * MS, "sched__work_offcpu_ns": 60 * MS}
+    named = columns(phase__forward_ns=20 * MS, phase__other_ns=0.0, **asleep)
+    named["phase/upload_ns"] = np.full(STEPS, 70.0 * MS)
+    named[STEP] = named[STEP] + named["phase/upload_ns"]
+    record = Record()
+    record.add(named)
+    verdict = judge(record, TWO_CPUS)
+    assert (verdict.kind, verdict.where) == (VerdictKind.SLEEP, "named")
+    assert "in no phase, or one of its own" in sentence(verdict)

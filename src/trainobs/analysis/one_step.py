@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from trainobs.analysis.loader_workers import MADE
 from trainobs.core.abi import Phase
-from trainobs.core.catalogue import phase_metric
+from trainobs.core.catalogue import named_phase_metric, phase_metric
 from trainobs.core.errors import RunLogError
 from trainobs.core.records import UNKNOWN
 from trainobs.runlog.rank import RankLog
@@ -49,7 +49,8 @@ def explain(run: RunLog, step: int) -> dict[str, Any]:
     rows = np.flatnonzero(steps == step)
     if step < 0 or not rows.size:
         raise _no_such_step(run, rank, step)
-    values = {name: rank.metric(name) for name in _METRICS}
+    metrics = (*_METRICS, *map(named_phase_metric, rank.phases))
+    values = {name: rank.metric(name) for name in metrics}
     return {
         "run": str(run.path),
         "rank": rank.rank,

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from trainobs.core.catalogue.named import named_phase
 from trainobs.core.records import SETUP
 from trainobs.runlog.rank import RankLog
 from trainobs.verdict.parts import parts_of
-from trainobs.verdict.record import LOADER, PHASES, SPLIT, START, STEP, Record
+from trainobs.verdict.record import LOADER, NAMED, PHASES, SPLIT, START, STEP, Record
 from trainobs.verdict.verdict import Facts, VerdictKind
 
 TAKING = "loader/taking_ns"
@@ -51,7 +52,8 @@ def step_time(rank: RankLog, record: Record, facts: Facts) -> dict[str, Any] | N
 
 
 def _parts(mean: Mapping[str, float], facts: Facts) -> dict[str, float]:
-    parts = _known(mean, PHASES)
+    named = tuple(name for name in mean if named_phase(name))
+    parts = _known(mean, (*(name for name in PHASES if name != NAMED), *named))
     if LOADER in parts:
         waited = parts_of(mean, facts).part[VerdictKind.LOADER]
         parts |= {LOADER: waited, TAKING: parts[LOADER] - waited}

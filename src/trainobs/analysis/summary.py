@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from trainobs.analysis.verdicts import records
 from trainobs.analysis.whatif import judged
 from trainobs.core.catalogue import CATALOGUE, STEP_METRICS
 from trainobs.core.catalogue.hot_rows import SHARES
+from trainobs.core.catalogue.named import metric_of_phase
 from trainobs.core.cells import StepCells
 from trainobs.core.histogram import BLOCK_READ, EDGES_NS, LATENCIES, Latency, percentile
 from trainobs.core.metrics import Metric, MetricKind, evaluate
@@ -65,7 +67,8 @@ def summarize(run: RunLog) -> dict[str, Any]:
     rank = next(iter(run.ranks.values()), RankLog(0, {}))
     training = rank.step() != SETUP
     buckets = rank.latency()
-    catalogue = STEP_METRICS if "hot_rows" in run.info.get("capabilities", {}) else CATALOGUE
+    known = STEP_METRICS if "hot_rows" in run.info.get("capabilities", {}) else CATALOGUE
+    catalogue = [*known, *map(metric_of_phase, rank.phases)]
     values = {metric.name: rank.metric(metric.name) for metric in catalogue}
     metrics = {
         metric.name: _statistics(metric, values[metric.name], training) for metric in catalogue
@@ -86,7 +89,7 @@ def summarize(run: RunLog) -> dict[str, Any]:
         "newest": newest_step(rank, run.info),
         **judged(run, steps),
         "metrics": metrics,
-        "setup": _setup(values, training),
+        "setup": _setup(catalogue, values, training),
         "checkpoints": checkpoints(rank),
         "workers": makers,
         "loader": together(makers),
@@ -155,10 +158,12 @@ def _form_shares(metrics: dict[str, Statistics]) -> None:
             metrics[name]["mean"] = float(quotient.of(part, whole))
 
 
-def _setup(values: dict[str, Floats], training: npt.NDArray[np.bool_]) -> dict[str, int]:
+def _setup(
+    metrics: Iterable[Metric], values: dict[str, Floats], training: npt.NDArray[np.bool_]
+) -> dict[str, int]:
     sums = {
         metric.name: int(np.nansum(values[metric.name][~training]))
-        for metric in CATALOGUE
+        for metric in metrics
         if metric.kind is MetricKind.SUM
     }
     return {name: value for name, value in sums.items() if value}

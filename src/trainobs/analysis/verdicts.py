@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from trainobs.core.catalogue import named_phase_metric
 from trainobs.core.records import SETUP
 from trainobs.replay.predict import Replay
 from trainobs.runlog.rank import RankLog
@@ -15,6 +16,7 @@ from trainobs.verdict.record import (
     BATCH_NEEDED,
     INPUTS,
     LOADER,
+    NAMED,
     Record,
     batch_columns,
     waited_until,
@@ -63,7 +65,8 @@ def records(rank: RankLog) -> Steps:
     rows = np.flatnonzero(rank.step() != SETUP)
     rows = rows[1:] if len(rows) > 1 else rows
     steps, epochs = rank.step()[rows], rank.epoch()[rows]
-    metrics = (name for name in INPUTS if not name.startswith("batch/"))
+    metrics = [name for name in INPUTS if not name.startswith("batch/") and name != NAMED]
+    metrics += map(named_phase_metric, rank.phases)
     columns = {name: rank.metric(name)[rows] for name in metrics}
     until = waited_until(rank.start_ns()[rows], columns[LOADER])
     columns |= batch_columns(steps, until, {n: rank.batches(n) for n in BATCH_NEEDED})

@@ -23,9 +23,10 @@ from trainobs.analysis.levels import CHUNK, Levels, chunks, levels
 from trainobs.analysis.summary import summarize
 from trainobs.analysis.verdicts import records
 from trainobs.analysis.whatif import judged
-from trainobs.core.catalogue import METRICS, STEP_METRICS
+from trainobs.core.catalogue import METRICS, STEP_METRICS, named_phase_metric
+from trainobs.core.catalogue.named import metric_of_phase, named_phase
 from trainobs.core.errors import RunLogError
-from trainobs.core.labels import LABELS
+from trainobs.core.labels import label_of
 from trainobs.core.records import SETUP, UNKNOWN
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
@@ -106,6 +107,9 @@ class RunView:
         self.run = run
         self._rank = next(iter(run.ranks.values()), RankLog(0, {}))
         self._rows = np.flatnonzero(self._rank.step() != SETUP)
+        named = tuple(map(named_phase_metric, self._rank.phases))
+        self._parts = (*PARTS, *named)
+        self._names = {**GROUPS, "parts": (*GROUPS["parts"], *named)}
         self._groups: dict[str, Levels] = {}
         self._batches: dict[str, npt.NDArray[np.int64]] | None = None
 
@@ -179,9 +183,9 @@ class RunView:
             "last_step": int(steps[-1]) if len(steps) else None,
             "epochs": [{"epoch": int(epochs[row]), "row": int(row)} for row in starts.tolist()],
             "ranks": list(self.run.ranks),
-            "parts": list(PARTS),
-            "groups": {name: list(columns) for name, columns in GROUPS.items()},
-            "metrics": {name: _about(name) for names in GROUPS.values() for name in names},
+            "parts": list(self._parts),
+            "groups": {name: list(columns) for name, columns in self._names.items()},
+            "metrics": {name: _about(name) for names in self._names.values() for name in names},
             "lanes": bool(self._rank.files["batches"]),
             "unreadable": {str(path): why for path, why in self.run.unreadable.items()},
         }
@@ -216,7 +220,7 @@ class RunView:
 
     def _levels(self, group: str) -> Levels:
         if group not in self._groups:
-            names = GROUPS[group]
+            names = self._names[group]
             read = self._rank.metrics(names)
             columns = {name: read[name][self._rows].astype(np.float32) for name in names}
             self._groups[group] = Levels(columns, peaks=(STEP,))
@@ -282,9 +286,9 @@ _CLOCK = ("begin_ns", "end_ns")
 
 
 def _about(name: str) -> dict[str, Any]:
-    metric = METRICS[name]
+    metric = METRICS.get(name) or metric_of_phase(named_phase(name) or name)
     return {
-        "label": LABELS.get(name, name).strip(),
+        "label": label_of(name).strip(),
         "unit": metric.unit,
         "kind": metric.kind.name.lower(),
         "chart": metric.chart,

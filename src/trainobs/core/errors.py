@@ -5,6 +5,7 @@ TrainobsError
 ├── ProbeError                  the kernel side cannot do what was asked for by name
 ├── GpuError                    NVML is missing, or cannot read the GPU in question
 ├── RunLogError                 a run directory cannot be read
+├── MissingPackageError (ImportError)  a package is missing that an extra of trainobs brings
 ├── AccessCountsError           access counts cannot be read or merged
 └── FAEError                    hot rows cannot be chosen, read from a file, or used on this model
 
@@ -80,6 +81,16 @@ class GpuError(TrainobsError):
 
 class RunLogError(TrainobsError):
     """A run directory is missing, unreadable, or of another schema."""
+
+
+class MissingPackageError(TrainobsError, ImportError):
+    """A package is missing that an extra of trainobs brings."""
+
+    @classmethod
+    def for_extra(cls, name: str, extra: str, error: ImportError) -> MissingPackageError:
+        """The error for a name that cannot be imported without an extra."""
+        do = f'pip install "trainobs[{extra}]"'
+        return cls(f"{name} cannot be used here.", str(error), do)
 
 
 class AccessCountsError(TrainobsError):

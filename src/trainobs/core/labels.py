@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from trainobs.core.abi import Phase
 from trainobs.core.catalogue import phase_metric
+from trainobs.core.catalogue.named import named_phase
 
 PHASES: Mapping[Phase, str] = {
     Phase.LOADER: "waiting for data",
@@ -65,3 +66,8 @@ LABELS: Mapping[str, str] = {
     **_MORE,
 }
 """Metric -> its name for people; an indented one is a part of what stands above it."""
+
+
+def label_of(metric: str) -> str:
+    """The name for people of any metric; a phase has the one that its user gave it."""
+    return LABELS.get(metric) or named_phase(metric) or metric

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.core.catalogue import STEP_METRICS
+from trainobs.core.catalogue.named import named_phase
 from trainobs.core.cells import StepCells
 from trainobs.core.embedding_table import EmbeddingTable
 
@@ -100,6 +101,10 @@ class StepTable:
             lookups=lookups,
         )
 
+    def named_phases(self) -> dict[str, npt.NDArray[np.float64]]:
+        """The columns of phases with a name of the user's; they are none of `metric_matrix`."""
+        return {name: column for name, column in self.columns.items() if named_phase(name)}
+
     def metric_matrix(self) -> npt.NDArray[np.float64]:
         """Values of every metric with a value for each step, in the order of `STEP_METRICS`.
 
@@ -126,6 +131,7 @@ class RunInfo:
             why not.
         loaders: how each loader of torch works: "serial", "workers", "prefetch_factor" and so on.
         tables: embedding tables of the model whose lookups are counted.
+        phases: those with a name of the user's, as far as they were in use.
         clock: "monotonic_ns" (CLOCK_MONOTONIC) and "wall_ns" (since 1970) of the same instant.
     """
 
@@ -139,3 +145,4 @@ class RunInfo:
     gpu: dict[str, str] = field(default_factory=dict)
     loaders: list[dict[str, object]] = field(default_factory=list)
     tables: tuple[EmbeddingTable, ...] = ()
+    phases: list[str] = field(default_factory=list)

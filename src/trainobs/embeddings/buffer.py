@@ -87,6 +87,19 @@ class Take:
     arrived: bool = True
 
 
+def joined(takes: Sequence[Take]) -> Take | None:
+    """The takes of steps that became one; sampled only if all of them are."""
+    if len(takes) < 2:
+        return takes[0] if takes else None
+    one = Take(takes[-1].serial, all(take.sampled for take in takes))
+    for take in takes:
+        one.calls += take.calls if one.sampled else [c._replace(ids=None) for c in take.calls]
+        one.misses += take.misses
+        one.times += take.times
+        one.hook_ns += take.hook_ns
+    return one
+
+
 class LookupBuffer:
     """Opens a take for each step, for the hooks, and hands takes out.
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from trainobs.core.catalogue.hot_rows import SHARES
 from trainobs.core.hot_rows import HotTotals, ServesHotRows
 from trainobs.core.quotients import divided
-from trainobs.steps.clock import ClosedStep
+from trainobs.steps.closed_step import ClosedStep
 
 MAX_READINGS = 4096
 """Steps that nobody has asked for yet; the oldest is let go."""
@@ -49,7 +49,7 @@ class HotRowReadings:
 
     def columns(self, steps: Sequence[ClosedStep]) -> dict[str, NDArray[np.float64]]:
         """Values by catalogue name, for consecutive closed steps; for the observer's thread."""
-        grown = np.array([self._grown(step.serial) for step in steps])
+        grown = np.array([self._grown(step.serials) for step in steps])
         of = dict(zip(HotTotals._fields, grown.T, strict=True))
         columns = {name: of[field] for name, field in _SUMS.items()}
         for name, share in SHARES.items():
@@ -62,9 +62,10 @@ class HotRowReadings:
         columns["fae/hot_bytes"] = of["hot_bytes"]
         return columns
 
-    def _grown(self, serial: int) -> list[float]:
+    def _grown(self, serials: Sequence[int]) -> list[float]:
         """What came in a step; NaN where its begin or end was not read."""
-        before, after = self._readings.pop(serial - 1, None), self._readings.get(serial)
+        before, *_ = [self._readings.pop(serial - 1, None) for serial in serials]
+        after = self._readings.get(serials[-1])
         if before is None or after is None:
             return [np.nan] * len(HotTotals._fields)
         grown = [float(a) - float(b) for a, b in zip(after, before, strict=True)]

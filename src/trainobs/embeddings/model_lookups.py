@@ -12,7 +12,7 @@ from torch import nn
 
 from trainobs.access import AccessCounts
 from trainobs.core.hot_rows import ATTRIBUTE
-from trainobs.embeddings.buffer import LookupBuffer
+from trainobs.embeddings.buffer import LookupBuffer, joined
 from trainobs.embeddings.caches import caches
 from trainobs.embeddings.find import find
 from trainobs.embeddings.hooks import BagHook, BatchedHook, EmbeddingHook, SiteHook
@@ -21,7 +21,7 @@ from trainobs.embeddings.sampling import SamplingInterval
 from trainobs.embeddings.sites import Site, SiteKind
 from trainobs.embeddings.step_lookups import Noted
 from trainobs.embeddings.totals import LookupTotals
-from trainobs.steps.clock import ClosedStep
+from trainobs.steps.closed_step import ClosedStep
 
 
 class ModelLookups:
@@ -90,7 +90,7 @@ class ModelLookups:
 
     def ready(self, step: ClosedStep) -> bool:
         """Whether all that was copied from devices in a closed step is there."""
-        return self._buffer.ready(step.serial)
+        return all(map(self._buffer.ready, step.serials))
 
     def rows(self, steps: Sequence[ClosedStep]) -> NDArray[np.void]:
         """What tables were asked for in closed steps.
@@ -132,7 +132,8 @@ class ModelLookups:
     def _noted(self, step: ClosedStep) -> Noted:
         measured = self.ready(step) and step.serial < self._buffer.failed_serial
         self._interval.stepped(step.end_ns - step.start_ns)
-        return Noted(step.step, step.epoch, self._buffer.hand_out(step.serial), measured)
+        takes = filter(None, map(self._buffer.hand_out, step.serials))
+        return Noted(step.step, step.epoch, joined(list(takes)), measured)
 
     def _account(self, noted: Sequence[Noted], counting_ns: int) -> None:
         """Tell the interval what the samples among these steps have cost."""

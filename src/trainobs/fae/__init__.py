@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from trainobs.core.errors import MissingPackageError
+
 if TYPE_CHECKING:
     from trainobs.fae.calibration.calibrator import calibrate
     from trainobs.fae.calibration.ray_job import calibrate_dataset
@@ -57,7 +59,11 @@ _HOME = {
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME[name]), name)
+    try:
+        home = importlib.import_module(_HOME[name])
+    except ModuleNotFoundError as error:
+        raise MissingPackageError.for_extra(name, "fae", error) from error
+    return getattr(home, name)
 
 
 def __dir__() -> list[str]:

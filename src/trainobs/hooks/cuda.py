@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from trainobs.hooks.events import PhaseEvents
 from trainobs.session.accelerator import NEVER
-from trainobs.steps.clock import ClosedStep
+from trainobs.steps.closed_step import ClosedStep
 from trainobs.steps.timeline import Columns
 
 

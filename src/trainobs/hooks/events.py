@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from trainobs.core.abi import Phase
-from trainobs.steps.clock import ClosedStep
+from trainobs.steps.closed_step import ClosedStep
 from trainobs.steps.timeline import Columns
 
 logger = logging.getLogger("trainobs")
@@ -101,7 +101,7 @@ class PhaseEvents:
     def columns(self, steps: Sequence[ClosedStep]) -> Columns:
         """See `trainobs.steps.timeline.StepSource`; NaN for a step that is not known whole."""
         self._told = steps[-1].serial
-        known = [self._of(step.serial) for step in steps]
+        known = [self._of_step(step) for step in steps]
         return {
             NAMES[phase]: np.array([np.nan if t is None else t.get(phase, 0.0) for t in known])
             for phase in sorted(self._seen)
@@ -118,6 +118,14 @@ class PhaseEvents:
                 self._disarm(error)
             self._unresolved = self._pending[0].serial if self._pending else _NONE
             self._pool.clear()
+
+    def _of_step(self, step: ClosedStep) -> dict[int, float] | None:
+        parts = [self._of(serial) for serial in step.serials]
+        if not step.merged or parts[-1] is None:
+            return parts[-1]
+        known = [part for part in parts if part is not None]
+        summed = {phase: sum(part.get(phase, 0.0) for part in known) for phase in NAMES}
+        return summed if len(known) == len(parts) else None
 
     def _of(self, serial: int) -> dict[int, float] | None:
         times = self._times.pop(serial, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
+import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from trainobs.core.abi import Phase
@@ -26,6 +27,11 @@ class ObservedLoader(Generic[Batch]):
         self._loader = loader
         self._clock = clock
         self._watch = watch
+
+    @staticmethod
+    def inside(loader: Iterable[Batch]) -> Iterable[Batch]:
+        """What is observed, if a loader is already: a cell of a notebook may run again."""
+        return loader._loader if type(loader) is ObservedLoader else loader
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -58,15 +64,23 @@ class ObservedLoader(Generic[Batch]):
         return getattr(self._loader, name)
 
     def _batches(self) -> Iterator[Batch]:
+        this_pass = object()
+        leads = self._clock.fetches.lead(this_pass, trains=torch.is_grad_enabled())
+        try:
+            yield from self._led_batches(leads)
+        finally:
+            self._clock.fetches.follow(this_pass)
+
+    def _led_batches(self, leads: bool) -> Iterator[Batch]:
         clock = self._clock
-        epoch = clock.begin_epoch()
-        clock.begin_fetch()
+        epoch = clock.begin_epoch() if leads or not clock.fetches.on else None
+        clock.begin_fetch(leads)
         try:
             batches = iter(self._loader)
         finally:
             clock.end_fetch()
         while True:
-            clock.begin_fetch()
+            clock.begin_fetch(leads)
             try:
                 batch = self._next(batches)
             except StopIteration:
@@ -77,7 +91,7 @@ class ObservedLoader(Generic[Batch]):
                 clock.end_fetch()
                 raise
             clock.end_fetch()
-            clock.begin_batch(epoch=epoch)
+            clock.begin_batch(epoch=epoch, leads=leads)
             yield batch
 
     def _next(self, batches: Iterator[Batch]) -> Batch:

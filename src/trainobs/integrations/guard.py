@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainobs.hooks.watch import LoaderWatch
+from trainobs.session.ending import tell
 from trainobs.session.session import Session
 from trainobs.session.settings import PathLike, Settings
 
@@ -82,6 +83,16 @@ class ObservingCallback:
     def _let_go(self) -> None:
         """Leave the framework's objects as they were."""
         raise NotImplementedError
+
+
+def tell_unrecorded(what: str, why: str, settings: Settings) -> None:
+    """Say once, on one line, of what nothing is recorded."""
+    if what not in _told and not settings.quiet and not settings.unasked:
+        _told.add(what)
+        tell(f"nothing is recorded of {what}: {why}")
+
+
+_told: set[str] = set()
 
 
 def tell_fault(what: str) -> None:

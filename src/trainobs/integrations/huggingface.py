@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from trainobs.core.abi import Phase
-from trainobs.core.errors import TrainobsError
+from trainobs.core.errors import MissingPackageError, TrainobsError
 from trainobs.core.switch import switched_off
 from trainobs.hooks.cuda import Cuda
 from trainobs.hooks.datasets import data_roots_of, workers_of
 from trainobs.hooks.distributed import TorchJob
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.integrations.board import SummaryWriterEvents
-from trainobs.integrations.guard import ObservingCallback, harmless, tell_fault
+from trainobs.integrations.guard import ObservingCallback, harmless, tell_fault, tell_unrecorded
 from trainobs.integrations.models import watch_lookups
 from trainobs.integrations.plain import LOG_EVERY_N_STEPS
 from trainobs.integrations.trainer_taps import TrainerTaps, calling_trainer, is_tapped
@@ -26,11 +26,7 @@ from trainobs.session.session import Session
 try:
     from transformers.trainer_callback import TrainerCallback
 except ImportError as error:
-    raise ImportError(
-        "cannot make an ObsTrainerCallback\n"
-        f"  found: {error}\n"
-        "  do:    pip install transformers accelerate, or observe your loop with trainobs.observe"
-    ) from error
+    raise MissingPackageError.for_extra("ObsTrainerCallback", "huggingface", error) from error
 
 logger = logging.getLogger("trainobs")
 
@@ -141,9 +137,21 @@ class ObsTrainerCallback(ObservingCallback, TrainerCallback):  # type: ignore[mi
         """A fetch that found the loader exhausted began no step."""
         session.clock.cancel()
 
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Outside of `train`, nobody observes."""
+        self._tell_unrecorded(args, "`evaluate`")
+
+    def on_predict(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Likewise."""
+        self._tell_unrecorded(args, "`predict`")
+
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Stop observing, if no tap did so before TensorBoard's writer was closed."""
         self._end("ok")
+
+    def _tell_unrecorded(self, args: Any, what: str) -> None:
+        if self._session is None and args.process_index == 0 and not switched_off():
+            tell_unrecorded(what, "only `train` is observed", self._settings)
 
     def _start(
         self, args: Any, state: Any, trainer: Any | None, loader: Any, model: Any | None

@@ -14,14 +14,14 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from trainobs.core.abi import Phase
-from trainobs.core.errors import TrainobsError, shown
+from trainobs.core.errors import MissingPackageError, TrainobsError, shown
 from trainobs.core.switch import switched_off
 from trainobs.hooks.cuda import Cuda
 from trainobs.hooks.datasets import data_roots_of, workers_of
 from trainobs.hooks.distributed import TorchJob
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.integrations.board import SummaryWriterEvents
-from trainobs.integrations.guard import ObservingCallback, harmless, tell_fault
+from trainobs.integrations.guard import ObservingCallback, harmless, tell_fault, tell_unrecorded
 from trainobs.integrations.models import watch_lookups
 from trainobs.integrations.profiler_tee import ProfilerTee
 from trainobs.session.runs import default_run_dir, open_session
@@ -97,7 +97,15 @@ class ObsCallback(ObservingCallback):
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Start to observe, before the Trainer makes its loaders."""
-        if stage != "fit" or trainer.fast_dev_run or switched_off():
+        if switched_off():
+            return
+        if stage != "fit":
+            name = getattr(stage, "value", stage)  # Lightning's is an enumeration of strings
+            self._tell_unrecorded(trainer, f"`{name}`", "only `fit` is observed")
+            return
+        if trainer.fast_dev_run:
+            why = "Lightning writes no logs and no checkpoints in it either"
+            self._tell_unrecorded(trainer, "`fast_dev_run`", why)
             return
         if self._session is not None:
             self._stop("not ended")
@@ -190,6 +198,10 @@ class ObsCallback(ObservingCallback):
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Stop observing, and put the profiler back."""
         self._leave("ok")
+
+    def _tell_unrecorded(self, trainer: Any, what: str, why: str) -> None:
+        if trainer.is_global_zero:
+            tell_unrecorded(what, why, self._settings)
 
     def _leave(self, outcome: str) -> None:
         self._end(outcome)
@@ -294,10 +306,8 @@ def _callback_bases() -> tuple[type, ...]:
     if not loaded:
         loaded = [n for n in _NAMESPACES if importlib.util.find_spec(n.partition(".")[0])][:1]
     if not loaded:
-        raise ImportError(
-            "cannot make an ObsCallback\n  found: neither lightning nor pytorch-lightning\n"
-            "  do:    pip install lightning, or observe a plain loop with trainobs.observe"
-        )
+        found = ModuleNotFoundError("neither lightning nor pytorch_lightning is installed")
+        raise MissingPackageError.for_extra("ObsCallback", "lightning", found)
     return tuple(importlib.import_module(name).Callback for name in loaded)
 
 

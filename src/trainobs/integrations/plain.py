@@ -7,22 +7,34 @@ Usage::
             with obs.step():
                 with obs.phase("forward"):
                     loss = model(batch)
+
+or, in a notebook::
+
+    obs = observe()
+    for batch in obs.loader(loader):
+        train_on(batch)
+    obs.close()
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
 import operator
 import os
+import sys
+import threading
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any, Protocol, SupportsIndex, TypeVar
 
 from torch.nn import Module
 
 from trainobs.core.abi import Phase
+from trainobs.core.catalogue.named import may_name_a_phase
 from trainobs.core.errors import TrainobsError, shown
 from trainobs.core.switch import switched_off
 from trainobs.hooks.cuda import Cuda
@@ -32,10 +44,11 @@ from trainobs.hooks.observed_loader import ObservedLoader
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.integrations.guard import tell_fault
 from trainobs.integrations.models import check_model, watch_lookups
+from trainobs.session.forks import abandon_in_children, keep_in_children
 from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
 from trainobs.session.settings import PathLike, Settings
-from trainobs.steps.clock import LAST_STEP
+from trainobs.steps.clock import LAST_STEP, MAX_NAMED, StepClock
 
 logger = logging.getLogger("trainobs")
 
@@ -43,37 +56,6 @@ Batch = TypeVar("Batch")
 
 LOG_EVERY_N_STEPS = 50
 """Lightning's default."""
-
-
-class Observation(Protocol):
-    """What `observe` gives to a training loop."""
-
-    run_dir: Path | None
-    """Where the run log is; None where trainobs is switched off."""
-
-    level: str
-    """"ebpf", "procfs", "timing" or "off"."""
-
-    def loader(self, loader: Iterable[Batch]) -> Iterable[Batch]:
-        """The loader, observed: fetches are timed, and begin the steps."""
-
-    def step(self, number: int | None = None) -> Scope:
-        """Context of one optimizer step. Its exit says that the optimizer has stepped.
-
-        It may hold the whole step, or, under gradient accumulation, only the optimizer's part:
-        what came before, from the first fetch on, belongs to the step too.
-
-        Args:
-            number: the step's number; by default one more than the last, from 0.
-        """
-
-    def phase(self, name: str) -> Scope:
-        """Context of a phase of the step; phases may nest, and the inner one's time is its own.
-
-        Args:
-            name: "loader", "transfer", "forward", "backward", "optimizer", "checkpoint",
-                "validation", "logging" or "other"; anything else counts as "other", and is told.
-        """
 
 
 class Scope(Protocol):
@@ -105,14 +87,6 @@ _NOTHING = nullcontext()
 _PHASES = {phase.name.lower(): phase.value for phase in Phase}
 
 
-def _phase_of(name: str) -> int:
-    """A name that is no phase counts as `other`: a misspelt word must not end a training."""
-    if not isinstance(name, str) or name not in _PHASES:
-        _tell_once("name that is no phase", name, f"use one of {', '.join(map(repr, _PHASES))}")
-        return Phase.OTHER.value
-    return _PHASES[name]
-
-
 def _step_number(value: SupportsIndex | None) -> int | None:
     """A number that the record cannot hold gives way to the next number in turn."""
     try:
@@ -137,46 +111,196 @@ def _tell_once(what: str, value: object, do: str) -> None:
 _told: set[str] = set()
 
 
-class _Observed:
-    def __init__(self, session: Session, run_dir: Path, find_data: bool) -> None:
-        self.run_dir: Path | None = run_dir
-        self.level = session.level
-        self._session = session
-        self._find_data = find_data
-        self.watch = LoaderWatch(session.clock, session.ledger, session.info)
+class Observation:
+    """A training loop that is observed, from `observe` on.
+
+    That ends with `close`, with the `with` statement that it was given to, with the next `observe`
+    of the same thread if there was none, or with the interpreter. Then its words do nothing. In a
+    forked child they do nothing either.
+
+    Attributes:
+        run_dir: where the run log is; None where trainobs is switched off.
+        level: "ebpf", "procfs", "timing" or "off".
+    """
+
+    def __init__(self, settings: Settings, model: Module | None) -> None:
+        self.run_dir: Path | None = None
+        self.level = "off"
+        self._settings = settings
+        self._model = model
+        self._thread = threading.get_ident()
+        self._entered = 0
+        self._ended = False
+        self._session: Session | None = None
+        self._watch: LoaderWatch | None = None
+        self._end_of_child: Finalize | None = None
+        self._phases = dict(_PHASES)
+        self._begin()
 
     def loader(self, loader: Iterable[Batch]) -> Iterable[Batch]:
-        if self._find_data:
-            self._session.add_data_roots(data_roots_of(loader))
-        self._session.note_workers(workers_of(loader))
-        return ObservedLoader(loader, self._session.clock, self.watch)
+        """The loader, observed: fetches are timed, and begin the steps.
+
+        In a loop that never uses `step`, each fetch begins a step. Of several loaders these are the
+        fetches of the one that the loop went to first; where a validation takes no gradients, or is
+        put into `phase`, its fetches begin none.
+        """
+        session, loader = self._session, ObservedLoader.inside(loader)
+        if session is None or self._watch is None:
+            self._tell_unused()
+            return loader
+        if self._settings.data_roots is None:
+            session.add_data_roots(data_roots_of(loader))
+        session.note_workers(workers_of(loader))
+        return ObservedLoader(loader, session.clock, self._watch)
 
     def step(self, number: int | None = None) -> Scope:
-        clock = self._session.clock
-        return _Between(clock.begin_batch, _step_number(number), clock.end_step)
+        """Context of one optimizer step. Its exit says that the optimizer has stepped.
+
+        It may hold the whole step, or, under gradient accumulation, only the optimizer's part:
+        what came before, from the first fetch on, belongs to the step too.
+
+        Args:
+            number: the step's number; by default one more than the last, from 0.
+        """
+        session = self._session
+        if session is None:
+            return self._tell_unused()
+        clock = session.clock
+        return _Between(clock.begin_step, _step_number(number), clock.end_step)
 
     def phase(self, name: str) -> Scope:
-        clock, phase = self._session.clock, _phase_of(name)
+        """Context of a phase of the step; phases may nest, and the inner one's time is its own.
+
+        Args:
+            name: "loader", "transfer", "forward", "backward", "optimizer", "checkpoint",
+                "validation", "logging", "other", or up to 16 names of one's own, of at most 40
+                letters, digits, `_`, `.` and `-`: "augment" becomes `phase/augment_ns`. Anything
+                else counts as "other", and is told.
+        """
+        session = self._session
+        if session is None:
+            return self._tell_unused()
+        clock = session.clock
+        phase = self._phases.get(name) if isinstance(name, str) else None
+        if phase is None:
+            phase = self._name_phase(name, clock)
         clock.measured.add(phase)
         return _Between(clock.enter, phase, clock.leave)
 
+    def close(self) -> None:
+        """End the run, and write what is left of it. May be called twice."""
+        handled = sys.exc_info()[0]
+        self._end("ok" if handled is None else f"closed while handling {handled.__name__}")
 
-class _Off:
-    run_dir: Path | None = None
-    level = "off"
+    def __enter__(self) -> Observation:
+        """The run ends with the outermost `with`; entered after its end, this is one more run."""
+        if self._ended:
+            self._begin()
+        self._entered += 1
+        return self
 
-    def loader(self, loader: Iterable[Batch]) -> Iterable[Batch]:
-        return loader
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        """End the run with the outermost `with`."""
+        self._entered = max(0, self._entered - 1)
+        if not self._entered:
+            self._end("ok" if kind is None else f"exception: {kind.__name__}")
 
-    def step(self, number: int | None = None) -> Scope:
+    def abandon(self) -> None:
+        """In a forked child: the run is the parent's."""
+        self._session = self._watch = None
+        atexit.unregister(self._end_at_exit)
+        _running.clear()
+
+    def _begin(self) -> None:
+        self.run_dir, self.level = None, "off"
+        self._ended = False
+        for other in list(_running):
+            if not other._entered and other._thread == self._thread:
+                other._end("the next run began")
+        if switched_off():
+            return
+        try:
+            opened = _open(self._settings)
+            if opened is None:
+                return
+            session, self.run_dir = opened
+            self._session, self.level = session, session.level
+            session.clock.fetches.on = True
+            self._watch = LoaderWatch(session.clock, session.ledger, session.info)
+            _running.append(self)  # nobody else may keep it
+            abandon_in_children(self)
+            atexit.register(self._end_at_exit)
+            # A child of multiprocessing calls this, and nothing that is registered with atexit.
+            self._end_of_child = Finalize(None, self._end_at_exit, exitpriority=0)
+            watch_lookups(session, self._model, self._settings)
+        except BaseException as error:  # Ctrl-C too: then nobody has it to close it
+            self._end(f"exception: {type(error).__name__}")
+            raise
+
+    def _end_at_exit(self) -> None:
+        """The interpreter says what it told last of, which may be long ago in a notebook."""
+        kind = getattr(sys, "last_type", None)
+        self._end("interpreter exit" + (f", after {kind.__name__}" if kind else ""))
+
+    def _end(self, outcome: str) -> None:
+        session, self._session = self._session, None
+        watch, self._watch = self._watch, None
+        if session is None:
+            return
+        self._ended = True
+        self._phases = dict(_PHASES)
+        atexit.unregister(self._end_at_exit)
+        if self._end_of_child is not None:
+            self._end_of_child.cancel()
+        keep_in_children(self)
+        if self in _running:
+            _running.remove(self)
+        if watch is not None:
+            watch.close()
+        _tell_of_steps(session.clock)
+        try:
+            session.stop(outcome)
+        except Exception:
+            tell_fault("could not end its run")
+
+    def _tell_unused(self) -> Scope:
+        if self._ended:
+            _tell_once(
+                "use of an observation that has ended",
+                str(self.run_dir),
+                "call `observe` again for another run",
+            )
         return _NOTHING
 
-    def phase(self, name: str) -> Scope:
-        return _NOTHING
+    def _name_phase(self, name: object, clock: StepClock) -> int:
+        """A name that cannot be one counts as `other`: a misspelt word must not end a training."""
+        if not isinstance(name, str) or not may_name_a_phase(name):
+            do = f"use letters, digits, _, . and -, or one of {', '.join(map(repr, _PHASES))}"
+            _tell_once("name that can be no phase's", name, do)
+            return Phase.OTHER.value
+        phase = clock.name_phase(name)
+        if phase is None:
+            do = f"use at most {MAX_NAMED} names of your own in a run"
+            _tell_once("phase beyond the first with names of their own", name, do)
+            return Phase.OTHER.value
+        self._phases[name] = phase
+        return phase
+
+
+_running: list[Observation] = []
+"""Those of this process that have not ended."""
+
+
+def _tell_of_steps(clock: StepClock) -> None:
+    if clock.unended_batches > 1:
+        _tell_once("loop without steps", "no `with obs.step():`", "put each step into one")
+    elif clock.fetches.count and not clock.fetches.on:
+        found = f"`obs.step()` was first used after {clock.fetches.count} steps from fetches"
+        _tell_once("missing mark of the first steps", found, "use it from the first step on")
 
 
 def _open(settings: Settings) -> tuple[Session, Path] | None:
-    """None where a fault of our own keeps the run from being observed."""
+    """A session and its run directory; None where a fault of ours keeps the run unobserved."""
     try:
         rank, world_size = _from_environment("RANK", 0), _from_environment("WORLD_SIZE", 1)
         return open_session(
@@ -187,6 +311,7 @@ def _open(settings: Settings) -> tuple[Session, Path] | None:
             world_size=world_size,
             accelerator=Cuda(),
             job=TorchJob(),
+            refuses=True,
         )
     except TrainobsError:
         raise
@@ -211,8 +336,8 @@ def observe(
     embedding_every: int | str = "auto",
     tensorboard: str = "default",
     quiet: bool = False,
-) -> AbstractContextManager[Observation]:
-    """Observe the training loop in the body of a `with` statement.
+) -> Observation:
+    """Observe a training loop of this thread, from now on.
 
     Args:
         probes: "auto" for all that this machine offers, "off" for timing only, or names of probes
@@ -221,7 +346,7 @@ def observe(
             the data sets, and what loaders read from regular files that are no libraries counts as
             data: their workers, or the training thread where it waits for a batch.
         run_dir: where the run log goes; by default `trainobs/<date and time>`, or `trainobs/run` in
-            a job of several ranks. If a run is there already, a directory beside it.
+            a job of several ranks. If a run is there already, a directory beside it, which is told.
         log_every_n_steps: steps between two points in TensorBoard, once each of the first 200 steps
             has one; 50 by default.
         model: the model that trains, as the loop calls it; the lookups of its embedding tables are
@@ -231,57 +356,18 @@ def observe(
             to count nothing.
         tensorboard: "default" for the 40 curves, at most, that tell most; "all" for every metric
             that has a value, and for the embedding tables that are read most.
-        quiet: say nothing at the end. Otherwise rank 0 prints the verdict, the run directory and
-            the commands for more on standard error.
+        quiet: say nothing of the run directory, and nothing at the end. Otherwise rank 0 prints the
+            verdict, the run directory and the commands for more on standard error.
 
     Returns:
-        A context manager whose value is the `Observation` to wrap the loop with.
+        The `Observation` to wrap the loop with. `with` gives the same object, and ends the run. Of
+        two that are to go on at once, the first has to be in a `with` when the second begins.
 
     Raises:
-        SettingError: a parameter has a bad value.
-        ProbeError: on entry, a probe that `probes` names cannot run.
+        SettingError: a parameter has a bad value, or the run directory cannot be written.
+        ProbeError: a probe that `probes` names cannot run.
     """
     settings = Settings.parse(
         probes, data_roots, run_dir, log_every_n_steps, embedding_every, tensorboard, quiet
     )
-    return _Observing(settings, check_model(model))
-
-
-class _Observing:
-    """A class, since a generator that nobody keeps would end the run as soon as it began."""
-
-    def __init__(self, settings: Settings, model: Module | None) -> None:
-        self._settings = settings
-        self._model = model
-        self._open: list[tuple[Session, LoaderWatch] | None] = []
-
-    def __enter__(self) -> Observation:
-        self._open.append(None)  # entered once more before it is left, it observes one more run
-        try:
-            return self._begin()
-        except BaseException as error:  # Ctrl-C too: then nobody calls __exit__
-            self.__exit__(type(error))
-            raise
-
-    def _begin(self) -> Observation:
-        opened = None if switched_off() else _open(self._settings)
-        if opened is None:
-            return _Off()
-        session, place = opened
-        observed = _Observed(session, place, find_data=self._settings.data_roots is None)
-        self._open[-1] = (session, observed.watch)
-        watch_lookups(session, self._model, self._settings)
-        return observed
-
-    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
-        opened = self._open.pop() if self._open else None
-        if opened is None:
-            return
-        session, watch = opened
-        watch.close()
-        if session.clock.unended_batches > 1:
-            _tell_once("loop without steps", "no `with obs.step():`", "put each step into one")
-        try:
-            session.stop("ok" if kind is None else f"exception: {kind.__name__}")
-        except Exception:
-            tell_fault("could not end its run")
+    return Observation(settings, check_model(model))

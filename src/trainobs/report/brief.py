@@ -6,12 +6,19 @@ import shlex
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from trainobs.core.labels import LABELS
+from trainobs.core.labels import label_of
 from trainobs.core.text import counted, duration, gained, measured, percent, printable
 from trainobs.report import empty, facts
 from trainobs.report.losses import lost, not_observed, unreadable
 from trainobs.report.rows import WIDTH, cut, cut_path, paragraph, row
-from trainobs.report.sections import PART_LABELS, own_share, part, step_line, training_ns
+from trainobs.report.sections import (
+    PART_LABELS,
+    own_share,
+    part,
+    part_label,
+    step_line,
+    training_ns,
+)
 
 LINES = 25
 """Lines that a terminal shows at once."""
@@ -104,10 +111,11 @@ def _verdict(summary: dict[str, Any], room: _Room) -> Iterator[str]:
     told = verdict["text"][0] if verdict["kind"] else f"none ({why})"
     yield from paragraph(f"Verdict: {told}", most=room.verdict)
     # Phases are told below, all of them.
-    rows = [one for one in verdict["evidence"] if one["metric"] not in PART_LABELS]
+    phases = {*PART_LABELS, *(summary["step"] or {"parts": ()})["parts"]}
+    rows = [one for one in verdict["evidence"] if one["metric"] not in phases]
     for one in sorted(rows, key=lambda one: -(one["share"] or 0.0))[: room.evidence]:
         share = [] if one["share"] is None else [percent(one["share"])]
-        label = LABELS.get(one["metric"], one["metric"]).strip()
+        label = label_of(one["metric"]).strip()
         of = "wait: " if one["metric"].startswith("loader/") else ""
         yield row(f"  {of}{label}", measured(one["value"], one["unit"]), *share)
 
@@ -143,7 +151,7 @@ def _step(summary: dict[str, Any], room: _Room) -> Iterator[str]:
     parts = sorted(found, key=lambda name: -found[name])
     shown = [name for name in parts if found[name] >= _SMALL * step["mean_ns"]][: room.parts]
     for name in shown:
-        yield part(PART_LABELS[name], found[name], step["mean_ns"])
+        yield part(part_label(name), found[name], step["mean_ns"])
     rest = [name for name in parts if name not in shown]
     if rest:
         others = sum(found[name] for name in rest)

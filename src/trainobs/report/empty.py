@@ -8,7 +8,7 @@ from typing import Any
 from trainobs.core.text import counted, duration
 from trainobs.report.rows import paragraph
 
-_OWN_LOOP = "a step is what `with obs.step():` holds"
+_OWN_LOOP = "a step is a fetch of `obs.loader(...)`, or what `with obs.step():` holds"
 
 
 def why(summary: dict[str, Any]) -> Iterator[str]:

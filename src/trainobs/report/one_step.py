@@ -7,6 +7,7 @@ from typing import Any
 
 from trainobs.analysis.loader_workers import MADE
 from trainobs.analysis.one_step import LOADER_PARTS, PHASES
+from trainobs.core.labels import label_of
 from trainobs.core.text import duration, printable, quantity, size
 from trainobs.report.loaders import maker
 from trainobs.report.rows import or_unknown, row
@@ -34,9 +35,9 @@ def render(found: dict[str, Any]) -> str:
 def _step(found: dict[str, Any]) -> Iterator[str]:
     yield f"step {found['step']} of {found['run']}, rank {found['rank']}, epoch {found['epoch']}"
     yield row("", "this step", "median")
-    for name, label in _LABELS.items():
-        values = found["metrics"][name]
+    for name, values in found["metrics"].items():
         if values["value"]:
+            label = _LABELS.get(name) or label_of(name)
             yield row(f"  {label}", *(or_unknown(duration, value) for value in values.values()))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from trainobs.analysis.step_time import TAKING
 from trainobs.core.catalogue import METRICS, kernel_metrics, phase_metric
-from trainobs.core.labels import PHASES, WAITS
+from trainobs.core.labels import PHASES, WAITS, label_of
 from trainobs.core.text import bar, counted, duration, gained, percent, quantity, size
 from trainobs.report.rows import LABEL, WIDTH, or_unknown, paragraph, row
 
@@ -100,7 +100,12 @@ def step_time(summary: dict[str, Any]) -> Iterator[str]:
     if spent and step["mean_ns"]:
         yield row("Where the step went", "mean", "share")
         for name in sorted(spent, key=lambda name: -spent[name]):
-            yield part(PART_LABELS[name], spent[name], step["mean_ns"])
+            yield part(part_label(name), spent[name], step["mean_ns"])
+
+
+def part_label(name: str) -> str:
+    """The name for people of a part of the step."""
+    return PART_LABELS.get(name) or label_of(name)
 
 
 def step_line(step: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trainobs.core.abi import BUCKETS, CELL, FileClass, Op, Role
-from trainobs.core.catalogue import STEP_METRICS
+from trainobs.core.catalogue import STEP_METRICS, named_phase_metric
 from trainobs.core.embedding_table import LOOKUP_FIELDS
 from trainobs.core.metrics import MetricKind
 from trainobs.core.records import BATCH_ROW, SETUP, UNKNOWN
@@ -57,15 +57,14 @@ _CELL = tuple(
     Column(axis, "<i1", words=tuple(member.name.lower() for member in enum))
     for axis, enum in AXES.items()
 )
+
+
+def _metric(name: str, dtype: str) -> Column:
+    return Column(name, dtype, missing=NAN, least=-BOUND, is_new=True, is_any_number=True)
+
+
 _METRICS = tuple(
-    Column(
-        metric.name,
-        "<i8" if metric.kind is MetricKind.SUM else "<f4",
-        missing=NAN,
-        least=-BOUND,
-        is_new=True,
-        is_any_number=True,
-    )
+    _metric(metric.name, "<i8" if metric.kind is MetricKind.SUM else "<f4")
     for metric in STEP_METRICS
 )
 
@@ -91,10 +90,16 @@ TABLES: Mapping[str, Columns] = {
 """Table -> its columns, in their order."""
 
 
-def tables_of_run(names: Sequence[str]) -> Mapping[str, Columns]:
-    """`TABLES`, for a run whose embedding tables have these names."""
+def phase_columns(phases: Sequence[str]) -> Columns:
+    """The columns of `STEPS` for phases with a name of the user's."""
+    return tuple(_metric(named_phase_metric(phase), "<i8") for phase in phases)
+
+
+def tables_of_run(names: Sequence[str], phases: Sequence[str] = ()) -> Mapping[str, Columns]:
+    """`TABLES`, for a run whose embedding tables, and phases of the user's, have these names."""
     named = (
         replace(column, words=tuple(names)) if column.name == "table" else column
         for column in TABLES[EMBEDDINGS]
     )
-    return {**TABLES, EMBEDDINGS: tuple(named)}
+    steps = (*TABLES[STEPS], *phase_columns(phases))
+    return {**TABLES, STEPS: steps, EMBEDDINGS: tuple(named)}

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from trainobs.runlog.schema import RUN_FILE, rank_dir
+
+BESIDE = "beside"
+"""Setting in `run.json` of a run that did not get the directory it was to have: its name."""
+
+TRIAL_BYTES = 1 << 16
+"""What a run writes as it begins, and some more."""
 
 LAST_NAME = 10_000
 """Number in the last name that is tried for a run directory: some 0.1 s on a local disk."""
@@ -38,6 +45,20 @@ def claim(run_dir: Path, rank: int) -> Path:
         OSError: a directory cannot be read or made, or too many are taken.
     """
     return next(path for path in _names(run_dir) if _is_free(path, rank) and _make(path, rank))
+
+
+def try_to_write(run_dir: Path, rank: int) -> None:
+    """Write some bytes into a claimed directory, and remove them again.
+
+    Raises:
+        OSError: the disk refused them.
+    """
+    trial = rank_dir(run_dir, rank) / ".trial"
+    try:
+        trial.write_bytes(os.urandom(TRIAL_BYTES))  # no file system can make less of these
+    finally:
+        with suppress(OSError):
+            trial.unlink()
 
 
 def give_back(run_dir: Path, rank: int) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
+from trainobs.core.catalogue.named import may_name_a_phase
 from trainobs.core.embedding_table import EmbeddingTable
 from trainobs.core.errors import RunLogError
 from trainobs.runlog import schema as names
@@ -41,6 +42,8 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "tables.*.features": (list,),
     "tables.*.features.*": (str,),
     "tables.*.placement": (str,),
+    "phases": (list,),
+    "phases.*": (str,),
     "settings": (dict,),
     "settings.loader_workers": (int, NoneType),
     "loaders": (list,),
@@ -105,6 +108,11 @@ def tables_of(info: Mapping[str, Any]) -> tuple[EmbeddingTable, ...]:
         EmbeddingTable(**{name: value for name, value in table.items() if name in known})
         for table in info.get("tables", ())
     )
+
+
+def phases_of(info: Mapping[str, Any]) -> tuple[str, ...]:
+    """The phases with a name of the user's, from what `read_info` returned."""
+    return tuple(filter(may_name_a_phase, dict.fromkeys(info.get("phases", ()))))
 
 
 def cannot_read(path: Path, found: str, do: str) -> RunLogError:

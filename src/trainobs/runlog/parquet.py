@@ -41,8 +41,21 @@ def read_columns(path: Path, columns: Iterable[str]) -> pa.Table:
     Raises:
         RunLogError: the file was damaged after it was found readable, or is gone.
     """
+    return _checked(path, set(columns))
+
+
+def read_whole(path: Path) -> pa.Table:
+    """All columns of a file.
+
+    Raises:
+        RunLogError: as of `read_columns`.
+    """
+    return _checked(path, None)
+
+
+def _checked(path: Path, columns: Collection[str] | None) -> pa.Table:
     try:
-        return _read(path, set(columns))[1]
+        return _read(path, columns)[1]
     except _DAMAGED as error:
         raise RunLogError(
             failed="A part of the run log cannot be read.",
@@ -90,14 +103,15 @@ def _are_among(words: Collection[str], found: pa.ChunkedArray) -> bool:
     return bool(np.all(is_known.to_numpy()))
 
 
-def _read(path: Path, columns: Collection[str]) -> tuple[list[str], pa.Table]:
-    """Names of all columns of a file, and a table of those among `columns`."""
+def _read(path: Path, columns: Collection[str] | None) -> tuple[list[str], pa.Table]:
+    """Names of all columns of a file, and a table of those among `columns`; None: of all."""
     # An open file, because pyarrow takes only paths that are UTF-8. Without pre-buffering and
     # threads, since a process that ends while a thread of Arrow's pools begins is aborted.
     with path.open("rb") as stream:
         file = pq.ParquetFile(stream, page_checksum_verification=True, pre_buffer=False)
         found: list[str] = file.schema_arrow.names
-        table = file.read(columns=[n for n in found if n in columns], use_threads=False)
+        wanted = None if columns is None else [n for n in found if n in columns]
+        table = file.read(columns=wanted, use_threads=False)
         return found, table
 
 

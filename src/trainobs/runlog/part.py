@@ -16,17 +16,20 @@ are not zero, 1.3 kB as plain integers. Measured on such steps, without losing a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from trainobs.core.abi import CELLS_SHAPE, FIELDS, UNTABLED, Op
 from trainobs.core.catalogue import CATALOGUE, STEP_METRICS
+from trainobs.core.catalogue.named import named_phase
 from trainobs.core.cells import WORDS, StepCells
 from trainobs.core.coverage import Coverage
 from trainobs.core.records import UNKNOWN, StepTable
 from trainobs.runlog.arrow import by_field, table_of
-from trainobs.runlog.columns import AXES, TABLES
+from trainobs.runlog.columns import AXES, NAN, TABLES, phase_columns
 from trainobs.runlog.schema import BATCHES, KERNEL, LATENCY, STEPS
 
 _ROW = np.dtype(
@@ -56,6 +59,7 @@ class RunLogPart:
         self._new_rows: list[npt.NDArray[np.void]] = []
         self._new_cells: list[npt.NDArray[np.void]] = []
         self._batches: list[npt.NDArray[np.void]] = []
+        self._named: list[tuple[int, Mapping[str, npt.NDArray[np.float64]]]] = []
         self._length = 0
 
     def __len__(self) -> int:
@@ -64,6 +68,8 @@ class RunLogPart:
     def append(self, batch: StepTable) -> None:
         """Copy the steps of `batch`; its arrays may be reused afterwards."""
         self._new_rows.append(_compact_rows(batch))
+        named = {name: column.copy() for name, column in batch.named_phases().items()}
+        self._named.append((len(batch), named))
         if batch.cells is not None:
             self._new_cells.append(_compact_cells(batch.step, batch.cells))
         if batch.batches is not None:
@@ -73,7 +79,8 @@ class RunLogPart:
     def steps(self) -> pa.Table:
         """The `steps` table: step, epoch, start_ns, then one column per metric.
 
-        Metrics of hot rows have a column where any of them is known.
+        Metrics of hot rows have a column where any of them is known, and so have phases with a
+        name of the user's.
         """
         self._rows = np.concatenate([self._rows, *self._new_rows])
         self._new_rows.clear()
@@ -83,7 +90,19 @@ class RunLogPart:
             for index, metric in enumerate(STEP_METRICS)
             if index < len(CATALOGUE) or np.isfinite(rows["values"][:, index]).any()
         }
-        return table_of(TABLES[STEPS], {**by_field(rows), **metrics})
+        named = self._phases()
+        columns = (*TABLES[STEPS], *phase_columns([named_phase(name) or "" for name in named]))
+        return table_of(columns, {**by_field(rows), **metrics, **named})
+
+    def _phases(self) -> Mapping[str, npt.NDArray[np.float64]]:
+        """Phases with a name of the user's, unknown in what was delivered before there was any."""
+        names = dict.fromkeys(name for _, columns in self._named for name in columns)
+        joined = {
+            name: np.concatenate([columns.get(name, np.full(n, NAN)) for n, columns in self._named])
+            for name in names
+        }
+        self._named = [(self._length, joined)]
+        return joined
 
     def kernel(self) -> pa.Table | None:
         """The `kernel` table, ordered by cell, then step; None if no step came with cells."""

@@ -25,6 +25,7 @@ class RankLog:
         rank: number of the rank.
         files: table of the run log -> its files that can be read, in the order of steps.
         tables: embedding tables of the model.
+        phases: those with a name of the user's.
         host: name of the node, whose clock is in all times; None where unknown.
     """
 
@@ -34,17 +35,19 @@ class RankLog:
         files: Mapping[str, Sequence[Path]],
         *,
         tables: Sequence[EmbeddingTable] = (),
+        phases: Sequence[str] = (),
         host: str | None = None,
         coverage: Coverage | None = None,
     ) -> None:
         self.rank = rank
         self.files = {table: tuple(files.get(table, ())) for table in TABLES}
         self.tables = tuple(tables)
+        self.phases = tuple(phases)
         self.host = host
         self._coverage = coverage or Coverage.whole()
         self._columns = {
             table: {column.name: column for column in columns}
-            for table, columns in tables_of_run([table.name for table in tables]).items()
+            for table, columns in tables_of_run([t.name for t in tables], phases).items()
         }
 
     def step(self) -> npt.NDArray[np.int64]:

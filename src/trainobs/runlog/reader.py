@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from trainobs.core.coverage import Coverage
 from trainobs.core.errors import RunLogError
 from trainobs.runlog import schema as names
 from trainobs.runlog.columns import tables_of_run
-from trainobs.runlog.info import cannot_read, read_info, tables_of
+from trainobs.runlog.directory import BESIDE
+from trainobs.runlog.info import cannot_read, phases_of, read_info, tables_of
 from trainobs.runlog.parquet import why_unreadable
 from trainobs.runlog.rank import RankLog
 
@@ -48,7 +50,7 @@ class RunLog:
         """Open a run directory, or the newest run up to four levels below `path`.
 
         Args:
-            path: the directory.
+            path: the directory, or the `run.json` in it.
             newest_parts: how many parts of each table to read, from the last one back; 0: all.
 
         Raises:
@@ -70,12 +72,36 @@ class RunLog:
         return cls(run_dir, info, ranks, unreadable, is_part)
 
 
+def newest_for(path: Path) -> Path:
+    """The newest of the runs that were to go to a run directory, of which only the first did.
+
+    Of any other path, that path.
+    """
+    try:
+        if not _is_ours(path / names.RUN_FILE):
+            return path
+        name = path.absolute().name
+        others = path.absolute().parent.glob(f"{glob.escape(name)}-*/{names.RUN_FILE}")
+        runs = [file.parent for file in others if _is_ours(file) and _was_for(name, file)]
+        newest = max(runs, key=_began, default=path)
+        return newest if _began(newest) > _began(path) else path
+    except OSError:  # `open` will meet the same
+        return path
+
+
+def _was_for(name: str, file: Path) -> bool:
+    asked: object = read_info(file).get("settings", {}).get(BESIDE)
+    return asked == name
+
+
 def find_run(path: Path) -> Path | None:
     """`path` if it is a run directory, or the newest run up to four levels below; or None.
 
     Raises:
         OSError: a directory cannot be read.
     """
+    if path.name == names.RUN_FILE and path.is_file():
+        return path.parent
     if (path / names.RUN_FILE).exists():
         return path
     files = (file for depth in _DEPTHS for file in path.glob(depth + names.RUN_FILE))
@@ -120,15 +146,16 @@ def _began(run_dir: Path) -> int:
 def _open_rank(run_dir: Path, rank: int, unreadable: dict[Path, str], newest_parts: int) -> RankLog:
     """A rank with every file of it that is whole; the others go into `unreadable`."""
     info = _info_of(names.run_file(run_dir, rank))
-    tables = tables_of(info)
+    tables, phases = tables_of(info), phases_of(info)
     files: dict[str, list[Path]] = {}
-    for table, columns in tables_of_run([table.name for table in tables]).items():
+    for table, columns in tables_of_run([table.name for table in tables], phases).items():
         all_files = names.files_of(run_dir, rank, table)[-newest_parts:]
         reasons = {file: why_unreadable(file, columns) for file in all_files}
         unreadable.update({file: reason for file, reason in reasons.items() if reason})
         files[table] = [file for file in all_files if reasons[file] is None]
     host = info.get("host", {}).get("hostname")
-    return RankLog(rank, files, tables=tables, host=host, coverage=_coverage_of(info))
+    coverage = _coverage_of(info)
+    return RankLog(rank, files, tables=tables, phases=phases, host=host, coverage=coverage)
 
 
 def _coverage_of(info: Mapping[str, Any]) -> Coverage:

@@ -186,8 +186,9 @@ class RunLogSink(Sink):
         """Write `run.json` if it changed: parts that disarm themselves say so in it."""
         assert self._info is not None, "begin comes first"
         facts = dataclasses.asdict(self._info)
-        if not facts["tables"]:  # a run without embedding tables says nothing of them
-            del facts["tables"]
+        for some in ("tables", "phases"):  # a run without any says nothing of them
+            if not facts[some]:
+                del facts[some]
         document = {
             "schema": SCHEMA,
             "trainobs": __version__,

@@ -10,7 +10,8 @@ from typing import Protocol
 from trainobs.core.records import RunInfo
 from trainobs.gpu.reading import AMOUNT_NAMES, LEVEL_NAMES, Reading
 from trainobs.gpu.watch import GpuWatch
-from trainobs.steps.clock import ClosedStep, StepClock
+from trainobs.steps.clock import StepClock
+from trainobs.steps.closed_step import ClosedStep
 from trainobs.steps.timeline import Columns, StepSource
 from trainobs.steps.windows import Windows
 

@@ -1,4 +1,4 @@
-"""What is told at the end of a run, on standard error: the verdict, and where to look."""
+"""What a run tells on standard error: where it goes, what bounded it, and where to look."""
 
 from __future__ import annotations
 
@@ -12,19 +12,30 @@ from trainobs.verdict.sentence import sentence
 from trainobs.verdict.verdict import Verdict
 
 
-def tell_end(run_dir: Path, verdict: Verdict) -> None:
-    """Three lines, in one write, so that lines of others do not come between.
+def tell(*lines: str) -> None:
+    """Lines on standard error, in one write, so that lines of others do not come between."""
+    text = "".join(f"trainobs: {printable(line)}\n" for line in lines)
+    print(text, end="", file=sys.stderr, flush=True)
+
+
+def tell_place(run_dir: Path, asked: Path) -> None:
+    """One line: the run goes to `run_dir`, and not where it was to go."""
+    tell(f"{asked} holds a run already; this one goes to {run_dir}")
+
+
+def tell_end(run_dir: Path, asked: Path, verdict: Verdict) -> None:
+    """Three lines.
 
     Args:
         run_dir: of the run.
+        asked: where it was to go.
         verdict: on the run.
     """
     advice = f"; advice: {told(verdict.advice)}" if verdict.advice else ""
     place = shlex.quote(str(run_dir))
-    lines = (
+    beside = "" if run_dir == asked else f"; {asked} holds an earlier one"
+    tell(
         f"{sentence(verdict)}{advice}",
-        f"the run is in {run_dir}",
+        f"the run is in {run_dir}{beside}",
         f"see `trainobs report {place}`, `tensorboard --logdir {place}`",
     )
-    text = "".join(f"trainobs: {printable(line)}\n" for line in lines)
-    print(text, end="", file=sys.stderr, flush=True)

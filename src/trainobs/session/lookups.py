@@ -17,7 +17,7 @@ from trainobs.core.records import RunInfo
 from trainobs.core.sink import Sink
 from trainobs.runlog.counts import CountsSink
 from trainobs.runlog.embeddings import EmbeddingsSink
-from trainobs.steps.clock import ClosedStep
+from trainobs.steps.closed_step import ClosedStep
 from trainobs.steps.timeline import Columns
 
 logger = logging.getLogger("trainobs")

@@ -14,7 +14,7 @@ from trainobs.host.memory import WorkerMemory
 from trainobs.host.numa import RemoteMemory
 from trainobs.host.others import NAME, WINDOW_NS, OthersCpu
 from trainobs.host.procfs import PROC
-from trainobs.steps.clock import ClosedStep
+from trainobs.steps.closed_step import ClosedStep
 from trainobs.steps.timeline import Columns, Gauges, Spans, StepSource, Totals
 
 logger = logging.getLogger("trainobs")

@@ -9,12 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from trainobs.core.errors import SettingError
 from trainobs.core.sink import Sink
 from trainobs.runlog.arrivals import ArrivalsSink, Row
-from trainobs.runlog.directory import claim, give_back, next_free
+from trainobs.runlog.directory import BESIDE, claim, give_back, next_free, try_to_write
 from trainobs.runlog.writer import RunLogSink
 from trainobs.session.accelerator import Accelerator
-from trainobs.session.ending import tell_end
+from trainobs.session.ending import tell_end, tell_place
 from trainobs.session.exchange import Exchange, Store
 from trainobs.session.lookups import LookupWatch
 from trainobs.session.session import Session
@@ -57,6 +58,7 @@ def open_session(
     world_size: int = 1,
     accelerator: Accelerator | None = None,
     job: Job | None = None,
+    refuses: bool = False,
 ) -> tuple[Session, Path]:
     """Start to observe the calling process.
 
@@ -70,12 +72,19 @@ def open_session(
         world_size: processes in the job.
         accelerator: the torch side of the GPU; None for none.
         job: the other ranks, for a job of several.
+        refuses: whether a directory that cannot be written is an error, also if nobody named it.
 
     Returns:
         The session, and the run directory in use.
+
+    Raises:
+        SettingError: the directory cannot be written, and is one that a user named, or `refuses`.
+        ProbeError: a probe that was asked for by name cannot run.
     """
     others = job if world_size > 1 else None
-    run_dir, claimed = _place(run_dir, rank)
+    is_told = not settings.quiet and not settings.unasked
+    asked = run_dir
+    run_dir, claimed = _place(asked, rank, refuses or settings.run_dir is not None)
     with ExitStack() as undo:
         if claimed:
             undo.callback(give_back, run_dir, rank)
@@ -97,8 +106,7 @@ def open_session(
                 ),
             ]
         if board:
-            is_told = not settings.quiet and not settings.unasked
-            told = {"on_verdict": partial(tell_end, run_dir)} if is_told else {}
+            told = {"on_verdict": partial(tell_end, run_dir, asked)} if is_told else {}
             sinks.append(
                 TensorBoardSink(
                     board,
@@ -119,17 +127,39 @@ def open_session(
             waits_on_host=others.waits_on_host if others else lambda: False,
         )
         undo.pop_all()
+    if run_dir != asked:
+        session.info.settings[BESIDE] = asked.name
+        if rank == 0 and is_told:
+            tell_place(run_dir, asked)
     return session, run_dir
 
 
-def _place(run_dir: Path, rank: int) -> tuple[Path, bool]:
+def _place(run_dir: Path, rank: int, refuses: bool) -> tuple[Path, bool]:
     """The directory for the run, and whether it is claimed: not before its disk lets us.
 
     Here, and not when the run log begins in the observer's thread: a job that begins at the same
     moment would choose the same one meanwhile, and TensorBoard's events have to go there as well.
     """
-    with suppress(OSError):
-        return claim(run_dir, rank), True
+    try:
+        place = claim(run_dir, rank)
+        if refuses:
+            _try(place, rank)
+        return place, True
+    except OSError as error:
+        if refuses:
+            raise SettingError(
+                "The run directory cannot be written.",
+                str(error),
+                "give a `run_dir` that can be written, with room on its disk",
+            ) from error
     with suppress(OSError):  # the run log will meet the same, tell of it and try again
         return next_free(run_dir, rank), False
     return run_dir, False
+
+
+def _try(run_dir: Path, rank: int) -> None:
+    try:
+        try_to_write(run_dir, rank)
+    except OSError:
+        give_back(run_dir, rank)
+        raise

@@ -234,6 +234,7 @@ class Session:
         self.clock = StepClock(
             word, sample=totals.sample if totals else None, on_close=self._on_close
         )
+        self.info.phases = self.clock.named
         self.ledger = self._new_ledger()
         self._collector = Collector(
             self.clock,

@@ -10,35 +10,24 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
 
 from trainobs.core.abi import Phase
 from trainobs.core.records import SETUP
+from trainobs.steps.closed_step import ClosedStep
+from trainobs.steps.fetch_steps import FetchSteps
 
 _PHASES = len(Phase)
 _LOADER = Phase.LOADER.value
+_OTHER = Phase.OTHER.value
+
+MAX_NAMED = 16
+"""Phases with a name of the user's; each is a column."""
 
 LAST_STEP = 2**63 - 1
 """Largest number of a step: the run log has 64 bits for it."""
 
 StepWord = memoryview | list[int]
 """Where the kernel reads `serial << 8 | phase`, at index 0; a list where no kernel reads."""
-
-
-class ClosedStep(NamedTuple):
-    """What user space knows of a step that is over; times in ns of CLOCK_MONOTONIC."""
-
-    serial: int
-    step: int
-    epoch: int
-    start_ns: int
-    end_ns: int
-    phase_ns: list[int]
-    switches: int
-    totals: object
-    """What `sample` returned when the step closed."""
-    unexplained: int = 0
-    """Waits for a loader of which nobody knows what was waited for."""
 
 
 class StepClock:
@@ -50,7 +39,10 @@ class StepClock:
     Attributes:
         closed: steps that are over, oldest first, for the collector to take.
         measured: phases that somebody marks; time in another one is not 0 but unknown.
+        named: names of the phases that have one of the user's; their numbers follow on `Phase`. The
+            kernel takes those that it does not know for `OTHER`.
         over: whether the last step is closed.
+        fetches: whether fetches end steps, where nobody marks them.
         unended_batches: batches of a loop that has not ended any step.
         on_cancel: called with the serial of an opened step that was none, and of the step that
             goes on; for the collector, since the kernel counted some of the one in the other.
@@ -74,12 +66,15 @@ class StepClock:
             on_close: called after a step was put on `closed`.
             now: CLOCK_MONOTONIC in ns.
         """
+        # With 30 attributes or more CPython takes a tenth longer for each switch of phase.
         self.closed: deque[ClosedStep] = deque()
         self.on_cancel: Callable[[int, int], None] | None = None
         self.on_switch: Callable[[int, int], None] | None = None
         self.epoch = 0
         self.over = False
-        self.measured = {Phase.OTHER.value}
+        self.measured = {_OTHER}
+        self.named: list[str] = []
+        self.fetches = FetchSteps()
         self._epoch_count = 0
         self._stepped_in_epoch = False
         self._ever_stepped = False
@@ -91,9 +86,9 @@ class StepClock:
         self._serial = 0
         self._step = SETUP
         self._start_ns = self._since_ns = now()
-        self._phase = Phase.OTHER.value
+        self._phase = _OTHER
         self._outer: list[int] = []
-        self._phase_ns = [0] * _PHASES
+        self._phase_ns = [0] * (_PHASES + MAX_NAMED)
         self._switches = 0
         self._unexplained = 0
         self._explained = True  # there is no wait yet
@@ -135,6 +130,14 @@ class StepClock:
         if self._outer:
             self._switch(self._outer.pop())
 
+    def name_phase(self, name: str) -> int | None:
+        """Number of a phase with a name of the user's; None if there are too many already."""
+        if name not in self.named:
+            if len(self.named) == MAX_NAMED:
+                return None
+            self.named.append(name)
+        return _PHASES + self.named.index(name)
+
     @property
     def phase(self) -> int:
         """The phase that the loop is in."""
@@ -155,24 +158,35 @@ class StepClock:
             self._stepped_in_epoch = False
         return self._epoch_count - 1
 
-    def begin_fetch(self) -> None:
-        """A batch is about to be asked for: after a finished step, a new one begins here."""
-        if self._done and self._previous is None:
+    def begin_fetch(self, leads: bool = True) -> None:
+        """A batch is about to be asked for: after a finished step, a new one begins here.
+
+        Args:
+            leads: whether this fetch ends the step before, where fetches do; one that does not
+                belongs to the step that goes on.
+        """
+        by_fetch = self.fetches.on
+        if by_fetch and leads and self._step != SETUP and not self._outer:
+            self.end_step()
+        if self._done and self._previous is None and (leads or not by_fetch):
             self._open()
-        self.enter(Phase.LOADER.value)
+        self.enter(_LOADER)
 
     def end_fetch(self) -> None:
         """The loader has answered; whether with a batch, `begin_batch` or `cancel` will tell."""
         self.leave()
 
-    def begin_batch(self, step: int | None = None, epoch: int | None = None) -> None:
+    def begin_batch(
+        self, step: int | None = None, epoch: int | None = None, leads: bool = True
+    ) -> None:
         """A batch is there: the step that its fetch opened is real.
 
         Args:
             step: its number; by default one more than the step before.
             epoch: its epoch, if the loop counts them.
+            leads: as its fetch.
         """
-        if self._done:
+        if self._done and (leads or not self.fetches.on):
             if self._previous is None:
                 self._open()
             self._step = min(self._step + 1, LAST_STEP)
@@ -185,6 +199,16 @@ class StepClock:
         if epoch is not None:
             self.epoch = epoch
 
+    def begin_step(self, number: int | None = None) -> None:
+        """A step is marked, and from now on fetches end none."""
+        if self.fetches.on:
+            held = self.fetches.marked()
+            if self._step != SETUP:
+                self.cancel()
+                self._done = False
+                self._merge(held)
+        self.begin_batch(number)
+
     def cancel(self) -> None:
         """No batch came: what was opened goes back to the step before."""
         before = self._previous
@@ -196,6 +220,7 @@ class StepClock:
         self._unexplained += before.unexplained
         cancelled = self._serial
         self._serial, self._start_ns, self._previous = before.serial, before.start_ns, None
+        self.fetches.merged = before.merged
         self._mark()
         if self.on_cancel:
             self.on_cancel(cancelled, before.serial)
@@ -211,6 +236,7 @@ class StepClock:
             return
         self.cancel()
         self.on_cancel = None
+        self.closed.extend(self.fetches.release())
         self._open()
         self.over = True  # first, so that who finds the last step knows that it is the last
         self._publish()
@@ -233,20 +259,36 @@ class StepClock:
             self._switches,
             self._sample() if self._sample else None,
             self._unexplained,
+            self.fetches.merged,
         )
         self._serial += 1
         self._start_ns = end
-        self._phase_ns = [0] * _PHASES
+        self.fetches.merged = ()
+        self._phase_ns = [0] * (_PHASES + MAX_NAMED)
         self._switches = self._unexplained = 0
         self._explained = True
         self._mark()
 
     def _publish(self) -> None:
-        if self._previous is not None:
-            self.closed.append(self._previous)
-            self._previous = None
-            if self._on_close:
-                self._on_close()
+        previous, self._previous = self._previous, None
+        if previous is None:
+            return
+        self.closed.extend(self.fetches.close(previous))
+        if self._on_close:
+            self._on_close()
+
+    def _merge(self, held: list[ClosedStep]) -> None:
+        """What was taken for steps belongs to the step that goes on."""
+        if not held:
+            return
+        self._switch(self._phase)
+        for step in held:
+            self._phase_ns = [a + b for a, b in zip(self._phase_ns, step.phase_ns, strict=True)]
+            self._switches += step.switches
+            self._unexplained += step.unexplained
+        self.fetches.merged = tuple(step.serial for step in held)
+        self._start_ns = held[0].start_ns
+        self._step, self.epoch = held[0].step, held[0].epoch
 
     def _switch(self, phase: int) -> None:
         now = self._now()

@@ -12,13 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.core.abi import FIELDS, RING, Op, Phase
-from trainobs.core.catalogue import kernel_metrics, phase_metric
+from trainobs.core.catalogue import kernel_metrics, named_phase_metric, phase_metric
 from trainobs.core.cells import WORDS, Places, StepCells, Words
 from trainobs.core.coverage import BLOCK, FEEDS, Coverage
 from trainobs.core.histogram import percentile
 from trainobs.core.metrics import Cells, evaluate
 from trainobs.core.records import StepTable
-from trainobs.steps.clock import ClosedStep, StepClock
+from trainobs.steps.clock import StepClock
+from trainobs.steps.closed_step import ClosedStep
 from trainobs.steps.ledger import Ledger
 from trainobs.steps.lookup_source import LookupSource, NoLookups
 from trainobs.steps.timeline import StepSource
@@ -228,6 +229,10 @@ class Collector:
         self._count_late(ring)
         serials = [step.serial for step in steps]
         cells, latency = ring.take([serial % RING for serial in serials])
+        for index, merged in ((i, m) for i, step in enumerate(steps) for m in step.merged):
+            more_cells, more_latency = ring.take([merged % RING])
+            cells = cells.plus(index, more_cells)
+            latency[index] += more_latency[0]
         for index, serial in enumerate(serials):
             for more_cells, more_latency in self._carried.pop(serial, ()):
                 cells = cells.plus(index, more_cells)
@@ -310,12 +315,17 @@ class Collector:
 
     def _timings(self, steps: list[ClosedStep]) -> dict[str, npt.NDArray[np.float64]]:
         phases = np.array([step.phase_ns for step in steps], np.float64)
-        measured = (Phase(phase) for phase in sorted(self._clock.measured))
-        columns = {phase_metric(phase): phases[:, phase] for phase in measured}
+        measured = sorted(self._clock.measured)
+        columns = {self._phase_metric(phase): phases[:, phase] for phase in measured}
         columns["step/duration_ns"] = phases.sum(axis=1)
         switches = np.array([step.switches for step in steps], np.float64)
         columns["obs/cpu_ns"] = switches * self._switch_cost_ns
         return columns
+
+    def _phase_metric(self, phase: int) -> str:
+        if phase < len(Phase):
+            return phase_metric(Phase(phase))
+        return named_phase_metric(self._clock.named[phase - len(Phase)])
 
     def _host_deltas(self, steps: list[ClosedStep]) -> dict[str, npt.NDArray[np.float64]]:
         if not self._host_names:

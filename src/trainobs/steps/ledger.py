@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from trainobs.core.abi import BATCH, BATCHES, MAIN_WORKER, Phase
 from trainobs.core.records import BATCH_ROW, UNKNOWN
-from trainobs.steps.clock import ClosedStep
+from trainobs.steps.closed_step import ClosedStep
 
 MAX_KEPT = 4096
 """Batches that wait to be fetched; of more, the oldest go to the record without their step."""
@@ -234,7 +234,8 @@ class _Split:
 
     def __init__(self, steps: Sequence[ClosedStep]) -> None:
         self._steps = steps
-        self._places = {step.serial: place for place, step in enumerate(steps)}
+        numbered = enumerate(steps)
+        self._places = {serial: place for place, step in numbered for serial in step.serials}
         self._parts = np.zeros((len(steps), len(SPLIT)))
         self._turns = np.zeros(len(steps))
         self._known = np.array([step.unexplained == 0 for step in steps])

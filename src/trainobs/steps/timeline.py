@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.core.quotients import divided
-from trainobs.steps.clock import ClosedStep
+from trainobs.steps.closed_step import ClosedStep
 
 MAX_POINTS = 65_536
 """Points that wait for their step to close; of more, the oldest are dropped."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.steps.clock import ClosedStep
+from trainobs.steps.closed_step import ClosedStep
 from trainobs.steps.timeline import MAX_POINTS, Columns
 
 

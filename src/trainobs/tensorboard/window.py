@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from trainobs.core.catalogue import STEP_METRICS
 from trainobs.core.catalogue.hot_rows import SHARES
+from trainobs.core.catalogue.named import metric_of_phase, named_phase
 from trainobs.core.cells import StepCells
 from trainobs.core.histogram import percentile
 from trainobs.core.metrics import TAGS, Metric, MetricKind, evaluate
@@ -70,6 +71,7 @@ class Window:
         self._values: list[npt.NDArray[np.float64]] = []
         self._cells: StepCells | None = None
         self._latency: npt.NDArray[np.uint64] | None = None
+        self._named: dict[str, list[npt.NDArray[np.float64]]] = {}
         self.last_step = 0
         self.end_ns = 0
 
@@ -79,6 +81,8 @@ class Window:
     def add(self, batch: StepTable, matrix: npt.NDArray[np.float64], rows: slice) -> None:
         """Take some steps of a batch, at least one; `matrix` is its `metric_matrix`."""
         self._values.append(matrix[rows])
+        for name, column in batch.named_phases().items():
+            self._named.setdefault(name, []).append(column[rows])
         if batch.cells is not None:
             summed = batch.cells[rows].total()
             before = [] if self._cells is None else [self._cells]
@@ -104,6 +108,9 @@ class Window:
         duration = matrix[waited, _DURATION].sum()
         if duration > 0:
             yield WAITED, 100 * float(matrix[waited, _WAIT].sum() / duration)
+        for name, columns in self._named.items():
+            tag = metric_of_phase(named_phase(name) or name).tag
+            yield tag.name, float(np.concatenate(columns).mean()) * tag.factor
         if len(matrix) > 1:
             spread = _SPREAD[self._every_tag]
             yield from _spreads(matrix[:, spread] * _FACTORS[spread], known[spread], spread)

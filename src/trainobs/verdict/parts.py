@@ -79,7 +79,7 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
     step = max(1.0, mean[record.STEP])
     rare = known(mean[record.CHECKPOINT]) + known(mean[record.VALIDATION])
     usual = max(0.0, 1.0 - rare / step)
-    computing = sum(known(mean[name]) for name in record.COMPUTE)
+    computing = sum(known(mean[name]) for name in (*record.COMPUTE, record.NAMED))
     device = _device(mean, facts)
     memory = _memory(mean, known(device))
     gil, polled = _interpreter(mean, usual)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from trainobs.core.catalogue.named import named_phase
 from trainobs.core.quotients import divided
 from trainobs.core.records import SETUP, UNKNOWN, StepTable
 from trainobs.replay.trace import BATCH, BATCH_BYTES, BATCH_MARKS, BATCH_TIMES, USED
@@ -28,7 +29,9 @@ CHECKPOINT = "phase/checkpoint_ns"
 VALIDATION = "phase/validation_ns"
 LOGGING = "phase/logging_ns"
 OTHER = "phase/other_ns"
-PHASES = (LOADER, TRANSFER, *COMPUTE, CHECKPOINT, VALIDATION, LOGGING, OTHER)
+NAMED = "phase/*_ns"
+"""All phases with a name of the user's together; what no single one can be called."""
+PHASES = (LOADER, TRANSFER, *COMPUTE, CHECKPOINT, VALIDATION, LOGGING, NAMED, OTHER)
 GARBAGE = "python/gc_ns"
 INTERPRETER = "python/gil_wait_ns"
 START = "loader/start_stop_ns"
@@ -128,6 +131,7 @@ class Record:
         self._sums: list[Floats] = []
         self._known: list[Floats] = []
         self._steps: list[int] = []
+        self._named: dict[str, float] = {}
         self._stride = 1
         self._seen = 0
         self._windows: list[tuple[int, npt.NDArray[np.int64], Floats]] = []
@@ -147,7 +151,8 @@ class Record:
         """Take the next steps.
 
         Args:
-            columns: metric -> values (n,), NaN for unknown; of these only `INPUTS` are looked at.
+            columns: metric -> values (n,), NaN for unknown; of these only `INPUTS`, and phases with
+                a name of the user's, are looked at.
             epochs: of each step; one epoch where nobody says.
             steps: their numbers; 0, 1, ... where nobody says.
         """
@@ -164,6 +169,11 @@ class Record:
         for name, index in _INDEX.items():
             if name in columns:
                 matrix[:, index] = columns[name]
+        named = {name: column for name, column in columns.items() if named_phase(name)}
+        for name, column in named.items():
+            self._named[name] = self._named.get(name, 0.0) + float(np.nansum(column))
+        if named:
+            matrix[:, _INDEX[NAMED]] = np.nansum(list(named.values()), axis=0)
         self._sample(matrix, numbers)
         filled = 0
         while filled < count:
@@ -178,7 +188,8 @@ class Record:
         sums, known = np.array(self._sums).sum(axis=0), np.array(self._known).sum(axis=0)
         mean = divided(sums, known)
         mean[_ALL_STEPS] = np.where(known[_ALL_STEPS] > 0, sums[_ALL_STEPS] / len(self), np.nan)
-        return dict(zip(INPUTS, mean.tolist(), strict=True))
+        named = {name: total / len(self) for name, total in self._named.items()}
+        return named | dict(zip(INPUTS, mean.tolist(), strict=True))
 
     def course(self, name: str) -> tuple[npt.NDArray[np.int64], Floats]:
         """How a metric went: of each block its steps, and the value per step (0 for unknown)."""

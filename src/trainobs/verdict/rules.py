@@ -8,6 +8,7 @@ from math import isnan
 import numpy as np
 
 from trainobs.core.catalogue import METRICS
+from trainobs.core.catalogue.named import named_phase
 from trainobs.core.text import percent
 from trainobs.replay.changes import MOST_WORKERS
 from trainobs.replay.predict import Replay
@@ -16,7 +17,7 @@ from trainobs.verdict import record as names
 from trainobs.verdict.advice import advise
 from trainobs.verdict.causes import Candidate, Situation, find, free_cpus
 from trainobs.verdict.evenness import when
-from trainobs.verdict.parts import StepParts, known, parts_of
+from trainobs.verdict.parts import known, parts_of
 from trainobs.verdict.record import WINDOW, Record
 from trainobs.verdict.verdict import Cause, Evidence, Facts, Verdict, VerdictKind
 
@@ -115,7 +116,7 @@ def judge_by(replay: Replay | None, record: Record, facts: Facts) -> Verdict:
         min(1.0, ns / parts.step),
         parts.step,
         when=_when(record, outcome, cause, held_up=held_up),
-        where=_where(outcome, parts),
+        where=_where(outcome, now),
         evidence=tuple(_evidence(now, outcome, found)),
         advice=advise(outcome, cause, now),
         replayed=replayed,
@@ -204,12 +205,15 @@ def _when(record: Record, kind: VerdictKind, cause: Cause | None, *, held_up: bo
     return when(record, _METRICS_OF[kind])
 
 
-def _where(kind: VerdictKind, parts: StepParts) -> str:
-    """The phase in which most of the sleep lies."""
+def _where(kind: VerdictKind, now: Situation) -> str:
+    """The phase in which most of the sleep lies; the kernel does not tell those of the user's."""
+    parts = now.parts
     if kind is not VerdictKind.SLEEP:
         return ""
     in_step = [(phase, known(ns)) for phase, ns in parts.asleep.items() if phase != "transfer"]
     phase, ns = max(in_step, key=lambda item: item[1])
+    if phase == "other" and known(now.ns(names.NAMED)):
+        phase = "named"
     return phase if ns >= 0.8 * parts.part[kind] else ""
 
 
@@ -228,11 +232,14 @@ def _evidence(
     """What decided, then what the kind consists of, then what else took time, largest first."""
     of_kind = () if kind is None else (*_METRICS_OF.get(kind, ()), *_PARTS_OF.get(kind, ()))
     deciding = (*of_kind, *(found.metrics if found else ()))
-    others = sorted((*names.PHASES, *HELD_UP, *names.SLEEPS), key=lambda name: -known(now.ns(name)))
+    named = [name for name in now.mean if named_phase(name)]
+    phases = (*(name for name in names.PHASES if name != names.NAMED), *named)
+    others = sorted((*phases, *HELD_UP, *names.SLEEPS), key=lambda name: -known(now.ns(name)))
     for name in dict.fromkeys((*deciding, *others)):
         value = now.ns(name)
         unit = METRICS[name].unit if name in METRICS else "ns"
-        share = value / now.parts.step if unit == "ns" and name in _OF_THE_THREAD else None
+        is_share = unit == "ns" and (name in _OF_THE_THREAD or name in named)
+        share = value / now.parts.step if is_share else None
         told = name in of_kind[:1] or (value > 0 and name in deciding)
         if not isnan(value) and (told or (share or 0) >= WORTH_SHOWING):
             yield Evidence(name, value, unit, None if share is None else min(1.0, share))

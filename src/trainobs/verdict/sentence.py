@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainobs.core.labels import LABELS
+from trainobs.core.labels import label_of
 from trainobs.core.text import duration, measured, percent
 from trainobs.verdict.advice import told
 from trainobs.verdict.verdict import Cause, Verdict, VerdictKind
 
-_PLACES = {"other": "no phase"}
+_PLACES = {"other": "no phase", "named": "no phase, or one of its own"}
 
 _SHOWN = 6
 """Rows of evidence that are shown; all are in the JSON."""
@@ -32,7 +32,7 @@ def lines(verdict: Verdict) -> Iterator[str]:
     """The evidence, the advice, and what a reader should know besides."""
     for row in verdict.evidence[:_SHOWN]:
         share = "" if row.share is None else f" {percent(row.share):>8}"
-        yield f"{LABELS.get(row.metric, row.metric):<40}{measured(row.value, row.unit):>11}{share}"
+        yield f"{label_of(row.metric):<40}{measured(row.value, row.unit):>11}{share}"
     shares = {row.metric: row.share or 0.0 for row in verdict.evidence}
     late = shares.get("loader/handover_ns", 0.0) > shares.get("loader/compute_ns", 0.0)
     if verdict.cause is Cause.TRANSFORM and late:

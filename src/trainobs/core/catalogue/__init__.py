@@ -17,6 +17,7 @@ from trainobs.core.catalogue.gpu import GPU
 from trainobs.core.catalogue.hot_rows import HOT_ROWS
 from trainobs.core.catalogue.machine import MACHINE
 from trainobs.core.catalogue.making import phase_metric
+from trainobs.core.catalogue.named import named_phase_metric
 from trainobs.core.catalogue.network import NETWORK
 from trainobs.core.catalogue.own import OWN
 from trainobs.core.catalogue.python import PYTHON
@@ -33,6 +34,7 @@ __all__ = [
     "STEP_METRICS",
     "kernel_metrics",
     "lost_without",
+    "named_phase_metric",
     "phase_metric",
 ]
 

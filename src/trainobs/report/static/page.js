@@ -91,7 +91,7 @@ class Page {
     this.slots = Object.fromEntries(["verdict", "step", "steps", "lanes", "groups", "more"].map((name) => [name, el("div")]));
     this.root.replaceChildren(this.header, el("main", {}, Object.values(this.slots)));
     if (!this.head.steps) {
-      this.slots.steps.append(el("p", { class: "sentence" }, "No step was recorded. In a loop of your own a step is what obs.step() holds."));
+      this.slots.steps.append(el("p", { class: "sentence" }, "No step was recorded. In a loop of your own a step is a fetch of obs.loader(...), or what obs.step() holds."));
       return;
     }
     const modes = ["time", "share"].map((mode) => el("button", { type: "button", "aria-pressed": String(mode === this.mode),

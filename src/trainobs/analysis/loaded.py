@@ -1,0 +1,75 @@
+"""A run log for notebooks and scripts: its tables, and what the report says."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from trainobs.analysis.summary import summarize
+from trainobs.runlog.reader import RunLog
+from trainobs.runlog.schema import BATCHES, EMBEDDINGS, KERNEL, STEPS
+from trainobs.runlog.whole import whole_table
+
+
+class LoadedRun:
+    """What a run recorded. Nothing is read before it is asked for, and then it is kept.
+
+    Tables are `pyarrow.Table`, of all ranks, with the columns of docs/run-log.md and `rank` in
+    front of them: `run.steps.to_pandas()`. One that the run does not have is None.
+
+    Attributes:
+        run_dir: the run directory.
+    """
+
+    def __init__(self, run: RunLog) -> None:
+        self.run_dir = run.path
+        self._run = run
+
+    def __repr__(self) -> str:
+        """Which run it is."""
+        return f"<trainobs run in {str(self.run_dir)!r}>"
+
+    @cached_property
+    def steps(self) -> Any:
+        """One row a step, with every metric."""
+        return whole_table(self._run, STEPS)
+
+    @cached_property
+    def batches(self) -> Any:
+        """Batches of loaders: who made which, for which step."""
+        return whole_table(self._run, BATCHES)
+
+    @cached_property
+    def kernel(self) -> Any:
+        """What the kernel counted, by step, operation, class of file and role."""
+        return whole_table(self._run, KERNEL)
+
+    @cached_property
+    def embeddings(self) -> Any:
+        """Lookups by step and embedding table."""
+        return whole_table(self._run, EMBEDDINGS)
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """What `trainobs report --json` prints."""
+        return summarize(self._run)
+
+    @property
+    def verdict(self) -> str:
+        """What bounds a step, in one sentence, or why that is not known."""
+        text: str = self.summary["verdict"]["run"]["text"][0]
+        return text
+
+
+def load_run(run_dir: str | os.PathLike[str]) -> LoadedRun:
+    """Read a run, also one that goes on: then it is as it was when each part was asked for.
+
+    Args:
+        run_dir: a run directory, or one that holds runs: the newest.
+
+    Raises:
+        RunLogError: there is no run to read.
+    """
+    return LoadedRun(RunLog.open(Path(run_dir)))

@@ -1,0 +1,27 @@
+"""A table of the run log as it is on disk, of all ranks."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from trainobs.runlog.parquet import read_whole
+from trainobs.runlog.reader import RunLog
+
+
+def whole_table(run: RunLog, table: str) -> pa.Table | None:
+    """A table, with the column `rank` in front; None where the run has none.
+
+    Args:
+        run: the run log; of it the files that can be read.
+        table: `STEPS`, `BATCHES` and so on.
+
+    Raises:
+        RunLogError: a file was damaged after the run was opened.
+    """
+    parts = []
+    for number, rank in run.ranks.items():
+        for path in rank.files[table]:
+            part = read_whole(path)
+            parts.append(part.add_column(0, "rank", pa.array([number] * len(part), pa.int32())))
+    # A column that came up later, or in one rank alone, is null in the others.
+    return pa.concat_tables(parts, promote_options="permissive") if parts else None

@@ -1,0 +1,79 @@
+"""Steps of a loop that marks none: one from each fetch.
+
+Whether a loop marks none is known late: under gradient accumulation the first mark comes after
+several fetches. So the first steps that were taken from fetches are held back, and become one if a
+mark comes.
+"""
+
+from __future__ import annotations
+
+from trainobs.core.records import SETUP
+from trainobs.steps.closed_step import ClosedStep
+
+MAX_HELD = 31
+"""Steps held back: with the one that goes on 32 batches, a quarter of the kernel's ring."""
+
+MAX_HELD_NS = 120_000_000_000
+"""How long they are held back: a run that is killed loses them."""
+
+
+class FetchSteps:
+    """Says which fetches end steps, and holds the first of these steps back.
+
+    Attributes:
+        on: whether fetches end steps; off where a framework marks them, and once a loop does.
+        merged: serials of what was taken for steps, and belongs to the step that goes on.
+        count: steps that were taken from fetches, and will not become one any more.
+    """
+
+    def __init__(self) -> None:
+        self.on = False
+        self.merged: tuple[int, ...] = ()
+        self.count = 0
+        self._leader: object | None = None
+        self._ever_trained = False
+        self._held: list[ClosedStep] | None = []  # None: it was decided
+
+    def lead(self, one: object, *, trains: bool) -> bool:
+        """Whether the fetches of a pass over a loader may end steps.
+
+        Those of the outermost pass do, and not those of one that begins while it goes on. A pass
+        that does not train is none of training, once there was one that does.
+
+        Args:
+            one: the pass; to be told to `follow` when it is over.
+            trains: whether gradients are taken in it.
+        """
+        if self._leader is not None or (self._ever_trained and not trains):
+            return False
+        self._leader = one
+        self._ever_trained = trains
+        return True
+
+    def follow(self, one: object) -> None:
+        """A pass is over; another one may lead."""
+        if self._leader is one:
+            self._leader = None
+
+    def close(self, step: ClosedStep) -> list[ClosedStep]:
+        """Take a step that is over; returns those that are steps for sure, oldest first."""
+        if not self.on or step.step == SETUP:
+            return [step]
+        if self._held is None:
+            self.count += 1
+            return [step]
+        self._held.append(step)
+        took_ns = step.end_ns - self._held[0].start_ns
+        return self.release() if len(self._held) > MAX_HELD or took_ns > MAX_HELD_NS else []
+
+    def release(self) -> list[ClosedStep]:
+        """Hold back no more; returns what was held back."""
+        held, self._held = self._held or [], None
+        self.count += len(held)
+        return held
+
+    def marked(self) -> list[ClosedStep]:
+        """The loop marks a step, and fetches end none any more; returns what belongs to it."""
+        self.on = False
+        held, self._held = self._held or [], None
+        return held

@@ -1,0 +1,53 @@
+"""`load_run`: the tables of a run, and what the report says of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from trainobs import load_run
+from trainobs.analysis.summary import summarize
+from trainobs.core.errors import RunLogError
+from trainobs.runlog.reader import RunLog
+
+
+def test_tables_are_those_of_all_ranks_with_their_rank_in_front(write_run):
+    path = write_run()
+    run = load_run(path)
+    log = RunLog.open(path)
+    assert run.run_dir == path
+    assert run.steps.column_names[:4] == ["rank", "step", "epoch", "start_ns"]
+    assert run.steps.num_rows == sum(len(rank.step()) for rank in log.ranks.values())
+    assert sorted(set(run.steps["rank"].to_pylist())) == sorted(log.ranks)
+    assert run.kernel.column_names[:3] == ["rank", "step", "op"]
+    assert run.steps is run.steps
+    assert str(path) in repr(run)
+
+
+def test_a_table_that_the_run_has_not_is_none(write_run):
+    assert load_run(write_run()).embeddings is None
+
+
+def test_summary_and_verdict_are_those_of_the_report(write_run):
+    path = write_run()
+    run = load_run(str(path))
+    assert json.dumps(run.summary) == json.dumps(summarize(RunLog.open(path)))
+    assert run.verdict == run.summary["verdict"]["run"]["text"][0]
+
+
+def test_a_directory_without_a_run_is_an_error(tmp_path):
+    with pytest.raises(RunLogError):
+        load_run(tmp_path)
+
+
+def test_it_needs_no_torch(write_run):
+    path = write_run()
+    script = (
+        "import sys; sys.modules['torch'] = None; import trainobs\n"
+        f"print(trainobs.load_run({str(path)!r}).verdict)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, bool(done.stdout)) == (0, True), done.stderr
