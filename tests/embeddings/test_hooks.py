@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 import torch._dynamo
-import torch.distributed as dist
 import tqdm
 from torch import nn
 
 from tests.embeddings.brute import Steps
+from tests.lone_rank import lone_rank
 from trainobs.core.records import SETUP
 from trainobs.embeddings import buffer, opaque
 from trainobs.embeddings.model_lookups import ModelLookups
@@ -157,17 +157,15 @@ def test_a_pickled_model_needs_no_trainobs(tmp_path):
     assert done.stdout == "(2, 2)\n", done.stderr
 
 
-def test_ddp(tmp_path):
-    dist.init_process_group("gloo", rank=0, world_size=1, init_method=f"file://{tmp_path}/store")
-    try:
+def test_ddp():
+    with lone_rank():
         model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Embedding(10, 2)))
         lookups, steps = hooked(model)
         model(torch.tensor([1, 1])).sum().backward()
         lookups.close()
         assert [table.name for table in lookups.tables] == ["0"]
         assert lookups.rows(steps.closed())["unique_rows"].tolist() == [1]
-    finally:
-        dist.destroy_process_group()
+        del model, lookups  # with them goes DDP's part of the group
 
 
 class TestCompiled:

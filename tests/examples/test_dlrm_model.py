@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torchmetrics.functional.classification import binary_auroc
+
+from tests.lone_rank import lone_rank
 
 SCALE, DIM = 0.001, 8
 
@@ -85,15 +86,14 @@ def test_it_learns_who_clicks(dlrm: SimpleNamespace, net: Any) -> None:
 
 
 @pytest.fixture
-def lone_rank() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+def group() -> Iterator[None]:
+    with lone_rank():
+        yield
 
 
 # TorchRec uses parts of torch that are deprecated; that is no fault of the example.
 @pytest.mark.filterwarnings(r"ignore:.*:Warning:(torch|torchrec|fbgemm_gpu|tensordict)\.")
-@pytest.mark.usefixtures("lone_rank")
+@pytest.mark.usefixtures("group")
 def test_sharded_tables_learn_the_rows_that_were_looked_up(dlrm: SimpleNamespace) -> None:
     rows = dlrm.columns.table_rows(SCALE)
     model = dlrm.sharded.shard(dlrm.sharded.build_net(rows, DIM, lr=0.1), torch.device("cpu"))

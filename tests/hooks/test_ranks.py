@@ -5,24 +5,22 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from tests.lone_rank import lone_rank
 from trainobs.hooks import distributed
 from trainobs.hooks.distributed import Arrival, TorchJob
 
 
 @pytest.fixture
-def group(tmp_path: Path) -> Iterator[None]:
+def group() -> Iterator[None]:
     """A job of this process alone."""
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'meet'}", rank=0, world_size=1)
-    yield
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    with lone_rank():
+        yield
 
 
 def reduce() -> tuple[int, int]:
