@@ -22,7 +22,7 @@ C_FILES := $(wildcard bpf/*.c bpf/*.h)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup bpf demo demo-dlrm test test-all test-kernels check format bench bench-fae bench-peers profile-dlrm faults pictures docs wheel release clean
+.PHONY: help setup bpf demo demo-imagenet demo-dlrm test test-all test-kernels check format bench bench-fae bench-peers profile-dlrm faults pictures docs wheel release clean
 
 help: ## Show this list
 	@echo "usage: make TARGET [PYTHON=$(PYTHON)] [TORCH=$(TORCH)] [RUN=DIR] [ARGS=...]"
@@ -42,12 +42,19 @@ bpf: $(OBJECT) ## Compile the BPF programs
 $(OBJECT): $(C_FILES) bpf/build.py | $(READY)
 	$(BIN)/python bpf/build.py
 
-demo: setup bpf ## Train a small ResNet, observed, and report on it; runs/demo is the last one
-	$(BIN)/python examples/imagenet/train.py --run-dir $(RUN) $(ARGS)
-	@[ -e runs/demo ] && [ ! -L runs/demo ] || ln -sfn $(abspath $(RUN)) runs/demo
-	$(BIN)/trainobs report $(RUN)
+demo: setup bpf ## Train twice, observed, with one change; runs/demo is the second run
+	$(BIN)/python examples/quickstart.py --run-dir $(RUN)/before
+	$(BIN)/trainobs report $(RUN)/before
 	@echo
+	$(BIN)/python examples/quickstart.py --run-dir $(RUN)/after --workers 2
+	$(BIN)/trainobs compare $(RUN)/before $(RUN)/after
+	@[ -e runs/demo ] && [ ! -L runs/demo ] || ln -sfn $(abspath $(RUN))/after runs/demo
+	$(BIN)/trainobs report $(RUN)/before --html $(RUN)/before.html
 	@echo "The same in TensorBoard: $(BIN)/tensorboard --logdir $(RUN)"
+
+demo-imagenet: setup bpf ## Train a ResNet on 2,000 photographs, observed, and report on it
+	$(BIN)/python examples/imagenet/train.py --run-dir $(RUN) $(ARGS)
+	$(BIN)/trainobs report $(RUN)
 
 demo-dlrm: setup bpf ## Train a recommendation model, observed, and report on its lookups
 	$(BIN)/python examples/dlrm/train.py --run-dir $(RUN) $(ARGS)
@@ -96,8 +103,8 @@ $(PEERS)/.ready: $(READY) benchmarks/peers/requirements.txt benchmarks/peers/set
 	bash benchmarks/peers/setup.sh $(BIN)/python $(PEERS)
 	touch $@
 
-pictures: setup ## Take the pictures of the docs from the run of make demo, in Chromium
-	$(BIN)/python scripts/pictures.py runs/demo $(ARGS)
+pictures: setup ## Take the pictures of the docs from the runs of make demo, in Chromium
+	$(BIN)/python scripts/pictures.py runs/demo/../before $(ARGS)
 
 docs: setup ## Write docs/metrics.md from the catalogue
 	page=$$($(BIN)/python -m trainobs.core.catalogue_page) && echo "$$page" > docs/metrics.md

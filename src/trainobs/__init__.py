@@ -17,10 +17,10 @@ from trainobs.core.version import __version__
 
 if TYPE_CHECKING:
     from trainobs.access import AccessCounts
-    from trainobs.analysis.loaded import load_run
     from trainobs.integrations.huggingface import ObsTrainerCallback
     from trainobs.integrations.lightning import ObsCallback
     from trainobs.integrations.plain import observe
+    from trainobs.report.notebook import load_run
 
     __all__ = [
         "AccessCounts",
@@ -35,7 +35,7 @@ _HOME = {
     "AccessCounts": "trainobs.access",
     "ObsCallback": "trainobs.integrations.lightning",
     "ObsTrainerCallback": "trainobs.integrations.huggingface",
-    "load_run": "trainobs.analysis.loaded",
+    "load_run": "trainobs.report.notebook",
     "observe": "trainobs.integrations.plain",
 }
 

@@ -39,7 +39,7 @@ ROOMS = {
     "hooks": Room("core steps session", "numpy torch"),
     "embeddings": Room("core access steps", "numpy torch torchrec fbgemm_gpu"),
     "integrations": Room(
-        "core session tensorboard hooks embeddings steps",
+        "core report session tensorboard hooks embeddings steps",
         "lightning pytorch_lightning tensorboard torch transformers",
     ),
     "fae/profile": Room("core", "numpy torch torchrec fbgemm_gpu"),
@@ -49,7 +49,7 @@ ROOMS = {
     "fae/sharding": Room("core fae/profile fae/kjt", "numpy torch torchrec fbgemm_gpu"),
     "fae": Room("core fae/profile fae/calibration fae/packing fae/sharding"),
     "cli": Room("core probes gpu runlog analysis report"),
-    "__init__": Room("core access analysis integrations"),
+    "__init__": Room("core access report integrations"),
     "__main__": Room("cli"),
 }
 

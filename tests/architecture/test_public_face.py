@@ -11,10 +11,10 @@ import pytest
 
 import trainobs
 from trainobs.access.counts import AccessCounts
-from trainobs.analysis.loaded import load_run
 from trainobs.integrations.huggingface import ObsTrainerCallback
 from trainobs.integrations.lightning import ObsCallback
 from trainobs.integrations.plain import observe
+from trainobs.report.notebook import load_run
 
 
 def test_the_names_that_trainobs_offers():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,19 @@ class LoadedRun:
     Tables are `pyarrow.Table`, of all ranks, with the columns of docs/run-log.md and `rank` in
     front of them: `run.steps.to_pandas()`. One that the run does not have is None.
 
+    Args:
+        path: a run directory, or one that holds runs: the newest.
+
     Attributes:
         run_dir: the run directory.
+
+    Raises:
+        RunLogError: there is no run to read.
     """
 
-    def __init__(self, run: RunLog) -> None:
-        self.run_dir = run.path
-        self._run = run
+    def __init__(self, path: Path) -> None:
+        self._run = RunLog.open(path)
+        self.run_dir = self._run.path
 
     def __repr__(self) -> str:
         """Which run it is."""
@@ -61,15 +66,3 @@ class LoadedRun:
         """What bounds a step, in one sentence, or why that is not known."""
         text: str = self.summary["verdict"]["run"]["text"][0]
         return text
-
-
-def load_run(run_dir: str | os.PathLike[str]) -> LoadedRun:
-    """Read a run, also one that goes on: then it is as it was when each part was asked for.
-
-    Args:
-        run_dir: a run directory, or one that holds runs: the newest.
-
-    Raises:
-        RunLogError: there is no run to read.
-    """
-    return LoadedRun(RunLog.open(Path(run_dir)))

@@ -3,7 +3,6 @@
 Every piece has a path, by which the page asks a server for it, or finds it in its own file:
 
     head                    what the run is, and which pieces there are
-    verdict                 see `analysis.verdicts.verdicts` and `analysis.whatif.would_help`
     summary                 see `analysis.summary.summarize`
     steps/GROUP/EVERY/N     chunk N of a group of columns, as means over EVERY steps
     ranks/EVERY/N           the same of the step and the waits of every rank
@@ -21,8 +20,6 @@ import numpy.typing as npt
 
 from trainobs.analysis.levels import CHUNK, Levels, chunks, levels
 from trainobs.analysis.summary import summarize
-from trainobs.analysis.verdicts import records
-from trainobs.analysis.whatif import judged
 from trainobs.core.catalogue import METRICS, STEP_METRICS, named_phase_metric
 from trainobs.core.catalogue.named import metric_of_phase, named_phase
 from trainobs.core.errors import RunLogError
@@ -30,26 +27,11 @@ from trainobs.core.labels import label_of
 from trainobs.core.records import SETUP, UNKNOWN
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
+from trainobs.runlog.schema import BATCHES, STEPS
+from trainobs.verdict.record import LOADER, NAMED, PHASES, SPLIT, STEP
 
-STEP, WAIT = "step/duration_ns", "loader/wait_ns"
-
-PARTS = (
-    "loader/device_ns",
-    "loader/cpu_wait_ns",
-    "loader/compute_ns",
-    "loader/sleep_ns",
-    "loader/handover_ns",
-    WAIT,
-    "phase/transfer_ns",
-    "phase/forward_ns",
-    "phase/backward_ns",
-    "phase/optimizer_ns",
-    "phase/checkpoint_ns",
-    "phase/validation_ns",
-    "phase/logging_ns",
-    "phase/other_ns",
-)
-"""Metrics that a step is made of; those of the loader are parts of its wait."""
+PARTS = (*SPLIT, *(name for name in PHASES if name != NAMED))
+"""Metrics that a step is made of; what the loader was waited for is a part of its wait."""
 
 _ROOMS = {
     "storage": ("io", "cache", "block"),
@@ -106,7 +88,9 @@ class RunView:
     def __init__(self, run: RunLog) -> None:
         self.run = run
         self._rank = next(iter(run.ranks.values()), RankLog(0, {}))
-        self._rows = np.flatnonzero(self._rank.step() != SETUP)
+        when = self._rank.columns(STEPS, ("step", "epoch", "start_ns"))
+        self._rows = np.flatnonzero(when["step"] != SETUP)
+        self._step, self._epoch, self._start_ns = (c[self._rows] for c in when.values())
         named = tuple(map(named_phase_metric, self._rank.phases))
         self._parts = (*PARTS, *named)
         self._names = {**GROUPS, "parts": (*GROUPS["parts"], *named)}
@@ -131,7 +115,6 @@ class RunView:
         kind, *words = path.split("/")
         pieces: dict[str, tuple[Callable[..., dict[str, Any]], int]] = {
             "head": (self.head, 0),
-            "verdict": (self._verdict, 0),
             "summary": (lambda: summarize(self.run), 0),
             "steps": (self._steps, 3),
             "ranks": (self._ranks, 2),
@@ -166,7 +149,7 @@ class RunView:
             `ranks`; `parts`; `groups`: group -> its columns; `metrics`: name -> `label`, `unit`,
             `kind`, `chart` and `tells`; `lanes`: whether there are batches.
         """
-        steps, epochs = self._rank.step()[self._rows], self._rank.epoch()[self._rows]
+        steps, epochs = self._step, self._epoch
         starts = np.flatnonzero(np.diff(epochs, prepend=-2))
         info = self.run.info
         told = ("host", "level", "capabilities", "world_size", "settings", "loaders", "trainobs")
@@ -186,7 +169,7 @@ class RunView:
             "parts": list(self._parts),
             "groups": {name: list(columns) for name, columns in self._names.items()},
             "metrics": {name: _about(name) for names in self._names.values() for name in names},
-            "lanes": bool(self._rank.files["batches"]),
+            "lanes": bool(self._rank.files[BATCHES]),
             "unreadable": {str(path): why for path, why in self.run.unreadable.items()},
         }
 
@@ -197,17 +180,13 @@ class RunView:
             do="load the page again",
         )
 
-    def _verdict(self) -> dict[str, Any]:
-        return judged(self.run, records(self._rank))
-
     def _steps(self, group: str, every: int, number: int) -> dict[str, Any]:
         """Beside the columns, `step` and `at_s` of each window: its first step, and when."""
         group_levels = self._levels(group)
         first = self._firsts(every, number)
-        start_ns = self._rank.start_ns()[self._rows]
         return {
-            "step": self._rank.step()[self._rows][first].tolist(),
-            "at_s": np.round((start_ns[first] - start_ns[0]) / 1e9, 6).tolist(),
+            "step": self._step[first].tolist(),
+            "at_s": np.round((self._start_ns[first] - self._start_ns[0]) / 1e9, 6).tolist(),
             "columns": group_levels.chunk(every, number),
         }
 
@@ -234,11 +213,11 @@ class RunView:
             key = f"rank {number_of}"
             if key not in self._groups:
                 training = rank.step() != SETUP
-                read = rank.metrics((STEP, WAIT, "ranks/wait_ns"))
+                read = rank.metrics((STEP, LOADER, "ranks/wait_ns"))
                 columns = {n: column[training].astype(np.float32) for n, column in read.items()}
                 self._groups[key] = Levels(columns)
             found[str(number_of)] = self._groups[key].chunk(every, number)
-        return {"step": self._rank.step()[self._rows][first].tolist(), "ranks": found}
+        return {"step": self._step[first].tolist(), "ranks": found}
 
     def _lanes(self, number: int) -> dict[str, Any]:
         """The steps of a chunk, and the batches that these consumed.
@@ -248,20 +227,22 @@ class RunView:
             of the table `batches` of the run log, None where unknown, and `slowest_file`. Times
             are ns since the first step.
         """
-        rows = self._rows[number * LANE_STEPS : (number + 1) * LANE_STEPS]
-        if not len(rows):
+        rows = slice(number * LANE_STEPS, (number + 1) * LANE_STEPS)
+        steps = self._step[rows]
+        if not len(steps):
             raise IndexError(number)
-        origin = int(self._rank.start_ns()[self._rows[0]])
-        steps, start_ns = self._rank.step()[rows], self._rank.start_ns()[rows]
-        lasted = np.nan_to_num(self._rank.metric(STEP)[rows]).astype(np.int64)
-        batches = self._all_batches()
-        own = np.flatnonzero(np.isin(batches["for_step"], steps)).tolist()
+        origin = int(self._start_ns[0])
+        start_ns = self._start_ns[rows] - origin
+        lasted, wait = (self._levels("parts").columns[name][rows] for name in (STEP, LOADER))
+        if self._batches is None:
+            self._batches = self._rank.columns(BATCHES, _OF_A_BATCH)
+        own = np.flatnonzero(np.isin(self._batches["for_step"], steps)).tolist()
         return {
             "steps": {
                 "step": steps.tolist(),
-                "start_ns": (start_ns - origin).tolist(),
-                "end_ns": (start_ns + lasted - origin).tolist(),
-                "wait_ns": [_known(value) for value in self._rank.metric(WAIT)[rows].tolist()],
+                "start_ns": start_ns.tolist(),
+                "end_ns": (start_ns + np.nan_to_num(lasted).astype(np.int64)).tolist(),
+                "wait_ns": [None if value != value else value for value in wait.tolist()],
             },
             "batches": {
                 **{
@@ -269,16 +250,11 @@ class RunView:
                         None if value == UNKNOWN else value - origin * name.endswith(_CLOCK)
                         for value in column[own].tolist()
                     ]
-                    for name, column in batches.items()
+                    for name, column in self._batches.items()
                 },
                 "slowest_file": self._rank.slowest_files(own),
             },
         }
-
-    def _all_batches(self) -> dict[str, npt.NDArray[np.int64]]:
-        if self._batches is None:
-            self._batches = {name: self._rank.batches(name) for name in _OF_A_BATCH}
-        return self._batches
 
 
 _CLOCK = ("begin_ns", "end_ns")
@@ -294,7 +270,3 @@ def _about(name: str) -> dict[str, Any]:
         "chart": metric.chart,
         "tells": metric.tells,
     }
-
-
-def _known(value: float) -> float | None:
-    return None if value != value else value

@@ -91,7 +91,7 @@ def whatif(run: RunLog, words: list[str]) -> dict[str, Any]:
 
     Returns:
         `run`; `step_ns` as measured; `fit`, of the replay of the run as it was; `changes`: for each
-        its words, what these mean, the least and most `step_ns`, and the `gain`.
+        its words, the least and most `step_ns`, and the `gain`.
 
     Raises:
         TrainobsError: a change is not known, or the run cannot be replayed.
@@ -109,7 +109,6 @@ def whatif(run: RunLog, words: list[str]) -> dict[str, Any]:
 def _told(changes: tuple[Change, ...], prediction: Prediction) -> dict[str, Any]:
     return {
         "change": " ".join(map(str, changes)),
-        "tells": [KNOWN[change.name].tells for change in changes],
         "step_ns": [prediction.low, prediction.high],
         "gain": list(prediction.gain),
     }

@@ -137,6 +137,12 @@ class Observation:
         self._phases = dict(_PHASES)
         self._begin()
 
+    def _repr_html_(self) -> str:
+        """In a notebook, the page of the run as far as it is written."""
+        from trainobs.report.notebook import shown
+
+        return "<pre>not observed</pre>" if self.run_dir is None else shown(self.run_dir)
+
     def loader(self, loader: Iterable[Batch]) -> Iterable[Batch]:
         """The loader, observed: fetches are timed, and begin the steps.
 

@@ -68,7 +68,7 @@ def _fitting(view: RunView, most_bytes: int) -> Iterator[tuple[str, str]]:
 
 def _wanted(view: RunView) -> Iterator[tuple[str, bool]]:
     """Paths in the order in which they are worth their place, and whether they must be there."""
-    yield from ((path, True) for path in ("head", "verdict", "summary"))
+    yield from ((path, True) for path in ("head", "summary"))
     every = view.head()["levels"][::-1]
     ranks = ["ranks"] if len(view.run.ranks) > 1 else []
     for group in (*GROUPS, *ranks):

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from trainobs.core.errors import RunLogError
-from trainobs.runlog.columns import Column, Columns
+from trainobs.runlog.columns import BOUND, Column, Columns
 
 _DAMAGED = (pa.ArrowException, OSError, ValueError)  # ValueError: a name that is not UTF-8
 
@@ -90,6 +90,8 @@ def _is_sound(column: Column, found: pa.ChunkedArray) -> bool:
     is_float = pa.types.is_float32(kind) or pa.types.is_float64(kind)
     if not pa.types.is_integer(kind) and not (column.is_any_number and is_float):
         return False
+    if pa.types.is_int64(kind) and (column.least, column.below) == (-BOUND, BOUND):
+        return True  # every int64
     values = found.cast(pa.float64(), safe=False).to_numpy()  # NaN for null: in any range
     return bool(np.all(np.isnan(values) | ((values >= column.least) & (values < column.below))))
 

@@ -78,13 +78,26 @@ class RankLog:
         Raises:
             RunLogError: a file is damaged.
         """
-        wanted = list(names)
-        parts = list(self._parts(STEPS, wanted))
+        found = self.columns(STEPS, names)
+        for name, values in found.items():
+            if name in METRICS and not self._coverage.knows(METRICS[name].programs):
+                found[name] = np.full_like(values, np.nan)
+        return found
+
+    def columns(self, table: str, names: Iterable[str]) -> dict[str, npt.NDArray[Any]]:
+        """Columns of numbers of a table, whose files are read once. Each of shape (n,).
+
+        Raises:
+            RunLogError: a file is damaged.
+        """
+        wanted = tuple(names)
+        parts = list(self._parts(table, wanted))
         found = {}
         for name in wanted:
-            values = np.concatenate([np.empty(0), *(part.pop(name) for part in parts)])
-            known = name not in METRICS or self._coverage.knows(METRICS[name].programs)
-            found[name] = values if known else np.full_like(values, np.nan)
+            missing = self._about(table, name).missing
+            is_float = missing is not None and np.isnan(missing)
+            empty = np.empty(0, np.float64 if is_float else np.int64)
+            found[name] = np.concatenate([empty, *(part.pop(name) for part in parts)])
         return found
 
     def cells(self) -> npt.NDArray[np.void]:
@@ -147,11 +160,7 @@ class RankLog:
         return self._parts(EMBEDDINGS, columns)
 
     def _column(self, table: str, name: str) -> npt.NDArray[Any]:
-        """A column of numbers, part after part."""
-        parts = [part[name] for part in self._parts(table, (name,))]
-        missing = self._about(table, name).missing
-        empty = np.empty(0, np.float64 if missing is not None and np.isnan(missing) else np.int64)
-        return np.concatenate([empty, *parts])
+        return self.columns(table, [name])[name]
 
     def _parts(self, table: str, names: Iterable[str]) -> Iterator[dict[str, npt.NDArray[Any]]]:
         """Columns part by part. What the run's version did not know yet is missing, all of it."""

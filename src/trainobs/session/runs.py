@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from trainobs.core.errors import SettingError
 from trainobs.core.sink import Sink
@@ -89,34 +89,18 @@ def open_session(
         if claimed:
             undo.callback(give_back, run_dir, rank)
         board = LaidOut(writer or EventFile(run_dir / "tensorboard")) if rank == 0 else None
-        every_tag = settings.tensorboard == "all"
+        points = _Points(log_every_n_steps, first_step, settings.tensorboard == "all")
         lookups = LookupWatch(run_dir)
         sinks: list[Sink] = [RunLogSink(run_dir, rank, claimed=claimed)]
-        if others:
-            # In front of the sink that closes the writer.
-            sinks += [
-                ArrivalsSink(run_dir, rank, others.arrivals),
-                RanksSink(
-                    Exchange(others.store, rank, world_size),
-                    world_size=world_size,
-                    every=log_every_n_steps,
-                    first_step=first_step,
-                    writer=board,
-                    every_tag=every_tag,
-                ),
-            ]
+        if others:  # in front of the sink that closes the writer
+            sinks += _of_ranks(others, run_dir, rank, world_size, board, points)
         if board:
             told = {"on_verdict": partial(tell_end, run_dir, asked)} if is_told else {}
-            sinks.append(
-                TensorBoardSink(
-                    board,
-                    log_every_n_steps,
-                    first_step,
-                    lookups.counts,
-                    every_tag=every_tag,
-                    **told,
-                )
+            every, first, has_all = points
+            board_sink = TensorBoardSink(
+                board, every, first, lookups.counts, every_tag=has_all, **told
             )
+            sinks.append(board_sink)
         session = Session(
             settings,
             sinks,
@@ -132,6 +116,34 @@ def open_session(
         if rank == 0 and is_told:
             tell_place(run_dir, asked)
     return session, run_dir
+
+
+class _Points(NamedTuple):
+    """Which points TensorBoard gets: see `TensorBoardSink`."""
+
+    every: int
+    first_step: int
+    has_all: bool
+
+
+def _of_ranks(
+    job: Job,
+    run_dir: Path,
+    rank: int,
+    world_size: int,
+    board: LaidOut | None,
+    points: _Points,
+) -> list[Sink]:
+    """What a job of several ranks records besides."""
+    spread = RanksSink(
+        Exchange(job.store, rank, world_size),
+        world_size=world_size,
+        every=points.every,
+        first_step=points.first_step,
+        writer=board,
+        every_tag=points.has_all,
+    )
+    return [ArrivalsSink(run_dir, rank, job.arrivals), spread]
 
 
 def _place(run_dir: Path, rank: int, refuses: bool) -> tuple[Path, bool]:

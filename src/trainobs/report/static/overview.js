@@ -40,8 +40,8 @@ function helpTable({ changes, refused }) {
   if (refused) return el("p", { class: "muted" }, `What would help is not predicted: ${refused}.`);
   if (!changes.length) return el("p", { class: "muted" }, "No change that a replay of this run knows is sure to help.");
   const best = Math.max(...changes.map((one) => one.gain.at(-1) ?? one.gain[0]));
-  const rows = changes.map(({ change, tells, gain: [low, high], step_ns: [least, most] }) => [
-    change, tells.join(", "), `${times(low)} to ${times(high)} times as fast`, `${duration(least)} to ${duration(most)}`,
+  const rows = changes.map(({ change, means, gain: [low, high], step_ns: [least, most] }) => [
+    change, means, `${times(low)} to ${times(high)} times as fast`, `${duration(least)} to ${duration(most)}`,
     el("span", { class: "gain", style: `width:${(9 * (low - 1)) / Math.max(best - 1, 0.01)}em` })]);
   return table("What would help, predicted by a replay of this run", ["change", "of what", "gain", "a step would take", ""], rows);
 }

@@ -47,7 +47,7 @@ class Page {
       this.head = await this.source.get("head");
       this.frame();
       await this.update();
-      await Promise.all([this.verdict(), this.summary()]);
+      await this.summary();
       this.root.dataset.state = "done";
     } catch (error) {
       this.tell(error);
@@ -64,7 +64,7 @@ class Page {
       if (this.head.steps === before && !this.head.outcome) return;
       this.title();
       await this.update();
-      await Promise.all([this.verdict(), this.summary()]);
+      await this.summary();
     } catch (error) {
       this.tell(error);
     }
@@ -172,14 +172,10 @@ class Page {
     this.drawRanks?.(this.rankRows);
   }
 
-  async verdict() {
-    const found = await this.source.get("verdict");
-    this.slots.verdict.replaceChildren(verdictSection(found));
-    this.evidence?.replaceChildren(...[evidence(found, this.head.metrics)].filter(Boolean));
-  }
-
   async summary() {
     const summary = await this.source.get("summary");
+    this.slots.verdict.replaceChildren(verdictSection(summary));
+    this.evidence?.replaceChildren(...[evidence(summary, this.head.metrics)].filter(Boolean));
     this.root.querySelector("#workers")?.replaceChildren(...[workers(summary)].filter(Boolean));
     const ofRanks = this.rankRows && ranks(summary, this.head);
     const step = summary.metrics[STEP];

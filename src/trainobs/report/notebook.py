@@ -1,0 +1,46 @@
+"""Runs in notebooks: the page, as what a cell shows."""
+
+from __future__ import annotations
+
+import html
+import os
+from pathlib import Path
+
+from trainobs.analysis.loaded import LoadedRun
+from trainobs.analysis.view import RunView
+from trainobs.core.errors import TrainobsError
+from trainobs.report.html import page
+
+BYTES = 1_000_000
+"""Of the pieces of a run, at most: a notebook keeps what its cells show."""
+
+_FRAME = '<iframe sandbox="allow-scripts" style="width:100%;height:900px;border:0" srcdoc="{}">'
+
+
+class ShownRun(LoadedRun):
+    """A run whose page a notebook shows, and whose tables a script reads."""
+
+    def _repr_html_(self) -> str:
+        """The page, in a frame of its own."""
+        return shown(self.run_dir)
+
+
+def load_run(run_dir: str | os.PathLike[str]) -> ShownRun:
+    """Read a run, also one that goes on: then it is as it was when each part was asked for.
+
+    Args:
+        run_dir: a run directory, or one that holds runs: the newest.
+
+    Raises:
+        RunLogError: there is no run to read.
+    """
+    return ShownRun(Path(run_dir))
+
+
+def shown(run_dir: Path) -> str:
+    """The page of a run as far as it is written, or why it cannot be shown."""
+    try:
+        text = page(RunView.open(run_dir), BYTES)
+    except TrainobsError as error:
+        return f"<pre>{html.escape(str(error))}</pre>"
+    return _FRAME.format(html.escape(text)) + "</iframe>"
