@@ -22,7 +22,7 @@ from trainobs.verdict.record import (
     waited_until,
 )
 from trainobs.verdict.rules import judge, judge_by
-from trainobs.verdict.sentence import lines, sentence
+from trainobs.verdict.sentence import lines, notes, sentence
 from trainobs.verdict.verdict import Verdict, facts_from
 
 _WAIT = "ranks/wait_ns"
@@ -38,7 +38,7 @@ def verdicts(run: RunLog, steps: Steps, replay: Replay | None) -> dict[str, Any]
 
     Returns:
         run: the verdict on all steps; epochs: epoch -> verdict; both as `Verdict.as_json` with the
-        `text` of the page.
+        `text` of the report, and of that the `notes`.
     """
     others = list(run.ranks.values())[1:]
     facts = replace(facts_from(run.info), others_wait_ns=_waits(others))
@@ -82,7 +82,8 @@ def records(rank: RankLog) -> Steps:
 
 
 def _told(verdict: Verdict) -> dict[str, Any]:
-    return {**verdict.as_json(), "text": [sentence(verdict), *lines(verdict)]}
+    told = {"text": [sentence(verdict), *lines(verdict)], "notes": list(notes(verdict))}
+    return verdict.as_json() | told
 
 
 def _waits(ranks: list[RankLog]) -> dict[int, float]:

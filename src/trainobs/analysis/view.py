@@ -168,7 +168,7 @@ class RunView:
             "ranks": list(self.run.ranks),
             "parts": list(self._parts),
             "groups": {name: list(columns) for name, columns in self._names.items()},
-            "metrics": {name: _about(name) for names in self._names.values() for name in names},
+            "metrics": {name: _about(name) for name in (*METRICS, *self._names["parts"])},
             "lanes": bool(self._rank.files[BATCHES]),
             "unreadable": {str(path): why for path, why in self.run.unreadable.items()},
         }

@@ -163,7 +163,9 @@ def would_help(info: Mapping[str, Any], record: Record, replay: Replay | None) -
 def _alone(change: Change, replay: Replay) -> dict[str, Any]:
     kind = KNOWN[change.name]
     values = {change.name: True if kind.is_switch else change.value}
-    return {**_told((change,), replay.predict([change])), "means": kind.tells, "values": values}
+    now = f", now {replay.trace.workers}" if change.name == "workers" else ""
+    told = _told((change,), replay.predict([change]))
+    return {**told, "means": f"{kind.tells}{now}", "values": values}
 
 
 def _tried(room: float, replay: Replay) -> list[str]:

@@ -33,9 +33,14 @@ def lines(verdict: Verdict) -> Iterator[str]:
     for row in verdict.evidence[:_SHOWN]:
         share = "" if row.share is None else f" {percent(row.share):>8}"
         yield f"{label_of(row.metric):<40}{measured(row.value, row.unit):>11}{share}"
+    yield from notes(verdict)
+    if verdict.advice:
+        yield f"advice: {told(verdict.advice)}"
+
+
+def notes(verdict: Verdict) -> Iterator[str]:
+    """What explains numbers that seem to contradict the sentence."""
     shares = {row.metric: row.share or 0.0 for row in verdict.evidence}
     late = shares.get("loader/handover_ns", 0.0) > shares.get("loader/compute_ns", 0.0)
     if verdict.cause is Cause.TRANSFORM and late:
         yield "a worker that computes in Python hands its batches over late"
-    if verdict.advice:
-        yield f"advice: {told(verdict.advice)}"

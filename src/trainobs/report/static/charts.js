@@ -2,7 +2,7 @@
 
 import uPlot from "./vendor/uPlot.esm.js";
 import { colour, el, table } from "./dom.js";
-import { axisUnit, inUnit } from "./format.js";
+import { axisUnit, inUnit, WHOLE } from "./format.js";
 import { mean } from "./parts.js";
 
 // Paul Tol's bright scheme; lines differ in their dashes, too.
@@ -34,7 +34,7 @@ function chart(data, metrics, names, width) {
   const stroke = { stroke: colour("ink"), grid: { stroke: colour("line") }, ticks: { stroke: colour("line") } };
   const drawn = new uPlot({ width, height: HEIGHT, series: [{}, ...lines], legend: { show: false },
     scales: { x: { time: false }, y: { range: (_u, _low, high) => [0, high > 0 ? high * 1.05 : 1] } },
-    axes: [{ ...stroke, size: 28 }, { ...stroke, size: 56 }], cursor: { drag: { x: false, y: false } },
+    axes: [{ ...stroke, incrs: WHOLE, size: 28 }, { ...stroke, size: 56 }], cursor: { drag: { x: false, y: false } },
     hooks: { setCursor: [({ cursor: { idx } }) => { if (idx !== null && idx !== undefined) say(idx); }] },
   }, [data.step, ...names.map((name) => data.columns[name].map((value) => value === null ? null : value / factor))], plot);
   let at = 0;

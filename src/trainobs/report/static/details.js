@@ -10,7 +10,7 @@ const bytes = (count) => (count === null || count === undefined ? "unknown" : si
 export function workers(summary) {
   const rows = summary.workers.map((one) => [one.worker === null ? "in training" : `worker ${one.worker}`, quantity(one.batches),
     time(one.made_ns), time(one.device_ns), time(one.cpu_wait_ns), time(one.compute_ns), time(one.sleep_ns), time(one.wait_ns)]);
-  const head = ["", "batches", "a batch took", "reads from the device", "no CPU", "computes", "asleep, cause unknown", "training waited"];
+  const head = ["", "batches", "a batch took", "reads from storage", "no CPU", "computes", "asleep, cause unknown", "training waited"];
   return rows.length ? table("Means by worker", head, rows) : null;
 }
 
@@ -79,11 +79,15 @@ export function embeddings(summary) {
     .sort((a, b) => (b.lookups ?? -1) - (a.lookups ?? -1) || b.one.row_count * b.one.row_bytes - a.one.row_count * a.one.row_bytes)
     .map(({ one, lookups }) => [one.name, quantity(one.row_count), size(one.row_count * one.row_bytes),
       lookups === null ? "unknown" : quantity(lookups), bytes(of(one.name, "embedding/read_bytes")), one.placement ?? "unknown"]);
-  const hot = found.skew?.tables ?? [];
+  const skew = Object.entries(found.skew?.tables ?? {}).map(([name, one]) => [name, quantity(one.lookup_count),
+    ...["0.5", "0.9"].map((share) => (one.working_set[share] ? quantity(one.working_set[share]) : "unknown")),
+    one.zipf.exponent === null ? "unknown" : one.zipf.exponent.toFixed(2)]);
+  const budgets = (found.skew?.budgets ?? []).filter((one) => one.holds_rows).map((one) => [size(one.budget_bytes),
+    percent(one.table_ratio), one.lookup_ratio === null ? "unknown" : percent(one.lookup_ratio)]);
   return section("tables", "Embedding tables",
     table(`${rows.length} tables, the most looked up first`, ["table", "rows", "size", "lookups a step", "read a step", "kept on"], rows),
-    hot.length ? table("Hot rows: the share of lookups that the most frequent rows serve", ["table", "rows looked up", "10 % of lookups by", "50 %", "90 %"],
-      hot.map((one) => [one.name, ...Object.values(one).slice(1, 5).map((value) => (typeof value === "number" ? quantity(value) : value))])) : null);
+    skew.length ? table("How few rows serve the lookups", ["table", "lookups counted", "rows that serve half", "rows that serve 90 %", "Zipf exponent"], skew) : null,
+    budgets.length ? table("What the hottest rows of all tables would serve", ["memory", "of all tables", "of lookups"], budgets) : null);
 }
 
 export function observed(summary, head) {

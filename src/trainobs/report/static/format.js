@@ -42,3 +42,6 @@ export function axisUnit(most, unit) {
   const [factor, name] = units[0].find(([f]) => most >= f) ?? [1, units[1]];
   return { factor, name };
 }
+
+// Distances between ticks of an axis of whole numbers.
+export const WHOLE = Array.from({ length: 10 }, (_, power) => [1, 2, 5].map((n) => n * 10 ** power)).flat();

@@ -7,7 +7,7 @@ import { CAUSES } from "./parts.js";
 const LANE = 26;
 const LEFT = 96;
 const TOP = 22;
-const MADE = [["device_ns", CAUSES[0][2], "reads from the device"], ["cpu_wait_ns", CAUSES[1][2], "has no CPU"],
+const MADE = [["device_ns", CAUSES[0][2], "reads from storage"], ["cpu_wait_ns", CAUSES[1][2], "has no CPU"],
               ["compute_ns", CAUSES[2][2], "computes"], ["sleep_ns", CAUSES[3][2], "asleep, cause unknown"]];
 
 // Lanes of the steps [from, to), which are indices into the steps of `piece` (see "lanes/N").
@@ -75,7 +75,7 @@ function label(piece, from, to, workers) {
 
 function legend() {
   const entries = [["#e69f00", "training waits for data"], ["#4477aa", "training works"],
-                   ...MADE.map(([, fill, text]) => [fill, `worker ${text}`]), [colour("line"), "batch waits to be taken"]];
+                   ...MADE.map(([, fill, text]) => [fill, `loader ${text}`]), [colour("line"), "batch waits to be taken"]];
   return el("ul", { class: "legend" }, entries.map(([fill, text]) =>
     el("li", {}, el("i", { style: `background:${fill}` }), text)));
 }

@@ -16,17 +16,23 @@ const KINDS = {
   "mixed": "Several costs count, and none of them stands out.",
 };
 
-export function verdictSection({ verdict, would_help: help }) {
-  const { run, epochs } = verdict;
-  const kind = run.kind ?? "unknown";
+export function verdictSection({ verdict: { run, epochs }, would_help: help }) {
   const others = Object.entries(epochs);
+  const heldUp = run.kind === "compute-bound" && run.cause;
+  const meaning = heldUp ? "Computation is held up." : KINDS[run.kind];
   return section("verdict", "Verdict",
-    el("p", { class: `kind ${kind.split("-")[0]}` }, run.text[0]),
-    KINDS[kind] ? el("p", { class: "muted" }, KINDS[kind]) : null,
+    el("p", { class: "kind" }, run.text[0]),
+    meaning ? el("p", { class: "muted" }, [meaning, ...run.notes.map((note) => ` Note: ${note}.`)].join("")) : null,
     run.advice ? el("p", { class: "advice" }, el("b", {}, "Advice: "), run.text.at(-1).replace(/^advice: /, "")) : null,
-    helpTable(help),
+    helpTable(help) ?? helpNote(help, run.advice),
     others.length > 1 ? el("details", {}, el("summary", {}, `Verdicts on ${others.length} epochs`),
       el("ul", {}, others.map(([epoch, one]) => el("li", {}, `epoch ${epoch}: ${one.text[0]}`)))) : null);
+}
+
+function helpNote({ refused }, advice) {
+  if (refused) return el("p", { class: "muted" }, `No other change is predicted: ${refused}.`);
+  if (advice) return null;
+  return el("p", { class: "muted" }, "A replay of this run finds no change that is sure to bring 5 %.");
 }
 
 // The numbers that the verdict was made from.
@@ -36,14 +42,17 @@ export function evidence({ verdict: { run } }, metrics) {
   return rows.length ? table("What the verdict rests on", ["", "a step", "share of the step"], rows) : null;
 }
 
-function helpTable({ changes, refused }) {
-  if (refused) return el("p", { class: "muted" }, `What would help is not predicted: ${refused}.`);
-  if (!changes.length) return el("p", { class: "muted" }, "No change that a replay of this run knows is sure to help.");
-  const best = Math.max(...changes.map((one) => one.gain.at(-1) ?? one.gain[0]));
-  const rows = changes.map(({ change, means, gain: [low, high], step_ns: [least, most] }) => [
-    change, means, `${times(low)} to ${times(high)} times as fast`, `${duration(least)} to ${duration(most)}`,
-    el("span", { class: "gain", style: `width:${(9 * (low - 1)) / Math.max(best - 1, 0.01)}em` })]);
-  return table("What would help, predicted by a replay of this run", ["change", "of what", "gain", "a step would take", ""], rows);
+// Changes with the gains that a replay predicts; null where there are none.
+function helpTable({ changes }) {
+  if (!changes.length) return null;
+  const best = Math.max(...changes.map((one) => one.gain[1]));
+  const bar = (low, high) => {
+    const em = (gain) => `${(8 * (gain - 1)) / Math.max(best - 1, 0.01)}em`;
+    return el("span", { class: "gain", style: `width:${em(high)}` }, el("span", { style: `width:${em(low)}` }));
+  };
+  const rows = changes.map(({ change, means, gain: [low, high] }) =>
+    [change, means, `${times(low)} to ${times(high)} times as fast`, bar(low, high)]);
+  return table("What would help, predicted by a replay; bars from the least to the most gain", ["change", "of what", "gain", ""], rows);
 }
 
 // The mean step of the windows of `data`: a bar, and a table.
@@ -56,7 +65,7 @@ export function stepBar(data, head, title) {
     .map((part) => ({ ...part, share: part.ns / step }));
   const bar = el("div", { class: "bar", role: "img", "aria-label": `${title}: the table below has the numbers` },
     shares.map(({ colour, share, label }) => el("span", { style: `width:${100 * share}%;background:${colour}`, title: `${label} ${percent(share)}` },
-      share > 0.07 ? el("em", {}, percent(share)) : null)));
+      share > 0.06 ? el("em", {}, share > 0.2 ? `${percent(share)} ${label}` : percent(share)) : null)));
   const rows = [...shares].sort((a, b) => b.share - a.share).map((part) => [
     el("span", {}, el("i", { style: `background:${part.colour}` }), part.label), duration(part.ns), percent(part.share)]);
   return [bar, table(`${title}: ${duration(step)}`, ["part", "time", "share"], rows)];

@@ -82,7 +82,7 @@ class Page {
     const ended = outcome ? `ended: ${outcome}` : "killed, or still running";
     const by = { ebpf: "by eBPF", procfs: "by /proc, without eBPF", timing: "by timing alone" }[info.level] ?? "in an unknown way";
     this.header.replaceChildren(el("h1", {}, run.split("/").filter(Boolean).at(-1) ?? run), el("p", { class: "muted" },
-      `${quantity(steps)} steps, on ${info.host?.hostname ?? "an unknown host"}, observed ${by}; ${ended}`));
+      `${run}: ${quantity(steps)} steps, on ${info.host?.hostname ?? "an unknown host"}, observed ${by}; ${ended}`));
   }
 
   frame() {

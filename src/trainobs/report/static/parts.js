@@ -6,11 +6,11 @@ export const STEP = "step/duration_ns";
 export const WAIT = "loader/wait_ns";
 
 export const CAUSES = [
-  ["loader/device_ns", "waiting: worker reads from the device", "#882255"],
-  ["loader/cpu_wait_ns", "waiting: worker has no CPU", "#cc6677"],
-  ["loader/compute_ns", "waiting: worker computes", "#ddcc77"],
-  ["loader/sleep_ns", "waiting: worker asleep, cause unknown", "#aa4499"],
-  ["loader/handover_ns", "waiting: hand-over of batches", "#ee8866"],
+  ["loader/device_ns", "waiting: loader reads from storage", "#882255"],
+  ["loader/cpu_wait_ns", "waiting: loader has no CPU", "#cc6677"],
+  ["loader/compute_ns", "waiting: loader computes", "#ddcc77"],
+  ["loader/sleep_ns", "waiting: loader asleep, cause unknown", "#aa4499"],
+  ["loader/handover_ns", "waiting: batches on their way", "#ee8866"],
 ];
 
 const PARTS = [

@@ -2,7 +2,7 @@
 
 import uPlot from "./vendor/uPlot.esm.js";
 import { colour, el } from "./dom.js";
-import { axisUnit, duration, percent } from "./format.js";
+import { axisUnit, duration, percent, WHOLE } from "./format.js";
 import { partsOf, STEP, total } from "./parts.js";
 
 const HEIGHT = 260;
@@ -41,7 +41,7 @@ export function timeline(figure, data, head, mode, on) {
   const chart = new uPlot({
     width: Math.max(320, figure.clientWidth), height: HEIGHT, series, legend: { show: false },
     scales: { x: { time: false }, y: { range: (_u, _low, high) => [0, asShare ? 100 : high * 1.02 || 1] } },
-    axes: [{ ...axis("step"), size: 34, labelSize: 18, labelGap: -6 }, { ...axis(asShare ? "share of the step, %" : `step time, ${name}`), size: 64 }],
+    axes: [{ ...axis("step"), incrs: WHOLE, size: 34, labelSize: 18, labelGap: -6 }, { ...axis(asShare ? "share of the step, %" : `step time, ${name}`), size: 64 }],
     cursor: { drag: { x: true, y: false, setScale: false } },
     hooks: {
       setCursor: [({ cursor: { idx } }) => { if (idx !== null && idx !== undefined) say(idx); }],
