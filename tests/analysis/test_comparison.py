@@ -192,6 +192,9 @@ def test_the_same_run_twice_is_told(write, tmp_path, capsys):
     assert "are the same run" in refused(capsys, "compare", run, run)
     assert "are the same run" in refused(capsys, "compare", run, tmp_path / "copy")
     assert "are the same run" in refused(capsys, "compare", run, run, "--", other)
+    log = RunLog.open(run)
+    with pytest.raises(TrainobsError, match="are the same run"):
+        compare([log], [log])
 
 
 def test_runs_without_steps_are_refused_and_short_ones_are_unknown(write, capsys):

@@ -209,10 +209,11 @@ def _refuse(old: Sequence[RunLog], new: Sequence[RunLog]) -> None:
             raise _no_comparison(f"no run for {name}", "give at least one run for each side")
     seen: dict[object, RunLog] = {}
     for run in (*old, *new):
-        other = seen.setdefault(_identity(run), run)
-        if other is not run:
-            found = f"{shown(str(other.path))} and {shown(str(run.path))} are the same run"
-            raise _no_comparison(found, "give each run once")
+        identity = _identity(run)
+        if identity in seen:
+            paths = f"{shown(str(seen[identity].path))} and {shown(str(run.path))}"
+            raise _no_comparison(f"{paths} are the same run", "give each run once")
+        seen[identity] = run
 
 
 def _identity(run: RunLog) -> object:

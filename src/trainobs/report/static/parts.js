@@ -25,6 +25,7 @@ const PARTS = [
   ["phase/logging_ns", "logging", "#bbcc33"],
 ];
 const REST = ["phase/other_ns", "everything else", "#bbbbbb"];
+const UNMEASURED = "#e8e8e8";
 const OWN_COLOURS = ["#aaaa00", "#99ddff", "#ffaabb", "#77aadd", "#44bb99", "#eedd88"];
 
 // The parts of some windows that are not zero, each {name, label, colour, values}; they add up to
@@ -46,8 +47,14 @@ export function partsOf(columns, names) {
   const shown = found.filter((part) => part && part.values.some((value) => value > 0));
   const rest = (columns[STEP] ?? []).map((step, i) =>
     step === null ? null : Math.max(0, step - shown.reduce((sum, part) => sum + (part.values[i] ?? 0), 0)));
-  const unmeasured = { name: "", label: "in no part that was measured", colour: "#e8e8e8", values: rest };
+  const unmeasured = { name: "", label: "in no part that was measured", colour: UNMEASURED, values: rest };
   return total(rest) > 0.005 * total(columns[STEP]) ? [...shown, unmeasured] : shown;
+}
+
+// The colour of a part by its metric: what a loader is waited for without a cause has that of the wait.
+export function colourOf(name) {
+  const own = [...PARTS, REST].find(([known]) => known === name || (known === WAIT && name.startsWith("loader/")));
+  return own?.[2] ?? UNMEASURED;
 }
 
 export function total(values) {
