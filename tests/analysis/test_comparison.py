@@ -230,6 +230,24 @@ def test_a_phase_that_one_side_does_not_mark_is_counted_in_the_rest_of_both(writ
     assert "validation is marked in A alone" in said(capsys, "compare", old, new)
 
 
+def test_phases_with_names_of_ones_own_are_parts(write):
+    def steps(augment_ms):
+        made = batch([SETUP, *range(100)], **_with_setup(columns(10, 20)))
+        augment = np.full(101, augment_ms * MS)
+        step = made.columns["step/duration_ns"] + augment
+        more = {"phase/augment_ns": augment, "step/duration_ns": step}
+        return replace(made, columns=made.columns | more)
+
+    old, new = (write(f"{ms} ms", steps(ms), phases=["augment"]) for ms in (9, 3))
+    without = write("without")
+    augment = part(compared(old, new), "phase/augment_ns")
+    assert (augment["label"], augment["claim"]) == ("augment", True)
+    assert augment["ns"] == pytest.approx([9 * MS, 3 * MS])
+    found = compared(old, without)
+    assert part(found, "phase/other_ns")["ns"] == pytest.approx([10 * MS, MS])
+    assert "augment is marked in A alone" in found["notes"][0]
+
+
 def test_steps_whose_batches_are_unknown_are_a_part_of_their_own(write):
     some = columns(10, 20)
     for name in WAIT | NO_WAIT:

@@ -19,7 +19,7 @@ from trainobs.analysis.part_means import (
 )
 from trainobs.analysis.welch import Estimate, estimate, half_width, relative
 from trainobs.core.errors import TrainobsError, shown
-from trainobs.core.labels import LABELS
+from trainobs.core.labels import LABELS, label_of
 from trainobs.runlog.reader import RunLog
 from trainobs.verdict.record import LOADER, STEP
 
@@ -277,7 +277,7 @@ def _unknown(means: Sequence[Sequence[RunMeans]]) -> Iterator[str]:
     every = [run for side in means for run in side]
     for name in not_in_all(every):
         who = _those(means, lambda run, name=name: name in run.of)  # type: ignore[misc]
-        yield f"{LABELS[name]} is marked in {who} alone, and so is within everything else here"
+        yield f"{label_of(name)} is marked in {who} alone, and so is within everything else here"
     if any(map(causes_known, every)) and not all(map(causes_known, every)):
         yield f"what {LABELS[LOADER]} was for is known of {_those(means, causes_known)} alone"
 

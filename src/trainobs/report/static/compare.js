@@ -3,7 +3,7 @@
 
 import { el, section, table } from "./dom.js";
 import { duration, inUnit, quantity, times } from "./format.js";
-import { colourOf } from "./parts.js";
+import { coloursOf } from "./parts.js";
 
 export { Source } from "./source.js";
 
@@ -59,29 +59,31 @@ const named = ([first, ...more]) => (more.length ? `${first.run} and ${more.leng
 // The mean step of each side as a bar, both on one scale, and all numbers as a table.
 function step(found) {
   const most = Math.max(...found.step_ns);
+  const inBars = leaves(found.parts);
+  const colours = coloursOf(inBars.map(({ name }) => name));
   const bars = ["A", "B"].map((side, i) => el("figure", {},
     el("figcaption", {}, el("b", {}, side), ` ${duration(found.step_ns[i])} a step`),
     el("div", { class: "bar", role: "img", style: `width:${(100 * found.step_ns[i]) / most}%`,
                 "aria-label": `A mean step of ${side}: the table below has the numbers` },
-      leaves(found.parts).filter(({ ns }) => ns[i] > 0).map(({ name, label, ns }) => el("span", {
-        style: `width:${(100 * ns[i]) / found.step_ns[i]}%;background:${colourOf(name)}`, title: `${label} ${duration(ns[i])}` })))));
+      inBars.filter(({ ns }) => ns[i] > 0).map(({ name, label, ns }) => el("span", {
+        style: `width:${(100 * ns[i]) / found.step_ns[i]}%;background:${colours.get(name)}`, title: `${label} ${duration(ns[i])}` })))));
   const [low, high] = found.gain_interval ?? [];
   const whole = ["the whole step", ...both(found.step_ns),
     low === undefined ? "unknown" : `${times(low)} to ${times(high)} times as fast`, CAME[found.answer]];
   return section("compare-step", "Where a step of each went", el("div", { class: "sides" }, bars),
-    table("Mean time of a step, without the first of each run", ["part", "A", "B", "B − A", "at 95 % between", ""], [...rows(found.parts), whole]));
+    table("Mean time of a step, without the first of each run", ["part", "A", "B", "B − A", "at 95 % between", ""], [...rows(found.parts, colours), whole]));
 }
 
 const leaves = (parts) => parts.flatMap((part) => (part.parts.length ? leaves(part.parts) : part));
 
 // Parts, each followed by those that it consists of; none that took no time on either side.
-function rows(parts, depth = 0) {
+function rows(parts, colours, depth = 0) {
   return parts.filter(({ ns }) => ns.some((value) => value !== 0)).flatMap((part) => {
-    const swatch = part.parts.length ? null : el("i", { style: `background:${colourOf(part.name)}` });
+    const swatch = part.parts.length ? null : el("i", { style: `background:${colours.get(part.name)}` });
     const label = el("span", { style: `padding-left:${1.5 * depth}em` }, swatch, part.label);
     const interval = part.interval_ns;
     const cell = interval ? `${signed(interval[0])} to ${signed(interval[1])}` : "unknown";
-    return [[label, ...both(part.ns), cell, came(part)], ...rows(part.parts, depth + 1)];
+    return [[label, ...both(part.ns), cell, came(part)], ...rows(part.parts, colours, depth + 1)];
   });
 }
 

@@ -51,10 +51,12 @@ export function partsOf(columns, names) {
   return total(rest) > 0.005 * total(columns[STEP]) ? [...shown, unmeasured] : shown;
 }
 
-// The colour of a part by its metric: what a loader is waited for without a cause has that of the wait.
-export function colourOf(name) {
-  const own = [...PARTS, REST].find(([known]) => known === name || (known === WAIT && name.startsWith("loader/")));
-  return own?.[2] ?? UNMEASURED;
+// The colour of each part by its metric; what is waited for without a cause has that of the wait.
+export function coloursOf(names) {
+  const known = new Map([...PARTS, REST].map(([name, , colour]) => [name, colour]));
+  const own = names.filter((name) => name.startsWith("phase/") && !known.has(name));
+  return new Map(names.map((name) => [name, known.get(name)
+    ?? (name.startsWith("loader/") ? known.get(WAIT) : OWN_COLOURS[own.indexOf(name) % OWN_COLOURS.length] ?? UNMEASURED)]));
 }
 
 export function total(values) {
