@@ -10,14 +10,11 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from trainobs.core.errors import TrainobsError
 from trainobs.core.text import printable
 from trainobs.core.version import __version__
-
-if TYPE_CHECKING:
-    from trainobs.runlog.reader import RunLog
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -105,13 +102,14 @@ def _parser() -> argparse.ArgumentParser:
     compare = commands.add_parser(
         "compare",
         help="say whether runs are faster than others, and why",
-        usage="trainobs compare [-h] [--json] A B, or A1 A2 ... -- B1 B2 ...",
+        usage="trainobs compare [-h] [--json] [--html FILE] A B, or A1 A2 ... -- B1 B2 ...",
         epilog="Several runs of each show how far equal runs lie apart: docs/compare.md.",
     )
     compare.add_argument(
         "runs", nargs="+", metavar="RUN", help="run directory, or one that holds runs: the newest"
     )
     compare.add_argument("--json", action="store_true", help="print every number as JSON")
+    compare.add_argument("--html", type=Path, metavar="FILE", help="write a page to look at, alone")
     compare.set_defaults(command=_compare)
 
     whatif = commands.add_parser(
@@ -152,16 +150,17 @@ class _Answer(NamedTuple):
 def _report(options: argparse.Namespace) -> _Answer:
     from trainobs.analysis.one_step import explain
     from trainobs.analysis.summary import summarize
-    from trainobs.report import brief, one_step, page
+    from trainobs.analysis.view import RunView
+    from trainobs.report import brief, html, one_step, page
     from trainobs.runlog.reader import RunLog
 
     if options.watch:
         return _watch(_newest(options.run))
-    run = RunLog.open(options.run if options.after else _newest(options.run))
-    if options.html is not None:
-        return _Answer(_write_page(run, options.html))
     if options.after is not None:
-        return _compared([options.after], [options.run], options.json)
+        return _compared([options.after], [options.run], options)
+    run = RunLog.open(_newest(options.run))
+    if options.html is not None:
+        return _Answer(_write_page(html.page(RunView(run)), options.html))
     if options.step is not None:
         found = explain(run, options.step)
         return _Answer(json.dumps(found, indent=2) if options.json else one_step.render(found))
@@ -182,12 +181,10 @@ def _watch(path: Path) -> _Answer:
     return _Answer("")
 
 
-def _write_page(run: RunLog, file: Path) -> str:
-    from trainobs.analysis.view import RunView
+def _write_page(page: str, file: Path) -> str:
     from trainobs.core.files import replace_file
-    from trainobs.report.html import page
 
-    text = page(RunView(run)).encode()
+    text = page.encode()
     try:
         if file.exists() and not file.is_file():  # a pipe or a terminal takes bytes as they come
             file.write_bytes(text)
@@ -219,16 +216,21 @@ def _compare(options: argparse.Namespace) -> _Answer:
             do="give two runs, or `--` between those of A and those of B",
         )
     old, new = sides
-    return _compared(old, new, options.json)
+    return _compared(old, new, options)
 
 
-def _compared(old: Sequence[str | Path], new: Sequence[str | Path], as_json: bool) -> _Answer:
+def _compared(
+    old: Sequence[str | Path], new: Sequence[str | Path], options: argparse.Namespace
+) -> _Answer:
     from trainobs.analysis.comparison import compare
     from trainobs.report.comparison import render
+    from trainobs.report.html import comparison_page
     from trainobs.runlog.reader import RunLog
 
     found = compare(*([RunLog.open(path) for path in side] for side in (old, new)))
-    return _Answer(json.dumps(found, indent=2) if as_json else render(found))
+    if options.html is not None:
+        return _Answer(_write_page(comparison_page(found), options.html))
+    return _Answer(json.dumps(found, indent=2) if options.json else render(found))
 
 
 def _whatif(options: argparse.Namespace) -> _Answer:

@@ -192,6 +192,9 @@ def test_the_same_run_twice_is_told(write, tmp_path, capsys):
     assert "are the same run" in refused(capsys, "compare", run, run)
     assert "are the same run" in refused(capsys, "compare", run, tmp_path / "copy")
     assert "are the same run" in refused(capsys, "compare", run, run, "--", other)
+    log = RunLog.open(run)
+    with pytest.raises(TrainobsError, match="are the same run"):
+        compare([log], [log])
 
 
 def test_runs_without_steps_are_refused_and_short_ones_are_unknown(write, capsys):
@@ -227,6 +230,24 @@ def test_a_phase_that_one_side_does_not_mark_is_counted_in_the_rest_of_both(writ
     assert "validation is marked in A alone" in said(capsys, "compare", old, new)
 
 
+def test_phases_with_names_of_ones_own_are_parts(write):
+    def steps(augment_ms):
+        made = batch([SETUP, *range(100)], **_with_setup(columns(10, 20)))
+        augment = np.full(101, augment_ms * MS)
+        step = made.columns["step/duration_ns"] + augment
+        more = {"phase/augment_ns": augment, "step/duration_ns": step}
+        return replace(made, columns=made.columns | more)
+
+    old, new = (write(f"{ms} ms", steps(ms), phases=["augment"]) for ms in (9, 3))
+    without = write("without")
+    augment = part(compared(old, new), "phase/augment_ns")
+    assert (augment["label"], augment["claim"]) == ("augment", True)
+    assert augment["ns"] == pytest.approx([9 * MS, 3 * MS])
+    found = compared(old, without)
+    assert part(found, "phase/other_ns")["ns"] == pytest.approx([10 * MS, MS])
+    assert "augment is marked in A alone" in found["notes"][0]
+
+
 def test_steps_whose_batches_are_unknown_are_a_part_of_their_own(write):
     some = columns(10, 20)
     for name in WAIT | NO_WAIT:
@@ -239,7 +260,7 @@ def test_files_that_cannot_be_read_are_told(write, capsys):
     old, new = write("old"), write("new")
     damaged = new / "rank=0" / "kernel-00000.parquet"
     damaged.write_bytes(b"PAR1")
-    page = said(capsys, "compare", old, new)
+    page = " ".join(said(capsys, "compare", old, new).split())  # lines end anywhere
     assert f"files of {new} that cannot be read: 1" in page
     (new / "rank=0" / "steps-00000.parquet").write_bytes(b"")
     assert "fewer than two steps" in refused(capsys, "compare", old, new)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import json
 import shutil
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -22,6 +24,9 @@ def logs(tmp_path_factory) -> Path:
     shutil.copytree(STORED_RUN, logs.parent / "outside")
     (logs / "out").symlink_to(logs.parent / "outside")
     (logs / "damaged" / "run.json").write_text("{")
+    later = json.loads((logs / "live" / "run.json").read_text())
+    later["clock"]["wall_ns"] += 1  # another run than "live", not a copy of it
+    (logs / "first" / "trainobs" / "run.json").write_text(json.dumps(later))
     return logs
 
 
@@ -84,6 +89,33 @@ def test_data_is_sent_again_after_a_change_alone(board, logs):
     assert again.headers["ETag"] != answer.headers["ETag"]
 
 
+def test_a_run_is_compared_with_another_and_again_after_a_change_of_either(board, logs):
+    ask = "/data?run=live&with=first/trainobs&path=compare"
+    answer = board.tab(ask)
+    assert answer.status == 200
+    runs = answer.json()["runs"]
+    assert [run["run"] for run in runs["A"]] == [str(logs / "first" / "trainobs")]
+    assert [run["run"] for run in runs["B"]] == [str(logs / "live")]
+    same = {"If-None-Match": answer.headers["ETag"]}
+    assert board.tab(ask, **same).status == 304
+    for name in ("live", "first/trainobs"):
+        (logs / name / "run.json").touch()
+        changed = board.tab(ask, **same)
+        assert changed.status == 200
+        same = {"If-None-Match": changed.headers["ETag"]}
+
+
+def test_runs_that_cannot_be_compared_are_told(board):
+    for query, found in {
+        "run=live&path=compare": "'compare', of ",
+        "run=live&with=live&path=compare": "are the same run",
+        "run=live&with=damaged&path=compare": "damaged cannot be read",
+    }.items():
+        answer = board.tab(f"/data?{query}")
+        assert answer.status == 400
+        assert found in answer.error()
+
+
 def test_large_answers_are_compressed_for_who_takes_it(board):
     plain = board.data_of("live")
     packed = board.data_of("live", **{"Accept-Encoding": "gzip"})
@@ -97,9 +129,10 @@ def test_large_answers_are_compressed_for_who_takes_it(board):
     "key", ["..", "../outside", "out", "/etc", "live/../../outside", "live/", "nothing", "", "\0"]
 )
 def test_a_run_that_is_not_in_the_list_is_refused(board, key):
-    answer = board.data_of(key)
-    assert answer.status == 404
-    assert answer.error().startswith("There is no run to show.\n  found: ")
+    beside = board.tab(f"/data?run=live&with={quote(key)}&path=compare")
+    for answer in (board.data_of(key), beside):
+        assert answer.status == 404
+        assert answer.error().startswith("There is no run to show.\n  found: ")
 
 
 def test_a_request_without_a_run_is_refused(board):

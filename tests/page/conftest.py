@@ -13,9 +13,10 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.samples import busy_run, info
+from trainobs.analysis.comparison import compare
 from trainobs.analysis.view import RunView
 from trainobs.core.records import StepTable
-from trainobs.report.html import page
+from trainobs.report.html import comparison_page, page
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.writer import RunLogSink
 
@@ -37,7 +38,8 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def write_run(tmp_path) -> Callable[..., Path]:
-    """Writes a run of busy steps, or of those of `steps`."""
+    """Writes a run of busy steps, or of those of `steps`; each name began when no other did."""
+    began: dict[str, int] = {}
 
     def write(
         count: int = 300,
@@ -49,7 +51,10 @@ def write_run(tmp_path) -> Callable[..., Path]:
     ) -> Path:
         path = tmp_path / name
         sink = RunLogSink(path, rank)
-        sink.begin(info(rank=rank, **{**FACTS, **facts}))
+        about = info(rank=rank, **{**FACTS, **facts})
+        wall_ns = about.clock["wall_ns"] + began.setdefault(name, 1 + len(began))
+        about.clock = {**about.clock, "wall_ns": wall_ns}
+        sink.begin(about)
         if steps is None and count:
             steps = busy_run(count, seed=rank)
         if steps is not None:
@@ -93,6 +98,22 @@ def open_page(browser, tmp_path) -> Iterator[Callable[..., Opened]]:
         def open_it(run_dir: Path, most_bytes: int = 4_500_000) -> Opened:
             file = tmp_path / "page.html"
             file.write_text(page(RunView(RunLog.open(run_dir)), most_bytes))
+            made = new()
+            made.open(file.as_uri())
+            return made
+
+        yield open_it
+
+
+@pytest.fixture
+def open_comparison(browser, tmp_path) -> Iterator[Callable[..., Opened]]:
+    """Opens the page that compares the runs of two sides."""
+    with opened_by(browser) as new:
+
+        def open_it(*sides: list[Path]) -> Opened:
+            file = tmp_path / "comparison.html"
+            found = compare(*([RunLog.open(run) for run in side] for side in sides))
+            file.write_text(comparison_page(found))
             made = new()
             made.open(file.as_uri())
             return made

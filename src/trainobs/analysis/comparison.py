@@ -19,7 +19,7 @@ from trainobs.analysis.part_means import (
 )
 from trainobs.analysis.welch import Estimate, estimate, half_width, relative
 from trainobs.core.errors import TrainobsError, shown
-from trainobs.core.labels import LABELS
+from trainobs.core.labels import LABELS, label_of
 from trainobs.runlog.reader import RunLog
 from trainobs.verdict.record import LOADER, STEP
 
@@ -209,10 +209,11 @@ def _refuse(old: Sequence[RunLog], new: Sequence[RunLog]) -> None:
             raise _no_comparison(f"no run for {name}", "give at least one run for each side")
     seen: dict[object, RunLog] = {}
     for run in (*old, *new):
-        other = seen.setdefault(_identity(run), run)
-        if other is not run:
-            found = f"{shown(str(other.path))} and {shown(str(run.path))} are the same run"
-            raise _no_comparison(found, "give each run once")
+        identity = _identity(run)
+        if identity in seen:
+            paths = f"{shown(str(seen[identity].path))} and {shown(str(run.path))}"
+            raise _no_comparison(f"{paths} are the same run", "give each run once")
+        seen[identity] = run
 
 
 def _identity(run: RunLog) -> object:
@@ -276,7 +277,7 @@ def _unknown(means: Sequence[Sequence[RunMeans]]) -> Iterator[str]:
     every = [run for side in means for run in side]
     for name in not_in_all(every):
         who = _those(means, lambda run, name=name: name in run.of)  # type: ignore[misc]
-        yield f"{LABELS[name]} is marked in {who} alone, and so is within everything else here"
+        yield f"{label_of(name)} is marked in {who} alone, and so is within everything else here"
     if any(map(causes_known, every)) and not all(map(causes_known, every)):
         yield f"what {LABELS[LOADER]} was for is known of {_those(means, causes_known)} alone"
 

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.core.labels import LABELS
+from trainobs.core.catalogue import named_phase_metric
+from trainobs.core.catalogue.named import named_phase
+from trainobs.core.labels import LABELS, label_of
 from trainobs.core.records import SETUP
 from trainobs.runlog.rank import RankLog
-from trainobs.verdict.record import LOADER, OTHER, PHASES, SPLIT, STEP
+from trainobs.verdict.record import LOADER, NAMED, OTHER, PHASES, SPLIT, STEP
 
 Floats = npt.NDArray[np.float64]
 
@@ -73,7 +75,10 @@ class RunMeans:
     def from_rank(cls, rank: RankLog) -> RunMeans:
         """All steps but the first, in which workers, caches and kernels are made."""
         rows = np.flatnonzero(rank.step() != SETUP)[1:]
-        return cls({name: rank.metric(name)[rows] for name in (STEP, *PHASES, *SPLIT)})
+        phases = (name for name in PHASES if name != NAMED)
+        own = map(named_phase_metric, rank.phases)
+        columns = rank.metrics((STEP, *phases, *own, *SPLIT))
+        return cls({name: column[rows] for name, column in columns.items()})
 
 
 def _means(values: Floats) -> Means:
@@ -120,8 +125,7 @@ def parts_of(runs: Sequence[RunMeans]) -> list[Part]:
 
 def not_in_all(runs: Sequence[RunMeans]) -> list[str]:
     """Phases that some of the runs know, and others do not."""
-    marked = [name for name in PHASES if any(name in run.of for run in runs)]
-    return [name for name in marked if name != OTHER and any(name not in r.of for r in runs)]
+    return [name for name in _marked(runs) if any(name not in run.of for run in runs)]
 
 
 def causes_known(run: RunMeans) -> bool:
@@ -129,13 +133,20 @@ def causes_known(run: RunMeans) -> bool:
     return all(name in run.of for name in SPLIT)
 
 
+def _marked(runs: Sequence[RunMeans]) -> list[str]:
+    """Phases that any of the runs knows, but for everything else; last those that a user named."""
+    known = dict.fromkeys(name for run in runs for name in run.of)
+    own = (name for name in known if named_phase(name))
+    return [name for name in (*PHASES, *own) if name in known and name != OTHER]
+
+
 def _phases(runs: Sequence[RunMeans]) -> Iterator[Part]:
     pooled = not_in_all(runs)
-    for name in PHASES:
-        if name != OTHER and all(name in run.of for run in runs):
+    for name in _marked(runs):
+        if name not in pooled:
             means = [run.of[name] for run in runs]
             parts = list(_causes(runs)) if name == LOADER and all(map(causes_known, runs)) else []
-            yield Part(name, LABELS[name], means, parts)
+            yield Part(name, label_of(name), means, parts)
     others = [[run.of[name] for name in (OTHER, *pooled) if name in run.of] for run in runs]
     if all(others):
         yield Part(OTHER, LABELS[OTHER], [_sum(one) for one in others])

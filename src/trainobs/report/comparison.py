@@ -34,16 +34,35 @@ def render(found: Found) -> str:
     return "\n".join(printable(line) for section in sections for line in section(found))
 
 
+def piece(found: Found) -> dict[str, Any]:
+    """What the page shows: the numbers, and in `text` the sentences that `render` prints.
+
+    Args:
+        found: what `analysis.comparison.compare` returns.
+    """
+    alone = " ".join(map(str.strip, _alone(found)))
+    text = {"answer": _sentence(found), "alone": alone, "predicted": _prediction(found)}
+    return {**found, "text": text}
+
+
 def _answer(found: Found) -> Iterator[str]:
+    yield _sentence(found)
+    yield from _alone(found)
+
+
+def _sentence(found: Found) -> str:
     low, high = map(times, found["gain_interval"] or (1.0, 1.0))
     slow_low, slow_high = (times(1 / gain) for gain in reversed(found["gain_interval"] or (1, 1)))
-    yield {
+    return {
         "faster": f"B is {times(found['gain'])} times as fast as A ({low} to {high})",
         "slower": f"B is slower: a step takes {times(1 / found['gain'])} times as long as in A "
         f"({slow_low} to {slow_high})",
         "none": f"No difference is shown: B is {low} to {high} times as fast as A, within noise",
         "unknown": f"Whether B is faster is unknown: {found['why_unknown']}",
     }[found["answer"]]
+
+
+def _alone(found: Found) -> Iterator[str]:
     if found["these_runs"]:
         low, high = map(times, found["these_runs"])
         yield f"  one run a side: for these two alone {low} to {high}; other runs of the same may"
@@ -113,12 +132,15 @@ def _changes(found: Found) -> Iterator[str]:
         yield f"{row(f'  {name}', width=_LABEL)} {before} -> {after}"
     if len(changes) > _SETTINGS:
         yield f"  {len(changes) - _SETTINGS} more: --json lists them"
-    if found["predicted"]:
-        low, high = map(times, found["predicted"])
-        came = {True: "it came", False: "it did not come", None: "whether it came is within noise"}
-        yield f"  predicted for that: {low} to {high} times as fast; {came[found['holds']]}"
-    else:
-        yield f"  nothing was predicted: {found['why_not']}"
+    yield f"  {_prediction(found)}"
+
+
+def _prediction(found: Found) -> str:
+    if not found["predicted"]:
+        return f"nothing was predicted: {found['why_not']}"
+    low, high = map(times, found["predicted"])
+    came = {True: "it came", False: "it did not come", None: "whether it came is within noise"}
+    return f"predicted for that: {low} to {high} times as fast; {came[found['holds']]}"
 
 
 def _short(value: str) -> str:

@@ -1,4 +1,4 @@
-"""A run as one HTML file: the modules of the page, and the pieces of the run that fit.
+"""A run, or two sides of runs, as one HTML file: modules of the page, and the pieces that fit.
 
 The file asks nobody for anything. Pieces are JSON, deflated; the page inflates those that it shows.
 A long run keeps its coarse levels, and of the finer ones as many as fit.
@@ -11,11 +11,12 @@ import html
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from trainobs.analysis.view import GROUPS, RunView
+from trainobs.report import comparison
 
 STATIC = Path(__file__).parent / "static"
 
@@ -38,16 +39,17 @@ def page(view: RunView, most_bytes: int = BYTES) -> str:
     Raises:
         RunLogError: a file of the run is damaged.
     """
-    pieces = dict(_fitting(view, most_bytes))
-    modules = [[name, _text(name)] for name in _modules("page.js")]
-    styles = "\n".join(_text(name) for name in ("vendor/uPlot.min.css", "page.css"))
-    return _DOCUMENT.format(
-        title=html.escape(_title(view)),
-        styles=styles,
-        modules=_data("modules", modules),
-        pieces=_data("pieces", pieces),
-        start=_text("start.js"),
-    )
+    return _document(_title(view), "page.js", dict(_fitting(view, most_bytes)))
+
+
+def comparison_page(found: Mapping[str, Any]) -> str:
+    """The page of a comparison, of which the same holds.
+
+    Args:
+        found: what `analysis.comparison.compare` returns.
+    """
+    pieces = {"compare": _packed(comparison.piece(found))}
+    return _document("trainobs: comparison of runs", "compare.js", pieces)
 
 
 def as_json(piece: dict[str, Any]) -> bytes:
@@ -59,11 +61,15 @@ def _fitting(view: RunView, most_bytes: int) -> Iterator[tuple[str, str]]:
     """Pieces, those first that every page needs."""
     left = most_bytes
     for path, must in _wanted(view):
-        packed = base64.b64encode(zlib.compress(as_json(view.piece(path)), 9)).decode()
+        packed = _packed(view.piece(path))
         left -= len(packed)
         if left < 0 and not must:
             return
         yield path, packed
+
+
+def _packed(piece: dict[str, Any]) -> str:
+    return base64.b64encode(zlib.compress(as_json(piece), 9)).decode()
 
 
 def _wanted(view: RunView) -> Iterator[tuple[str, bool]]:
@@ -84,6 +90,19 @@ def _wanted(view: RunView) -> Iterator[tuple[str, bool]]:
 
 _LANES = 20
 """Chunks of lanes that come before finer levels."""
+
+
+def _document(title: str, module: str, pieces: Mapping[str, str]) -> str:
+    """A page that the module shows."""
+    modules = [[name, _text(name)] for name in _modules(module)]
+    styles = "\n".join(_text(name) for name in ("vendor/uPlot.min.css", "page.css"))
+    return _DOCUMENT.format(
+        title=html.escape(title),
+        styles=styles,
+        modules=_data("modules", modules),
+        pieces=_data("pieces", pieces),
+        start=_text("start.js"),
+    )
 
 
 def _title(view: RunView) -> str:

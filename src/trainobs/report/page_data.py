@@ -8,7 +8,9 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 
+from trainobs.analysis.comparison import compare
 from trainobs.analysis.view import RunView
+from trainobs.report import comparison
 from trainobs.report.html import as_json
 
 _KEPT = 4
@@ -17,18 +19,25 @@ _KEPT = 4
 _State = tuple[tuple[str, int, int], ...]
 
 
-def page_json(run_dir: Path, query: Mapping[str, str]) -> bytes:
+def page_json(run_dir: Path, query: Mapping[str, str], old_dir: Path | None = None) -> bytes:
     """What the page asks for of a run, as JSON; threads may call it.
 
     Args:
         run_dir: directory of the run.
-        query: `path` of a piece: see `analysis.view`; by default its head.
+        query: `path` of a piece: see `analysis.view`; by default its head. With `old_dir` also
+            "compare": see `report.comparison.piece`.
+        old_dir: directory of the run to compare it with: A, where `run_dir` is B.
 
     Raises:
-        RunLogError: there is no such run or piece, or a file is damaged.
+        TrainobsError: there is no such run or piece, a file is damaged, or the runs cannot be
+            compared.
     """
+    path = query.get("path", "head")
     with _lock:
-        return as_json(_view(run_dir).piece(query.get("path", "head")))
+        if path == "compare" and old_dir is not None:
+            sides = ([_view(directory).run] for directory in (old_dir, run_dir))
+            return as_json(comparison.piece(compare(*sides)))
+        return as_json(_view(run_dir).piece(path))
 
 
 _lock = threading.Lock()

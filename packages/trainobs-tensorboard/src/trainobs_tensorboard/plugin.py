@@ -44,7 +44,7 @@ _BAD, _NOT_FOUND = "400 Bad Request", "404 Not Found"
 
 
 class TrainobsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
-    """The tab, and what it asks for: the files of the page, the list of runs, the data of a run."""
+    """The tab, and what it asks for: the files of the page, the list of runs, the data of runs."""
 
     plugin_name = "trainobs"
 
@@ -96,26 +96,29 @@ class TrainobsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         return as_json({"runs": runs, "complete": found.complete})
 
     def _data(self, environ: Environ) -> Answer:
-        """What the page shows of a run; made only if the page has not got it."""
+        """What the page shows of a run, or of a run beside another; made only if it is new."""
         query = dict(parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True))
-        key = query.pop("run", None)
-        if key is None:
+        if "run" not in query:
             raise _no_run(_BAD, "no run= in the request")
+        dirs = [self._directory(query.pop(name)) for name in ("run", "with") if name in query]
+        # Looked at before the runs are read: what changes meanwhile has another ETag the next
+        # time. After a restart of TensorBoard, another trainobs may tell the same run otherwise.
+        version = "\n\n".join([str(self._started_ns), *map(version_of, dirs)])
+        return Answer(etag_of(version.encode()), JSON, lambda: _page_json(query, *dirs))
+
+    def _directory(self, key: str) -> Path:
         run_dir = self._runs.directory(key)
         if run_dir is None:
             raise _no_run(_NOT_FOUND, f"no run log {key} below the log directory")
-        # Looked at before the run is read: what changes meanwhile has another ETag the next time.
-        # After a restart of TensorBoard, another trainobs may tell the same run otherwise.
-        version = f"{self._started_ns}\n{version_of(run_dir)}"
-        return Answer(etag_of(version.encode()), JSON, lambda: _page_json(run_dir, query))
+        return run_dir
 
 
-def _page_json(run_dir: Path, query: dict[str, str]) -> bytes:
+def _page_json(query: dict[str, str], run_dir: Path, *others: Path) -> bytes:
     from trainobs.core.errors import TrainobsError
     from trainobs.report.page_data import page_json
 
     try:
-        return page_json(run_dir, query)
+        return page_json(run_dir, query, *others)
     except TrainobsError as error:
         raise RefusedError(_BAD, error.failed, error.found, error.do) from error
 

@@ -31,6 +31,7 @@ export function inUnit(value, unit) {
   if (unit === "ns") return duration(value);
   if (unit === "bytes") return size(value);
   if (unit === "ratio") return percent(value);
+  if (unit === "MHz") return `${value.toFixed(0)} MHz`;
   return `${quantity(value)} ${unit}`;
 }
 

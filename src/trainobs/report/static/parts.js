@@ -25,6 +25,7 @@ const PARTS = [
   ["phase/logging_ns", "logging", "#bbcc33"],
 ];
 const REST = ["phase/other_ns", "everything else", "#bbbbbb"];
+const UNMEASURED = "#e8e8e8";
 const OWN_COLOURS = ["#aaaa00", "#99ddff", "#ffaabb", "#77aadd", "#44bb99", "#eedd88"];
 
 // The parts of some windows that are not zero, each {name, label, colour, values}; they add up to
@@ -46,8 +47,16 @@ export function partsOf(columns, names) {
   const shown = found.filter((part) => part && part.values.some((value) => value > 0));
   const rest = (columns[STEP] ?? []).map((step, i) =>
     step === null ? null : Math.max(0, step - shown.reduce((sum, part) => sum + (part.values[i] ?? 0), 0)));
-  const unmeasured = { name: "", label: "in no part that was measured", colour: "#e8e8e8", values: rest };
+  const unmeasured = { name: "", label: "in no part that was measured", colour: UNMEASURED, values: rest };
   return total(rest) > 0.005 * total(columns[STEP]) ? [...shown, unmeasured] : shown;
+}
+
+// The colour of each part by its metric; what is waited for without a cause has that of the wait.
+export function coloursOf(names) {
+  const known = new Map([...PARTS, REST].map(([name, , colour]) => [name, colour]));
+  const own = names.filter((name) => name.startsWith("phase/") && !known.has(name));
+  return new Map(names.map((name) => [name, known.get(name)
+    ?? (name.startsWith("loader/") ? known.get(WAIT) : OWN_COLOURS[own.indexOf(name) % OWN_COLOURS.length] ?? UNMEASURED)]));
 }
 
 export function total(values) {

@@ -1,5 +1,6 @@
 // Starts the page of a file that holds its modules and pieces (report/html.py).
 // Modules import each other by relative names, which a file does not have: they become blobs.
+// Each stands after what it imports; the last one shows the page.
 
 const read = (id) => JSON.parse(document.getElementById(id).textContent);
 const places = new Map();
@@ -16,5 +17,5 @@ async function get(path) {
   return new Response(inflated).json();
 }
 
-const { show, Source } = await import(places.get("page.js"));
+const { show, Source } = await import([...places.values()].at(-1));
 await show(document.body, new Source(get, (path) => path in pieces));

@@ -1,0 +1,119 @@
+// Two sides of runs beside each other: which is faster, where its steps went, and under which conditions.
+// The numbers and sentences are those of `trainobs compare` (report/comparison.py).
+
+import { el, section, table } from "./dom.js";
+import { duration, inUnit, quantity, times } from "./format.js";
+import { coloursOf } from "./parts.js";
+
+export { Source } from "./source.js";
+
+const REFRESH_MS = 5000;
+const CAME = { faster: "B takes less", slower: "B takes more", none: "within noise", unknown: "unknown" };
+
+// `source` is a Source with the piece "compare"; `refresh` asks again while a run goes on. Returns a function that ends it.
+export function show(root, source, { refresh = false } = {}) {
+  let [ended, goesOn, before] = [false, true, ""];
+  const draw = async () => {
+    try {
+      const found = await source.get("compare");
+      const now = JSON.stringify(found);
+      if (ended || now === before) return;
+      before = now;
+      goesOn = Object.values(found.runs).flat().some((run) => run.outcome === null);
+      root.replaceChildren(el("header", {}, el("h1", {}, "Comparison of runs")), ...sections(found));
+      root.dataset.state = "done";
+    } catch (error) {
+      if (ended) return;
+      before = "";
+      const lines = error.message.split("\n").map((line) => el("div", {}, line));
+      root.replaceChildren(el("div", { class: "error", role: "alert" }, lines));
+      root.dataset.state = "failed";
+    }
+  };
+  root.dataset.state = "loading";
+  draw();
+  const again = () => { if (goesOn && !document.hidden) { source.forget(); draw(); } };
+  const timer = refresh ? setInterval(again, REFRESH_MS) : null;
+  return () => {
+    ended = true;
+    clearInterval(timer);
+    delete root.dataset.state;
+    root.replaceChildren();
+  };
+}
+
+function sections(found) {
+  return [answer(found), step(found), conditions(found), settings(found), runs(found)].filter(Boolean);
+}
+
+function answer({ text, answer, notes, runs: { A, B } }) {
+  return section("compare", "Which is faster",
+    el("p", { class: `kind ${answer}` }, text.answer),
+    el("p", { class: "muted" }, `A is ${named(A)}; B is ${named(B)}.`),
+    text.alone ? el("p", { class: "muted" }, text.alone) : null,
+    notes.map((note) => el("p", { class: "advice" }, note)));
+}
+
+const named = ([first, ...more]) => (more.length ? `${first.run} and ${more.length} more` : first.run);
+
+// The mean step of each side as a bar, both on one scale, and all numbers as a table.
+function step(found) {
+  const most = Math.max(...found.step_ns);
+  const inBars = leaves(found.parts);
+  const colours = coloursOf(inBars.map(({ name }) => name));
+  const bars = ["A", "B"].map((side, i) => el("figure", {},
+    el("figcaption", {}, el("b", {}, side), ` ${duration(found.step_ns[i])} a step`),
+    el("div", { class: "bar", role: "img", style: `width:${(100 * found.step_ns[i]) / most}%`,
+                "aria-label": `A mean step of ${side}: the table below has the numbers` },
+      inBars.filter(({ ns }) => ns[i] > 0).map(({ name, label, ns }) => el("span", {
+        style: `width:${(100 * ns[i]) / found.step_ns[i]}%;background:${colours.get(name)}`, title: `${label} ${duration(ns[i])}` })))));
+  const [low, high] = found.gain_interval ?? [];
+  const whole = ["the whole step", ...both(found.step_ns),
+    low === undefined ? "unknown" : `${times(low)} to ${times(high)} times as fast`, CAME[found.answer]];
+  return section("compare-step", "Where a step of each went", el("div", { class: "sides" }, bars),
+    table("Mean time of a step, without the first of each run", ["part", "A", "B", "B − A", "at 95 % between", ""], [...rows(found.parts, colours), whole]));
+}
+
+const leaves = (parts) => parts.flatMap((part) => (part.parts.length ? leaves(part.parts) : part));
+
+// Parts, each followed by those that it consists of; none that took no time on either side.
+function rows(parts, colours, depth = 0) {
+  return parts.filter(({ ns }) => ns.some((value) => value !== 0)).flatMap((part) => {
+    const swatch = part.parts.length ? null : el("i", { style: `background:${colours.get(part.name)}` });
+    const label = el("span", { style: `padding-left:${1.5 * depth}em` }, swatch, part.label);
+    const interval = part.interval_ns;
+    const cell = interval ? `${signed(interval[0])} to ${signed(interval[1])}` : "unknown";
+    return [[label, ...both(part.ns), cell, came(part)], ...rows(part.parts, colours, depth + 1)];
+  });
+}
+
+function came({ interval_ns: interval, claim, difference_ns: difference }) {
+  if (!interval) return CAME.unknown;
+  if (!claim) return el("span", { class: "muted" }, CAME.none);
+  return difference < 0 ? CAME.faster : CAME.slower;
+}
+
+const both = ([a, b]) => [duration(a), duration(b), signed(b - a)];
+
+const signed = (ns) => (ns < 0 ? `−${duration(-ns)}` : `+${duration(ns)}`);
+
+function conditions({ conditions: found }) {
+  if (!found.length) return null;
+  return section("compare-conditions", "Under which conditions", table("Means over the runs of each side", ["", "A", "B"],
+    found.map(({ label, unit, values }) => [label, ...values.map((value) => inUnit(value, unit))])));
+}
+
+function settings({ changes, text }) {
+  const rows = Object.entries(changes).map(([name, values]) => [name, ...values.map((value) =>
+    (value === null ? null : typeof value === "object" ? JSON.stringify(value) : String(value)))]);
+  return section("compare-settings", "Which settings differ",
+    rows.length ? table(`${rows.length} of them`, ["", "A", "B"], rows) : el("p", {}, "None that is known."),
+    el("p", { class: "sentence" }, text.predicted));
+}
+
+function runs({ runs: found }) {
+  const rows = Object.entries(found).flatMap(([side, own]) => own.map((run) => [side, run.run, quantity(run.steps), duration(run.step_ns),
+    `${run.rank} of ${run.ranks}`, run.level ?? "unknown", run.outcome ?? "killed, or still running"]));
+  return section("compare-runs", "The runs", table(`${rows.length} of them`,
+    ["", "run", "steps after the first", "mean step", "rank", "observed by", "ended"], rows));
+}
