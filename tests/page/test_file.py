@@ -85,6 +85,7 @@ def test_the_lanes_tell_who_made_each_batch(write_run, open_page):
     steps = busy_run(300)
     opened = open_page(write_run(steps=steps))
     opened.page.locator("#lanes summary").first.click()
+    opened.page.wait_for_selector("#lanes details tbody tr")
     rows = opened.page.eval_on_selector_all(
         "#lanes details tbody tr", "rows => rows.map(r => [...r.children].map(c => c.textContent))"
     )

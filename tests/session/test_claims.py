@@ -26,7 +26,10 @@ from trainobs.session.runs import open_session
 from trainobs.session.settings import Settings
 print("ready", flush=True)
 sys.stdin.readline()
-session, run_dir = open_session(Settings.parse("off"), Path(sys.argv[1]), log_every_n_steps=1)
+settings = Settings.parse("off", quiet=True)
+session, run_dir = open_session(settings, Path(sys.argv[1]), log_every_n_steps=1)
+session.clock.begin_batch()
+session.clock.end_step()
 session.stop()
 print(run_dir)
 """

@@ -20,10 +20,11 @@ from tests.verdict.constructed import (
     split,
     verdict_on,
 )
+from trainobs.verdict import advice
 from trainobs.verdict.record import INPUTS, PHASES, STEP, Record
 from trainobs.verdict.rules import judge
 from trainobs.verdict.sentence import lines, sentence
-from trainobs.verdict.verdict import Cause, Facts, VerdictKind, facts_from
+from trainobs.verdict.verdict import Advice, Cause, Facts, VerdictKind, facts_from
 
 
 def test_a_step_that_computes_is_compute_bound_and_needs_no_advice():
@@ -351,3 +352,16 @@ def test_sleep_where_phases_have_names_of_the_users_is_not_said_to_be_in_none():
     verdict = judge(record, TWO_CPUS)
     assert (verdict.kind, verdict.where) == (VerdictKind.SLEEP, "named")
     assert "in no phase, or one of its own" in sentence(verdict)
+
+
+@pytest.mark.parametrize(
+    ("of_workers", "told"), [(1.55, {"workers": 2.0}), (1.2, {"transform": 0.5})]
+)
+def test_a_setting_that_brings_about_as_much_comes_before_work_on_the_code(
+    monkeypatch, of_workers, told
+):
+    work = Advice("halve the CPU time of transforms", (1.57, 1.67), {"transform": 0.5})
+    setting = Advice("num_workers=2", (of_workers, 2.1), {"workers": 2.0})
+    monkeypatch.setattr(advice, "_replayed", lambda *_: iter((work, setting)))
+    monkeypatch.setattr(advice, "_by_share", lambda *_: iter(()))
+    assert advice.advise(VerdictKind.LOADER, Cause.TRANSFORM, None).change == told

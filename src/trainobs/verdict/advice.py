@@ -19,6 +19,9 @@ LEAST = 1.05
 ABOUT = 0.97
 """Share of the best gain with which fewer workers are as good."""
 
+SETTINGS, EASY = {"workers", "persistent"}, 0.9
+"""Changes of one argument, and the share of the best gain with which they come first."""
+
 PART = 0.5
 """Share of a cost that a change which cannot take all of it away is sure to."""
 
@@ -29,10 +32,18 @@ _Found = Iterator[Advice]
 
 
 def advise(kind: VerdictKind, cause: Cause | None, now: Situation) -> Advice | None:
-    """Of the changes that fit a verdict, the one with the largest gain that is certain."""
+    """Of the changes that fit a verdict, the one with the largest gain that is certain.
+
+    A setting of the loader that brings about as much comes before work on the code.
+    """
     found = [*_replayed(kind, cause, now), *_by_share(kind, cause, now)]
     sure = [advice for advice in found if advice.gain[0] >= LEAST]
-    return max(sure, key=lambda advice: advice.gain[0], default=None)
+    best = max(sure, key=lambda advice: advice.gain[0], default=None)
+    settings = [one for one in sure if SETTINGS & one.change.keys()]
+    easy = max(settings, key=lambda advice: advice.gain[0], default=None)
+    if best and easy and easy.gain[0] >= EASY * best.gain[0]:
+        return easy
+    return best
 
 
 def told(advice: Advice) -> str:
