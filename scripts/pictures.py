@@ -24,28 +24,27 @@ from trainobs.report.html import page as html_of
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-SIZE = {"width": 1280, "height": 900}
+SIZE, TALL = {"width": 1280, "height": 900}, {"width": 1280, "height": 1500}
 STARTS_WITHIN_S = 60
 
 
 def main() -> None:
     """Take every picture."""
-    view = RunView.open(Path(sys.argv[1]))
+    view = RunView.open(Path(sys.argv[1]).resolve().relative_to(Path.cwd()))
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         file = Path(folder) / "page.html"
         file.write_text(html_of(view))
         chromium = shutil.which("chromium") or shutil.which("chromium-browser")
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         for scheme, name in (("light", "page.png"), ("dark", "page-dark.png")):
-            opened = browser.new_page(viewport=SIZE, color_scheme=scheme)
+            opened = browser.new_page(viewport=TALL, color_scheme=scheme)
             opened.goto(file.as_uri())
             _ready(opened)
             opened.screenshot(path=IMAGES / name)
         with board(view.run.path) as address:
             opened = browser.new_page(viewport=SIZE)
             opened.goto(f"{address}#timeseries")
-            opened.get_by_text("trainobs", exact=False).first.wait_for(timeout=60_000)
-            opened.wait_for_timeout(3000)  # until TensorBoard has drawn its curves
+            opened.wait_for_timeout(8000)  # until TensorBoard has drawn its curves
             opened.screenshot(path=IMAGES / "tensorboard.png")
         browser.close()
 

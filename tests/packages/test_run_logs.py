@@ -187,3 +187,12 @@ def test_runs_of_several_directories_have_their_names(tmp_path):
     found = RunLogs(directories(None, f"one:{tmp_path}/a,two:{tmp_path}/b")).found()
     assert {run.name for run in found.runs} == {"one/run", "two/run"}
     assert len({run.path for run in found.runs}) == 2
+
+
+def test_a_way_back_out_of_a_link_leads_where_the_kernel_says(tmp_path, monkeypatch):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "far" / "one").mkdir(parents=True)
+    (tmp_path / "runs" / "link").symlink_to(tmp_path / "far" / "one")
+    monkeypatch.chdir(tmp_path)
+    (root,) = directories("runs/link/..", None).values()
+    assert root.samefile(tmp_path / "far")

@@ -67,7 +67,8 @@ def directories(logdir: str | None, spec: str | None) -> dict[str, Path]:
     else:
         parts = [_name_and_path(part) for part in (spec or "").split(",") if part]
     local = [(name, path) for name, path in parts if not _URI.match(path)]
-    return {name: Path(os.path.abspath(os.path.expanduser(path))) for name, path in local}
+    # Not normalized: after a link, `..` leads elsewhere than its name says.
+    return {name: Path(os.path.expanduser(path)).absolute() for name, path in local}
 
 
 def _name_and_path(part: str) -> tuple[str, str]:
