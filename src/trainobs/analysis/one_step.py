@@ -50,7 +50,7 @@ def explain(run: RunLog, step: int) -> dict[str, Any]:
     if step < 0 or not rows.size:
         raise _no_such_step(run, rank, step)
     metrics = (*_METRICS, *map(named_phase_metric, rank.phases))
-    values = {name: rank.metric(name) for name in metrics}
+    values = rank.metrics(metrics)
     return {
         "run": str(run.path),
         "rank": rank.rank,

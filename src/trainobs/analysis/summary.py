@@ -69,7 +69,7 @@ def summarize(run: RunLog) -> dict[str, Any]:
     buckets = rank.latency()
     known = STEP_METRICS if "hot_rows" in run.info.get("capabilities", {}) else CATALOGUE
     catalogue = [*known, *map(metric_of_phase, rank.phases)]
-    values = {metric.name: rank.metric(metric.name) for metric in catalogue}
+    values = rank.metrics(metric.name for metric in catalogue)
     metrics = {
         metric.name: _statistics(metric, values[metric.name], training) for metric in catalogue
     }

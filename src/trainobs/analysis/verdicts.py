@@ -12,6 +12,7 @@ from trainobs.core.records import SETUP
 from trainobs.replay.predict import Replay
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
+from trainobs.runlog.schema import BATCHES
 from trainobs.verdict.record import (
     BATCH_NEEDED,
     INPUTS,
@@ -67,9 +68,9 @@ def records(rank: RankLog) -> Steps:
     steps, epochs = rank.step()[rows], rank.epoch()[rows]
     metrics = [name for name in INPUTS if not name.startswith("batch/") and name != NAMED]
     metrics += map(named_phase_metric, rank.phases)
-    columns = {name: rank.metric(name)[rows] for name in metrics}
+    columns = {name: column[rows] for name, column in rank.metrics(metrics).items()}
     until = waited_until(rank.start_ns()[rows], columns[LOADER])
-    columns |= batch_columns(steps, until, {n: rank.batches(n) for n in BATCH_NEEDED})
+    columns |= batch_columns(steps, until, rank.columns(BATCHES, BATCH_NEEDED))
     run, of_epochs = Record(), {}
     if len(rows):
         run.add(columns, epochs, steps)

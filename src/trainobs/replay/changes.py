@@ -146,7 +146,7 @@ def _prefetch(trace: Trace, value: float) -> tuple[Trace, ...]:
 
 
 KNOWN: Mapping[str, Kind] = {
-    "workers": Kind(_workers, "worker processes of the loader (num_workers)"),
+    "workers": Kind(_workers, "loader workers (num_workers)"),
     "prefetch": Kind(_prefetch, "batches that each worker may be ahead (prefetch_factor)"),
     "persistent": Kind(_persistent, "workers live on between epochs", is_switch=True),
     "cached": Kind(_off("make_device"), "the data is in memory", is_switch=True),

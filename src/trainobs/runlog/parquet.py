@@ -44,6 +44,15 @@ def read_columns(path: Path, columns: Iterable[str]) -> pa.Table:
     return _checked(path, set(columns))
 
 
+def row_count(path: Path) -> int:
+    """Rows of a file, from its footer.
+
+    Raises:
+        RunLogError: as of `read_columns`.
+    """
+    return len(_checked(path, ()))
+
+
 def read_whole(path: Path) -> pa.Table:
     """All columns of a file.
 

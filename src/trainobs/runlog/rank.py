@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from trainobs.core.catalogue import METRICS
 from trainobs.core.coverage import Coverage
 from trainobs.core.embedding_table import EmbeddingTable
 from trainobs.runlog.columns import AXES, NAN, TABLES, Column, tables_of_run
-from trainobs.runlog.parquet import read_columns, values_of
+from trainobs.runlog.parquet import read_columns, row_count, values_of
 from trainobs.runlog.schema import ARRIVALS, BATCHES, EMBEDDINGS, KERNEL, LATENCY, STEPS
 
 
@@ -123,18 +125,20 @@ class RankLog:
     def slowest_files(self, rows: Sequence[int]) -> list[str | None]:
         """`slowest_file` of some rows of the `batches` table, ascending, counted from 0."""
         found: list[str | None] = []
-        first = 0
-        for path in self.files[BATCHES]:
-            if len(found) == len(rows):
-                break
-            column = read_columns(path, ["slowest_file"])["slowest_file"]
-            end = first + len(column)
-            own = [row - first for row in rows if first <= row < end]
-            found += column.take(own).to_pylist() if own else []
-            first = end
+        wanted = np.asarray(rows, np.int64)
+        ends = self._batch_ends
+        for first, end, path in zip([0, *ends], ends, self.files[BATCHES], strict=False):
+            own = wanted[(first <= wanted) & (wanted < end)] - first
+            if len(own):
+                found += read_columns(path, ["slowest_file"])["slowest_file"].take(own).to_pylist()
         if len(found) < len(rows):
             raise IndexError(rows[len(found)])
         return found
+
+    @cached_property
+    def _batch_ends(self) -> list[int]:
+        """Rows of the table `batches` up to the end of each of its files."""
+        return list(accumulate(map(row_count, self.files[BATCHES])))
 
     def latency(self) -> npt.NDArray[np.uint64]:
         """Latency histograms of the whole run, shape (op, class, role, BUCKETS)."""
