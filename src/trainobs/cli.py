@@ -84,19 +84,19 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     report = commands.add_parser("report", help="sum up a run from its run log")
-    report.add_argument("run", type=Path, help="run directory, or one that holds runs: the newest")
+    report.add_argument("run", type=_path, help="run directory, or one that holds runs: the newest")
     what = report.add_mutually_exclusive_group()
     what.add_argument("--full", action="store_true", help="all that is known, as a long page")
     what.add_argument("--watch", action="store_true", help="again and again, until the run ends")
     what.add_argument("--step", type=int, metavar="N", help="what step N waited for, alone")
     report.add_argument(
         "--after",
-        type=Path,
+        type=_path,
         metavar="OLD",
         help="what changed since the run OLD: the same as `trainobs compare OLD RUN`",
     )
     report.add_argument("--json", action="store_true", help="print every number as JSON")
-    report.add_argument("--html", type=Path, metavar="FILE", help="write a page to look at, alone")
+    report.add_argument("--html", type=_path, metavar="FILE", help="write a page to look at, alone")
     report.set_defaults(command=_report)
 
     compare = commands.add_parser(
@@ -109,7 +109,9 @@ def _parser() -> argparse.ArgumentParser:
         "runs", nargs="+", metavar="RUN", help="run directory, or one that holds runs: the newest"
     )
     compare.add_argument("--json", action="store_true", help="print every number as JSON")
-    compare.add_argument("--html", type=Path, metavar="FILE", help="write a page to look at, alone")
+    compare.add_argument(
+        "--html", type=_path, metavar="FILE", help="write a page to look at, alone"
+    )
     compare.set_defaults(command=_compare)
 
     whatif = commands.add_parser(
@@ -118,7 +120,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=_changes(),
     )
-    whatif.add_argument("run", type=Path, help="run directory, or one that holds runs: the newest")
+    whatif.add_argument("run", type=_path, help="run directory, or one that holds runs: the newest")
     whatif.add_argument("changes", nargs="*", metavar="CHANGE", help="all of them together")
     whatif.add_argument("--json", action="store_true", help="print the predictions as JSON")
     whatif.set_defaults(command=_whatif)
@@ -132,6 +134,12 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
     doctor.set_defaults(command=_doctor)
     return parser
+
+
+def _path(text: str) -> Path:
+    if not text:  # a variable of the shell that is not set; Path("") is the current directory
+        raise argparse.ArgumentTypeError("an empty path")
+    return Path(text)
 
 
 def _changes() -> str:
@@ -154,6 +162,12 @@ def _report(options: argparse.Namespace) -> _Answer:
     from trainobs.report import brief, html, one_step, page
     from trainobs.runlog.reader import RunLog
 
+    if options.watch and (options.html or options.json or options.after):
+        raise TrainobsError(
+            failed="The run cannot be watched.",
+            found="--watch with --html, --json or --after",
+            do="give --watch alone, or leave it out",
+        )
     if options.watch:
         return _watch(_newest(options.run))
     if options.after is not None:

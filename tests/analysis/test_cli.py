@@ -149,3 +149,15 @@ def test_a_command_is_needed(capsys):
         main([])
     assert end.value.code == 2
     assert "COMMAND" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("more", [["--json"], ["--html", "x.html"]])
+def test_what_does_not_go_with_watching_is_refused(write_run, more, capsys):
+    assert main(["report", str(write_run()), "--watch", *more]) == 2
+    assert "The run cannot be watched." in capsys.readouterr().err
+
+
+def test_an_empty_path_is_no_directory(capsys):
+    with pytest.raises(SystemExit):
+        main(["report", ""])
+    assert "an empty path" in capsys.readouterr().err

@@ -196,3 +196,19 @@ def test_a_way_back_out_of_a_link_leads_where_the_kernel_says(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     (root,) = directories("runs/link/..", None).values()
     assert root.samefile(tmp_path / "far")
+
+
+def test_a_link_to_itself_hides_nobody(tmp_path):
+    for name in ("a", "z"):
+        (tmp_path / name / "rank=0").mkdir(parents=True)
+        (tmp_path / name / "run.json").write_text("{}")
+    (tmp_path / "m").symlink_to(tmp_path / "m")
+    assert {run.name for run in RunLogs({"": tmp_path}).found().runs} == {"a", "z"}
+
+
+def test_a_rank_that_is_a_link_is_no_run(tmp_path):
+    (tmp_path / "far" / "rank=0").mkdir(parents=True)
+    (tmp_path / "logs" / "run").mkdir(parents=True)
+    (tmp_path / "logs" / "run" / "run.json").write_text("{}")
+    (tmp_path / "logs" / "run" / "rank=0").symlink_to(tmp_path / "far" / "rank=0")
+    assert RunLogs({"": tmp_path / "logs"}).found().runs == ()

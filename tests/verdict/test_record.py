@@ -119,3 +119,28 @@ def test_what_comes_before_the_second_step_is_left_out_once():
     assert not first.seen
     assert first.without(table(SETUP, 0, 1)).step.tolist() == [1]
     assert first.without(table(2, 3)).step.tolist() == [2, 3]
+
+
+def test_the_batch_that_was_asked_for_first_is_the_step_s_even_if_late():
+    times = dict.fromkeys(("begin_ns", "end_ns", "fetch_end_ns"), np.array([90, 200]))
+    zeros = ("sleep_ns", "cpu_wait_ns", "received_bytes", "handed_bytes", "device_ns")
+    batches = {
+        "for_step": np.array([5, 5]),
+        "compute_ns": np.array([10, 20]),
+        "fetch_begin_ns": np.array([80, 150]),
+        **times,
+        **dict.fromkeys(zeros, np.zeros(2)),
+    }
+    found = batch_columns(np.array([5]), np.array([60.0]), batches)
+    assert found["batch/compute_ns"].tolist() == [10]
+
+
+def test_where_numbers_begin_again_nobody_knows_which_step_a_batch_was_for():
+    batches = {
+        name: np.array([1, 0, 1])
+        for name in ("for_step", "compute_ns", "device_ns", "sleep_ns", "cpu_wait_ns")
+    }
+    more = ("received_bytes", "handed_bytes", "begin_ns", "end_ns")
+    batches |= dict.fromkeys((*more, "fetch_begin_ns", "fetch_end_ns"), np.zeros(3))
+    found = batch_columns(np.array([0, 1, 2, 0, 1]), np.full(5, 10.0), batches)
+    assert all(np.isnan(column).all() for column in found.values())

@@ -196,10 +196,10 @@ def _holds(
 ) -> bool | None:
     if prediction is None or interval is None:
         return None
-    if prediction[0] <= gain <= prediction[1]:
-        return True
-    apart = interval[1] < prediction[0] or interval[0] > prediction[1]
-    return False if apart else None
+    if interval[1] < prediction[0] or interval[0] > prediction[1]:
+        return False
+    is_shown = interval[0] > 1.0 or interval[1] < 1.0  # else nothing came that could be told
+    return True if is_shown and prediction[0] <= gain <= prediction[1] else None
 
 
 def _refuse(old: Sequence[RunLog], new: Sequence[RunLog]) -> None:

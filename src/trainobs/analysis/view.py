@@ -76,6 +76,10 @@ _OF_A_BATCH = (
 )
 
 
+class _BeyondError(Exception):
+    """There are fewer pieces of a kind."""
+
+
 class RunView:
     """Pieces of one run. Columns are read when they are first asked for, and kept.
 
@@ -127,7 +131,7 @@ class RunView:
             raise self._no_such(path)
         try:
             return make(*words[: count - len(numbers)], *map(int, numbers))
-        except IndexError:  # beyond the end
+        except _BeyondError:
             raise self._no_such(path) from None
 
     def paths(self, group: str, every: int) -> list[str]:
@@ -193,7 +197,7 @@ class RunView:
     def _firsts(self, every: int, number: int) -> npt.NDArray[np.intp]:
         """First row of each window of a chunk."""
         if every not in levels(len(self._rows)) or number >= chunks(len(self._rows), every):
-            raise IndexError(number)
+            raise _BeyondError
         end = min(len(self._rows), (number + 1) * CHUNK * every)
         return np.arange(number * CHUNK * every, end, every)
 
@@ -230,13 +234,13 @@ class RunView:
         rows = slice(number * LANE_STEPS, (number + 1) * LANE_STEPS)
         steps = self._step[rows]
         if not len(steps):
-            raise IndexError(number)
+            raise _BeyondError
         origin = int(self._start_ns[0])
         start_ns = self._start_ns[rows] - origin
         lasted, wait = (self._levels("parts").columns[name][rows] for name in (STEP, LOADER))
         if self._batches is None:
             self._batches = self._rank.columns(BATCHES, _OF_A_BATCH)
-        own = np.flatnonzero(np.isin(self._batches["for_step"], steps)).tolist()
+        own = np.flatnonzero(self._are_for(rows)).tolist()
         return {
             "steps": {
                 "step": steps.tolist(),
@@ -256,6 +260,25 @@ class RunView:
             },
         }
 
+    def _are_for(self, rows: slice) -> npt.NDArray[np.bool_]:
+        """Of each batch, whether the steps of some rows consumed it.
+
+        By their numbers, and by when it was asked for: numbers may begin again in each epoch.
+        """
+        assert self._batches is not None
+        asked = self._batches["fetch_begin_ns"]
+        begin = self._start_ns[max(0, rows.start - _AHEAD)]
+        after = self._start_ns[rows.stop :]
+        in_time = (asked >= begin) & (asked < (after[0] if len(after) else _NEVER))
+        is_for = np.isin(self._batches["for_step"], self._step[rows])
+        found: npt.NDArray[np.bool_] = is_for & (in_time | (asked == UNKNOWN))
+        return found
+
+
+_NEVER = 2**62
+
+_AHEAD = 8
+"""Steps before its own in which a loop may ask for a batch."""
 
 _CLOCK = ("begin_ns", "end_ns")
 """Columns of the batches that are points in time end so."""

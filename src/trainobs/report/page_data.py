@@ -6,6 +6,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from trainobs.analysis.comparison import compare
@@ -60,7 +61,7 @@ def _state_of(run_dir: Path) -> _State:
     """Names, sizes and times of the files of a run."""
     found = []
     for directory in (run_dir, *sorted(run_dir.glob("rank=*"))):
-        with os.scandir(directory) as entries:
+        with suppress(OSError), os.scandir(directory) as entries:  # gone: reading it tells so
             for entry in entries:
                 if entry.name.endswith((".json", ".parquet")):
                     about = entry.stat()

@@ -23,8 +23,8 @@ _OTHER = Phase.OTHER.value
 MAX_NAMED = 16
 """Phases with a name of the user's; each is a column."""
 
-LAST_STEP = 2**63 - 1
-"""Largest number of a step: the run log has 64 bits for it."""
+LAST_STEP = 2**62
+"""Largest number of a step: well within the 64 bits that the run log has for it."""
 
 StepWord = memoryview | list[int]
 """Where the kernel reads `serial << 8 | phase`, at index 0; a list where no kernel reads."""

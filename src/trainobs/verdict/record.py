@@ -291,16 +291,21 @@ def batch_columns(
     """What is known of the batches of steps, as columns of `INPUTS`.
 
     Args:
-        steps: numbers of the steps, ascending, shape (n,).
+        steps: numbers of the steps, shape (n,). Where they do not ascend, as in a loop that counts
+            from 0 again in each epoch, nobody knows which step a batch was for.
         until: when the wait of each was over, if it came first: what was asked for later is
             no batch of the training, but of a validation.
         batches: column of the table `batches` -> values, -1 or NaN for unknown; with `for_step`.
     """
     for_step = np.asarray(batches["for_step"], np.float64)
-    own = np.flatnonzero(np.isin(for_step, steps))
+    is_told = bool((np.diff(steps) > 0).all())
+    own = np.flatnonzero(np.isin(for_step, steps) & is_told)
     at = np.searchsorted(steps, for_step[own])
     asked = np.asarray(batches["fetch_begin_ns"], np.float64)[own]
-    trains = ~(asked > until[at])
+    first = np.full(len(steps), np.inf)
+    np.fmin.at(first, at, asked)
+    # The first one is the training's even if the thread lost its CPU before it asked.
+    trains = ~(asked > np.maximum(until, first)[at])
     own, at = own[trains], at[trains]
     columns = {}
     for name in (*BATCH_TIMES, *BATCH_BYTES, *BATCH_MARKS):

@@ -157,10 +157,17 @@ def _directories_in(directory: Path, deadline: float) -> Iterator[Path]:
                 if time.monotonic() > deadline:
                     return
                 hidden = entry.name.startswith(".")
-                if not hidden and not _OF_A_RUN.fullmatch(entry.name) and entry.is_dir():
+                if not hidden and not _OF_A_RUN.fullmatch(entry.name) and _is_directory(entry):
                     yield directory / entry.name
     except OSError:  # not ours to read, or gone
         return
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself
+        return False
 
 
 def _is_inside(path: Path, root: Path) -> bool:
@@ -173,7 +180,7 @@ def _modified_ns(directory: Path) -> int | None:
     """Wall time of the last change of a run log, ns; None for a directory that is none."""
     try:
         info = os.lstat(directory / "run.json")
-        files = os.stat(directory / "rank=0")  # its writer renames each file into it
+        files = os.lstat(directory / "rank=0")  # its writer renames each file into it
     except OSError:
         return None
     regular = stat.S_ISREG(info.st_mode) and stat.S_ISDIR(files.st_mode)

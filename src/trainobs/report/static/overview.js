@@ -29,9 +29,10 @@ export function verdictSection({ verdict: { run, epochs }, would_help: help }) {
       el("ul", {}, others.map(([epoch, one]) => el("li", {}, `epoch ${epoch}: ${one.text[0]}`)))) : null);
 }
 
-function helpNote({ refused }, advice) {
+function helpNote({ refused, replayed }, advice) {
   if (refused) return el("p", { class: "muted" }, `No other change is predicted: ${refused}.`);
   if (advice) return null;
+  if (!replayed) return el("p", { class: "muted" }, "What would help is not known: too little is known of how the batches were made to replay this run.");
   return el("p", { class: "muted" }, "A replay of this run finds no change that is sure to bring 5 %.");
 }
 

@@ -6,7 +6,6 @@ import { el, section } from "./dom.js";
 import { duration, quantity } from "./format.js";
 import { lanes } from "./lanes.js";
 import { evidence, stepBar, verdictSection } from "./overview.js";
-import { STEP } from "./parts.js";
 import { Source } from "./source.js";
 import { timeline } from "./timeline.js";
 
@@ -178,9 +177,9 @@ class Page {
     this.evidence?.replaceChildren(...[evidence(summary, this.head.metrics)].filter(Boolean));
     this.root.querySelector("#workers")?.replaceChildren(...[workers(summary)].filter(Boolean));
     const ofRanks = this.rankRows && ranks(summary, this.head);
-    const step = summary.metrics[STEP];
-    const spread = step?.p50 ? el("p", { class: "muted" },
-      `Half of all steps take less than ${duration(step.p50)}, 95 % less than ${duration(step.p95)}; the slowest took ${duration(step.max)}.`) : null;
+    const step = summary.step;
+    const spread = step ? el("p", { class: "muted" },
+      `Of ${step.steps} steps${step.first_is_out ? " after the first" : ""}, 95 % take less than ${duration(step.p95_ns)}; the slowest took ${duration(step.max_ns)}.`) : null;
     this.root.querySelector("#steps p.spread")?.remove();
     spread?.classList.add("spread");
     if (spread) this.plot?.before(spread);
