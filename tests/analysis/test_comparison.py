@@ -15,6 +15,7 @@ from trainobs import cli
 from trainobs.analysis.comparison import compare
 from trainobs.core.errors import TrainobsError
 from trainobs.core.records import SETUP
+from trainobs.report import comparison
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.writer import RunLogSink
 
@@ -317,3 +318,9 @@ def test_a_page_fits_a_screen(write, capsys):
     assert len(lines) <= 30
     for line in lines:
         assert str(runs[0].parent) in line or len(line) <= 100
+
+
+def test_an_interval_that_tells_nothing_is_not_told():
+    found = {"answer": "none", "gain": 1.0, "gain_interval": (0.004, 279.1), "why_unknown": None}
+    assert "too few" in comparison._sentence(found)
+    assert "0.90 to 1.20" in comparison._sentence({**found, "gain_interval": (0.9, 1.2)})

@@ -50,7 +50,14 @@ def _answer(found: Found) -> Iterator[str]:
     yield from _alone(found)
 
 
+_WIDE = 10.0
+"""Ratio of the ends of an interval from which on it tells nothing."""
+
+
 def _sentence(found: Found) -> str:
+    ends = found["gain_interval"]
+    if found["answer"] == "none" and ends and ends[1] > _WIDE * ends[0]:
+        return "No difference is shown: the runs are too few, or differ too much, to tell"
     low, high = map(times, found["gain_interval"] or (1.0, 1.0))
     slow_low, slow_high = (times(1 / gain) for gain in reversed(found["gain_interval"] or (1, 1)))
     return {
