@@ -26,6 +26,7 @@ from trainobs import observe
 from trainobs.core.abi import Phase
 from trainobs.integrations import plain
 from trainobs.runlog.reader import RunLog
+from trainobs.steps.clock import LAST_STEP
 
 PHASES = [phase.name.lower() for phase in Phase]
 
@@ -283,7 +284,8 @@ def test_a_loop_whose_fetches_can_be_no_steps_is_told(run_dir, told, untold):
 
 def test_numbers_at_the_end_of_their_range_lose_no_record(run_dir):
     with observe(run_dir=run_dir, probes="off") as obs:
-        for number in (7, 2**63 - 1, None):
+        for number in (7, LAST_STEP, None):
             with obs.step(number):
                 pass
-    assert step_numbers(run_dir) == [7, 2**63 - 1, 2**63 - 1]
+    assert step_numbers(run_dir) == [7, LAST_STEP, LAST_STEP]
+    assert RunLog.open(run_dir).unreadable == {}

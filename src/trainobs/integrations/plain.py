@@ -96,7 +96,7 @@ def _step_number(value: SupportsIndex | None) -> int | None:
     if 0 <= number <= LAST_STEP:
         return number
     if value is not None:
-        _tell_once("bad step number", value, "give a whole number from 0")
+        _tell_once("bad step number", value, f"give a whole number from 0 to {LAST_STEP}")
     return None
 
 
