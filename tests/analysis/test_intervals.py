@@ -128,3 +128,10 @@ def test_a_few_steps_give_no_interval():
     found = Intervals([few, few], [0.0, 0.0]).gain()
     assert (found["answer"], found["gain_interval"]) == ("unknown", None)
     assert "20 steps after the first; A has 8 and B has 8" in found["why_unknown"]
+
+
+def test_runs_made_one_side_after_the_other_are_doubted_as_single_ones_are():
+    times = ((100.0, 101.0, 99.0), (93.0, 94.0, 92.0))
+    sides = [[RunMeans({STEP: np.full(50, ns)}) for ns in side] for side in times]
+    assert Intervals(sides, [0.0] * 6).gain()["answer"] == "faster"
+    assert Intervals(sides, [0.0] * 6, is_in_turn=True).gain()["answer"] == "none"

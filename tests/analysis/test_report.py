@@ -13,6 +13,7 @@ from trainobs.core.labels import LABELS
 from trainobs.report import sections
 from trainobs.report.page import render
 from trainobs.report.rows import LABEL
+from trainobs.report.sections import training_ns
 from trainobs.runlog.reader import RunLog
 
 NOTHING = {"sum": None, "mean": None, "p50": None, "p95": None, "max": None}
@@ -106,7 +107,7 @@ def test_the_page_shows_what_matters(summary):
         "  observed   by eBPF probes in the kernel",
         "  steps      4, in 10 ms",
         "  ended      ok",
-        "  cost       0.04 % of a CPU: about 1 us in user space per step",
+        "  cost       not measured",
         "  lost       the disk was full: 50 steps are not in TensorBoard",
         "             2 block requests",
         "A step: 3 ms, the mean of 3 steps after the first; slowest 4 ms",
@@ -120,6 +121,11 @@ def test_the_page_shows_what_matters(summary):
     assert "data already in memory when asked for 75 % ###########################" in rows
     assert "131 us - 262 us 3 ####################################" in rows
     assert "training data read 1 kB" in rows
+
+
+def test_the_cost_is_told_of_a_run_that_is_long_enough(summary, monkeypatch):
+    monkeypatch.setattr(sections, "SHORT_NS", training_ns(summary))
+    assert "  cost       0.04 % of a CPU: about 1 us in user space per step" in render(summary)
 
 
 def test_the_page_is_plain_and_at_most_100_columns_wide(summary):

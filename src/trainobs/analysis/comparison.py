@@ -77,7 +77,8 @@ def compare(old: Sequence[RunLog], new: Sequence[RunLog]) -> dict[str, Any]:
     every = [*means[0], *means[1]]
     found = changes(old, new)
     others = [others_share(run) for run in (*old, *new)]
-    interval = Intervals(means, others)
+    is_in_turn = _are_in_turn(old, new)
+    interval = Intervals(means, others, is_in_turn=is_in_turn)
     gain, parts = interval.gain(), parts_of(every)
     prediction, why_not = predicted(old[0], found)
     return {
@@ -92,7 +93,7 @@ def compare(old: Sequence[RunLog], new: Sequence[RunLog]) -> dict[str, Any]:
             name: [_run(*one) for one in zip(side, own, strict=True)]
             for name, side, own in zip(_SIDES, sides, means, strict=True)
         },
-        "notes": list(_notes(sides, means, found)),
+        "notes": [*_notes(sides, means, found), *([_IN_TURN] if is_in_turn else [])],
     }
 
 
@@ -102,12 +103,21 @@ class Intervals:
     Args:
         sides: the runs of A and of B.
         others: share of the CPUs that other processes took of each run; None where unknown.
+        is_in_turn: whether all runs of one side came before those of the other, so that a machine
+            that changes meanwhile looks like a difference.
     """
 
-    def __init__(self, sides: Sequence[Sequence[RunMeans]], others: Sequence[float | None]) -> None:
+    def __init__(
+        self,
+        sides: Sequence[Sequence[RunMeans]],
+        others: Sequence[float | None],
+        *,
+        is_in_turn: bool = False,
+    ) -> None:
         self._sides = sides
         self._others = [UNKNOWN_SHARE if share is None else share for share in others]
         self._alone = all(len(side) == 1 for side in sides)
+        self._equal_runs = EQUAL_RUNS if self._alone or is_in_turn else 0.0
         steps = [one.of[STEP] for side in sides for one in side]
         self._step_ns = max(one.all for one in steps)
         self._a, self._b = self._estimates(steps)
@@ -118,7 +128,7 @@ class Intervals:
         middle = math.log(self._a.mean / self._b.mean)
         within = half_width(relative(self._a), relative(self._b), CONFIDENCE)
         doubts = [self._doubt(one, i) / one.all for i, one in enumerate(steps)]
-        half = math.hypot(within, math.log1p(EQUAL_RUNS), *doubts) if self._alone else within
+        half = math.hypot(within, math.log1p(self._equal_runs), *(doubts if self._alone else ()))
         low, high = math.exp(middle - half), math.exp(middle + half)
         alone = [math.exp(middle - within), math.exp(middle + within)]
         return {
@@ -137,9 +147,8 @@ class Intervals:
         for part in parts:
             a, b = self._estimates(part.runs)
             half = half_width(a, b, 1 - (1 - CONFIDENCE) / count)
-            if self._alone:
-                doubts = map(self._doubt, part.runs, range(2))
-                half = math.hypot(half, EQUAL_RUNS * self._step_ns, *doubts)
+            doubts = map(self._doubt, part.runs, range(2)) if self._alone else ()
+            half = math.hypot(half, self._equal_runs * self._step_ns, *doubts)
             low, high = b.mean - a.mean - half, b.mean - a.mean + half
             yield {
                 "name": part.name,
@@ -222,6 +231,17 @@ def _identity(run: RunLog) -> object:
     began = clock.get("wall_ns"), clock.get("monotonic_ns")
     host = run.info.get("host", {}).get("hostname")
     return str(run.path.resolve()) if None in began else (host, *began)
+
+
+_IN_TURN = "all runs of one side came before those of the other: better alternate them"
+
+
+def _are_in_turn(old: Sequence[RunLog], new: Sequence[RunLog]) -> bool:
+    """Whether several runs a side were made one side after the other, as far as is known."""
+    if len(old) == len(new) == 1:  # whatever their order
+        return False
+    a, b = ([run.info["clock"].get("wall_ns", 0) for run in side] for side in (old, new))
+    return max(a) <= min(b) or max(b) <= min(a)
 
 
 def _means_of(run: RunLog) -> RunMeans:

@@ -287,12 +287,19 @@ def observed_by(summary: dict[str, Any]) -> str:
     return f"{text} for system calls; other probes run" if some else text
 
 
+SHORT_NS = 1e9
+"""What observing took is not told of runs below this time, ns."""
+
+
 def own_share(summary: dict[str, Any]) -> str | None:
-    """What observing took of one CPU; None where that is unknown."""
+    """What observing took of one CPU; None where that is unknown.
+
+    A run below ``SHORT_NS`` is shorter than the intervals in which the observer works.
+    """
     means = [metric(summary, name)["mean"] for name in ("obs/cpu_ns", "obs/probe_ns")]
     known = [mean for mean in means if mean is not None]
     step_ns = metric(summary, "step/duration_ns")["mean"]
-    if not known or not step_ns:
+    if not known or not step_ns or training_ns(summary) < SHORT_NS:
         return None
     share = sum(known) / step_ns
     return f"{percent(share)} of a CPU" if share <= 1 else f"{share:.1f} CPUs"

@@ -92,7 +92,9 @@ def judge(record: Record, facts: Facts, *, replays: bool = True) -> Verdict:
 def judge_by(replay: Replay | None, record: Record, facts: Facts) -> Verdict:
     """The same with the replay of these steps at hand; None: without one."""
     if len(record) < FEWEST_STEPS:
-        return Verdict(len(record), abstained_because=f"fewer than {FEWEST_STEPS} steps")
+        return Verdict(
+            len(record), abstained_because=f"fewer than {FEWEST_STEPS} steps after the first"
+        )
     mean = record.mean()
     if isnan(mean[names.STEP]):
         return Verdict(len(record), abstained_because="the steps were not timed")

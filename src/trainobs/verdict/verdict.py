@@ -35,7 +35,7 @@ class Cause(Enum):
     START = "workers that start and end with each epoch"
     OTHERS = "other processes on its CPUs"
     QUOTA = "the CPU quota of its control group"
-    FULL = "the CPUs are fully used by this run"
+    FULL = "this run uses all the CPU time that it can get"
     OWN_THREADS = "far more threads of this run than CPUs"
     CPU = "waiting for a CPU"
     GARBAGE = "Python's garbage collector"
