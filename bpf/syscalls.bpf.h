@@ -127,7 +127,7 @@ int BPF_PROG(tobs_sys_exit, struct pt_regs *regs, long result)
 	ns = bpf_ktime_get_ns() - task->call_ns;
 	op = task->call - 1;
 	task->call = 0;
-	if (op == TOBS_URING_ENTER && result < 0)
+	if ((op == TOBS_URING_ENTER || op == TOBS_AIO) && result < 0)
 		return 0; /* where there is no io_uring, asking for it makes no ring */
 	class = op == TOBS_OPEN ? opened_class(task, result) : task->class;
 	if (result > 0 && (op == TOBS_READ || op == TOBS_WRITE))

@@ -43,6 +43,7 @@ enum tobs_op {
 	/* Of the training thread; in place of a class the phase, logging among other. */
 	TOBS_PHASE_OFF,	  /* off the CPU; wait_ns: of that, ready to run */
 	TOBS_PHASE_SLEEP, /* asleep for nothing that is known; wait_ns: for a block device */
+	TOBS_AIO, /* calls of io_submit that went well: what they read and write is not counted */
 	TOBS_OPS,
 };
 

@@ -8,7 +8,7 @@ import pytest
 from trainobs.core.abi import BUCKETS, CELL, CELLS_SHAPE, FileClass, Op, Role
 from trainobs.core.catalogue import lost_without
 from trainobs.core.cells import StepCells
-from trainobs.core.coverage import CALLS, FEEDS, IO_URING, Coverage, Programs, feeds
+from trainobs.core.coverage import CALLS, FEEDS, IO_URING, Async, Coverage, Programs, feeds
 
 EVERY = Programs().union(*FEEDS.values())
 
@@ -33,22 +33,22 @@ def test_with_every_program_all_is_known_and_nothing_doubted() -> None:
     whole = Coverage.whole()
     for op in Op:
         cells = row(op, FileClass.DATA)
-        assert whole.known(cells, np.array([True, True])) is cells
+        assert whole.known(cells, np.array([Async.URING, Async.URING])) is cells
         assert whole.knows(FEEDS[op])
-        assert not whole.doubts(FEEDS[op])
+        assert Async.URING not in whole.doubts(FEEDS[op])
 
 
 def test_without_any_program_nothing_is_known() -> None:
     nothing = Coverage({"ebpf": "switched off"})
     for op in Op:
         assert not nothing.knows(FEEDS[op])
-        assert not len(nothing.known(row(op, FileClass.OTHER), np.zeros(2, bool)).places)
+        assert not len(nothing.known(row(op, FileClass.OTHER), np.zeros(2, np.uint8)).places)
 
 
 @pytest.mark.parametrize("op", Op)
 def test_a_cell_goes_with_any_program_that_it_rests_on(op: Op) -> None:
     for program in FEEDS[op] - {IO_URING}:
-        left = coverage(program).known(row(op, FileClass.OTHER), np.zeros(2, bool))
+        left = coverage(program).known(row(op, FileClass.OTHER), np.zeros(2, np.uint8))
         assert not left.values.any(), f"{op.name} without {program}"
 
 
@@ -63,9 +63,9 @@ def test_without_io_uring_s_program_reads_are_known_until_a_ring_is_used() -> No
     some = coverage(IO_URING)
     programs = FEEDS[Op.URING_READ]
     assert some.knows(programs)
-    assert some.doubts(programs)
+    assert Async.URING in some.doubts(programs)
     assert not coverage(IO_URING, "tobs_sys_exit").knows(programs)  # who would see the ring?
-    cells = some.known(row(Op.CACHE_READ, FileClass.DATA), np.array([False, True]))
+    cells = some.known(row(Op.CACHE_READ, FileClass.DATA), np.array([0, Async.URING]))
     assert cells.values[0].all()
     assert not cells.values[1].any()
 

@@ -241,7 +241,7 @@ def _are_in_turn(old: Sequence[RunLog], new: Sequence[RunLog]) -> bool:
     if len(old) == len(new) == 1:  # whatever their order
         return False
     a, b = ([run.info["clock"].get("wall_ns", 0) for run in side] for side in (old, new))
-    return max(a) <= min(b) or max(b) <= min(a)
+    return bool(max(a) <= min(b) or max(b) <= min(a))
 
 
 def _means_of(run: RunLog) -> RunMeans:

@@ -39,6 +39,7 @@ class Op(IntEnum):
     ONCPU = 22
     PHASE_OFF = 23
     PHASE_SLEEP = 24
+    AIO = 25
 
 
 UNTABLED = (Op.ONCPU, Op.PHASE_OFF, Op.PHASE_SLEEP)

@@ -28,7 +28,8 @@ which.
 * A metric that the kernel side counts needs all the programs that its source names (`tobs_...`);
   where one of them does not run, it is unknown. `trainobs doctor` says which run on a machine, and
   [Kernels](kernels.md) which of them a version of Linux has. `tobs_uring` is needed only once the
-  training uses io_uring.
+  training uses io_uring. What libaio (`io_submit`) reads and writes is not counted: once
+  the training uses it, all that needs `tobs_uring` is unknown, and whose block requests are.
 * Over several steps, sums per step are averaged. Ratios and quantiles are formed from the sums and
   histograms of those steps, so a busy step weighs more than an idle one.
 * The column *Tag* has what TensorBoard shows by default, without the `trainobs/` in front: times in

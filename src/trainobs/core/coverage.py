@@ -7,6 +7,7 @@ not run is unknown, whatever the kernel's rows hold.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from enum import IntFlag
 from functools import cached_property
 from itertools import product
 from typing import Any, ClassVar
@@ -30,6 +31,14 @@ RECLAIM: Programs = frozenset(
 
 IO_URING = "tobs_uring"
 """Without it nobody knows what rings read and write; while there is no ring, that is nothing."""
+
+
+class Async(IntFlag):
+    """Ways to read and write past the calls for it."""
+
+    URING = 1
+    AIO = 2  # io_submit, as libaio does: no program sees what it reads and writes
+
 
 FEEDS: Mapping[Op, Programs] = {
     Op.READ: CALLS,
@@ -57,6 +66,7 @@ FEEDS: Mapping[Op, Programs] = {
     Op.ONCPU: SCHEDULER,
     Op.PHASE_OFF: SCHEDULER,
     Op.PHASE_SLEEP: SCHEDULER | {"tobs_await"},  # what is known to be waited for is left out
+    Op.AIO: CALLS,
 }
 """Operation -> programs without which its cells are wrong."""
 
@@ -91,33 +101,39 @@ class Coverage:
         return cls(cls.EVERY_PROGRAM)
 
     def knows(self, programs: Programs) -> bool:
-        """Whether what rests on some programs is known, at least while no ring is used."""
+        """Whether what rests on some programs is known, at least while all I/O is by calls."""
         return self._on >= programs or self._on | {IO_URING} >= programs | CALLS
 
-    def doubts(self, programs: Programs) -> bool:
-        """Whether it is unknown from the moment that a ring of io_uring is used."""
-        return not self._on >= programs
+    def doubts(self, programs: Programs) -> Async:
+        """Which ways of I/O make it unknown from the moment that they are used.
+
+        That is what is read and written, and with io_submit also whose block requests are, since a
+        direct request does not lead to its file.
+        """
+        by_aio = IO_URING in programs or programs >= BLOCK | CALLS
+        by_ring = not self._on >= programs
+        return (Async.AIO if by_aio else Async(0)) | (Async.URING if by_ring else Async(0))
 
     @cached_property
     def _known_words(self) -> npt.NDArray[np.bool_]:
         """Of each number in a row taken as a flat array of words, whether it is known."""
-        return _words(self.knows)
+        return _words(self.knows).astype(np.bool_)
 
     @cached_property
-    def _doubtful_words(self) -> npt.NDArray[np.bool_]:
+    def _doubtful_words(self) -> npt.NDArray[np.uint8]:
         return _words(self.doubts)
 
-    def known(self, cells: StepCells, rings: npt.NDArray[np.bool_]) -> StepCells:
+    def known(self, cells: StepCells, used: npt.NDArray[np.uint8]) -> StepCells:
         """Cells without what is unknown.
 
         Args:
             cells: of n steps.
-            rings: of each step, whether a ring of io_uring may have been used until then.
+            used: of each step, which ways (`Async`) may have been used until then.
         """
         known, doubtful = self._known_words[cells.places], self._doubtful_words[cells.places]
-        if known.all() and not (rings.any() and doubtful.any()):
+        if known.all() and not (np.bitwise_or.reduce(used) & doubtful).any():
             return cells
-        values = np.where(rings[:, None] & doubtful, np.uint64(0), cells.values)
+        values = np.where(used[:, None] & doubtful, np.uint64(0), cells.values)
         return StepCells(cells.places[known], values[:, known])
 
     def histograms(self, buckets: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
@@ -133,8 +149,8 @@ class Coverage:
         return unknown
 
 
-def _words(holds: Callable[[Programs], bool]) -> npt.NDArray[np.bool_]:
-    words = np.zeros((*CELLS_SHAPE, len(FIELDS)), np.bool_)
+def _words(holds: Callable[[Programs], int]) -> npt.NDArray[np.uint8]:
+    words = np.zeros((*CELLS_SHAPE, len(FIELDS)), np.uint8)
     for op, (index, field) in product(Op, enumerate(FIELDS)):
         words[op, :, :, index] = holds(feeds(op, field, list(FileClass)))
     return words.reshape(WORDS)

@@ -34,9 +34,9 @@ class HostSampler:
     Notes:
         What it cannot see:
 
-        * `io/*`: io_uring, mapped files, and sockets read by recv, for the kernel counts only the
-          read, write and sendfile families there. The sampler's own reads are among them: at a
-          sample about 100 bytes for each process, 25 for each thread of a worker.
+        * `io/*`: io_uring, libaio, mapped files, and sockets read by recv, for the kernel counts
+          only the read, write and sendfile families there. The sampler's own reads are among
+          them: at a sample about 100 bytes for each process, 25 for each thread of a worker.
         * `block/write_bytes` counts pages when they become dirty, also when the file is deleted
           before write-back.
         * File classes, and who did what: these are totals of the tree.

@@ -50,6 +50,7 @@ _CALLS: dict[str, _Call] = {
     "mmap": _Call(Op.MMAP, 5, 9, 222),
     "io_uring_setup": _Call(Op.URING_ENTER, 0, 425, 425),
     "io_uring_enter": _Call(Op.URING_ENTER, 0, 426, 426),
+    "io_submit": _Call(Op.AIO, 0, 209, 2),
     "prctl": _Call(MARK, 0, 157, 167),
 }
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from trainobs.core.abi import FIELDS, RING, Op, Phase
 from trainobs.core.catalogue import kernel_metrics, named_phase_metric, phase_metric
 from trainobs.core.cells import WORDS, Places, StepCells, Words
-from trainobs.core.coverage import BLOCK, FEEDS, Coverage
+from trainobs.core.coverage import BLOCK, FEEDS, Async, Coverage
 from trainobs.core.histogram import percentile
 from trainobs.core.metrics import Cells, evaluate
 from trainobs.core.records import StepTable
@@ -36,7 +36,10 @@ HOLD_NS = 3_000_000_000
 HELD = MAX_WAITING // 8
 """Steps kept back at most; where steps are so short, nothing belongs to one of them alone."""
 
-_RING_CALLS = Cells("count", (Op.URING_ENTER,))
+_ASYNC_CALLS = {
+    Async.URING: Cells("count", (Op.URING_ENTER,)),
+    Async.AIO: Cells("count", (Op.AIO,)),
+}
 
 _Taken = tuple[StepCells, Words]
 """What the kernel counted in some steps, and their latency."""
@@ -155,7 +158,7 @@ class Collector:
         self._kernel = kernel
         self._coverage = coverage or Coverage.whole()
         self._metrics = [m for m in kernel_metrics() if self._coverage.knows(m.programs)]
-        self._rings = rings
+        self._used = np.uint8(Async.URING if rings else 0)
         self._ring = None if kernel is None else _Ring(kernel)
         self._unchecked: list[int] = []
         self._carried: dict[int, list[_Taken]] = {}
@@ -212,7 +215,7 @@ class Collector:
 
     def _drop(self, steps: list[ClosedStep], taken: _Taken | None) -> None:
         if taken:
-            self._rings_used(taken[0])
+            self._async_used(taken[0])
         self.waiting_count -= len(steps)
         self.dropped_steps += len(steps)
         if self._host_names:
@@ -268,11 +271,11 @@ class Collector:
             columns.update(source.columns(steps))
         cells, latency = taken or (None, None)
         if cells is not None and latency is not None:
-            rings = self._rings_used(cells)
-            columns.update(self._kernel_columns(steps, cells, latency, rings))
-            cells = self._coverage.known(cells, rings)
+            used = self._async_used(cells)
+            columns.update(self._kernel_columns(steps, cells, latency, used))
+            cells = self._coverage.known(cells, used)
             latency = latency if self._coverage.knows(BLOCK) else None
-        reads_known = not (self._rings and self._coverage.doubts(FEEDS[Op.URING_READ]))
+        reads_known = not self._used & self._coverage.doubts(FEEDS[Op.URING_READ])
         of_batches, batches = self._ledger.close(steps, last=self._last, reads_known=reads_known)
         if Phase.LOADER.value in self._clock.measured:
             columns.update(of_batches)
@@ -287,11 +290,11 @@ class Collector:
             lookups=self._lookups.rows(steps),
         )
 
-    def _rings_used(self, cells: StepCells) -> npt.NDArray[np.bool_]:
-        """Of each step, whether a ring of io_uring may have been used until its end."""
-        used: npt.NDArray[np.bool_] = np.logical_or.accumulate(_RING_CALLS.total(cells) > 0)
-        used |= self._rings
-        self._rings = bool(used[-1])
+    def _async_used(self, cells: StepCells) -> npt.NDArray[np.uint8]:
+        """Of each step, which ways of I/O past the calls may have been used until its end."""
+        ways = [(calls.total(cells) > 0) * np.uint8(way) for way, calls in _ASYNC_CALLS.items()]
+        used: npt.NDArray[np.uint8] = np.bitwise_or.accumulate(np.bitwise_or(*ways)) | self._used
+        self._used = used[-1]
         return used
 
     def _kernel_columns(
@@ -299,12 +302,11 @@ class Collector:
         steps: list[ClosedStep],
         cells: StepCells,
         latency: Words,
-        rings: npt.NDArray[np.bool_],
+        used: npt.NDArray[np.uint8],
     ) -> dict[str, npt.NDArray[np.float64]]:
         columns = {metric.name: evaluate(metric, cells) for metric in self._metrics}
-        for metric in self._metrics if rings.any() else ():
-            if self._coverage.doubts(metric.programs):
-                columns[metric.name][rings] = np.nan
+        for metric in self._metrics if used.any() else ():
+            columns[metric.name][used & self._coverage.doubts(metric.programs) > 0] = np.nan
         if self._coverage.knows(BLOCK):
             columns["block/read_p99_ns"] = percentile(latency, 0.99)
         gone_since_ns = self._kernel.gone_since_ns() if self._kernel else None
