@@ -23,10 +23,12 @@ from trainobs.probes.kernel_side import KernelSide
 from trainobs.runlog.writer import RunLogSink
 from trainobs.session.session import Session
 from trainobs.session.settings import Settings
+from trainobs.steps.clock import StepClock
 from trainobs.tensorboard.event_file import EventFile
 from trainobs.tensorboard.sink import TensorBoardSink
 
 STEP_S = 0.002
+FEW = 64  # steps at once: fewer than the ring keeps, or the training thread would copy it
 
 
 def measure(*, quick: bool) -> dict[str, Any]:
@@ -47,10 +49,10 @@ def _in_session(quick: bool) -> dict[str, float]:
         result = {
             "mark_ns": _best_ns(lambda: word.__setitem__(0, 0)),
             "phase_switch_ns": _best_ns(lambda: (clock.enter(3), clock.leave())) / 2,
+            "step_main_thread_us": _best_ns(lambda: _mark_step(clock), FEW) / 1e3,
         }
         before = _other_threads_cpu()
-        count, main_ns = _paced_steps(session, seconds=2 if quick else 10)
-        result["step_main_thread_us"] = main_ns / count / 1e3
+        count = _paced_steps(session, seconds=2 if quick else 10)
         result["step_observer_thread_us"] = (_other_threads_cpu() - before) / count / 1e3
         session.stop()
         size = sum(path.stat().st_size for path in run.rglob("rank=0/*"))
@@ -58,28 +60,30 @@ def _in_session(quick: bool) -> dict[str, float]:
     return {name: round(value, 2) for name, value in result.items()}
 
 
-def _paced_steps(session: Session, seconds: float) -> tuple[int, int]:
-    """Steps of `STEP_S` with a few reads; returns how many, and the ns spent in the clock."""
-    clock, spent, count = session.clock, 0, 0
+def _mark_step(clock: StepClock) -> None:
+    clock.begin_fetch()
+    clock.end_fetch()
+    clock.begin_batch()
+    clock.enter(3)
+    clock.leave()
+    clock.enter(4)
+    clock.leave()
+    clock.end_step()
+
+
+def _paced_steps(session: Session, seconds: float) -> int:
+    """Steps of `STEP_S` with a few reads; how many."""
+    count = 0
     file = os.open(__file__, os.O_RDONLY)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        begin = time.perf_counter_ns()
-        clock.begin_fetch()
-        clock.end_fetch()
-        clock.begin_batch()
-        clock.enter(3)
-        clock.leave()
-        clock.enter(4)
-        clock.leave()
-        clock.end_step()
-        spent += time.perf_counter_ns() - begin
+        _mark_step(session.clock)
         for offset in range(10):
             os.pread(file, 100, offset)
         time.sleep(STEP_S)
         count += 1
     os.close(file)
-    return count, spent
+    return count
 
 
 def _other_threads_cpu() -> int:
@@ -87,13 +91,13 @@ def _other_threads_cpu() -> int:
 
 
 def _best_ns(action: Callable[[], object], repeats: int = 20_000) -> float:
-    """Best of several runs, the cost of an empty call taken off."""
+    """CPU time of this thread in the best of several runs, that of an empty call taken off."""
 
     def run(thing: Callable[[], object]) -> float:
-        begin = time.perf_counter_ns()
+        begin = time.thread_time_ns()
         for _ in range(repeats):
             thing()
-        return (time.perf_counter_ns() - begin) / repeats
+        return (time.thread_time_ns() - begin) / repeats
 
     return min(run(action) for _ in range(7)) - min(run(lambda: None) for _ in range(7))
 
