@@ -22,7 +22,8 @@ def test_a_run_ends_with_its_verdict_its_place_and_where_to_look(tmp_path, capfd
     train(tmp_path / "run")
     verdict, place, commands = capfd.readouterr().err.splitlines()[-3:]
     told = re.match(r"trainobs: compute-bound: ([0-9.]+) ms a step", verdict)
-    assert told and float(told[1]) >= 10
+    assert told
+    assert float(told[1]) >= 10
     assert place == f"trainobs: the run is in {tmp_path / 'run'}"
     assert f"`trainobs report {tmp_path / 'run'}`" in commands
     assert f"`tensorboard --logdir {tmp_path / 'run'}`" in commands
