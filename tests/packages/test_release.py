@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -130,9 +131,16 @@ def test_a_wheel_holds_the_probes_for_its_machine_and_no_other_machine_code(dist
 
 
 def test_licences_go_along(dist):
-    texts = {"LICENSE", "bpf/LICENSE.BSD-2-Clause", "bpf/vendor/bpf/LICENSE.BSD-2-Clause"}
+    texts = {
+        "LICENSE",
+        "bpf/LICENSE.BSD-2-Clause",
+        "bpf/vendor/bpf/LICENSE.BSD-2-Clause",
+        "src/trainobs/report/static/vendor/LICENSE.uPlot",
+    }
     with zipfile.ZipFile(dist / WHEELS["aarch64"]) as wheel:
         inside = set(wheel.namelist())
+        about = wheel.read(f"trainobs-{__version__}.dist-info/METADATA").decode()
+    assert re.search("^License-Expression: Apache-2.0 AND .* AND MIT$", about, re.MULTILINE)
     assert {f"trainobs-{__version__}.dist-info/licenses/{name}" for name in texts} <= inside
     with tarfile.open(dist / SOURCES) as archive:
         inside = set(archive.getnames())

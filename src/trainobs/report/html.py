@@ -98,6 +98,7 @@ def _document(title: str, module: str, pieces: Mapping[str, str]) -> str:
     styles = "\n".join(_text(name) for name in ("vendor/uPlot.min.css", "page.css"))
     return _DOCUMENT.format(
         title=html.escape(title),
+        licence=_text("vendor/LICENSE.uPlot"),
         styles=styles,
         modules=_data("modules", modules),
         pieces=_data("pieces", pieces),
@@ -132,6 +133,9 @@ _DOCUMENT = """<!doctype html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
 <title>{title}</title>
+<!-- Charts are drawn by uPlot:
+
+{licence}-->
 <style>{styles}</style>
 <body class="trainobs"></body>
 {modules}
