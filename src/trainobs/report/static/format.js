@@ -1,29 +1,41 @@
 // Numbers as people read them; the same rules as core/text.py.
 
-const TIMES = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"]];
+const TIMES = [[1e9, "s"], [1e6, "ms"], [1e3, "us"]];
 const BYTES = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"]];
 const COUNTS = [[1e9, "G"], [1e6, "M"], [1e3, "k"]];
 
 function digits(value) {
-  const size = Math.abs(value);
-  if (Number.isInteger(value) && size < 1000) return String(value);
-  return value.toFixed(size < 9.995 ? 2 : size < 99.95 ? 1 : 0);
+  if (Number.isInteger(value) && value < 1000) return String(value);
+  return value.toFixed(value < 9.995 ? 2 : value < 99.95 ? 1 : 0);
 }
 
 function scaled(value, units, base) {
-  const [factor, unit] = units.find(([f]) => Math.abs(value) >= 0.9995 * f) ?? [1, base];
+  const [factor, unit] = units.find(([f]) => value >= 0.9995 * f) ?? [1, base];
   return `${digits(value / factor)} ${unit}`.trim();
 }
 
-export const duration = (ns) => scaled(ns, TIMES, "ns");
+export function duration(ns) {
+  const seconds = Math.round(ns / 1e9);
+  if (seconds <= 120) return scaled(ns, TIMES, "ns");
+  const minutes = Math.floor(seconds / 60);
+  return minutes < 60 ? `${minutes} min ${seconds % 60} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
 export const size = (count) => scaled(count, BYTES, "B");
 export const quantity = (count) => scaled(count, COUNTS, "");
 
 export function percent(share) {
-  return share > 0 && share < 0.1 ? `${Number((100 * share).toPrecision(2))} %` : `${Math.round(100 * share)} %`;
+  if (share > 0 && share < 1e-4) return "<0.01 %";
+  return `${share > 0 && share < 0.1 ? Number((100 * share).toPrecision(2)) : (100 * share).toFixed(0)} %`;
 }
 
 export const times = (factor) => factor.toFixed(factor < 2 ? 2 : 1);
+
+// A predicted speed-up, from the least to the most; null: nobody knows the most.
+export function gained(low, high) {
+  if (high === null) return `at least ${times(low)} times as fast`;
+  return `${times(low) === times(high) ? times(low) : `${times(low)} to ${times(high)}`} times as fast`;
+}
 
 // A value in the unit of its metric.
 export function inUnit(value, unit) {
