@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.samples import busy_run
@@ -27,7 +28,7 @@ def test_a_run_is_summed_up_at_the_top(write_run, open_page):
     verdict = summarize(RunLog.open(run))["verdict"]["run"]
     opened = open_page(run)
     assert opened.page.text_content("h1") == "run"
-    assert opened.page.text_content("#verdict .kind") == verdict["text"][0].replace(" us", " µs")
+    assert opened.page.text_content("#verdict .kind") == verdict["text"][0]
     top = opened.page.locator("#step .bar").bounding_box()
     assert top["y"] + top["height"] < 900, "verdict and bar are on the first screen"
 
@@ -95,7 +96,7 @@ def test_the_lanes_tell_who_made_each_batch(write_run, open_page):
         batch = batches[int(step.removeprefix("step "))]
         assert worker == f"worker {batch['worker']}"
         made = duration(int(batch["end_ns"] - batch["begin_ns"]))
-        assert took == made.replace(" us", " µs")
+        assert took == made
         assert slowest.endswith(batch["slowest_file"].decode())
 
 
@@ -189,3 +190,22 @@ def test_the_command_writes_the_page(write_run, tmp_path, capsys):
     assert {"head", "summary"} <= json.loads(pieces).keys()
     assert main(["report", str(run), "--html", str(tmp_path / "none" / "x.html")]) == 2
     assert "The page cannot be written." in capsys.readouterr().err
+
+
+def test_means_over_windows_are_those_of_the_steps_without_the_first(write_run, open_page):
+    steps = busy_run(4099)  # in windows of 4, of which the last has 3
+    rows = np.arange(4099)
+    slow = np.where(rows == 0, 1e12, np.where(rows >= 4096, 1e9, 0))
+    taken = {name: steps.columns[name] + slow for name in ("step/duration_ns", "obs/cpu_ns")}
+    steps = replace(steps, cells=None, columns=steps.columns | taken)
+    opened = open_page(write_run(steps=steps))
+    assert "mean of up to 4 steps" in opened.page.text_content("#steps .readout")
+    caption = opened.page.text_content("#step caption")
+    assert caption.endswith(duration(taken["step/duration_ns"][1:].mean()))
+    legend = opened.page.text_content("#observing .legend")
+    assert legend.endswith(duration(taken["obs/cpu_ns"][1:].mean()))
+    opened.page.locator("#steps figure").focus()
+    readout = opened.page.locator("#steps .readout")
+    for key, of in (("Home", "steps from 0, mean of 3"), ("End", "steps from 4096, mean of 3")):
+        opened.page.keyboard.press(key)
+        assert readout.text_content().startswith(of)

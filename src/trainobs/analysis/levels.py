@@ -34,6 +34,8 @@ def chunks(rows: int, every: int) -> int:
 class Levels:
     """Columns of the same length, as means of windows of steps.
 
+    The first step, in which workers start, is left out of windows of several.
+
     Args:
         columns: name -> value of each step, NaN where unknown. Shape (n,).
         peaks: names of those whose greatest value in a window is told, too.
@@ -53,17 +55,20 @@ class Levels:
             `<name>/peak` -> the greatest, for the names in `peaks`, and `<name>/peak_row` -> the
             step that had it, as a row of the columns. Columns without any value are left out.
         """
-        rows = slice(number * CHUNK * every, (number + 1) * CHUNK * every)
+        first = number * CHUNK * every
         found: dict[str, list[float | None]] = {}
         for name, column in self.columns.items():
-            part = column[rows]
-            if np.isfinite(part).any():
-                found[name] = _listed(_means(part, every))
-        for name in self.peaks:
-            if name in found:
-                at = _peaks(self.columns[name][rows], every)
-                found[f"{name}/peak"] = _listed(self.columns[name][rows][at].astype(np.float64))
-                found[f"{name}/peak_row"] = (at + rows.start).tolist()
+            part = column[first : first + CHUNK * every]
+            if not first and every > 1:
+                part = part.copy()
+                part[:1] = np.nan
+            if not np.isfinite(part).any():
+                continue
+            found[name] = _listed(_means(part, every))
+            if name in self.peaks:
+                at = _peaks(part, every)
+                found[f"{name}/peak"] = _listed(part[at].astype(np.float64))
+                found[f"{name}/peak_row"] = (at + first).tolist()
         return found
 
 

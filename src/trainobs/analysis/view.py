@@ -92,9 +92,9 @@ class RunView:
     def __init__(self, run: RunLog) -> None:
         self.run = run
         self._rank = next(iter(run.ranks.values()), RankLog(0, {}))
-        when = self._rank.columns(STEPS, ("step", "epoch", "start_ns"))
+        when = self._rank.columns(STEPS, ("step", "start_ns"))
         self._rows = np.flatnonzero(when["step"] != SETUP)
-        self._step, self._epoch, self._start_ns = (c[self._rows] for c in when.values())
+        self._step, self._start_ns = (column[self._rows] for column in when.values())
         named = tuple(map(named_phase_metric, self._rank.phases))
         self._parts = (*PARTS, *named)
         self._names = {**GROUPS, "parts": (*GROUPS["parts"], *named)}
@@ -148,27 +148,20 @@ class RunView:
         Returns:
             `run`, its directory; `info`: what of `run.json` is told; `steps`: their number, of the
             lowest rank; `levels`: steps in a window of each level, finest first; `chunk`: windows
-            in a chunk; `lane_steps`: steps in a chunk of lanes; `first_step`, `last_step`: their
-            numbers, None without any; `epochs`: the number of each epoch and the row it begins at;
-            `ranks`; `parts`; `groups`: group -> its columns; `metrics`: name -> `label`, `unit`,
-            `kind`, `chart` and `tells`; `lanes`: whether there are batches.
+            in a chunk; `lane_steps`: steps in a chunk of lanes; `ranks`; `parts`; `groups`: name ->
+            its columns; `metrics`: name -> `label`, `unit`, `kind`, `chart` and `tells`; `lanes`:
+            whether there are batches.
         """
-        steps, epochs = self._step, self._epoch
-        starts = np.flatnonzero(np.diff(epochs, prepend=-2))
         info = self.run.info
         told = ("host", "level", "capabilities", "world_size", "settings", "loaders", "trainobs")
         return {
             "run": str(self.run.path),
             "info": {name: info.get(name) for name in told},
-            "started_ns": info.get("clock", {}).get("wall_ns"),
             "outcome": (info.get("summary") or {}).get("outcome"),
             "steps": len(self._rows),
             "levels": levels(len(self._rows)),
             "chunk": CHUNK,
             "lane_steps": LANE_STEPS,
-            "first_step": int(steps[0]) if len(steps) else None,
-            "last_step": int(steps[-1]) if len(steps) else None,
-            "epochs": [{"epoch": int(epochs[row]), "row": int(row)} for row in starts.tolist()],
             "ranks": list(self.run.ranks),
             "parts": list(self._parts),
             "groups": {name: list(columns) for name, columns in self._names.items()},
@@ -185,14 +178,9 @@ class RunView:
         )
 
     def _steps(self, group: str, every: int, number: int) -> dict[str, Any]:
-        """Beside the columns, `step` and `at_s` of each window: its first step, and when."""
-        group_levels = self._levels(group)
-        first = self._firsts(every, number)
-        return {
-            "step": self._step[first].tolist(),
-            "at_s": np.round((self._start_ns[first] - self._start_ns[0]) / 1e9, 6).tolist(),
-            "columns": group_levels.chunk(every, number),
-        }
+        """Beside the columns, `step`, the first of each window."""
+        step = self._step[self._firsts(every, number)].tolist()
+        return {"step": step, "columns": self._levels(group).chunk(every, number)}
 
     def _firsts(self, every: int, number: int) -> npt.NDArray[np.intp]:
         """First row of each window of a chunk."""

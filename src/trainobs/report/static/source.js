@@ -44,22 +44,25 @@ export class Source {
   }
 
   // Windows of the rows [from, to) of a group of columns.
-  // Returns {every, row, step, at_s, columns}: arrays of the same length, null where unknown.
+  // Returns {every, row, step, weights, columns}: arrays of the same length, null where unknown. Weights are steps
+  // in each window, of which the last may have fewer; means leave out the first row (analysis/levels.py).
   async rows(group, from, to) {
     const head = await this.get("head");
     const place = group === "ranks" ? "ranks" : `steps/${group}`;
     const every = await this.levelFor(place, from, to);
     const numbers = this.chunksOf(head, every, from, to);
     const parts = await Promise.all(numbers.map((n) => this.get(`${place}/${every}/${n}`)));
-    const found = { every, row: [], step: [], at_s: [], columns: {} };
+    const found = { every, row: [], step: [], weights: [], columns: {} };
     parts.forEach((part, i) => {
       const begin = numbers[i] * head.chunk;
       const first = Math.max(0, Math.floor(from / every) - begin);
       const end = Math.min(part.step.length, Math.ceil(to / every) - begin);
       const before = found.row.length;
-      for (let k = first; k < end; k++) found.row.push((begin + k) * every);
+      for (let row = (begin + first) * every; row < (begin + end) * every; row += every) {
+        found.row.push(row);
+        found.weights.push(Math.min(every, head.steps - row) - (every > 1 && row === 0 ? 1 : 0));
+      }
       found.step.push(...part.step.slice(first, end));
-      found.at_s.push(...(part.at_s ?? []).slice(first, end));
       for (const [name, values] of flat(part)) {
         found.columns[name] ??= new Array(before).fill(null);
         found.columns[name].push(...values.slice(first, end));
@@ -70,6 +73,16 @@ export class Source {
     });
     return found;
   }
+}
+
+// Index of the window of `data` that the cursor is in; -1 without any.
+export function rowAt(data, { row }) {
+  return row === null ? -1 : data.row.findLastIndex((begin) => begin <= row);
+}
+
+// The steps of a window, in words.
+export function windowOf({ every, step, weights }, i) {
+  return every > 1 ? `steps from ${step[i]}, mean of ${weights[i]}` : `step ${step[i]}`;
 }
 
 // Columns of a chunk; those of a rank are named "RANK/column".
