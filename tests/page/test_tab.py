@@ -36,7 +36,7 @@ def open_tab(browser, installed, tmp_path):
             opened.page.goto(f"http://127.0.0.1:{board.port}/#trainobs")
             opened.page.wait_for_selector("iframe")
             frame = opened.page.frames[-1]
-            frame.wait_for_selector("[data-state=done]", timeout=60_000)
+            frame.wait_for_selector("#shown[data-state=done]", timeout=60_000)
             return frame
 
         yield open_it
@@ -55,7 +55,7 @@ def test_the_tab_shows_each_run_that_is_chosen_and_compares_it(write_run, open_t
     assert frame.locator("#step .bar").count() == 1  # the page of the run is below
     frame.select_option("#run", label="first")  # which cannot be compared with itself
     frame.wait_for_selector("header:has-text('200 steps')")
-    frame.wait_for_selector("[data-state=done]")
+    frame.wait_for_selector("#shown[data-state=done]")
     assert frame.input_value("#with") == ""
     assert frame.locator("#compared *").count() == 0
     assert frame.text_content("h1") == "first"

@@ -1,45 +1,30 @@
 // Two sides of runs beside each other: which is faster, where its steps went, and under which conditions.
 // The numbers and sentences are those of `trainobs compare` (report/comparison.py).
 
-import { el, section, table } from "./dom.js";
-import { duration, inUnit, quantity, times } from "./format.js";
+import { el, put, section, table } from "./dom.js";
+import { Following } from "./follow.js";
+import { duration, gained, inUnit, quantity } from "./format.js";
 import { coloursOf } from "./parts.js";
 
 export { Source } from "./source.js";
 
-const REFRESH_MS = 5000;
 const CAME = { faster: "B takes less", slower: "B takes more", none: "within noise", unknown: "unknown" };
 
 // `source` is a Source with the piece "compare"; `refresh` asks again while a run goes on. Returns a function that ends it.
 export function show(root, source, { refresh = false } = {}) {
-  let [ended, goesOn, before] = [false, true, ""];
-  const draw = async () => {
-    try {
-      const found = await source.get("compare");
-      const now = JSON.stringify(found);
-      if (ended || now === before) return;
-      before = now;
-      goesOn = Object.values(found.runs).flat().some((run) => run.outcome === null);
-      root.replaceChildren(el("header", {}, el("h1", {}, "Comparison of runs")), ...sections(found));
-      root.dataset.state = "done";
-    } catch (error) {
-      if (ended) return;
-      before = "";
-      const lines = error.message.split("\n").map((line) => el("div", {}, line));
-      root.replaceChildren(el("div", { class: "error", role: "alert" }, lines));
-      root.dataset.state = "failed";
-    }
+  let [found, before] = [null, ""];
+  const look = async (following) => {
+    const goesOn = !found || Object.values(found.runs).flat().some((run) => run.outcome === null);
+    if (!goesOn && !following.failed) return;
+    source.forget();
+    found = await source.get("compare");
+    const now = JSON.stringify(found);
+    if (following.ended || (now === before && !following.failed)) return;
+    before = now;
+    put(root, el("header", {}, el("h1", {}, "Comparison of runs")), ...sections(found));
   };
-  root.dataset.state = "loading";
-  draw();
-  const again = () => { if (goesOn && !document.hidden) { source.forget(); draw(); } };
-  const timer = refresh ? setInterval(again, REFRESH_MS) : null;
-  return () => {
-    ended = true;
-    clearInterval(timer);
-    delete root.dataset.state;
-    root.replaceChildren();
-  };
+  const following = new Following(root, look, refresh);
+  return () => following.end();
 }
 
 function sections(found) {
@@ -69,7 +54,7 @@ function step(found) {
         style: `width:${(100 * ns[i]) / found.step_ns[i]}%;background:${colours.get(name)}`, title: `${label} ${duration(ns[i])}` })))));
   const [low, high] = found.gain_interval ?? [];
   const whole = ["the whole step", ...both(found.step_ns),
-    low === undefined ? "unknown" : `${times(low)} to ${times(high)} times as fast`, CAME[found.answer]];
+    low === undefined ? "unknown" : gained(low, high), CAME[found.answer]];
   return section("compare-step", "Where a step of each went", el("div", { class: "sides" }, bars),
     table("Mean time of a step, without the first of each run", ["part", "A", "B", "B − A", "at 95 % between", ""], [...rows(found.parts, colours), whole]));
 }

@@ -1,11 +1,10 @@
-// What is not drawn over steps: checkpoints, ranks, embedding tables, and how the run was observed.
+// What is not drawn over steps: checkpoints, embedding tables, and how the run was observed.
 
-import { colour, el, prepare, section, table } from "./dom.js";
-import { duration, inUnit, percent, quantity, size } from "./format.js";
-import { STEP, WAIT } from "./parts.js";
+import { el, section, table } from "./dom.js";
+import { inUnit, percent, quantity, size } from "./format.js";
 
-const time = (ns) => (ns === null || ns === undefined ? "unknown" : duration(ns));
-const bytes = (count) => (count === null || count === undefined ? "unknown" : size(count));
+const time = (ns) => inUnit(ns, "ns");
+const bytes = (count) => inUnit(count, "bytes");
 
 export function workers(summary) {
   const rows = summary.workers.map((one) => [one.worker === null ? "in training" : `worker ${one.worker}`, quantity(one.batches),
@@ -20,55 +19,6 @@ export function checkpoints(summary) {
     bytes(one.written_bytes), time(one.write_ns), time(one.fsync_ns), bytes(one.later_block_bytes)]);
   return section("checkpoints", "Checkpoints", table(`${rows.length} of them`,
     ["saved in", "training blocked for", "written", "in write calls", "in fsync", "written to the device later"], rows));
-}
-
-// Ranks as rows of a picture, darker where a step took longer; and as a table.
-export function ranks(summary, head) {
-  const figure = el("figure", { tabindex: 0 });
-  const readout = el("p", { class: "readout", "aria-live": "polite" }, "Point at a rank and step, or use the arrow keys.");
-  const rows = Object.entries(summary.ranks).map(([rank, one]) => [`rank ${rank}`, one.host ?? "unknown", quantity(one.steps),
-    time(one.p50_ns), time(one.p95_ns), time(one.wait_ns), one.held_up_ns === null ? "unknown" : duration(one.held_up_ns)]);
-  const draw = (data) => heat(figure, readout, data, head);
-  const made = section("ranks", "Ranks", el("p", {}, straggler(summary.straggler)), figure, readout,
-    table("By rank", ["", "host", "steps", "median step", "95 % of steps below", "waits in collectives, a step", "held the others up, a step"], rows));
-  return { made, draw };
-}
-
-function straggler(found) {
-  if (!found?.known) return "Whether one rank holds the others up is not known.";
-  if (found.rank === null) return "No rank holds the others up.";
-  return `Rank ${found.rank} holds the others up for ${duration(found.held_up_ns)} a step, ${percent(found.share)} of it.`;
-}
-
-function heat(figure, readout, data, head) {
-  const canvas = el("canvas", { role: "img", "aria-label": "Step time of each rank; the table below has medians" });
-  const width = Math.max(320, figure.clientWidth);
-  const high = Math.max(4, Math.min(18, 480 / head.ranks.length));
-  const draw = prepare(canvas, width, high * head.ranks.length);
-  const all = head.ranks.map((rank) => data.columns[`${rank}/${STEP}`] ?? []);
-  const known = all.flat().filter((value) => value !== null).sort((a, b) => a - b);
-  const [low, most] = [known[0] ?? 0, known[Math.floor(0.99 * (known.length - 1))] ?? 1];
-  const cell = width / Math.max(1, data.step.length);
-  all.forEach((values, y) => values.forEach((value, x) => {
-    const part = value === null ? 0 : Math.max(0, Math.min(1, (value - low) / Math.max(1, most - low)));
-    draw.fillStyle = value === null ? colour("line") : `hsl(${220 - 190 * part} 70% ${88 - 50 * part}%)`;
-    draw.fillRect(x * cell, y * high, Math.ceil(cell), high - (high > 6 ? 1 : 0));
-  }));
-  let at = [0, 0];
-  const say = ([x, y]) => {
-    at = [Math.max(0, Math.min(data.step.length - 1, x)), Math.max(0, Math.min(head.ranks.length - 1, y))];
-    const rank = head.ranks[at[1]];
-    const of = (name) => time(data.columns[`${rank}/${name}`]?.[at[0]]);
-    readout.textContent = `rank ${rank}, step ${data.step[at[0]]}: ${of(STEP)}, waited for data ${of(WAIT)}, for other ranks ${of("ranks/wait_ns")}`;
-  };
-  canvas.onmousemove = (event) => say([Math.floor(event.offsetX / cell), Math.floor(event.offsetY / high)]);
-  figure.onkeydown = (event) => {
-    const move = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
-    if (!move) return;
-    say([at[0] + move[0], at[1] + move[1]]);
-    event.preventDefault();
-  };
-  figure.replaceChildren(canvas);
 }
 
 export function embeddings(summary) {

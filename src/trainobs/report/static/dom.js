@@ -36,6 +36,33 @@ export function section(id, title, ...children) {
     el("h2", { id: `${id}-title` }, title), ...children);
 }
 
+// Puts children into a place. What was open there, or had the focus, is so again.
+export function put(place, ...children) {
+  const isOpen = new Set([...place.querySelectorAll("details[open]")].map(nameOf));
+  const active = place.contains(document.activeElement) ? nameOf(document.activeElement) : null;
+  place.replaceChildren(...children);
+  for (const one of place.querySelectorAll("details")) one.open = isOpen.has(nameOf(one));
+  if (document.activeElement !== document.body || active === null) return;
+  [...place.querySelectorAll("summary, [tabindex]")].find((one) => nameOf(one) === active)?.focus({ preventScroll: true });
+}
+
+// By what an element is known after it was drawn again with other numbers.
+function nameOf(element) {
+  const summary = element.closest("details")?.firstElementChild.textContent.replace(/\d+/g, "");
+  return [element.tagName, element.closest("section")?.id, element.closest("figure")?.getAttribute("aria-label"), summary].join("\n");
+}
+
+// A line that says what is pointed at, and a function that sets it. What a key points at is read aloud; what a
+// mouse does is not, or there would be no end of it.
+export function readout(text = "") {
+  const line = el("p", { class: "readout", "aria-live": "polite" }, text);
+  const say = (now, byKey = false) => {
+    line.setAttribute("aria-live", byKey ? "polite" : "off");
+    line.textContent = shown(now);
+  };
+  return [line, say];
+}
+
 // What a canvas is drawn with, light or dark.
 export function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();

@@ -1,6 +1,6 @@
 // The training thread and its loader workers on one time axis: who made which batch, and when.
 
-import { colour, el, prepare, table } from "./dom.js";
+import { colour, el, prepare, put, readout, table } from "./dom.js";
 import { axisUnit, duration, size } from "./format.js";
 import { CAUSES } from "./parts.js";
 
@@ -55,13 +55,24 @@ export function lanes(figure, piece, from, to) {
     draw.fillStyle = colour("paper");
     draw.fillRect(Math.max(LEFT, x(batches.begin_ns[i])) - 0.5, y, 1, LANE - 6);
   }
-  const readout = el("p", { class: "readout", "aria-live": "polite" }, "Click on a batch to see what it took.");
-  canvas.onclick = (event) => {
-    const hit = own.find((i) => event.offsetY >= lane(batches.worker[i]) && event.offsetY < lane(batches.worker[i]) + LANE
-      && event.offsetX >= x(batches.begin_ns[i]) && event.offsetX <= x(batches.end_ns[i]));
-    if (hit !== undefined) readout.textContent = row(batches, hit).join(", ");
+  const [line, tell] = readout("Click on a batch, or use the arrow keys, to see what it took.");
+  let at = -1;
+  const say = (k, byKey) => {
+    at = k;
+    tell(row(batches, own[k]).map((text, i) => `${HEAD[i]} ${text}`).join(", "), byKey);
   };
-  figure.replaceChildren(canvas, legend(), readout, listing(batches, own));
+  canvas.onclick = (event) => {
+    const hit = own.findIndex((i) => event.offsetY >= lane(batches.worker[i]) && event.offsetY < lane(batches.worker[i]) + LANE
+      && event.offsetX >= x(batches.begin_ns[i]) && event.offsetX <= x(batches.end_ns[i]));
+    if (hit >= 0) say(hit);
+  };
+  figure.onkeydown = (event) => {
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (event.target !== figure || !by || !own.length) return;
+    say(Math.max(0, Math.min(own.length - 1, at + by)), true);
+    event.preventDefault();
+  };
+  put(figure, canvas, legend(), line, listing(batches, own));
 }
 
 function nameOf(worker) {
@@ -80,7 +91,7 @@ function legend() {
     el("li", {}, el("i", { style: `background:${fill}` }), text)));
 }
 
-const HEAD = ["for step", "made by", "took", ...MADE.map(([, , text]) => text), "read", "slowest read or open"];
+const HEAD = ["for", "made by", "took", ...MADE.map(([, , text]) => text), "read", "slowest read or open"];
 
 function row(batches, i) {
   const time = (ns) => (ns === null ? "unknown" : duration(ns));

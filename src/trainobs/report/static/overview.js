@@ -1,7 +1,7 @@
 // The answer first: the verdict, what would help, and where a step goes.
 
 import { el, section, table } from "./dom.js";
-import { duration, inUnit, percent, times } from "./format.js";
+import { duration, gained, inUnit, percent } from "./format.js";
 import { STEP, mean, partsOf } from "./parts.js";
 
 const KINDS = {
@@ -52,14 +52,14 @@ function helpTable({ changes }) {
     return el("span", { class: "gain", style: `width:${em(high)}` }, el("span", { style: `width:${em(low)}` }));
   };
   const rows = changes.map(({ change, means, gain: [low, high] }) =>
-    [change, means, `${times(low)} to ${times(high)} times as fast`, bar(low, high)]);
+    [change, means, gained(low, high), bar(low, high)]);
   return table("What would help, predicted by a replay; bars from the least to the most gain", ["change", "of what", "gain", ""], rows);
 }
 
 // The mean step of the windows of `data`: a bar, and a table.
 export function stepBar(data, head, title) {
   const parts = partsOf(data.columns, head.parts);
-  const weights = data.row.map((row) => Math.min(data.every, head.steps - row));
+  const { weights } = data;
   const step = mean(data.columns[STEP], weights);
   if (step === null) return [el("p", { class: "muted" }, "The time of these steps is not known."), null];
   const shares = parts.map((part) => ({ ...part, ns: mean(part.values.map((v) => v ?? 0), weights) }))

@@ -1,110 +1,118 @@
 // One run as a page: `show` draws it into an element, piece by piece as they come.
 
 import { charts } from "./charts.js";
-import { checkpoints, embeddings, observed, ranks, workers } from "./details.js";
-import { el, section } from "./dom.js";
+import { checkpoints, embeddings, observed, workers } from "./details.js";
+import { el, put, section } from "./dom.js";
+import { Following } from "./follow.js";
 import { duration, quantity } from "./format.js";
 import { lanes } from "./lanes.js";
 import { evidence, stepBar, verdictSection } from "./overview.js";
+import { Ranks } from "./ranks.js";
 import { Source } from "./source.js";
 import { timeline } from "./timeline.js";
 
 const GROUPS = { storage: "Storage and page cache", processor: "Processor", memory: "Memory", network: "Network",
                  gpu: "GPU", "hot rows": "Hot rows", observing: "Cost of observing" };
 const LANE_STEPS = 24;
-const REFRESH_MS = 5000;
+const RESIZED_MS = 150;
 
 // `source` is a Source; `refresh` asks again while the run goes on. Returns a function that ends it.
-export async function show(root, source, { refresh = false } = {}) {
-  const page = new Page(root, source);
-  await page.draw();
-  const timer = refresh ? setInterval(() => page.refresh(), REFRESH_MS) : null;
-  return () => { clearInterval(timer); page.end(); };
+export function show(root, source, { refresh = false } = {}) {
+  const page = new Page(root, source, refresh);
+  return () => page.end();
 }
 
 class Page {
-  constructor(root, source) {
+  constructor(root, source, refresh) {
     this.root = root;
     this.source = source;
     this.mode = "time";
     this.range = null; // rows; null: all but the first, in which workers start
+    this.cursor = { row: null };
+    this.turn = 0; // of drawing: a later one ends those before
+    this.small = [];
     this.scheme = matchMedia("(prefers-color-scheme: dark)");
-    this.redraw = () => this.update().catch((error) => this.tell(error));
+    this.redraw = () => this.following.attempt(() => this.update());
+    this.resized = () => {
+      clearTimeout(this.later);
+      this.later = setTimeout(this.redraw, RESIZED_MS);
+    };
     this.scheme.addEventListener("change", this.redraw);
-    addEventListener("resize", this.redraw);
+    addEventListener("resize", this.resized);
+    this.following = new Following(root, (following) => this.look(following), refresh);
   }
 
   end() {
+    clearTimeout(this.later);
     this.scheme.removeEventListener("change", this.redraw);
-    removeEventListener("resize", this.redraw);
-    this.root.replaceChildren();
+    removeEventListener("resize", this.resized);
+    this.following.end();
+    this.clear();
   }
 
-  async draw() {
-    this.root.dataset.state = "loading";
-    try {
-      this.head = await this.source.get("head");
-      this.frame();
-      await this.update();
-      await this.summary();
-      this.root.dataset.state = "done";
-    } catch (error) {
-      this.tell(error);
-    }
+  clear() {
+    this.turn += 1;
+    for (const drawn of [this.chart, ...this.small]) drawn?.destroy();
+    [this.chart, this.small] = [null, []];
   }
 
   // A run that goes on has more steps; what is on the screen stays where it is.
-  async refresh() {
-    if (document.hidden || this.head.outcome) return;
-    const before = this.head.steps;
+  async look(following) {
+    const before = this.head;
+    if (before?.outcome && !following.failed) return;
     this.source.forget();
-    try {
-      this.head = await this.source.get("head");
-      if (this.head.steps === before && !this.head.outcome) return;
-      this.title();
-      await this.update();
-      await this.summary();
-    } catch (error) {
-      this.tell(error);
-    }
-  }
-
-  tell(error) {
-    this.root.dataset.state = "failed";
-    this.notice ??= el("p", { class: "error", role: "alert" });
-    this.notice.textContent = error.message;
-    this.root.prepend(this.notice);
+    const head = await this.source.get("head");
+    if (following.ended) return;
+    this.head = head;
+    if (before && !following.failed && head.steps === before.steps && !head.outcome) return;
+    const shape = ({ steps, lanes, ranks }) => [steps > 0, lanes, ranks.length].join();
+    if (!before || shape(before) !== shape(head)) this.frame();
+    this.title();
+    await this.update();
+    const summary = await this.source.get("summary");
+    if (!following.ended) this.summary(summary);
   }
 
   title() {
     const { run, info, steps, outcome } = this.head;
     const ended = outcome ? `ended: ${outcome}` : "killed, or still running";
     const by = { ebpf: "by eBPF", procfs: "by /proc, without eBPF", timing: "by timing alone" }[info.level] ?? "in an unknown way";
-    this.header.replaceChildren(el("h1", {}, run.split("/").filter(Boolean).at(-1) ?? run), el("p", { class: "muted" },
+    put(this.header, el("h1", {}, run.split("/").filter(Boolean).at(-1) ?? run), el("p", { class: "muted" },
       `${run}: ${quantity(steps)} steps, on ${info.host?.hostname ?? "an unknown host"}, observed ${by}; ${ended}`));
   }
 
+  // The places that things are drawn into.
   frame() {
+    this.clear();
     this.header = el("header");
-    this.title();
-    this.slots = Object.fromEntries(["verdict", "step", "steps", "lanes", "groups", "more"].map((name) => [name, el("div")]));
+    this.slots = Object.fromEntries(["verdict", "step", "steps", "lanes", "groups", "ranks", "more"].map((name) => [name, el("div")]));
     this.root.replaceChildren(this.header, el("main", {}, Object.values(this.slots)));
     if (!this.head.steps) {
-      this.slots.steps.append(el("p", { class: "sentence" }, "No step was recorded. In a loop of your own a step is a fetch of obs.loader(...), or what obs.step() holds."));
+      this.slots.steps.append(el("p", { class: "sentence" }, `No step was recorded${this.head.outcome ? "" : " yet"}. In a loop of your own a step is a fetch of obs.loader(...), or what obs.step() holds.`));
       return;
     }
+    this.spread = el("p", { class: "muted" });
+    this.plot = el("figure", { tabindex: 0, role: "group", "aria-label": "Steps: use the arrow keys" });
+    this.slots.steps.append(section("steps", "Steps", this.buttons(), this.spread, this.plot));
+    this.evidence = el("div");
+    if (this.head.ranks.length > 1) this.ranks = new Ranks(this.slots.ranks, this.head);
+    if (!this.head.lanes) return;
+    this.lanesDrawn = null;
+    this.lanesOf = el("p", { class: "muted", id: "lanes-of" });
+    this.lanePlot = el("figure", { tabindex: 0, role: "group", "aria-label": "Loader workers: use the arrow keys" });
+    this.workers = el("div", { id: "workers" });
+    this.slots.lanes.append(section("lanes", "Loader workers", this.lanesOf, this.lanePlot, this.workers));
+  }
+
+  buttons() {
     const modes = ["time", "share"].map((mode) => el("button", { type: "button", "aria-pressed": String(mode === this.mode),
       onclick: (event) => { this.mode = mode; for (const b of modes) b.ariaPressed = String(b === event.target); this.redraw(); } },
       mode === "time" ? "time" : "share of the step"));
     const zoom = (text, change) => el("button", { type: "button", onclick: () => this.zoom(...change(...this.rows())) }, text);
-    const buttons = el("div", { class: "buttons" }, modes,
+    return el("div", { class: "buttons" }, modes,
       zoom("zoom in", (a, b) => [a + (b - a) / 4, b - (b - a) / 4]), zoom("zoom out", (a, b) => [a - (b - a) / 2, b + (b - a) / 2]),
       zoom("◀ earlier", (a, b) => [a - (b - a) / 2, a + (b - a) / 2]), zoom("later ▶", (a, b) => [a + (b - a) / 2, b + (b - a) / 2]),
       el("button", { type: "button", onclick: () => { this.range = null; this.redraw(); } }, "whole run"));
-    this.plot = el("figure", { tabindex: 0, role: "group", "aria-label": "Steps: use the arrow keys" });
-    this.slots.steps.append(section("steps", "Steps", buttons, this.plot));
-    this.lanePlot = el("figure", { tabindex: 0, role: "group", "aria-label": "Loader workers" });
-    if (this.head.lanes) this.slots.lanes.append(section("lanes", "Loader workers", el("p", { class: "muted", id: "lanes-of" }), this.lanePlot, el("div", { id: "workers" })));
   }
 
   rows() {
@@ -120,72 +128,79 @@ class Page {
     this.redraw();
   }
 
+  // What depends on the rows that are shown.
   async update() {
-    if (!this.head.steps) return;
+    if (!this.head?.steps) return;
+    const turn = ++this.turn;
     const [from, to] = this.rows();
     const data = await this.source.rows("parts", from, to);
-    if (!data.row.length) return;
-    const where = this.range ? `A step of steps ${data.step[0]} to ${data.step.at(-1)}` : "A mean step, without the first";
+    if (turn !== this.turn || !data.row.length) return;
+    this.steps(data);
+    const picking = this.pick(this.picked ?? Math.max(0, Math.floor((from + to) / 2)));
+    const groups = Object.keys(GROUPS).map((group) => this.source.rows(group, from, to));
+    const ranks = this.head.ranks.length > 1 ? this.source.rows("ranks", from, to) : null;
+    const [rows, ofRanks] = await Promise.all([Promise.all(groups), ranks, picking]);
+    if (turn !== this.turn) return;
+    this.groups(rows);
+    if (ofRanks) this.ranks.draw(ofRanks);
+  }
+
+  steps(data) {
+    const last = data.step.at(-1) + data.weights.at(-1) - 1;
+    const where = this.range ? `A step of steps ${data.step[0]} to ${last}` : "A mean step, without the first";
     const [bar, numbers] = stepBar(data, this.head, where);
-    this.evidence ??= el("div");
-    this.slots.step.replaceChildren(section("step", "Where a step goes", bar, el("div", { class: "beside" }, numbers, this.evidence)));
+    put(this.slots.step, section("step", "Where a step goes", bar, el("div", { class: "beside" }, numbers, this.evidence)));
     this.chart?.destroy();
     this.chart = timeline(this.plot, data, this.head, this.mode, {
-      zoom: (first, last) => this.zoom(first, last), pick: (row) => this.lanesAt(row) });
-    await Promise.all([this.lanesAt(this.picked ?? Math.max(0, Math.floor((from + to) / 2))), this.groups(from, to), this.heat(from, to)]);
+      zoom: (first, end) => this.zoom(first, end), pick: (row) => this.following.attempt(() => this.pick(row)) }, this.cursor);
   }
 
   // Steps around a row, and the batches that they consumed.
-  async lanesAt(row) {
+  async pick(row) {
     if (!this.head.lanes) return;
-    this.picked = Math.min(row, this.head.steps - 1);
+    const picked = this.picked = Math.min(row, this.head.steps - 1);
     const each = this.head.lane_steps;
-    const number = Math.floor(this.picked / each);
-    const note = this.root.querySelector("#lanes-of");
+    const number = Math.floor(picked / each);
     if (!this.source.has(`lanes/${number}`)) {
-      note.textContent = "This file does not hold the batches of these steps; `trainobs report RUN --step N` tells of them.";
-      this.lanePlot.replaceChildren();
+      put(this.lanesOf, "This file does not hold the batches of these steps; `trainobs report RUN --step N` tells of them.");
+      this.lanesDrawn = put(this.lanePlot);
       return;
     }
     const piece = await this.source.get(`lanes/${number}`);
+    if (picked !== this.picked || this.following.ended) return;
     const length = piece.steps.step.length;
     const show = Math.min(length, this.range ? Math.max(1, Math.min(LANE_STEPS, this.range[1] - this.range[0])) : LANE_STEPS);
-    const first = Math.max(0, Math.min(length - show, (this.picked % each) - Math.floor(show / 2)));
-    note.textContent = `Steps ${piece.steps.step[first]} to ${piece.steps.step[first + show - 1]}. Click on a step above to see others.`;
+    const first = Math.max(0, Math.min(length - show, (picked % each) - Math.floor(show / 2)));
+    const drawn = JSON.stringify([piece, first, show, this.lanePlot.clientWidth, this.scheme.matches]);
+    if (drawn === this.lanesDrawn) return; // so that what was clicked on stays
+    this.lanesDrawn = drawn;
+    put(this.lanesOf, `Steps ${piece.steps.step[first]} to ${piece.steps.step[first + show - 1]}. Click on a step above to see others.`);
     lanes(this.lanePlot, piece, first, first + show);
   }
 
-  async groups(from, to) {
+  groups(rows) {
     const { groups, metrics } = this.head;
     const width = Math.max(320, Math.min(620, (this.root.clientWidth - 60) / 2));
-    const made = await Promise.all(Object.entries(GROUPS).map(async ([group, title]) => {
-      const figures = charts(await this.source.rows(group, from, to), metrics, groups[group], width);
-      return figures.length ? section(group.replace(" ", "-"), title, el("div", { class: "charts" }, figures)) : null;
+    const before = this.small;
+    this.small = [];
+    put(this.slots.groups, ...Object.entries(GROUPS).flatMap(([group, title], i) => {
+      const made = charts(rows[i], metrics, groups[group], width, this.cursor);
+      this.small.push(...made.map(({ drawn }) => drawn));
+      const figures = made.map(({ figure }) => figure);
+      return figures.length ? [section(group.replace(" ", "-"), title, el("div", { class: "charts" }, figures))] : [];
     }));
-    this.slots.groups.replaceChildren(...made.filter(Boolean));
+    for (const drawn of before) drawn.destroy();
   }
 
-  async heat(from, to) {
-    if (this.head.ranks.length < 2) return;
-    this.rankRows = await this.source.rows("ranks", from, to);
-    this.drawRanks?.(this.rankRows);
-  }
-
-  async summary() {
-    const summary = await this.source.get("summary");
-    this.slots.verdict.replaceChildren(verdictSection(summary));
-    this.evidence?.replaceChildren(...[evidence(summary, this.head.metrics)].filter(Boolean));
-    this.root.querySelector("#workers")?.replaceChildren(...[workers(summary)].filter(Boolean));
-    const ofRanks = this.rankRows && ranks(summary, this.head);
-    const step = summary.step;
-    const spread = step ? el("p", { class: "muted" },
-      `Of ${step.steps} steps${step.first_is_out ? " after the first" : ""}, 95 % take less than ${duration(step.p95_ns)}; the slowest took ${duration(step.max_ns)}.`) : null;
-    this.root.querySelector("#steps p.spread")?.remove();
-    spread?.classList.add("spread");
-    if (spread) this.plot?.before(spread);
-    this.slots.more.replaceChildren(...[checkpoints(summary), ofRanks?.made, embeddings(summary), observed(summary, this.head)].filter(Boolean));
-    this.drawRanks = ofRanks?.draw;
-    this.drawRanks?.(this.rankRows);
+  summary(summary) {
+    put(this.slots.verdict, verdictSection(summary));
+    put(this.slots.more, ...[checkpoints(summary), embeddings(summary), observed(summary, this.head)].filter(Boolean));
+    if (!this.head.steps) return;
+    const { step } = summary;
+    put(this.spread, step ? `Of ${step.steps} steps${step.first_is_out ? " after the first" : ""}, 95 % take less than ${duration(step.p95_ns)}; the slowest took ${duration(step.max_ns)}.` : "");
+    put(this.evidence, ...[evidence(summary, this.head.metrics)].filter(Boolean));
+    if (this.head.lanes) put(this.workers, ...[workers(summary)].filter(Boolean));
+    if (this.head.ranks.length > 1) this.ranks.tell(summary);
   }
 }
 

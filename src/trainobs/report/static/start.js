@@ -18,4 +18,4 @@ async function get(path) {
 }
 
 const { show, Source } = await import([...places.values()].at(-1));
-await show(document.body, new Source(get, (path) => path in pieces));
+show(document.body, new Source(get, (path) => path in pieces));

@@ -1,15 +1,17 @@
 // Steps along the run, each as a stack of its parts; drag to zoom, click for one step.
 
 import uPlot from "./vendor/uPlot.esm.js";
-import { colour, el } from "./dom.js";
+import { colour, el, readout } from "./dom.js";
 import { axisUnit, duration, percent, WHOLE } from "./format.js";
-import { partsOf, STEP, total } from "./parts.js";
+import { partsOf, STEP } from "./parts.js";
+import { rowAt, windowOf } from "./source.js";
 
 const HEIGHT = 260;
 
 // Draws the windows of `data` (see Source.rows) into `figure`.
-// `on.zoom(from, to)` and `on.pick(row)` tell what the user wants to see, in rows.
-export function timeline(figure, data, head, mode, on) {
+// `on.zoom(from, to)` and `on.pick(row)` tell what the user wants to see, in rows; `cursor.row` is where the keyboard
+// is. Returns the chart, which is to be destroyed.
+export function timeline(figure, data, head, mode, on, cursor) {
   const parts = partsOf(data.columns, head.parts);
   const steps = data.columns[STEP] ?? [];
   const asShare = mode === "share";
@@ -36,7 +38,8 @@ export function timeline(figure, data, head, mode, on) {
     series.push({ label: "slowest step", stroke: colour("ink"), width: 1, points: { show: false } });
     rows.push(peaks.map((peak) => peak === null ? null : Math.min(peak / factor, (1.6 * most) / factor)));
   }
-  const readout = el("p", { class: "readout", "aria-live": "polite" }, hint(data));
+  let at = rowAt(data, cursor);
+  const [line, tell] = readout(at < 0 ? hint(data) : describe(data, parts, steps, at));
   const holder = el("div");
   const chart = new uPlot({
     width: Math.max(320, figure.clientWidth), height: HEIGHT, series, legend: { show: false },
@@ -53,28 +56,27 @@ export function timeline(figure, data, head, mode, on) {
     },
   }, rows, holder);
 
-  let at = null;
-  const say = (i) => {
+  const say = (i, byKey) => {
     at = i;
-    readout.textContent = describe(data, parts, steps, i);
+    cursor.row = data.row[i];
+    tell(describe(data, parts, steps, i), byKey);
   };
   const move = (i) => {
-    chart.setCursor({ left: chart.valToPos(data.step[i], "x"), top: HEIGHT / 2 });
-    say(i);
+    chart.setCursor({ left: chart.valToPos(data.step[i], "x"), top: HEIGHT / 2 }, false);
+    say(i, true);
   };
-  const pick = () => { if (at !== null) on.pick(data.columns[`${STEP}/peak_row`]?.[at] ?? data.row[at]); };
+  const pick = () => { if (at >= 0) on.pick(data.columns[`${STEP}/peak_row`]?.[at] ?? data.row[at]); };
   chart.over.addEventListener("click", () => { if (chart.select.width < 4) pick(); });
-  figure.replaceChildren(holder, readout);
+  figure.replaceChildren(holder, line);
   figure.onkeydown = (event) => {
     const last = data.row.length - 1;
-    const to = { ArrowLeft: Math.max(0, (at ?? 1) - 1), ArrowRight: Math.min(last, (at ?? -1) + 1), Home: 0, End: last }[event.key];
+    const to = { ArrowLeft: Math.max(0, at - 1), ArrowRight: Math.min(last, at + 1), Home: 0, End: last }[event.key];
     if (to !== undefined) move(to);
     else if (event.key === "Enter") pick();
     else return;
     event.preventDefault();
   };
-  return { resize: () => chart.setSize({ width: Math.max(320, figure.clientWidth), height: HEIGHT }),
-           summary: summary(data, parts), destroy: () => chart.destroy() };
+  return chart;
 }
 
 function axis(label) {
@@ -82,20 +84,15 @@ function axis(label) {
 }
 
 function hint(data) {
-  const each = data.every > 1 ? `each point is the mean of ${data.every} steps; the line is the slowest of them. ` : "";
+  const each = data.every > 1 ? `each point is the mean of up to ${data.every} steps, without the first of the run; the line is the slowest of them. ` : "";
   return `${each}Drag to zoom, click for one step; with the keyboard: arrows, Enter.`;
 }
 
 function describe(data, parts, steps, i) {
-  const of = data.every > 1 ? `steps from ${data.step[i]}, mean of ${data.every}` : `step ${data.step[i]}`;
+  const of = windowOf(data, i);
   const step = steps[i];
   if (step === null || step === undefined) return `${of}: unknown`;
   const shares = parts.filter((part) => part.values[i] > 0.005 * step).sort((a, b) => b.values[i] - a.values[i])
     .map((part) => `${part.label} ${duration(part.values[i])} (${percent(part.values[i] / step)})`);
   return `${of}: ${duration(step)}; ${shares.join(", ")}`;
-}
-
-function summary(data, parts) {
-  const whole = total(data.columns[STEP]) || 1;
-  return parts.map((part) => [part.label, percent(total(part.values) / whole)]).map((pair) => pair.join(" ")).join(", ");
 }
