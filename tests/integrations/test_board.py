@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+
 import pytest
 from torch.utils.tensorboard import SummaryWriter
 
 from tests.samples import batch, info
 from tests.tensorboard.readers import layout, opened, points
+from trainobs.integrations import board
 from trainobs.integrations.board import SummaryWriterEvents
 from trainobs.tensorboard.layout import CATEGORY, LaidOut
 from trainobs.tensorboard.sink import EventFile, TensorBoardSink
@@ -66,6 +71,36 @@ def test_a_second_run_into_the_same_file_adds_no_second_layout(tmp_path):
             ours.end({})
     content = b"".join(path.read_bytes() for path in tmp_path.glob("*tfevents*"))
     assert content.count(b"custom_scalars__config__") == 1
+
+
+@pytest.mark.parametrize("chunk", [7, 25, 64, 1 << 20])
+def test_layouts_are_counted_wherever_a_chunk_ends(tmp_path, monkeypatch, chunk):
+    monkeypatch.setattr(board, "_CHUNK_BYTES", chunk)
+    tag = b"custom_scalars__config__"
+    (tmp_path / "events").write_bytes(bytes(3) + tag + tag + bytes(50) + tag[:-1] + b"." + tag)
+    assert board._layouts_in(tmp_path / "events") == 3
+
+
+COUNT = """
+import sys
+from pathlib import Path
+from trainobs.integrations.board import _layouts_in
+print("begins", flush=True)
+_layouts_in(Path(sys.argv[1]))
+"""
+
+
+def test_an_event_file_that_shrinks_while_it_is_read_does_not_end_the_process(tmp_path):
+    file = tmp_path / "events"
+    with file.open("wb") as grown:
+        grown.truncate(1 << 32)  # takes no room on the disk
+    command = [sys.executable, "-c", COUNT, str(file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as counting:
+        counting.stdout.readline()
+        time.sleep(0.05)
+        with file.open("r+b") as shrunk:
+            shrunk.truncate(1)
+    assert counting.returncode == 0
 
 
 def test_where_the_files_are_elsewhere_nothing_is_laid_out(tmp_path):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import mmap
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.plugins.custom_scalar.metadata import CONFIG_SUMMARY_TAG
+
+_CHUNK_BYTES = 1 << 20
 
 
 class SummaryWriterEvents:
@@ -24,7 +26,7 @@ class SummaryWriterEvents:
 
     def add_event(self, event: Event) -> None:
         """Take one event."""
-        if any(value.tag == CONFIG_SUMMARY_TAG for value in event.summary.value[:1]):
+        if any(value.tag == CONFIG_SUMMARY_TAG for value in event.summary.value):
             self.flush()
             if self._layouts_there() != self._layouts:
                 return
@@ -48,12 +50,15 @@ class SummaryWriterEvents:
 
 
 def _layouts_in(path: Path) -> int:
-    """Counted without a parse: a resumed run may have an event file of gigabytes."""
-    tag, count, place = CONFIG_SUMMARY_TAG.encode(), 0, -1
-    with path.open("rb") as file:
-        if not path.stat().st_size:
-            return 0
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            while (place := content.find(tag, place + 1)) >= 0:
-                count += 1
+    """Counted without a parse: a resumed run may have an event file of gigabytes.
+
+    Nor is it mapped: where a file shrinks meanwhile, a read is short, but a look at a page that is
+    gone ends the process.
+    """
+    tag, count, rest = CONFIG_SUMMARY_TAG.encode(), 0, b""
+    with path.open("rb", buffering=0) as file:
+        for chunk in iter(partial(file.read, _CHUNK_BYTES), b""):
+            content = rest + chunk
+            count += content.count(tag)
+            rest = content[1 - len(tag) :]  # too short for a whole tag, which would count twice
     return count
