@@ -41,13 +41,22 @@ def test_observe_refuses_what_it_cannot_write(unwritable):
     refused(lambda: observe(run_dir=unwritable, probes="off"))
 
 
-def test_observe_refuses_the_directory_that_it_would_take(unwritable, monkeypatch):
+def test_a_directory_that_nobody_named_costs_the_record_and_not_the_training(
+    unwritable, monkeypatch, told, capfd
+):
     above = next(path for path in unwritable.parents if path.exists())
     if above.is_file():
         (above.parent / "trainobs").write_text("in the way")
         above = above.parent
     monkeypatch.chdir(above)
-    refused(lambda: observe(probes="off"))
+    steps = 0
+    with observe(probes="off") as obs:
+        for _ in range(3):
+            with obs.step():
+                steps += 1
+    assert steps == 3
+    assert told()[0].startswith("cannot store the record")
+    assert "the run is in" not in capfd.readouterr().err
 
 
 def test_a_lightning_callback_refuses_a_directory_that_was_named(unwritable, tmp_path):

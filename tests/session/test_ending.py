@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import re
+import sys
 import time
 
+import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from tests.integrations.models import step_numbers
 from trainobs import observe
+from trainobs.integrations import plain
+from trainobs.runlog.reader import RunLog
 
 
 def train(run_dir, steps: int = 12, **options: object) -> None:
@@ -40,3 +47,49 @@ def test_a_run_of_few_steps_says_so_and_one_without_steps_nothing(tmp_path, capf
 def test_a_quiet_run_says_nothing(tmp_path, capfd):
     train(tmp_path / "run", quiet=True)
     assert capfd.readouterr().err == ""
+
+
+class FullDisk(io.StringIO):
+    """Where standard error goes to a file that takes no more."""
+
+    def write(self, text: str) -> int:
+        raise OSError("No space left on device")
+
+
+def closed() -> io.StringIO:
+    stream = io.StringIO()
+    stream.close()
+    return stream
+
+
+@pytest.mark.parametrize("stream", [closed(), FullDisk(), None], ids=["closed", "full", "none"])
+def test_a_standard_error_that_takes_nothing_costs_no_run(tmp_path, capfd, monkeypatch, stream):
+    monkeypatch.setattr(sys, "stderr", stream)
+    for _ in range(2):  # of the second, it is told where it goes
+        train(tmp_path / "run")
+    monkeypatch.undo()
+    assert capfd.readouterr().out == ""
+    for name in ("run", "run-2"):
+        assert step_numbers(tmp_path / name) == list(range(12))
+        assert RunLog.open(tmp_path / name).info["summary"]["outcome"] == "ok"
+
+
+class Failing(logging.Handler):
+    """A handler of the user's, for what goes into a log, that fails."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise LookupError("the log is gone")
+
+
+def test_a_log_that_fails_as_the_run_ends_costs_neither_the_run_nor_the_training(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(plain, "_told", set())
+    with observe(run_dir=tmp_path, probes="off") as obs:
+        batches = iter(obs.loader(range(3)))
+        for _ in range(3):  # which makes no steps, and is told
+            with obs.phase("loader"):
+                next(batches)
+        logging.getLogger("trainobs").addHandler(failing := Failing())
+    logging.getLogger("trainobs").removeHandler(failing)
+    assert RunLog.open(tmp_path).info["summary"]["outcome"] == "ok"

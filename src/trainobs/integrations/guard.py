@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +98,10 @@ _told: set[str] = set()
 
 def tell_fault(what: str) -> None:
     """Say what trainobs does because of the exception that is being handled."""
-    logger.warning(
-        "trainobs %s; the training goes on\n  found: the fault below\n  do:    please report it",
-        what,
-        exc_info=True,
-    )
+    with suppress(Exception):  # of a handler of the user's
+        logger.warning(
+            "trainobs %s; the training goes on\n  found: the fault below\n"
+            "  do:    please report it",
+            what,
+            exc_info=True,
+        )

@@ -25,7 +25,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -261,11 +261,12 @@ class Observation:
         keep_in_children(self)
         if self in _running:
             _running.remove(self)
-        if watch is not None:
-            watch.close()
-        _tell_of_steps(session.clock)
         try:
-            session.stop(outcome)
+            with ExitStack() as last:
+                last.callback(session.stop, outcome)
+                if watch is not None:
+                    last.callback(watch.close)
+                _tell_of_steps(session.clock)
         except Exception:
             tell_fault("could not end its run")
 
@@ -317,7 +318,6 @@ def _open(settings: Settings) -> tuple[Session, Path] | None:
             world_size=world_size,
             accelerator=Cuda(),
             job=TorchJob(),
-            refuses=True,
         )
     except TrainobsError:
         raise
@@ -370,7 +370,7 @@ def observe(
         two that are to go on at once, the first has to be in a `with` when the second begins.
 
     Raises:
-        SettingError: a parameter has a bad value, or the run directory cannot be written.
+        SettingError: a parameter has a bad value, or the `run_dir` given cannot be written.
         ProbeError: a probe that `probes` names cannot run.
     """
     settings = Settings.parse(

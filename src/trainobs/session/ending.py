@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from trainobs.core.text import printable
+from trainobs.runlog.schema import RUN_FILE
 from trainobs.verdict.advice import told
 from trainobs.verdict.sentence import sentence
 from trainobs.verdict.verdict import Verdict
 
 
 def tell(*lines: str) -> None:
-    """Lines on standard error, in one write, so that lines of others do not come between."""
+    """Lines on standard error, in one write, so that lines of others do not come between.
+
+    Nothing where it is closed, as in a daemon, or takes no more.
+    """
     text = "".join(f"trainobs: {printable(line)}\n" for line in lines)
-    print(text, end="", file=sys.stderr, flush=True)
+    if sys.stderr is not None:  # which `print` takes for standard output
+        with suppress(OSError, ValueError):
+            print(text, end="", file=sys.stderr, flush=True)
 
 
 def tell_place(run_dir: Path, asked: Path) -> None:
@@ -24,7 +32,7 @@ def tell_place(run_dir: Path, asked: Path) -> None:
 
 
 def tell_end(run_dir: Path, asked: Path, verdict: Verdict) -> None:
-    """Three lines.
+    """Three lines; one where no run could be written.
 
     Args:
         run_dir: of the run.
@@ -32,10 +40,10 @@ def tell_end(run_dir: Path, asked: Path, verdict: Verdict) -> None:
         verdict: on the run.
     """
     advice = f"; advice: {told(verdict.advice)}" if verdict.advice else ""
-    place = shlex.quote(str(run_dir))
-    beside = "" if run_dir == asked else f"; {asked} holds an earlier one"
-    tell(
-        f"{sentence(verdict)}{advice}",
-        f"the run is in {run_dir}{beside}",
-        f"see `trainobs report {place}`, `tensorboard --logdir {place}`",
-    )
+    lines = [f"{sentence(verdict)}{advice}"]
+    if os.path.exists(run_dir / RUN_FILE):
+        place = shlex.quote(str(run_dir))
+        beside = "" if run_dir == asked else f"; {asked} holds an earlier one"
+        lines.append(f"the run is in {run_dir}{beside}")
+        lines.append(f"see `trainobs report {place}`, `tensorboard --logdir {place}`")
+    tell(*lines)

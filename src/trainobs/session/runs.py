@@ -58,7 +58,6 @@ def open_session(
     world_size: int = 1,
     accelerator: Accelerator | None = None,
     job: Job | None = None,
-    refuses: bool = False,
 ) -> tuple[Session, Path]:
     """Start to observe the calling process.
 
@@ -72,35 +71,27 @@ def open_session(
         world_size: processes in the job.
         accelerator: the torch side of the GPU; None for none.
         job: the other ranks, for a job of several.
-        refuses: whether a directory that cannot be written is an error, also if nobody named it.
 
     Returns:
         The session, and the run directory in use.
 
     Raises:
-        SettingError: the directory cannot be written, and is one that a user named, or `refuses`.
+        SettingError: the directory cannot be written, and is one that a user named.
         ProbeError: a probe that was asked for by name cannot run.
     """
     others = job if world_size > 1 else None
-    is_told = not settings.quiet and not settings.unasked
-    asked = run_dir
-    run_dir, claimed = _place(asked, rank, refuses or settings.run_dir is not None)
+    points = _Points(log_every_n_steps, first_step, settings.tensorboard == "all")
+    tells = rank == 0 and not settings.quiet and not settings.unasked
     with ExitStack() as undo:
-        if claimed:
-            undo.callback(give_back, run_dir, rank)
-        board = LaidOut(writer or EventFile(run_dir / "tensorboard")) if rank == 0 else None
-        points = _Points(log_every_n_steps, first_step, settings.tensorboard == "all")
-        lookups = LookupWatch(run_dir)
-        sinks: list[Sink] = [RunLogSink(run_dir, rank, claimed=claimed)]
+        place, claimed = _place(run_dir, rank, settings.run_dir is not None, undo)
+        lookups = LookupWatch(place)
+        sinks: list[Sink] = [RunLogSink(place, rank, claimed=claimed)]
+        board = LaidOut(writer or EventFile(place / "tensorboard")) if rank == 0 else None
         if others:  # in front of the sink that closes the writer
-            sinks += _of_ranks(others, run_dir, rank, world_size, board, points)
+            sinks += _of_ranks(others, place, rank, world_size, board, points)
         if board:
-            told = {"on_verdict": partial(tell_end, run_dir, asked)} if is_told else {}
-            every, first, has_all = points
-            board_sink = TensorBoardSink(
-                board, every, first, lookups.counts, every_tag=has_all, **told
-            )
-            sinks.append(board_sink)
+            at_end = partial(tell_end, place, run_dir) if tells else lambda verdict: None
+            sinks.append(TensorBoardSink(board, *points, lookups.counts, at_end))
         session = Session(
             settings,
             sinks,
@@ -110,12 +101,13 @@ def open_session(
             lookups=lookups,
             waits_on_host=others.waits_on_host if others else lambda: False,
         )
+        undo.callback(session.stop, "not begun")
+        if place != run_dir:
+            session.info.settings[BESIDE] = run_dir.name
+            if tells:
+                tell_place(place, run_dir)
         undo.pop_all()
-    if run_dir != asked:
-        session.info.settings[BESIDE] = asked.name
-        if rank == 0 and is_told:
-            tell_place(run_dir, asked)
-    return session, run_dir
+    return session, place
 
 
 class _Points(NamedTuple):
@@ -146,7 +138,7 @@ def _of_ranks(
     return [ArrivalsSink(run_dir, rank, job.arrivals), spread]
 
 
-def _place(run_dir: Path, rank: int, refuses: bool) -> tuple[Path, bool]:
+def _place(run_dir: Path, rank: int, refuses: bool, undo: ExitStack) -> tuple[Path, bool]:
     """The directory for the run, and whether it is claimed: not before its disk lets us.
 
     Here, and not when the run log begins in the observer's thread: a job that begins at the same
@@ -154,8 +146,9 @@ def _place(run_dir: Path, rank: int, refuses: bool) -> tuple[Path, bool]:
     """
     try:
         place = claim(run_dir, rank)
+        undo.callback(give_back, place, rank)
         if refuses:
-            _try(place, rank)
+            try_to_write(place, rank)
         return place, True
     except OSError as error:
         if refuses:
@@ -167,11 +160,3 @@ def _place(run_dir: Path, rank: int, refuses: bool) -> tuple[Path, bool]:
     with suppress(OSError):  # the run log will meet the same, tell of it and try again
         return next_free(run_dir, rank), False
     return run_dir, False
-
-
-def _try(run_dir: Path, rank: int) -> None:
-    try:
-        try_to_write(run_dir, rank)
-    except OSError:
-        give_back(run_dir, rank)
-        raise

@@ -61,9 +61,9 @@ class TensorBoardSink(Sink):
         writer: EventWriter,
         log_every_n_steps: int,
         first_step: int = 0,
+        every_tag: bool = False,
         counts: Callable[[], AccessCounts | None] = lambda: None,
         on_verdict: Callable[[Verdict], None] = lambda verdict: None,
-        every_tag: bool = False,
     ) -> None:
         if log_every_n_steps < 1:
             raise SettingError(
