@@ -241,14 +241,18 @@ def test_a_full_disk_is_told_as_a_full_disk(tmp_path):
     assert "Lost: the disk was full: 1 step is not in the run log" in lines
 
 
-def test_other_faults_of_a_disk_are_told_by_their_names(tmp_path):
+def test_other_faults_are_told_by_their_names(tmp_path):
     lost = {"lost_steps": {"runlog": 7}, "lost_because": {"runlog": "EROFS: Read-only file system"}}
     lines = lines_of(loader_bound(tmp_path / "one", end={"outcome": "ok", **lost}))
     told = "Lost: the disk refused (Read-only file system): 7 steps are not in the run log"
     assert told in lines
     del lost["lost_because"]  # as older versions wrote it
     lines = lines_of(loader_bound(tmp_path / "two", end={"outcome": "ok", **lost}))
-    assert "Lost: the disk refused or was too slow: 7 steps are not in the run log" in lines
+    assert "Lost: 7 steps are not in the run log" in lines
+    lost["lost_because"] = {"runlog": "ValueError: it broke"}
+    lines = lines_of(loader_bound(tmp_path / "three", end={"outcome": "ok", **lost}))
+    told = "a fault of trainobs (ValueError: it broke): 7 steps are not in the run log"
+    assert f"Lost: {told}" in lines
 
 
 def test_a_killed_run_on_a_disk_that_is_full_says_that_steps_may_be_missing(tmp_path):

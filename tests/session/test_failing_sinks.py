@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import threading
 import time
@@ -13,14 +14,16 @@ import numpy as np
 import pytest
 
 from tests.integrations.models import logged_steps, step_numbers
-from tests.samples import small_disk
+from tests.samples import batch, small_disk
 from tests.session.jobs import wait_for
 from trainobs import observe
 from trainobs.core.records import RunInfo, StepTable
+from trainobs.core.sink import Sink
 from trainobs.runlog import writer
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.writer import RunLogSink
 from trainobs.session import observer
+from trainobs.session.delivery import Delivery
 from trainobs.session.runs import open_session
 from trainobs.session.session import Session
 from trainobs.session.settings import Settings
@@ -198,14 +201,44 @@ def test_a_sink_that_raises_is_given_up_and_the_other_goes_on(tmp_path, caplog, 
         session.clock.end_step()
     session.stop()
     assert step_numbers(tmp_path / "run") == list(range(30))
-    lost = RunLog.open(tmp_path / "run").info["summary"]["lost_steps"]
+    summary = RunLog.open(tmp_path / "run").info["summary"]
+    lost = summary["lost_steps"]
     assert lost["runlog"] == 0
+    assert summary["lost_because"] == {"faulty": "RuntimeError: it broke"}
+    assert "found: RuntimeError: it broke\n" in caplog.records[-1].getMessage()
     assert lost["faulty"] == 31 if fails_at == 1 else 0 < lost["faulty"] <= 31
     assert faulty.calls == fails_at
     assert warnings(caplog) == [
         "cannot store the record in the faulty; it is given up for this run",
         loss("faulty", lost["faulty"]),
     ]
+
+
+class Dropping(Sink):
+    """A sink whose disk is full at its first flushes, and that drops what it is told to."""
+
+    name = "dropping"
+
+    def __init__(self, refuses: int) -> None:
+        self.refuses = refuses
+
+    def flush(self) -> None:
+        self.refuses -= 1
+        if self.refuses >= 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(("dropped_at", "because"), [(0, "ENOSPC: No space left"), (2, "")])
+def test_steps_are_lost_by_the_fault_of_that_time_and_not_by_one_that_passed(dropped_at, because):
+    sink = Dropping(refuses=1)
+    delivery = Delivery(sink)
+    for flush in range(4):
+        delivery.write(batch([flush]))
+        sink.lost_steps += flush == dropped_at
+        delivery.flush()
+    assert delivery.lost_steps == 1
+    assert delivery.lost_because.startswith(because)
+    assert bool(delivery.lost_because) is bool(because)
 
 
 @pytest.mark.parametrize("thread", ["trainobs", "MainThread"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,17 +33,19 @@ def _steps(summary: dict[str, Any]) -> Iterator[str]:
     found = summary["lost"]
     for sink, count in found["steps"].items():
         if count:
-            why = found["because"].get(sink, "")
+            why = _because(found["because"].get(sink, ""))
             verb = "is" if count == 1 else "are"
-            told = f"{counted(count, 'step')} {verb} not {_SINKS.get(sink, f'in the {sink}')}"
-            yield f"{_because(why)}: {told}"
+            yield f"{why}{counted(count, 'step')} {verb} not {_SINKS.get(sink, f'in the {sink}')}"
 
 
 def _because(why: str) -> str:
+    """What refused them, where that was recorded."""
     code, _, text = why.partition(": ")
     if code in _FULL:
-        return "the disk was full"
-    return f"the disk refused ({text or code})" if why else "the disk refused or was too slow"
+        return "the disk was full: "
+    if code in (*errno.errorcode.values(), "OSError"):
+        return f"the disk refused ({text or code}): "
+    return f"a fault of trainobs ({why}): " if why else ""
 
 
 def _disk(summary: dict[str, Any]) -> Iterator[str]:

@@ -20,7 +20,8 @@ class Delivery:
         self._armed = True
         self._told = False
         self._unsaved = 0
-        self._fault = ""
+        self._dropped = 0
+        self._fault = self._dropped_because = ""
 
     @property
     def lost_steps(self) -> int:
@@ -29,8 +30,8 @@ class Delivery:
 
     @property
     def lost_because(self) -> str:
-        """What the last fault of the sink was, as in "ENOSPC: No space left on device"; or ""."""
-        return self._fault
+        """The fault that steps were lost by, as in "ENOSPC: No space left on device"; or ""."""
+        return self._fault or self._dropped_because
 
     def write(self, batch: StepTable) -> None:
         """Hand over closed steps."""
@@ -41,10 +42,13 @@ class Delivery:
 
     def flush(self) -> bool:
         """Make safe what was handed over; False if that failed, for now or for good."""
-        if not self.call(self._sink.flush):
-            return False
-        self._unsaved = 0
-        return True
+        is_safe = self.call(self._sink.flush)
+        if self._sink.lost_steps > self._dropped:
+            self._dropped = self._sink.lost_steps
+            self._dropped_because = self._fault
+        if is_safe:
+            self._unsaved, self._fault = 0, ""
+        return is_safe
 
     def call(self, action: Callable[[], None]) -> bool:
         """Do something with the sink; False if it failed, or the sink is disarmed."""
@@ -59,7 +63,8 @@ class Delivery:
             return False
         except Exception as error:
             self._armed = False
-            self._fault = type(error).__name__
+            found = " ".join(str(getattr(error, "found", error)).split())
+            self._fault = f"{type(error).__name__}: {found}"
             self._tell(error, "it is given up for this run")
             logger.debug("the fault in %s", self._sink.name, exc_info=True)
             return False
@@ -100,7 +105,7 @@ class Deliveries:
 
     @property
     def lost_because(self) -> dict[str, str]:
-        """Why steps were lost, by sink; those that lost none, or are slow alone, are left out."""
+        """Why steps were lost, by sink; those that lost none are left out."""
         pairs = zip(self._sinks, self._deliveries, strict=True)
         return {s.name: d.lost_because for s, d in pairs if d.lost_steps and d.lost_because}
 

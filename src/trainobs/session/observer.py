@@ -220,18 +220,17 @@ class Observer:
     def _end(self) -> None:
         if not self._flush():
             self._flush()  # a directory that was removed is made again at the second attempt
-        lost_steps = self._deliveries.lost_steps
-        self._summary["lost_steps"] = lost_steps
-        self._summary["lost_because"] = self._deliveries.lost_because
+        lost_steps, because = self._deliveries.lost_steps, self._deliveries.lost_because
+        self._summary["lost_steps"], self._summary["lost_because"] = lost_steps, because
         self._summary["late_count"] = self._collector.late_count
         self._summary["dropped_steps"] = self._collector.dropped_steps
         for sink, count in lost_steps.items():
             if count:
                 logger.warning(
-                    "the %s lost the records of %d steps\n"
-                    "  found: its disk refused them, or was slower than they came\n"
+                    "the %s lost the records of %d steps\n  found: %s\n"
                     "  do:    nothing for this run",
                     sink,
                     count,
+                    because.get(sink, "no fault that it told of"),
                 )
         self._deliveries.each(lambda sink: sink.end(self._summary))
