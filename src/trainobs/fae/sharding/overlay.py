@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,9 @@ from trainobs.fae.sharding.batch import SlotRows, SplitBatch, WholeBatch, join
 from trainobs.fae.sharding.partition import Partition
 from trainobs.fae.sharding.replicas import Replicas
 from trainobs.fae.sharding.served import ServedCounts
+from trainobs.fae.sharding.write_back import TableWrites
+
+logger = logging.getLogger("trainobs")
 
 _CANNOT = "cannot look up the hot rows of a batch"
 
@@ -34,10 +38,10 @@ class HotOverlay:
     """The hot rows of one sharded collection.
 
     Either the overlay has the newest values of the hot rows, or the tables do. A batch trains them
-    in the overlay alone. After a write to the tables (a load) the next batch reads the rows from
-    there. A save writes the rows to the tables, and the overlay still has the newest values. Code
-    that got the tables' tensors from a save may write to them, as does
-    `torch.distributed.checkpoint.load`; the tensors' version counts show that.
+    in the overlay alone. After a write to the tables (a load, or another's) the next batch reads
+    the rows from there; each batch asks torch's version counts of the tables whether there was one.
+    A save, or a use of the tables' parameters, writes the rows to the tables first, and the overlay
+    still has the newest values.
 
     Attributes:
         group: the ranks; None for a single rank.
@@ -56,27 +60,30 @@ class HotOverlay:
     generation: int = field(default=0, init=False)
     _batch_count: int = field(default=0, init=False)
 
-    def use(self, profile: FAEProfile, rows: Replicas | Partition) -> None:
+    def use(
+        self, profile: FAEProfile, rows: Replicas | Partition, table_writes: TableWrites
+    ) -> None:
         """Use these hot rows, whose newest values are in the tables, in the place of any others."""
         self.profile = profile
         self._rows = rows
+        self._table_writes = table_writes
         self._slots: dict[torch.device, SlotMap] = {}
         self._slot_rows: dict[torch.device, SlotRows] = {}
         self._is_behind = True
-        self._versions_given: list[int] | None = None
+        self._is_ahead = False  # whether batches have trained rows since they were written back
         self.generation += 1
 
     def flush(self) -> None:
         """Write the hot rows to the tables, optimizer state too; on this rank alone."""
         self._look_for_writes()
-        if not self._is_behind:
+        if self._is_ahead and not self._is_behind:
             with self.served.syncing:
                 self._rows.write_back.flush()
-            self._versions_given = self._rows.write_back.versions()
+            self._is_ahead = False
 
     def tables_changed(self) -> None:
         """Read the hot rows from the tables at the next batch."""
-        self._is_behind = True
+        self._is_behind, self._is_ahead = True, False
 
     def check_generation(self, generation: int) -> None:
         """Raise an FAEError if hot lookups were split before a refresh."""
@@ -130,7 +137,7 @@ class HotOverlay:
         """Write the hot rows to the tables, which serve this batch and train the rows."""
         self.served.count(batch_number, by_tables=True)
         self.flush()
-        self._is_behind = True
+        self.tables_changed()
 
     def watch(self, embeddings: Tensor, *, by_tables: bool) -> None:
         """Check in a batch's backward that hot rows are where it trains them."""
@@ -154,17 +161,30 @@ class HotOverlay:
         """The embeddings of hot lookups; see `Replicas.lookup`."""
         self._catch_up(batch_number)
         self.served.count(batch_number)
-        return self._rows.lookup(lookups, batch_number, input_count)
+        found = self._rows.lookup(lookups, batch_number, input_count)
+        if found.requires_grad:
+            found.register_hook(self._will_train)  # type: ignore[no-untyped-call]
+        return found
+
+    def _will_train(self, _: Tensor) -> None:
+        self._is_ahead = True
 
     def _look_for_writes(self) -> None:
-        """Note writes to the tables since they were given away."""
-        if self._versions_given not in (None, self._rows.write_back.versions()):
-            self._is_behind = True
+        """Note what others wrote to the tables."""
+        if not self._table_writes.are_new():
+            return
+        if self._is_ahead:
+            logger.warning(
+                "trainobs: a tensor of the embedding tables was written to that had been taken "
+                "before the hot rows were trained. The tables' values replace those of the hot "
+                "rows, older ones too where nothing was written. Take the model's parameters or "
+                "its state dict anew before each write, or call flush() of the collection."
+            )
+        self.tables_changed()
 
     def _catch_up(self, batch_number: int) -> None:
         """Read the hot rows from the tables if the newest values are there."""
         self._look_for_writes()
-        self._versions_given = None
         if not self._is_behind:
             return
         if self.barrier is not None:

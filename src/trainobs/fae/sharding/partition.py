@@ -107,7 +107,7 @@ class Partition:
         self._shards = shards
         self._hot_shards = backing_shards(hot)
         links = list(_partition_links(self._hot_shards, shards, profile))
-        self.write_back = WriteBack(links, shards, [])
+        self.write_back = WriteBack(links, [])
 
     def gather(self, batch: SplitBatch) -> list[SentLookups]:
         """Send the hot lookups of a batch to the ranks that have the rows."""
@@ -218,9 +218,10 @@ def _partition_links(
     hot_shards: list[BackingShard], shards: list[BackingShard], profile: FAEProfile
 ) -> Iterator[Link]:
     """Each shard of a table with the shard of its hot rows, which is on this rank too."""
+    kept = {shard.table for shard in hot_shards}
     for shard in shards:
         _, rows = rows_in(shard, profile)
-        if not len(rows):
+        if shard.table not in kept or not len(rows):
             continue
         hot, cold = (  # in the order of their rows, which is the same
             sorted(

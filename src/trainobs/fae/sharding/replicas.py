@@ -103,7 +103,7 @@ class Replicas:
         self.kernels = [HotKernel(kernel, device, pools) for kernel in layout.kernels]
         replicated = [tensor for kernel in self.kernels for tensor in kernel.tensors]
         links = list(replica_links(self.kernels, shards, profile))
-        self.write_back = WriteBack(links, shards, replicated)
+        self.write_back = WriteBack(links, replicated)
 
     def gather(self, batch: SplitBatch) -> KernelLookups:
         """The hot lookups of a batch, for each kernel."""

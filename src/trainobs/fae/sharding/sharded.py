@@ -28,11 +28,12 @@ from trainobs.fae.sharding.keys import check_hot_keys, check_keys, check_order_o
 from trainobs.fae.sharding.layout import lay_out
 from trainobs.fae.sharding.order import FeatureSequence
 from trainobs.fae.sharding.overlay import HotOverlay
+from trainobs.fae.sharding.parameters import show_in
 from trainobs.fae.sharding.partition import Partition
 from trainobs.fae.sharding.replicas import Replicas
 from trainobs.fae.sharding.served import FeatureRows, ServedCounts
 from trainobs.fae.sharding.torchrec_private import Plan, StockBags, StockSequences
-from trainobs.fae.sharding.write_back import backing_shards
+from trainobs.fae.sharding.write_back import TableWrites, backing_shards
 
 Mode = Literal["overlay", "paper", "partitioned"]
 
@@ -130,6 +131,7 @@ class ShardedFAEModule(
         self._optim = _WrittenBackOptimizer(stock.module.fused_optimizer, self._overlay)
         self._first_keys: Sequence[str] = ()
         self._use(profile)
+        show_in(stock.module, self.flush)
         # after TorchRec's hook, which flushes the caches of the tables: no older row may follow
         stock.module.register_state_dict_pre_hook(lambda *_: self.flush())
         self.register_load_state_dict_post_hook(lambda *_: self._overlay.tables_changed())
@@ -206,6 +208,14 @@ class ShardedFAEModule(
     def flush(self) -> None:
         """Write the hot rows to the tables, optimizer state too; needs no other rank."""
         self._overlay.flush()
+
+    def tables_changed(self) -> None:
+        """Read the hot rows from the tables at the next batch; all ranks call it.
+
+        Writes of torch to the tables' parameters, or to tensors of a state dict, are seen. After
+        others (to a parameter's `data`, by NumPy, or on some ranks only) call this.
+        """
+        self._overlay.tables_changed()
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The state dict of the stock collection, with the hot rows written back."""
@@ -289,7 +299,7 @@ class ShardedFAEModule(
             rows = Replicas(
                 layout, self._device, self._pools, shards, profile, overlay.barrier, overlay.group
             )
-        overlay.use(profile, rows)
+        overlay.use(profile, rows, TableWrites(self._stock, shards))
         overlay.served.use(profile, self._configs, share)
         self._checked_served = False
 

@@ -33,8 +33,8 @@ class ShardedFAEEmbeddingBagCollection(ShardedFAEModule):
 
     It trains, saves and loads what the stock one does. Hot rows are looked up and trained in a
     replica on this rank's device, cold ones in the stock tables; a pure batch leaves these alone,
-    without a collective in its forward. `state_dict` and the fused optimizer's state write the hot
-    rows back first; call `flush` before you read the tables in another way.
+    without a collective in its forward. `state_dict`, the fused optimizer's state and operators of
+    torch on the tables' parameters write the hot rows back first.
     See `ShardedFAEModule` for the arguments.
     """
 

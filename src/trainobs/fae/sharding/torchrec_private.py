@@ -181,5 +181,5 @@ def remember_topology(reservation: FixedPercentageStorageReservation, reserved: 
 
 
 def write_counts(tensors: Sequence[Tensor]) -> list[int]:
-    """How often torch wrote to each tensor; what FBGEMM writes is not counted."""
+    """How often torch wrote to each tensor; writes of FBGEMM, and through `data`, do not count."""
     return [tensor._version for tensor in tensors]  # torch's count, for autograd's checks

@@ -39,6 +39,30 @@ def backing_shards(stock: StockSequences) -> list[BackingShard]:
     return shards
 
 
+class TableWrites:
+    """Sees what torch writes to the tables of a collection, by this rank's part of them.
+
+    Tables without hot rows count too, and the empty parameters of tables that other ranks have:
+    code that writes to all parameters on all ranks is then seen by all of them.
+
+    Args:
+        stock: the collection.
+        shards: what this rank has of its tables.
+    """
+
+    def __init__(self, stock: StockSequences, shards: Iterable[BackingShard]) -> None:
+        found = [tensor for shard in shards for tensor in shard.tensors]
+        found += [p for p in stock.module.parameters() if not p.numel()]
+        places = {tensor.data_ptr() if tensor.numel() else id(tensor): tensor for tensor in found}
+        self._tensors = list(places.values())
+        self._counts = write_counts(self._tensors)
+
+    def are_new(self) -> bool:
+        """Whether there were any since the last call."""
+        before, self._counts = self._counts, write_counts(self._tensors)
+        return before != self._counts
+
+
 class Link(NamedTuple):
     """Rows that are among the hot ones and in a shard."""
 
@@ -58,23 +82,19 @@ class WriteBack:
 
     Args:
         links: of this rank.
-        shards: all that this rank has of the tables.
         replicated: tensors that all ranks hold whole, and of which each reads a part.
     """
 
-    def __init__(
-        self, links: list[Link], shards: list[BackingShard], replicated: list[Tensor]
-    ) -> None:
+    def __init__(self, links: list[Link], replicated: list[Tensor]) -> None:
         self._links = links
-        self._shards = shards
         self._replicated = replicated
 
     @torch.no_grad()
     def flush(self) -> None:
         """Write the hot rows to the tables, without a collective: every rank writes what it holds.
 
-        A save may come between a forward and its backward. The backward does not read these rows,
-        so they are written to `data`, for which autograd has no version count.
+        They are written to `data`, which autograd does not count: a save may come between a forward
+        and its backward, which does not read these rows, and it is no write of others.
         """
         for link in self._links:
             for hot, table in link.pairs():
@@ -94,13 +114,6 @@ class WriteBack:
                 hot.copy_(table.index_select(0, link.shard_rows.to(table.device)))
         for tensor in self._replicated if group is not None else ():
             dist.all_reduce(tensor, group=group)  # zero but on one rank: the sum is exact
-
-    def versions(self) -> list[int]:
-        """How often torch wrote to each tensor of the tables; FBGEMM's writes do not count.
-
-        Tables without hot rows count too: all ranks must notice a load, also one without others.
-        """
-        return write_counts([tensor for shard in self._shards for tensor in shard.tensors])
 
 
 def replica_links(

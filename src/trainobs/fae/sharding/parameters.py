@@ -1,0 +1,60 @@
+"""The parameters of a collection's tables, which show the hot rows to whoever uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torchrec.distributed.composable.table_batched_embedding_slice import (
+    TableBatchedEmbeddingSlice,
+)
+
+_SHAPES = frozenset(  # what asks a tensor for no value
+    {"size", "dim", "numel", "stride", "element_size", "is_contiguous", "is_floating_point"}
+    | {"register_hook", "retain_grad", "requires_grad_", "__len__", "__hash__"}
+)
+_SHOW = "_show_hot_rows"
+_SHARING = (Tensor.data, Tensor.T, Tensor.mT, Tensor.H, Tensor.mH)  # properties that give values
+
+
+class ShownSlice(TableBatchedEmbeddingSlice):  # type: ignore[misc]  # TorchRec has no types
+    """A table's parameter, as TorchRec makes it, with the newest values of its hot rows.
+
+    They are written to the table before an operator reads or writes the parameter, also through
+    `data`, which gives a tensor that does so no more.
+    """
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run an operator of torch on the parameter."""
+        with torch._C.DisableTorchFunctionSubclass():
+            if _uses_values(func):
+                for argument in (*args, *(kwargs or {}).values()):
+                    parts = argument if isinstance(argument, (list, tuple)) else (argument,)
+                    for part in parts:
+                        if isinstance(part, ShownSlice):
+                            getattr(part, _SHOW)()
+            return func(*args, **(kwargs or {}))
+
+
+def show_in(module: nn.Module, show: Callable[[], None]) -> None:
+    """Have the tables' parameters of a sharded collection call `show` before they are used."""
+    for parameter in module.parameters():
+        if type(parameter) is TableBatchedEmbeddingSlice:
+            parameter.__class__ = ShownSlice
+            setattr(parameter, _SHOW, show)
+
+
+def _uses_values(func: Any) -> bool:
+    """Whether an operator reads or writes values, rather than the shape, type or place."""
+    if func.__name__ in ("__get__", "__set__", "__delete__"):
+        return func.__self__ in _SHARING
+    return func.__name__ not in _SHAPES

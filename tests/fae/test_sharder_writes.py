@@ -1,0 +1,119 @@
+"""What others write to the tables in the middle of a training is in the hot rows too."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.fae.compared import Trained, difference
+from tests.fae.parity import (
+    SEQUENCES,
+    Batch,
+    Case,
+    batches,
+    build,
+    fae_sharder,
+    profile_of,
+    stock_sharder,
+    train,
+)
+from tests.fae.ranks import Ranks
+from tests.fae.small import case, fed
+
+TOLERANCE = 4e-6
+
+
+def _reset_rows(weight: Tensor) -> None:
+    weight[: len(weight) // 2] = 0.25
+
+
+WRITES: dict[str, Callable[[Tensor], object]] = {
+    "zero": lambda weight: weight.zero_(),
+    "clamp": lambda weight: weight.clamp_(-0.1, 0.1),
+    "reset rows": _reset_rows,
+    "import": lambda weight: weight.copy_(torch.linspace(-1, 1, weight.numel()).view_as(weight)),
+    "average": lambda weight: weight.lerp_(torch.ones_like(weight), 0.1),
+    "read": lambda weight: weight.add_(weight.norm()),
+    "data": lambda weight: weight.data.mul_(0.5),
+}
+
+
+@SEQUENCES
+@pytest.mark.usefixtures("lone_rank")
+@pytest.mark.parametrize("mode", ["overlay", "paper", "partitioned"])
+def test_a_write_to_the_parameters_reaches_hot_rows(mode: str, sequences: bool) -> None:
+    one = case(mode=mode, sequences=sequences, kinds=("mixed", "pure", "plain", "pure"))
+    assert {name: _worst(0, one, name) for name in WRITES} == pytest.approx(
+        dict.fromkeys(WRITES, 0.0), abs=TOLERANCE
+    )
+
+
+@pytest.mark.parametrize("mode", ["overlay", "partitioned"])
+def test_it_does_on_all_ranks(pair: Ranks, mode: str) -> None:
+    # t1 is on one rank alone
+    one = case(mode=mode, world_size=2, kinds=("mixed", "pure", "plain", "pure"))
+    for name in ("reset rows", "average", "data"):
+        assert max(pair.run(_worst, one, name)) < TOLERANCE
+
+
+def _worst(rank: int, one: Case, write: str) -> float:
+    """The largest difference to the stock sharder, which a write left out would make large."""
+    runs = [_trained(rank, one, sharder, write) for sharder in ("stock", "FAE")]
+    assert max(difference(runs[0], _trained(rank, one, "stock", None)).values()) > 1e-3
+    return max(difference(*runs).values())
+
+
+def _trained(rank: int, one: Case, kind: str, write: str | None) -> Trained:
+    stock = kind == "stock"
+    model = build(one, stock_sharder(one) if stock else fae_sharder(one, profile_of(one)))
+    held = _tables(model)  # as an average of weights holds them
+    feed = [kjt for _, kjt in batches(one, rank)] if stock else fed(one, rank)
+    for kjt in feed:
+        model(Batch(kjt))[0].backward()
+    if write is not None:
+        for weight in held:
+            with torch.no_grad():
+                WRITES[write](weight)
+        if write == "data" and not stock:
+            model.module.collection.tables_changed()
+    return train(one, model, feed)
+
+
+def _tables(model: nn.Module) -> list[Any]:
+    return [p for name, p in model.named_parameters() if not name.startswith("over")]
+
+
+@pytest.mark.usefixtures("lone_rank")
+def test_who_writes_to_an_older_tensor_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    one = case(kinds=("mixed", "pure"))
+    model = build(one, fae_sharder(one, profile_of(one)))
+    logging.disable(logging.NOTSET)
+    weight = _tables(model)[0].detach()
+    for kjt in fed(one):
+        model(Batch(kjt))[0].backward()
+    weight.fill_(0.25)
+    model(Batch(fed(one)[1]))
+    assert "taken before the hot rows were trained" in caplog.text
+    logging.disable(logging.WARNING)
+    (values,) = (s.tensor for s in next(iter(model.state_dict().values())).local_shards())
+    assert torch.equal(values, torch.full_like(values, 0.25))
+
+
+@pytest.mark.usefixtures("lone_rank")
+def test_what_asks_for_no_value_writes_nothing_back() -> None:
+    one = case(kinds=("mixed",))
+    model = build(one, fae_sharder(one, profile_of(one)))
+    model(Batch(fed(one)[0]))[0].backward()
+    served = model.module.collection.served_by_hot_rows.syncing
+    before = served.total_ns
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    model.zero_grad()
+    assert sum(p.numel() + p.dim() + len(p.shape) for p in model.parameters() if p.requires_grad)
+    assert served.total_ns == before
+    assert sum(float(p.detach().sum()) for p in model.parameters())
+    assert served.total_ns > before
