@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -280,6 +281,38 @@ def test_a_loop_whose_fetches_can_be_no_steps_is_told(run_dir, told, untold):
             with obs.phase("loader"):
                 next(batches)
     assert told() == ["trainobs takes no notice of a loop without steps"]
+
+
+def test_a_validation_before_the_training_makes_no_steps(run_dir):
+    with observe(run_dir=run_dir, probes="off") as obs:
+        with torch.no_grad():
+            for _ in obs.loader(loader()):
+                pass
+        for _ in obs.loader(loader()):
+            pass
+    assert step_numbers(run_dir) == list(range(len(loader())))
+
+
+def test_a_look_at_the_first_batch_costs_no_steps(run_dir):
+    with observe(run_dir=run_dir, probes="off") as obs:
+        batches = obs.loader(loader())
+        looked = iter(batches)
+        next(looked)
+        for _ in batches:
+            pass
+        del looked
+    assert step_numbers(run_dir) == list(range(1 + len(loader())))
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_loop_that_goes_on_without_its_loader_is_told(run_dir, told, untold, monkeypatch, marked):
+    monkeypatch.setattr(plain, "_LONG_NS", 0)
+    with observe(run_dir=run_dir, probes="off") as obs:
+        for _ in islice(cycle(obs.loader(loader())), 100):
+            with obs.phase("validation" if marked else "forward"):
+                time.sleep(0.001)
+    ours = ["trainobs takes no notice of a loop that went on without a fetch"]
+    assert told() == ([] if marked else ours)
 
 
 def test_numbers_at_the_end_of_their_range_lose_no_record(run_dir):

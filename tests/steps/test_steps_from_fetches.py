@@ -134,16 +134,25 @@ def test_epochs_are_passes_that_lead(ticking):
     assert epochs == [0, 1, 2]
 
 
-def test_the_outermost_pass_leads_and_one_that_does_not_train_only_where_none_does(ticking):
+def test_the_outermost_pass_leads_and_one_that_does_not_train_never(ticking):
     fetches, outer, inner = ticking.clock.fetches, object(), object()
-    assert fetches.lead(outer, trains=False)
+    assert not fetches.lead(outer, trains=False)
+    assert fetches.lead(outer, trains=True)
     assert not fetches.lead(inner, trains=True)
     fetches.follow(inner)  # which never led
     assert not fetches.lead(inner, trains=True)
     fetches.follow(outer)
     assert fetches.lead(inner, trains=True)
-    fetches.follow(inner)
-    assert not fetches.lead(outer, trains=False)
+
+
+def test_of_two_passes_over_one_loader_the_second_leads(ticking):
+    fetches, peek, own, other = ticking.clock.fetches, object(), object(), object()
+    loader = object()
+    assert fetches.lead(peek, trains=True, of=loader)
+    assert not fetches.lead(other, trains=True, of=object())
+    assert fetches.lead(own, trains=True, of=loader)
+    fetches.follow(peek)  # too late
+    assert not fetches.lead(other, trains=True, of=object())
 
 
 def test_what_the_kernel_counted_in_merged_steps_is_counted_once():

@@ -65,7 +65,8 @@ class ObservedLoader(Generic[Batch]):
 
     def _batches(self) -> Iterator[Batch]:
         this_pass = object()
-        leads = self._clock.fetches.lead(this_pass, trains=torch.is_grad_enabled())
+        trains = torch.is_grad_enabled()
+        leads = self._clock.fetches.lead(this_pass, trains=trains, of=self._loader)
         try:
             yield from self._led_batches(leads)
         finally:

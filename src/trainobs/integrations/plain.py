@@ -147,8 +147,8 @@ class Observation:
         """The loader, observed: fetches are timed, and begin the steps.
 
         In a loop that never uses `step`, each fetch begins a step. Of several loaders these are the
-        fetches of the one that the loop went to first; where a validation takes no gradients, or is
-        put into `phase`, its fetches begin none.
+        fetches of the one that the loop went to first. A loop inside `torch.no_grad()` or `phase`,
+        as a validation may be, begins none; `no_grad` in the body of its loop comes too late.
         """
         session, loader = self._session, ObservedLoader.inside(loader)
         if session is None or self._watch is None:
@@ -163,7 +163,8 @@ class Observation:
         """Context of one optimizer step. Its exit says that the optimizer has stepped.
 
         It may hold the whole step, or, under gradient accumulation, only the optimizer's part:
-        what came before, from the first fetch on, belongs to the step too.
+        what came before, from the first fetch on, belongs to the step too. Before its first use,
+        that is up to 32 batches or two minutes; of more, each fetch has begun a step.
 
         Args:
             number: the step's number; by default one more than the last, from 0.
@@ -298,12 +299,22 @@ _running: list[Observation] = []
 """Those of this process that have not ended."""
 
 
+_LONG_NS = 1_000_000_000
+"""What a last step takes at least that is worth a word."""
+
+
 def _tell_of_steps(clock: StepClock) -> None:
+    fetches, last_ns = clock.fetches, clock.goes_on_ns
     if clock.unended_batches > 1:
         _tell_once("loop without steps", "no `with obs.step():`", "put each step into one")
-    elif clock.fetches.count and not clock.fetches.on:
-        found = f"`obs.step()` was first used after {clock.fetches.count} steps from fetches"
+    elif fetches.count and not fetches.on:
+        found = f"`obs.step()` was first used after {fetches.count} steps from fetches"
         _tell_once("missing mark of the first steps", found, "use it from the first step on")
+    elif fetches.on and 0 < fetches.took_ns < last_ns and last_ns > _LONG_NS:
+        share = last_ns / (last_ns + fetches.took_ns)
+        found = f"the last step, from the last fetch to the end, took {share:.0%} of the run"
+        do = "close the run after its loop, or put each step into `with obs.step():`"
+        _tell_once("loop that went on without a fetch", found, do)
 
 
 def _open(settings: Settings) -> tuple[Session, Path] | None:

@@ -19,6 +19,7 @@ from trainobs.steps.fetch_steps import FetchSteps
 _PHASES = len(Phase)
 _LOADER = Phase.LOADER.value
 _OTHER = Phase.OTHER.value
+_ASIDE = (Phase.VALIDATION.value, Phase.CHECKPOINT.value, Phase.LOGGING.value)
 
 MAX_NAMED = 16
 """Phases with a name of the user's; each is a column."""
@@ -147,6 +148,11 @@ class StepClock:
     def in_phase(self) -> bool:
         """Whether a phase was entered and not left."""
         return bool(self._outer)
+
+    @property
+    def goes_on_ns(self) -> int:
+        """What the step that goes on has taken, without phases that are no part of training."""
+        return self._now() - self._start_ns - sum(self._phase_ns[phase] for phase in _ASIDE)
 
     def begin_epoch(self) -> int:
         """Number, from 0, of the epoch that begins: for loops that do not count epochs.

@@ -24,41 +24,45 @@ class FetchSteps:
         on: whether fetches end steps; off where a framework marks them, and once a loop does.
         merged: serials of what was taken for steps, and belongs to the step that goes on.
         count: steps that were taken from fetches, and will not become one any more.
+        took_ns: all that such steps took that are over.
     """
 
     def __init__(self) -> None:
         self.on = False
         self.merged: tuple[int, ...] = ()
         self.count = 0
+        self.took_ns = 0
         self._leader: object | None = None
-        self._ever_trained = False
+        self._led: object | None = None
         self._held: list[ClosedStep] | None = []  # None: it was decided
 
-    def lead(self, one: object, *, trains: bool) -> bool:
+    def lead(self, one: object, *, trains: bool, of: object | None = None) -> bool:
         """Whether the fetches of a pass over a loader may end steps.
 
-        Those of the outermost pass do, and not those of one that begins while it goes on. A pass
-        that does not train is none of training, once there was one that does.
+        Those of the outermost pass do, and not those of one that begins while it goes on. One over
+        the same loader takes over: the other was broken off, as in `next(iter(loader))`.
 
         Args:
             one: the pass; to be told to `follow` when it is over.
-            trains: whether gradients are taken in it.
+            trains: whether gradients are taken in it; a pass without is none of training.
+            of: the loader, where it is known.
         """
-        if self._leader is not None or (self._ever_trained and not trains):
+        goes_on = self._leader is not None and (of is None or self._led is not of)
+        if goes_on or not trains:
             return False
-        self._leader = one
-        self._ever_trained = trains
+        self._leader, self._led = one, of
         return True
 
     def follow(self, one: object) -> None:
         """A pass is over; another one may lead."""
         if self._leader is one:
-            self._leader = None
+            self._leader = self._led = None
 
     def close(self, step: ClosedStep) -> list[ClosedStep]:
         """Take a step that is over; returns those that are steps for sure, oldest first."""
         if not self.on or step.step == SETUP:
             return [step]
+        self.took_ns += step.end_ns - step.start_ns
         if self._held is None:
             self.count += 1
             return [step]
