@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from trainobs.core.abi import Phase
 from trainobs.core.catalogue.making import timed
@@ -22,6 +23,7 @@ def named_phase_metric(name: str) -> str:
     return f"phase/{name}_ns"
 
 
+@lru_cache(maxsize=1024)  # asked of each column of each delivery
 def named_phase(metric: str) -> str | None:
     """The phase whose time a metric is, if that has a name of the user's."""
     name = metric.removeprefix("phase/").removesuffix("_ns")
