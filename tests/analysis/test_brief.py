@@ -41,8 +41,22 @@ def summary_of(path):
     return summarize(RunLog.open(path))
 
 
-def lines_of(path) -> list[str]:
-    return brief.render(summary_of(path), NOW).splitlines()
+def lines_of(summary) -> list[str]:
+    return brief.render(summary, NOW).splitlines()
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A function that gives a summary of a kind of run, to be changed at will; made once."""
+    place = tmp_path_factory.mktemp("runs")
+    summaries = {}
+
+    def summary(make):
+        if make not in summaries:
+            summaries[make] = summary_of(make(place / make.__name__))
+        return copy.deepcopy(summaries[make])
+
+    return summary
 
 
 _UNITS = r"(?:ns|us|ms|s|min|h|B|kB|MB|GB|TB|%)"
@@ -75,29 +89,27 @@ def test_what_is_wrong_with_a_page_is_seen():
 
 
 @pytest.mark.parametrize("make", RUNS)
-def test_every_kind_of_run_fits_a_screen(tmp_path, make):
-    place = tmp_path / "r"
-    summary = summary_of(make(place))
+def test_every_kind_of_run_fits_a_screen(made, make):
+    summary = made(make)
     assert faults(brief.render(summary, NOW)) == []
     summary["run"] = "/" + "deep/" * 50  # the test's own directory has a length of its own
     assert faults(brief.render(summary, NOW, is_newest=True)) == []
 
 
 @pytest.mark.parametrize("make", [run for run in RUNS if run is not with_names_of_any_kind])
-def test_the_long_page_has_columns_plurals_and_shares_right_as_well(tmp_path, make):
-    summary = summary_of(make(tmp_path / "r")) | {"run": "r"}
+def test_the_long_page_has_columns_plurals_and_shares_right_as_well(made, make):
+    summary = made(make) | {"run": "r"}
     assert faults(page.render(summary), longest=None) == []
 
 
-def test_a_run_with_everything_to_tell_fits_a_screen_and_loses_no_subject(tmp_path):
-    made = {make: summary_of(make(tmp_path / make.__name__)) for make in RUNS}
-    tables, ranks, gpu = made[with_tables], made[of_64_ranks], made[with_gpu]
-    summary = copy.deepcopy(made[busy])
+def test_a_run_with_everything_to_tell_fits_a_screen_and_loses_no_subject(made):
+    tables, ranks, gpu, bound = map(made, (with_tables, of_64_ranks, with_gpu, loader_bound))
+    summary = made(busy)
     summary |= {"embeddings": tables["embeddings"], "ranks": ranks["ranks"], "gpu": gpu["gpu"]}
     summary |= {"straggler": ranks["straggler"], "capabilities": {"tobs_uring": "off " * 50}}
-    summary["verdict"]["run"] = copy.deepcopy(made[loader_bound]["verdict"]["run"])
+    summary["verdict"]["run"] = bound["verdict"]["run"]
     summary["verdict"]["run"]["text"][0] *= 3
-    summary["would_help"] = made[loader_bound]["would_help"]
+    summary["would_help"] = bound["would_help"]
     summary["metrics"]["cache/fault_fill_bytes"]["mean"] = 1e6
     summary["lost"]["files"] = {"a": "damaged", "b": "damaged"}
     summary["lost"]["steps"] = {"runlog": 7}
@@ -140,9 +152,9 @@ def edited(summary, random: np.random.Generator):
     return other
 
 
-def test_runs_with_any_numbers_fit_a_screen(tmp_path):
+def test_runs_with_any_numbers_fit_a_screen(made):
     random = np.random.default_rng(0)
-    summaries = [summary_of(make(tmp_path / make.__name__)) for make in RUNS]
+    summaries = [made(make) for make in RUNS]
     found = [
         fault
         for summary in summaries
@@ -152,8 +164,8 @@ def test_runs_with_any_numbers_fit_a_screen(tmp_path):
     assert found == []
 
 
-def test_a_loader_bound_run_word_for_word(tmp_path):
-    summary = summary_of(loader_bound(tmp_path / "r"))
+def test_a_loader_bound_run_word_for_word(made):
+    summary = made(loader_bound)
     assert brief.render({**summary, "run": "runs/one"}, NOW).splitlines() == [
         "trainobs report of runs/one: 200 steps in 6.06 s, ended: ok",
         "  on node7, Linux 6.18; observed by eBPF",
@@ -180,83 +192,81 @@ def test_a_loader_bound_run_word_for_word(tmp_path):
     ]
 
 
-def test_shares_of_the_step_are_those_of_the_verdict(tmp_path):
-    summary = summary_of(loader_bound(tmp_path / "r"))
+def test_shares_of_the_step_are_those_of_the_verdict(made):
+    summary = made(loader_bound)
     verdict, step = summary["verdict"]["run"], summary["step"]
     assert step["mean_ns"] == verdict["step_ns"] == 30 * MS, "without the slow first step"
     assert step["parts"]["loader/wait_ns"] == verdict["ns_per_step"] == 10 * MS
     assert sum(step["parts"].values()) == pytest.approx(step["mean_ns"])
 
 
-def test_a_healthy_run_says_that_nothing_would_help(tmp_path):
-    page = "\n".join(lines_of(compute_bound(tmp_path / "r")))
+def test_a_healthy_run_says_that_nothing_would_help(made):
+    page = "\n".join(lines_of(made(compute_bound)))
     assert "Verdict: compute-bound: 100 ms a step" in page
     assert "What would help: a replay of this run finds no change" in page
 
 
-def test_what_is_unknown_without_ebpf_is_said(tmp_path):
-    lines = lines_of(without_ebpf(tmp_path / "r"))
+def test_what_is_unknown_without_ebpf_is_said(made):
+    lines = lines_of(made(without_ebpf))
     assert "Storage: 3 MB read by calls a step, of which files is unknown" in lines
     assert "Loader: why it was waited for 60 ms a step was not recorded" in lines
     (why,) = (line for line in lines if line.startswith("Not eBPF, because: "))
     assert "Operation not permitted: the process has neither CAP_BPF" in why
 
 
-def test_tables_ranks_and_the_gpu_have_a_line_each(tmp_path):
-    assert "Embeddings: 13 tables of 15.1 kB, 6.14 kB read a step" in lines_of(
-        with_tables(tmp_path / "tables")
-    )
-    lines = lines_of(of_64_ranks(tmp_path / "ranks"))
+def test_tables_ranks_and_the_gpu_have_a_line_each(made):
+    assert "Embeddings: 13 tables of 15.1 kB, 6.14 kB read a step" in lines_of(made(with_tables))
+    lines = lines_of(made(of_64_ranks))
     at = lines.index("Ranks: 64; median steps 100 ms (rank 0) to 106 ms (rank 6)")
     assert lines[at + 1].startswith("  STRAGGLER: rank 3 makes the others wait for 59 ms a step")
     assert any(
         line == "GPU: A board: multiprocessors at work 50 %, 650 W, clocks held down by heat 3 %"
-        for line in lines_of(with_gpu(tmp_path / "gpu"))
+        for line in lines_of(made(with_gpu))
     )
 
 
-def test_tables_that_read_the_same_are_shown_by_size(tmp_path):
-    text = page.render(summary_of(with_tables(tmp_path / "r")))
+def test_tables_that_read_the_same_are_shown_by_size(made):
+    text = page.render(made(with_tables))
     shown = re.findall(r"^  (\d+)a\.a\.", text, re.MULTILINE)
     assert shown == [str(n) for n in range(11, 1, -1)]
     assert "  and 2 more tables" in text
 
 
-def test_of_many_ranks_the_long_page_shows_the_straggler_and_the_slowest(tmp_path):
-    text = page.render(summary_of(of_64_ranks(tmp_path / "r")))
+def test_of_many_ranks_the_long_page_shows_the_straggler_and_the_slowest(made):
+    text = page.render(made(of_64_ranks))
     ranks = [int(rank) for rank in re.findall(r"^  rank (\d+) ", text, re.MULTILINE)]
     assert ranks[:4] == [3, 6, 13, 20]
     assert len(ranks) == 16
     assert "  and 48 more ranks" in text
 
 
-def test_unreadable_files_are_named_with_the_reason(tmp_path):
-    (line,) = (line for line in lines_of(damaged(tmp_path / "r")) if "Unreadable" in line)
+def test_unreadable_files_are_named_with_the_reason(made):
+    (line,) = (line for line in lines_of(made(damaged)) if "Unreadable" in line)
     assert line.startswith("Unreadable: rank=0/kernel-00000.parquet: not a whole Parquet file")
     assert line.endswith(", and 1 more")
 
 
-def test_a_full_disk_is_told_as_a_full_disk(tmp_path):
-    lines = lines_of(on_a_full_disk(tmp_path / "r"))
+def test_a_full_disk_is_told_as_a_full_disk(made):
+    lines = lines_of(made(on_a_full_disk))
     assert "Lost: the disk was full: 1 step is not in the run log" in lines
 
 
 def test_other_faults_are_told_by_their_names(tmp_path):
     lost = {"lost_steps": {"runlog": 7}, "lost_because": {"runlog": "EROFS: Read-only file system"}}
-    lines = lines_of(loader_bound(tmp_path / "one", end={"outcome": "ok", **lost}))
+    lines = lines_of(summary_of(loader_bound(tmp_path / "one", end={"outcome": "ok", **lost})))
     told = "Lost: the disk refused (Read-only file system): 7 steps are not in the run log"
     assert told in lines
     del lost["lost_because"]  # as older versions wrote it
-    lines = lines_of(loader_bound(tmp_path / "two", end={"outcome": "ok", **lost}))
+    lines = lines_of(summary_of(loader_bound(tmp_path / "two", end={"outcome": "ok", **lost})))
     assert "Lost: 7 steps are not in the run log" in lines
     lost["lost_because"] = {"runlog": "ValueError: it broke"}
-    lines = lines_of(loader_bound(tmp_path / "three", end={"outcome": "ok", **lost}))
+    lines = lines_of(summary_of(loader_bound(tmp_path / "three", end={"outcome": "ok", **lost})))
     told = "a fault of trainobs (ValueError: it broke): 7 steps are not in the run log"
     assert f"Lost: {told}" in lines
 
 
-def test_a_killed_run_on_a_disk_that_is_full_says_that_steps_may_be_missing(tmp_path):
-    summary = summary_of(killed(tmp_path / "r"))
+def test_a_killed_run_on_a_disk_that_is_full_says_that_steps_may_be_missing(made):
+    summary = made(killed)
     assert summary["lost"]["free_bytes"] > 0
     summary["lost"]["free_bytes"] = 4096
     told = "Lost: the disk of the run is full (4.10 kB left): its last steps may be missing"
@@ -287,13 +297,13 @@ def test_a_run_that_has_not_ended_says_how_old_its_newest_step_is(tmp_path):
 )
 def test_a_run_without_steps_says_why(tmp_path, rows, end, why):
     path = write(tmp_path / "r", batch([SETUP], step__duration_ns=[5e9], **rows), end=end)
-    assert why in "\n".join(lines_of(path))
+    assert why in "\n".join(lines_of(summary_of(path)))
 
 
 def test_a_run_whose_steps_cannot_be_read_says_so(tmp_path):
     path = compute_bound(tmp_path / "r")
     (path / "rank=0" / "steps-00000.parquet").write_bytes(b"PAR1")
-    text = "\n".join(lines_of(path))
+    text = "\n".join(lines_of(summary_of(path)))
     assert "1 file of steps cannot be read; the reason is below." in text
     assert "Unreadable: rank=0/steps-00000.parquet: not a whole Parquet file" in text
 
