@@ -197,6 +197,7 @@ def _watch(path: Path) -> _Answer:
 
 def _write_page(page: str, file: Path) -> str:
     from trainobs.core.files import replace_file
+    from trainobs.core.text import size
 
     text = page.encode()
     try:
@@ -210,7 +211,7 @@ def _write_page(page: str, file: Path) -> str:
             found=str(error),
             do="give a file in a directory that you may write to, with space left",
         ) from error
-    return f"{file}: {len(text) / 1e6:.1f} MB, to be opened in any browser"
+    return f"{file}: {size(len(text))}, to be opened in any browser"
 
 
 def _compare(options: argparse.Namespace) -> _Answer:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.samples import busy_run
+from trainobs.analysis.step_time import TAKING
 from trainobs.analysis.summary import summarize
 from trainobs.core.text import duration, percent
 from trainobs.runlog.reader import RunLog
@@ -46,6 +47,16 @@ def test_the_parts_of_a_step_are_those_of_the_record_and_add_up(write_run, open_
     shares = [float(cells[1].removesuffix(" %")) for cells in rows.values()]
     assert sum(shares) == pytest.approx(100, abs=len(shares) / 2)
     assert duration(whole) in opened.page.text_content("#step caption")
+
+
+def test_what_is_waited_for_is_told_as_in_the_report(write_run, open_page):
+    run = write_run()
+    step = summarize(RunLog.open(run))["step"]
+    rows = numbers(open_page(run), "#step .beside > div:first-child")
+    assert rows["taking batches over"][0] == duration(step["parts"][TAKING])
+    waits = [float(cells[1].split()[0]) for name, cells in rows.items() if "waiting" in name]
+    waited = 100 * step["parts"]["loader/wait_ns"] / step["mean_ns"]
+    assert sum(waits) == pytest.approx(waited, abs=0.6)
 
 
 def test_zooming_in_shows_the_numbers_of_those_steps(write_run, open_page):
@@ -98,6 +109,39 @@ def test_the_lanes_tell_who_made_each_batch(write_run, open_page):
         made = duration(int(batch["end_ns"] - batch["begin_ns"]))
         assert took == made
         assert slowest.endswith(batch["slowest_file"].decode())
+
+
+def test_a_batch_is_told_in_words_and_read_aloud_where_a_key_chose_it(write_run, open_page):
+    steps = busy_run(30)
+    steps.batches["slowest_file"] = "\u202egpj.<b>".encode()
+    opened = open_page(write_run(steps=steps))
+    readout = opened.page.locator("#lanes .readout")
+    opened.page.locator("#lanes canvas").click(position={"x": 400, "y": 60})
+    told = readout.text_content()
+    words = ["for step ", "made by worker ", "took ", "reads from storage ", "has no CPU ", "read "]
+    assert re.match(", ".join(f"{one}[^,]+" for one in words[:5]), told)
+    assert told.endswith(": \\u202egpj.<b>")
+    assert readout.get_attribute("aria-live") == "off"
+    opened.page.locator("#lanes figure").focus()
+    opened.page.keyboard.press("ArrowRight")
+    assert readout.text_content() != told
+    assert readout.get_attribute("aria-live") == "polite"
+
+
+def test_what_keys_reach_has_a_name_and_mouse_moves_are_not_read_aloud(write_run, open_page):
+    steps = busy_run(30)
+    opened = open_page(*{write_run(rank=rank, steps=steps, world_size=2) for rank in range(2)})
+    names = "all => all.map(one => one.ariaLabel || one.textContent)"
+    reached = opened.page.eval_on_selector_all("[tabindex], button, summary, select", names)
+    assert len(reached) > 10
+    assert all(reached)
+    for place in ("#steps", "#ranks", "#storage"):
+        readout = opened.page.locator(f"{place} .readout").first
+        opened.page.locator(f"{place} figure").first.focus()
+        opened.page.keyboard.press("ArrowRight")
+        assert readout.get_attribute("aria-live") == "polite"
+        opened.page.locator(f"{place} canvas").first.hover(force=True)
+        assert readout.get_attribute("aria-live") == "off"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -185,7 +229,7 @@ def test_the_command_writes_the_page(write_run, tmp_path, capsys):
 
     run, file = write_run(30), tmp_path / "shared.html"
     assert main(["report", str(run), "--html", str(file)]) == 0
-    assert str(file) in capsys.readouterr().out
+    assert re.fullmatch(rf"{file}: \d+ kB, to be opened.*\n", capsys.readouterr().out)
     pieces = re.search(r'id="pieces">(.*?)</script>', file.read_text()).group(1)
     assert {"head", "summary"} <= json.loads(pieces).keys()
     assert main(["report", str(run), "--html", str(tmp_path / "none" / "x.html")]) == 2

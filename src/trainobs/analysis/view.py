@@ -23,15 +23,20 @@ from trainobs.analysis.summary import summarize
 from trainobs.core.catalogue import METRICS, STEP_METRICS, named_phase_metric
 from trainobs.core.catalogue.named import metric_of_phase, named_phase
 from trainobs.core.errors import RunLogError
-from trainobs.core.labels import label_of
+from trainobs.core.labels import TAKING, label_of
 from trainobs.core.records import SETUP, UNKNOWN
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES, STEPS
+from trainobs.verdict.parts import HANDED_NS, HANDED_SHARE
 from trainobs.verdict.record import LOADER, NAMED, PHASES, SPLIT, STEP
+from trainobs.verdict.verdict import facts_from
 
 PARTS = (*SPLIT, *(name for name in PHASES if name != NAMED))
 """Metrics that a step is made of; what the loader was waited for is a part of its wait."""
+
+WAITED_OFF_CPU = "sched/wait_offcpu_ns"
+"""Of the wait for data, that in which the training thread did not take batches over."""
 
 _ROOMS = {
     "storage": ("io", "cache", "block"),
@@ -44,7 +49,7 @@ _ROOMS = {
 }
 
 GROUPS = {
-    "parts": (STEP, *PARTS),
+    "parts": (STEP, *PARTS, WAITED_OFF_CPU),
     **{
         group: tuple(
             metric.name
@@ -148,8 +153,9 @@ class RunView:
         Returns:
             `run`, its directory; `info`: what of `run.json` is told; `steps`: their number, of the
             lowest rank; `levels`: steps in a window of each level, finest first; `chunk`: windows
-            in a chunk; `lane_steps`: steps in a chunk of lanes; `ranks`; `parts`; `groups`: name ->
-            its columns; `metrics`: name -> `label`, `unit`, `kind`, `chart` and `tells`; `lanes`:
+            in a chunk; `lane_steps`: steps in a chunk of lanes; `ranks`; `parts`; `taking`: what
+            taking a batch over is called, and what it counts at most; `groups`: name -> its
+            columns; `metrics`: name -> `label`, `unit`, `kind`, `chart` and `tells`; `lanes`:
             whether there are batches.
         """
         info = self.run.info
@@ -164,11 +170,18 @@ class RunView:
             "lane_steps": LANE_STEPS,
             "ranks": list(self.run.ranks),
             "parts": list(self._parts),
+            "taking": self._taking(),
             "groups": {name: list(columns) for name, columns in self._names.items()},
             "metrics": {name: _about(name) for name in (*METRICS, *self._names["parts"])},
             "lanes": bool(self._rank.files[BATCHES]),
             "unreadable": {str(path): why for path, why in self.run.unreadable.items()},
         }
+
+    def _taking(self) -> dict[str, Any] | None:
+        """As verdicts take it; None where no worker makes batches that would be taken over."""
+        if not facts_from(self.run.info).workers:
+            return None
+        return {"label": TAKING, "ns": HANDED_NS, "share": HANDED_SHARE}
 
     def _no_such(self, path: str) -> RunLogError:
         return RunLogError(

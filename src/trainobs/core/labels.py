@@ -38,11 +38,11 @@ WAITS: Mapping[str, str] = {
 }
 
 _MORE: Mapping[str, str] = {
-    "loader/device_ns": "  its maker asleep for the device",
-    "loader/cpu_wait_ns": "  its maker ready to run, no CPU",
-    "loader/compute_ns": "  its maker computing",
-    "loader/sleep_ns": "  its maker asleep, cause unknown",
-    "loader/handover_ns": "  the rest: batches on their way",
+    "loader/device_ns": "  loader reads from storage",
+    "loader/cpu_wait_ns": "  loader has no CPU",
+    "loader/compute_ns": "  loader computes",
+    "loader/sleep_ns": "  loader asleep, cause unknown",
+    "loader/handover_ns": "  batches handed over",
     "loader/start_stop_ns": "  workers starting and ending",
     "sched/work_runqueue_ns": "  ready to run in the step, no CPU",
     "sched/work_iowait_ns": "  asleep for a device in the step",
@@ -59,6 +59,9 @@ _MORE: Mapping[str, str] = {
     "memory/refault_count": "pages read again for want of memory",
     "net/sent_bytes": "sent over the network",
 }
+
+TAKING = "taking batches over"
+"""The part of the wait for data that any batch costs the training thread."""
 
 LABELS: Mapping[str, str] = {
     **{phase_metric(phase): text for phase, text in PHASES.items()},

@@ -26,7 +26,7 @@ _WAITED = {
     "loader/device_ns": "asleep for a device",
     "loader/cpu_wait_ns": "without a CPU",
     "loader/sleep_ns": "asleep, cause unknown",
-    "loader/handover_ns": "batches on their way",
+    "loader/handover_ns": "batches handed over",
 }
 """What the maker of the awaited batch did meanwhile."""
 

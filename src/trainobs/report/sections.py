@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from trainobs.analysis.step_time import TAKING
+from trainobs.core import labels
 from trainobs.core.catalogue import METRICS, kernel_metrics, phase_metric
 from trainobs.core.labels import PHASES, WAITS, label_of
 from trainobs.core.text import bar, counted, duration, gained, percent, quantity, size
@@ -14,7 +15,7 @@ from trainobs.report.rows import LABEL, WIDTH, or_unknown, paragraph, row
 _BAR = 36
 PART_LABELS = {
     **{phase_metric(phase): label for phase, label in PHASES.items()},
-    TAKING: "taking batches over",
+    TAKING: labels.TAKING,
 }
 """Parts of the step."""
 

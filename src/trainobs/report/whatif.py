@@ -14,7 +14,7 @@ def render(found: dict[str, Any]) -> str:
     lines = [
         f"{found['run']}: {duration(found['step_ns'])} a step; the replay of the run as it was is "
         f"off by {percent(abs(found['fit'] - 1))}",
-        row("predicted", "a step", "to", "gain", "to"),
+        row("predicted", "step from", "to", "gain from", "to"),
     ]
     for one in found["changes"]:
         steps = (duration(ns) for ns in one["step_ns"])

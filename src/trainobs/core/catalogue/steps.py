@@ -27,22 +27,23 @@ STEPS: tuple[Metric, ...] = (
     loader_part(
         "loader/cpu_wait_ns",
         "The part of loader/wait_ns in which the maker of the batch was ready and had no CPU.",
-        chart="Waiting for data: no CPU for its maker",
+        chart="Waiting for data: no CPU for the loader",
     ),
     loader_part(
         "loader/compute_ns",
         "The part of loader/wait_ns in which the maker of the awaited batch ran on a CPU.",
-        chart="Waiting for data: its maker computes",
+        chart="Waiting for data: the loader computes",
     ),
     loader_part(
         "loader/sleep_ns",
         "The part of loader/wait_ns in which the maker of the batch slept for something that is "
         "not known: a network, a lock, a timer, another process.",
-        chart="Waiting for data: its maker sleeps, cause unknown",
+        chart="Waiting for data: the loader sleeps, cause unknown",
     ),
     loader_part(
         "loader/handover_ns",
-        "What is left of loader/wait_ns: batches on their way, and workers that start or end.",
+        "What is left of loader/wait_ns: finished batches handed over to the training thread, and "
+        "workers that start or end.",
         chart="Waiting for data: hand-over",
     ),
     timed(

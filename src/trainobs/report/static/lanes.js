@@ -7,8 +7,8 @@ import { CAUSES } from "./parts.js";
 const LANE = 26;
 const LEFT = 96;
 const TOP = 22;
-const MADE = [["device_ns", CAUSES[0][2], "reads from storage"], ["cpu_wait_ns", CAUSES[1][2], "has no CPU"],
-              ["compute_ns", CAUSES[2][2], "computes"], ["sleep_ns", CAUSES[3][2], "asleep, cause unknown"]];
+const MADE = [["device_ns", CAUSES[0][1], "reads from storage"], ["cpu_wait_ns", CAUSES[1][1], "has no CPU"],
+              ["compute_ns", CAUSES[2][1], "computes"], ["sleep_ns", CAUSES[3][1], "asleep, cause unknown"]];
 
 // Lanes of the steps [from, to), which are indices into the steps of `piece` (see "lanes/N").
 export function lanes(figure, piece, from, to) {

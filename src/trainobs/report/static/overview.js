@@ -58,12 +58,10 @@ function helpTable({ changes }) {
 
 // The mean step of the windows of `data`: a bar, and a table.
 export function stepBar(data, head, title) {
-  const parts = partsOf(data.columns, head.parts);
-  const { weights } = data;
-  const step = mean(data.columns[STEP], weights);
+  const means = Object.fromEntries(Object.entries(data.columns).map(([name, values]) => [name, [mean(values, data.weights)]]));
+  const [step] = means[STEP] ?? [null];
   if (step === null) return [el("p", { class: "muted" }, "The time of these steps is not known."), null];
-  const shares = parts.map((part) => ({ ...part, ns: mean(part.values.map((v) => v ?? 0), weights) }))
-    .map((part) => ({ ...part, share: part.ns / step }));
+  const shares = partsOf(means, head).map((part) => ({ ...part, ns: part.values[0], share: part.values[0] / step }));
   const bar = el("div", { class: "bar", role: "img", "aria-label": `${title}: the table below has the numbers` },
     shares.map(({ colour, share, label }) => el("span", { style: `width:${100 * share}%;background:${colour}`, title: `${label} ${percent(share)}` },
       share > 0.06 ? el("em", {}, share > 0.2 ? `${percent(share)} ${label}` : percent(share)) : null)));

@@ -5,44 +5,46 @@
 export const STEP = "step/duration_ns";
 export const WAIT = "loader/wait_ns";
 
+const HANDED = "loader/handover_ns";
+const OFF_CPU = "sched/wait_offcpu_ns";
+const TAKING = "loader/taking_ns"; // no metric: what taking any batch over costs the training thread
+
+// What the loader was waited for.
 export const CAUSES = [
-  ["loader/device_ns", "waiting: loader reads from storage", "#882255"],
-  ["loader/cpu_wait_ns", "waiting: loader has no CPU", "#cc6677"],
-  ["loader/compute_ns", "waiting: loader computes", "#ddcc77"],
-  ["loader/sleep_ns", "waiting: loader asleep, cause unknown", "#aa4499"],
-  ["loader/handover_ns", "waiting: batches on their way", "#ee8866"],
+  ["loader/device_ns", "#882255"],
+  ["loader/cpu_wait_ns", "#cc6677"],
+  ["loader/compute_ns", "#ddcc77"],
+  ["loader/sleep_ns", "#aa4499"],
+  [HANDED, "#ee8866"],
 ];
 
 const PARTS = [
   ...CAUSES,
-  [WAIT, "waiting for data", "#e69f00"],
-  ["phase/transfer_ns", "moving the batch", "#999933"],
-  ["phase/forward_ns", "forward", "#88ccee"],
-  ["phase/backward_ns", "backward", "#4477aa"],
-  ["phase/optimizer_ns", "optimizer", "#332288"],
-  ["phase/checkpoint_ns", "checkpoint", "#117733"],
-  ["phase/validation_ns", "validation", "#44aa99"],
-  ["phase/logging_ns", "logging", "#bbcc33"],
+  [WAIT, "#e69f00"],
+  [TAKING, "#eedd88"],
+  ["phase/transfer_ns", "#999933"],
+  ["phase/forward_ns", "#88ccee"],
+  ["phase/backward_ns", "#4477aa"],
+  ["phase/optimizer_ns", "#332288"],
+  ["phase/checkpoint_ns", "#117733"],
+  ["phase/validation_ns", "#44aa99"],
+  ["phase/logging_ns", "#bbcc33"],
 ];
-const REST = ["phase/other_ns", "everything else", "#bbbbbb"];
+const REST = ["phase/other_ns", "#bbbbbb"];
 const UNMEASURED = "#e8e8e8";
-const OWN_COLOURS = ["#aaaa00", "#99ddff", "#ffaabb", "#77aadd", "#44bb99", "#eedd88"];
+const OWN_COLOURS = ["#aaaa00", "#99ddff", "#ffaabb", "#77aadd", "#44bb99"];
 
 // The parts of some windows that are not zero, each {name, label, colour, values}; they add up to
 // the step, what was not measured included. Phases with names of one's own come after the known ones.
-export function partsOf(columns, names) {
+export function partsOf(columns, { parts, metrics, taking }) {
   const known = new Set([...PARTS, REST].map(([name]) => name));
-  const own = names.filter((name) => !known.has(name)).map((name, i) =>
-    [name, name.replace(/^phase\/|_ns$/g, ""), OWN_COLOURS[i % OWN_COLOURS.length]]);
-  const causes = CAUSES.map(([name]) => columns[name]).filter(Boolean);
-  const found = [...PARTS, ...own, REST].map(([name, label, colour]) => {
-    let values = columns[name];
-    if (name === WAIT && values) { // what no cause explains
-      values = values.map((wait, i) => wait === null ? null
-        : Math.max(0, wait - causes.reduce((sum, cause) => sum + (cause[i] ?? 0), 0)));
-      if (total(values) < 0.002 * total(columns[WAIT])) return null; // rounding
-    }
-    return values && { name, label, colour, values };
+  const own = parts.filter((name) => !known.has(name)).map((name, i) => [name, OWN_COLOURS[i % OWN_COLOURS.length]]);
+  const split = splitWait(columns, taking);
+  const waits = new Set(CAUSES.map(([name]) => name));
+  const labelOf = (name) => (name === TAKING ? taking.label : `${waits.has(name) ? "waiting: " : ""}${metrics[name].label}`);
+  const found = [...PARTS, ...own, REST].map(([name, colour]) => {
+    const values = split[name] ?? columns[name];
+    return values && { name, label: labelOf(name), colour, values };
   });
   const shown = found.filter((part) => part && part.values.some((value) => value > 0));
   const rest = (columns[STEP] ?? []).map((step, i) =>
@@ -51,9 +53,28 @@ export function partsOf(columns, names) {
   return total(rest) > 0.005 * total(columns[STEP]) ? [...shown, unmeasured] : shown;
 }
 
+// The wait for data without what its causes explain and without the taking over of batches, which is what of the
+// wait the training thread computed, and at most what the verdict allows (verdict/parts.py).
+function splitWait(columns, allowed) {
+  const wait = columns[WAIT];
+  if (!wait) return {};
+  const causes = CAUSES.map(([name]) => columns[name]).filter(Boolean);
+  const unexplained = wait.map((ns, i) => ns === null ? null : Math.max(0, ns - causes.reduce((sum, cause) => sum + (cause[i] ?? 0), 0)));
+  const rest = total(unexplained) < 0.002 * total(wait) ? [] : unexplained; // rounding
+  if (!allowed || !columns[OFF_CPU]) return { [WAIT]: rest };
+  const whole = columns[HANDED] ?? rest;
+  const taken = whole.map((ns, i) => {
+    const off = columns[OFF_CPU][i];
+    if (ns === null || off === null) return null;
+    return Math.min(ns, allowed.ns, allowed.share * (columns[STEP][i] ?? 0), Math.max(0, wait[i] - off));
+  });
+  const left = whole.map((ns, i) => (ns === null ? null : ns - (taken[i] ?? 0)));
+  return { [WAIT]: rest, [columns[HANDED] ? HANDED : WAIT]: left, [TAKING]: taken };
+}
+
 // The colour of each part by its metric; what is waited for without a cause has that of the wait.
 export function coloursOf(names) {
-  const known = new Map([...PARTS, REST].map(([name, , colour]) => [name, colour]));
+  const known = new Map([...PARTS, REST].map(([name, colour]) => [name, colour]));
   const own = names.filter((name) => name.startsWith("phase/") && !known.has(name));
   return new Map(names.map((name) => [name, known.get(name)
     ?? (name.startsWith("loader/") ? known.get(WAIT) : OWN_COLOURS[own.indexOf(name) % OWN_COLOURS.length] ?? UNMEASURED)]));

@@ -12,7 +12,7 @@ const HEIGHT = 260;
 // `on.zoom(from, to)` and `on.pick(row)` tell what the user wants to see, in rows; `cursor.row` is where the keyboard
 // is. Returns the chart, which is to be destroyed.
 export function timeline(figure, data, head, mode, on, cursor) {
-  const parts = partsOf(data.columns, head.parts);
+  const parts = partsOf(data.columns, head);
   const steps = data.columns[STEP] ?? [];
   const asShare = mode === "share";
   const sums = data.row.map((_, i) => parts.reduce((sum, part) => sum + (part.values[i] ?? 0), 0));
