@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -50,6 +51,13 @@ def test_a_step_is_a_row_with_a_column_for_every_metric(sink, tmp_path):
     assert steps["io/read_bytes"].to_pylist() == [5, 123456789]
     assert steps["cache/hit_ratio"].to_pylist() == [None, 0.25]
     assert steps["net/sent_bytes"].to_pylist() == [None, None], "no source is not zero"
+
+
+def test_the_reserve_takes_its_room_of_a_file_system_that_compresses(sink, tmp_path):
+    reserve = (tmp_path / "run" / "rank=0" / ".reserve").read_bytes()
+    assert len(zlib.compress(reserve)) > writer.RESERVE_BYTES * 0.99
+    sink.end({})
+    assert not (tmp_path / "run" / "rank=0" / ".reserve").exists()
 
 
 def test_sums_are_whole_numbers_also_where_they_are_all_null(sink, tmp_path):

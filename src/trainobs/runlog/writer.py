@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -94,7 +95,8 @@ class RunLogSink(Sink):
         else:
             self._begin_unclaimed()
         with suppress(OSError):  # then the end may go unrecorded, as without it
-            replace_file(self._reserve, b"\0" * RESERVE_BYTES)
+            # Of zeros, a file system that compresses would keep next to nothing.
+            replace_file(self._reserve, os.urandom(RESERVE_BYTES))
 
     def _begin_unclaimed(self) -> None:
         directory = rank_dir(self._run_dir, self._rank)
