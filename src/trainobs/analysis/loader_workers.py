@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,15 @@ import numpy.typing as npt
 
 from trainobs.core.records import UNKNOWN
 from trainobs.runlog.rank import RankLog
+from trainobs.runlog.schema import BATCHES
 
 Indices = npt.NDArray[np.intp]
+Batches = Mapping[str, npt.NDArray[np.int64]]
 
 MADE = ("device_ns", "cpu_wait_ns", "compute_ns", "sleep_ns")
 """Columns of the table `batches`: what the maker of a batch did."""
 
+_OF_A_BATCH = ("for_step", "worker", "begin_ns", "end_ns", "slowest_ns", *MADE)
 _WAITED = {"wait_ns": "loader/wait_ns", "handover_ns": "loader/handover_ns"}
 
 
@@ -31,14 +35,18 @@ def workers(rank: RankLog) -> list[dict[str, Any]]:
     Raises:
         RunLogError: a file is damaged.
     """
-    for_step, worker = rank.batches("for_step"), rank.batches("worker")
+    batches = rank.columns(BATCHES, _OF_A_BATCH)
+    for_step, worker = batches["for_step"], batches["worker"]
     consumed = np.flatnonzero(for_step != UNKNOWN)
-    last = _last_of_each_step(rank, consumed)
+    if not len(consumed):
+        return []
+    last = _last_of_each_step(batches, consumed)
+    waits = rank.metrics(_WAITED.values())
     return [
         {
             "worker": None if number == UNKNOWN else number,
-            **_made(rank, consumed[worker[consumed] == number]),
-            **_waited(rank, for_step[last[worker[last] == number]]),
+            **_made(rank, batches, consumed[worker[consumed] == number]),
+            **_waited(waits, np.isin(rank.step(), for_step[last[worker[last] == number]])),
         }
         for number in np.unique(worker[consumed]).tolist()
     ]
@@ -65,31 +73,32 @@ def together(workers: list[dict[str, Any]]) -> dict[str, Any] | None:
     return found
 
 
-def _made(rank: RankLog, own: Indices) -> dict[str, Any]:
-    made_ns = rank.batches("end_ns")[own] - rank.batches("begin_ns")[own]
-    slowest_ns = rank.batches("slowest_ns")
+def _made(rank: RankLog, batches: Batches, own: Indices) -> dict[str, Any]:
+    made_ns = batches["end_ns"][own] - batches["begin_ns"][own]
+    slowest_ns = batches["slowest_ns"]
     slowest = int(own[slowest_ns[own].argmax()])
     return {
         "batches": len(own),
         "made_ns": float(made_ns.mean()),
-        **{name: _mean(rank.batches(name)[own]) for name in MADE},
+        **{name: _mean(batches[name][own]) for name in MADE},
         "slowest_ns": int(slowest_ns[slowest]),
         "slowest_file": rank.slowest_file(slowest),
-        "slowest_step": int(rank.batches("for_step")[slowest]),
+        "slowest_step": int(batches["for_step"][slowest]),
     }
 
 
-def _last_of_each_step(rank: RankLog, consumed: Indices) -> Indices:
+def _last_of_each_step(batches: Batches, consumed: Indices) -> Indices:
     """Of the batches of a step, the one that was finished last: it is what the step waited for."""
-    for_step = rank.batches("for_step")[consumed]
-    ordered = np.lexsort((rank.batches("end_ns")[consumed], for_step))
+    for_step = batches["for_step"][consumed]
+    ordered = np.lexsort((batches["end_ns"][consumed], for_step))
     last: Indices = consumed[ordered[np.diff(for_step[ordered], append=UNKNOWN) != 0]]
     return last
 
 
-def _waited(rank: RankLog, steps: npt.NDArray[np.int64]) -> dict[str, float | None]:
-    rows = np.isin(rank.step(), steps)
-    values = {name: rank.metric(metric)[rows] for name, metric in _WAITED.items()}
+def _waited(
+    waits: Mapping[str, npt.NDArray[np.float64]], rows: npt.NDArray[np.bool_]
+) -> dict[str, float | None]:
+    values = {name: waits[metric][rows] for name, metric in _WAITED.items()}
     return {name: _mean(column[np.isfinite(column)]) for name, column in values.items()}
 
 

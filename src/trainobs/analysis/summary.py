@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,9 @@ from trainobs.verdict.verdict import facts_from
 
 Floats = npt.NDArray[np.float64]
 Statistics = dict[str, "float | int | str | None"]
+
+_NUMBERS = 1 << 25
+"""Numbers of metrics that are in memory at the same time: 256 MB, for a run of a million steps."""
 
 
 def summarize(run: RunLog) -> dict[str, Any]:
@@ -69,10 +72,7 @@ def summarize(run: RunLog) -> dict[str, Any]:
     buckets = rank.latency()
     known = STEP_METRICS if "hot_rows" in run.info.get("capabilities", {}) else CATALOGUE
     catalogue = [*known, *map(metric_of_phase, rank.phases)]
-    values = rank.metrics(metric.name for metric in catalogue)
-    metrics = {
-        metric.name: _statistics(metric, values[metric.name], training) for metric in catalogue
-    }
+    metrics, setup = _of_each(rank, catalogue, training)
     _form_from_sums(metrics, cells_of(run, rank), buckets)
     _form_shares(metrics)
     lookups = TableLookups(rank)
@@ -89,7 +89,7 @@ def summarize(run: RunLog) -> dict[str, Any]:
         "newest": newest_step(rank, run.info),
         **judged(run, steps),
         "metrics": metrics,
-        "setup": _setup(catalogue, values, training),
+        "setup": setup,
         "checkpoints": checkpoints(rank),
         "workers": makers,
         "loader": together(makers),
@@ -115,17 +115,36 @@ def _facts(run: RunLog, rank: RankLog) -> dict[str, Any]:
     }
 
 
+def _of_each(
+    rank: RankLog, catalogue: Sequence[Metric], training: npt.NDArray[np.bool_]
+) -> tuple[dict[str, Statistics], dict[str, int]]:
+    """Statistics of each metric, and its sum from before the first step where that is not 0."""
+    metrics, setup = {}, {}
+    at_once = max(1, _NUMBERS // max(1, len(training)))
+    for first in range(0, len(catalogue), at_once):
+        some = catalogue[first : first + at_once]
+        values = rank.metrics(metric.name for metric in some)
+        for metric in some:
+            column = values.pop(metric.name)
+            metrics[metric.name] = _statistics(metric, column, training)
+            before = metric.kind is MetricKind.SUM and int(np.nansum(column[~training]))
+            if before:
+                setup[metric.name] = before
+    return metrics, setup
+
+
 def _statistics(metric: Metric, values: Floats, training: npt.NDArray[np.bool_]) -> Statistics:
     steps = _known(values[training])
     # Of what the kernel counts, some steps may be unknown: then so is what it was in all.
     known = np.all if metric.programs else np.any
+    p50, p95 = np.percentile(steps, (50, 95)).tolist() if steps.size else (None, None)
     summed = metric.kind is MetricKind.SUM and values.size and known(np.isfinite(values))
     return {
         "unit": metric.unit,
         "sum": int(np.nansum(values)) if summed else None,
         "mean": float(steps.mean()) if steps.size else None,
-        "p50": float(np.percentile(steps, 50)) if steps.size else None,
-        "p95": float(np.percentile(steps, 95)) if steps.size else None,
+        "p50": p50,
+        "p95": p95,
         "max": float(steps.max()) if steps.size else None,
     }
 
@@ -156,17 +175,6 @@ def _form_shares(metrics: dict[str, Statistics]) -> None:
         if name in metrics and metrics[name]["mean"] is not None:
             part, whole = (float(metrics[of]["sum"] or 0) for of in (quotient.part, quotient.whole))
             metrics[name]["mean"] = float(quotient.of(part, whole))
-
-
-def _setup(
-    metrics: Iterable[Metric], values: dict[str, Floats], training: npt.NDArray[np.bool_]
-) -> dict[str, int]:
-    sums = {
-        metric.name: int(np.nansum(values[metric.name][~training]))
-        for metric in metrics
-        if metric.kind is MetricKind.SUM
-    }
-    return {name: value for name, value in sums.items() if value}
 
 
 def _distribution(latency: Latency, buckets: npt.NDArray[np.uint64]) -> dict[str, Any] | None:

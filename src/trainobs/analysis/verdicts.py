@@ -76,6 +76,9 @@ def records(rank: RankLog) -> Steps:
         run.add(columns, epochs, steps)
     for epoch in np.unique(epochs).tolist():
         own = epochs == epoch
+        if own.all():
+            of_epochs[epoch] = run
+            break
         of_epochs[epoch] = Record()
         own_columns = {name: column[own] for name, column in columns.items()}
         of_epochs[epoch].add(own_columns, epochs[own], steps[own])

@@ -34,27 +34,49 @@ def page_json(run_dir: Path, query: Mapping[str, str], old_dir: Path | None = No
             compared.
     """
     path = query.get("path", "head")
-    with _lock:
-        if path == "compare" and old_dir is not None:
-            sides = ([_view(directory).run] for directory in (old_dir, run_dir))
-            return as_json(comparison.piece(compare(*sides)))
-        return as_json(_view(run_dir).piece(path))
+    if path == "compare" and old_dir is not None:
+        sides = ([_kept_for(directory).view().run] for directory in (old_dir, run_dir))
+        return as_json(comparison.piece(compare(*sides)))
+    kept = _kept_for(run_dir)
+    view = kept.view()
+    if path == "summary":  # takes long, and none of the columns that the view keeps
+        return as_json(view.piece(path))
+    with kept.lock:
+        return as_json(view.piece(path))
+
+
+class _Kept:
+    """The view of a run, read again if the run has gone on.
+
+    Attributes:
+        lock: for who makes pieces from its columns, so that each column is read once.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._state: _State = ()
+        self._view: RunView | None = None
+        self.lock = threading.Lock()
+
+    def view(self) -> RunView:
+        with self.lock:
+            state = _state_of(self._run_dir)
+            if self._view is None or state != self._state:
+                self._view, self._state = RunView.open(self._run_dir), state
+            return self._view
 
 
 _lock = threading.Lock()
-_views: OrderedDict[Path, tuple[_State, RunView]] = OrderedDict()
+_all: OrderedDict[Path, _Kept] = OrderedDict()
 
 
-def _view(run_dir: Path) -> RunView:
-    """The view of a run, read again if the run has gone on."""
-    state = _state_of(run_dir)
-    known = _views.pop(run_dir, None)
-    if known is None or known[0] != state:
-        known = (state, RunView.open(run_dir))
-    _views[run_dir] = known
-    while len(_views) > _KEPT:
-        _views.popitem(last=False)
-    return known[1]
+def _kept_for(run_dir: Path) -> _Kept:
+    with _lock:
+        kept = _all.pop(run_dir, None) or _Kept(run_dir)
+        _all[run_dir] = kept
+        while len(_all) > _KEPT:
+            _all.popitem(last=False)
+        return kept
 
 
 def _state_of(run_dir: Path) -> _State:

@@ -101,8 +101,8 @@ def _is_sound(column: Column, found: pa.ChunkedArray) -> bool:
         return False
     if pa.types.is_int64(kind) and (column.least, column.below) == (-BOUND, BOUND):
         return True  # every int64
-    values = found.cast(pa.float64(), safe=False).to_numpy()  # NaN for null: in any range
-    return bool(np.all(np.isnan(values) | ((values >= column.least) & (values < column.below))))
+    low, high = pc.min_max(found).as_py().values()  # of what is neither null nor NaN
+    return low is None or low != low or bool(low >= column.least and high < column.below)
 
 
 def _are_among(words: Collection[str], found: pa.ChunkedArray) -> bool:

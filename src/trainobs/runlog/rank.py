@@ -54,7 +54,13 @@ class RankLog:
 
     def step(self) -> npt.NDArray[np.int64]:
         """Step numbers in the order of the record; `SETUP` before the first. Shape (n,)."""
-        return self._column(STEPS, "step")
+        return self._step
+
+    @cached_property
+    def _step(self) -> npt.NDArray[np.int64]:
+        found = self._column(STEPS, "step")
+        found.flags.writeable = False  # all who ask get the same
+        return found
 
     def start_ns(self) -> npt.NDArray[np.int64]:
         """CLOCK_MONOTONIC at the beginning of each step, ns. Shape (n,)."""

@@ -13,8 +13,8 @@ from trainobs.runlog import schema as names
 from trainobs.runlog.columns import tables_of_run
 from trainobs.runlog.directory import BESIDE
 from trainobs.runlog.info import cannot_read, phases_of, read_info, tables_of
-from trainobs.runlog.parquet import why_unreadable
 from trainobs.runlog.rank import RankLog
+from trainobs.runlog.remembered import why_unreadable
 
 _DEPTHS = ("*/", "*/*/", "*/*/*/", "*/*/*/*/")
 """Where below a given directory a run is looked for, near ones first."""
