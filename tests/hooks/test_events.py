@@ -118,6 +118,24 @@ def test_a_phase_has_the_time_of_its_own_work(events, stream):
     assert columns.keys() == {"gpu/forward_ns", "gpu/backward_ns"}
 
 
+def test_of_steps_that_became_one_some_may_have_had_no_phase(events, stream):
+    step(events, stream, 2)
+    stream.run()
+    events.mark(5, FORWARD)
+    assert ms(events.columns([closed(4)[0]._replace(merged=(1, 2, 3))]), "forward") == [3]
+
+
+def test_of_steps_that_became_one_nothing_is_told_where_one_is_not_known(events, stream):
+    step(events, stream, 1)
+    stream.capturing = True  # of this one, nothing can be timed
+    step(events, stream, 2)
+    stream.capturing = False
+    step(events, stream, 3)
+    stream.run()
+    events.mark(4, FORWARD)
+    assert math.isnan(ms(events.columns([closed(3)[0]._replace(merged=(1, 2))]), "forward")[0])
+
+
 def test_steps_that_became_one_have_the_times_of_all(events, stream):
     for serial in range(1, 5):
         step(events, stream, serial, forward=serial)

@@ -22,6 +22,7 @@ from tests.integrations.trainers import HuggingFace, Sample, Tokens, column, mod
 from tests.session.jobs import Job, descriptors_of
 from trainobs import ObsTrainerCallback
 from trainobs.core.abi import Phase
+from trainobs.integrations import guard
 from trainobs.integrations.trainer_taps import Tap
 from trainobs.runlog.reader import RunLog
 
@@ -297,8 +298,10 @@ def test_a_training_that_starts_again_with_smaller_batches_is_two_runs(hf):
     "broken", ["begin_fetch", "end_fetch", "begin_batch", "end_step", "enter", "leave"]
 )
 def test_a_fault_of_its_own_ends_the_observation_and_not_the_training(
-    hf, told, monkeypatch, broken
+    hf, told, monkeypatch, capfd, broken
 ):
+    monkeypatch.setattr(guard, "_told", set())
+
     class Sabotage(TrainerCallback):
         """Takes away what the callback needs, as a fault of our own would."""
 
@@ -312,6 +315,7 @@ def test_a_fault_of_its_own_ends_the_observation_and_not_the_training(
     assert taps(trainer) == []
     assert callback._session is None
     assert told()[0] == "trainobs stops observing this run; the training goes on"
+    assert "nothing is recorded" not in capfd.readouterr().err  # of the `evaluate` inside
 
 
 def test_a_fault_at_the_start_leaves_the_training_alone(hf, told, monkeypatch):

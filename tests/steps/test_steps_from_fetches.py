@@ -174,6 +174,24 @@ def test_what_the_kernel_counted_in_merged_steps_is_counted_once():
     assert run.collector.late_count == 0
 
 
+def test_what_was_counted_in_a_fetch_without_a_batch_is_not_lost_with_the_step_before_it():
+    run = Run()
+    clock = from_fetches(run.ticking).clock
+    fetch(run.ticking, work=1_000_000)
+    run.kernel.read(clock.serial, 1)
+    clock.begin_fetch()
+    run.kernel.read(clock.serial, 10)
+    clock.end_fetch()
+    clock.cancel()
+    fetch(run.ticking, work=1_000_000)
+    mark(run.ticking)
+    clock.finish()
+    run.collector.collect(settle=False)
+    batch = run.collector.batch()
+    assert batch.step.tolist() == [SETUP, 0]
+    assert batch.columns["io/data_read_bytes"].tolist() == [0, 11]
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_a_loop_does_no_time_and_no_serial_is_lost(seed):
     chance = random.Random(seed)

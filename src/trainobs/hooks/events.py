@@ -120,15 +120,15 @@ class PhaseEvents:
             self._pool.clear()
 
     def _of_step(self, step: ClosedStep) -> dict[int, float] | None:
+        """Times by phase; None where none was timed, or some are not known."""
         parts = [self._of(serial) for serial in step.serials]
-        if not step.merged or parts[-1] is None:
-            return parts[-1]
         known = [part for part in parts if part is not None]
-        summed = {phase: sum(part.get(phase, 0.0) for part in known) for phase in NAMES}
-        return summed if len(known) == len(parts) else None
+        phases = {phase for part in known for phase in part}
+        summed = {phase: sum(part.get(phase, 0.0) for part in known) for phase in phases}
+        return summed if summed and len(known) == len(parts) else None
 
     def _of(self, serial: int) -> dict[int, float] | None:
-        times = self._times.pop(serial, None)
+        times = self._times.pop(serial, {})
         spoilt = serial in self._spoilt
         self._spoilt.discard(serial)
         return None if spoilt or serial >= self._unresolved else times

@@ -30,7 +30,9 @@ except ImportError as error:
 
 logger = logging.getLogger("trainobs")
 
-_OF_A_RUN = frozenset({"run_dir", "_session", "_taps", "_watch", "_epoch", "_optimizing"})
+_OF_A_RUN = frozenset(
+    {"run_dir", "_session", "_taps", "_watch", "_epoch", "_optimizing", "_trains"}
+)
 """Attributes that copies go without."""
 
 
@@ -78,6 +80,7 @@ class ObsTrainerCallback(ObservingCallback, TrainerCallback):  # type: ignore[mi
     _taps: TrainerTaps | None = None
     _epoch: int | None = None
     _optimizing = False
+    _trains = False
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles hold the settings and what a subclass adds, never a run."""
@@ -85,6 +88,7 @@ class ObsTrainerCallback(ObservingCallback, TrainerCallback):  # type: ignore[mi
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Start to observe."""
+        self._trains = True
         self._end("not ended")  # by an exception that nothing of ours saw
         if switched_off():
             return
@@ -147,10 +151,11 @@ class ObsTrainerCallback(ObservingCallback, TrainerCallback):  # type: ignore[mi
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Stop observing, if no tap did so before TensorBoard's writer was closed."""
+        self._trains = False
         self._end("ok")
 
     def _tell_unrecorded(self, args: Any, what: str) -> None:
-        if self._session is None and args.process_index == 0 and not switched_off():
+        if not self._trains and args.process_index == 0 and not switched_off():
             tell_unrecorded(what, "only `train` is observed", self._settings)
 
     def _start(

@@ -232,12 +232,10 @@ class Collector:
         self._count_late(ring)
         serials = [step.serial for step in steps]
         cells, latency = ring.take([serial % RING for serial in serials])
-        for index, merged in ((i, m) for i, step in enumerate(steps) for m in step.merged):
-            more_cells, more_latency = ring.take([merged % RING])
-            cells = cells.plus(index, more_cells)
-            latency[index] += more_latency[0]
-        for index, serial in enumerate(serials):
-            for more_cells, more_latency in self._carried.pop(serial, ()):
+        for index, step in enumerate(steps):
+            more = [ring.take([merged % RING]) for merged in step.merged]
+            more += [taken for serial in step.serials for taken in self._carried.pop(serial, ())]
+            for more_cells, more_latency in more:
                 cells = cells.plus(index, more_cells)
                 latency[index] += more_latency[0]
         self._unchecked += serials
