@@ -84,6 +84,9 @@ class _Between:
 _NOTHING = nullcontext()
 """A step or phase of which nothing is wanted."""
 
+_NAMES_KEPT = 100
+"""Names of phases, good and bad, that are looked at once: a loop may make them up as it goes."""
+
 _PHASES = {phase.name.lower(): phase.value for phase in Phase}
 
 
@@ -285,14 +288,14 @@ class Observation:
         if not isinstance(name, str) or not may_name_a_phase(name):
             do = f"use letters, digits, _, . and -, or one of {', '.join(map(repr, _PHASES))}"
             _tell_once("name that can be no phase's", name, do)
-            return Phase.OTHER.value
-        phase = clock.name_phase(name)
-        if phase is None:
+            phase = None
+        elif (phase := clock.name_phase(name)) is None:
             do = f"use at most {MAX_NAMED} names of your own in a run"
             _tell_once("phase beyond the first with names of their own", name, do)
-            return Phase.OTHER.value
-        self._phases[name] = phase
-        return phase
+        known = Phase.OTHER.value if phase is None else phase
+        if isinstance(name, str) and len(self._phases) < _NAMES_KEPT:
+            self._phases[name] = known
+        return known
 
 
 _running: list[Observation] = []

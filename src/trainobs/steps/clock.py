@@ -279,7 +279,10 @@ class StepClock:
         previous, self._previous = self._previous, None
         if previous is None:
             return
-        self.closed.extend(self.fetches.close(previous))
+        if self.fetches.on:
+            self.closed.extend(self.fetches.close(previous))
+        else:
+            self.closed.append(previous)
         if self._on_close:
             self._on_close()
 

@@ -59,8 +59,8 @@ class FetchSteps:
             self._leader = self._led = None
 
     def close(self, step: ClosedStep) -> list[ClosedStep]:
-        """Take a step that is over; returns those that are steps for sure, oldest first."""
-        if not self.on or step.step == SETUP:
+        """Take a step that a fetch ended; returns those that are steps for sure, oldest first."""
+        if step.step == SETUP:
             return [step]
         self.took_ns += step.end_ns - step.start_ns
         if self._held is None:
