@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 
 from trainobs.core.abi import Phase
+from trainobs.core.records import SETUP
 from trainobs.steps.clock import StepClock
 from trainobs.steps.closed_step import ClosedStep
 
@@ -55,6 +57,21 @@ class Ticking:
         """The steps after the set-up, once the clock is finished."""
         self.clock.finish()
         return list(self.clock.closed)[1:]
+
+    def at_random(
+        self, chance: random.Random, actions: Sequence[Callable[[], object]]
+    ) -> list[ClosedStep]:
+        """All steps of a loop that does things in any order; checks that no time is lost."""
+        for _ in range(400):
+            self.after(chance.randrange(50))
+            chance.choice(actions)()
+        self.after(11).finish()
+        steps = list(self.clock.closed)
+        assert [step.step for step in steps] == list(range(SETUP, len(steps) - 1))
+        assert [sum(step.phase_ns) for step in steps] == [s.end_ns - s.start_ns for s in steps]
+        assert [step.start_ns for step in steps] == [1000, *[step.end_ns for step in steps[:-1]]]
+        assert steps[-1].end_ns == self.ns
+        return steps
 
 
 def times(step: ClosedStep) -> dict[Phase, int]:

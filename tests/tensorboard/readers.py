@@ -7,7 +7,7 @@ import re
 import subprocess
 import warnings
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -78,26 +78,20 @@ def tags(provider: DataProvider, plugin: str) -> dict[str, list[str]]:
 
 def points(provider: DataProvider, run: str, tag: str) -> dict[int, float]:
     """Points of a curve."""
-    found = provider.read_scalars(
-        CONTEXT,
-        experiment_id="",
-        plugin_name="scalars",
-        downsample=1000,
-        run_tag_filter=RunTagFilter([run], [tag]),
-    )
-    return {point.step: point.value for point in found[run][tag]}
+    found = _read(provider.read_scalars, "scalars", run, tag)
+    return {point.step: point.value for point in found}
 
 
 def text(provider: DataProvider, run: str, tag: str) -> str:
     """The last text of a tag, as the HTML that the page draws."""
-    found = provider.read_tensors(
-        CONTEXT,
-        experiment_id="",
-        plugin_name="text",
-        downsample=10,
-        run_tag_filter=RunTagFilter([run], [tag]),
-    )
-    return text_array_to_html(found[run][tag][-1].numpy, enable_markdown=True)
+    found = _read(provider.read_tensors, "text", run, tag)
+    return text_array_to_html(found[-1].numpy, enable_markdown=True)
+
+
+def _read(read: Callable[..., Any], plugin: str, run: str, tag: str) -> list[Any]:
+    one = RunTagFilter([run], [tag])
+    found = read(CONTEXT, experiment_id="", plugin_name=plugin, downsample=1000, run_tag_filter=one)
+    return found[run][tag]
 
 
 def layout(provider: DataProvider) -> dict[str, list[Any]]:

@@ -70,11 +70,7 @@ def summarize(run: RunLog) -> dict[str, Any]:
     rank = next(iter(run.ranks.values()), RankLog(0, {}))
     training = rank.step() != SETUP
     buckets = rank.latency()
-    known = STEP_METRICS if "hot_rows" in run.info.get("capabilities", {}) else CATALOGUE
-    catalogue = [*known, *map(metric_of_phase, rank.phases)]
-    metrics, setup = _of_each(rank, catalogue, training)
-    _form_from_sums(metrics, cells_of(run, rank), buckets)
-    _form_shares(metrics)
+    metrics, setup = _metrics(run, rank, training, buckets)
     lookups = TableLookups(rank)
     metrics |= lookups.metrics()
     about_tables = embeddings(run, rank, lookups)  # before what is lost is told
@@ -94,10 +90,25 @@ def summarize(run: RunLog) -> dict[str, Any]:
         "workers": makers,
         "loader": together(makers),
         "embeddings": about_tables,
-        "latency": {latency.name: _distribution(latency, buckets) for latency in LATENCIES},
+        "latency": {one.name: _distribution(one, buckets) for one in LATENCIES},
         "lost": _lost(run, metrics),
         **compare(run.ranks),
     }
+
+
+def _metrics(
+    run: RunLog,
+    rank: RankLog,
+    training: npt.NDArray[np.bool_],
+    buckets: npt.NDArray[np.uint64],
+) -> tuple[dict[str, Statistics], dict[str, int]]:
+    """Metrics of steps by name, and sums of what came before the first step."""
+    known = STEP_METRICS if "hot_rows" in run.info.get("capabilities", {}) else CATALOGUE
+    catalogue = [*known, *map(metric_of_phase, rank.phases)]
+    metrics, setup = _of_each(rank, catalogue, training)
+    _form_from_sums(metrics, cells_of(run, rank), buckets)
+    _form_shares(metrics)
+    return metrics, setup
 
 
 def _facts(run: RunLog, rank: RankLog) -> dict[str, Any]:

@@ -129,15 +129,7 @@ def trace_of(
         return None
     made = {name: _whole(columns[f"batch/{name}"]) for name in BATCH_TIMES}
     get = {name: _zeros(columns, name, len(epochs)) for name in USED}
-    rare = get[CHECKPOINT] + get[VALIDATION]
-    outside = np.maximum(0.0, get[STEP] - get[WAIT] - rare)
-    off = np.minimum(outside, get["sched/work_offcpu_ns"])
-    cpu = outside - off
-    receive = 0.0
-    if workers:
-        receive = float(np.median(np.maximum(0.0, get[WAIT] - get["sched/wait_offcpu_ns"])))
-    else:  # what the loader does around its data set
-        cpu = cpu + np.maximum(0.0, get[WAIT] - sum(made.values()))
+    cpu, off, receive = _of_main(get, made, workers)
     is_first = np.diff(epochs, prepend=epochs[0]) != 0
     side = float(get["sched/thread_cpu_ns"].sum() / max(1.0, cpu.sum()))
     extra = float(np.mean((get["sched/worker_cpu_ns"] - made["compute_ns"])[~is_first]))
@@ -170,6 +162,20 @@ def trace_of(
         handed_bytes=_mean(columns.get("batch/handed_bytes")),
         step=get[STEP],
     )
+
+
+def _of_main(
+    get: Mapping[str, Floats], made: Mapping[str, Floats], workers: int
+) -> tuple[Floats, Floats, float]:
+    """What the training thread computed, was off the CPU for, and takes to take over a batch."""
+    rare = get[CHECKPOINT] + get[VALIDATION]
+    outside = np.maximum(0.0, get[STEP] - get[WAIT] - rare)
+    off = np.minimum(outside, get["sched/work_offcpu_ns"])
+    if workers:
+        waited = np.maximum(0.0, get[WAIT] - get["sched/wait_offcpu_ns"])
+        return outside - off, off, float(np.median(waited))
+    around = np.maximum(0.0, get[WAIT] - sum(made.values()))  # the data set
+    return outside - off + around, off, 0.0
 
 
 def _known(columns: Mapping[str, Floats], name: str) -> float:
