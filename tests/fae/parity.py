@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,16 @@ class Case:
     sequences: bool = False
     with_ids: bool = False
 
+    @property
+    def output_names(self) -> list[str]:
+        """TorchRec's names of the embeddings, table by table."""
+        users = Counter(feature for table in self.tables for feature in table.features)
+        return [
+            f"{feature}@{table.name}" if users[feature] > 1 else feature
+            for table in self.tables
+            for feature in table.features
+        ]
+
 
 def random_case(seed: int, world_size: int, sequences: bool = False) -> Case:
     """The case of a seed."""
@@ -125,6 +136,23 @@ def random_case(seed: int, world_size: int, sequences: bool = False) -> Case:
     )
 
 
+def with_shared_features(case: Case) -> Case:
+    """The same case, with tables that are looked up by features of the first."""
+    rng = np.random.default_rng([case.seed, 3])
+    first, *others = case.tables
+    tables, kinds = [first], case.kinds
+    for table in others:
+        if rng.random() < 0.7:
+            features = (str(rng.choice(first.features)), *table.features[1:])
+            hot = first.hot if rng.random() < 0.8 else table.hot
+            hot = tuple(row for row in hot if row < first.rows)
+            table = replace(table, rows=first.rows, hot=hot, features=features)
+            if hot != first.hot:  # so that no row of both is kept apart
+                kinds = tuple("mixed" if kind == "pure" else kind for kind in kinds)
+        tables.append(table)
+    return replace(case, tables=tuple(tables), kinds=kinds)
+
+
 def _random_pooling(rng: np.random.Generator, sharding: str, weighted: bool) -> PoolingType:
     """Means where the stock collection gets them right."""
     divided = sharding in ("row_wise", "table_row_wise")
@@ -159,7 +187,7 @@ class Model(nn.Module):
         self.collection: nn.Module
         self.features: list[str] | None = None
         if case.sequences:
-            self.features = [feature for table in case.tables for feature in table.features]
+            self.features = case.output_names
             self.collection = EmbeddingCollection(
                 tables=[_config(EmbeddingConfig, t) for t in case.tables],
                 need_indices=case.with_ids,
@@ -231,12 +259,16 @@ def batches(case: Case, rank: int) -> list[tuple[str, KeyedJaggedTensor]]:
     rng = np.random.default_rng([case.seed, 7, rank])
     result = []
     for kind in case.kinds:
+        keys: list[str] = []
         lengths, values, weights = [], [], []
         for table in case.tables:
             hot = np.array(table.hot, dtype=np.int64)
             cold = np.setdiff1d(np.arange(table.rows), hot)
             among = {"pure": hot, "cold": cold}.get(kind, np.arange(table.rows))
-            for _ in table.features:
+            for feature in table.features:
+                if feature in keys:
+                    continue
+                keys.append(feature)
                 count = rng.integers(0, 5, size=case.inputs) * (len(among) > 0)
                 if kind == "lone" and rank:  # no lookup but on one rank
                     count *= 0
@@ -244,7 +276,7 @@ def batches(case: Case, rank: int) -> list[tuple[str, KeyedJaggedTensor]]:
                 values.append(rng.choice(among, size=count.sum()) if count.sum() else [])
                 weights.append(rng.uniform(0.5, 2.0, size=count.sum()))
         kjt = KeyedJaggedTensor(
-            keys=[f for t in case.tables for f in t.features],
+            keys=keys,
             values=torch.tensor(np.concatenate(values), dtype=torch.int64),
             lengths=torch.tensor(np.concatenate(lengths), dtype=torch.int32),
             weights=torch.tensor(np.concatenate(weights), dtype=torch.float32)

@@ -113,3 +113,36 @@ def test_the_threshold_is_the_count_of_the_coldest_row_chosen():
     assert_array_equal(full.hot_ids["t"], [0, 1, 2])
     assert full.threshold.lookup_count == 4  # the first class that did not fit
     assert full.bytes_at(7 / 20) == 60
+
+
+def shared(name, features, rows=100, row_bytes=20):
+    return table(name, rows, row_bytes)._replace(features=features)
+
+
+@pytest.mark.parametrize("sketched", [False, True])
+def test_tables_that_share_a_feature_have_the_same_hot_rows(sketched):
+    random = np.random.default_rng(1)
+    first = shared("deep", ("f", "g"), row_bytes=36)
+    tables = [first, shared("wide", ("f",), row_bytes=4), shared("alone", ("h",))]
+    counts = {each.name: random.integers(1, 50, 100).astype(np.uint64) for each in tables}
+    known = {name: constant(of_table) for name, of_table in counts.items()}
+    if sketched:
+        sketch = Sketch(np.arange(100), counts["wide"], 0, int(counts["wide"].sum()))
+        known["wide"] = RowCounts(lambda: sketch)
+    chosen = choose(tables, known, budget=1500)
+    assert_array_equal(chosen.hot_ids["deep"], chosen.hot_ids["wide"])
+    both = [table("deep", 100, 40), table("alone", 100, 20)]
+    sums = {"deep": counts["deep"] + counts["wide"], "alone": counts["alone"]}
+    expected, _ = brute_force(both, sums, 1500)
+    assert chosen.hot_ids["deep"].tolist() == expected["deep"]
+    assert chosen.hot_ids["alone"].tolist() == expected["alone"]
+
+
+def test_tables_of_other_sizes_that_share_a_feature_take_no_bytes():
+    tables = [shared("deep", ("f",)), shared("wide", ("f",), rows=50), shared("alone", ("h",))]
+    chosen = choose(tables, {t.name: constant([3] * t.row_count) for t in tables}, budget=1500)
+    assert {name: len(ids) for name, ids in chosen.hot_ids.items()} == {
+        "deep": 0,
+        "wide": 0,
+        "alone": 75,
+    }

@@ -164,17 +164,22 @@ def _disagree_in_two(rank: int, mode: str) -> tuple[str, float]:
 
 @SEQUENCES
 @pytest.mark.parametrize("mode", ["overlay", "partitioned"])
-def test_where_all_features_read_two_tables_no_row_is_kept_apart(
-    pair: Ranks, mode: str, sequences: bool
+@pytest.mark.parametrize("hot", [(1, 2), (1, 3)], ids=["alike", "other hot rows"])
+def test_rows_of_two_tables_a_feature_are_hot_in_both_or_in_none(
+    pair: Ranks, mode: str, sequences: bool, hot: tuple[int, ...]
 ) -> None:
-    for stock, fae in pair.run(_two_tables_a_feature, mode, sequences):
+    for (stock, fae), hot_lookups in pair.run(_two_tables_a_feature, mode, sequences, hot):
         assert len(set(stock)) == 3  # it trains
         assert stock == pytest.approx(fae)
+        assert hot_lookups == (6 if hot == (1, 2) else 0)
 
 
-def _two_tables_a_feature(rank: int, mode: str, sequences: bool) -> list[list[float]]:
+def _two_tables_a_feature(
+    rank: int, mode: str, sequences: bool, hot: tuple[int, ...]
+) -> tuple[list[list[float]], int]:
     tables = tuple(
-        Table(name, 20, 8, PoolingType.SUM, ("f0",), "row_wise", (1, 2)) for name in "ab"
+        Table(name, 20, 8, PoolingType.SUM, ("f0",), sharding, rows)
+        for name, sharding, rows in (("a", "row_wise", (1, 2)), ("b", "table_wise", hot))
     )
     one = case(world_size=2, tables=tables, mode=mode, sequences=sequences)
     values = torch.tensor([1, 3 + rank, 2])
@@ -189,7 +194,8 @@ def _two_tables_a_feature(rank: int, mode: str, sequences: bool) -> list[list[fl
             loss = torch.cat(parts).pow(2).sum()
             loss.backward()
             losses[-1].append(float(loss))
-    return losses
+    served: Any = collection
+    return losses, served.served_by_hot_rows.totals().hot_lookup_count
 
 
 @pytest.mark.parametrize("mode", ["overlay", "paper", "partitioned"])
@@ -221,36 +227,6 @@ def _sharded_by(sharder: Any, one: Case, env: ShardingEnv) -> nn.Module:
     model.collection = Model(one).collection
     apply_optimizer_in_backward(torch.optim.SGD, model.collection.parameters(), {"lr": 0.1})
     return sharder.shard(model.collection, plan_of(model, one).plan["collection"], env)
-
-
-@pytest.mark.usefixtures("lone_rank")
-def test_a_new_learning_rate_reaches_hot_rows() -> None:
-    assert _with_schedule(0, 1) < 4e-6
-
-
-def test_a_new_learning_rate_reaches_hot_rows_on_all_ranks(pair: Ranks) -> None:
-    assert max(pair.run(_with_schedule, 2)) < 4e-6
-
-
-def _with_schedule(rank: int, world_size: int) -> float:
-    """A table is on one rank alone, so that the other has to be told the rate."""
-    kinds = ("mixed", "pure", "pure", "mixed", "pure")
-    one = case("table_wise", world_size=world_size, kinds=kinds, optimizer="sgd")
-    one = replace(one, tables=one.tables[:1])
-    results = []
-    for sharder in (StockSharder(), FAEEmbeddingBagCollectionSharder(profile_of(one))):
-        model = build(one, sharder)
-        feed = fed(one, rank)
-        if isinstance(sharder, StockSharder):
-            feed = [kjt for _, kjt in batches(one, rank)]
-        first, second = feed[:2], feed[2:]
-        train(one, model, first)
-        for group in model.fused_optimizer.param_groups:
-            group["lr"] = 0.7
-        model.fused_optimizer.step()
-        results.append(train(one, model, second))
-    assert results[0].weights.keys() == results[1].weights.keys()
-    return max(difference(*results).values())
 
 
 @pytest.mark.usefixtures("lone_rank")

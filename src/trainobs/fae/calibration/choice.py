@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainobs.access.ranking import HotLimit, Ranking, Threshold
-from trainobs.access.sketch import Sketch, blocks_of, counts_of
+from trainobs.access.sketch import Sketch, blocks_of, counts_of, joined
 from trainobs.access.spectrum import Spectrum
 from trainobs.fae.profile.model_tables import ModelTable
 
@@ -56,6 +56,11 @@ class RowCounts:
         """How many rows have which count."""
         return Spectrum.from_counts(self._load())
 
+    @classmethod
+    def together(cls, tables: Sequence[RowCounts]) -> RowCounts:
+        """Counts of the same rows in several tables, added up."""
+        return cls(lambda: _added([table._load() for table in tables]))
+
     def hot(self, limit: HotLimit) -> NDArray[np.int64]:
         """The rows that are hot at a limit."""
         counts = self._load()
@@ -79,24 +84,65 @@ def choose(tables: Sequence[ModelTable], counts: Mapping[str, RowCounts], budget
     every row that was looked up, tables are completed with the rows that were not, as long as a
     whole table fits. The work is a histogram of counts for each table; rows are not sorted.
 
+    Tables that share a feature get the same hot rows, chosen by what all of them take and serve: a
+    lookup of that feature is hot in all of them or in none. If they differ in their number of rows,
+    no row of them is hot.
+
     Args:
         tables: of the model.
         counts: of each table's rows.
         budget: bytes for weights and optimizer state of hot rows; never exceeded. Rows of equal
             count at the limit are taken from the first table's first row on.
     """
-    small = _small(tables, budget)
+    groups = [g for g in sharing(tables) if len({table.row_count for table in g}) == 1]
+    joint = {g[0].name: RowCounts.together([counts[t.name] for t in g]) for g in groups}
+    wide = [g[0]._replace(row_bytes=sum(table.row_bytes for table in g)) for g in groups]
+    small = _small(wide, budget)
     small_bytes = sum(table.total_bytes for table in small)
-    ranked = [table for table in tables if table not in small]
-    spectra = [counts[table.name].classes for table in ranked]
+    ranked = [table for table in wide if table not in small]
+    spectra = [joint[table.name].classes for table in ranked]
     ranking = Ranking.from_spectra(spectra, [table.row_bytes for table in ranked])
     threshold, limits, left = ranking.fill(budget - small_bytes)
     hot_ids = {table.name: np.arange(table.row_count, dtype=np.int64) for table in small}
     for table, limit in zip(ranked, limits, strict=True):
-        hot_ids[table.name] = counts[table.name].hot(limit)
-    _complete(ranked, counts, hot_ids, left)
-    in_order = {table.name: hot_ids[table.name] for table in tables}
+        hot_ids[table.name] = joint[table.name].hot(limit)
+    _complete(ranked, joint, hot_ids, left)
+    of_table = {table.name: hot_ids[group[0].name] for group in groups for table in group}
+    none = np.empty(0, dtype=np.int64)
+    in_order = {table.name: of_table.get(table.name, none) for table in tables}
     return Choice(in_order, threshold, ranking, small_bytes)
+
+
+def sharing(tables: Sequence[ModelTable]) -> list[list[ModelTable]]:
+    """Groups of tables of which each shares a feature with another one, in the tables' order."""
+    groups: list[list[ModelTable]] = []
+    for table in tables:
+        features = set(table.features)
+        joined = [g for g in groups if any(features.intersection(t.features) for t in g)]
+        groups = [g for g in groups if g not in joined]
+        groups.append([*(t for g in joined for t in g), table])
+    return sorted(groups, key=lambda group: tables.index(group[0]))
+
+
+def _added(parts: Sequence[NDArray[np.uint64] | Sketch]) -> NDArray[np.uint64] | Sketch:
+    """The sum of the counts of tables of one size; a sketch where one is a sketch."""
+    if len(parts) == 1:
+        return parts[0]
+    arrays = [part for part in parts if not isinstance(part, Sketch)]
+    sketches = [part for part in parts if isinstance(part, Sketch)]
+    total = np.asarray(np.sum(arrays, axis=0, dtype=np.uint64)) if arrays else None
+    if not sketches:
+        assert total is not None
+        return total
+    blocks = [(part.ids, part.counts) for part in sketches]
+    if total is not None:
+        blocks += blocks_of(total)
+    ids, counts = joined(iter(blocks))
+    unique, places = np.unique(ids, return_inverse=True)
+    sums = np.zeros(len(unique), dtype=np.uint64)
+    np.add.at(sums, places, counts.astype(np.uint64))
+    error = sum(part.error for part in sketches)
+    return Sketch(unique, sums, error, int(sums.sum()))
 
 
 def _small(tables: Sequence[ModelTable], budget: int) -> list[ModelTable]:

@@ -20,7 +20,6 @@ pickle, loader workers and pytree alike, and nothing is read from a device:
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -31,7 +30,7 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.core.errors import FAEError
-from trainobs.fae.profile.profile import FAEProfile
+from trainobs.fae.profile.profile import FAEProfile, TableProfile
 
 HOT_SUFFIX = "#hot:"
 _INTEGERS = (torch.int64, torch.int32)
@@ -157,13 +156,36 @@ class SlotMap:
 def overlaid_tables(profile: FAEProfile) -> frozenset[str]:
     """Tables whose hot rows can be told apart in a batch.
 
-    A feature that looks up several tables is paired with one hot key, and a row that is hot in one
-    of them may be cold in another. So all rows of these tables stay where they are, also for other
-    features that look them up.
+    A feature that looks up several tables is paired with one hot key, so its lookups must be hot in
+    all of them or in none, as `calibrate` chooses them. Where a profile has other hot rows in two
+    tables of a feature, all rows of these stay where they are.
     """
-    users = Counter(feature for table in profile.tables for feature in table.features)
-    return frozenset(
-        table.name for table in profile.tables if all(users[f] == 1 for f in table.features)
+    users: dict[str, list[TableProfile]] = {}
+    for table in profile.tables:
+        for feature in table.features:
+            users.setdefault(feature, []).append(table)
+    apart = {
+        table.name
+        for tables in users.values()
+        for table in tables
+        if not all(_are_alike(table, other) for other in tables)
+    }
+    while True:  # what is left out leaves out those it shares other features with
+        more = {
+            table.name
+            for tables in users.values()
+            for table in tables
+            if any(other.name in apart for other in tables)
+        }
+        if more <= apart:
+            return frozenset(table.name for table in profile.tables if table.name not in apart)
+        apart |= more
+
+
+def _are_alike(one: TableProfile, other: TableProfile) -> bool:
+    """Whether each row is hot in both tables or in none, in the same slot."""
+    return one is other or (
+        one.row_count == other.row_count and np.array_equal(one.hot_ids, other.hot_ids)
     )
 
 

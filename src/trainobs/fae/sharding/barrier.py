@@ -36,6 +36,10 @@ def all_gather(gathered: Tensor, mine: Tensor, group: dist.ProcessGroup | None) 
     (gather or dist.all_gather_into_tensor)(gathered, mine, group=group)
 
 
+_KERNELS_A_LOT = 4
+"""Kernels whose numbers go at once: rows for each rank, and two rates."""
+
+
 class RankBarrier:
     """A barrier of the ranks, on the host, that checks where each of them is.
 
@@ -49,17 +53,14 @@ class RankBarrier:
     Args:
         group: the ranks, on hosts, and of all collections of a model.
         number: of this collection.
-        number_count: the most numbers that a rank sends.
         stopwatch: for the time of barriers.
     """
 
-    def __init__(
-        self, group: dist.ProcessGroup, number: int, number_count: int, stopwatch: Stopwatch
-    ) -> None:
+    def __init__(self, group: dist.ProcessGroup, number: int, stopwatch: Stopwatch) -> None:
         self._group = group
         self._ranks = dist.get_process_group_ranks(group)
         self._collection = number
-        self._number_count = number_count
+        self._lot = _KERNELS_A_LOT * (len(self._ranks) + 2)
         self.stopwatch = stopwatch
 
     def wait(self, point: Point, batch: int, numbers: Sequence[float] = ()) -> Tensor:
@@ -68,17 +69,22 @@ class RankBarrier:
         Args:
             point: where this rank is.
             batch: how many batches it had before.
-            numbers: sent to the other ranks.
+            numbers: sent to the other ranks, as many on each of them.
 
         Returns:
-            float64[ranks, numbers] of all ranks, with zeros where a rank sent fewer.
+            float64[ranks, numbers] of all ranks.
 
         Raises:
             FAEError: another rank is somewhere else.
         """
-        padding = [0.0] * (self._number_count - len(numbers))  # all ranks send one size
+        lots = [numbers[i : i + self._lot] for i in range(0, len(numbers), self._lot)]
+        gathered = [self._gather(point, batch, lot) for lot in lots or [[]]]
+        return torch.cat(gathered, dim=1)[:, : len(numbers)]
+
+    def _gather(self, point: Point, batch: int, lot: Sequence[float]) -> Tensor:
+        padding = [0.0] * (self._lot - len(lot))  # ranks at any two points send one size
         place = (point, batch, self._collection)
-        sent = torch.tensor([*place, *numbers, *padding], dtype=torch.float64)
+        sent = torch.tensor([*place, *lot, *padding], dtype=torch.float64)
         flat = sent.new_empty(len(self._ranks) * len(sent))
         with self.stopwatch:
             all_gather(flat, sent, self._group)
@@ -100,5 +106,6 @@ class RankBarrier:
             "give every rank as many batches"
         )
         if Point.PULL in gathered[:, 0]:  # a rank without a shard sees no write to the tables
-            do += "; after a load in place, call load_state_dict on every rank"
+            do += "; after a write to the tables on some ranks, such as a load in place, call "
+            do += "tables_changed() of the collection on every rank"
         raise FAEError("ranks train on batches of different kinds", "; ".join(places[:8]), do)

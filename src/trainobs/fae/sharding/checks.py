@@ -13,8 +13,7 @@ from torchrec.modules.embedding_configs import BaseEmbeddingConfig, DataType, Po
 
 from trainobs.core.errors import FAEError
 from trainobs.fae.profile.profile import FAEProfile
-from trainobs.fae.sharding.layout import MOST_KERNELS, HotLayout
-from trainobs.fae.sharding.planner import check_room
+from trainobs.fae.sharding.layout import HotLayout
 from trainobs.fae.sharding.torchrec_private import Plan
 
 _CACHING = "fused_uvm_caching"
@@ -98,22 +97,6 @@ def check_optimizers(infos: Iterable[EmbeddingShardingInfo]) -> None:
             found = f"{name}={settings.get(name)}"
             refusals.append((bool(is_bad), found, "leave it out, or use the stock sharder"))
         _refuse(info.embedding_config.name, refusals)
-
-
-def check_layout(layout: HotLayout, profile: FAEProfile, device: torch.device) -> None:
-    """Check that the kernels can be made, and that the device has room for them.
-
-    Raises:
-        FAEError: it has not, or tables have too many kinds of rows.
-    """
-    if len(layout.kernels) > MOST_KERNELS:
-        raise FAEError(
-            _CANNOT,
-            f"{len(layout.kernels)} kinds of rows by width, precision and optimizer settings",
-            f"give the tables at most {MOST_KERNELS} kinds",
-        )
-    tables = {slab.table for kernel in layout.kernels for slab in kernel.slabs}
-    check_room(sum(profile.table(name).hot_bytes for name in tables), device)
 
 
 def check_replicas(layout: HotLayout, device: torch.device) -> None:

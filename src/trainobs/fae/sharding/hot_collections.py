@@ -9,7 +9,6 @@ from torchrec.distributed.types import ShardingEnv
 
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.barrier import RankBarrier
-from trainobs.fae.sharding.layout import MOST_KERNELS
 from trainobs.fae.sharding.overlay import HotOverlay
 from trainobs.fae.sharding.served import ServedCounts
 
@@ -52,8 +51,7 @@ class HotCollections:
         """
         served, barrier = ServedCounts(), None
         if self._host_group is not None:
-            numbers = 2 * MOST_KERNELS
-            barrier = RankBarrier(self._host_group, self._count, numbers, served.syncing)
+            barrier = RankBarrier(self._host_group, self._count, served.syncing)
         overlay = HotOverlay(self._group, barrier, served, profile, features)
         self._overlays.add(overlay)
         self._count += 1

@@ -17,7 +17,8 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.fae.kjt.constants import permuted
 from trainobs.fae.sharding.batch import lengths_of
-from trainobs.fae.sharding.layout import HotLayout, KernelLayout
+from trainobs.fae.sharding.layout import HotLayout, KernelLayout, SlabRates
+from trainobs.fae.sharding.unique_rows import UniqueRows
 
 
 class HotKernel:
@@ -101,32 +102,50 @@ class HotKernel:
         found: Tensor = self._tables(rows, offsets, lookups.weights_or_none())
         return found
 
-    def spread(self, lookups: KeyedJaggedTensor, gradients: Tensor) -> Tensor:
-        """The gradient of each lookup: float32[lookups, width].
+    def reduce(
+        self, unique: UniqueRows, lookups: KeyedJaggedTensor, gradients: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Sum the gradients of each row; see `UniqueRows.reduce`.
 
         Args:
+            unique: rows of the lookups.
             lookups: of a batch.
             gradients: float32[inputs, blocks * width] or [lookups, width], of what `lookup` gave.
         """
-        width = self.layout.width
-        blocks = gradients.view(len(gradients), gradients.shape[1] // width, width)
-        bags = blocks.transpose(0, 1).reshape(-1, width)
-        if not self._pools:
-            return bags
-        lengths, rows = lookups.lengths(), lookups.values()
-        numbers = torch.arange(len(lengths), device=rows.device)
-        bag_of_lookup = torch.repeat_interleave(numbers, lengths, output_size=len(rows))
-        each = bags.index_select(0, bag_of_lookup)
-        weights = lookups.weights_or_none()
-        return each if weights is None else each * weights.unsqueeze(1)
+        rows, blocks = lookups.values(), self._block_count
+        places = torch.arange(len(rows), device=rows.device)
+        if self._pools:  # of each bag, in the order of lookups: that of its input, in its block
+            bags = torch.arange(len(gradients) * blocks, device=rows.device)
+            bags = bags.view(-1, blocks).T.reshape(-1)
+            places = torch.repeat_interleave(bags, lookups.lengths(), output_size=len(rows))
+        by_bag = gradients.reshape(-1, self.layout.width)
+        return unique.reduce(by_bag, places, lookups.weights_or_none())
 
-    def update(self, rows: Tensor, gradients: Tensor) -> None:
+    def train(self, rows: Tensor, gradients: Tensor, rates: SlabRates) -> None:
         """Train rows as the backward of lookups with these gradients would.
 
         Args:
-            rows: int64[n]; gradients of a row that is there twice are summed in this order.
+            rows: int64[n], each once.
             gradients: float32[n, width].
+            rates: learning rate of each slab.
         """
+        if not len(rows):
+            return
+        distinct = sorted(set(rates))
+        if len(distinct) > 1:
+            device = rows.device
+            ends = torch.tensor([slab.row for slab in self.layout.slabs[1:]], device=device)
+            slabs = torch.bucketize(rows, ends, right=True)
+            kinds = torch.tensor([distinct.index(rate) for rate in rates], device=device)[slabs]
+        for kind, rate in enumerate(distinct):
+            self.set_learning_rate(rate)
+            if len(distinct) == 1:
+                self._update(rows, gradients)
+            else:
+                mine = (kinds == kind).nonzero().view(-1)
+                self._update(rows[mine], gradients[mine])
+
+    def _update(self, rows: Tensor, gradients: Tensor) -> None:
         blocks, width = self._block_count, self.layout.width
         each = -(-len(rows) // blocks)  # any block reaches any row: fill one after the other
         bags = torch.arange(blocks * each + 1, device=rows.device).clamp_(max=len(rows))

@@ -18,7 +18,9 @@ from torchrec.modules.embedding_configs import DataType
 from trainobs.fae.kjt.split import overlaid_tables
 from trainobs.fae.profile.profile import FAEProfile
 
-MOST_KERNELS = 32  # of a collection: ranks send two numbers for each in a barrier
+SlabRates = list[float]
+"""The learning rate of each slab of a kernel; NaN where a rank has none of the table."""
+
 _OPTIMIZER_SETTINGS = (
     "optimizer",
     "learning_rate",

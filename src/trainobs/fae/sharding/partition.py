@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterator, Sequence
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,7 +23,6 @@ from torchrec.distributed.types import (
     EnumerableShardingSpec,
     ParameterSharding,
     ShardingEnv,
-    ShardMetadata,
 )
 from torchrec.modules.embedding_configs import (
     BaseEmbeddingConfig,
@@ -31,6 +32,7 @@ from torchrec.modules.embedding_configs import (
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from trainobs.core.errors import FAEError
 from trainobs.fae.kjt.constants import permuted
 from trainobs.fae.kjt.split import overlaid_tables
 from trainobs.fae.profile.profile import FAEProfile
@@ -90,12 +92,15 @@ class Partition:
     ) -> None:
         overlaid = overlaid_tables(profile)
         kind = EmbeddingBagConfig if pools else EmbeddingConfig
-        tables = [
-            _hot_table(info, profile, kind)
-            for info in infos
-            if info.embedding_config.name in overlaid
+        served = [info for info in infos if info.embedding_config.name in overlaid]
+        tables = [_hot_table(info, _starts(info, served), profile, kind) for info in served]
+        names = Counter(
+            feature for info in served for feature in info.embedding_config.feature_names
+        )
+        self._outputs = [  # TorchRec's name of each, and its table
+            (f"{feature}@{table}" if names[feature] > 1 else feature, table)
+            for feature, table in outputs
         ]
-        self._outputs = outputs
         self._features = {feature for feature, _ in outputs}
         self._device = device
         self._pools = pools
@@ -105,8 +110,11 @@ class Partition:
         hot = _sharded(tables, env, device, pools, is_weighted)
         self._collection = hot.module
         self._shards = shards
-        self._hot_shards = backing_shards(hot)
-        links = list(_partition_links(self._hot_shards, shards, profile))
+        hot_shards = backing_shards(hot)
+        self._trained = {id(s.kernel): (s.kernel, set[str]()) for s in hot_shards}
+        for shard in hot_shards:
+            self._trained[id(shard.kernel)][1].add(shard.table)
+        links = list(_partition_links(hot_shards, shards, profile, self._rows))
         self.write_back = WriteBack(links, [])
 
     def gather(self, batch: SplitBatch) -> list[SentLookups]:
@@ -128,22 +136,22 @@ class Partition:
 
     def lookup(self, lookups: list[SentLookups], batch_number: int, input_count: int) -> Tensor:
         """The embeddings, as `Replicas.lookup` gives them."""
-        for shard in self._hot_shards:
-            shard.kernel.set_learning_rate(rate_of({shard.table}, self._shards))
+        for kernel, tables in self._trained.values():
+            kernel.set_learning_rate(rate_of(tables, self._shards))
         (sent,) = lookups
         found = self._collection.compute_and_output_dist(sent.context, sent.received)
         if self._pools:
             return torch.cat(
                 [
-                    found[feature]
+                    found[name]
                     if table in self._rows
                     else torch.zeros(input_count, self._dims[table], device=self._device)
-                    for feature, table in self._outputs
+                    for name, table in self._outputs
                 ],
                 dim=1,
             )
         return torch.cat(
-            [found[feature].values() for feature, table in self._outputs if table in self._rows]
+            [found[name].values() for name, table in self._outputs if table in self._rows]
         )
 
 
@@ -156,22 +164,54 @@ class _HotTable(NamedTuple):
     rows: Tensor
 
 
+def _row_starts(info: EmbeddingShardingInfo) -> list[int]:
+    """First row of each run of rows that the plan makes of a table."""
+    spec: Any = info.param_sharding.sharding_spec
+    return sorted({shard.shard_offsets[0] for shard in spec.shards})
+
+
+def _starts(info: EmbeddingShardingInfo, served: Sequence[EmbeddingShardingInfo]) -> list[int]:
+    """First row of each block of a table, the same for tables that share a feature.
+
+    Raises:
+        FAEError: their plans split rows at places of which none is a refinement of the others.
+    """
+    config = info.embedding_config
+    features = set(config.feature_names)
+    found, size = {0}, 0
+    while len(features) > size:  # with the tables that these share a feature with
+        size = len(features)
+        for other in served:
+            if features.intersection(other.embedding_config.feature_names):
+                features.update(other.embedding_config.feature_names)
+                found.update(_row_starts(other))
+    starts = sorted(found)
+    blocks = [starts.index(start) for start in _row_starts(info)] + [len(starts)]
+    if len({end - begin for begin, end in itertools.pairwise(blocks)}) > 1:
+        raise FAEError(
+            f"cannot part the hot rows of table {config.name!r} among ranks",
+            f"rows split at {starts[:8]}, and a table that shares a feature split elsewhere",
+            "plan tables that share a feature alike, or take mode 'overlay'",
+        )
+    return starts
+
+
 def _hot_table(
-    info: EmbeddingShardingInfo, profile: FAEProfile, kind: type[BaseEmbeddingConfig]
+    info: EmbeddingShardingInfo,
+    starts: list[int],
+    profile: FAEProfile,
+    kind: type[BaseEmbeddingConfig],
 ) -> _HotTable:
-    """A table with a block of rows, all of one size, for the hot rows of each shard's rows."""
+    """A table with a block of rows, all of one size, for the hot rows from each start on."""
     table = info.embedding_config
     spec: Any = info.param_sharding.sharding_spec
-    columns: dict[int, list[ShardMetadata]] = {}
-    for shard in sorted(spec.shards, key=lambda shard: shard.shard_offsets[0]):
-        columns.setdefault(shard.shard_offsets[1], []).append(shard)
-    starts = [shard.shard_offsets[0] for shard in next(iter(columns.values()))]
     hot_ids = torch.from_numpy(profile.table(table.name).hot_ids)
     block = torch.bucketize(hot_ids, torch.tensor(starts), right=True) - 1
     counts = torch.bincount(block, minlength=len(starts))
     size = max(1, int(counts.max()))
     firsts = torch.cumsum(counts, 0) - counts
     rows = block * size + torch.arange(len(hot_ids)) - firsts[block]
+    blocks = len(starts) // len(_row_starts(info))  # of each shard
     config = kind(
         name=table.name,
         num_embeddings=len(starts) * size,
@@ -185,11 +225,10 @@ def _hot_table(
         [
             dataclasses.replace(
                 shard,
-                shard_offsets=[number * size, column],
-                shard_sizes=[size, shard.shard_sizes[1]],
+                shard_offsets=[starts.index(shard.shard_offsets[0]) * size, shard.shard_offsets[1]],
+                shard_sizes=[blocks * size, shard.shard_sizes[1]],
             )
-            for column, shards in columns.items()
-            for number, shard in enumerate(shards)
+            for shard in spec.shards
         ]
     )
     return _HotTable(config, sharding, info, rows)
@@ -215,13 +254,19 @@ def _sharded(
 
 
 def _partition_links(
-    hot_shards: list[BackingShard], shards: list[BackingShard], profile: FAEProfile
+    hot_shards: list[BackingShard],
+    shards: list[BackingShard],
+    profile: FAEProfile,
+    hot_rows: Mapping[str, Tensor],
 ) -> Iterator[Link]:
-    """Each shard of a table with the shard of its hot rows, which is on this rank too."""
-    kept = {shard.table for shard in hot_shards}
+    """Each shard of a table with the shard of its hot rows, which is on this rank too.
+
+    `hot_rows` has the row of each slot of a table among its hot rows, without tables that have none
+    apart.
+    """
     for shard in shards:
-        _, rows = rows_in(shard, profile)
-        if shard.table not in kept or not len(rows):
+        first, rows = rows_in(shard, profile)
+        if shard.table not in hot_rows or not len(rows):
             continue
         hot, cold = (  # in the order of their rows, which is the same
             sorted(
@@ -231,4 +276,9 @@ def _partition_links(
             for of in (hot_shards, shards)
         )
         mine = hot[[s.row for s in cold].index(shard.row)]
-        yield Link(mine.tensors, slice(0, len(rows)), shard, rows)
+        places = hot_rows[shard.table][first : first + len(rows)] - mine.row
+        ends = [*(torch.diff(places) != 1).nonzero().view(-1).add(1).tolist(), len(rows)]
+        for begin, end in itertools.pairwise([0, *ends]):  # a run for each block
+            start = int(places[begin])
+            run = slice(start, start + end - begin)
+            yield Link(mine.tensors, run, shard, rows[begin:end])

@@ -11,6 +11,7 @@ from torchrec.distributed.planner.types import ParameterConstraints, Topology
 from torchrec.distributed.types import ModuleSharder
 
 from trainobs.core.errors import FAEError
+from trainobs.fae.kjt.split import overlaid_tables
 from trainobs.fae.profile.arguments import check_profile
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.torchrec_private import remember_topology
@@ -33,7 +34,8 @@ class HotRowReservation(FixedPercentageStorageReservation):  # type: ignore[misc
 
     def __init__(self, profile: FAEProfile, percentage: float = _DEFAULT_PERCENTAGE) -> None:
         super().__init__(percentage)
-        self._hot_bytes = check_profile(profile).hot_bytes
+        tables = overlaid_tables(check_profile(profile))
+        self._hot_bytes = sum(profile.table(name).hot_bytes for name in tables)
 
     def reserve(
         self,

@@ -84,7 +84,8 @@ class ServedCounts:
             row_bytes = config.embedding_dim * DATA_TYPE_NUM_BITS[config.data_type] / 8
             hot_bytes += table.hot_bytes * (config.name in overlaid)
             for name in table.features:
-                self._features[name] = (row_bytes, expected)
+                others = self._features.get(name, (0.0, 0.0))[0]  # tables that it looks up as well
+                self._features[name] = (others + row_bytes, expected)
                 rows[name] = (name, table.hot_ids)
         self._rows = {**dict(list(self._rows.items())[-1:]), profile.fingerprint: rows}
         self._totals = self._totals._replace(hot_bytes=hot_bytes // share)

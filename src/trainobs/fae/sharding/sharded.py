@@ -22,7 +22,7 @@ from trainobs.fae.kjt.split import overlaid_tables
 from trainobs.fae.profile.arguments import check_profile
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.batch import SplitBatch
-from trainobs.fae.sharding.checks import check_layout, check_optimizers, check_plan, check_replicas
+from trainobs.fae.sharding.checks import check_optimizers, check_plan, check_replicas
 from trainobs.fae.sharding.hot_collections import HotCollections
 from trainobs.fae.sharding.keys import check_hot_keys, check_keys, check_order_of_keys, check_served
 from trainobs.fae.sharding.layout import lay_out
@@ -30,6 +30,7 @@ from trainobs.fae.sharding.order import FeatureSequence
 from trainobs.fae.sharding.overlay import HotOverlay
 from trainobs.fae.sharding.parameters import show_in
 from trainobs.fae.sharding.partition import Partition
+from trainobs.fae.sharding.planner import check_room
 from trainobs.fae.sharding.replicas import Replicas
 from trainobs.fae.sharding.served import FeatureRows, ServedCounts
 from trainobs.fae.sharding.torchrec_private import Plan, StockBags, StockSequences
@@ -293,7 +294,8 @@ class ShardedFAEModule(
         else:
             share = 1
             layout = lay_out(self._infos, self._outputs, profile)
-            check_layout(layout, profile, self._device)
+            tables = {slab.table for kernel in layout.kernels for slab in kernel.slabs}
+            check_room(sum(profile.table(name).hot_bytes for name in tables), self._device)
             if overlay.group is not None:
                 check_replicas(layout, self._device)
             rows = Replicas(
