@@ -25,9 +25,9 @@ from tests.fae.parity import (
     run,
     stock_sharder,
     train,
-    with_shared_features,
 )
 from tests.fae.ranks import Ranks
+from tests.fae.shared_features import with_shared_features
 from trainobs.fae.kjt.split import SlotMap
 
 TOLERANCE = 4e-6  # of 1, or of the value: what another order of float32 sums explains
