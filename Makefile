@@ -22,7 +22,7 @@ C_FILES := $(wildcard bpf/*.c bpf/*.h)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup bpf demo demo-imagenet demo-dlrm test test-all test-kernels check format bench bench-fae bench-peers profile-dlrm faults pictures docs wheel release clean
+.PHONY: help setup bpf demo demo-imagenet demo-dlrm test test-all test-kernels check format bench bench-fae gpu-bundle bench-peers profile-dlrm faults pictures docs wheel release clean
 
 help: ## Show this list
 	@echo "usage: make TARGET [PYTHON=$(PYTHON)] [TORCH=$(TORCH)] [RUN=DIR] [ARGS=...]"
@@ -89,6 +89,9 @@ bench: setup bpf ## Measure what observation costs
 
 bench-fae: setup ## Measure FAE's work on the host
 	$(BIN)/python benchmarks/fae_cpu.py $(ARGS)
+
+gpu-bundle: setup ## Write what a machine with a GPU and no network needs to measure, into build/gpu-bundle
+	$(BIN)/python -m benchmarks.gpu.bundle $(ARGS)
 
 faults: setup bpf ## Inject faults into small trainings, and check the verdicts on them
 	$(BIN)/python benchmarks/verdicts.py $(ARGS)

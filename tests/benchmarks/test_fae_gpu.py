@@ -1,10 +1,9 @@
-"""benchmarks/fae_gpu.py: stands alone, trains the same in each arm, and draws skewed inputs."""
+"""benchmarks/fae_gpu and benchmarks/gpu: arms train the same, inputs are skewed, all pieces run."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import warnings
@@ -18,43 +17,59 @@ import torch
 with warnings.catch_warnings():  # FBGEMM for hosts warns of kernels that only devices have
     warnings.simplefilter("ignore")
     pytest.importorskip("torchrec")
-    from benchmarks import fae_gpu
+    from benchmarks.fae_gpu.bench import Bench
+    from benchmarks.fae_gpu.inputs import Inputs, fill
+    from benchmarks.fae_gpu.setup import ARMS, DRY_RUN
+    from benchmarks.gpu.plan import pieces
+    from trainobs.core.errors import SettingError
+    from trainobs.fae.profile.arguments import byte_count
 
 ROOT = Path(__file__).parents[2]
-SMALL = replace(fae_gpu.DRY_RUN, most_rows=50_000, batch_size=20_000, batches=1)
+SMALL = replace(DRY_RUN, most_rows=50_000, batch_size=20_000)
 
 # An arm that cannot be built, among the others.
 WITH_A_BROKEN_ARM = """
-import fae_gpu
-fae_gpu.ARMS["broken"] = fae_gpu.Arm("no_such_kernel")
-fae_gpu.main()
+from benchmarks.fae_gpu import __main__, setup
+setup.ARMS["broken"] = setup.Arm("no_such_kernel")
+__main__.main()
 """
+
+
+def run(command, folder):
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True
+    )
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("bare")
-    shutil.copy(ROOT / "benchmarks" / "fae_gpu.py", folder)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", WITH_A_BROKEN_ARM, "--dry-run", "--out", "results.json"],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    folder = tmp_path_factory.mktemp("dry")
+    done = run(["-c", WITH_A_BROKEN_ARM, "--device", "cpu", "--out", "results.json"], folder)
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads((folder / "results.json").read_text())
 
 
-def test_from_a_bare_folder_every_arm_runs_that_can_run_here(results):
+def test_all_pieces_of_the_measurement_run_on_the_host(tmp_path):
+    done = run(["-m", "benchmarks.gpu", "--device", "cpu", "--results", str(tmp_path)], ROOT)
+    found = json.loads((tmp_path / "all.json").read_text())
+    assert {name: state["came"] for name, state in found.items()} == {
+        piece.name: "passed" for piece in pieces("cpu")
+    }, done.stdout[-2000:]
+    assert found["parity"]["found"]["control"] == "seen"
+    passes = found["fae-end-to-end"]["found"]["arms"]
+    assert all(arm["samples_per_s"]["count"] == 1 for arm in passes.values())
+    assert found["fae-hot-2GiB"]["found"]["tables"]["wholly_hot"] == 26
+
+
+def test_every_arm_runs_that_can_run_here(results):
     arms = results["arms"]
     assert "compute kernel" in arms.pop("broken")["error"].lower()
     assert not [name for name, facts in arms.items() if "error" in facts]
     left_out = {name for name, facts in arms.items() if "left_out" in facts}
     assert left_out == {"caching_lru_prefetch"}
     ran = set(arms) - left_out
-    assert ran == set(fae_gpu.ARMS) - {"caching_lru_prefetch"}
+    assert ran == set(ARMS) - {"caching_lru_prefetch"}
     for name in ran:
         assert arms[name]["samples_per_s"]["count"] == results["setup"]["rounds"]
         assert arms[name]["samples_per_s"]["median"] > 0
@@ -82,14 +97,15 @@ def test_what_the_host_cannot_tell_is_null_and_ratios_are_of_rounds(results):
     assert results["arms"]["cpu"]["speed_over_cpu"]["median"] == 1
     assert results["best_uvm"] in ("uvm", "caching_lru", "caching_lfu")
     assert arm["speed_over_hbm"]["quartile1"] <= arm["speed_over_hbm"]["quartile3"]
-    assert results["tables"]["hot_bytes"] <= results["setup"]["hot_bytes"]
+    assert results["tables"]["hot_bytes"] <= byte_count(DRY_RUN.hot_bytes, "hot_bytes")
 
 
 def test_inputs_are_as_skewed_as_the_law_says_and_the_same_for_a_seed():
-    inputs = fae_gpu.Inputs(SMALL)
-    again = fae_gpu.Inputs(SMALL).batches[0].sparse_features.values()
-    assert torch.equal(inputs.batches[0].sparse_features.values(), again)
-    ids = inputs.batches[0].sparse_features["C1"].values().numpy()  # a column drawn by itself
+    inputs = Inputs(SMALL)
+    again = Inputs(SMALL).draw(1)[0].sparse_features.values()
+    kjt = inputs.draw(1)[0].sparse_features
+    assert torch.equal(kjt.values(), again)
+    ids = kjt["C1"].values().numpy()  # a column drawn by itself
     rows = inputs.configs[0].num_embeddings
     counts = np.sort(np.bincount(ids, minlength=rows))[::-1]
     power = 1 - SMALL.slope
@@ -99,7 +115,7 @@ def test_inputs_are_as_skewed_as_the_law_says_and_the_same_for_a_seed():
 
 
 def test_columns_depend_on_each_other():
-    kjt = fae_gpu.Inputs(SMALL).batches[0].sparse_features
+    kjt = Inputs(SMALL).draw(1)[0].sparse_features
     hot = {}
     for key in ("C1", "C10", "C20", "C11"):  # by itself; by what is advertised: twice as it is
         ids = kjt[key].values().numpy()
@@ -114,15 +130,15 @@ def test_columns_depend_on_each_other():
 
 def test_a_table_is_filled_alike_whatever_its_pieces():
     whole, parts = torch.empty(5000, 4), torch.empty(20_000)
-    fae_gpu.fill(whole)
+    fill(whole)
     assert whole.abs().max() <= 5000**-0.5
     assert len(whole.unique()) > 19_000
     assert abs(float(whole.mean())) < 0.02 * 5000**-0.5
-    fae_gpu.fill(parts.view(5000, 4))
+    fill(parts.view(5000, 4))
     assert torch.equal(whole, parts.view(5000, 4))
 
 
 def test_arms_that_do_not_fit_the_host_are_refused_before_they_are_built():
-    setup = replace(fae_gpu.DRY_RUN, scale=1.0, most_rows=1 << 31, dim=1024, batches=1, sample=1)
-    with pytest.raises(fae_gpu.SettingError, match="do not fit the memory"):
-        fae_gpu.Bench(setup, torch.device("cpu"), ["cpu", "uvm"])
+    setup = replace(DRY_RUN, scale=1.0, most_rows=1 << 31, dim=1024, sample=1)
+    with pytest.raises(SettingError, match="do not fit the memory"):
+        Bench(setup, torch.device("cpu"), ["cpu", "uvm"])

@@ -25,7 +25,12 @@ from torchrec.distributed.sharding_plan import (
 )
 from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
 from torchrec.distributed.types import ShardingPlan
-from torchrec.modules.embedding_configs import EmbeddingBagConfig, EmbeddingConfig, PoolingType
+from torchrec.modules.embedding_configs import (
+    DataType,
+    EmbeddingBagConfig,
+    EmbeddingConfig,
+    PoolingType,
+)
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
@@ -73,6 +78,7 @@ class Case:
     Attributes:
         sequences: whether lookups are not pooled.
         with_ids: whether rows come with the embeddings of sequences.
+        kernel: of the tables; None for the sharder's first.
     """
 
     seed: int
@@ -87,6 +93,9 @@ class Case:
     learning_rate: float = 0.1
     sequences: bool = False
     with_ids: bool = False
+    device: str = "cpu"
+    kernel: str | None = None
+    data_type: DataType = DataType.FP32
 
     @property
     def output_names(self) -> list[str]:
@@ -172,13 +181,16 @@ class Model(nn.Module):
         if case.sequences:
             self.features = case.output_names
             self.collection = EmbeddingCollection(
-                tables=[_config(EmbeddingConfig, t) for t in case.tables],
+                tables=[_config(EmbeddingConfig, t, data_type=case.data_type) for t in case.tables],
                 need_indices=case.with_ids,
             )
             self.over = nn.Linear(case.tables[0].dim, 1)
         else:
             self.collection = EmbeddingBagCollection(
-                tables=[_config(EmbeddingBagConfig, t, pooling=t.pooling) for t in case.tables],
+                tables=[
+                    _config(EmbeddingBagConfig, t, pooling=t.pooling, data_type=case.data_type)
+                    for t in case.tables
+                ],
                 is_weighted=case.weighted,
             )
             self.over = nn.Linear(sum(t.dim * len(t.features) for t in case.tables), 1)
@@ -305,18 +317,17 @@ def plan_of(model: Model, case: Case) -> ShardingPlan:
         "table_row_wise": lambda i: table_row_wise(host_index=0),
         "grid_shard": lambda i: grid_shard(host_indexes=[0]),
     }
-    return ShardingPlan(
-        {
-            "collection": construct_module_sharding_plan(
-                model.collection,
-                {t.name: makers[t.sharding](i) for i, t in enumerate(case.tables)},
-                sharder=fae_sharder(case, profile_of(case)),  # names all kinds
-                local_size=ranks,
-                world_size=ranks,
-                device_type="cpu",
-            )
-        }
+    plan = construct_module_sharding_plan(
+        model.collection,
+        {t.name: makers[t.sharding](i) for i, t in enumerate(case.tables)},
+        sharder=fae_sharder(case, profile_of(case)),  # names all kinds
+        local_size=ranks,
+        world_size=ranks,
+        device_type=case.device,
     )
+    for table in plan.values():
+        table.compute_kernel = case.kernel or table.compute_kernel
+    return ShardingPlan({"collection": plan})
 
 
 def build(case: Case, sharder: Any) -> DistributedModelParallel:
@@ -329,7 +340,7 @@ def build(case: Case, sharder: Any) -> DistributedModelParallel:
         settings["eps"] = 0.01  # or the first update is the sign of a sum that may round to zero
     apply_optimizer_in_backward(OPTIMIZERS[case.optimizer], model.collection.parameters(), settings)
     sharded = DistributedModelParallel(
-        model, device=torch.device("cpu"), plan=plan_of(model, case), sharders=[sharder]
+        model, device=torch.device(case.device), plan=plan_of(model, case), sharders=[sharder]
     )
     sharded.load_state_dict(start)
     return sharded
@@ -356,7 +367,7 @@ def _steps(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     if case.pipelined:
         outputs: list[Tensor] = []
-        pipeline = TrainPipelineSparseDist(model, optimizer, torch.device("cpu"))
+        pipeline = TrainPipelineSparseDist(model, optimizer, torch.device(case.device))
         source = iter([Batch(kjt) for kjt in feed])
         for _ in feed:
             pooled = pipeline.progress(source)
@@ -365,7 +376,7 @@ def _steps(
         return
     for kjt in feed:
         optimizer.zero_grad()
-        loss, pooled = model(Batch(kjt))
+        loss, pooled = model(Batch(kjt.to(torch.device(case.device))))
         loss.backward()
         optimizer.step()
         yield loss.detach(), pooled
@@ -385,16 +396,28 @@ def run(case: Case, rank: int = 0) -> dict[str, float]:
 
 def fae_sharder(case: Case, profile: FAEProfile) -> Any:
     """The sharder that is tried."""
+    settings = _settings(case)
     if case.sequences:
-        return FAEEmbeddingCollectionSharder(profile, case.mode)
-    return FAEEmbeddingBagCollectionSharder(profile, case.mode)
+        return FAEEmbeddingCollectionSharder(profile, case.mode, **settings)
+    return FAEEmbeddingBagCollectionSharder(profile, case.mode, **settings)
 
 
 def stock_sharder(case: Case) -> Any:
     """The sharder that it is compared with."""
+    settings = _settings(case)
     if case.sequences:
-        return EmbeddingCollectionSharder()
-    return StockSharder()
+        return EmbeddingCollectionSharder(**settings)
+    return StockSharder(**settings)
+
+
+def _settings(case: Case) -> dict[str, Any]:
+    """Of both sharders."""
+    fused: dict[str, Any] = {}
+    if case.data_type != DataType.FP32:
+        fused["stochastic_rounding"] = False  # it would tell two trainings apart
+    if case.kernel and "uvm" in case.kernel:
+        fused["uvm_host_mapped"] = True  # managed memory can hang a device
+    return {"fused_params": fused} if fused else {}
 
 
 class StockSharder(EmbeddingBagCollectionSharder):

@@ -150,9 +150,13 @@ def test_ids_beyond_what_a_float_holds_stay_exact():
     assert 1 << 24 not in profile.tables[0].hot_ids
 
 
-def test_tables_that_fit_are_refused():
-    with pytest.raises(FAEError, match="nothing to gain from hot rows\n  found: all 3 tables take"):
-        quiet(Batches(matrix(0, 2000)), budget="1MB")
+@pytest.mark.parametrize("inputs", [3, 2000])
+def test_tables_that_fit_are_hot_as_a_whole_with_a_warning(inputs, caplog):
+    profile = quiet(Batches(matrix(0, inputs)), budget="1MB")
+    assert all(table.is_wholly_hot for table in profile.tables)
+    assert "all rows will be hot\n  found: all 3 tables take" in caplog.text
+    if inputs > 3:  # fewer are none that were held out
+        assert profile.predictions.all_hot_ratio.value == 1
 
 
 def test_rows_that_are_looked_up_equally_often_are_refused():

@@ -13,7 +13,7 @@ from trainobs.core.arguments import check_whole
 from trainobs.core.errors import SettingError, shown
 from trainobs.fae.calibration.choice import choose
 from trainobs.fae.calibration.from_counts import profile_of_counts
-from trainobs.fae.calibration.outcome import Made, profile_of_sample, refuse_no_need
+from trainobs.fae.calibration.outcome import Made, profile_of_sample, warn_no_need
 from trainobs.fae.calibration.resume import Checkpoints
 from trainobs.fae.calibration.sample import DataSample
 from trainobs.fae.calibration.source import InputSource, untouched_randomness
@@ -74,8 +74,7 @@ def calibrate(
 
     Raises:
         SettingError: an argument has a bad value.
-        FAEError: there is nothing to gain: all tables fit, or hot rows would not serve much
-            more than others; or the data do not fit the tables.
+        FAEError: hot rows would not serve much more than others; or the data do not fit the tables.
         OSError: a file cannot be read or written.
     """
     _check(confidence, margin)
@@ -88,7 +87,7 @@ def calibrate(
         seed=seed,
         memory=byte_count(memory, "memory"),
     )
-    refuse_no_need(goal.tables, goal.hot_bytes)
+    warn_no_need(goal.tables, goal.hot_bytes)
     if isinstance(source, (AccessCounts, str, os.PathLike)):
         return profile_of_counts(source, goal.tables, goal.hot_bytes, confidence)
     check_loader(source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 
 from trainobs.core.errors import FAEError
@@ -13,6 +14,8 @@ from trainobs.fae.kjt.inputs import Inputs
 from trainobs.fae.profile.model_tables import ModelTable
 from trainobs.fae.profile.predictions import Predictions
 from trainobs.fae.profile.profile import FAEProfile, TableProfile
+
+logger = logging.getLogger("trainobs")
 
 Made = dict[str, str | int | float]
 
@@ -80,19 +83,17 @@ def profile_of(
     return FAEProfile(chosen, budget, predictions, made)
 
 
-def refuse_no_need(tables: Sequence[ModelTable], budget: int) -> None:
-    """Refuse tables that fit the budget as a whole.
-
-    Raises:
-        FAEError: they do.
-    """
+def warn_no_need(tables: Sequence[ModelTable], budget: int) -> None:
+    """Warn where the budget holds all tables: it may be that of a larger model."""
     total = sum(table.total_bytes for table in tables)
     if total <= budget:
-        raise FAEError(
-            "there is nothing to gain from hot rows",
-            f"all {len(tables)} tables take {size(total)} with optimizer state, and hot_bytes "
-            f"is {size(budget)}",
-            "put the tables on the device as they are (TorchRec's kernel fused)",
+        logger.warning(
+            "all rows will be hot\n  found: all %d tables take %s with optimizer state, and "
+            "hot_bytes is %s\n"
+            "  do:    nothing, or put these tables on the device (TorchRec's kernel fused)",
+            len(tables),
+            size(total),
+            size(budget),
         )
 
 
@@ -106,7 +107,8 @@ def _refuse_no_gain(tables: Sequence[ModelTable], choice: Choice, predictions: P
         FAEError: no inputs were held out, or hot rows would surely not serve `LEAST_GAIN_RATIO` of
             what rows picked blindly leave.
     """
-    if predictions.input_count == 0:
+    is_partly_hot = any(len(choice.hot_ids[t.name]) < t.row_count for t in tables)
+    if predictions.input_count == 0 and is_partly_hot:
         raise FAEError(
             "cannot calibrate",
             "too few inputs to hold any out",
