@@ -13,8 +13,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torchrec.distributed import DistributedModelParallel
-from torchrec.distributed.embedding import EmbeddingCollectionSharder
-from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.sharding_plan import (
     column_wise,
     construct_module_sharding_plan,
@@ -38,12 +36,9 @@ from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
 from torchrec.streamable import Pipelineable
 
 from tests.fae.compared import Trained, difference, local
+from tests.fae.sharders import fae_sharder, stock_sharder
 from trainobs.fae import FAEProfile, TableProfile
 from trainobs.fae.kjt.split import SlotMap, SplitMark, read_mark, split
-from trainobs.fae.sharding.sharder import (
-    FAEEmbeddingBagCollectionSharder,
-    FAEEmbeddingCollectionSharder,
-)
 
 OPTIMIZERS = {
     "sgd": torch.optim.SGD,
@@ -392,36 +387,3 @@ def run(case: Case, rank: int = 0) -> dict[str, float]:
     fae = build(case, fae_sharder(case, profile))
     got = train(case, fae, [packed(kind, kjt, slots) for kind, kjt in feed])
     return difference(expected, got)
-
-
-def fae_sharder(case: Case, profile: FAEProfile) -> Any:
-    """The sharder that is tried."""
-    settings = _settings(case)
-    if case.sequences:
-        return FAEEmbeddingCollectionSharder(profile, case.mode, **settings)
-    return FAEEmbeddingBagCollectionSharder(profile, case.mode, **settings)
-
-
-def stock_sharder(case: Case) -> Any:
-    """The sharder that it is compared with."""
-    settings = _settings(case)
-    if case.sequences:
-        return EmbeddingCollectionSharder(**settings)
-    return StockSharder(**settings)
-
-
-def _settings(case: Case) -> dict[str, Any]:
-    """Of both sharders."""
-    fused: dict[str, Any] = {}
-    if case.data_type != DataType.FP32:
-        fused["stochastic_rounding"] = False  # it would tell two trainings apart
-    if case.kernel and "uvm" in case.kernel:
-        fused["uvm_host_mapped"] = True  # managed memory can hang a device
-    return {"fused_params": fused} if fused else {}
-
-
-class StockSharder(EmbeddingBagCollectionSharder):
-    """TorchRec's, which hides on hosts what works there."""
-
-    def sharding_types(self, compute_device_type: str) -> list[str]:
-        return super().sharding_types("cuda")

@@ -26,7 +26,6 @@ from tests.fae.parity import (
     Batch,
     Case,
     Model,
-    StockSharder,
     Table,
     batches,
     build,
@@ -37,6 +36,7 @@ from tests.fae.parity import (
     train,
 )
 from tests.fae.ranks import Ranks
+from tests.fae.sharders import StockSharder
 from tests.fae.small import case, fed
 from trainobs.core.errors import FAEError
 from trainobs.fae import HotRowReservation

@@ -6,8 +6,9 @@ import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from tests.fae.compared import difference
-from tests.fae.parity import StockSharder, batches, build, profile_of, train
+from tests.fae.parity import batches, build, profile_of, train
 from tests.fae.ranks import Ranks
+from tests.fae.sharders import StockSharder
 from tests.fae.test_sharder_behaviour import case
 from trainobs.fae import FAEEmbeddingBagCollectionSharder, pack
 from trainobs.fae.kjt.split import read_mark

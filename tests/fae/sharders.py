@@ -1,0 +1,51 @@
+"""The sharder that is tried, and the one that it is compared with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torchrec.distributed.embedding import EmbeddingCollectionSharder
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.modules.embedding_configs import DataType
+
+from trainobs.fae import FAEProfile
+from trainobs.fae.sharding.sharder import (
+    FAEEmbeddingBagCollectionSharder,
+    FAEEmbeddingCollectionSharder,
+)
+
+if TYPE_CHECKING:
+    from tests.fae.parity import Case
+
+
+def fae_sharder(case: Case, profile: FAEProfile) -> Any:
+    """The sharder that is tried."""
+    settings = _settings(case)
+    if case.sequences:
+        return FAEEmbeddingCollectionSharder(profile, case.mode, **settings)
+    return FAEEmbeddingBagCollectionSharder(profile, case.mode, **settings)
+
+
+def stock_sharder(case: Case) -> Any:
+    """The sharder that it is compared with."""
+    settings = _settings(case)
+    if case.sequences:
+        return EmbeddingCollectionSharder(**settings)
+    return StockSharder(**settings)
+
+
+def _settings(case: Case) -> dict[str, Any]:
+    """Of both sharders."""
+    fused: dict[str, Any] = {}
+    if case.data_type != DataType.FP32:
+        fused["stochastic_rounding"] = False  # it would tell two trainings apart
+    if case.kernel and "uvm" in case.kernel:
+        fused["uvm_host_mapped"] = True  # managed memory can hang a device
+    return {"fused_params": fused} if fused else {}
+
+
+class StockSharder(EmbeddingBagCollectionSharder):
+    """TorchRec's, which hides on hosts what works there."""
+
+    def sharding_types(self, compute_device_type: str) -> list[str]:
+        return super().sharding_types("cuda")
