@@ -342,16 +342,33 @@ def test_a_phase_with_a_name_of_the_users_is_computation_and_has_its_name():
     assert "phase/*_ns" not in {row.metric for row in verdict.evidence}
 
 
-def test_sleep_where_phases_have_names_of_the_users_is_not_said_to_be_in_none():
+@pytest.mark.parametrize(
+    ("upload_ms", "other_ms", "where"),
+    [(70, 0, "upload"), (58, 12, "upload"), (40, 40, "no phase, or one of its own")],
+)
+def test_sleep_in_a_phase_of_the_users_has_its_name_where_it_is_surely_in_that(
+    upload_ms, other_ms, where
+):
     asleep = {"sched__other_sleep_ns": 60 * MS, "sched__work_offcpu_ns": 60 * MS}
-    named = columns(phase__forward_ns=20 * MS, phase__other_ns=0.0, **asleep)
-    named["phase/upload_ns"] = np.full(STEPS, 70.0 * MS)
+    named = columns(phase__forward_ns=20 * MS, phase__other_ns=other_ms * MS, **asleep)
+    named["phase/upload_ns"] = np.full(STEPS, upload_ms * MS * 1.0)
     named[STEP] = named[STEP] + named["phase/upload_ns"]
     record = Record()
     record.add(named)
     verdict = judge(record, TWO_CPUS)
-    assert (verdict.kind, verdict.where) == (VerdictKind.SLEEP, "named")
-    assert "in no phase, or one of its own" in sentence(verdict)
+    assert verdict.kind is VerdictKind.SLEEP
+    assert f", in {where}" in sentence(verdict)
+
+
+def test_of_two_costs_the_evidence_says_what_each_consists_of():
+    made = {"loader__device_ns": 30 * MS, "loader__compute_ns": 5 * MS}
+    record = Record()
+    record.add(columns(loader__wait_ns=40 * MS, phase__transfer_ns=40 * MS, **made))
+    verdict = judge(record, TWO_CPUS)
+    assert verdict.kind is VerdictKind.MIXED
+    shown = [row.metric for row in verdict.evidence]
+    assert shown[:4] == [*shown[:2], "loader/device_ns", "loader/compute_ns"]
+    assert set(shown[:2]) == {"loader/wait_ns", "phase/transfer_ns"}
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ _MORE: Mapping[str, str] = {
     "sched/forward_sleep_ns": "asleep in forward, cause unknown",
     "sched/backward_sleep_ns": "asleep in backward, cause unknown",
     "sched/optimizer_sleep_ns": "asleep in optimizer, cause unknown",
-    "sched/other_sleep_ns": "asleep in no phase, cause unknown",
+    "sched/other_sleep_ns": "asleep elsewhere, cause unknown",
     "python/gc_ns": "Python's garbage collector",
     "ranks/wait_ns": "waiting in collectives",
     "memory/major_fault_count": "page faults that read from a device",

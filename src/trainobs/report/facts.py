@@ -52,7 +52,8 @@ _HELD = {
 def loader_and_storage(summary: dict[str, Any]) -> Iterator[str]:
     """Who made the batches, why they were waited for, and where the data came from."""
     yield from map(cut, _loader(summary))
-    begin = "Storage: "
+    first = bool(summary["step"]) and summary["step"]["first_is_out"]
+    begin = "Storage, first step included: " if first else "Storage: "
     for line in _storage(summary):
         yield cut(begin + line)
         begin = "  "

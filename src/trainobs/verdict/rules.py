@@ -53,6 +53,9 @@ OVERHEADS = (
 HELD_UP = ("sched/work_runqueue_ns", "sched/work_iowait_ns", names.GARBAGE, names.INTERPRETER)
 """Time within the phases in which nothing was computed."""
 
+_MOST_OF_IT = 0.8
+"""Share of the sleep that a phase has to hold before it is named."""
+
 _METRICS_OF: Mapping[VerdictKind, tuple[str, ...]] = {
     VerdictKind.LOADER: (names.LOADER,),
     VerdictKind.COPY: (names.TRANSFER,),
@@ -208,15 +211,27 @@ def _when(record: Record, kind: VerdictKind, cause: Cause | None, *, held_up: bo
 
 
 def _where(kind: VerdictKind, now: Situation) -> str:
-    """The phase in which most of the sleep lies; the kernel does not tell those of the user's."""
+    """The phase in which most of the sleep lies."""
     parts = now.parts
     if kind is not VerdictKind.SLEEP:
         return ""
     in_step = [(phase, known(ns)) for phase, ns in parts.asleep.items() if phase != "transfer"]
     phase, ns = max(in_step, key=lambda item: item[1])
+    most = _MOST_OF_IT * parts.part[kind]
     if phase == "other" and known(now.ns(names.NAMED)):
-        phase = "named"
-    return phase if ns >= 0.8 * parts.part[kind] else ""
+        phase = _named(now, ns, most)
+    return phase if ns >= most else ""
+
+
+def _named(now: Situation, slept: float, most: float) -> str:
+    """The user's phase in which most of the sleep surely lies; the kernel does not tell them apart.
+
+    Surely: the time outside of that phase is too short for the rest of the sleep.
+    """
+    times = {phase: now.ns(name) for name in now.mean if (phase := named_phase(name))}
+    outside = now.parts.other + sum(map(known, times.values()))
+    sure = [phase for phase, ns in times.items() if slept - (outside - known(ns)) >= most]
+    return sure[0] if sure else "named"
 
 
 def _unmarked(now: Situation, other: float) -> str:
@@ -232,7 +247,11 @@ def _evidence(
     now: Situation, kind: VerdictKind | None, found: Candidate | None
 ) -> Iterator[Evidence]:
     """What decided, then what the kind consists of, then what else took time, largest first."""
-    of_kind = () if kind is None else (*_METRICS_OF.get(kind, ()), *_PARTS_OF.get(kind, ()))
+    part, least = now.parts.part, BOUND * now.parts.step
+    mixed = [one for one in OVERHEADS if known(part[one]) >= least]
+    kinds = mixed if kind is VerdictKind.MIXED else [kind] if kind else []
+    of_kind = [name for one in kinds for name in _METRICS_OF[one]]
+    of_kind += [name for one in kinds for name in _PARTS_OF.get(one, ())]
     deciding = (*of_kind, *(found.metrics if found else ()))
     named = [name for name in now.mean if named_phase(name)]
     phases = (*(name for name in names.PHASES if name != names.NAMED), *named)

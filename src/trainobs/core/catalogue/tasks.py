@@ -111,7 +111,7 @@ TASKS: tuple[Metric, ...] = (
             Phase.FORWARD: "in the forward pass",
             Phase.BACKWARD: "in the backward pass",
             Phase.OPTIMIZER: "in the optimizer",
-            Phase.OTHER: "in no phase, or in loggers",
+            Phase.OTHER: "in no phase, in loggers, or in a phase with a name of the user's",
         }.items()
     ),
     *(
