@@ -9,11 +9,12 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from trainobs.core.errors import TrainobsError
-from trainobs.core.text import printable
+from trainobs.core.text import counted, printable
 from trainobs.core.version import __version__
 
 
@@ -28,9 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         was asked for cannot be done.
     """
     words = sys.argv[1:] if arguments is None else arguments
-    # argparse drops `--`, which stands between the sides of a comparison.
-    sides = [_BETWEEN if word == "--" else word for word in words]
-    options = _parser().parse_args(sides if words[:1] == ["compare"] else words)
+    options = _parser().parse_args(_sides(words) if words[:1] == ["compare"] else words)
     try:
         answer: _Answer = options.command(options)
         if answer.text:
@@ -44,6 +43,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 _BETWEEN = "\0"
 """Stands for `--` between two sides; no path can hold it."""
+
+
+def _sides(words: Sequence[str]) -> list[str]:
+    """The words of a comparison with its runs last, and what argparse keeps in place of `--`.
+
+    argparse drops `--`, and takes no run after an option that stands behind another run.
+    """
+    options: list[str] = []
+    runs: list[str] = []
+    rest = iter(words[1:])
+    for word in rest:
+        if word == "--" or not word.startswith("-"):
+            runs.append(_BETWEEN if word == "--" else word)
+        else:
+            takes_one = word.startswith("--ht") and "=" not in word  # --html FILE
+            options += [word, *(islice(rest, 1) if takes_one else ())]
+    return [*words[:1], *options, *runs]
 
 
 def _write(text: str) -> bool:
@@ -189,7 +205,10 @@ def _report(options: argparse.Namespace) -> _Answer:
 
 def _watch(path: Path) -> _Answer:
     from trainobs.report.follow import follow
+    from trainobs.runlog.reader import RunLog
 
+    if path.exists() and not path.is_dir():
+        RunLog.open(path)  # of all that is no directory, one may open the `run.json` of a run
     with suppress(KeyboardInterrupt):  # how one leaves
         follow(path, _write, redraws=sys.stdout is not None and sys.stdout.isatty())
     return _Answer("")
@@ -224,10 +243,10 @@ def _compare(options: argparse.Namespace) -> _Answer:
     if len(sides) == 1 and len(sides[0]) == 2:
         sides = [sides[0][:1], sides[0][1:]]
     if len(sides) != 2 or not all(sides):
-        counts = ", then ".join(str(len(side)) for side in sides)
+        counts = ", then ".join(counted(len(side), "run") for side in sides)
         raise TrainobsError(
             failed="It is not said which runs to compare with which.",
-            found=f"{counts} runs" if len(sides) == 1 else f"between each `--`: {counts} runs",
+            found=counts if len(sides) == 1 else f"between each `--`: {counts}",
             do="give two runs, or `--` between those of A and those of B",
         )
     old, new = sides

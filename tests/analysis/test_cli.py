@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -155,6 +156,30 @@ def test_a_command_is_needed(capsys):
 def test_what_does_not_go_with_watching_is_refused(write_run, more, capsys):
     assert main(["report", str(write_run()), "--watch", *more]) == 2
     assert "The run cannot be watched." in capsys.readouterr().err
+
+
+def test_a_file_is_not_waited_for(tmp_path, write_run, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["report", str(tmp_path / "file"), "--watch"]) == 2
+    assert "a file, where a directory was expected" in capsys.readouterr().err
+    ended = write_run(summary={"outcome": "ok"})
+    assert main(["report", str(ended / "run.json"), "--watch"]) == 0
+
+
+def test_a_run_json_of_another_tool_hides_no_run_below_it(tmp_path, write_run, capsys):
+    (tmp_path / "run.json").write_text('{"sweep": 3}')
+    assert main(["report", str(tmp_path)]) == 2
+    assert "not written by trainobs" in capsys.readouterr().err
+    write_run("below")
+    assert main(["report", str(tmp_path)]) == 0
+    assert "4 steps in 10 ms" in capsys.readouterr().out
+
+
+def test_a_run_without_its_steps_says_that_they_were_left_behind(write_run, capsys):
+    path = write_run(summary={"outcome": "ok"})
+    shutil.rmtree(path / "rank=0")
+    assert main(["report", str(path)]) == 0
+    assert "There is no directory rank=0 in it" in capsys.readouterr().out
 
 
 def test_an_empty_path_is_no_directory(capsys):

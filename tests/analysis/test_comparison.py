@@ -158,6 +158,8 @@ def test_report_after_is_the_same_as_compare(write, capsys):
         of_report = said(capsys, "report", new, "--after", old, *form)
         assert of_report == said(capsys, "compare", old, new, *form)
         assert of_report == said(capsys, "compare", old, "--", new, *form)
+        assert of_report == said(capsys, "compare", old, *form, "--", new)
+        assert of_report == said(capsys, "compare", old, "--", *form, new)
 
 
 def test_several_runs_a_side_are_the_units(write, capsys):
@@ -179,7 +181,9 @@ def test_several_runs_a_side_are_the_units(write, capsys):
     "words", ["a b c", "a", "-- a", "a --", "a -- b -- c", "--", "a b --", "--json a -- --"]
 )
 def test_sides_that_are_not_told_apart_are_refused_in_three_lines(words, capsys):
-    assert "not said which runs to compare" in refused(capsys, "compare", *words.split())
+    told = refused(capsys, "compare", *words.split())
+    assert "not said which runs to compare" in told
+    assert "1 runs" not in told
 
 
 def test_a_side_without_runs_is_refused_by_the_function_too(write):

@@ -24,6 +24,8 @@ def _reason(summary: dict[str, Any]) -> str:
         return f"{counted(damaged, 'file')} of steps cannot be read; the reason is below."
     if summary["lost"]["steps"].get("runlog"):
         return "Steps were trained and could not be stored; the reason is below."
+    if not summary["ranks"]:
+        return "There is no directory rank=0 in it, which holds the steps: it was left behind."
     if outcome is None:
         return (
             "The run is still in its first step, was killed in it, or the log could not be written "

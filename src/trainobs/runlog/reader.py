@@ -102,11 +102,13 @@ def find_run(path: Path) -> Path | None:
     """
     if path.name == names.RUN_FILE and path.is_file():
         return path.parent
-    if (path / names.RUN_FILE).exists():
+    own = path / names.RUN_FILE
+    if _is_ours(own):
         return path
     files = (file for depth in _DEPTHS for file in path.glob(depth + names.RUN_FILE))
     runs = [file.parent for file in files if _is_ours(file)]
-    return max(runs, key=_began, default=None)
+    # Where there is no other run, this one's fault is to be told.
+    return max(runs, key=_began, default=path if own.exists() else None)
 
 
 def _find(path: Path) -> Path:
