@@ -170,3 +170,18 @@ def test_an_error_does_not_steer_the_terminal(write_run, capsys):
     message = capsys.readouterr().err
     assert "written by trainobs \\x1b]0;pwned\\x07\n" in message
     assert len(message.splitlines()) == 3
+
+
+def test_what_no_run_can_have_measured_is_shown_as_not_measured(write_run):
+    path = write_run(summary={"outcome": "ok"})
+    file = path / "rank=0" / "steps-00000.parquet"
+    rows = pq.read_metadata(file).num_rows
+    impossible = {"step/duration_ns": -5_000_000, "sched/main_offcpu_ns": 2**62}
+    for name, value in impossible.items():
+        replace_column(file, name, pa.array([value] * rows, pa.int64()))
+    summary = summarize(RunLog.open(path))
+    for name in impossible:
+        assert summary["metrics"][name]["mean"] is None
+        assert summary["metrics"][name]["sum"] is None
+    assert summary["step"] is None
+    assert "-5" not in render(summary)

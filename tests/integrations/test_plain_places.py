@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integrations.models import loader, step_numbers
+from tests.session.jobs import Job
 from trainobs import observe
 from trainobs.core.errors import SettingError
 from trainobs.runlog.reader import RunLog
@@ -110,3 +111,51 @@ def test_what_launchers_set_is_the_rank(run_dir, monkeypatch):
         pass
     assert step_numbers(run_dir, rank=3) == [0]
     assert not (run_dir / "tensorboard").exists()
+
+
+def in_a_process(code: str, *arguments: object) -> str:
+    """What a script says on standard error."""
+    status, _, errors = Job("-c", code, *arguments).end()
+    assert status == 0, errors
+    return errors
+
+
+def test_a_current_directory_that_was_deleted_is_told_as_such(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    errors = in_a_process(IN_A_DELETED_DIRECTORY, gone)
+    assert "  do:    change to a directory that exists: the current one was deleted" in errors
+    assert "please report" not in errors
+
+
+IN_A_DELETED_DIRECTORY = """
+import os, sys
+from trainobs import observe
+os.chdir(sys.argv[1])
+os.rmdir(sys.argv[1])
+with observe(probes="off") as obs, obs.step():
+    pass
+assert obs.run_dir is None
+"""
+
+
+def test_a_limit_of_threads_is_told_as_such(tmp_path):
+    errors = in_a_process(WITH_FEW_THREADS, tmp_path / "first")
+    assert "  do:    allow more threads" in errors
+    assert "please report" not in errors
+
+
+WITH_FEW_THREADS = """
+import os, resource, sys, tempfile
+from trainobs import observe
+with observe(run_dir=sys.argv[1], probes="off", quiet=True):
+    pass  # all is imported now
+with tempfile.TemporaryDirectory() as directory:
+    os.chown(directory, 54321, 54321)
+    os.setuid(54321)  # root has no such limit
+    resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+    with observe(run_dir=directory + "/run", probes="off") as obs, obs.step():
+        pass
+    assert obs.run_dir is None
+    assert os.listdir(directory) == []
+"""

@@ -33,6 +33,22 @@ def shown(value: object) -> str:
     return line if length <= SHOWN else f"{line[:SHOWN]}... ({length:,} characters)"
 
 
+REPORT = "please report it"
+
+
+def what_to_do(error: BaseException | None) -> str:
+    """What to do about an exception that nobody expected: `REPORT`, unless the system refused."""
+    if isinstance(error, FileNotFoundError) and error.filename is None:
+        return "change to a directory that exists: the current one was deleted"
+    if isinstance(error, OSError):
+        return "see why the system refuses it; observe again after that"
+    if isinstance(error, MemoryError):
+        return "leave more memory free"
+    if isinstance(error, RuntimeError) and "start new thread" in str(error):
+        return "allow more threads (`ulimit -u`, or pids.max of the control group)"
+    return REPORT
+
+
 class ProbeCause(Enum):
     """Why the kernel side is not available."""
 

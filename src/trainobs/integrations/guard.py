@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import logging
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from trainobs.core.errors import REPORT, what_to_do
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.session.ending import tell
 from trainobs.session.session import Session
@@ -98,10 +100,15 @@ _told: set[str] = set()
 
 def tell_fault(what: str) -> None:
     """Say what trainobs does because of the exception that is being handled."""
+    error = sys.exc_info()[1]
+    do = what_to_do(error)
+    ours = do == REPORT
+    found = "the fault below" if ours else f"{type(error).__name__}: {error}"
     with suppress(Exception):  # of a handler of the user's
         logger.warning(
-            "trainobs %s; the training goes on\n  found: the fault below\n"
-            "  do:    please report it",
+            "trainobs %s; the training goes on\n  found: %s\n  do:    %s",
             what,
-            exc_info=True,
+            found,
+            do,
+            exc_info=ours,
         )

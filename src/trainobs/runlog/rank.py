@@ -19,6 +19,9 @@ from trainobs.runlog.columns import AXES, NAN, TABLES, Column, tables_of_run
 from trainobs.runlog.parquet import read_columns, row_count, values_of
 from trainobs.runlog.schema import ARRIVALS, BATCHES, EMBEDDINGS, KERNEL, LATENCY, STEPS
 
+_TOO_LONG = 1e18
+"""Above every time of a step: 30 years in ns."""
+
 
 class RankLog:
     """The record of one rank.
@@ -73,7 +76,8 @@ class RankLog:
     def metric(self, name: str) -> npt.NDArray[np.float64]:
         """Values of a metric of the catalogue, NaN where it has none. Shape (n,).
 
-        Older run logs hold zeros where a program was off; here these are unknown as well.
+        Older run logs hold zeros where a program was off; here these are unknown as well, and so
+        is what no run can have measured.
 
         Raises:
             RunLogError: a file is damaged.
@@ -88,8 +92,9 @@ class RankLog:
         """
         found = self.columns(STEPS, names)
         for name, values in found.items():
-            if name in METRICS and not self._coverage.knows(METRICS[name].programs):
-                found[name] = np.full_like(values, np.nan)
+            known = name not in METRICS or self._coverage.knows(METRICS[name].programs)
+            possible = (values >= 0) & (not name.endswith("_ns") or values < _TOO_LONG)
+            found[name] = np.where(possible & known, values, np.nan)
         return found
 
     def columns(self, table: str, names: Iterable[str]) -> dict[str, npt.NDArray[Any]]:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from trainobs.access import AccessCounts
 from trainobs.core.embedding_table import EmbeddingTable
+from trainobs.core.errors import what_to_do
 from trainobs.core.records import RunInfo
 from trainobs.core.sink import Sink
 from trainobs.runlog.counts import CountsSink
@@ -49,10 +50,11 @@ class OptionalPart:
         what, found = type(error).__name__, str(error).partition("\n")[0]
         self._say(f"given up: {what}: {found}")
         logger.warning(
-            "%s; the training goes on\n  found: %s: %s\n  do:    please report it",
+            "%s; the training goes on\n  found: %s: %s\n  do:    %s",
             self._given_up,
             what,
             found,
+            what_to_do(error),
         )
         logger.debug("the fault in %s", self._name, exc_info=error)
 

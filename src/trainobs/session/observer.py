@@ -14,6 +14,7 @@ from statistics import median
 import numpy as np
 
 from trainobs.core.abi import RING
+from trainobs.core.errors import what_to_do
 from trainobs.core.now import now_s
 from trainobs.core.records import RunInfo, StepTable
 from trainobs.core.sink import Sink
@@ -108,8 +109,8 @@ class Observer:
         self.gave_up = True
         self._summary["outcome"] = f"given up: {type(error).__name__}"
         logger.warning(
-            "cannot go on observing; the training goes on\n  found: the fault below\n"
-            "  do:    please report it",
+            "cannot go on observing; the training goes on\n  found: the fault below\n  do:    %s",
+            what_to_do(error),
             exc_info=error,
         )
         self._wake.set()
