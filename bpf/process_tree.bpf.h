@@ -5,6 +5,7 @@
  * still follows is let go of by tobs_release.
  */
 #include "file_class.h"
+#include "rights.h"
 
 #define MAX_ANCESTORS 8 /* main, fork server, worker, and some to spare */
 
@@ -69,29 +70,17 @@ int BPF_PROG(tobs_fork, struct task_struct *child)
 	return 0;
 }
 
-/* As the kernel asks of one process that wants to look into another (__ptrace_may_access). */
-static __always_inline bool is_of_user(struct task_struct *task, u32 uid)
-{
-	const struct cred *cred = UNTRUSTED(struct task_struct, task)->cred;
-
-	return uid == TOBS_ANY_UID ||
-	       (cred->uid.val == uid && cred->euid.val == uid && cred->suid.val == uid);
-}
-
-/* A program that has more rights than the user whose session it is, such as sudo, is not followed
+/* A program that has more rights than the client whose session it is, such as sudo, is not followed
  * any further. The rights of a task grow in no other way. */
 SEC("tp_btf/sched_process_exec")
 int BPF_PROG(tobs_exec, struct task_struct *task, int old_pid, struct linux_binprm *program)
 {
 	struct task_state *state = state_of(task);
-	struct tobs_settings *set;
+	struct tobs_settings *set = state ? settings_of(state->slot) : NULL;
 
-	if (!state)
+	if (!set || !set->guarded)
 		return 0;
-	set = settings_of(state->slot);
-	if (!set || set->uid == TOBS_ANY_UID)
-		return 0;
-	if (BPF_CORE_READ_BITFIELD(program, secureexec) || !is_of_user(task, set->uid))
+	if (BPF_CORE_READ_BITFIELD(program, secureexec) || !may_follow(task, state->slot))
 		bpf_task_storage_delete(&tasks, task);
 	return 0;
 }
@@ -205,7 +194,11 @@ int tobs_adopt(struct bpf_iter__task *context)
 	struct tobs_settings *set = call ? settings_of(call->slot) : NULL;
 	u32 role;
 
-	if (!task || !set || !is_of_user(task, set->uid))
+	if (!task || !set)
+		return 0;
+	if (set->guarded && !set->user_ns)
+		take_client(set, call->client_fd);
+	if (!may_follow(task, call->slot))
 		return 0;
 	if (is_meant(task, call))
 		role = role_in_process(task, call, set);
@@ -214,6 +207,8 @@ int tobs_adopt(struct bpf_iter__task *context)
 	else
 		return 0;
 	follow(task, call->slot, role);
+	if (!may_follow(task, call->slot)) /* it runs another program since it was asked */
+		bpf_task_storage_delete(&tasks, task);
 	return 0;
 }
 

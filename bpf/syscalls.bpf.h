@@ -35,6 +35,15 @@ static __always_inline void begin_call(struct task_state *task, struct pt_regs *
 	task->call_ns = bpf_ktime_get_ns();
 }
 
+/* Whether a call of TOBS_MARK forbids others of its user to look at the task. */
+static __always_inline bool hides(struct task_state *task, struct pt_regs *regs)
+{
+	struct tobs_settings *set = settings_of(task->slot);
+
+	return set && set->guarded && syscall_arg(regs, 1) == PR_SET_DUMPABLE &&
+	       syscall_arg(regs, 2) != SUID_DUMP_USER;
+}
+
 SEC("tp_btf/sys_enter")
 int BPF_PROG(tobs_sys_enter, struct pt_regs *regs, long number)
 {
@@ -49,10 +58,12 @@ int BPF_PROG(tobs_sys_enter, struct pt_regs *regs, long number)
 	if (!task)
 		return 0;
 	op = machine.syscalls[nr].op_plus_one - 1;
-	if (op == TOBS_MARK)
-		take_mark(task, regs);
-	else
+	if (op != TOBS_MARK)
 		begin_call(task, regs, op, machine.syscalls[nr].fd_arg);
+	else if (hides(task, regs))
+		bpf_task_storage_delete(&tasks, bpf_get_current_task_btf());
+	else
+		take_mark(task, regs);
 	return 0;
 }
 

@@ -161,14 +161,16 @@ struct tobs_sums {
 /* settings: what holds for the session of a slot. Written by whoever loaded the programs. */
 struct tobs_settings {
 	unsigned int open;	  /* 0: nobody is followed for it any more */
-	unsigned int uid;	  /* only tasks of this user are followed; TOBS_ANY_UID: of all */
+	unsigned int guarded;	  /* only tasks that its client might look into are followed */
 	unsigned int class_epoch; /* bumped with every root: classes decided before are void */
 	unsigned int infer_data;  /* what a loader reads from unclassified regular files is data */
-	unsigned int tgid;	  /* of its process, as the kernel numbers it; by tobs_adopt */
-	unsigned int padding[3];
+	unsigned int tgid; /* of its process, as the kernel numbers it; by tobs_adopt, as ... */
+	unsigned int uid;  /* ... what the client was when it connected: its user, ... */
+	unsigned int gid;  /* ... its group, ... */
+	unsigned int padding;
+	unsigned long long permitted; /* ... its capabilities, ... */
+	unsigned long long user_ns;   /* ... and where it has them; 0: it was not asked yet */
 };
-
-#define TOBS_ANY_UID 0xffffffffU
 
 /* control: arguments of the iterator programs, and their answer. */
 struct tobs_control {
@@ -179,7 +181,7 @@ struct tobs_control {
 	unsigned int root_fd;	 /* tobs_root: a directory that the reader has open ... */
 	unsigned int root_class; /* ... and the class of what lies below it */
 	unsigned int found;	 /* tobs_adopt, tobs_leave: threads `tid`; tobs_release: tasks */
-	unsigned int padding;
+	unsigned int client_fd; /* tobs_adopt, where guarded: a connection that the reader has open */
 };
 
 /* One system call number: what it does, and which arguments (from 1) hold file descriptors. */
@@ -200,7 +202,7 @@ _Static_assert(sizeof(struct tobs_clock) == 64, "a clock is one cache line");
 _Static_assert(sizeof(struct tobs_row) == 32 * TOBS_OPS * TOBS_CLASSES * TOBS_ROLES, "no padding");
 _Static_assert(sizeof(struct tobs_batch) == 120 + TOBS_NAME, "no padding");
 _Static_assert(sizeof(struct tobs_losses) == 24, "no padding");
-_Static_assert(sizeof(struct tobs_settings) == 32, "two to a cache line");
+_Static_assert(sizeof(struct tobs_settings) == 48, "no padding");
 _Static_assert(sizeof(struct tobs_control) == 32, "no padding");
 _Static_assert(sizeof(struct tobs_sums) ==
 		       TOBS_RING * (sizeof(struct tobs_row) + sizeof(struct tobs_buckets)) +

@@ -110,8 +110,43 @@ typedef struct {
 	u32 val;
 } kuid_t;
 
+typedef struct {
+	u32 val;
+} kgid_t;
+
+typedef struct {
+	u64 val;
+} kernel_cap_t;
+
+struct user_namespace {
+	struct user_namespace *parent;
+	kuid_t owner;
+};
+
 struct cred {
 	kuid_t uid, suid, euid;
+	kgid_t gid, sgid, egid;
+	kernel_cap_t cap_permitted;
+	struct user_namespace *user_ns;
+};
+
+/* Up to v7.1 it is the mm that says who may look into a task. */
+struct mm_struct {
+	unsigned long flags;
+};
+
+struct mm_struct___6_18 {
+	struct {
+		unsigned long __mm_flags[1];
+	} flags;
+};
+
+enum task_dumpable {
+	TASK_DUMPABLE_OWNER = 1,
+};
+
+struct task_exec_state {
+	enum task_dumpable dumpable;
 };
 
 struct pid_namespace;
@@ -140,7 +175,9 @@ struct task_struct {
 	struct task_struct *real_parent;
 	struct task_struct *group_leader;
 	struct pid *thread_pid;
-	const struct cred *cred;
+	struct mm_struct *mm;
+	struct task_exec_state *exec_state; /* since v7.2 */
+	const struct cred *real_cred;
 	struct files_struct *files;
 	char comm[16];
 };
@@ -210,6 +247,7 @@ struct sock_common {
 
 struct sock {
 	struct sock_common __sk_common;
+	const struct cred *sk_peer_cred;
 };
 
 struct socket {
@@ -246,6 +284,8 @@ enum bpf_func_id {
 #define S_IFDIR 0040000
 #define S_IFCHR 0020000
 #define S_IFIFO 0010000
+#define MMF_DUMPABLE_MASK 3
+#define SUID_DUMP_USER 1
 #define FMODE_WRITE 2
 #define FMODE_CREATED (1 << 20)
 #define O_APPEND 02000
@@ -256,6 +296,7 @@ enum bpf_func_id {
 #define SYSFS_MAGIC 0x62656572
 #define ANON_INODE_FS_MAGIC 0x09041934
 #define TMPFS_MAGIC 0x01021994
+#define PR_SET_DUMPABLE 4
 #define AF_INET 2
 #define AF_INET6 10
 #define MSG_PEEK 2

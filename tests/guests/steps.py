@@ -12,6 +12,7 @@ import mmap
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ DIRECT = 16 * PAGE
 SAVED, SAVES = 100_000, 4
 SENT_4, SENT_6, SENT_UDP, SENT_UNIX, SENT_FILE = 1000, 500, 100, 700, 20_000
 NAP_S = 0.05
+FORWARD_NAPS = 3
 
 
 def write(path: Path, size: int) -> Path:
@@ -77,6 +79,13 @@ def save(path: Path) -> None:
     os.close(fd)
 
 
+def compute(times: list[float]) -> None:
+    """Use a CPU; `times` gets the time on it, which is a little more by the end of the thread."""
+    while time.thread_time() < NAP_S:
+        pass
+    times.append(time.thread_time())
+
+
 class Sockets:
     """Pairs of sockets on this machine, whose both ends are in this process."""
 
@@ -107,12 +116,14 @@ class Sockets:
         self._udp[0].sendto(bytes(SENT_UDP), self._udp[1].getsockname())
         self._udp[1].recv(2 * SENT_UDP)
 
-    def send_file(self) -> None:
-        """Send a file of `SENT_FILE` bytes without a buffer of this process."""
-        at = 0
-        while at < SENT_FILE:
-            at += os.sendfile(self._four[0].fileno(), self._file.fileno(), at, SENT_FILE - at)
+    def send_file(self) -> list[int]:
+        """Send a file of `SENT_FILE` bytes without a buffer of this process; the bytes by call."""
+        sent: list[int] = []
+        while left := SENT_FILE - sum(sent):
+            source = self._file.fileno()
+            sent.append(os.sendfile(self._four[0].fileno(), source, sum(sent), left))
         self._take(self._four[1], SENT_FILE)
+        return sent
 
     @staticmethod
     def _take(taker: socket.socket, size: int) -> None:
@@ -130,13 +141,15 @@ def timed(times: list[float]) -> Iterator[None]:
 def observed(place: Path, run: Path, probes: Any = "auto") -> Truth:
     """Do the run; what is true of it."""
     data, saved = place / "data", place / "saved"
-    for folder in (data, saved, place / "other"):
+    for folder in (data, saved):
         folder.mkdir()
     files = [write(data / f"{number}", SIZE) for number in range(FILES)]
     mapped, direct = write(data / "mapped", SIZE), write(data / "direct", DIRECT)
-    sockets = Sockets(write(place / "other" / "sent", SENT_FILE))
+    sockets = Sockets(write(data / "sent", SENT_FILE))
     naps: list[float] = []
     whole: list[float] = []
+    sent: list[int] = []
+    computed: list[float] = []
     with observe(run_dir=run, data_roots=[data], probes=probes) as obs, timed(whole):
         for step in range(STEPS):
             with obs.step():
@@ -148,25 +161,40 @@ def observed(place: Path, run: Path, probes: Any = "auto") -> Truth:
                 if step == 6:
                     read_directly(direct)
                 if step == 7:
-                    sockets.send_file()
+                    sent = sockets.send_file()
+                if step == 9:
+                    thread = threading.Thread(target=compute, args=(computed,))
+                    thread.start()
+                    thread.join()
                 if step in (3, 8):
                     with obs.phase("checkpoint"):
                         for number in range(SAVES // 2):
                             save(saved / f"{step}-{number}")
+                if step < FORWARD_NAPS:
+                    with obs.phase("forward"), timed(naps):
+                        time.sleep(NAP_S)
                 with timed(naps):
                     time.sleep(NAP_S)
-    return known(sum(naps), sum(whole))
+    return known(sum(naps), sum(whole), sum(computed), sent)
 
 
-def known(slept_s: float, whole_s: float) -> Truth:
-    """What a run of `observed` must say."""
+def known(slept_s: float, whole_s: float, cpu_s: float, sent: list[int]) -> Truth:
+    """What a run of `observed` must say.
+
+    Args:
+        slept_s: in naps.
+        whole_s: the run.
+        cpu_s: CPU time of another thread than its own.
+        sent: bytes of each call that sent a file of data.
+    """
     again = 2 * (STEPS - COLD_STEPS)
     reads, cold_pages = FILES + again, FILES * PAGES
+    sent_pages = sum(-(-size // PAGE) for size in sent)
     talked = STEPS * (SENT_4 + SENT_6 + SENT_UDP) + SENT_FILE
     return Truth(
         exact={
-            "io/data_read_bytes": reads * SIZE + DIRECT,
-            "io/data_read_count": reads * CALLS + 1,
+            "io/data_read_bytes": reads * SIZE + DIRECT + SENT_FILE,
+            "io/data_read_count": reads * CALLS + 1 + len(sent),
             "io/data_open_count": reads + 2,  # the mapped one and the direct one too
             "io/data_direct_read_bytes": DIRECT,
             "io/data_mmap_bytes": SIZE,
@@ -174,7 +202,7 @@ def known(slept_s: float, whole_s: float) -> Truth:
             "io/checkpoint_write_bytes": SAVES * SAVED,
             "io/fsync_count": SAVES,
             "cache/miss_bytes": cold_pages * PAGE,
-            "cache/hit_ratio": again * PAGES / (reads * PAGES),
+            "cache/hit_ratio": (again * PAGES + sent_pages) / (reads * PAGES + sent_pages),
             "cache/fault_fill_bytes": PAGES * PAGE,
             "block/data_read_bytes": (FILES + 1) * -(-SIZE // BLOCK) * BLOCK + DIRECT,
             "block/checkpoint_write_bytes": SAVES * -(-SAVED // BLOCK) * BLOCK,
@@ -183,7 +211,10 @@ def known(slept_s: float, whole_s: float) -> Truth:
         },
         between={
             # A nap ends late, and not all of what is late is sleep.
-            "sched/main_offcpu_ns": (STEPS * NAP_S * 1e9, whole_s * 1e9),
+            "sched/main_offcpu_ns": ((STEPS + FORWARD_NAPS) * NAP_S * 1e9, whole_s * 1e9),
+            "sched/forward_sleep_ns": (FORWARD_NAPS * NAP_S * 1e9, whole_s * 1e9),
+            "sched/other_sleep_ns": (STEPS * NAP_S * 1e9, whole_s * 1e9),
+            "sched/thread_cpu_ns": (cpu_s * 1e9, whole_s * 1e9),
             "sched/main_iowait_ns": (1, (whole_s - slept_s) * 1e9),
             "sched/main_runqueue_ns": (0, whole_s * 1e9),
             "io/data_read_ns": (1, (whole_s - slept_s) * 1e9),

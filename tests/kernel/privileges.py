@@ -12,17 +12,31 @@ NOBODY = 65534
 
 _CAPSET = {"x86_64": 126, "aarch64": 91}[os.uname().machine]
 _VERSION = 0x20080522  # _LINUX_CAPABILITY_VERSION_3
-_KEEP_CAPABILITIES = 8  # PR_SET_KEEPCAPS
+_SET_DUMPABLE, _KEEP_CAPABILITIES = 4, 8  # PR_SET_DUMPABLE, PR_SET_KEEPCAPS
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def become_nobody(capabilities: Collection[int] = (), uid: int = NOBODY, gid: int = NOBODY) -> None:
-    """Become uid 65534, with no capability but those given. For a child: there is no way back."""
+    """Become uid 65534, with no capability but those given. For a child: there is no way back.
+
+    Dumpable, as after an exec: else /proc/self would be root's, and the service would not serve it.
+    """
     assert _libc.prctl(_KEEP_CAPABILITIES, 1, 0, 0, 0) == 0
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
+    keep_capabilities(capabilities)
+    set_dumpable(1)
+
+
+def set_dumpable(value: int) -> None:
+    """Whether other processes of the same user may look into this one."""
+    assert _libc.prctl(_SET_DUMPABLE, value, 0, 0, 0) == 0
+
+
+def keep_capabilities(capabilities: Collection[int] = ()) -> None:
+    """Give up every other one."""
     mask = sum(1 << number for number in capabilities)
     low, high = mask & 0xFFFFFFFF, mask >> 32
     header = ctypes.create_string_buffer(struct.pack("Ii", _VERSION, 0))

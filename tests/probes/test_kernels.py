@@ -34,11 +34,10 @@ RENAMED = {"dentry.d_u.d_alias", "page.compound_head"}
 """... and what is not there from then on."""
 
 NO_FOLIO = {"folio.mapping", "folio.flags", "folio._flags_1", "folio._folio_order"}
-NO_5_13, NO_6_5, NO_6_18 = (
-    {"task_struct.state"},
-    {"folio._folio_order", "page.compound_order"},
-    {"folio___6_18.flags.f"},
-)
+NO_5_13, NO_6_5 = {"task_struct.state"}, {"folio._folio_order", "page.compound_order"}
+FROM_6_18 = {"folio.flags", "mm_struct.flags"}
+NO_7_2 = {"task_struct.exec_state", "task_exec_state.dumpable"}
+NO_6_18 = {"folio___6_18.flags.f", "mm_struct___6_18.flags.__mm_flags[0]", *NO_7_2}
 
 UNRESOLVED: dict[str, set[str]] = {
     "5.10": {"task_struct.__state", *NO_FOLIO, *NO_6_18, *UNCHANGED},
@@ -46,12 +45,12 @@ UNRESOLVED: dict[str, set[str]] = {
     "6.12": NO_5_13 | NO_6_5 | NO_6_18 | UNCHANGED,
     "6.16": NO_5_13 | NO_6_5 | NO_6_18 | UNCHANGED,
     "6.17": NO_5_13 | NO_6_5 | NO_6_18 | UNCHANGED,
-    "6.18": NO_5_13 | NO_6_5 | {"folio.flags"} | UNCHANGED,
-    "6.19": NO_5_13 | NO_6_5 | {"folio.flags"} | UNCHANGED,
-    "7.0": NO_5_13 | NO_6_5 | {"folio.flags"} | UNCHANGED,
-    "7.1": NO_5_13 | NO_6_5 | {"folio.flags"} | RENAMED,
-    "7.2": NO_5_13 | NO_6_5 | {"folio.flags"} | RENAMED,
-    "7.3": NO_5_13 | NO_6_5 | {"folio.flags"} | RENAMED,
+    "6.18": NO_5_13 | NO_6_5 | FROM_6_18 | NO_7_2 | UNCHANGED,
+    "6.19": NO_5_13 | NO_6_5 | FROM_6_18 | NO_7_2 | UNCHANGED,
+    "7.0": NO_5_13 | NO_6_5 | FROM_6_18 | NO_7_2 | UNCHANGED,
+    "7.1": NO_5_13 | NO_6_5 | FROM_6_18 | NO_7_2 | RENAMED,
+    "7.2": NO_5_13 | NO_6_5 | FROM_6_18 | RENAMED,
+    "7.3": NO_5_13 | NO_6_5 | FROM_6_18 | RENAMED,
 }
 """Kernel -> fields that the programs name and it lacks. Each stands behind a condition that is
 false there; another one is a place that this kernel would refuse."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import grp
 import os
 import signal
@@ -28,8 +27,6 @@ SOMEBODY = NOBODY - 1
 """Another user, of the same group."""
 
 GROUP = grp.getgrgid(NOBODY).gr_name
-SET_DUMPABLE = 4  # PR_SET_DUMPABLE
-_libc = ctypes.CDLL(None)
 
 MAIN = "import sys; from trainobs.service.main import main; sys.exit(main())"
 
@@ -161,7 +158,6 @@ def as_user(work: Callable[[], object], uid: int = NOBODY, gid: int = NOBODY) ->
 
     def drop_and_work() -> None:
         become_nobody(uid=uid, gid=gid)
-        _libc.prctl(SET_DUMPABLE, 1, 0, 0, 0)  # as after an exec: else /proc/self is root's
         work()
 
     return fork(drop_and_work)

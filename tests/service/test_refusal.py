@@ -17,7 +17,7 @@ import pytest
 
 from tests.kernel.ground_truth import read_whole, write_file
 from tests.kernel.observed import map_update
-from tests.kernel.privileges import NOBODY
+from tests.kernel.privileges import NOBODY, become_nobody
 from tests.kernel.processes import fork, join
 from tests.kernel_state import bpf
 from tests.service.service import (
@@ -92,9 +92,7 @@ def test_children_of_another_user_are_not_followed(service: Service) -> None:
                 over.pass_on()
 
             fork(roots)
-            os.setgroups([])
-            os.setresgid(NOBODY, NOBODY, NOBODY)
-            os.setresuid(NOBODY, NOBODY, NOBODY)
+            become_nobody()
             observed = Observed(service.path)
             got = data_of(
                 observed, path.parent, lambda: (told.pass_on(), over.wait(), read_whole(path))

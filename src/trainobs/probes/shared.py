@@ -35,14 +35,11 @@ OBJECTS = Path(__file__).parent / "objects"
 KFUNC = "bpf_rdonly_cast"
 """What one of the two objects calls, as READ in bpf/reading.h says. Linux 6.2"""
 
-ANY_UID = 0xFFFFFFFF
-"""`TOBS_ANY_UID`: tasks of every user may be followed."""
-
 _SPARE_DESCRIPTORS = 24
 """Beside one for each program and one for its link: maps, and what libbpf has open as it loads."""
 
-_SETTINGS = struct.Struct("IIII16x")  # struct tobs_settings, without what tobs_adopt writes
-_SET = struct.Struct("IIII")  # open, uid, class_epoch, infer_data
+_SETTINGS = struct.Struct("IIII32x")  # struct tobs_settings, without what tobs_adopt writes
+_SET = struct.Struct("IIII")  # open, guarded, class_epoch, infer_data
 _CONTROL = struct.Struct("IIIIIIII")  # struct tobs_control
 _FOUND = struct.Struct("I")
 _FOUND_OFFSET = 24
@@ -125,8 +122,12 @@ class SharedProbes:
         pages = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         return mmap.mmap(self._loader.map_fd(name), pages)
 
-    def open(self, slot: int, uid: int = ANY_UID) -> SessionMaps:
-        """Begin a session in a free slot, for processes of one user.
+    def open(self, slot: int, *, guarded: bool = False) -> SessionMaps:
+        """Begin a session in a free slot.
+
+        Args:
+            slot: the slot.
+            guarded: follow only what the session's client might look into.
 
         Returns:
             Its maps, whose descriptors the caller closes.
@@ -143,7 +144,7 @@ class SharedProbes:
         with self._lock:
             self._slots = max(self._slots, slot + 1)
             at = slot * _SETTINGS.size
-            self._settings[at : at + _SETTINGS.size] = _SETTINGS.pack(1, uid, 0, 0)
+            self._settings[at : at + _SETTINGS.size] = _SETTINGS.pack(1, guarded, 0, 0)
             self._call(None, slot)
         return maps
 
@@ -159,16 +160,17 @@ class SharedProbes:
                 pass
         remove(slot, self._loader.map_fd)
 
-    def adopt(self, slot: int, tgid: int, tid: int) -> bool:
+    def adopt(self, slot: int, tgid: int, tid: int, client: int = 0) -> bool:
         """Follow a process for a session, and what it has started; False if it is not there.
 
         Args:
             slot: of the session.
             tgid: the process, as this process sees it.
             tid: its training thread, as it sees itself.
+            client: descriptor of the client's connection, where the session is guarded.
         """
         with self._lock:
-            return bool(self._call("tobs_adopt", slot, tgid=tgid, tid=tid))
+            return bool(self._call("tobs_adopt", slot, tgid=tgid, tid=tid, client=client))
 
     def leave(self, slot: int, tgid: int, tid: int) -> bool:
         """Stop following one thread of a process; False if it is not followed."""
@@ -178,15 +180,15 @@ class SharedProbes:
     def add_root(self, slot: int, descriptor: int, file_class: FileClass) -> None:
         """Give a class to everything below the directory, or to the file, that is open here."""
         with self._lock:
-            is_open, uid, epoch, infer = self._settings_of(slot)
-            self._set(slot, is_open, uid, epoch + 1, infer)
+            is_open, guarded, epoch, infer = self._settings_of(slot)
+            self._set(slot, is_open, guarded, epoch + 1, infer)
             self._call("tobs_root", slot, root_fd=descriptor, root_class=file_class)
 
     def infer_data(self, slot: int, on: bool) -> None:
         """Whether what workers read from regular files of no known class counts as data."""
         with self._lock:
-            is_open, uid, epoch, _ = self._settings_of(slot)
-            self._set(slot, is_open, uid, epoch, on)
+            is_open, guarded, epoch, _ = self._settings_of(slot)
+            self._set(slot, is_open, guarded, epoch, on)
 
     def program_fds(self) -> dict[str, int]:
         """Descriptors of the programs that run on events."""
@@ -211,9 +213,9 @@ class SharedProbes:
         """In a forked child: let go of the parent's probes."""
         self._loader.abandon()
 
-    def _set(self, slot: int, is_open: int, uid: int, epoch: int, infer: int) -> None:
+    def _set(self, slot: int, is_open: int, guarded: int, epoch: int, infer: int) -> None:
         at = slot * _SETTINGS.size
-        self._settings[at : at + _SET.size] = _SET.pack(is_open, uid, epoch, infer)
+        self._settings[at : at + _SET.size] = _SET.pack(is_open, guarded, epoch, infer)
 
     def _settings_of(self, slot: int) -> tuple[int, ...]:
         return _SET.unpack_from(self._settings, slot * _SETTINGS.size)
@@ -227,10 +229,11 @@ class SharedProbes:
         tid: int = 0,
         root_fd: int = 0,
         root_class: int = 0,
+        client: int = 0,
     ) -> int:
         """Run an iterator program with its arguments; what it has found."""
         self._control[: _CONTROL.size] = _CONTROL.pack(
-            self._slots, slot, tgid, tid, root_fd, root_class, 0, 0
+            self._slots, slot, tgid, tid, root_fd, root_class, 0, client
         )
         if program:
             self._loader.run_iterator(program)

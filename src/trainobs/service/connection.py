@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import select
@@ -173,6 +174,8 @@ class Connection:
         slot, file_class = self._own_slot(), _number(question, "file_class", len(FileClass))
         if len(descriptors) != 1:
             raise protocol.ProtocolError("a root without a descriptor")
+        if fcntl.fcntl(descriptors[0], fcntl.F_GETFL) & (os.O_PATH | os.O_WRONLY):
+            raise protocol.ProtocolError("a root that is not open for reading")
         self._probes.add_root(slot, descriptors[0], FileClass(file_class))
         self._say()
 
@@ -186,12 +189,15 @@ class Connection:
         self._say()
 
     def _follow(self, tid: int) -> None:
-        """The kernel decides: it compares the rights of each task with the client's user."""
-        if not self._probes.adopt(self._own_slot(), self._peer.tgid, tid):
+        """The kernel decides: it compares the rights of each task with those of the connection."""
+        client = self._connection.fileno()
+        if not self._probes.adopt(self._own_slot(), self._peer.tgid, tid, client):
             raise Refusal(
-                f"there is no thread {tid} in process {self._peer.tgid} that has all its user ids "
-                f"(real, effective, saved) from user {self._peer.uid}",
-                "register from a living process that is nobody else's",
+                f"there is no thread {tid} in process {self._peer.tgid} that others of user "
+                f"{self._peer.uid} may look into: one with the user, group and capabilities with "
+                "which it connected (real, effective, saved), and dumpable (PR_SET_DUMPABLE)",
+                "register from a living process that is nobody else's, after an exec if it has "
+                "changed its user",
             )
 
     def _own_slot(self) -> int:

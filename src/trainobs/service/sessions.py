@@ -82,7 +82,7 @@ class Sessions:
         with self._lock:
             slot = self._reserve(uid, tgid)
         try:
-            return slot, self._probes.open(slot, uid)
+            return slot, self._probes.open(slot, guarded=True)
         except BaseException:
             self._free(slot)
             raise
