@@ -21,7 +21,7 @@ from tests.kernel.processes import ROOT, fork, join
 from tests.session.jobs import programs_of, wait_for
 from trainobs.core.abi import FileClass, Op
 from trainobs.probes import protocol
-from trainobs.probes.served import ServedSide, ask, connect
+from trainobs.probes.served import ServedSide, connect, enter
 
 SOMEBODY = NOBODY - 1
 """Another user, of the same group."""
@@ -69,11 +69,9 @@ class Service:
 
     def sessions(self) -> int:
         """How many it has, as it says."""
-        connection = connect(self.path)
-        try:
-            return int(ask(connection, self.path, "hello")[0]["sessions"])
-        finally:
-            connection.close()
+        connection, answer, _ = enter(self.path, "hello")
+        connection.close()
+        return int(answer["sessions"])
 
     def is_free_again(self) -> None:
         """Wait until nobody has a session."""
@@ -107,8 +105,8 @@ class Turns:
     def __init__(self) -> None:
         self._told, self._tell = os.pipe()
 
-    def pass_on(self) -> None:
-        os.write(self._tell, b"x")
+    def pass_on(self, turns: int = 1) -> None:
+        os.write(self._tell, b"x" * turns)
 
     def wait(self) -> None:
         os.read(self._told, 1)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -27,9 +29,10 @@ from tests.service.service import (
 from tests.session.jobs import wait_for
 from trainobs.core.errors import ProbeError
 from trainobs.probes import protocol
-from trainobs.probes.served import ServedSide
+from trainobs.probes.served import Busy, ServedSide, connect, enter
 from trainobs.service.connection import FIRST_QUESTION_S
 from trainobs.service.sessions import REGAIN_S
+from trainobs.service.user_log import AT_ONCE
 
 pytestmark = pytest.mark.needs_bpf
 
@@ -237,3 +240,99 @@ def test_one_who_does_not_listen_holds_up_nobody(service: Service) -> None:
         over.pass_on()
         join(child)
     service.is_free_again()
+
+
+def test_who_keeps_the_memory_of_ended_sessions_gets_no_more_of_it(small_service: Service) -> None:
+    service = small_service
+
+    def begun_and_ended() -> list[int]:
+        raw = Raw(service.path)
+        answer = raw.ask("register", tid=os.getpid(), count=2)
+        assert answer
+        assert raw.ask("end")
+        raw.close()
+        return answer[1]
+
+    def work() -> None:
+        kept = [fd for _ in range(2) for fd in begun_and_ended()]
+        mapped = mmap.mmap(kept[1], mmap.PAGESIZE, mmap.MAP_SHARED, mmap.PROT_READ)
+        os.close(kept.pop(1))
+        raw = Raw(service.path)
+        refusal = refusal_of(raw.ask("register", tid=os.getpid()))
+        assert "keeps the memory of 2 sessions that are over" in refusal
+        full.pass_on()
+        served.wait()
+        mapped.close()
+        Observed(service.path).stop()
+
+    with Turns() as full, Turns() as served:
+        child = as_user(work)
+        full.wait()
+        serves(service, SOMEBODY)
+        served.pass_on()
+        join(child)
+
+
+def test_a_hundred_clients_at_one_moment_are_all_served(service: Service) -> None:
+    """Of one user, who may have 20 connections."""
+    with Turns() as go:
+
+        def work() -> None:
+            go.wait()
+            connection, answer, _ = enter(service.path, "hello")
+            assert answer["ok"]
+            connection.close()
+
+        children = [as_user(work) for _ in range(100)]
+        go.pass_on(100)
+        for child in children:
+            join(child)
+
+
+def test_a_full_queue_is_waited_for(open_place: Path) -> None:
+    """A listener that is slow to accept, and has room for one."""
+    path = open_place / "slow.sock"
+    with protocol.new_socket() as listener, protocol.new_socket() as first:
+        listener.bind(str(path))
+        listener.listen(0)
+        first.connect(str(path))
+        with pytest.raises(Busy):
+            connect(path)
+
+        def serve() -> None:
+            for _ in range(2):
+                connection, _ = listener.accept()
+                with connection, suppress(OSError, EOFError):
+                    protocol.receive(connection, protocol.QUESTION_BYTES, 0)
+                    protocol.send(connection, {"ok": True}, ())
+
+        thread = threading.Thread(target=serve)
+        timer = threading.Timer(0.1, first.close)
+        thread.start()
+        timer.start()
+        connection, answer, _ = enter(path, "hello")
+        connection.close()
+        assert answer == {"ok": True}
+        thread.join()
+        timer.join()
+
+
+def test_lines_that_a_user_causes_are_few_and_the_others_are_counted(service: Service) -> None:
+    tries = 300
+
+    def work() -> None:
+        for _ in range(tries):
+            raw = Raw(service.path)
+            raw.say(b"{")
+            raw.answer()
+            raw.close()
+
+    def lines(words: str) -> list[str]:
+        return [line for line in list(service.log) if words in line]
+
+    join(as_user(work))
+    assert len(lines("refused process")) < AT_ONCE + 20
+    wait_for(lambda: lines("left out"))
+    left_out = sum(int(line.split()[3]) for line in lines("left out"))
+    assert left_out + len(lines("refused process")) == tries
+    serves(service, SOMEBODY)

@@ -8,9 +8,13 @@ import pytest
 
 from trainobs.core.abi import SLOTS
 from trainobs.probes.shared import SharedProbes
-from trainobs.service.sessions import REST_S, Refusal, Sessions
+from trainobs.service.sessions import REST_S, Sessions
+from trainobs.service.shares import Refusal
 
 pytestmark = pytest.mark.needs_bpf
+
+
+LIMIT, PER_USER = 8, 2
 
 
 class Clock:
@@ -26,11 +30,19 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def sessions(clock: Clock) -> Iterator[Sessions]:
+def probes() -> Iterator[SharedProbes]:
     probes = SharedProbes(["net"])
-    yield Sessions(probes, per_user=2, now=clock)
+    yield probes
     probes.stop()
     vars(probes).clear()  # what is mapped holds the maps, and pytest holds the fixture
+
+
+@pytest.fixture
+def sessions(probes: SharedProbes, clock: Clock) -> Iterator[Sessions]:
+    sessions = Sessions(probes, limit=LIMIT, per_user=PER_USER, now=clock)
+    yield sessions
+    for slot in list(sessions._sessions):
+        sessions.end(slot)
 
 
 def begin(sessions: Sessions, tgid: int, uid: int = 7) -> int:
@@ -76,3 +88,13 @@ def test_a_user_regains_the_right_to_begin_with_time(sessions: Sessions, clock: 
     begin(sessions, 5, uid=8)
     clock.now += 1
     begin(sessions, 5)
+
+
+def test_the_last_slots_are_for_users_who_have_none(sessions: Sessions) -> None:
+    for number in range(LIMIT - LIMIT // 8):
+        begin(sessions, number, uid=number // 2)
+    with pytest.raises(Refusal, match="for users who have none"):
+        begin(sessions, LIMIT, uid=LIMIT // 2 - 1)
+    begin(sessions, LIMIT, uid=LIMIT)
+    with pytest.raises(Refusal, match="are taken"):
+        begin(sessions, LIMIT + 1, uid=LIMIT + 1)

@@ -18,7 +18,7 @@ from trainobs.probes.libbpf import open_library
 from trainobs.probes.obstacles import capabilities, obstacles
 from trainobs.probes.programs import PROBES, TREE, Program
 from trainobs.probes.protocol import VARIABLE, ProtocolError, socket_path
-from trainobs.probes.served import ask, connect, who_may
+from trainobs.probes.served import enter, who_may
 from trainobs.probes.shared import kernel_names, object_files
 
 _NOT_TRIED = "not tried"
@@ -75,8 +75,8 @@ def _service() -> dict[str, Any]:
         return found | {"why": "there is none"}
     found["group"] = who_may(path)
     try:
-        with connect(path) as connection:
-            answer, _ = ask(connection, path, "hello")
+        connection, answer, _ = enter(path, "hello")
+        connection.close()
     except (OSError, EOFError, ProtocolError) as error:
         return found | {"why": str(error)}
     except ProbeError as error:

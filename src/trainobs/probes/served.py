@@ -16,11 +16,14 @@ from typing import Any
 
 from trainobs.core.abi import FileClass
 from trainobs.core.errors import ProbeCause, ProbeError
+from trainobs.core.now import now_s
 from trainobs.probes import protocol
 from trainobs.probes.programs import PROBES, programs_of
 from trainobs.probes.side import Side
 
 logger = logging.getLogger("trainobs")
+
+_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.1  # of one who asks again
 
 
 class ServedSide(Side):
@@ -51,10 +54,12 @@ class ServedSide(Side):
         self._path = path
         self._lock = threading.Lock()
         self._gone_since_ns: int | None = None
-        self._socket: socket.socket | None = connect(path)
+        self._socket: socket.socket | None = None
         try:
             tid = threading.get_native_id() if tid is None else tid
-            answer, maps = self._ask("register", tid=tid, layout=protocol.LAYOUT, count=2)
+            self._socket, answer, maps = enter(
+                path, "register", tid=tid, layout=protocol.LAYOUT, count=2
+            )
             self.status = {name: str(answer["status"].get(name)) for name in programs_of(probes)}
             try:
                 self._map(*maps)
@@ -174,11 +179,39 @@ class ServedSide(Side):
             connection.close()
 
 
+class Busy(ProbeError):
+    """The service has too much to do to serve this process at this moment."""
+
+
+def enter(
+    path: Path, what: str, *, count: int = 0, **arguments: int
+) -> tuple[socket.socket, dict[str, Any], list[int]]:
+    """Connect to the service and ask a first question, again while it is busy.
+
+    Raises:
+        ProbeError, OSError, EOFError, ProtocolError: as `connect` and `ask` do.
+    """
+    until, pause_s = now_s() + protocol.ANSWER_S, _PAUSE_S * (1 + os.getpid() % 8 / 8)
+    while True:
+        connection = None
+        try:
+            connection = connect(path)
+            return connection, *ask(connection, path, what, (), count=count, **arguments)
+        except BaseException as error:
+            if connection:
+                connection.close()
+            if not isinstance(error, Busy) or now_s() + pause_s > until:
+                raise
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
 def connect(path: Path) -> socket.socket:
     """Connect to the service.
 
     Raises:
         ProbeError: NO_SERVICE, with who may use it where that is the reason.
+        Busy: too many others are just connecting.
     """
     connection = protocol.new_socket()
     connection.settimeout(protocol.ANSWER_S)
@@ -190,7 +223,8 @@ def connect(path: Path) -> socket.socket:
         if isinstance(error, PermissionError):
             do = f"have the user put into the group that may: {who_may(path)}"
             raise refused(path, found, do) from error
-        raise refused(path, found) from error
+        busy = isinstance(error, BlockingIOError)
+        raise refused(path, found, kind=Busy if busy else ProbeError) from error
     return connection
 
 
@@ -207,6 +241,7 @@ def ask(
 
     Raises:
         ProbeError: it refuses.
+        Busy: it refuses for now.
         OSError, EOFError, ProtocolError: it is gone, or talks nonsense.
     """
     question = {"version": protocol.VERSION, "ask": what, **arguments}
@@ -219,14 +254,18 @@ def ask(
         os.close(descriptor)
     if answer.get("ok") is True:
         raise protocol.ProtocolError("an answer without what it should come with")
-    raise refused(path, str(answer.get("found")), str(answer.get("do")))
+    kind = Busy if answer.get("again") is True else ProbeError
+    raise refused(path, str(answer.get("found")), str(answer.get("do")), kind=kind)
 
 
 def refused(
-    path: Path, found: str, do: str = "see that trainobs-probed runs, and what it logs"
+    path: Path,
+    found: str,
+    do: str = "see that trainobs-probed runs, and what it logs",
+    kind: type[ProbeError] = ProbeError,
 ) -> ProbeError:
     """The service does not serve this process."""
-    return ProbeError(
+    return kind(
         ProbeCause.NO_SERVICE, "cannot use the service of the probes", f"{path}: {found}", do
     )
 

@@ -17,9 +17,9 @@ from trainobs.core.abi import FileClass
 from trainobs.core.version import __version__
 from trainobs.probes import protocol
 from trainobs.probes.shared import SharedProbes
-from trainobs.service.sessions import Refusal, Sessions
-
-logger = logging.getLogger("trainobs.service")
+from trainobs.service.sessions import Sessions
+from trainobs.service.shares import Refusal
+from trainobs.service.user_log import UserLog
 
 FIRST_QUESTION_S = 5.0
 """How long a client without a session may be silent."""
@@ -54,12 +54,18 @@ class Connection:
     """Answers the questions of one client, and ends its session when it goes, however it goes."""
 
     def __init__(
-        self, connection: socket.socket, peer: Peer, probes: SharedProbes, sessions: Sessions
+        self,
+        connection: socket.socket,
+        peer: Peer,
+        probes: SharedProbes,
+        sessions: Sessions,
+        log: UserLog,
     ) -> None:
         self._connection = connection
         self._peer = peer
         self._probes = probes
         self._sessions = sessions
+        self._log = log
         self._slot: int | None = None
         self._answers: dict[str, Callable[[Question, Sequence[int]], None]] = {
             "hello": self._hello,
@@ -80,13 +86,14 @@ class Connection:
             while self._wait(pidfd):
                 self._one_question()
         except Refusal as refusal:
-            self._refuse(refusal.found, refusal.do)
+            self._refuse(refusal)
         except protocol.ProtocolError as error:
-            self._refuse(str(error), "use the trainobs of the service's version")
+            self._refuse(Refusal(str(error), "use the trainobs of the service's version"))
         except (EOFError, ConnectionError, TimeoutError):
             pass  # it has gone, or does not take its answers
         except OSError as error:
-            self._refuse(f"the service cannot do it: {error}", "see what the service logs")
+            found = f"the service cannot do it: {error}"
+            self._refuse(Refusal(found, "see what the service logs"))
         finally:
             self._end_session()
             self._connection.close()
@@ -132,11 +139,13 @@ class Connection:
     def _say(self, descriptors: Sequence[int] = (), **facts: object) -> None:
         protocol.send(self._connection, {"ok": True, **facts}, descriptors)
 
-    def _refuse(self, found: str, do: str) -> None:
-        logger.warning("refused process %d of user %d: %s", *self._peer, found)
+    def _refuse(self, refusal: Refusal) -> None:
+        self._note(logging.WARNING, "refused process %d of user %d: %s", refusal.found)
         self._end_session()  # before it is told, so that it may try again at once
-        with suppress(OSError):
-            protocol.send_last(self._connection, {"ok": False, "found": found, "do": do})
+        tell_refusal(self._connection, refusal)
+
+    def _note(self, level: int, text: str, *values: object) -> None:
+        self._log.say(self._peer.uid, level, text, *self._peer, *values)
 
     def _hello(self, question: Question, descriptors: Sequence[int]) -> None:
         self._say(
@@ -157,7 +166,7 @@ class Connection:
         with closing(maps):
             self._follow(tid)
             self._say([maps.clock_fd, maps.sums_fd], status=self._status())
-        logger.info("follow process %d of user %d in slot %d", *self._peer, self._slot)
+        self._note(logging.INFO, "follow process %d of user %d in slot %d", self._slot)
 
     def _adopt(self, question: Question, descriptors: Sequence[int]) -> None:
         self._own_slot()
@@ -209,10 +218,17 @@ class Connection:
         slot, self._slot = self._slot, None
         if slot is not None:
             self._sessions.end(slot)
-            logger.info("let go of process %d of user %d in slot %d", *self._peer, slot)
+            self._note(logging.INFO, "let go of process %d of user %d in slot %d", slot)
 
     def _status(self) -> dict[str, str]:
         return {name: state[:_REASON_CHARACTERS] for name, state in self._probes.status.items()}
+
+
+def tell_refusal(connection: socket.socket, refusal: Refusal) -> None:
+    """Say why, as the last thing that is said."""
+    message = {"ok": False, "found": refusal.found, "do": refusal.do, "again": refusal.again}
+    with suppress(OSError):
+        protocol.send_last(connection, message)
 
 
 def _number(question: Question, name: str, limit: int) -> int:

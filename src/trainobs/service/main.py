@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import grp
 import logging
+import os
 import resource
 import signal
 import sys
@@ -72,8 +73,7 @@ def _count(text: str) -> int:
 
 
 def _run(options: argparse.Namespace) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: sys.exit(0))
+    told = _told_to_end()
     _raise_descriptor_limit()
     with bind(options.socket, _group(options.group)) as listener:
         try:
@@ -82,10 +82,23 @@ def _run(options: argparse.Namespace) -> None:
             _tell_what_is_off(probes)
             per_user = options.max_sessions_per_user
             sessions = Sessions(probes, limit=options.max_sessions, per_user=per_user)
-            Server(listener, probes, sessions, per_user=per_user).serve()
+            Server(listener, probes, sessions, per_user=per_user).serve(told)
         finally:
             with suppress(OSError):
                 options.socket.unlink()
+
+
+def _told_to_end() -> int:
+    """A descriptor that can be read once the service is told to end.
+
+    No exception of a handler: one that comes inside of a finalizer is lost.
+    """
+    told, tell = os.pipe()
+    os.set_blocking(tell, False)
+    signal.set_wakeup_fd(tell)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    return told
 
 
 def _group(name: str | None) -> int | None:

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import socket
 import threading
 import time
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 
+from trainobs.core.abi import SLOTS
 from trainobs.core.errors import TrainobsError
 from trainobs.probes import protocol
 from trainobs.probes.shared import SharedProbes
-from trainobs.service.connection import Connection, Peer
+from trainobs.service.connection import Connection, Peer, tell_refusal
 from trainobs.service.sessions import Sessions
+from trainobs.service.shares import Refusal, why_no_more
+from trainobs.service.user_log import UserLog
 
 logger = logging.getLogger("trainobs.service")
 
@@ -29,7 +32,9 @@ SOCKET_MODE = 0o660
 SPARE = 4
 """Connections that a user may have beside those with a session, such as a `trainobs doctor`."""
 
-_BACKLOG = 64
+_CONNECTIONS = 4 * SLOTS
+_BACKLOG = 4096  # or what net.core.somaxconn allows
+_REST_MS = 1000
 _STACK_BYTES = 512 * 1024
 
 
@@ -83,7 +88,7 @@ def _remove_stale(path: Path) -> None:
 
 
 class Server:
-    """Accepts clients until an exception, such as that of a signal handler, ends it."""
+    """Accepts clients, and serves each in a thread of its own."""
 
     def __init__(
         self, listener: socket.socket, probes: SharedProbes, sessions: Sessions, *, per_user: int
@@ -92,43 +97,62 @@ class Server:
         self._probes = probes
         self._sessions = sessions
         self._most = per_user + SPARE
+        self._log = UserLog()
         self._lock = threading.Lock()
         self._connected: Counter[int] = Counter()
 
-    def serve(self) -> None:
-        """Serve for ever."""
+    def serve(self, until: int) -> None:
+        """Serve until something can be read from a descriptor, as after a signal."""
         threading.stack_size(_STACK_BYTES)
+        self._listener.setblocking(False)
         self._listener.listen(_BACKLOG)
         logger.info("listening at %s", self._listener.getsockname())
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError as error:  # too many descriptors: those in use will be closed
-                logger.error("cannot accept a client: %s", error)
-                time.sleep(0.1)
-                continue
+        poll = select.poll()
+        poll.register(self._listener, select.POLLIN)
+        poll.register(until, select.POLLIN)
+        while until not in (
+            ready := dict(poll.poll(_REST_MS if self._log.tell_left_out() else None))
+        ):
+            if ready:
+                self._accept()
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except BlockingIOError:
+            return  # it has gone meanwhile
+        except OSError as error:  # too many descriptors: those in use will be closed
+            logger.error("cannot accept a client: %s", error)
+            time.sleep(0.1)
+            return
+        try:
             self._admit(connection)
+        except Refusal as refusal:
+            connection.setblocking(False)
+            with connection:
+                tell_refusal(connection, refusal)
 
     def _admit(self, connection: socket.socket) -> None:
         peer = Peer.from_socket(connection)
         with self._lock:
-            full = self._connected[peer.uid] >= self._most
-            self._connected[peer.uid] += not full
-        if full:
-            _turn_away(connection, f"the user has {self._most} connections, as many as one may")
-            return
+            limits = {"each": self._most, "total": _CONNECTIONS}
+            mine, taken = self._connected[peer.uid], self._connected.total()
+            if found := why_no_more("connections", mine, taken, **limits):
+                raise Refusal(found, "try again later", again=True)
+            self._connected[peer.uid] += 1
         thread = threading.Thread(target=self._run, args=(connection, peer), daemon=True)
         try:
             thread.start()
         except RuntimeError as error:  # no more threads
             self._forget(peer)
-            _turn_away(connection, str(error))
+            raise Refusal(str(error), "try again later", again=True) from error
 
     def _run(self, connection: socket.socket, peer: Peer) -> None:
         try:
-            Connection(connection, peer, self._probes, self._sessions).serve()
+            Connection(connection, peer, self._probes, self._sessions, self._log).serve()
         except Exception:
-            logger.exception("the connection of process %d of user %d failed", *peer)
+            text = "the connection of process %d of user %d failed"
+            self._log.say(peer.uid, logging.ERROR, text, *peer, failure=True)
         finally:
             self._forget(peer)
 
@@ -137,9 +161,3 @@ class Server:
             self._connected[peer.uid] -= 1
             if not self._connected[peer.uid]:
                 del self._connected[peer.uid]
-
-
-def _turn_away(connection: socket.socket, found: str) -> None:
-    connection.setblocking(False)
-    with suppress(OSError), connection:
-        protocol.send_last(connection, {"ok": False, "found": found, "do": "try again later"})
