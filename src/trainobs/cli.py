@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainobs.core.errors import TrainobsError
+from trainobs.core.strict_json import dumps
 from trainobs.core.text import counted, printable
 from trainobs.core.version import __version__
 
@@ -193,10 +193,10 @@ def _report(options: argparse.Namespace) -> _Answer:
         return _Answer(_write_page(html.page(RunView(run)), options.html))
     if options.step is not None:
         found = explain(run, options.step)
-        return _Answer(json.dumps(found, indent=2) if options.json else one_step.render(found))
+        return _Answer(dumps(found, indent=2) if options.json else one_step.render(found))
     summary = summarize(run)
     if options.json:
-        return _Answer(json.dumps(summary, indent=2))
+        return _Answer(dumps(summary, indent=2))
     if options.full:
         return _Answer(page.render(summary))
     is_newest = run.path != options.run
@@ -264,7 +264,7 @@ def _compared(
     found = compare(*([RunLog.open(path) for path in side] for side in (old, new)))
     if options.html is not None:
         return _Answer(_write_page(comparison_page(found), options.html))
-    return _Answer(json.dumps(found, indent=2) if options.json else render(found))
+    return _Answer(dumps(found, indent=2) if options.json else render(found))
 
 
 def _whatif(options: argparse.Namespace) -> _Answer:
@@ -273,7 +273,7 @@ def _whatif(options: argparse.Namespace) -> _Answer:
     from trainobs.runlog.reader import RunLog
 
     found = whatif(RunLog.open(_newest(options.run)), options.changes)
-    return _Answer(json.dumps(found, indent=2) if options.json else render(found))
+    return _Answer(dumps(found, indent=2) if options.json else render(found))
 
 
 def _newest(run: Path) -> Path:
@@ -295,5 +295,5 @@ def _doctor(options: argparse.Namespace) -> _Answer:
     findings = {**probes.examine(), "gpu": gpu.examine()}
     status = 0 if findings["complete"] and not findings["switched_off"] else 1
     if options.json:
-        return _Answer(json.dumps(findings, indent=2), status)
+        return _Answer(dumps(findings, indent=2), status)
     return _Answer(f"{probes.render(findings)}\n\n{gpu.render(findings['gpu'])}", status)

@@ -165,11 +165,40 @@ def rewrite(path, change) -> None:
         lambda meta, arrays: meta["epochs"][0].update(seen=1),
         lambda meta, arrays: arrays.update({"counts-0": arrays["counts-0"].astype(np.float64)}),
         lambda meta, arrays: arrays.update({"inputs-0-draws": arrays["inputs-0-draws"] + 1}),
+        lambda meta, arrays: arrays.update({"rows-1": arrays["rows-1"].astype(np.float64)}),
+        lambda meta, arrays: arrays.update({"inputs-0-ids": arrays["inputs-0-ids"] + 0.0}),
+        lambda meta, arrays: meta["tables"][0].update(rows=500.0),
+        lambda meta, arrays: meta["tables"][0].update(outside="0"),
+        lambda meta, arrays: meta.update(budget_bytes=10**30),
     ],
 )
 def test_a_file_that_contradicts_itself_is_refused(saved, change):
     rewrite(saved, change)
     refuses(saved, "damaged")
+
+
+def test_a_compressed_file_is_refused(saved):
+    """A few bytes of it could stand for any number of rows."""
+    with np.load(saved) as archive:
+        members = dict(archive)
+    np.savez_compressed(saved, **members)
+    refuses(saved, "it is compressed")
+
+
+def test_a_budget_beyond_the_machine_is_refused(saved):
+    def ask(meta, arrays):
+        meta.update(budget_bytes=1 << 60)
+        meta["tables"][1].update(rows=10**15)
+
+    rewrite(saved, ask)
+    refuses(saved, "which this machine does not give")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_file_is_neither_waited_for_nor_read_without_end(tmp_path, make):
+    make(tmp_path / "counts.npz")
+    refuses(tmp_path / "counts.npz", "not a regular file")
 
 
 def test_a_file_that_is_only_written_anew_is_accepted(saved):

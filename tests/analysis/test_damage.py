@@ -92,7 +92,7 @@ def test_a_pipe_is_not_waited_for(write_run):
     os.mkfifo(path / "run.json")
     with pytest.raises(RunLogError) as error:
         RunLog.open(path)
-    assert error.value.found == "run.json is not a regular file"
+    assert error.value.found == "run.json: not a regular file"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
 import zipfile
@@ -151,6 +152,37 @@ def test_what_another_version_or_program_wrote_is_refused(tmp_path, kind, schema
     write_archive(tmp_path / "other", ArchiveKind(kind, schema, ""), {}, {})
     with pytest.raises(FAEError, match=found):
         FAEProfile.load(tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"tables": 3},
+        {"tables": [["a", 10.0, 4, [], 20, False]]},
+        {"tables": [["a", 10, 4, [7], 20, False]]},
+        {"tables": [["a", 10, 4, [], None, False]]},
+        {"tables": [["a", 10, 4, [], 20, "no"]]},
+        {"tables": [["b" * 2, 10, 4, [], 20, False]] * 2},
+        {"made": []},
+        {"budget_bytes": "100"},
+        {"predictions": {"confidence": "0.9"}},
+    ],
+)
+def test_a_sound_file_with_facts_of_another_kind_is_refused(tmp_path, facts):
+    sound = {"tables": [], "budget_bytes": 1, "made": {}, "predictions": None}
+    ids = np.array([1], np.int64)
+    kind = ArchiveKind("FAE profile", 1, "")
+    write_archive(tmp_path / "other", kind, sound | facts, {"hot-ids-0": ids, "hot-ids-1": ids})
+    with pytest.raises(FAEError):
+        FAEProfile.load(tmp_path / "other")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_file_is_neither_waited_for_nor_read_without_end(tmp_path, make):
+    make(tmp_path / "profile")
+    with pytest.raises(FAEError, match="not a regular file"):
+        FAEProfile.load(tmp_path / "profile")
 
 
 def test_a_missing_file_is_refused(tmp_path):

@@ -86,7 +86,7 @@ def test_a_taken_directory_is_told_at_the_start_and_at_the_end(tmp_path, capfd):
     first, second = tmp_path / "run", tmp_path / "run-2"
     told = [line for line in capfd.readouterr().err.splitlines() if "no verdict" not in line]
     assert told[0] == f"trainobs: the run is in {first}"
-    assert told[2] == f"trainobs: {first} holds a run already; this one goes to {second}"
+    assert told[2] == f"trainobs: {first} is taken; this run goes to {second}"
     assert told[3] == f"trainobs: the run is in {second}; {first} holds an earlier one"
     assert len(told) == 5
     assert obs.run_dir == tmp_path / "run-3"

@@ -49,6 +49,14 @@ def test_it_stands_for_itself_if_it_is_newer(tmp_path):
     assert newest_for(begin(tmp_path / "run", 1)) == tmp_path / "run"
 
 
+def test_a_run_that_was_killed_as_it_began_gives_way_to_those_beside_it(tmp_path):
+    (tmp_path / "run" / "rank=0").mkdir(parents=True)
+    assert newest_for(tmp_path / "run") == tmp_path / "run"
+    later = begin(tmp_path / "run-2", 2, beside="run")
+    begin(tmp_path / "run-3", 3)
+    assert newest_for(tmp_path / "run") == later
+
+
 def test_below_the_current_directory_names_are_known(run, tmp_path, monkeypatch):
     later = begin(tmp_path / "a [run]-2", 2, beside=run.name)
     monkeypatch.chdir(run)

@@ -126,7 +126,9 @@ def test_nothing_there_says_what_is(tmp_path, write_run):
     (tmp_path / "file").touch()
     assert found(tmp_path / "file") == "a file, where a directory was expected"
     only_rank_1 = write_run(rank=1)
-    assert found(only_rank_1) == "rank directories without the run.json that rank 0 writes"
+    assert found(only_rank_1) == (
+        "no run.json: rank 0, which writes it, was killed as it began, or is elsewhere"
+    )
 
 
 def test_a_directory_that_may_not_be_read_is_an_error_of_ours(write_run, monkeypatch):

@@ -125,3 +125,71 @@ def test_the_search_for_a_free_name_ends(
 def test_data_roots_that_no_system_call_takes_are_bad_settings(root: str) -> None:
     with pytest.raises(SettingError, match="data_roots"):
         Settings.parse(data_roots=root)
+
+
+@pytest.fixture
+def of_another(tmp_path: Path) -> Path:
+    """A directory that we may write to and another user owns, with links planted in it."""
+    if os.geteuid():
+        pytest.skip("giving a directory away needs root")
+    place = tmp_path / "run"
+    place.mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    for name in ("rank=0", "tensorboard", "access-counts"):
+        (place / name).symlink_to(tmp_path / "elsewhere")
+    os.chown(place, 4711, -1)
+    return place
+
+
+def test_a_directory_that_another_user_owns_is_refused(of_another: Path) -> None:
+    settings = Settings.parse("off", run_dir=of_another)
+    with pytest.raises(SettingError) as error:
+        open_session(settings, of_another, log_every_n_steps=1)
+    assert error.value.found == f"[Errno 1] Another user owns it: '{of_another}'"
+    assert not list((of_another.parent / "elsewhere").iterdir())
+
+
+def test_a_link_of_another_user_to_a_directory_of_ours_is_refused(of_another: Path) -> None:
+    link = of_another.with_name("link")
+    link.symlink_to(of_another.with_name("elsewhere"))
+    directory.refuse_foreign(link)
+    os.lchown(link, 4711, -1)
+    with pytest.raises(PermissionError, match="Another user owns it"):
+        directory.refuse_foreign(link)
+
+
+def test_a_name_that_another_user_took_first_is_passed_over(of_another: Path) -> None:
+    session, place = open_session(OFF, of_another, log_every_n_steps=1)
+    session.clock.begin_batch()
+    session.clock.end_step()
+    session.stop()
+    assert place == of_another.with_name("run-2")
+    assert RunLog.open(place).ranks[0].step()[-1] == 0
+    assert not list((of_another.parent / "elsewhere").iterdir())
+
+
+def test_where_all_files_belong_to_one_user_a_directory_is_ours(
+    of_another: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a network's file system, which gives what root makes to nobody."""
+    make = Path.mkdir
+
+    def squashed(path: Path, *args: object, **kwargs: object) -> None:
+        make(path, *args, **kwargs)
+        os.chown(path, 4711, -1)
+
+    monkeypatch.setattr(Path, "mkdir", squashed)
+    directory.refuse_foreign(of_another)
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "access-counts"])
+def test_what_is_planted_while_a_run_goes_on_is_not_written_through(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    session, place = open_session(OFF, tmp_path / "run", log_every_n_steps=1)
+    (place / name).symlink_to(tmp_path / "elsewhere")
+    session.clock.begin_batch()
+    session.clock.end_step()
+    session.stop()
+    assert not list((tmp_path / "elsewhere").iterdir())

@@ -258,8 +258,16 @@ class AccessCounts:
         """
         first, *others = files_in(Path(path))
         record = read(first)
-        counts = cls(record.row_counts, budget_bytes=budget_bytes or record.budget_bytes)
-        counts._absorb(record)
+        budget = budget_bytes or record.budget_bytes
+        try:
+            counts = cls(record.row_counts, budget_bytes=budget)
+            counts._absorb(record)
+        except MemoryError as error:
+            raise AccessCountsError(
+                f"cannot read access counts from {path}",
+                f"counts in {budget:,} bytes, which this machine does not give",
+                "give a smaller budget_bytes",
+            ) from error
         for other in others:
             counts._merge(read(other))  # one at a time: there may be many ranks
         return counts

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from trainobs.access.input_sample import InputSample
 from trainobs.access.sketch import BLOCK_ROWS, Blocks, Counts, Ids, blocks_of
-from trainobs.core.errors import AccessCountsError
+from trainobs.core.errors import AccessCountsError, shown
 from trainobs.core.files import npz_members, replacing
 
 SCHEMA = 1
@@ -77,8 +77,8 @@ def write(record: CountsRecord, path: Path) -> None:
         OSError: as `open`; what was at `path` is as before.
     """
     with (
-        replacing(path) as temporary,
-        zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive,
+        replacing(path) as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive,
     ):
         _write_meta(archive, record)
         for at, table in enumerate(record.tables.values()):
@@ -206,30 +206,36 @@ def _record(meta: dict[str, Any], archive: Mapping[str, NDArray[Any]]) -> Counts
     tables = {}
     for at, about in enumerate(meta["tables"]):
         counts, ids = archive[f"counts-{at}"], archive.get(f"rows-{at}")
-        numbers = (int(about[key]) for key in ("rows", "total", "outside", "error"))
+        numbers = (_whole(about[key]) for key in ("rows", "total", "outside", "error"))
         table = TableRecord(partial(blocks_of, counts, ids), *numbers)
         _check_table(about["name"], table, ids, counts)
         tables[about["name"]] = table
     samples = {}
     for at, about in enumerate(meta["epochs"]):
         columns = {column: archive[f"inputs-{at}-{column}"] for column in SAMPLE_COLUMNS}
-        sample = InputSample(**columns, seen=int(about["seen"]))
+        sample = InputSample(**columns, seen=_whole(about["seen"]))
         threshold = float(about["threshold"])
         _check_sample(sample, threshold, len(tables))
-        samples[int(about["epoch"])] = (sample, threshold)
-    return CountsRecord(int(meta["budget_bytes"]), tables, samples)
+        samples[_whole(about["epoch"])] = (sample, threshold)
+    return CountsRecord(_whole(meta["budget_bytes"]), tables, samples)
+
+
+def _whole(value: object) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise ValueError(f"{shown(value)} is no count")
+    return value
 
 
 def _check_table(
     name: str, table: TableRecord, ids: Ids | None, counts: NDArray[np.unsignedinteger[Any]]
 ) -> None:
     """Refuse what no `save` has written: a checksum covers the bytes, not the sense."""
-    sound = counts.ndim == 1 and counts.dtype.kind == "u"
-    sound &= table.outside >= 0 <= table.error
+    sound = type(name) is str and counts.ndim == 1 and counts.dtype.kind == "u"
     if ids is None:
         sound &= len(counts) == table.row_count
     else:
-        sound &= ids.shape == counts.shape and bool((np.diff(ids) > 0).all())
+        sound &= ids.shape == counts.shape and ids.dtype.kind == "i"
+        sound &= bool((np.diff(ids) > 0).all())
         sound &= not len(ids) or bool(ids[0] >= 0 and ids[-1] < table.row_count)
     counted = int(counts.sum(dtype=np.uint64))
     if not sound or counted > table.total or (counted < table.total and not table.error):
@@ -237,7 +243,9 @@ def _check_table(
 
 
 def _check_sample(sample: InputSample, threshold: float, table_count: int) -> None:
-    sound = bool(((sample.draws >= 0) & (sample.draws < threshold)).all())
+    kinds = ((getattr(sample, name).dtype.str, kind) for name, kind in SAMPLE_COLUMNS.items())
+    sound = all(found == kind for found, kind in kinds) and threshold >= 0
+    sound &= bool(((sample.draws >= 0) & (sample.draws < threshold)).all())
     sound &= len(sample.draws) == len(sample.sizes) and bool((sample.sizes >= 0).all())
     sound &= int(sample.sizes.sum()) == len(sample.ids) == len(sample.tables)
     sound &= bool(((sample.tables >= 0) & (sample.tables < table_count)).all())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import html
-import json
 import re
 import zlib
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trainobs.analysis.view import GROUPS, RunView
+from trainobs.core.strict_json import dumps
 from trainobs.report import comparison
 
 STATIC = Path(__file__).parent / "static"
@@ -54,7 +54,7 @@ def comparison_page(found: Mapping[str, Any]) -> str:
 
 def as_json(piece: dict[str, Any]) -> bytes:
     """A piece as JSON; lone surrogates and all that is not ASCII are escapes."""
-    return json.dumps(piece, separators=(",", ":"), allow_nan=False).encode()
+    return dumps(piece, separators=(",", ":")).encode()
 
 
 def _fitting(view: RunView, most_bytes: int) -> Iterator[tuple[str, str]]:
@@ -124,7 +124,7 @@ def _text(name: str) -> str:
 
 def _data(name: str, value: object) -> str:
     """JSON that cannot end the element it stands in."""
-    text = json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
+    text = dumps(value, separators=(",", ":")).replace("<", "\\u003c")
     return f'<script type="application/json" id="{name}">{text}</script>'
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainobs.access import AccessCounts
+from trainobs.core.files import make_directory
 from trainobs.core.now import now_s
 from trainobs.core.sink import Sink
 from trainobs.runlog.schema import counts_file
@@ -60,7 +61,7 @@ class CountsSink(Sink):
         if counts is None:
             return
         begin = self._now()
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(self._path.parent)
         counts.save(self._path)
         end = self._now()
         self._due = end + max(SAVE_S, (end - begin) / SHARE)

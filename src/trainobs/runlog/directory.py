@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from trainobs.core.errors import RunLogError
+from trainobs.runlog.info import read_info
 from trainobs.runlog.schema import RUN_FILE, rank_dir
 
 BESIDE = "beside"
@@ -55,10 +57,21 @@ def try_to_write(run_dir: Path, rank: int) -> None:
     """
     trial = rank_dir(run_dir, rank) / ".trial"
     try:
-        trial.write_bytes(os.urandom(TRIAL_BYTES))  # no file system can make less of these
+        with open(trial, "xb") as file:
+            file.write(os.urandom(TRIAL_BYTES))  # no file system can make less of these
     finally:
         with suppress(OSError):
             trial.unlink()
+
+
+def refuse_foreign(run_dir: Path) -> None:
+    """Refuse a directory of another user, who could lead what is written there to other places.
+
+    Raises:
+        PermissionError: it is one.
+    """
+    if _is_foreign(run_dir):
+        raise PermissionError(errno.EPERM, "Another user owns it", str(run_dir))
 
 
 def give_back(run_dir: Path, rank: int) -> None:
@@ -85,13 +98,34 @@ def _make(run_dir: Path, rank: int) -> bool:
     return True
 
 
-def _is_free(run_dir: Path, rank: int) -> bool:
-    if rank_dir(run_dir, rank).exists():
-        return False
+def _is_foreign(run_dir: Path) -> bool:
+    """Whether another user owns a directory that is there, or a link to it."""
     try:
-        begun = json.loads((run_dir / RUN_FILE).read_bytes())
+        owners = {os.lstat(run_dir).st_uid, os.stat(run_dir).st_uid}
     except FileNotFoundError:
+        return False
+    return owners != {os.geteuid()} and owners != {_uid_in(run_dir)}
+
+
+def _uid_in(directory: Path) -> int | None:
+    """Who we are there: some file systems give all files to one user, or root's to nobody."""
+    trial = directory / f".{secrets.token_hex(8)}.tmp"
+    try:
+        trial.mkdir()
+    except OSError:
+        return None
+    uid = os.lstat(trial).st_uid
+    with suppress(OSError):
+        trial.rmdir()
+    return uid
+
+
+def _is_free(run_dir: Path, rank: int) -> bool:
+    if os.path.lexists(rank_dir(run_dir, rank)) or _is_foreign(run_dir):
+        return False
+    if not os.path.lexists(run_dir / RUN_FILE):
         return True
-    except ValueError:
+    try:
+        return rank > 0 and read_info(run_dir / RUN_FILE).get("summary") is None
+    except RunLogError:
         return False  # not a run of ours, so not a place for one either
-    return rank > 0 and isinstance(begun, dict) and begun.get("summary") is None

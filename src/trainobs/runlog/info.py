@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Any
 
 from trainobs.core.catalogue.named import may_name_a_phase
 from trainobs.core.embedding_table import EmbeddingTable
-from trainobs.core.errors import RunLogError
+from trainobs.core.errors import RunLogError, shown
+from trainobs.core.files import open_regular
+from trainobs.core.text import size
 from trainobs.runlog import schema as names
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
@@ -53,6 +56,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "summary": (dict, NoneType),
     "summary.outcome": (str, NoneType),
     "summary.losses": (dict,),
+    "summary.losses.*": (int,),
     "summary.lost_steps": (dict,),
     "summary.lost_steps.*": (int,),
     "summary.lost_because": (dict,),
@@ -71,6 +75,12 @@ _KINDS: dict[type, str] = {
     float: "a number",
     NoneType: "null",
 }
+
+_BOUND = 1 << 63
+"""What all numbers are below, as those of tables."""
+
+_MOST_BYTES = 64 << 20
+"""Of a file; 300,000 embedding tables take as much."""
 
 _DEEPEST = 20
 """Levels of nesting, well above those of any run log and below Python's limit of recursion."""
@@ -122,16 +132,33 @@ def cannot_read(path: Path, found: str, do: str) -> RunLogError:
 
 def _parse(file: Path) -> object:
     try:
-        if not file.is_file():  # opening a pipe would wait for a writer
-            raise cannot_read(file.parent, f"{file.name} is not a regular file", _RESTORE)
-        document: object = json.loads(file.read_bytes())
-    except (OSError, ValueError) as error:
-        raise cannot_read(file.parent, str(error), _RESTORE) from error
+        with open_regular(file) as stream:
+            text = stream.read(_MOST_BYTES + 1)
+        if len(text) > _MOST_BYTES:
+            found = f"{file.name} has more than {size(_MOST_BYTES)}"
+            raise cannot_read(file.parent, found, _RESTORE)
+        document: object = json.loads(text, parse_float=_finite, parse_constant=_unknown)
+    except OSError as error:
+        raise cannot_read(
+            file.parent, f"{file.name}: {error.strerror or error}", _RESTORE
+        ) from error
+    except ValueError as error:
+        raise cannot_read(file.parent, f"{file.name}: {error}", _RESTORE) from error
     except RecursionError as error:
         raise _too_deep(file) from error
     if _is_deep(document):
         raise _too_deep(file)
     return document
+
+
+def _finite(number: str) -> float | None:
+    """A number; what no float holds is unknown."""
+    value = float(number)
+    return value if math.isfinite(value) else None
+
+
+def _unknown(constant: str) -> None:
+    """NaN and Infinity, which are no JSON."""
 
 
 def _too_deep(file: Path) -> RunLogError:
@@ -158,6 +185,9 @@ def _require(file: Path, info: object, types: Mapping[str, tuple[type, ...]]) ->
             if type(value) not in allowed:  # the exact type: True is an int to isinstance
                 expected = " or ".join(_KINDS[kind] for kind in allowed)
                 found = f"{name} in {file.name} is not {expected}"
+                raise cannot_read(file.parent, found, _RESTORE)
+            if isinstance(value, int | float) and not 0 <= value < _BOUND:
+                found = f"{name} in {file.name} is {shown(value)}"
                 raise cannot_read(file.parent, found, _RESTORE)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from trainobs.core.errors import RunLogError
+from trainobs.core.files import NotRegularError, open_regular
 from trainobs.runlog.columns import BOUND, Column, Columns
+
+MOST_VALUES = 1 << 24
+"""Numbers in a file: 134 MB in memory. The largest parts are of steps that a disk refused for long:
+8192 of them, and up to 256 rows of `kernel` for each."""
+
+MOST_BYTES = 8 * MOST_VALUES
+"""Of a file when it is unpacked."""
+
+_TEXTS_AT_ONCE = 64
 
 _DAMAGED = (pa.ArrowException, OSError, ValueError)  # ValueError: a name that is not UTF-8
 
@@ -22,11 +33,16 @@ def why_unreadable(path: Path, columns: Columns) -> str | None:
     """Why a file cannot be used, or None if it is whole and its columns are what they must be."""
     checks = {column.name: column for column in columns}
     try:
-        if not path.is_file():  # opening a pipe would wait for a writer
-            return "not a regular file" if path.exists() else "no such file"
         found, table = _read(path, checks)
-        wrong = [name for name in table.column_names if found.count(name) > 1]
+        wrong = [name for name in checks if found.count(name) > 1]
+        wrong = wrong or [n for n in checks if n in found and n not in table.column_names]
         wrong = wrong or [n for n in table.column_names if not _is_sound(checks[n], table[n])]
+    except FileNotFoundError:
+        return "no such file"
+    except NotRegularError as error:
+        return error.strerror
+    except _TooLargeError as error:
+        return str(error)
     except _DAMAGED as error:
         return f"not a whole Parquet file ({_first_line(error)})"
     missing = [c.name for c in columns if c.name not in found and not c.is_new]
@@ -115,15 +131,100 @@ def _are_among(words: Collection[str], found: pa.ChunkedArray) -> bool:
 
 
 def _read(path: Path, columns: Collection[str] | None) -> tuple[list[str], pa.Table]:
-    """Names of all columns of a file, and a table of those among `columns`; None: of all."""
+    """Names of all columns of a file, and a table of those among `columns`; None: of all.
+
+    Columns of lists are left out, since a few bytes of one may stand for any number of values; and
+    those of one name.
+    """
     # An open file, because pyarrow takes only paths that are UTF-8. Without pre-buffering and
     # threads, since a process that ends while a thread of Arrow's pools begins is aborted.
-    with path.open("rb") as stream:
-        file = pq.ParquetFile(stream, page_checksum_verification=True, pre_buffer=False)
-        found: list[str] = file.schema_arrow.names
-        wanted = None if columns is None else [n for n in found if n in columns]
+    with open_regular(path) as stream:
+        about = pq.read_metadata(stream)
+        _check_size(about)
+        found: list[str] = about.schema.to_arrow_schema().names
+        flat = {c.path for c in map(about.schema.column, range(about.num_columns)) if _is_flat(c)}
+        once = (name for name, times in Counter(found).items() if times == 1)
+        wanted = [n for n in once if n in flat and (columns is None or n in columns)]
+        texts, unpacked = _texts(about, wanted)
+        file = pq.ParquetFile(
+            stream,
+            metadata=about,
+            read_dictionary=texts,
+            page_checksum_verification=True,
+            pre_buffer=False,
+        )
+        _check_texts(file, unpacked)
         table = file.read(columns=wanted, use_threads=False)
+        for name in texts:
+            index = table.column_names.index(name)
+            table = table.set_column(index, name, _decoded(table.column(index)))
         return found, table
+
+
+def _is_flat(column: pq.ColumnSchema) -> bool:
+    return bool(column.max_repetition_level == 0)
+
+
+def _texts(about: pq.FileMetaData, wanted: Collection[str]) -> tuple[list[str], list[str]]:
+    """Columns of text: those that can be read with each value once, and those that cannot."""
+    schema = about.schema.to_arrow_schema()
+    names = {name for name in wanted if not _is_number(schema.field(name).type)}
+    unpacked = {name for name in names if not pa.types.is_string(schema.field(name).type)}
+    for group in map(about.row_group, range(about.num_row_groups)):
+        for column in map(group.column, range(group.num_columns)):
+            if column.path_in_schema in names and "DELTA_BYTE_ARRAY" in column.encodings:
+                unpacked.add(column.path_in_schema)
+    return sorted(names - unpacked), sorted(unpacked)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_primitive(kind))  # times, yes and no, too
+
+
+def _check_texts(file: pq.ParquetFile, names: Collection[str]) -> None:
+    """Read columns in pieces: in each text some bytes may stand for all those of the one before."""
+    if names:
+        for piece in file.iter_batches(_TEXTS_AT_ONCE, columns=list(names), use_threads=False):
+            for column in piece.columns:
+                if not pa.types.is_dictionary(column.type):  # which has each value once
+                    _check_lengths(column, file.metadata.num_rows)
+
+
+def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    for chunk in column.chunks:
+        _check_lengths(chunk.dictionary, len(column))
+    return column.cast(column.type.value_type)
+
+
+def _check_lengths(texts: pa.Array, rows: int) -> None:
+    if not _has_length(texts.type):
+        return
+    longest = pc.max(pc.binary_length(texts)).as_py() or 0
+    if longest * rows > MOST_BYTES:
+        raise _TooLargeError(f"texts of {longest:,} bytes in {rows:,} rows")
+
+
+def _has_length(kind: pa.DataType) -> bool:
+    of_texts = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return bool(of_texts or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _check_size(about: pq.FileMetaData) -> None:
+    """Refuse a file before it is read that says of itself that it takes too much memory."""
+    rows, columns = about.num_rows, about.num_columns
+    if rows * columns > MOST_VALUES:
+        raise _TooLargeError(f"{rows:,} rows of {columns:,} columns")
+    groups = (about.row_group(number) for number in range(about.num_row_groups))
+    stored = sum(max(0, group.total_byte_size) for group in groups)
+    if stored > MOST_BYTES:
+        raise _TooLargeError(f"{stored:,} bytes when unpacked")
+
+
+class _TooLargeError(ValueError):
+    """A file that no run wrote."""
+
+    def __init__(self, found: str) -> None:
+        super().__init__(f"{found}: more than any run writes")
 
 
 def _first_line(error: BaseException) -> str:

@@ -78,13 +78,13 @@ def newest_for(path: Path) -> Path:
     Of any other path, that path.
     """
     try:
-        if not _is_ours(path / names.RUN_FILE):
+        is_run = _is_ours(path / names.RUN_FILE)
+        if not is_run and not (path.is_dir() and names.ranks(path)):  # killed as it began
             return path
         name = path.absolute().name
         others = path.absolute().parent.glob(f"{glob.escape(name)}-*/{names.RUN_FILE}")
         runs = [file.parent for file in others if _is_ours(file) and _was_for(name, file)]
-        newest = max(runs, key=_began, default=path)
-        return newest if _began(newest) > _began(path) else path
+        return max([path, *runs] if is_run else runs, key=_began, default=path)
     except OSError:  # `open` will meet the same
         return path
 
@@ -127,7 +127,9 @@ def _what_is_there(path: Path) -> str:
     if not path.is_dir():
         return "a file, where a directory was expected"
     if names.ranks(path):
-        return f"rank directories without the {names.RUN_FILE} that rank 0 writes"
+        return (
+            f"no {names.RUN_FILE}: rank 0, which writes it, was killed as it began, or is elsewhere"
+        )
     return f"no {names.RUN_FILE} of trainobs in it, nor four levels below"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -16,8 +15,10 @@ from trainobs.core.errors import RunLogError
 from trainobs.core.files import replace_file
 from trainobs.core.records import RunInfo, StepTable
 from trainobs.core.sink import Sink
+from trainobs.core.strict_json import dumps
 from trainobs.core.version import __version__
 from trainobs.runlog.arrow import encode
+from trainobs.runlog.directory import refuse_foreign
 from trainobs.runlog.part import RunLogPart, latency_table
 from trainobs.runlog.schema import (
     BATCHES,
@@ -102,6 +103,7 @@ class RunLogSink(Sink):
         directory = rank_dir(self._run_dir, self._rank)
         taken = run_file(self._run_dir, self._rank)
         self._run_dir.mkdir(parents=True, exist_ok=True)
+        refuse_foreign(self._run_dir)
         if taken.exists():
             raise _taken(taken)
         try:
@@ -197,7 +199,7 @@ class RunLogSink(Sink):
             **facts,
             "summary": self._summary,
         }
-        text = json.dumps(document, indent=2, default=str).encode()
+        text = dumps(document, indent=2, default=str).encode()
         if text != self._written_run:
             replace_file(run_file(self._run_dir, self._rank), text)
             self._written_run = text

@@ -28,7 +28,7 @@ def tell(*lines: str) -> None:
 
 def tell_place(run_dir: Path, asked: Path) -> None:
     """One line: the run goes to `run_dir`, and not where it was to go."""
-    tell(f"{asked} holds a run already; this one goes to {run_dir}")
+    tell(f"{asked} is taken; this run goes to {run_dir}")
 
 
 def tell_end(run_dir: Path, asked: Path, verdict: Verdict) -> None:

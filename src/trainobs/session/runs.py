@@ -12,7 +12,14 @@ from typing import NamedTuple, Protocol
 from trainobs.core.errors import SettingError
 from trainobs.core.sink import Sink
 from trainobs.runlog.arrivals import ArrivalsSink, Row
-from trainobs.runlog.directory import BESIDE, claim, give_back, next_free, try_to_write
+from trainobs.runlog.directory import (
+    BESIDE,
+    claim,
+    give_back,
+    next_free,
+    refuse_foreign,
+    try_to_write,
+)
 from trainobs.runlog.writer import RunLogSink
 from trainobs.session.accelerator import Accelerator
 from trainobs.session.ending import tell_end, tell_place
@@ -145,6 +152,8 @@ def _place(run_dir: Path, rank: int, refuses: bool, undo: ExitStack) -> tuple[Pa
     moment would choose the same one meanwhile, and TensorBoard's events have to go there as well.
     """
     try:
+        if refuses:
+            refuse_foreign(run_dir)
         place = claim(run_dir, rank)
         undo.callback(give_back, place, rank)
         if refuses:
@@ -155,7 +164,7 @@ def _place(run_dir: Path, rank: int, refuses: bool, undo: ExitStack) -> tuple[Pa
             raise SettingError(
                 "The run directory cannot be written.",
                 str(error),
-                "give a `run_dir` that can be written, with room on its disk",
+                "give a `run_dir` of your own that can be written, with room on its disk",
             ) from error
     with suppress(OSError):  # the run log will meet the same, tell of it and try again
         return next_free(run_dir, rank), False

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from numpy.typing import NDArray
 
 from trainobs.access.counts import AccessCounts
 from trainobs.core.errors import FAEError
@@ -51,7 +54,16 @@ class Checkpoints:
         """
         if self._directory is None or not (self._directory / _STATE).exists():
             return
-        facts, arrays = read_archive(self._directory / _STATE, _KIND)
+        read_archive(self._directory / _STATE, _KIND, partial(self._bring_back, sample, stopping))
+
+    def _bring_back(
+        self,
+        sample: DataSample,
+        stopping: Stopping,
+        facts: dict[str, Any],
+        arrays: dict[str, NDArray[Any]],
+    ) -> None:
+        assert self._directory is not None
         for name, value in self._settings.items():
             if facts["settings"].get(name) != value:
                 raise FAEError(
@@ -59,7 +71,7 @@ class Checkpoints:
                     f"it was made with another {name}",
                     _KIND.remedy,
                 )
-        access = AccessCounts.load(self._directory / facts["counts"])
+        access = AccessCounts.load(self._directory / Path(facts["counts"]).name)
         sample.restore(arrays, access)
         stopping.restore(arrays, [table.name for table in sample.tables])
 

@@ -5,18 +5,33 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainobs.core.errors import FAEError
+from trainobs.core.errors import FAEError, shown
 from trainobs.core.files import npz_members, replacing
 
 _FACTS = "facts"
 _DIGEST = "digest"
+
+
+Content = TypeVar("Content")
+Kind = TypeVar("Kind")
+
+
+def check_is(kind: type[Kind], value: Any) -> Kind:
+    """A fact of a type, and no other: True is no number.
+
+    Raises:
+        ValueError: it is of another.
+    """
+    if type(value) is not kind:
+        raise ValueError(f"{shown(value)}, where a {kind.__name__} was expected")
+    return value
 
 
 class ArchiveKind(NamedTuple):
@@ -56,16 +71,20 @@ def write_archive(
     encoded = np.frombuffer(json.dumps(head, allow_nan=True).encode(), dtype=np.uint8)
     members = {f"array-{i}": array for i, array in enumerate(arrays.values())}
     digest = _digest([encoded, *members.values()])
-    with replacing(Path(path)) as temporary, open(temporary, "wb") as file:
+    with replacing(Path(path)) as file:
         np.savez(file, **{_FACTS: encoded, _DIGEST: digest}, **members)  # type: ignore[arg-type]
         file.flush()
         os.fsync(file.fileno())
 
 
 def read_archive(
-    path: str | os.PathLike[str], kind: ArchiveKind
-) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """The facts and arrays that `write_archive` put into a file.
+    path: str | os.PathLike[str],
+    kind: ArchiveKind,
+    make: Callable[[dict[str, Any], dict[str, NDArray[Any]]], Content],
+) -> Content:
+    """What `make` makes of the facts and arrays that `write_archive` put into a file.
+
+    Whatever it finds wrong with them, the file is refused.
 
     Raises:
         FAEError: there is no such file; it holds something else, is damaged, or was written by a
@@ -73,7 +92,7 @@ def read_archive(
     """
     try:
         with npz_members(path) as members:
-            return _read(members, kind)
+            return make(*_read(members, kind))
     except FileNotFoundError:
         found = "no such file"
     except (OSError, ValueError) as error:

@@ -124,13 +124,27 @@ def from_archive(facts: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> P
 
     Raises:
         KeyError: a fact or an array is missing.
+        TypeError: one is of another type.
     """
-    known: dict[str, Any] = {name: facts[name] for name in _NUMBERS}
-    known.update((name, Interval(*facts[name])) for name in _ESTIMATES)
+    known: dict[str, Any] = {name: _number(facts[name]) for name in _NUMBERS}
+    known.update((name, _interval(facts[name])) for name in _ESTIMATES)
     tables = {
         name: TablePrediction(
-            lookups, Interval(*ratio), arrays[f"group-rows-{i}"], arrays[f"group-ratios-{i}"]
+            _number(lookups),
+            _interval(ratio),
+            arrays[f"group-rows-{i}"].astype(np.int64, casting="safe"),
+            arrays[f"group-ratios-{i}"].astype(np.float64, casting="safe"),
         )
         for i, (name, lookups, ratio) in enumerate(facts["tables"])
     }
     return Predictions(**known, tables=tables)
+
+
+def _interval(values: list[Any]) -> Interval:
+    return Interval(*map(_number, values))
+
+
+def _number(value: Any) -> Any:
+    if type(value) not in (int, float):
+        raise TypeError(f"a {type(value).__name__} where a number was expected")
+    return value

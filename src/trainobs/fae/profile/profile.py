@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from trainobs.core.errors import FAEError
 from trainobs.core.text import quantity, size
-from trainobs.fae.profile.archive import ArchiveKind, read_archive, write_archive
+from trainobs.fae.profile.archive import ArchiveKind, check_is, read_archive, write_archive
 from trainobs.fae.profile.predictions import Predictions, from_archive, to_archive
 
 if TYPE_CHECKING:
@@ -253,14 +253,28 @@ class FAEProfile:
             FAEError: there is no such file, or it holds something else, is damaged, or comes from
                 another version of trainobs.
         """
-        facts, arrays = read_archive(path, _KIND)
+        return read_archive(path, _KIND, cls._from_archive)
+
+    @classmethod
+    def _from_archive(cls, facts: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> FAEProfile:
         tables = tuple(
-            TableProfile(name, rows, dim, tuple(features), arrays[f"hot-ids-{i}"], *more)
+            TableProfile(
+                check_is(str, name),
+                check_is(int, rows),
+                check_is(int, dim),
+                tuple(check_is(str, feature) for feature in features),
+                arrays[f"hot-ids-{i}"],
+                *more,
+            )
             for i, (name, rows, dim, features, *more) in enumerate(facts["tables"])
         )
+        for table in tables:
+            check_is(int, table.row_bytes)
+            check_is(bool, table.is_sequence)
         expected = facts["predictions"]
         predictions = None if expected is None else from_archive(expected, arrays)
-        return cls(tables, facts["budget_bytes"], predictions, facts["made"])
+        budget, made = check_is(int, facts["budget_bytes"]), check_is(dict, facts["made"])
+        return cls(tables, budget, predictions, made)
 
     @cached_property
     def _by_name(self) -> dict[str, TableProfile]:
