@@ -6,10 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trainobs.core.text import encodable
+
 
 @dataclass(frozen=True)
 class EmbeddingTable:
     """What is true of an embedding table for the whole run.
+
+    Texts are what UTF-8 can say: lone surrogates are escapes.
 
     Attributes:
         name: unique in the run; the qualified name of the module where tables have no name.
@@ -28,6 +32,11 @@ class EmbeddingTable:
     module: str
     features: tuple[str, ...] = ()
     placement: str = "host"
+
+    def __post_init__(self) -> None:
+        for name in ("name", "module", "placement"):
+            object.__setattr__(self, name, encodable(getattr(self, name)))
+        object.__setattr__(self, "features", tuple(map(encodable, self.features)))
 
 
 LOOKUP_FIELDS = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 _TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "us"))
 _BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 _COUNTS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -74,6 +76,16 @@ def printable(line: str) -> str:
         character if character.isprintable() else character.encode("unicode_escape").decode()
         for character in line
     )
+
+
+def encodable(text: str) -> str:
+    """A text that UTF-8 can say: lone surrogates are Python's escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def in_a_file_name(text: str) -> str:
+    """What of a text may stand in the name of a file that every tool opens."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", text)
 
 
 def _scaled(value: float, units: tuple[tuple[float, str], ...], base: str) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainobs.core.errors import TrainobsError
+from trainobs.core.text import in_a_file_name
 from trainobs.integrations.lightning import ObsCallback
 from trainobs.integrations.profiler_tee import ProfilerTee
 from trainobs.session.settings import Settings, is_remote
@@ -80,7 +81,8 @@ def _state_home() -> str:
 
 def _run_name(world_size: int) -> str:
     if world_size == 1:
-        return f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{socket.gethostname()}_{os.getpid()}"
+        host = in_a_file_name(socket.gethostname())
+        return f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{host}_{os.getpid()}"
     meeting = (os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
     return "job_" + "_".join("".join(c if c.isalnum() else "-" for c in part) for part in meeting)
 

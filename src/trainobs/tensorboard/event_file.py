@@ -12,8 +12,9 @@ from typing import Protocol
 import google_crc32c
 from tensorboard.compat.proto.event_pb2 import Event
 
-from trainobs.core.files import write_all
+from trainobs.core.files import make_directory, write_all
 from trainobs.core.now import wall_s
+from trainobs.core.text import in_a_file_name
 
 PENDING_BYTES = 4 << 20
 """Bytes kept in memory while the disk refuses them: some 2000 logged steps."""
@@ -64,9 +65,9 @@ class EventFile:
         """
         if not self._pending:
             return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(self._path.parent)
         # Opened anew each time: were the directory removed, an open file would swallow all.
-        with open(self._path, "ab", buffering=0) as file:
+        with open(self._path, "ab", buffering=0, opener=_of_our_own) as file:
             length = os.fstat(file.fileno()).st_size
             # What every event file begins with.
             start = Event(wall_time=wall_s(), file_version="brain.Event:2")
@@ -82,9 +83,15 @@ class EventFile:
         self.flush()
 
 
+def _of_our_own(path: str, flags: int) -> int:
+    """Opens no link, which somebody may have planted, and no pipe, which would be waited for."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+
+
 def _file_name() -> str:
     """The pattern of TensorBoard's own writer; readers take files in the order of their names."""
-    where = f"{socket.gethostname()}.{os.getpid()}.{next(_serial)}"
+    host = in_a_file_name(socket.gethostname())  # of any bytes
+    where = f"{host}.{os.getpid()}.{next(_serial)}"
     return f"events.out.tfevents.{int(wall_s()):010d}.{where}.trainobs"
 
 
