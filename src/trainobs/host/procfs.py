@@ -7,6 +7,7 @@ Documentation/scheduler/sched-stats.rst (`schedstat`), Documentation/accounting/
 from __future__ import annotations
 
 import os
+import resource
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -96,6 +97,15 @@ def number_behind(label: bytes, raw: bytes) -> int:
     """The number between the first `label` and the end of its line."""
     start = raw.index(label) + len(label)
     return int(raw[start : raw.index(b"\n", start)])
+
+
+def has_room_for_files() -> bool:
+    """Whether the process may have so many files open that ours are not missed by others."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= _ROOM
+
+
+_ROOM = 64
+"""With 24, a loader with two workers had enough alone, and not beside what is kept open here."""
 
 
 def read_bytes(path: str) -> bytes:

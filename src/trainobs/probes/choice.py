@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Collection
 
-from trainobs.core.errors import ProbeError
+from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.probes.kernel_side import KernelSide
 from trainobs.probes.programs import PROBES
 from trainobs.probes.protocol import socket_path
 from trainobs.probes.served import ServedSide
 from trainobs.probes.side import Side
+
+_PROC = "/proc/self"
 
 
 def open_side(
@@ -24,8 +26,15 @@ def open_side(
         tid: the training thread; None: the calling one.
 
     Raises:
-        ProbeError: neither serves; what the service said is in it, if there is one.
+        ProbeError: neither serves, or there is no `/proc`; what the service said is in it, if there is one.
     """
+    if not os.path.exists(_PROC):  # our own thread could not be told from those of the training
+        raise ProbeError(
+            ProbeCause.NO_PERMISSION,
+            "cannot tell the threads of this process apart",
+            f"no {_PROC}",
+            "mount /proc where the training runs",
+        )
     path = socket_path()
     if path is None or not os.path.exists(path):  # nor may the way there be closed to us
         return KernelSide(probes, required=required)

@@ -17,7 +17,7 @@ from trainobs.core.records import RunInfo
 from trainobs.core.sink import Sink
 from trainobs.host.facts import host_facts
 from trainobs.host.memory import OwnFaults
-from trainobs.host.procfs import has_rings
+from trainobs.host.procfs import has_rings, has_room_for_files
 from trainobs.host.sampler import HostSampler
 from trainobs.probes.detach import detach
 from trainobs.session.accelerator import Accelerator, AcceleratorWatch
@@ -91,7 +91,8 @@ class Session:
         self._kernel, why_not = opening.side()
         self._coverage = Coverage(self._kernel.status if self._kernel else {})
         sees_calls = self._coverage.knows(CALLS)
-        self._host = None if sees_calls or not settings.probes else HostSampler.open()
+        reads_host = settings.probes and not sees_calls and has_room_for_files()
+        self._host = HostSampler.open() if reads_host else None
         self.level = "ebpf" if sees_calls else "procfs" if self._host else "timing"
         self.info = RunInfo(
             level=self.level,
