@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import shutil
 import sys
 import tempfile
 from collections import Counter
@@ -21,8 +20,9 @@ from pathlib import Path
 from faults.cases import CASES
 from faults.judge import FAULT
 from faults.runner import kept
-from playwright.sync_api import sync_playwright
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from scripts.chromium import chromium
 from trainobs.analysis.view import RunView
 from trainobs.report.html import page
 from trainobs.verdict.verdict import VerdictKind
@@ -42,9 +42,7 @@ def main() -> int:
     if options.score:
         return _score(names, options.score)
     options.out.mkdir(parents=True, exist_ok=True)
-    with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
-        chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+    with chromium() as browser, tempfile.TemporaryDirectory() as folder:
         for number, name in enumerate(names):
             file = Path(folder) / "page.html"
             run = kept(options.kept / name / FAULT)

@@ -8,7 +8,6 @@ Usage::
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,25 +16,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Page, sync_playwright
+from chromium import chromium
+from playwright.sync_api import Page
 
 from trainobs.analysis.view import RunView
 from trainobs.report.html import page as html_of
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 SIZE, TALL = {"width": 1280, "height": 900}, {"width": 1280, "height": 1500}
 STARTS_WITHIN_S = 60
+DRAWN = """() => document.querySelector("line-chart canvas")
+  && !document.querySelector("card-view mat-spinner")"""
+"""Whether TensorBoard has its curves."""
 
 
 def main() -> None:
     """Take every picture."""
     view = RunView.open(Path(sys.argv[1]).resolve().relative_to(Path.cwd()))
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+    with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         file = Path(folder) / "page.html"
         file.write_text(html_of(view))
-        chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         for scheme, name in (("light", "page.png"), ("dark", "page-dark.png")):
             opened = browser.new_page(viewport=TALL, color_scheme=scheme)
             opened.goto(file.as_uri())
@@ -44,9 +44,8 @@ def main() -> None:
         with board(view.run.path) as address:
             opened = browser.new_page(viewport=SIZE)
             opened.goto(f"{address}#timeseries")
-            opened.wait_for_timeout(8000)  # until TensorBoard has drawn its curves
+            opened.wait_for_function(DRAWN, timeout=60_000)
             opened.screenshot(path=IMAGES / "tensorboard.png")
-        browser.close()
 
 
 def _ready(opened: Page) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
+from scripts.chromium import chromium
 from tests.samples import busy_run, info
 from trainobs.analysis.comparison import compare
 from trainobs.analysis.view import RunView
@@ -20,8 +20,6 @@ from trainobs.report.html import comparison_page, page
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.writer import RunLogSink
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "chromium"
-FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking")
 FACTS = {
     "host": {"hostname": "node7", "kernel": "6.18", "usable_cpu_count": 8},
     "settings": {"loader_workers": 4},
@@ -30,10 +28,8 @@ FACTS = {
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+    with chromium() as made:
         yield made
-        made.close()
 
 
 @pytest.fixture
