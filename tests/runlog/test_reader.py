@@ -81,6 +81,7 @@ def test_a_flipped_bit_is_an_error_not_a_wrong_number(write_run):
     path = write_run()
     steps = path / "rank=0" / "steps-00000.parquet"
     rank = RunLog.open(path).ranks[0]
+    assert rank.files["steps"] == (steps,)  # it was whole when it was looked at
     names = pq.read_schema(steps).names
     page = pq.read_metadata(steps).row_group(0).column(names.index("step/duration_ns"))
     whole = steps.read_bytes()

@@ -7,21 +7,19 @@ import os
 import pytest
 
 from tests.samples import batch, info
-from trainobs.runlog import parquet
+from trainobs.runlog import parquet, remembered
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.writer import RunLogSink
 
 
 @pytest.fixture
-def run(tmp_path):
-    """A run of one part, written a minute ago."""
+def run(tmp_path, monkeypatch):
+    """A run of one part, which is taken for an old one."""
+    monkeypatch.setattr(remembered, "_OLD_NS", -(10**12))
     sink = RunLogSink(tmp_path / "run")
     sink.begin(info())
     sink.write(batch(range(5)))
     sink.end({"outcome": "ok"})
-    for file in (tmp_path / "run" / "rank=0").iterdir():
-        old = file.stat().st_mtime - 60
-        os.utime(file, (old, old))
     return tmp_path / "run"
 
 
@@ -46,7 +44,7 @@ def test_a_file_that_is_as_it_was_is_not_read_again(run, checked):
     assert len(checked) == 1
 
 
-def test_a_file_that_was_replaced_or_written_into_is_checked_again(run, checked):
+def test_a_file_that_was_replaced_or_is_new_is_checked_again(run, checked, monkeypatch):
     steps = run / "rank=0" / "steps-00000.parquet"
     assert not RunLog.open(run).unreadable
     old, whole = steps.stat(), steps.read_bytes()
@@ -55,8 +53,27 @@ def test_a_file_that_was_replaced_or_written_into_is_checked_again(run, checked)
     os.utime(other, ns=(old.st_atime_ns, old.st_mtime_ns))
     other.replace(steps)
     assert list(RunLog.open(run).unreadable) == [steps]
-    steps.write_bytes(whole)  # now
-    assert not RunLog.open(run).unreadable
-    steps.write_bytes(whole[::-1])  # and at the same tick of the file system's clock
-    assert list(RunLog.open(run).unreadable) == [steps]
+    monkeypatch.setattr(remembered, "_OLD_NS", 10**9)
+    for content, damaged in ((whole, []), (whole[::-1], [steps])):  # at one tick of the clock
+        steps.write_bytes(content)
+        assert list(RunLog.open(run).unreadable) == damaged
     assert len(checked) == 4
+
+
+def test_a_file_that_could_not_be_read_is_read_again(run, checked):
+    steps = run / "rank=0" / "steps-00000.parquet"
+    whole = steps.read_bytes()
+    steps.write_bytes(b"PAR1")
+    for _ in range(2):
+        assert list(RunLog.open(run).unreadable) == [steps]
+    assert len(checked) == 2
+    steps.write_bytes(whole)
+    assert not RunLog.open(run).unreadable
+
+
+def test_files_are_looked_at_when_their_table_is_asked_for(run, checked):
+    rank = RunLog.open(run).ranks[0]
+    assert checked == []
+    assert len(rank.step()) == 5
+    assert len(rank.files["steps"]) == 1
+    assert checked == ["steps-00000.parquet"]

@@ -13,6 +13,15 @@ from trainobs.runlog.rank import RankLog
 
 Floats = npt.NDArray[np.float64]
 
+_STEP, _BLOCK = "step/duration_ns", "block/checkpoint_write_bytes"
+
+_SUMMED = {
+    "blocking_ns": "phase/checkpoint_ns",
+    "written_bytes": "io/checkpoint_write_bytes",
+    "write_ns": "io/checkpoint_write_ns",
+    "fsync_ns": "io/checkpoint_fsync_ns",
+}
+
 
 def checkpoints(rank: RankLog) -> list[dict[str, Any]]:
     """Every checkpoint that a rank saved, in order.
@@ -30,14 +39,10 @@ def checkpoints(rank: RankLog) -> list[dict[str, Any]]:
         Write-back that has not ended when the next checkpoint begins counts as the next one's.
     """
     step = rank.step()
-    end_ns = rank.start_ns() + np.nan_to_num(rank.metric("step/duration_ns")).astype(np.int64)
-    values = {
-        "blocking_ns": rank.metric("phase/checkpoint_ns"),
-        "written_bytes": rank.metric("io/checkpoint_write_bytes"),
-        "write_ns": rank.metric("io/checkpoint_write_ns"),
-        "fsync_ns": rank.metric("io/checkpoint_fsync_ns"),
-    }
-    block = rank.metric("block/checkpoint_write_bytes")
+    read = rank.metrics((_STEP, _BLOCK, *_SUMMED.values()))
+    end_ns = rank.start_ns() + np.nan_to_num(read[_STEP]).astype(np.int64)
+    values = {name: read[metric] for name, metric in _SUMMED.items()}
+    block = read[_BLOCK]
     begins = _begins(values["blocking_ns"], values["written_bytes"])
     found = []
     for first, end in pairwise([*begins, len(step)]):

@@ -6,12 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from trainobs.analysis.stragglers import by_waiting, lateness, meetings
 from trainobs.core.records import SETUP
 from trainobs.runlog.rank import RankLog
 
 Row = dict[str, Any]
+
+_STEP, _BACKWARD, _WAIT = "step/duration_ns", "phase/backward_ns", "ranks/wait_ns"
 
 
 def compare(ranks: Mapping[int, RankLog]) -> dict[str, Any]:
@@ -41,23 +44,24 @@ def compare(ranks: Mapping[int, RankLog]) -> dict[str, Any]:
 
 def _row(log: RankLog) -> Row:
     training = log.step() != SETUP
-    steps = log.metric("step/duration_ns")[training]
+    read = log.metrics((_STEP, _BACKWARD, _WAIT))
+    steps, backward, wait = (column[training] for column in read.values())
     steps = steps[np.isfinite(steps)]
+    p50, p95 = np.percentile(steps, (50, 95)).tolist() if steps.size else (None, None)
     return {
         "host": log.host,
         "steps": int(training.sum()),
-        "p50_ns": float(np.percentile(steps, 50)) if steps.size else None,
-        "p95_ns": float(np.percentile(steps, 95)) if steps.size else None,
-        "backward_ns": _mean(log, "phase/backward_ns"),
-        "wait_ns": _mean(log, "ranks/wait_ns"),
+        "p50_ns": p50,
+        "p95_ns": p95,
+        "backward_ns": _mean(backward),
+        "wait_ns": _mean(wait),
         "most_ratio": None,
         "arrival_wait_ns": None,
         "held_up_ns": None,
     }
 
 
-def _mean(log: RankLog, name: str) -> float | None:
-    values = log.metric(name)[log.step() != SETUP]
+def _mean(values: npt.NDArray[np.float64]) -> float | None:
     values = values[np.isfinite(values)]
     return float(values.mean()) if values.size else None
 

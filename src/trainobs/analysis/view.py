@@ -173,8 +173,7 @@ class RunView:
             "taking": self._taking(),
             "groups": {name: list(columns) for name, columns in self._names.items()},
             "metrics": {name: _about(name) for name in (*METRICS, *self._names["parts"])},
-            "lanes": bool(self._rank.files[BATCHES]),
-            "unreadable": {str(path): why for path, why in self.run.unreadable.items()},
+            "lanes": self._rank.files.has(BATCHES),
         }
 
     def _taking(self) -> dict[str, Any] | None:

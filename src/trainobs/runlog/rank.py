@@ -15,8 +15,9 @@ from trainobs.core.abi import BUCKETS, CELL, CELLS_SHAPE, FIELDS
 from trainobs.core.catalogue import METRICS
 from trainobs.core.coverage import Coverage
 from trainobs.core.embedding_table import EmbeddingTable
-from trainobs.runlog.columns import AXES, NAN, TABLES, Column, tables_of_run
+from trainobs.runlog.columns import AXES, NAN, Column, tables_of_run
 from trainobs.runlog.parquet import read_columns, row_count, values_of
+from trainobs.runlog.remembered import WholeFiles
 from trainobs.runlog.schema import ARRIVALS, BATCHES, EMBEDDINGS, KERNEL, LATENCY, STEPS
 
 _TOO_LONG = 1e18
@@ -28,7 +29,8 @@ class RankLog:
 
     Attributes:
         rank: number of the rank.
-        files: table of the run log -> its files that can be read, in the order of steps.
+        files: table of the run log -> its files that can be read, in the order of steps; they are
+            looked at when they are first asked for.
         tables: embedding tables of the model.
         phases: those with a name of the user's.
         host: name of the node, whose clock is in all times; None where unknown.
@@ -45,14 +47,14 @@ class RankLog:
         coverage: Coverage | None = None,
     ) -> None:
         self.rank = rank
-        self.files = {table: tuple(files.get(table, ())) for table in TABLES}
+        columns = tables_of_run([table.name for table in tables], phases)
+        self.files = WholeFiles(files, columns)
         self.tables = tuple(tables)
         self.phases = tuple(phases)
         self.host = host
         self._coverage = coverage or Coverage.whole()
         self._columns = {
-            table: {column.name: column for column in columns}
-            for table, columns in tables_of_run([t.name for t in tables], phases).items()
+            table: {column.name: column for column in own} for table, own in columns.items()
         }
 
     def step(self) -> npt.NDArray[np.int64]:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Mapping
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from trainobs.core.coverage import Coverage
 from trainobs.core.errors import RunLogError
 from trainobs.runlog import schema as names
-from trainobs.runlog.columns import tables_of_run
+from trainobs.runlog.columns import TABLES
 from trainobs.runlog.directory import BESIDE
 from trainobs.runlog.info import cannot_read, phases_of, read_info, tables_of
 from trainobs.runlog.rank import RankLog
-from trainobs.runlog.remembered import why_unreadable
 
 _DEPTHS = ("*/", "*/*/", "*/*/*/", "*/*/*/*/")
 """Where below a given directory a run is looked for, near ones first."""
@@ -27,7 +28,6 @@ class RunLog:
         path: the run directory.
         info: the contents of `run.json`.
         ranks: rank number -> what that rank recorded, ascending.
-        unreadable: files that were left out -> why; of others it turns out when they are read.
         is_part: whether older parts were left out because only the newest were asked for.
     """
 
@@ -36,14 +36,18 @@ class RunLog:
         path: Path,
         info: Mapping[str, Any],
         ranks: Mapping[int, RankLog],
-        unreadable: Mapping[Path, str],
         is_part: bool = False,
     ) -> None:
         self.path = path
         self.info = info
         self.ranks = ranks
-        self.unreadable = dict(unreadable)
         self.is_part = is_part
+
+    @cached_property
+    def unreadable(self) -> dict[Path, str]:
+        """Files that are left out -> why; of others it turns out when they are read."""
+        found = (rank.files.unreadable().items() for rank in self.ranks.values())
+        return dict(chain.from_iterable(found))
 
     @classmethod
     def open(cls, path: Path | str, newest_parts: int = 0) -> RunLog:
@@ -59,17 +63,13 @@ class RunLog:
         try:
             run_dir = _find(Path(path))
             info = read_info(run_dir / names.RUN_FILE)
-            unreadable: dict[Path, str] = {}
-            ranks = {
-                rank: _open_rank(run_dir, rank, unreadable, newest_parts)
-                for rank in names.ranks(run_dir)
-            }
+            ranks = {rank: _open_rank(run_dir, rank, newest_parts) for rank in names.ranks(run_dir)}
             parts = (len(names.files_of(run_dir, rank, names.STEPS)) for rank in ranks)
             is_part = 0 < newest_parts < max(parts, default=0)
         except OSError as error:
             do = "see that you may read it, and that its file system is there"
             raise cannot_read(Path(path), str(error), do) from error
-        return cls(run_dir, info, ranks, unreadable, is_part)
+        return cls(run_dir, info, ranks, is_part)
 
 
 def newest_for(path: Path) -> Path:
@@ -147,16 +147,10 @@ def _began(run_dir: Path) -> int:
     return int(read_info(run_dir / names.RUN_FILE)["clock"].get("wall_ns", 0))
 
 
-def _open_rank(run_dir: Path, rank: int, unreadable: dict[Path, str], newest_parts: int) -> RankLog:
-    """A rank with every file of it that is whole; the others go into `unreadable`."""
+def _open_rank(run_dir: Path, rank: int, newest_parts: int) -> RankLog:
     info = _info_of(names.run_file(run_dir, rank))
     tables, phases = tables_of(info), phases_of(info)
-    files: dict[str, list[Path]] = {}
-    for table, columns in tables_of_run([table.name for table in tables], phases).items():
-        all_files = names.files_of(run_dir, rank, table)[-newest_parts:]
-        reasons = {file: why_unreadable(file, columns) for file in all_files}
-        unreadable.update({file: reason for file, reason in reasons.items() if reason})
-        files[table] = [file for file in all_files if reasons[file] is None]
+    files = {table: names.files_of(run_dir, rank, table)[-newest_parts:] for table in TABLES}
     host = info.get("host", {}).get("hostname")
     coverage = _coverage_of(info)
     return RankLog(rank, files, tables=tables, phases=phases, host=host, coverage=coverage)

@@ -54,7 +54,7 @@ export function observed(summary, head) {
     loaders?.length ? table("Loaders", Object.keys(loaders[0]).map((name) => name.replaceAll("_", " ")),
       loaders.map((one) => Object.values(one).map((value) => (value === null ? "–" : String(value))))) : null,
     off.length ? table("Probes that were off, and why", ["probe", ""], off) : null,
-    Object.keys(head.unreadable).length ? table("Files that could not be read", ["file", ""], Object.entries(head.unreadable)) : null,
+    Object.keys(summary.lost.files).length ? table("Files that could not be read", ["file", ""], Object.entries(summary.lost.files)) : null,
     unknown.length ? el("details", {}, el("summary", {}, `${unknown.length} metrics were not measured`), el("p", {}, unknown.map(([name]) => name).join(", "))) : null,
     everything(summary));
 }

@@ -53,7 +53,7 @@ function helpTable({ changes }) {
   };
   const rows = changes.map(({ change, means, gain: [low, high] }) =>
     [change, means, gained(low, high), bar(low, high)]);
-  return table("What would help, predicted by a replay; bars from the least to the most gain", ["change", "of what", "gain", ""], rows);
+  return table("What would help, predicted by a replay; bars from the least to the most gain", ["change", "what it means", "gain", ""], rows);
 }
 
 // The mean step of the windows of `data`: a bar, and a table.
