@@ -297,3 +297,35 @@ def test_what_is_copied_from_the_model_has_no_part_in_it():
     rows = lookups.rows(steps.closed())
     lookups.close()
     assert len(rows) == 0
+
+
+def test_a_table_that_is_replaced_is_unmeasured_from_then_on_and_told_once(caplog):
+    model, steps = nn.ModuleDict({"a": nn.Embedding(10, 2), "b": nn.Embedding(5, 2)}), Steps()
+    lookups = ModelLookups(model, lambda: steps.serial, every=1)
+    found = []
+    for step in range(4):
+        if step == 1:
+            model["a"] = nn.Embedding(20, 2)
+        steps.begin()
+        for table in model.values():
+            table(torch.tensor([1, 2, 3]))
+        found += lookups.rows(steps.closed(steps.serial)).tolist()
+    lookups.close()
+    by_table = {name: [] for name in ("a", "b")}
+    for row in np.array(found, LOOKUP_ROW):
+        by_table[lookups.tables[row["table"]].name].append(float(row["lookup_count"]))
+    assert by_table["b"] == [3.0] * 4
+    np.testing.assert_equal(by_table["a"], [3.0, np.nan, np.nan, np.nan])
+    (told,) = (record.getMessage() for record in caplog.records)
+    assert told.startswith("trainobs counts lookups of 'a' no more")
+
+
+def test_a_table_that_nobody_asks_for_a_while_has_not_left(caplog):
+    model, steps = nn.ModuleDict({"a": nn.Embedding(10, 2), "b": nn.Embedding(5, 2)}), Steps()
+    lookups = ModelLookups(model, lambda: steps.serial, every=1)
+    for name in ("a", "b", "a"):
+        steps.begin()
+        model[name](torch.tensor([1]))
+        assert len(lookups.rows(steps.closed(steps.serial))) == 1
+    lookups.close()
+    assert caplog.records == []

@@ -17,6 +17,7 @@ from trainobs.embeddings.caches import caches
 from trainobs.embeddings.find import find
 from trainobs.embeddings.hooks import BagHook, BatchedHook, EmbeddingHook, SiteHook
 from trainobs.embeddings.hot_row_readings import HotRowReadings
+from trainobs.embeddings.leaving import Leaving
 from trainobs.embeddings.sampling import SamplingInterval
 from trainobs.embeddings.sites import Site, SiteKind
 from trainobs.embeddings.step_lookups import Noted
@@ -77,6 +78,7 @@ class ModelLookups:
         self._epoch = 0
         self._interval = SamplingInterval(every)
         self._buffer = LookupBuffer(serial, self._interval, aside)
+        self._leaving = Leaving(model, self._found.sites)
         self._totals = LookupTotals(self._found, self.counts, world_size)
         self.hooks = [_put_on(site, self._buffer) for site in self._found.sites]
         if world_size == 1:  # with more, kernels serve other ranks' lookups too
@@ -104,6 +106,8 @@ class ModelLookups:
         """
         began_ns = time.thread_time_ns()
         noted = [self._noted(step) for step in steps]
+        takes = [one.take for one in noted if one.take is not None]
+        self._leaving.look({id(call.site) for take in takes for call in take.calls})
         rows = self._totals.rows(noted, self._epoch)
         self._account(noted, time.thread_time_ns() - began_ns)
         return rows
