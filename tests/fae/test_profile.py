@@ -50,6 +50,28 @@ def test_hot_ids_as_floats_are_refused():
         TableProfile("t", 1 << 25, 4, ("f",), np.array([16777217], dtype=np.float32), 20)
 
 
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"name": 3},
+        {"row_count": "10"},
+        {"row_count": 10.0},
+        {"dim": 0},
+        {"dim": True},
+        {"features": "user"},
+        {"features": ("user", 7)},
+        {"row_bytes": -1},
+        {"row_bytes": None},
+    ],
+    ids=str,
+)
+def test_fields_of_another_kind_are_refused_where_they_are_given(field):
+    ids = np.array([1, 3], dtype=np.int64)
+    good = dict(name="t", row_count=10, dim=4, features=("f",), hot_ids=ids, row_bytes=20)
+    with pytest.raises(FAEError, match=r"cannot make hot rows of table .*\n  found: .*\n  do:    "):
+        TableProfile(**good | field)
+
+
 def test_two_tables_of_one_name_are_refused():
     with pytest.raises(FAEError, match=r"tables of one name: \['a'\]"):
         FAEProfile((hot("a"), hot("a")), 100)

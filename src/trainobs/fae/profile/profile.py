@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainobs.core.errors import FAEError
+from trainobs.core.errors import FAEError, shown
 from trainobs.core.text import quantity, size
 from trainobs.fae.profile.archive import ArchiveKind, check_is, read_archive, write_archive
 from trainobs.fae.profile.predictions import Predictions, from_archive, to_archive
@@ -26,6 +26,7 @@ _KIND = ArchiveKind(
     remedy="give the path of FAEProfile.save(), or calibrate again and save",
 )
 _OTHER_MODEL = "calibrate again with the tables of this model"
+_ROWS_TO_GIVE = "give row numbers as int64, ascending, each once (np.unique does that)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +45,7 @@ class TableProfile:
             `EmbeddingCollection`.
 
     Raises:
-        FAEError: the hot ids are not ascending rows of the table.
+        FAEError: the hot ids are not ascending rows of the table, or another field is none.
     """
 
     name: str
@@ -56,6 +57,15 @@ class TableProfile:
     is_sequence: bool = False
 
     def __post_init__(self) -> None:
+        for what, least in (("row_count", 0), ("dim", 1), ("row_bytes", 0)):
+            number = getattr(self, what)
+            is_whole = isinstance(number, int | np.integer) and not isinstance(number, bool)
+            if not is_whole or number < least:
+                self._refuse(f"{what}={shown(number)}", f"give a whole number from {least}")
+        named = isinstance(self.features, tuple) and (self.name, *self.features)
+        if not named or not all(isinstance(name, str) for name in named):
+            found = f"table {shown(self.name)} with features {shown(self.features)}"
+            self._refuse(found, "give a name, and a tuple of names")
         ids = self.hot_ids
         if not isinstance(ids, np.ndarray):
             self._refuse(f"a {type(ids).__name__}")
@@ -76,12 +86,8 @@ class TableProfile:
         """Whether no row of it is cold."""
         return len(self.hot_ids) == self.row_count
 
-    def _refuse(self, found: str) -> None:
-        raise FAEError(
-            f"cannot make hot rows of table {self.name!r}",
-            found,
-            "give row numbers as int64, ascending, each once (np.unique does that)",
-        )
+    def _refuse(self, found: str, do: str = _ROWS_TO_GIVE) -> None:
+        raise FAEError(f"cannot make hot rows of table {shown(self.name)}", found, do)
 
 
 @dataclass(frozen=True, eq=False)
