@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ import yaml
 
 from tests.kernel.ground_truth import PRIMES, read_whole, write_files
 from tests.kernel.privileges import NOBODY
-from tests.kernel.processes import ROOT, join
+from tests.kernel.processes import ROOT, join, start_job
 from tests.service.service import Observed, Service, as_user, data_of
 from trainobs.core.abi import FileClass, Op
 from trainobs.probes import shared
@@ -49,17 +50,43 @@ def test_the_unit_gives_the_two_capabilities_and_nothing_else() -> None:
     _parser().parse_args(options)
 
 
-def test_systemd_understands_the_unit(tmp_path: Path) -> None:
+@pytest.fixture
+def unit(tmp_path: Path) -> Path:
+    """The unit, of which neither the program nor the user need be on the machine that tests."""
     if not shutil.which("systemd-analyze"):
         pytest.skip("no systemd on this machine")
-    # Neither the program nor the user need be on the machine that tests.
     text = re.sub(r"(?m)^ExecStart=.*", "ExecStart=/bin/true", UNIT.read_text())
-    text = re.sub(r"(?m)^(User|Group)=.*", r"\1=root", text)
-    (tmp_path / UNIT.name).write_text(text)
-    command = ["systemd-analyze", "verify", str(tmp_path / UNIT.name)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    path = tmp_path / UNIT.name
+    path.write_text(text)
+    return path
+
+
+def analyze(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = ["systemd-analyze", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_systemd_understands_the_unit(unit: Path) -> None:
+    unit.write_text(re.sub(r"(?m)^(User|Group)=.*", r"\1=root", unit.read_text()))
+    done = analyze("verify", unit)
     assert UNIT.name not in done.stderr, done.stderr
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize(("threshold", "accepted"), [(10, True), (1, False)])
+def test_the_unit_is_confined(unit: Path, threshold: int, accepted: bool) -> None:
+    """In tenths: 1.0 or better as systemd counts; it needs two capabilities, so never 0.1."""
+    done = analyze("security", "--offline=true", f"--threshold={threshold}", unit)
+    assert (done.returncode == 0) == accepted, done.stdout
+
+
+def test_the_seccomp_profile_allows_bpf_and_no_other_privilege() -> None:
+    profile = json.loads((PACKAGING / "container" / "seccomp.json").read_text())
+    assert profile["defaultAction"] == "SCMP_ACT_ERRNO"
+    (allowed,) = profile["syscalls"]
+    assert "bpf" in allowed["names"]
+    others = {"perf_event_open", "mount", "ptrace", "init_module", "unshare", "setns", "reboot"}
+    assert not others & set(allowed["names"])
 
 
 def test_the_daemon_set_gives_the_two_capabilities_and_nothing_else() -> None:
@@ -73,6 +100,8 @@ def test_the_daemon_set_gives_the_two_capabilities_and_nothing_else() -> None:
     }
     assert container["securityContext"]["allowPrivilegeEscalation"] is False
     assert "privileged" not in container["securityContext"]
+    assert container["securityContext"]["seccompProfile"]["type"] == "RuntimeDefault"
+    assert set(container["resources"]["limits"]) == {"cpu", "memory"}
     _parser().parse_args(container.get("args", []))
 
 
@@ -120,3 +149,22 @@ def test_a_service_of_a_root_with_two_capabilities_serves_another_user(open_plac
         serves_another_user(service)
     finally:
         assert service.stop() == 0
+
+
+@pytest.mark.needs_bpf
+def test_a_process_is_served_that_has_the_socket_on_a_read_only_mount(service: Service) -> None:
+    """As pods mount it."""
+    place = service.path.parent
+    data = place / "data"
+    write_files(data)
+    mount = f"mount --bind {place} {place} && mount -o remount,bind,ro {place}"
+    script = f'{mount} && ! touch {place}/x 2>/dev/null && exec "$0" "$@"'
+    job = start_job(
+        "served",
+        before=["unshare", "--mount", "bash", "-c", script],
+        socket=str(service.path),
+        data=str(data),
+    )
+    output, _ = job.communicate()
+    assert job.returncode == 0, output
+    assert f"read {sum(PRIMES)}" in output
