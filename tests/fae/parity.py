@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -92,16 +91,6 @@ class Case:
     kernel: str | None = None
     data_type: DataType = DataType.FP32
 
-    @property
-    def output_names(self) -> list[str]:
-        """TorchRec's names of the embeddings, table by table."""
-        users = Counter(feature for table in self.tables for feature in table.features)
-        return [
-            f"{feature}@{table.name}" if users[feature] > 1 else feature
-            for table in self.tables
-            for feature in table.features
-        ]
-
 
 def random_case(seed: int, world_size: int, sequences: bool = False) -> Case:
     """The case of a seed."""
@@ -174,11 +163,12 @@ class Model(nn.Module):
         self.collection: nn.Module
         self.features: list[str] | None = None
         if case.sequences:
-            self.features = case.output_names
             self.collection = EmbeddingCollection(
                 tables=[_config(EmbeddingConfig, t, data_type=case.data_type) for t in case.tables],
                 need_indices=case.with_ids,
             )
+            by_table = self.collection.embedding_names_by_table()
+            self.features = [name for names in by_table for name in names]
             self.over = nn.Linear(case.tables[0].dim, 1)
         else:
             self.collection = EmbeddingBagCollection(

@@ -16,6 +16,8 @@ from tests.fae.packing import KEYS, ROWS, make_input, profile, to_batch
 from tests.fae.parity import remark
 from trainobs.core.errors import FAEError
 from trainobs.fae import FAEProfile, TableProfile, pack
+from trainobs.fae.kjt import split as split_module
+from trainobs.fae.kjt.bitmap import HotBitmap, bitmap_bytes
 from trainobs.fae.kjt.split import SlotMap, cold_count, is_split, read_mark, split
 
 PROFILE = profile()
@@ -134,14 +136,6 @@ def kjt_of(values, lengths, keys=("f1",), **more) -> KeyedJaggedTensor:
 @pytest.mark.parametrize(
     ("kjt", "found"),
     [
-        (
-            lambda: kjt_of(torch.tensor([1, 7]), [2]),
-            "id 7, 1 of 2 ids outside; table 't1' has 7 rows",
-        ),
-        (
-            lambda: kjt_of(torch.tensor([-1]), [1]),
-            "id -1, 1 of 1 ids outside; table 't1' has 7 rows",
-        ),
         (lambda: kjt_of(torch.tensor([1.0]), [1]), "ids of torch.float32"),
         (lambda: kjt_of(torch.tensor([1, 2, 3]), [2]), "3 ids and lengths that add up to [2]"),
         (lambda: kjt_of(torch.tensor([1]), [1], ("other",)), "features ['other'], none of which"),
@@ -171,17 +165,57 @@ def test_slots_of_a_large_table_are_exact():
     rows = 2**24 + 3
     slots = torch.full((rows,), -1, dtype=torch.int32)
     slots[2**24 + 1] = 0
-    large = SlotMap({"f": slots}, {"f": "t"}, "mark")
+    large = SlotMap({"f": slots}, "mark")
     found = split(kjt_of(torch.tensor([2**24, 2**24 + 1]), [2], ("f",)), large)
     assert found.values().tolist() == [2**24, 0]
     assert found.lengths().tolist() == [1, 1]
 
 
-def test_a_feature_that_looks_up_two_tables_stays_cold():
-    def table(name: str, features: tuple[str, ...]) -> TableProfile:
-        return TableProfile(name, 8, 4, features, np.arange(8), 32)
+@pytest.mark.parametrize("ids", [[1, 7], [1, -1], [1, 2**40]])
+def test_ids_outside_their_table_are_left_to_the_table(ids, caplog):
+    split_module._TOLD.clear()
+    hot = HOT["f1"][0]
+    found = split(kjt_of(torch.tensor([hot, *ids]), [3]), SLOTS)
+    told = [slots for slots in found.values().tolist() if slots == ids[1]]
+    assert told == [ids[1]]
+    assert found.length_per_key()[1] == 1 + (ids[0] in HOT["f1"])
+    assert f"feature 'f1' asks for rows that are not there: id {ids[1]}, 1 of 3" in caplog.text
 
-    of = FAEProfile((table("a", ("x", "y")), table("b", ("y",)), table("c", ("z",))), 1 << 20)
+
+def test_a_bitmap_finds_what_a_map_of_slots_finds():
+    random = np.random.default_rng(1)
+    for _ in range(20):
+        tables = []
+        for i in range(random.integers(1, 4)):
+            rows = int(random.integers(1, 2000))
+            hot = np.flatnonzero(random.random(rows) < random.choice([0, 0.1, 1.0]))
+            tables.append(TableProfile(f"t{i}", rows, 4, (f"a{i}", f"b{i}"), hot, 16))
+        of = FAEProfile(tuple(tables), 1 << 20)
+        keys = [key for t in tables for key in t.features]
+        ids = [torch.from_numpy(random.integers(0, t.row_count, 50)) for t in tables for _ in "ab"]
+        kjt = kjt_of(torch.cat(ids), [50] * len(keys), keys)
+        found = HotBitmap(of, torch.device("cpu")).lookup(kjt)
+        assert torch.equal(found.slots, SlotMap.from_profile(of).lookup(kjt))
+        assert not found.is_bad.any()
+
+
+def test_a_bitmap_takes_less_than_a_byte_a_row():
+    row_counts = [1 << 20, 12_345]
+    tables = [
+        TableProfile(f"t{i}", rows, 4, (f"f{i}",), np.arange(0, rows, 3), 16)
+        for i, rows in enumerate(row_counts)
+    ]
+    bitmap = HotBitmap(FAEProfile(tuple(tables), 1 << 30), torch.device("cpu"))
+    bytes_taken = sum(t.numel() * t.element_size() for t in (bitmap._blocks, bitmap._octets))
+    assert bitmap_bytes(row_counts) == pytest.approx(bytes_taken, abs=16)
+    assert bytes_taken < 0.3 * sum(row_counts)
+
+
+def test_a_feature_that_looks_up_tables_with_other_hot_rows_stays_cold():
+    def table(name: str, features: tuple[str, ...], hot: int = 8) -> TableProfile:
+        return TableProfile(name, 8, 4, features, np.arange(hot), 32)
+
+    of = FAEProfile((table("a", ("x", "y")), table("b", ("y",), 7), table("c", ("z",))), 1 << 20)
     slots = SlotMap.from_profile(of)
     kjt = kjt_of(torch.tensor([1, 2, 3]), [1, 1, 1], ("x", "y", "z"))
     found = split(kjt, slots)

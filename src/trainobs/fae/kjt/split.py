@@ -20,7 +20,8 @@ pickle, loader workers and pytree alike, and nothing is read from a device:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,6 +35,9 @@ from trainobs.fae.profile.profile import FAEProfile, TableProfile
 
 HOT_SUFFIX = "#hot:"
 _INTEGERS = (torch.int64, torch.int32)
+_TOLD: set[str] = set()  # features of which it was said that they ask for rows that are not there
+
+logger = logging.getLogger("trainobs")
 
 
 class SplitMark(NamedTuple):
@@ -69,40 +73,31 @@ class SlotMap:
     Attributes:
         slots: for each feature int32[rows of its table], -1 for a cold row; features of one table
             share one tensor.
-        tables: name of each feature's table.
         fingerprint: of the profile.
         keeps_order: whether a table's lookups are a sequence. Parted lookups have no order among
             each other, so only batches without a cold one are parted.
     """
 
     slots: Mapping[str, Tensor]
-    tables: Mapping[str, str]
     fingerprint: str
     keeps_order: bool = False
 
     @classmethod
-    def from_profile(cls, profile: FAEProfile, device: torch.device | None = None) -> SlotMap:
-        """The slots of a profile: 4 bytes for each row of its tables.
+    def from_profile(cls, profile: FAEProfile) -> SlotMap:
+        """The slots of a profile, on the host: 4 bytes for each row of its tables.
 
         In tables that `overlaid_tables` leaves out every row is cold.
-
-        Args:
-            profile: where the hot rows stand.
-            device: where batches to be split are; the host by default.
         """
         slots: dict[str, Tensor] = {}
-        tables: dict[str, str] = {}
         overlaid = overlaid_tables(profile)
         for table in profile.tables:
             if table.name in overlaid:
                 tensor = torch.from_numpy(profile.slots(table.name))
             else:
                 tensor = torch.tensor([-1], dtype=torch.int32).expand(table.row_count)
-            tensor = tensor if device is None else tensor.to(device)
             slots.update(dict.fromkeys(table.features, tensor))
-            tables.update(dict.fromkeys(table.features, table.name))
         keeps_order = any(table.is_sequence for table in profile.tables)
-        return cls(slots, tables, profile.fingerprint, keeps_order)
+        return cls(slots, profile.fingerprint, keeps_order)
 
     def mark(self, kjt: KeyedJaggedTensor) -> SplitMark:
         """The mark of a batch that is split by these slots, as mixed.
@@ -110,20 +105,12 @@ class SlotMap:
         Raises:
             FAEError: it has no feature that a table of the profile has.
         """
-        keys = tuple(kjt.keys())
-        served = tuple(feature for feature in keys if feature in self.slots)
-        if not served:
-            _refuse(
-                f"features {list(keys[:5])}, none of which a table of the profile has",
-                "give pack() the `kjt` that the profile's tables look up, or calibrate again",
-            )
-        return SplitMark(keys, served, self.fingerprint, False)
+        return mark_of(kjt, self.slots, self.fingerprint)
 
     def lookup(self, kjt: KeyedJaggedTensor) -> Tensor:
         """Slot of each value: int32, -1 for cold rows and for features that no table serves.
 
-        Raises:
-            FAEError: an id is outside its table (on the host; a device asserts by itself).
+        Ids outside their table are cold, so that the table's bounds check decides what they are.
         """
         values = kjt.values()
         bounds = kjt.offset_per_key()
@@ -135,22 +122,49 @@ class SlotMap:
             part = slice(bounds[i], bounds[i + 1])
             try:
                 torch.index_select(rows, 0, values[part], out=slots[part])
-            except (IndexError, RuntimeError) as error:
-                self._refuse(feature, values[part], error)
+            except (IndexError, RuntimeError):
+                is_row = (values[part] >= 0) & (values[part] < len(rows))
+                if is_row.all():
+                    raise
+                tell_of_bad_ids(feature, values[part], is_row)
+                found = rows.index_select(0, values[part].masked_fill(~is_row, 0))
+                slots[part] = found.masked_fill(~is_row, -1)
         return slots
 
-    def _refuse(self, feature: str, ids: Tensor, error: Exception) -> None:
-        """Say which id is outside; pass on whatever else went wrong."""
-        row_count = len(self.slots[feature])
-        outside = ids[(ids < 0) | (ids >= row_count)]
-        if not len(outside):
-            raise error
-        raise FAEError(
-            f"cannot split a batch: feature {feature!r} asks for a row that is not there",
-            f"id {int(outside[0])}, {len(outside)} of {len(ids)} ids outside; "
-            f"table {self.tables[feature]!r} has {row_count} rows",
-            "repair the data, or calibrate again with the tables of this model",
-        ) from None
+
+def tell_of_bad_ids(feature: str, ids: Tensor, is_row: Tensor) -> None:
+    """Warn of ids that are outside of their table, once for each feature."""
+    if feature not in _TOLD:
+        _TOLD.add(feature)
+        logger.warning(
+            "trainobs: feature %r asks for rows that are not there: id %d, %d of %d ids. They are "
+            "left to the bounds check of its tables; repair the data.",
+            feature,
+            int(ids[~is_row][0]),
+            int((~is_row).sum()),
+            len(ids),
+        )
+
+
+def mark_of(kjt: KeyedJaggedTensor, known: Collection[str], fingerprint: str) -> SplitMark:
+    """The mark of a batch that is split as mixed.
+
+    Args:
+        kjt: the batch.
+        known: features that tables of the profile have.
+        fingerprint: of the profile.
+
+    Raises:
+        FAEError: it has no such feature.
+    """
+    keys = tuple(kjt.keys())
+    served = tuple(feature for feature in keys if feature in known)
+    if not served:
+        _refuse(
+            f"features {list(keys[:5])}, none of which a table of the profile has",
+            "give pack() the `kjt` that the profile's tables look up, or calibrate again",
+        )
+    return SplitMark(keys, served, fingerprint, False)
 
 
 def overlaid_tables(profile: FAEProfile) -> frozenset[str]:
@@ -233,7 +247,7 @@ def split(kjt: KeyedJaggedTensor, slots: SlotMap) -> KeyedJaggedTensor:
 
     Raises:
         FAEError: the batch is split already, has a stride for each key (VBE), ids that are no
-            integers or outside their table, or no feature that the profile knows.
+            integers, or no feature that the profile knows.
     """
     check_splittable(kjt)
     return split_by(slots.lookup(kjt), kjt, slots.mark(kjt))

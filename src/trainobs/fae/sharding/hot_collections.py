@@ -9,6 +9,7 @@ from torchrec.distributed.types import ShardingEnv
 
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.barrier import RankBarrier
+from trainobs.fae.sharding.bounds import BoundsCheck
 from trainobs.fae.sharding.overlay import HotOverlay
 from trainobs.fae.sharding.served import ServedCounts
 
@@ -42,17 +43,18 @@ class HotCollections:
         collections: HotCollections = getattr(env, _ATTRIBUTE)
         return collections
 
-    def add(self, profile: FAEProfile, features: frozenset[str]) -> HotOverlay:
+    def add(self, profile: FAEProfile, features: frozenset[str], bounds: BoundsCheck) -> HotOverlay:
         """The overlay of one more collection; all ranks add them in the same order.
 
         Args:
             profile: which rows are hot.
             features: that the collection looks up.
+            bounds: what ids outside of their table are.
         """
         served, barrier = ServedCounts(), None
         if self._host_group is not None:
             barrier = RankBarrier(self._host_group, self._count, served.syncing)
-        overlay = HotOverlay(self._group, barrier, served, profile, features)
+        overlay = HotOverlay(self._group, barrier, served, profile, features, bounds)
         self._overlays.add(overlay)
         self._count += 1
         return overlay

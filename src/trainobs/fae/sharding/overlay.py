@@ -12,17 +12,12 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.core.errors import FAEError
-from trainobs.fae.kjt.split import (
-    SlotMap,
-    SplitMark,
-    check_splittable,
-    cold_count,
-    read_mark,
-    split_by,
-)
+from trainobs.fae.kjt.bitmap import HotBitmap
+from trainobs.fae.kjt.split import SplitMark, cold_count, read_mark, split_by
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.barrier import Point, RankBarrier
 from trainobs.fae.sharding.batch import SlotRows, SplitBatch, WholeBatch, join
+from trainobs.fae.sharding.bounds import BoundsCheck
 from trainobs.fae.sharding.partition import Partition
 from trainobs.fae.sharding.replicas import Replicas
 from trainobs.fae.sharding.served import ServedCounts
@@ -49,6 +44,7 @@ class HotOverlay:
         served: what the hot rows do is counted there.
         profile: which rows are hot.
         features: that the collection looks up.
+        bounds: what ids outside of their table are.
         generation: how often the hot rows were set; a batch on its way has that of its split.
     """
 
@@ -57,6 +53,7 @@ class HotOverlay:
     served: ServedCounts
     profile: FAEProfile
     features: frozenset[str]
+    bounds: BoundsCheck
     generation: int = field(default=0, init=False)
     _batch_count: int = field(default=0, init=False)
 
@@ -67,7 +64,7 @@ class HotOverlay:
         self.profile = profile
         self._rows = rows
         self._table_writes = table_writes
-        self._slots: dict[torch.device, SlotMap] = {}
+        self._bitmaps: dict[torch.device, HotBitmap] = {}
         self._slot_rows: dict[torch.device, SlotRows] = {}
         self._is_behind = True
         self._is_ahead = False  # whether batches have trained rows since they were written back
@@ -103,13 +100,15 @@ class HotOverlay:
         mark, whole = read_mark(batch), None
         if mark is None:
             device = batch.device()
-            if device not in self._slots:
-                self._slots[device] = SlotMap.from_profile(self.profile, device)
-            check_splittable(batch)
-            mark = self._slots[device].mark(batch)
-            found = self._slots[device].lookup(batch)
-            whole = WholeBatch(batch, found >= 0)
-            batch = split_by(found, batch, mark)
+            if device not in self._bitmaps:
+                self._bitmaps[device] = HotBitmap(self.profile, device)
+            found = self._bitmaps[device].lookup(batch)
+            if found.is_bad.any():
+                batch = self.bounds.replaced(batch, found.is_bad)
+                found = self._bitmaps[device].lookup(batch)
+            mark = self._bitmaps[device].mark(batch)
+            whole = WholeBatch(batch, found.slots >= 0)
+            batch = split_by(found.slots, batch, mark)
         count = cold_count(batch, mark)
         self._check(mark, count)
         cold, hot = batch.split([len(mark.features), len(mark.hot_features)])

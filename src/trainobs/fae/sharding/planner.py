@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import torch
@@ -11,6 +12,7 @@ from torchrec.distributed.planner.types import ParameterConstraints, Topology
 from torchrec.distributed.types import ModuleSharder
 
 from trainobs.core.errors import FAEError
+from trainobs.fae.kjt.bitmap import bitmap_bytes
 from trainobs.fae.kjt.split import overlaid_tables
 from trainobs.fae.profile.arguments import check_profile
 from trainobs.fae.profile.profile import FAEProfile
@@ -20,7 +22,7 @@ _DEFAULT_PERCENTAGE = 0.15  # what TorchRec's planner reserves by default
 
 
 class HotRowReservation(FixedPercentageStorageReservation):  # type: ignore[misc]  # no types
-    """Reserves the hot rows' bytes on each device, beside what TorchRec reserves.
+    """Reserves what hot rows take on each device, beside what TorchRec reserves.
 
         EmbeddingShardingPlanner(topology, storage_reservation=HotRowReservation(profile))
 
@@ -28,14 +30,15 @@ class HotRowReservation(FixedPercentageStorageReservation):  # type: ignore[misc
     tables and leaves no room.
 
     Args:
-        profile: the hot rows, all of which each device holds.
+        profile: the hot rows, all of which each device holds, with a map that finds them in
+            batches that come whole: 0.27 bytes for each row of their tables, hot or not.
         percentage: of a device, for what is in no table, as in TorchRec.
     """
 
     def __init__(self, profile: FAEProfile, percentage: float = _DEFAULT_PERCENTAGE) -> None:
         super().__init__(percentage)
         tables = overlaid_tables(check_profile(profile))
-        self._hot_bytes = sum(profile.table(name).hot_bytes for name in tables)
+        self._hot_bytes = needed_bytes(profile, tables)
 
     def reserve(
         self,
@@ -59,6 +62,13 @@ class HotRowReservation(FixedPercentageStorageReservation):  # type: ignore[misc
             setattr(device.storage, room, left)
         remember_topology(self, reserved)
         return reserved
+
+
+def needed_bytes(profile: FAEProfile, tables: Collection[str]) -> int:
+    """Bytes that the hot rows of some tables take on a device, and the map that finds them."""
+    of_tables = [profile.table(name) for name in tables]
+    slots = bitmap_bytes(table.row_count for table in of_tables)
+    return sum(table.hot_bytes for table in of_tables) + slots
 
 
 def check_room(needed_bytes: int, device: torch.device) -> None:

@@ -22,6 +22,7 @@ from trainobs.fae.kjt.split import overlaid_tables
 from trainobs.fae.profile.arguments import check_profile
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.batch import SplitBatch
+from trainobs.fae.sharding.bounds import BoundsCheck
 from trainobs.fae.sharding.checks import check_optimizers, check_plan, check_replicas
 from trainobs.fae.sharding.hot_collections import HotCollections
 from trainobs.fae.sharding.keys import check_hot_keys, check_keys, check_order_of_keys, check_served
@@ -30,7 +31,7 @@ from trainobs.fae.sharding.order import FeatureSequence
 from trainobs.fae.sharding.overlay import HotOverlay
 from trainobs.fae.sharding.parameters import show_in
 from trainobs.fae.sharding.partition import Partition
-from trainobs.fae.sharding.planner import check_room
+from trainobs.fae.sharding.planner import check_room, needed_bytes
 from trainobs.fae.sharding.replicas import Replicas
 from trainobs.fae.sharding.served import FeatureRows, ServedCounts
 from trainobs.fae.sharding.torchrec_private import Plan, StockBags, StockSequences
@@ -128,7 +129,9 @@ class ShardedFAEModule(
             self._outputs.append((feature, table or tables[feature]))
         self._collections = HotCollections.from_env(env)
         self._features = list(dict.fromkeys(feature for feature, _ in self._outputs))
-        self._overlay = self._collections.add(profile, frozenset(self._features))
+        self._overlay = self._collections.add(
+            profile, frozenset(self._features), BoundsCheck(self._infos)
+        )
         self._optim = _WrittenBackOptimizer(stock.module.fused_optimizer, self._overlay)
         self._first_keys: Sequence[str] = ()
         self._use(profile)
@@ -295,7 +298,7 @@ class ShardedFAEModule(
             share = 1
             layout = lay_out(self._infos, self._outputs, profile)
             tables = {slab.table for kernel in layout.kernels for slab in kernel.slabs}
-            check_room(sum(profile.table(name).hot_bytes for name in tables), self._device)
+            check_room(needed_bytes(profile, tables), self._device)
             if overlay.group is not None:
                 check_replicas(layout, self._device)
             rows = Replicas(

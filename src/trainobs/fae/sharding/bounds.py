@@ -1,0 +1,112 @@
+"""Ids outside of their table: what TorchRec and FBGEMM make of them, where rows are hot."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode
+from torch import Tensor
+from torchrec.distributed.embedding_sharding import EmbeddingShardingInfo
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from trainobs.fae.kjt.constants import constant
+from trainobs.fae.kjt.split import tell_of_bad_ids
+
+_REPLACING = ("WARNING", "IGNORE", "V2_WARNING", "V2_IGNORE")
+_MODE = "FBGEMM_TBE_BOUNDS_CHECK_MODE"  # a number, which FBGEMM prefers to what it is given
+
+
+class _Blocks(NamedTuple):
+    """How TorchRec finds the shard of an id: its block, or its remainder by their number."""
+
+    size: int  # rows
+    number: int
+    rows: int  # of the table
+
+
+class BoundsCheck:
+    """Puts rows in the place of bad ids, as the stock collection does.
+
+    TorchRec sends a bad id to some shard, and FBGEMM there takes the shard's first row. That row
+    may be a hot one, of which the tables have an older copy, so the id is replaced before hot
+    lookups are split from the others. Under FBGEMM's mode FATAL, and under none, nothing is
+    replaced, and the tables do what they do.
+
+    Args:
+        infos: of the collection's tables.
+    """
+
+    def __init__(self, infos: Iterable[EmbeddingShardingInfo]) -> None:
+        self._blocks: dict[str, _Blocks] = {}
+        self._quiet: set[str] = set()
+        apart: set[str] = set()
+        for info in infos:
+            mode, blocks = _mode(info), _blocks(info)
+            for feature in info.embedding_config.feature_names:
+                if mode not in _REPLACING or self._blocks.get(feature, blocks) != blocks:
+                    apart.add(feature)  # or its tables take other rows
+                self._blocks[feature] = blocks
+                if "IGNORE" in mode:
+                    self._quiet.add(feature)
+        self._blocks = {f: blocks for f, blocks in self._blocks.items() if f not in apart}
+
+    def replaced(self, kjt: KeyedJaggedTensor, is_bad: Tensor) -> KeyedJaggedTensor:
+        """The batch with a row for each bad id, where one can be told.
+
+        Args:
+            kjt: a batch that is not split.
+            is_bad: bool[values].
+        """
+        keys, values = kjt.keys(), kjt.values()
+        blocks = [self._blocks.get(key, _Blocks(1, 1, 0)) for key in keys]
+        counts = kjt.lengths().view(len(keys), -1).sum(1)
+        size, number, rows = (
+            torch.repeat_interleave(
+                constant(tuple(column), values.device), counts, output_size=len(values)
+            )
+            for column in zip(*blocks, strict=True)
+        )
+        ids = values.long()
+        shift = torch.full_like(number, 2 ** (8 * values.element_size() - 2)).remainder(number) * 4
+        left_over = (ids.remainder(number) + shift * (ids < 0)).remainder(number)  # of unsigned ids
+        is_in_block = (ids >= 0) & (ids < size * number)
+        found = torch.where(is_in_block, ids.div(size, rounding_mode="floor"), left_over) * size
+        # -1 in a table that is one block stays: FBGEMM takes it for a row that was pruned
+        is_replaced = is_bad & (found < rows) & ((ids != -1) | (number > 1))
+        self._tell(kjt, ~is_replaced)
+        return KeyedJaggedTensor(
+            keys=keys,
+            values=torch.where(is_replaced, found, ids).to(values.dtype),
+            weights=kjt.weights_or_none(),
+            lengths=kjt.lengths(),
+            stride=kjt.stride(),
+            length_per_key=kjt.length_per_key(),
+        )
+
+    def _tell(self, kjt: KeyedJaggedTensor, is_row: Tensor) -> None:
+        counts = kjt.length_per_key()
+        of_keys = (torch.split(column, counts) for column in (kjt.values(), is_row))
+        parts = zip(kjt.keys(), *of_keys, strict=True)
+        for feature, ids, are_rows in parts:
+            if feature not in self._quiet and not are_rows.all():
+                tell_of_bad_ids(feature, ids, are_rows)
+
+
+def _mode(info: EmbeddingShardingInfo) -> str:
+    """Name of a table's mode."""
+    given = (info.fused_params or {}).get("bounds_check_mode", BoundsCheckMode.WARNING)
+    return str(BoundsCheckMode(int(os.environ.get(_MODE, given.value))).name)
+
+
+def _blocks(info: EmbeddingShardingInfo) -> _Blocks:
+    """The blocks of a table; one where the plan does not split its rows."""
+    rows = info.embedding_config.num_embeddings
+    spec: Any = info.param_sharding.sharding_spec
+    starts = {shard.shard_offsets[0] for shard in spec.shards}
+    by_column = [shard for shard in spec.shards if shard.shard_offsets[1] == 0]
+    if len(starts) < 2 and len(by_column) < 2:
+        return _Blocks(rows, 1, rows)
+    return _Blocks(-(-rows // len(by_column)), len(by_column), rows)
