@@ -35,7 +35,7 @@ SLOW: dict[str, str] = {
         "FAE to stock, FAE to FAE"
     ),
     r"fae/test_sharder_parity::test_one_rank.*\[(?!375-)": "25 of 400 random models",
-    r"fae/test_sharder_parity::test_two_ranks": "one rank; two in test_sharder_behaviour",
+    r"fae/test_sharder_parity::test_(two|four)_ranks": "one rank; two in test_sharder_behaviour",
     r"fae/test_sharder_torchrec::test_two_ranks\[(table|column|grid)": "two ranks, row by row",
     r"gpu/test_node::test_(a_follower|the_first_window|a_driver_that_hangs)": (
         "one poller for all processes of a node"

@@ -379,17 +379,6 @@ def test_a_bad_batch_is_named(how, found, workers):
     assert "batches 6 to 8 of epoch 0" in error.value.found
 
 
-def test_an_id_outside_its_table_is_left_to_the_table():
-    loader = DataLoader(Inputs(40), 4, collate_fn=partial(broken, 30, "id"))
-    batches = [batch.sparse_features for batch in pack(loader, profile(0.9), window=3)]
-    assert sum(kjt.stride() for kjt in batches) == 40
-    assert sum(int((kjt.values() == 99).sum()) for kjt in batches) == 1
-    (at,) = (kjt for kjt in batches if (kjt.values() == 99).any())
-    mark = read_mark(at)
-    assert not mark.pure
-    assert 99 in at.split([len(mark.features), len(mark.hot_features)])[0].values()
-
-
 @pytest.mark.parametrize(
     ("arguments", "found"),
     [

@@ -51,7 +51,16 @@ def test_two_ranks_train_what_the_stock_sharder_trains(
     first: int, sequences: bool, pair: Ranks
 ) -> None:
     print("seeds", first, "to", first + CASES_A_TEST - 1)
-    assert pair.run(_check_pair, first, CASES_A_TEST, sequences) == [None, None]
+    assert pair.run(_check_ranks, first, CASES_A_TEST, sequences, 2) == [None, None]
+
+
+@SEQUENCES
+def test_four_ranks_train_what_the_stock_sharder_trains(sequences: bool) -> None:
+    ranks = Ranks(4)
+    try:
+        assert ranks.run(_check_ranks, 0, PAIR_CASES, sequences, 4) == [None] * 4
+    finally:
+        ranks.stop()
 
 
 @pytest.mark.usefixtures("lone_rank")
@@ -81,9 +90,9 @@ def _check(seed: int, world_size: int, sequences: bool, rank: int = 0) -> tuple[
     return (case.mode, case.optimizer, *sorted({table.sharding for table in case.tables}))
 
 
-def _check_pair(rank: int, first: int, count: int, sequences: bool) -> None:
+def _check_ranks(rank: int, first: int, count: int, sequences: bool, world_size: int) -> None:
     for seed in range(first, first + count):
-        _check(seed, 2, sequences, rank)
+        _check(seed, world_size, sequences, rank)
 
 
 def _every_kind(sequences: bool) -> Case:

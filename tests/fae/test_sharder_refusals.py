@@ -91,6 +91,8 @@ def test_keys_that_come_twice_or_moved_since_the_first_batch_are_refused(sequenc
     one = case(kinds=("plain",), sequences=sequences)
     model = build(one, fae_sharder(one, profile_of(one)))
     (kjt,) = fed(one)
+    with pytest.raises(ValueError, match="keys must be unique"):
+        model(Batch(kjt.permute([0, 1, 2, 1])))
     with pytest.raises(FAEError, match=r"keys that come twice: \['f1'\]"):
         model(Batch(kjt.permute([0, 1, 2, 1])))
     model(Batch(kjt))
@@ -212,7 +214,7 @@ def test_a_data_parallel_table_is_refused_and_would_be_untrained() -> None:
     ("what", "message"),
     [
         ("adam", "train it with SGD, Adagrad or row-wise Adagrad"),
-        ("clipping", "gradient_clipping=True"),
+        ("clipping", "gradient_clipping of means that FBGEMM pools"),
         ("half outputs", "output_dtype=fp16"),
         ("half bytes", "rows of INT4"),
         ("grid means", "means under grid_shard"),

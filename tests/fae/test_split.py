@@ -182,6 +182,17 @@ def test_ids_outside_their_table_are_left_to_the_table(ids, caplog):
     assert f"feature 'f1' asks for rows that are not there: id {ids[1]}, 1 of 3" in caplog.text
 
 
+def test_an_input_with_such_an_id_is_packed_into_a_mixed_batch():
+    hot = HOT["f1"][0]
+    loader = [kjt_of(torch.tensor([hot, 99, hot, hot]), [1] * 4) for _ in range(4)]
+    of = FAEProfile(tuple(t for t in PROFILE.tables if "f1" in t.features), 1 << 20)
+    packed = list(pack(loader, of, window=4))
+    marks = [read_mark(kjt) for kjt in packed]
+    assert {mark.pure for mark in marks} == {False, True}
+    for kjt, mark in zip(packed, marks, strict=True):
+        assert cold_count(kjt, mark) == int((kjt.values() == 99).sum()) == 4 * (not mark.pure)
+
+
 def test_a_bitmap_finds_what_a_map_of_slots_finds():
     random = np.random.default_rng(1)
     for _ in range(20):

@@ -81,7 +81,6 @@ def check_optimizers(infos: Iterable[EmbeddingShardingInfo]) -> None:
         optimizer = settings.get("optimizer", EmbOptimType.EXACT_SGD)
         bad = {
             "weight_decay_mode": settings.get("weight_decay_mode", _DECAYS[0]) not in _DECAYS,
-            "gradient_clipping": settings.get("gradient_clipping"),
             "global_weight_decay": settings.get("global_weight_decay") is not None,
             "output_dtype": settings.get("output_dtype", _OUTPUT) != _OUTPUT,
         }
@@ -93,6 +92,15 @@ def check_optimizers(infos: Iterable[EmbeddingShardingInfo]) -> None:
                 "train it with SGD, Adagrad or row-wise Adagrad, or with the stock sharder",
             )
         ]
+        refusals.append(
+            (
+                bool(settings.get("gradient_clipping"))
+                and info.embedding_config.pooling is PoolingType.MEAN
+                and info.param_sharding.sharding_type not in DIVIDED_BY_COLLECTION,
+                "gradient_clipping of means that FBGEMM pools, before it divides their gradients",
+                "plan the table row_wise, or pool sums",
+            )
+        )
         for name, is_bad in bad.items():
             found = f"{name}={settings.get(name)}"
             refusals.append((bool(is_bad), found, "leave it out, or use the stock sharder"))

@@ -18,6 +18,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from trainobs.fae.kjt.constants import permuted
 from trainobs.fae.sharding.batch import lengths_of
 from trainobs.fae.sharding.layout import HotLayout, KernelLayout, SlabRates
+from trainobs.fae.sharding.torchrec_private import without_clipping
 from trainobs.fae.sharding.unique_rows import UniqueRows
 
 
@@ -103,15 +104,21 @@ class HotKernel:
         return found
 
     def reduce(
-        self, unique: UniqueRows, lookups: KeyedJaggedTensor, gradients: Tensor
+        self, unique: UniqueRows, lookups: KeyedJaggedTensor, gradients: Tensor, share: float
     ) -> tuple[Tensor, Tensor]:
-        """Sum the gradients of each row; see `UniqueRows.reduce`.
+        """Sum the gradients of each row, clipped as the fused optimizer does.
+
+        See `UniqueRows.reduce`.
 
         Args:
             unique: rows of the lookups.
             lookups: of a batch.
             gradients: float32[inputs, blocks * width] or [lookups, width], of what `lookup` gave.
+            share: by which they are multiplied, as TorchRec does between ranks.
         """
+        if self.layout.settings.get("gradient_clipping"):
+            most = self.layout.settings.get("max_gradient", 1.0) / share
+            gradients = gradients.clamp(-most, most)
         rows, blocks = lookups.values(), self._block_count
         places = torch.arange(len(rows), device=rows.device)
         if self._pools:  # of each bag, in the order of lookups: that of its input, in its block
@@ -119,7 +126,8 @@ class HotKernel:
             bags = bags.view(-1, blocks).T.reshape(-1)
             places = torch.repeat_interleave(bags, lookups.lengths(), output_size=len(rows))
         by_bag = gradients.reshape(-1, self.layout.width)
-        return unique.reduce(by_bag, places, lookups.weights_or_none())
+        found, sums = unique.reduce(by_bag, places, lookups.weights_or_none())
+        return found, sums if share == 1 else sums * share
 
     def train(self, rows: Tensor, gradients: Tensor, rates: SlabRates) -> None:
         """Train rows as the backward of lookups with these gradients would.
@@ -151,7 +159,7 @@ class HotKernel:
         bags = torch.arange(blocks * each + 1, device=rows.device).clamp_(max=len(rows))
         spread = gradients.new_zeros(blocks * each, width)
         spread[: len(rows)] = gradients
-        with torch.enable_grad():
+        with torch.enable_grad(), without_clipping(self._tables):
             pooled = self._tables(rows, bags)
         pooled.backward(spread.view(blocks, each, width).transpose(0, 1).reshape(each, -1))
 

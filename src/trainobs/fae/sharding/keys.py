@@ -19,6 +19,10 @@ _CANNOT = "cannot look up a batch in a sharded collection"
 _LEAVE = "leave the keys of packed batches as they are"
 
 
+class RepeatedKeysError(FAEError, ValueError):
+    """A key comes twice in a batch; a ValueError, as in TorchRec's validation of batches."""
+
+
 def check_keys(kjt: KeyedJaggedTensor, features: frozenset[str]) -> None:
     """Check that all features are there, and the keys of a packed batch as `pack` gave them.
 
@@ -28,10 +32,11 @@ def check_keys(kjt: KeyedJaggedTensor, features: frozenset[str]) -> None:
     """
     keys, mark = kjt.keys(), read_mark(kjt)
     if len(set(keys)) < len(keys):
-        raise FAEError(
+        twice = sorted(key for key in set(keys) if keys.count(key) > 1)
+        raise RepeatedKeysError(
             _CANNOT,
-            f"keys that come twice: {sorted(key for key in set(keys) if keys.count(key) > 1)[:5]}",
-            "give each feature one key; TorchRec would look at the first alone",
+            f"keys that come twice: {twice[:5]}",
+            "give each feature one key: keys must be unique",
         )
     if not features.issubset(keys):
         _refuse(features.difference(keys), keys, "give batches with all features of the collection")

@@ -28,6 +28,8 @@ _OPTIMIZER_SETTINGS = (
     "weight_decay",
     "weight_decay_mode",
     "max_norm",
+    "gradient_clipping",
+    "max_gradient",
     "stochastic_rounding",
     "optimizer_state_dtypes",
 )

@@ -124,9 +124,8 @@ class Replicas:
         if self._barrier is not None:
             rates, counts = self._agree(self._barrier, step, mine)
         for i, kernel in enumerate(self.kernels):
-            rows, sums = kernel.reduce(step.unique[i], step.lookups[i], gradients[i].float())
-            if get_gradient_division():
-                sums = sums / len(counts[i])
+            share = 1 / len(counts[i]) if get_gradient_division() else 1.0
+            rows, sums = kernel.reduce(step.unique[i], step.lookups[i], gradients[i].float(), share)
             if self._group is not None and self._barrier is not None:
                 with self._barrier.stopwatch:
                     size = kernel.layout.row_count

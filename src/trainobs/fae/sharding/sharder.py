@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
@@ -14,6 +14,7 @@ from torchrec.distributed.types import ParameterSharding, ShardingEnv, ShardingT
 from trainobs.core.errors import SettingError
 from trainobs.fae.profile.arguments import check_profile
 from trainobs.fae.profile.profile import FAEProfile
+from trainobs.fae.sharding.cost import sends_less_partitioned
 from trainobs.fae.sharding.sharded import Mode
 from trainobs.fae.sharding.sharded_bags import ShardedFAEEmbeddingBagCollection
 from trainobs.fae.sharding.sharded_sequences import ShardedFAEEmbeddingCollection
@@ -25,16 +26,28 @@ class _HotRowSharder:
 
     _sharding_types: tuple[ShardingType, ...]
 
-    def __init__(self, profile: FAEProfile, mode: Mode = "overlay", **settings: Any) -> None:
-        if mode not in get_args(Mode):
+    def __init__(
+        self,
+        profile: FAEProfile,
+        mode: Mode | Literal["auto"] = "overlay",
+        batch_size: int | None = None,
+        **settings: Any,
+    ) -> None:
+        modes = (*get_args(Mode), "auto")
+        if mode not in modes:
             raise SettingError(
-                "cannot shard with hot rows",
-                f"mode {mode!r}",
-                f"give one of {', '.join(get_args(Mode))}",
+                "cannot shard with hot rows", f"mode {mode!r}", f"give one of {', '.join(modes)}"
+            )
+        if mode == "auto" and (not isinstance(batch_size, int) or batch_size < 1):
+            raise SettingError(
+                "cannot choose a mode by its cost",
+                f"batch_size={batch_size!r}",
+                "give the number of inputs in a batch of each rank",
             )
         super().__init__(**settings)
         self._profile = check_profile(profile)
-        self._mode: Mode = mode
+        self._mode: Mode | Literal["auto"] = mode
+        self._batch_size = batch_size
 
     def shard(
         self,
@@ -55,13 +68,25 @@ class _HotRowSharder:
             params,
             env,
             self._profile,
-            self._mode,
+            self._mode_of(module, env),
             fused_params=stock.fused_params,
             device=device,
             qcomm_codecs_registry=stock.qcomm_codecs_registry,
             module_fqn=module_fqn,
             **collection_settings(self),
         )
+
+    def _mode_of(self, module: nn.Module, env: ShardingEnv) -> Mode:
+        """What "auto" stands for in a collection."""
+        if self._mode != "auto":
+            return self._mode
+        whole: Any = module
+        pools = hasattr(whole, "embedding_bag_configs")
+        configs = whole.embedding_bag_configs() if pools else whole.embedding_configs()
+        self._profile.check(configs)
+        assert self._batch_size is not None
+        is_less = sends_less_partitioned(self._profile, configs, env.world_size, self._batch_size)
+        return "partitioned" if is_less else "overlay"
 
     def sharding_types(self, compute_device_type: str) -> list[str]:
         """Ways to split a table, on hosts as on GPUs: TorchRec's but data_parallel."""
@@ -92,7 +117,9 @@ class FAEEmbeddingBagCollectionSharder(
         profile: which rows are hot.
         mode: "overlay" (hot rows are looked up and trained on the device in every batch), "paper"
             (in pure batches only) or "partitioned" (as "overlay", each row on one rank); see
-            `ShardedFAEModule`.
+            `ShardedFAEModule`. "auto": "overlay" or "partitioned", whichever is expected to send
+            fewer bytes in a pure step.
+        batch_size: inputs of a rank's batch; for "auto" alone.
         **settings: those of the stock sharder, such as `fused_params`.
 
     Raises:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
@@ -160,6 +161,17 @@ def table_kernels(
     for lookup in stock.lookups:
         for group in lookup._emb_modules:  # one for each kernel
             yield group.emb_module, group.config.embedding_tables
+
+
+@contextmanager
+def without_clipping(kernel: SplitTableBatchedEmbeddingBagsCodegen) -> Iterator[None]:
+    """Lookups of a kernel whose backward takes gradients as they are."""
+    given = kernel.optimizer_args  # which a forward hands to its backward
+    kernel.optimizer_args = given._replace(gradient_clipping=False)
+    try:
+        yield
+    finally:
+        kernel.optimizer_args = given
 
 
 def set_optimizer(parameter: Any, settings: dict[str, Any]) -> None:
