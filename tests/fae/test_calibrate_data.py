@@ -159,6 +159,14 @@ def test_tables_that_fit_are_hot_as_a_whole_with_a_warning(inputs, caplog):
         assert profile.predictions.all_hot_ratio.value == 1
 
 
+def test_memory_is_told_before_it_is_taken(capsys):
+    calibrate(Batches(matrix(0, 2000)), tables(), BUDGET, memory="64MB", progress=True)
+    told = capsys.readouterr().err.splitlines()[0]
+    assert told == (
+        "calibrate: 92.2 kB to count the lookups of 23.0 k rows, up to 8 MB for inputs held out"
+    )
+
+
 def test_rows_that_are_looked_up_equally_often_are_refused():
     random = np.random.default_rng(0)
     ids = np.stack([random.integers(0, rows, 60_000) for rows in ROWS])

@@ -10,7 +10,7 @@ import pytest
 from tests.fae.skewed import Batches, click_loader, matrix, quiet
 from trainobs.access.counts import AccessCounts
 from trainobs.core.errors import FAEError
-from trainobs.fae.calibration import resume
+from trainobs.fae.calibration import resume, source
 
 
 class Interrupted(Batches):
@@ -79,6 +79,7 @@ class Killed(Batches):
 def test_a_killed_calibration_goes_on_where_it_was_last_saved(tmp_path, monkeypatch):
     ids = matrix(8, 20_000)
     monkeypatch.setattr(resume, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(source, "LOT_LOOKUPS", 0)
     child = os.fork()
     if child == 0:
         quiet(Killed(ids), margin=0, resume=tmp_path)
@@ -115,6 +116,7 @@ def test_a_batch_that_was_half_counted_is_not_saved(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(AccessCounts, "add", interrupted)
+        patch.setattr(source, "LOT_LOOKUPS", 0)
         patch.setattr(resume, "SAVE_SECONDS", 0.0)
         with pytest.raises(KeyboardInterrupt):
             quiet(Batches(ids, 3000), margin=0, resume=tmp_path)

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainobs.access.dense import Dense
+from trainobs.access.dense import BYTES_PER_ROW, Dense
 from trainobs.access.file import CountsRecord, TableRecord, files_in, read, write
 from trainobs.access.input_sample import InputSample, Reservoir
 from trainobs.access.plan import plan
-from trainobs.access.pool import CounterPool
+from trainobs.access.pool import BYTES_PER_ENTRY, CounterPool
 from trainobs.access.ranking import Ranking
 from trainobs.access.sketch import Blocks, Sketch, joined
 from trainobs.access.spectrum import Spectrum
@@ -73,7 +73,7 @@ class AccessCounts:
 
     def _begin(self, tables: dict[str, int]) -> None:
         """Count these tables, from nothing."""
-        shares = plan(tables, self.budget_bytes)
+        self._plan = shares = plan(tables, self.budget_bytes)
         dense = {name: Dense(tables[name]) for name in shares.dense}
         pooled = [name for name in tables if name not in dense]
         rows = [tables[name] for name in pooled]
@@ -83,13 +83,23 @@ class AccessCounts:
         self._totals = dict.fromkeys(tables, 0)
         self._outside = dict.fromkeys(tables, 0)
         self._merged_errors = dict.fromkeys(tables, 0)
-        self._inputs_bytes = shares.inputs_bytes
         self._reservoirs: dict[int, Reservoir] = {}
 
     @property
     def tables(self) -> Mapping[str, int]:
         """Name -> number of rows."""
         return MappingProxyType(self._tables)
+
+    @property
+    def counter_bytes(self) -> int:
+        """What counters take at most."""
+        pool = self._plan.entry_count * BYTES_PER_ENTRY + self._plan.pending_count * 8
+        return pool + BYTES_PER_ROW * sum(self._tables[name] for name in self._dense)
+
+    @property
+    def sketched(self) -> tuple[str, ...]:
+        """Tables without a counter for each row."""
+        return tuple(self._in_pool)
 
     def add(self, table: str, ids: NDArray[np.integer[Any]]) -> None:
         """Count a lookup for each of `ids`.
@@ -142,6 +152,12 @@ class AccessCounts:
         if table in self._dense and not error:
             return self._dense[table].counts()
         return Sketch(*joined(self.blocks(table)), error, self._totals[table])
+
+    def counters(self, table: str) -> NDArray[np.unsignedinteger[Any]] | Sketch:
+        """As `counts`, without a copy where that can be; not to be kept nor written to."""
+        if table in self._dense and not self.error(table):
+            return self._dense[table].counters()
+        return self.counts(table)
 
     def blocks(self, table: str) -> Blocks:
         """Rows and their counts as in a `Sketch`, a bounded number at a time."""
@@ -332,7 +348,7 @@ class AccessCounts:
             kept = {*epochs[:1], *epochs[1 - EPOCHS_KEPT :]}
             if epoch not in kept:
                 return None
-            share = self._inputs_bytes // min(len(epochs), EPOCHS_KEPT)
+            share = self._plan.inputs_bytes // min(len(epochs), EPOCHS_KEPT)
             self._reservoirs = {e: r for e, r in self._reservoirs.items() if e in kept}
             for reservoir in self._reservoirs.values():
                 reservoir.resize(share)

@@ -46,6 +46,10 @@ class Dense:
             rows = np.flatnonzero(counts)
             yield rows + first, counts[rows]
 
+    def counters(self) -> NDArray[np.uint32] | NDArray[np.uint64]:
+        """Count of every row, to be read at once: the counters themselves if they hold it."""
+        return self.counts() if self._carried else self._low
+
     def counts(self) -> NDArray[np.uint64]:
         """Count of every row; a new array of 8 bytes a row."""
         counts = self._low.astype(np.uint64)

@@ -39,12 +39,12 @@ class Sketch:
 def blocks_of(counts: NDArray[np.unsignedinteger[Any]], ids: Ids | None = None) -> Blocks:
     """Rows with their counts; without `ids` there is a count for every row."""
     for first in range(0, len(counts), BLOCK_ROWS):
-        block = counts[first : first + BLOCK_ROWS].astype(np.uint64)
+        block = counts[first : first + BLOCK_ROWS]
         if ids is not None:
-            yield ids[first : first + BLOCK_ROWS], block
+            yield ids[first : first + BLOCK_ROWS], block.astype(np.uint64)
         else:
-            rows = np.flatnonzero(block)
-            yield rows + first, block[rows]
+            rows = np.flatnonzero(block != 0)
+            yield rows + first, block[rows].astype(np.uint64)
 
 
 def joined(blocks: Blocks) -> tuple[Ids, Counts]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,16 +33,17 @@ class Spectrum:
 
     @classmethod
     def from_counts(
-        cls, counts: NDArray[np.uint64] | Sketch, row_count: int | None = None
+        cls, counts: NDArray[np.unsignedinteger[Any]] | Sketch, row_count: int | None = None
     ) -> Spectrum:
-        """The spectrum of what `AccessCounts.counts` returned.
+        """The spectrum of what `AccessCounts.counts` or `counters` returned.
 
         Args:
             counts: of every row, or a sketch.
             row_count: rows of the table; needed for a sketch only.
         """
         if not isinstance(counts, Sketch):
-            return cls(*_tally(counts), len(counts), int(counts.sum()))
+            seen = counts[counts != 0].astype(np.uint64)  # few of many: the rest is quick then
+            return cls(*_tally(seen), len(counts), int(seen.sum()))
         rows = len(counts.ids) if row_count is None else row_count
         return cls(*_tally(counts.counts), rows, counts.total, counts.error)
 

@@ -14,6 +14,7 @@ from trainobs.core.errors import MissingPackageError
 
 if TYPE_CHECKING:
     from trainobs.fae.calibration.calibrator import calibrate
+    from trainobs.fae.calibration.drift import measure, propose_refresh
     from trainobs.fae.calibration.ray_job import calibrate_dataset
     from trainobs.fae.packing.data_module import pack_data_module
     from trainobs.fae.packing.loader import PackedLoader, pack
@@ -36,8 +37,10 @@ __all__ = [
     "TableProfile",
     "calibrate",
     "calibrate_dataset",
+    "measure",
     "pack",
     "pack_data_module",
+    "propose_refresh",
 ]
 
 _HOME = {
@@ -51,8 +54,10 @@ _HOME = {
     "TableProfile": "trainobs.fae.profile.profile",
     "calibrate": "trainobs.fae.calibration.calibrator",
     "calibrate_dataset": "trainobs.fae.calibration.ray_job",
+    "measure": "trainobs.fae.calibration.drift",
     "pack": "trainobs.fae.packing.loader",
     "pack_data_module": "trainobs.fae.packing.data_module",
+    "propose_refresh": "trainobs.fae.calibration.drift",
 }
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from trainobs.fae.calibration.from_counts import profile_of_counts
 from trainobs.fae.calibration.outcome import Made, profile_of_sample, warn_no_need
 from trainobs.fae.calibration.resume import Checkpoints
 from trainobs.fae.calibration.sample import DataSample
-from trainobs.fae.calibration.source import InputSource, untouched_randomness
+from trainobs.fae.calibration.source import InputSource, InTurn, untouched_randomness
 from trainobs.fae.calibration.stopping import Stopping
 from trainobs.fae.profile.arguments import byte_count, check_loader, is_within
 from trainobs.fae.profile.model_tables import ModelTable, features_of, tables_of
@@ -24,7 +25,7 @@ from trainobs.fae.profile.profile import FAEProfile
 
 
 def calibrate(
-    source: Iterable[Any] | AccessCounts | str | os.PathLike[str],
+    source: Iterable[Any] | Mapping[str, Iterable[Any]] | AccessCounts | str | os.PathLike[str],
     tables: Any,
     hot_bytes: int | str = "4GiB",
     *,
@@ -49,8 +50,9 @@ def calibrate(
 
     Args:
         source: a loader, that can be iterated again for training; its batches are or hold a
-            KeyedJaggedTensor. Or access counts: an `AccessCounts`, the file of one, or the
-            directory of a run that was observed.
+            KeyedJaggedTensor. Or several by name, such as one for each day: a batch is read of
+            each in turn. Or access counts: an `AccessCounts`, the file of one, or the directory of
+            a run that was observed.
         tables: the model before it is sharded, or its `EmbeddingBagConfig`s or `EmbeddingConfig`s.
         hot_bytes: what hot rows may take on each device, their optimizer state included: a number
             of bytes, or text such as "4GiB".
@@ -67,7 +69,7 @@ def calibrate(
             the largest tables are counted as far as it goes, see `AccessCounts`.
         resume: directory to save the state in every minute and on an interruption; a call with
             the same arguments goes on from there. It is removed at the end.
-        progress: show a progress bar.
+        progress: show what memory it takes, and a progress bar, on standard error.
 
     Returns:
         The profile, the same for the same arguments and data.
@@ -90,9 +92,14 @@ def calibrate(
     warn_no_need(goal.tables, goal.hot_bytes)
     if isinstance(source, (AccessCounts, str, os.PathLike)):
         return profile_of_counts(source, goal.tables, goal.hot_bytes, confidence)
+    kind = type(source).__name__
+    if isinstance(source, Mapping):
+        for loader in source.values():
+            check_loader(loader)
+        source, kind = InTurn(source), f"{len(source)} loaders in turn"
     check_loader(source)
     reader = InputSource(source, features_of(goal.tables), kjt, seed, workers)
-    return _profile_of(reader, type(source).__name__, goal, resume, progress)
+    return _profile_of(reader, kind, goal, resume, progress)
 
 
 class _Goal(NamedTuple):
@@ -117,6 +124,8 @@ def _profile_of(
     stopping = Stopping(goal.confidence, goal.margin)
     checkpoints = Checkpoints(resume, json.loads(json.dumps(goal._asdict())))
     checkpoints.restore(sample, stopping)
+    if progress:
+        print(f"calibrate: {sample.memory()}", file=sys.stderr)
     with untouched_randomness():
         enough = _read(reader, sample, stopping, checkpoints, goal.hot_bytes, progress)
     made: Made = {
@@ -142,7 +151,7 @@ def _read(
     """Read until there is enough; False if the data ended first."""
     with _progress_bar("calibrate", sample.input_count, reader.input_count, progress) as advance:
         try:
-            for numbers, inputs in reader.read(sample.input_count):
+            for numbers, inputs in reader.read_lots(sample.input_count, lambda: stopping.next_look):
                 sample.add(numbers, inputs)
                 advance(inputs.size)
                 if stopping.is_due(sample.input_count) and stopping.is_enough(

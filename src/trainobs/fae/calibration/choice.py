@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +48,7 @@ class RowCounts:
             are asked for, so that the counts of all tables are never in memory at once.
     """
 
-    def __init__(self, load: Callable[[], NDArray[np.uint64] | Sketch]) -> None:
+    def __init__(self, load: Callable[[], NDArray[np.unsignedinteger[Any]] | Sketch]) -> None:
         self._load = load
 
     @cached_property

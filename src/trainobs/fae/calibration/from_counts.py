@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +47,41 @@ def profile_of_counts(
             is nothing to gain.
         AccessCountsError: the file cannot be read.
     """
+    run = counted_run(source, tables)
+    # Counts are by table: each is looked up as if by one feature of its own.
+    by_table = by_one_feature(tables)
+    made: dict[str, str | int | float] = {"source": "access counts", "inputs_counted": run.counted}
+    profile = profile_of(by_table, run.counts, run.counted, run.inputs, budget, confidence, made)
+    named = tuple(
+        replace(chosen, features=table.features)
+        for chosen, table in zip(profile.tables, tables, strict=True)
+    )
+    return replace(profile, tables=named)
+
+
+class CountedRun(NamedTuple):
+    """What a run's access counts tell.
+
+    Attributes:
+        counts: of each table's rows, without the lookups of `inputs`.
+        counted: inputs that they are of.
+        inputs: others of the run, by table.
+    """
+
+    counts: dict[str, RowCounts]
+    counted: int
+    inputs: Inputs
+
+
+def counted_run(
+    source: AccessCounts | str | os.PathLike[str], tables: Sequence[ModelTable]
+) -> CountedRun:
+    """Read access counts, and part the inputs that are to judge from the others.
+
+    Raises:
+        FAEError: the counts are of another model, or there is no sample of inputs with them.
+        AccessCountsError: the file cannot be read.
+    """
     access = source if isinstance(source, AccessCounts) else AccessCounts.load(source)
     for table in tables:
         _check(access, table)
@@ -61,16 +97,12 @@ def profile_of_counts(
         table.name: RowCounts(partial(_without, access, table.name, ids))
         for table, ids in zip(tables, inputs.ids, strict=True)
     }
-    counted = max(1, _input_count(access, samples) - inputs.size)
-    # Counts are by table: each is looked up as if by one feature of its own.
-    by_table = [table._replace(features=(table.name,)) for table in tables]
-    made: dict[str, str | int | float] = {"source": "access counts", "inputs_counted": counted}
-    profile = profile_of(by_table, counts, counted, inputs, budget, confidence, made)
-    named = tuple(
-        replace(chosen, features=table.features)
-        for chosen, table in zip(profile.tables, tables, strict=True)
-    )
-    return replace(profile, tables=named)
+    return CountedRun(counts, max(1, _input_count(access, samples) - inputs.size), inputs)
+
+
+def by_one_feature(tables: Sequence[ModelTable]) -> list[ModelTable]:
+    """Tables that are each looked up by one feature, of their own name."""
+    return [table._replace(features=(table.name,)) for table in tables]
 
 
 def _held_out(sample: InputSample) -> InputSample:

@@ -27,7 +27,7 @@ class HeldOut:
 
     def __init__(self, feature_count: int, limit: int) -> None:
         self._feature_count = feature_count
-        self._limit = limit
+        self.limit = limit
         self._level = 0  # an input stays if so many leading bits of its key are zero
         self._lots: list[_Lot] = []
         self._lookup_count = 0
@@ -84,7 +84,7 @@ class HeldOut:
         return _taken(lot, np.flatnonzero(lot[1] >> np.uint64(64 - self._level) == 0))
 
     def _fit(self) -> None:
-        while self._lookup_count > self._limit and self._level < 60:
+        while self._lookup_count > self.limit and self._level < 60:
             self._level += 1
             self._lots = [self._that_stays(self._gathered())]
             self._lookup_count = self._lots[0][2].lookup_count

@@ -35,9 +35,10 @@ class HotLookupCounts(NamedTuple):
         """1 for each input of which no lookup is cold, else 0."""
         return np.asarray(self.hot == self.all, dtype=np.float64)
 
-    def plus(self, other: HotLookupCounts, weight: float = 1.0) -> HotLookupCounts:
-        """Lookups of these and other tables, the others' by weight."""
-        return HotLookupCounts(self.hot + weight * other.hot, self.all + weight * other.all)
+    def add(self, other: HotLookupCounts, weight: float = 1.0) -> None:
+        """Take in lookups of other tables, by weight."""
+        for own, more in zip(self, other, strict=True):
+            own += more if weight == 1 else weight * more
 
 
 def served_by_table(
@@ -54,11 +55,11 @@ def served_by_table(
     for table in tables:
         is_hot = np.zeros(table.row_count, dtype=np.bool_)
         is_hot[hot_ids[table.name]] = True
-        found = nothing(inputs)
+        hot, every = np.zeros(inputs.size), np.zeros(inputs.size)
         for feature in (positions[name] for name in table.features):
-            hot = inputs.per_input(feature, is_hot[inputs.ids[feature]])
-            found = HotLookupCounts(found.hot + hot, found.all + inputs.lookups_of(feature))
-        yield found
+            hot += inputs.per_input(feature, is_hot.take(inputs.ids[feature]))
+            every += 1 if inputs.lengths[feature] is None else inputs.lookups_of(feature)
+        yield HotLookupCounts(hot, every)
 
 
 def served(
@@ -67,7 +68,7 @@ def served(
     """The same over all tables together."""
     total = nothing(inputs)
     for found in served_by_table(tables, hot_ids, inputs):
-        total = total.plus(found)
+        total.add(found)
     return total
 
 
@@ -97,7 +98,8 @@ def predict(
     total, moved = nothing(inputs), nothing(inputs)
     by_table = {}
     for table, found in zip(tables, served_by_table(tables, choice.hot_ids, inputs), strict=True):
-        total, moved = total.plus(found), moved.plus(found, table.weight_bytes)
+        total.add(found)
+        moved.add(found, table.weight_bytes)
         ids = [inputs.ids[features_of(tables).index(feature)] for feature in table.features]
         group_rows, group_ratios = _groups(table, counts[table.name], np.concatenate(ids))
         by_table[table.name] = TablePrediction(
@@ -150,7 +152,8 @@ def _groups(
     group_rows = np.zeros(int(group.max(initial=0)) + 1)
     np.add.at(group_rows, group, classes.rows)
     group_rows[0] = table.row_count - classes.rows.sum()
-    looked_up = np.bincount(_group(counts.of(ids)), minlength=len(group_rows))
+    found, times = np.unique(counts.of(ids), return_counts=True)
+    looked_up = np.bincount(_group(found), times, minlength=len(group_rows))
     ratios = looked_up / len(ids) if len(ids) else np.full(len(group_rows), np.nan)
     used = group_rows > 0
     return group_rows[used][::-1].astype(np.int64), ratios[used][::-1]

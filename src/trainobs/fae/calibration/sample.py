@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainobs.access.counts import AccessCounts
+from trainobs.core.text import quantity, size
 from trainobs.fae.calibration.choice import RowCounts
 from trainobs.fae.calibration.held_out import HeldOut
 from trainobs.fae.kjt.inputs import Inputs, InputUse, check_ids, keys_of, parts_of
@@ -53,6 +54,15 @@ class DataSample:
             for table in self.tables
         ]
 
+    def memory(self) -> str:
+        """What counters and held-out inputs take at most, in a line."""
+        rows = sum(table.row_count for table in self.tables)
+        held_out = (self.deciding.limit + self.reporting.limit) * _LOOKUP_BYTES
+        found = f"{size(self.access.counter_bytes)} to count the lookups of {quantity(rows)} rows"
+        if self.access.sketched:
+            found += f" ({len(self.access.sketched)} tables by their hottest rows alone)"
+        return f"{found}, up to {size(held_out)} for inputs held out"
+
     def add(self, numbers: NDArray[np.int64], inputs: Inputs) -> None:
         """Count inputs, or hold them out.
 
@@ -94,7 +104,8 @@ class DataSample:
     def counts(self) -> Mapping[str, RowCounts]:
         """Lookups of each row as they are now."""
         return {
-            table.name: RowCounts(partial(self.access.counts, table.name)) for table in self.tables
+            table.name: RowCounts(partial(self.access.counters, table.name))
+            for table in self.tables
         }
 
     def arrays(self) -> dict[str, NDArray[Any]]:

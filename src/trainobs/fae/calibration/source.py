@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,10 +20,16 @@ from torch.utils.data import (
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.core.errors import SettingError, TrainobsError
+from trainobs.core.now import now_s
 from trainobs.fae.kjt.find import KjtFinder, inputs_of
-from trainobs.fae.kjt.inputs import Inputs, keys_of
+from trainobs.fae.kjt.inputs import Inputs, joined, keys_of
 
 NumberedInputs = tuple[NDArray[np.int64], Inputs]
+
+LOT_LOOKUPS = 1 << 19
+"""Lookups that are handled at once: with a batch at a time most of the time would go to calls."""
+LOT_SECONDS = 1.0
+"""A lot of a slow loader ends before it is full."""
 
 _ROUNDS = 4  # of the network in `Permutation`
 
@@ -97,6 +103,31 @@ class InputSource:
         for numbers, kjt in batches:
             yield numbers, inputs_of(kjt, self._features)
 
+    def read_lots(self, start: int, look_at: Callable[[], int]) -> Iterator[NumberedInputs]:
+        """The same, several batches at a time.
+
+        Args:
+            start: see `read`.
+            look_at: number of inputs after which a lot has to end.
+        """
+        lot: list[NumberedInputs] = []
+        read, lookups, begin = start, 0, now_s()
+        try:
+            for numbers, inputs in self.read(start):
+                lot.append((numbers, inputs))
+                read += inputs.size
+                lookups += inputs.lookup_count
+                is_full = lookups >= LOT_LOOKUPS or now_s() - begin >= LOT_SECONDS
+                if is_full or 0 < look_at() <= read:
+                    yield _together(lot)
+                    lot, lookups, begin = [], 0, now_s()
+        except (Exception, KeyboardInterrupt):
+            if lot:  # what was read before is not lost for it
+                yield _together(lot)
+            raise
+        if lot:
+            yield _together(lot)
+
     def _read_in_order(self, start: int) -> Iterator[tuple[NDArray[np.int64], KeyedJaggedTensor]]:
         number = 0
         for batch in self._loader:
@@ -122,6 +153,33 @@ class InputSource:
             if isinstance(kjt, TrainobsError):
                 raise kjt
             yield numbers, kjt
+
+
+def _together(lot: Sequence[NumberedInputs]) -> NumberedInputs:
+    if len(lot) == 1:
+        return lot[0]
+    return np.concatenate([numbers for numbers, _ in lot]), joined([inputs for _, inputs in lot])
+
+
+class InTurn:
+    """Batches of several loaders, one of each in turn, so that any beginning stands for all.
+
+    Args:
+        loaders: of the parts of the data, such as days; all are open at once.
+    """
+
+    def __init__(self, loaders: Mapping[str, Iterable[Any]]) -> None:
+        self._loaders = loaders
+
+    def __iter__(self) -> Iterator[Any]:
+        """As long as any of them lasts."""
+        left = [iter(loader) for loader in self._loaders.values()]
+        while left:
+            for batches in list(left):
+                try:
+                    yield next(batches)
+                except StopIteration:
+                    left.remove(batches)
 
 
 @contextmanager

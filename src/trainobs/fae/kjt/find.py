@@ -111,22 +111,23 @@ def inputs_of(kjt: KeyedJaggedTensor, features: Sequence[str]) -> Inputs:
             f"ids of {values.dtype}, which rounds large ids to those of other rows",
             "make the KeyedJaggedTensor of int64 (or int32) values",
         )
-    count = kjt.stride()
-    is_single = bool(np.all(lengths == 1)) and len(values) == len(lengths)
-    bags = lengths.reshape(len(kjt.keys()), count).astype(np.int64, copy=False)
-    ends = np.cumsum(bags.sum(axis=1))
+    count, keys = kjt.stride(), kjt.keys()
+    rows = [keys.index(feature) for feature in features]
+    if len(values) == len(lengths) and bool((lengths == 1).all()):
+        single = values.astype(np.int64, copy=False).reshape(len(keys), count)
+        return Inputs(count, tuple(single[row] for row in rows), (None,) * len(rows))
+    bags = lengths.reshape(len(keys), count).astype(np.int64, copy=False)
+    sizes = bags.sum(axis=1)
+    ends = np.cumsum(sizes)
     if len(ends) and ends[-1] != len(values):
         raise FAEError(
             "cannot count lookups",
             f"lengths that add up to {ends[-1]}, and {len(values)} ids",
             "repair the loader: a KeyedJaggedTensor's lengths cover its values",
         )
-    ids, each = [], []
-    for row in (kjt.keys().index(feature) for feature in features):
-        part = values[ends[row] - bags[row].sum() : ends[row]]
-        ids.append(part.astype(np.int64, copy=False))
-        each.append(None if is_single else bags[row])
-    return Inputs(count, tuple(ids), tuple(each))
+    ids = (values[ends[row] - sizes[row] : ends[row]] for row in rows)
+    each = tuple(part.astype(np.int64, copy=False) for part in ids)
+    return Inputs(count, each, tuple(bags[row] for row in rows))
 
 
 def _place(kjt: object) -> Place:

@@ -49,7 +49,7 @@ class Inputs(NamedTuple):
         lengths: list[Lengths | None] = []
         for feature_ids, each in zip(self.ids, self.lengths, strict=True):
             if each is None:
-                ids.append(feature_ids[places])
+                ids.append(feature_ids.take(places))
                 lengths.append(None)
             else:
                 new = each[places]
@@ -59,11 +59,13 @@ class Inputs(NamedTuple):
                 lengths.append(new)
         return Inputs(len(places), tuple(ids), tuple(lengths))
 
-    def per_input(self, feature: int, flags: NDArray[np.bool_]) -> NDArray[np.int64]:
+    def per_input(
+        self, feature: int, flags: NDArray[np.bool_]
+    ) -> NDArray[np.int64] | NDArray[np.uint8]:
         """Flagged lookups of each input, in one feature."""
         lengths = self.lengths[feature]
         if lengths is None:
-            return flags.astype(np.int64)
+            return flags.view(np.uint8)
         sums = np.concatenate([[0], np.cumsum(flags, dtype=np.int64)])
         ends = np.cumsum(lengths)
         return np.asarray(sums[ends] - sums[ends - lengths])

@@ -1,0 +1,184 @@
+"""What hot rows serve of data that came later, and what other hot rows would serve of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trainobs.access.counts import AccessCounts
+from trainobs.core.errors import FAEError
+from trainobs.core.quotients import Interval
+from trainobs.core.text import percent
+from trainobs.fae.calibration.from_counts import by_one_feature, counted_run, profile_of_counts
+from trainobs.fae.calibration.intervals import mean_upper, ratio
+from trainobs.fae.calibration.predict import HotLookupCounts, nothing, served
+from trainobs.fae.calibration.source import InputSource, untouched_randomness
+from trainobs.fae.kjt.inputs import check_ids
+from trainobs.fae.profile.model_tables import ModelTable, features_of, tables_of
+from trainobs.fae.profile.profile import FAEProfile
+
+LEAST_GAIN = 0.01
+"""Share of the lookups that a refresh must surely bring: less is not worth a flush and a pull."""
+
+
+class Served(NamedTuple):
+    """What hot rows serve of some inputs.
+
+    Attributes:
+        inputs: that were read.
+        all_hot: share of them whose lookups are all hot.
+        hot_lookups: share of their lookups that hot rows serve.
+    """
+
+    inputs: int
+    all_hot: Interval
+    hot_lookups: Interval
+
+
+def measure(
+    profile: FAEProfile,
+    loaders: Mapping[str, Iterable[Any]],
+    *,
+    kjt: Any = None,
+    inputs: int = 100_000,
+    confidence: float = 0.99,
+) -> dict[str, Served]:
+    """What a profile's hot rows serve of other data, such as of the days after it.
+
+    Args:
+        profile: of hot rows.
+        loaders: by name; each is read from its beginning, or at random where it can be.
+        kjt: see `calibrate`.
+        inputs: to read of each, at least, if there are so many.
+        confidence: of intervals.
+
+    Raises:
+        FAEError: a batch does not fit the profile's tables.
+    """
+    found = {}
+    with untouched_randomness():
+        for name, loader in loaders.items():
+            found[name] = _measured(profile, loader, kjt, inputs, confidence)
+    return found
+
+
+def _measured(
+    profile: FAEProfile, loader: Iterable[Any], kjt: Any, most: int, confidence: float
+) -> Served:
+    tables = _tables_of(profile)
+    hot_ids = {table.name: table.hot_ids for table in profile.tables}
+    parts: list[HotLookupCounts] = []
+    count = 0
+    reader = InputSource(loader, features_of(tables), kjt, 0, None)
+    for _, lot in reader.read_lots(0, lambda: most):
+        for table in tables:
+            for feature in table.features:
+                check_ids(lot.ids[features_of(tables).index(feature)], table.name, table.row_count)
+        parts.append(served(tables, hot_ids, lot))
+        count += lot.size
+        if count >= most:
+            break
+    hot, every = (
+        (np.concatenate([np.empty(0), *column]) for column in zip(*parts, strict=True))
+        if parts
+        else (np.empty(0), np.empty(0))
+    )
+    return _shares(HotLookupCounts(hot, every), confidence)
+
+
+def _shares(found: HotLookupCounts, confidence: float) -> Served:
+    all_hot = ratio(found.is_all_hot, np.ones_like(found.all), confidence)
+    return Served(len(found.all), all_hot, ratio(*found, confidence))
+
+
+def _check_same(profile: FAEProfile, tables: Sequence[ModelTable]) -> None:
+    for table in tables:
+        if (rows := profile.table(table.name).row_count) != table.row_count:
+            raise FAEError(
+                "the FAE profile was not made for this model",
+                f"table {table.name!r} with {table.row_count} rows, calibrated with {rows}",
+                "calibrate again with the tables of this model",
+            )
+
+
+def _tables_of(profile: FAEProfile) -> list[ModelTable]:
+    return [
+        ModelTable(t.name, t.row_count, t.dim, t.features, 0, t.row_bytes, t.is_sequence)
+        for t in profile.tables
+    ]
+
+
+class Refresh(NamedTuple):
+    """What other hot rows would bring.
+
+    Attributes:
+        profile: of the rows that a run looked up most.
+        now: what the hot rows that are in use served of the run's held-out inputs.
+        then: what those of `profile` serve of them.
+        gain: share of the lookups that would be served in addition.
+        is_worth_it: whether the gain is surely `least_gain` or more.
+    """
+
+    profile: FAEProfile
+    now: Served
+    then: Served
+    gain: float
+    is_worth_it: bool
+
+    def summary(self) -> str:
+        """In a line."""
+        word = "worth it" if self.is_worth_it else "not worth it"
+        return (
+            f"hot lookups {percent(self.now.hot_lookups.value)} now, "
+            f"{percent(self.then.hot_lookups.value)} after a refresh: {word}"
+        )
+
+
+def propose_refresh(
+    profile: FAEProfile,
+    counts: AccessCounts | str | os.PathLike[str],
+    tables: Any,
+    *,
+    optimizer: Any = None,
+    least_gain: float = LEAST_GAIN,
+    confidence: float = 0.99,
+) -> Refresh:
+    """Whether to give hot rows up for others, by the lookups of a run.
+
+    Both sets of hot rows are tried on inputs of the run that had no part in choosing either. A
+    refresh is worth it if it surely gains `least_gain`: so hot rows that are as good as others, but
+    for chance, stay (hysteresis).
+
+    Args:
+        profile: in use.
+        counts: of the run, see `calibrate`.
+        tables: see `calibrate`.
+        optimizer: see `calibrate`.
+        least_gain: share of the lookups.
+        confidence: of the intervals, and of the gain.
+
+    Raises:
+        FAEError: the counts are of another model, or there is no sample of inputs with them.
+        AccessCountsError: the file cannot be read.
+    """
+    found = tables_of(tables, optimizer)
+    _check_same(profile, found)
+    other = profile_of_counts(counts, found, profile.budget_bytes, confidence)
+    inputs = counted_run(counts, found).inputs
+    old, new = (
+        served(by_one_feature(found), {t.name: t.hot_ids for t in each.tables}, inputs)
+        for each in (profile, other)
+    )
+    scale = float(new.all.mean())
+    gains = (new.hot - old.hot) / scale if scale else nothing(inputs).hot
+    surely = -mean_upper(-gains, confidence)
+    return Refresh(
+        other,
+        _shares(old, confidence),
+        _shares(new, confidence),
+        float(gains.mean()),
+        surely >= least_gain,
+    )
