@@ -26,8 +26,8 @@ def open_side(
         tid: the training thread; None: the calling one.
 
     Raises:
-        ProbeError: neither serves, or there is no `/proc`; it has what the service said, if there is
-            one.
+        ProbeError: neither serves, or there is no `/proc`; it has what the service said,
+            if there is one.
     """
     if not os.path.exists(_PROC):  # our own thread could not be told from those of the training
         raise ProbeError(
