@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
+import threading
 import time
 
 import numpy as np
 
 from trainobs import observe
 from trainobs.runlog.reader import RunLog
+from trainobs.session.machine import CollectorPauses
 
 
 def test_collections_count_in_their_step_and_the_callback_goes(tmp_path):
@@ -54,3 +58,35 @@ def test_collections_count_in_their_step_and_the_callback_goes(tmp_path):
     started, stopped = inside
     assert stopped - started <= paused[2] <= around
     assert np.nansum(list(paused.values())) == paused[2]
+
+
+class Alarm(Exception):
+    """What a handler of a signal raises, as that of Ctrl-C does."""
+
+
+def test_what_a_signal_raises_in_the_middle_of_a_collection_is_not_lost():
+    def ring(number: int, frame: object) -> None:
+        raise Alarm
+
+    def send() -> None:
+        time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    heap = [[number] for number in range(50_000)]  # a collection takes most of the time
+    before, pauses, heard = signal.signal(signal.SIGUSR1, ring), CollectorPauses(), 0
+    try:
+        for _ in range(3):
+            sender = threading.Thread(target=send)
+            sender.start()
+            try:
+                while sender.is_alive():
+                    gc.collect()
+                gc.collect()
+            except Alarm:
+                heard += 1
+            sender.join()
+    finally:
+        pauses.close()
+        signal.signal(signal.SIGUSR1, before)
+    assert len(heap) == 50_000
+    assert heard == 3

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import logging
 import time
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 from trainobs.host.counters import Pressure
 from trainobs.host.group import GroupLimits
@@ -15,7 +17,7 @@ from trainobs.host.numa import RemoteMemory
 from trainobs.host.others import NAME, WINDOW_NS, OthersCpu
 from trainobs.host.procfs import PROC
 from trainobs.steps.closed_step import ClosedStep
-from trainobs.steps.timeline import Columns, Gauges, Spans, StepSource, Totals
+from trainobs.steps.timeline import MAX_POINTS, Columns, Gauges, Spans, StepSource, Totals
 
 logger = logging.getLogger("trainobs")
 
@@ -34,7 +36,7 @@ class MachineReadings:
 
     def __init__(self) -> None:
         self._pauses = CollectorPauses()
-        self._sources: list[StepSource] = [self._pauses.spans]
+        self._sources: list[StepSource] = [self._pauses]
         self._pressure: Pressure | None = None
         self._workers: WorkerMemory | None = None
         self._numa: RemoteMemory | None = None
@@ -123,13 +125,18 @@ class MachineReadings:
 class CollectorPauses:
     """Times every collection from construction to `close` (gc.callbacks).
 
-    Attributes:
-        spans: `python/gc_ns` and `python/gc_count`, for the collector of steps.
+    What garbage collection calls runs no Python code. It would be the first to run after a signal,
+    whose handler then raised inside it, and the interpreter forgets such an exception: a Ctrl-C in
+    the middle of a collection would be lost.
     """
 
     def __init__(self) -> None:
-        self.spans = Spans("python/gc_ns", "python/gc_count")
-        self._begin_ns = 0
+        self._begins: deque[int] = deque(maxlen=MAX_POINTS)
+        self._ends: deque[int] = deque(maxlen=MAX_POINTS)
+        self._spans = Spans("python/gc_ns", "python/gc_count")
+        notes = {"start": _noting(self._begins), "stop": _noting(self._ends)}
+        # Called with "start" or "stop" and a dictionary: the name of an attribute, and a default.
+        self._told = partial(getattr, type("_Moments", (), notes)())
         gc.callbacks.append(self._told)
 
     def close(self) -> None:
@@ -137,9 +144,18 @@ class CollectorPauses:
         if self._told in gc.callbacks:
             gc.callbacks.remove(self._told)
 
-    def _told(self, phase: str, info: dict[str, int]) -> None:
-        now = time.monotonic_ns()
-        if phase == "start":
-            self._begin_ns = now
-        elif self._begin_ns:
-            self.spans.add(now, now - self._begin_ns)
+    def columns(self, steps: Sequence[ClosedStep]) -> Columns:
+        """See `StepSource`."""
+        while self._ends:
+            end_ns, begin_ns = self._ends.popleft(), 0
+            while self._begins and self._begins[0] <= end_ns:
+                begin_ns = self._begins.popleft()
+            if begin_ns:
+                self._spans.add(end_ns, end_ns - begin_ns)
+        return self._spans.columns(steps)
+
+
+def _noting(times: deque[int]) -> property:
+    """An attribute that adds the time to `times` when it is read, without any Python code."""
+    # `next` is called with the object that the attribute is read of, and takes it for a default.
+    return property(partial(next, map(times.append, iter(time.monotonic_ns, None))))
