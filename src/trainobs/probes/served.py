@@ -200,7 +200,9 @@ def enter(
         except BaseException as error:
             if connection:
                 connection.close()
-            if not isinstance(error, Busy) or now_s() + pause_s > until:
+            # Turned away in the middle of the question, it is cut off without a word.
+            again = isinstance(error, (Busy, EOFError, ConnectionResetError))
+            if not again or now_s() + pause_s > until:
                 raise
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

@@ -142,7 +142,8 @@ class Connection:
     def _refuse(self, refusal: Refusal) -> None:
         self._note(logging.WARNING, "refused process %d of user %d: %s", refusal.found)
         self._end_session()  # before it is told, so that it may try again at once
-        tell_refusal(self._connection, refusal)
+        with suppress(OSError):
+            protocol.send_last(self._connection, refusal.message())
 
     def _note(self, level: int, text: str, *values: object) -> None:
         self._log.say(self._peer.uid, level, text, *self._peer, *values)
@@ -222,13 +223,6 @@ class Connection:
 
     def _status(self) -> dict[str, str]:
         return {name: state[:_REASON_CHARACTERS] for name, state in self._probes.status.items()}
-
-
-def tell_refusal(connection: socket.socket, refusal: Refusal) -> None:
-    """Say why, as the last thing that is said."""
-    message = {"ok": False, "found": refusal.found, "do": refusal.do, "again": refusal.again}
-    with suppress(OSError):
-        protocol.send_last(connection, message)
 
 
 def _number(question: Question, name: str, limit: int) -> int:

@@ -13,13 +13,14 @@ import socket
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 from trainobs.core.abi import SLOTS
 from trainobs.core.errors import TrainobsError
 from trainobs.probes import protocol
 from trainobs.probes.shared import SharedProbes
-from trainobs.service.connection import Connection, Peer, tell_refusal
+from trainobs.service.connection import Connection, Peer
 from trainobs.service.sessions import Sessions
 from trainobs.service.shares import Refusal, why_no_more
 from trainobs.service.user_log import UserLog
@@ -33,7 +34,8 @@ SPARE = 4
 """Connections that a user may have beside those with a session, such as a `trainobs doctor`."""
 
 _CONNECTIONS = 4 * SLOTS
-_BACKLOG = 4096  # or what net.core.somaxconn allows
+_BACKLOG = 1024  # a longer queue would make all wait longer where somebody fills it
+_AT_ONCE = 64  # clients, between two looks at whether to end
 _REST_MS = 1000
 _STACK_BYTES = 512 * 1024
 
@@ -118,34 +120,31 @@ class Server:
 
     def _accept(self) -> None:
         try:
-            connection, _ = self._listener.accept()
+            for _ in range(_AT_ONCE):
+                self._admit(self._listener.accept()[0])
         except BlockingIOError:
-            return  # it has gone meanwhile
+            return  # that were all
         except OSError as error:  # too many descriptors: those in use will be closed
             logger.error("cannot accept a client: %s", error)
             time.sleep(0.1)
-            return
-        try:
-            self._admit(connection)
-        except Refusal as refusal:
-            connection.setblocking(False)
-            with connection:
-                tell_refusal(connection, refusal)
 
     def _admit(self, connection: socket.socket) -> None:
         peer = Peer.from_socket(connection)
         with self._lock:
-            limits = {"each": self._most, "total": _CONNECTIONS}
             mine, taken = self._connected[peer.uid], self._connected.total()
-            if found := why_no_more("connections", mine, taken, **limits):
-                raise Refusal(found, "try again later", again=True)
-            self._connected[peer.uid] += 1
+            limits = {"each": self._most, "total": _CONNECTIONS}
+            found = why_no_more("connections", mine, taken, **limits)
+            if not found:
+                self._connected[peer.uid] = mine + 1
+        if found:
+            _turn_away(connection, found)
+            return
         thread = threading.Thread(target=self._run, args=(connection, peer), daemon=True)
         try:
             thread.start()
         except RuntimeError as error:  # no more threads
             self._forget(peer)
-            raise Refusal(str(error), "try again later", again=True) from error
+            _turn_away(connection, str(error))
 
     def _run(self, connection: socket.socket, peer: Peer) -> None:
         try:
@@ -161,3 +160,14 @@ class Server:
             self._connected[peer.uid] -= 1
             if not self._connected[peer.uid]:
                 del self._connected[peer.uid]
+
+
+def _turn_away(connection: socket.socket, found: str) -> None:
+    """Refuse in no more time than it takes to connect.
+
+    What a client has said already is not read, and takes the answer back: it asks again, too.
+    """
+    refusal = Refusal(found, "try again later", again=True)
+    with suppress(OSError), connection:
+        connection.setblocking(False)
+        protocol.send(connection, refusal.message(), ())

@@ -18,7 +18,7 @@ from trainobs.service.shares import Allowance, Refusal, why_no_more
 logger = logging.getLogger("trainobs.service")
 
 MAX_SESSIONS = SLOTS
-"""Sessions at a time, 8 to 11 MB of kernel memory each."""
+"""Sessions at a time, 12 to 18 MB of kernel memory each."""
 
 MAX_PER_USER = 16
 """Sessions of one user at a time, and as many that are over and whose maps the user keeps."""

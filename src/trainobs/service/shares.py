@@ -26,6 +26,10 @@ class Refusal(Exception):
         self.do = do
         self.again = again
 
+    def message(self) -> dict[str, object]:
+        """As it is told to the client."""
+        return {"ok": False, "found": self.found, "do": self.do, "again": self.again}
+
 
 def why_no_more(what: str, mine: int, taken: int, *, each: int, total: int) -> str | None:
     """Why a user may not have one more of something; None: it may.
