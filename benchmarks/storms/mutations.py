@@ -196,9 +196,7 @@ def _file(run_dir: Path, draw: random.Random, pattern: str) -> Path:
     files = [path for path in run_dir.rglob(pattern) if path.is_file() and not path.is_symlink()]
     kinds = sorted({path.name.partition("-")[0] for path in files})
     if not kinds:
-        file = run_dir / "run.json"
-        file.touch()
-        return file
+        raise FileNotFoundError(f"no file {pattern}")
     kind = draw.choice(kinds)
     return draw.choice(sorted(path for path in files if path.name.partition("-")[0] == kind))
 

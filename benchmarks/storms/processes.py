@@ -40,6 +40,18 @@ def training(directory: Path, *words: str, ranks: int = 1) -> Iterator[subproces
         process.communicate()
 
 
+def stepping(directory: Path, *words: str) -> subprocess.Popen[str]:
+    """A `stepping.py` that has been started; its run log is to be `run` in a directory."""
+    directory.mkdir(parents=True, exist_ok=True)
+    return subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.storms.stepping", str(directory / "run"), *words],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
 def wait_for(process: subprocess.Popen[str], step: int) -> None:
     """Read the lines of a training until a step has ended.
 

@@ -39,7 +39,7 @@ def main() -> None:
             if options.step_ms:
                 time.sleep(options.step_ms / 1000)
             session.clock.end_step()
-            if step % 10_000 == 0 or options.step_ms:
+            if step % 10_000 == 0 or options.step_ms >= 1:
                 print(step, flush=True)
     finally:
         session.stop()

@@ -86,3 +86,15 @@ def test_a_single_rank_is_compared_with_nobody(job):
     summary = job(("a", 3e8, 0))
     assert summary["straggler"] is None
     assert "Ranks" not in render(summary)
+
+
+@pytest.mark.parametrize("second", [{}, {"step__duration_ns": [0] * 5}])
+def test_of_ranks_without_times_nobody_is_the_straggler(tmp_path, second):
+    for rank, columns in enumerate(({"step__duration_ns": [0] * 5}, second)):
+        sink = RunLogSink(tmp_path / "run", rank)
+        sink.begin(info(rank=rank, world_size=2, host={"hostname": "a"}))
+        sink.write(batch(range(5), ranks__wait_ns=[3e8 * rank] * 5, **columns))
+        sink.end({})
+    summary = summarize(RunLog.open(tmp_path / "run"))
+    assert summary["straggler"] == {"known": False, "by": None, "rank": None, "steps": 0}
+    assert render(summary)

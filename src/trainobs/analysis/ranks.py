@@ -32,7 +32,10 @@ def compare(ranks: Mapping[int, RankLog]) -> dict[str, Any]:
     trained = [number for number, row in rows.items() if row["steps"]]
     if len(trained) < 2:
         return {"ranks": rows, "straggler": None}
-    step_ns = float(np.median([rows[number]["p50_ns"] for number in trained]))
+    times = [rows[number]["p50_ns"] for number in trained]
+    step_ns = 0.0 if None in times else float(np.median(times))
+    if not step_ns:
+        return {"ranks": rows, "straggler": _UNKNOWN}
     if len({ranks[number].host for number in trained}) == 1 and rows[trained[0]]["host"]:
         first = ranks[trained[0]]
         met = meetings([ranks[number].arrivals() for number in trained])
@@ -40,6 +43,9 @@ def compare(ranks: Mapping[int, RankLog]) -> dict[str, Any]:
         if late:
             return {"ranks": rows, "straggler": _by_arrival(rows, trained, late, step_ns)}
     return {"ranks": rows, "straggler": _by_waiting(rows, trained, step_ns)}
+
+
+_UNKNOWN: Row = {"known": False, "by": None, "rank": None, "steps": 0}
 
 
 def _row(log: RankLog) -> Row:
@@ -83,7 +89,7 @@ def _by_arrival(rows: Mapping[int, Row], trained: Sequence[int], late: Row, step
 def _by_waiting(rows: Mapping[int, Row], trained: Sequence[int], step_ns: float) -> Row:
     waits = [rows[number]["wait_ns"] for number in trained]
     if None in waits:
-        return {"known": False, "by": None, "rank": None, "steps": 0}
+        return _UNKNOWN
     found: Row = {"known": True, "by": "waiting", "rank": None, "steps": 0}
     index = by_waiting(waits, step_ns)
     if index is not None:
