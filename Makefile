@@ -22,7 +22,7 @@ C_FILES := $(wildcard bpf/*.c bpf/*.h)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup bpf demo demo-imagenet demo-dlrm test test-all test-kernels check format bench bench-fae gpu-bundle bench-peers profile-dlrm faults pictures docs wheel release clean
+.PHONY: help setup bpf demo demo-imagenet demo-dlrm test test-all test-kernels check format bench bench-fae storm gpu-bundle bench-peers profile-dlrm faults pictures docs wheel release clean
 
 help: ## Show this list
 	@echo "usage: make TARGET [PYTHON=$(PYTHON)] [TORCH=$(TORCH)] [RUN=DIR] [ARGS=...]"
@@ -98,6 +98,9 @@ faults: setup bpf ## Inject faults into small trainings, and check the verdicts 
 
 profile-dlrm: setup ## Profile the recommendation model: docs/dlrm-profile.md
 	$(BIN)/python -m benchmarks.dlrm_profile.run $(ARGS)
+
+storm: setup bpf ## Try to break runs, and whoever reads them, by thousands; as root, hours
+	$(BIN)/python -m benchmarks.storms.run $(ARGS)
 
 bench-peers: setup bpf $(PEERS)/.ready ## Compare the cost of observing with that of other tools; 15 minutes
 	$(PEERS)/bin/python -m benchmarks.peers.run $(ARGS)

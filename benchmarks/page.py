@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 
 def update(results: dict[str, Any], source: Path) -> None:
@@ -14,11 +13,12 @@ def update(results: dict[str, Any], source: Path) -> None:
     fill(PAGE, table(results, source))
 
 
-def fill(page: Path, text: str) -> None:
-    """Put `text` between the markers of a page."""
-    before, rest = page.read_text().split(BEGIN)
-    _, after = rest.split(END)
-    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+def fill(page: Path, text: str, name: str = "measured") -> None:
+    """Put `text` between the markers of that name in a page."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, rest = page.read_text().split(begin)
+    _, after = rest.split(end)
+    page.write_text(f"{before}{begin}\n{text}\n{end}{after}")
 
 
 def table(results: dict[str, Any], source: Path) -> str:

@@ -68,9 +68,7 @@ def _try(folder: Path, before: list[str], words: list[str]) -> dict[str, Any]:
     return {"level": level, "trouble": trouble, "trains": True}
 
 
-def _train(
-    folder: Path, before: list[str], words: list[str]
-) -> subprocess.CompletedProcess[str]:
+def _train(folder: Path, before: list[str], words: list[str]) -> subprocess.CompletedProcess[str]:
     folder.mkdir(parents=True)
     module = ["-m", "benchmarks.storms.training", str(folder), "--steps", "6"]
     return subprocess.run(

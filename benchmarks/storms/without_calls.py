@@ -2,7 +2,7 @@
 
 Usage: python -m benchmarks.storms.without_calls COMMAND [ARGUMENT...]
 
-Refused, with EPERM, are bpf and perf_event_open: what Docker's and Kubernetes' usual filters refuse.
+Refused, with EPERM, are bpf and perf_event_open, as by the usual filters of Docker and Kubernetes.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def open_side(
         ProbeError: neither serves, or there is no `/proc`; it has what the service said,
             if there is one.
     """
-    if not os.path.exists(_PROC):  # our own thread could not be told from those of the training
+    if not os.path.exists(_PROC):  # our thread could not be told from the training's
         raise ProbeError(
             ProbeCause.NO_PERMISSION,
             "cannot tell the threads of this process apart",
