@@ -9,7 +9,8 @@ seed in four ways that differ in the order of the inputs and in what hot rows do
     paper      FAE's sharder in mode "paper", runs of both kinds by the ShuffleScheduler
 
 and the areas under the ROC curve on the same inputs that none has seen are compared. Two cores are
-used, however many there are.
+used, however many there are. `--data train.txt` takes lines of Criteo instead: its first six
+sevenths to train on, the rest to judge; seeds then differ in weights and orders.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "dlrm"))
 
 from columns import make_batch, table_rows  # type: ignore[import-not-found]  # noqa: E402
+from criteo import CriteoBatches, split  # type: ignore[import-not-found]  # noqa: E402
 from model import build_dlrm, build_tables  # type: ignore[import-not-found]  # noqa: E402
 from sharded import build_optimizer, shard  # type: ignore[import-not-found]  # noqa: E402
 from synthetic import CHUNK, Generator  # type: ignore[import-not-found]  # noqa: E402
@@ -81,6 +83,26 @@ def make_data(seed: int, first: int, count: int) -> Data:
     generator = Generator(table_rows(ROWS_SCALE), seed)
     chunks = [generator.chunk(number) for number in range(first, first + count // CHUNK)]
     labels, dense, ids = zip(*chunks, strict=True)
+    return Data(np.concatenate(labels), np.concatenate(dense), np.concatenate(ids, axis=1))
+
+
+def read_data(files: list[Path], count: int) -> tuple[Data, Data]:
+    """So many lines of Criteo's files to train on, at most, and a quarter as many to judge."""
+    train, judged = split(files)
+    return _read(train, count), _read(judged, count // 4)
+
+
+def _read(part: list[Any], most: int) -> Data:
+    labels, dense, ids, count = [], [], [], 0
+    for batch in CriteoBatches(part, table_rows(ROWS_SCALE), BATCH):
+        labels.append(batch.labels.numpy())
+        dense.append(batch.dense_features.numpy())
+        ids.append(
+            batch.sparse_features.values().numpy().reshape(len(batch.sparse_features.keys()), -1)
+        )
+        count += len(labels[-1])
+        if count >= most:
+            break
     return Data(np.concatenate(labels), np.concatenate(dense), np.concatenate(ids, axis=1))
 
 
@@ -132,11 +154,16 @@ def train(
 class Study:
     """One seed: the data, and what the four ways come to."""
 
-    def __init__(self, seed: int, input_count: int, epochs: int) -> None:
+    def __init__(
+        self, seed: int, input_count: int, epochs: int, files: list[Path] | None = None
+    ) -> None:
         self.seed, self.epochs = seed, epochs
-        self.data = make_data(seed, 0, input_count)
-        first = input_count // CHUNK
-        unseen = make_data(seed, first, max(CHUNK, input_count // 4))
+        if files:
+            self.data, unseen = read_data(files, input_count)
+        else:
+            self.data = make_data(seed, 0, input_count)
+            first = input_count // CHUNK
+            unseen = make_data(seed, first, max(CHUNK, input_count // 4))
         batches = unseen.batches(np.arange(len(unseen.labels)))
         tested = max(1, len(batches) // 8)
         self.tested, self.judged = batches[:tested], batches[tested:]
@@ -218,6 +245,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--inputs", type=int, default=128 * CHUNK, help="to train on")
     parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--data", type=Path, nargs="+", help="Criteo's train.txt, or day files")
     options = parser.parse_args()
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
     torch.set_num_threads(2)
@@ -228,11 +256,12 @@ def main() -> None:
         "date": time.strftime("%Y-%m-%d"),
         "load_before": os.getloadavg()[0],
         "settings": {"inputs": inputs, "epochs": options.epochs, "batch": BATCH, "dim": DIM},
+        "data": [path.name for path in options.data or ()],
         "seeds": [],
     }
     for seed in range(seeds):
         begin = time.perf_counter()
-        study = Study(seed, inputs, options.epochs)
+        study = Study(seed, inputs, options.epochs, options.data)
         results["seeds"].append(study.results())
         seconds = time.perf_counter() - begin
         print(f"seed {seed}, {seconds:.0f} s:", json.dumps(results["seeds"][-1]), flush=True)
@@ -240,7 +269,8 @@ def main() -> None:
         results[way] = differences(results["seeds"], way)
         print(f"{way} less shuffled:", json.dumps(results[way]))
     if not options.quick:
-        path = RESULTS / f"fae-auc-{results['date']}.json"
+        kind = "fae-auc-criteo" if options.data else "fae-auc"
+        path = RESULTS / f"{kind}-{results['date']}.json"
         path.write_text(json.dumps(results, indent=2) + "\n")
         print(f"written: {path}")
     dist.destroy_process_group()

@@ -61,7 +61,8 @@ def join(folder: Path) -> int:
         return 1
     into, ended = folder / "joined", folder / "joined" / "manifest.json"
     if not (ended.exists() and json.loads(ended.read_text()) == manifest):
-        parts = io.BufferedReader(Joined([folder / name for name in manifest["pieces"]]))
+        joined = Joined([folder / name for name in manifest["pieces"]])
+        parts = io.BufferedReader(joined)  # type: ignore[type-var]
         with lzma.open(parts) as packed, tarfile.open(None, "r|", packed) as tar:
             tar.extractall(into, filter="data")
         ended.write_text(json.dumps(manifest))

@@ -27,12 +27,12 @@ _SHORT = ("--rounds 3 --warmup 400", "--rounds 1")
 _FAE = "-m benchmarks.fae_gpu"
 
 
-def _hot(on_gpu: str, on_host: str) -> list[str]:
-    sizes = (on_gpu, on_host)
-    return [f"{more} --hot-bytes {size}" for more, size in zip(_SHORT, sizes, strict=True)]
+def _hot(on_gpu: str, on_host: str) -> tuple[str, str]:
+    return f"{_SHORT[0]} --hot-bytes {on_gpu}", f"{_SHORT[1]} --hot-bytes {on_host}"
 
 
-_PIECES = (  # name, what to run, more on a GPU, more on the host, seconds it takes, and at most
+_PIECES: tuple[tuple[str, str, str, str, float, float], ...] = (
+    # name, what to run, more on a GPU, more on the host, seconds it takes, and at most
     ("kernels", "-m benchmarks.gpu.kernels", "", "", 20, 120),
     ("parity", "-m tests.gpu.parity", "--seconds 200", "--cases 4", 210, 400),
     ("fae", _FAE, "", "", 330, 520),

@@ -39,14 +39,12 @@ def calibrate(
     resume: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> FAEProfile:
-    """Choose the rows to keep on the device, and predict what they will serve.
+    """The rows to keep on the device, and what they will serve: equal for equal data.
 
-    Half of the inputs read are counted; the others are held out, and what is predicted comes from
-    them. Reading ends when the predictions are as certain as asked for and counting more would not
-    choose better rows, see `trainobs.fae.calibration.stopping.Stopping`, or with the data.
-
-    The random generators of torch, NumPy and Python are left as they were. In a job of several
-    ranks calibrate once, save the profile, and load it on every rank.
+    Half of the inputs read are counted; what is predicted comes from the others. Reading ends when
+    that is as certain as asked for and counting more would not choose better rows, see
+    `trainobs.fae.calibration.stopping.Stopping`, or with the data. Random generators are left as
+    they were. In a job of several ranks calibrate once, and load the saved profile on every rank.
 
     Args:
         source: a loader, that can be iterated again for training; its batches are or hold a
@@ -56,23 +54,18 @@ def calibrate(
         tables: the model before it is sharded, or its `EmbeddingBagConfig`s or `EmbeddingConfig`s.
         hot_bytes: what hot rows may take on each device, their optimizer state included: a number
             of bytes, or text such as "4GiB".
-        kjt: where the KeyedJaggedTensor is in a batch that holds several: a name, a position, or
-            several of these from the outside in.
+        kjt: where it is in a batch of several: a name, a position, or these from the outside in.
         confidence: of all intervals, each by itself.
         margin: largest distance from a predicted share to the ends of its interval, and largest
             gain that a sample twice as large could have brought; 0 reads all of the data.
-        optimizer: of the tables, see `fae.profile.model_tables.tables_of`; by default the model's
-            own if `apply_optimizer_in_backward` was used, else row-wise Adagrad.
+        optimizer: of the tables, see `fae.profile.model_tables.tables_of`.
         seed: tells which inputs are read first, which are counted and which held out.
         workers: processes that read; by default as many as the DataLoader has.
-        memory: for counters and held-out inputs. Where it does not hold a counter for each row,
-            the largest tables are counted as far as it goes, see `AccessCounts`.
-        resume: directory to save the state in every minute and on an interruption; a call with
-            the same arguments goes on from there. It is removed at the end.
+        memory: for counters and held-out inputs; the largest tables are counted as far as it
+            goes, see `AccessCounts`.
+        resume: directory for the state, every minute and on an interruption, from which the same
+            call goes on; removed at the end.
         progress: show what memory it takes, and a progress bar, on standard error.
-
-    Returns:
-        The profile, the same for the same arguments and data.
 
     Raises:
         SettingError: an argument has a bad value.
@@ -81,24 +74,12 @@ def calibrate(
     """
     _check(confidence, margin)
     check_whole(seed, "seed")
-    goal = _Goal(
-        tables=tables_of(tables, optimizer),
-        hot_bytes=byte_count(hot_bytes, "hot_bytes"),
-        confidence=confidence,
-        margin=margin,
-        seed=seed,
-        memory=byte_count(memory, "memory"),
-    )
+    limits = byte_count(hot_bytes, "hot_bytes"), byte_count(memory, "memory")
+    goal = _Goal(tables_of(tables, optimizer), *limits, confidence, margin, seed)
     warn_no_need(goal.tables, goal.hot_bytes)
     if isinstance(source, (AccessCounts, str, os.PathLike)):
         return profile_of_counts(source, goal.tables, goal.hot_bytes, confidence)
-    kind = type(source).__name__
-    if isinstance(source, Mapping):
-        for loader in source.values():
-            check_loader(loader)
-        source, kind = InTurn(source), f"{len(source)} loaders in turn"
-    check_loader(source)
-    reader = InputSource(source, features_of(goal.tables), kjt, seed, workers)
+    reader, kind = _reader_of(source, goal, kjt, workers)
     return _profile_of(reader, kind, goal, resume, progress)
 
 
@@ -107,10 +88,23 @@ class _Goal(NamedTuple):
 
     tables: tuple[ModelTable, ...]
     hot_bytes: int
+    memory: int
     confidence: float
     margin: float
     seed: int
-    memory: int
+
+
+def _reader_of(
+    source: Iterable[Any] | Mapping[str, Iterable[Any]], goal: _Goal, kjt: Any, workers: int | None
+) -> tuple[InputSource, str]:
+    """What reads a loader, or several in turn; and what it reads, in words."""
+    loader, kind = source, type(source).__name__
+    if isinstance(source, Mapping):
+        for each in source.values():
+            check_loader(each)
+        loader, kind = InTurn(source), f"{len(source)} loaders in turn"
+    check_loader(loader)
+    return InputSource(loader, features_of(goal.tables), kjt, goal.seed, workers), kind
 
 
 def _profile_of(

@@ -74,6 +74,27 @@ def pack(
     Raises:
         SettingError: an argument has a bad value.
     """
+    _check(loader, profile, batch_size, window, seed, scheduler)
+    window = _whole_batches(loader, batch_size, window)
+    group = process_group if process_group is not None else _host_group()
+    finder = KjtFinder([name for table in profile.tables for name in table.features], kjt)
+    settings = PackSettings(
+        fingerprint=profile.fingerprint,
+        seed=seed,
+        window=window,
+        drop_last=drop_last,
+        world_size=1 if group is None else dist.get_world_size(group),
+    )
+    size = batch_size or getattr(loader, "batch_size", None)
+    packer = Packer(SlotMap.from_profile(profile), finder, size, drop_last)
+    recipe = Recipe(packer, window, seed, rank=0 if group is None else dist.get_rank(group))
+    schedule = ShuffledOrder(seed) if scheduler is None else scheduler
+    return PackedLoader(loader, recipe, settings, schedule, group)
+
+
+def _check(
+    loader: object, profile: object, batch_size: object, window: int, seed: int, scheduler: object
+) -> None:
     check_loader(loader)
     check_profile(profile)
     check_whole(seed, "seed")
@@ -86,22 +107,6 @@ def pack(
             f"a {type(scheduler).__name__} in the place of a scheduler",
             "give a ShuffleScheduler(), or leave it out",
         )
-    window = _whole_batches(loader, batch_size, window)
-    group = process_group if process_group is not None else _host_group()
-    finder = KjtFinder([name for table in profile.tables for name in table.features], kjt)
-    settings = PackSettings(
-        fingerprint=profile.fingerprint,
-        seed=seed,
-        window=window,
-        drop_last=drop_last,
-        world_size=1 if group is None else dist.get_world_size(group),
-    )
-    size = batch_size if batch_size is not None else getattr(loader, "batch_size", None)
-    packer = Packer(SlotMap.from_profile(profile), finder, size, drop_last)
-    rank = 0 if group is None else dist.get_rank(group)
-    recipe = Recipe(packer, window, seed, rank)
-    schedule = ShuffledOrder(seed) if scheduler is None else scheduler
-    return PackedLoader(loader, recipe, settings, schedule, group)
 
 
 class _Agreed(NamedTuple):
