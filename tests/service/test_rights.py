@@ -6,7 +6,8 @@ import ctypes
 import json
 import os
 import shutil
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,17 @@ CAP_NET_RAW = 13
 NEW_USER = 0x10000000  # CLONE_NEWUSER
 
 
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    """One for all of these tests, which leave nothing of it behind."""
+    place = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    place.chmod(0o755)
+    running = Service(place / "probed.sock")
+    yield running
+    running.stop()
+    shutil.rmtree(place)
+
+
 @pytest.fixture
 def data(service: Service) -> Path:
     """A file of `SIZE` bytes that everybody may read."""
@@ -43,7 +55,9 @@ def data(service: Service) -> Path:
 
 def program(place: Path, mode: int, capability: int = 0) -> Path:
     """A copy of `cat`, of a kind."""
-    path = Path(shutil.copy(shutil.which("cat") or "", place))
+    path = place / "cat"
+    path.unlink(missing_ok=True)
+    shutil.copy(shutil.which("cat") or "", path)
     path.chmod(mode)
     if capability:  # as `setcap cap_net_raw+ep` makes it: struct vfs_cap_data
         words = (0x02000001, 1 << capability, 0, 0, 0)
