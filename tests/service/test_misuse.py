@@ -318,7 +318,7 @@ def test_a_full_queue_is_waited_for(open_place: Path) -> None:
 
 
 def test_lines_that_a_user_causes_are_few_and_the_others_are_counted(service: Service) -> None:
-    tries = 300
+    tries = 120
 
     def work() -> None:
         for _ in range(tries):

@@ -87,7 +87,12 @@ class Sessions:
         except BaseException:
             self._free(slot)
             raise
-        self._sessions[slot] = _Session(uid, tgid, os.dup(maps.sums_fd))
+        try:
+            self._sessions[slot] = _Session(uid, tgid, os.dup(maps.sums_fd))
+        except OSError:
+            maps.close()
+            self.end(slot)
+            raise
         return slot, maps
 
     def end(self, slot: int) -> None:
