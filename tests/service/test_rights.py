@@ -137,7 +137,7 @@ def test_what_has_connected_and_become_another_program_is_not_registered(
         os.execv(path, ["cat"])
 
     said = service.path.parent / "said"
-    said.touch()
+    said.write_text("")
     said.chmod(0o666)
     join(as_user(work))
     assert said.read_text() == "well"
@@ -194,7 +194,7 @@ def counted(
         capabilities: what the child has, and its parent gives up.
     """
     told = service.path.parent / "told"
-    told.touch()
+    told.write_text("")
     told.chmod(0o666)
 
     def work() -> None:
