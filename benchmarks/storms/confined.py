@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.storms.processes import ROOT
 
 GROUP = Path("/sys/fs/cgroup/memory/trainobs-storm")
-MEMORY_BYTES = 600 << 20
+MEMORY_BYTES = 300 << 20
 
 _HIDE = 'mount -t tmpfs none {}; exec "$@"'
 _FEW = 'ulimit -n {}; exec "$@"'
