@@ -215,7 +215,7 @@ def test_a_data_parallel_table_is_refused_and_would_be_untrained() -> None:
     [
         ("adam", "train it with SGD, Adagrad or row-wise Adagrad"),
         ("clipping", "gradient_clipping of means that FBGEMM pools"),
-        ("half outputs", "output_dtype=fp16"),
+        ("outputs", "output_dtype=bf16"),
         ("half bytes", "rows of INT4"),
         ("grid means", "means under grid_shard"),
         ("weighted means", "weighted means under table_wise"),
@@ -231,8 +231,8 @@ def test_what_could_not_be_exact_is_refused(what: str, message: str) -> None:
         optimizer = torch.optim.Adam
     elif what == "clipping":
         settings["gradient_clipping"] = True
-    elif what == "half outputs":
-        settings["output_dtype"] = DataType.FP16
+    elif what == "outputs":
+        settings["output_dtype"] = DataType.BF16
     elif what == "half bytes":
         configs[0].data_type = DataType.INT4
     elif what == "grid means":

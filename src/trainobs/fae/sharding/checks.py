@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import WeightDecayMode
 from torchrec.distributed.embedding_sharding import EmbeddingShardingInfo
 from torchrec.distributed.types import ParameterSharding, ShardingEnv, ShardingEnv2D, ShardingType
-from torchrec.modules.embedding_configs import BaseEmbeddingConfig, DataType, PoolingType
+from torchrec.modules.embedding_configs import (
+    BaseEmbeddingConfig,
+    DataType,
+    PoolingType,
+    data_type_to_sparse_type,
+)
 
 from trainobs.core.errors import FAEError
 from trainobs.fae.profile.profile import FAEProfile
@@ -24,7 +30,7 @@ _OPTIMIZERS = (
     EmbOptimType.EXACT_ADAGRAD,
     EmbOptimType.EXACT_ROWWISE_ADAGRAD,
 )
-_OUTPUT = SparseType.FP32
+_OUTPUTS = (torch.float32, torch.float16)
 _DECAYS = (WeightDecayMode.NONE, WeightDecayMode.L2, WeightDecayMode.DECOUPLE)
 DIVIDED_BY_COLLECTION = (ShardingType.ROW_WISE.value, ShardingType.TABLE_ROW_WISE.value)
 """Plans under which the collection divides sums for means; under others FBGEMM pools means."""
@@ -82,7 +88,7 @@ def check_optimizers(infos: Iterable[EmbeddingShardingInfo]) -> None:
         bad = {
             "weight_decay_mode": settings.get("weight_decay_mode", _DECAYS[0]) not in _DECAYS,
             "global_weight_decay": settings.get("global_weight_decay") is not None,
-            "output_dtype": settings.get("output_dtype", _OUTPUT) != _OUTPUT,
+            "output_dtype": _output_type_of(settings) not in _OUTPUTS,
         }
         refusals = [
             (
@@ -105,6 +111,30 @@ def check_optimizers(infos: Iterable[EmbeddingShardingInfo]) -> None:
             found = f"{name}={settings.get(name)}"
             refusals.append((bool(is_bad), found, "leave it out, or use the stock sharder"))
         _refuse(info.embedding_config.name, refusals)
+
+
+def output_type(infos: Iterable[EmbeddingShardingInfo]) -> torch.dtype:
+    """The type of embeddings, which a plan may give: of all tables.
+
+    Raises:
+        FAEError: tables have different ones.
+    """
+    types = {info.embedding_config.name: _output_type_of(info.fused_params or {}) for info in infos}
+    if len(set(types.values())) > 1:
+        raise FAEError(
+            _CANNOT,
+            f"output_dtype {sorted(map(str, set(types.values())))} of tables of one collection",
+            "give all tables of a collection one output_dtype",
+        )
+    return next(iter(types.values()))
+
+
+def _output_type_of(settings: Mapping[str, Any]) -> torch.dtype:
+    """The type of embeddings under a table's settings."""
+    given = settings.get("output_dtype", SparseType.FP32)
+    given = data_type_to_sparse_type(given) if isinstance(given, DataType) else given
+    kind: torch.dtype = given.as_dtype()
+    return kind
 
 
 def check_replicas(layout: HotLayout, device: torch.device) -> None:

@@ -23,7 +23,7 @@ from trainobs.fae.profile.arguments import check_profile
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.batch import SplitBatch
 from trainobs.fae.sharding.bounds import BoundsCheck
-from trainobs.fae.sharding.checks import check_optimizers, check_plan, check_replicas
+from trainobs.fae.sharding.checks import check_optimizers, check_plan, check_replicas, output_type
 from trainobs.fae.sharding.hot_collections import HotCollections
 from trainobs.fae.sharding.keys import check_hot_keys, check_keys, check_order_of_keys, check_served
 from trainobs.fae.sharding.layout import lay_out
@@ -117,6 +117,7 @@ class ShardedFAEModule(
         self.module_sharding_plan = stock.module.module_sharding_plan
         self._configs = configs
         self._infos = [_without_weights(info) for info in infos]
+        self._output_type = output_type(infos)
         self._env = env
         self._mode = mode
         self._is_weighted = is_weighted
@@ -346,7 +347,7 @@ class ShardedFAEModule(
         hot = self._overlay.lookup(ctx.hot, ctx.batch_number, ctx.input_count)
         if self._mode == "paper":
             self._overlay.watch(hot, by_tables=False)
-        return hot
+        return hot.to(self._output_type)
 
 
 def _without_weights(info: EmbeddingShardingInfo) -> EmbeddingShardingInfo:

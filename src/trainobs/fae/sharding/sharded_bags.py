@@ -113,7 +113,7 @@ class ShardedFAEEmbeddingBagCollection(ShardedFAEModule):
             is_sum = tuple(table not in self._mean_tables for _, table in self._outputs)
             sums = constant(is_sum, device, torch.bool).unsqueeze(1)
             ctx.lengths = torch.repeat_interleave(
-                rows.clamp(min=1.0).masked_fill(sums, 1.0).T,
+                rows.clamp(min=1.0).masked_fill(sums, 1.0).to(self._output_type).T,
                 self._stock.widths_on_device,
                 dim=1,
                 output_size=sum(self._stock.output_widths),

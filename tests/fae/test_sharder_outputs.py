@@ -1,0 +1,80 @@
+"""Embeddings of half precision."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from fbgemm_gpu.split_embedding_configs import SparseType
+from torchrec.modules.embedding_configs import PoolingType
+
+from tests.fae.compared import Trained, difference, local
+from tests.fae.parity import (
+    SEQUENCES,
+    Case,
+    batches,
+    build,
+    fae_sharder,
+    profile_of,
+    stock_sharder,
+)
+from tests.fae.ranks import Ranks
+from tests.fae.small import case, fed
+
+HALF = {"output_dtype": SparseType.FP16}
+EPSILON = 2**-10  # of float16
+KINDS = ("mixed", "pure", "plain", "pure")
+
+
+@SEQUENCES
+@pytest.mark.usefixtures("lone_rank")
+@pytest.mark.parametrize("mode", ["overlay", "paper", "partitioned"])
+def test_they_are_those_of_the_stock_collection(mode: str, sequences: bool) -> None:
+    assert _worst(0, case(mode=mode, kinds=KINDS, sequences=sequences)) < EPSILON
+
+
+@SEQUENCES
+@pytest.mark.parametrize("mode", ["overlay", "partitioned"])
+def test_they_are_on_two_ranks(pair: Ranks, mode: str, sequences: bool) -> None:
+    one = case("table_wise", 2, mode=mode, kinds=KINDS, sequences=sequences)
+    assert max(pair.run(_worst, one)) < EPSILON
+
+
+@SEQUENCES
+@pytest.mark.usefixtures("lone_rank")
+def test_pure_batches_give_the_same_bits(sequences: bool) -> None:
+    one = case("table_wise", kinds=("pure",), sequences=sequences)
+    one = replace(one, tables=tuple(replace(t, pooling=PoolingType.SUM) for t in one.tables))
+    stock, fae = (_trained(0, one, is_stock) for is_stock in (True, False))
+    assert stock.losses == fae.losses == [1.0]
+    assert torch.equal(stock.outputs[0], fae.outputs[0])
+
+
+def _worst(rank: int, one: Case) -> float:
+    return max(difference(_trained(rank, one, True), _trained(rank, one, False)).values())
+
+
+def _trained(rank: int, one: Case, is_stock: bool) -> Trained:
+    """Outputs and weights; the layer over the collection takes float32."""
+    sharder: Any = stock_sharder(one) if is_stock else fae_sharder(one, profile_of(one))
+    sharder._fused_params = HALF
+    model = build(one, sharder)
+    collection = model.module.collection
+    result, types = Trained([], [], {}), set()
+    for kjt in [kjt for _, kjt in batches(one, rank)] if is_stock else fed(one, rank):
+        found = collection(kjt)
+        parts = (
+            [found[key].values() for key in ("f0", "f1", "f2")]
+            if one.sequences
+            else [found.values()]
+        )
+        types.update(part.dtype for part in parts)
+        output = torch.cat([part.float().flatten() for part in parts])
+        output.pow(2).sum().backward()
+        result.outputs.append(output.detach())
+    result.weights = {name: local(value) for name, value in model.state_dict().items()}
+    halves = types == {torch.float16}  # TorchRec itself gives float32 for some plans
+    result.losses = [float(halves)]
+    return result
