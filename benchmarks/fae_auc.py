@@ -166,7 +166,7 @@ class Study:
             unseen = make_data(seed, first, max(CHUNK, input_count // 4))
         batches = unseen.batches(np.arange(len(unseen.labels)))
         tested = max(1, len(batches) // 8)
-        self.tested, self.judged = batches[:tested], batches[tested:]
+        self.tested, self.judged = batches[:tested], batches[tested:] or batches
         tables = build_tables(table_rows(ROWS_SCALE), DIM)
         self.profile: FAEProfile = calibrate(
             self.order(0), tables=tables, hot_bytes=HOT_BYTES, margin=0, progress=False
