@@ -31,38 +31,27 @@ class BagPool:
         self.keys = list(kjts[0].keys())
         lengths = [integers(kjt.lengths()).view(len(self.keys), kjt.stride()) for kjt in kjts]
         self.lengths = torch.cat(lengths, 1)
-        # A value for each key and input: as a matrix, whose columns are taken without a search.
-        self._is_single = bool((self.lengths == 1).all())
-        self.values = self._joined([kjt.values() for kjt in kjts])
+        self.values = torch.cat([kjt.values() for kjt in kjts])
         weights = [kjt.weights() for kjt in kjts if kjt.weights_or_none() is not None]
-        self.weights = self._joined(weights) if weights else None
-        self.slots = None if slots is None else self._joined(slots)
-        if not self._is_single:
-            self._starts = self._find_starts(lengths)
-            self._first_bags = (torch.arange(len(self.keys)) * self.lengths.shape[1])[:, None]
+        self.weights = torch.cat(weights) if weights else None
+        self.slots = None if slots is None else torch.cat(list(slots))
+        self._starts = self._find_starts(lengths)
+        self._first_bags = (torch.arange(len(self.keys)) * self.lengths.shape[1])[:, None]
+        self._is_one_hot = bool((self.lengths == 1).all())
 
     def take(self, inputs: Tensor) -> tuple[Bags, Tensor | None]:
         """The bags of some inputs, in their order, and slots of their values if there are any."""
-        if self._is_single:
-            lengths = self.lengths.new_ones(len(self.keys), len(inputs))
-            axis, places = 1, inputs
-        else:
-            lengths = self.lengths.index_select(1, inputs)
-            numbers = (self._first_bags + inputs).view(-1)
-            first = self._starts.view(-1).index_select(0, numbers)
-            axis, places = 0, _all_places(first, lengths.view(-1))
-        values, weights, slots = (
-            None if of is None else _taken(of, axis, places)
-            for of in (self.values, self.weights, self.slots)
+        numbers = (self._first_bags + inputs).view(-1)
+        lengths = self.lengths.view(-1).index_select(0, numbers)
+        places = self._starts.view(-1).index_select(0, numbers)
+        if not self._is_one_hot:
+            places = _all_places(places, lengths)
+        bags = Bags(
+            lengths.view(len(self.keys), -1) if len(inputs) else self.lengths[:, :0],
+            self.values.index_select(0, places),
+            None if self.weights is None else self.weights.index_select(0, places),
         )
-        assert values is not None
-        return Bags(lengths, values, weights), slots
-
-    def _joined(self, parts: Sequence[Tensor]) -> Tensor:
-        """Values of all inputs, key after key where each has one, else batch after batch."""
-        if not self._is_single:
-            return torch.cat(list(parts))
-        return torch.cat([part.view(len(self.keys), -1) for part in parts], 1)
+        return bags, None if self.slots is None else self.slots.index_select(0, places)
 
     @staticmethod
     def _find_starts(lengths: Sequence[Tensor]) -> Tensor:
@@ -73,13 +62,6 @@ class BagPool:
             starts.append((ends - counts.reshape(-1) + end).view(counts.shape))
             end += int(ends[-1]) if len(ends) else 0
         return torch.cat(starts, 1)
-
-
-def _taken(values: Tensor, axis: int, places: Tensor) -> Tensor:
-    """Flat. Columns by numpy, which takes two thirds of torch's time."""
-    if axis == 0:
-        return values.index_select(0, places)
-    return torch.from_numpy(np.take(values.numpy(), places.numpy(), axis=1)).view(-1)
 
 
 def _all_places(starts: Tensor, lengths: Tensor) -> Tensor:

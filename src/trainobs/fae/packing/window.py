@@ -290,8 +290,8 @@ def _block(pool: BagPool, batches: Sequence[Tensor], pairs: Sequence[int] | None
     return KjtBlock(
         pool.keys,
         torch.cat([pool.lengths.new_empty(0), *(bags.lengths.view(-1) for bags in parts)]),
-        torch.cat([pool.values.new_empty(0), *(bags.values for bags in parts)]),
-        torch.cat(weights) if weights else None if pool.weights is None else pool.weights.view(-1),
+        torch.cat([pool.values[:0], *(bags.values for bags in parts)]),
+        torch.cat(weights) if weights else pool.weights,
         np.array([bags.lengths.sum(1).tolist() for bags in parts], dtype=np.int64),
     )
 
@@ -299,8 +299,8 @@ def _block(pool: BagPool, batches: Sequence[Tensor], pairs: Sequence[int] | None
 def _all_hot(kjt: KeyedJaggedTensor, found: Tensor, pairs: Sequence[int]) -> Tensor:
     """Whether each input asks for hot rows alone, of the tables that have some."""
     lengths = integers(kjt.lengths())
-    cold = (lengths != count_hot(found >= 0, lengths)).view(len(kjt.keys()), kjt.stride())
-    return ~(cold[list(pairs)] if len(pairs) < len(cold) else cold).any(0)
+    cold = (lengths - count_hot(found >= 0, lengths)).view(len(kjt.keys()), kjt.stride())
+    return cold[list(pairs)].sum(0) == 0
 
 
 def _place_of(kjt: KeyedJaggedTensor, batch: Any) -> Place:
