@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -178,14 +179,16 @@ class Session:
             self._host.close()
 
     def _end(self, outcome: str) -> None:
-        """May be done twice."""
-        try:
-            self.clock.finish()
-        finally:
-            self._let_go()
+        """May be done twice. A fault of one part keeps none of the others."""
+        with ExitStack() as parts:
+            parts.callback(self._machine.close)
+            parts.callback(self._stop_observer, outcome)
+            parts.callback(self._let_go)
+            parts.callback(self.clock.finish)
+
+    def _stop_observer(self, outcome: str) -> None:
         losses = self._kernel.losses() if self._kernel else {}
         self._observer.stop({"outcome": outcome, "losses": losses})
-        self._machine.close()
 
     def _let_go(self) -> None:
         """Take out what is in the kernel, and mark no more."""
