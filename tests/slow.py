@@ -52,6 +52,9 @@ SLOW: dict[str, str] = {
     r"integrations/test_auto::(?!test_a_trainer_is_obs).*\[.*pytorch_lightning": (
         "the same by lightning.pytorch"
     ),
+    r"integrations/test_faults::(?!.*(fetched|turned|asked|_publish|begin_fetch|finish))": (
+        "each place with fakes, in hooks/test_faults"
+    ),
     r"integrations/test_fabric::test_two_ranks": "ranks of Lightning",
     r"integrations/test_huggingface_ddp::": "two ranks, in test_lightning_ddp",
     r"integrations/test_huggingface_start::test_where_the_trainer_does_not.*\[epoch": "never",

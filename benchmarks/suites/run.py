@@ -12,6 +12,7 @@ The suites are not part of the installed packages: check out their repositories,
 source archives. TESTS are files or folders below the checkout. A test that ends otherwise runs
 again, three times on each side, since some of these tests fail now and then by themselves; it
 counts as different if it does so each time. Tests that do not pass in the plain run are left out.
+On a machine that others use, tests with workers run into their time limits on either side.
 The exit code is 1 if there is a difference.
 """
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
+from tests.hooks.pair import Pair
 from tests.steps.ticking import Ticking, times
 from trainobs.core.abi import Phase
-from trainobs.hooks.observed_loader import ObservedLoader
-from trainobs.steps.clock import StepClock
 
 
 class Slow(Dataset[int]):
@@ -39,11 +39,11 @@ class Stream(IterableDataset[int]):
 
 
 @pytest.fixture
-def ticking() -> Ticking:
-    return Ticking()
+def ticking(pair: Pair) -> Ticking:
+    return pair.ticking
 
 
-def train(ticking: Ticking, loader: ObservedLoader[torch.Tensor], work: int = 100) -> list[object]:
+def train(ticking: Ticking, loader: Any, work: int = 100) -> list[object]:
     batches = []
     for batch in loader:
         batches.append(batch.tolist())
@@ -51,18 +51,18 @@ def train(ticking: Ticking, loader: ObservedLoader[torch.Tensor], work: int = 10
     return batches
 
 
-def test_batches_are_the_loaders_own_and_each_fetch_begins_a_step(ticking):
+def test_batches_are_the_loaders_own_and_each_fetch_begins_a_step(pair, ticking):
     loader = DataLoader(Slow(ticking), batch_size=4)
-    observed = ObservedLoader(loader, ticking.clock)
-    assert train(ticking, observed) == [batch.tolist() for batch in loader]
+    own = [batch.tolist() for batch in loader]
+    assert train(ticking, pair.watch.observe(loader)) == own
     steps = ticking.closed()
     assert [(step.step, step.epoch) for step in steps] == [(0, 0), (1, 0), (2, 0)]
     assert [step.phase_ns[Phase.LOADER] for step in steps] == [28, 28, 14]
     assert [step.phase_ns[Phase.OTHER] for step in steps[:2]] == [100, 100]
 
 
-def test_epochs_are_counted_and_what_lies_between_them_belongs_to_the_step_before(ticking):
-    observed = ObservedLoader(DataLoader(Slow(ticking), batch_size=5), ticking.clock)
+def test_epochs_are_counted_and_what_lies_between_them_belongs_to_the_step_before(pair, ticking):
+    observed = pair.watch.observe(DataLoader(Slow(ticking), batch_size=5))
     for _ in range(3):
         assert len(train(ticking, observed)) == 2
         ticking.after(1000)
@@ -72,9 +72,9 @@ def test_epochs_are_counted_and_what_lies_between_them_belongs_to_the_step_befor
     ]  # fmt: skip
 
 
-def test_it_has_the_length_and_every_attribute_of_its_loader(ticking):
+def test_it_has_the_length_and_every_attribute_of_its_loader(pair, ticking):
     loader = DataLoader(Slow(ticking), batch_size=4)
-    observed = ObservedLoader(loader, ticking.clock)
+    observed = pair.watch.observe(loader)
     assert len(observed) == 3
     assert observed.dataset is loader.dataset
     assert observed.sampler is loader.sampler
@@ -82,22 +82,22 @@ def test_it_has_the_length_and_every_attribute_of_its_loader(ticking):
         _ = observed.no_such_thing
 
 
-def test_a_loader_without_a_length_has_none_here_either(ticking):
-    observed = ObservedLoader(DataLoader(Stream(), batch_size=2), ticking.clock)
+def test_a_loader_without_a_length_has_none_here_either(pair, ticking):
+    observed = pair.watch.observe(DataLoader(Stream(), batch_size=2))
     with pytest.raises(TypeError):
         len(observed)
     assert train(ticking, observed) == [[0, 1], [2, 3], [4]]
     assert len(ticking.closed()) == 3
 
 
-def test_worker_processes_deliver_through_it(ticking):
+def test_worker_processes_deliver_through_it(pair, ticking):
     loader = DataLoader(TensorDataset(torch.arange(8)), batch_size=2, num_workers=2)
-    observed = ObservedLoader(loader, ticking.clock)
+    observed = pair.watch.observe(loader)
     assert [batch[0].tolist() for batch in observed] == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
 
-def test_an_exception_in_the_loader_arrives_and_leaves_no_phase_open(ticking):
-    observed = ObservedLoader(DataLoader(Slow(ticking, bad=5), batch_size=4), ticking.clock)
+def test_an_exception_in_the_loader_arrives_and_leaves_no_phase_open(pair, ticking):
+    observed = pair.watch.observe(DataLoader(Slow(ticking, bad=5), batch_size=4))
     with pytest.raises(OSError, match="cannot read it"):
         train(ticking, observed)
     assert not ticking.clock.in_phase
@@ -106,18 +106,18 @@ def test_an_exception_in_the_loader_arrives_and_leaves_no_phase_open(ticking):
     assert times(step) == {Phase.LOADER: 28 + 14, Phase.OTHER: 1100}
 
 
-def test_an_exception_in_iter_leaves_no_phase_open(ticking):
+def test_an_exception_in_iter_leaves_no_phase_open(pair, ticking):
     class Broken:
         def __iter__(self) -> Iterator[int]:
             raise RuntimeError("no workers")
 
     with pytest.raises(RuntimeError, match="no workers"):
-        list(ObservedLoader(Broken(), ticking.clock))
+        list(pair.watch.observe(Broken()))
     assert not ticking.clock.in_phase
 
 
-def test_a_loop_that_breaks_off_goes_on_with_the_next_step(ticking):
-    observed = ObservedLoader(DataLoader(Slow(ticking), batch_size=2), ticking.clock)
+def test_a_loop_that_breaks_off_goes_on_with_the_next_step(pair, ticking):
+    observed = pair.watch.observe(DataLoader(Slow(ticking), batch_size=2))
     for _ in range(2):
         for index, _ in enumerate(observed):
             ticking.after(100).end_step()
@@ -128,8 +128,8 @@ def test_a_loop_that_breaks_off_goes_on_with_the_next_step(ticking):
     assert [times(step) for step in steps] == [{Phase.LOADER: 14, Phase.OTHER: 100}] * 4
 
 
-def test_inside_a_phase_its_fetches_are_waiting_and_begin_no_step(ticking):
-    observed = ObservedLoader(DataLoader(Slow(ticking), batch_size=4), ticking.clock)
+def test_inside_a_phase_its_fetches_are_waiting_and_begin_no_step(pair, ticking):
+    observed = pair.watch.observe(DataLoader(Slow(ticking), batch_size=4))
     ticking.step(work=1)
     ticking.clock.enter(Phase.VALIDATION)
     for _ in observed:
@@ -141,20 +141,20 @@ def test_inside_a_phase_its_fetches_are_waiting_and_begin_no_step(ticking):
     assert times(steps[0]) == {Phase.LOADER: 70, Phase.VALIDATION: 30, Phase.OTHER: 1}
 
 
-def test_starting_workers_counts_as_waiting_for_the_step_that_needs_them(ticking):
+def test_starting_workers_counts_as_waiting_for_the_step_that_needs_them(pair, ticking):
     class Starting:
         def __iter__(self) -> Iterator[int]:
             ticking.after(500)
             return iter([1])
 
-    for _ in ObservedLoader(Starting(), ticking.clock):
+    for _ in pair.watch.observe(Starting()):
         ticking.after(3).end_step()
     (step,) = ticking.closed()
     assert times(step) == {Phase.LOADER: 500, Phase.OTHER: 3}
 
 
-def test_two_iterations_at_once_do_not_disturb_each_other(ticking):
-    observed = ObservedLoader(DataLoader(Slow(ticking), batch_size=5), ticking.clock)
+def test_two_iterations_at_once_do_not_disturb_each_other(pair, ticking):
+    observed = pair.watch.observe(DataLoader(Slow(ticking), batch_size=5))
     pairs = [(a.tolist(), b.tolist()) for a, b in zip(observed, observed, strict=True)]
     assert pairs == [([0, 1, 2, 3, 4],) * 2, ([5, 6, 7, 8, 9],) * 2]
     assert not ticking.clock.in_phase
@@ -163,23 +163,23 @@ def test_two_iterations_at_once_do_not_disturb_each_other(ticking):
 @pytest.mark.parametrize(
     "way", [copy.copy, copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))]
 )
-def test_a_copy_delivers_the_same_batches(way):
-    observed = ObservedLoader(DataLoader(TensorDataset(torch.arange(8))), StepClock([0]))
+def test_a_copy_delivers_the_same_batches(pair, way):
+    observed = pair.watch.observe(DataLoader(TensorDataset(torch.arange(8))))
     made = way(observed)
-    assert type(made) is ObservedLoader
+    assert type(made) is DataLoader
+    assert made is not observed
     assert [batch for (batch,) in made] == list(range(8))
 
 
-def test_it_shows_the_class_of_its_loader(ticking):
+def test_it_shows_the_class_of_its_loader(pair, ticking):
     loader = DataLoader(Slow(ticking), batch_size=5)
-    observed = ObservedLoader(loader, ticking.clock)
+    observed = pair.watch.observe(loader)
     assert isinstance(observed, DataLoader)
-    assert isinstance(observed, ObservedLoader)
-    assert not isinstance(ObservedLoader([1], ticking.clock), DataLoader)
+    assert not isinstance(pair.watch.observe([1]), DataLoader)
 
 
-def test_a_loader_that_nobody_iterates_over_measures_nothing(ticking):
-    observed = ObservedLoader(DataLoader(Slow(ticking), batch_size=5), ticking.clock)
+def test_a_loader_that_nobody_iterates_over_measures_nothing(pair, ticking):
+    observed = pair.watch.observe(DataLoader(Slow(ticking), batch_size=5))
     assert Phase.LOADER not in ticking.clock.measured
     list(observed)
     assert Phase.LOADER in ticking.clock.measured

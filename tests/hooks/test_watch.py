@@ -14,40 +14,12 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from tests.steps.ticking import Ticking
+from tests.hooks.pair import Pair
 from trainobs.core.abi import MAIN_WORKER, Phase
-from trainobs.core.records import RunInfo
 from trainobs.hooks.marks import MarkingInit
-from trainobs.hooks.observed_loader import ObservedLoader
-from trainobs.hooks.watch import LoaderWatch
 from trainobs.session.forks import abandon_in_children, keep_in_children, others_here
-from trainobs.steps.ledger import Fetch
 
 METHODS = (DataLoader.__iter__, _BaseDataLoaderIter.__next__)
-
-
-class Ear:
-    """A ledger that only listens."""
-
-    def __init__(self) -> None:
-        self.marks = True
-        self.watched = False
-        self.followed: list[int] = []
-        self.fetches: list[Fetch] = []
-        self.turns: list[tuple[int, int]] = []
-
-    def follow(self, loader: int) -> None:
-        self.followed.append(loader)
-
-    def fetched(self, fetch: Fetch) -> None:
-        self.fetches.append(fetch)
-
-    def turned(self, serial: int, duration_ns: int) -> None:
-        self.turns.append((serial, duration_ns))
-
-    def batches(self) -> list[tuple[int, int, int]]:
-        """Pass, worker and number of each batch."""
-        return [fetch.key[1:] for fetch in self.fetches if fetch.key]
 
 
 class Numbers(Dataset[int]):
@@ -66,29 +38,6 @@ class Numbers(Dataset[int]):
 class Stream(IterableDataset[int]):
     def __iter__(self) -> Iterator[int]:
         return iter(range(40))
-
-
-class Pair:
-    """A clock and an ear, with a watch that tells both."""
-
-    def __init__(self, **options: Any) -> None:
-        self.ticking = Ticking()
-        self.ear = Ear()
-        self.watch = LoaderWatch(self.ticking.clock, self.ear, RunInfo("timing"), **options)
-
-    def train(self, loader: Any) -> list[Any]:
-        got = []
-        for batch in ObservedLoader(loader, self.ticking.clock, self.watch):
-            got.append(batch.tolist())
-            self.ticking.after(1).end_step()
-        return got
-
-
-@pytest.fixture
-def pair() -> Iterator[Pair]:
-    made = Pair()
-    yield made
-    made.watch.close()
 
 
 def keep(items: Any) -> Any:
@@ -207,7 +156,7 @@ def test_starts_and_ends_are_told_where_they_are_waited_for(pair):
     loader = DataLoader(Numbers(), 5)
     pair.train(loader)
     assert [serial for serial, _ in pair.ear.turns] == [1, 3]
-    list(loader)  # outside every phase
+    list(DataLoader(Numbers(), 5))  # outside every phase
     assert len(pair.ear.turns) == 2
 
 

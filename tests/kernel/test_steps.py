@@ -15,7 +15,9 @@ from tests.kernel.observed import ObservedKernel
 from tests.kernel.processes import fork, join, run_job
 from tests.kernel.runlog import RunTables
 from trainobs.core.abi import RING, FileClass, Op, Phase
-from trainobs.hooks.observed_loader import ObservedLoader
+from trainobs.core.records import RunInfo
+from trainobs.hooks.watch import LoaderWatch
+from trainobs.steps.ledger import Ledger
 
 pytestmark = pytest.mark.needs_bpf
 
@@ -26,6 +28,8 @@ class Reader:
     def __init__(self, observed: ObservedKernel, path: Path) -> None:
         self.clock = observed.clock
         self._observed = observed
+        self._watch = LoaderWatch(observed.clock, Ledger(), RunInfo("ebpf"))
+        self.observe = self._watch.observe
         self._fd = os.open(path, os.O_RDONLY)
 
     def read(self, times: int) -> None:
@@ -46,6 +50,7 @@ class Reader:
 
     def close(self) -> None:
         os.close(self._fd)
+        self._watch.close()
 
 
 @pytest.fixture
@@ -85,19 +90,19 @@ def test_the_batches_of_an_accumulated_step_count_in_one(reader: Reader) -> None
 
 
 def test_a_fetch_counts_in_the_step_that_consumes_it(reader: Reader) -> None:
-    for times in ObservedLoader(reader.fetch(1, 2, 3, 0), reader.clock):
+    for times in reader.observe(reader.fetch(1, 2, 3, 0)):
         reader.read(10 * times)
         reader.clock.end_step()
     assert reader.by_step() == [0, 11, 22, 33]
 
 
 def test_validation_counts_in_the_step_before_it(reader: Reader) -> None:
-    for times in ObservedLoader(reader.fetch(1, 2, 3, 0), reader.clock):
+    for times in reader.observe(reader.fetch(1, 2, 3, 0)):
         reader.read(10 * times)
         reader.clock.end_step()
         if times == 2:
             reader.clock.enter(Phase.VALIDATION)
-            for more in ObservedLoader(reader.fetch(100, 200, 0), reader.clock):
+            for more in reader.observe(reader.fetch(100, 200, 0)):
                 reader.read(more)
             reader.clock.leave()
     assert reader.by_step() == [0, 11, 22 + 600, 33]
@@ -106,7 +111,7 @@ def test_validation_counts_in_the_step_before_it(reader: Reader) -> None:
 def test_the_fetch_that_ends_an_epoch_counts_in_the_step_before_it(reader: Reader) -> None:
     """Such as the rest that `drop_last` drops."""
     for _ in range(2):
-        for times in ObservedLoader(reader.fetch(1, 2, 5), reader.clock):
+        for times in reader.observe(reader.fetch(1, 2, 5)):
             reader.read(10 * times)
             reader.clock.end_step()
     assert reader.by_step() == [0, 11, 22 + 5, 11, 22 + 5]

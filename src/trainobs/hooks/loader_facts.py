@@ -48,7 +48,9 @@ def _facts(loader: DataLoader[Any]) -> dict[str, object]:
 
 
 def _length(loader: DataLoader[Any]) -> int | None:
+    if not isinstance(loader.dataset, Sized) or isinstance(loader.dataset, IterableDataset):
+        return None  # a stream that is asked for its length has torch warn of every batch beyond it
     try:
-        return len(loader) if isinstance(loader.dataset, Sized) else None
-    except (TypeError, NotImplementedError, ValueError):
+        return len(loader)
+    except Exception:
         return None  # whoever made the data set does not tell

@@ -8,6 +8,7 @@ was started.
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 from torch import Tensor
 
 from trainobs.core.abi import BATCH_BEGIN, BATCH_END, BATCH_VOID
+
+logger = logging.getLogger("trainobs")
 
 MOST_PARTS = 256
 """Parts of a batch that are looked at for its size; of one with more it is unknown."""
@@ -54,7 +57,17 @@ class Marks:
 
 
 def bytes_of(batch: object) -> int:
-    """Bytes in the tensors and arrays of a batch; -1 where it holds anything else that is large."""
+    """Bytes in the tensors and arrays of a batch; -1 where it holds anything else that is large.
+
+    Also where a part does not tell, as torch's sparse tensors, which raise instead.
+    """
+    try:
+        return _bytes_of(batch)
+    except Exception:
+        return -1
+
+
+def _bytes_of(batch: object) -> int:
     total, left = 0, [batch]
     for _ in range(MOST_PARTS):
         if not left:
@@ -84,7 +97,10 @@ class MarkingInit:
 
     def __call__(self, worker: int) -> None:
         """Run in the worker, before it makes its first batch."""
-        mark_fetchers(worker, self.loader)
+        try:
+            mark_fetchers(worker, self.loader)
+        except Exception:
+            tell_fault()
         if self.inner is not None:
             self.inner(worker)
 
@@ -131,17 +147,33 @@ def _marked(
         state = getattr(self, "_trainobs_state", None)
         if state is None:
             return fetch(self, *args)
-        marks.begin(*state)
+        safely(self, marks.begin, *state)
         state[1] += 1
         busy[0] = True
         try:
             batch = fetch(self, *args)
         except BaseException:
-            marks.void()
+            safely(self, marks.void)
             raise
         finally:
             busy[0] = False
-        marks.end(batch)
+        safely(self, marks.end, batch)
         return batch
 
+    def safely(fetcher: Any, mark: Callable[..., None], *args: Any) -> None:
+        try:
+            mark(*args)
+        except Exception:
+            fetcher._trainobs_state = None
+            tell_fault()
+
     return between_marks
+
+
+def tell_fault() -> None:
+    """Say, in a worker, that something of ours has failed, which is being handled."""
+    logger.warning(
+        "trainobs marks no more batches of this worker; the training goes on\n"
+        "  found: the fault below\n  do:    please report it",
+        exc_info=True,
+    )

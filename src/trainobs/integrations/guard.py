@@ -18,6 +18,9 @@ from trainobs.session.settings import PathLike, Settings
 
 logger = logging.getLogger("trainobs")
 
+FAULT = "fault in a hook"
+"""Outcome of a run that one of our own faults has ended."""
+
 
 def harmless(hook: Callable[..., None]) -> Callable[..., None]:
     """A hook of a callback that does nothing without a session, and whose fault disarms it.
@@ -33,8 +36,7 @@ def harmless(hook: Callable[..., None]) -> Callable[..., None]:
         try:
             hook(self, session, *args, **kwargs)
         except Exception:
-            tell_fault("stops observing this run")
-            self._give_up()
+            self._give_up("stops observing this run")
 
     del guarded.__wrapped__  # it takes one argument more
     return guarded
@@ -71,8 +73,15 @@ class ObservingCallback:
     def _end(self, session: Session, outcome: str) -> None:
         self._stop(outcome)
 
-    def _give_up(self) -> None:
-        self._stop("fault in a hook")
+    def _fault(self) -> None:
+        """A mark or a loader's hook has failed, and is being handled: the training goes on."""
+        if self._session is not None:
+            self._give_up("stops observing this run")
+
+    def _give_up(self, what: str) -> None:
+        tell_fault(what)
+        with suppress(Exception):  # what fails again was told of
+            self._stop(FAULT)
 
     def _stop(self, outcome: str) -> None:
         session, self._session = self._session, None

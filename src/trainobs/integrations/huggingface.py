@@ -16,7 +16,7 @@ from trainobs.hooks.datasets import data_roots_of, workers_of
 from trainobs.hooks.distributed import TorchJob
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.integrations.board import SummaryWriterEvents
-from trainobs.integrations.guard import ObservingCallback, harmless, tell_fault, tell_unrecorded
+from trainobs.integrations.guard import ObservingCallback, harmless, tell_unrecorded
 from trainobs.integrations.models import watch_lookups
 from trainobs.integrations.plain import LOG_EVERY_N_STEPS
 from trainobs.integrations.trainer_taps import TrainerTaps, calling_trainer, is_tapped
@@ -104,8 +104,7 @@ class ObsTrainerCallback(ObservingCallback, TrainerCallback):  # type: ignore[mi
         except TrainobsError:
             raise
         except Exception:
-            tell_fault("does not observe this run")
-            self._give_up()
+            self._give_up("does not observe this run")
 
     @harmless
     def on_epoch_begin(self, session: Session, args: Any, state: Any, *_: Any, **__: Any) -> None:
@@ -177,7 +176,12 @@ class ObsTrainerCallback(ObservingCallback, TrainerCallback):  # type: ignore[mi
             job=TorchJob(),
         )
         # Accelerate fetches one batch ahead, so it never says that a step gets what it fetches.
-        self._watch = LoaderWatch(self._session.clock, self._session.ledger, self._session.info)
+        self._watch = LoaderWatch(
+            self._session.clock,
+            self._session.ledger,
+            self._session.info,
+            on_fault=self._fault,
+        )
         self._session.note_workers(workers_of(loader))
         if self._settings.data_roots is None:
             self._session.add_data_roots(data_roots_of(loader))
@@ -188,7 +192,7 @@ class ObsTrainerCallback(ObservingCallback, TrainerCallback):  # type: ignore[mi
                 self._session.clock,
                 later=_after(self, trainer.callback_handler.callbacks),
                 on_end=self._end,
-                on_fault=self._give_up,
+                on_fault=self._fault,
             )
 
     def _let_go(self) -> None:

@@ -21,7 +21,7 @@ from trainobs.hooks.datasets import data_roots_of, workers_of
 from trainobs.hooks.distributed import TorchJob
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.integrations.board import SummaryWriterEvents
-from trainobs.integrations.guard import ObservingCallback, harmless, tell_fault, tell_unrecorded
+from trainobs.integrations.guard import ObservingCallback, harmless, tell_unrecorded
 from trainobs.integrations.models import watch_lookups
 from trainobs.integrations.profiler_tee import ProfilerTee
 from trainobs.session.runs import default_run_dir, open_session
@@ -120,7 +120,7 @@ class ObsCallback(ObservingCallback):
         except TrainobsError:
             raise
         except Exception:
-            tell_fault("does not observe this run")
+            self._give_up("does not observe this run")
 
     @harmless
     def on_fit_start(self, session: Session, trainer: Any, pl_module: Any) -> None:
@@ -230,9 +230,13 @@ class ObsCallback(ObservingCallback):
         )
         self._session.clock.measured.update(_MARKED)
         self._watch = LoaderWatch(
-            self._session.clock, self._session.ledger, self._session.info, opens_steps=True
+            self._session.clock,
+            self._session.ledger,
+            self._session.info,
+            opens_steps=True,
+            on_fault=self._fault,
         )
-        self._tee = ProfilerTee(trainer.profiler, self._session.clock, self._fail)
+        self._tee = ProfilerTee(trainer.profiler, self._session.clock, self._fail, self._fault)
         self._trainer, trainer.profiler = trainer, self._tee
         self._steps_done = trainer.global_step
 

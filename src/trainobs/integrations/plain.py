@@ -24,12 +24,11 @@ import operator
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterable
+from contextlib import ExitStack
 from multiprocessing.util import Finalize
 from pathlib import Path
-from typing import Any, Protocol, SupportsIndex, TypeVar
+from typing import Any, SupportsIndex, TypeVar
 
 from torch.nn import Module
 
@@ -40,10 +39,11 @@ from trainobs.core.switch import switched_off
 from trainobs.hooks.cuda import Cuda
 from trainobs.hooks.datasets import data_roots_of, workers_of
 from trainobs.hooks.distributed import TorchJob
-from trainobs.hooks.observed_loader import ObservedLoader
+from trainobs.hooks.stand_in import inner_of
 from trainobs.hooks.watch import LoaderWatch
-from trainobs.integrations.guard import tell_fault
+from trainobs.integrations.guard import FAULT, tell_fault
 from trainobs.integrations.models import check_model, watch_lookups
+from trainobs.integrations.scope import NOTHING, Between, Scope
 from trainobs.session.forks import abandon_in_children, keep_in_children
 from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
@@ -52,37 +52,11 @@ from trainobs.steps.clock import LAST_STEP, MAX_NAMED, StepClock
 
 logger = logging.getLogger("trainobs")
 
-Batch = TypeVar("Batch")
+Loader = TypeVar("Loader", bound=Iterable[Any])
 
 LOG_EVERY_N_STEPS = 50
 """Lightning's default."""
 
-
-class Scope(Protocol):
-    """A context manager that yields nothing and swallows no exception."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *exception: object) -> None: ...
-
-
-@dataclass(eq=False, slots=True)
-class _Between:
-    """A step or phase, whose two ends a clock is told of."""
-
-    begin: Callable[[Any], object]
-    what: int | None
-    end: Callable[[], object]
-
-    def __enter__(self) -> None:
-        self.begin(self.what)
-
-    def __exit__(self, *exception: object) -> None:
-        self.end()
-
-
-_NOTHING = nullcontext()
-"""A step or phase of which nothing is wanted."""
 
 _NAMES_KEPT = 100
 """Names of phases, good and bad, that are looked at once: a loop may make them up as it goes."""
@@ -146,21 +120,28 @@ class Observation:
 
         return "<pre>not observed</pre>" if self.run_dir is None else shown(self.run_dir)
 
-    def loader(self, loader: Iterable[Batch]) -> Iterable[Batch]:
-        """The loader, observed: fetches are timed, and begin the steps.
+    def loader(self, loader: Loader) -> Loader:
+        """The loader, observed: its fetches are timed, and begin the steps, until the run ends.
+
+        A loader of torch is given back itself; for another one stands an object of its class, with
+        its attributes and operators.
 
         In a loop that never uses `step`, each fetch begins a step. Of several loaders these are the
         fetches of the one that the loop went to first. A loop inside `torch.no_grad()` or `phase`,
         as a validation may be, begins none; `no_grad` in the body of its loop comes too late.
         """
-        session, loader = self._session, ObservedLoader.inside(loader)
+        session, given = self._session, inner_of(loader)
         if session is None or self._watch is None:
             self._tell_unused()
-            return loader
-        if self._settings.data_roots is None:
-            session.add_data_roots(data_roots_of(loader))
-        session.note_workers(workers_of(loader))
-        return ObservedLoader(loader, session.clock, self._watch)
+            return given
+        try:
+            if self._settings.data_roots is None:
+                session.add_data_roots(data_roots_of(given))
+            session.note_workers(workers_of(given))
+            return self._watch.observe(given)
+        except Exception:
+            self._fault()
+            return given
 
     def step(self, number: int | None = None) -> Scope:
         """Context of one optimizer step. Its exit says that the optimizer has stepped.
@@ -176,7 +157,7 @@ class Observation:
         if session is None:
             return self._tell_unused()
         clock = session.clock
-        return _Between(clock.begin_step, _step_number(number), clock.end_step)
+        return Between(clock.begin_step, _step_number(number), clock.end_step, self._fault)
 
     def phase(self, name: str) -> Scope:
         """Context of a phase of the step; phases may nest, and the inner one's time is its own.
@@ -195,7 +176,7 @@ class Observation:
         if phase is None:
             phase = self._name_phase(name, clock)
         clock.measured.add(phase)
-        return _Between(clock.enter, phase, clock.leave)
+        return Between(clock.enter, phase, clock.leave, self._fault)
 
     def close(self) -> None:
         """End the run, and write what is left of it. May be called twice."""
@@ -236,7 +217,9 @@ class Observation:
             session, self.run_dir = opened
             self._session, self.level = session, session.level
             session.clock.fetches.on = True
-            self._watch = LoaderWatch(session.clock, session.ledger, session.info)
+            self._watch = LoaderWatch(
+                session.clock, session.ledger, session.info, on_fault=self._fault
+            )
             _running.append(self)  # nobody else may keep it
             abandon_in_children(self)
             atexit.register(self._end_at_exit)
@@ -272,7 +255,15 @@ class Observation:
                     last.callback(watch.close)
                 _tell_of_steps(session.clock)
         except Exception:
-            tell_fault("could not end its run")
+            if outcome != FAULT:  # what fails again was told of
+                tell_fault("could not end its run")
+
+    def _fault(self) -> None:
+        """A mark or a loader's hook has failed, and is being handled: the loop goes on."""
+        if self._session is not None:
+            tell_fault("stops observing this run")
+            self._end(FAULT)
+            self._ended = False  # no news for who goes on using it
 
     def _tell_unused(self) -> Scope:
         if self._ended:
@@ -281,7 +272,7 @@ class Observation:
                 str(self.run_dir),
                 "call `observe` again for another run",
             )
-        return _NOTHING
+        return NOTHING
 
     def _name_phase(self, name: object, clock: StepClock) -> int:
         """A name that cannot be one counts as `other`: a misspelt word must not end a training."""

@@ -60,15 +60,31 @@ class ProfilerTee:
             "_contexts",
             "_idle",
             "_on_failure",
+            "_on_fault",
             "_open",
             "_paused",
             "_phases",
         }
     )
 
-    def __init__(self, inner: Any, clock: StepClock, on_failure: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        inner: Any,
+        clock: StepClock,
+        on_failure: Callable[[], None],
+        on_fault: Callable[[], None],
+    ) -> None:
+        """Stand for a profiler.
+
+        Args:
+            inner: the profiler.
+            clock: to be told.
+            on_failure: called when the training fails, before any callback hears of it.
+            on_fault: called after a fault of the clock, while it is handled.
+        """
         self.trainobs_inner = inner
         self._on_failure = on_failure
+        self._on_fault = on_fault
         self._clock = clock
         self._contexts: dict[str, AbstractContextManager[Any]] = {}
         self._idle = _is_idle(inner)
@@ -127,9 +143,9 @@ class ProfilerTee:
         phase = self._phase(action)
         if not self._idle:
             inner: AbstractContextManager[Any] = self.trainobs_inner.profile(action)
-            return inner if phase is None else _Timed(self._clock, phase, inner)
+            return inner if phase is None else _Timed(self._clock, phase, self._on_fault, inner)
         nothing = nullcontext(action)
-        context = nothing if phase is None else _Marked(self._clock, phase, action)
+        context = nothing if phase is None else _Marked(self._clock, phase, self._on_fault, action)
         self._contexts[action] = context
         return context
 
@@ -145,14 +161,14 @@ class ProfilerTee:
         phase = self._phase(action)
         if phase is not None:
             self._open.append(action)
-            _begin(self._clock, phase)
+            _begin(self._clock, phase, self._on_fault)
 
     def trainobs_end(self, action: str) -> None:
         """An action that began while paused, or before the tee, ends unnoticed."""
         if not self._open or self._open[-1] != action:
             return
         self._open.pop()
-        self._clock.leave()  # a fetch ends like any other phase
+        _end(self._clock, self._on_fault)
 
 
 def _profiler(inner: Any) -> Any:
@@ -176,14 +192,15 @@ class _Marked:
 
     clock: StepClock
     phase: int
+    on_fault: Callable[[], None]
     action: str
 
     def __enter__(self) -> str:
-        _begin(self.clock, self.phase)
+        _begin(self.clock, self.phase, self.on_fault)
         return self.action
 
     def __exit__(self, *exception: Any) -> None:
-        self.clock.leave()
+        _end(self.clock, self.on_fault)
 
 
 @dataclass(eq=False, slots=True)
@@ -192,21 +209,33 @@ class _Timed:
 
     clock: StepClock
     phase: int
+    on_fault: Callable[[], None]
     inner: AbstractContextManager[Any]
 
     def __enter__(self) -> Any:
-        _begin(self.clock, self.phase)
+        _begin(self.clock, self.phase, self.on_fault)
         return self.inner.__enter__()
 
     def __exit__(self, *exception: Any) -> bool | None:
         try:
             return self.inner.__exit__(*exception)
         finally:
-            self.clock.leave()
+            _end(self.clock, self.on_fault)
 
 
-def _begin(clock: StepClock, phase: int) -> None:
-    if phase == FETCH:
-        clock.begin_fetch()
-    else:
-        clock.enter(phase)
+def _begin(clock: StepClock, phase: int, on_fault: Callable[[], None]) -> None:
+    try:
+        if phase == FETCH:
+            clock.begin_fetch()
+        else:
+            clock.enter(phase)
+    except Exception:
+        on_fault()
+
+
+def _end(clock: StepClock, on_fault: Callable[[], None]) -> None:
+    """A fetch ends like any other phase."""
+    try:
+        clock.leave()
+    except Exception:
+        on_fault()

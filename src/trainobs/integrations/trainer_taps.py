@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from trainobs.core.abi import Phase
-from trainobs.integrations.guard import tell_fault
 from trainobs.steps.clock import StepClock
 
 _PHASES = {
@@ -86,7 +85,7 @@ class TrainerTaps:
         later: callbacks that have yet to hear that the training begins.
         on_end: called with the outcome as the training ends, before any callback hears of it; and
             when an exception leaves the training loop.
-        on_fault: called after the clock failed.
+        on_fault: called after a fault of the clock, while it is handled.
     """
 
     def __init__(
@@ -179,9 +178,7 @@ class TrainerTaps:
         try:
             mark(*args)
         except Exception:
-            if self._taps:
-                tell_fault("stops observing this run")
-                self._on_fault()
+            self._on_fault()
 
 
 class _Fetching:

@@ -25,6 +25,7 @@ class FetchSteps:
         merged: serials of what was taken for steps, and belongs to the step that goes on.
         count: steps that were taken from fetches, and will not become one any more.
         took_ns: all that such steps took that are over.
+        leader: the pass whose fetches end steps.
     """
 
     def __init__(self) -> None:
@@ -32,7 +33,7 @@ class FetchSteps:
         self.merged: tuple[int, ...] = ()
         self.count = 0
         self.took_ns = 0
-        self._leader: object | None = None
+        self.leader: object | None = None
         self._led: object | None = None
         self._held: list[ClosedStep] | None = []  # None: it was decided
 
@@ -45,18 +46,21 @@ class FetchSteps:
         Args:
             one: the pass; to be told to `follow` when it is over.
             trains: whether gradients are taken in it; a pass without is none of training.
-            of: the loader, where it is known.
+            of: what stands for the loader, where it is known; the same for each pass over it.
         """
-        goes_on = self._leader is not None and (of is None or self._led is not of)
-        if goes_on or not trains:
+        if not self.may_lead(trains=trains, of=of):
             return False
-        self._leader, self._led = one, of
+        self.leader, self._led = one, of
         return True
+
+    def may_lead(self, *, trains: bool, of: object | None = None) -> bool:
+        """Whether a pass that asked for its first batch now would lead."""
+        return trains and (self.leader is None or (of is not None and self._led is of))
 
     def follow(self, one: object) -> None:
         """A pass is over; another one may lead."""
-        if self._leader is one:
-            self._leader = self._led = None
+        if self.leader is one:
+            self.leader = self._led = None
 
     def close(self, step: ClosedStep) -> list[ClosedStep]:
         """Take a step that a fetch ended; returns those that are steps for sure, oldest first."""

@@ -1,0 +1,235 @@
+"""Two methods of torch, wrapped while somebody watches.
+
+They are `DataLoader.__iter__`, and `__next__` of its iterators. Loaders are never changed for
+longer than it takes to make their iterator: for that moment they have a `worker_init_fn` that has
+the workers mark their batches (see `marks`).
+
+A fault of ours ends what is watched, and nothing else: what is done around torch's own methods is
+done `safely`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from trainobs.hooks.loader_facts import note_loader
+from trainobs.hooks.loader_pass import LoaderPass, passes, serials
+from trainobs.hooks.loop_pass import LoopPass
+from trainobs.hooks.marks import MarkingInit
+from trainobs.hooks.observed_loader import followed
+from trainobs.hooks.told import Told
+
+_INIT = "worker_init_fn"
+
+
+class _Wrapping:
+    """What is wrapped of torch; once undone, a wrapper that somebody holds on to does nothing."""
+
+    def __init__(self) -> None:
+        self.live = True
+        self._undo: dict[tuple[type, str], tuple[Callable[..., Any], Callable[..., Any]]] = {}
+        self._wrap(_BaseDataLoaderIter, "__next__", _watched_next)
+
+    def wrap_loaders(self) -> None:
+        """Wrap the loaders that make iterators of torch in a method of their own."""
+        self._wrap(DataLoader, "__iter__", _watched_iter)
+        stateful = sys.modules.get("torchdata.stateful_dataloader")
+        if stateful:  # imported by now
+            self._wrap(stateful.StatefulDataLoader, "__iter__", _watched_iter)
+
+    def is_outermost(self, kind: type) -> bool:
+        """Whether the first that hears of an iterator of such a loader is ours."""
+        method = getattr(kind, "__iter__", None)
+        return any(method is wrapper for _, wrapper in self._undo.values())
+
+    def undo(self) -> None:
+        """Put back what was there; what somebody has wrapped since stays."""
+        self.live = False
+        for (cls, name), (original, wrapper) in self._undo.items():
+            if getattr(cls, name) is wrapper:
+                setattr(cls, name, original)
+
+    def watches(self) -> list[Told]:
+        """Those that are to be told of what this thread does."""
+        return [watch for watch in _watches if watch.here()] if self.live else []
+
+    def _wrap(self, cls: type, name: str, wrap: Callable[..., Callable[..., Any]]) -> None:
+        if (cls, name) not in self._undo:
+            original = getattr(cls, name)
+            wrapper = wrap(original, self)
+            setattr(cls, name, wrapper)
+            self._undo[cls, name] = original, wrapper
+
+
+_watches: list[Told] = []
+_wrapped: list[_Wrapping] = []
+
+
+def tell(watch: Told) -> None:
+    """Tell a watch, from now on."""
+    _watches.append(watch)
+    if not _wrapped:
+        _wrapped.append(_Wrapping())
+    _wrapped[0].wrap_loaders()
+
+
+def tell_no_more(watch: Told) -> None:
+    """Tell a watch nothing any more. May be done twice."""
+    if watch in _watches:
+        _watches.remove(watch)
+
+
+def unwrap_if_unwatched() -> None:
+    """Leave torch as it was, if there is no watch any more."""
+    while _wrapped and not _watches:
+        _wrapped.pop().undo()
+        passes.clear()  # passes that begin from now on go uncounted
+
+
+def is_told_of(loader: object) -> bool:
+    """Whether all that a loop gets from a loader comes by what is wrapped of torch."""
+    for wrapping in _wrapped:
+        wrapping.wrap_loaders()
+    return any(wrapping.is_outermost(type(loader)) for wrapping in _wrapped)
+
+
+def _watched_iter(make: Callable[[Any], Any], wrapping: _Wrapping) -> Callable[[Any], Any]:
+    @wraps(make)
+    def watched_iter(loader: Any) -> Any:
+        watches = wrapping.watches()
+        begun = _safely(watches, _begin, loader, watches) if watches else None
+        if begun is None:
+            return make(loader)
+        told, serial, marked = begun
+        begin_ns = time.monotonic_ns()
+        try:
+            with _marking(loader, serial if marked else None):
+                iterator = make(loader)
+        except BaseException:
+            _safely(watches, _not_made, told)
+            raise
+        _safely(watches, _begin_pass, iterator, loader, serial, marked, watches)
+        observed = _safely(watches, _made, iterator, told, begin_ns)
+        return iterator if observed is None else observed
+
+    return watched_iter
+
+
+def _begin(loader: Any, watches: list[Told]) -> tuple[list[Any], int, bool]:
+    """Who is told of an iterator that is about to be made, its serial, and whether to mark."""
+    serial = next(serials)
+    for watch in watches:
+        note_loader(watch.info, loader, serial)
+    told = [(watch, watch.starts(loader)) for watch in watches]
+    return told, serial, any(watch.ledger.marks for watch in watches)
+
+
+def _made(iterator: Any, told: list[Any], begin_ns: int) -> Any:
+    end_ns = time.monotonic_ns()
+    for watch, its in told:
+        watch.made(its, begin_ns, end_ns)
+        if isinstance(its, LoopPass):
+            iterator = followed(iterator, watch, its)
+    return iterator
+
+
+def _not_made(told: list[Any]) -> None:
+    for watch, its in told:
+        watch.failed(its)
+
+
+@contextmanager
+def _marking(loader: Any, serial: int | None) -> Iterator[None]:
+    """For as long as it takes to make an iterator: workers that start mark their batches.
+
+    Past what the loader does where it is set: that one may refuse.
+    """
+    fields = getattr(loader, "__dict__", {})
+    if serial is None or not fields.get("num_workers") or _INIT not in fields:
+        yield
+        return
+    inner = fields[_INIT]
+    fields[_INIT] = MarkingInit(inner, serial)
+    try:
+        yield
+    finally:
+        fields[_INIT] = inner
+
+
+def _begin_pass(iterator: Any, loader: Any, serial: int, marked: bool, watches: list[Told]) -> None:
+    if not isinstance(iterator, _BaseDataLoaderIter):
+        return
+    known = passes.get(iterator)
+    if known is not None:
+        known.again(loader, marked=marked)
+        return
+    at = passes[iterator] = LoaderPass.first(loader, serial, marked=marked)
+    if at.exact:
+        for watch in watches:
+            watch.ledger.follow(serial)
+
+
+def _watched_next(fetch: Callable[[Any], Any], wrapping: _Wrapping) -> Callable[[Any], Any]:
+    @wraps(fetch)
+    def watched_next(iterator: Any) -> Any:
+        watches = wrapping.watches()
+        if not watches:
+            return fetch(iterator)
+        try:
+            at = passes.get(iterator)
+            told = [(watch, watch.asked(at)) for watch in watches]
+            begin_ns = time.monotonic_ns()
+            if at is not None and at.marks is not None:
+                at.begin()
+        except Exception:
+            _fault(watches)
+            return fetch(iterator)
+        try:
+            batch = fetch(iterator)
+        except BaseException as error:
+            _safely(watches, _without, error, at, told, begin_ns)
+            raise
+        try:
+            key = None
+            if at is not None and (at.exact or at.marks is not None):
+                key = at.take(iterator, batch)
+            end_ns = time.monotonic_ns()
+            for watch, its in told:
+                watch.fetched(its, key, begin_ns, end_ns)
+        except Exception:
+            _fault(watches)
+        return batch
+
+    return watched_next
+
+
+def _without(error: BaseException, at: LoaderPass | None, told: list[Any], begin_ns: int) -> None:
+    """A fetch got no batch."""
+    over = isinstance(error, StopIteration)
+    if at is not None:
+        at.void(over=over)
+    end_ns = time.monotonic_ns()
+    for watch, its in told:
+        (watch.ended if over else watch.failed)(its, begin_ns, end_ns)
+
+
+def _safely(watches: list[Told], action: Callable[..., Any], *args: Any) -> Any:
+    """Do something of ours; if it fails, None, and nobody is told any more."""
+    try:
+        return action(*args)
+    except Exception:
+        _fault(watches)
+        return None
+
+
+def _fault(watches: list[Told]) -> None:
+    for watch in watches:
+        watch.fault()

@@ -1,0 +1,50 @@
+"""A clock and a ledger that only listen, and a watch that tells both of loaders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.steps.ticking import Ticking
+from trainobs.core.records import RunInfo
+from trainobs.hooks.watch import LoaderWatch
+from trainobs.steps.ledger import Fetch
+
+
+class Ear:
+    """A ledger that only listens."""
+
+    def __init__(self) -> None:
+        self.marks = True
+        self.watched = False
+        self.followed: list[int] = []
+        self.fetches: list[Fetch] = []
+        self.turns: list[tuple[int, int]] = []
+
+    def follow(self, loader: int) -> None:
+        self.followed.append(loader)
+
+    def fetched(self, fetch: Fetch) -> None:
+        self.fetches.append(fetch)
+
+    def turned(self, serial: int, duration_ns: int) -> None:
+        self.turns.append((serial, duration_ns))
+
+    def batches(self) -> list[tuple[int, int, int]]:
+        """Pass, worker and number of each batch."""
+        return [fetch.key[1:] for fetch in self.fetches if fetch.key]
+
+
+class Pair:
+    """A clock and an ear, with a watch that tells both."""
+
+    def __init__(self, **options: Any) -> None:
+        self.ticking = Ticking()
+        self.ear = Ear()
+        self.watch = LoaderWatch(self.ticking.clock, self.ear, RunInfo("timing"), **options)
+
+    def train(self, loader: Any) -> list[Any]:
+        got = []
+        for batch in self.watch.observe(loader):
+            got.append(batch.tolist() if hasattr(batch, "tolist") else batch)
+            self.ticking.after(1).end_step()
+        return got
