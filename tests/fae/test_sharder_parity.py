@@ -58,7 +58,7 @@ def test_two_ranks_train_what_the_stock_sharder_trains(
 def test_four_ranks_train_what_the_stock_sharder_trains(sequences: bool) -> None:
     ranks = Ranks(4)
     try:
-        assert ranks.run(_check_ranks, 0, PAIR_CASES, sequences, 4) == [None] * 4
+        assert ranks.run(_check_ranks, 0, CASES_A_TEST, sequences, 4) == [None] * 4
     finally:
         ranks.stop()
 
