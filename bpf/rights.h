@@ -12,7 +12,7 @@
 
 #define MAX_NAME_SPACES 33 /* create_user_ns() makes no deeper ones */
 
-static __always_inline u64 permitted_of(const struct cred *cred)
+static __always_inline u64 permitted_of(struct cred *cred)
 {
 	u64 mask = 0;
 
@@ -27,7 +27,7 @@ static __always_inline void take_client(struct tobs_settings *set, u32 connectio
 {
 	struct file *file = file_of_fd(connection);
 	struct socket *socket = BPF_CORE_READ(file, private_data);
-	const struct cred *cred = BPF_CORE_READ(socket, sk, sk_peer_cred);
+	struct cred *cred = BPF_CORE_READ(socket, sk, sk_peer_cred);
 
 	set->uid = BPF_CORE_READ(cred, euid.val);
 	set->gid = BPF_CORE_READ(cred, egid.val);
@@ -36,7 +36,7 @@ static __always_inline void take_client(struct tobs_settings *set, u32 connectio
 }
 
 /* Real, effective and saved ones: a program with rights of its own has others. */
-static __always_inline bool has_ids_of(const struct cred *cred, struct tobs_settings *set)
+static __always_inline bool has_ids_of(struct cred *cred, struct tobs_settings *set)
 {
 	u32 uid = set->uid, gid = set->gid;
 
@@ -47,7 +47,7 @@ static __always_inline bool has_ids_of(const struct cred *cred, struct tobs_sett
 
 /* Whether a task may do nothing that the client may not. In a user name space that the client has
  * made, or that lies in such a one, it may do anything itself. */
-static __always_inline bool has_no_more(const struct cred *cred, struct tobs_settings *set)
+static __always_inline bool has_no_more(struct cred *cred, struct tobs_settings *set)
 {
 	struct user_namespace *space = BPF_CORE_READ(cred, user_ns);
 
@@ -82,7 +82,7 @@ static __always_inline bool is_dumpable(struct task_struct *task)
 /* Global, as class_by_path is. */
 __noinline u32 has_rights_of_client(u32 slot, u64 address)
 {
-	const struct cred *cred = (const struct cred *)address;
+	struct cred *cred = (struct cred *)address;
 	struct tobs_settings *set = settings_of(slot);
 
 	return set && has_ids_of(cred, set) && has_no_more(cred, set);

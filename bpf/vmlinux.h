@@ -177,7 +177,7 @@ struct task_struct {
 	struct pid *thread_pid;
 	struct mm_struct *mm;
 	struct task_exec_state *exec_state; /* since v7.2 */
-	const struct cred *real_cred;
+	struct cred *real_cred;
 	struct files_struct *files;
 	char comm[16];
 };
@@ -247,7 +247,7 @@ struct sock_common {
 
 struct sock {
 	struct sock_common __sk_common;
-	const struct cred *sk_peer_cred;
+	struct cred *sk_peer_cred;
 };
 
 struct socket {

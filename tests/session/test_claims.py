@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -75,8 +76,9 @@ def test_the_directory_is_claimed_before_the_run_log_begins(
 ) -> None:
     seen = []
 
-    def session(*args: object, **kwargs: object) -> None:
+    def session(*args: object, **kwargs: object) -> object:
         seen.append((tmp_path / "run" / "rank=1").is_dir())
+        return SimpleNamespace(stop=lambda outcome: None)
 
     monkeypatch.setattr(runs, "Session", session)
     open_session(OFF, tmp_path / "run", log_every_n_steps=1, rank=1, world_size=2)

@@ -37,7 +37,7 @@ def logs(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("logs")
     tables = tuple(replace(USER, name=name) for name in (HOSTILE, "model.emb_a.__weight__"))
     counts = AccessCounts({table.name: 1000 for table in tables})
-    counts.add(HOSTILE, np.arange(1000))
+    counts.add(tables[0].name, np.arange(1000))
     fields = {"bytes": 1e6, "lookup_count": 1}
     rows = lookup_rows(*((step, n, fields) for step in range(STEPS) for n in (0, 1)))
     buckets = NO_LATENCY.copy()
