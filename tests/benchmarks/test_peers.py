@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import page
 from benchmarks.peers import processes, tables
 from benchmarks.peers.tools import TOOLS, Tool
 
@@ -129,13 +128,16 @@ def test_a_machine_that_was_not_quiet_is_said_to_be(results):
     assert "**Not a quiet machine**" in tables.render(results)
 
 
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+
+
 def test_the_page_is_filled_between_its_markers(results, tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "PAGE", tmp_path / "peers.md")
-    tables.PAGE.write_text(f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n")
+    tables.PAGE.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     tables.update(results, tmp_path / "peers-2026-01-02.json")
     text = tables.PAGE.read_text()
-    assert text.startswith(f"before\n{page.BEGIN}\nMeasured 2026-01-02")
-    assert text.endswith(f"|\n{page.END}\nafter\n")
+    assert text.startswith(f"before\n{BEGIN}\nMeasured 2026-01-02")
+    assert text.endswith(f"|\n{END}\nafter\n")
     assert "[peers-2026-01-02.json](../benchmarks/results/peers-2026-01-02.json)" in text
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from trainobs.core.abi import Phase
 from trainobs.core.records import RunInfo
+from trainobs.core.signals import let_signals_through
 from trainobs.hooks.loader_pass import LoaderPass
 from trainobs.hooks.loop_pass import LoopPass
 from trainobs.steps.clock import StepClock
@@ -81,6 +82,7 @@ class Told:
 
     def fault(self) -> None:
         """Something of ours has failed, and is being handled."""
+        let_signals_through()
         if self._live:
             self.abandon()
             self._on_fault()

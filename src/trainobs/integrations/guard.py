@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainobs.core.errors import REPORT, what_to_do
+from trainobs.core.signals import let_signals_through
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.session.ending import tell
 from trainobs.session.session import Session
@@ -109,6 +110,7 @@ _told: set[str] = set()
 
 def tell_fault(what: str) -> None:
     """Say what trainobs does because of the exception that is being handled."""
+    let_signals_through()
     error = sys.exc_info()[1]
     do = what_to_do(error)
     ours = do == REPORT

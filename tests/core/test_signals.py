@@ -1,0 +1,74 @@
+"""What the handler of a signal raises inside our code is for the training."""
+
+from __future__ import annotations
+
+import functools
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from trainobs import observe
+from trainobs.core.signals import let_signals_through
+
+
+class Raises:
+    """Handlers of each kind."""
+
+    def __call__(self, *_: object) -> None:
+        raise RuntimeError("a signal came")
+
+    def method(self, *_: object) -> None:
+        raise RuntimeError("a signal came")
+
+
+def function(*_: object) -> None:
+    raise RuntimeError("a signal came")
+
+
+@pytest.fixture
+def handled(request: pytest.FixtureRequest):
+    before = signal.signal(signal.SIGUSR1, request.param)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+KINDS = [function, functools.partial(function, 1), Raises(), Raises().method]
+each_kind = pytest.mark.parametrize("handled", KINDS, indirect=True, ids=range(4))
+
+
+def fail() -> None:
+    raise RuntimeError("a fault")
+
+
+def guarded(action: Callable[[], object]) -> None:
+    try:
+        action()
+    except RuntimeError:
+        let_signals_through()
+
+
+@each_kind
+@pytest.mark.usefixtures("handled")
+def test_what_a_handler_raised_goes_on_and_a_fault_does_not() -> None:
+    guarded(fail)
+    with pytest.raises(RuntimeError, match="a signal came"):
+        guarded(lambda: signal.raise_signal(signal.SIGUSR1))
+
+
+@pytest.mark.parametrize("handled", [function], indirect=True)
+@pytest.mark.usefixtures("handled")
+def test_a_signal_in_a_mark_reaches_the_loop_and_ends_no_run(tmp_path, caplog) -> None:
+    with observe(run_dir=tmp_path / "run", probes="off", quiet=True) as obs:
+        clock = obs._session.clock
+        enter, clock.enter = clock.enter, lambda _: signal.raise_signal(signal.SIGUSR1)
+        with pytest.raises(RuntimeError, match="a signal came"), obs.phase("forward"):
+            pass
+        clock.enter = enter
+        assert obs._session is not None
+        watch = obs._watch
+        with pytest.raises(RuntimeError, match="a signal came"):
+            watch.safely(signal.raise_signal, signal.SIGUSR1)
+        with obs.step():
+            pass
+    assert not caplog.records
