@@ -89,6 +89,8 @@ SLOW: dict[str, str] = {
         "three programs"
     ),
     r"packages/test_release::": "objects of both machines, in test_build; the tab",
+    r"page/test_file::test_a_page_keeps_within": "a long run, read level by level",
+    r"page/test_tab::test_64_kilosteps": "a long run in a file; short ones in the tab",
     r"service/test_misuse::test_(idle|one_who)": "other misuse",
     r"service/test_runs::test_(a_run_goes_on|probes_asked|a_probe_that)": (
         "a run through the service"
