@@ -41,6 +41,7 @@ STORMS = {
     "runs": Storm("runs at once, all of one name", "crowds --runs 64 --steps 0 --tables 0"),
     "steps": Storm("steps in one run", "crowds --runs 0 --steps 1000000 --tables 0"),
     "tables": Storm("embedding tables in one model", "crowds --runs 0 --steps 0 --tables 5000"),
+    "service": Storm("attacks of one user on the service, while another uses it", "service"),
     "confined": Storm("trainings with less than the usual", "confined"),
 }
 

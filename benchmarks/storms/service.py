@@ -42,13 +42,20 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="of each attack")
     parser.add_argument("--crowd", type=int, default=400, help="clients at one moment")
     options = parser.parse_args()
-    found: dict[str, Any] = {"seconds": options.seconds}
+    found: dict[str, Any] = {}
     for attack in ATTACKS:
         with service() as running:
             found[attack.__name__] = under(running, attack, options.seconds)
+    troubles = [
+        f"{name}: {of['others_failed']} sessions of another user failed"
+        for name, of in found.items()
+        if of["others_failed"] or not of["alive"]
+    ]
     with service() as running:
         found["crowd"] = crowd(running, options.crowd)
-    json.dump(found, sys.stdout, indent=2)
+    if found["crowd"]["served"] < options.crowd:
+        troubles.append(f"crowd: {found['crowd']['served']} of {options.crowd} were served")
+    json.dump({"tried": len(found), "found": found, "troubles": troubles}, sys.stdout, indent=2)
     print()
 
 
