@@ -6,6 +6,7 @@ import functools
 import signal
 import sys
 from collections.abc import Iterator
+from inspect import getattr_static
 from types import CodeType
 
 
@@ -31,7 +32,7 @@ def _handlers() -> Iterator[CodeType]:
         handler = signal.getsignal(number)
         while isinstance(handler, functools.partial):
             handler = handler.func
-        for function in (handler, getattr(type(handler), "__call__", None)):
+        for function in (handler, getattr_static(type(handler), "__call__", None)):
             code = getattr(getattr(function, "__func__", function), "__code__", None)
             if isinstance(code, CodeType):
                 yield code
