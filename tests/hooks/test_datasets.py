@@ -16,6 +16,7 @@ from accelerate.state import AcceleratorState
 from lightning.pytorch.utilities import CombinedLoader
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
+from tests.kernel.privileges import set_dumpable
 from trainobs.hooks.datasets import data_roots_of, workers_of
 
 
@@ -153,6 +154,7 @@ def test_a_directory_that_one_may_not_enter_is_passed_over(place):
         assert data_roots_of(With(root=place / "train" / "cat")) == []
     finally:
         os.seteuid(user)
+        set_dumpable(1)  # which a change of the user takes away, and with it the service
 
 
 def test_properties_never_run(place):
