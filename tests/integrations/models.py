@@ -158,7 +158,11 @@ DURATION = METRICS["step/duration_ns"].tag.name
 
 
 def logged_steps(directory: Path, tag: str = DURATION) -> list[int]:
-    """Steps at which TensorBoard has a point; by default of the time that a step took."""
+    """Steps at which TensorBoard has a point; by default of the time that a step took.
+
+    In the order of time: TensorBoard reads file 10 of a second before its file 9.
+    """
     events = EventAccumulator(str(directory), size_guidance={"scalars": 0})
     events.Reload()
-    return [point.step for point in events.Scalars(tag)] if tag in events.Tags()["scalars"] else []
+    points = events.Scalars(tag) if tag in events.Tags()["scalars"] else []
+    return [point.step for point in sorted(points, key=lambda point: point.wall_time)]
