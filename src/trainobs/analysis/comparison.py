@@ -233,11 +233,13 @@ def _identity(run: RunLog) -> object:
     return str(run.path.resolve()) if None in began else (host, *began)
 
 
-_IN_TURN = "all runs of one side came before those of the other: better alternate them"
+_IN_TURN = (
+    "the runs of A and B did not alternate, or nobody knows when they were made: alternate them"
+)
 
 
 def _are_in_turn(old: Sequence[RunLog], new: Sequence[RunLog]) -> bool:
-    """Whether several runs a side were made one side after the other, as far as is known."""
+    """Whether several runs a side were made one side after the other, or nobody knows."""
     if len(old) == len(new) == 1:  # whatever their order
         return False
     a, b = ([run.info["clock"].get("wall_ns", 0) for run in side] for side in (old, new))
