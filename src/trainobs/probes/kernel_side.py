@@ -11,6 +11,7 @@ from trainobs.core.abi import FileClass
 from trainobs.probes.programs import PROBES
 from trainobs.probes.shared import SharedProbes, unable
 from trainobs.probes.side import Side
+from trainobs.probes.statistics import ProbeStatistics
 
 _SLOT = 0
 
@@ -35,6 +36,8 @@ class KernelSide(Side):
         except BaseException:
             self._probes.stop()
             raise
+        self._statistics = ProbeStatistics(self.program_fds().values())
+        self._missed_runs = 0
 
     def adopt(self) -> None:
         """Follow the calling process: this thread as the training thread, and all it started."""
@@ -52,6 +55,12 @@ class KernelSide(Side):
         """Descriptors of the programs that run on events."""
         return self._probes.program_fds()
 
+    def losses(self) -> dict[str, int]:
+        """What the kernel side could not count; `runs` of programs that the kernel left out."""
+        # Never fewer: once the probes are stopped, there is nothing to ask.
+        self._missed_runs = max(self._missed_runs, self._statistics.missed_runs())
+        return super().losses() | {"runs": self._missed_runs}
+
     def hooks(self) -> dict[str, str]:
         """Program name -> where it hooks in."""
         return {
@@ -62,6 +71,7 @@ class KernelSide(Side):
     def stop(self) -> None:
         """Take the probes out of the kernel; the arrays stay readable. May be called twice."""
         self._release_roots()
+        self.losses()
         self._probes.stop()
 
     def abandon(self) -> None:

@@ -13,7 +13,8 @@ from trainobs.probes.libbpf import open_library
 
 _RUN_TIME = 0  # enum bpf_stats_type: BPF_STATS_RUN_TIME
 _INFO_BYTES = 232  # struct bpf_prog_info up to and including run_cnt and what follows in v5.12
-_RUN_TIME_OFFSET = 192  # bpf_prog_info::run_time_ns, then run_cnt
+_RUN_TIME_OFFSET = 192  # bpf_prog_info::run_time_ns, then run_cnt, ...
+_MISSES_OFFSET = 208  # ... then recursion_misses
 
 
 class ProbeStatistics:
@@ -47,14 +48,22 @@ class ProbeStatistics:
 
     def run_times(self) -> list[int]:
         """Time in each program since the statistics were first on, ns (bpf_prog_info)."""
-        return [self._run_time(descriptor) for descriptor in self._program_fds]
+        return [self._counter(descriptor, _RUN_TIME_OFFSET) for descriptor in self._program_fds]
 
-    def _run_time(self, descriptor: int) -> int:
+    def missed_runs(self) -> int:
+        """Events at which the kernel left a program out, since the programs were loaded.
+
+        It does so where an event interrupts the same program on the same CPU
+        (bpf_prog_info::recursion_misses; for `tp_btf` since Linux 6.1).
+        """
+        return sum(self._counter(descriptor, _MISSES_OFFSET) for descriptor in self._program_fds)
+
+    def _counter(self, descriptor: int, offset: int) -> int:
         info = C.create_string_buffer(_INFO_BYTES)
         size = C.c_uint32(_INFO_BYTES)
         if self._library.bpf_obj_get_info_by_fd(descriptor, info, C.byref(size)):
             return 0
-        return int(struct.unpack_from("Q", info.raw, _RUN_TIME_OFFSET)[0])
+        return int(struct.unpack_from("Q", info.raw, offset)[0])
 
 
 def statistics_for(program_fds: Iterable[int]) -> ProbeStatistics | None:

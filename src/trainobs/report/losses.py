@@ -13,6 +13,7 @@ _KERNEL = {
     "tasks": ("task that was not followed", "tasks that were not followed"),
     "requests": ("block request", "block requests"),
     "classes": ("class of files", "classes of files"),
+    "runs": ("run of a probe that the kernel left out", "runs of probes that the kernel left out"),
     "service": ("loss of the service", "losses of the service"),
 }
 

@@ -1,0 +1,48 @@
+"""What the kernel counts of our programs is read where it lies."""
+
+from __future__ import annotations
+
+import struct
+
+from tests.kernel.btf import STRUCT
+from trainobs.probes import statistics
+from trainobs.probes.kernel_names import KERNEL_BTF
+from trainobs.probes.kernel_side import KernelSide
+
+
+def test_counters_of_a_program_lie_where_the_running_kernel_has_them() -> None:
+    places = kernel_layout(b"bpf_prog_info")
+    assert places[b"run_time_ns"] == statistics._RUN_TIME_OFFSET
+    assert places[b"recursion_misses"] == statistics._MISSES_OFFSET
+
+
+def test_left_out_runs_are_a_loss_until_after_the_end() -> None:
+    kernel = KernelSide()
+    try:
+        assert kernel.losses()["runs"] == 0
+        kernel._statistics.missed_runs = lambda: 3  # no event makes the kernel do it at will
+        assert kernel.losses()["runs"] == 3
+    finally:
+        kernel.stop()
+    del kernel._statistics.missed_runs
+    assert kernel.losses()["runs"] == 3, "the programs are gone, and there is nothing to ask"
+
+
+def kernel_layout(name: bytes) -> dict[bytes, int]:
+    """Byte offset of each member of a structure of the running kernel."""
+    data = KERNEL_BTF.read_bytes()
+    header, types, types_bytes, strings, strings_bytes = struct.unpack_from("<IIIII", data, 4)
+    texts = data[header + strings :][:strings_bytes]
+    wanted = struct.pack("<I", texts.index(b"\0" + name + b"\0") + 1)
+    at, end = header + types, header + types + types_bytes
+    while True:
+        at = data.index(wanted, at, end)
+        (info,) = struct.unpack_from("<I", data, at + 4)
+        if info >> 24 & 0x1F == STRUCT:
+            break
+        at += 1
+    members = (struct.unpack_from("<III", data, at + 12 * n) for n in range(1, 1 + (info & 0xFFFF)))
+    return {
+        texts[name : texts.index(b"\0", name)]: (offset & 0xFFFFFF) // 8
+        for name, _, offset in members
+    }
