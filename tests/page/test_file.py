@@ -209,6 +209,19 @@ def test_a_long_run_is_read_level_by_level(write_run, open_page):
     opened.page.keyboard.press("ArrowRight")
 
 
+def test_of_many_rows_of_a_table_the_first_are_shown_and_the_rest_on_request(write_run, open_page):
+    steps = busy_run(1000)
+    blocked = np.arange(1000, dtype=float) * 1e6 + 1e6
+    columns = steps.columns | {"phase/checkpoint_ns": blocked}
+    page = open_page(write_run(steps=replace(steps, columns=columns))).page
+    rows = page.locator("#checkpoints tbody tr")
+    assert rows.count() == 200
+    assert rows.first.text_content().startswith("step 9991 s")
+    page.locator("#checkpoints summary").click()
+    page.wait_for_function("document.querySelectorAll('#checkpoints tbody tr').length == 1000")
+    assert rows.last.text_content().startswith("step 0")
+
+
 def test_a_page_keeps_within_its_size(write_run, tmp_path, open_page):
     run = write_run(20_000)
     open_page(run, most_bytes=400_000)

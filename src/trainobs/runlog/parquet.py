@@ -34,9 +34,10 @@ def why_unreadable(path: Path, columns: Columns) -> str | None:
     checks = {column.name: column for column in columns}
     try:
         found, table = _read(path, checks)
-        wrong = [name for name in checks if found.count(name) > 1]
-        wrong = wrong or [n for n in checks if n in found and n not in table.column_names]
-        wrong = wrong or [n for n in table.column_names if not _is_sound(checks[n], table[n])]
+        times, read = Counter(found), table.column_names
+        wrong = [name for name in checks if times[name] > 1]
+        wrong = wrong or [n for n in checks if n in times and n not in read]
+        wrong = wrong or [n for n in read if not _is_sound(checks[n], table[n])]
     except FileNotFoundError:
         return "no such file"
     except NotRegularError as error:

@@ -1,6 +1,6 @@
 // What is not drawn over steps: checkpoints, embedding tables, and how the run was observed.
 
-import { el, section, table } from "./dom.js";
+import { el, FIRST_ROWS, section, table } from "./dom.js";
 import { inUnit, percent, quantity, size } from "./format.js";
 
 const time = (ns) => inUnit(ns, "ns");
@@ -14,10 +14,13 @@ export function workers(summary) {
 }
 
 export function checkpoints(summary) {
-  if (!summary.checkpoints.length) return null;
-  const rows = summary.checkpoints.map((one) => [one.step === null ? "before the first" : `step ${one.step}`, time(one.blocking_ns),
+  const found = summary.checkpoints;
+  if (!found.length) return null;
+  const many = found.length > FIRST_ROWS;
+  const sorted = many ? [...found].sort((a, b) => b.blocking_ns - a.blocking_ns) : found;
+  const rows = sorted.map((one) => [one.step === null ? "before the first" : `step ${one.step}`, time(one.blocking_ns),
     bytes(one.written_bytes), time(one.write_ns), time(one.fsync_ns), bytes(one.later_block_bytes)]);
-  return section("checkpoints", "Checkpoints", table(`${rows.length} of them`,
+  return section("checkpoints", "Checkpoints", table(`${rows.length} of them${many ? ", the longest first" : ""}`,
     ["saved in", "training blocked for", "written", "in write calls", "in fsync", "written to the device later"], rows));
 }
 

@@ -24,10 +24,24 @@ export function el(tag, attributes = {}, ...children) {
 // A table with a caption; the first cell of each row is its header, columns of numbers stand right.
 export function table(caption, head, rows) {
   const header = el("tr", {}, head.map((text) => el("th", { scope: "col" }, text)));
-  const body = rows.map(([first, ...rest]) =>
+  const body = rows.slice(0, FIRST_ROWS).map(([first, ...rest]) =>
     el("tr", {}, el("th", { scope: "row" }, first), rest.map((cell) => el("td", {}, cell ?? "–"))));
   return el("div", { class: "scroll" },
-    el("table", {}, el("caption", {}, caption), el("thead", {}, header), el("tbody", {}, body)));
+    el("table", {}, el("caption", {}, caption), el("thead", {}, header), el("tbody", {}, body)),
+    rows.length > FIRST_ROWS ? others(caption, head, rows.slice(FIRST_ROWS)) : null);
+}
+
+// A browser takes seconds to lay out the 20,000 checkpoints of a long run.
+export const FIRST_ROWS = 200;
+
+// The rows after the first, made when somebody asks for them.
+function others(caption, head, rows) {
+  const place = el("details", {}, el("summary", {}, `${rows.length} more rows`));
+  place.addEventListener("toggle", () => {
+    if (!place.open || place.childElementCount > 1) return;
+    for (let at = 0; at < rows.length; at += FIRST_ROWS) place.append(table(`${caption}, on`, head, rows.slice(at, at + FIRST_ROWS)));
+  });
+  return place;
 }
 
 // A section with its heading; `id` is what the page's list of contents leads to.
