@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import logging
-import math
 import os
 import statistics
+import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import lightning as L
-import torch
-from torch.utils.data import DataLoader, TensorDataset
-
-from trainobs import ObsCallback
 from trainobs.core.abi import Op, Role
 from trainobs.probes.kernel_side import KernelSide
 from trainobs.runlog.writer import RunLogSink
+from trainobs.session.observer import FLUSH_S
 from trainobs.session.session import Session
 from trainobs.session.settings import Settings
 from trainobs.steps.clock import StepClock
@@ -35,7 +29,6 @@ def measure(*, quick: bool) -> dict[str, Any]:
     """Costs of a mark, a switch of phase, a step and a followed system call."""
     return {
         **_in_session(quick),
-        **_lightning(rounds=4 if quick else 16),
         **_system_call(20_000 if quick else 100_000),
     }
 
@@ -50,13 +43,19 @@ def _in_session(quick: bool) -> dict[str, float]:
             "mark_ns": _best_ns(lambda: word.__setitem__(0, 0)),
             "phase_switch_ns": _best_ns(lambda: (clock.enter(3), clock.leave())) / 2,
             "step_main_thread_us": _best_ns(lambda: _mark_step(clock), FEW) / 1e3,
+            "step_kept_blocks": _kept_blocks(clock),
         }
-        before = _other_threads_cpu()
-        count = _paced_steps(session, seconds=2 if quick else 10)
-        result["step_observer_thread_us"] = (_other_threads_cpu() - before) / count / 1e3
+        spans = []
+        _paced_steps(session, seconds=FLUSH_S)  # imports what the first flush does
+        for _ in range(1 if quick else 5):
+            before = _other_threads_cpu()
+            steps = _paced_steps(session, seconds=FLUSH_S)
+            spans.append((_other_threads_cpu() - before) / steps / 1e3)
+        result["step_observer_thread_us"] = statistics.median(spans)
+        result["step_observer_thread_least_us"] = min(spans)
         session.stop()
         size = sum(path.stat().st_size for path in run.rglob("rank=0/*"))
-        result["run_log_bytes_per_step"] = size / count
+        result["run_log_bytes_per_step"] = size / session.clock.step
     return {name: round(value, 2) for name, value in result.items()}
 
 
@@ -69,6 +68,15 @@ def _mark_step(clock: StepClock) -> None:
     clock.enter(4)
     clock.leave()
     clock.end_step()
+
+
+def _kept_blocks(clock: StepClock) -> float:
+    """Blocks of memory that a closed step holds until it is collected."""
+    few = FEW // 2
+    before = sys.getallocatedblocks()
+    for _ in range(few):
+        _mark_step(clock)
+    return (sys.getallocatedblocks() - before) / few
 
 
 def _paced_steps(session: Session, seconds: float) -> int:
@@ -100,55 +108,6 @@ def _best_ns(action: Callable[[], object], repeats: int = 20_000) -> float:
         return (time.thread_time_ns() - begin) / repeats
 
     return min(run(action) for _ in range(7)) - min(run(lambda: None) for _ in range(7))
-
-
-class _Tiny(L.LightningModule):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = torch.nn.Linear(4, 1)
-
-    def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor:
-        return self.layer(batch[0]).mean()
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), 1e-3)
-
-
-def _lightning(rounds: int) -> dict[str, float]:
-    """What the best of several medians of a step rises by, probes off: the hooks and the tee alone.
-
-    Lightning itself calls some fifteen hooks a step on every callback, so a callback that does
-    nothing is measured, too.
-    """
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module="lightning")
-    loader = DataLoader(TensorDataset(torch.zeros(1000, 4)), 1)
-    best: dict[str, float] = {}
-    with tempfile.TemporaryDirectory(prefix="trainobs-bench-") as folder:
-        arms = {
-            "bare": list,
-            "idle": lambda: [L.Callback()],
-            "observed": lambda: [ObsCallback(probes="off", run_dir=folder + "/run")],
-        }
-        for _ in range(rounds):
-            for name, callbacks in arms.items():
-                best[name] = min(best.get(name, math.inf), _fit(loader, callbacks()))
-    return {
-        "lightning_idle_callback_us_per_step": round(best["idle"] - best["bare"], 1),
-        "lightning_hooks_us_per_step": round(best["observed"] - best["bare"], 1),
-    }
-
-
-def _fit(loader: Any, callbacks: list[L.Callback]) -> float:
-    from imagenet import StepTimes
-
-    times = StepTimes()
-    options = dict.fromkeys(
-        ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
-    )
-    trainer = L.Trainer(accelerator="cpu", max_epochs=1, callbacks=[times, *callbacks], **options)
-    trainer.fit(_Tiny(), loader)
-    return statistics.median(times.steps()) / 1e3
 
 
 def _system_call(repeats: int) -> dict[str, float]:

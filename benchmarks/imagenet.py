@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import tempfile
-import time
-import warnings
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-import lightning as L
-from pairs import compare
+from rounds import fit_round
+from ruler import Cost, compare
 
 from trainobs import ObsCallback
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "imagenet"
-WARM_UP = 5
-
-
-class StepTimes(L.Callback):
-    """Time from the end of a batch to the end of the next, in ns."""
-
-    def __init__(self) -> None:
-        self.ends: list[int] = []
-
-    def on_train_batch_end(self, *_: Any) -> None:
-        self.ends.append(time.perf_counter_ns())
-
-    def steps(self) -> list[int]:
-        ends = self.ends[WARM_UP:]
-        return [after - before for before, after in zip(ends, ends[1:], strict=False)]
 
 
 def measure(*, quick: bool) -> dict[str, Any]:
@@ -40,26 +23,16 @@ def measure(*, quick: bool) -> dict[str, Any]:
     from options import Options
     from train import Classifier
 
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module="lightning")
     options = Options(run_dir=Path("unused"))
     root = find_data(options)
     with tempfile.TemporaryDirectory(prefix="trainobs-bench-") as folder:
+        runs = (Path(folder, str(number)) for number in count())
 
-        def one_round(observed: bool) -> list[int]:
+        def one_round(observed: bool) -> Cost:
             train, _, classes = build_loaders(root, options)
-            times = StepTimes()
-            trainer = L.Trainer(
-                accelerator="cpu",
-                max_epochs=1,
-                limit_train_batches=WARM_UP + (8 if quick else 25),
-                callbacks=[times, *([ObsCallback()] if observed else [])],
-                default_root_dir=folder,
-                enable_progress_bar=False,
-                enable_model_summary=False,
-                enable_checkpointing=False,
-            )
-            trainer.fit(Classifier(options.depth, classes, options.lr), train)
-            return times.steps()
+            callbacks = [ObsCallback(run_dir=next(runs), quiet=True)] if observed else []
+            module = Classifier(options.depth, classes, options.lr)
+            return fit_round(module, train, callbacks, window_s=1.0 if quick else 8.0)
 
-        return compare(one_round, pairs=2 if quick else 10)
+        arms = {"bare": lambda: one_round(False), "observed": lambda: one_round(True)}
+        return compare(arms, 2 if quick else 7)

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from pairs import compare
+from ruler import Cost, Meter, compare
 from torch import nn
 
 from trainobs.embeddings.model_lookups import ModelLookups
@@ -40,6 +40,7 @@ CARDINALITIES = [
         + [27, 14992, 5461306, 10, 5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572]
     )
 ]
+STEPS = 20
 NEVER = 10**9
 """Samples the first step only."""
 
@@ -159,8 +160,8 @@ class Training:
         self._optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         self.every = 0
 
-    def round(self, counted: bool, step_count: int) -> list[int]:
-        """Durations of steps in ns."""
+    def round(self, counted: bool, step_count: int) -> Cost:
+        """What a step takes."""
         clock = StepClock([0])
         if not counted:
             return self._steps(clock, step_count)
@@ -182,18 +183,16 @@ class Training:
             if closed:
                 lookups.rows(closed)
 
-    def _steps(self, clock: StepClock, step_count: int) -> list[int]:
-        durations = []
+    def _steps(self, clock: StepClock, step_count: int) -> Cost:
+        meter = Meter()
         for number in range(step_count):
             dense, ids = self._batches[number % len(self._batches)]
-            began = time.perf_counter_ns()
             clock.begin_batch()
             self._optimizer.zero_grad()
             self._model(dense, ids).backward()
             self._optimizer.step()
             clock.end_step()
-            durations.append(time.perf_counter_ns() - began)
-        return durations
+        return meter.per_step(step_count)
 
 
 def hooks_us(model: nn.Module, batch: Any, every: int, rounds: int) -> dict[str, float]:
@@ -231,7 +230,7 @@ def hooks_us(model: nn.Module, batch: Any, every: int, rounds: int) -> dict[str,
 
 
 def measure(*, quick: bool) -> dict[str, Any]:
-    """Ratios of steps, and the time of what is done in them."""
+    """What steps take more, and the time of what is done in them."""
     results: dict[str, Any] = {}
     with one_rank():
         for name, make in {"bags": bags_model, "sharded": sharded_model}.items():
@@ -242,10 +241,13 @@ def measure(*, quick: bool) -> dict[str, Any]:
             }
             for label, every in {"shapes": NEVER, "automatic": None, "every_step": 1}.items():
                 training = Training(model, batches, every)
-                steps = 20 if quick else 40
-                training.round(True, steps)
-                pair = compare(lambda on, t=training, n=steps: t.round(on, n), 5 if quick else 12)
-                results[name][label] = {**pair, "every": training.every}
+                training.round(True, STEPS)
+                arms = {
+                    "bare": lambda t=training: t.round(False, STEPS),
+                    "observed": lambda t=training: t.round(True, STEPS),
+                }
+                found = compare(arms, 4 if quick else 7)
+                results[name][label] = {**found, "every": training.every}
     return results
 
 

@@ -1,8 +1,7 @@
 """Measure what observing costs: `python benchmarks/run.py [--quick] [--only NAME]`, `make bench`.
 
-Every comparison is made of interleaved pairs on the same machine, each pair a round without and a
-round with trainobs in changing order, and reported as the median of the pairs' ratios. The result
-goes to `benchmarks/results/` as JSON, and as a table into `docs/performance.md`.
+Loops are compared by the ruler (`benchmarks/ruler.py`), in 20 minutes altogether. The result goes
+to `benchmarks/results/` as JSON, and as a table into `docs/performance.md`.
 """
 
 from __future__ import annotations
@@ -17,16 +16,20 @@ from typing import Any
 import access_counts
 import hot_path
 import imagenet
+import light
 import lookups
 import page
 import small_files
 import startup
+import system_calls
 
 from trainobs.host.facts import host_facts
 
 CASES = {
     "startup": startup.measure,
     "hot_path": hot_path.measure,
+    "system_calls": system_calls.measure,
+    "light": light.measure,
     "small_files": small_files.measure,
     "imagenet": imagenet.measure,
     "lookups": lookups.measure,
@@ -48,7 +51,9 @@ def main() -> None:
     }
     for name in arguments.only or CASES:
         print(f"{name} ...", flush=True)
+        begin = time.monotonic()
         results[name] = CASES[name](quick=arguments.quick)
+        results.setdefault("seconds", {})[name] = round(time.monotonic() - begin)
         print(json.dumps(results[name], indent=2), flush=True)
     if not (arguments.quick or arguments.only):
         RESULTS.mkdir(exist_ok=True)

@@ -1,27 +1,37 @@
-"""Time and memory of loading and attaching the probes, each in a fresh process."""
+"""CPU time and memory of loading the probes, and of the start of a run, each in a fresh process.
+
+`python benchmarks/startup.py [SOURCE...]` compares source trees, such as those of two versions:
+their processes take turns.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
-PROBE = """
-import json, os, time
+PROGRAM = """
+import gc, json, os, sys, time
+{imports}
 def memory(field):
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith(field)) / 1024
-{imports}
-before = memory("VmRSS:")
-begin = time.perf_counter()
+gc.collect()  # of what torch left: or it falls into whatever comes next
+before, modules = memory("VmRSS:"), len(sys.modules)
+cpu, begin = time.process_time(), time.perf_counter()
 {start}
-ready = time.perf_counter()
-peak = memory("VmHWM:")
+cpu_ready, ready = time.process_time(), time.perf_counter()
+peak, kept, loaded = memory("VmHWM:"), memory("VmRSS:"), len(sys.modules)
 {stop}
-print(json.dumps({{"ms": (ready - begin) * 1e3, "stop_ms": (time.perf_counter() - ready) * 1e3,
-    "peak_mib": peak - before, "rss_mib": memory("VmRSS:") - before}}))
+print(json.dumps({{
+    "cpu_ms": (cpu_ready - cpu) * 1e3, "ms": (ready - begin) * 1e3,
+    "stop_cpu_ms": (time.process_time() - cpu_ready) * 1e3, "modules": loaded - modules,
+    "peak_mib": peak - before, "started_mib": kept - before, "rss_mib": memory("VmRSS:") - before,
+}}))
 """
 
 CASES = {
@@ -31,27 +41,52 @@ CASES = {
         "kernel = KernelSide(); kernel.adopt()",
         "kernel.stop()",
     ),
-    # All that `observe` does, the modules it imports beyond torch's and Lightning's included.
+    # The modules that `observe` brings in beyond those of torch.
+    "imports": ("import torch.utils.data", "from trainobs import observe", ""),
+    # All of it. The end writes the run, and so imports what that takes.
     "observe": (
-        "import lightning.pytorch, torch.utils.tensorboard",
-        "from trainobs import observe; context = observe(run_dir=RUN); context.__enter__()",
-        "context.__exit__(None, None, None)",
+        "import tempfile, torch.utils.data; RUN = tempfile.mkdtemp() + '/run'",
+        "from trainobs import observe; obs = observe(run_dir=RUN, quiet=True)",
+        "obs.close()",
     ),
 }
 
+SOURCE = Path(__file__).parents[1] / "src"
+
 
 def measure(*, quick: bool) -> dict[str, Any]:
-    """Medians over fresh processes, ms and MiB."""
-    return {name: _median(case, 3 if quick else 15) for name, case in CASES.items()}
+    """Of each case the medians over fresh processes, ms and MiB, and the least CPU time."""
+    return compare([SOURCE], 3 if quick else 15)[str(SOURCE)]
 
 
-def _median(case: tuple[str, str, str], runs: int) -> dict[str, float]:
-    imports, start, stop = case
-    where = "import tempfile; RUN = tempfile.mkdtemp() + '/run'\n"
-    program = PROBE.format(imports=where + imports, start=start, stop=stop)
+def compare(sources: list[Path], runs: int) -> dict[str, Any]:
+    """The same for several source trees."""
+    found: dict[str, Any] = {str(source): {case: [] for case in CASES} for source in sources}
+    for run in range(runs):
+        for case in CASES:
+            for source in sources if run % 2 == 0 else reversed(sources):
+                found[str(source)][case].append(_run(case, source))
+    return {
+        source: {case: _middle(values) for case, values in cases.items()}
+        for source, cases in found.items()
+    }
+
+
+def _run(case: str, source: Path) -> dict[str, float]:
+    imports, start, stop = CASES[case]
+    program = PROGRAM.format(imports=imports, start=start, stop=stop)
+    environment = {**os.environ, "PYTHONPATH": str(source)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [sys.executable, "-W", "ignore", "-c", program]
-    found = [
-        json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-        for _ in range(runs)
-    ]
-    return {key: round(statistics.median(run[key] for run in found), 1) for key in found[0]}
+    done = subprocess.run(command, check=True, capture_output=True, env=environment)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def _middle(runs: list[dict[str, float]]) -> dict[str, float]:
+    found = {key: round(statistics.median(run[key] for run in runs), 1) for key in runs[0]}
+    return found | {"least_cpu_ms": round(min(run["cpu_ms"] for run in runs), 1)}
+
+
+if __name__ == "__main__":
+    print(json.dumps(compare([Path(path).resolve() for path in sys.argv[1:]] or [SOURCE], 15)))

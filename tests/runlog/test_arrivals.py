@@ -75,7 +75,7 @@ def test_without_arrivals_there_is_no_file(log):
 def test_a_disk_that_refuses_is_tried_again_and_memory_is_bounded(log, monkeypatch):
     sink, rows, run = log
     monkeypatch.setattr(arrivals, "HELD_ROWS", 100)
-    monkeypatch.setattr(arrivals, "replace_file", refuse)
+    monkeypatch.setattr(arrivals, "store", refuse)
     rows += [(0, seq, 10**15 + seq) for seq in range(150)]
     sink.write(batch([0]))
     with pytest.raises(OSError, match="full"):

@@ -91,6 +91,7 @@ def test_many_events_between_two_flushes_go_to_a_disk_that_takes_them(tmp_path, 
 
 def test_memory_is_bounded_and_lost_steps_are_counted(disk, monkeypatch):
     monkeypatch.setattr(event_file, "PENDING_BYTES", 2000)
+    monkeypatch.setattr(sink_module, "HELD_POINTS", 8)
     monkeypatch.setattr(sink_module, "STEPS_ALONE", 0)
     small = disk("size=8k")
     sink = TensorBoardSink(EventFile(small / "logs"), 10)

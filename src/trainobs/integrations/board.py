@@ -6,8 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.plugins.custom_scalar.metadata import CONFIG_SUMMARY_TAG
+from trainobs.tensorboard import protos
 
 _CHUNK_BYTES = 1 << 20
 
@@ -24,9 +23,10 @@ class SummaryWriterEvents:
         self._directory = Path(self._events.get_logdir())
         self._layouts = 0
 
-    def add_event(self, event: Event) -> None:
+    def add_event(self, event: protos.Event) -> None:
         """Take one event."""
-        if any(value.tag == CONFIG_SUMMARY_TAG for value in event.summary.value):
+        layout = protos.custom_scalars.CONFIG_SUMMARY_TAG
+        if any(value.tag == layout for value in event.summary.value):
             self.flush()
             if self._layouts_there() != self._layouts:
                 return
@@ -55,7 +55,7 @@ def _layouts_in(path: Path) -> int:
     Nor is it mapped: where a file shrinks meanwhile, a read is short, but a look at a page that is
     gone ends the process.
     """
-    tag, count, rest = CONFIG_SUMMARY_TAG.encode(), 0, b""
+    tag, count, rest = protos.custom_scalars.CONFIG_SUMMARY_TAG.encode(), 0, b""
     with path.open("rb", buffering=0) as file:
         for chunk in iter(partial(file.read, _CHUNK_BYTES), b""):
             content = rest + chunk

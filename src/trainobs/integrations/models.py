@@ -8,7 +8,6 @@ from torch import nn
 
 from trainobs.core.abi import Phase
 from trainobs.core.errors import SettingError
-from trainobs.embeddings.find import looks_up
 from trainobs.integrations.guard import tell_fault
 from trainobs.session.session import Session
 from trainobs.session.settings import Settings
@@ -33,6 +32,8 @@ def watch_lookups(session: Session, model: nn.Module | None, settings: Settings)
     if model is None or every == 0:
         return
     try:
+        from trainobs.embeddings.find import looks_up
+
         if not looks_up(model):
             return
         from trainobs.embeddings.model_lookups import (

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from trainobs.core.files import replace_file
 from trainobs.core.records import StepTable
 from trainobs.core.sink import Sink
-from trainobs.runlog.arrow import encode, table_of
 from trainobs.runlog.columns import TABLES
 from trainobs.runlog.schema import ARRIVALS, part_file
+from trainobs.runlog.store import Table, store
 
 SEAL_ROWS = 8192
 """Rows in a part, some 40 kB."""
@@ -71,7 +70,7 @@ class ArrivalsSink(Sink):
             part = self._rows[:SEAL_ROWS]
             path = part_file(self._run_dir, self._rank, ARRIVALS, self._part)
             values = zip(("group", "seq", "at_ns"), np.array(part, np.int64).T, strict=True)
-            replace_file(path, encode(table_of(TABLES[ARRIVALS], dict(values))))
+            store(path, Table(TABLES[ARRIVALS], dict(values)))
             self._stored = len(part)
             if len(part) == SEAL_ROWS:
                 self._rows = self._rows[SEAL_ROWS:]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from trainobs.access import AccessCounts
 from trainobs.core.files import make_directory
 from trainobs.core.now import now_s
 from trainobs.core.sink import Sink
 from trainobs.runlog.schema import counts_file
+
+if TYPE_CHECKING:
+    from trainobs.access import AccessCounts
 
 SAVE_S = 30.0
 """Least time between two saves: what a killed run loses of its counts."""

@@ -6,15 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from trainobs.core.embedding_table import LOOKUP_ROW
-from trainobs.core.files import replace_file
 from trainobs.core.records import RunInfo, StepTable
 from trainobs.core.sink import Sink
-from trainobs.runlog.arrow import by_field, encode, table_of
 from trainobs.runlog.columns import tables_of_run
 from trainobs.runlog.schema import EMBEDDINGS, part_file
+from trainobs.runlog.store import Table, by_field, store
 
 SEAL_ROWS = 16_384
 """Rows in a part, 2.4 MB in memory. Parts are sealed by rows, not with those of the steps: a model
@@ -74,7 +72,7 @@ class EmbeddingsSink(Sink):
             part = self._rows[:SEAL_ROWS]
             path = part_file(self._run_dir, self._rank, EMBEDDINGS, self._part)
             path.parent.mkdir(parents=True, exist_ok=True)  # someone may have removed it
-            replace_file(path, encode(embeddings_table(part, names)))
+            store(path, embeddings_table(part, names))
             self._stored = len(part)
             if len(part) == SEAL_ROWS:
                 self._rows = self._rows[SEAL_ROWS:].copy()
@@ -85,7 +83,7 @@ class EmbeddingsSink(Sink):
         self.flush()
 
 
-def embeddings_table(rows: npt.NDArray[np.void], names: list[str]) -> pa.Table:
+def embeddings_table(rows: npt.NDArray[np.void], names: list[str]) -> Table:
     """The `embeddings` table of rows of `LOOKUP_ROW`, ordered by table, then step.
 
     So each column is a run of similar numbers, and takes next to nothing.
@@ -95,4 +93,4 @@ def embeddings_table(rows: npt.NDArray[np.void], names: list[str]) -> pa.Table:
         names: of the run's tables.
     """
     ordered = rows[np.argsort(rows["table"], kind="stable")]
-    return table_of(tables_of_run(names)[EMBEDDINGS], by_field(ordered))
+    return Table(tables_of_run(names)[EMBEDDINGS], by_field(ordered))

@@ -20,7 +20,6 @@ from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from trainobs.core.abi import CELLS_SHAPE, FIELDS, UNTABLED, Op
 from trainobs.core.catalogue import CATALOGUE, STEP_METRICS
@@ -28,9 +27,9 @@ from trainobs.core.catalogue.named import named_phase
 from trainobs.core.cells import WORDS, StepCells
 from trainobs.core.coverage import Coverage
 from trainobs.core.records import UNKNOWN, StepTable
-from trainobs.runlog.arrow import by_field, table_of
 from trainobs.runlog.columns import AXES, NAN, TABLES, phase_columns
 from trainobs.runlog.schema import BATCHES, KERNEL, LATENCY, STEPS
+from trainobs.runlog.store import Table, by_field
 
 _ROW = np.dtype(
     [
@@ -76,7 +75,7 @@ class RunLogPart:
             self._batches.append(batch.batches)
         self._length += len(batch)
 
-    def steps(self) -> pa.Table:
+    def steps(self) -> Table:
         """The `steps` table: step, epoch, start_ns, then one column per metric.
 
         Metrics of hot rows have a column where any of them is known, and so have phases with a
@@ -92,7 +91,7 @@ class RunLogPart:
         }
         named = self._phases()
         columns = (*TABLES[STEPS], *phase_columns([named_phase(name) or "" for name in named]))
-        return table_of(columns, {**by_field(rows), **metrics, **named})
+        return Table(columns, {**by_field(rows), **metrics, **named})
 
     def _phases(self) -> Mapping[str, npt.NDArray[np.float64]]:
         """Phases with a name of the user's, unknown in what was delivered before there was any."""
@@ -104,7 +103,7 @@ class RunLogPart:
         self._named = [(self._length, joined)]
         return joined
 
-    def kernel(self) -> pa.Table | None:
+    def kernel(self) -> Table | None:
         """The `kernel` table, ordered by cell, then step; None if no step came with cells."""
         if self._new_cells:
             old = [] if self._cells is None else [self._cells]
@@ -117,21 +116,21 @@ class RunLogPart:
         fields = np.where(unknown, UNKNOWN, rows["fields"].astype(np.int64))
         where = np.unravel_index(rows["cell"], CELLS_SHAPE)
         named = {**dict(zip(AXES, where, strict=True)), **dict(zip(FIELDS, fields.T, strict=True))}
-        return table_of(TABLES[KERNEL], {"step": rows["step"], **named})
+        return Table(TABLES[KERNEL], {"step": rows["step"], **named})
 
-    def batches(self) -> pa.Table | None:
+    def batches(self) -> Table | None:
         """The `batches` table; None if no step came with any."""
         if not any(map(len, self._batches)):
             return None
         self._batches = [np.concatenate(self._batches)]
-        return table_of(TABLES[BATCHES], by_field(self._batches[0]))
+        return Table(TABLES[BATCHES], by_field(self._batches[0]))
 
 
-def latency_table(buckets: npt.NDArray[np.uint64]) -> pa.Table:
+def latency_table(buckets: npt.NDArray[np.uint64]) -> Table:
     """The `latency` table: the non-zero buckets of histograms (op, class, role, BUCKETS)."""
     where = np.nonzero(buckets)
     named = dict(zip((*AXES, "bucket", "count"), (*where, buckets[where]), strict=True))
-    return table_of(TABLES[LATENCY], named)
+    return Table(TABLES[LATENCY], named)
 
 
 def _compact_rows(batch: StepTable) -> npt.NDArray[np.void]:

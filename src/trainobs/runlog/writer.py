@@ -17,7 +17,6 @@ from trainobs.core.records import RunInfo, StepTable
 from trainobs.core.sink import Sink
 from trainobs.core.strict_json import dumps
 from trainobs.core.version import __version__
-from trainobs.runlog.arrow import encode
 from trainobs.runlog.directory import refuse_foreign
 from trainobs.runlog.part import RunLogPart, latency_table
 from trainobs.runlog.schema import (
@@ -30,6 +29,7 @@ from trainobs.runlog.schema import (
     rank_dir,
     run_file,
 )
+from trainobs.runlog.store import store
 
 SEAL_STEPS = 2048
 """Steps in a part before the next one is begun. A slow run rewrites its open part at each flush, so
@@ -209,11 +209,11 @@ class RunLogSink(Sink):
             return
         kernel = self._part.kernel()
         if kernel is not None:  # first, so that a step in the table always has its cells
-            replace_file(self._part_file(KERNEL), encode(kernel))
+            store(self._part_file(KERNEL), kernel)
         batches = self._part.batches()
         if batches is not None:
-            replace_file(self._part_file(BATCHES), encode(batches))
-        replace_file(self._part_file(STEPS), encode(self._part.steps()))
+            store(self._part_file(BATCHES), batches)
+        store(self._part_file(STEPS), self._part.steps())
         self._stored = len(self._part)
         if self._stored >= SEAL_STEPS:
             self._sealed_steps.append(self._stored)
@@ -222,7 +222,7 @@ class RunLogSink(Sink):
     def _store_latency(self) -> None:
         if self._latency is not None:
             path = latency_file(self._run_dir, self._rank)
-            replace_file(path, encode(latency_table(self._latency)))
+            store(path, latency_table(self._latency))
             self._latency = None
 
     def _part_file(self, table: str) -> Path:

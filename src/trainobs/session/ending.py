@@ -7,12 +7,13 @@ import shlex
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainobs.core.text import printable
 from trainobs.runlog.schema import RUN_FILE
-from trainobs.verdict.advice import told
-from trainobs.verdict.sentence import sentence
-from trainobs.verdict.verdict import Verdict
+
+if TYPE_CHECKING:
+    from trainobs.verdict.verdict import Verdict
 
 
 def tell(*lines: str) -> None:
@@ -39,6 +40,9 @@ def tell_end(run_dir: Path, asked: Path, verdict: Verdict) -> None:
         asked: where it was to go.
         verdict: on the run.
     """
+    from trainobs.verdict.advice import told
+    from trainobs.verdict.sentence import sentence
+
     advice = f"; advice: {told(verdict.advice)}" if verdict.advice else ""
     lines = [f"{sentence(verdict)}{advice}"]
     if os.path.exists(run_dir / RUN_FILE):

@@ -6,12 +6,11 @@ import logging
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.access import AccessCounts
 from trainobs.core.embedding_table import EmbeddingTable
 from trainobs.core.errors import what_to_do
 from trainobs.core.records import RunInfo
@@ -20,6 +19,9 @@ from trainobs.runlog.counts import CountsSink
 from trainobs.runlog.embeddings import EmbeddingsSink
 from trainobs.steps.closed_step import ClosedStep
 from trainobs.steps.timeline import Columns
+
+if TYPE_CHECKING:
+    from trainobs.access import AccessCounts
 
 logger = logging.getLogger("trainobs")
 

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
-from statistics import median
 
 import numpy as np
 
@@ -200,7 +199,7 @@ class Observer:
         columns["obs/cpu_ns"] = columns["obs/cpu_ns"] + (cpu_ns - self._told_cpu_ns) / len(batch)
         self._told_cpu_ns = cpu_ns
         if self._shares:
-            columns["obs/probe_ns"] = columns["step/duration_ns"] * median(self._shares)
+            columns["obs/probe_ns"] = columns["step/duration_ns"] * np.median(self._shares)
         lost = self._readings.lost_count() + self._collector.dropped_steps
         columns["obs/lost_count"] = np.zeros(len(batch))
         columns["obs/lost_count"][-1] = lost - self._told_lost

@@ -6,10 +6,11 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from trainobs.core.errors import SettingError
+from trainobs.core.errors import MissingPackageError, SettingError
 from trainobs.core.sink import Sink
 from trainobs.runlog.arrivals import ArrivalsSink, Row
 from trainobs.runlog.directory import (
@@ -85,7 +86,9 @@ def open_session(
     Raises:
         SettingError: the directory cannot be written, and is one that a user named.
         ProbeError: a probe that was asked for by name cannot run.
+        MissingPackageError: one that the first flush will import is not there.
     """
+    _look_for_packages()
     others = job if world_size > 1 else None
     points = _Points(log_every_n_steps, first_step, settings.tensorboard == "all")
     tells = rank == 0 and not settings.quiet and not settings.unasked
@@ -115,6 +118,14 @@ def open_session(
                 tell_place(place, run_dir)
         undo.pop_all()
     return session, place
+
+
+def _look_for_packages() -> None:
+    for name in ("pyarrow", "tensorboard"):
+        if find_spec(name) is None:
+            raise MissingPackageError(
+                "A run cannot be recorded here.", f"no package {name}", f"pip install {name}"
+            )
 
 
 class _Points(NamedTuple):

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Protocol
 
 import google_crc32c
-from tensorboard.compat.proto.event_pb2 import Event
 
 from trainobs.core.files import make_directory, write_all
 from trainobs.core.now import wall_s
 from trainobs.core.text import in_a_file_name
+from trainobs.tensorboard import protos
 
 PENDING_BYTES = 4 << 20
 """Bytes kept in memory while the disk refuses them: some 2000 logged steps."""
@@ -25,7 +25,7 @@ _serial = itertools.count()
 class EventWriter(Protocol):
     """Where `TensorBoardSink` puts its events."""
 
-    def add_event(self, event: Event) -> None:
+    def add_event(self, event: protos.Event) -> None:
         """Take one event; `OSError` if it cannot be kept."""
 
     def flush(self) -> None:
@@ -47,7 +47,7 @@ class EventFile:
         self._path = Path(log_dir) / _file_name()
         self._pending = bytearray()
 
-    def add_event(self, event: Event) -> None:
+    def add_event(self, event: protos.Event) -> None:
         """Take one event.
 
         Raises:
@@ -70,7 +70,7 @@ class EventFile:
         with open(self._path, "ab", buffering=0, opener=_of_our_own) as file:
             length = os.fstat(file.fileno()).st_size
             # What every event file begins with.
-            start = Event(wall_time=wall_s(), file_version="brain.Event:2")
+            start = protos.Event(wall_time=wall_s(), file_version="brain.Event:2")
             try:
                 write_all(file.fileno(), (b"" if length else _record(start)) + self._pending)
             except OSError:
@@ -95,7 +95,7 @@ def _file_name() -> str:
     return f"events.out.tfevents.{int(wall_s()):010d}.{where}.trainobs"
 
 
-def _record(event: Event) -> bytes:
+def _record(event: protos.Event) -> bytes:
     """An event as TensorFlow frames it: `tensorflow/core/lib/io/record_writer.h`.
 
     TensorBoard's own writer takes the checksums in Python, which made up most of an event's cost.

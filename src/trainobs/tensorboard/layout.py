@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-
-from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.compat.proto.tensor_pb2 import TensorProto
-from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
-from tensorboard.compat.proto.types_pb2 import DT_STRING
-from tensorboard.plugins.custom_scalar import metadata
-from tensorboard.plugins.custom_scalar.layout_pb2 import (
-    Category,
-    Chart,
-    Layout,
-    MarginChartContent,
-    MultilineChartContent,
-)
+from functools import cache
 
 from trainobs.core.catalogue import EMBEDDINGS, STEP_METRICS
 from trainobs.core.catalogue.ranks import over_ranks
 from trainobs.core.metrics import Metric, MetricKind
+from trainobs.tensorboard import protos
 from trainobs.tensorboard.event_file import EventWriter
+from trainobs.tensorboard.values import string_tensor
 from trainobs.tensorboard.window import WAITED
 
 CATEGORY = "trainobs"
+
+_Drawn = tuple["protos.layout.Chart", frozenset[str]]
+"""A chart with the tags of its curves."""
 
 
 class LaidOut:
@@ -38,10 +30,10 @@ class LaidOut:
     def __init__(self, writer: EventWriter) -> None:
         self._writer = writer
         self._tags: set[str] = set()
-        self._drawn: list[Chart] = []
+        self._drawn: list[protos.layout.Chart] = []
         self._wall_time = 0.0
 
-    def add_event(self, event: Event) -> None:
+    def add_event(self, event: protos.Event) -> None:
         """Take one event."""
         self._writer.add_event(event)
         self._tags.update(value.tag for value in event.summary.value)
@@ -49,7 +41,7 @@ class LaidOut:
 
     def flush(self) -> None:
         """Make what was taken so far visible, with its charts; of two layouts the last counts."""
-        charts = [chart for chart, tags in _CHARTS if not tags.isdisjoint(self._tags)]
+        charts = [chart for chart, tags in _charts() if not tags.isdisjoint(self._tags)]
         if charts != self._drawn:
             self._writer.add_event(_event(charts, self._wall_time))
             self._drawn = charts
@@ -61,18 +53,23 @@ class LaidOut:
         self._writer.close()
 
 
-def _event(charts: list[Chart], wall_time: float) -> Event:
+def _event(charts: list[protos.layout.Chart], wall_time: float) -> protos.Event:
     """A layout as the event in which TensorBoard looks for it."""
-    text = Layout(category=[Category(title=CATEGORY, chart=charts)]).SerializeToString()
-    value = Summary.Value(
-        tag=metadata.CONFIG_SUMMARY_TAG,
-        metadata=metadata.create_summary_metadata(),
-        tensor=TensorProto(dtype=DT_STRING, string_val=[text], tensor_shape=TensorShapeProto()),
+    category = protos.layout.Category(title=CATEGORY, chart=charts)
+    value = protos.Summary.Value(
+        tag=protos.custom_scalars.CONFIG_SUMMARY_TAG,
+        metadata=protos.custom_scalars.create_summary_metadata(),
+        tensor=string_tensor(protos.layout.Layout(category=[category]).SerializeToString()),
     )
-    return Event(wall_time=wall_time, step=0, summary=Summary(value=[value]))
+    return protos.Event(wall_time=wall_time, step=0, summary=protos.Summary(value=[value]))
 
 
-def _charts() -> Iterator[tuple[Chart, frozenset[str]]]:
+@cache
+def _charts() -> tuple[_Drawn, ...]:
+    return tuple(_all_charts())
+
+
+def _all_charts() -> Iterator[_Drawn]:
     """Each chart with the tags of its curves.
 
     TensorBoard draws all curves of a run in one colour, so a chart has one, or two of which one is
@@ -89,24 +86,23 @@ def _charts() -> Iterator[tuple[Chart, frozenset[str]]]:
             yield _chart(f"{metric.chart} (percent of the step)", WAITED)
 
 
-def _chart(title: str, *tags: str) -> tuple[Chart, frozenset[str]]:
+def _chart(title: str, *tags: str) -> _Drawn:
     """TensorBoard takes a tag as a pattern."""
     patterns = [f"^{re.escape(tag)}$" for tag in tags]
-    return Chart(title=title, multiline=MultilineChartContent(tag=patterns)), frozenset(tags)
+    content = protos.layout.MultilineChartContent(tag=patterns)
+    return protos.layout.Chart(title=title, multiline=content), frozenset(tags)
 
 
-def _over_ranks(metric: Metric) -> tuple[Chart, frozenset[str]]:
+def _over_ranks(metric: Metric) -> _Drawn:
     """A band from the least to the greatest rank, with the median in it."""
     tag = over_ranks(metric.tag.name)
     value = f"{tag}/median"
-    band = MarginChartContent.Series(value=value, lower=f"{tag}/min", upper=f"{tag}/max")
+    margin = protos.layout.MarginChartContent
+    band = margin.Series(value=value, lower=f"{tag}/min", upper=f"{tag}/max")
     title = f"{metric.chart}, all ranks ({_unit(metric)})"
-    return Chart(title=title, margin=MarginChartContent(series=[band])), frozenset([value])
+    return protos.layout.Chart(title=title, margin=margin(series=[band])), frozenset([value])
 
 
 def _unit(metric: Metric) -> str:
     unit = metric.tag.unit
     return f"{unit} per step" if metric.kind is MetricKind.SUM else unit
-
-
-_CHARTS = tuple(_charts())

@@ -5,19 +5,17 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator
-from statistics import median
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import Summary
 
 from trainobs.core.catalogue import METRICS
 from trainobs.core.catalogue.ranks import COMPARED, over_ranks
 from trainobs.core.quotients import divided
 from trainobs.core.records import SETUP, RunInfo, StepTable
 from trainobs.core.sink import Sink
+from trainobs.tensorboard import protos
 from trainobs.tensorboard.event_file import EventWriter
 from trainobs.tensorboard.window import WindowEnds
 
@@ -145,16 +143,17 @@ class RanksSink(Sink):
 
     def _add(self, writer: EventWriter, step: int, means: list[Means]) -> None:
         values = [
-            Summary.Value(
+            protos.Summary.Value(
                 tag=f"{over_ranks(tag.name)}/{what}", simple_value=of(column) * tag.factor
             )
             for name, column in zip(COMPARED, zip(*means, strict=True), strict=True)
             if name in self._logged and not np.isnan(column).any()
             for tag in (METRICS[name].tag,)
-            for what, of in (("min", min), ("median", median), ("max", max))
+            for what, of in (("min", min), ("median", np.median), ("max", max))
         ]
-        event = Event(wall_time=self._wall_times[step], step=step, summary=Summary(value=values))
-        writer.add_event(event)
+        summary = protos.Summary(value=values)
+        wall_time = self._wall_times[step]
+        writer.add_event(protos.Event(wall_time=wall_time, step=step, summary=summary))
         del self._wall_times[step]
 
 

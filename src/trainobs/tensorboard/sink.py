@@ -2,29 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import Summary
 
-from trainobs.access import AccessCounts
 from trainobs.core.errors import SettingError
 from trainobs.core.records import SETUP, RunInfo, StepTable
 from trainobs.core.sink import Sink
+from trainobs.core.unforked import unforked
+from trainobs.tensorboard import protos
 from trainobs.tensorboard.event_file import EventFile, EventWriter
 from trainobs.tensorboard.latency import latency_values
-from trainobs.tensorboard.table_curves import TableCurves
-from trainobs.tensorboard.table_views import TableViews
-from trainobs.tensorboard.verdicts import Text, Verdicts
+from trainobs.tensorboard.values import text_value
 from trainobs.tensorboard.window import STEPS_ALONE, Window, WindowEnds
-from trainobs.verdict.verdict import Verdict
+
+if TYPE_CHECKING:
+    from trainobs.access import AccessCounts
+    from trainobs.tensorboard.table_curves import TableCurves
+    from trainobs.tensorboard.table_views import TableViews
+    from trainobs.tensorboard.verdicts import Text, Verdicts
+    from trainobs.verdict.verdict import Verdict
 
 __all__ = ["EventFile", "EventWriter", "TensorBoardSink"]
 
 LATENCY_EVERY_NS = 30_000_000_000
 """Training time between two rows of the latency histograms."""
+
+HELD_POINTS = 512
+"""Steps with points that are held for the next flush; of more, the writer takes some before it."""
+
+
+class _Held(NamedTuple):
+    """What is to be logged at a step; `at_ns` is of CLOCK_MONOTONIC."""
+
+    step: int
+    at_ns: int
+    points: Sequence[tuple[str, float]] = ()
+    texts: Sequence[tuple[str, str]] = ()
+
+    def summary(self) -> protos.Summary:
+        values = [protos.Summary.Value(tag=tag, simple_value=value) for tag, value in self.points]
+        values += [text_value(tag, markdown) for tag, markdown in self.texts]
+        return protos.Summary(value=values)
 
 
 class TensorBoardSink(Sink):
@@ -81,6 +103,7 @@ class TensorBoardSink(Sink):
         self._latency: npt.NDArray[np.uint64] | None = None
         self._logged: npt.NDArray[np.uint64] | None = None
         self._latency_due_ns = 0
+        self._held: deque[_Held] = deque()
         self._verdicts: Verdicts | None = None
         self._info: RunInfo | None = None
         self._counts = counts
@@ -92,7 +115,6 @@ class TensorBoardSink(Sink):
         """Note the clocks."""
         clock = info.clock
         self._info = info
-        self._verdicts = Verdicts(info)
         self._offset_ns = clock["wall_ns"] - clock["monotonic_ns"]
 
     def write(self, batch: StepTable) -> None:
@@ -108,8 +130,8 @@ class TensorBoardSink(Sink):
             first = last + 1
         if first < len(steps):
             self._take(steps, matrix, slice(first, None))
-        if self._verdicts and len(steps):
-            self._tell(self._verdicts.add(batch))
+        if len(steps):
+            self._judge(batch)
 
     def latency(self, buckets: npt.NDArray[np.uint64]) -> None:
         """Take the latency histograms since the run began, shape (op, class, role, BUCKETS)."""
@@ -121,6 +143,7 @@ class TensorBoardSink(Sink):
         Raises:
             OSError: the writer failed for now.
         """
+        self._log_held()
         if self._end_ns >= self._latency_due_ns:
             self._log_latency()
         if self._views and self._views.due():
@@ -133,6 +156,7 @@ class TensorBoardSink(Sink):
         Raises:
             OSError: the writer failed.
         """
+        self._log_held()
         self._log_latency()
         if self._tables:
             self._tables.end_window(len(self._window))
@@ -140,6 +164,7 @@ class TensorBoardSink(Sink):
             self._log_views(self._views)
         if self._verdicts:
             self._tell(self._verdicts.end())
+            self._log_held()
         self._writer.close()
         if self._verdicts and self._verdicts.of_run:
             self._on_verdict(self._verdicts.of_run)
@@ -147,8 +172,19 @@ class TensorBoardSink(Sink):
     def _begin_tables(self) -> None:
         """Embedding tables become known after the run began."""
         if self._tables is None and self._info is not None and self._info.tables:
+            with unforked():
+                from trainobs.tensorboard.table_curves import TableCurves
+                from trainobs.tensorboard.table_views import TableViews
             self._tables = TableCurves(self._info.tables, self._every_tag)
             self._views = TableViews(self._tables, self._counts)
+
+    def _judge(self, batch: StepTable) -> None:
+        if self._verdicts is None and self._info is not None:
+            with unforked():
+                from trainobs.tensorboard.verdicts import Verdicts
+            self._verdicts = Verdicts(self._info)
+        if self._verdicts:
+            self._tell(self._verdicts.add(batch))
 
     def _take(self, steps: StepTable, matrix: npt.NDArray[np.float64], rows: slice) -> None:
         self._window.add(steps, matrix, rows)
@@ -162,9 +198,21 @@ class TensorBoardSink(Sink):
         points = list(window.scalars())
         if self._tables is not None:
             points += self._tables.scalars(len(window))
-        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in points]
-        if not self._add(Summary(value=values)):
+        if not self._hold(_Held(self._step, self._end_ns, points)):
             self.lost_steps += len(window)
+
+    def _hold(self, held: _Held) -> bool:
+        """Keep it for the next flush; False if there is no more room."""
+        if len(self._held) >= HELD_POINTS:
+            self._log_held()
+        if len(self._held) >= HELD_POINTS:
+            return False
+        self._held.append(held)
+        return True
+
+    def _log_held(self) -> None:
+        while self._held and self._add(self._held[0].summary(), *self._held[0][:2]):
+            self._held.popleft()
 
     def _log_latency(self) -> None:
         """Log what came since the last time; cumulative counts would hide a change."""
@@ -172,7 +220,7 @@ class TensorBoardSink(Sink):
             return
         before = np.zeros_like(self._latency) if self._logged is None else self._logged
         values = latency_values(self._latency - before)
-        if values and not self._add(Summary(value=values)):
+        if values and not self._add(protos.Summary(value=values), self._step, self._end_ns):
             return
         self._logged, self._latency = self._latency, None
         self._latency_due_ns = self._end_ns + LATENCY_EVERY_NS
@@ -180,19 +228,18 @@ class TensorBoardSink(Sink):
     def _log_views(self, views: TableViews) -> None:
         if self._step != SETUP:
             for value in views.values():
-                self._add(Summary(value=[value]))
+                self._add(protos.Summary(value=[value]), self._step, self._end_ns)
 
     def _tell(self, texts: Iterable[Text]) -> None:
         """Log verdicts; the run log holds what they are made of, should the writer be full."""
         for text in texts:
-            self._add(Summary(value=[text.value]), text.step, text.at_ns)
+            self._hold(_Held(text.step, text.at_ns, texts=[(text.tag, text.markdown)]))
 
-    def _add(self, summary: Summary, step: int | None = None, at_ns: int | None = None) -> bool:
-        """Log something, by default at the last step; False if the writer is full."""
-        step, at_ns = (self._step, self._end_ns) if step is None or at_ns is None else (step, at_ns)
+    def _add(self, summary: protos.Summary, step: int, at_ns: int) -> bool:
+        """Log something; False if the writer is full."""
         wall_time = (at_ns + self._offset_ns) / 1e9
         try:
-            self._writer.add_event(Event(wall_time=wall_time, step=step, summary=summary))
+            self._writer.add_event(protos.Event(wall_time=wall_time, step=step, summary=summary))
         except OSError:  # the writer is full, and its flush, soon to come, raises the cause
             return False
         return True

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.access import AccessCounts
 from trainobs.access.skew import access_curve
 from trainobs.core.text import percent, printable
 
 if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
     from PIL.ImageFont import FreeTypeFont, ImageFont
+
+    from trainobs.access import AccessCounts
 
 WIDTH, HEIGHT = 760, 480
 """Pixels of the picture. It is drawn at `_SCALE` times that, and made smaller for smooth lines."""

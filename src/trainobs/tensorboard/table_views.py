@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
-from tensorboard.compat.proto.summary_pb2 import Summary
-
-from trainobs.access import AccessCounts
 from trainobs.core.metrics import TAGS
 from trainobs.core.now import now_s
+from trainobs.tensorboard import protos
 from trainobs.tensorboard.skew_picture import HEIGHT, WIDTH, curves_of, picture
 from trainobs.tensorboard.table_curves import TableCurves
 from trainobs.tensorboard.values import text_value
+
+if TYPE_CHECKING:
+    from trainobs.access import AccessCounts
 
 logger = logging.getLogger("trainobs")
 
@@ -51,7 +53,7 @@ class TableViews:
         """Whether it is time for new ones."""
         return self._now() >= self._due
 
-    def values(self) -> list[Summary.Value]:
+    def values(self) -> list[protos.Summary.Value]:
         """The views of now; none before the first window."""
         begin = self._now()
         values = list(self._values())
@@ -59,7 +61,7 @@ class TableViews:
         self._due = end + max(EVERY_S, (end - begin) / SHARE)
         return values
 
-    def _values(self) -> Iterator[Summary.Value]:
+    def _values(self) -> Iterator[protos.Summary.Value]:
         text = self._curves.text()
         if text:
             yield text_value(TEXT_TAG, text)
@@ -74,7 +76,7 @@ class TableViews:
             logger.debug("no picture of skew: %s", error)
             return
         if drawn:
-            image = Summary.Image(
+            image = protos.Summary.Image(
                 width=WIDTH, height=HEIGHT, colorspace=3, encoded_image_string=drawn
             )
-            yield Summary.Value(tag=PICTURE_TAG, image=image)
+            yield protos.Summary.Value(tag=PICTURE_TAG, image=image)

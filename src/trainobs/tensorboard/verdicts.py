@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from tensorboard.compat.proto.summary_pb2 import Summary
 
 from trainobs.core.metrics import TAGS
 from trainobs.core.records import RunInfo, StepTable
 from trainobs.core.text import printable
-from trainobs.tensorboard.values import as_text, text_value
+from trainobs.tensorboard.values import as_text
 from trainobs.verdict.record import FirstSteps, Record, columns_of
 from trainobs.verdict.rules import judge
 from trainobs.verdict.sentence import lines, sentence
@@ -27,12 +26,14 @@ class Text(NamedTuple):
     Attributes:
         step: last step that it is about.
         at_ns: CLOCK_MONOTONIC at the beginning of that step.
-        value: the text.
+        tag: of TensorBoard.
+        markdown: the text.
     """
 
     step: int
     at_ns: int
-    value: Summary.Value
+    tag: str
+    markdown: str
 
 
 class Verdicts:
@@ -75,16 +76,16 @@ class Verdicts:
         if self._epoch is not None:
             yield self._end_epoch()
             self.of_run = judge(self._of_run, facts_of(self._info))
-            yield Text(*self._at, _value(RUN_TAG, "the run", self.of_run))
+            yield Text(*self._at, RUN_TAG, _markdown("the run", self.of_run))
 
     def _end_epoch(self) -> Text:
         """Without a replay: the training goes on, and needs its CPU."""
         record, self._of_epoch = self._of_epoch, Record()
         verdict = judge(record, facts_of(self._info), replays=False)
-        return Text(*self._at, _value(EPOCH_TAG, f"epoch {self._epoch}", verdict))
+        return Text(*self._at, EPOCH_TAG, _markdown(f"epoch {self._epoch}", verdict))
 
 
-def _value(tag: str, subject: str, verdict: Verdict) -> Summary.Value:
+def _markdown(subject: str, verdict: Verdict) -> str:
     """TensorBoard draws Markdown: the sentence, then the evidence as it stands."""
     evidence = "".join(f"    {printable(line)}\n" for line in lines(verdict))
-    return text_value(tag, f"**{subject}: {as_text(sentence(verdict))}**\n\n{evidence}")
+    return f"**{subject}: {as_text(sentence(verdict))}**\n\n{evidence}"

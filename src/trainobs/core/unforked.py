@@ -1,0 +1,40 @@
+"""What no other thread may fork in the middle of: an import in the observer's thread.
+
+A forked child has the forking thread alone. The lock of a module that another thread was importing
+stays held in it for ever, and a worker that imports the same module would wait without end. So who
+forks waits for the end of such an import, which takes a tenth of a second, once.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+PATIENCE_S = 2.0
+"""How long a fork waits at most: who forks may hold a lock that the import waits for."""
+
+_importing = threading.RLock()
+_registered = False
+
+
+@contextmanager
+def unforked() -> Iterator[None]:
+    """Let no other thread fork meanwhile, as far as its patience goes."""
+    _register()
+    with _importing:
+        yield
+
+
+def _register() -> None:
+    """Handlers without Python code: it would swallow what a signal's handler raises in it."""
+    global _registered
+    if not _registered:
+        _registered = True
+        os.register_at_fork(
+            before=partial(_importing.acquire, timeout=PATIENCE_S),
+            after_in_parent=_importing.release,
+            after_in_child=_importing._at_fork_reinit,  # type: ignore[attr-defined]
+        )
