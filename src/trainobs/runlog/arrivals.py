@@ -11,7 +11,8 @@ from trainobs.core.records import StepTable
 from trainobs.core.sink import Sink
 from trainobs.runlog.columns import TABLES
 from trainobs.runlog.schema import ARRIVALS, part_file
-from trainobs.runlog.store import Table, store
+from trainobs.runlog.store import store
+from trainobs.runlog.table import Table
 
 SEAL_ROWS = 8192
 """Rows in a part, some 40 kB."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trainobs.runlog.columns import Column
-from trainobs.runlog.store import Table
+from trainobs.runlog.table import Table
 
 
 def encode(table: Table) -> bytes:

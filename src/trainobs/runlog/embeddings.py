@@ -12,7 +12,8 @@ from trainobs.core.records import RunInfo, StepTable
 from trainobs.core.sink import Sink
 from trainobs.runlog.columns import tables_of_run
 from trainobs.runlog.schema import EMBEDDINGS, part_file
-from trainobs.runlog.store import Table, by_field, store
+from trainobs.runlog.store import store
+from trainobs.runlog.table import Table, by_field
 
 SEAL_ROWS = 16_384
 """Rows in a part, 2.4 MB in memory. Parts are sealed by rows, not with those of the steps: a model

@@ -29,7 +29,7 @@ from trainobs.core.coverage import Coverage
 from trainobs.core.records import UNKNOWN, StepTable
 from trainobs.runlog.columns import AXES, NAN, TABLES, phase_columns
 from trainobs.runlog.schema import BATCHES, KERNEL, LATENCY, STEPS
-from trainobs.runlog.store import Table, by_field
+from trainobs.runlog.table import Table, by_field
 
 _ROW = np.dtype(
     [
@@ -39,13 +39,13 @@ _ROW = np.dtype(
         ("values", "<f8", (len(STEP_METRICS),)),
     ]
 )
-_CELL_ROW = np.dtype([("step", "<i8"), ("cell", "<u2"), ("fields", "<u8", (len(FIELDS),))])
 
 
 class RunLogPart:
     """Steps that go into one set of files, `steps`, `kernel` and `batches`.
 
-    Memory: about 0.5 kB a step for the metrics and 42 bytes for each kernel cell that is not zero.
+    Memory: about 0.5 kB a step for the metrics, and 8 bytes for each number of the kernel that is
+    not zero in any step of its delivery: some 100 of them.
 
     Args:
         coverage: which numbers of kernel cells are known; the others are null.
@@ -54,9 +54,8 @@ class RunLogPart:
     def __init__(self, coverage: Coverage) -> None:
         self._coverage = coverage
         self._rows = np.empty(0, _ROW)
-        self._cells: npt.NDArray[np.void] | None = None
+        self._cells: list[tuple[npt.NDArray[np.int64], StepCells]] = []
         self._new_rows: list[npt.NDArray[np.void]] = []
-        self._new_cells: list[npt.NDArray[np.void]] = []
         self._batches: list[npt.NDArray[np.void]] = []
         self._named: list[tuple[int, Mapping[str, npt.NDArray[np.float64]]]] = []
         self._length = 0
@@ -70,7 +69,7 @@ class RunLogPart:
         named = {name: column.copy() for name, column in batch.named_phases().items()}
         self._named.append((len(batch), named))
         if batch.cells is not None:
-            self._new_cells.append(_compact_cells(batch.step, batch.cells))
+            self._cells.append((batch.step.copy(), _tabled(batch.cells)))
         if batch.batches is not None:
             self._batches.append(batch.batches)
         self._length += len(batch)
@@ -105,18 +104,15 @@ class RunLogPart:
 
     def kernel(self) -> Table | None:
         """The `kernel` table, ordered by cell, then step; None if no step came with cells."""
-        if self._new_cells:
-            old = [] if self._cells is None else [self._cells]
-            self._cells = np.concatenate([*old, *self._new_cells])
-            self._new_cells.clear()
-        if self._cells is None:
+        if not self._cells:
             return None
-        rows = self._cells[np.argsort(self._cells["cell"], kind="stable")]
-        unknown = self._coverage.unknown_fields(rows["cell"])
-        fields = np.where(unknown, UNKNOWN, rows["fields"].astype(np.int64))
-        where = np.unravel_index(rows["cell"], CELLS_SHAPE)
+        steps = np.concatenate([steps for steps, _ in self._cells])
+        row, cell, fields = _by_cell(StepCells.join([cells for _, cells in self._cells]))
+        unknown = self._coverage.unknown_fields(cell)
+        fields = np.where(unknown, UNKNOWN, fields.astype(np.int64))
+        where = np.unravel_index(cell, CELLS_SHAPE)
         named = {**dict(zip(AXES, where, strict=True)), **dict(zip(FIELDS, fields.T, strict=True))}
-        return Table(TABLES[KERNEL], {"step": rows["step"], **named})
+        return Table(TABLES[KERNEL], {"step": steps[row], **named})
 
     def batches(self) -> Table | None:
         """The `batches` table; None if no step came with any."""
@@ -140,14 +136,21 @@ def _compact_rows(batch: StepTable) -> npt.NDArray[np.void]:
     return rows
 
 
-def _compact_cells(steps: npt.NDArray[np.int64], cells: StepCells) -> npt.NDArray[np.void]:
-    """The cells in which anything happened; a sleep may add time to a step without a count."""
+def _tabled(cells: StepCells) -> StepCells:
+    """Those that have rows in the table; a copy."""
     tabled = ~np.isin(cells.places // (WORDS // len(Op)), UNTABLED)
-    places, values = cells.places[tabled], cells.values[:, tabled]
-    numbers, at = np.unique(places // len(FIELDS), return_inverse=True)
-    plain = np.zeros((len(steps), len(numbers), len(FIELDS)), np.uint64)
-    plain[:, at, places % len(FIELDS)] = values
-    row, cell = np.nonzero(plain.any(axis=-1))
-    rows = np.empty(len(row), _CELL_ROW)
-    rows["step"], rows["cell"], rows["fields"] = steps[row], numbers[cell], plain[row, cell]
-    return rows
+    return StepCells(cells.places[tabled], cells.values[:, tabled])
+
+
+def _by_cell(
+    cells: StepCells,
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.uint64]]:
+    """Step, cell and fields (FIELDS,) of each cell in which anything happened; by cell, then step.
+
+    A sleep may add time to a step without a count.
+    """
+    numbers, at = np.unique(cells.places // len(FIELDS), return_inverse=True)
+    plain = np.zeros((len(numbers), len(cells), len(FIELDS)), np.uint64)
+    plain[at, :, cells.places % len(FIELDS)] = cells.values.T
+    cell, row = np.nonzero(np.bitwise_or.reduce(plain, axis=-1))
+    return row, numbers[cell], plain[cell, row]
