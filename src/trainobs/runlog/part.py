@@ -17,6 +17,7 @@ are not zero, 1.3 kB as plain integers. Measured on such steps, without losing a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 
 import numpy as np
 import numpy.typing as npt
@@ -107,9 +108,8 @@ class RunLogPart:
         if not self._cells:
             return None
         steps = np.concatenate([steps for steps, _ in self._cells])
-        row, cell, fields = _by_cell(StepCells.join([cells for _, cells in self._cells]))
-        unknown = self._coverage.unknown_fields(cell)
-        fields = np.where(unknown, UNKNOWN, fields.astype(np.int64))
+        joined = StepCells.join([cells for _, cells in self._cells])
+        row, cell, fields = _by_cell(joined, self._coverage)
         where = np.unravel_index(cell, CELLS_SHAPE)
         named = {**dict(zip(AXES, where, strict=True)), **dict(zip(FIELDS, fields.T, strict=True))}
         return Table(TABLES[KERNEL], {"step": steps[row], **named})
@@ -143,14 +143,15 @@ def _tabled(cells: StepCells) -> StepCells:
 
 
 def _by_cell(
-    cells: StepCells,
-) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.uint64]]:
+    cells: StepCells, coverage: Coverage
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.int64]]:
     """Step, cell and fields (FIELDS,) of each cell in which anything happened; by cell, then step.
 
     A sleep may add time to a step without a count.
     """
     numbers, at = np.unique(cells.places // len(FIELDS), return_inverse=True)
-    plain = np.zeros((len(numbers), len(cells), len(FIELDS)), np.uint64)
+    plain = np.zeros((len(numbers), len(cells), len(FIELDS)), np.int64)
     plain[at, :, cells.places % len(FIELDS)] = cells.values.T
-    cell, row = np.nonzero(np.bitwise_or.reduce(plain, axis=-1))
+    cell, row = np.nonzero(reduce(np.bitwise_or, np.moveaxis(plain, -1, 0)))
+    np.moveaxis(plain, 1, -1)[coverage.unknown_fields(numbers)] = UNKNOWN
     return row, numbers[cell], plain[cell, row]

@@ -16,7 +16,7 @@ from trainobs.core.unforked import unforked
 from trainobs.tensorboard import protos
 from trainobs.tensorboard.event_file import EventFile, EventWriter
 from trainobs.tensorboard.latency import latency_values
-from trainobs.tensorboard.values import text_value
+from trainobs.tensorboard.values import scalars, text_value
 from trainobs.tensorboard.window import STEPS_ALONE, Window, WindowEnds
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ class _Held(NamedTuple):
     texts: Sequence[tuple[str, str]] = ()
 
     def summary(self) -> protos.Summary:
-        values = [protos.Summary.Value(tag=tag, simple_value=value) for tag, value in self.points]
-        values += [text_value(tag, markdown) for tag, markdown in self.texts]
-        return protos.Summary(value=values)
+        summary = scalars(self.points)
+        summary.value.extend(text_value(tag, markdown) for tag, markdown in self.texts)
+        return summary
 
 
 class TensorBoardSink(Sink):
