@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -34,8 +34,6 @@ TURNOVER = "loader/start_stop_ns"
 
 Columns = dict[str, npt.NDArray[np.float64]]
 Rows = npt.NDArray[np.void]
-Row = Any  # one np.void of `BATCH_ROW`: mypy knows no fields
-
 Key = tuple[int, int, int, int]
 """Loader, pass over it, worker, and which batch of that worker in that pass."""
 
@@ -110,7 +108,8 @@ class Ledger:
         self._taken = 0
         self._followed: set[int] = set()
         self._fresh: deque[Rows] = deque()
-        self._kept: dict[Key, Row] = {}
+        self._kept_keys: list[Key] = []
+        self._kept = np.empty(0, BATCH_ROW)
         self._fetches: deque[Fetch] = deque(maxlen=MAX_FETCHES)
         self._turns: deque[list[int]] = deque(maxlen=MAX_FETCHES)
 
@@ -182,19 +181,13 @@ class Ledger:
         if not self.watched:
             return {}, None
         split = _Split(steps)
-        done = self._finished(steps, last)
-        for fetch in self._fetches_until(steps[-1].serial):
-            row = self._kept.pop(fetch.key, None) if fetch.key else None
-            step = split.take(fetch, row)
-            if row is not None:
-                row["fetch_begin_ns"], row["fetch_end_ns"] = fetch.begin_ns, fetch.end_ns
-                if fetch.delivered and step is not None:
-                    row["for_step"] = step
-                done.append(row)
+        unnamed = self._finished(steps, last)
+        fetches = list(self._fetches_until(steps[-1].serial))
+        fetched = self._join(split, fetches)
         while self._turns and self._turns[0][0] <= steps[-1].serial:
             split.turn(*self._turns.popleft())
-        done += self._given_up(0 if last else MAX_KEPT)
-        rows = np.array(done, BATCH_ROW) if self.marks else None
+        given_up = self._given_up(0 if last else MAX_KEPT)
+        rows = np.concatenate([unnamed, fetched, given_up]) if self.marks else None
         unknown = () if self._timed else _TIMES
         unknown += () if reads_known else _READS
         unknown += () if self._receives else ("received_bytes",)
@@ -203,19 +196,31 @@ class Ledger:
                 rows[name] = UNKNOWN
         return split.columns(timed=self._timed), rows
 
-    def _finished(self, steps: Sequence[ClosedStep], last: bool) -> list[Row]:
+    def _finished(self, steps: Sequence[ClosedStep], last: bool) -> Rows:
         """Keep the batches that are finished; returns those that no fetch will name."""
         fresh = np.concatenate([np.empty(0, BATCH), *self._taken_fresh()])
         due = fresh["end_ns"] < (np.iinfo(np.int64).max if last else steps[-1].end_ns)
         if not due.all():
             self._fresh.appendleft(fresh[~due])
-        unnamed = []
-        for key, row in zip(_keys(fresh[due]), _rows(fresh[due], steps), strict=True):
-            if key[0] in self._followed:
-                self._kept[key] = row
-            else:
-                unnamed.append(row)
-        return unnamed
+        entries = fresh[due]
+        rows = _rows(entries, steps)
+        named = np.isin(entries["loader"], list(self._followed))
+        self._kept_keys += _keys(entries[named])
+        self._kept = np.concatenate([self._kept, rows[named]])
+        return rows[~named]
+
+    def _join(self, split: _Split, fetches: Sequence[Fetch]) -> Rows:
+        """Tell the steps what they waited for; returns the batches that were got, in that order."""
+        at = {key: place for place, key in enumerate(self._kept_keys)}
+        places = np.array([at.pop(f.key, -1) if f.key else -1 for f in fetches], np.intp)
+        is_known = places >= 0
+        rows = self._kept[places[is_known]]
+        left = np.ones(len(self._kept), np.bool_)
+        left[places[is_known]] = False
+        self._kept = self._kept[left]
+        self._kept_keys = [key for key, stays in zip(self._kept_keys, left, strict=True) if stays]
+        split.take(fetches, is_known, rows)
+        return rows
 
     def _taken_fresh(self) -> Iterator[Rows]:
         while self._fresh:
@@ -225,8 +230,11 @@ class Ledger:
         while self._fetches and self._fetches[0].serial <= serial:
             yield self._fetches.popleft()
 
-    def _given_up(self, room: int) -> list[Row]:
-        return [self._kept.pop(next(iter(self._kept))) for _ in range(len(self._kept) - room)]
+    def _given_up(self, room: int) -> Rows:
+        count = max(0, len(self._kept) - room)
+        given_up, self._kept = self._kept[:count], self._kept[count:]
+        self._kept_keys = self._kept_keys[count:]
+        return given_up
 
 
 class _Split:
@@ -240,18 +248,29 @@ class _Split:
         self._turns = np.zeros(len(steps))
         self._known = np.array([step.unexplained == 0 for step in steps])
 
-    def take(self, fetch: Fetch, row: Row | None) -> int | None:
-        """Add one wait; returns the number of its step, None if that is none of these."""
-        place = self._places.get(fetch.serial)
-        if place is None:
-            return None
-        if fetch.waited and row is not None:
-            parts, start_ns = _parts_of(fetch, row)
-            self._parts[place] += parts
-            self._turns[place] += start_ns
-        elif fetch.waited:
-            self._known[place] = False
-        return self._steps[place].step
+    def take(self, fetches: Sequence[Fetch], is_known: npt.NDArray[np.bool_], rows: Rows) -> None:
+        """Add what was fetched, and write into the batches who got them.
+
+        Args:
+            fetches: those of the steps; of one that is in none of them nothing is said.
+            is_known: of each, whether there is a row of its batch. Shape (n,).
+            rows: of the batches that are known, of `BATCH_ROW`.
+        """
+        if not fetches:
+            return
+        place = np.array([self._places.get(fetch.serial, -1) for fetch in fetches])
+        waited = np.array([fetch.waited for fetch in fetches]) & (place >= 0)
+        self._known[place[waited & ~is_known]] = False
+        got = [fetch for fetch, known in zip(fetches, is_known, strict=True) if known]
+        rows["fetch_begin_ns"] = [fetch.begin_ns for fetch in got]
+        rows["fetch_end_ns"] = [fetch.end_ns for fetch in got]
+        place, waited = place[is_known], waited[is_known]
+        delivered = np.array([fetch.delivered for fetch in got], np.bool_) & (place >= 0)
+        numbers = np.array([step.step for step in self._steps])
+        rows["for_step"][delivered] = numbers[place[delivered]]
+        parts, start_ns = _parts_of(rows, np.array([_is_first(fetch.key) for fetch in got], bool))
+        np.add.at(self._parts, place[waited], parts[waited])
+        np.add.at(self._turns, place[waited], start_ns[waited])
 
     def turn(self, serial: int, duration_ns: int) -> None:
         """Add a start or end of workers."""
@@ -273,19 +292,24 @@ class _Split:
         return columns
 
 
-def _parts_of(fetch: Fetch, row: Row) -> tuple[npt.NDArray[np.float64], int]:
-    """What the maker of the batch did during the wait for it, and how long it had not begun.
+def _is_first(key: Key | None) -> bool:
+    """Whether it is the first batch of a worker, which may have begun with the wait for it."""
+    return key is not None and key[2] != MAIN_WORKER and key[1] == key[3] == 0
+
+
+def _parts_of(
+    rows: Rows, first: npt.NDArray[np.bool_]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """What the makers of batches did during the waits for them, and how long they had not begun.
 
     A batch is taken to have gone on evenly: of its times only the sums are known.
     """
-    begin, end = int(row["begin_ns"]), int(row["end_ns"])
-    overlap = min(fetch.end_ns, end) - max(fetch.begin_ns, begin)
-    times = np.array([row[name] for name in _TIMES], np.float64)
-    assert fetch.key is not None
-    _, pass_number, worker, number = fetch.key
-    first = worker != MAIN_WORKER and pass_number == number == 0
-    start_ns = min(fetch.end_ns, begin) - fetch.begin_ns if first else 0
-    return times * max(0.0, overlap / max(1, end - begin)), max(0, start_ns)
+    begin, end = rows["begin_ns"], rows["end_ns"]
+    fetch_begin, fetch_end = rows["fetch_begin_ns"], rows["fetch_end_ns"]
+    overlap = np.minimum(fetch_end, end) - np.maximum(fetch_begin, begin)
+    share = np.maximum(0.0, overlap / np.maximum(1, end - begin))
+    times = np.stack([rows[name] for name in _TIMES], axis=-1) * share[:, None]
+    return times, np.maximum(0, np.where(first, np.minimum(fetch_end, begin) - fetch_begin, 0))
 
 
 def _keys(entries: Rows) -> Iterator[Key]:
