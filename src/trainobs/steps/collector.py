@@ -233,6 +233,8 @@ class Collector:
         serials = [step.serial for step in steps]
         cells, latency = ring.take([serial % RING for serial in serials])
         for index, step in enumerate(steps):
+            if not step.merged and step.serial not in self._carried:
+                continue
             more = [ring.take([merged % RING]) for merged in step.merged]
             more += [taken for serial in step.serials for taken in self._carried.pop(serial, ())]
             for more_cells, more_latency in more:
@@ -314,7 +316,8 @@ class Collector:
         return columns
 
     def _timings(self, steps: list[ClosedStep]) -> dict[str, npt.NDArray[np.float64]]:
-        phases = np.array([step.phase_ns for step in steps], np.float64)
+        flat = np.fromiter(chain.from_iterable(step.phase_ns for step in steps), np.float64)
+        phases = flat.reshape(len(steps), -1)
         measured = sorted(self._clock.measured)
         columns = {self._phase_metric(phase): phases[:, phase] for phase in measured}
         columns["step/duration_ns"] = phases.sum(axis=1)

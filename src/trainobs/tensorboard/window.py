@@ -97,8 +97,9 @@ class Window:
     def scalars(self) -> Iterator[tuple[str, float]]:
         """Tag and value of each point; nothing for a metric that has no value in any step."""
         matrix = np.concatenate(self._values)
-        known = (~np.isnan(matrix)).sum(axis=0)
-        means = np.nansum(matrix, axis=0) / np.maximum(known, 1)
+        is_known = ~np.isnan(matrix)
+        known = is_known.sum(axis=0)
+        means = np.where(is_known, matrix, 0.0).sum(axis=0) / np.maximum(known, 1)
         for index in _SHOWN[self._every_tag]:
             if known[index]:
                 metric = STEP_METRICS[index]
