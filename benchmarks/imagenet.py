@@ -35,4 +35,4 @@ def measure(*, quick: bool) -> dict[str, Any]:
             return fit_round(module, train, callbacks, window_s=1.0 if quick else 8.0)
 
         arms = {"bare": lambda: one_round(False), "observed": lambda: one_round(True)}
-        return compare(arms, 2 if quick else 7)
+        return compare(arms, 2 if quick else 6)

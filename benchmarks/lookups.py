@@ -246,7 +246,7 @@ def measure(*, quick: bool) -> dict[str, Any]:
                     "bare": lambda t=training: t.round(False, STEPS),
                     "observed": lambda t=training: t.round(True, STEPS),
                 }
-                found = compare(arms, 4 if quick else 7)
+                found = compare(arms, 2 if quick else 6)
                 results[name][label] = {**found, "every": training.every}
     return results
 

@@ -50,7 +50,6 @@ def _loops(results: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     light, bags = results["light"], results["lookups"]["bags"]
     sharded = results["lookups"]["sharded"]
     yield _loop("plain, light", light["plain"], "observed", "5 us; 1.03")
-    yield _loop("plain, light: without probes", light["plain"], "probes off", "")
     yield _loop("Lightning, light", light["lightning"], "observed", "12 us + the next but one")
     yield _loop("Lightning, light: without probes", light["lightning"], "probes off", "")
     yield _loop(
@@ -105,12 +104,20 @@ def _rows(results: dict[str, Any]) -> list[tuple[str, str, str]]:
             f"{hot['step_observer_thread_us']} us ({hot['step_observer_thread_least_us']})",
             "5 us",
         ),
+        ("instructions a step, by valgrind", _instructions(results["instructions"]), ""),
         ("blocks of memory that a closed step holds", f"{hot['step_kept_blocks']}", ""),
         ("system calls a step of the training thread", _calls(calls), "no more than bare"),
         ("run log", f"{hot['run_log_bytes_per_step']} bytes a step", "330 bytes"),
         ("a followed 64-byte pread", f"+{hot['pread_tracked_extra_ns']} ns", ""),
         ("any followed kind of call of others", f"+{hot['pread_untracked_extra_ns']} ns", "60 ns"),
     ]
+
+
+def _instructions(found: dict[str, Any]) -> str:
+    if "not_counted" in found:
+        return "not counted"
+    training, observer = found["training_thread"], found["observer_thread"]
+    return f"training thread {training:,}, observer thread {observer:,}"
 
 
 def _calls(found: dict[str, Any]) -> str:

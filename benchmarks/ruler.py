@@ -23,6 +23,10 @@ SHARE = 0.01
 """Half-width of an interval, as a share of the step, up to which a number is taken for decided."""
 
 
+LEAST_BLOCKS = 6
+"""Of fewer differences even the least and the greatest are no 95 % interval of the median."""
+
+
 class Cost(NamedTuple):
     """What a step of one round took, on average.
 
@@ -101,8 +105,18 @@ def compare(arms: Mapping[str, Round], blocks: int) -> dict[str, Any]:
             }
             for part, column in _columns(found[bare] + found["again"]).items()
         },
-        **{name: _added(found, bare, name) for name in names if name != bare},
+        **_decided({name: _added(found, bare, name) for name in names if name != bare}, blocks),
     }
+
+
+def _decided(added: dict[str, Any], blocks: int) -> dict[str, Any]:
+    """Say of each number whether it is one: the bare loop must not differ from itself, either."""
+    for parts in added.values():
+        for part, found in parts.items():
+            again = added["again"][part]
+            is_even = again["low"] <= 0 <= again["high"] and again["is_narrow"]
+            found["decided"] = blocks >= LEAST_BLOCKS and found["is_narrow"] and is_even
+    return added
 
 
 def _columns(costs: Sequence[Cost]) -> dict[str, tuple[float, ...]]:
@@ -118,7 +132,7 @@ def _added(found: Mapping[str, Sequence[Cost]], bare: str, name: str) -> dict[st
             base = tuple((a + b) / 2 for a, b in zip(base, agains[part], strict=True))
         differences = [b - a for a, b in zip(base, values, strict=True)]
         low, high = interval(differences)
-        step = statistics.median(bares["wall_us" if part == "wall_us" else "process_us"])
+        step = statistics.median(base if part == "waits" else bares["process_us"])
         added[part] = {
             "median": _rounded(statistics.median(differences)),
             "low": _rounded(low),
@@ -127,7 +141,7 @@ def _added(found: Mapping[str, Sequence[Cost]], bare: str, name: str) -> dict[st
             "ratio": round(1 + statistics.median(differences) / statistics.median(base), 4)
             if statistics.median(base)
             else None,
-            "decided": part == "waits" or (high - low) / 2 <= SHARE * step,
+            "is_narrow": (high - low) / 2 <= SHARE * step,
         }
     return added
 

@@ -16,6 +16,7 @@ from typing import Any
 import access_counts
 import hot_path
 import imagenet
+import instructions
 import light
 import lookups
 import page
@@ -28,6 +29,7 @@ from trainobs.host.facts import host_facts
 CASES = {
     "startup": startup.measure,
     "hot_path": hot_path.measure,
+    "instructions": instructions.measure,
     "system_calls": system_calls.measure,
     "light": light.measure,
     "small_files": small_files.measure,

@@ -45,7 +45,7 @@ def measure(*, quick: bool) -> dict[str, Any]:
         make_files(root)
         loader = DataLoader(SmallFiles(root), BATCH, num_workers=2, persistent_workers=True)
         runs = (Path(folder, f"run-{number}") for number in count())
-        window_s, blocks = (0.5, 4) if quick else (5.0, 12)
+        window_s, blocks = (0.5, 2) if quick else (5.0, 10)
 
         def one_round(observed: bool) -> Cost:
             context = observe(run_dir=next(runs), quiet=True) if observed else None

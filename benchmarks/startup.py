@@ -56,7 +56,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 
 def measure(*, quick: bool) -> dict[str, Any]:
     """Of each case the medians over fresh processes, ms and MiB, and the least CPU time."""
-    return compare([SOURCE], 3 if quick else 15)[str(SOURCE)]
+    return compare([SOURCE], 2 if quick else 9)[str(SOURCE)]
 
 
 def compare(sources: list[Path], runs: int) -> dict[str, Any]:
