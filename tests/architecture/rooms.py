@@ -40,7 +40,7 @@ ROOMS = {
     "embeddings": Room("core access steps", "numpy torch torchrec fbgemm_gpu"),
     "integrations": Room(
         "core report session tensorboard hooks embeddings steps",
-        "lightning pytorch_lightning tensorboard torch transformers",
+        "lightning pytorch_lightning torch transformers",
     ),
     "fae/profile": Room("core", "numpy torch torchrec fbgemm_gpu"),
     "fae/kjt": Room("core fae/profile", "numpy torch torchrec"),
