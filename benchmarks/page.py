@@ -50,7 +50,7 @@ def _loops(results: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     light, bags = results["light"], results["lookups"]["bags"]
     sharded = results["lookups"]["sharded"]
     yield _loop("plain, light", light["plain"], "observed", "5 us; 1.03")
-    yield _loop("Lightning, light", light["lightning"], "observed", "12 us + the next but one")
+    yield _loop("Lightning, light", light["lightning"], "observed", "12 us beyond the empty one")
     yield _loop("Lightning, light: without probes", light["lightning"], "probes off", "")
     yield _loop(
         "Lightning, light: a callback that is empty", light["lightning"], "idle callback", ""

@@ -1,7 +1,8 @@
 """Measure what observing costs: `python benchmarks/run.py [--quick] [--only NAME]`, `make bench`.
 
-Loops are compared by the ruler (`benchmarks/ruler.py`), in 20 minutes altogether. The result goes
-to `benchmarks/results/` as JSON, and as a table into `docs/performance.md`.
+Loops are compared by the ruler (`benchmarks/ruler.py`). The whole is laid out for 20 minutes on a
+quiet machine; the results say how long each case took. They go to `benchmarks/results/` as JSON,
+and as tables into `docs/performance.md`.
 """
 
 from __future__ import annotations
