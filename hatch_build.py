@@ -25,7 +25,7 @@ that no libc matters to them."""
 
 
 class ProbeBuildHook(BuildHookInterface[Any]):
-    """Compiles the probes and ships them in the wheel."""
+    """Compiles the probes and ships them in the wheel, with what programs of a user's include."""
 
     def dependencies(self) -> list[str]:
         """What the isolated build environment needs: a compiler, where the system has none."""
@@ -34,7 +34,7 @@ class ProbeBuildHook(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile; `version` is "standard", or "editable" for `pip install -e`."""
         machine = os.environ.get(MACHINE)
-        for target in bpf.build(arch=machine):
+        for target in (*bpf.build(arch=machine), *bpf.copy_headers()):
             build_data["artifacts"].append(str(target.relative_to(self.root)))
         # The objects are for one type of machine, but for any Python.
         build_data["pure_python"] = False

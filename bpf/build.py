@@ -12,7 +12,6 @@ kernel that it is loaded on (CO-RE).
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import platform
 import shlex
@@ -23,17 +22,28 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "src"))  # this file runs before the package is installed, too
+
+from trainobs.probes.compiler import (  # noqa: E402
+    FLAGS,
+    TARGET_ARCH,
+    ZIG,
+    compiler_command,
+    has_clang,
+    without_compiler,
+)
+
+__all__ = ["TARGET_ARCH", "ZIG", "build", "copy_headers", "has_clang"]
+
 SOURCE = "bpf/trainobs.bpf.c"
+SUPPORT = "bpf/support.bpf.c"
 OBJECTS = ROOT / "src" / "trainobs" / "probes" / "objects"
 
-ZIG = "ziglang>=0.14"
-"""The package that brings a compiler where there is no clang."""
+HEADERS = ("bpf/trainobs_probe.h", "bpf/vmlinux.h", "bpf/linux/*.h", "bpf/vendor/bpf/*.h")
+"""What a program of a user's includes; below `include/` without the first of these folders."""
 
-TARGET_ARCH = {"x86_64": "x86", "aarch64": "arm64"}
-"""Supported machines, and what bpf_tracing.h calls them."""
-
-# BTF comes with -g, and file names with BTF: relative ones, so that no builder's folder is in them.
-FLAGS = "-O2 -g -mcpu=v3 -Wall -fno-unwind-tables -fdebug-compilation-dir=. -Ibpf -Ibpf/vendor"
+# File names come with BTF: relative ones, so that no builder's folder is in them.
+PLACES = ("-fdebug-compilation-dir=.", "-Ibpf", "-Ibpf/vendor")
 
 
 class BuildError(Exception):
@@ -55,34 +65,40 @@ def machine(name: str | None = None) -> str:
     return name
 
 
-def object_paths(arch: str, out: Path = OBJECTS) -> dict[Path, str]:
-    """Where the objects for a type of machine belong, and what sets each of them apart.
+def object_paths(arch: str, out: Path = OBJECTS) -> dict[Path, tuple[str, str]]:
+    """Where the objects for a type of machine belong: their sources, and what sets them apart.
 
-    The second one is for kernels without the kfunc that the first one calls: READ in reading.h.
+    The second one is for kernels without the kfunc that the first one calls: READ in reading.h. The
+    third one is linked to programs of a user's.
     """
     return {
-        out / f"trainobs.{arch}.bpf.o": "",
-        out / f"trainobs.{arch}.nokfunc.bpf.o": "-DTOBS_NO_KFUNC",
+        out / f"trainobs.{arch}.bpf.o": (SOURCE, ""),
+        out / f"trainobs.{arch}.nokfunc.bpf.o": (SOURCE, "-DTOBS_NO_KFUNC"),
+        out / f"support.{arch}.bpf.o": (SUPPORT, ""),
     }
-
-
-def has_clang() -> bool:
-    """Whether clang is on the PATH."""
-    return shutil.which("clang") is not None
 
 
 def compiler(choice: str = "auto") -> list[str]:
     """The beginning of the compile command; `auto` takes clang before zig."""
-    if choice != "zig" and has_clang():
-        return ["clang", "-target", "bpfel"]
-    if choice != "clang" and importlib.util.find_spec("ziglang"):
-        return [sys.executable, "-m", "ziglang", "cc", "-target", "bpfel-freestanding"]
-    sought = {"clang": "no clang on the PATH", "zig": f"no ziglang package for {sys.executable}"}
-    raise BuildError(
-        "cannot compile the BPF programs: no compiler",
-        sought.get(choice) or ", and ".join(sought.values()),
-        f"install clang (apt-get install clang), or: {sys.executable} -m pip install '{ZIG}'",
-    )
+    command = compiler_command(choice)
+    if command is None:
+        raise BuildError("cannot compile the BPF programs: no compiler", *without_compiler(choice))
+    return command
+
+
+def copy_headers(out: Path = OBJECTS) -> list[Path]:
+    """Bring what a program of a user's includes to the objects; the paths."""
+    copies = []
+    for source in sorted(path for pattern in HEADERS for path in ROOT.glob(pattern)):
+        inside = source.relative_to(ROOT / "bpf")
+        parts = inside.parts[1:] if inside.parts[0] == "vendor" else inside.parts
+        target = out / "include" / Path(*parts)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fresh = target.with_suffix(f".{os.getpid()}.tmp")
+        shutil.copyfile(source, fresh)
+        fresh.replace(target)
+        copies.append(target)
+    return copies
 
 
 SHT_NOBITS = 8  # .bss: a size, but no bytes in the file
@@ -124,23 +140,23 @@ def build(
     werror: bool = False,
     verbose: bool = False,
 ) -> list[Path]:
-    """Compile `trainobs.bpf.c` for a type of machine, by default this one; the objects' paths.
+    """Compile all programs for a type of machine, by default this one; the objects' paths.
 
     Raises:
         BuildError: no compiler, an unsupported machine, or an error in the programs.
     """
     arch = machine(arch)
-    command = [*compiler(choice), *FLAGS.split(), f"-D__TARGET_ARCH_{TARGET_ARCH[arch]}"]
+    command = [*compiler(choice), *FLAGS, *PLACES, f"-D__TARGET_ARCH_{TARGET_ARCH[arch]}"]
     command += ["-Werror"] if werror else []
     targets = object_paths(arch, out.resolve())
-    for target, define in targets.items():
-        _compile([*command, *define.split()], target, verbose)
+    for target, (source, define) in targets.items():
+        _compile([*command, *define.split()], source, target, verbose)
     return list(targets)
 
 
-def _compile(command: list[str], target: Path, verbose: bool) -> None:
+def _compile(command: list[str], source: str, target: Path, verbose: bool) -> None:
     fresh = target.with_suffix(f".{os.getpid()}.tmp")
-    command = [*command, "-c", SOURCE, "-o", str(fresh)]
+    command = [*command, "-c", source, "-o", str(fresh)]
     if verbose:
         print(shlex.join(command), file=sys.stderr)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -148,7 +164,7 @@ def _compile(command: list[str], target: Path, verbose: bool) -> None:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if done.returncode:
             raise BuildError(
-                f"cannot compile {SOURCE}",
+                f"cannot compile {source}",
                 f"{shlex.join(command)}\n{done.stderr.strip()}",
                 "read the compiler's message above; --compiler picks the other compiler",
             )
@@ -172,6 +188,7 @@ def main() -> int:
     args = parser.parse_args()
     try:
         build(args.out, args.compiler, arch=args.machine, werror=args.werror, verbose=args.verbose)
+        copy_headers(args.out)
     except BuildError as error:
         print(error, file=sys.stderr)
         return 1

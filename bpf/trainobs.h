@@ -90,6 +90,7 @@ enum tobs_phase {
 #define TOBS_BATCHES 512
 #define TOBS_MAIN_WORKER 0xffffffffU /* of a batch that the training thread makes itself */
 #define TOBS_NAME 48
+#define TOBS_OWN 32 /* counters of a user's program */
 
 /* In the table of system calls: the one whose refused arguments are marks. Beyond every op. */
 #define TOBS_MARK TOBS_OPS
@@ -172,6 +173,17 @@ struct tobs_settings {
 	unsigned long long user_ns;   /* ... and where it has them; 0: it was not asked yet */
 };
 
+/* What a user's programs count: how often, and a sum of what they measured. */
+struct tobs_own_cell {
+	unsigned long long count;
+	unsigned long long value;
+};
+
+/* In own_rows of support.bpf.c; by step of the ring, as `rows`. */
+struct tobs_own_row {
+	struct tobs_own_cell cells[TOBS_OWN][TOBS_ROLES];
+};
+
 /* control: arguments of the iterator programs, and their answer. */
 struct tobs_control {
 	unsigned int slots;	 /* from here on no slot was ever used */
@@ -203,6 +215,7 @@ _Static_assert(sizeof(struct tobs_row) == 32 * TOBS_OPS * TOBS_CLASSES * TOBS_RO
 _Static_assert(sizeof(struct tobs_batch) == 120 + TOBS_NAME, "no padding");
 _Static_assert(sizeof(struct tobs_losses) == 24, "no padding");
 _Static_assert(sizeof(struct tobs_settings) == 48, "no padding");
+_Static_assert(sizeof(struct tobs_own_row) == 16 * TOBS_OWN * TOBS_ROLES, "no padding");
 _Static_assert(sizeof(struct tobs_control) == 32, "no padding");
 _Static_assert(sizeof(struct tobs_sums) ==
 		       TOBS_RING * (sizeof(struct tobs_row) + sizeof(struct tobs_buckets)) +

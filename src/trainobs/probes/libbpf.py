@@ -57,6 +57,18 @@ class OpenOptions(C.Structure):
     )
 
 
+class UprobeOptions(C.Structure):
+    """`struct bpf_uprobe_opts`, up to the name of a function, which came with libbpf 0.8."""
+
+    _fields_ = (
+        ("sz", C.c_size_t),
+        ("ref_ctr_offset", C.c_size_t),
+        ("bpf_cookie", C.c_uint64),
+        ("retprobe", C.c_bool),
+        ("func_name", C.c_char_p),
+    )
+
+
 _Pointer = C.c_void_p
 _Signatures = Mapping[str, tuple[object, list[object]]]
 
@@ -71,12 +83,18 @@ _SIGNATURES: _Signatures = {
     "bpf_program__name": (C.c_char_p, [_Pointer]),
     "bpf_program__fd": (C.c_int, [_Pointer]),
     "bpf_program__set_autoload": (C.c_int, [_Pointer, C.c_bool]),
+    "bpf_program__section_name": (C.c_char_p, [_Pointer]),
     "bpf_program__attach": (_Pointer, [_Pointer]),
+    "bpf_program__attach_uprobe_opts": (
+        _Pointer,
+        [_Pointer, C.c_int, C.c_char_p, C.c_size_t, C.POINTER(UprobeOptions)],
+    ),
     "bpf_link__fd": (C.c_int, [_Pointer]),
     "bpf_link__destroy": (C.c_int, [_Pointer]),
     "bpf_iter_create": (C.c_int, [C.c_int]),
     "bpf_map__name": (C.c_char_p, [_Pointer]),
     "bpf_map__fd": (C.c_int, [_Pointer]),
+    "bpf_map__reuse_fd": (C.c_int, [_Pointer, C.c_int]),
     "bpf_map__initial_value": (_Pointer, [_Pointer, C.POINTER(C.c_size_t)]),
     "bpf_map_freeze": (C.c_int, [C.c_int]),
     "bpf_map_update_elem": (C.c_int, [C.c_int, _Pointer, _Pointer, C.c_uint64]),
@@ -84,6 +102,10 @@ _SIGNATURES: _Signatures = {
     "bpf_enable_stats": (C.c_int, [C.c_int]),
     "bpf_obj_get_info_by_fd": (C.c_int, [C.c_int, _Pointer, C.POINTER(C.c_uint32)]),
     "bpf_btf_get_next_id": (C.c_int, [C.c_uint32, C.POINTER(C.c_uint32)]),
+    "bpf_linker__new": (_Pointer, [C.c_char_p, _Pointer]),
+    "bpf_linker__add_file": (C.c_int, [_Pointer, C.c_char_p, _Pointer]),
+    "bpf_linker__finalize": (C.c_int, [_Pointer]),
+    "bpf_linker__free": (None, [_Pointer]),
     "btf__parse": (_Pointer, [C.c_char_p, _Pointer]),
     "btf__free": (None, [_Pointer]),
 }

@@ -21,6 +21,7 @@ _ENOTSUPP = 524  # include/linux/errno.h: not for user space, which has no words
 _RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _FAILED_PROGRAM = re.compile(r"prog '(\w+)': (.*)")
 _VERIFIER_LOG = re.compile(r"prog '(\w+)': -- BEGIN PROG LOAD LOG --\n(.*)", re.DOTALL)
+_TOLD_LINES = 3
 _VERIFIER_END = re.compile(r"(processed \d+ insns|-- END PROG LOAD LOG --|Verification failed:)")
 
 
@@ -116,7 +117,7 @@ class LibbpfLoader:
                 raise ProbeError(
                     ProbeCause.REFUSED,
                     f"cannot attach {program} to {hook}",
-                    self._reason(error),
+                    error_text(self._library, error),
                     "run: trainobs doctor",
                 )
             self._links[name].append(link)
@@ -188,25 +189,18 @@ class LibbpfLoader:
             raise ProbeError(
                 ProbeCause.NO_OBJECT,
                 f"cannot open {path}",
-                self._reason(C.get_errno()),
+                error_text(library, C.get_errno()),
                 "the file is damaged or of another machine: build the package again",
             )
-        self._programs = self._all(library.bpf_object__next_program, library.bpf_program__name)
-        self._maps = self._all(library.bpf_object__next_map, library.bpf_map__name)
+        next_program, next_map = library.bpf_object__next_program, library.bpf_object__next_map
+        self._programs = each_of(self._object, next_program, library.bpf_program__name)
+        self._maps = each_of(self._object, next_map, library.bpf_map__name)
         for name, program in self._programs.items():
             library.bpf_program__set_autoload(program, name in wanted)
         size = C.c_size_t()
         read_only = next(m for name, m in self._maps.items() if name.endswith(".rodata"))
         address = library.bpf_map__initial_value(read_only, C.byref(size))
         C.memmove(address, machine, min(size.value, len(machine)))
-
-    def _all(self, advance: C._NamedFuncPointer, name_of: C._NamedFuncPointer) -> dict[str, int]:
-        found: dict[str, int] = {}
-        item = advance(self._object, None)
-        while item:
-            found[name_of(item).decode()] = item
-            item = advance(self._object, item)
-        return found
 
     def _culprits(self, error: int, log: list[str], wanted: set[str]) -> dict[str, str]:
         """Programs that were refused -> the line of the log that tells most.
@@ -233,23 +227,44 @@ class LibbpfLoader:
             raise too_old(self._library) or ProbeError(
                 ProbeCause.REFUSED,
                 "cannot load the probes",
-                f"{self._reason(error)} ({reason or 'no further word from libbpf'})",
+                f"{error_text(self._library, error)} ({reason or 'no further word from libbpf'})",
                 "run `trainobs doctor`; without probes the run is observed through /proc",
             )
         return culprits
-
-    def _reason(self, error: int) -> str:
-        """Words for an error number; libbpf has some of its own, from 4000."""
-        if error == _ENOTSUPP:
-            return "this kernel cannot do that on this machine (ENOTSUPP)"
-        buffer = C.create_string_buffer(256)
-        self._library.libbpf_strerror(error, buffer, len(buffer))
-        return buffer.value.decode(errors="replace")
 
     def _release(self) -> None:
         if self._object:
             self._library.bpf_object__close(self._object)
         self._object, self._programs, self._maps = None, {}, {}
+
+
+def each_of(
+    whole: int, advance: C._NamedFuncPointer, name_of: C._NamedFuncPointer
+) -> dict[str, int]:
+    """Programs, or maps, of an open object: name -> handle."""
+    found: dict[str, int] = {}
+    item = advance(whole, None)
+    while item:
+        found[name_of(item).decode()] = item
+        item = advance(whole, item)
+    return found
+
+
+def error_text(library: C.CDLL, error: int) -> str:
+    """Words for an error number; libbpf has some of its own, from 4000."""
+    if error == _ENOTSUPP:
+        return "this kernel cannot do that on this machine (ENOTSUPP)"
+    buffer = C.create_string_buffer(256)
+    library.libbpf_strerror(error, buffer, len(buffer))
+    return buffer.value.decode(errors="replace")
+
+
+def refusal(log: Sequence[str]) -> str:
+    """What libbpf, or the verifier, says about an object that was refused: its telling lines."""
+    for text in log:
+        if match := _VERIFIER_LOG.search(text):
+            return f"{match[1]}: {' | '.join(_last_lines(match[2], _TOLD_LINES))}"
+    return next((text.removeprefix("libbpf: ") for text in log), "")
 
 
 def _programs(way: Way) -> list[str]:
@@ -265,6 +280,10 @@ def _with_any(ways: Mapping[str, Way], culprits: Collection[str]) -> list[tuple[
 
 def _telling(log: str) -> str:
     """What the verifier did not accept: the last line before its statistics, or its explanation."""
+    return "".join(_last_lines(log, 1))
+
+
+def _last_lines(log: str, count: int) -> list[str]:
     lines = [line.strip() for line in log.splitlines()]
     end = next((i for i, line in enumerate(lines) if _VERIFIER_END.match(line)), len(lines))
-    return next((line for line in reversed(lines[:end]) if line), "")
+    return [line for line in lines[:end] if line][-count:]

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/*
+ * Who is followed, and in which step: the maps that programs of a user's share with ours, and how
+ * both read them. support.bpf.c joins it to an object that knows none of it.
+ */
+#ifndef TRAINOBS_TASKS_H
+#define TRAINOBS_TASKS_H
+
+#include "vmlinux.h"
+#include <bpf/bpf_helpers.h>
+
+#include "trainobs.h"
+
+/*
+ * What belongs to one session lies in maps of its own, in the slot of that session. So nobody can be
+ * given what is another's, and all of a session is gone when its maps are.
+ */
+struct clock_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(u32));
+	__uint(value_size, sizeof(struct tobs_clock));
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, TOBS_SLOTS);
+	__type(key, u32);
+	__array(values, struct clock_map);
+} session_clocks SEC(".maps");
+
+/* What is known of a task that we follow; gone with the task. */
+struct task_state {
+	u64 call_ns;	/* when the system call in flight began */
+	u64 wait_ns;	/* asleep for a device inside it */
+	u64 off_ns;	/* when it left the CPU; 0: it runs */
+	u64 wake_ns;	/* when it became ready to run */
+	u64 on_ns;	/* when it got the CPU; 0: not seen */
+	u64 reclaim_ns; /* when it began to free memory; 0: it does not */
+	u64 inode; /* the regular file called on last, by address, number and generation: ... */
+	u64 ino;
+	u32 generation;
+	u32 class_epoch; /* ... what its class is worth, and ... */
+	u32 added_pages;
+	int fd;		/* of the call in flight */
+	u8 inode_class; /* ... its class */
+	u8 call;	/* op of the system call in flight, plus one; 0: none */
+	u8 class;
+	u8 role;
+	u8 flags;
+	u8 slot;		 /* its session */
+	struct tobs_batch batch; /* the one that it makes; begin_ns 0: none */
+};
+
+#define CALL_DIRECT 1	  /* the file is open with O_DIRECT */
+#define CALL_REGULAR 2	  /* the file is a regular one */
+#define CALL_READ_AHEAD 4 /* the call started read-ahead and waits for it */
+#define OFF_IOWAIT 8	  /* the task sleeps for a block device */
+#define OFF_AWAIT 16	  /* the task sleeps for another thread, ... */
+#define OFF_GIL 32	  /* ... or until one lets go of the interpreter's lock */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct task_state);
+} tasks SEC(".maps");
+
+static __always_inline struct task_state *state_of(struct task_struct *task)
+{
+	return bpf_task_storage_get(&tasks, task, NULL, 0);
+}
+
+static __always_inline struct task_state *current_state(void)
+{
+	return state_of(bpf_get_current_task_btf());
+}
+
+/* What a session has under a key; NULL where there is no such session. */
+static __always_inline void *in_session(void *maps, u32 slot, const void *key)
+{
+	void *map = bpf_map_lookup_elem(maps, &slot);
+
+	return map ? bpf_map_lookup_elem(map, key) : NULL;
+}
+
+static __always_inline struct tobs_clock *clock_of(u32 slot)
+{
+	u32 zero = 0;
+
+	return in_session(&session_clocks, slot, &zero);
+}
+
+static __always_inline u64 step_word(struct tobs_clock *clock)
+{
+	return clock ? *(volatile u64 *)&clock->word : 0;
+}
+
+#endif

@@ -1,0 +1,203 @@
+"""One more object beside probes that run: linked, loaded with their maps, and attached by itself.
+
+What is in it lives and ends by itself: nothing of the probes that run depends on it.
+"""
+
+from __future__ import annotations
+
+import ctypes as C
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from trainobs.core.errors import ProbeCause, ProbeError
+from trainobs.probes.libbpf import UprobeOptions, captured_log, open_library, open_object
+from trainobs.probes.loader import each_of, error_text, refusal
+
+_OURS = ("anon_inode:bpf-", "anon_inode:bpf_", "anon_inode:btf", "anon_inode:[perf_event]")
+"""What descriptors of programs, maps, links, types and uprobes lead to."""
+
+ANY_PROCESS = -1
+"""For `pid`: whoever runs the code."""
+
+
+class ExtraObject:
+    """The programs of some object files, linked to one and loaded on construction.
+
+    Args:
+        parts: object files; the license of the first counts. One alone is loaded as it is.
+        maps: name -> descriptor of a map that stands for the object's own of that name.
+        name: what errors call it.
+
+    Attributes:
+        programs: program -> its section, which says what it is attached to.
+
+    Raises:
+        ProbeError: NO_LIBBPF, NO_OBJECT; REFUSED: it cannot be linked, or the kernel does not take
+            it, with the last words of the verifier.
+    """
+
+    def __init__(self, parts: Sequence[Path], maps: Mapping[str, int], name: str) -> None:
+        self.programs: dict[str, str] = {}
+        self._name = name
+        self._library = open_library()
+        self._object: int | None = None
+        self._handles: dict[str, int] = {}
+        self._maps: dict[str, int] = {}
+        self._links: list[int] = []
+        self._descriptors: set[int] = set()
+        try:
+            with tempfile.TemporaryDirectory(prefix="trainobs-") as place:
+                self._load(self._linked(parts, Path(place)), maps)
+        except BaseException:
+            self.close()
+            raise
+
+    def attach(self, program: str) -> None:
+        """Attach a program to what its section says.
+
+        Raises:
+            ProbeError: REFUSED.
+        """
+        self._attach(program, self.programs[program], self._library.bpf_program__attach)
+
+    def attach_uprobe(
+        self,
+        program: str,
+        path: Path | str,
+        offset: int = 0,
+        *,
+        symbol: str | None = None,
+        pid: int = ANY_PROCESS,
+        returns: bool = False,
+    ) -> None:
+        """Attach a program to code of a library or of an executable.
+
+        Args:
+            program: its name.
+            path: the file, or the name of a library.
+            offset: in the file; with `symbol` from its begin.
+            symbol: a function; libbpf 0.8 and newer.
+            pid: the process, as this one sees it. Its children lose the uprobe as they fork.
+            returns: whether it runs at the end of the function.
+
+        Raises:
+            ProbeError: REFUSED.
+        """
+        options = UprobeOptions(sz=C.sizeof(UprobeOptions), retprobe=returns)
+        options.func_name = None if symbol is None else symbol.encode()
+        place = f"{path}:{symbol or ''}+{offset:#x}"
+        encoded = os.fsencode(path)
+        self._attach(
+            program,
+            place,
+            lambda handle: self._library.bpf_program__attach_uprobe_opts(
+                handle, pid, encoded, offset, C.byref(options)
+            ),
+        )
+
+    def map_fd(self, name: str) -> int:
+        """Descriptor of a map of the object."""
+        return int(self._library.bpf_map__fd(self._maps[name]))
+
+    def program_fds(self) -> dict[str, int]:
+        """Program -> its descriptor."""
+        fd = self._library.bpf_program__fd
+        return {name: int(fd(handle)) for name, handle in self._handles.items()}
+
+    def close(self) -> None:
+        """Take it out of the kernel; what is mapped stays. May be called twice."""
+        while self._links:
+            self._library.bpf_link__destroy(self._links.pop())
+        if self._object:
+            self._library.bpf_object__close(self._object)
+        self._forget()
+
+    def abandon(self) -> None:
+        """In a forked child: close what was inherited, and leave libbpf's own memory alone.
+
+        Of a uprobe or USDT libbpf does not tell the descriptors, hence those that came with it.
+        """
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        self._links.clear()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._object, self._handles, self._maps, self._descriptors = None, {}, {}, set()
+
+    def _linked(self, parts: Sequence[Path], place: Path) -> Path:
+        if len(parts) == 1:
+            return parts[0]
+        library, target = self._library, place / "linked.bpf.o"
+        with captured_log(library) as log:
+            linker = library.bpf_linker__new(os.fsencode(target), None)
+            error = -C.get_errno() if not linker else 0
+            for part in parts if linker else ():
+                error = error or library.bpf_linker__add_file(linker, os.fsencode(part), None)
+            error = error or library.bpf_linker__finalize(linker)
+            library.bpf_linker__free(linker)
+        if error:
+            raise self._refused("link", error, log)
+        return target
+
+    def _load(self, path: Path, maps: Mapping[str, int]) -> None:
+        library = self._library
+        with captured_log(library) as log, self._keeping_descriptors():
+            self._object = open_object(library, os.fsencode(path))
+            if not self._object:
+                raise self._refused("open", C.get_errno(), log)
+            next_program, next_map = library.bpf_object__next_program, library.bpf_object__next_map
+            self._handles = each_of(self._object, next_program, library.bpf_program__name)
+            self._maps = each_of(self._object, next_map, library.bpf_map__name)
+            section = library.bpf_program__section_name
+            self.programs = {n: section(handle).decode() for n, handle in self._handles.items()}
+            error = self._reuse(maps) or library.bpf_object__load(self._object)
+        if error:
+            raise self._refused("load", error, log)
+
+    def _reuse(self, maps: Mapping[str, int]) -> int:
+        for name in maps.keys() & self._maps.keys():
+            if error := self._library.bpf_map__reuse_fd(self._maps[name], maps[name]):
+                return int(error)
+        return 0
+
+    def _attach(self, program: str, place: str, how: Callable[[int], int | None]) -> None:
+        with captured_log(self._library) as log, self._keeping_descriptors():
+            link = how(self._handles[program])
+            error = C.get_errno()
+        if not link:
+            raise self._refused(f"attach {program} to {place} of", error, log)
+        self._links.append(link)
+
+    def _refused(self, what: str, error: int, log: list[str]) -> ProbeError:
+        found = refusal(log) or "no further word from libbpf"
+        text = error_text(self._library, abs(error))
+        return ProbeError(
+            ProbeCause.REFUSED,
+            f"cannot {what} {self._name}",
+            f"{text}: {found}",
+            "change the program; what `trainobs doctor` says holds for it, too",
+        )
+
+    @contextmanager
+    def _keeping_descriptors(self) -> Iterator[None]:
+        before = _descriptors()
+        try:
+            yield
+        finally:
+            self._descriptors |= _descriptors() - before
+
+
+def _descriptors() -> set[int]:
+    """Descriptors of this process that lead to something of BPF or to a uprobe."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{name}").startswith(_OURS):
+                found.add(int(name))
+        except OSError:  # the one of the directory, or closed meanwhile
+            continue
+    return found
