@@ -2,8 +2,8 @@
 
 `ObsCallback` observes a Lightning `Trainer`, `ObsTrainerCallback` one of Hugging Face, `observe` a
 training loop of one's own. `load_run` reads what they recorded, `AccessCounts` is what they tell
-about the rows of embedding tables. All are imported on first use: `import trainobs` alone brings in
-neither torch nor a framework.
+about the rows of embedding tables. `Probe` is an eBPF program of one's own beside theirs. All are
+imported on first use: `import trainobs` alone brings in neither torch nor a framework.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from trainobs.integrations.huggingface import ObsTrainerCallback
     from trainobs.integrations.lightning import ObsCallback
     from trainobs.integrations.plain import observe
+    from trainobs.probes.own_probe import Probe
     from trainobs.report.notebook import load_run
 
     __all__ = [
         "AccessCounts",
         "ObsCallback",
         "ObsTrainerCallback",
+        "Probe",
         "__version__",
         "load_run",
         "observe",
@@ -35,6 +37,7 @@ _HOME = {
     "AccessCounts": "trainobs.access",
     "ObsCallback": "trainobs.integrations.lightning",
     "ObsTrainerCallback": "trainobs.integrations.huggingface",
+    "Probe": "trainobs.probes.own_probe",
     "load_run": "trainobs.report.notebook",
     "observe": "trainobs.integrations.plain",
 }

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from trainobs.analysis.whatif import judged
 from trainobs.core.catalogue import CATALOGUE, STEP_METRICS
 from trainobs.core.catalogue.hot_rows import SHARES
 from trainobs.core.catalogue.named import metric_of_phase
+from trainobs.core.catalogue.own_counters import metrics_of_counter
 from trainobs.core.cells import StepCells
 from trainobs.core.histogram import BLOCK_READ, EDGES_NS, LATENCIES, Latency, percentile
 from trainobs.core.metrics import Metric, MetricKind, evaluate
@@ -59,6 +62,8 @@ def summarize(run: RunLog) -> dict[str, Any]:
         * checkpoints: see `analysis.checkpoints.checkpoints`.
         * workers, loader: see `workers` and `together` of `analysis.loader_workers`.
         * latency: name -> distribution of the whole run, in ns.
+        * own: what programs of the user's counted: `name` of the metric, `title`, `unit`, `probe`;
+          the parts by role are among `metrics`, as `<name>{role=<role>}`.
         * lost: `events` and step records not counted; of these, what the `kernel` side dropped, by
           cause; `steps` that a sink dropped, and `because` of what; `files` that could not be read;
           of a run whose end is not recorded, `free_bytes` of the disk that it is on.
@@ -91,6 +96,7 @@ def summarize(run: RunLog) -> dict[str, Any]:
         "loader": together(makers),
         "embeddings": about_tables,
         "latency": {one.name: _distribution(one, buckets) for one in LATENCIES},
+        "own": [{"name": one.name, **asdict(one)} for one in rank.counters],
         "lost": _lost(run, metrics),
         **compare(run.ranks),
     }
@@ -104,7 +110,8 @@ def _metrics(
 ) -> tuple[dict[str, Statistics], dict[str, int]]:
     """Metrics of steps by name, and sums of what came before the first step."""
     known = STEP_METRICS if "hot_rows" in run.info.get("capabilities", {}) else CATALOGUE
-    catalogue = [*known, *map(metric_of_phase, rank.phases)]
+    own = chain.from_iterable(map(metrics_of_counter, rank.counters))
+    catalogue = [*known, *map(metric_of_phase, rank.phases), *own]
     metrics, setup = _of_each(rank, catalogue, training)
     _form_from_sums(metrics, cells_of(run, rank), buckets)
     _form_shares(metrics)

@@ -11,7 +11,8 @@ Every piece has a path, by which the page asks a server for it, or finds it in i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from trainobs.analysis.levels import CHUNK, Levels, chunks, levels
 from trainobs.analysis.summary import summarize
 from trainobs.core.catalogue import METRICS, STEP_METRICS, named_phase_metric
 from trainobs.core.catalogue.named import metric_of_phase, named_phase
+from trainobs.core.catalogue.own_counters import metrics_of_counter
 from trainobs.core.errors import RunLogError
 from trainobs.core.labels import TAKING, label_of
 from trainobs.core.records import SETUP, UNKNOWN
@@ -60,6 +62,9 @@ GROUPS = {
     },
 }
 """Columns that are asked for together: what a step is made of, and the charts below it."""
+
+OWN_GROUP = "own probes"
+"""One more, of a run with programs of the user's."""
 
 LANE_STEPS = 64
 """Steps in a chunk of the lanes."""
@@ -101,8 +106,12 @@ class RunView:
         self._rows = np.flatnonzero(when["step"] != SETUP)
         self._step, self._start_ns = (column[self._rows] for column in when.values())
         named = tuple(map(named_phase_metric, self._rank.phases))
+        own = chain.from_iterable(map(metrics_of_counter, self._rank.counters))
+        self._own = {metric.name: metric for metric in own}
         self._parts = (*PARTS, *named)
         self._names = {**GROUPS, "parts": (*GROUPS["parts"], *named)}
+        if self._own:
+            self._names[OWN_GROUP] = tuple(self._own)
         self._groups: dict[str, Levels] = {}
         self._batches: dict[str, npt.NDArray[np.int64]] | None = None
 
@@ -132,7 +141,7 @@ class RunView:
         make, count = pieces.get(kind, (dict, -1))
         numbers = words[1:] if kind == "steps" else words
         are_numbers = all(word.isdecimal() and len(word) < 12 for word in numbers)
-        if len(words) != count or not are_numbers or (kind == "steps" and words[0] not in GROUPS):
+        if len(words) != count or not are_numbers or (kind == "steps" and words[0] not in self._names):
             raise self._no_such(path)
         try:
             return make(*words[: count - len(numbers)], *map(int, numbers))
@@ -172,8 +181,26 @@ class RunView:
             "parts": list(self._parts),
             "taking": self._taking(),
             "groups": {name: list(columns) for name, columns in self._names.items()},
-            "metrics": {name: _about(name) for name in (*METRICS, *self._names["parts"])},
+            "metrics": {name: self._about(name) for name in self._told_metrics()},
             "lanes": self._rank.files.has(BATCHES),
+        }
+
+    def groups(self) -> tuple[str, ...]:
+        """Groups of columns that this run has."""
+        return tuple(self._names)
+
+    def _told_metrics(self) -> Iterable[str]:
+        return (*METRICS, *self._names["parts"], *self._own)
+
+    def _about(self, name: str) -> dict[str, Any]:
+        metric = METRICS.get(name) or self._own.get(name)
+        metric = metric or metric_of_phase(named_phase(name) or name)
+        return {
+            "label": label_of(name).strip(),
+            "unit": metric.unit,
+            "kind": metric.kind.name.lower(),
+            "chart": metric.chart,
+            "tells": metric.tells,
         }
 
     def _taking(self) -> dict[str, Any] | None:
@@ -282,14 +309,3 @@ _AHEAD = 8
 
 _CLOCK = ("begin_ns", "end_ns")
 """Columns of the batches that are points in time end so."""
-
-
-def _about(name: str) -> dict[str, Any]:
-    metric = METRICS.get(name) or metric_of_phase(named_phase(name) or name)
-    return {
-        "label": label_of(name).strip(),
-        "unit": metric.unit,
-        "kind": metric.kind.name.lower(),
-        "chart": metric.chart,
-        "tells": metric.tells,
-    }

@@ -132,6 +132,12 @@ BATCH = np.dtype(
 
 FIELDS: tuple[str, ...] = CELL.names or ()
 
+OWN_COUNTERS = 32
+"""Counters that a program of a user's may have."""
+
+OWN_CELL = np.dtype([("count", "<u8"), ("value", "<u8")])
+"""`struct tobs_own_cell`; a row has one for each counter and role."""
+
 LOSSES = np.dtype([("tasks", "<u8"), ("requests", "<u8"), ("classes", "<u8")])
 """`struct tobs_losses`: what could not be counted."""
 

@@ -56,6 +56,7 @@ class ProbeCause(Enum):
     NO_OBJECT = "the compiled probes are missing"
     NO_BTF = "the kernel has no BTF"
     NO_PERMISSION = "permission denied"
+    NO_COMPILER = "no compiler knows BPF"
     NO_TRACEPOINT = "the kernel lacks the tracepoint"
     NO_SERVICE = "no service serves this process"
     REFUSED = "the kernel refused the program"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from trainobs.core.abi import Phase
 from trainobs.core.catalogue import phase_metric
 from trainobs.core.catalogue.named import named_phase
+from trainobs.core.own_counter import OWN
 
 PHASES: Mapping[Phase, str] = {
     Phase.LOADER: "waiting for data",
@@ -73,4 +74,4 @@ LABELS: Mapping[str, str] = {
 
 def label_of(metric: str) -> str:
     """The name for people of any metric; a phase has the one that its user gave it."""
-    return LABELS.get(metric) or named_phase(metric) or metric
+    return LABELS.get(metric) or named_phase(metric) or metric.removeprefix(OWN)

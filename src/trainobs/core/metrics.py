@@ -131,13 +131,18 @@ class Metric:
 
     @cached_property
     def tag(self) -> Tag:
-        """Its curve in TensorBoard: `step/duration_ns` is `trainobs/step/duration_ms` there."""
+        """Its curve in TensorBoard: `step/duration_ns` is `trainobs/step/duration_ms` there.
+
+        Of a part that its name tells, `x_ns{role=worker}`, it is `x_ms/worker`.
+        """
+        name, _, part = self.name.removesuffix("}").partition("{")
+        below = f"/{part.partition('=')[2]}" if part else ""
         if self.unit not in _FOR_PEOPLE:
-            return Tag(TAGS + self.name, self.unit, 1.0)
+            return Tag(f"{TAGS}{name}{below}", self.unit, 1.0)
         end, unit, factor = _FOR_PEOPLE[self.unit]
-        stem = self.name.removesuffix(end)
-        joint = "_" if stem == self.name else ""
-        return Tag(f"{TAGS}{stem}{joint}{unit}", unit, factor)
+        stem = name.removesuffix(end)
+        joint = "_" if stem == name else ""
+        return Tag(f"{TAGS}{stem}{joint}{unit}{below}", unit, factor)
 
     @cached_property
     def programs(self) -> Programs:

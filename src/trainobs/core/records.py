@@ -9,8 +9,10 @@ import numpy.typing as npt
 
 from trainobs.core.catalogue import STEP_METRICS
 from trainobs.core.catalogue.named import named_phase
+from trainobs.core.catalogue.own_counters import is_own_counter
 from trainobs.core.cells import StepCells
 from trainobs.core.embedding_table import EmbeddingTable
+from trainobs.core.own_counter import OwnCounter
 
 SETUP = -1
 """Step number of what happened before the first step; stored as null."""
@@ -101,9 +103,16 @@ class StepTable:
             lookups=lookups,
         )
 
-    def named_phases(self) -> dict[str, npt.NDArray[np.float64]]:
-        """The columns of phases with a name of the user's; they are none of `metric_matrix`."""
-        return {name: column for name, column in self.columns.items() if named_phase(name)}
+    def brought(self) -> dict[str, npt.NDArray[np.float64]]:
+        """The columns that this run brings along, which are none of `metric_matrix`.
+
+        These are phases with a name of the user's, and what the user's own programs count.
+        """
+        return {
+            name: column
+            for name, column in self.columns.items()
+            if named_phase(name) or is_own_counter(name)
+        }
 
     def metric_matrix(self) -> npt.NDArray[np.float64]:
         """Values of every metric with a value for each step, in the order of `STEP_METRICS`.
@@ -132,6 +141,7 @@ class RunInfo:
         loaders: how each loader of torch works: "serial", "workers", "prefetch_factor" and so on.
         tables: embedding tables of the model whose lookups are counted.
         phases: those with a name of the user's, as far as they were in use.
+        counters: of the user's own programs.
         clock: "monotonic_ns" (CLOCK_MONOTONIC) and "wall_ns" (since 1970) of the same instant.
     """
 
@@ -146,3 +156,4 @@ class RunInfo:
     loaders: list[dict[str, object]] = field(default_factory=list)
     tables: tuple[EmbeddingTable, ...] = ()
     phases: list[str] = field(default_factory=list)
+    counters: list[OwnCounter] = field(default_factory=list)

@@ -15,7 +15,7 @@ from trainobs.core.signals import let_signals_through
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.session.ending import tell
 from trainobs.session.session import Session
-from trainobs.session.settings import PathLike, Settings
+from trainobs.session.settings import PathLike, Probes, Settings
 
 logger = logging.getLogger("trainobs")
 
@@ -57,7 +57,7 @@ class ObservingCallback:
     def __init__(
         self,
         *,
-        probes: str | Iterable[str] = "auto",
+        probes: Probes = "auto",
         data_roots: PathLike | Iterable[PathLike] | None = None,
         run_dir: PathLike | None = None,
         log_every_n_steps: int | None = None,

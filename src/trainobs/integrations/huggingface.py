@@ -45,8 +45,8 @@ class ObsTrainerCallback(ObservingCallback, TrainerCallback):  # type: ignore[mi
     outside of `train` are left alone.
 
     Args:
-        probes: "auto" for all that this machine offers, "off" for timing only, or names of probes
-            that must work.
+        probes: "auto" for all that this machine offers, "off" for timing only, or a list: names of
+            probes that must work, and each `Probe` of your own.
         data_roots: directories and files that hold training data. By default they are found from
             the data sets, and what loaders read from regular files that are no libraries counts as
             data: their workers, or the training thread where it waits for a batch.

@@ -47,7 +47,7 @@ from trainobs.integrations.scope import NOTHING, Between, Scope
 from trainobs.session.forks import abandon_in_children, keep_in_children
 from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
-from trainobs.session.settings import PathLike, Settings
+from trainobs.session.settings import PathLike, Probes, Settings
 from trainobs.steps.clock import LAST_STEP, MAX_NAMED, StepClock
 
 logger = logging.getLogger("trainobs")
@@ -339,7 +339,7 @@ def _from_environment(name: str, default: int) -> int:
 
 def observe(
     *,
-    probes: str | Iterable[str] = "auto",
+    probes: Probes = "auto",
     data_roots: PathLike | Iterable[PathLike] | None = None,
     run_dir: PathLike | None = None,
     log_every_n_steps: int | None = None,
@@ -351,8 +351,8 @@ def observe(
     """Observe a training loop of this thread, from now on.
 
     Args:
-        probes: "auto" for all that this machine offers, "off" for timing only, or names of probes
-            that must work.
+        probes: "auto" for all that this machine offers, "off" for timing only, or a list: names of
+            probes that must work, and each `Probe` of your own.
         data_roots: directories and files that hold training data. By default they are found from
             the data sets, and what loaders read from regular files that are no libraries counts as
             data: their workers, or the training thread where it waits for a batch.

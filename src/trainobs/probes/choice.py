@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.probes.kernel_side import KernelSide
+from trainobs.probes.obstacles import may_load
+from trainobs.probes.own_probe import Probe
 from trainobs.probes.programs import PROBES
 from trainobs.probes.protocol import socket_path
 from trainobs.probes.served import ServedSide
@@ -16,14 +18,21 @@ _PROC = "/proc/self"
 
 
 def open_side(
-    probes: Collection[str] = tuple(PROBES), *, required: bool = False, tid: int | None = None
+    probes: Collection[str] = tuple(PROBES),
+    *,
+    required: bool = False,
+    tid: int | None = None,
+    own: Sequence[Probe] = (),
 ) -> Side:
     """The service first, since one set of programs a node costs less than one a process.
+
+    But programs of the user's are loaded by this process alone, beside a set of its own.
 
     Args:
         probes: names of probes.
         required: whether each of them must work.
         tid: the training thread; None: the calling one.
+        own: programs of the user's.
 
     Raises:
         ProbeError: neither serves, or there is no `/proc`; it has what the service said,
@@ -36,7 +45,14 @@ def open_side(
             f"no {_PROC}",
             "mount /proc where the training runs",
         )
-    path = socket_path()
+    side = _open(probes, required, tid, serves=not (own and may_load()))
+    if own:
+        side.load_own(own)
+    return side
+
+
+def _open(probes: Collection[str], required: bool, tid: int | None, *, serves: bool) -> Side:
+    path = socket_path() if serves else None
     if path is None or not os.path.exists(path):  # nor may the way there be closed to us
         return KernelSide(probes, required=required)
     try:

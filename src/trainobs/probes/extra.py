@@ -13,7 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trainobs.core.errors import ProbeCause, ProbeError
-from trainobs.probes.libbpf import UprobeOptions, captured_log, open_library, open_object
+from trainobs.probes.libbpf import (
+    RENEW,
+    UprobeOptions,
+    captured_log,
+    has_usdt,
+    open_library,
+    open_object,
+)
 from trainobs.probes.loader import each_of, error_text, refusal
 
 _OURS = ("anon_inode:bpf-", "anon_inode:bpf_", "anon_inode:btf", "anon_inode:[perf_event]")
@@ -86,6 +93,8 @@ class ExtraObject:
         Raises:
             ProbeError: REFUSED.
         """
+        if symbol is not None:
+            self._need_names(program)
         options = UprobeOptions(sz=C.sizeof(UprobeOptions), retprobe=returns)
         options.func_name = None if symbol is None else symbol.encode()
         place = f"{path}:{symbol or ''}+{offset:#x}"
@@ -96,6 +105,22 @@ class ExtraObject:
             lambda handle: self._library.bpf_program__attach_uprobe_opts(
                 handle, pid, encoded, offset, C.byref(options)
             ),
+        )
+
+    def attach_usdt(
+        self, program: str, path: Path | str, provider: str, name: str, *, pid: int = ANY_PROCESS
+    ) -> None:
+        """Attach a program to a mark that a library or an executable has in its code.
+
+        Raises:
+            ProbeError: NO_LIBBPF: it is older than 0.8; REFUSED.
+        """
+        self._need_names(program)
+        words = (os.fsencode(path), provider.encode(), name.encode())
+        self._attach(
+            program,
+            f"usdt/{path}:{provider}:{name}",
+            lambda handle: self._library.bpf_program__attach_usdt(handle, pid, *words, None),
         )
 
     def map_fd(self, name: str) -> int:
@@ -163,6 +188,16 @@ class ExtraObject:
             if error := self._library.bpf_map__reuse_fd(self._maps[name], maps[name]):
                 return int(error)
         return 0
+
+    def _need_names(self, program: str) -> None:
+        if not has_usdt(self._library):
+            version = self._library.libbpf_version_string().decode()
+            raise ProbeError(
+                ProbeCause.NO_LIBBPF,
+                f"cannot attach {program} of {self._name}",
+                f"libbpf {version} knows no code by its name",
+                RENEW,
+            )
 
     def _attach(self, program: str, place: str, how: Callable[[int], int | None]) -> None:
         with captured_log(self._library) as log, self._keeping_descriptors():

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import closing
 
 from trainobs.core.abi import FileClass
+from trainobs.probes.own_probe import Probe
+from trainobs.probes.own_programs import SHARED_MAPS
 from trainobs.probes.programs import PROBES
 from trainobs.probes.shared import SharedProbes, unable
 from trainobs.probes.side import Side
@@ -47,13 +49,17 @@ class KernelSide(Side):
         """Stop following the calling thread."""
         self._probes.leave(_SLOT, os.getpid(), threading.get_native_id())
 
+    def load_own(self, probes: Sequence[Probe]) -> None:
+        """Load programs of the user's beside these."""
+        self.own.load(probes, self._probes.maps(SHARED_MAPS))
+
     def infer_data(self, on: bool) -> None:
         """Whether what workers read from regular files of no known class counts as data."""
         self._probes.infer_data(_SLOT, on)
 
     def program_fds(self) -> dict[str, int]:
         """Descriptors of the programs that run on events."""
-        return self._probes.program_fds()
+        return self._probes.program_fds() | self.own.program_fds()
 
     def losses(self) -> dict[str, int]:
         """What the kernel side could not count; `runs` of programs that the kernel left out."""
@@ -72,11 +78,13 @@ class KernelSide(Side):
         """Take the probes out of the kernel; the arrays stay readable. May be called twice."""
         self._release_roots()
         self.losses()
+        self.own.close()
         self._probes.stop()
 
     def abandon(self) -> None:
         """In a forked child: let go of the parent's probes."""
         self._release_roots()
+        self.own.abandon()
         self._probes.abandon()
 
     def _register_root(self, descriptor: int, file_class: FileClass) -> None:

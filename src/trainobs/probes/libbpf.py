@@ -22,7 +22,7 @@ _INSTALL = (
     "install libbpf: apt install libbpf1 (Debian 12, Ubuntu 24.04) or libbpf0 (Ubuntu 22.04), "
     "dnf install libbpf"
 )
-_RENEW = (
+RENEW = (
     "install libbpf 1.0 or newer: apt install libbpf1 (Debian 12, Ubuntu 24.04), dnf install "
     "libbpf; where the system has none: https://github.com/libbpf/libbpf, make -C src install"
 )
@@ -118,6 +118,12 @@ _SINCE_0_6: _Signatures = {
         [C.c_int, C.c_char_p, C.c_uint32, C.c_uint32, C.c_uint32, C.POINTER(MapOptions)],
     ),
 }
+_SINCE_0_8: _Signatures = {
+    "bpf_program__attach_usdt": (
+        _Pointer,
+        [_Pointer, C.c_int, C.c_char_p, C.c_char_p, C.c_char_p, _Pointer],
+    ),
+}
 _BEFORE_0_6: _Signatures = {
     "bpf_program__next": (_Pointer, [_Pointer, _Pointer]),
     "bpf_map__next": (_Pointer, [_Pointer, _Pointer]),
@@ -147,9 +153,11 @@ def open_library() -> C.CDLL:
         else:
             _declare(library, _BEFORE_0_6)
             _translate(library)
+        if has_usdt(library):
+            _declare(library, _SINCE_0_8)
     except AttributeError as error:
         raise ProbeError(
-            ProbeCause.NO_LIBBPF, f"cannot use {library._name}", f"{error}: not libbpf 0.5", _RENEW
+            ProbeCause.NO_LIBBPF, f"cannot use {library._name}", f"{error}: not libbpf 0.5", RENEW
         ) from error
     library.libbpf_set_strict_mode(_ERRORS_OF_1_0)
     return library
@@ -199,6 +207,11 @@ def version_of(library: C.CDLL) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
 
 
+def has_usdt(library: C.CDLL) -> bool:
+    """Whether it can attach to marks and functions by their names: 0.8 and newer."""
+    return hasattr(library, "bpf_program__attach_usdt")
+
+
 def open_object(library: C.CDLL, path: bytes) -> int | None:
     """Open an object file; None and an errno if it cannot be read.
 
@@ -231,7 +244,7 @@ def too_old(library: C.CDLL) -> ProbeError | None:
         "cannot load the probes",
         f"{library._name} is {library.libbpf_version_string().decode()}, too old for the type "
         f"information of this kernel ({platform.release()})",
-        _RENEW,
+        RENEW,
     )
 
 

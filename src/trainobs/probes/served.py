@@ -18,8 +18,15 @@ from trainobs.core.abi import FileClass
 from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.core.now import now_s
 from trainobs.probes import protocol
+from trainobs.probes.own_probe import Probe
 from trainobs.probes.programs import PROBES, programs_of
 from trainobs.probes.side import Side
+
+WITHOUT_RIGHTS = (
+    "this process may load no programs, and trainobs-probed loads none but its own",
+    "run as root, or give the process CAP_BPF and CAP_PERFMON",
+)
+"""What is found, and what to do, where programs of the user's cannot be loaded."""
 
 logger = logging.getLogger("trainobs")
 
@@ -83,6 +90,10 @@ class ServedSide(Side):
     def leave(self) -> None:
         """Stop following the calling thread."""
         self._tell("leave", tid=threading.get_native_id())
+
+    def load_own(self, probes: Sequence[Probe]) -> None:
+        """None: the service loads no program that a client gives it."""
+        self.own.refuse(probes, *WITHOUT_RIGHTS)
 
     def infer_data(self, on: bool) -> None:
         """Whether what workers read from regular files of no known class counts as data."""

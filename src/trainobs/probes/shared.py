@@ -14,6 +14,7 @@ from pathlib import Path
 
 from trainobs.core.abi import SLOTS, FileClass
 from trainobs.core.errors import ProbeCause, ProbeError
+from trainobs.probes.compiling import OBJECTS
 from trainobs.probes.kernel_names import KERNEL_BTF, KernelNames
 from trainobs.probes.loader import LibbpfLoader
 from trainobs.probes.obstacles import obstacles
@@ -28,9 +29,6 @@ from trainobs.probes.programs import (
 )
 from trainobs.probes.session_maps import SessionMaps, remove
 from trainobs.probes.syscall_table import syscall_table
-
-OBJECTS = Path(__file__).parent / "objects"
-"""Where the compiled programs are: see `object_files`."""
 
 KFUNC = "bpf_rdonly_cast"
 """What one of the two objects calls, as READ in bpf/reading.h says. Linux 6.2"""
@@ -198,6 +196,10 @@ class SharedProbes:
             if name not in ITERATORS
             for program, _ in hooks
         }
+
+    def maps(self, names: Collection[str]) -> dict[str, int]:
+        """Descriptors of some maps that all sessions share."""
+        return {name: self._loader.map_fd(name) for name in names}
 
     def hooks(self) -> dict[str, tuple[tuple[str, str], ...]]:
         """Of each part that runs: its programs, and where each of them hooks in."""

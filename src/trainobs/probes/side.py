@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 from trainobs.core.abi import SUMS, FileClass
 from trainobs.probes.mounts import mount_points, mounts_below
+from trainobs.probes.own_probe import Probe
+from trainobs.probes.own_programs import OwnPrograms
 from trainobs.probes.session_maps import CLOCK_BYTES
 
 KEPT_ROOTS = 256
@@ -32,6 +34,7 @@ class Side:
         batches: ring of the batches that loaders made, shape (BATCHES,) of `BATCH`.
         histograms: latency since the session began, shape (op, class, role, BUCKETS).
         status: program name -> "on", or why it is off.
+        own: programs of the user's beside these.
     """
 
     clock: memoryview
@@ -42,6 +45,7 @@ class Side:
     status: dict[str, str]
 
     def __init__(self) -> None:
+        self.own = OwnPrograms()
         self._kept: list[int] = []
 
     def _map(self, clock_fd: int, sums_fd: int) -> None:
@@ -59,6 +63,10 @@ class Side:
 
     def leave(self) -> None:
         """Stop following the calling thread."""
+        raise NotImplementedError
+
+    def load_own(self, probes: Sequence[Probe]) -> None:
+        """Load programs of the user's, as far as that is possible here; tells of what is not."""
         raise NotImplementedError
 
     def infer_data(self, on: bool) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from trainobs.analysis.step_time import TAKING
 from trainobs.core.text import counted, duration, percent, size
+from trainobs.report import own_counters
 from trainobs.report.rows import cut
 from trainobs.report.sections import straggler_told
 
@@ -61,7 +62,7 @@ def loader_and_storage(summary: dict[str, Any]) -> Iterator[str]:
 
 def others(summary: dict[str, Any]) -> Iterator[str]:
     """What only some runs have, one line each."""
-    for tell in (_checkpoints, _tables, _hot_rows, _ranks, _gpu):
+    for tell in (_checkpoints, _tables, _hot_rows, own_counters.brief, _ranks, _gpu):
         yield from map(cut, tell(summary))
 
 

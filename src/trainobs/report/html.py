@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainobs.analysis.view import GROUPS, RunView
+from trainobs.analysis.view import RunView
 from trainobs.core.strict_json import dumps
 from trainobs.report import comparison
 
@@ -77,7 +77,7 @@ def _wanted(view: RunView) -> Iterator[tuple[str, bool]]:
     yield from ((path, True) for path in ("head", "summary"))
     every = view.head()["levels"][::-1]
     ranks = ["ranks"] if len(view.run.ranks) > 1 else []
-    for group in (*GROUPS, *ranks):
+    for group in (*view.groups(), *ranks):
         yield from ((path, True) for path in view.paths(group, every[0]))
     lanes = view.paths("lanes", 1)
     middle = len(lanes) // 2

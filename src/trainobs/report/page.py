@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from trainobs.core.text import duration, printable
-from trainobs.report import empty, loaders, sections, tables
+from trainobs.report import empty, loaders, own_counters, sections, tables
 from trainobs.report.losses import lost, not_observed, unreadable
 from trainobs.report.rows import paragraph
 from trainobs.report.sections import metric, observed_by, own_share, training_ns
@@ -37,6 +37,7 @@ _WITH_STEPS = (
     sections.gpu,
     tables.section,
     sections.hot_rows,
+    own_counters.section,
     sections.distributions,
     sections.setup,
 )

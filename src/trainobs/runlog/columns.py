@@ -6,11 +6,11 @@ columns are made. Give it `is_new`, or runs without it cannot be read any more.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trainobs.core.abi import BUCKETS, CELL, FileClass, Op, Role
-from trainobs.core.catalogue import STEP_METRICS, named_phase_metric
+from trainobs.core.catalogue import STEP_METRICS
 from trainobs.core.embedding_table import LOOKUP_FIELDS
 from trainobs.core.metrics import MetricKind
 from trainobs.core.records import BATCH_ROW, SETUP, UNKNOWN
@@ -90,16 +90,16 @@ TABLES: Mapping[str, Columns] = {
 """Table -> its columns, in their order."""
 
 
-def phase_columns(phases: Sequence[str]) -> Columns:
-    """The columns of `STEPS` for phases with a name of the user's."""
-    return tuple(_metric(named_phase_metric(phase), "<i8") for phase in phases)
+def brought_columns(metrics: Iterable[str]) -> Columns:
+    """The columns of `STEPS` for metrics that a run brings along: `StepTable.brought`."""
+    return tuple(_metric(name, "<i8") for name in metrics)
 
 
-def tables_of_run(names: Sequence[str], phases: Sequence[str] = ()) -> Mapping[str, Columns]:
-    """`TABLES`, for a run whose embedding tables, and phases of the user's, have these names."""
+def tables_of_run(names: Sequence[str], brought: Iterable[str] = ()) -> Mapping[str, Columns]:
+    """`TABLES`, for a run whose embedding tables, and metrics of its own, have these names."""
     named = (
         replace(column, words=tuple(names)) if column.name == "table" else column
         for column in TABLES[EMBEDDINGS]
     )
-    steps = (*TABLES[STEPS], *phase_columns(phases))
+    steps = (*TABLES[STEPS], *brought_columns(brought))
     return {**TABLES, STEPS: steps, EMBEDDINGS: tuple(named)}

@@ -14,6 +14,7 @@ from trainobs.core.catalogue.named import may_name_a_phase
 from trainobs.core.embedding_table import EmbeddingTable
 from trainobs.core.errors import RunLogError, shown
 from trainobs.core.files import open_regular
+from trainobs.core.own_counter import OwnCounter
 from trainobs.core.text import size
 from trainobs.runlog import schema as names
 
@@ -47,6 +48,11 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "tables.*.placement": (str,),
     "phases": (list,),
     "phases.*": (str,),
+    "counters": (list,),
+    "counters.*": (dict,),
+    "counters.*.title": (str,),
+    "counters.*.unit": (str,),
+    "counters.*.probe": (str,),
     "settings": (dict,),
     "settings.loader_workers": (int, NoneType),
     "loaders": (list,),
@@ -65,6 +71,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 """Fields the analysis relies on -> types they may have, if they are there; `*` is every key, or
 every element of an array."""
 
+_OF_A_COUNTER = tuple(field.name for field in fields(OwnCounter))
 _OF_A_TABLE = {field.name for field in fields(EmbeddingTable) if field.default is MISSING}
 
 _KINDS: dict[type, str] = {
@@ -123,6 +130,14 @@ def tables_of(info: Mapping[str, Any]) -> tuple[EmbeddingTable, ...]:
 def phases_of(info: Mapping[str, Any]) -> tuple[str, ...]:
     """The phases with a name of the user's, from what `read_info` returned."""
     return tuple(filter(may_name_a_phase, dict.fromkeys(info.get("phases", ()))))
+
+
+def counters_of(info: Mapping[str, Any]) -> tuple[OwnCounter, ...]:
+    """What programs of the user's counted, from what `read_info` returned."""
+    told = (tuple(one.get(name, "") for name in _OF_A_COUNTER) for one in info.get("counters", ()))
+    found = (OwnCounter(*words) for words in dict.fromkeys(told))
+    whole = {counter.name: counter for counter in found if not counter.fault()}
+    return tuple(whole.values())
 
 
 def cannot_read(path: Path, found: str, do: str) -> RunLogError:

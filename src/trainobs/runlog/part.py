@@ -24,11 +24,10 @@ import numpy.typing as npt
 
 from trainobs.core.abi import CELLS_SHAPE, FIELDS, UNTABLED, Op
 from trainobs.core.catalogue import CATALOGUE, STEP_METRICS
-from trainobs.core.catalogue.named import named_phase
 from trainobs.core.cells import WORDS, StepCells
 from trainobs.core.coverage import Coverage
 from trainobs.core.records import UNKNOWN, StepTable
-from trainobs.runlog.columns import AXES, NAN, TABLES, phase_columns
+from trainobs.runlog.columns import AXES, NAN, TABLES, brought_columns
 from trainobs.runlog.schema import BATCHES, KERNEL, LATENCY, STEPS
 from trainobs.runlog.table import Table, by_field
 
@@ -58,7 +57,7 @@ class RunLogPart:
         self._cells: list[tuple[npt.NDArray[np.int64], StepCells]] = []
         self._new_rows: list[npt.NDArray[np.void]] = []
         self._batches: list[npt.NDArray[np.void]] = []
-        self._named: list[tuple[int, Mapping[str, npt.NDArray[np.float64]]]] = []
+        self._own: list[tuple[int, Mapping[str, npt.NDArray[np.float64]]]] = []
         self._length = 0
 
     def __len__(self) -> int:
@@ -67,8 +66,8 @@ class RunLogPart:
     def append(self, batch: StepTable) -> None:
         """Copy the steps of `batch`; its arrays may be reused afterwards."""
         self._new_rows.append(_compact_rows(batch))
-        named = {name: column.copy() for name, column in batch.named_phases().items()}
-        self._named.append((len(batch), named))
+        brought = {name: column.copy() for name, column in batch.brought().items()}
+        self._own.append((len(batch), brought))
         if batch.cells is not None:
             self._cells.append((batch.step.copy(), _tabled(batch.cells)))
         if batch.batches is not None:
@@ -78,8 +77,8 @@ class RunLogPart:
     def steps(self) -> Table:
         """The `steps` table: step, epoch, start_ns, then one column per metric.
 
-        Metrics of hot rows have a column where any of them is known, and so have phases with a
-        name of the user's.
+        Metrics of hot rows have a column where any of them is known, and so has what the run brings
+        along: `StepTable.brought`.
         """
         self._rows = np.concatenate([self._rows, *self._new_rows])
         self._new_rows.clear()
@@ -89,18 +88,18 @@ class RunLogPart:
             for index, metric in enumerate(STEP_METRICS)
             if index < len(CATALOGUE) or np.isfinite(rows["values"][:, index]).any()
         }
-        named = self._phases()
-        columns = (*TABLES[STEPS], *phase_columns([named_phase(name) or "" for name in named]))
-        return Table(columns, {**by_field(rows), **metrics, **named})
+        brought = self._brought()
+        columns = (*TABLES[STEPS], *brought_columns(brought))
+        return Table(columns, {**by_field(rows), **metrics, **brought})
 
-    def _phases(self) -> Mapping[str, npt.NDArray[np.float64]]:
-        """Phases with a name of the user's, unknown in what was delivered before there was any."""
-        names = dict.fromkeys(name for _, columns in self._named for name in columns)
+    def _brought(self) -> Mapping[str, npt.NDArray[np.float64]]:
+        """What the run brings along, unknown in what was delivered before there was any."""
+        names = dict.fromkeys(name for _, columns in self._own for name in columns)
         joined = {
-            name: np.concatenate([columns.get(name, np.full(n, NAN)) for n, columns in self._named])
+            name: np.concatenate([columns.get(name, np.full(n, NAN)) for n, columns in self._own])
             for name in names
         }
-        self._named = [(self._length, joined)]
+        self._own = [(self._length, joined)]
         return joined
 
     def kernel(self) -> Table | None:

@@ -12,9 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.core.abi import BUCKETS, CELL, CELLS_SHAPE, FIELDS
-from trainobs.core.catalogue import METRICS
+from trainobs.core.catalogue import METRICS, named_phase_metric
+from trainobs.core.catalogue.own_counters import metrics_of_counter
 from trainobs.core.coverage import Coverage
 from trainobs.core.embedding_table import EmbeddingTable
+from trainobs.core.own_counter import OwnCounter
 from trainobs.runlog.columns import AXES, NAN, Column, tables_of_run
 from trainobs.runlog.parquet import read_columns, row_count, values_of
 from trainobs.runlog.remembered import WholeFiles
@@ -33,6 +35,7 @@ class RankLog:
             looked at when they are first asked for.
         tables: embedding tables of the model.
         phases: those with a name of the user's.
+        counters: what programs of the user's counted.
         host: name of the node, whose clock is in all times; None where unknown.
     """
 
@@ -43,14 +46,17 @@ class RankLog:
         *,
         tables: Sequence[EmbeddingTable] = (),
         phases: Sequence[str] = (),
+        counters: Sequence[OwnCounter] = (),
         host: str | None = None,
         coverage: Coverage | None = None,
     ) -> None:
         self.rank = rank
-        columns = tables_of_run([table.name for table in tables], phases)
+        brought = [*map(named_phase_metric, phases), *_names(counters)]
+        columns = tables_of_run([table.name for table in tables], brought)
         self.files = WholeFiles(files, columns)
         self.tables = tuple(tables)
         self.phases = tuple(phases)
+        self.counters = tuple(counters)
         self.host = host
         self._coverage = coverage or Coverage.whole()
         self._columns = {
@@ -195,3 +201,7 @@ class RankLog:
     def _about(self, table: str, name: str) -> Column:
         """A column; one that this version does not know may be a metric of another."""
         return self._columns[table].get(name, Column(name, missing=NAN))
+
+
+def _names(counters: Iterable[OwnCounter]) -> Iterator[str]:
+    return (metric.name for counter in counters for metric in metrics_of_counter(counter))

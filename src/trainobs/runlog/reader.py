@@ -14,7 +14,7 @@ from trainobs.core.errors import RunLogError
 from trainobs.runlog import schema as names
 from trainobs.runlog.columns import TABLES
 from trainobs.runlog.directory import BESIDE
-from trainobs.runlog.info import cannot_read, phases_of, read_info, tables_of
+from trainobs.runlog.info import cannot_read, counters_of, phases_of, read_info, tables_of
 from trainobs.runlog.rank import RankLog
 
 _DEPTHS = ("*/", "*/*/", "*/*/*/", "*/*/*/*/")
@@ -149,11 +149,12 @@ def _began(run_dir: Path) -> int:
 
 def _open_rank(run_dir: Path, rank: int, newest_parts: int) -> RankLog:
     info = _info_of(names.run_file(run_dir, rank))
-    tables, phases = tables_of(info), phases_of(info)
+    brought = {"phases": phases_of(info), "counters": counters_of(info)}
     files = {table: names.files_of(run_dir, rank, table)[-newest_parts:] for table in TABLES}
     host = info.get("host", {}).get("hostname")
     coverage = _coverage_of(info)
-    return RankLog(rank, files, tables=tables, phases=phases, host=host, coverage=coverage)
+    tables = tables_of(info)
+    return RankLog(rank, files, tables=tables, host=host, coverage=coverage, **brought)
 
 
 def _coverage_of(info: Mapping[str, Any]) -> Coverage:

@@ -190,7 +190,7 @@ class RunLogSink(Sink):
         """Write `run.json` if it changed: parts that disarm themselves say so in it."""
         assert self._info is not None, "begin comes first"
         facts = dataclasses.asdict(self._info)
-        for some in ("tables", "phases"):  # a run without any says nothing of them
+        for some in ("tables", "phases", "counters"):  # a run without any says nothing of them
             if not facts[some]:
                 del facts[some]
         document = {

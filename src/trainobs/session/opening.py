@@ -81,7 +81,10 @@ class Opening:
     def _open(self) -> None:
         try:
             self._side = open_side(
-                self._settings.probes, required=self._settings.required, tid=self._tid
+                self._settings.probes,
+                required=self._settings.required,
+                tid=self._tid,
+                own=self._settings.own,
             )
         except ProbeError as error:
             self._why_not = str(error)

@@ -21,6 +21,7 @@ from trainobs.host.memory import OwnFaults
 from trainobs.host.procfs import has_rings, has_room_for_files
 from trainobs.host.sampler import HostSampler
 from trainobs.probes.detach import detach
+from trainobs.probes.own_programs import OwnPrograms
 from trainobs.session.accelerator import Accelerator, AcceleratorWatch
 from trainobs.session.delivery import Deliveries
 from trainobs.session.forks import abandon_in_children, keep_in_children, others_here
@@ -90,6 +91,9 @@ class Session:
         waits_on_host: Callable[[], bool],
     ) -> None:
         self._kernel, why_not = opening.side()
+        own = self._kernel.own if self._kernel else OwnPrograms()
+        if self._kernel is None:
+            own.refuse(settings.own, " ".join(why_not.split()), "run `trainobs doctor`")
         self._coverage = Coverage(self._kernel.status if self._kernel else {})
         sees_calls = self._coverage.knows(CALLS)
         reads_host = settings.probes and not sees_calls and has_room_for_files()
@@ -101,7 +105,11 @@ class Session:
             world_size=world_size,
             host=host_facts(),
             clock={"monotonic_ns": time.monotonic_ns(), "wall_ns": time.time_ns()},
-            capabilities=dict(self._kernel.status) if self._kernel else {"ebpf": why_not},
+            capabilities={
+                **(self._kernel.status if self._kernel else {"ebpf": why_not}),
+                **own.status,
+            },
+            counters=own.counters,
         )
         if self._kernel and "syscalls" in settings.probes and not sees_calls:
             why_not = f"system calls are not seen: {_first_refusal(self._kernel.status)}"
@@ -245,6 +253,7 @@ class Session:
             kernel,
             coverage=self._coverage,
             rings=kernel is not None and has_rings(),
+            own=kernel.own if kernel and kernel.own.counters else None,
             host_names=totals.available if totals else (),
             switch_cost_ns=switch_cost_ns,
             ledger=self.ledger,

@@ -13,10 +13,12 @@ from itertools import islice
 from pathlib import Path
 
 from trainobs.core.errors import SettingError, shown
+from trainobs.probes.own_probe import Probe
 from trainobs.probes.programs import PROBES, WHAT_TO_GIVE, check_names
 from trainobs.steps.clock import LAST_STEP
 
 PathLike = str | os.PathLike[str]
+Probes = str | Probe | Iterable[str | Probe]
 
 _SYSTEM = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/lib", "/lib64", "/usr/share", "/etc")
 _SYSTEM_PREFIXES = frozenset({Path("/"), Path("/usr"), Path("/usr/local")})
@@ -29,6 +31,7 @@ class Settings:
     Attributes:
         probes: names of the probes to load; empty for none.
         required: whether a probe that cannot be loaded is an error.
+        own: programs of the user's, beside these.
         data_roots: directories and files that hold training data; None: to be found.
         run_dir: where the run log goes; None: the entry point decides.
         log_every_n_steps: steps between two TensorBoard points, after the first 200; None: the
@@ -43,6 +46,7 @@ class Settings:
 
     probes: frozenset[str] = frozenset(PROBES)
     required: bool = False
+    own: tuple[Probe, ...] = ()
     data_roots: tuple[Path, ...] | None = None
     run_dir: Path | None = None
     log_every_n_steps: int | None = None
@@ -54,7 +58,7 @@ class Settings:
     @classmethod
     def parse(
         cls,
-        probes: str | Iterable[str] = "auto",
+        probes: Probes = "auto",
         data_roots: PathLike | Iterable[PathLike] | None = None,
         run_dir: PathLike | None = None,
         log_every_n_steps: int | None = None,
@@ -67,9 +71,11 @@ class Settings:
         Raises:
             SettingError: naming the parameter, the value and the choices.
         """
+        names, own = _probes(probes)
         return cls(
-            probes=_probes(probes),
-            required=not isinstance(probes, str),
+            probes=frozenset(PROBES) if names is None else names,
+            required=names is not None and not isinstance(probes, str),
+            own=own,
             data_roots=_data_roots(data_roots),
             run_dir=None if run_dir is None else _run_dir(run_dir),
             log_every_n_steps=_count("log_every_n_steps", log_every_n_steps),
@@ -98,12 +104,23 @@ def _bad(name: str, found: str, do: str) -> SettingError:
     return SettingError(f"bad value for `{name}`", found, do)
 
 
-def _probes(value: str | Iterable[str]) -> frozenset[str]:
+def _probes(value: Probes) -> tuple[frozenset[str] | None, tuple[Probe, ...]]:
+    """The names of our probes, None for all that there are; and programs of the user's.
+
+    These come with all of ours, if none of ours has a name beside them.
+    """
     if isinstance(value, str) and value in ("auto", "off"):
-        return frozenset(PROBES if value == "auto" else ())
+        return None if value == "auto" else frozenset(), ()
     if isinstance(value, str):
         raise _bad("probes", shown(value), WHAT_TO_GIVE)
-    return check_names(_listed("probes", value, WHAT_TO_GIVE))
+    if isinstance(value, Probe):
+        return None, (value,)
+    listed = _listed("probes", value, WHAT_TO_GIVE)
+    own = tuple(one for one in listed if isinstance(one, Probe))
+    names = [one for one in listed if not isinstance(one, Probe)]
+    if names == ["auto"] or (own and not names):
+        return None, own
+    return check_names(names), own
 
 
 def _listed(name: str, value: object, do: str) -> list[object]:

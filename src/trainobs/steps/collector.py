@@ -41,8 +41,8 @@ _ASYNC_CALLS = {
     Async.AIO: Cells("count", (Op.AIO,)),
 }
 
-_Taken = tuple[StepCells, Words]
-"""What the kernel counted in some steps, and their latency."""
+_Taken = tuple[StepCells, list[Words]]
+"""What the kernel counted in some steps, and the tables beside it: latency, what users count."""
 
 _Part = tuple[list[ClosedStep], _Taken | None]
 
@@ -57,6 +57,16 @@ class KernelRows(Protocol):
         """CLOCK_MONOTONIC from which on nothing may have been counted; None: all is counted."""
 
 
+class OwnRows(Protocol):
+    """What it reads of programs of the user's."""
+
+    tables: list[Words]
+
+    def columns(self, grown: Sequence[Words], count: int) -> dict[str, npt.NDArray[np.float64]]:
+        """What was counted in some steps, by metric, from what each table grew in each step."""
+        ...
+
+
 class _Ring:
     """The kernel's ring of step rows, and what it held when each slot was read last.
 
@@ -64,17 +74,16 @@ class _Ring:
     what they were, since most of the cost is to bring the ring into the CPU's cache.
     """
 
-    def __init__(self, kernel: KernelRows) -> None:
+    def __init__(self, kernel: KernelRows, more: Sequence[Words] = ()) -> None:
         self._rows = kernel.rows.view("<u8").reshape(RING, WORDS)
-        self._latency = kernel.latency
+        self._tables = [kernel.latency, *more]
         self._places = np.empty(0, np.intp)
         self._seen_rows = np.empty((RING, 0), np.uint64)
-        self._seen_latency = np.zeros_like(self._latency)
+        self._seen_tables = [np.zeros_like(table) for table in self._tables]
 
     def take(self, slots: list[int]) -> _Taken:
         """Growth of some slots since they were taken last; at least one."""
-        cells, latency = zip(*(self._take(run) for run in _runs(slots)), strict=True)
-        return StepCells.join(cells), np.concatenate(latency)
+        return _joined([self._take(run) for run in _runs(slots)])
 
     def late(self, slots: list[int]) -> list[int]:
         """Events, of kinds that were seen before, in each of some slots that should be at rest."""
@@ -87,11 +96,13 @@ class _Ring:
 
     def _take(self, run: slice) -> _Taken:
         self._look_at(np.flatnonzero(np.bitwise_or.reduce(self._rows[run], axis=0)))
-        values, latency = self._rows[run][:, self._places], self._latency[run].copy()
-        grown, grown_latency = values - self._seen_rows[run], latency - self._seen_latency[run]
-        self._seen_rows[run], self._seen_latency[run] = values, latency
+        values = self._rows[run][:, self._places]
+        grown = values - self._seen_rows[run]
+        self._seen_rows[run] = values
         changed = grown.any(axis=0)
-        return StepCells(self._places[changed], grown[:, changed]), grown_latency
+        tables = zip(self._tables, self._seen_tables, strict=True)
+        grown_tables = [_growth(table[run], seen[run]) for table, seen in tables]
+        return StepCells(self._places[changed], grown[:, changed]), grown_tables
 
     def _look_at(self, places: Places) -> None:
         """Numbers only grow: one that was 0 in every slot until now had grown in none."""
@@ -100,6 +111,20 @@ class _Ring:
             seen = np.zeros((RING, len(both)), np.uint64)
             seen[:, np.searchsorted(both, self._places)] = self._seen_rows
             self._places, self._seen_rows = both, seen
+
+
+def _growth(table: Words, seen: Words) -> Words:
+    """What some rows grew by since they were seen; `seen` is what they are now."""
+    now = table.copy()
+    grown = now - seen
+    seen[:] = now
+    return grown
+
+
+def _joined(parts: Sequence[_Taken]) -> _Taken:
+    """The steps of several, one after another; at least one."""
+    cells, tables = zip(*parts, strict=True)
+    return StepCells.join(cells), [np.concatenate(each) for each in zip(*tables, strict=True)]
 
 
 def _runs(slots: list[int]) -> list[slice]:
@@ -118,6 +143,7 @@ class Collector:
     Args:
         coverage: what of the kernel's rows is known.
         rings: whether there were rings of io_uring before the run began.
+        own: what programs of the user's count.
 
     Attributes:
         waiting_count: steps that were collected, and not yet taken by `batch`.
@@ -132,6 +158,7 @@ class Collector:
         *,
         coverage: Coverage | None = None,
         rings: bool = False,
+        own: OwnRows | None = None,
         host_names: tuple[str, ...] = (),
         switch_cost_ns: float = 0.0,
         sources: Sequence[StepSource] = (),
@@ -159,7 +186,8 @@ class Collector:
         self._coverage = coverage or Coverage.whole()
         self._metrics = [m for m in kernel_metrics() if self._coverage.knows(m.programs)]
         self._used = np.uint8(Async.URING if rings else 0)
-        self._ring = None if kernel is None else _Ring(kernel)
+        self._own = own
+        self._ring = None if kernel is None else _Ring(kernel, own.tables if own else ())
         self._unchecked: list[int] = []
         self._carried: dict[int, list[_Taken]] = {}
         clock.on_cancel = self._carry
@@ -197,8 +225,7 @@ class Collector:
         taken = [taken for _, taken in waiting if taken]
         if not taken:
             return self._assemble(steps, None)
-        cells, latency = zip(*taken, strict=True)
-        return self._assemble(steps, (StepCells.join(cells), np.concatenate(latency)))
+        return self._assemble(steps, _joined(taken))
 
     def _ready_parts(self) -> int:
         """How many of the parts that wait need not wait any longer."""
@@ -231,17 +258,18 @@ class Collector:
     def _copy_rows(self, ring: _Ring, steps: list[ClosedStep]) -> _Taken:
         self._count_late(ring)
         serials = [step.serial for step in steps]
-        cells, latency = ring.take([serial % RING for serial in serials])
+        cells, tables = ring.take([serial % RING for serial in serials])
         for index, step in enumerate(steps):
             if not step.merged and step.serial not in self._carried:
                 continue
             more = [ring.take([merged % RING]) for merged in step.merged]
             more += [taken for serial in step.serials for taken in self._carried.pop(serial, ())]
-            for more_cells, more_latency in more:
+            for more_cells, more_tables in more:
                 cells = cells.plus(index, more_cells)
-                latency[index] += more_latency[0]
+                for table, more_rows in zip(tables, more_tables, strict=True):
+                    table[index] += more_rows[0]
         self._unchecked += serials
-        return cells, latency
+        return cells, tables
 
     def _carry(self, cancelled: int, serial: int) -> None:
         """Keep what the kernel counted in a step that was none for the step that goes on."""
@@ -269,8 +297,11 @@ class Collector:
         columns.update(self._host_deltas(steps))
         for source in self._sources:
             columns.update(source.columns(steps))
-        cells, latency = taken or (None, None)
-        if cells is not None and latency is not None:
+        cells, latency = None, None
+        if taken:
+            cells, (latency, *own) = taken
+            if self._own:
+                columns.update(self._own.columns(own, len(steps)))
             used = self._async_used(cells)
             columns.update(self._kernel_columns(steps, cells, latency, used))
             cells = self._coverage.known(cells, used)

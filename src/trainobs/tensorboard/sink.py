@@ -115,6 +115,7 @@ class TensorBoardSink(Sink):
         """Note the clocks."""
         clock = info.clock
         self._info = info
+        self._window = self._new_window()
         self._offset_ns = clock["wall_ns"] - clock["monotonic_ns"]
 
     def write(self, batch: StepTable) -> None:
@@ -194,7 +195,7 @@ class TensorBoardSink(Sink):
         self._step, self._end_ns = self._window.last_step, self._window.end_ns
 
     def _log_window(self) -> None:
-        window, self._window = self._window, Window(self._every_tag)
+        window, self._window = self._window, self._new_window()
         points = list(window.scalars())
         if self._tables is not None:
             points += self._tables.scalars(len(window))
@@ -213,6 +214,9 @@ class TensorBoardSink(Sink):
     def _log_held(self) -> None:
         while self._held and self._add(self._held[0].summary(), *self._held[0][:2]):
             self._held.popleft()
+
+    def _new_window(self) -> Window:
+        return Window(self._every_tag, self._info.counters if self._info else ())
 
     def _log_latency(self) -> None:
         """Log what came since the last time; cumulative counts would hide a change."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -10,9 +10,11 @@ import numpy.typing as npt
 from trainobs.core.catalogue import STEP_METRICS
 from trainobs.core.catalogue.hot_rows import SHARES
 from trainobs.core.catalogue.named import metric_of_phase, named_phase
+from trainobs.core.catalogue.own_counters import metrics_of_counter
 from trainobs.core.cells import StepCells
 from trainobs.core.histogram import percentile
 from trainobs.core.metrics import TAGS, Metric, MetricKind, evaluate
+from trainobs.core.own_counter import OwnCounter
 from trainobs.core.records import StepTable
 
 STEPS_ALONE = 200
@@ -64,14 +66,16 @@ class Window:
 
     Args:
         every_tag: whether metrics have points that TensorBoard shows on request only.
+        counters: of the user's own programs; their parts by role are such metrics.
     """
 
-    def __init__(self, every_tag: bool = False) -> None:
+    def __init__(self, every_tag: bool = False, counters: Sequence[OwnCounter] = ()) -> None:
         self._every_tag = every_tag
+        self._counters = counters
         self._values: list[npt.NDArray[np.float64]] = []
         self._cells: StepCells | None = None
         self._latency: npt.NDArray[np.uint64] | None = None
-        self._named: dict[str, list[npt.NDArray[np.float64]]] = {}
+        self._brought: dict[str, list[npt.NDArray[np.float64]]] = {}
         self.last_step = 0
         self.end_ns = 0
 
@@ -81,8 +85,8 @@ class Window:
     def add(self, batch: StepTable, matrix: npt.NDArray[np.float64], rows: slice) -> None:
         """Take some steps of a batch, at least one; `matrix` is its `metric_matrix`."""
         self._values.append(matrix[rows])
-        for name, column in batch.named_phases().items():
-            self._named.setdefault(name, []).append(column[rows])
+        for name, column in batch.brought().items():
+            self._brought.setdefault(name, []).append(column[rows])
         if batch.cells is not None:
             summed = batch.cells[rows].total()
             before = [] if self._cells is None else [self._cells]
@@ -109,12 +113,25 @@ class Window:
         duration = matrix[waited, _DURATION].sum()
         if duration > 0:
             yield WAITED, 100 * float(matrix[waited, _WAIT].sum() / duration)
-        for name, columns in self._named.items():
-            tag = metric_of_phase(named_phase(name) or name).tag
-            yield tag.name, float(np.concatenate(columns).mean()) * tag.factor
+        yield from self._own_scalars()
         if len(matrix) > 1:
             spread = _SPREAD[self._every_tag]
             yield from _spreads(matrix[:, spread] * _FACTORS[spread], known[spread], spread)
+
+    def _own_scalars(self) -> Iterator[tuple[str, float]]:
+        """Points of what the run brings along."""
+        shown = {m.name: m for c in self._counters for m in metrics_of_counter(c)[: self._roles]}
+        for name, columns in self._brought.items():
+            phase, values = named_phase(name), np.concatenate(columns)
+            metric = metric_of_phase(phase) if phase else shown.get(name)
+            known = values[np.isfinite(values)]
+            if metric and known.size:
+                yield metric.tag.name, float(known.mean()) * metric.tag.factor
+
+    @property
+    def _roles(self) -> int | None:
+        """How many of the metrics of a counter are shown: the first is the sum."""
+        return None if self._every_tag else 1
 
     def _combined(self, metric: Metric, means: npt.NDArray[np.float64]) -> float:
         """Sums as their mean; ratios and quantiles from sums, so that busy steps weigh more."""

@@ -12,7 +12,8 @@ import { Source } from "./source.js";
 import { timeline } from "./timeline.js";
 
 const GROUPS = { storage: "Storage and page cache", processor: "Processor", memory: "Memory", network: "Network",
-                 gpu: "GPU", "hot rows": "Hot rows", observing: "Cost of observing" };
+                 gpu: "GPU", "hot rows": "Hot rows",
+                 "own probes": "Own probes", observing: "Cost of observing" };
 const LANE_STEPS = 24;
 const RESIZED_MS = 150;
 
@@ -137,7 +138,7 @@ class Page {
     if (turn !== this.turn || !data.row.length) return;
     this.steps(data);
     const picking = this.pick(this.picked ?? Math.max(0, Math.floor((from + to) / 2)));
-    const groups = Object.keys(GROUPS).map((group) => this.source.rows(group, from, to));
+    const groups = this.shown().map(([group]) => this.source.rows(group, from, to));
     const ranks = this.head.ranks.length > 1 ? this.source.rows("ranks", from, to) : null;
     const [rows, ofRanks] = await Promise.all([Promise.all(groups), ranks, picking]);
     if (turn !== this.turn) return;
@@ -178,12 +179,17 @@ class Page {
     lanes(this.lanePlot, piece, first, first + show);
   }
 
+  // Groups of charts that the run has, each with its title.
+  shown() {
+    return Object.entries(GROUPS).filter(([group]) => this.head.groups[group]);
+  }
+
   groups(rows) {
     const { groups, metrics } = this.head;
     const width = Math.max(320, Math.min(620, (this.root.clientWidth - 60) / 2));
     const before = this.small;
     this.small = [];
-    put(this.slots.groups, ...Object.entries(GROUPS).flatMap(([group, title], i) => {
+    put(this.slots.groups, ...this.shown().flatMap(([group, title], i) => {
       const made = charts(rows[i], metrics, groups[group], width, this.cursor);
       this.small.push(...made.map(({ drawn }) => drawn));
       const figures = made.map(({ figure }) => figure);

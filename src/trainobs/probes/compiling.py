@@ -1,0 +1,54 @@
+"""Compiling a program of the user's against `trainobs_probe.h`."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from pathlib import Path
+
+from trainobs.core.errors import ProbeCause, ProbeError
+from trainobs.probes.compiler import FLAGS, TARGET_ARCH, compiler_command, without_compiler
+
+OBJECTS = Path(__file__).parent / "objects"
+"""Where the compiled programs are, and what a program of the user's includes."""
+
+_TIMEOUT_S = 120.0  # zig compiles parts of itself when it is used for the first time
+_TOLD_LINES = 3
+
+
+def compile_source(source: Path, target: Path, choice: str = "auto") -> Path:
+    """Compile `source` to an object at `target`; its path.
+
+    Raises:
+        ProbeError: NO_COMPILER; REFUSED with the compiler's words.
+    """
+    failed = f"cannot compile {source.name}"
+    compiler = compiler_command(choice)
+    if compiler is None:
+        raise ProbeError(ProbeCause.NO_COMPILER, failed, *without_compiler(choice))
+    arch = TARGET_ARCH.get(platform.machine(), platform.machine())
+    command = [*compiler, *FLAGS, f"-D__TARGET_ARCH_{arch}", f"-I{OBJECTS / 'include'}"]
+    command += ["-c", str(source), "-o", str(target)]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ProbeError(
+            ProbeCause.NO_COMPILER, failed, str(error), "see that the compiler runs"
+        ) from error
+    if done.returncode:
+        raise ProbeError(ProbeCause.REFUSED, failed, _telling(done.stderr), f"change {source}")
+    return target
+
+
+def _telling(stderr: str) -> str:
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    errors = [line for line in lines if "error:" in line] or lines[-1:]
+    return " | ".join(errors[:_TOLD_LINES]) or "no word from the compiler"

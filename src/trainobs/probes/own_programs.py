@@ -1,0 +1,179 @@
+"""Programs of the user's beside ours: compiled, linked, loaded, attached; and what they count."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import platform
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from trainobs.core.abi import OWN_CELL, OWN_COUNTERS, RING, Role
+from trainobs.core.errors import ProbeCause, ProbeError, what_to_do
+from trainobs.core.own_counter import OWN_ROLES, OwnCounter, of_role
+from trainobs.probes.compiling import OBJECTS, compile_source
+from trainobs.probes.extra import ExtraObject
+from trainobs.probes.own_probe import Probe
+from trainobs.probes.told_counters import Told, told_counters
+
+logger = logging.getLogger("trainobs")
+
+SHARED_MAPS = ("tasks", "session_clocks")
+"""Maps of ours that they are given: who is followed, and in which step."""
+
+_SHAPE = (OWN_COUNTERS, len(Role), len(OWN_CELL.names or ()))
+_WORDS = int(np.prod(_SHAPE))
+
+Words = npt.NDArray[np.uint64]
+Columns = dict[str, npt.NDArray[np.float64]]
+
+
+class OwnPrograms:
+    """Those of one run. One that is refused is told of, and leaves the others and the training go.
+
+    Attributes:
+        status: program, by the name of its file -> "on", or why it is off.
+        counters: what they count, as far as it is known.
+        tables: rows of each that runs, shape (RING, n): they only grow.
+    """
+
+    def __init__(self) -> None:
+        self.status: dict[str, str] = {}
+        self.counters: list[OwnCounter] = []
+        self.tables: list[Words] = []
+        self._told: list[list[Told]] = []
+        self._objects: list[ExtraObject] = []
+
+    def load(self, probes: Sequence[Probe], maps: Mapping[str, int]) -> None:
+        """Load them, beside the programs whose maps these are (`SHARED_MAPS`)."""
+        for probe in probes:
+            name = self._name_for(probe)
+            self.status[name] = "on"
+            try:
+                self._load(probe, name, maps)
+            except ProbeError as error:
+                self._refuse(name, error.found, error.do, error.failed)
+            except Exception as error:  # nothing of the user's ends the training
+                found = f"{type(error).__name__}: {error}"
+                self._refuse(name, found, what_to_do(error))
+
+    def refuse(self, probes: Sequence[Probe], found: str, do: str) -> None:
+        """Load none of them."""
+        for probe in probes:
+            self._refuse(self._name_for(probe), found, do)
+
+    def columns(self, grown: Sequence[Words], count: int) -> Columns:
+        """What was counted in some steps, by metric; NaN of a program that does not run.
+
+        Args:
+            grown: growth of `tables` in each step, each of shape (count, n).
+            count: number of the steps.
+        """
+        names = [one.name for one in self.counters]
+        names += [of_role(name, role) for name in names for role in OWN_ROLES]
+        columns = {name: np.full(count, np.nan) for name in names}
+        for told, table in zip(self._told, grown, strict=True):
+            cells = table.reshape(count, *_SHAPE).astype(np.float64)
+            for index, field, counter in told:
+                by_role = cells[:, index, :, (OWN_CELL.names or ()).index(field)]
+                columns[counter.name] = by_role[:, list(OWN_ROLES)].sum(axis=1)
+                columns |= {of_role(counter.name, role): by_role[:, role] for role in OWN_ROLES}
+        return columns
+
+    def program_fds(self) -> dict[str, int]:
+        """Descriptors of all programs, by their names."""
+        return {name: fd for one in self._objects for name, fd in one.program_fds().items()}
+
+    def close(self) -> None:
+        """Take them out of the kernel; what they counted stays readable. May be called twice."""
+        while self._objects:
+            self._objects.pop().close()
+
+    def abandon(self) -> None:
+        """In a forked child: let go of the parent's."""
+        while self._objects:
+            self._objects.pop().abandon()
+
+    def _name_for(self, probe: Probe) -> str:
+        name = probe.file.name
+        return name if name not in self.status else str(probe.file)
+
+    def _load(self, probe: Probe, name: str, maps: Mapping[str, int]) -> None:
+        with tempfile.TemporaryDirectory(prefix="trainobs-") as place:
+            path = probe.file
+            if probe.is_source:
+                path = compile_source(path, Path(place) / f"{path.stem}.bpf.o")
+            told = told_counters(path, name)
+            self._take(told, name)
+            found = ExtraObject([path, _support()], maps, name)
+        try:
+            for program in found.programs:
+                attach(found, program, probe.attach.get(program))
+            _refuse_unknown(probe, found, name)
+            table = _table(found)
+        except BaseException:
+            found.close()
+            raise
+        self._objects.append(found)
+        self._told.append(told)
+        self.tables.append(table)
+
+    def _take(self, told: Sequence[Told], name: str) -> None:
+        taken = {counter.name: counter for counter in self.counters}
+        for one in told:
+            if other := taken.get(one.counter.name):
+                raise ProbeError(
+                    ProbeCause.REFUSED,
+                    f"cannot use {name}",
+                    f"{other.probe} has a counter {one.counter.title!r}, too",
+                    "give each counter a name of its own",
+                )
+        self.counters += [one.counter for one in told]
+
+    def _refuse(self, name: str, found: str, do: str, failed: str = "") -> None:
+        failed = failed or f"cannot use {name}"
+        self.status[name] = f"{failed}: {found}"
+        logger.warning(
+            "%s; it counts nothing, and the training goes on\n  found: %s\n  do:    %s",
+            failed,
+            found,
+            do,
+        )
+
+
+def attach(found: ExtraObject, program: str, place: str | None) -> None:
+    """Attach a program to what its section says, or to a place as `Probe` has it."""
+    if place is None:
+        found.attach(program)
+        return
+    kind, _, target = place.partition("/")
+    if kind == "usdt":
+        path, provider, name = target.rsplit(":", 2)
+        found.attach_usdt(program, path, provider, name)
+    else:
+        path, _, symbol = target.rpartition(":")
+        found.attach_uprobe(program, path, symbol=symbol, returns=kind == "uretprobe")
+
+
+def _refuse_unknown(probe: Probe, found: ExtraObject, name: str) -> None:
+    if unknown := probe.attach.keys() - found.programs.keys():
+        raise ProbeError(
+            ProbeCause.REFUSED,
+            f"cannot use {name}",
+            f"`attach` names {min(unknown)}; its programs are {', '.join(found.programs)}",
+            "give the names of functions that have a SEC()",
+        )
+
+
+def _table(found: ExtraObject) -> Words:
+    size = -(-RING * _WORDS * 8 // mmap.PAGESIZE) * mmap.PAGESIZE
+    mapped = mmap.mmap(found.map_fd("own_rows"), size, mmap.MAP_SHARED, mmap.PROT_READ)
+    return np.frombuffer(mapped, np.uint64, RING * _WORDS).reshape(RING, _WORDS)
+
+
+def _support() -> Path:
+    return OBJECTS / f"support.{platform.machine()}.bpf.o"
