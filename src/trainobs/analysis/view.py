@@ -141,7 +141,11 @@ class RunView:
         make, count = pieces.get(kind, (dict, -1))
         numbers = words[1:] if kind == "steps" else words
         are_numbers = all(word.isdecimal() and len(word) < 12 for word in numbers)
-        if len(words) != count or not are_numbers or (kind == "steps" and words[0] not in self._names):
+        if (
+            len(words) != count
+            or not are_numbers
+            or (kind == "steps" and words[0] not in self._names)
+        ):
             raise self._no_such(path)
         try:
             return make(*words[: count - len(numbers)], *map(int, numbers))

@@ -208,12 +208,10 @@ class ExtraObject:
         self._links.append(link)
 
     def _refused(self, what: str, error: int, log: list[str]) -> ProbeError:
-        found = refusal(log) or "no further word from libbpf"
-        text = error_text(self._library, abs(error))
         return ProbeError(
             ProbeCause.REFUSED,
             f"cannot {what} {self._name}",
-            f"{text}: {found}",
+            refusal(log) or error_text(self._library, abs(error)),
             "change the program; what `trainobs doctor` says holds for it, too",
         )
 

@@ -78,8 +78,8 @@ class OwnPrograms:
         columns = {name: np.full(count, np.nan) for name in names}
         for told, table in zip(self._told, grown, strict=True):
             cells = table.reshape(count, *_SHAPE).astype(np.float64)
-            for index, field, counter in told:
-                by_role = cells[:, index, :, (OWN_CELL.names or ()).index(field)]
+            for number, field, counter in told:
+                by_role = cells[:, number, :, (OWN_CELL.names or ()).index(field)]
                 columns[counter.name] = by_role[:, list(OWN_ROLES)].sum(axis=1)
                 columns |= {of_role(counter.name, role): by_role[:, role] for role in OWN_ROLES}
         return columns

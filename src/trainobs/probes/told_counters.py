@@ -23,9 +23,9 @@ _LIKE = re.compile(r"(counter|value):([0-9]{1,2}):([^:]*):([^:]*)")
 
 
 class Told(NamedTuple):
-    """One sum: of which counter, which of `OWN_CELL`, and what it is called."""
+    """One sum: of which counter, by its number, which of `OWN_CELL`, and what it is called."""
 
-    index: int
+    number: int
     field: str
     counter: OwnCounter
 

@@ -19,8 +19,9 @@ def section(summary: dict[str, Any]) -> Iterator[str]:
         return
     yield row("Own probes", "mean", "p95", "highest", "in all")
     for one in summary["own"]:
-        unit = "" if one["unit"] in _UNITS else f" ({one['unit']})"
-        yield _row(summary, f"  {one['title']}{unit}", one["name"], one["unit"])
+        words = _words(one["unit"], one["title"]).strip()
+        label = f"{one['title']}{words and f' ({words})'}"
+        yield _row(summary, f"  {label}", one["name"], one["unit"])
         roles = {role: of_role(one["name"], role) for role in OWN_ROLES}
         known = {role: name for role, name in roles.items() if summary["metrics"][name]["sum"]}
         for role, name in known.items() if len(known) > 1 else ():
@@ -31,7 +32,7 @@ def brief(summary: dict[str, Any]) -> Iterator[str]:
     """The same in a line."""
     means = {one["title"]: (summary["metrics"][one["name"]]["mean"], one) for one in summary["own"]}
     told = [
-        f"{title} {measured(mean, one['unit'])}{_words(one['unit'])}"
+        f"{title} {measured(mean, one['unit'])}{_words(one['unit'], title)}"
         for title, (mean, one) in means.items()
         if mean is not None
     ]
@@ -39,11 +40,13 @@ def brief(summary: dict[str, Any]) -> Iterator[str]:
         yield f"Own probes, a step: {', '.join(told)}"
 
 
-def _words(unit: str) -> str:
-    return "" if unit in _UNITS else f" {unit}"
+def _words(unit: str, title: str) -> str:
+    return "" if unit in _UNITS or title.endswith(unit) else f" {unit}"
 
 
 def _row(summary: dict[str, Any], label: str, name: str, unit: str) -> str:
     found = summary["metrics"][name]
     columns = (found[key] for key in ("mean", "p95", "max", "sum"))
-    return row(label, *(or_unknown(lambda value: measured(value, unit), value) for value in columns))
+    return row(
+        label, *(or_unknown(lambda value: measured(value, unit), value) for value in columns)
+    )

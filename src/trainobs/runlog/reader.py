@@ -149,12 +149,18 @@ def _began(run_dir: Path) -> int:
 
 def _open_rank(run_dir: Path, rank: int, newest_parts: int) -> RankLog:
     info = _info_of(names.run_file(run_dir, rank))
-    brought = {"phases": phases_of(info), "counters": counters_of(info)}
     files = {table: names.files_of(run_dir, rank, table)[-newest_parts:] for table in TABLES}
     host = info.get("host", {}).get("hostname")
     coverage = _coverage_of(info)
-    tables = tables_of(info)
-    return RankLog(rank, files, tables=tables, host=host, coverage=coverage, **brought)
+    return RankLog(
+        rank,
+        files,
+        tables=tables_of(info),
+        phases=phases_of(info),
+        counters=counters_of(info),
+        host=host,
+        coverage=coverage,
+    )
 
 
 def _coverage_of(info: Mapping[str, Any]) -> Coverage:

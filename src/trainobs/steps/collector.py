@@ -116,7 +116,7 @@ class _Ring:
 def _growth(table: Words, seen: Words) -> Words:
     """What some rows grew by since they were seen; `seen` is what they are now."""
     now = table.copy()
-    grown = now - seen
+    grown: Words = now - seen
     seen[:] = now
     return grown
 

@@ -9,7 +9,9 @@ from trainobs.core.own_counter import OWN, OWN_ROLES, OwnCounter, of_role
 def metrics_of_counter(counter: OwnCounter) -> tuple[Metric, ...]:
     """The sum over all roles, then the part of each role; all in one chart."""
     by_role = (
-        _metric(counter, of_role(counter.name, role), f"{counter.title} of role {role.name.lower()}.")
+        _metric(
+            counter, of_role(counter.name, role), f"{counter.title} of role {role.name.lower()}."
+        )
         for role in OWN_ROLES
     )
     return (_metric(counter, counter.name, f"{counter.title} of all roles."), *by_role)
