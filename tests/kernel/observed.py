@@ -6,7 +6,7 @@ import ctypes
 import platform
 import struct
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,6 +20,7 @@ from trainobs.core.catalogue import kernel_metrics
 from trainobs.core.cells import StepCells
 from trainobs.core.metrics import evaluate
 from trainobs.probes.kernel_side import KernelSide
+from trainobs.probes.own_probe import Probe
 from trainobs.probes.programs import PROBES
 from trainobs.probes.side import Side
 from trainobs.steps.clock import StepClock
@@ -107,16 +108,20 @@ class ObservedKernel:
         *,
         required: bool = True,
         kernel: Side | None = None,
+        own: Sequence[Probe] = (),
     ) -> None:
-        """`required`: what this kernel can run must run."""
+        """`required`: what this kernel can run must run; `own`: programs beside ours."""
         may_lack = programs_off_here()
         self.kernel = kernel or KernelSide(probes, required=required and not may_lack)
         off = {name: why for name, why in self.kernel.status.items() if why != "on"}
         if required and not off.keys() <= may_lack:
             self.kernel.stop()
             raise AssertionError(f"off, though Linux {platform.release()} can run them: {off}")
+        if own:
+            self.kernel.load_own(own)
         self.clock = StepClock(self.kernel.clock, on_close=self._on_close)
-        self.collector = Collector(self.clock, self.kernel)
+        counting = self.kernel.own if own else None
+        self.collector = Collector(self.clock, self.kernel, own=counting)
         self.kernel.adopt()
 
     def data(self, *paths: Path) -> None:
@@ -135,6 +140,18 @@ class ObservedKernel:
         self.clock.begin_batch()  # closes that step
         self.clock.end_step()
         return self.closed()[-1]
+
+    def during_own(self, work: Callable[[], object]) -> dict[str, float]:
+        """The same, of what programs of a user's count: metric -> value."""
+        self.clock.begin_batch()
+        work()
+        self.clock.end_step()
+        self.clock.begin_batch()
+        self.clock.end_step()
+        self.collector.collect(settle=False)
+        steps = self.collector.batch()
+        assert steps is not None
+        return {name: float(column[-1]) for name, column in steps.brought().items()}
 
     def undisturbed(self, attempt: Callable[[], Result], *paths: Path) -> Result:
         """Repeat what was disturbed.

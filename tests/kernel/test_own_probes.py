@@ -1,0 +1,220 @@
+"""What a user's own programs see counts in the step and the role that it belongs to."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.kernel.lifetime import own_programs, still_loaded
+from tests.kernel.observed import ObservedKernel
+from tests.kernel.own import COUNTERS, Marked, do, source
+from tests.kernel.processes import Outsider, fork, in_child, in_thread, in_worker
+from trainobs.core.abi import OWN_COUNTERS
+from trainobs.core.own_counter import OWN_ROLES, of_role
+from trainobs.probes.compiling import compile_source
+from trainobs.probes.kernel_side import KernelSide
+from trainobs.probes.own_probe import Probe
+from trainobs.probes.own_programs import OwnPrograms
+
+pytestmark = pytest.mark.needs_bpf
+
+HEAD = '#include "trainobs_probe.h"\nTRAINOBS_COUNTER(0, "{}", "calls");\n'
+PROGRAM = 'SEC("tp_btf/sys_enter") int BPF_PROG(p, void *regs, long n) {{ {} return 0; }}\n'
+ADD = PROGRAM.format("trainobs_add(0, 1, 0);")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("own")
+
+
+@pytest.fixture(scope="module")
+def marked(place: Path) -> Marked:
+    return Marked(place)
+
+
+@pytest.fixture(scope="module")
+def built(place: Path) -> Path:
+    """The object of the programs of `own.SOURCE`."""
+    return compile_source(source(place), place / "own.bpf.o")
+
+
+class Own:
+    """This process, with programs beside ours."""
+
+    def __init__(self, *probes: Probe) -> None:
+        self._observed = ObservedKernel((), required=False, own=probes)
+        self.programs: OwnPrograms = self._observed.kernel.own
+        self.during = self._observed.during_own
+        self.stop = self._observed.stop
+
+
+@pytest.fixture
+def own(built: Path, marked: Marked) -> Iterator[Own]:
+    found = Own(Probe(built, attach=marked.attach))
+    yield found
+    found.stop()
+    vars(found).clear()
+
+
+def test_each_role_counts_in_its_step(own: Own, marked: Marked) -> None:
+    assert own.programs.status == {"own.bpf.o": "on"}
+
+    def work() -> None:
+        marked.do(7, 1, 2)
+        in_thread(lambda: marked.do(3, 2, 4))
+        in_worker(lambda: marked.do(11, 30, 6))
+        in_child(lambda: marked.do(5, 40, 8))
+
+    steps = [own.during(work), own.during(lambda: marked.do(1, 0, 0)), own.during(lambda: None)]
+    by_role = {
+        "getppid_calls": (7, 3, 11, 5),
+        "called": (1, 2, 30, 40),
+        "called_with": (3, 6, 90, 120),
+        "marked": (2, 4, 6, 8),
+        "marked_with": (10, 20, 30, 40),
+    }
+    for name, expected in by_role.items():
+        found = tuple(steps[0][of_role(f"probe/{name}", role)] for role in OWN_ROLES)
+        assert found == expected, name
+        assert steps[0][f"probe/{name}"] == sum(expected), name
+    assert [steps[1][f"probe/{name}"] for name in COUNTERS] == [1, 0, 0, 0, 0]
+    assert not any(steps[2].values())
+
+
+def test_one_call_more_is_noticed(own: Own, marked: Marked) -> None:
+    assert own.during(lambda: marked.do(4, 0, 1))["probe/getppid_calls"] != 3
+
+
+def test_nobody_else_is_counted(own: Own, marked: Marked, outsider: Outsider) -> None:
+    step = own.during(lambda: outsider.do(do, marked.path.parent, 2, 3, 4))
+    assert not any(step.values())
+
+
+BAD = {
+    "words.c": (
+        HEAD.format("x") + PROGRAM.format("return nothing;"),
+        "'nothing'",
+        "cannot compile",
+    ),
+    "pointer.c": (
+        HEAD.format("y") + PROGRAM.format("trainobs_add(0, *(volatile int *)n, 0);"),
+        "invalid mem access",
+        "cannot load",
+    ),
+    "tracepoint.c": (
+        HEAD.format("z") + ADD.replace("sys_enter", "no_such"),
+        "'no_such'",
+        "cannot load",
+    ),
+    "function.c": (
+        HEAD.format("w") + ADD.replace("tp_btf/sys_enter", "uprobe/libc.so.6:no_such"),
+        "'no_such'",
+        "cannot attach",
+    ),
+    "nowhere.c": (HEAD.format("v") + ADD.replace("tp_btf/sys_enter", "uprobe"), "p", "attach p to"),
+    "name.c": (HEAD.format("a/{b}") + ADD, "other characters than", "cannot use"),
+    "long.c": (HEAD.format("a" * 41) + ADD, "over 40", "cannot use"),
+    "colon.c": (HEAD.format("a:b") + ADD, "'counter:0:a:b:calls'", "cannot use"),
+    "unit.c": (HEAD.format("a").replace("calls", "\\n") + ADD, "the unit has", "cannot use"),
+    "number.c": (HEAD.format("a").replace("(0", "(32") + ADD, "counter 32", "cannot use"),
+    "twice.c": (HEAD.format("a b") + HEAD.format("a_b").replace("(0", "(1") + ADD, "two", "use"),
+    "none.c": ('#include "trainobs_probe.h"\n' + ADD, "names no counter", "cannot use"),
+    "taken.c": (HEAD.format("getppid calls") + ADD, "own.bpf.o has a counter", "cannot use"),
+}
+"""File -> program, what is found, what failed."""
+
+
+def test_a_program_that_is_refused_is_told_and_keeps_nothing_else_from_running(
+    place: Path, built: Path, marked: Marked, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = [Probe(source(place, text, name)) for name, (text, *_) in BAD.items()]
+    with caplog.at_level(logging.WARNING, logger="trainobs"):
+        own = Own(Probe(built, attach=marked.attach), *bad)
+    try:
+        assert own.programs.status["own.bpf.o"] == "on"
+        told = dict(zip(BAD, (record.getMessage() for record in caplog.records), strict=True))
+        for name, (_, found, failed) in BAD.items():
+            lines = told[name].splitlines()
+            assert len(lines) == 3, told[name]
+            assert failed in lines[0], told[name]
+            assert lines[0].endswith("the training goes on"), told[name]
+            assert found in lines[1], told[name]
+            assert found in own.programs.status[name]
+        step = own.during(lambda: marked.do(3, 2, 1))
+        assert [step[f"probe/{name}"] for name in COUNTERS] == [3, 2, 6, 1, 5]
+        assert np.isnan([step["probe/y"], step["probe/w"], step["probe/w{role=main}"]]).all()
+    finally:
+        own.stop()
+
+
+def test_a_program_of_the_object_that_is_not_there_is_named(
+    built: Path, marked: Marked, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = Own(Probe(built, attach={**marked.attach, "nobody": "uprobe/libc.so.6:getppid"}))
+    own.stop()
+    assert "`attach` names nobody" in caplog.text
+
+
+def test_without_a_compiler_the_error_says_how_to_get_one(
+    place: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PATH", str(place))
+    monkeypatch.setitem(sys.modules, "ziglang", None)
+    own = Own(Probe(source(place)))
+    own.stop()
+    assert "found: no clang on the PATH, and no ziglang package" in caplog.text
+    assert "-m pip install 'ziglang>=0.14'" in caplog.text
+
+
+def test_a_forked_child_lets_go_of_all_of_it(built: Path, marked: Marked) -> None:
+    before, kernel = held(), KernelSide(())
+    ours = own_programs()
+    kernel.load_own([Probe(built, attach=marked.attach)])
+    theirs = own_programs() - ours
+    assert len(theirs) == 3
+    assert len(held() - before) > len(ours) + 3 * 2
+    kept, tell = os.pipe()
+
+    def work() -> None:
+        kernel.abandon()
+        os.write(tell, str(sorted(held() - before)).encode())
+        signal.pause()
+
+    pid = fork(work)
+    try:
+        assert os.read(kept, 1000) == b"[]"
+        kernel.stop()
+        assert still_loaded(theirs) == set()
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(kept)
+        os.close(tell)
+
+
+def held() -> set[str]:
+    """Descriptors of this process that keep a program or a uprobe."""
+    kinds = ("anon_inode:bpf-prog", "anon_inode:bpf_link", "anon_inode:[perf_event]")
+    paths = (path for path in Path("/proc/self/fd").iterdir() if path.is_symlink())
+    return {path.name for path in paths if os.readlink(path) in kinds}
+
+
+def test_what_was_counted_stays_when_the_programs_are_gone(built: Path, marked: Marked) -> None:
+    kernel = KernelSide(())
+    kernel.load_own([Probe(built, attach=marked.attach)])
+    kernel.adopt()
+    marked.do(5, 0, 0)
+    (table,) = kernel.own.tables
+    kernel.stop()
+    kernel.stop()
+    marked.do(5, 0, 0)
+    assert table.sum() == 5
+    assert table.shape[1] == OWN_COUNTERS * 5 * 2
