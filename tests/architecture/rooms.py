@@ -49,7 +49,7 @@ ROOMS = {
     "fae/sharding": Room("core fae/profile fae/kjt", "numpy torch torchrec fbgemm_gpu"),
     "fae": Room("core fae/profile fae/calibration fae/packing fae/sharding"),
     "cli": Room("core probes gpu runlog analysis report"),
-    "__init__": Room("core access report integrations"),
+    "__init__": Room("core access probes report integrations"),
     "__main__": Room("cli"),
 }
 

@@ -14,6 +14,7 @@ from trainobs.access.counts import AccessCounts
 from trainobs.integrations.huggingface import ObsTrainerCallback
 from trainobs.integrations.lightning import ObsCallback
 from trainobs.integrations.plain import observe
+from trainobs.probes.own_probe import Probe
 from trainobs.report.notebook import load_run
 
 
@@ -22,6 +23,7 @@ def test_the_names_that_trainobs_offers():
         "AccessCounts",
         "ObsCallback",
         "ObsTrainerCallback",
+        "Probe",
         "__version__",
         "load_run",
         "observe",
@@ -32,12 +34,15 @@ def test_the_names_that_trainobs_offers():
 @pytest.mark.parametrize(
     ("absent", "offered"),
     [
-        (["transformers"], ["AccessCounts", "ObsCallback", "load_run", "observe"]),
+        (["transformers"], ["AccessCounts", "ObsCallback", "Probe", "load_run", "observe"]),
         (
             ["lightning", "pytorch_lightning", "transformers"],
-            ["AccessCounts", "load_run", "observe"],
+            ["AccessCounts", "Probe", "load_run", "observe"],
         ),
-        (["lightning", "pytorch_lightning", "transformers", "torch"], ["AccessCounts", "load_run"]),
+        (
+            ["lightning", "pytorch_lightning", "transformers", "torch"],
+            ["AccessCounts", "Probe", "load_run"],
+        ),
     ],
 )
 def test_what_needs_an_absent_framework_is_not_offered(absent, offered):
@@ -59,6 +64,7 @@ def test_each_name_is_the_one_of_its_room():
     assert trainobs.AccessCounts is AccessCounts
     assert trainobs.ObsCallback is ObsCallback
     assert trainobs.ObsTrainerCallback is ObsTrainerCallback
+    assert trainobs.Probe is Probe
     assert trainobs.load_run is load_run
     assert trainobs.observe is observe
 

@@ -75,7 +75,7 @@ def test_each_role_counts_in_its_step(own: Own, marked: Marked) -> None:
 
     steps = [own.during(work), own.during(lambda: marked.do(1, 0, 0)), own.during(lambda: None)]
     by_role = {
-        "getppid_calls": (7, 3, 11, 5),
+        "getsid_calls": (7, 3, 11, 5),
         "called": (1, 2, 30, 40),
         "called_with": (3, 6, 90, 120),
         "marked": (2, 4, 6, 8),
@@ -90,7 +90,7 @@ def test_each_role_counts_in_its_step(own: Own, marked: Marked) -> None:
 
 
 def test_one_call_more_is_noticed(own: Own, marked: Marked) -> None:
-    assert own.during(lambda: marked.do(4, 0, 1))["probe/getppid_calls"] != 3
+    assert own.during(lambda: marked.do(4, 0, 1))["probe/getsid_calls"] != 3
 
 
 def test_nobody_else_is_counted(own: Own, marked: Marked, outsider: Outsider) -> None:
@@ -127,7 +127,7 @@ BAD = {
     "number.c": (HEAD.format("a").replace("(0", "(32") + ADD, "counter 32", "cannot use"),
     "twice.c": (HEAD.format("a b") + HEAD.format("a_b").replace("(0", "(1") + ADD, "two", "use"),
     "none.c": ('#include "trainobs_probe.h"\n' + ADD, "names no counter", "cannot use"),
-    "taken.c": (HEAD.format("getppid calls") + ADD, "own.bpf.o has a counter", "cannot use"),
+    "taken.c": (HEAD.format("getsid calls") + ADD, "own.bpf.o has a counter", "cannot use"),
 }
 """File -> program, what is found, what failed."""
 
@@ -158,7 +158,7 @@ def test_a_program_that_is_refused_is_told_and_keeps_nothing_else_from_running(
 def test_a_program_of_the_object_that_is_not_there_is_named(
     built: Path, marked: Marked, caplog: pytest.LogCaptureFixture
 ) -> None:
-    own = Own(Probe(built, attach={**marked.attach, "nobody": "uprobe/libc.so.6:getppid"}))
+    own = Own(Probe(built, attach={**marked.attach, "nobody": "uprobe/libc.so.6:getsid"}))
     own.stop()
     assert "`attach` names nobody" in caplog.text
 
