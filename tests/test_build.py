@@ -27,7 +27,7 @@ def section_sizes(elf: bytes) -> dict[str, int]:
     scope="module", params=product(["clang", "zig"], ["x86_64", "aarch64"]), ids="-".join
 )
 def built(request, tmp_path_factory):
-    """Both objects for a machine, one after the other."""
+    """All objects for a machine: the probes in two ways, and what users' programs are linked to."""
     compiler, arch = request.param
     try:
         build.compiler(compiler)
@@ -47,13 +47,13 @@ def test_the_object_keeps_btf_and_loses_dwarf(built):
 
 
 def test_one_of_the_objects_calls_the_kfunc(built):
-    assert [b"\0bpf_rdonly_cast\0" in elf for elf in built] == [True, False]
+    assert [b"\0bpf_rdonly_cast\0" in elf for elf in built] == [True, False, False]
 
 
 def test_the_object_does_not_tell_where_it_was_built(built):
-    for elf in built:
+    for elf, source in zip(built, ["syscalls.bpf.h", "syscalls.bpf.h", "tasks.h"], strict=True):
+        assert f"bpf/{source}".encode() in elf
         assert str(build.ROOT).encode() not in elf
-        assert b"bpf/syscalls.bpf.h" in elf
 
 
 @pytest.mark.skipif(not build.has_clang(), reason="needs clang")
@@ -84,6 +84,13 @@ def test_without_a_compiler_the_error_says_how_to_get_one(monkeypatch, tmp_path,
         "  do:    install clang (apt-get install clang), or: "
         f"{sys.executable} -m pip install 'ziglang>=0.14'"
     )
+
+
+def test_all_that_a_program_of_a_user_s_includes_comes_with_the_objects(tmp_path):
+    copies = {str(path.relative_to(tmp_path)): path for path in build.copy_headers(tmp_path)}
+    assert {"include/trainobs_probe.h", "include/vmlinux.h", "include/linux/errno.h"} <= {*copies}
+    assert "include/bpf/usdt.bpf.h" in copies
+    assert all(path.stat().st_size for path in copies.values())
 
 
 def test_an_unknown_machine_is_named(monkeypatch, tmp_path):

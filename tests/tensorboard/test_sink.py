@@ -13,6 +13,7 @@ from trainobs.core.abi import BUCKETS, FileClass, Op, Role
 from trainobs.core.catalogue import EMBEDDINGS, STEP_METRICS
 from trainobs.core.embedding_table import LOOKUP_FIELDS
 from trainobs.core.errors import SettingError
+from trainobs.core.own_counter import OwnCounter
 from trainobs.core.records import SETUP
 from trainobs.tensorboard import sink as sink_module
 from trainobs.tensorboard.latency import latency_values
@@ -52,6 +53,23 @@ def points(events, tag) -> dict[int, float]:
 def test_a_point_is_the_mean_of_its_window_and_a_window_that_is_cut_short_has_none(log):
     events = log(4, batch(range(10), io__read_bytes=1e6 * np.arange(10)))
     assert points(events, "io/read_MB") == {3: 1.5, 7: 5.5}
+
+
+def test_a_user_s_counter_has_a_curve_and_one_for_each_role_on_request(tmp_path):
+    counter = OwnCounter("lock wait", "ns", "my.c")
+    columns = {"probe/lock_wait": np.arange(4) * 1e6, "probe/lock_wait{role=worker}": np.ones(4)}
+    steps = replace(batch(range(4)), columns={**columns, "probe/unknown": np.full(4, np.nan)})
+    by_role = "trainobs/probe/lock_wait_ms/worker"
+    for every_tag in (False, True):
+        folder = tmp_path / str(every_tag)
+        sink = TensorBoardSink(EventFile(folder), 2, every_tag=every_tag)
+        sink.begin(info(counters=[counter]))
+        sink.write(steps)
+        sink.end({})
+        found = read(folder)
+        assert points(found, "probe/lock_wait_ms") == {0: 0, 1: 1, 2: 2, 3: 3}
+        tags = {tag for tag in found.Tags()["scalars"] if "/probe/" in tag}
+        assert tags == {"trainobs/probe/lock_wait_ms", *([by_role] if every_tag else [])}
 
 
 def test_windows_do_not_depend_on_how_steps_were_handed_over(log):

@@ -193,7 +193,9 @@ TOGETHER: tuple[frozenset[str], ...] = (
 )
 """Programs that say something wrong without each other: all of them run, or none."""
 
-WHAT_TO_GIVE = f'give "auto", "off", or a list of {", ".join(map(repr, PROBES))}'
+WHAT_TO_GIVE = (
+    f'give "auto", "off", or a list of {", ".join(map(repr, PROBES))} and each `Probe` of your own'
+)
 """What an error about `probes` says."""
 
 ITERATORS = frozenset(program.name for program in TREE if program.hook == "iter/task")

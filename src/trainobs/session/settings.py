@@ -118,7 +118,8 @@ def _probes(value: Probes) -> tuple[frozenset[str] | None, tuple[Probe, ...]]:
     listed = _listed("probes", value, WHAT_TO_GIVE)
     own = tuple(one for one in listed if isinstance(one, Probe))
     names = [one for one in listed if not isinstance(one, Probe)]
-    if names == ["auto"] or (own and not names):
+    asks_for_all = all(isinstance(name, str) and name == "auto" for name in names)
+    if asks_for_all and listed:
         return None, own
     return check_names(names), own
 
