@@ -71,7 +71,7 @@ def test_the_report_tells_each_by_role_and_an_unknown_one_is_a_dash(run: Path) -
     assert told == [
         ["lock", "taken", "(calls)", "12", "12", "12", "2.40", "k"],
         ["main", "2", "2", "2", "400"],
-        ["worker", "10", "10", "10", "2.00", "k"],
+        ["worker", "10", "10", "10", "2", "k"],
         ["lock", "wait", "1.00", "ms", "1.00", "ms", "1.00", "ms", "200", "ms"],
         ["marks", "-", "-", "-", "-"],
     ]

@@ -18,7 +18,7 @@ from trainobs.core.own_counter import OWN_ROLES, OwnCounter, of_role
 from trainobs.probes.compiling import OBJECTS, compile_source
 from trainobs.probes.extra import ExtraObject
 from trainobs.probes.own_probe import Probe
-from trainobs.probes.told_counters import Told, told_counters
+from trainobs.probes.told_counters import OwnSum, told_counters
 
 logger = logging.getLogger("trainobs")
 
@@ -45,7 +45,7 @@ class OwnPrograms:
         self.status: dict[str, str] = {}
         self.counters: list[OwnCounter] = []
         self.tables: list[Words] = []
-        self._told: list[list[Told]] = []
+        self._told: list[list[OwnSum]] = []
         self._objects: list[ExtraObject] = []
 
     def load(self, probes: Sequence[Probe], maps: Mapping[str, int]) -> None:
@@ -122,7 +122,7 @@ class OwnPrograms:
         self._told.append(told)
         self.tables.append(table)
 
-    def _take(self, told: Sequence[Told], name: str) -> None:
+    def _take(self, told: Sequence[OwnSum], name: str) -> None:
         taken = {counter.name: counter for counter in self.counters}
         for one in told:
             if other := taken.get(one.counter.name):

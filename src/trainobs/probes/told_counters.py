@@ -22,7 +22,7 @@ _FIELDS = {"counter": "count", "value": "value"}
 _LIKE = re.compile(r"(counter|value):([0-9]{1,2}):([^:]*):([^:]*)")
 
 
-class Told(NamedTuple):
+class OwnSum(NamedTuple):
     """One sum: of which counter, by its number, which of `OWN_CELL`, and what it is called."""
 
     number: int
@@ -30,7 +30,7 @@ class Told(NamedTuple):
     counter: OwnCounter
 
 
-def told_counters(path: Path, probe: str) -> list[Told]:
+def told_counters(path: Path, probe: str) -> list[OwnSum]:
     """The sums that an object names, in its order.
 
     Raises:
@@ -55,7 +55,7 @@ def told_counters(path: Path, probe: str) -> list[Told]:
     return told
 
 
-def _told(text: str, probe: str) -> Told:
+def _told(text: str, probe: str) -> OwnSum:
     match = _LIKE.fullmatch(text)
     if not match:
         do = 'write TRAINOBS_COUNTER(0, "what it counts", "calls"), without colons'
@@ -68,7 +68,7 @@ def _told(text: str, probe: str) -> Told:
         raise _refused(
             probe, f"counter {index}, {shown(title)} in {shown(unit)}: {fault}", "rename it"
         )
-    return Told(int(index), _FIELDS[kind], counter)
+    return OwnSum(int(index), _FIELDS[kind], counter)
 
 
 def _section(elf: bytes) -> bytes:
