@@ -39,7 +39,10 @@ SOURCE = "bpf/trainobs.bpf.c"
 SUPPORT = "bpf/support.bpf.c"
 OBJECTS = ROOT / "src" / "trainobs" / "probes" / "objects"
 
-HEADERS = ("bpf/trainobs_probe.h", "bpf/vmlinux.h", "bpf/linux/*.h", "bpf/vendor/bpf/*.h")
+HEADERS = (
+    *("bpf/trainobs_probe.h", "bpf/vmlinux.h", "bpf/linux/*.h", "bpf/vendor/bpf/*.h"),
+    *("bpf/trainobs_bcc.c", "bpf/trainobs.h", "bpf/task_state.h", "bpf/own.h"),  # of a BccProbe
+)
 """What a program of a user's includes; below `include/` without the first of these folders."""
 
 # File names come with BTF: relative ones, so that no builder's folder is in them.

@@ -5,10 +5,7 @@
  * layout of ours. It has no license of its own: that of the user's object counts.
  */
 #include "tasks.h"
-
-struct own_rows {
-	struct tobs_own_row rows[TOBS_RING];
-};
+#include "own.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -18,32 +15,14 @@ struct {
 	__type(value, struct own_rows);
 } own_rows SEC(".maps");
 
-#define OWN_CELLS (TOBS_OWN * TOBS_ROLES)
-
 /* Global, so that it is verified once, and has a symbol to link to. */
 int trainobs_add(u32 counter, u64 count, u64 value)
 {
 	struct task_state *task = current_state();
-	struct tobs_own_cell *cell;
-	struct own_rows *own;
-	struct tobs_clock *clock;
-	u32 zero = 0, role, index;
+	u32 zero = 0;
 
-	if (!task || counter >= TOBS_OWN)
+	if (!task)
 		return 0;
-	role = task->role;
-	clock = clock_of(task->slot);
-	own = bpf_map_lookup_elem(&own_rows, &zero);
-	if (!clock || !own || role >= TOBS_ROLES)
-		return 0;
-	index = (step_word(clock) >> 8) & (TOBS_RING - 1);
-	index = index * OWN_CELLS + counter * TOBS_ROLES + role;
-	if (index >= TOBS_RING * OWN_CELLS)
-		return 0;
-	cell = (struct tobs_own_cell *)own->rows + index;
-	if (count)
-		__sync_fetch_and_add(&cell->count, count);
-	if (value)
-		__sync_fetch_and_add(&cell->value, value);
-	return role + 1;
+	return own_add(task, clock_of(task->slot), bpf_map_lookup_elem(&own_rows, &zero), counter,
+		       count, value);
 }

@@ -9,7 +9,7 @@
 #include "vmlinux.h"
 #include <bpf/bpf_helpers.h>
 
-#include "trainobs.h"
+#include "task_state.h"
 
 /*
  * What belongs to one session lies in maps of its own, in the slot of that session. So nobody can be
@@ -29,29 +29,6 @@ struct {
 	__type(key, u32);
 	__array(values, struct clock_map);
 } session_clocks SEC(".maps");
-
-/* What is known of a task that we follow; gone with the task. */
-struct task_state {
-	u64 call_ns;	/* when the system call in flight began */
-	u64 wait_ns;	/* asleep for a device inside it */
-	u64 off_ns;	/* when it left the CPU; 0: it runs */
-	u64 wake_ns;	/* when it became ready to run */
-	u64 on_ns;	/* when it got the CPU; 0: not seen */
-	u64 reclaim_ns; /* when it began to free memory; 0: it does not */
-	u64 inode; /* the regular file called on last, by address, number and generation: ... */
-	u64 ino;
-	u32 generation;
-	u32 class_epoch; /* ... what its class is worth, and ... */
-	u32 added_pages;
-	int fd;		/* of the call in flight */
-	u8 inode_class; /* ... its class */
-	u8 call;	/* op of the system call in flight, plus one; 0: none */
-	u8 class;
-	u8 role;
-	u8 flags;
-	u8 slot;		 /* its session */
-	struct tobs_batch batch; /* the one that it makes; begin_ns 0: none */
-};
 
 #define CALL_DIRECT 1	  /* the file is open with O_DIRECT */
 #define CALL_REGULAR 2	  /* the file is a regular one */

@@ -53,7 +53,7 @@ extern int trainobs_add(__u32 counter, __u64 count, __u64 value);
 #define TRAINOBS_COUNTER(index, name, unit) TRAINOBS_TOLD(counter, index, name, unit)
 #define TRAINOBS_VALUE(index, name, unit) TRAINOBS_TOLD(value, index, name, unit)
 
-#define TRAINOBS_TOLD(what, index, name, unit)                    \
+#define TRAINOBS_TOLD(what, index, name, unit)                        \
 	static const char trainobs_##what##_##index[] SEC("trainobs") \
 		__attribute__((used)) = #what ":" #index ":" name ":" unit
 

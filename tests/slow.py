@@ -74,6 +74,7 @@ SLOW: dict[str, str] = {
         "the same by lightning.pytorch; pytorch_lightning in three ways to name the callback"
     ),
     r"integrations/test_ranks::": "test_lightning_ddp; written run logs, in analysis/test_ranks",
+    r"kernel/test_bcc_probe::": "counters of a text; the same of Probe",
     r"kernel/test_own_probes_in_a_run::": "a few steps of all roles; a forked child lets go",
     r"kernel/test_batches::test_(a_loop|a_worker|an_exc|batches|of_a_|without)": (
         "batches by fork"

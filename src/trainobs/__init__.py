@@ -2,7 +2,7 @@
 
 `ObsCallback` observes a Lightning `Trainer`, `ObsTrainerCallback` one of Hugging Face, `observe` a
 training loop of one's own. `load_run` reads what they recorded, `AccessCounts` is what they tell
-about the rows of embedding tables. `Probe` is an eBPF program of one's own beside theirs. All are
+about the rows of embedding tables. `Probe` and `BccProbe` are programs of one's own. All are
 imported on first use: `import trainobs` alone brings in neither torch nor a framework.
 """
 
@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from trainobs.integrations.huggingface import ObsTrainerCallback
     from trainobs.integrations.lightning import ObsCallback
     from trainobs.integrations.plain import observe
+    from trainobs.probes.bcc_probe import BccProbe
     from trainobs.probes.own_probe import Probe
     from trainobs.report.notebook import load_run
 
     __all__ = [
         "AccessCounts",
+        "BccProbe",
         "ObsCallback",
         "ObsTrainerCallback",
         "Probe",
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "AccessCounts": "trainobs.access",
+    "BccProbe": "trainobs.probes.bcc_probe",
     "ObsCallback": "trainobs.integrations.lightning",
     "ObsTrainerCallback": "trainobs.integrations.huggingface",
     "Probe": "trainobs.probes.own_probe",

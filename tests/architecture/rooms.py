@@ -23,7 +23,7 @@ class Room(NamedTuple):
 # of fae/, whose folders are rooms.
 ROOMS = {
     "core": Room("", "numpy"),
-    "probes": Room("core", "numpy"),
+    "probes": Room("core", "bcc numpy"),
     "service": Room("core probes"),
     "host": Room("core", "numpy"),
     "gpu": Room("core", "pynvml"),

@@ -14,6 +14,7 @@ from trainobs.access.counts import AccessCounts
 from trainobs.integrations.huggingface import ObsTrainerCallback
 from trainobs.integrations.lightning import ObsCallback
 from trainobs.integrations.plain import observe
+from trainobs.probes.bcc_probe import BccProbe
 from trainobs.probes.own_probe import Probe
 from trainobs.report.notebook import load_run
 
@@ -21,6 +22,7 @@ from trainobs.report.notebook import load_run
 def test_the_names_that_trainobs_offers():
     assert trainobs.__all__ == [
         "AccessCounts",
+        "BccProbe",
         "ObsCallback",
         "ObsTrainerCallback",
         "Probe",
@@ -34,14 +36,17 @@ def test_the_names_that_trainobs_offers():
 @pytest.mark.parametrize(
     ("absent", "offered"),
     [
-        (["transformers"], ["AccessCounts", "ObsCallback", "Probe", "load_run", "observe"]),
+        (
+            ["transformers"],
+            ["AccessCounts", "BccProbe", "ObsCallback", "Probe", "load_run", "observe"],
+        ),
         (
             ["lightning", "pytorch_lightning", "transformers"],
-            ["AccessCounts", "Probe", "load_run", "observe"],
+            ["AccessCounts", "BccProbe", "Probe", "load_run", "observe"],
         ),
         (
             ["lightning", "pytorch_lightning", "transformers", "torch"],
-            ["AccessCounts", "Probe", "load_run"],
+            ["AccessCounts", "BccProbe", "Probe", "load_run"],
         ),
     ],
 )
@@ -65,6 +70,7 @@ def test_each_name_is_the_one_of_its_room():
     assert trainobs.ObsCallback is ObsCallback
     assert trainobs.ObsTrainerCallback is ObsTrainerCallback
     assert trainobs.Probe is Probe
+    assert trainobs.BccProbe is BccProbe
     assert trainobs.load_run is load_run
     assert trainobs.observe is observe
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.probes.kernel_side import KernelSide
 from trainobs.probes.obstacles import may_load
-from trainobs.probes.own_probe import Probe
+from trainobs.probes.own_programs import OwnProbe
 from trainobs.probes.programs import PROBES
 from trainobs.probes.protocol import socket_path
 from trainobs.probes.served import ServedSide
@@ -22,7 +22,7 @@ def open_side(
     *,
     required: bool = False,
     tid: int | None = None,
-    own: Sequence[Probe] = (),
+    own: Sequence[OwnProbe] = (),
 ) -> Side:
     """The service first, since one set of programs a node costs less than one a process.
 

@@ -8,8 +8,7 @@ from collections.abc import Collection, Sequence
 from contextlib import closing
 
 from trainobs.core.abi import FileClass
-from trainobs.probes.own_probe import Probe
-from trainobs.probes.own_programs import SHARED_MAPS
+from trainobs.probes.own_programs import SHARED_MAPS, OwnProbe
 from trainobs.probes.programs import PROBES
 from trainobs.probes.shared import SharedProbes, unable
 from trainobs.probes.side import Side
@@ -44,12 +43,13 @@ class KernelSide(Side):
     def adopt(self) -> None:
         """Follow the calling process: this thread as the training thread, and all it started."""
         self._probes.adopt(_SLOT, os.getpid(), threading.get_native_id())
+        self.own.adopted()
 
     def leave(self) -> None:
         """Stop following the calling thread."""
         self._probes.leave(_SLOT, os.getpid(), threading.get_native_id())
 
-    def load_own(self, probes: Sequence[Probe]) -> None:
+    def load_own(self, probes: Sequence[OwnProbe]) -> None:
         """Load programs of the user's beside these."""
         self.own.load(probes, self._probes.maps(SHARED_MAPS))
 

@@ -26,7 +26,7 @@ RENEW = (
     "install libbpf 1.0 or newer: apt install libbpf1 (Debian 12, Ubuntu 24.04), dnf install "
     "libbpf; where the system has none: https://github.com/libbpf/libbpf, make -C src install"
 )
-_KERNEL_TYPES = b"/sys/kernel/btf/vmlinux"
+KERNEL_TYPES = b"/sys/kernel/btf/vmlinux"
 
 
 class MapOptions(C.Structure):
@@ -98,6 +98,9 @@ _SIGNATURES: _Signatures = {
     "bpf_map__initial_value": (_Pointer, [_Pointer, C.POINTER(C.c_size_t)]),
     "bpf_map_freeze": (C.c_int, [C.c_int]),
     "bpf_map_update_elem": (C.c_int, [C.c_int, _Pointer, _Pointer, C.c_uint64]),
+    "bpf_map_lookup_elem": (C.c_int, [C.c_int, _Pointer, _Pointer]),
+    "bpf_map_get_fd_by_id": (C.c_int, [C.c_uint32]),
+    "bpf_obj_pin": (C.c_int, [C.c_int, C.c_char_p]),
     "bpf_map_delete_elem": (C.c_int, [C.c_int, _Pointer]),
     "bpf_enable_stats": (C.c_int, [C.c_int]),
     "bpf_obj_get_info_by_fd": (C.c_int, [C.c_int, _Pointer, C.POINTER(C.c_uint32)]),
@@ -107,6 +110,7 @@ _SIGNATURES: _Signatures = {
     "bpf_linker__finalize": (C.c_int, [_Pointer]),
     "bpf_linker__free": (None, [_Pointer]),
     "btf__parse": (_Pointer, [C.c_char_p, _Pointer]),
+    "btf__type_by_id": (_Pointer, [_Pointer, C.c_uint32]),
     "btf__free": (None, [_Pointer]),
 }
 _SINCE_0_6: _Signatures = {
@@ -123,6 +127,9 @@ _SINCE_0_8: _Signatures = {
         _Pointer,
         [_Pointer, C.c_int, C.c_char_p, C.c_char_p, C.c_char_p, _Pointer],
     ),
+    "btf_dump__new": (_Pointer, [_Pointer, _Pointer, _Pointer, _Pointer]),
+    "btf_dump__dump_type": (C.c_int, [_Pointer, C.c_uint32]),
+    "btf_dump__free": (None, [_Pointer]),
 }
 _BEFORE_0_6: _Signatures = {
     "bpf_program__next": (_Pointer, [_Pointer, _Pointer]),
@@ -222,7 +229,7 @@ def open_object(library: C.CDLL, path: bytes) -> int | None:
     first = C.c_uint32()
     hidden = library.bpf_btf_get_next_id(0, C.byref(first)) == -errno.EPERM
     if hidden and version_of(library) < (1, 3):
-        options.btf_custom_path = _KERNEL_TYPES
+        options.btf_custom_path = KERNEL_TYPES
     found: int | None = library.bpf_object__open_file(path, C.byref(options))
     return found
 
@@ -234,7 +241,7 @@ def too_old(library: C.CDLL) -> ProbeError | None:
     the BTF of most kernels since 6.0, none in that of 5.15.
     """
     C.set_errno(0)
-    types = library.btf__parse(_KERNEL_TYPES, None)
+    types = library.btf__parse(KERNEL_TYPES, None)
     error = C.get_errno()
     library.btf__free(types)
     if types or error != errno.EINVAL:

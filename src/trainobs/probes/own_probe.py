@@ -40,7 +40,12 @@ class Probe:
     def __post_init__(self) -> None:
         path = _file(self.path)
         object.__setattr__(self, "path", path)
-        object.__setattr__(self, "attach", _places(self.attach))
+        object.__setattr__(self, "attach", checked_places(self.attach))
+
+    @property
+    def name(self) -> str:
+        """What the run log and errors call it."""
+        return self.file.name
 
     @property
     def file(self) -> Path:
@@ -65,7 +70,12 @@ def _file(value: object) -> Path:
     )
 
 
-def _places(value: object) -> dict[str, str]:
+def checked_places(value: object) -> dict[str, str]:
+    """What `attach` says, if that makes sense.
+
+    Raises:
+        SettingError: it does not.
+    """
     if isinstance(value, Mapping) and all(map(_is_place, value.items())):
         return dict(value)
     raise SettingError("bad value for `attach` of a probe", shown(value), _PLACES)

@@ -15,10 +15,12 @@ import numpy.typing as npt
 from trainobs.core.abi import OWN_CELL, OWN_COUNTERS, RING, Role
 from trainobs.core.errors import ProbeCause, ProbeError, what_to_do
 from trainobs.core.own_counter import OWN_ROLES, OwnCounter, of_role
+from trainobs.probes.bcc_probe import BccProbe
+from trainobs.probes.bcc_program import BccProgram
 from trainobs.probes.compiling import OBJECTS, compile_source
 from trainobs.probes.extra import ExtraObject
 from trainobs.probes.own_probe import Probe
-from trainobs.probes.told_counters import OwnSum, told_counters
+from trainobs.probes.told_counters import OwnSum, checked_counters, told_counters
 
 logger = logging.getLogger("trainobs")
 
@@ -27,6 +29,9 @@ SHARED_MAPS = ("tasks", "session_clocks")
 
 _SHAPE = (OWN_COUNTERS, len(Role), len(OWN_CELL.names or ()))
 _WORDS = int(np.prod(_SHAPE))
+_TABLE_BYTES = RING * _WORDS * 8
+
+OwnProbe = Probe | BccProbe
 
 Words = npt.NDArray[np.uint64]
 Columns = dict[str, npt.NDArray[np.float64]]
@@ -46,9 +51,9 @@ class OwnPrograms:
         self.counters: list[OwnCounter] = []
         self.tables: list[Words] = []
         self._told: list[list[OwnSum]] = []
-        self._objects: list[ExtraObject] = []
+        self._objects: list[ExtraObject | BccProgram] = []
 
-    def load(self, probes: Sequence[Probe], maps: Mapping[str, int]) -> None:
+    def load(self, probes: Sequence[OwnProbe], maps: Mapping[str, int]) -> None:
         """Load them, beside the programs whose maps these are (`SHARED_MAPS`)."""
         for probe in probes:
             name = self._name_for(probe)
@@ -61,7 +66,13 @@ class OwnPrograms:
                 found = f"{type(error).__name__}: {error}"
                 self._refuse(name, found, what_to_do(error))
 
-    def refuse(self, probes: Sequence[Probe], found: str, do: str) -> None:
+    def adopted(self) -> None:
+        """The probes follow this process and its children from now on."""
+        for one in self._objects:
+            if isinstance(one, BccProgram):
+                one.adopted()
+
+    def refuse(self, probes: Sequence[OwnProbe], found: str, do: str) -> None:
         """Load none of them."""
         for probe in probes:
             self._refuse(self._name_for(probe), found, do)
@@ -98,11 +109,18 @@ class OwnPrograms:
         while self._objects:
             self._objects.pop().abandon()
 
-    def _name_for(self, probe: Probe) -> str:
-        name = probe.file.name
-        return name if name not in self.status else str(probe.file)
+    def _name_for(self, probe: OwnProbe) -> str:
+        name, number = probe.name, 2
+        while name in self.status:
+            name, number = f"{probe.name} ({number})", number + 1
+        return name
 
-    def _load(self, probe: Probe, name: str, maps: Mapping[str, int]) -> None:
+    def _load(self, probe: OwnProbe, name: str, maps: Mapping[str, int]) -> None:
+        if isinstance(probe, BccProbe):
+            told = checked_counters(probe.told(), name)
+            self._take(told, name)
+            self._keep(told, BccProgram(probe, maps, _TABLE_BYTES))
+            return
         with tempfile.TemporaryDirectory(prefix="trainobs-") as place:
             path = probe.file
             if probe.is_source:
@@ -114,13 +132,15 @@ class OwnPrograms:
             for program in found.programs:
                 attach(found, program, probe.attach.get(program))
             _refuse_unknown(probe, found, name)
-            table = _table(found)
+            self._keep(told, found)
         except BaseException:
             found.close()
             raise
+
+    def _keep(self, told: list[OwnSum], found: ExtraObject | BccProgram) -> None:
+        self.tables.append(_table(found.map_fd("own_rows")))
         self._objects.append(found)
         self._told.append(told)
-        self.tables.append(table)
 
     def _take(self, told: Sequence[OwnSum], name: str) -> None:
         taken = {counter.name: counter for counter in self.counters}
@@ -169,9 +189,9 @@ def _refuse_unknown(probe: Probe, found: ExtraObject, name: str) -> None:
         )
 
 
-def _table(found: ExtraObject) -> Words:
-    size = -(-RING * _WORDS * 8 // mmap.PAGESIZE) * mmap.PAGESIZE
-    mapped = mmap.mmap(found.map_fd("own_rows"), size, mmap.MAP_SHARED, mmap.PROT_READ)
+def _table(descriptor: int) -> Words:
+    size = -(-_TABLE_BYTES // mmap.PAGESIZE) * mmap.PAGESIZE
+    mapped = mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ)
     return np.frombuffer(mapped, np.uint64, RING * _WORDS).reshape(RING, _WORDS)
 
 

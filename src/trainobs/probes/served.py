@@ -18,7 +18,7 @@ from trainobs.core.abi import FileClass
 from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.core.now import now_s
 from trainobs.probes import protocol
-from trainobs.probes.own_probe import Probe
+from trainobs.probes.own_programs import OwnProbe
 from trainobs.probes.programs import PROBES, programs_of
 from trainobs.probes.side import Side
 
@@ -91,7 +91,7 @@ class ServedSide(Side):
         """Stop following the calling thread."""
         self._tell("leave", tid=threading.get_native_id())
 
-    def load_own(self, probes: Sequence[Probe]) -> None:
+    def load_own(self, probes: Sequence[OwnProbe]) -> None:
         """None: the service loads no program that a client gives it."""
         self.own.refuse(probes, *WITHOUT_RIGHTS)
 

@@ -14,8 +14,7 @@ import numpy.typing as npt
 
 from trainobs.core.abi import SUMS, FileClass
 from trainobs.probes.mounts import mount_points, mounts_below
-from trainobs.probes.own_probe import Probe
-from trainobs.probes.own_programs import OwnPrograms
+from trainobs.probes.own_programs import OwnProbe, OwnPrograms
 from trainobs.probes.session_maps import CLOCK_BYTES
 
 KEPT_ROOTS = 256
@@ -65,7 +64,7 @@ class Side:
         """Stop following the calling thread."""
         raise NotImplementedError
 
-    def load_own(self, probes: Sequence[Probe]) -> None:
+    def load_own(self, probes: Sequence[OwnProbe]) -> None:
         """Load programs of the user's, as far as that is possible here; tells of what is not."""
         raise NotImplementedError
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,6 +44,15 @@ def told_counters(path: Path, probe: str) -> list[OwnSum]:
         texts = [text.decode() for text in _section(elf).split(b"\0") if text]
     except (struct.error, ValueError, IndexError) as error:
         raise _refused(probe, f"no object of BPF programs: {error}", "compile it again") from error
+    return checked_counters(texts, probe)
+
+
+def checked_counters(texts: Sequence[str], probe: str) -> list[OwnSum]:
+    """The sums of some texts, as the macros make them.
+
+    Raises:
+        ProbeError: REFUSED: there is none, a bad one, or one twice.
+    """
     if not texts:
         raise _refused(
             probe, "it names no counter", 'add TRAINOBS_COUNTER(0, "what it counts", "calls")'

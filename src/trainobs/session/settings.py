@@ -13,12 +13,12 @@ from itertools import islice
 from pathlib import Path
 
 from trainobs.core.errors import SettingError, shown
-from trainobs.probes.own_probe import Probe
+from trainobs.probes.own_programs import OwnProbe
 from trainobs.probes.programs import PROBES, WHAT_TO_GIVE, check_names
 from trainobs.steps.clock import LAST_STEP
 
 PathLike = str | os.PathLike[str]
-Probes = str | Probe | Iterable[str | Probe]
+Probes = str | OwnProbe | Iterable[str | OwnProbe]
 
 _SYSTEM = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/lib", "/lib64", "/usr/share", "/etc")
 _SYSTEM_PREFIXES = frozenset({Path("/"), Path("/usr"), Path("/usr/local")})
@@ -46,7 +46,7 @@ class Settings:
 
     probes: frozenset[str] = frozenset(PROBES)
     required: bool = False
-    own: tuple[Probe, ...] = ()
+    own: tuple[OwnProbe, ...] = ()
     data_roots: tuple[Path, ...] | None = None
     run_dir: Path | None = None
     log_every_n_steps: int | None = None
@@ -104,7 +104,7 @@ def _bad(name: str, found: str, do: str) -> SettingError:
     return SettingError(f"bad value for `{name}`", found, do)
 
 
-def _probes(value: Probes) -> tuple[frozenset[str] | None, tuple[Probe, ...]]:
+def _probes(value: Probes) -> tuple[frozenset[str] | None, tuple[OwnProbe, ...]]:
     """The names of our probes, None for all that there are; and programs of the user's.
 
     These come with all of ours, if none of ours has a name beside them.
@@ -113,11 +113,11 @@ def _probes(value: Probes) -> tuple[frozenset[str] | None, tuple[Probe, ...]]:
         return None if value == "auto" else frozenset(), ()
     if isinstance(value, str):
         raise _bad("probes", shown(value), WHAT_TO_GIVE)
-    if isinstance(value, Probe):
+    if isinstance(value, OwnProbe):
         return None, (value,)
     listed = _listed("probes", value, WHAT_TO_GIVE)
-    own = tuple(one for one in listed if isinstance(one, Probe))
-    names = [one for one in listed if not isinstance(one, Probe)]
+    own = tuple(one for one in listed if isinstance(one, OwnProbe))
+    names = [one for one in listed if not isinstance(one, OwnProbe)]
     asks_for_all = all(isinstance(name, str) and name == "auto" for name in names)
     if asks_for_all and listed:
         return None, own

@@ -1,0 +1,48 @@
+"""`BccProbe`: a program of the user's as bcc has it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from trainobs.core.errors import SettingError, shown
+from trainobs.probes.own_probe import checked_places
+
+_TOLD = re.compile(
+    r'^[ \t]*TRAINOBS_(COUNTER|VALUE)\(\s*([^,]*?)\s*,\s*"([^"]*)"\s*,\s*"([^"]*)"\s*\)',
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True)
+class BccProbe:
+    """A program of bcc, whose counts land in the step that they belong to.
+
+    Args:
+        text: C as bcc's `BPF(text=...)` takes it, with TRAINOBS_COUNTER and `trainobs_add`.
+        name: what the run log and errors call it.
+        attach: function of the text -> where it is attached: see `Probe`.
+
+    Raises:
+        SettingError: an argument is something else.
+    """
+
+    text: str
+    name: str = "bcc"
+    attach: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for parameter in ("text", "name"):
+            value = getattr(self, parameter)
+            if not isinstance(value, str) or not value.isprintable() and parameter == "name":
+                found, do = shown(value), "give a text"
+                raise SettingError(f"bad value for `{parameter}` of a BccProbe", found, do)
+        object.__setattr__(self, "attach", checked_places(self.attach))
+
+    def told(self) -> list[str]:
+        """Its counters, in the words of an object: see `told_counters`."""
+        return [
+            f"{kind.lower()}:{n}:{title}:{unit}"
+            for kind, n, title, unit in _TOLD.findall(self.text)
+        ]
