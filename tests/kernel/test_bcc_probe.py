@@ -93,7 +93,7 @@ def test_an_error_of_its_text_is_told(caplog: pytest.LogCaptureFixture) -> None:
     found.stop()
     failed, was, do = caplog.text.splitlines()[-3:]
     assert failed.endswith("cannot use locks; it counts nothing, and the training goes on")
-    assert "locks:10:16: error: use of undeclared identifier 'nothing'" in was
+    assert "locks:10:12: error: use of undeclared identifier 'nothing'" in was
     assert do == "  do:    change the text of the probe"
 
 

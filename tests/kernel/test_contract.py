@@ -10,8 +10,21 @@ import numpy as np
 import pytest
 
 from tests.kernel.btf import STRUCT, VARIABLE, Btf
-from trainobs.core.abi import BATCH, CELL, LOSSES, SLOTS, SUMS, FileClass, Op, Phase, Role
-from trainobs.probes import shared, syscall_table
+from trainobs.core.abi import (
+    BATCH,
+    CELL,
+    LOSSES,
+    OWN_CELL,
+    OWN_COUNTERS,
+    RING,
+    SLOTS,
+    SUMS,
+    FileClass,
+    Op,
+    Phase,
+    Role,
+)
+from trainobs.probes import own_programs, shared, syscall_table
 from trainobs.probes.session_maps import KINDS
 
 
@@ -44,6 +57,17 @@ def test_enumerations_agree(btf: Btf, name: str, prefix: str, python: type[IntEn
 def test_structures_agree(btf: Btf, name: str, dtype: np.dtype) -> None:
     fields = dtype.fields or {}
     assert btf.layout(name) == {key: (at, kind.itemsize) for key, (kind, at) in fields.items()}
+
+
+def test_what_programs_of_a_user_s_count_is_laid_out_alike() -> None:
+    support = Btf(own_programs._support())
+    assert support.layout("tobs_own_cell") == {"count": (0, 8), "value": (8, 8)}
+    assert support.named(STRUCT, "tobs_own_row").size_or_type * RING == own_programs._TABLE_BYTES
+    assert OWN_CELL.itemsize * OWN_COUNTERS * len(Role) * RING == own_programs._TABLE_BYTES
+
+
+def test_a_task_is_the_same_to_ours_and_to_what_a_user_s_program_is_linked_to(btf: Btf) -> None:
+    assert Btf(own_programs._support()).layout("task_state") == btf.layout("task_state")
 
 
 def test_the_arguments_of_iterators_are_words_in_this_order(btf: Btf) -> None:

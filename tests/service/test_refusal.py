@@ -17,6 +17,7 @@ import pytest
 
 from tests.kernel.ground_truth import read_whole, write_file
 from tests.kernel.observed import map_update
+from tests.kernel.own import Marked, source
 from tests.kernel.privileges import NOBODY, become_nobody
 from tests.kernel.processes import fork, join
 from tests.kernel_state import bpf
@@ -34,6 +35,9 @@ from tests.service.service import (
 from trainobs.core.abi import SUMS, FileClass, Op, Role
 from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.probes import protocol
+from trainobs.probes.choice import open_side
+from trainobs.probes.kernel_side import KernelSide
+from trainobs.probes.own_probe import Probe
 from trainobs.probes.served import ServedSide
 
 pytestmark = pytest.mark.needs_bpf
@@ -53,6 +57,42 @@ def test_a_user_outside_the_group_may_not_even_connect(service: Service) -> None
         assert "nogroup" in caught.value.do
 
     join(as_user(work, gid=SOMEBODY))
+
+
+def test_programs_of_a_user_s_are_nothing_for_the_service(
+    service: Service,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(protocol.VARIABLE, str(service.path))
+    probe = Probe(source(tmp_path))
+
+    def work() -> None:
+        side = open_side(own=[probe])
+        assert isinstance(side, ServedSide)
+        assert side.own.status["own.c"].startswith("cannot use own.c: this process may load no")
+        assert side.own.tables == []
+        lines = caplog.text.splitlines()[-3:]
+        assert lines[0].endswith("cannot use own.c; it counts nothing, and the training goes on")
+        assert "trainobs-probed loads none but its own" in lines[1]
+        assert "CAP_BPF and CAP_PERFMON" in lines[2]
+        side.stop()
+
+    join(as_user(work))
+
+
+def test_who_may_load_programs_does_not_go_to_the_service_with_them(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(protocol.VARIABLE, str(service.path))
+    side = open_side((), own=[Probe(source(tmp_path), attach=Marked(tmp_path).attach)])
+    try:
+        assert isinstance(side, KernelSide)
+        assert side.own.status == {"own.c": "on"}
+        assert service.sessions() == 0
+    finally:
+        side.stop()
 
 
 def test_a_thread_of_another_process_is_not_registered(service: Service) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.integrations.models import logged_steps, read_steps
+from tests.kernel.own import source
 from tests.session.jobs import Job
 from tests.session.unprivileged_job import NOBODY
 from trainobs import observe
@@ -133,6 +134,21 @@ def test_a_probe_asked_for_by_name_without_privileges_is_an_error(nobodys):
     assert lines[1].startswith("cannot load the probes")
     assert lines[3] == CLIMB
     assert not (nobodys / "run").exists()
+
+
+def test_without_privileges_a_probe_of_one_s_own_is_told_to_count_nothing(nobodys):
+    status, lines, errors = Job(JOB, nobodys, str(source(nobodys))).end()
+    assert (status, lines) == (0, ["level: procfs"])
+    failed, found, do = next(
+        errors.splitlines()[n : n + 3]
+        for n, line in enumerate(errors.splitlines())
+        if "own.c" in line
+    )
+    assert failed == "cannot use own.c; it counts nothing, and the training goes on"
+    assert "CAP_BPF" in found
+    assert do == "  do:    run `trainobs doctor`"
+    state = RunLog.open(nobodys / "run").info["capabilities"]["own.c"]
+    assert state.startswith("cannot use own.c: cannot load the probes")
 
 
 @pytest.mark.needs_bpf

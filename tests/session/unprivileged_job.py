@@ -1,6 +1,6 @@
 """A run of a user without any capability.
 
-Usage: python unprivileged_job.py DIRECTORY PROBES [...]
+Usage: python unprivileged_job.py DIRECTORY PROBES [...], or files of own probes
 
 Privileges are dropped inside the interpreter, whose files that user might not be allowed to read.
 """
@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import trainobs.integrations.plain  # noqa: F401 - as much as can be before privileges are gone
-from trainobs import observe
+from trainobs import Probe, observe
 from trainobs.core.errors import ProbeError
 
 NOBODY = 65534
@@ -33,11 +33,12 @@ def drop_privileges() -> None:
 
 def main() -> None:
     directory, probes = Path(sys.argv[1]), sys.argv[2:]
+    own = [Probe(path) for path in probes if path.endswith(".c")]
     drop_privileges()
     try:
         with observe(
             run_dir=directory / "run",
-            probes=probes[0] if probes[0] in ("auto", "off") else probes,
+            probes=own or (probes[0] if probes[0] in ("auto", "off") else probes),
             log_every_n_steps=1,
         ) as obs:
             print("level:", obs.level)

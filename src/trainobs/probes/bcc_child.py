@@ -60,7 +60,8 @@ _KCONFIG = """
 
 def main() -> int:
     """Run as a command."""
-    order = json.loads(sys.stdin.buffer.raw.readline())
+    with open(0, "rb", buffering=0, closefd=False) as told:
+        order = json.loads(told.readline())
     try:
         programs = _run(order)
     except Exception as error:
@@ -114,13 +115,13 @@ def _import_bcc() -> Any:
 def _mount(place: Path) -> None:
     """A file system for pinned maps that this process alone sees."""
     libc = C.CDLL(None, use_errno=True)
-    calls = (
-        lambda: libc.unshare(_NEW_MOUNTS),
-        lambda: libc.mount(None, b"/", None, C.c_ulong(_PRIVATE), None),
-        lambda: libc.mount(b"bpf", os.fsencode(place), b"bpf", C.c_ulong(0), None),
-    )
-    for call in calls:
-        if call():
+    calls: list[tuple[Any, ...]] = [
+        (libc.unshare, _NEW_MOUNTS),
+        (libc.mount, None, b"/", None, C.c_ulong(_PRIVATE), None),
+        (libc.mount, b"bpf", os.fsencode(place), b"bpf", C.c_ulong(0), None),
+    ]
+    for call, *arguments in calls:
+        if call(*arguments):
             raise OSError(C.get_errno(), f"cannot mount bpffs: {os.strerror(C.get_errno())}")
 
 
