@@ -12,6 +12,7 @@ missing() {
 		python_has 'import ctypes; ctypes.CDLL("libbpf.so.0")' || echo libbpf1
 	command -v clang >/dev/null || echo clang
 	command -v systemd-analyze >/dev/null || echo systemd
+	python_has 'import bcc' || [ -e /usr/lib/python3/dist-packages/bcc ] || echo python3-bpfcc
 	command -v chromium >/dev/null || command -v chromium-browser >/dev/null || echo chromium
 }
 
@@ -49,6 +50,7 @@ case " $packages " in
 *)
 	echo "Going on without: $packages. For them, run: sudo apt-get install -y $packages"
 	case " $packages " in *" clang "*) echo "  clang: the ziglang wheel compiles instead" ;; esac
+	case " $packages " in *" python3-bpfcc "*) echo "  python3-bpfcc: no tests of BccProbe" ;; esac
 	case " $packages " in *" systemd "*) echo "  systemd: no test of the unit" ;; esac
 	case " $packages " in *" chromium "*) echo "  chromium: no tests and pictures of pages" ;; esac
 	case " $packages " in *" libbpf1 "*) echo "  libbpf1: no kernel probes" ;; esac

@@ -126,8 +126,11 @@ def test_a_wheel_holds_the_probes_for_its_machine_and_no_other_machine_code(dist
         for name, content in files.items()
         if content.startswith(b"\x7fELF")
     }
-    folder = "trainobs/probes/objects/trainobs"
-    assert machines == {f"{folder}.{arch}{kind}.bpf.o": EM_BPF for kind in ("", ".nokfunc")}
+    folder = "trainobs/probes/objects"
+    objects = (f"trainobs.{arch}", f"trainobs.{arch}.nokfunc", f"support.{arch}")
+    assert machines == {f"{folder}/{name}.bpf.o": EM_BPF for name in objects}
+    included = {"trainobs_probe.h", "trainobs_bcc.c", "vmlinux.h", "bpf/usdt.bpf.h"}
+    assert {f"{folder}/include/{name}" for name in included} <= files.keys()
 
 
 def test_licences_go_along(dist):

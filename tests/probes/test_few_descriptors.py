@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from trainobs.probes.loader import LibbpfLoader
-from trainobs.probes.shared import kernel_names, object_files
+from trainobs.probes.libbpf import open_library
+from trainobs.probes.loader import error_text
 
 pytestmark = pytest.mark.needs_bpf
 
@@ -49,7 +49,7 @@ def test_too_few_descriptors_are_a_refusal_and_print_nothing() -> None:
 
 
 def test_libbpf_has_words_for_its_own_errors() -> None:
-    loader = LibbpfLoader(object_files(kernel_names()))
-    assert "4001" not in loader._reason(4001)
-    assert loader._reason(4001)
-    assert loader._reason(24) == "Too many open files"
+    library = open_library()
+    assert "4001" not in error_text(library, 4001)
+    assert error_text(library, 4001)
+    assert error_text(library, 24) == "Too many open files"
