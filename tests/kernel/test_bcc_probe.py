@@ -66,7 +66,7 @@ def observed(marked: Marked) -> Iterator[ObservedKernel]:
 def test_each_role_counts_in_its_step_and_its_process_is_none_of_them(
     observed: ObservedKernel, marked: Marked
 ) -> None:
-    assert observed.kernel.own.status == {"bcc": "on"}
+    assert observed.kernel.own.status == {"bcc bcc": "on"}
     mounts = Path("/proc/self/mounts").read_text()
     assert "trainobs-" not in mounts
 
@@ -92,7 +92,7 @@ def test_an_error_of_its_text_is_told(caplog: pytest.LogCaptureFixture) -> None:
     found = ObservedKernel((), required=False, own=[BccProbe(text, name="locks")])
     found.stop()
     failed, was, do = caplog.text.splitlines()[-3:]
-    assert failed.endswith("cannot use locks; it counts nothing, and the training goes on")
+    assert failed.endswith("cannot use bcc locks; it counts nothing, and the training goes on")
     assert "locks:10:12: error: use of undeclared identifier 'nothing'" in was
     assert do == "  do:    change the text of the probe"
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from trainobs import Probe
-from trainobs.core.errors import SettingError
+from trainobs import BccProbe, Probe
+from trainobs.core.errors import ProbeError, SettingError
 from trainobs.probes.programs import PROBES
+from trainobs.probes.told_counters import checked_counters
 from trainobs.session.settings import Settings
 
 
@@ -58,3 +59,28 @@ def test_a_place_that_is_none_is_refused(probe: Probe, attach: object) -> None:
     with pytest.raises(SettingError) as caught:
         Probe(probe.path, attach=attach)  # type: ignore[arg-type]
     assert "uprobe/FILE:FUNCTION" in caught.value.do
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value"),
+    [("text", 3), ("name", "a\nb"), ("name", "x" * 41), ("attach", {"f": 1})],
+)
+def test_what_is_no_program_of_bcc_is_refused(parameter: str, value: object) -> None:
+    with pytest.raises(SettingError) as caught:
+        BccProbe(**{"text": "", parameter: value})  # type: ignore[arg-type]
+    assert f"`{parameter}`" in caught.value.failed
+
+
+def test_the_counters_of_a_text_are_told_as_those_of_an_object() -> None:
+    text = """
+    TRAINOBS_COUNTER(0, "a b", "calls");
+    // TRAINOBS_COUNTER(1, "not this one", "calls");
+    TRAINOBS_VALUE( 0 , "c" , "ns" );
+    """
+    told = checked_counters(BccProbe(text).told(), "bcc bcc")
+    assert [(one.number, one.field, one.counter.name) for one in told] == [
+        (0, "count", "probe/a_b"),
+        (0, "value", "probe/c"),
+    ]
+    with pytest.raises(ProbeError, match="CALLS"):
+        checked_counters(BccProbe('TRAINOBS_COUNTER(CALLS, "a", "b")').told(), "bcc bcc")

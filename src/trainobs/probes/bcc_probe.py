@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from trainobs.core.errors import SettingError, shown
 from trainobs.probes.own_probe import checked_places
 
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 _TOLD = re.compile(
     r'^[ \t]*TRAINOBS_(COUNTER|VALUE)\(\s*([^,]*?)\s*,\s*"([^"]*)"\s*,\s*"([^"]*)"\s*\)',
     re.MULTILINE,
@@ -33,12 +34,17 @@ class BccProbe:
     attach: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for parameter in ("text", "name"):
-            value = getattr(self, parameter)
-            if not isinstance(value, str) or not value.isprintable() and parameter == "name":
-                found, do = shown(value), "give a text"
-                raise SettingError(f"bad value for `{parameter}` of a BccProbe", found, do)
+        if not isinstance(self.text, str):
+            raise SettingError("bad value for `text` of a BccProbe", shown(self.text), "give C")
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
+            do = "give up to 40 letters, digits and _.-"
+            raise SettingError("bad value for `name` of a BccProbe", shown(self.name), do)
         object.__setattr__(self, "attach", checked_places(self.attach))
+
+    @property
+    def label(self) -> str:
+        """What the run log and errors call it."""
+        return f"bcc {self.name}"
 
     def told(self) -> list[str]:
         """Its counters, in the words of an object: see `told_counters`."""

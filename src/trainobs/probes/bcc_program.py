@@ -125,7 +125,7 @@ class BccProgram:
 
 
 def _refused(probe: BccProbe, found: str, said: str) -> ProbeError:
-    failed = f"cannot use {probe.name}"
+    failed = f"cannot use {probe.label}"
     if found.startswith("ModuleNotFoundError: No module named 'bcc'"):
         return ProbeError(ProbeCause.NO_COMPILER, failed, "no package bcc for Python", _INSTALL)
     lines = [line.strip() for line in said.splitlines() if line.strip()]

@@ -203,9 +203,9 @@ class ExtraObject:
         with captured_log(self._library) as log, self._keeping_descriptors():
             link = how(self._handles[program])
             error = C.get_errno()
+            self._links += [link] if link else []  # before anything can go wrong
         if not link:
             raise self._refused(f"attach {program} to {place} of", error, log)
-        self._links.append(link)
 
     def _refused(self, what: str, error: int, log: list[str]) -> ProbeError:
         return ProbeError(

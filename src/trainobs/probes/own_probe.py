@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainobs.core.errors import SettingError, shown
+from trainobs.core.text import encodable
 
 KINDS = ("uprobe", "uretprobe", "usdt")
 """What `attach` can name."""
@@ -43,9 +44,9 @@ class Probe:
         object.__setattr__(self, "attach", checked_places(self.attach))
 
     @property
-    def name(self) -> str:
+    def label(self) -> str:
         """What the run log and errors call it."""
-        return self.file.name
+        return encodable(self.file.name)
 
     @property
     def file(self) -> Path:

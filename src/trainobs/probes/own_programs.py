@@ -96,8 +96,12 @@ class OwnPrograms:
         return columns
 
     def program_fds(self) -> dict[str, int]:
-        """Descriptors of all programs, by their names."""
-        return {name: fd for one in self._objects for name, fd in one.program_fds().items()}
+        """Descriptors of all programs, as far as they are in this process, by unique names."""
+        return {
+            f"{number}:{name}": fd
+            for number, one in enumerate(self._objects)
+            for name, fd in one.program_fds().items()
+        }
 
     def close(self) -> None:
         """Take them out of the kernel; what they counted stays readable. May be called twice."""
@@ -110,9 +114,9 @@ class OwnPrograms:
             self._objects.pop().abandon()
 
     def _name_for(self, probe: OwnProbe) -> str:
-        name, number = probe.name, 2
+        name, number = probe.label, 2
         while name in self.status:
-            name, number = f"{probe.name} ({number})", number + 1
+            name, number = f"{probe.label} ({number})", number + 1
         return name
 
     def _load(self, probe: OwnProbe, name: str, maps: Mapping[str, int]) -> None:
