@@ -16,6 +16,7 @@ from tests.kernel.observed import ObservedKernel
 from tests.kernel.own import GETSID, Marked
 from tests.kernel.processes import fork, in_child, in_thread, in_worker
 from trainobs import BccProbe
+from trainobs.core.abi import Role
 from trainobs.core.own_counter import OWN_ROLES, of_role
 from trainobs.probes import bcc_child
 from trainobs.probes.kernel_side import KernelSide
@@ -26,9 +27,11 @@ TEXT = f"""
 TRAINOBS_COUNTER(0, "getsid calls", "calls");
 TRAINOBS_COUNTER(1, "called", "calls");
 TRAINOBS_VALUE(1, "called with", "bytes");
+TRAINOBS_COUNTER(2, "all calls", "calls");
 
 RAW_TRACEPOINT_PROBE(sys_enter)
 {{
+    trainobs_add(2, 1, 0);
     if (ctx->args[1] == {GETSID})
         trainobs_add(0, 1, 0);
     return 0;
@@ -86,6 +89,12 @@ def test_each_role_counts_in_its_step_and_its_process_is_none_of_them(
         assert tuple(steps[0][of_role(f"probe/{name}", r)] for r in OWN_ROLES) == by_role, name
     assert [steps[1][f"probe/{name}"] for name in expected] == [1, 0, 0]
 
+    def wake() -> None:
+        observed.kernel.own.adopted()  # at which its process does something
+        time.sleep(0.5)
+
+    assert observed.during_own(wake)[of_role("probe/all_calls", Role.CHILD)] == 0
+
 
 def test_an_error_of_its_text_is_told(caplog: pytest.LogCaptureFixture) -> None:
     text = TEXT.replace("return 0;", "return nothing;", 1)
@@ -93,7 +102,7 @@ def test_an_error_of_its_text_is_told(caplog: pytest.LogCaptureFixture) -> None:
     found.stop()
     failed, was, do = caplog.text.splitlines()[-3:]
     assert failed.endswith("cannot use bcc locks; it counts nothing, and the training goes on")
-    assert "locks:10:12: error: use of undeclared identifier 'nothing'" in was
+    assert "locks:12:12: error: use of undeclared identifier 'nothing'" in was
     assert do == "  do:    change the text of the probe"
 
 
