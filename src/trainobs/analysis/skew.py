@@ -40,8 +40,15 @@ def load_counts(run_dir: Path) -> AccessCounts | None:
     return AccessCounts.load(path) if path.exists() and any(path.iterdir()) else None
 
 
-def skew(counts: AccessCounts, tables: Sequence[EmbeddingTable]) -> dict[str, Any]:
+def skew(
+    counts: AccessCounts, tables: Sequence[EmbeddingTable], hot_bytes: int | None = None
+) -> dict[str, Any]:
     """Skew of each table, and of all together.
+
+    Args:
+        counts: of the run.
+        tables: of the model.
+        hot_bytes: what the model's hot rows take; None if it has none.
 
     Returns:
         `tables`: name -> `lookup_count` (that the counts are of), `outside_count`, `error_count`
@@ -52,6 +59,8 @@ def skew(counts: AccessCounts, tables: Sequence[EmbeddingTable]) -> dict[str, An
         `table_ratio` of all bytes, and what the hottest
         rows over all tables serve within it: `lookup_ratio`, and `all_hot` of the sampled inputs
         (`value`, `low`, `high` at 95 %, `inputs`), as `trainobs.access.hot.ServedShares` has it.
+        `hot_bytes`: the same for a budget of so many bytes, of which rows take their weights alone;
+        None without hot rows.
         `drift`: for each pair of epochs `from`, `to`, `value`, `low`, `high`: see
         `trainobs.access.hot.drift`.
         What is unknown is None.
@@ -63,6 +72,9 @@ def skew(counts: AccessCounts, tables: Sequence[EmbeddingTable]) -> dict[str, An
     return {
         "tables": {name: _of_table(counts, name) for name in known},
         "budgets": [_of_budget(counts, row_bytes, *one) for one in budgets if one[1]],
+        "hot_bytes": _of_budget(counts, row_bytes, hot_bytes / total_bytes, hot_bytes)
+        if hot_bytes and total_bytes
+        else None,
         "drift": _drift(counts, row_bytes, int(DRIFT_BUDGET * total_bytes)),
     }
 

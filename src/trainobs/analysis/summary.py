@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.analysis.checkpoints import checkpoints
+from trainobs.analysis.hot_rows import hot_rows
 from trainobs.analysis.loader_workers import together, workers
 from trainobs.analysis.ranks import compare
 from trainobs.analysis.step_time import newest_step, step_time
@@ -59,6 +60,7 @@ def summarize(run: RunLog) -> dict[str, Any]:
         * setup: what the sums contain from before the first step, where that is not zero.
         * embeddings: see `analysis.tables.embeddings`; the metrics of a table are among `metrics`,
           as `<metric>{table=<table>}`.
+        * hot_rows: see `analysis.hot_rows.hot_rows`.
         * checkpoints: see `analysis.checkpoints.checkpoints`.
         * workers, loader: see `workers` and `together` of `analysis.loader_workers`.
         * latency: name -> distribution of the whole run, in ns.
@@ -95,6 +97,7 @@ def summarize(run: RunLog) -> dict[str, Any]:
         "workers": makers,
         "loader": together(makers),
         "embeddings": about_tables,
+        "hot_rows": hot_rows(rank, about_tables),
         "latency": {one.name: _distribution(one, buckets) for one in LATENCIES},
         "own": [{"name": one.name, **asdict(one)} for one in rank.counters],
         "lost": _lost(run, metrics),

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from trainobs.analysis.hot_rows import hot_bytes
 from trainobs.analysis.lookup_time import explained
 from trainobs.analysis.skew import load_counts, skew
 from trainobs.analysis.table_lookups import TableLookups
@@ -45,7 +46,7 @@ def _skew(run: RunLog, rank: RankLog) -> dict[str, Any] | None:
     except AccessCountsError as error:
         run.unreadable[run.path / COUNTS_DIR] = error.found
         return None
-    return None if counts is None else skew(counts, rank.tables)
+    return None if counts is None else skew(counts, rank.tables, hot_bytes(rank))
 
 
 def _time(rank: RankLog, lookups: TableLookups) -> dict[str, Any]:

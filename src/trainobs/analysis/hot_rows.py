@@ -1,0 +1,67 @@
+"""What hot rows served in each part of a run, and what others could at most."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from trainobs.core.catalogue.hot_rows import SHARES
+from trainobs.core.quotients import Quotient
+from trainobs.core.records import SETUP
+from trainobs.runlog.rank import RankLog
+
+PARTS = 8
+"""Parts of equal numbers of steps that a run is cut into."""
+
+LEAST_STEPS = 20
+"""Steps of a part: pure and mixed ones come in turn, so that few of them say little."""
+
+_HOT, _DRIFT = SHARES["fae/hot_lookup_ratio"], SHARES["fae/drift_ratio"]
+
+
+def hot_bytes(rank: RankLog) -> int | None:
+    """Bytes of hot rows, with optimizer state, at the end of the run; None without any."""
+    held = rank.metric("fae/hot_bytes")
+    known = held[np.isfinite(held)]
+    return int(known[-1]) if len(known) else None
+
+
+def hot_rows(rank: RankLog, embeddings: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What hot rows served over the run; None if no step looked any up.
+
+    Args:
+        rank: whose steps they are.
+        embeddings: see `analysis.tables.embeddings`.
+
+    Returns:
+        `parts`: of the run, each with its `first_step` and `last_step`, the `hot_lookup_ratio` and
+        the `drift_ratio`. `at_most_ratio`: what the rows that this run looked up most would serve
+        in as many bytes, if they had no optimizer state. What is unknown is None.
+    """
+    sums = {name: rank.metric(name) for name in {*_HOT[:2], *_DRIFT[:2]}}
+    steps = np.flatnonzero((rank.step() != SETUP) & (sums[_HOT.whole] > 0))
+    if not len(steps):
+        return None
+    count = max(1, min(PARTS, len(steps) // LEAST_STEPS))
+    numbers = rank.step()
+    skew = (embeddings or {}).get("skew") or {}
+    return {
+        "parts": [
+            {
+                "first_step": int(numbers[part[0]]),
+                "last_step": int(numbers[part[-1]]),
+                "hot_lookup_ratio": _of(_HOT, sums, part),
+                "drift_ratio": _of(_DRIFT, sums, part),
+            }
+            for part in np.array_split(steps, count)
+        ],
+        "at_most_ratio": (skew.get("hot_bytes") or {}).get("lookup_ratio"),
+    }
+
+
+def _of(quotient: Quotient, sums: dict[str, Any], part: Any) -> float | None:
+    hot, whole = (float(np.sum(sums[name][part])) for name in (quotient.part, quotient.whole))
+    ratio = float(quotient.of(hot, whole))
+    return ratio if math.isfinite(ratio) else None
