@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from torchrec.distributed import DistributedModelParallel
 from torchrec.distributed.sharding_plan import (
     column_wise,
     construct_module_sharding_plan,
+    data_parallel,
     grid_shard,
     row_wise,
     table_row_wise,
@@ -30,10 +30,12 @@ from torchrec.modules.embedding_configs import (
 )
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
+from torchrec.optim.optimizers import PartialRowWiseAdam
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
 from torchrec.streamable import Pipelineable
 
+from tests.fae import host_adam
 from tests.fae.compared import Trained, difference, local
 from tests.fae.sharders import fae_sharder, stock_sharder
 from trainobs.fae import FAEProfile, TableProfile
@@ -43,9 +45,10 @@ OPTIMIZERS = {
     "sgd": torch.optim.SGD,
     "adagrad": torch.optim.Adagrad,
     "rowwise_adagrad": RowWiseAdagrad,
+    "adam": torch.optim.Adam,
+    "partial_rowwise_adam": PartialRowWiseAdam,
 }
-SEQUENCE_SHARDINGS = ("table_wise", "row_wise", "column_wise")
-SHARDINGS = (*SEQUENCE_SHARDINGS, "table_row_wise", "grid_shard")
+TOLERANCES = {DataType.FP32: 4e-6, DataType.FP16: 4e-3, DataType.BF16: 3e-2}
 
 
 SEQUENCES = pytest.mark.parametrize("sequences", [False, True], ids=["bags", "sequences"])
@@ -54,7 +57,7 @@ SEQUENCES = pytest.mark.parametrize("sequences", [False, True], ids=["bags", "se
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a case."""
+    """A table of a case; a data_parallel one has no hot rows, and is not in the profile."""
 
     name: str
     rows: int
@@ -63,6 +66,10 @@ class Table:
     features: tuple[str, ...]
     sharding: str
     hot: tuple[int, ...]
+
+    @property
+    def is_replicated(self) -> bool:
+        return self.sharding == "data_parallel"
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,8 @@ class Case:
         sequences: whether lookups are not pooled.
         with_ids: whether rows come with the embeddings of sequences.
         kernel: of the tables; None for the sharder's first.
+        data_type: of the tables.
+        output_type: of the embeddings.
     """
 
     seed: int
@@ -85,56 +94,18 @@ class Case:
     inputs: int
     mode: str = "overlay"
     learning_rate: float = 0.1
+    weight_decay: float = 0.0
     sequences: bool = False
     with_ids: bool = False
     device: str = "cpu"
     kernel: str | None = None
     data_type: DataType = DataType.FP32
+    output_type: DataType = DataType.FP32
 
-
-def random_case(seed: int, world_size: int, sequences: bool = False) -> Case:
-    """The case of a seed."""
-    rng = np.random.default_rng(seed)
-    weighted = bool(rng.random() < 0.3) and not sequences
-    dims, shardings = ([8], SEQUENCE_SHARDINGS) if sequences else ([8, 16], SHARDINGS)
-    tables, names = [], itertools.count()
-    fewest = world_size * max(2, world_size - 1)  # FBGEMM has no tables without rows on a rank
-    for i in range(rng.integers(1, 5)):
-        rows = int(rng.integers(fewest, 40))
-        sharding = str(rng.choice(shardings))
-        tables.append(
-            Table(
-                name=f"t{i}",
-                rows=rows,
-                dim=int(rng.choice(dims)),
-                pooling=_random_pooling(rng, sharding, weighted),
-                features=tuple(f"f{next(names)}" for _ in range(rng.integers(1, 3))),
-                sharding=sharding,
-                hot=tuple(np.flatnonzero(rng.random(rows) < rng.choice([0.0, 0.2, 0.6, 1.0]))),
-            )
-        )
-    pipelined = bool(rng.random() < 0.3)
-    kinds = ["pure", "mixed", "plain", "cold", "lone"]
-    return Case(
-        seed=seed,
-        world_size=world_size,
-        tables=tuple(tables),
-        optimizer=str(rng.choice(list(OPTIMIZERS))),
-        weighted=weighted,
-        pipelined=pipelined,
-        kinds=tuple(rng.choice(kinds, size=int(rng.integers(2, 7)))),
-        inputs=int(rng.integers(1, 7)),
-        mode=str(rng.choice(["overlay", "overlay", "paper", "partitioned"])),
-        sequences=sequences,
-        with_ids=bool(rng.random() < 0.5),
-    )
-
-
-def _random_pooling(rng: np.random.Generator, sharding: str, weighted: bool) -> PoolingType:
-    """Means where the stock collection gets them right."""
-    divided = sharding in ("row_wise", "table_row_wise")
-    allowed = divided if weighted else sharding != "grid_shard"
-    return PoolingType.MEAN if allowed and rng.random() < 0.5 else PoolingType.SUM
+    @property
+    def tolerance(self) -> float:
+        """Of 1, or of the value: what another order of sums explains."""
+        return max(TOLERANCES[self.data_type], TOLERANCES[self.output_type])
 
 
 def profile_of(case: Case) -> FAEProfile:
@@ -151,6 +122,7 @@ def profile_of(case: Case) -> FAEProfile:
                 is_sequence=case.sequences,
             )
             for t in case.tables
+            if not t.is_replicated
         ),
         budget_bytes=1 << 20,
     )
@@ -184,7 +156,7 @@ class Model(nn.Module):
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         found = self.collection(batch.kjt)
         if self.features is None:
-            pooled = found.values()
+            pooled = found.values().float()
             output = self.over(pooled)
             return output.pow(2).mean() + pooled.pow(2).mean(), pooled.detach()
         embeddings, places, all_of_it = _of_sequences(found, self.features)
@@ -197,7 +169,7 @@ def _of_sequences(
     found: dict[str, JaggedTensor], features: list[str]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The embeddings, their places, and all there is about them, to be compared."""
-    embeddings = torch.cat([found[feature].values() for feature in features])
+    embeddings = torch.cat([found[feature].values() for feature in features]).float()
     everything = torch.cat([_flat(found[feature]) for feature in features])
     return embeddings, torch.arange(1.0, len(embeddings) + 1).unsqueeze(1), everything
 
@@ -246,6 +218,8 @@ def batches(case: Case, rank: int) -> list[tuple[str, KeyedJaggedTensor]]:
             hot = np.array(table.hot, dtype=np.int64)
             cold = np.setdiff1d(np.arange(table.rows), hot)
             among = {"pure": hot, "cold": cold}.get(kind, np.arange(table.rows))
+            if table.is_replicated:
+                among = np.arange(table.rows)
             for feature in table.features:
                 if feature in keys:
                     continue
@@ -302,29 +276,42 @@ def plan_of(model: Model, case: Case) -> ShardingPlan:
         "column_wise": lambda i: column_wise(ranks=[0, ranks - 1]),
         "table_row_wise": lambda i: table_row_wise(host_index=0),
         "grid_shard": lambda i: grid_shard(host_indexes=[0]),
+        "data_parallel": lambda i: _replicated(case),
     }
     plan = construct_module_sharding_plan(
         model.collection,
         {t.name: makers[t.sharding](i) for i, t in enumerate(case.tables)},
-        sharder=fae_sharder(case, profile_of(case)),  # names all kinds
+        sharder=fae_sharder(case, profile_of(case)),  # names all kinds but data_parallel
         local_size=ranks,
         world_size=ranks,
         device_type=case.device,
     )
     for table in plan.values():
-        table.compute_kernel = case.kernel or table.compute_kernel
+        if table.sharding_type != "data_parallel":
+            table.compute_kernel = case.kernel or table.compute_kernel
     return ShardingPlan({"collection": plan})
+
+
+def _replicated(case: Case) -> Any:
+    """A data_parallel plan, which FAE's sharder does not offer."""
+    plan: Any = data_parallel()
+    return lambda *about: plan(*about[:-1], stock_sharder(case))
 
 
 def build(case: Case, sharder: Any) -> DistributedModelParallel:
     """The case's model, sharded; the same weights whichever sharder."""
+    if "adam" in case.optimizer and case.device == "cpu":
+        host_adam.install()
     torch.manual_seed(case.seed)
     model = Model(case)
     start = {name: value.clone() for name, value in model.state_dict().items()}
     settings = {"lr": case.learning_rate}
+    if case.weight_decay:
+        settings["weight_decay"] = case.weight_decay
     if case.optimizer != "sgd":
         settings["eps"] = 0.01  # or the first update is the sign of a sum that may round to zero
-    apply_optimizer_in_backward(OPTIMIZERS[case.optimizer], model.collection.parameters(), settings)
+    trained = [p for name, p in model.named_parameters() if not _is_plain(name, case)]
+    apply_optimizer_in_backward(OPTIMIZERS[case.optimizer], trained, settings)
     sharded = DistributedModelParallel(
         model, device=torch.device(case.device), plan=plan_of(model, case), sharders=[sharder]
     )
@@ -332,10 +319,16 @@ def build(case: Case, sharder: Any) -> DistributedModelParallel:
     return sharded
 
 
+def _is_plain(name: str, case: Case) -> bool:
+    """Whether a parameter is trained by an optimizer of its own, and not by that of the tables."""
+    table = name.split(".")[-2]
+    return table == "over" or any(t.name == table and t.is_replicated for t in case.tables)
+
+
 def train(case: Case, model: DistributedModelParallel, feed: list[KeyedJaggedTensor]) -> Trained:
     """Train on the batches."""
     optimizer = torch.optim.SGD(
-        [p for name, p in model.named_parameters() if name.startswith("over")], lr=0.05
+        [p for name, p in model.named_parameters() if _is_plain(name, case)], lr=0.05
     )
     result = Trained([], [], {})
     for loss, output in _steps(case, model, optimizer, feed):

@@ -39,6 +39,8 @@ def _settings(case: Case) -> dict[str, Any]:
     fused: dict[str, Any] = {}
     if case.data_type != DataType.FP32:
         fused["stochastic_rounding"] = False  # it would tell two trainings apart
+    if case.output_type != DataType.FP32:
+        fused["output_dtype"] = case.output_type
     if case.kernel and "uvm" in case.kernel:
         fused["uvm_host_mapped"] = True  # managed memory can hang a device
     return {"fused_params": fused} if fused else {}

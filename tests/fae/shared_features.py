@@ -15,7 +15,7 @@ def with_shared_features(case: Case) -> Case:
     first, *others = case.tables
     tables, kinds = [first], case.kinds
     for table in others:
-        if rng.random() < 0.7:
+        if rng.random() < 0.7 and not table.is_replicated:
             features = (str(rng.choice(first.features)), *table.features[1:])
             hot = first.hot if rng.random() < 0.8 else table.hot
             hot = tuple(row for row in hot if row < first.rows)

@@ -76,7 +76,7 @@ def test_auto_takes_the_cheaper_mode() -> None:
     for size, kind in ((1, True), (1000, False)):
         sharder = FAEEmbeddingBagCollectionSharder(profile, mode="auto", batch_size=size)
         env.world_size = 64  # as if
-        mode = sharder._mode_of(collection, env)
+        mode = sharder._mode_of(collection, {}, env)
         env.world_size = 1
         assert (mode == "partitioned") is kind
     module = sharder.shard(collection, plan, env, torch.device("cpu"))

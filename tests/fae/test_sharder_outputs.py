@@ -1,4 +1,7 @@
-"""Embeddings of half precision."""
+"""Embeddings of half precision.
+
+FBGEMM gives no bfloat16 on hosts but through `tests.fae.host_adam`.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from fbgemm_gpu.split_embedding_configs import SparseType
-from torchrec.modules.embedding_configs import PoolingType
+from torchrec.modules.embedding_configs import DataType, PoolingType, data_type_to_dtype
 
 from tests.fae.compared import Trained, difference, local
 from tests.fae.parity import (
@@ -23,29 +25,37 @@ from tests.fae.parity import (
 from tests.fae.ranks import Ranks
 from tests.fae.small import case, fed
 
-HALF = {"output_dtype": SparseType.FP16}
-EPSILON = 2**-10  # of float16
+EPSILON = {DataType.FP16: 2**-10, DataType.BF16: 2**-7}
 KINDS = ("mixed", "pure", "plain", "pure")
+HALVES = pytest.mark.parametrize(
+    "half",
+    [{"output_type": DataType.FP16}, {"output_type": DataType.BF16, "optimizer": "adam"}],
+    ids=["float16", "bfloat16"],
+)
 
 
+@HALVES
 @SEQUENCES
 @pytest.mark.usefixtures("lone_rank")
 @pytest.mark.parametrize("mode", ["overlay", "paper", "partitioned"])
-def test_they_are_those_of_the_stock_collection(mode: str, sequences: bool) -> None:
-    assert _worst(0, case(mode=mode, kinds=KINDS, sequences=sequences)) < EPSILON
+def test_they_are_those_of_the_stock_collection(mode: str, sequences: bool, half: Any) -> None:
+    one = case(mode=mode, kinds=KINDS, sequences=sequences, **half)
+    assert _worst(0, one) < EPSILON[one.output_type]
 
 
+@HALVES
 @SEQUENCES
 @pytest.mark.parametrize("mode", ["overlay", "partitioned"])
-def test_they_are_on_two_ranks(pair: Ranks, mode: str, sequences: bool) -> None:
-    one = case("table_wise", 2, mode=mode, kinds=KINDS, sequences=sequences)
-    assert max(pair.run(_worst, one)) < EPSILON
+def test_they_are_on_two_ranks(pair: Ranks, mode: str, sequences: bool, half: Any) -> None:
+    one = case("table_wise", 2, mode=mode, kinds=KINDS, sequences=sequences, **half)
+    assert max(pair.run(_worst, one)) < EPSILON[one.output_type]
 
 
+@HALVES
 @SEQUENCES
 @pytest.mark.usefixtures("lone_rank")
-def test_pure_batches_give_the_same_bits(sequences: bool) -> None:
-    one = case("table_wise", kinds=("pure",), sequences=sequences)
+def test_pure_batches_give_the_same_bits(sequences: bool, half: Any) -> None:
+    one = case("table_wise", kinds=("pure",), sequences=sequences, **half)
     one = replace(one, tables=tuple(replace(t, pooling=PoolingType.SUM) for t in one.tables))
     stock, fae = (_trained(0, one, is_stock) for is_stock in (True, False))
     assert stock.losses == fae.losses == [1.0]
@@ -57,9 +67,8 @@ def _worst(rank: int, one: Case) -> float:
 
 
 def _trained(rank: int, one: Case, is_stock: bool) -> Trained:
-    """Outputs and weights; the layer over the collection takes float32."""
+    """Outputs and weights; in the place of losses, whether all embeddings were of the type."""
     sharder: Any = stock_sharder(one) if is_stock else fae_sharder(one, profile_of(one))
-    sharder._fused_params = HALF
     model = build(one, sharder)
     collection = model.module.collection
     result, types = Trained([], [], {}), set()
@@ -75,6 +84,6 @@ def _trained(rank: int, one: Case, is_stock: bool) -> Trained:
         output.pow(2).sum().backward()
         result.outputs.append(output.detach())
     result.weights = {name: local(value) for name, value in model.state_dict().items()}
-    halves = types == {torch.float16}  # TorchRec itself gives float32 for some plans
-    result.losses = [float(halves)]
+    half = data_type_to_dtype(one.output_type)  # TorchRec itself gives float32 for some plans
+    result.losses = [float(types == {half})]
     return result

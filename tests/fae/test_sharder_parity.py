@@ -21,11 +21,11 @@ from tests.fae.parity import (
     fae_sharder,
     packed,
     profile_of,
-    random_case,
     run,
     stock_sharder,
     train,
 )
+from tests.fae.random_cases import random_case
 from tests.fae.ranks import Ranks
 from tests.fae.shared_features import with_shared_features
 from trainobs.fae.kjt.split import SlotMap
@@ -86,7 +86,7 @@ def _check(seed: int, world_size: int, sequences: bool, rank: int = 0) -> tuple[
     if seed % 4 == 3:
         case = with_shared_features(case)
     worst = run(case, rank)
-    assert max(worst.values()) < TOLERANCE, (worst, case)
+    assert max(worst.values()) < case.tolerance, (worst, case)
     return (case.mode, case.optimizer, *sorted({table.sharding for table in case.tables}))
 
 

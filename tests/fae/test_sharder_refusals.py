@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import UserEnabledConfigDefinition
 from tensordict import TensorDict
 from torch import nn
-from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.fp_embeddingbag import FeatureProcessedEmbeddingBagCollectionSharder
-from torchrec.distributed.sharding_plan import construct_module_sharding_plan, data_parallel
 from torchrec.distributed.types import ShardingEnv
 from torchrec.modules.embedding_configs import DataType, PoolingType
 from torchrec.modules.feature_processor_ import PositionWeightedModule
 from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
+from torchrec.optim.optimizers import LAMB
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from tests.fae.parity import (
@@ -181,41 +181,14 @@ def test_a_profile_of_another_model_is_refused(
 
 
 @pytest.mark.usefixtures("lone_rank")
-def test_a_data_parallel_table_is_refused_and_would_be_untrained() -> None:
-    one = case()
-    env = ShardingEnv.from_process_group(dist.group.WORLD)
-    sharded = []
-    for sharder in (
-        EmbeddingBagCollectionSharder(),
-        FAEEmbeddingBagCollectionSharder(profile_of(one)),
-    ):
-        collection = Model(one).collection
-        apply_optimizer_in_backward(torch.optim.SGD, collection.parameters(), {"lr": 0.1})
-        makers = {"t0": data_parallel(), "t1": data_parallel()}
-        plan = construct_module_sharding_plan(
-            collection,
-            makers,
-            sharder=EmbeddingBagCollectionSharder(),
-            local_size=1,
-            world_size=1,
-            device_type="cpu",
-        )
-        sharded.append(lambda s=sharder, c=collection, p=plan: s.shard(c, p, env))
-    with pytest.raises(FAEError, match="table 't0'\n  found: a data_parallel plan"):
-        sharded[1]()
-    stock = sharded[0]()
-    before = {name: value.clone() for name, value in stock.state_dict().items()}
-    stock(batches(one, 0)[0][1]).values().sum().backward()
-    assert all(torch.equal(before[name], now) for name, now in stock.state_dict().items())
-
-
-@pytest.mark.usefixtures("lone_rank")
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("adam", "train it with SGD, Adagrad or row-wise Adagrad"),
+        ("lamb", "optimizer lamb, which was not tested with hot rows"),
+        ("settings of Adam", "found: extra_optimizer_config="),
         ("clipping", "gradient_clipping of means that FBGEMM pools"),
-        ("outputs", "output_dtype=bf16"),
+        ("outputs", "output_dtype=int8"),
+        ("bfloat16 tables", "rows of BF16"),
         ("half bytes", "rows of INT4"),
         ("grid means", "means under grid_shard"),
         ("weighted means", "weighted means under table_wise"),
@@ -227,12 +200,17 @@ def test_what_could_not_be_exact_is_refused(what: str, message: str) -> None:
     configs = collection._embedding_bag_configs
     settings: dict[str, object] = {}
     optimizer: type[torch.optim.Optimizer] = torch.optim.SGD
-    if what == "adam":
+    if what == "lamb":
+        optimizer = LAMB
+    elif what == "settings of Adam":
         optimizer = torch.optim.Adam
+        settings["extra_optimizer_config"] = UserEnabledConfigDefinition(True)
     elif what == "clipping":
         settings["gradient_clipping"] = True
     elif what == "outputs":
-        settings["output_dtype"] = DataType.BF16
+        settings["output_dtype"] = DataType.INT8
+    elif what == "bfloat16 tables":
+        configs[0].data_type = DataType.BF16
     elif what == "half bytes":
         configs[0].data_type = DataType.INT4
     elif what == "grid means":

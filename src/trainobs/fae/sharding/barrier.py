@@ -37,7 +37,7 @@ def all_gather(gathered: Tensor, mine: Tensor, group: dist.ProcessGroup | None) 
 
 
 _KERNELS_A_LOT = 4
-"""Kernels whose numbers go at once: rows for each rank, and two rates."""
+"""Kernels whose numbers go at once: rows for each rank, and two rates; and one for all kernels."""
 
 
 class RankBarrier:
@@ -60,7 +60,7 @@ class RankBarrier:
         self._group = group
         self._ranks = dist.get_process_group_ranks(group)
         self._collection = number
-        self._lot = _KERNELS_A_LOT * (len(self._ranks) + 2)
+        self._lot = 1 + _KERNELS_A_LOT * (len(self._ranks) + 2)
         self.stopwatch = stopwatch
 
     def wait(self, point: Point, batch: int, numbers: Sequence[float] = ()) -> Tensor:

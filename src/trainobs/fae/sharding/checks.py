@@ -29,8 +29,10 @@ _OPTIMIZERS = (
     EmbOptimType.EXACT_SGD,
     EmbOptimType.EXACT_ADAGRAD,
     EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+    EmbOptimType.ADAM,
+    EmbOptimType.PARTIAL_ROWWISE_ADAM,
 )
-_OUTPUTS = (torch.float32, torch.float16)
+_OUTPUTS = (torch.float32, torch.float16, torch.bfloat16)
 _DECAYS = (WeightDecayMode.NONE, WeightDecayMode.L2, WeightDecayMode.DECOUPLE)
 DIVIDED_BY_COLLECTION = (ShardingType.ROW_WISE.value, ShardingType.TABLE_ROW_WISE.value)
 """Plans under which the collection divides sums for means; under others FBGEMM pools means."""
@@ -62,15 +64,26 @@ def check_plan(
     Raises:
         FAEError: see its message.
     """
-    profile.check(configs)
+    replicated = replicated_tables(plan)
+    profile.check(config for config in configs if config.name not in replicated)
     if isinstance(env, ShardingEnv2D) or env.process_group is None:
         raise FAEError(
             _CANNOT,
             f"{type(env).__name__} {'with' if env.process_group else 'without'} a process group",
             "shard in one process group: ShardingEnv.from_process_group",
         )
+    hot = {feature: table.name for table in profile.tables for feature in table.features}
     for config in configs:
-        _refuse(config.name, _refusals(config, plan[config.name], mode, is_weighted))
+        if config.name in replicated:
+            _refuse(config.name, _replicated_refusals(config, profile, hot))
+        else:
+            _refuse(config.name, _refusals(config, plan[config.name], mode, is_weighted))
+
+
+def replicated_tables(plan: Plan) -> frozenset[str]:
+    """Tables that TorchRec keeps whole on every rank, and that never have hot rows."""
+    kind = ShardingType.DATA_PARALLEL.value
+    return frozenset(name for name, of_table in plan.items() if of_table.sharding_type == kind)
 
 
 def check_optimizers(infos: Iterable[EmbeddingShardingInfo]) -> None:
@@ -83,19 +96,23 @@ def check_optimizers(infos: Iterable[EmbeddingShardingInfo]) -> None:
         FAEError: an optimizer does so, or was not tested with hot rows.
     """
     for info in infos:
+        if info.param_sharding.sharding_type == ShardingType.DATA_PARALLEL.value:
+            _refuse(info.embedding_config.name, [_dropped_optimizer(info)])
+            continue
         settings = info.fused_params or {}
         optimizer = settings.get("optimizer", EmbOptimType.EXACT_SGD)
         bad = {
             "weight_decay_mode": settings.get("weight_decay_mode", _DECAYS[0]) not in _DECAYS,
             "global_weight_decay": settings.get("global_weight_decay") is not None,
+            "extra_optimizer_config": settings.get("extra_optimizer_config") is not None,
             "output_dtype": _output_type_of(settings) not in _OUTPUTS,
         }
         refusals = [
             (
                 optimizer not in _OPTIMIZERS,
-                f"optimizer {optimizer}; it counts steps, of which hot and cold rows take "
-                "different ones, or was not tested",
-                "train it with SGD, Adagrad or row-wise Adagrad, or with the stock sharder",
+                f"optimizer {optimizer}, which was not tested with hot rows",
+                "train it with SGD, Adagrad, Adam or their row-wise kinds, or with the stock "
+                "sharder",
             )
         ]
         refusals.append(
@@ -168,12 +185,6 @@ def _refusals(
     is_virtual = config.data_type in _PRECISIONS and getattr(config, "use_virtual_table", False)
     return [
         (
-            kind == ShardingType.DATA_PARALLEL.value,
-            "a data_parallel plan, under which TorchRec drops the optimizer of "
-            "apply_optimizer_in_backward, and needs every step to look the table up",
-            "plan it table_wise; where the profile has all its rows, each rank keeps them anyway",
-        ),
-        (
             kernel not in _KERNELS,
             f"compute kernel {kernel!r}",
             f"plan it with one of {', '.join(_KERNELS)}",
@@ -200,6 +211,44 @@ def _refusals(
             "plan it row_wise, or pool sums and give weights that add up to 1",
         ),
     ]
+
+
+def _replicated_refusals(
+    config: BaseEmbeddingConfig, profile: FAEProfile, hot: Mapping[str, str]
+) -> list[_Refusal]:
+    """What could be wrong with a data_parallel table.
+
+    `hot` has the table of the profile that each feature looks up.
+    """
+    shared = [name for name in config.feature_names if name in hot]
+    return [
+        (
+            not hasattr(config, "pooling"),
+            "a data_parallel plan of a table of sequences, which TorchRec 1.8 cannot train on "
+            "hosts, so that it was not tried",
+            "plan it table_wise",
+        ),
+        (
+            any(table.name == config.name for table in profile.tables),
+            "a data_parallel plan, and the table in the profile",
+            "calibrate without it: each rank has all of its rows anyway",
+        ),
+        (
+            bool(shared),
+            f"a data_parallel plan, and feature {', '.join(shared[:1])!r}, whose hot lookups go to "
+            f"table {', '.join(hot[name] for name in shared[:1])!r} alone",
+            "plan both alike, or give the feature another name for one of them",
+        ),
+    ]
+
+
+def _dropped_optimizer(info: EmbeddingShardingInfo) -> _Refusal:
+    return (
+        getattr(info.param, "_optimizer_classes", [None])[0] is not None,
+        "a data_parallel plan, under which TorchRec drops the optimizer of "
+        "apply_optimizer_in_backward and leaves the table untrained",
+        "train it with an optimizer of the model's other parameters, or plan it table_wise",
+    )
 
 
 def _refuse(table: str, refusals: Iterable[_Refusal]) -> None:

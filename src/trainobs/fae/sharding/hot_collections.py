@@ -43,18 +43,25 @@ class HotCollections:
         collections: HotCollections = getattr(env, _ATTRIBUTE)
         return collections
 
-    def add(self, profile: FAEProfile, features: frozenset[str], bounds: BoundsCheck) -> HotOverlay:
+    def add(
+        self,
+        profile: FAEProfile,
+        features: frozenset[str],
+        bounds: BoundsCheck,
+        asks_tables: bool,
+    ) -> HotOverlay:
         """The overlay of one more collection; all ranks add them in the same order.
 
         Args:
             profile: which rows are hot.
             features: that the collection looks up.
             bounds: what ids outside of their table are.
+            asks_tables: see `HotOverlay`.
         """
         served, barrier = ServedCounts(), None
         if self._host_group is not None:
             barrier = RankBarrier(self._host_group, self._count, served.syncing)
-        overlay = HotOverlay(self._group, barrier, served, profile, features, bounds)
+        overlay = HotOverlay(self._group, barrier, served, profile, features, bounds, asks_tables)
         self._overlays.add(overlay)
         self._count += 1
         return overlay

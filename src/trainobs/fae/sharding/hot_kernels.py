@@ -18,7 +18,11 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from trainobs.fae.kjt.constants import permuted
 from trainobs.fae.sharding.batch import lengths_of
 from trainobs.fae.sharding.layout import HotLayout, KernelLayout, SlabRates
-from trainobs.fae.sharding.torchrec_private import without_clipping
+from trainobs.fae.sharding.torchrec_private import (
+    lookup_count,
+    set_lookup_count,
+    without_clipping,
+)
 from trainobs.fae.sharding.unique_rows import UniqueRows
 
 
@@ -64,9 +68,14 @@ class HotKernel:
         """Weights [rows, width], then each state of the optimizer, [rows] or [rows, width]."""
         return kernel_tensors(self._tables)[0]
 
-    def set_learning_rate(self, rate: float) -> None:
-        """Set that of the fused optimizer."""
+    def train_at(self, rate: float, count: float) -> None:
+        """Set the learning rate of the fused optimizer, and after how many lookups it is.
+
+        See `lookup_count`; other optimizers have no count.
+        """
         self._tables.set_learning_rate(rate)
+        if lookup_count(self._tables) is not None:
+            set_lookup_count(self._tables, int(count))
 
     def gather(self, hot: KeyedJaggedTensor, features: Sequence[str]) -> KeyedJaggedTensor:
         """The lookups of this kernel's features, as rows of it; a key for each block.
@@ -129,13 +138,14 @@ class HotKernel:
         found, sums = unique.reduce(by_bag, places, lookups.weights_or_none())
         return found, sums if share == 1 else sums * share
 
-    def train(self, rows: Tensor, gradients: Tensor, rates: SlabRates) -> None:
+    def train(self, rows: Tensor, gradients: Tensor, rates: SlabRates, count: float) -> None:
         """Train rows as the backward of lookups with these gradients would.
 
         Args:
             rows: int64[n], each once.
             gradients: float32[n, width].
             rates: learning rate of each slab.
+            count: lookups before this one.
         """
         if not len(rows):
             return
@@ -146,7 +156,7 @@ class HotKernel:
             slabs = torch.bucketize(rows, ends, right=True)
             kinds = torch.tensor([distinct.index(rate) for rate in rates], device=device)[slabs]
         for kind, rate in enumerate(distinct):
-            self.set_learning_rate(rate)
+            self.train_at(rate, count)
             if len(distinct) == 1:
                 self._update(rows, gradients)
             else:

@@ -25,6 +25,8 @@ _OPTIMIZER_SETTINGS = (
     "optimizer",
     "learning_rate",
     "eps",
+    "beta1",
+    "beta2",
     "weight_decay",
     "weight_decay_mode",
     "max_norm",

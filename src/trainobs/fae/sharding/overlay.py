@@ -45,6 +45,7 @@ class HotOverlay:
         profile: which rows are hot.
         features: that the collection looks up.
         bounds: what ids outside of their table are.
+        asks_tables: whether the collection has tables without hot rows that pure batches look up.
         generation: how often the hot rows were set; a batch on its way has that of its split.
     """
 
@@ -54,6 +55,7 @@ class HotOverlay:
     profile: FAEProfile
     features: frozenset[str]
     bounds: BoundsCheck
+    asks_tables: bool
     generation: int = field(default=0, init=False)
     _batch_count: int = field(default=0, init=False)
 
@@ -113,6 +115,7 @@ class HotOverlay:
         self._check(mark, count)
         cold, hot = batch.split([len(mark.features), len(mark.hot_features)])
         is_pure = mark.pure or (self.group is None and not count)
+        is_pure = is_pure and not self.asks_tables
         self._batch_count += 1
         separated = SplitBatch(self._batch_count - 1, cold, hot, mark.pairs, is_pure, whole)
         self.served.expect(separated)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -45,10 +45,17 @@ class ShownSlice(TableBatchedEmbeddingSlice):  # type: ignore[misc]  # TorchRec 
             return func(*args, **(kwargs or {}))
 
 
-def show_in(module: nn.Module, show: Callable[[], None]) -> None:
-    """Have the tables' parameters of a sharded collection call `show` before they are used."""
-    for parameter in module.parameters():
-        if type(parameter) is TableBatchedEmbeddingSlice:
+def show_in(module: nn.Module, show: Callable[[], None], but: Collection[str] = ()) -> None:
+    """Have the tables' parameters of a sharded collection call `show` before they are used.
+
+    Args:
+        module: the collection.
+        show: what they call.
+        but: tables whose parameters do not.
+    """
+    for name, parameter in module.named_parameters():
+        is_left_out = name.split(".")[-2] in but
+        if type(parameter) is TableBatchedEmbeddingSlice and not is_left_out:
             parameter.__class__ = ShownSlice
             setattr(parameter, _SHOW, show)
 

@@ -38,7 +38,14 @@ from trainobs.fae.kjt.split import overlaid_tables
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.batch import SlotRows, SplitBatch
 from trainobs.fae.sharding.layout import optimizer_settings
-from trainobs.fae.sharding.torchrec_private import StockBags, StockSequences, set_optimizer
+from trainobs.fae.sharding.rates import LookupCounts
+from trainobs.fae.sharding.torchrec_private import (
+    StockBags,
+    StockSequences,
+    lookup_count,
+    set_lookup_count,
+    set_optimizer,
+)
 from trainobs.fae.sharding.write_back import (
     BackingShard,
     Link,
@@ -110,6 +117,7 @@ class Partition:
         hot = _sharded(tables, env, device, pools, is_weighted)
         self._collection = hot.module
         self._shards = shards
+        self._counts = LookupCounts(shards)
         hot_shards = backing_shards(hot)
         self._trained = {id(s.kernel): (s.kernel, set[str]()) for s in hot_shards}
         for shard in hot_shards:
@@ -136,8 +144,11 @@ class Partition:
 
     def lookup(self, lookups: list[SentLookups], batch_number: int, input_count: int) -> Tensor:
         """The embeddings, as `Replicas.lookup` gives them."""
+        count = self._counts.now()
         for kernel, tables in self._trained.values():
             kernel.set_learning_rate(rate_of(tables, self._shards))
+            if lookup_count(kernel) is not None:
+                set_lookup_count(kernel, int(count))
         (sent,) = lookups
         found = self._collection.compute_and_output_dist(sent.context, sent.received)
         if self._pools:

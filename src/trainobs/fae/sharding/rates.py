@@ -1,4 +1,4 @@
-"""Learning rates of hot rows: those of the tables that they come from."""
+"""Learning rates of hot rows, and their count of lookups: those of the tables they come from."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from torch import Tensor
 
 from trainobs.core.errors import FAEError
 from trainobs.fae.sharding.layout import KernelLayout, SlabRates
+from trainobs.fae.sharding.torchrec_private import lookup_count, set_lookup_count
 from trainobs.fae.sharding.write_back import BackingShard
+
+_CANNOT = "cannot train hot rows"
 
 
 class TableRates:
@@ -34,6 +37,49 @@ class TableRates:
         return [[rates.get(number, float("nan")) for number in slabs] for slabs in self._slabs]
 
 
+class LookupCounts:
+    """The count of lookups by which Adam corrects its averages: one for all tables.
+
+    The tables count each batch, but those that leave them alone, which are counted here.
+
+    Args:
+        shards: what this rank has of the tables.
+    """
+
+    def __init__(self, shards: Iterable[BackingShard]) -> None:
+        kernels = {id(shard.kernel): shard.kernel for shard in shards}
+        self._kernels = [k for k in kernels.values() if lookup_count(k) is not None]
+
+    def now(self) -> float:
+        """Lookups before this one; NaN where no table on this rank is trained by that.
+
+        Raises:
+            FAEError: tables have different ones.
+        """
+        return one_count(float(lookup_count(kernel) or 0) for kernel in self._kernels)
+
+    def skip(self) -> None:
+        """Count a batch that the tables do not look up."""
+        for kernel in self._kernels:
+            set_lookup_count(kernel, (lookup_count(kernel) or 0) + 1)
+
+
+def one_count(counts: Iterable[float]) -> float:
+    """The count of those that know it; NaN where none does.
+
+    Raises:
+        FAEError: they know different ones.
+    """
+    known = {count for count in counts if count == count}
+    if len(known) > 1:
+        raise FAEError(
+            _CANNOT,
+            f"tables of one collection that Adam has trained for {sorted(known)} steps",
+            "set the step of the whole model's fused optimizer, on all ranks",
+        )
+    return known.pop() if known else float("nan")
+
+
 def span(rates: SlabRates) -> tuple[float, float]:
     """The least and the largest rate that is known; NaN if none is."""
     known = [rate for rate in rates if rate == rate] or [float("nan")]
@@ -56,7 +102,7 @@ def _one(rates: Sequence[float]) -> float:
     known = {rate for rate in rates if rate == rate}
     if len(known) > 1:
         raise FAEError(
-            "cannot train hot rows",
+            _CANNOT,
             f"learning rates {sorted(known)} of one table on different ranks",
             "set the learning rate of the fused optimizer to the same value on all ranks",
         )

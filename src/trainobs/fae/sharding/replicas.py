@@ -15,7 +15,7 @@ from trainobs.fae.sharding.barrier import Point, RankBarrier
 from trainobs.fae.sharding.batch import SplitBatch
 from trainobs.fae.sharding.hot_kernels import HotKernel, assemble_bags, assemble_sequences
 from trainobs.fae.sharding.layout import HotLayout, SlabRates
-from trainobs.fae.sharding.rates import TableRates, agreed, span
+from trainobs.fae.sharding.rates import LookupCounts, TableRates, agreed, one_count, span
 from trainobs.fae.sharding.unique_rows import UniqueRows, sum_over_ranks
 from trainobs.fae.sharding.write_back import BackingShard, WriteBack, replica_links
 
@@ -30,6 +30,7 @@ class _Step(NamedTuple):
     lookups: KernelLookups
     unique: list[UniqueRows]  # rows of these
     rates: list[SlabRates]  # of each kernel
+    lookup_count: float  # before this one
     batch_number: int
 
 
@@ -71,6 +72,7 @@ class Replicas:
         self._group = group
         self.kernels = [HotKernel(kernel, device, pools) for kernel in layout.kernels]
         self._rates = TableRates(layout.kernels, shards)
+        self._counts = LookupCounts(shards)
         replicated = [tensor for kernel in self.kernels for tensor in kernel.tensors]
         links = list(replica_links(self.kernels, shards, profile))
         self.write_back = WriteBack(links, replicated)
@@ -91,15 +93,15 @@ class Replicas:
             float32[inputs, columns] of bags, the sums over the hot lookups of each;
             float32[lookups, columns] of sequences, output behind output.
         """
-        rates = self._rates.now()
+        rates, count = self._rates.now(), self._counts.now()
         if self._group is None and all(len(set(of_slabs)) < 2 for of_slabs in rates):
             for kernel, of_slabs in zip(self.kernels, rates, strict=True):
-                kernel.set_learning_rate(of_slabs[0])
+                kernel.train_at(of_slabs[0], count)
             found = self.find(lookups)
         else:
             anchor = torch.empty(0, requires_grad=True)
             unique = self._unique(lookups) if torch.is_grad_enabled() else []
-            step = _Step(self, lookups, unique, rates, batch_number)
+            step = _Step(self, lookups, unique, rates, count, batch_number)
             found = _ReplicatedLookup.apply(anchor, step)  # type: ignore[no-untyped-call]
         if self._pools:
             return assemble_bags(self._layout, found, input_count, self._device)
@@ -120,17 +122,17 @@ class Replicas:
             gradients: of each kernel's output on this rank.
         """
         mine = [rows.counts for rows in step.unique]
-        rates, counts = step.rates, [[of_kernel] for of_kernel in mine]
+        rates, count, sizes = step.rates, step.lookup_count, [[of_kernel] for of_kernel in mine]
         if self._barrier is not None:
-            rates, counts = self._agree(self._barrier, step, mine)
+            rates, count, sizes = self._agree(self._barrier, step, mine)
         for i, kernel in enumerate(self.kernels):
-            share = 1 / len(counts[i]) if get_gradient_division() else 1.0
+            share = 1 / len(sizes[i]) if get_gradient_division() else 1.0
             rows, sums = kernel.reduce(step.unique[i], step.lookups[i], gradients[i].float(), share)
             if self._group is not None and self._barrier is not None:
                 with self._barrier.stopwatch:
                     size = kernel.layout.row_count
-                    rows, sums = sum_over_ranks(rows, sums, counts[i], size, self._group)
-            kernel.train(rows, sums, rates[i])
+                    rows, sums = sum_over_ranks(rows, sums, sizes[i], size, self._group)
+            kernel.train(rows, sums, rates[i], count)
 
     def _unique(self, lookups: KernelLookups) -> list[UniqueRows]:
         ranks = 1 if self._group is None else dist.get_world_size(self._group)
@@ -141,8 +143,8 @@ class Replicas:
 
     def _agree(
         self, barrier: RankBarrier, step: _Step, mine: list[list[int]]
-    ) -> tuple[list[SlabRates], list[list[list[int]]]]:
-        """Rates of each kernel's slabs, and for each kernel the `UniqueRows.counts` of all ranks.
+    ) -> tuple[list[SlabRates], float, list[list[list[int]]]]:
+        """Rates of each kernel's slabs, lookups, and `UniqueRows.counts` by kernel and rank.
 
         Args:
             barrier: of the ranks.
@@ -150,10 +152,11 @@ class Replicas:
             mine: this rank's `UniqueRows.counts`, of each kernel.
         """
         numbers = [n for c, r in zip(mine, step.rates, strict=True) for n in (*c, *span(r))]
-        gathered = barrier.wait(Point.BACKWARD, step.batch_number, numbers)
+        gathered = barrier.wait(Point.BACKWARD, step.batch_number, [step.lookup_count, *numbers])
         ranks = len(gathered)
-        by_kernel = gathered.view(ranks, len(mine), ranks + 2).transpose(0, 1)
-        counts = by_kernel[:, :, :ranks].long().tolist()
+        count = one_count(gathered[:, 0].tolist())
+        by_kernel = gathered[:, 1:].view(ranks, len(mine), ranks + 2).transpose(0, 1)
+        sizes = by_kernel[:, :, :ranks].long().tolist()
         rates = []
         for of_kernel, slabs in zip(by_kernel[:, :, ranks:], step.rates, strict=True):
             known = set(of_kernel[~of_kernel.isnan()].tolist())
@@ -161,7 +164,7 @@ class Replicas:
                 rates.append(agreed(barrier.wait(Point.BACKWARD, step.batch_number, slabs)))
             else:
                 rates.append(list(known) * len(slabs))
-        return rates, counts
+        return rates, count, sizes
 
 
 class _ReplicatedLookup(torch.autograd.Function):

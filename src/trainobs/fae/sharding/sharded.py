@@ -23,7 +23,13 @@ from trainobs.fae.profile.arguments import check_profile
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.batch import SplitBatch
 from trainobs.fae.sharding.bounds import BoundsCheck
-from trainobs.fae.sharding.checks import check_optimizers, check_plan, check_replicas, output_type
+from trainobs.fae.sharding.checks import (
+    check_optimizers,
+    check_plan,
+    check_replicas,
+    output_type,
+    replicated_tables,
+)
 from trainobs.fae.sharding.hot_collections import HotCollections
 from trainobs.fae.sharding.keys import check_hot_keys, check_keys, check_order_of_keys, check_served
 from trainobs.fae.sharding.layout import lay_out
@@ -32,6 +38,7 @@ from trainobs.fae.sharding.overlay import HotOverlay
 from trainobs.fae.sharding.parameters import show_in
 from trainobs.fae.sharding.partition import Partition
 from trainobs.fae.sharding.planner import check_room, needed_bytes
+from trainobs.fae.sharding.rates import LookupCounts
 from trainobs.fae.sharding.replicas import Replicas
 from trainobs.fae.sharding.served import FeatureRows, ServedCounts
 from trainobs.fae.sharding.torchrec_private import Plan, StockBags, StockSequences
@@ -115,7 +122,8 @@ class ShardedFAEModule(
         stock.share_with(self)
         self._stock = stock
         self.module_sharding_plan = stock.module.module_sharding_plan
-        self._configs = configs
+        replicated = replicated_tables(plan)
+        self._configs = [config for config in configs if config.name not in replicated]
         self._infos = [_without_weights(info) for info in infos]
         self._output_type = output_type(infos)
         self._env = env
@@ -130,13 +138,15 @@ class ShardedFAEModule(
             self._outputs.append((feature, table or tables[feature]))
         self._collections = HotCollections.from_env(env)
         self._features = list(dict.fromkeys(feature for feature, _ in self._outputs))
+        split = [i for i in self._infos if i.embedding_config.name not in replicated]
         self._overlay = self._collections.add(
-            profile, frozenset(self._features), BoundsCheck(self._infos)
+            profile, frozenset(self._features), BoundsCheck(split), bool(replicated)
         )
+        self._hot_features = frozenset(f for c in self._configs for f in c.feature_names)
         self._optim = _WrittenBackOptimizer(stock.module.fused_optimizer, self._overlay)
         self._first_keys: Sequence[str] = ()
         self._use(profile)
-        show_in(stock.module, self.flush)
+        show_in(stock.module, self.flush, replicated)
         # after TorchRec's hook, which flushes the caches of the tables: no older row may follow
         stock.module.register_state_dict_pre_hook(lambda *_: self.flush())
         self.register_load_state_dict_post_hook(lambda *_: self._overlay.tables_changed())
@@ -256,6 +266,8 @@ class ShardedFAEModule(
                 kinds.
         """
         features = maybe_td_to_kjt(features, self._features)
+        if features.variable_stride_per_key():
+            features = self._expanded(features)
         self._check(features)
         batch = self._split(ctx, features)
         awaitable = self._send_cold(ctx, batch)
@@ -265,6 +277,10 @@ class ShardedFAEModule(
 
     def _check(self, features: KeyedJaggedTensor) -> None:
         """Raise an FAEError if hot lookups of a batch could not be served exactly."""
+        raise NotImplementedError
+
+    def _expanded(self, features: KeyedJaggedTensor) -> KeyedJaggedTensor:
+        """A batch whose bags are of several inputs, with a bag for each of them."""
         raise NotImplementedError
 
     def _prepare(self, ctx: FAEContext, batch: SplitBatch) -> None:
@@ -306,6 +322,7 @@ class ShardedFAEModule(
                 layout, self._device, self._pools, shards, profile, overlay.barrier, overlay.group
             )
         overlay.use(profile, rows, TableWrites(self._stock, shards))
+        self._lookup_counts = LookupCounts(shards)
         overlay.served.use(profile, self._configs, share)
         self._checked_served = False
 
@@ -314,7 +331,7 @@ class ShardedFAEModule(
         overlay = self._overlay
         check_keys(features, overlay.features)
         batch = overlay.separate(features)
-        check_hot_keys(batch, overlay.features)
+        check_hot_keys(batch, self._hot_features)
         if batch.whole is None and not self._checked_served:
             served = self._collections.features(overlay.profile.fingerprint)
             check_served(batch, overlay.profile, served)
@@ -345,6 +362,8 @@ class ShardedFAEModule(
             self._overlay.hand_over(ctx.batch_number)
             return None
         hot = self._overlay.lookup(ctx.hot, ctx.batch_number, ctx.input_count)
+        if ctx.is_pure:
+            self._lookup_counts.skip()
         if self._mode == "paper":
             self._overlay.watch(hot, by_tables=False)
         return hot.to(self._output_type)

@@ -20,7 +20,9 @@ from torchrec.distributed.types import LazyAwaitable, NoWait
 from torchrec.modules.embedding_configs import PoolingType
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
+from trainobs.core.errors import FAEError
 from trainobs.fae.kjt.constants import constant
+from trainobs.fae.kjt.expand import expanded
 from trainobs.fae.sharding.batch import SplitBatch, lengths_of
 from trainobs.fae.sharding.checks import DIVIDED_BY_COLLECTION
 from trainobs.fae.sharding.keys import check_weights
@@ -54,6 +56,15 @@ class ShardedFAEEmbeddingBagCollection(ShardedFAEModule):
 
     def _check(self, features: KeyedJaggedTensor) -> None:
         check_weights(features.weights_or_none(), is_weighted=self._is_weighted)
+
+    def _expanded(self, features: KeyedJaggedTensor) -> KeyedJaggedTensor:
+        if any((info.fused_params or {}).get("gradient_clipping") for info in self._infos):
+            raise FAEError(
+                "cannot train on a batch with a stride for each key (VBE)",
+                "gradient_clipping, which TorchRec does to the gradients of bags that inputs share",
+                "give each input a bag of its own, or train without clipping",
+            )
+        return expanded(features)
 
     def compute_and_output_dist(
         self, ctx: FAEContext, input: KJTList

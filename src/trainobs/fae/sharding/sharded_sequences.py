@@ -6,6 +6,7 @@ from torchrec.distributed.embedding_types import KJTList
 from torchrec.distributed.types import LazyAwaitable, LazyNoWait
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
 
+from trainobs.core.errors import FAEError
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.batch import SlotRows, SplitBatch
 from trainobs.fae.sharding.order import check_order, sequences
@@ -27,6 +28,13 @@ class ShardedFAEEmbeddingCollection(ShardedFAEModule):
         super()._use(profile)
         if self._stock.needs_rows:
             self._ids = SlotRows.from_profile(profile, self._device)
+
+    def _expanded(self, features: KeyedJaggedTensor) -> KeyedJaggedTensor:
+        raise FAEError(
+            "cannot look up the sequences of a batch",
+            "a stride for each key (VBE)",
+            "give each input sequences of its own, or use the stock sharder",
+        )
 
     def _check(self, features: KeyedJaggedTensor) -> None:
         check_order(features)

@@ -14,6 +14,7 @@ from torchrec.distributed.types import ParameterSharding, ShardingEnv, ShardingT
 from trainobs.core.errors import SettingError
 from trainobs.fae.profile.arguments import check_profile
 from trainobs.fae.profile.profile import FAEProfile
+from trainobs.fae.sharding.checks import replicated_tables
 from trainobs.fae.sharding.cost import sends_less_partitioned
 from trainobs.fae.sharding.sharded import Mode
 from trainobs.fae.sharding.sharded_bags import ShardedFAEEmbeddingBagCollection
@@ -68,7 +69,7 @@ class _HotRowSharder:
             params,
             env,
             self._profile,
-            self._mode_of(module, env),
+            self._mode_of(module, params, env),
             fused_params=stock.fused_params,
             device=device,
             qcomm_codecs_registry=stock.qcomm_codecs_registry,
@@ -76,20 +77,24 @@ class _HotRowSharder:
             **collection_settings(self),
         )
 
-    def _mode_of(self, module: nn.Module, env: ShardingEnv) -> Mode:
+    def _mode_of(
+        self, module: nn.Module, params: dict[str, ParameterSharding], env: ShardingEnv
+    ) -> Mode:
         """What "auto" stands for in a collection."""
         if self._mode != "auto":
             return self._mode
         whole: Any = module
         pools = hasattr(whole, "embedding_bag_configs")
         configs = whole.embedding_bag_configs() if pools else whole.embedding_configs()
+        replicated = replicated_tables(params)
+        configs = [config for config in configs if config.name not in replicated]
         self._profile.check(configs)
         assert self._batch_size is not None
         is_less = sends_less_partitioned(self._profile, configs, env.world_size, self._batch_size)
         return "partitioned" if is_less else "overlay"
 
     def sharding_types(self, compute_device_type: str) -> list[str]:
-        """Ways to split a table, on hosts as on GPUs: TorchRec's but data_parallel."""
+        """Ways to split a table, on hosts as on GPUs: those that tables with hot rows can have."""
         return [kind.value for kind in self._sharding_types]
 
     def compute_kernels(self, sharding_type: str, compute_device_type: str) -> list[str]:

@@ -11,10 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     SplitTableBatchedEmbeddingBagsCodegen,
 )
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torchrec.distributed.embedding import EmbeddingCollectionSharder, ShardedEmbeddingCollection
 from torchrec.distributed.embedding_sharding import EmbeddingShardingInfo
 from torchrec.distributed.embedding_types import ShardedEmbeddingTable
@@ -42,7 +44,7 @@ class StockSequences:
 
     Attributes:
         module: the sharded collection.
-        lookups: its lookup modules, one for each type of sharding.
+        lookups: its lookup modules, one for each type of sharding, but for data_parallel.
         output_names: names of the embeddings, in the order of the output.
         needs_rows: whether the row comes with each embedding.
     """
@@ -53,7 +55,10 @@ class StockSequences:
     def __init__(self, module: Any, plan: Plan, *rest: Any, **settings: Any) -> None:
         self.module = stock = self._kind(module, plan, *rest, **settings)
         # _lookups: in a list, so that torch does not see the modules
-        self.lookups: list[Any] = stock._lookups
+        # those of data_parallel tables are wrapped, and have no fused kernel
+        self.lookups: list[Any] = [
+            lookup for lookup in stock._lookups if not isinstance(lookup, DistributedDataParallel)
+        ]
         self._read(stock)
 
     @classmethod
@@ -172,6 +177,26 @@ def without_clipping(kernel: SplitTableBatchedEmbeddingBagsCodegen) -> Iterator[
         yield
     finally:
         kernel.optimizer_args = given
+
+
+_COUNTING = (EmbOptimType.ADAM, EmbOptimType.PARTIAL_ROWWISE_ADAM)
+
+
+def lookup_count(kernel: SplitTableBatchedEmbeddingBagsCodegen) -> int | None:
+    """How often a kernel was looked up, if its optimizer trains by that; None if not.
+
+    FBGEMM's Adam counts forwards, with or without a backward, and corrects its averages by them.
+    """
+    if kernel.optimizer not in _COUNTING:
+        return None
+    # iter_cpu: the count; 0 before the first lookup, when FBGEMM takes that of a load from `iter`
+    return int(kernel.iter_cpu) or int(kernel.iter)
+
+
+def set_lookup_count(kernel: SplitTableBatchedEmbeddingBagsCodegen, count: int) -> None:
+    """Set that count, which the next lookup makes one more of."""
+    kernel.iter_cpu.fill_(count)
+    kernel.iter.fill_(count)
 
 
 def set_optimizer(parameter: Any, settings: dict[str, Any]) -> None:

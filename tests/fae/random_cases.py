@@ -1,0 +1,64 @@
+"""Models, plans, optimizers and batches that follow from a seed."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from torchrec.modules.embedding_configs import DataType, PoolingType
+
+from tests.fae.parity import OPTIMIZERS, Case, Table
+
+SEQUENCE_SHARDINGS = ("table_wise", "row_wise", "column_wise")
+SHARDINGS = (*SEQUENCE_SHARDINGS, "table_row_wise", "grid_shard")
+
+
+def random_case(seed: int, world_size: int, sequences: bool = False) -> Case:
+    """The case of a seed."""
+    rng = np.random.default_rng(seed)
+    weighted = bool(rng.random() < 0.3) and not sequences
+    dims, shardings = ([8], SEQUENCE_SHARDINGS) if sequences else ([8, 16], SHARDINGS)
+    tables, names = [], itertools.count()
+    fewest = world_size * max(2, world_size - 1)  # FBGEMM has no tables without rows on a rank
+    for i in range(rng.integers(1, 5)):
+        rows = int(rng.integers(fewest, 40))
+        sharding = str(rng.choice(shardings))
+        if i and rng.random() < 0.15 and not sequences:
+            sharding = "data_parallel"
+        tables.append(
+            Table(
+                name=f"t{i}",
+                rows=rows,
+                dim=int(rng.choice(dims)),
+                pooling=_random_pooling(rng, sharding, weighted),
+                features=tuple(f"f{next(names)}" for _ in range(rng.integers(1, 3))),
+                sharding=sharding,
+                hot=tuple(np.flatnonzero(rng.random(rows) < rng.choice([0.0, 0.2, 0.6, 1.0]))),
+            )
+        )
+    pipelined = bool(rng.random() < 0.3)
+    optimizer = str(rng.choice(list(OPTIMIZERS)))
+    kinds = ["pure", "mixed", "plain", "cold", "lone"]
+    return Case(
+        seed=seed,
+        world_size=world_size,
+        tables=tuple(tables),
+        optimizer=optimizer,
+        weighted=weighted,
+        pipelined=pipelined,
+        kinds=tuple(rng.choice(kinds, size=int(rng.integers(2, 7)))),
+        inputs=int(rng.integers(1, 7)),
+        mode=str(rng.choice(["overlay", "overlay", "paper", "partitioned"])),
+        sequences=sequences,
+        with_ids=bool(rng.random() < 0.5),
+        weight_decay=0.05 if "adam" in optimizer and rng.random() < 0.5 else 0.0,
+        data_type=DataType.FP16 if rng.random() < 0.15 else DataType.FP32,
+        output_type=DataType.FP16 if rng.random() < 0.15 else DataType.FP32,
+    )
+
+
+def _random_pooling(rng: np.random.Generator, sharding: str, weighted: bool) -> PoolingType:
+    """Means where the stock collection gets them right."""
+    divided = sharding in ("row_wise", "table_row_wise")
+    allowed = divided if weighted else sharding != "grid_shard"
+    return PoolingType.MEAN if allowed and rng.random() < 0.5 else PoolingType.SUM
