@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from trainobs.fae.packing.loader import PackedLoader, pack
     from trainobs.fae.packing.scheduler import ShuffledOrder, ShuffleScheduler
     from trainobs.fae.profile.profile import FAEProfile, TableProfile
+    from trainobs.fae.sharding.estimator import HotRowEnumerator, planned_profile
     from trainobs.fae.sharding.planner import HotRowReservation
     from trainobs.fae.sharding.sharder import (
         FAEEmbeddingBagCollectionSharder,
@@ -30,6 +31,7 @@ __all__ = [
     "FAEEmbeddingBagCollectionSharder",
     "FAEEmbeddingCollectionSharder",
     "FAEProfile",
+    "HotRowEnumerator",
     "HotRowReservation",
     "PackedLoader",
     "ShuffleScheduler",
@@ -40,6 +42,7 @@ __all__ = [
     "measure",
     "pack",
     "pack_data_module",
+    "planned_profile",
     "propose_refresh",
 ]
 
@@ -47,6 +50,7 @@ _HOME = {
     "FAEEmbeddingBagCollectionSharder": "trainobs.fae.sharding.sharder",
     "FAEEmbeddingCollectionSharder": "trainobs.fae.sharding.sharder",
     "FAEProfile": "trainobs.fae.profile.profile",
+    "HotRowEnumerator": "trainobs.fae.sharding.estimator",
     "HotRowReservation": "trainobs.fae.sharding.planner",
     "PackedLoader": "trainobs.fae.packing.loader",
     "ShuffleScheduler": "trainobs.fae.packing.scheduler",
@@ -57,6 +61,7 @@ _HOME = {
     "measure": "trainobs.fae.calibration.drift",
     "pack": "trainobs.fae.packing.loader",
     "pack_data_module": "trainobs.fae.packing.data_module",
+    "planned_profile": "trainobs.fae.sharding.estimator",
     "propose_refresh": "trainobs.fae.calibration.drift",
 }
 

@@ -1,0 +1,170 @@
+"""What hot rows cost and spare, for TorchRec's planner, table by table."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from torchrec.distributed.planner.constants import kernel_bw_lookup
+from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
+from torchrec.distributed.planner.shard_estimators import (
+    EmbeddingPerfEstimator,
+    EmbeddingStorageEstimator,
+)
+from torchrec.distributed.planner.types import (
+    ParameterConstraints,
+    Shard,
+    ShardEstimator,
+    ShardingOption,
+    Topology,
+)
+from torchrec.distributed.types import ShardingPlan
+
+from trainobs.core.errors import FAEError
+from trainobs.fae.kjt.split import overlaid_tables
+from trainobs.fae.profile.arguments import check_profile
+from trainobs.fae.profile.profile import FAEProfile
+from trainobs.fae.sharding.sharded import Mode
+
+_HOST = "fused_uvm"
+"""The kernel whose tables have hot rows: others are on the device, or have a cache there."""
+
+
+class HotRowEnumerator(EmbeddingEnumerator):  # type: ignore[misc]  # TorchRec has no types
+    """Lists the ways to shard each table, `fused_uvm` with the table's hot rows.
+
+        planner = EmbeddingShardingPlanner(
+            topology, enumerator=HotRowEnumerator(profile, topology, batch_size=8192)
+        )
+        plan = planner.collective_plan(model, [FAEEmbeddingBagCollectionSharder(profile)], group)
+        profile = planned_profile(profile, plan)
+
+    So the planner weighs, for each table, its hot rows against all of it on the device, and against
+    a cache. In mode "partitioned" a shard takes what its hot rows take. In other modes each device
+    has those of all tables: give the planner a `HotRowReservation` as well.
+
+    Args:
+        profile: the hot rows; with what is expected of them.
+        topology: the devices.
+        batch_size: inputs of a rank's batch.
+        constraints: of tables.
+        mode: of the sharder.
+
+    Raises:
+        FAEError: the profile has no predictions.
+    """
+
+    def __init__(
+        self,
+        profile: FAEProfile,
+        topology: Topology,
+        batch_size: int,
+        constraints: Mapping[str, ParameterConstraints] | None = None,
+        mode: Mode = "overlay",
+    ) -> None:
+        by_shard = mode == "partitioned"
+        estimators = [
+            EmbeddingPerfEstimator(topology, constraints),
+            EmbeddingStorageEstimator(topology, constraints),
+            _HotRowEstimator(topology, constraints, profile, by_shard),
+        ]
+        super().__init__(topology, batch_size, constraints, estimators)
+
+
+class _HotRowEstimator(ShardEstimator):  # type: ignore[misc]
+    """Changes the estimates of options that have hot rows.
+
+    Args:
+        topology: the devices.
+        constraints: of tables; not used here.
+        profile: the hot rows.
+        by_shard: whether a shard's device has its hot rows, and no others.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        constraints: Mapping[str, ParameterConstraints] | None,
+        profile: FAEProfile,
+        by_shard: bool,
+    ) -> None:
+        if check_profile(profile).predictions is None:
+            raise FAEError(
+                "cannot tell the planner what hot rows serve",
+                "a profile without predictions",
+                "make the profile by trainobs.fae.calibrate",
+            )
+        self._profile = profile
+        self._overlaid = overlaid_tables(profile)
+        self._by_shard = by_shard
+        self._device_share = _bandwidth(topology, _HOST) / _bandwidth(topology, "fused")
+
+    def estimate(self, sharding_options: list[ShardingOption], sharder_data_map: Any) -> None:
+        """Change what the estimators before this one said."""
+        for option in sharding_options:
+            if option.compute_kernel == _HOST and option.name in self._overlaid:
+                self._estimate(option)
+
+    def _estimate(self, option: ShardingOption) -> None:
+        predictions = self._profile.predictions
+        assert predictions is not None
+        hot = np.nan_to_num(predictions.tables[option.name].hot_lookup_ratio.value)
+        left = 1 - hot + hot * self._device_share
+        for shard in option.shards:
+            shard.perf = dataclasses.replace(
+                shard.perf,
+                fwd_compute=shard.perf.fwd_compute * left,
+                bwd_compute=shard.perf.bwd_compute * left,
+            )
+            if self._by_shard:
+                hbm = shard.storage.hbm + self._hot_bytes(option, shard)
+                shard.storage = dataclasses.replace(shard.storage, hbm=hbm)
+
+    def _hot_bytes(self, option: ShardingOption, shard: Shard) -> int:
+        """What the hot rows of a shard take, as wide as it is."""
+        table = self._profile.table(option.name)
+        first = shard.offset[0]
+        begin, end = np.searchsorted(table.hot_ids, [first, first + shard.size[0]])
+        columns: int = shard.size[1]
+        return -(-int(end - begin) * table.row_bytes * columns // table.dim)
+
+
+def planned_profile(profile: FAEProfile, plan: ShardingPlan) -> FAEProfile:
+    """The profile with the hot rows that a plan has a use for.
+
+    Tables that the plan puts on the device, or behind a cache, keep no hot rows apart. Their
+    lookups are cold, and inputs with any of them no longer train in pure batches.
+
+    Args:
+        profile: that the plan was made with.
+        plan: of a planner that has a `HotRowEnumerator`.
+    """
+    kernels = dict(_kernels(plan))
+    tables = tuple(
+        table
+        if kernels.get(table.name) == _HOST
+        else dataclasses.replace(table, hot_ids=table.hot_ids[:0])
+        for table in profile.tables
+    )
+    return FAEProfile(tables, profile.budget_bytes, made=profile.made)
+
+
+def _kernels(plan: ShardingPlan) -> Iterable[tuple[str, str]]:
+    for module in plan.plan.values():
+        for name, sharding in module.items():
+            yield name, sharding.compute_kernel
+
+
+def _bandwidth(topology: Topology, kernel: str) -> float:
+    """Bytes a millisecond, as TorchRec's planner has it."""
+    found: float | None = kernel_bw_lookup(
+        "cuda",
+        kernel,
+        topology.hbm_mem_bw,
+        topology.ddr_mem_bw,
+        topology.hbm_to_ddr_mem_bw,
+    )
+    assert found is not None
+    return found
