@@ -37,6 +37,8 @@ def random_case(seed: int, world_size: int, sequences: bool = False) -> Case:
             )
         )
     pipelined = bool(rng.random() < 0.3)
+    half = [rng.random() < 0.15 for _ in range(2)]
+    half[1] &= world_size == 1  # a rank that has none of TorchRec's tables sends float32
     optimizer = str(rng.choice(list(OPTIMIZERS)))
     kinds = ["pure", "mixed", "plain", "cold", "lone"]
     return Case(
@@ -52,8 +54,8 @@ def random_case(seed: int, world_size: int, sequences: bool = False) -> Case:
         sequences=sequences,
         with_ids=bool(rng.random() < 0.5),
         weight_decay=0.05 if "adam" in optimizer and rng.random() < 0.5 else 0.0,
-        data_type=DataType.FP16 if rng.random() < 0.15 else DataType.FP32,
-        output_type=DataType.FP16 if rng.random() < 0.15 else DataType.FP32,
+        data_type=DataType.FP16 if half[0] else DataType.FP32,
+        output_type=DataType.FP16 if half[1] else DataType.FP32,
     )
 
 

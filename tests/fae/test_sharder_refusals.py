@@ -12,8 +12,9 @@ import torch.distributed as dist
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import UserEnabledConfigDefinition
 from tensordict import TensorDict
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torchrec.distributed.fp_embeddingbag import FeatureProcessedEmbeddingBagCollectionSharder
-from torchrec.distributed.types import ShardingEnv
+from torchrec.distributed.types import ShardingEnv, ShardingEnv2D
 from torchrec.modules.embedding_configs import DataType, PoolingType
 from torchrec.modules.feature_processor_ import PositionWeightedModule
 from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
@@ -284,6 +285,23 @@ def test_a_cache_that_would_keep_older_rows_is_refused(mode: str, sequences: boo
         return
     with pytest.raises(FAEError, match="table 't1'\n  found: compute kernel 'fused_uvm_caching'"):
         sharder.shard(collection, plan, env)
+
+
+@pytest.mark.usefixtures("lone_rank")
+def test_groups_of_ranks_that_average_their_tables_are_refused() -> None:
+    one, world = case(), dist.group.WORLD
+    mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("replicate", "shard"))
+    averaging = ShardingEnv2D(world, world, world, mesh)
+    for env, found in (
+        (averaging, "torchrec/pull/2554"),
+        (ShardingEnv.from_local(1, 0), "without"),
+    ):
+        collection = Model(one).collection
+        apply_optimizer_in_backward(torch.optim.SGD, collection.parameters(), {"lr": 0.1})
+        model: Any = nn.ModuleDict({"collection": collection})
+        plan = plan_of(model, one).plan["collection"]
+        with pytest.raises(FAEError, match=found):
+            FAEEmbeddingBagCollectionSharder(profile_of(one)).shard(collection, plan, env)
 
 
 @pytest.mark.usefixtures("lone_rank")

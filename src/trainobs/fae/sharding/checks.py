@@ -66,11 +66,18 @@ def check_plan(
     """
     replicated = replicated_tables(plan)
     profile.check(config for config in configs if config.name not in replicated)
-    if isinstance(env, ShardingEnv2D) or env.process_group is None:
+    if isinstance(env, ShardingEnv2D):
         raise FAEError(
             _CANNOT,
-            f"{type(env).__name__} {'with' if env.process_group else 'without'} a process group",
-            "shard in one process group: ShardingEnv.from_process_group",
+            "2D parallelism, whose groups of ranks average their tables, and not their hot rows "
+            "(github.com/meta-pytorch/torchrec/pull/2554)",
+            "shard in one process group, by DistributedModelParallel",
+        )
+    if env.process_group is None:
+        raise FAEError(
+            _CANNOT,
+            f"{type(env).__name__} without a process group",
+            "shard in a process group: ShardingEnv.from_process_group",
         )
     hot = {feature: table.name for table in profile.tables for feature in table.features}
     for config in configs:

@@ -208,7 +208,8 @@ class ShardedFAEModule(
         """Raise an FAEError: to move tables is untested, as TorchRec cannot do so on hosts."""
         raise FAEError(
             "cannot move tables with hot rows to other ranks",
-            f"a reshard of {', '.join(changed_sharding_params)}",
+            f"a reshard of {', '.join(changed_sharding_params)}, which would leave their hot rows "
+            "with tables that are gone (github.com/meta-pytorch/torchrec/pull/2852)",
             "save a checkpoint, and load it into a model sharded by the new plan",
         )
 
