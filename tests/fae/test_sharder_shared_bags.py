@@ -26,24 +26,18 @@ SHARDINGS = ["table_wise", "row_wise", "column_wise"]
 
 @pytest.mark.parametrize("sharding", SHARDINGS[1:])  # TorchRec itself has no other on hosts,
 @pytest.mark.parametrize("mode", ["overlay", "paper", "partitioned"])
-@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.usefixtures("lone_rank")
-def test_they_train_what_the_stock_collection_trains(
-    mode: str, sharding: str, weighted: bool
-) -> None:
-    one = case(sharding, mode=mode, weighted=weighted)
-    if weighted:
+def test_they_train_what_the_stock_collection_trains(mode: str, sharding: str) -> None:
+    one = case(sharding, mode=mode, weighted=sharding == "row_wise")
+    if one.weighted:
         sums = tuple(replace(table, pooling=PoolingType.SUM) for table in one.tables)
         one = replace(one, tables=sums)
     assert _worst(0, one, lambda kjt: kjt) < TOLERANCE
 
 
 @pytest.mark.parametrize("sharding", SHARDINGS)  # and none at all on two
-@pytest.mark.parametrize("mode", ["overlay", "paper", "partitioned"])
-def test_ranks_train_what_a_bag_for_each_input_trains(
-    pair: Ranks, mode: str, sharding: str
-) -> None:
-    assert max(pair.run(_worst, case(sharding, 2, mode=mode))) < TOLERANCE
+def test_ranks_train_what_a_bag_for_each_input_trains(pair: Ranks, sharding: str) -> None:
+    assert max(pair.run(_worst, case(sharding, 2))) < TOLERANCE
 
 
 def test_each_input_gets_the_bags_that_are_its_own() -> None:

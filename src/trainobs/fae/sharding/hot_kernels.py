@@ -19,7 +19,7 @@ from trainobs.fae.kjt.constants import permuted
 from trainobs.fae.sharding.batch import lengths_of
 from trainobs.fae.sharding.layout import HotLayout, KernelLayout, SlabRates
 from trainobs.fae.sharding.torchrec_private import (
-    lookup_count,
+    counts_lookups,
     set_lookup_count,
     without_clipping,
 )
@@ -71,10 +71,10 @@ class HotKernel:
     def train_at(self, rate: float, count: float) -> None:
         """Set the learning rate of the fused optimizer, and after how many lookups it is.
 
-        See `lookup_count`; other optimizers have no count.
+        See `counts_lookups`.
         """
         self._tables.set_learning_rate(rate)
-        if lookup_count(self._tables) is not None:
+        if counts_lookups(self._tables):
             set_lookup_count(self._tables, int(count))
 
     def gather(self, hot: KeyedJaggedTensor, features: Sequence[str]) -> KeyedJaggedTensor:

@@ -42,7 +42,7 @@ from trainobs.fae.sharding.rates import LookupCounts
 from trainobs.fae.sharding.torchrec_private import (
     StockBags,
     StockSequences,
-    lookup_count,
+    counts_lookups,
     set_lookup_count,
     set_optimizer,
 )
@@ -147,7 +147,7 @@ class Partition:
         count = self._counts.now()
         for kernel, tables in self._trained.values():
             kernel.set_learning_rate(rate_of(tables, self._shards))
-            if lookup_count(kernel) is not None:
+            if counts_lookups(kernel):
                 set_lookup_count(kernel, int(count))
         (sent,) = lookups
         found = self._collection.compute_and_output_dist(sent.context, sent.received)

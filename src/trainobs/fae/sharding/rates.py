@@ -8,7 +8,11 @@ from torch import Tensor
 
 from trainobs.core.errors import FAEError
 from trainobs.fae.sharding.layout import KernelLayout, SlabRates
-from trainobs.fae.sharding.torchrec_private import lookup_count, set_lookup_count
+from trainobs.fae.sharding.torchrec_private import (
+    counts_lookups,
+    lookup_count,
+    set_lookup_count,
+)
 from trainobs.fae.sharding.write_back import BackingShard
 
 _CANNOT = "cannot train hot rows"
@@ -48,7 +52,7 @@ class LookupCounts:
 
     def __init__(self, shards: Iterable[BackingShard]) -> None:
         kernels = {id(shard.kernel): shard.kernel for shard in shards}
-        self._kernels = [k for k in kernels.values() if lookup_count(k) is not None]
+        self._kernels = [k for k in kernels.values() if counts_lookups(k)]
 
     def now(self) -> float:
         """Lookups before this one; NaN where no table on this rank is trained by that.
@@ -56,12 +60,12 @@ class LookupCounts:
         Raises:
             FAEError: tables have different ones.
         """
-        return one_count(float(lookup_count(kernel) or 0) for kernel in self._kernels)
+        return one_count(float(lookup_count(kernel)) for kernel in self._kernels)
 
     def skip(self) -> None:
         """Count a batch that the tables do not look up."""
         for kernel in self._kernels:
-            set_lookup_count(kernel, (lookup_count(kernel) or 0) + 1)
+            set_lookup_count(kernel, lookup_count(kernel) + 1)
 
 
 def one_count(counts: Iterable[float]) -> float:

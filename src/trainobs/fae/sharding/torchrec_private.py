@@ -182,14 +182,17 @@ def without_clipping(kernel: SplitTableBatchedEmbeddingBagsCodegen) -> Iterator[
 _COUNTING = (EmbOptimType.ADAM, EmbOptimType.PARTIAL_ROWWISE_ADAM)
 
 
-def lookup_count(kernel: SplitTableBatchedEmbeddingBagsCodegen) -> int | None:
-    """How often a kernel was looked up, if its optimizer trains by that; None if not.
+def counts_lookups(kernel: SplitTableBatchedEmbeddingBagsCodegen) -> bool:
+    """Whether a kernel trains by how often it was looked up.
 
     FBGEMM's Adam counts forwards, with or without a backward, and corrects its averages by them.
     """
-    if kernel.optimizer not in _COUNTING:
-        return None
-    # iter_cpu: the count; 0 before the first lookup, when FBGEMM takes that of a load from `iter`
+    return kernel.optimizer in _COUNTING
+
+
+def lookup_count(kernel: SplitTableBatchedEmbeddingBagsCodegen) -> int:
+    """How often a kernel was looked up. As in FBGEMM, 0 is asked of the device."""
+    # iter_cpu: the count; 0 before the first lookup, when FBGEMM takes what was set from `iter`
     return int(kernel.iter_cpu) or int(kernel.iter)
 
 
