@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 from torchrec.distributed.types import ShardingEnv
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
@@ -26,6 +27,7 @@ from tests.fae.parity import (
 from tests.fae.ranks import Ranks
 from tests.fae.small import case, fed
 from trainobs.core.errors import FAEError
+from trainobs.fae.kjt.split import SlotMap, split
 
 TOLERANCE = 4e-6
 KINDS = ("mixed", "pure", "pure", "plain", "cold", "pure")
@@ -83,6 +85,20 @@ def test_the_replicated_table_is_trained_and_costs_no_flush() -> None:
     assert collection._overlay._is_ahead
     sharded.sum()
     assert not collection._overlay._is_ahead
+
+
+@pytest.mark.usefixtures("lone_rank")
+def test_a_collection_of_replicated_tables_alone_is_the_stock_one() -> None:
+    one = beside()
+    alone = replace(one, tables=tuple(replace(t, sharding="data_parallel") for t in one.tables))
+    model: Any = Model(alone)
+    plan = plan_of(model, alone).plan["collection"]
+    env = ShardingEnv.from_process_group(dist.group.WORLD)
+    sharded = fae_sharder(one, profile_of(one)).shard(model.collection, plan, env)
+    assert type(sharded) is ShardedEmbeddingBagCollection
+    (kjt,) = (kjt for kind, kjt in batches(one, 0) if kind == "plain")
+    for given in (split(kjt, SlotMap.from_profile(profile_of(one))), kjt):
+        assert sharded(given).keys() == ["f0", "f1", "f2"]
 
 
 @pytest.mark.usefixtures("lone_rank")

@@ -53,10 +53,12 @@ def test_each_input_gets_the_bags_that_are_its_own() -> None:
 @pytest.mark.usefixtures("lone_rank")
 def test_what_nobody_knows_the_inputs_of_is_refused() -> None:
     (kjt, *_) = _batches(case(), 0)
-    kjt._inverse_indices = None
     model = build(case(), fae_sharder(case(), profile_of(case())))
-    with pytest.raises(FAEError, match="no inverse indices"):
-        model(Batch(kjt))
+    keys, indices = kjt.inverse_indices()
+    for known, lacking in ((None, "f0"), ((keys[:1], indices[:1]), "f1")):
+        kjt._inverse_indices = known
+        with pytest.raises(FAEError, match=f"no inverse indices of feature '{lacking}'"):
+            model(Batch(kjt))
 
 
 @pytest.mark.usefixtures("lone_rank")

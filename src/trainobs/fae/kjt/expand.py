@@ -18,16 +18,17 @@ def expanded(kjt: KeyedJaggedTensor) -> KeyedJaggedTensor:
         kjt: a batch with inverse indices: for each feature and input, which bag is the input's.
 
     Raises:
-        FAEError: it has none, so that nobody knows whose a bag is.
+        FAEError: a feature has none, so that nobody knows whose a bag is.
     """
-    inverse = kjt.inverse_indices_or_none()
-    if inverse is None:
+    keys, strides = kjt.keys(), kjt.stride_per_key()
+    inverse = kjt.inverse_indices_or_none() or ([], torch.empty(0))
+    lacking = sorted(set(keys).difference(inverse[0]))
+    if lacking:
         raise FAEError(
             "cannot tell the inputs of a batch",
-            "a stride for each key (VBE), and no inverse indices",
-            "give the KeyedJaggedTensor inverse_indices, as TorchRec needs them, too",
+            f"a stride for each key (VBE), and no inverse indices of feature {lacking[0]!r}",
+            "give the KeyedJaggedTensor inverse_indices of all features, as TorchRec needs them",
         )
-    keys, strides = kjt.keys(), kjt.stride_per_key()
     order = [inverse[0].index(key) for key in keys]
     first_bags = torch.tensor([0, *strides[:-1]], device=kjt.device()).cumsum(0)
     of_inputs = inverse[1][order].to(kjt.device(), torch.int64)

@@ -63,6 +63,9 @@ class _HotRowSharder:
         Raises:
             FAEError: the profile is of another model, or hot rows could not be exact.
         """
+        if len(replicated_tables(params)) == len(params):  # no table may have hot rows
+            base: Any = super()
+            return base.shard(module, params, env, device, module_fqn)
         stock: Any = self
         return stock.sharded_module_type(
             module,
