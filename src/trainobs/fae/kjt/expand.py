@@ -21,7 +21,7 @@ def expanded(kjt: KeyedJaggedTensor) -> KeyedJaggedTensor:
         FAEError: a feature has none, so that nobody knows whose a bag is.
     """
     keys, strides = kjt.keys(), kjt.stride_per_key()
-    inverse = kjt.inverse_indices_or_none() or ([], torch.empty(0))
+    inverse: tuple[list[str], Tensor] = kjt.inverse_indices_or_none() or ([], torch.empty(0))
     lacking = sorted(set(keys).difference(inverse[0]))
     if lacking:
         raise FAEError(
