@@ -25,6 +25,7 @@ def random_case(seed: int, world_size: int, sequences: bool = False) -> Case:
         sharding = str(rng.choice(shardings))
         if i and rng.random() < 0.15 and not sequences:
             sharding = "data_parallel"
+        hot = tuple(np.flatnonzero(rng.random(rows) < rng.choice([0.0, 0.2, 0.6, 1.0])))
         tables.append(
             Table(
                 name=f"t{i}",
@@ -33,7 +34,7 @@ def random_case(seed: int, world_size: int, sequences: bool = False) -> Case:
                 pooling=_random_pooling(rng, sharding, weighted),
                 features=tuple(f"f{next(names)}" for _ in range(rng.integers(1, 3))),
                 sharding=sharding,
-                hot=tuple(np.flatnonzero(rng.random(rows) < rng.choice([0.0, 0.2, 0.6, 1.0]))),
+                hot=() if sharding == "data_parallel" else hot,
             )
         )
     pipelined = bool(rng.random() < 0.3)

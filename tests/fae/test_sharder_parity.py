@@ -107,6 +107,8 @@ def _every_kind(sequences: bool) -> Case:
         and len(case.tables[-1].hot) > 1
         and not case.pipelined
         and case.mode == "overlay"
+        and case.tolerance == TOLERANCE
+        and not case.weight_decay
     )
 
 
