@@ -66,9 +66,9 @@ class Stream(IterableDataset[Tensor]):
         return (self.numbers[index] for index in range(len(self.numbers)))
 
 
-def loader(count: int = 16) -> DataLoader[Tensor]:
+def loader(count: int = 16, **options: Any) -> DataLoader[Tensor]:
     """`count` samples in memory, in batches of 2."""
-    return DataLoader(Numbers(count), batch_size=2)
+    return DataLoader(Numbers(count), batch_size=2, **options)
 
 
 @functools.cache

@@ -304,6 +304,17 @@ def test_a_look_at_the_first_batch_costs_no_steps(run_dir):
     assert step_numbers(run_dir) == list(range(1 + len(loader())))
 
 
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_loop_that_was_broken_off_leaves_the_steps_to_the_next_loader(run_dir, persistent):
+    with observe(run_dir=run_dir, probes="off") as obs:
+        tried = obs.loader(loader(num_workers=1, persistent_workers=persistent))
+        for _ in tried:
+            break
+        for _ in obs.loader(loader()):
+            pass
+    assert step_numbers(run_dir) == list(range(1 + len(loader())))
+
+
 @pytest.mark.parametrize("marked", [True, False])
 def test_a_loop_that_goes_on_without_its_loader_is_told(run_dir, told, untold, monkeypatch, marked):
     monkeypatch.setattr(plain, "_LONG_NS", 0)

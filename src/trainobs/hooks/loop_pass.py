@@ -39,7 +39,11 @@ class LoopPass:
     def __del__(self) -> None:
         """A loop that breaks off lets go of its iterator, and of nothing else."""
         with suppress(Exception):  # of a run that a fault has ended
-            self._clock.fetches.follow(self._name)
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Nobody goes on with it: another pass may lead."""
+        self._clock.fetches.follow(self._name)
 
     def start(self) -> None:
         """The iterator is about to be made, and its workers with it."""
@@ -80,7 +84,7 @@ class LoopPass:
         self._clock.end_fetch()
         if not self._aside:
             self._clock.cancel()
-            self._clock.fetches.follow(self._name)
+            self.let_go()
             self._leads = False  # if somebody asks again
 
     def failed(self) -> None:

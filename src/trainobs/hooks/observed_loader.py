@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from trainobs.hooks.loader_pass import LoaderPass, passes, serials
 from trainobs.hooks.loop_pass import LoopPass
-from trainobs.hooks.stand_in import StandIn
+from trainobs.hooks.stand_in import StandIn, inner_of
 from trainobs.hooks.told import Told
 
 
@@ -86,12 +87,46 @@ class ObservedIterator(ObservedLoader):
         return self if made is self.trainobs_inner else super()._followed(made, loop)
 
 
+class HeldIterator(StandIn):
+    """Stands for an iterator with persistent workers, as long as a loop has it.
+
+    The loader keeps such an iterator, so that its end does not tell of a loop that breaks off.
+    """
+
+    __slots__ = ("trainobs_passes",)
+
+    trainobs_passes: list[LoopPass]
+
+    def __new__(cls, inner: object) -> Any:
+        """Of the class of stand-ins for iterators like `inner`."""
+        made = super().__new__(cls, inner)
+        object.__setattr__(made, "trainobs_passes", [])
+        return made
+
+    def __iter__(self) -> HeldIterator:
+        return self
+
+    def __next__(self) -> Any:
+        """The next batch."""
+        return next(self.trainobs_inner)
+
+    def __del__(self) -> None:
+        for loop in self.trainobs_passes:
+            with suppress(Exception):  # of a run that a fault has ended
+                loop.let_go()
+
+
 def followed(iterator: Any, watch: Told, loop: LoopPass) -> Any:
     """An iterator whose fetches a loop's pass is told of: torch's own, or what stands for it."""
     if not isinstance(iterator, _BaseDataLoaderIter):
         return ObservedIterator(iterator, watch, loop)
-    at = passes.get(iterator)
+    inner = inner_of(iterator)
+    at = passes.get(inner)
     if at is None:
-        at = passes[iterator] = LoaderPass(next(serials), 0)
+        at = passes[inner] = LoaderPass(next(serials), 0)
     at.loops[id(watch)] = loop
+    if inner is iterator and inner._persistent_workers:
+        iterator = HeldIterator(inner)
+    if inner is not iterator:
+        iterator.trainobs_passes.append(loop)
     return iterator
