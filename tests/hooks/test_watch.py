@@ -257,3 +257,26 @@ class Nested(Dataset[Any]):
 def test_a_loader_inside_a_worker_does_not_disturb(pair):
     assert pair.train(DataLoader(Nested(), 1, num_workers=1)) == [[10], [10]]
     assert pair.ear.batches() == [(0, 0, 0), (0, 0, 1)]
+
+
+def worker_of(_: Any) -> int:
+    info = get_worker_info()
+    assert info is not None
+    return info.id
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata's
+@pytest.mark.parametrize("snapshot", [1, 4])  # 4: it goes through what was there, batch by batch
+def test_of_a_pass_that_is_taken_up_in_the_middle_no_batch_is_known(pair, snapshot):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+    options = {"num_workers": 2, "collate_fn": worker_of, "snapshot_every_n_steps": snapshot}
+    loader = stateful(Numbers(), 2, **options)
+    next(iter(loader))
+    state = loader.state_dict()
+    resumed = stateful(Numbers(), 2, **options)
+    resumed.load_state_dict(state)
+    pair.ear.fetches.clear()
+    assert pair.train(resumed) == [1, 0, 1, 0]  # so that the first is none of worker 0
+    assert pair.ear.batches() == []
+    assert pair.train(resumed) == [0, 1, 0, 1, 0]
+    assert [worker for _, worker, _ in pair.ear.batches()] == [0, 1, 0, 1, 0]

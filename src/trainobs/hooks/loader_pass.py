@@ -44,9 +44,13 @@ class LoaderPass:
     loops: dict[int, LoopPass] = field(default_factory=dict)
 
     @classmethod
-    def first(cls, loader: Any, serial: int, *, marked: bool) -> LoaderPass:
-        """The first pass by a new iterator, whose batches are marked or not."""
-        made = cls(serial, loader.num_workers, marked and _is_exact(loader))
+    def first(cls, iterator: Any, loader: Any, serial: int, *, marked: bool) -> LoaderPass:
+        """The first pass by a new iterator, whose batches are marked or not.
+
+        One that takes up a pass in the middle, as torchdata's do, goes on with any worker.
+        """
+        begins = not loader.num_workers or not getattr(iterator, "_num_yielded", 0)
+        made = cls(serial, loader.num_workers, marked and begins and _is_exact(loader))
         if marked and not made.workers:
             made.marks = Marks(MAIN_WORKER, serial)
         made.until_one_ends = bool(made.workers) and isinstance(loader.dataset, IterableDataset)

@@ -171,7 +171,7 @@ def _begin_pass(iterator: Any, loader: Any, serial: int, marked: bool, watches: 
     if known is not None:
         known.again(loader, marked=marked)
         return
-    at = passes[iterator] = LoaderPass.first(loader, serial, marked=marked)
+    at = passes[iterator] = LoaderPass.first(iterator, loader, serial, marked=marked)
     if at.exact:
         for watch in watches:
             watch.ledger.follow(serial)
