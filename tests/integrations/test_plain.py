@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator
 from itertools import cycle, islice
@@ -313,6 +314,26 @@ def test_a_loop_that_was_broken_off_leaves_the_steps_to_the_next_loader(run_dir,
         for _ in obs.loader(loader()):
             pass
     assert step_numbers(run_dir) == list(range(1 + len(loader())))
+
+
+def test_a_mark_in_another_thread_changes_nothing_and_is_told(run_dir, told, untold):
+    entered, over = threading.Event(), threading.Event()
+
+    def save(obs: Any) -> None:
+        with obs.phase("checkpoint"), obs.step():
+            entered.set()
+            over.wait()
+
+    with observe(run_dir=run_dir, probes="off") as obs:
+        thread = threading.Thread(target=save, args=[obs])
+        thread.start()
+        entered.wait()
+        for _ in obs.loader(loader()):
+            pass
+        over.set()
+        thread.join()
+    assert step_numbers(run_dir) == list(range(len(loader())))
+    assert told() == ["trainobs takes no notice of a mark in another thread"]
 
 
 @pytest.mark.parametrize("marked", [True, False])

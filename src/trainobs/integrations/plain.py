@@ -93,7 +93,7 @@ class Observation:
 
     That ends with `close`, with the `with` statement that it was given to, with the next `observe`
     of the same thread if there was none, or with the interpreter. Then its words do nothing. In a
-    forked child they do nothing either.
+    forked child or another thread they do nothing either.
 
     Attributes:
         run_dir: where the run log is; None where trainobs is switched off.
@@ -105,7 +105,6 @@ class Observation:
         self.level = "off"
         self._settings = settings
         self._model = model
-        self._thread = threading.get_ident()
         self._entered = 0
         self._ended = False
         self._session: Session | None = None
@@ -154,7 +153,7 @@ class Observation:
             number: the step's number; by default one more than the last, from 0.
         """
         session = self._session
-        if session is None:
+        if session is None or threading.get_ident() != self._thread:
             return self._tell_unused()
         clock = session.clock
         return Between(clock.begin_step, _step_number(number), clock.end_step, self._fault)
@@ -169,7 +168,7 @@ class Observation:
                 else counts as "other", and is told.
         """
         session = self._session
-        if session is None:
+        if session is None or threading.get_ident() != self._thread:
             return self._tell_unused()
         clock = session.clock
         phase = self._phases.get(name) if isinstance(name, str) else None
@@ -206,6 +205,7 @@ class Observation:
         self.run_dir, self.level = None, "off"
         self._ended = False
         for other in list(_running):
+        self._thread = threading.get_ident()
             if not other._entered and other._thread == self._thread:
                 other._end("the next run began")
         if switched_off():
@@ -274,6 +274,10 @@ class Observation:
             )
         return NOTHING
 
+        elif self._session is not None:
+            found = f"in the thread {threading.current_thread().name}"
+            do = "mark steps and phases in the thread that called `observe`"
+            _tell_once("mark in another thread", found, do)
     def _name_phase(self, name: object, clock: StepClock) -> int:
         """A name that cannot be one counts as `other`: a misspelt word must not end a training."""
         if not isinstance(name, str) or not may_name_a_phase(name):
