@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import socket
 from collections.abc import Iterator
 
 import pytest
 
 from trainobs.core.abi import SLOTS
 from trainobs.probes.shared import SharedProbes
+from trainobs.service.connection import Connection, Peer
 from trainobs.service.sessions import REST_S, Sessions
 from trainobs.service.shares import Refusal
+from trainobs.service.user_log import UserLog
 
 pytestmark = pytest.mark.needs_bpf
 
@@ -98,3 +103,21 @@ def test_the_last_slots_are_for_users_who_have_none(sessions: Sessions) -> None:
     begin(sessions, LIMIT, uid=LIMIT)
     with pytest.raises(Refusal, match="are taken"):
         begin(sessions, LIMIT + 1, uid=LIMIT + 1)
+
+
+def test_a_session_that_cannot_be_ended_keeps_no_descriptor_of_its_client(
+    sessions: Sessions, probes: SharedProbes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(slot: int) -> None:
+        raise OSError(errno.EMFILE, "no descriptor to watch its maps by")
+
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    theirs.close()
+    connection = Connection(ours, Peer(os.getpid(), 7), probes, sessions, UserLog())
+    connection._slot = begin(sessions, os.getpid())
+    monkeypatch.setattr(sessions, "end", refuse)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="to watch its maps by"):
+        connection.serve()
+    monkeypatch.undo()
+    assert len(os.listdir("/proc/self/fd")) == before - 1

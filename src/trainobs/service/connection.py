@@ -95,10 +95,12 @@ class Connection:
             found = f"the service cannot do it: {error}"
             self._refuse(Refusal(found, "see what the service logs"))
         finally:
-            self._end_session()
-            self._connection.close()
-            if pidfd >= 0:
-                os.close(pidfd)
+            try:
+                self._end_session()
+            finally:
+                self._connection.close()
+                if pidfd >= 0:
+                    os.close(pidfd)
 
     def _open_process(self) -> int:
         """A descriptor that becomes readable when the client dies, even if a child of it lives."""
