@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import gc
 import signal
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -59,6 +61,28 @@ def test_what_a_handler_raised_goes_on_and_a_fault_does_not() -> None:
 @pytest.mark.parametrize("handled", [function], indirect=True)
 @pytest.mark.usefixtures("handled")
 def test_a_signal_in_a_mark_reaches_the_loop_and_ends_no_run(tmp_path, caplog) -> None:
+@pytest.mark.parametrize("handled", [function], indirect=True)
+@pytest.mark.usefixtures("handled")
+def test_what_goes_on_is_not_kept_with_all_that_its_frames_know() -> None:
+    class Thing:
+        pass
+
+    def interrupted() -> None:
+        thing = Thing()
+        seen.append(weakref.ref(thing))
+        guarded(lambda: signal.raise_signal(signal.SIGUSR1))
+
+    seen: list[weakref.ref[Thing]] = []
+    gc.disable()
+    try:
+        interrupted()
+    except RuntimeError:
+        pass
+    finally:
+        gc.enable()
+    assert seen[0]() is None
+
+
     with observe(run_dir=tmp_path / "run", probes="off", quiet=True) as obs:
         clock = obs._session.clock
         enter, clock.enter = clock.enter, lambda _: signal.raise_signal(signal.SIGUSR1)

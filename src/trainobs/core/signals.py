@@ -22,7 +22,10 @@ def let_signals_through() -> None:
     codes = set(_handlers()) if at is not None else set()
     while error and at is not None:
         if at.tb_frame.f_code in codes:
-            raise error
+            try:
+                raise error
+            finally:
+                del error, at  # it knows this frame, and would be kept by it with all others
         at = at.tb_next
 
 
