@@ -9,9 +9,12 @@ import weakref
 from collections.abc import Callable
 
 import pytest
+import torch
+from torch import nn
 
 from trainobs import observe
 from trainobs.core.signals import let_signals_through
+from trainobs.embeddings.hooks import SiteHook
 
 
 class Raises:
@@ -60,9 +63,6 @@ def test_what_a_handler_raised_goes_on_and_a_fault_does_not() -> None:
 
 @pytest.mark.parametrize("handled", [function], indirect=True)
 @pytest.mark.usefixtures("handled")
-def test_a_signal_in_a_mark_reaches_the_loop_and_ends_no_run(tmp_path, caplog) -> None:
-@pytest.mark.parametrize("handled", [function], indirect=True)
-@pytest.mark.usefixtures("handled")
 def test_what_goes_on_is_not_kept_with_all_that_its_frames_know() -> None:
     class Thing:
         pass
@@ -83,6 +83,9 @@ def test_what_goes_on_is_not_kept_with_all_that_its_frames_know() -> None:
     assert seen[0]() is None
 
 
+@pytest.mark.parametrize("handled", [function], indirect=True)
+@pytest.mark.usefixtures("handled")
+def test_a_signal_in_a_mark_reaches_the_loop_and_ends_no_run(tmp_path, caplog) -> None:
     with observe(run_dir=tmp_path / "run", probes="off", quiet=True) as obs:
         clock = obs._session.clock
         enter, clock.enter = clock.enter, lambda _: signal.raise_signal(signal.SIGUSR1)
@@ -96,3 +99,32 @@ def test_what_goes_on_is_not_kept_with_all_that_its_frames_know() -> None:
         with obs.step():
             pass
     assert not caplog.records
+
+
+def ring(*_: object) -> None:
+    signal.raise_signal(signal.SIGUSR1)
+
+
+@pytest.mark.parametrize("handled", [function], indirect=True)
+@pytest.mark.usefixtures("handled")
+def test_a_signal_while_a_fault_ends_the_run_reaches_the_loop(tmp_path, monkeypatch) -> None:
+    with observe(run_dir=tmp_path / "run", probes="off", quiet=True) as obs:
+        watch = obs._watch
+        monkeypatch.setattr(watch, "close", ring)
+        monkeypatch.setattr(obs._session.clock, "enter", lambda _: fail())
+        with pytest.raises(RuntimeError, match="a signal came"), obs.phase("forward"):
+            pass
+    monkeypatch.undo()
+    watch.close()
+
+
+@pytest.mark.parametrize("handled", [function], indirect=True)
+@pytest.mark.usefixtures("handled")
+def test_a_signal_in_the_hook_of_a_table_reaches_the_loop(tmp_path, monkeypatch, caplog) -> None:
+    bag = nn.EmbeddingBag(10, 4)
+    monkeypatch.setattr(SiteHook, "_note", ring)
+    options = {"probes": "off", "quiet": True, "model": bag, "embedding_every": 1}
+    with observe(run_dir=tmp_path / "run", **options):
+        with pytest.raises(RuntimeError, match="a signal came"):
+            bag(torch.tensor([[1, 2]]))
+        assert not caplog.records

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from tests.hooks.faults import Place, places
 from tests.hooks.pair import Pair
+from tests.hooks.test_watch import fault_of
 from trainobs.hooks import marks
 from trainobs.hooks.marks import Marks
 
@@ -87,3 +89,17 @@ def test_a_worker_that_cannot_begin_to_mark_makes_its_batches(pair, monkeypatch,
     Place(marks, "mark_fetchers").spoil(monkeypatch, [])
     assert pair.train(DataLoader(range(4), batch_size=None, num_workers=1)) == [0, 1, 2, 3]
     assert told.read_text().count("marks no more batches of this worker") == 1
+
+
+def test_what_a_signals_handler_raises_in_a_worker_reaches_the_loop(pair, monkeypatch, told):
+    def ring(*_: object) -> None:
+        raise TimeoutError("a signal came")
+
+    monkeypatch.setattr(Marks, "begin", lambda *_: signal.raise_signal(signal.SIGUSR1))
+    before = signal.signal(signal.SIGUSR1, ring)
+    loader = DataLoader(range(4), batch_size=None, num_workers=1)
+    try:
+        assert "a signal came" in fault_of(lambda: pair.train(loader))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert told.read_text() == ""

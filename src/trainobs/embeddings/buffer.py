@@ -17,7 +17,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from trainobs.core.errors import REPORT
 from trainobs.core.now import now_s
+from trainobs.core.signals import let_signals_through
 from trainobs.embeddings.sampling import SamplingInterval
 from trainobs.embeddings.sites import Site
 
@@ -144,12 +146,14 @@ class LookupBuffer:
 
     def fault(self) -> None:
         """An exception is being handled: lookups are counted no more."""
+        let_signals_through()
         if self.armed:
             self.armed = False
             self.failed_serial = self._entered
             logger.warning(
                 "trainobs counts embedding lookups no more; the training goes on\n"
-                "  found: the fault below\n  do:    please report it",
+                "  found: the fault below\n  do:    %s",
+                REPORT,
                 exc_info=True,
             )
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 
-from trainobs.core.errors import GpuError
+from trainobs.core.errors import REPORT, GpuError
 from trainobs.gpu import share
 from trainobs.gpu.nvml import Nvml
 from trainobs.gpu.poller import INTERVAL_S, Poller
@@ -115,7 +115,8 @@ class GpuWatch:
         except Exception:
             logger.warning(
                 "the GPU is watched no more; the training goes on\n  found: the fault below\n"
-                "  do:    please report it",
+                "  do:    %s",
+                REPORT,
                 exc_info=True,
             )
         finally:

@@ -16,6 +16,8 @@ from typing import Any
 from torch import Tensor
 
 from trainobs.core.abi import BATCH_BEGIN, BATCH_END, BATCH_VOID
+from trainobs.core.errors import REPORT
+from trainobs.core.signals import let_signals_through
 
 logger = logging.getLogger("trainobs")
 
@@ -172,8 +174,10 @@ def _marked(
 
 def tell_fault() -> None:
     """Say, in a worker, that something of ours has failed, which is being handled."""
+    let_signals_through()
     logger.warning(
         "trainobs marks no more batches of this worker; the training goes on\n"
-        "  found: the fault below\n  do:    please report it",
+        "  found: the fault below\n  do:    %s",
+        REPORT,
         exc_info=True,
     )

@@ -81,8 +81,10 @@ class ObservingCallback:
 
     def _give_up(self, what: str) -> None:
         tell_fault(what)
-        with suppress(Exception):  # what fails again was told of
+        try:
             self._stop(FAULT)
+        except Exception:  # what fails again was told of
+            let_signals_through()
 
     def _stop(self, outcome: str) -> None:
         session, self._session = self._session, None

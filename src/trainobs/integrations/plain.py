@@ -35,6 +35,7 @@ from torch.nn import Module
 from trainobs.core.abi import Phase
 from trainobs.core.catalogue.named import may_name_a_phase
 from trainobs.core.errors import TrainobsError, shown
+from trainobs.core.signals import let_signals_through
 from trainobs.core.switch import switched_off
 from trainobs.hooks.cuda import Cuda
 from trainobs.hooks.datasets import data_roots_of, workers_of
@@ -204,8 +205,8 @@ class Observation:
     def _begin(self) -> None:
         self.run_dir, self.level = None, "off"
         self._ended = False
-        for other in list(_running):
         self._thread = threading.get_ident()
+        for other in list(_running):
             if not other._entered and other._thread == self._thread:
                 other._end("the next run began")
         if switched_off():
@@ -255,6 +256,7 @@ class Observation:
                     last.callback(watch.close)
                 _tell_of_steps(session.clock)
         except Exception:
+            let_signals_through()
             if outcome != FAULT:  # what fails again was told of
                 tell_fault("could not end its run")
 
@@ -272,12 +274,12 @@ class Observation:
                 str(self.run_dir),
                 "call `observe` again for another run",
             )
-        return NOTHING
-
         elif self._session is not None:
             found = f"in the thread {threading.current_thread().name}"
             do = "mark steps and phases in the thread that called `observe`"
             _tell_once("mark in another thread", found, do)
+        return NOTHING
+
     def _name_phase(self, name: object, clock: StepClock) -> int:
         """A name that cannot be one counts as `other`: a misspelt word must not end a training."""
         if not isinstance(name, str) or not may_name_a_phase(name):
