@@ -37,6 +37,7 @@ __all__ = ["TARGET_ARCH", "ZIG", "build", "copy_headers", "has_clang"]
 
 SOURCE = "bpf/trainobs.bpf.c"
 SUPPORT = "bpf/support.bpf.c"
+SEEN = "bpf/seen.bpf.c"
 OBJECTS = ROOT / "src" / "trainobs" / "probes" / "objects"
 
 HEADERS = (
@@ -72,12 +73,14 @@ def object_paths(arch: str, out: Path = OBJECTS) -> dict[Path, tuple[str, str]]:
     """Where the objects for a type of machine belong: their sources, and what sets them apart.
 
     The second one is for kernels without the kfunc that the first one calls: READ in reading.h. The
-    third one is linked to programs of a user's.
+    third one is linked to programs of a user's, the fourth one is for processes observed from
+    outside.
     """
     return {
         out / f"trainobs.{arch}.bpf.o": (SOURCE, ""),
         out / f"trainobs.{arch}.nokfunc.bpf.o": (SOURCE, "-DTOBS_NO_KFUNC"),
         out / f"support.{arch}.bpf.o": (SUPPORT, ""),
+        out / f"seen.{arch}.bpf.o": (SEEN, ""),
     }
 
 

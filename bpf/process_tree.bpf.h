@@ -110,21 +110,6 @@ int BPF_PROG(tobs_rename, struct task_struct *task, const char *comm)
 	return 0;
 }
 
-static __always_inline struct upid *name_at(struct pid *pid, u32 level)
-{
-	return (void *)pid + bpf_core_field_offset(struct pid, numbers) +
-	       level * bpf_core_type_size(struct upid);
-}
-
-/* What a thread calls itself (gettid). */
-static __always_inline u32 own_tid(struct task_struct *task)
-{
-	struct pid *pid = BPF_CORE_READ(task, thread_pid);
-	struct upid *name = name_at(pid, BPF_CORE_READ(pid, level));
-
-	return BPF_CORE_READ(name, nr);
-}
-
 /* What the reader calls a task, which may be in a name space below its own; 0: it does not see it.
  * Global, as class_by_path is. */
 __noinline u32 pid_for_reader(u64 address)

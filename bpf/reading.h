@@ -48,6 +48,21 @@ static __always_inline bool is_runnable(struct task_struct *task)
 	return BPF_CORE_READ(task, state) == TASK_RUNNING;
 }
 
+static __always_inline struct upid *name_at(struct pid *pid, u32 level)
+{
+	return (void *)pid + bpf_core_field_offset(struct pid, numbers) +
+	       level * bpf_core_type_size(struct upid);
+}
+
+/* What a thread calls itself (gettid). */
+static __always_inline u32 own_tid(struct task_struct *task)
+{
+	struct pid *pid = BPF_CORE_READ(task, thread_pid);
+	struct upid *name = name_at(pid, BPF_CORE_READ(pid, level));
+
+	return BPF_CORE_READ(name, nr);
+}
+
 /* The file that a folio caches. Before v5.16 there are no folios, and it is a page. */
 static __always_inline struct inode *folio_inode(struct folio *folio)
 {

@@ -60,4 +60,15 @@ static __always_inline u64 syscall_arg(struct pt_regs *regs, u32 arg)
 #endif
 }
 
+/* The first argument of a C++ function that returns an object too large for registers, at its first
+ * instruction. The place for that object is told before it on x86_64, and apart (x8) on aarch64. */
+static __always_inline u64 first_argument_after_result(struct pt_regs *regs)
+{
+#if defined(__TARGET_ARCH_x86)
+	return regs->si;
+#else
+	return regs->regs[0];
+#endif
+}
+
 #endif

@@ -159,6 +159,34 @@ struct tobs_sums {
 	struct tobs_batch batches[TOBS_BATCHES];
 };
 
+/* What a process that imports nothing of ours does, seen from outside: calls into torch. */
+enum tobs_event {
+	TOBS_EVENT_BACKWARD,  /* autograd's engine is started */
+	TOBS_EVENT_OPTIMIZER, /* an optimizer begins to step */
+	TOBS_EVENT_FETCH,     /* a loader is asked for a batch */
+	TOBS_EVENTS,
+};
+
+/* A step of such a process. */
+struct tobs_seen_step {
+	unsigned long long begin_ns;
+	unsigned long long loader_ns;		/* of it, in fetches */
+	unsigned long long counts[TOBS_EVENTS]; /* events, the one that began it included */
+};
+
+/* What is seen of such a process, and when it begins a step: shared with user space. */
+struct tobs_seen {
+	unsigned int opens; /* events, as bits, that begin a step; 0: none yet, all threads count */
+	unsigned int needs; /* ... once one of these came in the step before; 0: at once */
+	unsigned int came;  /* events of the step that goes on */
+	unsigned int timed; /* whether the end of a fetch is seen, too */
+	unsigned long long fetch;    /* the record of the fetch that goes on; 1: it is being made */
+	unsigned long long fetch_ns; /* when that fetch began */
+	unsigned long long counts[TOBS_EVENTS]; /* so far */
+	unsigned int tids[TOBS_EVENTS + 1];	/* who did it last, as it sees itself; padding */
+	struct tobs_seen_step steps[TOBS_RING]; /* by serial */
+};
+
 /* settings: what holds for the session of a slot. Written by whoever loaded the programs. */
 struct tobs_settings {
 	unsigned int open;	  /* 0: nobody is followed for it any more */
@@ -214,6 +242,10 @@ _Static_assert(sizeof(struct tobs_clock) == 64, "a clock is one cache line");
 _Static_assert(sizeof(struct tobs_row) == 32 * TOBS_OPS * TOBS_CLASSES * TOBS_ROLES, "no padding");
 _Static_assert(sizeof(struct tobs_batch) == 120 + TOBS_NAME, "no padding");
 _Static_assert(sizeof(struct tobs_losses) == 24, "no padding");
+_Static_assert(sizeof(struct tobs_seen_step) == 16 + 8 * TOBS_EVENTS, "no padding");
+_Static_assert(sizeof(struct tobs_seen) ==
+		       36 + 12 * TOBS_EVENTS + TOBS_RING * sizeof(struct tobs_seen_step),
+	       "no padding");
 _Static_assert(sizeof(struct tobs_settings) == 48, "no padding");
 _Static_assert(sizeof(struct tobs_own_row) == 16 * TOBS_OWN * TOBS_ROLES, "no padding");
 _Static_assert(sizeof(struct tobs_control) == 32, "no padding");

@@ -1,4 +1,4 @@
-"""The command line: `trainobs doctor`, `report`, `compare` and `whatif`."""
+"""The command line: `trainobs doctor`, `report`, `compare`, `whatif`, `attach` and `top`."""
 
 from __future__ import annotations
 
@@ -141,6 +141,29 @@ def _parser() -> argparse.ArgumentParser:
     whatif.add_argument("--json", action="store_true", help="print the predictions as JSON")
     whatif.set_defaults(command=_whatif)
 
+    attach = commands.add_parser(
+        "attach",
+        help="observe a training process that runs already, from outside",
+        epilog="One's own processes, or as root any: docs/attach.md.",
+    )
+    attach.add_argument("pid", type=int, metavar="PID", help="`trainobs top` lists them")
+    attach.add_argument(
+        "--for",
+        type=_seconds,
+        dest="seconds",
+        metavar="SECONDS",
+        help="how long; else until the process ends, or Ctrl-C",
+    )
+    attach.add_argument(
+        "--data",
+        type=_path,
+        action="append",
+        metavar="PATH",
+        help="where its training data is; may be given several times; else it is found",
+    )
+    attach.add_argument("--run-dir", type=_path, metavar="DIR", help="where the run log goes")
+    attach.set_defaults(command=_attach)
+
     doctor = commands.add_parser(
         "doctor",
         help="say what can be observed on this machine",
@@ -156,6 +179,13 @@ def _path(text: str) -> Path:
     if not text:  # a variable of the shell that is not set; Path("") is the current directory
         raise argparse.ArgumentTypeError("an empty path")
     return Path(text)
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError("not a time")
+    return seconds
 
 
 def _changes() -> str:
@@ -286,6 +316,13 @@ def _newest(run: Path) -> Path:
         told = f"the newest run for {run} is {newest}; for its own, give {run / RUN_FILE}"
         print(printable(f"trainobs: {told}"), file=sys.stderr)
     return newest
+
+
+def _attach(options: argparse.Namespace) -> _Answer:
+    from trainobs.attach.job import attach
+
+    attach(options.pid, seconds=options.seconds, data=options.data, run_dir=options.run_dir)
+    return _Answer("")
 
 
 def _doctor(options: argparse.Namespace) -> _Answer:

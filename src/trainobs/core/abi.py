@@ -153,5 +153,33 @@ SUMS = np.dtype(
 )
 """`struct tobs_sums`: all that is counted for one session."""
 
+
+
+class Event(IntEnum):
+    """What a process that imports nothing of ours is seen to do (`enum tobs_event`)."""
+
+    BACKWARD = 0  # autograd's engine is started
+    OPTIMIZER = 1  # an optimizer begins to step
+    FETCH = 2  # a loader is asked for a batch
+
+
+SEEN_STEP = np.dtype([("begin_ns", "<u8"), ("loader_ns", "<u8"), ("counts", "<u8", (len(Event),))])
+"""`struct tobs_seen_step`: a step of such a process."""
+
+SEEN = np.dtype(
+    [
+        ("opens", "<u4"),
+        ("needs", "<u4"),
+        ("came", "<u4"),
+        ("timed", "<u4"),
+        ("fetch", "<u8"),
+        ("fetch_ns", "<u8"),
+        ("counts", "<u8", (len(Event),)),
+        ("tids", "<u4", (len(Event) + 1,)),
+        ("steps", SEEN_STEP, (RING,)),
+    ]
+)
+"""`struct tobs_seen`: what is seen of such a process, and the rule by which it has steps."""
+
 SLOTS = 64
 """Sessions that one set of programs can serve."""

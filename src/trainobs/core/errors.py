@@ -4,6 +4,7 @@ TrainobsError
 ├── SettingError (ValueError)   a parameter has a bad value
 ├── ProbeError                  the kernel side cannot do what was asked for by name
 ├── GpuError                    NVML is missing, or cannot read the GPU in question
+├── AttachError                  a process cannot be observed from outside
 ├── RunLogError                 a run directory cannot be read
 ├── MissingPackageError (ImportError)  a package is missing that an extra of trainobs brings
 ├── AccessCountsError           access counts cannot be read or merged
@@ -94,6 +95,10 @@ class ProbeError(TrainobsError):
 
 class GpuError(TrainobsError):
     """NVML is missing, or cannot read the GPU in question."""
+
+
+class AttachError(TrainobsError):
+    """A process cannot be observed from outside."""
 
 
 class RunLogError(TrainobsError):

@@ -9,8 +9,15 @@ from pathlib import Path
 CGROUP = Path("/sys/fs/cgroup")
 
 
-def host_facts(proc: Path = Path("/proc"), cgroup: Path = CGROUP) -> dict[str, object]:
+def host_facts(
+    proc: Path = Path("/proc"), cgroup: Path = CGROUP, tgid: int | None = None
+) -> dict[str, object]:
     """Facts about this machine; what cannot be found out is None. Never raises.
+
+    Args:
+        proc: where `/proc` is mounted.
+        cgroup: where control groups are.
+        tgid: the process that is observed; None: this one.
 
     Returns:
         hostname, kernel (release), machine (architecture), python (version), cpu_count (online
@@ -25,18 +32,18 @@ def host_facts(proc: Path = Path("/proc"), cgroup: Path = CGROUP) -> dict[str, o
         "hostname": platform.node(),
         "kernel": platform.release(),
         "machine": platform.machine(),
-        "python": platform.python_version(),
+        "python": platform.python_version() if tgid is None else None,
         "cpu_count": os.cpu_count(),
-        "usable_cpu_count": _usable_cpus(),
-        "cpu_quota": _cpu_quota(proc, cgroup),
+        "usable_cpu_count": _usable_cpus(tgid),
+        "cpu_quota": _cpu_quota(proc, cgroup, tgid),
         "memory_bytes": _memory_bytes(),
-        "local_world_size": _local_world_size(),
+        "local_world_size": _local_world_size() if tgid is None else None,
     }
 
 
-def _usable_cpus() -> int | None:
+def _usable_cpus(tgid: int | None) -> int | None:
     try:
-        return len(os.sched_getaffinity(0))
+        return len(os.sched_getaffinity(tgid or 0))
     except (AttributeError, OSError):
         return None  # not Linux, or a sandbox that forbids the call
 
@@ -53,19 +60,21 @@ def _memory_bytes() -> int | None:
         return None
 
 
-def _cpu_quota(proc: Path, mount: Path) -> float | None:
-    quotas = [quota for folder in cgroups(proc, mount, "cpu") if (quota := _quota(folder))]
+def _cpu_quota(proc: Path, mount: Path, tgid: int | None) -> float | None:
+    quotas = [quota for folder in cgroups(proc, mount, "cpu", tgid) if (quota := _quota(folder))]
     return min(quotas, default=None)
 
 
-def cgroups(proc: Path, mount: Path, controller: str) -> list[Path]:
-    """Folders of this process's cgroups for a controller, each followed by its parents.
+def cgroups(proc: Path, mount: Path, controller: str, tgid: int | None = None) -> list[Path]:
+    """Folders of a process's cgroups for a controller, each followed by its parents.
+
+    Without `tgid` they are those of this process.
 
     Source: Documentation/admin-guide/cgroup-v2.rst; lines of `/proc/self/cgroup` are
     `id:controllers:path`, with id 0 and no controllers for version 2.
     """
     try:
-        lines = (proc / "self" / "cgroup").read_text().splitlines()
+        lines = (proc / str(tgid or "self") / "cgroup").read_text().splitlines()
     except (OSError, UnicodeDecodeError):
         return []
     folders: list[Path] = []

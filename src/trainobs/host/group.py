@@ -17,7 +17,7 @@ _REFAULTS = {b"workingset_refault_file": 1}
 
 
 class GroupLimits:
-    """Running totals of the control groups of this process, and of those above.
+    """Running totals of the control groups of a process, by default this one, and of those above.
 
     Source: Documentation/admin-guide/cgroup-v2.rst; Documentation/scheduler/sched-bwc.rst.
 
@@ -25,9 +25,11 @@ class GroupLimits:
         names: catalogue names, in the order of `totals`: what the groups do not tell is not there.
     """
 
-    def __init__(self, proc: Path = PROC, mount: Path = CGROUP) -> None:
-        cpu = [folder / "cpu.stat" for folder in cgroups(proc, mount, "cpu")]
-        memory = [folder / "memory.stat" for folder in cgroups(proc, mount, "memory")[:1]]
+    def __init__(
+        self, proc: Path = PROC, mount: Path = CGROUP, tgid: int | None = None
+    ) -> None:
+        cpu = [folder / "cpu.stat" for folder in cgroups(proc, mount, "cpu", tgid)]
+        memory = [folder / "memory.stat" for folder in cgroups(proc, mount, "memory", tgid)[:1]]
         asked = {THROTTLED: (cpu, _THROTTLED), REFAULTS: (memory, _REFAULTS)}
         self._asked = {name: one for name, one in asked.items() if _sum(*one) is not None}
         self.names = tuple(self._asked)

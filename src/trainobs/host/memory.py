@@ -35,16 +35,20 @@ class OwnFaults:
 
 
 class WorkerMemory:
-    """Resident memory and major faults of the loader workers; for one thread.
+    """Resident memory and major faults of a process's loader workers; for one thread.
+
+    Args:
+        proc: where `/proc` is mounted.
+        tgid: the process; None: this one.
 
     Notes:
         A rank may be the parent of other ranks, whose workers are not its own: only children
         count, and those of the server that forks them.
     """
 
-    def __init__(self, proc: Path = PROC) -> None:
+    def __init__(self, proc: Path = PROC, tgid: int | None = None) -> None:
         self._proc = proc
-        self._root = int(os.readlink(proc / "self"))
+        self._root = tgid or int(os.readlink(proc / "self"))
         self._tree = find_tree(proc)
         self._tgids: list[int] = []
         self._faults: dict[int, int] = {}

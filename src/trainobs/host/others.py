@@ -22,17 +22,22 @@ _BUSY_TOO = slice(6, 9)  # irq, softirq, steal; guest time is in user, waiting f
 
 
 class OthersCpu:
-    """CPU time of the CPUs this process may use, less that of the process and its descendants.
+    """CPU time of the CPUs a process may use, less that of the process and its descendants.
+
+    Args:
+        proc: where `/proc` is mounted.
+        tgid: the process; None: this one.
 
     Notes:
         Descendants on other CPUs, and one that ended between two readings without being waited
         for, make the value too small; it is never below 0.
     """
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
+    def __init__(self, proc: Path = Path("/proc"), tgid: int | None = None) -> None:
         self._proc = proc
         self._tree = find_tree(proc)
-        self._root = os.getpid()
+        self._tgid = tgid
+        self._root = tgid or os.getpid()
         self._last: tuple[int, int, int] | None = None
 
     def reading(self) -> tuple[int, float] | None:
@@ -49,7 +54,7 @@ class OthersCpu:
         own = self._own_ns()
         if own is None:
             return None
-        cpus = os.sched_getaffinity(0)
+        cpus = os.sched_getaffinity(self._root)
         last, self._last = self._last, (now, self._busy_ns(cpus), own)
         if last is None:
             return None
@@ -64,10 +69,12 @@ class OthersCpu:
         return sum(int(ticks) for line in busy for ticks in line) * _TICK_NS
 
     def _own_ns(self) -> int | None:
-        """CPU time of this process and of all descendants, those that have ended included."""
+        """CPU time of the process and of all descendants, those that have ended included."""
         below = self._tree.descendants(self._root)
         if below is None:
             return None
+        if self._tgid is not None:
+            return sum(map(self._lived_ns, [self._tgid, *below]))
         usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
         own = sum(usage.ru_utime + usage.ru_stime for usage in usages)
         return int(own * 1e9) + sum(map(self._lived_ns, below))

@@ -188,6 +188,10 @@ class SharedProbes:
             is_open, guarded, epoch, _ = self._settings_of(slot)
             self._set(slot, is_open, guarded, epoch, on)
 
+    def task_maps(self) -> dict[str, int]:
+        """The maps of bpf/tasks.h, by name: who is followed, and in which step."""
+        return {name: self._loader.map_fd(name) for name in ("tasks", "session_clocks")}
+
     def program_fds(self) -> dict[str, int]:
         """Descriptors of the programs that run on events."""
         return {

@@ -48,8 +48,8 @@ class Side:
         self._kept: list[int] = []
 
     def _map(self, clock_fd: int, sums_fd: int) -> None:
-        self.clock = memoryview(_mapping(clock_fd, CLOCK_BYTES, writable=True)).cast("Q")
-        sums = np.frombuffer(_mapping(sums_fd, SUMS.itemsize), SUMS, 1)[0]
+        self.clock = memoryview(mapping(clock_fd, CLOCK_BYTES, writable=True)).cast("Q")
+        sums = np.frombuffer(mapping(sums_fd, SUMS.itemsize), SUMS, 1)[0]
         self.rows = sums["rows"]
         self.latency = sums["step_latency"]
         self.batches = sums["batches"]
@@ -154,7 +154,7 @@ class Side:
             os.close(self._kept.pop())
 
 
-def _mapping(descriptor: int, size: int, *, writable: bool = False) -> mmap.mmap:
+def mapping(descriptor: int, size: int, *, writable: bool = False) -> mmap.mmap:
     pages = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
     access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     return mmap.mmap(descriptor, pages, mmap.MAP_SHARED, access)

@@ -32,11 +32,15 @@ class MachineReadings:
 
     From construction to `close` the pauses of Python's garbage collector are timed; all else is
     read after `begin`.
+
+    Args:
+        tgid: the process that is observed, whose pauses nobody knows; None: this one.
     """
 
-    def __init__(self) -> None:
-        self._pauses = CollectorPauses()
-        self._sources: list[StepSource] = [self._pauses]
+    def __init__(self, tgid: int | None = None) -> None:
+        self._tgid = tgid
+        self._pauses = CollectorPauses() if tgid is None else None
+        self._sources: list[StepSource] = [self._pauses] if self._pauses else []
         self._pressure: Pressure | None = None
         self._workers: WorkerMemory | None = None
         self._numa: RemoteMemory | None = None
@@ -52,14 +56,14 @@ class MachineReadings:
         """
         self._pressure = Pressure(PROC) if pressure else None
         self._stalls = Totals(self._pressure.names if self._pressure else ())
-        self._workers = WorkerMemory()
+        self._workers = WorkerMemory(tgid=self._tgid)
         self._resident = Gauges(("memory/worker_rss_bytes",), _FRESH_NS)
         self._faults = Totals(("memory/worker_major_fault_count",))
         self._numa = RemoteMemory()
         self._remote = Totals(self._numa.names)
-        self._limits = GroupLimits()
+        self._limits = GroupLimits(tgid=self._tgid)
         self._kept = Totals(self._limits.names)
-        self._others = OthersCpu()
+        self._others = OthersCpu(tgid=self._tgid)
         self._taken = Gauges((NAME,), fresh_ns=3 * WINDOW_NS)
         self._sources += [self._stalls, self._resident, self._faults, self._remote]
         self._sources += [self._kept, self._taken]
@@ -85,7 +89,8 @@ class MachineReadings:
 
     def close(self) -> None:
         """Time no more, and close the descriptors. May be called twice."""
-        self._pauses.close()
+        if self._pauses:
+            self._pauses.close()
         pressure, self._pressure = self._pressure, None
         if pressure:
             pressure.close()

@@ -6,11 +6,13 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from trainobs.core.abi import RING
 from trainobs.core.errors import what_to_do
@@ -18,7 +20,6 @@ from trainobs.core.now import now_s
 from trainobs.core.records import RunInfo, StepTable
 from trainobs.core.sink import Sink
 from trainobs.session.delivery import Deliveries
-from trainobs.session.readings import RunReadings
 from trainobs.steps.collector import Collector
 
 logger = logging.getLogger("trainobs")
@@ -49,6 +50,33 @@ FULL = RING // 2
 """Closed steps at which the training thread wakes the observer."""
 
 
+class Readings(Protocol):
+    """What the observer's thread reads beside steps; `RunReadings` says what each of it is."""
+
+    @property
+    def waits_on_host(self) -> Callable[[], bool]:
+        """Whether the training thread sleeps while it waits for other ranks."""
+
+    @property
+    def other_cpu_ns(self) -> int:
+        """CPU time of other threads of the run so far."""
+
+    def begin(self) -> None:
+        """Run first in the observer's thread."""
+
+    def tick(self) -> None:
+        """Read what is due."""
+
+    def lost_count(self) -> int:
+        """What the kernel side could not count so far."""
+
+    def latency(self) -> npt.NDArray[np.uint64] | None:
+        """Latency histograms so far."""
+
+    def probe_share(self) -> float | None:
+        """Share of a CPU that the probes take."""
+
+
 class Observer:
     """Collects closed steps, completes their records and hands them to the sinks.
 
@@ -67,7 +95,7 @@ class Observer:
         info: RunInfo,
         collector: Collector,
         deliveries: Deliveries,
-        readings: RunReadings,
+        readings: Readings,
     ) -> None:
         self._info = info
         self._collector = collector

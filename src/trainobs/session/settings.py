@@ -20,8 +20,11 @@ from trainobs.steps.clock import LAST_STEP
 PathLike = str | os.PathLike[str]
 Probes = str | OwnProbe | Iterable[str | OwnProbe]
 
-_SYSTEM = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/lib", "/lib64", "/usr/share", "/etc")
-_SYSTEM_PREFIXES = frozenset({Path("/"), Path("/usr"), Path("/usr/local")})
+SYSTEM = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/lib", "/lib64", "/usr/share", "/etc")
+"""Where a system has its code and settings."""
+
+SYSTEM_PREFIXES = frozenset({Path("/"), Path("/usr"), Path("/usr/local")})
+"""Directories that hold more than that."""
 
 
 @dataclass(frozen=True)
@@ -220,10 +223,10 @@ def library_roots() -> list[Path]:
 
     An interpreter's own prefix counts whole (a virtual environment), a system prefix does not.
     """
-    paths = [Path(path) for path in _SYSTEM]
+    paths = [Path(path) for path in SYSTEM]
     paths += [Path(path) for path in sysconfig.get_paths().values()]
     paths += [Path(site.getusersitepackages())]
-    paths += [Path(p) for p in (sys.prefix, sys.base_prefix) if Path(p) not in _SYSTEM_PREFIXES]
+    paths += [Path(p) for p in (sys.prefix, sys.base_prefix) if Path(p) not in SYSTEM_PREFIXES]
     # Not Path.is_dir, which raises where the user may not look.
     resolved = {path.resolve() for path in paths if os.path.isdir(path)}
-    return sorted(resolved - _SYSTEM_PREFIXES)
+    return sorted(resolved - SYSTEM_PREFIXES)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
 from itertools import chain
 from typing import Protocol
 
@@ -18,7 +19,6 @@ from trainobs.core.coverage import BLOCK, FEEDS, Async, Coverage
 from trainobs.core.histogram import percentile
 from trainobs.core.metrics import Cells, evaluate
 from trainobs.core.records import StepTable
-from trainobs.steps.clock import StepClock
 from trainobs.steps.closed_step import ClosedStep
 from trainobs.steps.ledger import Ledger
 from trainobs.steps.lookup_source import LookupSource, NoLookups
@@ -65,6 +65,26 @@ class OwnRows(Protocol):
     def columns(self, grown: Sequence[Words], count: int) -> dict[str, npt.NDArray[np.float64]]:
         """What was counted in some steps, by metric, from what each table grew in each step."""
         ...
+
+
+class Steps(Protocol):
+    """What the collector asks of a step clock; `StepClock` says what each of it is."""
+
+    closed: deque[ClosedStep]
+    over: bool
+    on_cancel: Callable[[int, int], None] | None
+
+    @property
+    def measured(self) -> Collection[int]:
+        """Phases that are timed."""
+
+    @property
+    def named(self) -> Sequence[str]:
+        """Names of the phases that have one of the user's."""
+
+    @property
+    def serial(self) -> int:
+        """Serial of the step that the kernel counts for."""
 
 
 class _Ring:
@@ -144,6 +164,7 @@ class Collector:
         coverage: what of the kernel's rows is known.
         rings: whether there were rings of io_uring before the run began.
         own: what programs of the user's count.
+        unknown: metrics of the kernel side that say nothing of this run.
 
     Attributes:
         waiting_count: steps that were collected, and not yet taken by `batch`.
@@ -153,7 +174,7 @@ class Collector:
 
     def __init__(
         self,
-        clock: StepClock,
+        clock: Steps,
         kernel: KernelRows | None,
         *,
         coverage: Coverage | None = None,
@@ -165,6 +186,7 @@ class Collector:
         ledger: Ledger | None = None,
         lookups: LookupSource | None = None,
         ready: Callable[[ClosedStep], bool] = lambda step: True,
+        unknown: Collection[str] = (),
         now: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.dropped_steps = 0
@@ -184,7 +206,8 @@ class Collector:
         self._last_totals: npt.NDArray[np.float64] | None = None
         self._kernel = kernel
         self._coverage = coverage or Coverage.whole()
-        self._metrics = [m for m in kernel_metrics() if self._coverage.knows(m.programs)]
+        known = [m for m in kernel_metrics() if m.name not in unknown]
+        self._metrics = [m for m in known if self._coverage.knows(m.programs)]
         self._used = np.uint8(Async.URING if rings else 0)
         self._own = own
         self._ring = None if kernel is None else _Ring(kernel, own.tables if own else ())

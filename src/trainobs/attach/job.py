@@ -1,0 +1,228 @@
+"""The ranks of a job on this machine, observed from outside until something ends it."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from types import FrameType
+
+from trainobs.attach.clock import OverrunError
+from trainobs.attach.process import Process, find, look_at, refused
+from trainobs.attach.rule import Rule, rule_for
+from trainobs.attach.run import AttachedRun
+from trainobs.core.abi import SLOTS, Event
+from trainobs.core.errors import AttachError, ProbeCause, ProbeError
+from trainobs.core.sink import Sink
+from trainobs.core.text import duration
+from trainobs.host.procfs import PROC, parse_stat, read_bytes
+from trainobs.host.tree import find_tree
+from trainobs.probes.shared import SharedProbes
+from trainobs.runlog.directory import claim
+from trainobs.runlog.writer import RunLogSink
+from trainobs.session.ending import tell, tell_end
+from trainobs.session.runs import default_run_dir
+from trainobs.tensorboard.layout import LaidOut
+from trainobs.tensorboard.sink import EventFile, TensorBoardSink
+
+READ_S = 0.05
+"""How often steps are read: the kernel keeps 128 of them."""
+
+LOOK_S = 60.0
+"""How long a process may do nothing that tells of steps, at least."""
+
+_POINTS_EVERY = 50
+"""Steps between two points in TensorBoard, after the first."""
+
+
+class Ending:
+    """Why to end: a signal, the time, or the death of a process."""
+
+    def __init__(self, processes: Sequence[Process]) -> None:
+        self.reason = ""
+        self._poll = select.poll()
+        self._pidfds = [os.pidfd_open(process.tgid) for process in processes]
+        for pidfd in self._pidfds:
+            self._poll.register(pidfd, select.POLLIN)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait, at most until there is a reason; whether there is one."""
+        if not self.reason and self._poll.poll(seconds * 1000):
+            self.reason = "the process has ended"
+        return bool(self.reason)
+
+    @contextmanager
+    def on_signals(self) -> Iterator[None]:
+        """Let Ctrl-C, and whoever ends this process in an orderly way, be a reason."""
+        asked = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = {number: signal.signal(number, self._asked) for number in asked}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        while self._pidfds:
+            os.close(self._pidfds.pop())
+
+    def _asked(self, number: int, frame: FrameType | None) -> None:
+        self.reason = f"ended by {signal.Signals(number).name}"
+
+
+def attach(
+    pid: int,
+    *,
+    seconds: float | None = None,
+    data: Sequence[Path] | None = None,
+    run_dir: Path | None = None,
+) -> Path:
+    """Observe a process from outside, and the other ranks of its job on this machine.
+
+    Args:
+        pid: the process, as this one sees it.
+        seconds: how long, from the first step on; None: until it ends, or Ctrl-C.
+        data: directories and files with training data, as the process names them; None: to be
+            found.
+        run_dir: where the run log goes; if a run is there already, a directory beside it.
+
+    Returns:
+        The run directory.
+
+    Raises:
+        AttachError: it cannot be observed, or no steps are seen.
+        ProbeError: the kernel side cannot run.
+    """
+    processes = ranks_of(find(pid))
+    with ExitStack() as parts:
+        ending = Ending(processes)
+        parts.callback(ending.close)
+        parts.enter_context(ending.on_signals())
+        probes = _load()
+        parts.callback(probes.stop)
+        runs = []
+        for slot, (process, rank) in enumerate(zip(processes, _ranks(processes), strict=True)):
+            runs.append(AttachedRun(process, probes, slot, data, rank))
+            parts.callback(runs[-1].end, "not begun")
+        return _observe(runs, ending, seconds, run_dir)
+
+
+def ranks_of(process: Process, proc: Path = PROC) -> list[Process]:
+    """A process and, where a launcher has started it as a rank, the other ranks of its job here."""
+    if process.number("WORLD_SIZE", 1) < 2 or "RANK" not in process.environment:
+        return [process]
+    parent = parse_stat(read_bytes(f"{proc}/{process.tgid}/stat")).parent
+    found = {process.tgid: process}
+    for tgid in find_tree(proc).descendants(parent) or ():
+        with suppress(OSError):
+            other = found.get(tgid) or look_at(tgid, proc)
+            if _is_rank_of(other, process) and not other.is_observed:
+                found[tgid] = other
+    ranks = sorted(found.values(), key=lambda one: one.number("RANK", 0))
+    return ranks if len({one.number("RANK", 0) for one in ranks}) == len(ranks) else [process]
+
+
+_OF_A_JOB = ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def _is_rank_of(other: Process, process: Process) -> bool:
+    """Whether it is another rank of the job, and no worker of one, which has the same settings."""
+    mine, theirs = process.environment, other.environment
+    same = all(mine.get(name) == theirs.get(name) for name in _OF_A_JOB)
+    is_new = theirs.get("RANK", "") != mine["RANK"] and other.uid == process.uid
+    return same and is_new and other.torch is not None and not _is_worker(other)
+
+
+def _is_worker(process: Process) -> bool:
+    """Whether its parent has the same rank."""
+    with suppress(OSError):
+        stat = parse_stat(read_bytes(f"{PROC}/{process.tgid}/stat"))
+        parent = look_at(stat.parent).environment
+        return parent.get("RANK") == process.environment.get("RANK")
+    return False
+
+
+def _ranks(processes: Sequence[Process]) -> list[int]:
+    """Their ranks in the run log, which begins with 0, also where that one is elsewhere."""
+    ranks = [process.number("RANK", 0) for process in processes]
+    return ranks if 0 in ranks and len(ranks) <= SLOTS else list(range(len(processes)))
+
+
+def _load() -> SharedProbes:
+    try:
+        return SharedProbes()
+    except ProbeError as error:
+        if error.cause is not ProbeCause.NO_PERMISSION:
+            raise
+        raise AttachError("cannot attach to a process", error.found, "run it as root") from error
+
+
+def _observe(
+    runs: Sequence[AttachedRun], ending: Ending, seconds: float | None, run_dir: Path | None
+) -> Path:
+    began = time.monotonic()
+    rules = _look(runs, ending, max(LOOK_S, seconds or 0.0))
+    asked = (run_dir or default_run_dir(Path(), 1)).absolute()
+    place = asked
+    for run, rule in zip(runs, rules, strict=True):
+        place = claim(place, run.rank)
+        run.begin(rule, _sinks(run, place, asked))
+        took = duration((time.monotonic() - began) * 1e9)
+        tell(f"process {run.process.tgid}, seen to train for {took}: {rule.told}")
+    _follow(runs, ending, None if seconds is None else time.monotonic() + seconds)
+    for run in runs:
+        run.end("ok")
+    return place
+
+
+def _look(runs: Sequence[AttachedRun], ending: Ending, seconds: float) -> list[Rule]:
+    """The rule of each, as soon as all have one."""
+    while True:
+        rules = [rule_for(run.clock.look()) for run in runs]
+        found = [rule for rule in rules if rule is not None]
+        if len(found) == len(runs):
+            return found
+        without = runs[rules.index(None)]
+        if ending.wait(READ_S) or without.clock.look().seconds > seconds:
+            raise _no_lock(without, ending.reason)
+
+
+def _no_lock(run: AttachedRun, reason: str) -> AttachError:
+    seen = run.clock.look()
+    counts = ", ".join(
+        f"{what} {seen.counts[event]}"
+        for event, what in {
+            Event.BACKWARD: "backward passes",
+            Event.OPTIMIZER: "steps of an optimizer",
+            Event.FETCH: "fetches of a batch",
+        }.items()
+    )
+    found = f"no lock: in {seen.seconds:.1f} s {counts}{f'; {reason}' if reason else ''}"
+    do = "attach while it trains; where a step takes longer, with a longer `--for`"
+    return refused(run.process.tgid, found, do)
+
+
+def _sinks(run: AttachedRun, place: Path, asked: Path) -> list[Sink]:
+    log = RunLogSink(place, run.rank, claimed=True)
+    if run.rank:
+        return [log]
+    board = LaidOut(EventFile(place / "tensorboard"))
+    at_end = partial(tell_end, place, asked)
+    return [log, TensorBoardSink(board, _POINTS_EVERY, on_verdict=at_end)]
+
+
+def _follow(runs: Sequence[AttachedRun], ending: Ending, until: float | None) -> None:
+    while not ending.wait(READ_S) and (until is None or time.monotonic() < until):
+        try:
+            for run in runs:
+                run.read()
+        except OverrunError as error:
+            for run in runs:
+                run.end(f"given up: {error}")
+            return

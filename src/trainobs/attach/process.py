@@ -1,0 +1,248 @@
+"""A process that is to be observed from outside: who it is, and whether it may be observed."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainobs.core.errors import AttachError
+from trainobs.host.family import WORKER_NAME
+from trainobs.host.procfs import PROC, parse_stat, read_bytes
+from trainobs.host.tree import find_tree
+
+TORCH = "libtorch_cpu.so"
+"""The library with autograd's engine and the operators, which every build of torch has."""
+
+_BPF_MAP = "anon_inode:bpf-map"
+"""What a session of ours has mapped, whether it loads the probes itself or is served."""
+
+_GPUS = "/dev/nvidia"
+_ENDED = "ZX"  # proc_pid_status(5): zombie, dead
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """A file that a process has mapped.
+
+    Attributes:
+        path: as the process itself calls it.
+        file: where this process finds the same file, also if it is in another mount namespace, or
+            deleted.
+    """
+
+    path: str
+    file: str
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process, as `/proc` tells.
+
+    Attributes:
+        tgid: its number, as this process sees it.
+        own_tid: number of its first thread, as it sees itself.
+        uid: its user.
+        command: its command line.
+        environment: of its start; empty where this user may not see it.
+        torch: the library of torch; None if it has none.
+        is_observed: whether trainobs observes it from inside.
+        gpu: a device file of a GPU that it has open, or "".
+    """
+
+    tgid: int
+    own_tid: int
+    uid: int
+    command: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    torch: Mapped | None = None
+    is_observed: bool = False
+    gpu: str = ""
+
+    @property
+    def user(self) -> str:
+        """Name of its user."""
+        try:
+            return pwd.getpwuid(self.uid).pw_name
+        except KeyError:
+            return str(self.uid)
+
+    def number(self, name: str, otherwise: int) -> int:
+        """A whole number of its environment, such as `RANK`, which torchrun sets."""
+        value = self.environment.get(name, "")
+        return int(value) if value.isdecimal() else otherwise
+
+
+def look_at(tgid: int, proc: Path = PROC) -> Process:
+    """What `/proc` tells of a process.
+
+    Raises:
+        OSError: it has ended, or this user may not look at it.
+    """
+    place = f"{proc}/{tgid}"
+    status = _status(place)
+    words = read_bytes(f"{place}/cmdline").decode(errors="replace").split("\0")
+    torch, is_observed = _mapped(place)
+    return Process(
+        tgid=tgid,
+        own_tid=int(status.get("NSpid", str(tgid)).split()[-1]),
+        uid=int(status["Uid"].split()[1]),
+        command=shlex.join(words[:-1]) or status["Name"],
+        environment=dict(_environment(place)),
+        torch=torch,
+        is_observed=is_observed,
+        gpu=_gpu(place),
+    )
+
+
+def find(pid: int, proc: Path = PROC) -> Process:
+    """The process to observe.
+
+    Raises:
+        AttachError: there is none, it is another user's, or it cannot be observed.
+    """
+    status = _check_is_there(pid, proc)
+    _check_user(pid, int(status["Uid"].split()[1]))
+    try:
+        process = look_at(pid, proc)
+    except OSError as error:
+        raise refused(pid, f"{error.strerror}: {error.filename}", _DO_ROOT) from error
+    if process.is_observed:
+        raise refused(
+            pid,
+            "it is observed by trainobs itself, from inside, which knows more",
+            "read its run log: `trainobs report RUN`, or `--watch` while it runs",
+        )
+    if process.torch is None:
+        _refuse_without_torch(process, proc)
+    return process
+
+
+def refused(pid: int, found: str, do: str) -> AttachError:
+    """A process cannot be observed from outside."""
+    return AttachError(f"cannot attach to process {pid}", found, do)
+
+
+_DO_PID = "give the number of a training process: `trainobs top` lists them"
+_DO_ROOT = "run `trainobs attach` as root"
+
+
+def _check_is_there(pid: int, proc: Path) -> Mapping[str, str]:
+    try:
+        status = _status(f"{proc}/{pid}")
+    except OSError as error:
+        raise refused(pid, "there is no such process", _DO_PID) from error
+    if status["State"][0] in _ENDED:
+        raise refused(pid, "it has ended; only its parent has not noticed yet", _DO_PID)
+    if int(status["Tgid"]) != pid:
+        do = f"give the process: trainobs attach {status['Tgid']}"
+        raise refused(pid, f"it is a thread of process {status['Tgid']}", do)
+    return status
+
+
+def _check_user(pid: int, uid: int) -> None:
+    """Whoever may load probes could follow any process; only root shall."""
+    if os.geteuid() not in (0, uid):
+        raise refused(pid, f"it is of another user (uid {uid})", f"attach as that user, or {_AS}")
+
+
+_AS = "as root"
+
+
+def _refuse_without_torch(process: Process, proc: Path) -> None:
+    below = [child for child in training_below(process.tgid, proc) if child.torch]
+    if not below:
+        raise refused(
+            process.tgid,
+            f"no {TORCH} is mapped: it has not imported torch (yet), or torch is linked into it",
+            _DO_PID,
+        )
+    shown = ", ".join(str(child.tgid) for child in below[:8])
+    raise refused(
+        process.tgid,
+        f"it has not imported torch; of what it has started, {shown} has",
+        f"trainobs attach {below[0].tgid}",
+    )
+
+
+def training_below(tgid: int, proc: Path = PROC) -> list[Process]:
+    """Descendants of a process that have torch, loader workers left out."""
+    return [one for child in find_tree(proc).descendants(tgid) or () for one in _trains(child, proc)]
+
+
+def training_processes(proc: Path = PROC) -> list[Process]:
+    """All processes of this machine with torch that this user may observe, workers left out."""
+    tgids = [int(name) for name in os.listdir(proc) if name.isdigit()]
+    own = [one for tgid in tgids for one in _trains(tgid, proc)]
+    return [one for one in own if os.geteuid() in (0, one.uid) and one.tgid != os.getpid()]
+
+
+def _trains(tgid: int, proc: Path) -> Iterator[Process]:
+    try:
+        if read_bytes(f"{proc}/{tgid}/comm").strip() != WORKER_NAME:
+            process = look_at(tgid, proc)
+            if process.torch:
+                yield process
+    except OSError:
+        return  # ended meanwhile, or another user's
+
+
+def worker_count(tgid: int, proc: Path = PROC) -> int:
+    """Loader workers that a process has now."""
+    count = 0
+    for child in find_tree(proc).descendants(tgid) or ():
+        try:
+            stat = parse_stat(read_bytes(f"{proc}/{child}/stat"))
+        except OSError:
+            continue  # ended meanwhile
+        count += stat.name == WORKER_NAME.decode() and stat.parent == tgid
+    return count
+
+
+def _status(place: str) -> dict[str, str]:
+    lines = read_bytes(f"{place}/status").decode(errors="replace").splitlines()
+    pairs = (line.partition(":") for line in lines)
+    return {name: value.strip() for name, _, value in pairs}
+
+
+def _environment(place: str) -> Iterator[tuple[str, str]]:
+    try:
+        text = Path(place, "environ").read_bytes().decode(errors="replace")
+    except OSError:
+        return
+    for setting in text.split("\0"):
+        name, found, value = setting.partition("=")
+        if found:
+            yield name, value
+
+
+def _mapped(place: str) -> tuple[Mapped | None, bool]:
+    """The library of torch, and whether maps of eBPF are mapped."""
+    torch, is_observed = None, False
+    for line in Path(place, "maps").read_text(errors="replace").splitlines():
+        address, *_, path = line.split(maxsplit=5)
+        is_observed |= path == _BPF_MAP
+        if torch is None and os.path.basename(path).startswith(TORCH):
+            torch = _found(place, address, path)
+    return torch, is_observed
+
+
+def _found(place: str, address: str, path: str) -> Mapped:
+    """By its mapping, for which only root may ask, or else by its path."""
+    file = f"{place}/map_files/{address}"
+    name = path.removesuffix(" (deleted)")
+    return Mapped(name, file if os.path.exists(file) else f"{place}/root{name}")
+
+
+def _gpu(place: str) -> str:
+    try:
+        for descriptor in os.scandir(f"{place}/fd"):
+            target = os.readlink(descriptor.path)
+            if target.startswith(_GPUS) and target[len(_GPUS) :].isdigit():
+                return target
+    except OSError:
+        return ""
+    return ""

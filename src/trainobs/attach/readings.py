@@ -1,0 +1,81 @@
+"""What the observer's thread reads of a process that is observed from outside, beside its steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from trainobs.core.coverage import Coverage
+from trainobs.host.procfs import PROC, parse_stat, read_bytes
+from trainobs.probes.side import Side
+from trainobs.probes.statistics import statistics_for
+from trainobs.session.machine import MachineReadings
+from trainobs.steps.closed_step import ClosedStep
+from trainobs.steps.timeline import Columns, Totals
+
+
+class OutsideReadings:
+    """Stands in for `RunReadings`; also a source of columns.
+
+    Args:
+        side: the kernel side.
+        coverage: which counts of it are known.
+        tgid: the process.
+    """
+
+    other_cpu_ns = 0
+
+    def __init__(self, side: Side, coverage: Coverage, tgid: int) -> None:
+        self._side, self._coverage, self._tgid = side, coverage, tgid
+        self._machine = MachineReadings(tgid)
+        self._faults = Totals(("memory/major_fault_count",))
+        self._statistics = statistics_for(side.program_fds().values())
+        self._stopped = False
+
+    @property
+    def waits_on_host(self) -> Callable[[], bool]:
+        """Nobody knows by what the ranks of the job communicate."""
+        return lambda: False
+
+    def begin(self) -> None:
+        """Begin to read; in the observer's thread."""
+        self._machine.begin(pressure=True)
+
+    def tick(self) -> None:
+        """Read what is due."""
+        self._machine.tick()
+        try:
+            raw = read_bytes(f"{PROC}/{self._tgid}/stat")
+        except OSError:
+            return  # it has ended
+        self._faults.add(time.monotonic_ns(), (parse_stat(raw).major_faults,))
+
+    def columns(self, steps: Sequence[ClosedStep]) -> Columns:
+        """See `StepSource`."""
+        return self._machine.columns(steps) | self._faults.columns(steps)
+
+    def lost_count(self) -> int:
+        """What the kernel side could not count so far."""
+        return sum(self._side.losses().values())
+
+    def latency(self) -> npt.NDArray[np.uint64] | None:
+        """Latency histograms so far, without those that are not known."""
+        return self._coverage.histograms(self._side.histograms)
+
+    def probe_share(self) -> float | None:
+        """Share of a CPU that the probes take, sampled now; None where that cannot be told."""
+        if self._statistics is None or self._stopped:
+            return None
+        share = self._statistics.share()
+        return None if self._stopped else share
+
+    def stop(self) -> None:
+        """The programs go away."""
+        self._stopped = True
+
+    def close(self) -> None:
+        """Close the descriptors. May be called twice."""
+        self._machine.close()

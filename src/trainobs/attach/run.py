@@ -1,0 +1,200 @@
+"""One process observed from outside: from its number to its run log."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from trainobs.attach.clock import SeenClock
+from trainobs.attach.process import Process, refused, worker_count
+from trainobs.attach.readings import OutsideReadings
+from trainobs.attach.roots import data_roots, library_roots_of
+from trainobs.attach.rule import Rule
+from trainobs.attach.unknown import unknown_metrics
+from trainobs.core.abi import Event, FileClass
+from trainobs.core.coverage import Coverage
+from trainobs.core.records import RunInfo
+from trainobs.core.sink import Sink
+from trainobs.host.facts import host_facts
+from trainobs.host.procfs import PROC, has_rings
+from trainobs.probes.elf import ElfError, Library
+from trainobs.probes.outside import FUNCTIONS, OutsideSide
+from trainobs.probes.shared import SharedProbes
+from trainobs.session.delivery import Deliveries
+from trainobs.session.observer import FULL, Observer
+from trainobs.steps.collector import Collector
+
+LEVEL = "attached"
+"""What `run.json` says of such a run."""
+
+_OF_STEPS = frozenset({"tobs_backward", "tobs_named"})
+_OF_FETCHES = frozenset({"tobs_named", "tobs_recorded", "tobs_ended"})
+
+
+class AttachedRun:
+    """Observes one process.
+
+    `look` until there is a rule, then `begin`, then `read` again and again, then `end`.
+
+    Args:
+        process: the process.
+        probes: the probes, in which it gets a slot.
+        slot: a free one.
+        data: directories and files with training data; None: to be found.
+        rank: in its run log.
+
+    Attributes:
+        clock: its steps.
+        info: of the run.
+
+    Raises:
+        AttachError: the process cannot be observed.
+        ProbeError: the kernel side cannot run.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        probes: SharedProbes,
+        slot: int,
+        data: Sequence[Path] | None,
+        rank: int = 0,
+    ) -> None:
+        self.process = process
+        self._has_data = data is not None
+        self._side = OutsideSide(probes, slot, process.tgid)
+        self._observer: Observer | None = None
+        try:
+            self._add_roots(data)
+            self._seen = self._see_functions()
+            if not self._side.follow(process.own_tid):
+                raise refused(process.tgid, "it has just ended", "attach to one that trains")
+            self.clock = SeenClock(self._side.clock, self._side.seen)
+            self.info = self._info(rank)
+        except BaseException:
+            self._side.stop()
+            raise
+
+    @property
+    def rank(self) -> int:
+        """Its rank in the run log."""
+        return self.info.rank
+
+    def begin(self, rule: Rule, sinks: Sequence[Sink]) -> None:
+        """Have steps by a rule, and record them."""
+        times_fetches = rule.opens is Event.FETCH and self._seen >= _OF_FETCHES
+        self._note(rule, times_fetches)
+        self._side.follow(rule.tid)
+        self.clock.start(rule, times_fetches=times_fetches)
+        coverage = Coverage(self._side.status)
+        self._readings = OutsideReadings(self._side, coverage, self.process.tgid)
+        workers = self.info.settings.get("loader_workers")
+        self._collector = Collector(
+            self.clock,
+            self._side,
+            coverage=coverage,
+            rings=has_rings(PROC / str(self.process.tgid) / "fd"),
+            unknown=unknown_metrics(
+                times_fetches=times_fetches,
+                finds_data=self._has_data or times_fetches or bool(workers),
+            ),
+            sources=[self._readings],
+        )
+        self._observer = Observer(self.info, self._collector, Deliveries(sinks), self._readings)
+        self._observer.start()
+
+    def read(self) -> None:
+        """Close the steps that are over, and copy them before the kernel's ring comes round.
+
+        Raises:
+            OverrunError: it has come round.
+        """
+        self.clock.read()
+        if len(self.clock.closed) >= FULL:
+            self._collector.collect()
+
+    def end(self, outcome: str) -> None:
+        """Take everything out of the kernel, and write what is left. May be called twice."""
+        losses = self._side.losses()
+        with ExitStack() as parts:
+            if self._observer:
+                parts.callback(self._readings.close)
+                parts.callback(self._observer.stop, {"outcome": outcome, "losses": losses})
+                parts.callback(self._tell_events)
+                parts.callback(self.clock.finish)
+                parts.callback(self._readings.stop)
+            parts.callback(self._side.stop)
+
+    def _add_roots(self, data: Sequence[Path] | None) -> None:
+        for root in library_roots_of(self.process):
+            with suppress(OSError):  # gone, or not for this user to see
+                self._side.add_root(root, FileClass.LIBRARY)
+        self._side.infer_data(data is None)
+        self._side.add_roots(data_roots(self.process, data or ()), FileClass.DATA)
+
+    def _see_functions(self) -> Collection[str]:
+        """Have the process come by our programs; which of them it does."""
+        process = self.process
+        assert process.torch is not None, "the caller has seen to that"
+        try:
+            library = Library(process.torch.file)
+        except (OSError, ElfError) as error:
+            found = f"{process.torch.path} cannot be read: {error}"
+            raise refused(process.tgid, found, "attach as root") from error
+        try:
+            places = {program: library.offset_of(name) for program, name in FUNCTIONS.items()}
+        finally:
+            library.close()
+        seen = {program: place for program, place in places.items() if place is not None}
+        if not _OF_STEPS & seen.keys():
+            found = f"{process.torch.path} has none of {', '.join(FUNCTIONS.values())}"
+            raise refused(process.tgid, found, "observe it from inside: `trainobs.observe`")
+        for program, place in seen.items():
+            self._side.see(program, process.torch.file, place)
+        return frozenset(seen)
+
+    def _info(self, rank: int) -> RunInfo:
+        process = self.process
+        world_size = process.number("WORLD_SIZE", 1)
+        host = host_facts(tgid=process.tgid)
+        host["local_world_size"] = process.number("LOCAL_WORLD_SIZE", 0) or None
+        missing = {name: f"this torch has no {FUNCTIONS[name]}" for name in FUNCTIONS}
+        return RunInfo(
+            level=LEVEL,
+            rank=rank,
+            world_size=world_size,
+            host=host,
+            clock={"monotonic_ns": time.monotonic_ns(), "wall_ns": time.time_ns()},
+            capabilities=dict(self._side.status)
+            | {name: "on" if name in self._seen else why for name, why in missing.items()},
+            gpu={"name": process.gpu} if process.gpu else {},
+        )
+
+    def _note(self, rule: Rule, times_fetches: bool) -> None:
+        process = self.process
+        workers = worker_count(process.tgid)
+        if times_fetches:
+            self.info.settings["loader_workers"] = workers
+        self.info.settings[LEVEL] = {
+            "pid": process.tgid,
+            "user": process.user,
+            "command": process.command,
+            "torch": process.torch.path if process.torch else None,
+            "steps": rule.told,
+            "waits_are_timed": times_fetches,
+            "by_pid": os.getpid(),
+        }
+
+    def _tell_events(self) -> None:
+        """How often a step had each event, in the mean."""
+        count = self.clock.step_count
+        note = self.info.settings[LEVEL]
+        if count and isinstance(note, dict):
+            means = (self.clock.counts / count).tolist()
+            names = (event.name.lower() for event in Event)
+            note["events_per_step"] = dict(zip(names, means, strict=True))
+
+

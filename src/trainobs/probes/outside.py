@@ -1,0 +1,91 @@
+"""The kernel side of a process that is observed from outside: it does nothing for it itself."""
+
+from __future__ import annotations
+
+import platform
+from contextlib import closing
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from trainobs.core.abi import SEEN, FileClass
+from trainobs.probes.extra import ExtraObject
+from trainobs.probes.shared import OBJECTS, SharedProbes, unable
+from trainobs.probes.side import Side, mapping
+
+FUNCTIONS = {
+    "tobs_backward": "_ZN5torch8autograd6Engine7execute",
+    "tobs_named": "_ZN5torch8autograd8profiler25record_function_enter_new",
+    "tobs_recorded": "_ZN2at14RecordFunctionC1ENS_11RecordScopeE",
+    "tobs_ended": "_ZN2at14RecordFunction3endEv",
+}
+"""Program of bpf/seen.bpf.c -> begin of the compiled name of the function of libtorch it is for."""
+
+
+class OutsideSide(Side):
+    """One process, in a slot of probes that others may share.
+
+    Args:
+        probes: the probes.
+        slot: a free one of theirs.
+        tgid: the process, as this one sees it.
+
+    Attributes:
+        seen: `struct tobs_seen`, shape (1,), writable: what the process does, and when it begins a
+            step.
+
+    Raises:
+        ProbeError: the kernel side cannot run.
+    """
+
+    seen: npt.NDArray[np.void]
+
+    def __init__(self, probes: SharedProbes, slot: int, tgid: int) -> None:
+        super().__init__()
+        self._probes, self._slot, self._tgid = probes, slot, tgid
+        self.status = probes.status
+        file = OBJECTS / f"seen.{platform.machine()}.bpf.o"
+        self._programs = ExtraObject([file], probes.task_maps(), "what sees a process from outside")
+        try:
+            with closing(probes.open(slot)) as maps:
+                self._map(maps.clock_fd, maps.sums_fd)
+            memory = mapping(self._programs.map_fd("seen_process"), SEEN.itemsize, writable=True)
+        except OSError as error:
+            self._programs.close()
+            raise unable(error) from error
+        self.seen = np.frombuffer(memory, SEEN, 1)
+        self._end = [partial(probes.close, slot), self._programs.close]
+
+    def follow(self, tid: int) -> bool:
+        """Follow the process and all that it started; False if it has no such thread (any more).
+
+        Args:
+            tid: its training thread, as it sees itself.
+        """
+        return self._probes.adopt(self._slot, self._tgid, tid)
+
+    def see(self, program: str, file: str, offset: int) -> None:
+        """Run a program of `FUNCTIONS` whenever the process comes to a place in its libtorch.
+
+        Raises:
+            ProbeError: the kernel refuses.
+        """
+        self._programs.attach_uprobe(program, file, offset, pid=self._tgid)
+
+    def infer_data(self, on: bool) -> None:
+        """Whether what workers read from regular files of no known class counts as data."""
+        self._probes.infer_data(self._slot, on)
+
+    def program_fds(self) -> dict[str, int]:
+        """Descriptors of the programs that run on events."""
+        return self._probes.program_fds() | self._programs.program_fds()
+
+    def stop(self) -> None:
+        """End the session in the kernel; the arrays stay readable. May be called twice."""
+        self._release_roots()
+        while self._end:
+            self._end.pop()()
+
+    def _register_root(self, descriptor: int, file_class: FileClass) -> None:
+        self._probes.add_root(self._slot, descriptor, file_class)
