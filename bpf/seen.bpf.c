@@ -22,8 +22,6 @@ struct {
 	__type(value, struct tobs_seen);
 } seen_process SEC(".maps");
 
-#define TO_COME 1 /* tobs_seen::fetch from its name to the making of its record */
-
 /* What is seen of the process, if a task is one of it whose events count. */
 static __always_inline struct tobs_seen *seen_by(struct task_state *task)
 {
@@ -56,43 +54,52 @@ static __always_inline void set_phase(struct tobs_clock *clock, u32 phase)
 	clock->word = (step_word(clock) & ~0xffULL) | phase;
 }
 
-static __always_inline void begin_fetch(struct tobs_seen *seen, struct tobs_clock *clock, u64 now)
+/* A scope with a name begins; of a fetch those inside of it are counted, to find its end. */
+static __always_inline void begin_scope(struct tobs_seen *seen, struct tobs_clock *clock, u32 event,
+					u64 now)
 {
-	if (!seen->timed || seen->fetch > TO_COME) /* a loader inside of a loader */
+	if (!seen->opens)
+		__sync_fetch_and_add(&seen->scopes, 1);
+	if (!seen->timed)
 		return;
-	seen->fetch = TO_COME;
-	seen->fetch_ns = now;
-	set_phase(clock, TOBS_PHASE_LOADER);
+	if (event == TOBS_EVENT_OPTIMIZER && seen->depth) { /* it is not inside of a fetch */
+		seen->depth = 0;
+		seen->unended++;
+		set_phase(clock, TOBS_PHASE_OTHER);
+	}
+	if (seen->depth) {
+		seen->depth++;
+	} else if (event == TOBS_EVENT_FETCH) {
+		seen->depth = 1;
+		seen->fetch_ns = now;
+		set_phase(clock, TOBS_PHASE_LOADER);
+	}
 }
 
-/* Global, so that the verifier goes through it once. */
-__noinline int tobs_happened(u32 event)
+static __always_inline void count(struct tobs_seen *seen, struct tobs_clock *clock, u32 event,
+				  u64 now)
 {
-	struct task_state *task = current_state();
-	struct tobs_seen *seen = seen_by(task);
-	struct tobs_clock *clock = task ? clock_of(task->slot) : NULL;
-	u64 now = bpf_ktime_get_ns();
-
-	if (!seen || !clock || event >= TOBS_EVENTS)
-		return 0;
 	__sync_fetch_and_add(&seen->counts[event], 1);
 	seen->tids[event] = own_tid(bpf_get_current_task_btf());
 	if (!seen->opens)
-		return 0;
+		return;
 	if (seen->opens & 1U << event && (!seen->needs || seen->came & seen->needs))
 		begin_step(seen, clock, now);
 	seen->came |= 1U << event;
 	step_in(seen, step_word(clock) >> 8)->counts[event]++;
-	if (event == TOBS_EVENT_FETCH)
-		begin_fetch(seen, clock, now);
-	return 0;
 }
 
 /* torch::autograd::Engine::execute */
 SEC("uprobe")
 int tobs_backward(struct pt_regs *regs)
 {
-	return tobs_happened(TOBS_EVENT_BACKWARD);
+	struct task_state *task = current_state();
+	struct tobs_seen *seen = seen_by(task);
+	struct tobs_clock *clock = task ? clock_of(task->slot) : NULL;
+
+	if (seen && clock)
+		count(seen, clock, TOBS_EVENT_BACKWARD, bpf_ktime_get_ns());
+	return 0;
 }
 
 /* The event that a name tells of; TOBS_EVENTS: none. The first field of a std::string points to its
@@ -116,21 +123,21 @@ static __always_inline u32 event_named(u64 string)
 SEC("uprobe")
 int tobs_named(struct pt_regs *regs)
 {
-	return tobs_happened(event_named(first_argument_after_result(regs)));
-}
+	u32 event = event_named(first_argument_after_result(regs));
+	struct task_state *task = current_state();
+	struct tobs_seen *seen = seen_by(task);
+	struct tobs_clock *clock = task ? clock_of(task->slot) : NULL;
+	u64 now = bpf_ktime_get_ns();
 
-/* at::RecordFunction::RecordFunction, by which the record of what was just named is made. */
-SEC("uprobe")
-int tobs_recorded(struct pt_regs *regs)
-{
-	struct tobs_seen *seen = seen_by(current_state());
-
-	if (seen && seen->fetch == TO_COME)
-		seen->fetch = syscall_arg(regs, 1);
+	if (!seen || !clock)
+		return 0;
+	if (event < TOBS_EVENTS)
+		count(seen, clock, event, now);
+	begin_scope(seen, clock, event, now);
 	return 0;
 }
 
-/* at::RecordFunction::end */
+/* c10::IValue::toCustomClass<PythonRecordFunction>: the argument of the operator that ends a scope */
 SEC("uprobe")
 int tobs_ended(struct pt_regs *regs)
 {
@@ -138,10 +145,13 @@ int tobs_ended(struct pt_regs *regs)
 	struct tobs_seen *seen = seen_by(task);
 	struct tobs_clock *clock = task ? clock_of(task->slot) : NULL;
 
-	if (!seen || !clock || seen->fetch <= TO_COME || seen->fetch != syscall_arg(regs, 1))
+	if (!seen || !clock)
+		return 0;
+	if (!seen->opens)
+		__sync_fetch_and_add(&seen->ends, 1);
+	if (!seen->depth || --seen->depth)
 		return 0;
 	step_in(seen, step_word(clock) >> 8)->loader_ns += bpf_ktime_get_ns() - seen->fetch_ns;
-	seen->fetch = 0;
 	set_phase(clock, TOBS_PHASE_OTHER);
 	return 0;
 }

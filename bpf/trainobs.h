@@ -179,9 +179,12 @@ struct tobs_seen {
 	unsigned int opens; /* events, as bits, that begin a step; 0: none yet, all threads count */
 	unsigned int needs; /* ... once one of these came in the step before; 0: at once */
 	unsigned int came;  /* events of the step that goes on */
-	unsigned int timed; /* whether the end of a fetch is seen, too */
-	unsigned long long fetch;    /* the record of the fetch that goes on; 1: it is being made */
-	unsigned long long fetch_ns; /* when that fetch began */
+	unsigned int timed; /* whether fetches are timed */
+	unsigned int depth; /* scopes with a name, from a fetch inwards; 0: no fetch goes on */
+	unsigned int unended;	     /* fetches whose end was not seen */
+	unsigned long long fetch_ns; /* when the fetch that goes on began */
+	unsigned long long scopes;   /* that began so far, while there was no rule for steps ... */
+	unsigned long long ends;     /* ... and that ended */
 	unsigned long long counts[TOBS_EVENTS]; /* so far */
 	unsigned int tids[TOBS_EVENTS + 1];	/* who did it last, as it sees itself; padding */
 	struct tobs_seen_step steps[TOBS_RING]; /* by serial */
@@ -244,7 +247,7 @@ _Static_assert(sizeof(struct tobs_batch) == 120 + TOBS_NAME, "no padding");
 _Static_assert(sizeof(struct tobs_losses) == 24, "no padding");
 _Static_assert(sizeof(struct tobs_seen_step) == 16 + 8 * TOBS_EVENTS, "no padding");
 _Static_assert(sizeof(struct tobs_seen) ==
-		       36 + 12 * TOBS_EVENTS + TOBS_RING * sizeof(struct tobs_seen_step),
+		       52 + 12 * TOBS_EVENTS + TOBS_RING * sizeof(struct tobs_seen_step),
 	       "no padding");
 _Static_assert(sizeof(struct tobs_settings) == 48, "no padding");
 _Static_assert(sizeof(struct tobs_own_row) == 16 * TOBS_OWN * TOBS_ROLES, "no padding");

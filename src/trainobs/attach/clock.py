@@ -77,7 +77,13 @@ class SeenClock:
         """What the process was seen to do so far."""
         row = self._seen[0]
         seconds = (self._now() - self._start_ns) / 1e9
-        return Seen(row["counts"].tolist(), row["tids"].tolist(), seconds)
+        scopes, ends = int(row["scopes"]), int(row["ends"])
+        return Seen(row["counts"].tolist(), row["tids"].tolist(), seconds, scopes, ends)
+
+    @property
+    def unended_count(self) -> int:
+        """Fetches whose end was not seen."""
+        return int(self._seen[0]["unended"])
 
     def start(self, rule: Rule, *, times_fetches: bool) -> None:
         """Have steps begin by a rule from now on.

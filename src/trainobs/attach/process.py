@@ -17,9 +17,12 @@ from trainobs.host.tree import find_tree
 TORCH = "libtorch_cpu.so"
 """The library with autograd's engine and the operators, which every build of torch has."""
 
+_LIBRARIES = (TORCH, "libtorch_python.so")
+
 _BPF_MAP = "anon_inode:bpf-map"
 """What a session of ours has mapped, whether it loads the probes itself or is served."""
 
+_DELETED = " (deleted)"
 _GPUS = "/dev/nvidia"
 _ENDED = "ZX"  # proc_pid_status(5): zombie, dead
 
@@ -48,7 +51,7 @@ class Process:
         uid: its user.
         command: its command line.
         environment: of its start; empty where this user may not see it.
-        torch: the library of torch; None if it has none.
+        libraries: of torch, by name; without `TORCH` it has not imported torch.
         is_observed: whether trainobs observes it from inside.
         gpu: a device file of a GPU that it has open, or "".
     """
@@ -58,9 +61,14 @@ class Process:
     uid: int
     command: str
     environment: Mapping[str, str] = field(default_factory=dict)
-    torch: Mapped | None = None
+    libraries: Mapping[str, Mapped] = field(default_factory=dict)
     is_observed: bool = False
     gpu: str = ""
+
+    @property
+    def torch(self) -> Mapped | None:
+        """The main library of torch, if it has imported torch."""
+        return self.libraries.get(TORCH)
 
     @property
     def user(self) -> str:
@@ -85,14 +93,14 @@ def look_at(tgid: int, proc: Path = PROC) -> Process:
     place = f"{proc}/{tgid}"
     status = _status(place)
     words = read_bytes(f"{place}/cmdline").decode(errors="replace").split("\0")
-    torch, is_observed = _mapped(place)
+    libraries, is_observed = _mapped(place)
     return Process(
         tgid=tgid,
         own_tid=int(status.get("NSpid", str(tgid)).split()[-1]),
         uid=int(status["Uid"].split()[1]),
         command=shlex.join(words[:-1]) or status["Name"],
         environment=dict(_environment(place)),
-        torch=torch,
+        libraries=libraries,
         is_observed=is_observed,
         gpu=_gpu(place),
     )
@@ -219,21 +227,23 @@ def _environment(place: str) -> Iterator[tuple[str, str]]:
             yield name, value
 
 
-def _mapped(place: str) -> tuple[Mapped | None, bool]:
-    """The library of torch, and whether maps of eBPF are mapped."""
-    torch, is_observed = None, False
+def _mapped(place: str) -> tuple[dict[str, Mapped], bool]:
+    """The libraries of torch, and whether maps of eBPF are mapped."""
+    libraries: dict[str, Mapped] = {}
+    is_observed = False
     for line in Path(place, "maps").read_text(errors="replace").splitlines():
         address, *_, path = line.split(maxsplit=5)
         is_observed |= path == _BPF_MAP
-        if torch is None and os.path.basename(path).startswith(TORCH):
-            torch = _found(place, address, path)
-    return torch, is_observed
+        name = os.path.basename(path.removesuffix(_DELETED))
+        if name in _LIBRARIES and name not in libraries:
+            libraries[name] = _found(place, address, path)
+    return libraries, is_observed
 
 
 def _found(place: str, address: str, path: str) -> Mapped:
     """By its mapping, for which only root may ask, or else by its path."""
     file = f"{place}/map_files/{address}"
-    name = path.removesuffix(" (deleted)")
+    name = path.removesuffix(_DELETED)
     return Mapped(name, file if os.path.exists(file) else f"{place}/root{name}")
 
 

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 
 from trainobs.core.abi import Event
 
+_OPEN = 3
+"""Scopes that may go on as they are counted, or before."""
+
 FEWEST = 2
 """Times that both events of a rule must have been seen."""
 
@@ -52,11 +55,20 @@ class Seen:
         counts: of each `Event`.
         tids: who did it last.
         seconds: how long it was looked at.
+        scopes: how many scopes with a name began, of which a fetch is one.
+        ends: how many of them were seen to end.
     """
 
     counts: Sequence[int]
     tids: Sequence[int]
     seconds: float
+    scopes: int = 0
+    ends: int = 0
+
+    @property
+    def ends_are_seen(self) -> bool:
+        """Whether scopes end as often as they begin, but for those that go on."""
+        return 0 < self.scopes - _OPEN <= self.ends <= self.scopes + _OPEN
 
     def has(self, *events: Event) -> bool:
         """Whether one thread does these again and again."""

@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from trainobs.attach.clock import SeenClock
-from trainobs.attach.process import Process, refused, worker_count
+from trainobs.attach.process import Mapped, Process, refused, worker_count
 from trainobs.attach.readings import OutsideReadings
 from trainobs.attach.roots import data_roots, library_roots_of
 from trainobs.attach.rule import Rule
@@ -31,7 +31,7 @@ LEVEL = "attached"
 """What `run.json` says of such a run."""
 
 _OF_STEPS = frozenset({"tobs_backward", "tobs_named"})
-_OF_FETCHES = frozenset({"tobs_named", "tobs_recorded", "tobs_ended"})
+_OF_FETCHES = frozenset({"tobs_named", "tobs_ended"})
 
 
 class AttachedRun:
@@ -85,7 +85,8 @@ class AttachedRun:
 
     def begin(self, rule: Rule, sinks: Sequence[Sink]) -> None:
         """Have steps by a rule, and record them."""
-        times_fetches = rule.opens is Event.FETCH and self._seen >= _OF_FETCHES
+        ends = self._seen >= _OF_FETCHES and self.clock.look().ends_are_seen
+        times_fetches = rule.opens is Event.FETCH and ends
         self._note(rule, times_fetches)
         self._side.follow(rule.tid)
         self.clock.start(rule, times_fetches=times_fetches)
@@ -137,24 +138,29 @@ class AttachedRun:
 
     def _see_functions(self) -> Collection[str]:
         """Have the process come by our programs; which of them it does."""
-        process = self.process
-        assert process.torch is not None, "the caller has seen to that"
+        seen = set()
+        for mapped in self.process.libraries.values():
+            for program, place in self._places(mapped).items():
+                self._side.see(program, mapped.file, place)
+                seen.add(program)
+        if not _OF_STEPS & seen:
+            found = f"its torch has none of {', '.join(FUNCTIONS.values())}"
+            do = "observe it from inside: `trainobs.observe`"
+            raise refused(self.process.tgid, found, do)
+        return frozenset(seen)
+
+    def _places(self, mapped: Mapped) -> dict[str, int]:
+        """Program -> offset of its function in a library, for those that it has."""
         try:
-            library = Library(process.torch.file)
+            library = Library(mapped.file)
         except (OSError, ElfError) as error:
-            found = f"{process.torch.path} cannot be read: {error}"
-            raise refused(process.tgid, found, "attach as root") from error
+            found = f"{mapped.path} cannot be read: {error}"
+            raise refused(self.process.tgid, found, "attach as root") from error
         try:
             places = {program: library.offset_of(name) for program, name in FUNCTIONS.items()}
         finally:
             library.close()
-        seen = {program: place for program, place in places.items() if place is not None}
-        if not _OF_STEPS & seen.keys():
-            found = f"{process.torch.path} has none of {', '.join(FUNCTIONS.values())}"
-            raise refused(process.tgid, found, "observe it from inside: `trainobs.observe`")
-        for program, place in seen.items():
-            self._side.see(program, process.torch.file, place)
-        return frozenset(seen)
+        return {program: place for program, place in places.items() if place is not None}
 
     def _info(self, rank: int) -> RunInfo:
         process = self.process

@@ -17,10 +17,14 @@ from trainobs.probes.side import Side, mapping
 FUNCTIONS = {
     "tobs_backward": "_ZN5torch8autograd6Engine7execute",
     "tobs_named": "_ZN5torch8autograd8profiler25record_function_enter_new",
-    "tobs_recorded": "_ZN2at14RecordFunctionC1ENS_11RecordScopeE",
-    "tobs_ended": "_ZN2at14RecordFunction3endEv",
+    "tobs_ended": (
+        "_ZNO3c106IValue13toCustomClassIN5torch8autograd8profiler20PythonRecordFunctionEE"
+    ),
 }
-"""Program of bpf/seen.bpf.c -> begin of the compiled name of the function of libtorch it is for."""
+"""Program of bpf/seen.bpf.c -> begin of the compiled name of the function of torch that it is for.
+
+The last one is a template. Two libraries of torch may hold it, of which the linker takes the first.
+"""
 
 
 class OutsideSide(Side):
