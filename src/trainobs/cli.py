@@ -164,6 +164,15 @@ def _parser() -> argparse.ArgumentParser:
     attach.add_argument("--run-dir", type=_path, metavar="DIR", help="where the run log goes")
     attach.set_defaults(command=_attach)
 
+    top = commands.add_parser(
+        "top",
+        help="all training processes of this machine: their rate, and what they wait for",
+        epilog="One's own processes, as root all. While it runs, they are observed from outside.",
+    )
+    top.add_argument("--once", action="store_true", help="look for some seconds, and print once")
+    top.add_argument("--json", action="store_true", help="print the rows as JSON, once")
+    top.set_defaults(command=_top)
+
     doctor = commands.add_parser(
         "doctor",
         help="say what can be observed on this machine",
@@ -322,6 +331,22 @@ def _attach(options: argparse.Namespace) -> _Answer:
     from trainobs.attach.job import attach
 
     attach(options.pid, seconds=options.seconds, data=options.data, run_dir=options.run_dir)
+    return _Answer("")
+
+
+def _top(options: argparse.Namespace) -> _Answer:
+    from trainobs.attach import top
+    from trainobs.report.follow import CLEAR
+    from trainobs.report.top import render
+
+    whose = "this machine" if os.geteuid() == 0 else "yours"
+    once = options.once or options.json
+    redraws = not once and sys.stdout is not None and sys.stdout.isatty()
+    with suppress(KeyboardInterrupt):  # how one leaves
+        for rows in top.watch(once=once):
+            text = dumps(rows, indent=2) if options.json else render(rows, whose)
+            if not _write(f"{CLEAR}{text}" if redraws else text):
+                break
     return _Answer("")
 
 

@@ -36,6 +36,7 @@ ROOMS = {
     "analysis": Room("core access runlog replay verdict", "numpy"),
     "report": Room("core analysis"),
     "session": Room("core access probes host gpu steps runlog tensorboard verdict", "numpy"),
+    "attach": Room("core probes host steps runlog session tensorboard", "numpy"),
     "hooks": Room("core steps session", "numpy torch"),
     "embeddings": Room("core access steps", "numpy torch torchrec fbgemm_gpu"),
     "integrations": Room(
@@ -48,7 +49,7 @@ ROOMS = {
     "fae/packing": Room("core fae/profile fae/kjt", "numpy torch torchrec"),
     "fae/sharding": Room("core fae/profile fae/kjt", "numpy torch torchrec fbgemm_gpu"),
     "fae": Room("core fae/profile fae/calibration fae/packing fae/sharding"),
-    "cli": Room("core probes gpu runlog analysis report"),
+    "cli": Room("core probes gpu runlog analysis report attach"),
     "__init__": Room("core access probes report integrations"),
     "__main__": Room("cli"),
 }

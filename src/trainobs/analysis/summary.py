@@ -49,6 +49,8 @@ def summarize(run: RunLog) -> dict[str, Any]:
         A dictionary that `json.dumps` takes as it is; what was not measured is None. Its parts:
 
         * verdict: what bounds the `run`, and each of its `epochs`: see docs/verdicts.md.
+        * attached: of a run observed from outside `pid`, `user`, `command`, `steps`, which says
+          what a step is, and `events_per_step`; else None.
         * is_part: whether these are only the newest steps.
         * step: see `analysis.step_time.step_time`; the verdict's shares are shares of its mean.
         * newest: see `analysis.step_time.newest_step`.
@@ -129,6 +131,7 @@ def _facts(run: RunLog, rank: RankLog) -> dict[str, Any]:
         "rank": rank.rank,
         "world_size": run.info.get("world_size"),
         "level": run.info.get("level"),
+        "attached": run.info.get("settings", {}).get("attached"),
         "host": run.info.get("host", {}),
         "capabilities": run.info.get("capabilities", {}),
         "gpu": run.info.get("gpu", {}),

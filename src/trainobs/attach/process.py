@@ -178,7 +178,9 @@ def _refuse_without_torch(process: Process, proc: Path) -> None:
 
 def training_below(tgid: int, proc: Path = PROC) -> list[Process]:
     """Descendants of a process that have torch, loader workers left out."""
-    return [one for child in find_tree(proc).descendants(tgid) or () for one in _trains(child, proc)]
+    return [
+        one for child in find_tree(proc).descendants(tgid) or () for one in _trains(child, proc)
+    ]
 
 
 def training_processes(proc: Path = PROC) -> list[Process]:

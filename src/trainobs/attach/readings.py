@@ -26,14 +26,18 @@ class OutsideReadings:
         tgid: the process.
     """
 
-    other_cpu_ns = 0
-
     def __init__(self, side: Side, coverage: Coverage, tgid: int) -> None:
         self._side, self._coverage, self._tgid = side, coverage, tgid
+        self._cpu_ns = time.process_time_ns()
         self._machine = MachineReadings(tgid)
         self._faults = Totals(("memory/major_fault_count",))
         self._statistics = statistics_for(side.program_fds().values())
         self._stopped = False
+
+    @property
+    def other_cpu_ns(self) -> int:
+        """CPU time of the other threads of this process, which is here to observe, so far."""
+        return time.process_time_ns() - time.thread_time_ns() - self._cpu_ns
 
     @property
     def waits_on_host(self) -> Callable[[], bool]:

@@ -8,6 +8,9 @@ from collections.abc import Collection, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from trainobs.attach.clock import SeenClock
 from trainobs.attach.process import Mapped, Process, refused, worker_count
 from trainobs.attach.readings import OutsideReadings
@@ -37,7 +40,8 @@ _OF_FETCHES = frozenset({"tobs_named", "tobs_ended"})
 class AttachedRun:
     """Observes one process.
 
-    `look` until there is a rule, then `begin`, then `read` again and again, then `end`.
+    Once there is a rule for what the clock sees: `begin`, then `read` again and again, then `end`;
+    `start` alone where nothing is recorded.
 
     Args:
         process: the process.
@@ -60,7 +64,7 @@ class AttachedRun:
         process: Process,
         probes: SharedProbes,
         slot: int,
-        data: Sequence[Path] | None,
+        data: Sequence[Path] | None = None,
         rank: int = 0,
     ) -> None:
         self.process = process
@@ -83,13 +87,23 @@ class AttachedRun:
         """Its rank in the run log."""
         return self.info.rank
 
-    def begin(self, rule: Rule, sinks: Sequence[Sink]) -> None:
-        """Have steps by a rule, and record them."""
+    @property
+    def rows(self) -> npt.NDArray[np.void]:
+        """Step rows as the kernel counts them."""
+        return self._side.rows
+
+    def start(self, rule: Rule) -> bool:
+        """Have steps by a rule; whether fetches are timed."""
         ends = self._seen >= _OF_FETCHES and self.clock.look().ends_are_seen
         times_fetches = rule.opens is Event.FETCH and ends
-        self._note(rule, times_fetches)
         self._side.follow(rule.tid)
         self.clock.start(rule, times_fetches=times_fetches)
+        return times_fetches
+
+    def begin(self, rule: Rule, sinks: Sequence[Sink]) -> None:
+        """Have steps by a rule, and record them."""
+        times_fetches = self.start(rule)
+        self._note(rule, times_fetches)
         coverage = Coverage(self._side.status)
         self._readings = OutsideReadings(self._side, coverage, self.process.tgid)
         workers = self.info.settings.get("loader_workers")
@@ -202,5 +216,3 @@ class AttachedRun:
             means = (self.clock.counts / count).tolist()
             names = (event.name.lower() for event in Event)
             note["events_per_step"] = dict(zip(names, means, strict=True))
-
-

@@ -154,7 +154,6 @@ SUMS = np.dtype(
 """`struct tobs_sums`: all that is counted for one session."""
 
 
-
 class Event(IntEnum):
     """What a process that imports nothing of ours is seen to do (`enum tobs_event`)."""
 

@@ -133,7 +133,7 @@ class RunInfo:
     """What is true for a whole run; stored in `run.json`.
 
     Attributes:
-        level: "ebpf", "procfs" or "timing".
+        level: "ebpf", "procfs" or "timing"; "attached" where the process is observed from outside.
         rank: rank of this process in the job.
         capabilities: probe name -> "on", or why not.
         gpu: device in use, as soon as it is known: "uuid", "name", "driver", and "gpm": "on" or

@@ -25,9 +25,7 @@ class GroupLimits:
         names: catalogue names, in the order of `totals`: what the groups do not tell is not there.
     """
 
-    def __init__(
-        self, proc: Path = PROC, mount: Path = CGROUP, tgid: int | None = None
-    ) -> None:
+    def __init__(self, proc: Path = PROC, mount: Path = CGROUP, tgid: int | None = None) -> None:
         cpu = [folder / "cpu.stat" for folder in cgroups(proc, mount, "cpu", tgid)]
         memory = [folder / "memory.stat" for folder in cgroups(proc, mount, "memory", tgid)[:1]]
         asked = {THROTTLED: (cpu, _THROTTLED), REFAULTS: (memory, _REFAULTS)}

@@ -13,6 +13,7 @@ from trainobs.report.losses import lost, not_observed, unreadable
 from trainobs.report.rows import WIDTH, cut, cut_path, paragraph, row
 from trainobs.report.sections import (
     PART_LABELS,
+    attached,
     own_share,
     part,
     part_label,
@@ -41,7 +42,12 @@ _USUAL = _Room(verdict=2, evidence=3, changes=3, parts=5)
 _LITTLE = _Room(verdict=1, evidence=1, changes=1, parts=2)
 """For a run of which there is everything to tell: tables, ranks, a GPU, checkpoints, losses."""
 
-_LEVELS = {"ebpf": "eBPF", "procfs": "/proc, not eBPF", "timing": "timing alone"}
+_LEVELS = {
+    "ebpf": "eBPF",
+    "attached": "eBPF, from outside",
+    "procfs": "/proc, not eBPF",
+    "timing": "timing alone",
+}
 
 
 def render(summary: dict[str, Any], now_ns: int, *, is_newest: bool = False) -> str:
@@ -95,6 +101,8 @@ def _head(summary: dict[str, Any], now_ns: int, is_newest: bool) -> Iterator[str
     cost = "" if share is None else f", which took {share}"
     by = _LEVELS.get(summary["level"], summary["level"])
     yield f"  {_age(summary, now_ns)}{where}; observed by {by}{cost}"
+    if summary["attached"]:
+        yield from paragraph(f"process {attached(summary['attached'])}", "  ", "  ", most=2)
 
 
 def _age(summary: dict[str, Any], now_ns: int) -> str:

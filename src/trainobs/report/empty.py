@@ -31,6 +31,8 @@ def _reason(summary: dict[str, Any]) -> str:
             "The run is still in its first step, was killed in it, or the log could not be written "
             "for long enough: steps are stored every few seconds."
         )
+    if summary["attached"]:
+        return "No step began and ended while trainobs was attached to the process."
     if outcome.startswith("given up"):
         return f"Observing ended by a fault of trainobs before a step was complete ({outcome})."
     if outcome != "ok":

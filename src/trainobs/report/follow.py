@@ -11,7 +11,7 @@ from trainobs.core.text import printable
 from trainobs.report import brief
 
 EVERY_S = 2.0
-_CLEAR = "\x1b[H\x1b[2J"
+CLEAR = "\x1b[H\x1b[2J"
 
 
 def follow(
@@ -38,7 +38,7 @@ def follow(
         is_new = run.look()
         if run.summary is not None and (is_new or redraws):
             text = brief.render(run.summary, time.time_ns(), is_newest=_is_in(path, run.summary))
-            if not write(f"{_CLEAR if redraws else ''}{text}\n") or run.summary["outcome"]:
+            if not write(f"{CLEAR if redraws else ''}{text}\n") or run.summary["outcome"]:
                 return
         elif run.summary is None and not waiting:
             waiting = True

@@ -9,7 +9,7 @@ from trainobs.core.text import duration, printable
 from trainobs.report import empty, loaders, own_counters, sections, tables
 from trainobs.report.losses import lost, not_observed, unreadable
 from trainobs.report.rows import paragraph
-from trainobs.report.sections import metric, observed_by, own_share, training_ns
+from trainobs.report.sections import attached, metric, observed_by, own_share, training_ns
 
 
 def render(summary: dict[str, Any]) -> str:
@@ -48,6 +48,8 @@ def _header(summary: dict[str, Any]) -> Iterator[str]:
     yield f"trainobs report of {summary['run']}"
     yield f"  host       {host.get('hostname', '?')}, Linux {host.get('kernel', '?')}"
     yield f"  observed   by {observed_by(summary)}"
+    if summary["attached"]:
+        yield from paragraph(attached(summary["attached"]), "  process    ", " " * 13)
     yield f"  rank       {summary['rank']}, of {summary['world_size']} in the job"
     yield f"  steps      {summary['steps']}, in {duration(training_ns(summary))}"
     yield f"  ended      {summary['outcome'] or 'not ended, or killed'}"

@@ -72,6 +72,7 @@ _GPU = {
 
 _LEVELS = {
     "ebpf": "eBPF probes in the kernel",
+    "attached": "eBPF probes in the kernel, from outside of the process",
     "procfs": "/proc counters, without eBPF",
     "timing": "timing alone, without the kernel",
 }
@@ -284,8 +285,19 @@ def observed_by(summary: dict[str, Any]) -> str:
     level = summary["level"]
     text = _LEVELS.get(level, level)
     on = {name for name, state in summary["capabilities"].items() if state == "on"}
-    some = level != "ebpf" and any(metric.programs & on for metric in kernel_metrics())
+    some = level not in ("ebpf", "attached") and any(
+        metric.programs & on for metric in kernel_metrics()
+    )
     return f"{text} for system calls; other probes run" if some else text
+
+
+def attached(found: Mapping[str, Any]) -> str:
+    """What is a step of a process that marks none, and how many events each had."""
+    each = found.get("events_per_step", {})
+    known = {"backward": "backward passes", "optimizer": "optimizer steps", "fetch": "fetches"}
+    counts = ", ".join(f"{each[key]:.3g} {words}" for key, words in known.items() if key in each)
+    of = f" ({counts} each)" if counts else ""
+    return f"{found.get('pid', '?')}: {found.get('steps', 'steps of unknown kind')}{of}"
 
 
 SHORT_NS = 1e9

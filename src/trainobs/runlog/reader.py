@@ -165,7 +165,7 @@ def _open_rank(run_dir: Path, rank: int, newest_parts: int) -> RankLog:
 
 def _coverage_of(info: Mapping[str, Any]) -> Coverage:
     """What the kernel side of a run could tell. Below its level `/proc` tells some of the same."""
-    if info.get("level") != "ebpf":
+    if info.get("level") not in ("ebpf", "attached"):
         return Coverage.whole()
     return Coverage({**Coverage.EVERY_PROGRAM, **info.get("capabilities", {})})
 

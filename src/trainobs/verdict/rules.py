@@ -131,6 +131,8 @@ def judge_by(replay: Replay | None, record: Record, facts: Facts) -> Verdict:
 def _outcome(now: Situation) -> tuple[VerdictKind | str, float]:
     """The verdict and the time that it is about; or why there is none."""
     parts, part = now.parts, now.parts.part
+    if all(isnan(now.ns(name)) for name in names.PHASES):
+        return "no phase of the steps is known", 0.0
     marked = sum(known(now.ns(name)) for name in names.PHASES) / parts.step
     if abs(marked - 1.0) > ADDS_UP:
         return f"the phases add up to {percent(marked)} of the step", 0.0

@@ -77,7 +77,7 @@ class Page {
   title() {
     const { run, info, steps, outcome } = this.head;
     const ended = outcome ? `ended: ${outcome}` : "killed, or still running";
-    const by = { ebpf: "by eBPF", procfs: "by /proc, without eBPF", timing: "by timing alone" }[info.level] ?? "in an unknown way";
+    const by = { ebpf: "by eBPF", attached: "by eBPF, from outside", procfs: "by /proc, without eBPF", timing: "by timing alone" }[info.level] ?? "in an unknown way";
     put(this.header, el("h1", {}, run.split("/").filter(Boolean).at(-1) ?? run), el("p", { class: "muted" },
       `${run}: ${quantity(steps)} steps, on ${info.host?.hostname ?? "an unknown host"}, observed ${by}; ${ended}`));
   }

@@ -1,0 +1,240 @@
+"""All training processes of this machine, observed from outside, without run logs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trainobs.attach.process import Process, look_at, training_processes
+from trainobs.attach.rule import Rule, rule_for
+from trainobs.attach.run import AttachedRun
+from trainobs.core.abi import SLOTS, FileClass, Op, Phase, Role
+from trainobs.core.errors import TrainobsError
+from trainobs.probes.shared import SharedProbes
+
+EVERY_S = 2.0
+"""Time that a row is about."""
+
+LOOK_S = 0.1
+SETTLE_S = 12.0
+"""How long `--once` waits until steps are seen: longer than the rule that is found last takes."""
+
+REFRESH_S = 5.0
+"""How often processes are looked for that have begun since."""
+
+_REGULAR = [FileClass.OTHER, FileClass.DATA, FileClass.CHECKPOINT, FileClass.LIBRARY]
+_READS = [Op.READ, Op.URING_READ]
+
+
+class Row(NamedTuple):
+    """A process, and what it did since the row before; None for what is unknown.
+
+    Attributes:
+        process: who.
+        steps_per_s: its rate.
+        steps: what a step of it is.
+        waits: share of the time in which its training thread was off the CPU, by what for: "data"
+            in fetches, else for a "device", for a "CPU", or for something "else".
+        read_bytes_per_s: read calls on regular files, workers included.
+        note: why nothing is known.
+    """
+
+    process: Process
+    steps_per_s: float | None = None
+    steps: str | None = None
+    waits: dict[str, float | None] | None = None
+    read_bytes_per_s: float | None = None
+    note: str = ""
+
+
+class _Totals(NamedTuple):
+    """What only grows."""
+
+    at_ns: int
+    serial: int
+    data_ns: int
+    device_ns: int
+    ready_ns: int
+    off_ns: int
+    read_bytes: int
+
+
+class Watched:
+    """One process, from `AttachedRun` on.
+
+    Args:
+        run: the process; nothing of it is recorded.
+    """
+
+    def __init__(self, run: AttachedRun) -> None:
+        self.run = run
+        self.rule: Rule | None = None
+        self._before: _Totals | None = None
+
+    def look(self) -> None:
+        """See whether it is known by now what its steps are."""
+        if self.rule is None and (rule := rule_for(self.run.clock.look())):
+            self.rule = rule
+            self.run.start(rule)
+            self._before = None
+
+    def row(self) -> Row:
+        """What it did since the last row."""
+        now = self._totals()
+        before, self._before = self._before, now
+        if self.rule is None:
+            return Row(self.run.process, note="no steps seen yet")
+        if before is None:
+            return Row(self.run.process, steps=self.rule.told, note="just seen to train")
+        grown = _Totals(*(b - a for a, b in zip(before, now, strict=True)))
+        seconds = grown.at_ns / 1e9
+        return Row(
+            self.run.process,
+            grown.serial / seconds,
+            self.rule.told,
+            self._waits(grown),
+            grown.read_bytes / seconds,
+        )
+
+    def _waits(self, grown: _Totals) -> dict[str, float | None]:
+        """A period off the CPU counts when it ends, so that a long one may be from before."""
+        rest = grown.off_ns - grown.data_ns - grown.device_ns - grown.ready_ns
+        parts = {"data": grown.data_ns, "device": grown.device_ns}
+        parts |= {"CPU": grown.ready_ns, "else": rest}
+        shares: dict[str, float | None] = {
+            name: min(1.0, max(0.0, ns / grown.at_ns)) for name, ns in parts.items()
+        }
+        return shares if self.run.clock.measured else shares | {"data": None}
+
+    def _totals(self) -> _Totals:
+        rows = self.run.rows
+        by_phase = rows[:, Op.PHASE_OFF, :, Role.MAIN]
+        slept = rows[:, Op.PHASE_SLEEP, :, Role.MAIN]
+        reads = rows["bytes"][:, _READS][:, :, _REGULAR]
+        return _Totals(
+            time.monotonic_ns(),
+            self.run.clock.serial,
+            int(by_phase["ns"][:, Phase.LOADER].sum()),
+            int(slept["wait_ns"][:, Phase.OTHER].sum()),
+            int(by_phase["wait_ns"][:, Phase.OTHER].sum()),
+            int(by_phase["ns"].sum()),
+            int(reads.sum(dtype=np.uint64)),
+        )
+
+
+class Machine:
+    """The training processes of this machine; `close` takes everything out of the kernel.
+
+    Args:
+        find: tells them.
+
+    Raises:
+        ProbeError: the kernel side cannot run.
+    """
+
+    def __init__(self, find: Callable[[], list[Process]] = training_processes) -> None:
+        self._find = find
+        self._probes = SharedProbes()
+        self._watched: dict[int, Watched] = {}
+        self._others: dict[int, Row] = {}
+        self._free = list(range(SLOTS))
+        self._slots: dict[int, int] = {}
+        self._next_s = 0.0
+
+    def look(self) -> None:
+        """Find processes that are new or have ended, and what a step of each is."""
+        if time.monotonic() >= self._next_s:
+            self._next_s = time.monotonic() + REFRESH_S
+            self._refresh()
+        for watched in self._watched.values():
+            watched.look()
+
+    def rows(self) -> list[Row]:
+        """What each did since the last time, by number."""
+        rows = [watched.row() for watched in self._watched.values()] + list(self._others.values())
+        return sorted(rows, key=lambda row: row.process.tgid)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is known of each what its steps are."""
+        return all(watched.rule for watched in self._watched.values())
+
+    def close(self) -> None:
+        """Take everything out of the kernel. May be called twice."""
+        while self._watched:
+            self._drop(next(iter(self._watched)))
+        self._probes.stop()
+
+    def _refresh(self) -> None:
+        found = {process.tgid: process for process in self._find()}
+        for tgid in self._watched.keys() - found.keys():
+            self._drop(tgid)
+        self._others = {tgid: row for tgid, row in self._others.items() if tgid in found}
+        for tgid in sorted(found.keys() - self._watched.keys() - self._others.keys()):
+            self._add(found[tgid])
+
+    def _add(self, process: Process) -> None:
+        if process.is_observed:
+            self._others[process.tgid] = Row(process, note="observed from inside: see its run log")
+        elif not self._free:
+            self._others[process.tgid] = Row(process, note=f"more than {SLOTS} processes")
+        else:
+            slot = self._free.pop(0)
+            try:
+                self._watched[process.tgid] = Watched(AttachedRun(process, self._probes, slot))
+                self._slots[process.tgid] = slot
+            except (TrainobsError, OSError) as error:
+                self._free.append(slot)
+                self._note(process, str(getattr(error, "found", error)))
+
+    def _note(self, process: Process, why: str) -> None:
+        with suppress(OSError):  # it has ended meanwhile
+            look_at(process.tgid)
+            self._others[process.tgid] = Row(process, note=why)
+
+    def _drop(self, tgid: int) -> None:
+        self._watched.pop(tgid).run.end("not recorded")
+        self._free.append(self._slots.pop(tgid))
+
+
+def watch(*, once: bool) -> Iterator[list[dict[str, Any]]]:
+    """Rows again and again, as dictionaries that JSON takes.
+
+    Args:
+        once: look until it is known of all what their steps are, or for `SETTLE_S`, and tell once.
+
+    Raises:
+        ProbeError: the kernel side cannot run.
+    """
+    machine = Machine()
+    try:
+        began = time.monotonic()
+        while True:
+            machine.look()
+            if once and not machine.is_settled and time.monotonic() < began + SETTLE_S:
+                time.sleep(LOOK_S)
+                continue
+            machine.rows()
+            _look_for(machine, EVERY_S)
+            yield [_as_json(row) for row in machine.rows()]
+            if once:
+                return
+    finally:
+        machine.close()
+
+
+def _look_for(machine: Machine, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        time.sleep(LOOK_S)
+        machine.look()
+
+
+def _as_json(row: Row) -> dict[str, Any]:
+    process = row.process
+    who = {"pid": process.tgid, "user": process.user, "command": process.command}
+    return who | {name: value for name, value in row._asdict().items() if name != "process"}

@@ -1,0 +1,113 @@
+"""A process that trains and knows nothing of us, and what it should have been seen to do."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from trainobs.runlog.rank import RankLog
+from trainobs.runlog.reader import RunLog
+
+ROOT = Path(__file__).parents[2]
+LOOPS = Path(__file__).parent / "loops.py"
+PATIENCE_S = 120.0
+
+NEAR_NS = 50_000_000
+"""How far a step may begin before what the loop wrote down of it."""
+
+
+class Target:
+    """A loop of `loops.py` in a process of its own.
+
+    Args:
+        kind: which loop.
+        place: a directory for it.
+        seconds: how long it trains.
+        ranks: processes that torchrun starts; 1: without it.
+    """
+
+    def __init__(self, kind: str, place: Path, seconds: float, ranks: int = 1) -> None:
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        words = [*(launcher if ranks > 1 else []), str(LOOPS), kind, str(place), str(seconds)]
+        self.place = place
+        with open(place / "output", "wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, *words], stdout=output, stderr=output, cwd=ROOT
+            )
+
+    def pid(self, rank: int = 0) -> int:
+        """Of the process that trains, once it begins."""
+        file = self.place / f"pid-{rank}"
+        deadline = time.monotonic() + PATIENCE_S
+        while not (file.exists() and file.read_text()) and time.monotonic() < deadline:
+            assert self.process.poll() is None, self.output()
+            time.sleep(0.05)
+        return int(file.read_text())
+
+    def output(self) -> str:
+        """What it printed."""
+        return (self.place / "output").read_text(errors="replace")
+
+    def events(self, rank: int = 0) -> list[tuple[str, int, int]]:
+        """What it wrote down; waits for its end."""
+        assert self.process.wait(PATIENCE_S) == 0, self.output()
+        return [tuple(one) for one in json.loads((self.place / f"truth-{rank}.json").read_text())]
+
+    def end(self) -> None:
+        """Kill it, if it is still there."""
+        self.process.kill()
+        self.process.wait()
+
+
+def attached(pid: int, run_dir: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run `trainobs attach`."""
+    command = [sys.executable, "-m", "trainobs", "attach", str(pid), "--run-dir", str(run_dir)]
+    return subprocess.run(
+        [*command, *words], capture_output=True, text=True, timeout=PATIENCE_S, cwd=ROOT
+    )
+
+
+def boundaries(events: list[tuple[str, int, int]], opens: str, needs: str | None) -> list[int]:
+    """Indices of the events that begin a step, if a step begins with `opens` after `needs`."""
+    found, came = [], False
+    for index, (what, _, _) in enumerate(events):
+        if what == opens and (came or needs is None):
+            found.append(index)
+            came = False
+        came |= what == needs
+    return found
+
+
+def steps_of(run_dir: Path, rank: int = 0) -> RankLog:
+    """A rank of the run log."""
+    return RunLog.open(run_dir).ranks[rank]
+
+
+def check_steps(
+    log: RankLog, events: list[tuple[str, int, int]], opens: str, needs: str | None
+) -> slice:
+    """Hold each step of a run log against the truth; the steps of the truth that it is of."""
+    own = log.step() >= 0
+    begins = log.start_ns()[own]
+    assert log.step()[own].tolist() == list(range(len(begins)))
+    truth = np.array([events[index][1] for index in boundaries(events, opens, needs)])
+    first = int(np.searchsorted(truth, begins[0]))
+    late = truth[first : first + len(begins)] - begins
+    assert len(late) == len(begins)
+    assert (late >= 0).all(), late.min()
+    assert (late < NEAR_NS).mean() > 0.98, np.sort(late)[-5:]  # it may lose its CPU in between
+    return slice(first, first + len(begins))
+
+
+def bytes_by_step(events: list[tuple[str, int, int]], opens: str, needs: str | None) -> list[int]:
+    """Bytes that the data set read in each step of the truth."""
+    edges = [*boundaries(events, opens, needs), len(events)]
+    return [
+        sum(count for what, _, count in events[a:b] if what == "get")
+        for a, b in zip(edges, edges[1:], strict=False)
+    ]
