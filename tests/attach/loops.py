@@ -3,8 +3,8 @@
 Usage: python loops.py KIND DIRECTORY SECONDS
 
 Into DIRECTORY go the data and, at the end, `truth-RANK.json`: a list of [what, CLOCK_MONOTONIC in
-ns, bytes], with "get" for an item that the data set reads in this process, "ask" where the loop asks
-for a batch, "opt" for a step of an optimizer, "back" for a backward pass that the loop begins.
+ns, bytes], with "get" for an item that the data set reads in this process, "ask" where the loop
+asks for a batch, "opt" for a step of an optimizer, "back" for a backward pass that the loop begins.
 """
 
 from __future__ import annotations

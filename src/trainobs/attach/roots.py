@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from trainobs.attach.process import Process
@@ -18,10 +19,8 @@ def library_roots_of(process: Process, proc: Path = PROC) -> list[Path]:
     From what is running there, not from the Python that runs this: it may be another one.
     """
     paths = [Path(path) for path in SYSTEM]
-    try:
+    with suppress(OSError, IndexError):  # it has ended, or has a strange name
         paths.append(Path(os.readlink(proc / str(process.tgid) / "exe")).parents[1])
-    except (OSError, IndexError):
-        pass  # it has ended, or has a strange name
     if process.environment.get("VIRTUAL_ENV"):
         paths.append(Path(process.environment["VIRTUAL_ENV"]))
     if process.torch:  # .../site-packages/torch/lib/libtorch_cpu.so

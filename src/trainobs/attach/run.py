@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -150,7 +150,7 @@ class AttachedRun:
         self._side.infer_data(data is None)
         self._side.add_roots(data_roots(self.process, data or ()), FileClass.DATA)
 
-    def _see_functions(self) -> Collection[str]:
+    def _see_functions(self) -> frozenset[str]:
         """Have the process come by our programs; which of them it does."""
         seen = set()
         for mapped in self.process.libraries.values():

@@ -20,14 +20,17 @@ EVERY_S = 2.0
 """Time that a row is about."""
 
 LOOK_S = 0.1
-SETTLE_S = 12.0
-"""How long `--once` waits until steps are seen: longer than the rule that is found last takes."""
+SETTLE_S = 5.0
+"""How long one look waits until steps are seen."""
 
 REFRESH_S = 5.0
 """How often processes are looked for that have begun since."""
 
 _REGULAR = [FileClass.OTHER, FileClass.DATA, FileClass.CHECKPOINT, FileClass.LIBRARY]
 _READS = [Op.READ, Op.URING_READ]
+
+
+NOT_SEEN = "not seen to train"
 
 
 class Row(NamedTuple):
@@ -87,7 +90,7 @@ class Watched:
         now = self._totals()
         before, self._before = self._before, now
         if self.rule is None:
-            return Row(self.run.process, note="no steps seen yet")
+            return Row(self.run.process, note=NOT_SEEN)
         if before is None:
             return Row(self.run.process, steps=self.rule.told, note="just seen to train")
         grown = _Totals(*(b - a for a, b in zip(before, now, strict=True)))

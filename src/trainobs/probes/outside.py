@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 
@@ -59,7 +60,7 @@ class OutsideSide(Side):
             self._programs.close()
             raise unable(error) from error
         self.seen = np.frombuffer(memory, SEEN, 1)
-        self._end = [partial(probes.close, slot), self._programs.close]
+        self._end: list[Callable[[], None]] = [partial(probes.close, slot), self._programs.close]
 
     def follow(self, tid: int) -> bool:
         """Follow the process and all that it started; False if it has no such thread (any more).

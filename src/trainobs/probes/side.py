@@ -155,6 +155,7 @@ class Side:
 
 
 def mapping(descriptor: int, size: int, *, writable: bool = False) -> mmap.mmap:
+    """The memory of a map of the kernel; it outlives the descriptor."""
     pages = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
     access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     return mmap.mmap(descriptor, pages, mmap.MAP_SHARED, access)
