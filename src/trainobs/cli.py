@@ -161,6 +161,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PATH",
         help="where its training data is; may be given several times; else it is found",
     )
+    attach.add_argument(
+        "--look",
+        type=_seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="how long to look for its steps, where one takes long (default: %(default)g)",
+    )
     attach.add_argument("--run-dir", type=_path, metavar="DIR", help="where the run log goes")
     attach.set_defaults(command=_attach)
 
@@ -330,7 +337,13 @@ def _newest(run: Path) -> Path:
 def _attach(options: argparse.Namespace) -> _Answer:
     from trainobs.attach.job import attach
 
-    attach(options.pid, seconds=options.seconds, data=options.data, run_dir=options.run_dir)
+    attach(
+        options.pid,
+        seconds=options.seconds,
+        look_s=options.look,
+        data=options.data,
+        run_dir=options.run_dir,
+    )
     return _Answer("")
 
 

@@ -2,6 +2,8 @@
 
 Usage: python loops.py KIND DIRECTORY SECONDS
 
+Most of them end before, once there is a file `stop` in DIRECTORY.
+
 Into DIRECTORY go the data and, at the end, `truth-RANK.json`: a list of [what, CLOCK_MONOTONIC in
 ns, bytes], with "get" for an item that the data set reads in this process, "ask" where the loop
 asks for a batch, "opt" for a step of an optimizer, "back" for a backward pass that the loop begins.
@@ -52,7 +54,7 @@ class Files(Dataset):
 
 def going_on() -> Iterator[None]:
     until = time.monotonic() + SECONDS
-    while time.monotonic() < until:
+    while time.monotonic() < until and not (PLACE / "stop").exists():
         yield
         time.sleep(REST_S)
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,18 @@ from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
 
 ROOT = Path(__file__).parents[2]
+FILE_BYTES = 8192
+"""As in loops.py."""
+
 LOOPS = Path(__file__).parent / "loops.py"
 PATIENCE_S = 120.0
 
 NEAR_NS = 50_000_000
 """How far a step may begin before what the loop wrote down of it."""
+
+
+Event = tuple[str, int, int]
+"""What, when in ns of CLOCK_MONOTONIC, and bytes."""
 
 
 class Target:
@@ -53,10 +61,14 @@ class Target:
         """What it printed."""
         return (self.place / "output").read_text(errors="replace")
 
-    def events(self, rank: int = 0) -> list[tuple[str, int, int]]:
+    def events(self, rank: int = 0) -> list[Event]:
         """What it wrote down; waits for its end."""
         assert self.process.wait(PATIENCE_S) == 0, self.output()
         return [tuple(one) for one in json.loads((self.place / f"truth-{rank}.json").read_text())]
+
+    def stop(self) -> None:
+        """Have it end in an orderly way."""
+        (self.place / "stop").touch()
 
     def end(self) -> None:
         """Kill it, if it is still there."""
@@ -72,14 +84,30 @@ def attached(pid: int, run_dir: Path, *words: str) -> subprocess.CompletedProces
     )
 
 
-def boundaries(events: list[tuple[str, int, int]], opens: str, needs: str | None) -> list[int]:
-    """Indices of the events that begin a step, if a step begins with `opens` after `needs`."""
+@dataclass(frozen=True)
+class StepRule:
+    """When a step begins by the truth, and the words by which `trainobs attach` says so."""
+
+    opens: str
+    needs: str | None
+    told: str
+
+
+FETCHES = StepRule("get", "opt", "first fetch of a batch after an optimizer has stepped")
+ASKED = StepRule("ask", "opt", FETCHES.told)
+FETCHES_AND_PASSES = StepRule("get", "back", "first fetch of a batch after a backward pass")
+OPTIMIZERS = StepRule("opt", "back", "first step of an optimizer after a backward pass")
+PASSES = StepRule("back", None, "each backward pass begins a step")
+
+
+def boundaries(events: list[Event], rule: StepRule) -> list[int]:
+    """Indices of the events that begin a step."""
     found, came = [], False
     for index, (what, _, _) in enumerate(events):
-        if what == opens and (came or needs is None):
+        if what == rule.opens and (came or rule.needs is None):
             found.append(index)
             came = False
-        came |= what == needs
+        came |= what == rule.needs
     return found
 
 
@@ -88,14 +116,12 @@ def steps_of(run_dir: Path, rank: int = 0) -> RankLog:
     return RunLog.open(run_dir).ranks[rank]
 
 
-def check_steps(
-    log: RankLog, events: list[tuple[str, int, int]], opens: str, needs: str | None
-) -> slice:
+def check_steps(log: RankLog, events: list[Event], rule: StepRule) -> slice:
     """Hold each step of a run log against the truth; the steps of the truth that it is of."""
     own = log.step() >= 0
     begins = log.start_ns()[own]
     assert log.step()[own].tolist() == list(range(len(begins)))
-    truth = np.array([events[index][1] for index in boundaries(events, opens, needs)])
+    truth = np.array([events[index][1] for index in boundaries(events, rule)])
     first = int(np.searchsorted(truth, begins[0]))
     late = truth[first : first + len(begins)] - begins
     assert len(late) == len(begins)
@@ -104,9 +130,9 @@ def check_steps(
     return slice(first, first + len(begins))
 
 
-def bytes_by_step(events: list[tuple[str, int, int]], opens: str, needs: str | None) -> list[int]:
+def bytes_by_step(events: list[Event], rule: StepRule) -> list[int]:
     """Bytes that the data set read in each step of the truth."""
-    edges = [*boundaries(events, opens, needs), len(events)]
+    edges = [*boundaries(events, rule), len(events)]
     return [
         sum(count for what, _, count in events[a:b] if what == "get")
         for a, b in zip(edges, edges[1:], strict=False)

@@ -19,7 +19,6 @@ from trainobs.attach.run import AttachedRun
 from trainobs.core.abi import SLOTS, Event
 from trainobs.core.errors import AttachError, ProbeCause, ProbeError
 from trainobs.core.sink import Sink
-from trainobs.core.text import duration
 from trainobs.host.procfs import PROC, parse_stat, read_bytes
 from trainobs.host.tree import find_tree
 from trainobs.probes.shared import SharedProbes
@@ -32,9 +31,6 @@ from trainobs.tensorboard.sink import EventFile, TensorBoardSink
 
 READ_S = 0.05
 """How often steps are read: the kernel keeps 128 of them."""
-
-LOOK_S = 60.0
-"""How long a process may do nothing that tells of steps, at least."""
 
 _POINTS_EVERY = 50
 """Steps between two points in TensorBoard, after the first."""
@@ -80,6 +76,7 @@ def attach(
     pid: int,
     *,
     seconds: float | None = None,
+    look_s: float = 60.0,
     data: Sequence[Path] | None = None,
     run_dir: Path | None = None,
 ) -> Path:
@@ -88,6 +85,7 @@ def attach(
     Args:
         pid: the process, as this one sees it.
         seconds: how long, from the first step on; None: until it ends, or Ctrl-C.
+        look_s: how long to look for its steps.
         data: directories and files with training data, as the process names them; None: to be
             found.
         run_dir: where the run log goes; if a run is there already, a directory beside it.
@@ -110,7 +108,8 @@ def attach(
         for slot, (process, rank) in enumerate(zip(processes, _ranks(processes), strict=True)):
             runs.append(AttachedRun(process, probes, slot, data, rank))
             parts.callback(runs[-1].end, "not begun")
-        return _observe(runs, ending, seconds, run_dir)
+        rules = _look(runs, ending, look_s)
+        return _observe(runs, rules, ending, seconds, run_dir)
 
 
 def ranks_of(process: Process, proc: Path = PROC) -> list[Process]:
@@ -164,17 +163,18 @@ def _load() -> SharedProbes:
 
 
 def _observe(
-    runs: Sequence[AttachedRun], ending: Ending, seconds: float | None, run_dir: Path | None
+    runs: Sequence[AttachedRun],
+    rules: Sequence[Rule],
+    ending: Ending,
+    seconds: float | None,
+    run_dir: Path | None,
 ) -> Path:
-    began = time.monotonic()
-    rules = _look(runs, ending, max(LOOK_S, seconds or 0.0))
     asked = (run_dir or default_run_dir(Path(), 1)).absolute()
     place = asked
     for run, rule in zip(runs, rules, strict=True):
         place = claim(place, run.rank)
         run.begin(rule, _sinks(run, place, asked))
-        took = duration((time.monotonic() - began) * 1e9)
-        tell(f"process {run.process.tgid}, seen to train for {took}: {rule.told}")
+        tell(f"attached to process {run.process.tgid}: {rule.told}")
     _follow(runs, ending, None if seconds is None else time.monotonic() + seconds)
     for run in runs:
         run.end("ok")
@@ -204,7 +204,7 @@ def _no_lock(run: AttachedRun, reason: str) -> AttachError:
         }.items()
     )
     found = f"no lock: in {seen.seconds:.1f} s {counts}{f'; {reason}' if reason else ''}"
-    do = "attach while it trains; where a step takes longer, with a longer `--for`"
+    do = "attach while it trains; where a step takes longer, with a longer `--look`"
     return refused(run.process.tgid, found, do)
 
 

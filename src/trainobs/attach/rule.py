@@ -78,9 +78,9 @@ class Seen:
 
 _FETCHED = "a step begins with the first fetch of a batch after {}"
 _BY_OPTIMIZER = _FETCHED.format("an optimizer has stepped")
-_BY_BACKWARD = _FETCHED.format("a backward pass") + "; no step of an optimizer was seen"
-_OPTIMIZERS = "steps are steps of optimizers that a backward pass precedes; no fetches are seen"
-_PASSES = "steps are backward passes; neither steps of an optimizer nor fetches were seen"
+_BY_BACKWARD = _FETCHED.format("a backward pass")
+_OPTIMIZERS = "a step begins with the first step of an optimizer after a backward pass"
+_PASSES = "steps are backward passes: each backward pass begins a step"
 
 
 def rule_for(seen: Seen, patience_s: float = PATIENCE_S) -> Rule | None:

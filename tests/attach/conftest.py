@@ -1,0 +1,40 @@
+"""A plain loop that runs for the tests of a module."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests import kernel_state
+from tests.attach.target import Target
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    needed = os.geteuid() == 0 and item.get_closest_marker("needs_bpf")
+    if needed and (reason := kernel_state.why_no_bpf()):
+        pytest.fail(f"root must be able to load probes: {reason}", pytrace=False)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Target]]:
+    """Start loops of `loops.py`; what is left of them is killed."""
+    with ExitStack() as targets:
+
+        def one(kind: str, seconds: float, ranks: int = 1) -> Target:
+            target = Target(kind, tmp_path, seconds, ranks)
+            targets.callback(target.end)
+            return target
+
+        yield one
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """A plain loop, until the tests of the module are done."""
+    target = Target("plain", tmp_path_factory.mktemp("plain"), 600)
+    yield target
+    target.end()
