@@ -15,6 +15,9 @@ SLOW: dict[str, str] = {
         "an effect is seen; `make check` imports every module"
     ),
     r"architecture/test_public_face::test_what_needs.*\[absent[01]": "all of them absent",
+    r"attach/test_loops::": "a plain loop, from outside, to its end",
+    r"attach/test_attach::test_(a_signal|a_killed_process|two_observers)": "the process's end",
+    r"attach/test_attach::test_cycles.*\[100": "three cycles",
     r"benchmarks/": "nothing: they test what measures",
     r"embeddings/test_hooks::.*test_whole_graphs.*\[eager": "the same by aot_eager",
     r"embeddings/test_sharded::test_two_ranks": "collections of one process",

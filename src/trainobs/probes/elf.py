@@ -53,7 +53,7 @@ class Library:
                 raise ElfError("the file is empty") from error
         try:
             self._read()
-        except (struct.error, ValueError, IndexError) as error:
+        except (struct.error, ValueError, IndexError, OverflowError) as error:
             self.close()
             raise ElfError(f"the file is damaged: {error}") from error
         except ElfError:
