@@ -36,5 +36,6 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Target]]:
 def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     """A plain loop, until the tests of the module are done."""
     target = Target("plain", tmp_path_factory.mktemp("plain"), 600)
+    target.pid()  # from now on its name is its own, for the check of what tests leave behind
     yield target
     target.end()

@@ -29,10 +29,13 @@ from tests.kernel.privileges import become_nobody
 from tests.kernel.processes import fork, join
 from trainobs.analysis.summary import summarize
 from trainobs.attach.process import find, look_at
+from trainobs.attach.rule import rule_for
+from trainobs.attach.run import AttachedRun
 from trainobs.attach.top import Machine
 from trainobs.core.errors import AttachError
 from trainobs.probes.elf import Library
 from trainobs.probes.outside import FUNCTIONS
+from trainobs.probes.shared import SharedProbes
 from trainobs.report import brief, page
 from trainobs.runlog.reader import RunLog
 
@@ -219,7 +222,8 @@ def test_top_has_the_rate_of_each_process(training: Target, clean: None) -> None
     machine = Machine(lambda: [look_at(training.pid())])
     try:
         deadline = time.monotonic() + PATIENCE_S
-        while not machine.is_settled or time.monotonic() > deadline:
+        machine.look()
+        while not machine.is_settled and time.monotonic() < deadline:
             machine.look()
             time.sleep(0.1)
         machine.rows()
@@ -260,21 +264,22 @@ def test_two_observers_see_the_same_steps(training: Target, tmp_path: Path, clea
     assert sum(same) >= len(same) - 3  # the set-up of either
 
 
+def attach_once(pid: int) -> None:
+    """Attach, see what a step is, and let go."""
+    probes = SharedProbes()
+    run = AttachedRun(find(pid), probes, 0)
+    try:
+        while not (rule := rule_for(run.clock.look())):
+            time.sleep(0.02)
+        run.start(rule)
+    finally:
+        run.end("not recorded")
+        probes.stop()
+
+
 @pytest.mark.parametrize("cycles", [3, 100])
 def test_cycles_of_attaching_leave_nothing(training: Target, clean: None, cycles: int) -> None:
-    from trainobs.attach.rule import rule_for
-    from trainobs.attach.run import AttachedRun
-    from trainobs.probes.shared import SharedProbes
-
     descriptors = len(os.listdir("/proc/self/fd"))
     for _ in range(cycles):
-        probes = SharedProbes()
-        run = AttachedRun(find(training.pid()), probes, 0)
-        try:
-            while not (rule := rule_for(run.clock.look())):
-                time.sleep(0.02)
-            run.start(rule)
-        finally:
-            run.end("not recorded")
-            probes.stop()
+        attach_once(training.pid())
     assert len(os.listdir("/proc/self/fd")) == descriptors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import platform
 from enum import IntEnum
 from struct import Struct
 
@@ -17,8 +18,11 @@ from trainobs.core.abi import (
     OWN_CELL,
     OWN_COUNTERS,
     RING,
+    SEEN,
+    SEEN_STEP,
     SLOTS,
     SUMS,
+    Event,
     FileClass,
     Op,
     Phase,
@@ -26,6 +30,21 @@ from trainobs.core.abi import (
 )
 from trainobs.probes import own_programs, shared, syscall_table
 from trainobs.probes.session_maps import KINDS
+
+
+@pytest.fixture(scope="module")
+def seen_btf() -> Btf:
+    return Btf(shared.OBJECTS / f"seen.{platform.machine()}.bpf.o")
+
+
+def test_what_is_seen_from_outside_agrees(seen_btf: Btf) -> None:
+    ours = {f"TOBS_EVENT_{event.name}": event.value for event in Event}
+    assert seen_btf.enumerators("tobs_event") == ours | {"TOBS_EVENTS": len(Event)}
+    for name, dtype in (("tobs_seen", SEEN), ("tobs_seen_step", SEEN_STEP)):
+        fields = dtype.fields or {}
+        expected = {key: (at, kind.itemsize) for key, (kind, at) in fields.items()}
+        assert seen_btf.layout(name) == expected
+    assert seen_btf.map_value_size("seen_process") == SEEN.itemsize
 
 
 @pytest.fixture(scope="module", params=["with the kfunc", "without"])

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from trainobs.attach.clock import OverrunError
-from trainobs.attach.process import Process, find, look_at, refused
+from trainobs.attach.process import DO_ROOT, Process, find, look_at, refused
 from trainobs.attach.rule import Rule, rule_for
 from trainobs.attach.run import AttachedRun
 from trainobs.core.abi import SLOTS, Event
@@ -159,7 +159,7 @@ def _load() -> SharedProbes:
     except ProbeError as error:
         if error.cause is not ProbeCause.NO_PERMISSION:
             raise
-        raise AttachError("cannot attach to a process", error.found, "run it as root") from error
+        raise AttachError("cannot attach to a process", error.found, DO_ROOT) from error
 
 
 def _observe(

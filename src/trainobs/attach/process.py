@@ -117,7 +117,7 @@ def find(pid: int, proc: Path = PROC) -> Process:
     try:
         process = look_at(pid, proc)
     except OSError as error:
-        raise refused(pid, f"{error.strerror}: {error.filename}", _DO_ROOT) from error
+        raise refused(pid, str(error), DO_ROOT) from error
     if process.is_observed:
         raise refused(
             pid,
@@ -135,7 +135,8 @@ def refused(pid: int, found: str, do: str) -> AttachError:
 
 
 _DO_PID = "give the number of a training process: `trainobs top` lists them"
-_DO_ROOT = "run `trainobs attach` as root"
+DO_ROOT = "run `trainobs attach` as root"
+"""What to do where a right is missing."""
 
 
 def _check_is_there(pid: int, proc: Path) -> Mapping[str, str]:
@@ -154,10 +155,7 @@ def _check_is_there(pid: int, proc: Path) -> Mapping[str, str]:
 def _check_user(pid: int, uid: int) -> None:
     """Whoever may load probes could follow any process; only root shall."""
     if os.geteuid() not in (0, uid):
-        raise refused(pid, f"it is of another user (uid {uid})", f"attach as that user, or {_AS}")
-
-
-_AS = "as root"
+        raise refused(pid, f"it is of another user (uid {uid})", DO_ROOT)
 
 
 def _refuse_without_torch(process: Process, proc: Path) -> None:

@@ -12,13 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.attach.clock import SeenClock
-from trainobs.attach.process import Mapped, Process, refused, worker_count
+from trainobs.attach.process import DO_ROOT, Mapped, Process, refused, worker_count
 from trainobs.attach.readings import OutsideReadings
 from trainobs.attach.roots import data_roots, library_roots_of
 from trainobs.attach.rule import Rule
 from trainobs.attach.unknown import unknown_metrics
 from trainobs.core.abi import Event, FileClass
 from trainobs.core.coverage import Coverage
+from trainobs.core.errors import ProbeError
 from trainobs.core.records import RunInfo
 from trainobs.core.sink import Sink
 from trainobs.host.facts import host_facts
@@ -155,7 +156,7 @@ class AttachedRun:
         seen = set()
         for mapped in self.process.libraries.values():
             for program, place in self._places(mapped).items():
-                self._side.see(program, mapped.file, place)
+                self._see(program, mapped, place)
                 seen.add(program)
         if not _OF_STEPS & seen:
             found = f"its torch has none of {', '.join(FUNCTIONS.values())}"
@@ -163,13 +164,19 @@ class AttachedRun:
             raise refused(self.process.tgid, found, do)
         return frozenset(seen)
 
+    def _see(self, program: str, mapped: Mapped, place: int) -> None:
+        try:
+            self._side.see(program, mapped.file, place)
+        except ProbeError as error:
+            raise refused(self.process.tgid, f"{error.failed}: {error.found}", DO_ROOT) from error
+
     def _places(self, mapped: Mapped) -> dict[str, int]:
         """Program -> offset of its function in a library, for those that it has."""
         try:
             library = Library(mapped.file)
         except (OSError, ElfError) as error:
             found = f"{mapped.path} cannot be read: {error}"
-            raise refused(self.process.tgid, found, "attach as root") from error
+            raise refused(self.process.tgid, found, DO_ROOT) from error
         try:
             places = {program: library.offset_of(name) for program, name in FUNCTIONS.items()}
         finally:

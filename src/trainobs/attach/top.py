@@ -163,7 +163,7 @@ class Machine:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is known of each what its steps are."""
+        """Whether it is known of each that was found what its steps are."""
         return all(watched.rule for watched in self._watched.values())
 
     def close(self) -> None:

@@ -291,12 +291,14 @@ def observed_by(summary: dict[str, Any]) -> str:
     return f"{text} for system calls; other probes run" if some else text
 
 
+_EVENTS = ("backward", "optimizer", "fetch")
+
+
 def attached(found: Mapping[str, Any]) -> str:
     """What is a step of a process that marks none, and how many events each had."""
     each = found.get("events_per_step", {})
-    known = {"backward": "backward passes", "optimizer": "optimizer steps", "fetch": "fetches"}
-    counts = ", ".join(f"{each[key]:.3g} {words}" for key, words in known.items() if key in each)
-    of = f" ({counts} each)" if counts else ""
+    counts = ", ".join(f"{name} {each[name]:.3g}" for name in _EVENTS if name in each)
+    of = f"; events a step: {counts}" if counts else ""
     return f"{found.get('pid', '?')}: {found.get('steps', 'steps of unknown kind')}{of}"
 
 
