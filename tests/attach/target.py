@@ -19,7 +19,7 @@ FILE_BYTES = 8192
 """As in loops.py."""
 
 LOOPS = Path(__file__).parent / "loops.py"
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 
 NEAR_NS = 50_000_000
 """How far a step may begin before what the loop wrote down of it."""

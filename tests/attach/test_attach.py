@@ -271,7 +271,7 @@ def attach_once(pid: int) -> None:
     try:
         while not (rule := rule_for(run.clock.look())):
             time.sleep(0.02)
-        run.start(rule)
+        run.start(rule, times_fetches=run.times_fetches(rule))
     finally:
         run.end("not recorded")
         probes.stop()

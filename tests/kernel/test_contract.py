@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import platform
+import re
 from enum import IntEnum
 from struct import Struct
 
@@ -38,8 +39,9 @@ def seen_btf() -> Btf:
 
 
 def test_what_is_seen_from_outside_agrees(seen_btf: Btf) -> None:
-    ours = {f"TOBS_EVENT_{event.name}": event.value for event in Event}
-    assert seen_btf.enumerators("tobs_event") == ours | {"TOBS_EVENTS": len(Event)}
+    header = (shared.OBJECTS.parents[3] / "bpf" / "trainobs.h").read_text()
+    names = re.findall(r"\bTOBS_EVENT_(\w+),", header)  # no type of a map, so not in the BTF
+    assert names == [event.name for event in Event]
     for name, dtype in (("tobs_seen", SEEN), ("tobs_seen_step", SEEN_STEP)):
         fields = dtype.fields or {}
         expected = {key: (at, kind.itemsize) for key, (kind, at) in fields.items()}

@@ -92,8 +92,7 @@ class SeenClock:
             rule: the rule.
             times_fetches: whether the end of a fetch is seen, too.
         """
-        if times_fetches:
-            self.measured = {_OTHER, _LOADER}
+        self.measured = {_OTHER, _LOADER} if times_fetches else set()
         self._seen["timed"] = times_fetches
         self._seen["needs"] = 0 if rule.needs is None else 1 << rule.needs
         self._seen["opens"] = 1 << rule.opens  # last: from here on there are steps

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.attach.clock import SeenClock
+from trainobs.attach.clock import OverrunError, SeenClock
 from trainobs.attach.process import DO_ROOT, Mapped, Process, refused, worker_count
 from trainobs.attach.readings import OutsideReadings
 from trainobs.attach.roots import data_roots, library_roots_of
@@ -93,17 +93,19 @@ class AttachedRun:
         """Step rows as the kernel counts them."""
         return self._side.rows
 
-    def start(self, rule: Rule) -> bool:
-        """Have steps by a rule; whether fetches are timed."""
+    def times_fetches(self, rule: Rule) -> bool:
+        """Whether the wait for the loader can be told under a rule."""
         ends = self._seen >= _OF_FETCHES and self.clock.look().ends_are_seen
-        times_fetches = rule.opens is Event.FETCH and ends
+        return rule.opens is Event.FETCH and ends
+
+    def start(self, rule: Rule, *, times_fetches: bool) -> None:
+        """Have steps by a rule."""
         self._side.follow(rule.tid)
         self.clock.start(rule, times_fetches=times_fetches)
-        return times_fetches
 
     def begin(self, rule: Rule, sinks: Sequence[Sink]) -> None:
         """Have steps by a rule, and record them."""
-        times_fetches = self.start(rule)
+        times_fetches = self.times_fetches(rule)
         self._note(rule, times_fetches)
         coverage = Coverage(self._side.status)
         self._readings = OutsideReadings(self._side, coverage, self.process.tgid)
@@ -120,7 +122,8 @@ class AttachedRun:
             sources=[self._readings],
         )
         self._observer = Observer(self.info, self._collector, Deliveries(sinks), self._readings)
-        self._observer.start()
+        self._observer.start()  # which takes a while, and steps may be short
+        self.start(rule, times_fetches=times_fetches)
 
     def read(self) -> None:
         """Close the steps that are over, and copy them before the kernel's ring comes round.
@@ -134,13 +137,13 @@ class AttachedRun:
 
     def end(self, outcome: str) -> None:
         """Take everything out of the kernel, and write what is left. May be called twice."""
-        losses = self._side.losses()
+        observer, self._observer = self._observer, None
         with ExitStack() as parts:
-            if self._observer:
+            if observer:
+                losses = self._side.losses()
                 parts.callback(self._readings.close)
-                parts.callback(self._observer.stop, {"outcome": outcome, "losses": losses})
-                parts.callback(self._tell_events)
-                parts.callback(self.clock.finish)
+                parts.callback(observer.stop, {"outcome": outcome, "losses": losses})
+                parts.callback(self._read_last)
                 parts.callback(self._readings.stop)
             parts.callback(self._side.stop)
 
@@ -215,8 +218,11 @@ class AttachedRun:
             "by_pid": os.getpid(),
         }
 
-    def _tell_events(self) -> None:
-        """How often a step had each event, in the mean."""
+    def _read_last(self) -> None:
+        """What is mapped stays when the probes are gone. Tell how often a step had each event."""
+        with suppress(OverrunError):
+            self.clock.read()
+        self.clock.finish()
         count = self.clock.step_count
         note = self.info.settings[LEVEL]
         if count and isinstance(note, dict):

@@ -82,7 +82,7 @@ class Watched:
         """See whether it is known by now what its steps are."""
         if self.rule is None and (rule := rule_for(self.run.clock.look())):
             self.rule = rule
-            self.run.start(rule)
+            self.run.start(rule, times_fetches=self.run.times_fetches(rule))
             self._before = None
 
     def row(self) -> Row:
