@@ -53,7 +53,7 @@ def replayed(run: RunLog) -> Replay:
     if replay is None:
         why = why_no_replay(facts_from(run.info))
         unknown = "its record does not tell what it took to make each batch of at least 24 steps"
-        observe = "observe a run with eBPF and a DataLoader of torch: `trainobs doctor`"
+        observe = "observe a run from inside, with eBPF and torch's DataLoader: `trainobs doctor`"
         raise TrainobsError(
             failed=f"Nothing can be predicted from {run.path}.",
             found=why or unknown,

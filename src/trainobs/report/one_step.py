@@ -43,7 +43,7 @@ def _step(found: dict[str, Any]) -> Iterator[str]:
 
 def _makers(found: dict[str, Any]) -> Iterator[str]:
     if not found["batches"]:
-        yield "Its batches are not known: no DataLoader of torch, or no eBPF"
+        yield "Its batches are not known: no DataLoader of torch, no eBPF, or observed from outside"
     for batch in found["batches"]:
         ended = batch["ended_ns"]
         when = f"{duration(abs(ended))} {'after' if ended > 0 else 'before'} the step began"
