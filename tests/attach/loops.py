@@ -2,7 +2,8 @@
 
 Usage: python loops.py KIND DIRECTORY SECONDS
 
-Most of them end before, once there is a file `stop` in DIRECTORY.
+All but `ddp`, of which each rank makes as many steps, end before, once there is a file `stop` in
+DIRECTORY.
 
 Into DIRECTORY go the data and, at the end, `truth-RANK.json`: a list of [what, CLOCK_MONOTONIC in
 ns, bytes], with "get" for an item that the data set reads in this process, "ask" where the loop
@@ -52,9 +53,15 @@ class Files(Dataset):
         return torch.zeros(16)
 
 
+END = time.monotonic() + SECONDS
+
+
+def is_over() -> bool:
+    return time.monotonic() > END or (PLACE / "stop").exists()
+
+
 def going_on() -> Iterator[None]:
-    until = time.monotonic() + SECONDS
-    while time.monotonic() < until and not (PLACE / "stop").exists():
+    while not is_over():
         yield
         time.sleep(REST_S)
 
@@ -277,6 +284,7 @@ def lightning() -> None:
 
         def training_step(self, batch: torch.Tensor, number: int) -> torch.Tensor:
             time.sleep(REST_S)
+            self.trainer.should_stop |= is_over()
             return self.net(batch).sum()
 
         def validation_step(self, batch: torch.Tensor, number: int) -> None:
@@ -286,7 +294,6 @@ def lightning() -> None:
             return torch.optim.SGD(self.parameters(), 0.1)
 
     trainer = Trainer(
-        max_time={"seconds": int(SECONDS)},
         max_epochs=-1,
         accelerator="cpu",
         logger=False,
@@ -315,10 +322,8 @@ def hugging_face() -> None:
             return {"x": super().__getitem__(index)}
 
     class Stop(TrainerCallback):
-        until = time.monotonic() + SECONDS
-
         def on_step_end(self, args: object, state: object, control: object, **_: object) -> None:
-            control.should_training_stop = time.monotonic() > self.until
+            control.should_training_stop = is_over()
 
     arguments = TrainingArguments(
         output_dir=str(PLACE / "out"),

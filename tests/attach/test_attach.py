@@ -136,7 +136,7 @@ def test_a_killed_observer_leaves_nothing(training: Target, tmp_path: Path, clea
 
 def test_the_end_of_the_process_ends_the_run(start: Callable[..., Target], tmp_path: Path) -> None:
     before = kernel_state.program_ids()
-    target = start("plain", 60)
+    target = start("plain", 600)
     process = beginning(target.pid(), ["--run-dir", str(tmp_path / "run")])
     time.sleep(1.5)
     target.stop()
@@ -150,7 +150,7 @@ def test_the_end_of_the_process_ends_the_run(start: Callable[..., Target], tmp_p
 def test_a_killed_process_ends_the_run_as_well(
     start: Callable[..., Target], tmp_path: Path
 ) -> None:
-    target = start("plain", 60)
+    target = start("plain", 600)
     process = beginning(target.pid(), ["--run-dir", str(tmp_path / "run")])
     time.sleep(1.5)
     target.end()

@@ -61,7 +61,7 @@ def test_steps_and_their_bytes_are_exact(
     rule: StepRule,
     events: tuple[float, float, float] | None,
 ) -> None:
-    target = start(kind, 40)
+    target = start(kind, 600)
     pid = target.pid()
     time.sleep(SETTLED_S)
     done = attached(pid, tmp_path / "run", "--for", "4")
@@ -86,7 +86,7 @@ def test_steps_and_their_bytes_are_exact(
 def test_without_fetches_the_steps_are_exact_and_no_time_of_a_phase_is_told(
     start: Callable[..., Target], tmp_path: Path, kind: str, rule: StepRule
 ) -> None:
-    target = start(kind, 60)
+    target = start(kind, 600)
     done = attached(target.pid(), tmp_path / "run", "--for", "3")
     target.stop()
     assert rule.told in done.stderr, done.stderr
@@ -102,7 +102,7 @@ def test_without_fetches_the_steps_are_exact_and_no_time_of_a_phase_is_told(
 def test_workers_count_as_such_and_read_ahead_by_no_more_than_their_queue(
     start: Callable[..., Target], tmp_path: Path, kind: str
 ) -> None:
-    target = start(kind, 60)
+    target = start(kind, 600)
     pid = target.pid()
     time.sleep(SETTLED_S)
     done = attached(pid, tmp_path / "run", "--for", "4")
@@ -139,7 +139,7 @@ def test_each_rank_of_a_job_has_its_log(start: Callable[..., Target], tmp_path: 
 def test_a_process_that_does_not_train_has_no_rate(
     start: Callable[..., Target], tmp_path: Path, kind: str
 ) -> None:
-    target = start(kind, 200)
+    target = start(kind, 600)
     done = attached(target.pid(), tmp_path / "run", "--for", "1", "--look", "8")
     assert done.returncode == 2
     assert "no lock: in" in done.stderr
