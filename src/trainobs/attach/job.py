@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from trainobs.attach.clock import OverrunError
-from trainobs.attach.process import DO_ROOT, Process, find, look_at, refused
+from trainobs.attach.process import DO_ROOT, Target, find, look_at, refused
 from trainobs.attach.rule import Rule, rule_for
 from trainobs.attach.run import AttachedRun
 from trainobs.core.abi import SLOTS, Event
@@ -39,7 +39,7 @@ _POINTS_EVERY = 50
 class Ending:
     """Why to end: a signal, the time, or the death of a process."""
 
-    def __init__(self, processes: Sequence[Process]) -> None:
+    def __init__(self, processes: Sequence[Target]) -> None:
         self.reason = ""
         self._poll = select.poll()
         self._pidfds = [os.pidfd_open(process.tgid) for process in processes]
@@ -112,7 +112,7 @@ def attach(
         return _observe(runs, rules, ending, seconds, run_dir)
 
 
-def ranks_of(process: Process, proc: Path = PROC) -> list[Process]:
+def ranks_of(process: Target, proc: Path = PROC) -> list[Target]:
     """A process and, where a launcher has started it as a rank, the other ranks of its job here."""
     if process.number("WORLD_SIZE", 1) < 2 or "RANK" not in process.environment:
         return [process]
@@ -130,7 +130,7 @@ def ranks_of(process: Process, proc: Path = PROC) -> list[Process]:
 _OF_A_JOB = ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
-def _is_rank_of(other: Process, process: Process) -> bool:
+def _is_rank_of(other: Target, process: Target) -> bool:
     """Whether it is another rank of the job, and no worker of one, which has the same settings."""
     mine, theirs = process.environment, other.environment
     same = all(mine.get(name) == theirs.get(name) for name in _OF_A_JOB)
@@ -138,7 +138,7 @@ def _is_rank_of(other: Process, process: Process) -> bool:
     return same and is_new and other.torch is not None and not _is_worker(other)
 
 
-def _is_worker(process: Process) -> bool:
+def _is_worker(process: Target) -> bool:
     """Whether its parent has the same rank."""
     with suppress(OSError):
         stat = parse_stat(read_bytes(f"{PROC}/{process.tgid}/stat"))
@@ -147,7 +147,7 @@ def _is_worker(process: Process) -> bool:
     return False
 
 
-def _ranks(processes: Sequence[Process]) -> list[int]:
+def _ranks(processes: Sequence[Target]) -> list[int]:
     """Their ranks in the run log, which begins with 0, also where that one is elsewhere."""
     ranks = [process.number("RANK", 0) for process in processes]
     return ranks if 0 in ranks and len(ranks) <= SLOTS else list(range(len(processes)))

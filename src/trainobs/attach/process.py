@@ -42,7 +42,7 @@ class Mapped:
 
 
 @dataclass(frozen=True)
-class Process:
+class Target:
     """A process, as `/proc` tells.
 
     Attributes:
@@ -84,7 +84,7 @@ class Process:
         return int(value) if value.isdecimal() else otherwise
 
 
-def look_at(tgid: int, proc: Path = PROC) -> Process:
+def look_at(tgid: int, proc: Path = PROC) -> Target:
     """What `/proc` tells of a process.
 
     Raises:
@@ -94,7 +94,7 @@ def look_at(tgid: int, proc: Path = PROC) -> Process:
     status = _status(place)
     words = read_bytes(f"{place}/cmdline").decode(errors="replace").split("\0")
     libraries, is_observed = _mapped(place)
-    return Process(
+    return Target(
         tgid=tgid,
         own_tid=int(status.get("NSpid", str(tgid)).split()[-1]),
         uid=int(status["Uid"].split()[1]),
@@ -106,7 +106,7 @@ def look_at(tgid: int, proc: Path = PROC) -> Process:
     )
 
 
-def find(pid: int, proc: Path = PROC) -> Process:
+def find(pid: int, proc: Path = PROC) -> Target:
     """The process to observe.
 
     Raises:
@@ -158,7 +158,7 @@ def _check_user(pid: int, uid: int) -> None:
         raise refused(pid, f"it is of another user (uid {uid})", DO_ROOT)
 
 
-def _refuse_without_torch(process: Process, proc: Path) -> None:
+def _refuse_without_torch(process: Target, proc: Path) -> None:
     below = [child for child in training_below(process.tgid, proc) if child.torch]
     if not below:
         raise refused(
@@ -174,21 +174,21 @@ def _refuse_without_torch(process: Process, proc: Path) -> None:
     )
 
 
-def training_below(tgid: int, proc: Path = PROC) -> list[Process]:
+def training_below(tgid: int, proc: Path = PROC) -> list[Target]:
     """Descendants of a process that have torch, loader workers left out."""
     return [
         one for child in find_tree(proc).descendants(tgid) or () for one in _trains(child, proc)
     ]
 
 
-def training_processes(proc: Path = PROC) -> list[Process]:
+def training_processes(proc: Path = PROC) -> list[Target]:
     """All processes of this machine with torch that this user may observe, workers left out."""
     tgids = [int(name) for name in os.listdir(proc) if name.isdigit()]
     own = [one for tgid in tgids for one in _trains(tgid, proc)]
     return [one for one in own if os.geteuid() in (0, one.uid) and one.tgid != os.getpid()]
 
 
-def _trains(tgid: int, proc: Path) -> Iterator[Process]:
+def _trains(tgid: int, proc: Path) -> Iterator[Target]:
     try:
         if read_bytes(f"{proc}/{tgid}/comm").strip() != WORKER_NAME:
             process = look_at(tgid, proc)

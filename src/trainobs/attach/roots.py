@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from trainobs.attach.process import Process
+from trainobs.attach.process import Target
 from trainobs.core.errors import SettingError
 from trainobs.host.procfs import PROC
 from trainobs.session.settings import SYSTEM, SYSTEM_PREFIXES
 
 
-def library_roots_of(process: Process, proc: Path = PROC) -> list[Path]:
+def library_roots_of(process: Target, proc: Path = PROC) -> list[Path]:
     """Directories with its Python, its packages and its system files, as this process calls them.
 
     From what is running there, not from the Python that runs this: it may be another one.
@@ -29,7 +29,7 @@ def library_roots_of(process: Process, proc: Path = PROC) -> list[Path]:
     return [path for path in (inside(process, path, proc) for path in own) if path.is_dir()]
 
 
-def data_roots(process: Process, given: Sequence[Path], proc: Path = PROC) -> list[Path]:
+def data_roots(process: Target, given: Sequence[Path], proc: Path = PROC) -> list[Path]:
     """Directories and files with training data, which are named as the process names them.
 
     Raises:
@@ -46,7 +46,7 @@ def data_roots(process: Process, given: Sequence[Path], proc: Path = PROC) -> li
     return roots
 
 
-def inside(process: Process, path: Path, proc: Path = PROC) -> Path:
+def inside(process: Target, path: Path, proc: Path = PROC) -> Path:
     """A path of a process; one of its own mounts, where it is in a container."""
     place = proc / str(process.tgid)
     try:

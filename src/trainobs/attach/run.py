@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.attach.clock import OverrunError, SeenClock
-from trainobs.attach.process import DO_ROOT, Mapped, Process, refused, worker_count
+from trainobs.attach.process import DO_ROOT, Mapped, Target, refused, worker_count
 from trainobs.attach.readings import OutsideReadings
 from trainobs.attach.roots import data_roots, library_roots_of
 from trainobs.attach.rule import Rule
@@ -62,7 +62,7 @@ class AttachedRun:
 
     def __init__(
         self,
-        process: Process,
+        process: Target,
         probes: SharedProbes,
         slot: int,
         data: Sequence[Path] | None = None,

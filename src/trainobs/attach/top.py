@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trainobs.attach.process import Process, look_at, training_processes
+from trainobs.attach.process import Target, look_at, training_processes
 from trainobs.attach.rule import Rule, rule_for
 from trainobs.attach.run import AttachedRun
 from trainobs.core.abi import SLOTS, FileClass, Op, Phase, Role
@@ -46,7 +46,7 @@ class Row(NamedTuple):
         note: why nothing is known.
     """
 
-    process: Process
+    process: Target
     steps_per_s: float | None = None
     steps: str | None = None
     waits: dict[str, float | None] | None = None
@@ -139,7 +139,7 @@ class Machine:
         ProbeError: the kernel side cannot run.
     """
 
-    def __init__(self, find: Callable[[], list[Process]] = training_processes) -> None:
+    def __init__(self, find: Callable[[], list[Target]] = training_processes) -> None:
         self._find = find
         self._probes = SharedProbes()
         self._watched: dict[int, Watched] = {}
@@ -180,7 +180,7 @@ class Machine:
         for tgid in sorted(found.keys() - self._watched.keys() - self._others.keys()):
             self._add(found[tgid])
 
-    def _add(self, process: Process) -> None:
+    def _add(self, process: Target) -> None:
         if process.is_observed:
             self._others[process.tgid] = Row(process, note="observed from inside: see its run log")
         elif not self._free:
@@ -194,7 +194,7 @@ class Machine:
                 self._free.append(slot)
                 self._note(process, str(getattr(error, "found", error)))
 
-    def _note(self, process: Process, why: str) -> None:
+    def _note(self, process: Target, why: str) -> None:
         with suppress(OSError):  # it has ended meanwhile
             look_at(process.tgid)
             self._others[process.tgid] = Row(process, note=why)

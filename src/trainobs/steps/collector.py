@@ -67,7 +67,7 @@ class OwnRows(Protocol):
         ...
 
 
-class Steps(Protocol):
+class ReadClock(Protocol):
     """What the collector asks of a step clock; `StepClock` says what each of it is."""
 
     closed: deque[ClosedStep]
@@ -174,7 +174,7 @@ class Collector:
 
     def __init__(
         self,
-        clock: Steps,
+        clock: ReadClock,
         kernel: KernelRows | None,
         *,
         coverage: Coverage | None = None,
