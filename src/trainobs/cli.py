@@ -141,6 +141,21 @@ def _parser() -> argparse.ArgumentParser:
     whatif.add_argument("--json", action="store_true", help="print the predictions as JSON")
     whatif.set_defaults(command=_whatif)
 
+    _add_outside(commands)
+
+    doctor = commands.add_parser(
+        "doctor",
+        help="say what can be observed on this machine",
+        epilog="The exit status is 0 if all that the kernel side can do works here and nothing "
+        "turns trainobs off, else 1.",
+    )
+    doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
+    doctor.set_defaults(command=_doctor)
+    return parser
+
+
+def _add_outside(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The commands about processes that import nothing of ours."""
     attach = commands.add_parser(
         "attach",
         help="observe a training process that runs already, from outside",
@@ -179,16 +194,6 @@ def _parser() -> argparse.ArgumentParser:
     top.add_argument("--once", action="store_true", help="look for some seconds, and print once")
     top.add_argument("--json", action="store_true", help="print the rows as JSON, once")
     top.set_defaults(command=_top)
-
-    doctor = commands.add_parser(
-        "doctor",
-        help="say what can be observed on this machine",
-        epilog="The exit status is 0 if all that the kernel side can do works here and nothing "
-        "turns trainobs off, else 1.",
-    )
-    doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
-    doctor.set_defaults(command=_doctor)
-    return parser
 
 
 def _path(text: str) -> Path:
