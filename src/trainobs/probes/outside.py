@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.core.abi import SEEN, FileClass
+from trainobs.probes.compiling import OBJECTS
 from trainobs.probes.extra import ExtraObject
-from trainobs.probes.shared import OBJECTS, SharedProbes, unable
+from trainobs.probes.shared import SharedProbes, unable
 from trainobs.probes.side import Side, mapping
 
 FUNCTIONS = {

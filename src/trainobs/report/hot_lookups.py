@@ -1,0 +1,52 @@
+"""What hot rows served, in the report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from trainobs.core.text import duration, percent, size
+
+_STEP_KINDS = {"fae/pure_step_ns": "pure step", "fae/mixed_step_ns": "mixed step"}
+
+
+def section(summary: dict[str, Any]) -> Iterator[str]:
+    """What hot rows served, and how long steps of both kinds took; of a run that has any."""
+    if "hot_rows" not in summary["capabilities"]:
+        return
+    means = {
+        name: one["mean"] for name, one in summary["metrics"].items() if name.startswith("fae/")
+    }
+    if means.get("fae/lookup_count") is None:
+        return
+    yield "Hot rows"
+    shares = {"fae/hot_lookup_ratio": "lookups", "fae/hot_input_ratio": "inputs, in pure steps"}
+    for name, what in shares.items():
+        if means[name] is not None:
+            yield f"  {percent(means[name]):>8} of the {what}"
+    if means["fae/drift_ratio"] is not None:
+        more = "fewer" if means["fae/drift_ratio"] > 0 else "more"
+        drift = percent(abs(means["fae/drift_ratio"]))
+        yield f"  {drift:>8} {more} hot lookups than calibrated"
+    yield from _over_the_run(summary["hot_rows"])
+    yield f"  {size(means['fae/saved_bytes']):>8} a step read from them, not from the tables"
+    yield f"  {size(means['fae/hot_bytes']):>8} on the device"
+    for name, what in _STEP_KINDS.items():
+        if means[name] is not None:
+            median = duration(summary["metrics"][name]["p50"])
+            yield f"  {duration(means[name]):>8} a {what}, median {median}"
+    yield f"  {duration(means['fae/sync_ns']):>8} a step to keep them equal"
+
+
+def _over_the_run(found: dict[str, Any] | None) -> Iterator[str]:
+    """Hot lookups in each part of a run, and whether a refresh could bring some."""
+    if not found:
+        return
+    parts = found["parts"]
+    if len(parts) > 1:
+        shares = ", ".join(percent(part["hot_lookup_ratio"]) for part in parts)
+        first, last = parts[0]["first_step"], parts[-1]["last_step"]
+        yield f"  of the lookups, from step {first} to {last}: {shares}"
+    if found["at_most_ratio"] is not None:
+        most = percent(found["at_most_ratio"])
+        yield f"  {most:>8} at most, had a refresh kept the rows that this run looked up most"
