@@ -47,7 +47,7 @@ def assert_exact(run: RunTables, truth: list[tuple[int, int]]) -> None:
         assert (row["worker"], row["number"]) == (index % WORKERS, index // WORKERS)
         assert (row["read_bytes"], row["read_count"]) == truth[index]
         assert row["step"] is None or row["step"] <= row["for_step"]
-    assert run.info["summary"]["losses"] | {"requests": 0} == dict(tasks=0, requests=0, classes=0)
+    assert not any((run.info["summary"]["losses"] | {"requests": 0}).values())
 
 
 def assert_adds_up(run: RunTables) -> None:

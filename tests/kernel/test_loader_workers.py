@@ -27,7 +27,7 @@ def assert_exact(run: RunTables) -> None:
     assert run.info["level"] == "ebpf"
     assert run.info["summary"]["late_count"] == 0
     # Lost block requests are the kernel's doing, on some virtual machines: see `undisturbed`.
-    assert run.info["summary"]["losses"] | {"requests": 0} == dict(tasks=0, requests=0, classes=0)
+    assert not any((run.info["summary"]["losses"] | {"requests": 0}).values())
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])

@@ -13,8 +13,8 @@ import sys
 import sysconfig
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-import trainobs.integrations.plain  # noqa: F401 - as much as can be before privileges are gone
 from trainobs import Probe, observe
 from trainobs.core.errors import ProbeError
 
@@ -23,6 +23,12 @@ PR_SET_DUMPABLE = 4
 
 
 def drop_privileges() -> None:
+    # What a run imports as it writes could not be read any more.
+    with TemporaryDirectory() as place:
+        obs = observe(run_dir=place, probes="off", quiet=True)
+        with obs.step():
+            pass
+        obs.close()
     sysconfig.get_paths()  # Python reads and keeps a file of its own for that
     os.setgroups([])
     os.setgid(NOBODY)
