@@ -24,7 +24,6 @@ def test_left_out_runs_are_a_loss_until_after_the_end() -> None:
         assert kernel.losses()["runs"] == 3
     finally:
         kernel.stop()
-    del kernel._statistics.missed_runs
     assert kernel.losses()["runs"] == 3, "the programs are gone, and there is nothing to ask"
 
 

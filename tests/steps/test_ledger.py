@@ -10,7 +10,7 @@ import pytest
 
 from trainobs.core.abi import BATCH, BATCHES, MAIN_WORKER, Phase
 from trainobs.steps.closed_step import ClosedStep
-from trainobs.steps.ledger import MAX_KEPT, REST, SPLIT, TURNOVER, Fetch, Key, Ledger
+from trainobs.steps.ledger import MAX_FOLLOWED, MAX_KEPT, REST, SPLIT, TURNOVER, Fetch, Key, Ledger
 
 LOADER = 7
 DEVICE, CPU_WAIT, COMPUTE, SLEEP = SPLIT
@@ -208,3 +208,11 @@ def test_without_probes_the_start_of_workers_is_known():
     columns, rows = ledger.close([step(1, 0, 100, wait=50)], last=True)
     assert {name: column.tolist() for name, column in columns.items()} == {TURNOVER: [30]}
     assert rows is None
+
+
+def test_a_loop_that_begins_a_pass_in_every_step_takes_no_memory_for_each():
+    ledger = Ledger()
+    for number in range(MAX_FOLLOWED + 10):
+        ledger.follow(number)
+    assert len(ledger._followed) == MAX_FOLLOWED
+    assert MAX_FOLLOWED + 9 in ledger._followed

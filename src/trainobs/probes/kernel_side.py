@@ -78,6 +78,7 @@ class KernelSide(Side):
         """Take the probes out of the kernel; the arrays stay readable. May be called twice."""
         self._release_roots()
         self.losses()
+        self._statistics = ProbeStatistics(())  # others may get the numbers of these descriptors
         self.own.close()
         self._probes.stop()
 

@@ -23,6 +23,9 @@ from trainobs.steps.closed_step import ClosedStep
 MAX_KEPT = 4096
 """Batches that wait to be fetched; of more, the oldest go to the record without their step."""
 
+MAX_FOLLOWED = 4096
+"""Passes whose batches are told: a loop may begin one in every step (`next(iter(loader))`)."""
+
 MAX_FETCHES = 65_536
 """Fetches that wait for their step to close; of more, the oldest are dropped."""
 
@@ -106,7 +109,7 @@ class Ledger:
         self._timed = timed
         self._receives = receives
         self._taken = 0
-        self._followed: set[int] = set()
+        self._followed: deque[int] = deque(maxlen=MAX_FOLLOWED)
         self._fresh: deque[Rows] = deque()
         self._kept_keys: list[Key] = []
         self._kept = np.empty(0, BATCH_ROW)
@@ -120,7 +123,7 @@ class Ledger:
 
     def follow(self, loader: int) -> None:
         """The fetches from a loader will tell which batch they got."""
-        self._followed.add(loader)
+        self._followed.append(loader)
 
     def fetched(self, fetch: Fetch) -> None:
         """Take a fetch that is over."""
