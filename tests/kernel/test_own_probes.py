@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -218,3 +219,29 @@ def test_what_was_counted_stays_when_the_programs_are_gone(built: Path, marked: 
     marked.do(5, 0, 0)
     assert table.sum() == 5
     assert table.shape[1] == OWN_COUNTERS * 5 * 2
+
+
+UPROBE = """
+import sys
+from pathlib import Path
+from trainobs import Probe, observe
+
+probe = Probe(sys.argv[1], attach={"on_call": f"uprobe/{sys.argv[2]}:getppid"})
+with observe(run_dir=Path(sys.argv[1]).parent / "run", probes=[probe], quiet=True) as obs:
+    with obs.step():
+        pass
+"""
+
+
+def test_without_the_right_to_set_uprobes_it_says_which_one_is_missing(tmp_path: Path) -> None:
+    program = tmp_path / "called.c"
+    program.write_text(HEAD.format("called") + 'SEC("uprobe") int on_call(void *r) { return 0; }\n')
+    without = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    file = next(line.split()[-1] for line in maps if "/libc.so" in line)
+    command = [*without, sys.executable, "-c", UPROBE, str(program), file]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    failed, found, do = done.stderr.splitlines()[:3]
+    assert failed.endswith("it counts nothing, and the training goes on")
+    assert "Permission denied" in found
+    assert do == "  do:    run as root, or give the process CAP_SYS_ADMIN, which uprobes take"

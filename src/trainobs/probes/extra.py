@@ -6,6 +6,7 @@ What is in it lives and ends by itself: nothing of the probes that run depends o
 from __future__ import annotations
 
 import ctypes as C
+import errno
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -208,11 +209,15 @@ class ExtraObject:
             raise self._refused(f"attach {program} to {place} of", error, log)
 
     def _refused(self, what: str, error: int, log: list[str]) -> ProbeError:
+        found = refusal(log) or error_text(self._library, abs(error))
+        no_right = "uprobe" in found and abs(error) in (errno.EACCES, errno.EPERM)
         return ProbeError(
             ProbeCause.REFUSED,
             f"cannot {what} {self._name}",
-            refusal(log) or error_text(self._library, abs(error)),
-            "change the program; what `trainobs doctor` says holds for it, too",
+            found,
+            "run as root, or give the process CAP_SYS_ADMIN, which uprobes take"
+            if no_right
+            else "change the program; what `trainobs doctor` says holds for it, too",
         )
 
     @contextmanager
