@@ -6,6 +6,7 @@ import os
 import pwd
 import shlex
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -248,11 +249,9 @@ def _found(place: str, address: str, path: str) -> Mapped:
 
 
 def _gpu(place: str) -> str:
-    try:
-        for descriptor in os.scandir(f"{place}/fd"):
+    with suppress(OSError), os.scandir(f"{place}/fd") as descriptors:
+        for descriptor in descriptors:
             target = os.readlink(descriptor.path)
             if target.startswith(_GPUS) and target[len(_GPUS) :].isdigit():
                 return target
-    except OSError:
-        return ""
     return ""
