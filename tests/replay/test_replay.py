@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trainobs.core.errors import TrainobsError
-from trainobs.replay.changes import KNOWN, Change, parse, with_changes
+from trainobs.replay.changes import KNOWN, SYNCHRONIZING, Change, parse, with_changes
 from trainobs.replay.predict import Replay
 from trainobs.replay.simulate import simulate
 from trainobs.replay.trace import BATCH, FEWEST, NEEDED, Trace, trace_of
@@ -23,6 +23,7 @@ def run(**changed: object) -> Trace:
     fields = {
         "cpu": none + 20 * MS,
         "away": none,
+        "awaits": none,
         "checkpoint": none,
         "validation": none,
         "make_cpu": none + 30 * MS,
@@ -39,6 +40,7 @@ def run(**changed: object) -> Trace:
         "cpus": 4.0,
         "most_cpus": 4.0,
         "side": 0.0,
+        "threads": 2,
         "concurrency": (1.0, 1.0),
         "handed_bytes": 1e6,
         "step": none + 30 * MS,
@@ -137,6 +139,35 @@ def test_a_prediction_is_an_interval_around_what_came():
     assert low < 1.1 < 1.4 < high, "nobody knows whether the device can give more"
 
 
+def test_fewer_threads_of_torch_take_from_less_time_to_all_that_others_worked():
+    nothing = np.zeros(STEPS)
+    trace = run(
+        side=1.0, make_cpu=nothing, awaits=nothing + 2 * MS, away=nothing + 3 * MS, cpus=2.0
+    )
+    times = [step_ms(after) for after in with_changes(trace, parse(["threads=1"]))]
+    # All of the other thread's time was work; none was; and the two only hindered each other.
+    assert times == pytest.approx([43, 23, 20 / SYNCHRONIZING + 1], rel=0.03)
+    four = replace(trace, threads=4, side=3.0, cpus=4.0)
+    times = [step_ms(after) for after in with_changes(four, parse(["threads=2"]))]
+    assert times == pytest.approx([43, 23, 20 / SYNCHRONIZING + 1], rel=0.03)
+    assert with_changes(trace, parse(["threads=2"])) == (trace,)
+
+
+def test_more_threads_of_torch_share_the_work_or_only_spin():
+    nothing = np.zeros(STEPS)
+    trace = run(threads=1, make_cpu=nothing, cpus=2.0, most_cpus=2.0)
+    times = [step_ms(after) for after in with_changes(trace, parse(["threads=2"]))]
+    assert times == pytest.approx([10, 20 * SYNCHRONIZING], rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("threads", "found"), [(2, "5 threads on 4 CPUs"), (0, "torch's threads is not in the record")]
+)
+def test_threads_are_refused_where_nobody_can_tell(threads, found):
+    with pytest.raises(TrainobsError, match=found):
+        with_changes(run(threads=threads), parse(["threads=5"]))
+
+
 @pytest.mark.parametrize("name", sorted(KNOWN))
 def test_less_work_never_takes_longer(name):
     rng = np.random.default_rng(3)
@@ -152,6 +183,7 @@ def test_less_work_never_takes_longer(name):
         )
         kind = KNOWN[name]
         less = {"device": 4.0, "cpus": 16.0, "workers": trace.workers + 1.0, "prefetch": 8.0}
+        less["threads"] = 1.0
         best = min(step_ms(after) for after in kind.apply(trace, less.get(name, 0.25)))
         assert best <= 1.03 * step_ms(trace)
 
@@ -170,7 +202,16 @@ def test_a_change_is_read_as_it_is_written():
 @pytest.mark.parametrize(
     "word",
     ["", "worker=2", "workers", "workers=", "workers=-1", "workers=1.5", "workers=nan"]
-    + ["workers=1e9", "device=0", "device=-2x", "cached=1", "transform=x", "threads=2", "cpus=inf"],
+    + [
+        "workers=1e9",
+        "device=0",
+        "device=-2x",
+        "cached=1",
+        "transform=x",
+        "threads=0",
+        "threads=1.5",
+    ]
+    + ["cpus=inf"],
 )
 def test_a_change_that_makes_no_sense_is_refused_with_what_does(word):
     with pytest.raises(TrainobsError, match=r"cannot be predicted[\s\S]*found:[\s\S]*do:"):

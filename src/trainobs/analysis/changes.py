@@ -155,6 +155,8 @@ def _change(old: RunLog, name: str, before: Any, value: Any) -> list[str] | None
         return None
     if name == "workers" and value is not None:
         return [f"workers={value}"]
+    if name == "torch_threads" and value:
+        return [f"threads={value}"]
     if name == "prefetch_factor":
         return [f"prefetch={value}"] if value else []
     if name == "persistent_workers" and value:

@@ -26,6 +26,13 @@ MOST_WORKERS = 512
 """More are not replayed."""
 
 
+SYNCHRONIZING = 1.3
+"""How much more CPU time the training thread takes for the same work, at most, for giving parts of
+it to other threads."""
+
+_NO_THREADS = "the number of torch's threads is not in the record"
+
+
 class Change(NamedTuple):
     """One change.
 
@@ -141,6 +148,37 @@ def _checkpoint(trace: Trace, value: float) -> tuple[Trace, ...]:
     return tuple(replace(trace, checkpoint=trace.checkpoint * share) for share in shares)
 
 
+def _threads(trace: Trace, value: float) -> tuple[Trace, ...]:
+    """A record does not tell work that is shared out from threads that spin until there is some.
+
+    So the least is that no work is shared out, the most that all is, as far as the CPU time of
+    other threads allows; and what the training thread waits for other threads may stay or go.
+
+    Raises:
+        TrainobsError: the number of threads is not known, or there would be more than CPUs, which
+            then hinder each other in ways that nobody can tell.
+    """
+    now, count = trace.threads, max(1, int(value))
+    if not now or (count > now and count > trace.most_cpus):
+        raise TrainobsError(
+            failed=f"threads={count} cannot be predicted.",
+            found=f"{count} threads on {trace.most_cpus:g} CPUs" if now else _NO_THREADS,
+            do="ask for no more threads than CPUs" if now else "try it: torch.set_num_threads",
+        )
+    if count == now:
+        return (trace,)
+    # Of the training thread's time, the part in which others may have worked as well.
+    shared = min(1.0, trace.side / (now - 1)) if now > 1 else 1.0
+    longer = 1.0 + shared * (now / count - 1.0)
+    work = replace(
+        trace, cpu=trace.cpu * longer, side=shared * (now / count) * (count - 1) / longer
+    )
+    if count > now:
+        return work, replace(trace, side=count - 1.0, cpu=trace.cpu * SYNCHRONIZING)
+    alone = replace(trace, side=0.0, away=trace.away - trace.awaits, cpu=trace.cpu / SYNCHRONIZING)
+    return work, trace, alone
+
+
 def _prefetch(trace: Trace, value: float) -> tuple[Trace, ...]:
     return (replace(trace, prefetch=max(1, int(value))),)
 
@@ -158,9 +196,10 @@ KNOWN: Mapping[str, Kind] = {
     "compute": Kind(_scaled("cpu"), "CPU time of the training thread", is_factor=True),
     "checkpoint": Kind(_checkpoint, "time blocked by checkpoints", is_factor=True),
     "validation": Kind(_scaled("validation"), "time in validation", is_factor=True),
+    "threads": Kind(_threads, "threads of torch in one operation (torch.set_num_threads)"),
     "cpus": Kind(_cpus, "CPUs of this run, all to itself"),
 }
-"""Name -> what it does. What a number of torch's threads would do is not known from a record."""
+"""Name -> what it does."""
 
 
 def parse(words: Iterable[str]) -> tuple[Change, ...]:
@@ -186,12 +225,15 @@ def _parse(word: str) -> Change:
     except ValueError:
         value = -1.0
     example = f"{name}=0.5x" if kind.is_factor else f"{name}=4"
-    least = 0.0 if name != "device" else 1e-3
-    if not least <= value < inf or (name in ("workers", "prefetch") and value != int(value)):
+    least = {"device": 1e-3, "threads": 1.0}.get(name, 0.0)
+    if not least <= value < inf or (name in _NUMBERS and value != int(value)):
         raise _refused(word, f"{text!r} is no value of {name}", f"for example {example}")
     if name == "workers" and value > MOST_WORKERS:
         raise _refused(word, f"more than {MOST_WORKERS} workers", f"for example {example}")
     return Change(name, value)
+
+
+_NUMBERS = ("workers", "prefetch", "threads")
 
 
 def _refused(word: str, found: str, do: str) -> TrainobsError:

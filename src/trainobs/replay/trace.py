@@ -26,7 +26,10 @@ BATCH_BYTES = ("received_bytes", "handed_bytes")
 BATCH = tuple(f"batch/{name}" for name in (*BATCH_TIMES, *BATCH_MARKS, *BATCH_BYTES))
 """Of the batches of a step: times and bytes added up, begin and end of the last one."""
 
-USED = (*NEEDED, START, CHECKPOINT, VALIDATION, "sched/thread_cpu_ns", "sched/worker_cpu_ns")
+THREADS = ("sched/thread_cpu_ns", "sched/main_await_ns")
+"""CPU time of the other threads, and how long the training thread slept until one was done."""
+
+USED = (*NEEDED, START, CHECKPOINT, VALIDATION, *THREADS, "sched/worker_cpu_ns")
 
 FEWEST = 24
 """Steps below which a replay says nothing."""
@@ -46,6 +49,7 @@ class Trace:
     Attributes:
         cpu: what the training thread computed outside the loader, checkpoints and validation.
         away: how long it slept there.
+        awaits: the part of `away` in which it waited for another thread of its process.
         checkpoint: time blocked by saving.
         validation: time in validation.
         make_cpu: CPU time of making the batch of the step.
@@ -63,6 +67,7 @@ class Trace:
         cpus: CPUs that the run has, at least.
         most_cpus: CPUs that it has if others give way, which take what it leaves idle.
         side: threads that compute beside the training thread while it does.
+        threads: of torch in one operation (`torch.get_num_threads`); 0: unknown.
         concurrency: batches that sleep for the device at the same time, while any does; and for
             anything else.
         handed_bytes: in a batch; NaN if unknown.
@@ -71,6 +76,7 @@ class Trace:
 
     cpu: Floats
     away: Floats
+    awaits: Floats
     checkpoint: Floats
     validation: Floats
     make_cpu: Floats
@@ -87,6 +93,7 @@ class Trace:
     cpus: float
     most_cpus: float
     side: float
+    threads: int
     concurrency: tuple[float, float]
     handed_bytes: float
     step: Floats
@@ -113,6 +120,7 @@ def trace_of(
     prefetch: int,
     cpus: float,
     most_cpus: float,
+    threads: int = 0,
 ) -> Trace | None:
     """The trace of consecutive steps; None where the record tells too little.
 
@@ -123,6 +131,7 @@ def trace_of(
         prefetch: its `prefetch_factor`.
         cpus: that the run has, less what others take.
         most_cpus: that it has.
+        threads: of torch in one operation; 0: unknown.
     """
     enough = len(epochs) >= FEWEST and all(_known(columns, name) > 0.9 for name in NEEDED)
     if not enough or any(_known(columns, f"batch/{name}") < 0.9 for name in BATCH_TIMES):
@@ -134,11 +143,13 @@ def trace_of(
     side = float(get["sched/thread_cpu_ns"].sum() / max(1.0, cpu.sum()))
     extra = float(np.mean((get["sched/worker_cpu_ns"] - made["compute_ns"])[~is_first]))
     feed = _feed(columns, receive) if workers else 0.0
+    away = np.maximum(0.0, off - get["sched/work_runqueue_ns"])
     feed_cpu = min(feed, max(0.0, extra))
     computes = made["compute_ns"].mean() >= COMPUTES * sum(ns.mean() for ns in made.values())
     return Trace(
         cpu=cpu,
-        away=np.maximum(0.0, off - get["sched/work_runqueue_ns"]),
+        away=away,
+        awaits=np.minimum(away, get["sched/main_await_ns"]),
         checkpoint=get[CHECKPOINT],
         validation=get[VALIDATION],
         make_cpu=made["compute_ns"],
@@ -155,6 +166,7 @@ def trace_of(
         cpus=max(0.1, cpus),
         most_cpus=max(0.1, most_cpus),
         side=side,
+        threads=threads,
         concurrency=(
             _concurrency(columns, made["device_ns"]),
             _concurrency(columns, made["sleep_ns"]),

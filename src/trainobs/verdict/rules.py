@@ -199,6 +199,7 @@ def replay_of(record: Record, facts: Facts) -> Replay | None:
         prefetch=facts.prefetch,
         cpus=free_cpus(now) or cpus,
         most_cpus=cpus,
+        threads=facts.torch_threads or 0,
     )
     return None if trace is None else Replay(trace, mean[names.STEP])
 

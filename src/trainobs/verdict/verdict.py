@@ -91,6 +91,7 @@ class Facts:
         memory_bytes: memory of the machine for each of its ranks; None: unknown.
         workers: worker processes of the training loader, 0 for none; None: unknown.
         prefetch: batches that each of them may be ahead.
+        torch_threads: threads of torch in one operation; None: unknown.
         has_persistent_workers: whether they live on between epochs.
         has_accelerator: whether a GPU is in use, for which the training thread may sleep.
         world_size: processes in the job.
@@ -105,6 +106,7 @@ class Facts:
     memory_bytes: float | None = None
     workers: int | None = None
     prefetch: int = 2
+    torch_threads: int | None = None
     has_persistent_workers: bool = False
     has_accelerator: bool = False
     world_size: int = 1
@@ -173,6 +175,7 @@ def facts_from(info: Mapping[str, Any]) -> Facts:
         memory_bytes=host["memory_bytes"] / ranks_here if host.get("memory_bytes") else None,
         workers=workers,
         prefetch=loader.get("prefetch_factor") or 2,
+        torch_threads=settings.get("torch_threads"),
         has_persistent_workers=bool(loader.get("persistent_workers")),
         has_accelerator=bool(info.get("gpu")),
         world_size=world_size,

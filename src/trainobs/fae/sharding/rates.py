@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from torch import Tensor
 
@@ -74,14 +74,11 @@ def one_count(counts: Iterable[float]) -> float:
     Raises:
         FAEError: they know different ones.
     """
-    known = {count for count in counts if count == count}
-    if len(known) > 1:
-        raise FAEError(
-            _CANNOT,
-            f"tables of one collection that Adam has trained for {sorted(known)} steps",
-            "set the step of the whole model's fused optimizer, on all ranks",
-        )
-    return known.pop() if known else float("nan")
+    return _only(
+        counts,
+        "tables of one collection that Adam has trained for {} steps",
+        "set the step of the whole model's fused optimizer, on all ranks",
+    )
 
 
 def span(rates: SlabRates) -> tuple[float, float]:
@@ -99,15 +96,14 @@ def agreed(of_ranks: Tensor) -> SlabRates:
     Raises:
         FAEError: two ranks have other rates.
     """
-    return [_one(rates) for rates in of_ranks.T.tolist()]
+    found = "learning rates {} of one table on different ranks"
+    do = "set the learning rate of the fused optimizer to the same value on all ranks"
+    return [_only(rates, found, do) for rates in of_ranks.T.tolist()]
 
 
-def _one(rates: Sequence[float]) -> float:
-    known = {rate for rate in rates if rate == rate}
+def _only(values: Iterable[float], found: str, do: str) -> float:
+    """What those say that know it; NaN where none does."""
+    known = {value for value in values if value == value}
     if len(known) > 1:
-        raise FAEError(
-            _CANNOT,
-            f"learning rates {sorted(known)} of one table on different ranks",
-            "set the learning rate of the fused optimizer to the same value on all ranks",
-        )
-    return known.pop()
+        raise FAEError(_CANNOT, found.format(sorted(known)), do)
+    return known.pop() if known else float("nan")
