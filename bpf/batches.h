@@ -30,18 +30,17 @@ static __always_inline void begin_batch(struct task_state *task, struct pt_regs 
 		task->role = TOBS_WORKER;
 }
 
-/* The ordinal is written last: an entry whose ordinal is that of its turn is whole. */
+/* An entry whose ordinal is that of its turn is whole. So the ordinal is cleared before the rest is
+ * written, and written after it: atomic operations that fetch keep the order on every machine. */
 static __always_inline void publish_batch(struct tobs_sums *sums, struct tobs_batch *batch)
 {
 	u64 turn = __sync_fetch_and_add(&sums->batch_count, 1);
 	struct tobs_batch *entry = &sums->batches[turn & (TOBS_BATCHES - 1)];
 
-	entry->ordinal = 0;
+	__sync_lock_test_and_set(&entry->ordinal, 0);
 	batch->ordinal = 0;
-	barrier();
 	*entry = *batch;
-	barrier();
-	*(volatile u64 *)&entry->ordinal = turn + 1;
+	__sync_lock_test_and_set(&entry->ordinal, turn + 1);
 }
 
 /* The call of TOBS_MARK: prctl, of which all but the marks is of no interest. */

@@ -29,6 +29,10 @@ static __always_inline void take_client(struct tobs_settings *set, u32 connectio
 	struct socket *socket = BPF_CORE_READ(file, private_data);
 	struct cred *cred = BPF_CORE_READ(socket, sk, sk_peer_cred);
 
+	if (!cred) { /* no socket that somebody connected: nobody has its rights */
+		set->uid = set->gid = (u32)-1;
+		return;
+	}
 	set->uid = BPF_CORE_READ(cred, euid.val);
 	set->gid = BPF_CORE_READ(cred, egid.val);
 	set->permitted = permitted_of(cred);

@@ -57,6 +57,8 @@ BEFORE = (
     ),
     _before("starts", {"persistent": True}, workers=2, steps=6, epochs=20),
     _before("threads", {"threads": 1}, threads=2, workers=2, item_cpu_ms=3),
+    _before("shares_work", {"threads": 1}, threads=2, width=32, steps=60),
+    _before("one_thread", {"threads": 2}, threads=1, width=32, steps=60),
     _before("validates", {"validation": 0.5}, validate_every=20, validation_batches=20, steps=120),
 )
 

@@ -91,6 +91,17 @@ def test_groups_without_all_ranks_and_messages_between_two_are_left_out(group, m
     assert Arrival(group_number, seq, at_ns).at_ns == at_ns
 
 
+def test_a_group_keeps_its_number_when_an_older_one_is_gone(group, monkeypatch):
+    entry = {"process_group": ["0", "default_pg"], "is_p2p": False, "collective_seq_id": 7}
+    first, second = dist.new_group(), dist.new_group()
+    name = dist.distributed_c10d._world.pg_names[second]
+    dist.destroy_process_group(first)
+    entries = [entry | {"process_group": [name, ""], "time_created_ns": time.time_ns()}]
+    monkeypatch.setattr(distributed, "_flight_record", lambda: {"entries": entries})
+    ((group_number, _, _),) = TorchJob().arrivals()
+    assert group_number == int(name) == 2
+
+
 def test_the_jobs_store_is_another_connection_with_names_of_its_own(group):
     store = TorchJob().store("trainobs")
     store.put("0/0", b"x")

@@ -23,6 +23,7 @@ def run(**changed: object) -> Trace:
     fields = {
         "cpu": none + 20 * MS,
         "away": none,
+        "queued": 0.0,
         "awaits": none,
         "checkpoint": none,
         "validation": none,
@@ -161,11 +162,17 @@ def test_more_threads_of_torch_share_the_work_or_only_spin():
 
 
 @pytest.mark.parametrize(
-    ("threads", "found"), [(2, "5 threads on 4 CPUs"), (0, "torch's threads is not in the record")]
+    ("found", "changed"),
+    [
+        ("torch's threads is not in the record", {"threads": 0}),
+        ("5 threads for 4 CPUs", {"threads": 2}),
+        ("8 threads for 4 CPUs", {"threads": 8}),
+        ("waited for one for 10 % of the step", {"most_cpus": 6.0, "queued": 3 * MS}),
+    ],
 )
-def test_threads_are_refused_where_nobody_can_tell(threads, found):
+def test_threads_are_refused_where_nobody_can_tell(found, changed):
     with pytest.raises(TrainobsError, match=found):
-        with_changes(run(threads=threads), parse(["threads=5"]))
+        with_changes(run(**changed), parse(["threads=5"]))
 
 
 @pytest.mark.parametrize("name", sorted(KNOWN))

@@ -160,11 +160,15 @@ def _wall_offset_ns() -> int:
 
 
 def _groups_of_all(world_size: int) -> dict[str, int]:
-    """Name of each process group that all ranks are in -> its number, oldest first."""
+    """Name of each process group that all ranks are in -> its number.
+
+    Torch names them by a number that all ranks count; a group that some ranks make without the
+    others has a name of another form.
+    """
     world = sys.modules["torch.distributed"].distributed_c10d._world
-    names = [
+    names = (
         str(world.pg_names[group])
         for group, ranks in world.pg_group_ranks.items()
         if len(ranks) == world_size
-    ]
-    return {name: number for number, name in enumerate(names)}
+    )
+    return {name: int(name) for name in names if name.isdecimal()}

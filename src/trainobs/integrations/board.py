@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,7 @@ class SummaryWriterEvents:
         """Layouts in the files of the run; None where these are no files of this machine."""
         if not self._directory.is_dir():
             return None
-        files = (path for path in self._directory.glob("*tfevents*") if path.is_file())
-        return sum(map(_layouts_in, files))
+        return sum(map(_layouts_in, self._directory.glob("*tfevents*")))
 
 
 def _layouts_in(path: Path) -> int:
@@ -56,7 +56,7 @@ def _layouts_in(path: Path) -> int:
     gone ends the process.
     """
     tag, count, rest = protos.custom_scalars.CONFIG_SUMMARY_TAG.encode(), 0, b""
-    with path.open("rb", buffering=0) as file:
+    with suppress(OSError), path.open("rb", buffering=0) as file:  # one that is gone has none
         for chunk in iter(partial(file.read, _CHUNK_BYTES), b""):
             content = rest + chunk
             count += content.count(tag)

@@ -49,6 +49,7 @@ class Trace:
     Attributes:
         cpu: what the training thread computed outside the loader, checkpoints and validation.
         away: how long it slept there.
+        queued: how long it waited for a CPU there, on average.
         awaits: the part of `away` in which it waited for another thread of its process.
         checkpoint: time blocked by saving.
         validation: time in validation.
@@ -76,6 +77,7 @@ class Trace:
 
     cpu: Floats
     away: Floats
+    queued: float
     awaits: Floats
     checkpoint: Floats
     validation: Floats
@@ -149,6 +151,7 @@ def trace_of(
     return Trace(
         cpu=cpu,
         away=away,
+        queued=float(get["sched/work_runqueue_ns"].mean()),
         awaits=np.minimum(away, get["sched/main_await_ns"]),
         checkpoint=get[CHECKPOINT],
         validation=get[VALIDATION],
