@@ -21,7 +21,7 @@ static __always_inline void begin_batch(struct task_state *task, struct pt_regs 
 		.number = syscall_arg(regs, 3),
 		.loader = syscall_arg(regs, 4),
 		.pass = syscall_arg(regs, 5),
-		.begin_ns = bpf_ktime_get_ns(),
+		.begin_ns = moment_of(task->slot, bpf_ktime_get_ns()),
 	};
 
 	task->batch = fresh;
@@ -55,7 +55,7 @@ static __always_inline void take_mark(struct task_state *task, struct pt_regs *r
 	}
 	if ((mark != TOBS_BATCH_END && mark != TOBS_BATCH_VOID) || !makes_batch(task))
 		return;
-	task->batch.end_ns = bpf_ktime_get_ns();
+	task->batch.end_ns = moment_of(task->slot, bpf_ktime_get_ns());
 	task->batch.handed_bytes = syscall_arg(regs, 2);
 	sums = sums_of(task->slot);
 	if (mark == TOBS_BATCH_END && sums)

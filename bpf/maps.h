@@ -192,6 +192,14 @@ static __always_inline bool is_open(u32 slot)
 	return set && set->open;
 }
 
+/* A moment of the kernel's clock, as CLOCK_MONOTONIC of a session's processes has it. */
+static __always_inline u64 moment_of(u32 slot, u64 ns)
+{
+	struct tobs_settings *set = settings_of(slot);
+
+	return set ? ns + set->clock_ahead_ns : ns;
+}
+
 static __always_inline struct tobs_control *arguments(void)
 {
 	u32 zero = 0;

@@ -202,6 +202,7 @@ struct tobs_settings {
 	unsigned int padding;
 	unsigned long long permitted; /* ... its capabilities, ... */
 	unsigned long long user_ns;   /* ... and where it has them; 0: it was not asked yet */
+	long long clock_ahead_ns;     /* CLOCK_MONOTONIC there, less the kernel's: a time namespace */
 };
 
 /* What a user's programs count: how often, and a sum of what they measured. */
@@ -249,7 +250,7 @@ _Static_assert(sizeof(struct tobs_seen_step) == 16 + 8 * TOBS_EVENTS, "no paddin
 _Static_assert(sizeof(struct tobs_seen) ==
 		       52 + 12 * TOBS_EVENTS + TOBS_RING * sizeof(struct tobs_seen_step),
 	       "no padding");
-_Static_assert(sizeof(struct tobs_settings) == 48, "no padding");
+_Static_assert(sizeof(struct tobs_settings) == 56, "no padding");
 _Static_assert(sizeof(struct tobs_own_row) == 16 * TOBS_OWN * TOBS_ROLES, "no padding");
 _Static_assert(sizeof(struct tobs_control) == 32, "no padding");
 _Static_assert(sizeof(struct tobs_sums) ==

@@ -66,6 +66,11 @@ def in_thread(work: Callable[[], object], meanwhile: Callable[[], object] | None
     thread.join()
 
 
+A_DAY_AHEAD = ("unshare", "--time", "--fork", "--monotonic", "86400")
+A_MINUTE_BEHIND = ("unshare", "--time", "--fork", "--monotonic", "-60")
+"""Commands that run another one with CLOCK_MONOTONIC set otherwise."""
+
+
 def start_job(name: str, before: Iterable[str] = (), **settings: object) -> subprocess.Popen[str]:
     """Start a script of `jobs/` in an interpreter of its own; its settings come as JSON.
 

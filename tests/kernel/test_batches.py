@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.ground_truth import BUFFER, PRIMES, write_files
-from tests.kernel.processes import run_job
+from tests.kernel.processes import A_DAY_AHEAD, A_MINUTE_BEHIND, run_job
 from tests.kernel.runlog import RunTables
 
 pytestmark = pytest.mark.needs_bpf
@@ -24,9 +24,10 @@ Observe = Callable[..., list[RunTables]]
 def observe(place: Path) -> Observe:
     """Train on the 23 files once for each set-up; what the runs recorded."""
 
-    def run(*set_ups: dict[str, Any]) -> list[RunTables]:
+    def run(*set_ups: dict[str, Any], before: Sequence[str] = ()) -> list[RunTables]:
         write_files(place / "data")
-        run_job("batches", data=str(place / "data"), runs=str(place / "runs"), set_ups=set_ups)
+        places = {"data": str(place / "data"), "runs": str(place / "runs")}
+        run_job("batches", before, **places, set_ups=set_ups)
         return [RunTables(place / "runs" / str(number)) for number in range(len(set_ups))]
 
     return run
@@ -70,10 +71,11 @@ def test_every_batch_is_known_with_its_step_its_worker_and_its_bytes(
             assert_exact(run, pairs(PRIMES[1:] + PRIMES[:1]))
 
 
+@pytest.mark.parametrize("before", [(), A_DAY_AHEAD, A_MINUTE_BEHIND])
 def test_batches_of_a_worker_lie_one_after_the_other_and_inside_their_time(
-    observe: Observe,
+    observe: Observe, before: Sequence[str]
 ) -> None:
-    (run,) = observe({"kind": "busy"})
+    (run,) = observe({"kind": "busy"}, before=before)
     starts = {row["step"]: row["start_ns"] for row in run.steps}
     for worker in range(WORKERS):
         rows = sorted(

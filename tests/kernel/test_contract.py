@@ -101,6 +101,7 @@ def test_what_python_sets_for_a_session_are_the_first_words(btf: Btf) -> None:
     words = ["open", "guarded", "class_epoch", "infer_data"]
     layout = btf.layout("tobs_settings")
     assert list(layout.items())[:4] == [(word, (4 * i, 4)) for i, word in enumerate(words)]
+    assert list(layout.items())[-1] == ("clock_ahead_ns", (shared._SETTINGS.size - 8, 8))
     assert btf.named(STRUCT, "tobs_settings").size_or_type == shared._SETTINGS.size
 
 

@@ -7,12 +7,15 @@ import hashlib
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
 from tests.kernel.ground_truth import queued_s, sleep_timed
 from tests.kernel.observed import Counts, ObservedKernel
+from tests.kernel.processes import A_DAY_AHEAD, run_job
+from tests.kernel.runlog import RunTables
 from tests.stolen import stolen_ns
 from trainobs.core.abi import Phase
 
@@ -203,3 +206,12 @@ def test_another_threads_wait_is_not_the_training_threads(observed: ObservedKern
     ours.close()
     theirs.close()
     assert waited_s(counts) < HELD_S / 10
+
+
+@pytest.mark.parametrize("before", [(), A_DAY_AHEAD])
+def test_a_wait_for_it_is_known_whatever_the_clock_of_the_process(
+    tmp_path: Path, before: Sequence[str]
+) -> None:
+    run_job("held", before, run_dir=str(tmp_path / "run"), steps=5, held_s=0.1)
+    waited = sum(row["python/gil_wait_ns"] for row in RunTables(tmp_path / "run").steps)
+    assert waited > 5 * 0.08e9

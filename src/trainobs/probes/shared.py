@@ -29,6 +29,7 @@ from trainobs.probes.programs import (
 )
 from trainobs.probes.session_maps import SessionMaps, remove
 from trainobs.probes.syscall_table import syscall_table
+from trainobs.probes.time_namespace import clock_ahead_ns
 
 KFUNC = "bpf_rdonly_cast"
 """What one of the two objects calls, as READ in bpf/reading.h says. Linux 6.2"""
@@ -36,8 +37,9 @@ KFUNC = "bpf_rdonly_cast"
 _SPARE_DESCRIPTORS = 24
 """Beside one for each program and one for its link: maps, and what libbpf has open as it loads."""
 
-_SETTINGS = struct.Struct("IIII32x")  # struct tobs_settings, without what tobs_adopt writes
+_SETTINGS = struct.Struct("IIII32xq")  # struct tobs_settings, without what tobs_adopt writes
 _SET = struct.Struct("IIII")  # open, guarded, class_epoch, infer_data
+_AHEAD = struct.Struct("q")  # clock_ahead_ns
 _CONTROL = struct.Struct("IIIIIIII")  # struct tobs_control
 _FOUND = struct.Struct("I")
 _FOUND_OFFSET = 24
@@ -142,7 +144,7 @@ class SharedProbes:
         with self._lock:
             self._slots = max(self._slots, slot + 1)
             at = slot * _SETTINGS.size
-            self._settings[at : at + _SETTINGS.size] = _SETTINGS.pack(1, guarded, 0, 0)
+            self._settings[at : at + _SETTINGS.size] = _SETTINGS.pack(1, guarded, 0, 0, 0)
             self._call(None, slot)
         return maps
 
@@ -168,6 +170,8 @@ class SharedProbes:
             client: descriptor of the client's connection, where the session is guarded.
         """
         with self._lock:
+            at = slot * _SETTINGS.size + _SETTINGS.size - _AHEAD.size
+            _AHEAD.pack_into(self._settings, at, clock_ahead_ns(tgid))
             return bool(self._call("tobs_adopt", slot, tgid=tgid, tid=tid, client=client))
 
     def leave(self, slot: int, tgid: int, tid: int) -> bool:
