@@ -150,7 +150,7 @@ def test_a_run_of_too_few_steps_is_reported_without_predictions(write, capsys, s
 
 
 def test_what_is_no_change_is_refused_with_what_is(write, capsys):
-    assert cli.main(["whatif", str(write()), "threads=2"]) == 2
+    assert cli.main(["whatif", str(write()), "batch=2"]) == 2
     assert "workers, prefetch, persistent" in capsys.readouterr().err
 
 
@@ -171,11 +171,20 @@ def test_two_runs_tell_what_changed_what_was_predicted_and_what_came(write, caps
     assert "whether it came is within noise" in said(capsys, "report", near, "--after", old)
 
 
+def test_a_change_of_torchs_threads_is_predicted_where_there_are_cpus_for_them(write, capsys):
+    old = write("old")
+    two = write("two", settings={"loader_workers": 1, "torch_threads": 2})
+    found = json.loads(said(capsys, "report", two, "--after", old, "--json"))
+    assert found["predicted"][0] < 1.0 < found["predicted"][1]
+    many = write("many", settings={"loader_workers": 1, "torch_threads": 400})
+    assert "400 threads for" in said(capsys, "report", many, "--after", old)
+
+
 def test_a_change_that_no_replay_knows_is_told_and_not_predicted(write, capsys):
     old = write("old")
-    new = write("new", settings={"loader_workers": 1, "torch_threads": 4})
+    new = write("new", loaders=[loader(batch_size=32)])
     page = said(capsys, "report", new, "--after", old)
-    assert "a replay does not tell what a change of torch_threads does" in page
+    assert "a replay does not tell what a change of batch_size does" in page
     same = write("same")
     assert "nothing that is known has changed" in said(capsys, "report", same, "--after", old)
 
