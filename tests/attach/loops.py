@@ -356,10 +356,15 @@ def workers() -> None:
     plain(2)
 
 
+def forking_workers() -> None:
+    """Whose workers start anew with each epoch."""
+    plain(2, length=30)
+
+
 LOOPS: dict[str, Callable[[], None]] = {
     loop.__name__: loop
     for loop in (
-        *(plain, epochs, workers, accumulated, two_optimizers, validated, fused),
+        *(plain, epochs, workers, forking_workers, accumulated, two_optimizers, validated, fused),
         *(foreach, lbfgs, penalised, checkpointed, profiled, compiled, without_loader, minibatches),
         *(own_optimizer, bare, in_a_thread, inference, idle, lightning, hugging_face, ddp),
     )

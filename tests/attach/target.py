@@ -22,7 +22,7 @@ LOOPS = Path(__file__).parent / "loops.py"
 PATIENCE_S = 300.0
 
 NEAR_NS = 50_000_000
-"""How far a step may begin before what the loop wrote down of it."""
+"""How far the begin of a step may lie from what the loop wrote down of it."""
 
 
 Event = tuple[str, int, int]
@@ -86,15 +86,23 @@ def attached(pid: int, run_dir: Path, *words: str) -> subprocess.CompletedProces
 
 @dataclass(frozen=True)
 class StepRule:
-    """When a step begins by the truth, and the words by which `trainobs attach` says so."""
+    """When a step begins by the truth, and the words by which `trainobs attach` says so.
+
+    Attributes:
+        opens: what the loop wrote down.
+        needs: what came in the step before; None: nothing.
+        told: the words.
+        is_first: whether the loop wrote it down before the step began, and not after.
+    """
 
     opens: str
     needs: str | None
     told: str
+    is_first: bool = False
 
 
 FETCHES = StepRule("get", "opt", "first fetch of a batch after an optimizer has stepped")
-ASKED = StepRule("ask", "opt", FETCHES.told)
+ASKED = StepRule("ask", "opt", FETCHES.told, is_first=True)
 FETCHES_AND_PASSES = StepRule("get", "back", "first fetch of a batch after a backward pass")
 OPTIMIZERS = StepRule("opt", "back", "first step of an optimizer after a backward pass")
 PASSES = StepRule("back", None, "each backward pass begins a step")
@@ -122,9 +130,11 @@ def check_steps(log: RankLog, events: list[Event], rule: StepRule) -> slice:
     begins = log.start_ns()[own]
     assert log.step()[own].tolist() == list(range(len(begins)))
     truth = np.array([events[index][1] for index in boundaries(events, rule)])
-    first = int(np.searchsorted(truth, begins[0]))
+    first = int(np.searchsorted(truth, begins[0])) - rule.is_first
+    assert first >= 0
     late = truth[first : first + len(begins)] - begins
     assert len(late) == len(begins)
+    late = -late if rule.is_first else late
     assert (late >= 0).all(), late.min()
     assert (late < NEAR_NS).mean() > 0.98, np.sort(late)[-5:]  # it may lose its CPU in between
     return slice(first, first + len(begins))
