@@ -32,7 +32,6 @@ class OutsideReadings:
         self._machine = MachineReadings(tgid)
         self._faults = Totals(("memory/major_fault_count",))
         self._statistics = statistics_for(side.program_fds().values())
-        self._stopped = False
 
     @property
     def other_cpu_ns(self) -> int:
@@ -71,14 +70,12 @@ class OutsideReadings:
 
     def probe_share(self) -> float | None:
         """Share of a CPU that the probes take, sampled now; None where that cannot be told."""
-        if self._statistics is None or self._stopped:
-            return None
-        share = self._statistics.share()
-        return None if self._stopped else share
+        return self._statistics.share() if self._statistics else None
 
     def stop(self) -> None:
         """The programs go away."""
-        self._stopped = True
+        if self._statistics:
+            self._statistics.stop()
 
     def close(self) -> None:
         """Close the descriptors. May be called twice."""

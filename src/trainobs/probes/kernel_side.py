@@ -38,7 +38,6 @@ class KernelSide(Side):
             self._probes.stop()
             raise
         self._statistics = ProbeStatistics(self.program_fds().values())
-        self._missed_runs = 0
 
     def adopt(self) -> None:
         """Follow the calling process: this thread as the training thread, and all it started."""
@@ -63,9 +62,7 @@ class KernelSide(Side):
 
     def losses(self) -> dict[str, int]:
         """What the kernel side could not count; `runs` of programs that the kernel left out."""
-        # Never fewer: once the probes are stopped, there is nothing to ask.
-        self._missed_runs = max(self._missed_runs, self._statistics.missed_runs())
-        return super().losses() | {"runs": self._missed_runs}
+        return super().losses() | {"runs": self._statistics.missed_runs()}
 
     def hooks(self) -> dict[str, str]:
         """Program name -> where it hooks in."""
@@ -77,8 +74,7 @@ class KernelSide(Side):
     def stop(self) -> None:
         """Take the probes out of the kernel; the arrays stay readable. May be called twice."""
         self._release_roots()
-        self.losses()
-        self._statistics = ProbeStatistics(())  # others may get the numbers of these descriptors
+        self._statistics.stop()
         self.own.close()
         self._probes.stop()
 

@@ -27,20 +27,32 @@ class ProbeStatistics:
     def __init__(self, program_fds: Iterable[int]) -> None:
         self._library = open_library()
         self._program_fds = tuple(program_fds)
+        self._missed_runs = 0
+        self._stopped = False
+
+    def stop(self) -> None:
+        """The programs go away: ask once more, and never again, for others may get the numbers."""
+        self.missed_runs()
+        self._stopped = True
 
     def share(
         self, window_s: float = 0.05, sleep: Callable[[float], object] = time.sleep
     ) -> float | None:
-        """CPU time in the programs per wall time, over all CPUs; None where it is not allowed.
+        """CPU time in the programs per wall time, over all CPUs.
 
-        An upper bound: what the statistics themselves cost is inside.
+        An upper bound: what the statistics themselves cost is inside. None where it is not allowed,
+        and where the programs went away, also while they were sampled.
         """
+        if self._stopped:
+            return None
         switch = self._library.bpf_enable_stats(_RUN_TIME)
         if switch < 0:
             return None
         try:
             before, begin = self.run_times(), time.monotonic_ns()
             sleep(window_s)
+            if self._stopped:
+                return None
             spent = sum(self.run_times()) - sum(before)
             return spent / (time.monotonic_ns() - begin)
         finally:
@@ -51,12 +63,15 @@ class ProbeStatistics:
         return [self._counter(descriptor, _RUN_TIME_OFFSET) for descriptor in self._program_fds]
 
     def missed_runs(self) -> int:
-        """Events at which the kernel left a program out, since the programs were loaded.
+        """Events at which the kernel left a program out, until the programs were stopped.
 
         It does so where an event interrupts the same program on the same CPU
         (bpf_prog_info::recursion_misses; for `tp_btf` since Linux 6.1).
         """
-        return sum(self._counter(descriptor, _MISSES_OFFSET) for descriptor in self._program_fds)
+        if not self._stopped:
+            counters = (self._counter(each, _MISSES_OFFSET) for each in self._program_fds)
+            self._missed_runs = max(self._missed_runs, sum(counters))
+        return self._missed_runs
 
     def _counter(self, descriptor: int, offset: int) -> int:
         info = C.create_string_buffer(_INFO_BYTES)

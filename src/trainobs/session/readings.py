@@ -79,15 +79,11 @@ class RunReadings:
         return self._coverage.histograms(self._kernel.histograms) if self._kernel else None
 
     def probe_share(self) -> float | None:
-        """Share of a CPU that the probes take, sampled now; None where that cannot be told.
-
-        None also if the programs went away while they were sampled.
-        """
-        if self._statistics is None or self._stopped:
-            return None
-        share = self._statistics.share()
-        return None if self._stopped else share
+        """Share of a CPU that the probes take, sampled now; None where that cannot be told."""
+        return self._statistics.share() if self._statistics else None
 
     def stop(self) -> None:
         """The programs go away, and the GPU is let go of."""
         self._stopped = True
+        if self._statistics:
+            self._statistics.stop()
