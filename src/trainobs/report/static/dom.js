@@ -39,7 +39,7 @@ function others(caption, head, rows) {
   const place = el("details", {}, el("summary", {}, `${rows.length} more rows`));
   place.addEventListener("toggle", () => {
     if (!place.open || place.childElementCount > 1) return;
-    for (let at = 0; at < rows.length; at += FIRST_ROWS) place.append(table(`${caption}, on`, head, rows.slice(at, at + FIRST_ROWS)));
+    for (let at = 0; at < rows.length; at += FIRST_ROWS) place.append(table(`${caption}: continued`, head, rows.slice(at, at + FIRST_ROWS)));
   });
   return place;
 }
