@@ -2,7 +2,8 @@
 /*
  * Steps of a process that imports nothing of ours, by uprobes in its libtorch: an object of its own,
  * loaded for each such process beside the probes, whose tasks and clocks it shares. Each event takes
- * microseconds of its thread, so only functions that are called a few times a step have one.
+ * microseconds of its thread, so only functions that are called a few times a step have one. Where
+ * there are none of them, its system calls in their order (tobs_called).
  *
  * Python's optimizers and loaders name what they do for torch's profiler, also while it is off:
  * `Optimizer.step#SGD.step`, `enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__`
@@ -153,5 +154,34 @@ int tobs_ended(struct pt_regs *regs)
 		return 0;
 	step_in(seen, step_word(clock) >> 8)->loader_ns += bpf_ktime_get_ns() - seen->fetch_ns;
 	set_phase(clock, TOBS_PHASE_OTHER);
+	return 0;
+}
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct tobs_calls);
+} seen_calls SEC(".maps");
+
+/* What the training thread asks of the kernel, whatever it is. It alone writes here. */
+SEC("tp_btf/sys_enter")
+int BPF_PROG(tobs_called, struct pt_regs *regs, long number)
+{
+	struct task_state *task = current_state();
+	u32 zero = 0;
+	struct tobs_calls *calls;
+	u64 nr = number;
+
+	if (!task || task->role != TOBS_MAIN || nr >= TOBS_SYSCALLS)
+		return 0;
+	calls = bpf_map_lookup_elem(&seen_calls, &zero);
+	if (!calls)
+		return 0;
+	calls->calls[calls->count & (TOBS_CALLS - 1)] =
+		(bpf_ktime_get_ns() & ~(TOBS_SYSCALLS - 1ULL)) | nr;
+	barrier();
+	calls->count++;
 	return 0;
 }

@@ -190,6 +190,15 @@ struct tobs_seen {
 	struct tobs_seen_step steps[TOBS_RING]; /* by serial */
 };
 
+#define TOBS_CALLS 32768 /* a power of two */
+
+/* System calls of a process in which no function of torch is found: when each began, in ns, and in
+ * place of the low bits its number. By order, the one after the last at `count`. */
+struct tobs_calls {
+	unsigned long long count;
+	unsigned long long calls[TOBS_CALLS];
+};
+
 /* settings: what holds for the session of a slot. Written by whoever loaded the programs. */
 struct tobs_settings {
 	unsigned int open;	  /* 0: nobody is followed for it any more */
@@ -250,6 +259,7 @@ _Static_assert(sizeof(struct tobs_seen_step) == 16 + 8 * TOBS_EVENTS, "no paddin
 _Static_assert(sizeof(struct tobs_seen) ==
 		       52 + 12 * TOBS_EVENTS + TOBS_RING * sizeof(struct tobs_seen_step),
 	       "no padding");
+_Static_assert(sizeof(struct tobs_calls) == 8 + 8 * TOBS_CALLS, "no padding");
 _Static_assert(sizeof(struct tobs_settings) == 56, "no padding");
 _Static_assert(sizeof(struct tobs_own_row) == 16 * TOBS_OWN * TOBS_ROLES, "no padding");
 _Static_assert(sizeof(struct tobs_control) == 32, "no padding");

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import kernel_state
-from tests.attach.target import Target
+from tests.attach.target import LOOPS, Target
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -21,11 +21,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Target]]:
-    """Start loops of `loops.py`; what is left of them is killed."""
+    """Start loops of `loops.py` or `things.py`; what is left of them is killed."""
     with ExitStack() as targets:
 
-        def one(kind: str, seconds: float, ranks: int = 1) -> Target:
-            target = Target(kind, tmp_path, seconds, ranks)
+        def one(kind: str, seconds: float, ranks: int = 1, script: Path = LOOPS) -> Target:
+            target = Target(kind, tmp_path, seconds, ranks, script)
             targets.callback(target.end)
             return target
 

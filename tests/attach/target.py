@@ -37,11 +37,14 @@ class Target:
         place: a directory for it.
         seconds: how long it trains.
         ranks: processes that torchrun starts; 1: without it.
+        script: which file has it.
     """
 
-    def __init__(self, kind: str, place: Path, seconds: float, ranks: int = 1) -> None:
+    def __init__(
+        self, kind: str, place: Path, seconds: float, ranks: int = 1, script: Path = LOOPS
+    ) -> None:
         launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-        words = [*(launcher if ranks > 1 else []), str(LOOPS), kind, str(place), str(seconds)]
+        words = [*(launcher if ranks > 1 else []), str(script), kind, str(place), str(seconds)]
         self.place = place
         with open(place / "output", "wb") as output:
             self.process = subprocess.Popen(

@@ -160,11 +160,6 @@ def test_a_killed_process_ends_the_run_as_well(
 
 
 def test_what_is_no_training_process_is_refused() -> None:
-    with subprocess.Popen(["sleep", "100"]) as sleeper:
-        try:
-            assert "libtorch_cpu.so is mapped" in refusal(sleeper.pid)
-        finally:
-            sleeper.kill()
     assert "there is no such process" in refusal(2**22 + 1)
     stop = threading.Event()
     thread = threading.Thread(target=stop.wait)

@@ -14,12 +14,15 @@ import pytest
 from tests.kernel.btf import STRUCT, VARIABLE, Btf
 from trainobs.core.abi import (
     BATCH,
+    CALL_NUMBERS,
+    CALLS,
     CELL,
     LOSSES,
     OWN_CELL,
     OWN_COUNTERS,
     RING,
     SEEN,
+    SEEN_CALLS,
     SEEN_STEP,
     SLOTS,
     SUMS,
@@ -47,6 +50,9 @@ def test_what_is_seen_from_outside_agrees(seen_btf: Btf) -> None:
         expected = {key: (at, kind.itemsize) for key, (kind, at) in fields.items()}
         assert seen_btf.layout(name) == expected
     assert seen_btf.map_value_size("seen_process") == SEEN.itemsize
+    assert seen_btf.layout("tobs_calls") == {"count": (0, 8), "calls": (8, 8 * CALLS)}
+    assert seen_btf.map_value_size("seen_calls") == SEEN_CALLS.itemsize
+    assert syscall_table.SIZE == CALL_NUMBERS
 
 
 @pytest.fixture(scope="module", params=["with the kfunc", "without"])

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import os
 import select
+import shlex
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import TypeVar
 
 from trainobs.attach.clock import OverrunError
-from trainobs.attach.process import DO_ROOT, Target, find, look_at, refused
+from trainobs.attach.functions import NONE_FOUND, places_in
+from trainobs.attach.periodic import PeriodWatch, observe, record
+from trainobs.attach.process import (
+    DO_ROOT,
+    STOPPED,
+    TORCH,
+    Target,
+    find,
+    image_of,
+    look_at,
+    refused,
+    state_of,
+)
 from trainobs.attach.rule import Rule, rule_for
 from trainobs.attach.run import AttachedRun
 from trainobs.core.abi import SLOTS, Event
@@ -22,7 +36,7 @@ from trainobs.core.sink import Sink
 from trainobs.host.procfs import PROC, parse_stat, read_bytes
 from trainobs.host.tree import find_tree
 from trainobs.probes.shared import SharedProbes
-from trainobs.runlog.directory import claim
+from trainobs.runlog.directory import claim, give_back, try_to_write
 from trainobs.runlog.writer import RunLogSink
 from trainobs.session.ending import tell, tell_end
 from trainobs.session.runs import default_run_dir
@@ -36,12 +50,17 @@ _POINTS_EVERY = 50
 """Steps between two points in TensorBoard, after the first."""
 
 
+_IMAGE_EVERY_S = 1.0
+
+
 class Ending:
-    """Why to end: a signal, the time, or the death of a process."""
+    """Why to end: a signal, the death of a process, or another program that it runs."""
 
     def __init__(self, processes: Sequence[Target]) -> None:
         self.reason = ""
         self._poll = select.poll()
+        self._images = {process.tgid: image_of(process.tgid) for process in processes}
+        self._next_s = time.monotonic() + _IMAGE_EVERY_S
         self._pidfds = [os.pidfd_open(process.tgid) for process in processes]
         for pidfd in self._pidfds:
             self._poll.register(pidfd, select.POLLIN)
@@ -50,6 +69,10 @@ class Ending:
         """Wait, at most until there is a reason; whether there is one."""
         if not self.reason and self._poll.poll(seconds * 1000):
             self.reason = "the process has ended"
+        if not self.reason and time.monotonic() >= self._next_s:
+            self._next_s = time.monotonic() + _IMAGE_EVERY_S
+            if any(image_of(tgid) not in (image, b"") for tgid, image in self._images.items()):
+                self.reason = "the process runs another program now"
         return bool(self.reason)
 
     @contextmanager
@@ -97,12 +120,13 @@ def attach(
         AttachError: it cannot be observed, or no steps are seen.
         ProbeError: the kernel side cannot run.
     """
-    processes = ranks_of(find(pid))
+    process = find(pid)
+    if not places_in(process):
+        return _attach_without_steps(process, seconds, look_s, run_dir)
+    processes = ranks_of(process)
     with ExitStack() as parts:
-        ending = Ending(processes)
-        parts.callback(ending.close)
-        parts.enter_context(ending.on_signals())
-        probes = _load()
+        ending = parts.enter_context(_ending(processes))
+        probes = _loaded(SharedProbes)
         parts.callback(probes.stop)
         runs = []
         for slot, (process, rank) in enumerate(zip(processes, _ranks(processes), strict=True)):
@@ -153,9 +177,38 @@ def _ranks(processes: Sequence[Target]) -> list[int]:
     return ranks if 0 in ranks and len(ranks) <= SLOTS else list(range(len(processes)))
 
 
-def _load() -> SharedProbes:
+@contextmanager
+def _ending(processes: Sequence[Target]) -> Iterator[Ending]:
+    ending = Ending(processes)
     try:
-        return SharedProbes()
+        with ending.on_signals():
+            yield ending
+    finally:
+        ending.close()
+
+
+def _attach_without_steps(
+    process: Target, seconds: float | None, look_s: float, run_dir: Path | None
+) -> Path:
+    why = NONE_FOUND if process.torch else f"no {TORCH} is mapped"
+    with _ending([process]) as ending:
+        watch = _loaded(partial(PeriodWatch, process, why))
+        try:
+            observe(watch, ending.wait, seconds=seconds, look_s=look_s)
+        finally:
+            watch.stop()
+        place = _claim((run_dir or default_run_dir(Path(), 1)).absolute(), 0)
+        record(watch, place, "ok")
+    tell(f"the run is in {place}", f"see `trainobs report {shlex.quote(str(place))}`")
+    return place
+
+
+_Loaded = TypeVar("_Loaded")
+
+
+def _loaded(load: Callable[[], _Loaded]) -> _Loaded:
+    try:
+        return load()
     except ProbeError as error:
         if error.cause is not ProbeCause.NO_PERMISSION:
             raise
@@ -172,13 +225,32 @@ def _observe(
     asked = (run_dir or default_run_dir(Path(), 1)).absolute()
     place = asked
     for run, rule in zip(runs, rules, strict=True):
-        place = claim(place, run.rank)
+        place = _claim(place, run.rank)
         run.begin(rule, _sinks(run, place, asked))
         tell(f"attached to process {run.process.tgid}: {rule.told}")
     _follow(runs, ending, None if seconds is None else time.monotonic() + seconds)
     for run in runs:
         run.end("ok")
     return place
+
+
+def _claim(place: Path, rank: int) -> Path:
+    """A directory that a run can be written to; it is asked for some bytes.
+
+    Raises:
+        AttachError: there is none.
+    """
+    try:
+        found = claim(place, rank)
+        try:
+            try_to_write(found, rank)
+        except OSError:
+            give_back(found, rank)
+            raise
+    except OSError as error:
+        do = "give a directory on a disk with space left, which you may write to: `--run-dir`"
+        raise AttachError("cannot write the run log", str(error), do) from error
+    return found
 
 
 def _look(runs: Sequence[AttachedRun], ending: Ending, seconds: float) -> list[Rule]:
@@ -203,9 +275,12 @@ def _no_lock(run: AttachedRun, reason: str) -> AttachError:
             Event.FETCH: "fetches of a batch",
         }.items()
     )
+    tgid = run.process.tgid
+    is_stopped = state_of(tgid) in STOPPED
+    reason = reason or ("it is stopped by a signal" if is_stopped else "")
     found = f"no lock: in {seen.seconds:.1f} s {counts}{f'; {reason}' if reason else ''}"
     do = "attach while it trains; where a step takes longer, with a longer `--look`"
-    return refused(run.process.tgid, found, do)
+    return refused(tgid, found, f"let it go on: `kill -CONT {tgid}`" if is_stopped else do)
 
 
 def _sinks(run: AttachedRun, place: Path, asked: Path) -> list[Sink]:

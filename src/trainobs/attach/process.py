@@ -25,7 +25,8 @@ _BPF_MAP = "anon_inode:bpf-map"
 
 _DELETED = " (deleted)"
 _GPUS = "/dev/nvidia"
-_ENDED = "ZX"  # proc_pid_status(5): zombie, dead
+ENDED = "ZX"  # proc_pid_status(5): zombie, dead
+STOPPED = "Tt"  # by a signal, by a tracer
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,8 @@ def find(pid: int, proc: Path = PROC) -> Target:
         process = look_at(pid, proc)
     except OSError as error:
         raise refused(pid, str(error), DO_ROOT) from error
+    if pid == os.getpid():
+        raise refused(pid, "it is this `trainobs attach` itself", _DO_PID)
     if process.is_observed:
         raise refused(
             pid,
@@ -126,7 +129,7 @@ def find(pid: int, proc: Path = PROC) -> Target:
             "read its run log: `trainobs report RUN`, or `--watch` while it runs",
         )
     if process.torch is None:
-        _refuse_without_torch(process, proc)
+        _refuse_launcher(process, proc)
     return process
 
 
@@ -145,8 +148,10 @@ def _check_is_there(pid: int, proc: Path) -> Mapping[str, str]:
         status = _status(f"{proc}/{pid}")
     except OSError as error:
         raise refused(pid, "there is no such process", _DO_PID) from error
-    if status["State"][0] in _ENDED:
+    if status["State"][0] in ENDED:
         raise refused(pid, "it has ended; only its parent has not noticed yet", _DO_PID)
+    if "VmSize" not in status and status["PPid"] in ("0", "2"):  # kthreadd, and what it started
+        raise refused(pid, "it is a thread of the kernel", _DO_PID)
     if int(status["Tgid"]) != pid:
         do = f"give the process: trainobs attach {status['Tgid']}"
         raise refused(pid, f"it is a thread of process {status['Tgid']}", do)
@@ -159,14 +164,11 @@ def _check_user(pid: int, uid: int) -> None:
         raise refused(pid, f"it is of another user (uid {uid})", DO_ROOT)
 
 
-def _refuse_without_torch(process: Target, proc: Path) -> None:
-    below = [child for child in training_below(process.tgid, proc) if child.torch]
+def _refuse_launcher(process: Target, proc: Path) -> None:
+    """Refuse what has no torch itself, where something that it has started has."""
+    below = training_below(process.tgid, proc)
     if not below:
-        raise refused(
-            process.tgid,
-            f"no {TORCH} is mapped: it has not imported torch (yet), or torch is linked into it",
-            _DO_PID,
-        )
+        return
     shown = ", ".join(str(child.tgid) for child in below[:8])
     raise refused(
         process.tgid,
@@ -209,6 +211,25 @@ def worker_count(tgid: int, proc: Path = PROC) -> int:
             continue  # ended meanwhile
         count += stat.name == WORKER_NAME.decode() and stat.parent == tgid
     return count
+
+
+def state_of(tgid: int, proc: Path = PROC) -> str:
+    """Its state, one letter of proc_pid_status(5); "X" where it has ended."""
+    try:
+        return _status(f"{proc}/{tgid}")["State"][0]
+    except OSError:
+        return "X"
+
+
+def image_of(tgid: int, proc: Path = PROC) -> bytes:
+    """What differs between the programs that a process runs: where the stack of each begins.
+
+    Zero where this user may not see it; empty where the process has ended.
+    """
+    with suppress(OSError):
+        raw = read_bytes(f"{proc}/{tgid}/stat")
+        return raw[raw.rindex(b")") :].split()[26]  # proc_pid_stat(5): startstack
+    return b""
 
 
 def _status(place: str) -> dict[str, str]:

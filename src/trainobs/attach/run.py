@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.attach.clock import OverrunError, SeenClock
-from trainobs.attach.process import DO_ROOT, Mapped, Target, refused, worker_count
+from trainobs.attach.functions import NONE_FOUND, TorchFunction, places_in
+from trainobs.attach.process import DO_ROOT, Target, refused, worker_count
 from trainobs.attach.readings import OutsideReadings
 from trainobs.attach.roots import data_roots, library_roots_of
 from trainobs.attach.rule import Rule
@@ -24,7 +25,6 @@ from trainobs.core.records import RunInfo
 from trainobs.core.sink import Sink
 from trainobs.host.facts import host_facts
 from trainobs.host.procfs import PROC, has_rings
-from trainobs.probes.elf import ElfError, Library
 from trainobs.probes.outside import FUNCTIONS, OutsideSide
 from trainobs.probes.shared import SharedProbes
 from trainobs.session.delivery import Deliveries
@@ -34,7 +34,6 @@ from trainobs.steps.collector import Collector
 LEVEL = "attached"
 """What `run.json` says of such a run."""
 
-_OF_STEPS = frozenset({"tobs_backward", "tobs_named"})
 _OF_FETCHES = frozenset({"tobs_named", "tobs_ended"})
 
 
@@ -156,35 +155,19 @@ class AttachedRun:
 
     def _see_functions(self) -> frozenset[str]:
         """Have the process come by our programs; which of them it does."""
-        seen = set()
-        for mapped in self.process.libraries.values():
-            for program, place in self._places(mapped).items():
-                self._see(program, mapped, place)
-                seen.add(program)
-        if not _OF_STEPS & seen:
-            found = f"its torch has none of {', '.join(FUNCTIONS.values())}"
-            do = "observe it from inside: `trainobs.observe`"
-            raise refused(self.process.tgid, found, do)
-        return frozenset(seen)
+        places = places_in(self.process)
+        if not places:
+            do = "`trainobs attach` tells its period; from inside, `trainobs.observe` its steps"
+            raise refused(self.process.tgid, NONE_FOUND, do)
+        for place in places:
+            self._see(place)
+        return frozenset(place.program for place in places)
 
-    def _see(self, program: str, mapped: Mapped, place: int) -> None:
+    def _see(self, place: TorchFunction) -> None:
         try:
-            self._side.see(program, mapped.file, place)
+            self._side.see(*place)
         except ProbeError as error:
             raise refused(self.process.tgid, f"{error.failed}: {error.found}", DO_ROOT) from error
-
-    def _places(self, mapped: Mapped) -> dict[str, int]:
-        """Program -> offset of its function in a library, for those that it has."""
-        try:
-            library = Library(mapped.file)
-        except (OSError, ElfError) as error:
-            found = f"{mapped.path} cannot be read: {error}"
-            raise refused(self.process.tgid, found, DO_ROOT) from error
-        try:
-            places = {program: library.offset_of(name) for program, name in FUNCTIONS.items()}
-        finally:
-            library.close()
-        return {program: place for program, place in places.items() if place is not None}
 
     def _info(self, rank: int) -> RunInfo:
         process = self.process

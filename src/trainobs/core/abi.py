@@ -183,5 +183,14 @@ SEEN = np.dtype(
 )
 """`struct tobs_seen`: what is seen of such a process, and the rule by which it has steps."""
 
+CALLS = 32768
+"""System calls that are kept of a process in which no function of torch is found."""
+
+CALL_NUMBERS = 512
+"""`TOBS_SYSCALLS`: a word of `SEEN_CALLS` modulo this is the number of the call."""
+
+SEEN_CALLS = np.dtype([("count", "<u8"), ("calls", "<u8", (CALLS,))])
+"""`struct tobs_calls`: when each began, in ns; the low bits are its number."""
+
 SLOTS = 64
 """Sessions that one set of programs can serve."""

@@ -9,7 +9,7 @@ import ctypes as C
 import errno
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,6 +38,7 @@ class ExtraObject:
         parts: object files; the license of the first counts. One alone is loaded as it is.
         maps: name -> descriptor of a map that stands for the object's own of that name.
         name: what errors call it.
+        only: programs to load; None: all.
 
     Attributes:
         programs: program -> its section, which says what it is attached to.
@@ -47,9 +48,16 @@ class ExtraObject:
             it, with the last words of the verifier.
     """
 
-    def __init__(self, parts: Sequence[Path], maps: Mapping[str, int], name: str) -> None:
+    def __init__(
+        self,
+        parts: Sequence[Path],
+        maps: Mapping[str, int],
+        name: str,
+        only: Collection[str] | None = None,
+    ) -> None:
         self.programs: dict[str, str] = {}
         self._name = name
+        self._only = only
         self._library = open_library()
         self._object: int | None = None
         self._handles: dict[str, int] = {}
@@ -180,9 +188,16 @@ class ExtraObject:
             self._maps = each_of(self._object, next_map, library.bpf_map__name)
             section = library.bpf_program__section_name
             self.programs = {n: section(handle).decode() for n, handle in self._handles.items()}
+            self._leave_out()
             error = self._reuse(maps) or library.bpf_object__load(self._object)
         if error:
             raise self._refused("load", error, log)
+
+    def _leave_out(self) -> None:
+        if self._only is None:
+            return
+        for name in self._handles.keys() - set(self._only):
+            self._library.bpf_program__set_autoload(self._handles.pop(name), False)
 
     def _reuse(self, maps: Mapping[str, int]) -> int:
         for name in maps.keys() & self._maps.keys():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing
 from functools import partial
 
@@ -29,6 +29,17 @@ The last one is a template. Two libraries of torch may hold it, of which the lin
 """
 
 
+def seen_object(probes: SharedProbes, programs: Collection[str]) -> ExtraObject:
+    """Some programs of bpf/seen.bpf.c, beside probes.
+
+    Raises:
+        ProbeError: the kernel side cannot run.
+    """
+    file = OBJECTS / f"seen.{platform.machine()}.bpf.o"
+    name = "what sees a process from outside"
+    return ExtraObject([file], probes.task_maps(), name, programs)
+
+
 class OutsideSide(Side):
     """One process, in a slot of probes that others may share.
 
@@ -51,8 +62,7 @@ class OutsideSide(Side):
         super().__init__()
         self._probes, self._slot, self._tgid = probes, slot, tgid
         self.status = probes.status
-        file = OBJECTS / f"seen.{platform.machine()}.bpf.o"
-        self._programs = ExtraObject([file], probes.task_maps(), "what sees a process from outside")
+        self._programs = seen_object(probes, FUNCTIONS)
         try:
             with closing(probes.open(slot)) as maps:
                 self._map(maps.clock_fd, maps.sums_fd)

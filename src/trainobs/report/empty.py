@@ -31,6 +31,11 @@ def _reason(summary: dict[str, Any]) -> str:
             "The run is still in its first step, was killed in it, or the log could not be written "
             "for long enough: steps are stored every few seconds."
         )
+    if (summary["attached"] or {}).get("periods"):
+        return (
+            "No function of torch was found in the process, so that nobody knows its steps: only a "
+            "rate and a period of its system calls are told, above."
+        )
     if summary["attached"]:
         return "No step began and ended while trainobs was attached to the process."
     if outcome.startswith("given up"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trainobs.analysis.step_time import TAKING
@@ -294,10 +294,32 @@ _EVENTS = ("backward", "optimizer", "fetch")
 
 def attached(found: Mapping[str, Any]) -> str:
     """What is a step of a process that marks none, and how many events each had."""
+    if found.get("periods"):
+        return f"{found.get('pid', '?')}: {periods(found['periods'])}"
     each = found.get("events_per_step", {})
     counts = ", ".join(f"{name} {each[name]:.3g}" for name in _EVENTS if name in each)
     of = f"; events a step: {counts}" if counts else ""
     return f"{found.get('pid', '?')}: {found.get('steps', 'steps of unknown kind')}{of}"
+
+
+_PERIODS = 4
+"""Periods that are told, of those of which a loop had most."""
+
+
+def periods(spells: Sequence[Mapping[str, Any]]) -> str:
+    """The rate and the period of a loop, estimated from its system calls, one after the other."""
+    longest = sorted(spells, key=lambda spell: spell["begin_ns"] - spell["end_ns"])[:_PERIODS]
+    told = ", then ".join(_period(spell) for spell in spells if spell in longest)
+    more = f", and {len(spells) - len(longest)} shorter ones" if len(spells) > len(longest) else ""
+    return f"{told}{more}; estimated from the periodicity of its system calls"
+
+
+def _period(spell: Mapping[str, Any]) -> str:
+    each, low, high = spell["period_ns"], spell.get("low_ns"), spell.get("high_ns")
+    between = f" ({duration(low)} to {duration(high)})" if low and high else ""
+    rate = f"{quantity(1e9 / each)} a second" if each > 0 else "unknown rate"
+    for_ns = duration(spell["end_ns"] - spell["begin_ns"])
+    return f"a period of {duration(each)}{between}, {rate}, for {for_ns}"
 
 
 SHORT_NS = 1e9
