@@ -92,6 +92,10 @@ class AttachedRun:
         """Step rows as the kernel counts them."""
         return self._side.rows
 
+    def program_fds(self) -> dict[str, int]:
+        """Descriptors of the programs that run on events."""
+        return self._side.program_fds()
+
     def times_fetches(self, rule: Rule) -> bool:
         """Whether the wait for the loader can be told under a rule."""
         ends = self._seen >= _OF_FETCHES and self.clock.look().ends_are_seen
