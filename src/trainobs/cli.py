@@ -161,7 +161,7 @@ def _add_outside(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="observe a training process that runs already, from outside",
         epilog="One's own processes, or as root any: docs/attach.md.",
     )
-    attach.add_argument("pid", type=int, metavar="PID", help="`trainobs top` lists them")
+    attach.add_argument("pid", type=_pid, metavar="PID", help="`trainobs top` lists them")
     attach.add_argument(
         "--for",
         type=_seconds,
@@ -203,10 +203,16 @@ def _path(text: str) -> Path:
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError("not a time")
-    return seconds
+    with suppress(ValueError):
+        if 0 < (seconds := float(text)) < float("inf"):
+            return seconds
+    raise argparse.ArgumentTypeError(f"{text!r} is no time: give seconds, more than 0")
+
+
+def _pid(text: str) -> int:
+    if text.isdecimal() and text.isascii():
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is no number of a process: see `trainobs top`")
 
 
 def _changes() -> str:

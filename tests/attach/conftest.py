@@ -24,8 +24,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Target]]:
     """Start loops of `loops.py` or `things.py`; what is left of them is killed."""
     with ExitStack() as targets:
 
-        def one(kind: str, seconds: float, ranks: int = 1, script: Path = LOOPS) -> Target:
-            target = Target(kind, tmp_path, seconds, ranks, script)
+        def one(kind: str, seconds: float, ranks: int = 1, module: str = LOOPS) -> Target:
+            target = Target(kind, tmp_path, seconds, ranks, module)
             targets.callback(target.end)
             return target
 

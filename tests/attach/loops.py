@@ -1,6 +1,6 @@
 """Training loops that import nothing of trainobs, and write down what they do.
 
-Usage: python loops.py KIND DIRECTORY SECONDS
+Usage: python -m tests.attach.loops KIND DIRECTORY SECONDS
 
 All but `ddp`, of which each rank makes as many steps, end before, once there is a file `stop` in
 DIRECTORY.
@@ -12,90 +12,32 @@ asks for a batch, "opt" for a step of an optimizer, "back" for a backward pass t
 
 from __future__ import annotations
 
-import json
 import os
-import sys
-import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
-FILE_BYTES = 8192
-REST_S = 0.005
-"""What each step sleeps, so that steps are told apart."""
-
-KIND, PLACE, SECONDS = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3])
-EVENTS: list[tuple[str, int, int]] = []
-
-
-def note(what: str, count: int = 0) -> None:
-    EVENTS.append((what, time.monotonic_ns(), count))
-
-
-class Files(Dataset):
-    """Item i reads i % 5 + 1 files."""
-
-    def __init__(self, length: int = 1_000_000) -> None:
-        self.length = length
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        note("get", FILE_BYTES * (index % 5 + 1))
-        for number in range(index % 5 + 1):
-            descriptor = os.open(PLACE / "data" / f"{number}.bin", os.O_RDONLY)
-            os.read(descriptor, FILE_BYTES)
-            os.close(descriptor)
-        return torch.zeros(16)
-
-
-END = time.monotonic() + SECONDS
-
-
-def is_over() -> bool:
-    return time.monotonic() > END or (PLACE / "stop").exists()
-
-
-def going_on() -> Iterator[None]:
-    while not is_over():
-        yield
-        time.sleep(REST_S)
-
-
-def batches(workers: int = 0, length: int = 1_000_000) -> Iterator[torch.Tensor]:
-    """Without an end: epoch after epoch."""
-    loader = DataLoader(Files(length), 1, num_workers=workers)
-    while True:
-        yield from loader
-
-
-def backward(loss: torch.Tensor) -> None:
-    note("back")
-    loss.backward()
-
-
-def model() -> torch.nn.Module:
-    return torch.nn.Linear(16, 16)
+from tests.attach.framework_loops import accelerated, ddp, hugging_face, lightning, manual
+from tests.attach.loop_parts import (
+    FILE_BYTES,
+    KIND,
+    PLACE,
+    Files,
+    backward,
+    batches,
+    going_on,
+    model,
+    note,
+    train,
+    write_down,
+)
 
 
 def plain(workers: int = 0, length: int = 1_000_000) -> None:
     net = model()
     train(net, torch.optim.SGD(net.parameters(), 0.1), workers, length)
-
-
-def train(
-    net: torch.nn.Module, optimizer: torch.optim.Optimizer, workers: int = 0, length: int = 10**6
-) -> None:
-    fetched = batches(workers, length)
-    for _ in going_on():
-        optimizer.zero_grad()
-        note("ask")
-        backward(net(next(fetched)).sum())
-        optimizer.step()
 
 
 def epochs() -> None:
@@ -211,6 +153,52 @@ def compiled() -> None:
     train(net, torch.optim.SGD(net.parameters(), 0.1))
 
 
+def inductor() -> None:
+    """Compiled to machine code."""
+    net = torch.compile(model())
+    train(net, torch.optim.SGD(net.parameters(), 0.1))
+
+
+def compiled_optimizer() -> None:
+    """Whose step is a compiled graph."""
+    net, fetched = model(), batches()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    step = torch.compile(optimizer.step, backend="aot_eager")
+    for _ in going_on():
+        optimizer.zero_grad()
+        backward(net(next(fetched)).sum())
+        step()
+
+
+def iterable() -> None:
+    """A stream, in mixed precision, with clipped gradients and a schedule."""
+
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self) -> Iterator[torch.Tensor]:
+            files = Files()
+            return (files[number] for number in range(10**6))
+
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters())
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 100)
+    fetched = iter(DataLoader(Stream(), 1))
+    for _ in going_on():
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = net(next(fetched)).sum()
+        backward(loss)
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+        scheduler.step()
+
+
+def replaced() -> None:
+    """Runs another program in the end."""
+    plain()
+    write_down()
+    os.execvp("sleep", ["sleep", "600"])
+
+
 def without_loader() -> None:
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
@@ -274,84 +262,6 @@ def idle() -> None:
         torch.zeros(1)
 
 
-def lightning() -> None:
-    from lightning.pytorch import LightningModule, Trainer
-
-    class Module(LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = model()
-
-        def training_step(self, batch: torch.Tensor, number: int) -> torch.Tensor:
-            time.sleep(REST_S)
-            self.trainer.should_stop |= is_over()
-            return self.net(batch).sum()
-
-        def validation_step(self, batch: torch.Tensor, number: int) -> None:
-            self.net(batch)
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), 0.1)
-
-    trainer = Trainer(
-        max_epochs=-1,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=PLACE,
-    )
-    trainer.fit(Module(), DataLoader(Files(40), 1), DataLoader(Files(5), 1))
-
-
-def hugging_face() -> None:
-    from transformers import Trainer, TrainerCallback, TrainingArguments
-
-    class Net(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = model()
-
-        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
-            time.sleep(REST_S)
-            return {"loss": self.net(x).sum()}
-
-    class Items(Files):
-        def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-            return {"x": super().__getitem__(index)}
-
-    class Stop(TrainerCallback):
-        def on_step_end(self, args: object, state: object, control: object, **_: object) -> None:
-            control.should_training_stop = is_over()
-
-    arguments = TrainingArguments(
-        output_dir=str(PLACE / "out"),
-        per_device_train_batch_size=1,
-        gradient_accumulation_steps=2,
-        max_steps=100_000,
-        report_to=[],
-        save_strategy="no",
-        logging_strategy="no",
-        use_cpu=True,
-        disable_tqdm=True,
-    )
-    Trainer(Net(), arguments, train_dataset=Items(), callbacks=[Stop()]).train()
-
-
-def ddp() -> None:
-    torch.distributed.init_process_group("gloo")
-    net = torch.nn.parallel.DistributedDataParallel(model())
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    fetched = batches()
-    for _ in range(int(SECONDS / REST_S / 4)):  # the same on all ranks
-        optimizer.zero_grad()
-        backward(net(next(fetched)).sum())
-        optimizer.step()
-        time.sleep(REST_S)
-    torch.distributed.destroy_process_group()
-
-
 def workers() -> None:
     plain(2)
 
@@ -365,6 +275,7 @@ LOOPS: dict[str, Callable[[], None]] = {
     loop.__name__: loop
     for loop in (
         *(plain, epochs, workers, forking_workers, accumulated, two_optimizers, validated, fused),
+        *(inductor, compiled_optimizer, iterable, accelerated, manual, replaced),
         *(foreach, lbfgs, penalised, checkpointed, profiled, compiled, without_loader, minibatches),
         *(own_optimizer, bare, in_a_thread, inference, idle, lightning, hugging_face, ddp),
     )
@@ -382,7 +293,7 @@ def main() -> None:
     rank = os.environ.get("RANK", "0")
     (PLACE / f"pid-{rank}").write_text(str(os.getpid()))
     LOOPS[KIND]()
-    (PLACE / f"truth-{rank}.json").write_text(json.dumps(EVENTS))
+    write_down()
 
 
 if __name__ == "__main__":

@@ -16,9 +16,9 @@ from trainobs.runlog.reader import RunLog
 
 ROOT = Path(__file__).parents[2]
 FILE_BYTES = 8192
-"""As in loops.py."""
+"""As in loop_parts.py."""
 
-LOOPS = Path(__file__).parent / "loops.py"
+LOOPS = "tests.attach.loops"
 PATIENCE_S = 300.0
 
 NEAR_NS = 50_000_000
@@ -37,14 +37,14 @@ class Target:
         place: a directory for it.
         seconds: how long it trains.
         ranks: processes that torchrun starts; 1: without it.
-        script: which file has it.
+        module: which module has it.
     """
 
     def __init__(
-        self, kind: str, place: Path, seconds: float, ranks: int = 1, script: Path = LOOPS
+        self, kind: str, place: Path, seconds: float, ranks: int = 1, module: str = LOOPS
     ) -> None:
         launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-        words = [*(launcher if ranks > 1 else []), str(script), kind, str(place), str(seconds)]
+        words = [*(launcher if ranks > 1 else []), "-m", module, kind, str(place), str(seconds)]
         self.place = place
         with open(place / "output", "wb") as output:
             self.process = subprocess.Popen(

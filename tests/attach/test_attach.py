@@ -32,6 +32,7 @@ from trainobs.attach.process import find, look_at
 from trainobs.attach.rule import rule_for
 from trainobs.attach.run import AttachedRun
 from trainobs.attach.top import Machine
+from trainobs.cli import main
 from trainobs.core.errors import AttachError
 from trainobs.probes.elf import Library
 from trainobs.probes.outside import FUNCTIONS
@@ -157,6 +158,61 @@ def test_a_killed_process_ends_the_run_as_well(
     process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     assert len(steps_of(tmp_path / "run").step()) > 20
+
+
+def test_another_program_in_its_place_ends_the_run(
+    start: Callable[..., Target], tmp_path: Path
+) -> None:
+    target = start("replaced", 600)
+    process = beginning(target.pid(), ["--run-dir", str(tmp_path / "run")])
+    time.sleep(1.5)
+    target.stop()
+    _, told = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, told
+    assert "the process runs another program now" in told
+    truth = [tuple(one) for one in json.loads((tmp_path / "truth-0.json").read_text())]
+    check_steps(steps_of(tmp_path / "run"), truth, FETCHES)
+
+
+def test_a_process_that_is_stopped_is_told_to_be(
+    training: Target, tmp_path: Path, clean: None
+) -> None:
+    os.kill(training.pid(), signal.SIGSTOP)
+    try:
+        done = attached(training.pid(), tmp_path / "run", "--look", "0.5")
+    finally:
+        os.kill(training.pid(), signal.SIGCONT)
+    assert "it is stopped by a signal" in done.stderr
+    assert f"do:    let it go on: `kill -CONT {training.pid()}`" in done.stderr
+
+
+def test_a_place_that_cannot_hold_a_run_is_told(
+    training: Target, tmp_path: Path, clean: None
+) -> None:
+    (tmp_path / "file").touch()
+    done = attached(training.pid(), tmp_path / "file" / "run", "--for", "1")
+    assert done.returncode == 2
+    assert done.stderr.startswith("cannot write the run log\n  found: ")
+    assert "`--run-dir`" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["abc"], "'abc' is no number of a process: see `trainobs top`"),
+        (["1.5"], "'1.5' is no number of a process"),
+        (["1", "--for", "0"], "'0' is no time: give seconds, more than 0"),
+        (["1", "--for", "inf"], "'inf' is no time"),
+        (["1", "--look", "soon"], "'soon' is no time"),
+    ],
+)
+def test_what_is_no_number_is_told(
+    capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["attach", *words])
+    assert caught.value.code == 2
+    assert told in capsys.readouterr().err
 
 
 def test_what_is_no_training_process_is_refused() -> None:

@@ -30,6 +30,9 @@ pytestmark = pytest.mark.needs_bpf
 SETTLED_S = 2.0
 """What a framework does before its first step."""
 
+COMPILED_S = "240"
+"""How long a compiler may take for the first step, beside other work."""
+
 EVENTS = ("backward", "optimizer", "fetch")
 
 
@@ -48,9 +51,14 @@ EVENTS = ("backward", "optimizer", "fetch")
         ("checkpointed", FETCHES, (2, 1, 1)),
         ("profiled", FETCHES, (1, 1, 1)),
         ("compiled", FETCHES, (1, 1, 1)),
+        ("inductor", FETCHES, (1, 1, 1)),
+        ("compiled_optimizer", FETCHES, (1, 1, 1)),
+        ("iterable", FETCHES, (1, 1, 1)),
+        ("accelerated", FETCHES, (2, 1, 2)),
         ("in_a_thread", FETCHES, (1, 1, 1)),
         ("own_optimizer", FETCHES_AND_PASSES, (1, 0, 1)),
         ("lightning", FETCHES, None),
+        ("manual", FETCHES, None),
         ("hugging_face", FETCHES, (2, 1, 2)),
     ],
 )
@@ -64,7 +72,7 @@ def test_steps_and_their_bytes_are_exact(
     target = start(kind, 600)
     pid = target.pid()
     time.sleep(SETTLED_S)
-    done = attached(pid, tmp_path / "run", "--for", "4")
+    done = attached(pid, tmp_path / "run", "--for", "4", "--look", COMPILED_S)
     target.stop()
     assert rule.told in done.stderr, done.stderr
     truth, log = target.events(), steps_of(tmp_path / "run")

@@ -1,6 +1,6 @@
 """Processes without torch, which do something again and again, or not; they write down their turns.
 
-Usage: python things.py KIND DIRECTORY SECONDS
+Usage: python -m tests.attach.things KIND DIRECTORY SECONDS
 
 Into DIRECTORY goes, at the end, `truth-0.json`: a list of ["turn", CLOCK_MONOTONIC in ns, 0], one
 where each turn begins. They end before, once there is a file `stop` in DIRECTORY.

@@ -197,6 +197,7 @@ def _attach_without_steps(
             observe(watch, ending.wait, seconds=seconds, look_s=look_s)
         finally:
             watch.stop()
+        _tell_reason(ending)
         place = _claim((run_dir or default_run_dir(Path(), 1)).absolute(), 0)
         record(watch, place, "ok")
     tell(f"the run is in {place}", f"see `trainobs report {shlex.quote(str(place))}`")
@@ -229,9 +230,15 @@ def _observe(
         run.begin(rule, _sinks(run, place, asked))
         tell(f"attached to process {run.process.tgid}: {rule.told}")
     _follow(runs, ending, None if seconds is None else time.monotonic() + seconds)
+    _tell_reason(ending)
     for run in runs:
         run.end("ok")
     return place
+
+
+def _tell_reason(ending: Ending) -> None:
+    if ending.reason:
+        tell(ending.reason)
 
 
 def _claim(place: Path, rank: int) -> Path:
