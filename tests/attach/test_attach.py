@@ -96,6 +96,7 @@ def test_a_run_from_outside_has_a_report_that_says_so(
     run = RunLog.open(tmp_path / "run")
     summary = summarize(run)
     assert run.info["level"] == "attached"
+    assert run.info["summary"]["losses"].keys() == {"tasks", "requests", "classes", "runs"}
     short, long = brief.render(summary, time.time_ns()), page.render(summary)
     assert f"process {training.pid()}: a step begins with the {FETCHES.told[:12]}" in short
     assert "observed by eBPF, from outside" in short

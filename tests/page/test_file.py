@@ -197,6 +197,20 @@ def test_an_empty_run_says_so(write_run, open_page):
     assert "No step was recorded" in opened.page.text_content("main")
 
 
+def test_a_run_with_a_period_and_no_steps_tells_it(write_run, open_page):
+    spell = {"begin_ns": 5 * 10**9, "end_ns": 9 * 10**9, "period_ns": 20e6, "count": 200}
+    periods = [
+        {**spell, "low_ns": 19e6, "high_ns": 21e6},
+        {**spell, "begin_ns": 9 * 10**9, "end_ns": 10**10, "low_ns": None, "high_ns": None},
+    ]
+    settings = {"attached": {"pid": 7, "steps": "unknown", "periods": periods}}
+    opened = open_page(write_run(0, settings=settings))
+    cells = opened.page.locator("#periods tbody tr").all_text_contents()
+    assert cells == ["0 ns4 s5020 ms19 ms to 21 ms", "4 s1 s5020 ms\u2013"]
+    assert "nobody knows its steps" in opened.page.text_content("main")
+    assert "obs.loader" not in opened.page.text_content("main")
+
+
 def test_a_long_run_is_read_level_by_level(write_run, open_page):
     steps = busy_run(20_000)
     opened = open_page(write_run(steps=steps))

@@ -60,10 +60,6 @@ class KernelSide(Side):
         """Descriptors of the programs that run on events."""
         return self._probes.program_fds() | self.own.program_fds()
 
-    def losses(self) -> dict[str, int]:
-        """What the kernel side could not count; `runs` of programs that the kernel left out."""
-        return super().losses() | {"runs": self._statistics.missed_runs()}
-
     def hooks(self) -> dict[str, str]:
         """Program name -> where it hooks in."""
         return {
@@ -74,7 +70,8 @@ class KernelSide(Side):
     def stop(self) -> None:
         """Take the probes out of the kernel; the arrays stay readable. May be called twice."""
         self._release_roots()
-        self._statistics.stop()
+        if self._statistics:
+            self._statistics.stop()
         self.own.close()
         self._probes.stop()
 

@@ -15,6 +15,7 @@ from trainobs.probes.compiling import OBJECTS
 from trainobs.probes.extra import ExtraObject
 from trainobs.probes.shared import SharedProbes, unable
 from trainobs.probes.side import Side, mapping
+from trainobs.probes.statistics import ProbeStatistics
 
 FUNCTIONS = {
     "tobs_backward": "_ZN5torch8autograd6Engine7execute",
@@ -71,6 +72,7 @@ class OutsideSide(Side):
             self._programs.close()
             raise unable(error) from error
         self.seen = np.frombuffer(memory, SEEN, 1)
+        self._statistics = ProbeStatistics(self.program_fds().values())
         self._end: list[Callable[[], None]] = [partial(probes.close, slot), self._programs.close]
 
     def follow(self, tid: int) -> bool:
@@ -100,6 +102,8 @@ class OutsideSide(Side):
     def stop(self) -> None:
         """End the session in the kernel; the arrays stay readable. May be called twice."""
         self._release_roots()
+        if self._statistics:
+            self._statistics.stop()
         while self._end:
             self._end.pop()()
 

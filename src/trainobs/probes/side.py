@@ -16,6 +16,7 @@ from trainobs.core.abi import SUMS, FileClass
 from trainobs.probes.mounts import mount_points, mounts_below
 from trainobs.probes.own_programs import OwnProbe, OwnPrograms
 from trainobs.probes.session_maps import CLOCK_BYTES
+from trainobs.probes.statistics import ProbeStatistics
 
 KEPT_ROOTS = 256
 """Roots whose descriptors stay open."""
@@ -46,6 +47,7 @@ class Side:
     def __init__(self) -> None:
         self.own = OwnPrograms()
         self._kept: list[int] = []
+        self._statistics: ProbeStatistics | None = None
 
     def _map(self, clock_fd: int, sums_fd: int) -> None:
         self.clock = memoryview(mapping(clock_fd, CLOCK_BYTES, writable=True)).cast("Q")
@@ -96,8 +98,14 @@ class Side:
         return None
 
     def losses(self) -> dict[str, int]:
-        """What the kernel side could not count, since the session began."""
-        return {name: int(self._losses[name]) for name in self._losses.dtype.names or ()}
+        """What the kernel side could not count, since the session began.
+
+        `runs` of programs that the kernel left out, where this process has loaded them.
+        """
+        losses = {name: int(self._losses[name]) for name in self._losses.dtype.names or ()}
+        if self._statistics:
+            losses["runs"] = self._statistics.missed_runs()
+        return losses
 
     def add_root(self, path: Path, file_class: FileClass) -> None:
         """Give a class to everything below a directory, or to one file; the nearest root decides.

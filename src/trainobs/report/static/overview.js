@@ -1,7 +1,7 @@
 // The answer first: the verdict, what would help, and where a step goes.
 
 import { el, section, table } from "./dom.js";
-import { duration, gained, inUnit, percent } from "./format.js";
+import { duration, gained, inUnit, percent, quantity } from "./format.js";
 import { STEP, mean, partsOf } from "./parts.js";
 
 const KINDS = {
@@ -34,6 +34,17 @@ function helpNote({ refused, replayed }, advice) {
   if (advice) return null;
   if (!replayed) return el("p", { class: "muted" }, "What would help is not known: too little is known of how the batches were made to replay this run.");
   return el("p", { class: "muted" }, "A replay of this run finds no change that is sure to bring 5 %.");
+}
+
+// In place of steps, where there are none.
+export function noSteps({ info, outcome }) {
+  const spells = info.settings?.attached?.periods;
+  if (!spells?.length) return el("p", { class: "sentence" }, `No step was recorded${outcome ? "" : " yet"}. In a loop of your own a step is a fetch of obs.loader(...), or what obs.step() holds.`);
+  const rows = spells.map(({ begin_ns, end_ns, period_ns, low_ns, high_ns }) => [duration(begin_ns - spells[0].begin_ns), duration(end_ns - begin_ns),
+    quantity(1e9 / period_ns), duration(period_ns), low_ns === null ? null : `${duration(low_ns)} to ${duration(high_ns)}`]);
+  return section("periods", "Period",
+    el("p", { class: "sentence" }, "No function of torch was found in the process, so that nobody knows its steps."),
+    table("Estimated from the periodicity of its system calls", ["began after", "lasted", "a second", "period", "95 % interval"], rows));
 }
 
 // The numbers that the verdict was made from.

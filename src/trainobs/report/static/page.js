@@ -6,7 +6,7 @@ import { el, put, section } from "./dom.js";
 import { Following } from "./follow.js";
 import { duration, quantity } from "./format.js";
 import { lanes } from "./lanes.js";
-import { evidence, stepBar, verdictSection } from "./overview.js";
+import { evidence, noSteps, stepBar, verdictSection } from "./overview.js";
 import { Ranks } from "./ranks.js";
 import { Source } from "./source.js";
 import { timeline } from "./timeline.js";
@@ -89,7 +89,7 @@ class Page {
     this.slots = Object.fromEntries(["verdict", "step", "steps", "lanes", "groups", "ranks", "more"].map((name) => [name, el("div")]));
     this.root.replaceChildren(this.header, el("main", {}, Object.values(this.slots)));
     if (!this.head.steps) {
-      this.slots.steps.append(el("p", { class: "sentence" }, `No step was recorded${this.head.outcome ? "" : " yet"}. In a loop of your own a step is a fetch of obs.loader(...), or what obs.step() holds.`));
+      this.slots.steps.append(noSteps(this.head));
       return;
     }
     this.spread = el("p", { class: "muted" });
