@@ -115,6 +115,47 @@ def test_two_timers_of_one_thread_are_no_period() -> None:
         assert isinstance(found(kinds, jitter=0), NoPeriod)
 
 
+@pytest.mark.parametrize(("one_ms", "other_ms"), [(6.8, 44.4), (2.5, 32.8), (4.2, 28.9)])
+def test_a_fast_and_a_slow_timer_that_do_the_same_are_no_period(
+    one_ms: float, other_ms: float
+) -> None:
+    due = sorted([*np.arange(0, 9000, one_ms), *np.arange(0.3, 9000, other_ms)])
+    assert isinstance(found([[(SLEEP, float(gap))] for gap in np.diff(due)]), NoPeriod)
+
+
+def test_whatever_is_found_of_any_loop_is_right() -> None:
+    """Loops of any order, time and noise: a period, or none, and never a part of one or several."""
+    rng = np.random.default_rng(7)
+    outcomes = [_is_right(rng) for _ in range(120)]
+    assert False not in outcomes
+    assert outcomes.count(True) > 40
+
+
+def _is_right(rng: np.random.Generator) -> bool | None:
+    """Whether the period of a loop is right; None if none is found."""
+    length = rng.integers(1, 41)
+    order = rng.integers(300, 300 + rng.integers(1, 9), length)
+    gaps = np.exp(rng.normal(-2, 1.5, length))
+    gaps[rng.integers(length)] += rng.choice([0, 5, 20, 50])
+    stray, pause = rng.choice([0, 0.02, 0.2]) / length, rng.choice([0, 0.01, 0.05])
+    turns = []
+    for _ in range(rng.integers(20, 400)):
+        factor = rng.uniform(0.8, 1.2)
+        turn = [(int(number), ms * factor) for number, ms in zip(order, gaps, strict=True)]
+        if rng.random() < pause:
+            turn[-1] = (turn[-1][0], turn[-1][1] + gaps.sum() * rng.uniform(1, 20))
+        extra = [(int(number), 0.05) for number in rng.integers(300, 310, rng.binomial(40, stray))]
+        turns.append([*turn, *extra])
+    times, numbers = calls(turns, jitter=0)
+    pattern = find(times, numbers, 30)
+    if isinstance(pattern, NoPeriod):
+        return None
+    marks = times[numbers == pattern.number][:: pattern.each]
+    begins = np.cumsum([0, *(len(turn) for turn in turns)])[:-1]
+    first, last = np.searchsorted(times[begins], (marks[0], marks[-1]))
+    return abs((len(marks) - 1) / (last - first) - 1) <= 0.02 + 1 / len(marks)
+
+
 def test_calls_at_random_are_no_period() -> None:
     rng = np.random.default_rng(0)
     kinds, gaps = rng.integers(300, 306, 3000), rng.exponential(5, 3000)

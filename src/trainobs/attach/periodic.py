@@ -16,7 +16,7 @@ from trainobs.probes.calls import SystemCalls
 from trainobs.runlog.writer import RunLogSink
 from trainobs.session.ending import tell
 
-READ_S = 0.25
+READ_S = 0.1
 """How often system calls are read: the kernel keeps 32,768 of them."""
 
 _STEPS = "no steps are known, only the period of its system calls"
@@ -68,7 +68,7 @@ class PeriodWatch:
     def no_lock(self) -> str:
         """Why there is no period so far."""
         seconds = (time.monotonic_ns() - self._began_ns) / 1e9
-        calls = counted(self._count, "system call")
+        calls = counted(self._count + self._calls.lost_count, "system call")
         return f"no lock: {self._turns.why_not.why}; {calls} in {seconds:.1f} s"
 
     def stop(self) -> None:

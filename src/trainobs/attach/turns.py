@@ -11,6 +11,8 @@ from trainobs.attach.period import Floats, NoPeriod, Numbers, Pattern, Times, fi
 LOOK_S = 3.0
 """How long is looked before a period is taken: what comes faster may be a part of a step."""
 
+_LOOK_EVERY_NS = 500_000_000
+
 BLOCK = 16
 """Turns that are looked at together."""
 
@@ -119,7 +121,7 @@ class Turns:
     def __init__(self, now_ns: int) -> None:
         self.spells: list[Spell] = []
         self.why_not = NoPeriod("it was looked for too short a time")
-        self._began_ns = now_ns
+        self._began_ns = self._next_ns = now_ns
         self._forget()
 
     @property
@@ -138,7 +140,9 @@ class Turns:
         self._times = np.concatenate((self._times, times))[-_KEPT:]
         self._numbers = np.concatenate((self._numbers, numbers))[-_KEPT:]
         if self._pattern is None:
-            self._look(now_ns)
+            if now_ns >= self._next_ns:
+                self._next_ns = now_ns + _LOOK_EVERY_NS
+                self._look(now_ns)
             return
         self._follow(times, numbers)
         if self._pattern and self._has_stopped(now_ns):
