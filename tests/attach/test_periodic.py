@@ -147,6 +147,18 @@ def test_a_process_that_ends_while_it_is_looked_at_is_refused(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_process_that_imports_torch_meanwhile_is_to_be_attached_to_again(tmp_path: Path) -> None:
+    script = "import time; time.sleep(6); import torch; time.sleep(100)"
+    with subprocess.Popen([sys.executable, "-c", script]) as starting:
+        try:
+            done = attached(starting.pid, tmp_path / "run")
+        finally:
+            starting.kill()
+    assert done.returncode == 2
+    assert "it has imported torch meanwhile" in done.stderr
+    assert f"do:    trainobs attach {starting.pid}" in done.stderr
+
+
 def test_this_process_itself_and_threads_of_the_kernel_are_refused() -> None:
     with pytest.raises(AttachError, match="it is this"):
         find(os.getpid())

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from trainobs.attach.process import ENDED, STOPPED, Target, refused, state_of
+from trainobs.attach.process import ENDED, STOPPED, Target, look_at, refused, state_of
 from trainobs.attach.turns import Spell, Turns
 from trainobs.core.records import RunInfo
 from trainobs.core.text import counted, duration
@@ -18,6 +19,8 @@ from trainobs.session.ending import tell
 
 READ_S = 0.1
 """How often system calls are read: the kernel keeps 32,768 of them."""
+
+_TORCH_EVERY_S = 1.0
 
 _STEPS = "no steps are known, only the period of its system calls"
 _DO = "where it is a torch of your own making, observe it from inside: `trainobs.observe`"
@@ -43,6 +46,7 @@ class PeriodWatch:
             raise refused(process.tgid, "it has just ended", "attach to one that trains")
         self._began_ns = time.monotonic_ns()
         self._turns = Turns(self._began_ns)
+        self._next_s = time.monotonic() + _TORCH_EVERY_S
         self._told = 0
         self._count = 0
         self._was_locked = False
@@ -64,6 +68,21 @@ class PeriodWatch:
         else:
             self._turns.take(times, numbers, now_ns)
         self._tell()
+
+    def check_torch(self) -> None:
+        """Now and then, see whether there could be steps by now.
+
+        Raises:
+            AttachError: there could.
+        """
+        tgid = self.process.tgid
+        if self.process.torch or time.monotonic() < self._next_s:
+            return
+        self._next_s = time.monotonic() + _TORCH_EVERY_S
+        with suppress(OSError):  # it has ended
+            if look_at(tgid).torch:
+                found = "it has imported torch meanwhile, so that its steps can be seen"
+                raise refused(tgid, found, f"trainobs attach {tgid}")
 
     def no_lock(self) -> str:
         """Why there is no period so far."""
@@ -101,12 +120,13 @@ def observe(
         look_s: how long to look for the first.
 
     Raises:
-        AttachError: there was none.
+        AttachError: there was none, or steps could be seen by now.
     """
     until = time.monotonic() + look_s
     while not watch.spells:
         is_over = wait(READ_S)
         watch.read()
+        watch.check_torch()
         if not watch.spells and (is_over or time.monotonic() > until):
             raise refused(watch.process.tgid, watch.no_lock() + _state(watch.process), _do(watch))
     end = None if seconds is None else time.monotonic() + seconds
