@@ -12,6 +12,7 @@ struct pt_regs {
 #elif defined(__TARGET_ARCH_arm64)
 struct pt_regs {
 	u64 regs[31];
+	u64 orig_x0;
 	int syscallno;
 };
 #else
@@ -29,6 +30,7 @@ static __always_inline u32 syscall_number(struct pt_regs *regs)
 #endif
 }
 
+/* At the begin of a call as at its end, when the first register of aarch64 holds the result. */
 static __always_inline u64 syscall_arg(struct pt_regs *regs, u32 arg)
 {
 #if defined(__TARGET_ARCH_x86)
@@ -47,7 +49,7 @@ static __always_inline u64 syscall_arg(struct pt_regs *regs, u32 arg)
 #else
 	switch (arg) {
 	case 1:
-		return regs->regs[0];
+		return regs->orig_x0;
 	case 2:
 		return regs->regs[1];
 	case 3:

@@ -82,6 +82,14 @@ def save(path: Path) -> None:
     os.close(fd)
 
 
+def copy(source: Path, target: Path, moved: list[int]) -> None:
+    """Save a copy of a file without a buffer of this process; `moved` gets the bytes by call."""
+    with source.open("rb") as old, target.open("wb") as new:
+        while done := os.copy_file_range(old.fileno(), new.fileno(), SIZE):
+            moved.append(done)
+        os.fsync(new.fileno())
+
+
 def compute(times: list[float]) -> None:
     """Use a CPU; `times` gets the time on it: no more than what passed by the clock of the probes.
 
@@ -123,14 +131,14 @@ class Sockets:
         self._udp[0].sendto(bytes(SENT_UDP), self._udp[1].getsockname())
         self._udp[1].recv(2 * SENT_UDP)
 
-    def send_file(self) -> list[int]:
-        """Send a file of `SENT_FILE` bytes without a buffer of this process; the bytes by call."""
-        sent: list[int] = []
-        while left := SENT_FILE - sum(sent):
+    def send_file(self, moved: list[int]) -> None:
+        """Send a file of `SENT_FILE` bytes as `copy` does."""
+        sent = 0
+        while left := SENT_FILE - sent:
             source = self._file.fileno()
-            sent.append(os.sendfile(self._four[0].fileno(), source, sum(sent), left))
+            moved.append(os.sendfile(self._four[0].fileno(), source, sent, left))
+            sent += moved[-1]
         self._take(self._four[1], SENT_FILE)
-        return sent
 
     @staticmethod
     def _take(taker: socket.socket, size: int) -> None:
@@ -185,11 +193,12 @@ def observed(place: Path, run: Path, probes: Any = "auto") -> Truth:
         folder.mkdir()
     files = [write(data / f"{number}", SIZE) for number in range(FILES)]
     mapped, direct = write(data / "mapped", SIZE), write(data / "direct", DIRECT)
-    sockets = Sockets(write(data / "sent", SENT_FILE))
+    sent = write(data / "sent", SENT_FILE)
+    sockets = Sockets(sent)
     forward, others = Naps(), Naps()
     stalls = 0
     whole: list[float] = []
-    sent: list[int] = []
+    moved: list[int] = []
     computed: list[float] = []
     with timed(whole), observe(run_dir=run, data_roots=[data], probes=probes) as obs:
         for step in range(STEPS):
@@ -204,7 +213,7 @@ def observed(place: Path, run: Path, probes: Any = "auto") -> Truth:
                 if step == 6:
                     read_directly(direct)
                 if step == 7:
-                    sent = sockets.send_file()
+                    sockets.send_file(moved)
                 if step == 9:
                     thread = threading.Thread(target=compute, args=(computed,))
                     thread.start()
@@ -213,15 +222,18 @@ def observed(place: Path, run: Path, probes: Any = "auto") -> Truth:
                     with obs.phase("checkpoint"):
                         for number in range(SAVES // 2):
                             save(saved / f"{step}-{number}")
+                if step == 8:
+                    with obs.phase("checkpoint"):
+                        copy(sent, saved / "copy", moved)
                 if step < FORWARD_NAPS:
                     with obs.phase("forward"):
                         forward.take()
                 others.take()
-    return known(forward, others, stalls, sum(whole), sum(computed), sent)
+    return known(forward, others, stalls, sum(whole), sum(computed), moved)
 
 
 def known(
-    forward: Naps, others: Naps, stalls: int, whole_s: float, cpu_s: float, sent: list[int]
+    forward: Naps, others: Naps, stalls: int, whole_s: float, cpu_s: float, moved: list[int]
 ) -> Truth:
     """What a run of `observed` must say.
 
@@ -231,28 +243,29 @@ def known(
         stalls: how often a read slept; an emulated disk may answer before a task waits for it.
         whole_s: the run.
         cpu_s: CPU time of another thread than its own.
-        sent: bytes of each call that sent a file of data.
+        moved: bytes of each call that sent or copied a file of data.
     """
     again = 2 * (STEPS - COLD_STEPS)
     reads, cold_pages = FILES + again, FILES * PAGES
-    sent_pages = sum(-(-size // PAGE) for size in sent)
+    moved_pages = sum(-(-size // PAGE) for size in moved)
+    saved_blocks = SAVES * -(-SAVED // BLOCK) + -(-SENT_FILE // BLOCK)
     slept_s = sum(forward.times + others.times)
     talked = STEPS * (SENT_4 + SENT_6 + SENT_UDP) + SENT_FILE
     return Truth(
         exact={
-            "io/data_read_bytes": reads * SIZE + DIRECT + SENT_FILE,
-            "io/data_read_count": reads * CALLS + 1 + len(sent),
-            "io/data_open_count": reads + 2,  # the mapped one and the direct one too
+            "io/data_read_bytes": reads * SIZE + DIRECT + sum(moved),
+            "io/data_read_count": reads * CALLS + 1 + len(moved),
+            "io/data_open_count": reads + 3,  # the mapped, the direct and the copied one too
             "io/data_direct_read_bytes": DIRECT,
             "io/data_mmap_bytes": SIZE,
             "io/data_fault_count": PAGES,
-            "io/checkpoint_write_bytes": SAVES * SAVED,
-            "io/fsync_count": SAVES,
+            "io/checkpoint_write_bytes": SAVES * SAVED + SENT_FILE,
+            "io/fsync_count": SAVES + 1,
             "cache/miss_bytes": cold_pages * PAGE,
-            "cache/hit_ratio": (again * PAGES + sent_pages) / (reads * PAGES + sent_pages),
+            "cache/hit_ratio": (again * PAGES + moved_pages) / (reads * PAGES + moved_pages),
             "cache/fault_fill_bytes": PAGES * PAGE,
             "block/data_read_bytes": (FILES + 1) * -(-SIZE // BLOCK) * BLOCK + DIRECT,
-            "block/checkpoint_write_bytes": SAVES * -(-SAVED // BLOCK) * BLOCK,
+            "block/checkpoint_write_bytes": saved_blocks * BLOCK,
             "net/sent_bytes": talked,
             "net/received_bytes": talked,
         },
