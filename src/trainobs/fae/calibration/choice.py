@@ -59,6 +59,8 @@ class RowCounts:
     @classmethod
     def together(cls, tables: Sequence[RowCounts]) -> RowCounts:
         """Counts of the same rows in several tables, added up."""
+        if len(tables) == 1:
+            return tables[0]
         return cls(lambda: _added([table._load() for table in tables]))
 
     def hot(self, limit: HotLimit) -> NDArray[np.int64]:
@@ -126,8 +128,6 @@ def sharing(tables: Sequence[ModelTable]) -> list[list[ModelTable]]:
 
 def _added(parts: Sequence[NDArray[np.uint64] | Sketch]) -> NDArray[np.uint64] | Sketch:
     """The sum of the counts of tables of one size; a sketch where one is a sketch."""
-    if len(parts) == 1:
-        return parts[0]
     arrays = [part for part in parts if not isinstance(part, Sketch)]
     sketches = [part for part in parts if isinstance(part, Sketch)]
     total = np.asarray(np.sum(arrays, axis=0, dtype=np.uint64)) if arrays else None

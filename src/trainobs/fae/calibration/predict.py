@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trainobs.access.spectrum import tally
 from trainobs.core.quotients import UNKNOWN, Interval
 from trainobs.fae.calibration.choice import Choice, RowCounts
 from trainobs.fae.calibration.intervals import count_interval, ratio
@@ -152,8 +153,9 @@ def _groups(
     group_rows = np.zeros(int(group.max(initial=0)) + 1)
     np.add.at(group_rows, group, classes.rows)
     group_rows[0] = table.row_count - classes.rows.sum()
-    found, times = np.unique(counts.of(ids), return_counts=True)
+    found, times = tally(counts.of(ids))
     looked_up = np.bincount(_group(found), times, minlength=len(group_rows))
+    looked_up[0] = len(ids) - times.sum()
     ratios = looked_up / len(ids) if len(ids) else np.full(len(group_rows), np.nan)
     used = group_rows > 0
     return group_rows[used][::-1].astype(np.int64), ratios[used][::-1]
