@@ -17,7 +17,7 @@ BIN := $(VENV)/bin
 PEERS := .venv-peers
 TWINE := build/twine
 PLUGIN := packages/trainobs-tensorboard
-OBJECT := src/trainobs/probes/objects/trainobs.$(shell uname -m).nokfunc.bpf.o
+OBJECT := src/trainobs/probes/objects/trainobs.$(shell uname -m).preemptible.bpf.o
 C_FILES := $(wildcard bpf/*.c bpf/*.h)
 
 .DEFAULT_GOAL := help

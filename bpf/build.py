@@ -73,12 +73,13 @@ def object_paths(arch: str, out: Path = OBJECTS) -> dict[Path, tuple[str, str]]:
     """Where the objects for a type of machine belong: their sources, and what sets them apart.
 
     The second one is for kernels without the kfunc that the first one calls: READ in reading.h. The
-    third one is linked to programs of a user's, the fourth one is for processes observed from
-    outside.
+    third one is for those on which a program may lose its CPU: preemption.h. The fourth one is
+    linked to programs of a user's, the last one is for processes observed from outside.
     """
     return {
         out / f"trainobs.{arch}.bpf.o": (SOURCE, ""),
         out / f"trainobs.{arch}.nokfunc.bpf.o": (SOURCE, "-DTOBS_NO_KFUNC"),
+        out / f"trainobs.{arch}.preemptible.bpf.o": (SOURCE, "-DTOBS_PREEMPTIBLE"),
         out / f"support.{arch}.bpf.o": (SUPPORT, ""),
         out / f"seen.{arch}.bpf.o": (SEEN, ""),
     }

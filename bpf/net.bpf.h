@@ -24,13 +24,13 @@ static __always_inline int count_received(struct sock *sock, long result, int fl
 }
 
 SEC("tp_btf/sock_send_length")
-int BPF_PROG(tobs_send, struct sock *sock, int result)
+int UNINTERRUPTED_PROG(tobs_send, struct sock *sock, int result)
 {
 	return count_message(TOBS_SEND, sock, result);
 }
 
 SEC("tp_btf/sock_recv_length")
-int BPF_PROG(tobs_receive, struct sock *sock, int result, int flags)
+int UNINTERRUPTED_PROG(tobs_receive, struct sock *sock, int result, int flags)
 {
 	return count_received(sock, result, flags);
 }
@@ -40,34 +40,34 @@ int BPF_PROG(tobs_receive, struct sock *sock, int result, int flags)
  * go through, those of sendfile too (sendpage, up to v6.4).
  */
 SEC("fexit/inet_sendmsg")
-int BPF_PROG(tobs_send_4, struct socket *socket, void *message, size_t size, int result)
+int UNINTERRUPTED_PROG(tobs_send_4, struct socket *socket, void *message, size_t size, int result)
 {
 	return count_message(TOBS_SEND, socket->sk, result);
 }
 
 SEC("fexit/inet6_sendmsg")
-int BPF_PROG(tobs_send_6, struct socket *socket, void *message, size_t size, int result)
+int UNINTERRUPTED_PROG(tobs_send_6, struct socket *socket, void *message, size_t size, int result)
 {
 	return count_message(TOBS_SEND, socket->sk, result);
 }
 
 SEC("fexit/inet_sendpage")
-int BPF_PROG(tobs_send_page, struct socket *socket, void *page, int offset, size_t size, int flags,
-	     ssize_t result)
+int UNINTERRUPTED_PROG(tobs_send_page, struct socket *socket, void *page, int offset, size_t size,
+		       int flags, ssize_t result)
 {
 	return count_message(TOBS_SEND, socket->sk, result);
 }
 
 SEC("fexit/inet_recvmsg")
-int BPF_PROG(tobs_receive_4, struct socket *socket, void *message, size_t size, int flags,
-	     int result)
+int UNINTERRUPTED_PROG(tobs_receive_4, struct socket *socket, void *message, size_t size, int flags,
+		       int result)
 {
 	return count_received(socket->sk, result, flags);
 }
 
 SEC("fexit/inet6_recvmsg")
-int BPF_PROG(tobs_receive_6, struct socket *socket, void *message, size_t size, int flags,
-	     int result)
+int UNINTERRUPTED_PROG(tobs_receive_6, struct socket *socket, void *message, size_t size, int flags,
+		       int result)
 {
 	return count_received(socket->sk, result, flags);
 }

@@ -17,7 +17,7 @@ static __always_inline u32 call_of(struct task_state *task)
 }
 
 SEC("tp_btf/mm_filemap_add_to_page_cache")
-int BPF_PROG(tobs_cache_add, struct folio *folio)
+int UNINTERRUPTED_PROG(tobs_cache_add, struct folio *folio)
 {
 	struct task_state *task = current_state();
 	struct inode *inode;
@@ -61,14 +61,14 @@ static __always_inline int wait_for_read_ahead(void)
 }
 
 SEC("tp_btf/page_cache_sync_ra")
-int BPF_PROG(tobs_ra_wait)
+int UNINTERRUPTED_PROG(tobs_ra_wait)
 {
 	return wait_for_read_ahead();
 }
 
 /* Before v6.18 there is no such tracepoint; the function is as old as v5.10. */
 SEC("fentry/page_cache_sync_ra")
-int BPF_PROG(tobs_ra_wait_f)
+int UNINTERRUPTED_PROG(tobs_ra_wait_f)
 {
 	return wait_for_read_ahead();
 }
@@ -83,14 +83,14 @@ static __always_inline int fault_on(struct inode *inode)
 }
 
 SEC("tp_btf/mm_filemap_fault")
-int BPF_PROG(tobs_fault, struct address_space *mapping)
+int UNINTERRUPTED_PROG(tobs_fault, struct address_space *mapping)
 {
 	return fault_on(BPF_CORE_READ(mapping, host));
 }
 
 /* Before v6.12 there is no such tracepoint. */
 SEC("fentry/filemap_fault")
-int BPF_PROG(tobs_fault_f, struct vm_fault *fault)
+int UNINTERRUPTED_PROG(tobs_fault_f, struct vm_fault *fault)
 {
 	return fault_on(BPF_CORE_READ(fault, vma, vm_file, f_inode));
 }

@@ -45,7 +45,7 @@ static __always_inline bool hides(struct task_state *task, struct pt_regs *regs)
 }
 
 SEC("tp_btf/sys_enter")
-int BPF_PROG(tobs_sys_enter, struct pt_regs *regs, long number)
+int UNINTERRUPTED_PROG(tobs_sys_enter, struct pt_regs *regs, long number)
 {
 	u64 nr = number;
 	struct task_state *task;
@@ -123,7 +123,7 @@ static __always_inline void count_source(struct task_state *task, struct account
 }
 
 SEC("tp_btf/sys_exit")
-int BPF_PROG(tobs_sys_exit, struct pt_regs *regs, long result)
+int UNINTERRUPTED_PROG(tobs_sys_exit, struct pt_regs *regs, long result)
 {
 	u32 nr = syscall_number(regs), op, class;
 	struct task_state *task;
@@ -177,7 +177,7 @@ static __always_inline int uring_op(u8 opcode)
 
 /* The arguments behind the request changed with v6.13; the result stands in the request too. */
 SEC("tp_btf/io_uring_complete")
-int BPF_PROG(tobs_uring, void *ring, struct io_kiocb *request)
+int UNINTERRUPTED_PROG(tobs_uring, void *ring, struct io_kiocb *request)
 {
 	struct task_state *task = current_state();
 	struct target target;

@@ -36,7 +36,7 @@ def copied_objects(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
     """Copies of the probes, in use, which a test may spoil and everybody may read."""
     with tempfile.TemporaryDirectory() as directory:
         os.chmod(directory, 0o755)
-        originals = shared.object_files({shared.KFUNC})
+        originals = shared.object_files({shared.KFUNC}, (6, 18))
         copies = [Path(shutil.copy(path, directory)) for path in originals]
         monkeypatch.setattr(shared, "OBJECTS", Path(directory))
         yield copies

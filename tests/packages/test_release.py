@@ -127,7 +127,8 @@ def test_a_wheel_holds_the_probes_for_its_machine_and_no_other_machine_code(dist
         if content.startswith(b"\x7fELF")
     }
     folder = "trainobs/probes/objects"
-    objects = (f"trainobs.{arch}", f"trainobs.{arch}.nokfunc", f"support.{arch}", f"seen.{arch}")
+    kinds = (f"{arch}", f"{arch}.nokfunc", f"{arch}.preemptible")
+    objects = (*(f"trainobs.{kind}" for kind in kinds), f"support.{arch}", f"seen.{arch}")
     assert machines == {f"{folder}/{name}.bpf.o": EM_BPF for name in objects}
     included = {"trainobs_probe.h", "trainobs_bcc.c", "vmlinux.h", "bpf/usdt.bpf.h"}
     assert {f"{folder}/include/{name}" for name in included} <= files.keys()

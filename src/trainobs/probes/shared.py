@@ -6,6 +6,7 @@ import errno
 import mmap
 import os
 import platform
+import re
 import resource
 import struct
 import threading
@@ -32,6 +33,10 @@ from trainobs.probes.syscall_table import syscall_table
 from trainobs.probes.time_namespace import clock_ahead_ns
 
 KFUNC = "bpf_rdonly_cast"
+
+PREEMPTIBLE = (7, 0)
+"""Linux from which on a task may lose its CPU in a program of a tracepoint: bpf/preemption.h."""
+
 """What one of the two objects calls, as READ in bpf/reading.h says. Linux 6.2"""
 
 _SPARE_DESCRIPTORS = 24
@@ -291,11 +296,23 @@ def kernel_names() -> KernelNames:
         raise unable(error) from error
 
 
-def object_files(names: Container[str]) -> list[Path]:
-    """Objects for this machine and a kernel, the faster one first."""
+def object_files(names: Container[str], version: tuple[int, int] | None = None) -> list[Path]:
+    """Objects for this machine and a kernel, the best one first.
+
+    Args:
+        names: in the type information of the kernel.
+        version: of it; by default of the running one.
+    """
+    kinds = [""] if KFUNC in names else []
+    if KFUNC in names and (version or _version()) >= PREEMPTIBLE:
+        kinds.insert(0, ".preemptible")
     stem = f"trainobs.{platform.machine()}"
-    fast = [OBJECTS / f"{stem}.bpf.o"] if KFUNC in names else []
-    return [*fast, OBJECTS / f"{stem}.nokfunc.bpf.o"]
+    return [OBJECTS / f"{stem}{kind}.bpf.o" for kind in (*kinds, ".nokfunc")]
+
+
+def _version() -> tuple[int, int]:
+    major, minor = re.findall(r"\d+", platform.release())[:2]
+    return int(major), int(minor)
 
 
 def machine_facts() -> bytes:
