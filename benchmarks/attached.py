@@ -98,7 +98,7 @@ def in_programs(pid: int, times: Ints) -> float:
 
     with attached(pid) as descriptors:
         counts: list[int] = []
-        spent = ProbeStatistics(descriptors[name] for name in FUNCTIONS).share(
+        spent = ProbeStatistics({name: descriptors[name] for name in FUNCTIONS}).share(
             TURN_S, lambda seconds: counts.extend((times[0], time.sleep(seconds), times[0])[::2])
         )
     if spent is None:

@@ -92,14 +92,14 @@ static __always_inline int begin_request(u64 key, u32 flags)
 }
 
 SEC("tp_btf/block_io_start")
-int UNINTERRUPTED_PROG(tobs_blk_start, struct request *request)
+int BPF_PROG(tobs_blk_start, struct request *request)
 {
 	return begin_request((u64)request, request->cmd_flags);
 }
 
 /* The request becomes part of another, which takes over its bios. */
 SEC("tp_btf/block_rq_merge")
-int UNINTERRUPTED_PROG(tobs_blk_merge, struct request *request)
+int BPF_PROG(tobs_blk_merge, struct request *request)
 {
 	u64 key = (u64)request;
 
@@ -113,7 +113,7 @@ int UNINTERRUPTED_PROG(tobs_blk_merge, struct request *request)
  * until then a request is known by that bio.
  */
 SEC("tp_btf/block_getrq")
-int UNINTERRUPTED_PROG(tobs_blk_getrq, struct bio *bio)
+int BPF_PROG(tobs_blk_getrq, struct bio *bio)
 {
 	if (!bio->bi_iter.bi_size)
 		return 0; /* a flush, which ends without having been issued */
@@ -121,7 +121,7 @@ int UNINTERRUPTED_PROG(tobs_blk_getrq, struct bio *bio)
 }
 
 SEC("tp_btf/block_rq_merge")
-int UNINTERRUPTED_PROG(tobs_blk_merge_b, struct request *request)
+int BPF_PROG(tobs_blk_merge_b, struct request *request)
 {
 	u64 key = (u64)request->bio;
 
@@ -130,7 +130,7 @@ int UNINTERRUPTED_PROG(tobs_blk_merge_b, struct request *request)
 }
 
 SEC("tp_btf/block_rq_issue")
-int UNINTERRUPTED_PROG(tobs_blk_issue, struct request *request)
+int BPF_PROG(tobs_blk_issue, struct request *request)
 {
 	struct bio *bio = request->bio;
 	struct request_start start, *kept;
@@ -255,7 +255,7 @@ static __always_inline void offer_to_sessions(struct request_end *end)
 
 /* Before whoever waits for the request is woken, and so before it can begin another step. */
 SEC("tp_btf/block_rq_complete")
-int UNINTERRUPTED_PROG(tobs_blk_done, struct request *request, int error, unsigned int bytes)
+int BPF_PROG(tobs_blk_done, struct request *request, int error, unsigned int bytes)
 {
 	u64 key = (u64)request;
 	struct request_start *start = bpf_map_lookup_elem(&requests, &key);

@@ -24,26 +24,26 @@ static __always_inline int end_reclaim(u64 pages)
 }
 
 SEC("tp_btf/mm_vmscan_direct_reclaim_begin")
-int UNINTERRUPTED_PROG(tobs_reclaim)
+int BPF_PROG(tobs_reclaim)
 {
 	return begin_reclaim();
 }
 
 SEC("tp_btf/mm_vmscan_direct_reclaim_end")
-int UNINTERRUPTED_PROG(tobs_reclaimed, unsigned long pages)
+int BPF_PROG(tobs_reclaimed, unsigned long pages)
 {
 	return end_reclaim(pages);
 }
 
 /* The limit of a cgroup, as containers have one, is no concern of the two above. */
 SEC("tp_btf/mm_vmscan_memcg_reclaim_begin")
-int UNINTERRUPTED_PROG(tobs_cg_reclaim)
+int BPF_PROG(tobs_cg_reclaim)
 {
 	return begin_reclaim();
 }
 
 SEC("tp_btf/mm_vmscan_memcg_reclaim_end")
-int UNINTERRUPTED_PROG(tobs_cg_freed, unsigned long pages)
+int BPF_PROG(tobs_cg_freed, unsigned long pages)
 {
 	return end_reclaim(pages);
 }

@@ -3,10 +3,9 @@
 #include "batches.h"
 #include "file_class.h"
 
-static __always_inline int count_message(u32 op, struct sock *sock, long result)
+static __always_inline int count_message(u32 op, struct sock *sock, long result, bool again)
 {
-	struct task_state *task = current_state();
-
+	struct task_state *task = task_of_event(op == TOBS_SEND ? SEEN_SEND : SEEN_RECEIVE, again);
 	u32 class;
 
 	if (!task || result <= 0)
@@ -18,21 +17,19 @@ static __always_inline int count_message(u32 op, struct sock *sock, long result)
 	return 0;
 }
 
-static __always_inline int count_received(struct sock *sock, long result, int flags)
+static __always_inline int count_received(struct sock *sock, long result, int flags, bool again)
 {
-	return flags & MSG_PEEK ? 0 : count_message(TOBS_RECEIVE, sock, result);
+	return flags & MSG_PEEK ? 0 : count_message(TOBS_RECEIVE, sock, result, again);
 }
 
-SEC("tp_btf/sock_send_length")
-int UNINTERRUPTED_PROG(tobs_send, struct sock *sock, int result)
+PREEMPTIBLE_PROG("tp_btf/sock_send_length", tobs_send, struct sock *sock, int result)
 {
-	return count_message(TOBS_SEND, sock, result);
+	return count_message(TOBS_SEND, sock, result, again);
 }
 
-SEC("tp_btf/sock_recv_length")
-int UNINTERRUPTED_PROG(tobs_receive, struct sock *sock, int result, int flags)
+PREEMPTIBLE_PROG("tp_btf/sock_recv_length", tobs_receive, struct sock *sock, int result, int flags)
 {
-	return count_received(sock, result, flags);
+	return count_received(sock, result, flags, again);
 }
 
 /*
@@ -40,34 +37,34 @@ int UNINTERRUPTED_PROG(tobs_receive, struct sock *sock, int result, int flags)
  * go through, those of sendfile too (sendpage, up to v6.4).
  */
 SEC("fexit/inet_sendmsg")
-int UNINTERRUPTED_PROG(tobs_send_4, struct socket *socket, void *message, size_t size, int result)
+int BPF_PROG(tobs_send_4, struct socket *socket, void *message, size_t size, int result)
 {
-	return count_message(TOBS_SEND, socket->sk, result);
+	return count_message(TOBS_SEND, socket->sk, result, false);
 }
 
 SEC("fexit/inet6_sendmsg")
-int UNINTERRUPTED_PROG(tobs_send_6, struct socket *socket, void *message, size_t size, int result)
+int BPF_PROG(tobs_send_6, struct socket *socket, void *message, size_t size, int result)
 {
-	return count_message(TOBS_SEND, socket->sk, result);
+	return count_message(TOBS_SEND, socket->sk, result, false);
 }
 
 SEC("fexit/inet_sendpage")
-int UNINTERRUPTED_PROG(tobs_send_page, struct socket *socket, void *page, int offset, size_t size,
-		       int flags, ssize_t result)
+int BPF_PROG(tobs_send_page, struct socket *socket, void *page, int offset, size_t size, int flags,
+	     ssize_t result)
 {
-	return count_message(TOBS_SEND, socket->sk, result);
+	return count_message(TOBS_SEND, socket->sk, result, false);
 }
 
 SEC("fexit/inet_recvmsg")
-int UNINTERRUPTED_PROG(tobs_receive_4, struct socket *socket, void *message, size_t size, int flags,
-		       int result)
+int BPF_PROG(tobs_receive_4, struct socket *socket, void *message, size_t size, int flags,
+	     int result)
 {
-	return count_received(socket->sk, result, flags);
+	return count_received(socket->sk, result, flags, false);
 }
 
 SEC("fexit/inet6_recvmsg")
-int UNINTERRUPTED_PROG(tobs_receive_6, struct socket *socket, void *message, size_t size, int flags,
-		       int result)
+int BPF_PROG(tobs_receive_6, struct socket *socket, void *message, size_t size, int flags,
+	     int result)
 {
-	return count_received(socket->sk, result, flags);
+	return count_received(socket->sk, result, flags, false);
 }

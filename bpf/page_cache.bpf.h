@@ -16,10 +16,9 @@ static __always_inline u32 call_of(struct task_state *task)
 	return task->call;
 }
 
-SEC("tp_btf/mm_filemap_add_to_page_cache")
-int UNINTERRUPTED_PROG(tobs_cache_add, struct folio *folio)
+PREEMPTIBLE_PROG("tp_btf/mm_filemap_add_to_page_cache", tobs_cache_add, struct folio *folio)
 {
-	struct task_state *task = current_state();
+	struct task_state *task = task_of_event(SEEN_CACHE_ADD, again);
 	struct inode *inode;
 	u64 pages;
 
@@ -60,37 +59,35 @@ static __always_inline int wait_for_read_ahead(void)
 	return 0;
 }
 
-SEC("tp_btf/page_cache_sync_ra")
-int UNINTERRUPTED_PROG(tobs_ra_wait)
+PREEMPTIBLE_PROG("tp_btf/page_cache_sync_ra", tobs_ra_wait, struct inode *inode)
 {
 	return wait_for_read_ahead();
 }
 
 /* Before v6.18 there is no such tracepoint; the function is as old as v5.10. */
 SEC("fentry/page_cache_sync_ra")
-int UNINTERRUPTED_PROG(tobs_ra_wait_f)
+int BPF_PROG(tobs_ra_wait_f)
 {
 	return wait_for_read_ahead();
 }
 
-static __always_inline int fault_on(struct inode *inode)
+static __always_inline int fault_on(struct inode *inode, bool again)
 {
-	struct task_state *task = current_state();
+	struct task_state *task = task_of_event(SEEN_FAULT, again);
 
 	if (task)
 		add(account_of(task), TOBS_FAULT, mapped_class(task, inode), 1, 0, 0, 0);
 	return 0;
 }
 
-SEC("tp_btf/mm_filemap_fault")
-int UNINTERRUPTED_PROG(tobs_fault, struct address_space *mapping)
+PREEMPTIBLE_PROG("tp_btf/mm_filemap_fault", tobs_fault, struct address_space *mapping)
 {
-	return fault_on(BPF_CORE_READ(mapping, host));
+	return fault_on(BPF_CORE_READ(mapping, host), again);
 }
 
 /* Before v6.12 there is no such tracepoint. */
 SEC("fentry/filemap_fault")
-int UNINTERRUPTED_PROG(tobs_fault_f, struct vm_fault *fault)
+int BPF_PROG(tobs_fault_f, struct vm_fault *fault)
 {
-	return fault_on(BPF_CORE_READ(fault, vma, vm_file, f_inode));
+	return fault_on(BPF_CORE_READ(fault, vma, vm_file, f_inode), false);
 }

@@ -1,39 +1,41 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /*
- * Programs of events at which a task may lose its CPU.
+ * Programs of tracepoints at which a task may lose its CPU.
  *
- * Since v7.0 it may lose it in the middle of a program of a tracepoint. Until the task goes on, the
- * kernel then leaves the same program out of all that happens on that CPU, as if it had called itself
- * (bpf_prog::active). So a program keeps its CPU from its first instruction to its last one: what is
- * left is a moment before and after. An object of its own (bpf/build.py), since older kernels need
- * none of it, and may lack the kfuncs (v6.10) or not allow global functions in between (v6.15).
+ * Since v7.0 it may lose it in the middle of such a program. Until the task goes on, the kernel leaves
+ * the same program out of all that happens on that CPU, as if it had called itself (bpf_prog::active,
+ * counted in recursion_misses). So each of them is there a second time, attached after the first one,
+ * for the events that the first one was left out of. An event is lost where both are, which takes two
+ * tasks that lost the CPU. To keep the CPU instead (bpf_preempt_disable) does not help: it is taken
+ * where the program gives it back, which still is inside.
  */
 #ifndef TRAINOBS_PREEMPTION_H
 #define TRAINOBS_PREEMPTION_H
 
 #include <bpf/bpf_tracing.h>
 
-#ifdef TOBS_PREEMPTIBLE
-extern void bpf_preempt_disable(void) __ksym;
-extern void bpf_preempt_enable(void) __ksym;
+/* clang-format off */
+#define ENTRY_PROG(section, entry, body, again, args...)                \
+	SEC(section) int entry(unsigned long long *ctx)                 \
+	{                                                               \
+		_Pragma("GCC diagnostic push")                          \
+		_Pragma("GCC diagnostic ignored \"-Wint-conversion\"")  \
+		return body(again, ___bpf_ctx_cast(args));              \
+		_Pragma("GCC diagnostic pop")                           \
+	}
+/* clang-format on */
 
-#define UNINTERRUPTED_PROG(name, args...)                                                   \
-	name(unsigned long long *ctx);                                                      \
-	static __always_inline typeof(name(0)) ____##name(unsigned long long *ctx, ##args); \
-	typeof(name(0)) name(unsigned long long *ctx)                                       \
-	{                                                                                   \
-		int result;                                                                 \
-                                                                                            \
-		bpf_preempt_disable();                                                      \
-		_Pragma("GCC diagnostic push")                                              \
-			_Pragma("GCC diagnostic ignored \"-Wint-conversion\"")              \
-				result = ____##name(___bpf_ctx_cast(args));                 \
-		_Pragma("GCC diagnostic pop") bpf_preempt_enable();                         \
-		return result;                                                              \
-	}                                                                                   \
-	static __always_inline typeof(name(0)) ____##name(unsigned long long *ctx, ##args)
+/* As BPF_PROG; the body has `again`, whether it is the second one. At least one argument. */
+#ifdef TOBS_PREEMPTIBLE
+#define AGAIN_PROG(section, name, args...) ENTRY_PROG(section, name##_again, ____##name, true, args)
 #else
-#define UNINTERRUPTED_PROG BPF_PROG
+#define AGAIN_PROG(section, name, args...)
 #endif
+
+#define PREEMPTIBLE_PROG(section, name, args...)                                                \
+	static __always_inline int ____##name(const bool again, unsigned long long *ctx, args); \
+	ENTRY_PROG(section, name, ____##name, false, args)                                      \
+	AGAIN_PROG(section, name, args)                                                         \
+	static __always_inline int ____##name(const bool again, unsigned long long *ctx, args)
 
 #endif

@@ -56,8 +56,7 @@ static __always_inline void follow(struct task_struct *task, u32 slot, u32 role)
 }
 
 /* Not sched_process_fork, which passes over the threads that io_uring starts. */
-SEC("tp_btf/task_newtask")
-int UNINTERRUPTED_PROG(tobs_fork, struct task_struct *child)
+PREEMPTIBLE_PROG("tp_btf/task_newtask", tobs_fork, struct task_struct *child)
 {
 	struct task_struct *parent = bpf_get_current_task_btf();
 	struct task_state *state = state_of(parent);
@@ -72,9 +71,8 @@ int UNINTERRUPTED_PROG(tobs_fork, struct task_struct *child)
 
 /* A program that has more rights than the client whose session it is, such as sudo, is not followed
  * any further. The rights of a task grow in no other way. */
-SEC("tp_btf/sched_process_exec")
-int UNINTERRUPTED_PROG(tobs_exec, struct task_struct *task, int old_pid,
-		       struct linux_binprm *program)
+PREEMPTIBLE_PROG("tp_btf/sched_process_exec", tobs_exec, struct task_struct *task, int old_pid,
+		 struct linux_binprm *program)
 {
 	struct task_state *state = state_of(task);
 	struct tobs_settings *set = state ? settings_of(state->slot) : NULL;
@@ -95,8 +93,7 @@ static __always_inline void let_go(struct task_struct *task)
 		bpf_task_storage_delete(&tasks, task);
 }
 
-SEC("tp_btf/task_rename")
-int UNINTERRUPTED_PROG(tobs_rename, struct task_struct *task, const char *comm)
+PREEMPTIBLE_PROG("tp_btf/task_rename", tobs_rename, struct task_struct *task, const char *comm)
 {
 	struct task_state *state = state_of(task);
 	struct name name;

@@ -53,7 +53,8 @@ static __always_inline u8 awaited(struct task_state *task, struct task_struct *p
 		return 0;
 	if (task->role != TOBS_MAIN || syscall_of(prev) != SYS_FUTEX)
 		return 0;
-	if (awaits_interpreter((struct pt_regs *)bpf_task_pt_regs(prev), moment_of(task->slot, now)))
+	if (awaits_interpreter((struct pt_regs *)bpf_task_pt_regs(prev),
+			       moment_of(task->slot, now)))
 		return OFF_GIL;
 	return current_phase(task->slot) == TOBS_PHASE_LOADER ? 0 : OFF_AWAIT;
 }

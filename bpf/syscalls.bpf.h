@@ -44,8 +44,7 @@ static __always_inline bool hides(struct task_state *task, struct pt_regs *regs)
 	       syscall_arg(regs, 2) != SUID_DUMP_USER;
 }
 
-SEC("tp_btf/sys_enter")
-int UNINTERRUPTED_PROG(tobs_sys_enter, struct pt_regs *regs, long number)
+PREEMPTIBLE_PROG("tp_btf/sys_enter", tobs_sys_enter, struct pt_regs *regs, long number)
 {
 	u64 nr = number;
 	struct task_state *task;
@@ -54,7 +53,7 @@ int UNINTERRUPTED_PROG(tobs_sys_enter, struct pt_regs *regs, long number)
 	/* The table first: it turns away most calls of the machine before any lookup. */
 	if (nr >= TOBS_SYSCALLS || !machine.syscalls[nr].op_plus_one)
 		return 0;
-	task = current_state();
+	task = task_of_event(SEEN_ENTER, again);
 	if (!task)
 		return 0;
 	op = machine.syscalls[nr].op_plus_one - 1;
@@ -122,8 +121,7 @@ static __always_inline void count_source(struct task_state *task, struct account
 		count_in_batch(task, TOBS_READ, fd, bytes, ns);
 }
 
-SEC("tp_btf/sys_exit")
-int UNINTERRUPTED_PROG(tobs_sys_exit, struct pt_regs *regs, long result)
+PREEMPTIBLE_PROG("tp_btf/sys_exit", tobs_sys_exit, struct pt_regs *regs, long result)
 {
 	u32 nr = syscall_number(regs), op, class;
 	struct task_state *task;
@@ -133,7 +131,7 @@ int UNINTERRUPTED_PROG(tobs_sys_exit, struct pt_regs *regs, long result)
 	if (nr >= TOBS_SYSCALLS || !machine.syscalls[nr].op_plus_one)
 		return 0;
 	task = current_state();
-	if (!task || !task->call)
+	if (!task || !task->call) /* `again`: the first one was there */
 		return 0;
 	ns = bpf_ktime_get_ns() - task->call_ns;
 	op = task->call - 1;
@@ -176,10 +174,9 @@ static __always_inline int uring_op(u8 opcode)
 }
 
 /* The arguments behind the request changed with v6.13; the result stands in the request too. */
-SEC("tp_btf/io_uring_complete")
-int UNINTERRUPTED_PROG(tobs_uring, void *ring, struct io_kiocb *request)
+PREEMPTIBLE_PROG("tp_btf/io_uring_complete", tobs_uring, void *ring, struct io_kiocb *request)
 {
-	struct task_state *task = current_state();
+	struct task_state *task = task_of_event(SEEN_URING, again);
 	struct target target;
 	struct account to;
 	struct file *file;

@@ -25,6 +25,7 @@ struct task_state {
 	u8 role;
 	u8 flags;
 	u8 slot;		 /* its session */
+	u8 seen;		 /* enum seen */
 	struct tobs_batch batch; /* the one that it makes; begin_ns 0: none */
 };
 

@@ -54,6 +54,35 @@ static __always_inline struct task_state *current_state(void)
 	return state_of(bpf_get_current_task_btf());
 }
 
+/* Events whose first program says in task_state::seen that it was there: preemption.h. Where it does
+ * no harm to count twice, none is needed. */
+enum seen {
+	SEEN_ENTER = 1,
+	SEEN_URING = 2,
+	SEEN_CACHE_ADD = 4,
+	SEEN_FAULT = 8,
+	SEEN_SEND = 16,
+	SEEN_RECEIVE = 32,
+};
+
+/* The state of the current task, if this is the program that counts an event of it. */
+static __always_inline struct task_state *task_of_event(enum seen event, bool again)
+{
+	struct task_state *task = current_state();
+
+#ifdef TOBS_PREEMPTIBLE
+	if (!task)
+		return NULL;
+	if (!again) {
+		task->seen |= event;
+	} else if (task->seen & event) {
+		task->seen &= ~event;
+		return NULL;
+	}
+#endif
+	return task;
+}
+
 /* What a session has under a key; NULL where there is no such session. */
 static __always_inline void *in_session(void *maps, u32 slot, const void *key)
 {

@@ -211,7 +211,7 @@ struct tobs_settings {
 	unsigned int padding;
 	unsigned long long permitted; /* ... its capabilities, ... */
 	unsigned long long user_ns;   /* ... and where it has them; 0: it was not asked yet */
-	long long clock_ahead_ns;     /* CLOCK_MONOTONIC there, less the kernel's: a time namespace */
+	long long clock_ahead_ns; /* CLOCK_MONOTONIC there, less the kernel's: a time namespace */
 };
 
 /* What a user's programs count: how often, and a sum of what they measured. */

@@ -142,7 +142,12 @@ class Raw:
     def ask(
         self, what: str, *, count: int = 0, **arguments: object
     ) -> tuple[dict[str, Any], list[int]] | None:
-        question = {"version": 1, "layout": protocol.LAYOUT, "ask": what, **arguments}
+        question = {
+            "version": protocol.VERSION,
+            "layout": protocol.LAYOUT,
+            "ask": what,
+            **arguments,
+        }
         with suppress(BrokenPipeError):
             protocol.send(self.socket, question, ())
         return self.answer(count)

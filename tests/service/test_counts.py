@@ -11,12 +11,23 @@ import pytest
 
 from tests.kernel.ground_truth import PRIMES, calls_of, read_whole, write_file, write_files
 from tests.kernel.processes import fork, in_child, in_thread, in_worker, join, start_job
-from tests.service.service import SOMEBODY, Observed, Service, Turns, as_user, data_of
+from tests.service.service import MAIN, SOMEBODY, Observed, Service, Turns, as_user, data_of
+from tests.session.jobs import wait_for
 from trainobs.core.abi import FileClass, Op, Role
+from trainobs.probes.served import ServedSide
 
 pytestmark = pytest.mark.needs_bpf
 
 DATA = FileClass.DATA
+
+LEAVES_OUT = f"""
+from itertools import count
+from trainobs.probes.shared import SharedProbes
+runs = count(7)
+SharedProbes.missed_runs = lambda self: next(runs)
+{MAIN}
+"""
+"""A service of programs of which one run more was left out each time that it looks."""
 
 
 def test_reads_of_a_user_without_capabilities_are_counted_exactly(
@@ -219,3 +230,17 @@ def test_after_the_session_of_a_killed_process_its_children_count_for_nobody(
     join(as_user(next_one))
     for turns in (told, over, ready):
         turns.close()
+
+
+def test_runs_that_the_kernel_left_out_are_told_to_whom_the_service_serves(
+    open_place: Path,
+) -> None:
+    service = Service(open_place / "probed.sock", code=LEAVES_OUT)
+    try:
+        side = ServedSide(service.path)
+        assert side.losses()["runs"] == 0
+        wait_for(lambda: side.losses()["runs"] == 1)  # it asks once a second
+        side.stop()
+        assert side.losses()["runs"] == 2
+    finally:
+        service.stop()

@@ -229,7 +229,11 @@ def test_one_who_does_not_listen_holds_up_nobody(service: Service) -> None:
         raw.socket.settimeout(0.2)
         with suppress(OSError):
             while True:
-                raw.say(json.dumps({"version": 1, "ask": "adopt", "tid": os.getpid()}).encode())
+                raw.say(
+                    json.dumps(
+                        {"version": protocol.VERSION, "ask": "adopt", "tid": os.getpid()}
+                    ).encode()
+                )
         service_answers.pass_on()
         over.wait()
 

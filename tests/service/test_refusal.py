@@ -210,7 +210,7 @@ def test_a_session_ends_with_its_process_though_a_child_has_the_socket(service: 
 def test_a_process_that_dies_as_it_registers_leaves_no_session(service: Service) -> None:
     def work() -> None:
         raw = Raw(service.path)
-        question = {"version": 1, "layout": protocol.LAYOUT, "ask": "register"}
+        question = {"version": protocol.VERSION, "layout": protocol.LAYOUT, "ask": "register"}
         raw.say(json.dumps({**question, "tid": os.getpid()}).encode())
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -27,6 +27,7 @@ from tests.service.service import (
 from tests.session.jobs import wait_for
 from trainobs.core.abi import FileClass, Op
 from trainobs.core.errors import ProbeError
+from trainobs.probes import protocol
 from trainobs.probes.served import ServedSide
 
 pytestmark = pytest.mark.needs_bpf
@@ -232,7 +233,7 @@ def test_a_file_that_is_not_open_for_reading_is_no_root(service: Service, flags:
         raw = Raw(service.path)
         assert raw.ask("register", tid=os.getpid(), count=2)
         descriptor = os.open(secret, flags)
-        question = {"version": 1, "ask": "root", "file_class": int(FileClass.DATA)}
+        question = {"version": protocol.VERSION, "ask": "root", "file_class": int(FileClass.DATA)}
         raw.say(json.dumps(question).encode(), [descriptor])
         assert "open for reading" in refusal_of(raw.answer())
 

@@ -43,23 +43,23 @@ class Spectrum:
         """
         if not isinstance(counts, Sketch):
             seen = counts[counts != 0].astype(np.uint64)  # few of many: the rest is quick then
-            return cls(*tally(seen), len(counts), int(seen.sum()))
+            return cls(*histogram(seen), len(counts), int(seen.sum()))
         rows = len(counts.ids) if row_count is None else row_count
-        return cls(*tally(counts.counts), rows, counts.total, counts.error)
+        return cls(*histogram(counts.counts), rows, counts.total, counts.error)
 
     @classmethod
     def from_blocks(cls, blocks: Blocks, row_count: int, total: int, error: int) -> Spectrum:
         """The spectrum of rows that come in blocks; takes memory for one of them at a time."""
         distinct, sums = np.empty(0, np.uint64), np.empty(0, np.int64)
         for _, counts in blocks:
-            values, rows = tally(counts)
+            values, rows = histogram(counts)
             distinct, place = np.unique(np.concatenate((distinct, values)), return_inverse=True)
             rows, sums = np.concatenate((sums, rows)), np.zeros(len(distinct), np.int64)
             np.add.at(sums, place, rows)
         return cls(distinct[::-1], sums[::-1], row_count, total, error)
 
 
-def tally(counts: NDArray[np.integer[Any]]) -> tuple[Counts, NDArray[np.int64]]:
+def histogram(counts: NDArray[np.integer[Any]]) -> tuple[Counts, NDArray[np.int64]]:
     """The different counts above zero, descending, and how many there are of each.
 
     Low counts by a histogram, since to sort them would take longer. As signed numbers, which

@@ -31,7 +31,7 @@ class OutsideReadings:
         self._cpu_ns = time.process_time_ns()
         self._machine = MachineReadings(tgid)
         self._faults = Totals(("memory/major_fault_count",))
-        self._statistics = statistics_for(side.program_fds().values())
+        self._statistics = statistics_for(side.program_fds())
 
     @property
     def other_cpu_ns(self) -> int:

@@ -37,7 +37,7 @@ class KernelSide(Side):
         except BaseException:
             self._probes.stop()
             raise
-        self._statistics = ProbeStatistics(self.program_fds().values())
+        self._statistics = ProbeStatistics(self.program_fds())
 
     def adopt(self) -> None:
         """Follow the calling process: this thread as the training thread, and all it started."""
@@ -63,7 +63,7 @@ class KernelSide(Side):
     def hooks(self) -> dict[str, str]:
         """Program name -> where it hooks in."""
         return {
-            name: ", ".join(hook.removeprefix("tp_btf/") for _, hook in hooks)
+            name: ", ".join(dict.fromkeys(hook.removeprefix("tp_btf/") for _, hook in hooks[::-1]))
             for name, hooks in self._probes.hooks().items()
         }
 

@@ -9,13 +9,13 @@ import ctypes as C
 import errno
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.probes.libbpf import captured_log, open_library, open_object, too_old
 from trainobs.probes.obstacles import may_load, why_not_permitted
-from trainobs.probes.programs import Way
+from trainobs.probes.programs import AGAIN, Way
 
 _ENOTSUPP = 524  # include/linux/errno.h: not for user space, which has no words for it
 _RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
@@ -82,6 +82,7 @@ class LibbpfLoader:
         paths = list(self._paths)
         while True:
             wanted = {program for way in left.values() for program in _programs(way)}
+            wanted |= {program + AGAIN for program in wanted}
             error, log = self._try_load(paths[0], wanted, machine)
             if not error:
                 break
@@ -106,7 +107,7 @@ class LibbpfLoader:
             OSError: the process has no descriptor or no memory for it.
         """
         self._links[name] = []
-        for program, hook in reversed(self._ways[name].hooks):
+        for program, hook in self._in_order(name):
             with captured_log(self._library):
                 link = self._library.bpf_program__attach(self._programs[program])
                 error = C.get_errno()
@@ -122,6 +123,13 @@ class LibbpfLoader:
                 )
             self._links[name].append(link)
 
+    def _in_order(self, name: str) -> Iterator[tuple[str, str]]:
+        """Programs of a part as they are attached, each before its second copy, and their hooks."""
+        for program, hook in reversed(self._ways[name].hooks):
+            for each in (program, program + AGAIN):
+                if each in self._programs:
+                    yield each, hook
+
     def detach(self, name: str) -> None:
         """Take the programs of a part from where they are attached; nothing if they are not."""
         for link in self._links.pop(name, ()):
@@ -129,7 +137,7 @@ class LibbpfLoader:
 
     def hooks(self, name: str) -> tuple[tuple[str, str], ...]:
         """Programs that were loaded for a part, and where each of them hooks in."""
-        return self._ways[name].hooks
+        return tuple(self._in_order(name))
 
     def run_iterator(self, name: str) -> None:
         """Run an attached iterator program once, in the calling thread's own context."""

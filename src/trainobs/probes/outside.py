@@ -72,7 +72,7 @@ class OutsideSide(Side):
             self._programs.close()
             raise unable(error) from error
         self.seen = np.frombuffer(memory, SEEN, 1)
-        self._statistics = ProbeStatistics(self.program_fds().values())
+        self._statistics = ProbeStatistics(self.program_fds())
         self._end: list[Callable[[], None]] = [partial(probes.close, slot), self._programs.close]
 
     def follow(self, tid: int) -> bool:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from trainobs.core.errors import SettingError, shown
 from trainobs.probes.kernel_names import KernelNames
 
+AGAIN = "_again"
+"""What the name of a program's second copy ends with, where it has one: bpf/preemption.h."""
+
 
 @dataclass(frozen=True)
 class Way:

@@ -18,7 +18,7 @@ from typing import Any
 
 from trainobs.core.abi import SUMS, FileClass, Op, Phase, Role
 
-VERSION = 1
+VERSION = 2
 """Of the protocol; a service answers no other."""
 
 LAYOUT = zlib.crc32(repr((SUMS.descr, [list(e) for e in (Op, FileClass, Role, Phase)])).encode())

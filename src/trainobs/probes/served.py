@@ -9,7 +9,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ WITHOUT_RIGHTS = (
 logger = logging.getLogger("trainobs")
 
 _PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.1  # of one who asks again
+_COUNT_EVERY_NS = 1_000_000_000
 
 
 class ServedSide(Side):
@@ -68,6 +69,7 @@ class ServedSide(Side):
                 path, "register", tid=tid, layout=protocol.LAYOUT, count=2
             )
             self.status = {name: str(answer["status"].get(name)) for name in programs_of(probes)}
+            self._runs_before = self._runs = int(answer["runs"])
             try:
                 self._map(*maps)
             finally:
@@ -81,7 +83,7 @@ class ServedSide(Side):
         except BaseException:
             self._hang_up()
             raise
-        self._seen_ns = time.monotonic_ns()
+        self._seen_ns = self._counted_ns = time.monotonic_ns()
 
     def adopt(self) -> None:
         """Follow the calling process: this thread as the training thread, and all it started."""
@@ -113,15 +115,24 @@ class ServedSide(Side):
         return self._gone_since_ns
 
     def losses(self) -> dict[str, int]:
-        """What the kernel side could not count; `service` is 1 once the service has gone."""
-        return super().losses() | {"service": int(self.gone_since_ns() is not None)}
+        """What the kernel side could not count; `service` is 1 once the service has gone.
+
+        `runs` that were left out for any session of the service: the kernel does not tell for whom.
+        """
+        now_ns = time.monotonic_ns()
+        if now_ns - self._counted_ns > _COUNT_EVERY_NS:
+            self._counted_ns = now_ns
+            self._take_runs(self._tell("losses"))
+        gone = self.gone_since_ns() is not None
+        return super().losses() | {"runs": self._runs - self._runs_before, "service": int(gone)}
 
     def stop(self) -> None:
         """End the session; the arrays stay readable. May be called twice."""
         self._release_roots()
         if self._socket:
-            with suppress(OSError, EOFError, protocol.ProtocolError, ProbeError):
-                self._ask("end")  # so that a next session of this process is not the second
+            with suppress(OSError, EOFError, protocol.ProtocolError, ProbeError, ValueError):
+                # So that a next session of this process is not the second.
+                self._take_runs(self._ask("end")[0])
         self._hang_up()
 
     def abandon(self) -> None:
@@ -137,13 +148,20 @@ class ServedSide(Side):
             if state != "on":
                 raise refused(self._path, f"it does not have {name}: {state}")
 
-    def _tell(self, what: str, descriptors: Sequence[int] = (), **arguments: int) -> None:
-        """Ask for something; a service that fails is told of once, and no more is asked of it."""
+    def _take_runs(self, answer: Mapping[str, Any]) -> None:
+        self._runs = max(self._runs, int(answer.get("runs", 0)))
+
+    def _tell(self, what: str, descriptors: Sequence[int] = (), **arguments: int) -> dict[str, Any]:
+        """Ask for something; the answer, which is empty where there is none.
+
+        A service that fails is told of once, and no more is asked of it.
+        """
         try:
             if self._socket:
-                self._ask(what, descriptors, **arguments)
+                return self._ask(what, descriptors, **arguments)[0]
         except (OSError, EOFError, protocol.ProtocolError, ProbeError) as error:
             self._lose(error.found if isinstance(error, ProbeError) else str(error))
+        return {}
 
     def _ask(
         self, what: str, descriptors: Sequence[int] = (), *, count: int = 0, **arguments: int

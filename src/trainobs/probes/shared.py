@@ -29,6 +29,7 @@ from trainobs.probes.programs import (
     way_after,
 )
 from trainobs.probes.session_maps import SessionMaps, remove
+from trainobs.probes.statistics import ProbeStatistics
 from trainobs.probes.syscall_table import syscall_table
 from trainobs.probes.time_namespace import clock_ahead_ns
 
@@ -100,6 +101,7 @@ class SharedProbes:
             self._loader.detach(name)
         off |= alone
         self.status = {name: off.get(name, "on") for name in self._programs}
+        self._statistics = ProbeStatistics(self.program_fds())
 
     def _attach(self, name: str, off: dict[str, str]) -> None:
         """Some kernels take a program and cannot attach it: arm64 has no fentry before v6.4."""
@@ -210,6 +212,10 @@ class SharedProbes:
             for program, _ in hooks
         }
 
+    def missed_runs(self) -> int:
+        """Runs of the programs that the kernel left out, for whatever session."""
+        return self._statistics.missed_runs()
+
     def maps(self, names: Collection[str]) -> dict[str, int]:
         """Descriptors of some maps that all sessions share."""
         return {name: self._loader.map_fd(name) for name in names}
@@ -222,6 +228,7 @@ class SharedProbes:
 
     def stop(self) -> None:
         """Take the probes out of the kernel. May be called twice; what is mapped stays."""
+        self._statistics.stop()
         self._loader.close()
 
     def abandon(self) -> None:

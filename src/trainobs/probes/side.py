@@ -100,7 +100,7 @@ class Side:
     def losses(self) -> dict[str, int]:
         """What the kernel side could not count, since the session began.
 
-        `runs` of programs that the kernel left out, where this process has loaded them.
+        `runs` of programs that the kernel left out, where anybody tells.
         """
         losses = {name: int(self._losses[name]) for name in self._losses.dtype.names or ()}
         if self._statistics:

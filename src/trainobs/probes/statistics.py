@@ -6,10 +6,11 @@ import ctypes as C
 import os
 import struct
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 
 from trainobs.core.errors import ProbeError
 from trainobs.probes.libbpf import open_library
+from trainobs.probes.programs import AGAIN
 
 _RUN_TIME = 0  # enum bpf_stats_type: BPF_STATS_RUN_TIME
 _INFO_BYTES = 232  # struct bpf_prog_info up to and including run_cnt and what follows in v5.12
@@ -22,11 +23,15 @@ class ProbeStatistics:
 
     The statistics cost a clock read or two for each run of a program, so they are on only while
     `share` samples. They need CAP_SYS_ADMIN.
+
+    Args:
+        program_fds: descriptors of the programs, by name.
     """
 
-    def __init__(self, program_fds: Iterable[int]) -> None:
+    def __init__(self, program_fds: Mapping[str, int]) -> None:
         self._library = open_library()
-        self._program_fds = tuple(program_fds)
+        self._program_fds = tuple(program_fds.values())
+        self._last_fds = [fd for name, fd in program_fds.items() if name + AGAIN not in program_fds]
         self._missed_runs = 0
         self._stopped = False
 
@@ -66,10 +71,11 @@ class ProbeStatistics:
         """Events at which the kernel left a program out, until the programs were stopped.
 
         It does so where an event interrupts the same program on the same CPU
-        (bpf_prog_info::recursion_misses; for `tp_btf` since Linux 6.1).
+        (bpf_prog_info::recursion_misses; for `tp_btf` since Linux 6.1). Of programs that are there
+        twice (bpf/preemption.h) those of the second one, of which the first may have counted some.
         """
         if not self._stopped:
-            counters = (self._counter(each, _MISSES_OFFSET) for each in self._program_fds)
+            counters = (self._counter(each, _MISSES_OFFSET) for each in self._last_fds)
             self._missed_runs = max(self._missed_runs, sum(counters))
         return self._missed_runs
 
@@ -81,12 +87,11 @@ class ProbeStatistics:
         return int(struct.unpack_from("Q", info.raw, offset)[0])
 
 
-def statistics_for(program_fds: Iterable[int]) -> ProbeStatistics | None:
+def statistics_for(program_fds: Mapping[str, int]) -> ProbeStatistics | None:
     """Statistics of some programs, or None where there are none or libbpf cannot be asked."""
-    descriptors = tuple(program_fds)
-    if not descriptors:  # they are the service's: a share of zero would be wrong
+    if not program_fds:  # they are the service's: a share of zero would be wrong
         return None
     try:
-        return ProbeStatistics(descriptors)
+        return ProbeStatistics(program_fds)
     except ProbeError:
         return None

@@ -74,6 +74,7 @@ class Connection:
             "leave": self._leave,
             "root": self._root,
             "infer_data": self._infer_data,
+            "losses": self._losses,
             "end": self._end,
         }
 
@@ -168,7 +169,8 @@ class Connection:
         self._slot, maps = self._sessions.begin(self._peer.uid, self._peer.tgid)
         with closing(maps):
             self._follow(tid)
-            self._say([maps.clock_fd, maps.sums_fd], status=self._status())
+            runs = self._probes.missed_runs()
+            self._say([maps.clock_fd, maps.sums_fd], status=self._status(), runs=runs)
         self._note(logging.INFO, "follow process %d of user %d in slot %d", self._slot)
 
     def _adopt(self, question: Question, descriptors: Sequence[int]) -> None:
@@ -195,10 +197,15 @@ class Connection:
         self._probes.infer_data(self._own_slot(), bool(_number(question, "on", 2)))
         self._say()
 
+    def _losses(self, question: Question, descriptors: Sequence[int]) -> None:
+        self._own_slot()
+        self._say(runs=self._probes.missed_runs())
+        time.sleep(REST_S)
+
     def _end(self, question: Question, descriptors: Sequence[int]) -> None:
         self._own_slot()
         self._end_session()
-        self._say()
+        self._say(runs=self._probes.missed_runs())
 
     def _follow(self, tid: int) -> None:
         """The kernel decides: it compares the rights of each task with those of the connection."""

@@ -47,7 +47,7 @@ class RunReadings:
         self._gpu = gpu
         self._machine = machine
         self._ledger = ledger
-        self._statistics = statistics_for(kernel.program_fds().values()) if kernel else None
+        self._statistics = statistics_for(kernel.program_fds()) if kernel else None
         self._stopped = False
 
     @property

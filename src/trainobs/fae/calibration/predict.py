@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainobs.access.spectrum import tally
+from trainobs.access.spectrum import histogram
 from trainobs.core.quotients import UNKNOWN, Interval
 from trainobs.fae.calibration.choice import Choice, RowCounts
 from trainobs.fae.calibration.intervals import count_interval, ratio
@@ -153,7 +153,7 @@ def _groups(
     group_rows = np.zeros(int(group.max(initial=0)) + 1)
     np.add.at(group_rows, group, classes.rows)
     group_rows[0] = table.row_count - classes.rows.sum()
-    found, times = tally(counts.of(ids))
+    found, times = histogram(counts.of(ids))
     looked_up = np.bincount(_group(found), times, minlength=len(group_rows))
     looked_up[0] = len(ids) - times.sum()
     ratios = looked_up / len(ids) if len(ids) else np.full(len(group_rows), np.nan)
