@@ -40,27 +40,29 @@ pytestmark = pytest.mark.needs_bpf
 GARBAGE = {
     "nothing": b"",
     "a zero": b"\0",
-    "half a question": b'{"version":1,"ask":"regis',
+    "half a question": b'{"version":2,"ask":"regis',
     "no object": b"[1]",
     "a number": b"7",
     "a deep one": b"[" * 1000,
-    "not UTF-8": b'{"version":1,"ask":"\xff\xfe"}',
+    "not UTF-8": b'{"version":2,"ask":"\xff\xfe"}',
     "too long": b" " * 5000,
     "no version": b'{"ask":"hello"}',
-    "another version": b'{"version":2,"ask":"hello"}',
-    "an unknown question": b'{"version":1,"ask":"__init__"}',
-    "no thread": b'{"version":1,"ask":"register"}',
-    "a thread by name": b'{"version":1,"ask":"register","tid":"1"}',
-    "a negative thread": b'{"version":1,"ask":"register","tid":-1}',
-    "a huge thread": b'{"version":1,"ask":"register","tid":%d}' % 10**40,
-    "a thread that is none": b'{"version":1,"ask":"register","tid":NaN}',
-    "a root of nobody": b'{"version":1,"ask":"root","file_class":1}',
-    "a leave of nobody": b'{"version":1,"ask":"leave","tid":1}',
-    "an end of nothing": b'{"version":1,"ask":"end"}',
+    "another version": b'{"version":1,"ask":"hello"}',
+    "an unknown question": b'{"version":2,"ask":"__init__"}',
+    "no thread": b'{"version":2,"ask":"register"}',
+    "a thread by name": b'{"version":2,"ask":"register","tid":"1"}',
+    "a negative thread": b'{"version":2,"ask":"register","tid":-1}',
+    "a huge thread": b'{"version":2,"ask":"register","tid":%d}' % 10**40,
+    "a thread that is none": b'{"version":2,"ask":"register","tid":NaN}',
+    "a root of nobody": b'{"version":2,"ask":"root","file_class":1}',
+    "a leave of nobody": b'{"version":2,"ask":"leave","tid":1}',
+    "an end of nothing": b'{"version":2,"ask":"end"}',
 }
 
 
 def test_garbage_is_refused_and_hurts_nobody(service: Service) -> None:
+    assert protocol.VERSION == 2, "the questions above are of another version"
+
     def work() -> None:
         for name, data in GARBAGE.items():
             raw = Raw(service.path)

@@ -53,7 +53,7 @@ class LibbpfLoader:
         self._paths = list(paths)
         self._library = open_library()
         self._object: int | None = None
-        self._ways: dict[str, Way] = {}
+        self._hooks: dict[str, tuple[tuple[str, str], ...]] = {}
         self._programs: dict[str, int] = {}
         self._maps: dict[str, int] = {}
         self._links: dict[str, list[int]] = {}
@@ -97,7 +97,7 @@ class LibbpfLoader:
                     left[name] = other
                 else:
                     self.refused[name] = next(culprits[p] for p in _programs(way) if p in culprits)
-        self._ways = left
+        self._hooks = {name: tuple(self._in_order(way)) for name, way in left.items()}
 
     def attach(self, name: str) -> None:
         """Let the programs of a part run; ends before beginnings.
@@ -107,7 +107,7 @@ class LibbpfLoader:
             OSError: the process has no descriptor or no memory for it.
         """
         self._links[name] = []
-        for program, hook in self._in_order(name):
+        for program, hook in self._hooks[name]:
             with captured_log(self._library):
                 link = self._library.bpf_program__attach(self._programs[program])
                 error = C.get_errno()
@@ -123,13 +123,6 @@ class LibbpfLoader:
                 )
             self._links[name].append(link)
 
-    def _in_order(self, name: str) -> Iterator[tuple[str, str]]:
-        """Programs of a part as they are attached, each before its second copy, and their hooks."""
-        for program, hook in reversed(self._ways[name].hooks):
-            for each in (program, program + AGAIN):
-                if each in self._programs:
-                    yield each, hook
-
     def detach(self, name: str) -> None:
         """Take the programs of a part from where they are attached; nothing if they are not."""
         for link in self._links.pop(name, ()):
@@ -137,7 +130,7 @@ class LibbpfLoader:
 
     def hooks(self, name: str) -> tuple[tuple[str, str], ...]:
         """Programs that were loaded for a part, and where each of them hooks in."""
-        return tuple(self._in_order(name))
+        return self._hooks[name]
 
     def run_iterator(self, name: str) -> None:
         """Run an attached iterator program once, in the calling thread's own context."""
@@ -182,6 +175,13 @@ class LibbpfLoader:
         for descriptor in descriptors:
             if descriptor >= 0:
                 os.close(descriptor)
+
+    def _in_order(self, way: Way) -> Iterator[tuple[str, str]]:
+        """Programs as they are attached, each before its second copy, and their hooks."""
+        for program, hook in reversed(way.hooks):
+            for each in (program, program + AGAIN):
+                if each in self._programs:
+                    yield each, hook
 
     def _try_load(self, path: Path, wanted: set[str], machine: bytes) -> tuple[int, list[str]]:
         self.load_count += 1

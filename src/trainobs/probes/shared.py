@@ -34,11 +34,10 @@ from trainobs.probes.syscall_table import syscall_table
 from trainobs.probes.time_namespace import clock_ahead_ns
 
 KFUNC = "bpf_rdonly_cast"
+"""What all objects but one call, as READ in bpf/reading.h says. Linux 6.2"""
 
 PREEMPTIBLE = (7, 0)
 """Linux from which on a task may lose its CPU in a program of a tracepoint: bpf/preemption.h."""
-
-"""What one of the two objects calls, as READ in bpf/reading.h says. Linux 6.2"""
 
 _SPARE_DESCRIPTORS = 24
 """Beside one for each program and one for its link: maps, and what libbpf has open as it loads."""
@@ -80,7 +79,8 @@ class SharedProbes:
 
     def _start(self, names: KernelNames, required: bool) -> None:
         ways, off = choose(self._programs, names)
-        _need_descriptors(sum(len(way.hooks) for way in ways.values()))
+        copies = 2 if _version() >= PREEMPTIBLE else 1
+        _need_descriptors(copies * sum(len(way.hooks) for way in ways.values()))
         self._need(off, required, ProbeCause.NO_TRACEPOINT)
         self._loader.load(
             ways,
