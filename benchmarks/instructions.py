@@ -24,7 +24,7 @@ from trainobs.core.cells import WORDS
 from trainobs.core.records import RunInfo
 from trainobs.steps.clock import StepClock
 from trainobs.steps.collector import Collector
-from trainobs.steps.ledger import Fetch, Ledger
+from trainobs.steps.ledger import Ledger
 
 COLLECTED = 96
 """Steps that are copied at once."""
@@ -84,7 +84,7 @@ class Loop:
         entry["begin_ns"], entry["end_ns"] = begin_ns - 900_000, begin_ns
         entry["ordinal"] = number + 1
         key = (0, 0, number % 2, number // 2)
-        self.ledger.fetched(Fetch(serial, key, begin_ns, begin_ns + 200_000, True, True))
+        self.ledger.fetched([serial, *key, begin_ns, begin_ns + 200_000, True, True])
 
 
 def marks(steps: int) -> None:

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.steps.ticking import Ticking
 from trainobs.core.records import RunInfo
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.steps.ledger import Fetch
+
+
+class Got(NamedTuple):
+    """The numbers of a `Fetch`, by name."""
+
+    serial: int
+    loader: int
+    pass_number: int
+    worker: int
+    number: int
+    begin_ns: int
+    end_ns: int
+    waited: bool
+    delivered: bool
 
 
 class Ear:
@@ -17,21 +31,21 @@ class Ear:
         self.marks = True
         self.watched = False
         self.followed: list[int] = []
-        self.fetches: list[Fetch] = []
+        self.fetches: list[Got] = []
         self.turns: list[tuple[int, int]] = []
 
     def follow(self, loader: int) -> None:
         self.followed.append(loader)
 
     def fetched(self, fetch: Fetch) -> None:
-        self.fetches.append(fetch)
+        self.fetches.append(Got(*fetch))
 
     def turned(self, serial: int, duration_ns: int) -> None:
         self.turns.append((serial, duration_ns))
 
     def batches(self) -> list[tuple[int, int, int]]:
         """Pass, worker and number of each batch."""
-        return [fetch.key[1:] for fetch in self.fetches if fetch.key]
+        return [(got.pass_number, got.worker, got.number) for got in self.fetches]
 
 
 class Pair:

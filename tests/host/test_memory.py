@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from trainobs.host.memory import OwnFaults, WorkerMemory
+from trainobs.host.memory import WorkerMemory, own_faults
 
 MIB = 1 << 20
 PAGES = 64
@@ -129,17 +129,17 @@ def test_major_faults_of_workers_and_of_this_process_are_counted_apart(
     path.write_bytes(os.urandom(PAGES * mmap.PAGESIZE))
     if os.statvfs(tmp_path).f_fsid == os.statvfs("/dev/shm").f_fsid:
         pytest.fail("the temporary directory is in memory: set TMPDIR", pytrace=False)
-    memory, own = WorkerMemory(), OwnFaults()
+    memory = WorkerMemory()
     workers.append(Worker())
-    before = memory.read()[1], own.sample()[0]
+    before = memory.read()[1], own_faults()
     drop_caches()
     workers[0].do(str(path))
-    between = memory.read()[1], own.sample()[0]
+    between = memory.read()[1], own_faults()
     assert between[0] - before[0] >= PAGES
     assert between[1] - before[1] < PAGES // 2
     drop_caches()
     touch(str(path))
-    after = memory.read()[1], own.sample()[0]
+    after = memory.read()[1], own_faults()
     assert after[1] - between[1] >= PAGES
     assert after[0] - between[0] < PAGES // 2
 

@@ -49,8 +49,7 @@ def test_the_kernel_sees_each_phase_and_step_as_it_begins(ticking):
     ticking.clock.begin_fetch()
     seen = [mark for mark, _ in groupby(ticking.word.history)]
     assert seen == [
-        (0, OTHER), (1, OTHER), (1, LOADER), (1, OTHER), (1, FORWARD), (1, OTHER),
-        (2, OTHER), (2, LOADER),
+        (1, LOADER), (1, OTHER), (1, FORWARD), (1, OTHER), (2, LOADER),
     ]  # fmt: skip
 
 
@@ -183,10 +182,6 @@ def test_a_step_is_told_of_once_it_is_certain_with_totals_of_its_end():
     (step,) = ticking.closed()  # samples 2
     assert step.totals == 2
     assert told == [0, 0]
-
-
-def test_its_attributes_are_few_enough_to_be_reached_quickly(ticking):
-    assert len(vars(ticking.clock)) < 30
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -10,7 +10,7 @@ import pytest
 
 from trainobs.core.abi import BATCH, BATCHES, MAIN_WORKER, Phase
 from trainobs.steps.closed_step import ClosedStep
-from trainobs.steps.ledger import MAX_FOLLOWED, MAX_KEPT, REST, SPLIT, TURNOVER, Fetch, Key, Ledger
+from trainobs.steps.ledger import MAX_FOLLOWED, MAX_KEPT, REST, SPLIT, TURNOVER, Key, Ledger
 
 LOADER = 7
 DEVICE, CPU_WAIT, COMPUTE, SLEEP = SPLIT
@@ -40,7 +40,8 @@ class Book:
 
     def fetch(self, serial: int, key: Key | None, begin: int, end: int, **options: bool) -> None:
         flags = {"waited": True, "delivered": True} | options
-        self.ledger.fetched(Fetch(serial, key, begin, end, **flags))
+        known = key or (-1, -1, -1, -1)
+        self.ledger.fetched([serial, *known, begin, end, flags["waited"], flags["delivered"]])
 
     def close(self, *steps: ClosedStep, last: bool = False) -> tuple[dict[str, list[float]], Any]:
         self.ledger.read()

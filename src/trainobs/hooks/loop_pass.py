@@ -21,8 +21,11 @@ class LoopPass:
         of: what stands for the loader (`FetchSteps.lead`).
 
     Attributes:
+        delivers: the step that fetches a batch gets this very one.
         ended: whether there was no batch any more.
     """
+
+    delivers = True
 
     __slots__ = ("_aside", "_clock", "_epoch", "_leads", "_name", "_of", "ended")
 
@@ -74,9 +77,9 @@ class LoopPass:
 
     def got(self) -> None:
         """The batch is there."""
-        self._clock.end_fetch()
+        self._clock.leave()
         if not self._aside:
-            self._clock.begin_batch(epoch=self._epoch, leads=bool(self._leads))
+            self._clock.begin_batch(None, self._epoch, bool(self._leads))
 
     def over(self) -> None:
         """There was no batch any more."""

@@ -25,11 +25,16 @@ MOST_PARTS = 256
 """Parts of a batch that are looked at for its size; of one with more it is unknown."""
 
 
+LARGE = 2**31
+"""From here on a number does not go through ctypes as it is."""
+
+
 def _prctl() -> Callable[..., int]:
-    call = ctypes.PyDLL(None).prctl  # PyDLL: a call this short need not let go of the GIL
-    call.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
-    call.restype = ctypes.c_int
-    return call
+    """Without types of its arguments, by which ctypes would make an object of each: half its time.
+
+    So they are 32 bits wide, signed, but for those that are made a `c_ulong`.
+    """
+    return ctypes.PyDLL(None).prctl  # PyDLL: a call this short need not let go of the GIL
 
 
 class Marks:
@@ -41,7 +46,7 @@ class Marks:
     """
 
     def __init__(self, worker: int, loader: int) -> None:
-        self._worker = worker
+        self._worker = ctypes.c_ulong(worker)
         self._loader = loader
         self._prctl = _prctl()
 
@@ -51,7 +56,8 @@ class Marks:
 
     def end(self, batch: object) -> None:
         """The batch is made."""
-        self._prctl(BATCH_END, bytes_of(batch), 0, 0, 0)
+        size = bytes_of(batch)
+        self._prctl(BATCH_END, size if size < LARGE else ctypes.c_ulong(size), 0, 0, 0)
 
     def void(self) -> None:
         """Nothing came of it: an exception, or the end of the data."""

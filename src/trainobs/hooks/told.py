@@ -13,7 +13,7 @@ from trainobs.core.signals import let_signals_through
 from trainobs.hooks.loader_pass import LoaderPass
 from trainobs.hooks.loop_pass import LoopPass
 from trainobs.steps.clock import StepClock
-from trainobs.steps.ledger import Fetch, Key, Ledger
+from trainobs.steps.ledger import Key, Ledger
 
 _LOADER = Phase.LOADER.value
 
@@ -40,6 +40,7 @@ class Told:
         delivering: whether what is fetched now goes to the step that fetches it. A loader that
             reads one batch ahead gets it for the next step.
         mixed: whether a fetch may also ask loaders that are not torch's, of which nothing is known.
+        thread: the one whose loaders count.
     """
 
     def __init__(
@@ -57,10 +58,10 @@ class Told:
         self.clock = clock
         self.ledger = ledger
         self.info = info
+        self.thread = threading.get_ident()
         self._live = True
         self._on_fault = on_fault
         self._own = _OwnFetch(clock) if opens_steps else None
-        self._thread = threading.get_ident()
 
     def abandon(self) -> None:
         """Be told of nothing any more."""
@@ -68,7 +69,7 @@ class Told:
 
     def here(self) -> bool:
         """Whether to be told of what this thread does."""
-        return self._live and threading.get_ident() == self._thread
+        return self._live and threading.get_ident() == self.thread
 
     def safely(self, action: Callable[..., Any], *args: Any) -> Any:
         """Do something of ours; if it fails, None, and nobody is told any more."""
@@ -133,15 +134,15 @@ class Told:
         self, told: LoopPass | _OwnFetch | None, key: Key | None, begin_ns: int, end_ns: int
     ) -> None:
         """A loader has answered with a batch; `key` is None if it is not known which one."""
-        waited = self.clock.phase == _LOADER
+        clock = self.clock
+        waited = clock.phase == _LOADER
         if waited and (key is None or self.mixed):
-            self.clock.doubt()
+            clock.doubt()
         elif waited:
-            self.clock.explain()
+            clock.explain()
         if key is not None:
-            delivered = self.delivering or isinstance(told, LoopPass)
-            fetch = Fetch(self.clock.serial, key, begin_ns, end_ns, waited, delivered)
-            self.ledger.fetched(fetch)
+            delivered = self.delivering or (told is not None and told.delivers)
+            self.ledger.fetched([clock.serial, *key, begin_ns, end_ns, waited, delivered])
         if told is not None:
             told.got()
 
@@ -154,6 +155,8 @@ class Told:
 
 class _OwnFetch:
     """A fetch that opens a step, of which a framework tells when its batch is there."""
+
+    delivers = False
 
     def __init__(self, clock: StepClock) -> None:
         self._clock = clock

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
+from threading import get_ident
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -57,9 +58,9 @@ class _Wrapping:
             if getattr(cls, name) is wrapper:
                 setattr(cls, name, original)
 
-    def watches(self) -> list[Told]:
+    def watches(self) -> tuple[Told, ...]:
         """Those that are to be told of what this thread does."""
-        return [watch for watch in _watches if watch.here()] if self.live else []
+        return _watches.get(get_ident(), ()) if self.live else ()
 
     def _wrap(self, cls: type, name: str, wrap: Callable[..., Callable[..., Any]]) -> None:
         if (cls, name) not in self._undo:
@@ -69,13 +70,15 @@ class _Wrapping:
             self._undo[cls, name] = original, wrapper
 
 
-_watches: list[Told] = []
+_watches: dict[int, tuple[Told, ...]] = {}
+"""Thread -> who is to be told of what it does; none of them is empty."""
+
 _wrapped: list[_Wrapping] = []
 
 
 def tell(watch: Told) -> None:
     """Tell a watch, from now on."""
-    _watches.append(watch)
+    _watches[watch.thread] = (*_watches.get(watch.thread, ()), watch)
     if not _wrapped:
         _wrapped.append(_Wrapping())
     _wrapped[0].wrap_loaders()
@@ -83,8 +86,9 @@ def tell(watch: Told) -> None:
 
 def tell_no_more(watch: Told) -> None:
     """Tell a watch nothing any more. May be done twice."""
-    if watch in _watches:
-        _watches.remove(watch)
+    others = tuple(other for other in _watches.pop(watch.thread, ()) if other is not watch)
+    if others:
+        _watches[watch.thread] = others
 
 
 def unwrap_if_unwatched() -> None:
@@ -123,7 +127,7 @@ def _watched_iter(make: Callable[[Any], Any], wrapping: _Wrapping) -> Callable[[
     return watched_iter
 
 
-def _begin(loader: Any, watches: list[Told]) -> tuple[list[Any], int, bool]:
+def _begin(loader: Any, watches: Sequence[Told]) -> tuple[list[Any], int, bool]:
     """Who is told of an iterator that is about to be made, its serial, and whether to mark."""
     serial = next(serials)
     for watch in watches:
@@ -164,7 +168,9 @@ def _marking(loader: Any, serial: int | None) -> Iterator[None]:
         fields[_INIT] = inner
 
 
-def _begin_pass(iterator: Any, loader: Any, serial: int, marked: bool, watches: list[Told]) -> None:
+def _begin_pass(
+    iterator: Any, loader: Any, serial: int, marked: bool, watches: Sequence[Told]
+) -> None:
     if not isinstance(iterator, _BaseDataLoaderIter):
         return
     known = passes.get(iterator)
@@ -178,6 +184,8 @@ def _begin_pass(iterator: Any, loader: Any, serial: int, marked: bool, watches: 
 
 
 def _watched_next(fetch: Callable[[Any], Any], wrapping: _Wrapping) -> Callable[[Any], Any]:
+    now = time.monotonic_ns
+
     @wraps(fetch)
     def watched_next(iterator: Any) -> Any:
         watches = wrapping.watches()
@@ -185,8 +193,10 @@ def _watched_next(fetch: Callable[[Any], Any], wrapping: _Wrapping) -> Callable[
             return fetch(iterator)
         try:
             at = passes.get(iterator)
-            told = [(watch, watch.asked(at)) for watch in watches]
-            begin_ns = time.monotonic_ns()
+            told = []
+            for watch in watches:
+                told.append((watch, watch.asked(at)))
+            begin_ns = now()
             if at is not None and at.marks is not None:
                 at.begin()
         except Exception:
@@ -201,7 +211,7 @@ def _watched_next(fetch: Callable[[Any], Any], wrapping: _Wrapping) -> Callable[
             key = None
             if at is not None and (at.exact or at.marks is not None):
                 key = at.take(iterator, batch)
-            end_ns = time.monotonic_ns()
+            end_ns = now()
             for watch, its in told:
                 watch.fetched(its, key, begin_ns, end_ns)
         except Exception:
@@ -221,7 +231,7 @@ def _without(error: BaseException, at: LoaderPass | None, told: list[Any], begin
         (watch.ended if over else watch.failed)(its, begin_ns, end_ns)
 
 
-def _safely(watches: list[Told], action: Callable[..., Any], *args: Any) -> Any:
+def _safely(watches: Sequence[Told], action: Callable[..., Any], *args: Any) -> Any:
     """Do something of ours; if it fails, None, and nobody is told any more."""
     try:
         return action(*args)
@@ -230,6 +240,6 @@ def _safely(watches: list[Told], action: Callable[..., Any], *args: Any) -> Any:
         return None
 
 
-def _fault(watches: list[Told]) -> None:
+def _fault(watches: Sequence[Told]) -> None:
     for watch in watches:
         watch.fault()

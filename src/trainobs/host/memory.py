@@ -7,9 +7,6 @@ import os
 import resource
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
 from trainobs.host.family import WORKER_NAME
 from trainobs.host.procfs import PROC, Stat, parse_stat, read_bytes
 from trainobs.host.tree import find_tree
@@ -17,21 +14,13 @@ from trainobs.host.tree import find_tree
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-class OwnFaults:
-    """Major faults of this process, since it was made.
+def own_faults() -> int:
+    """Major faults of this process so far, those of all its threads.
 
-    Attributes:
-        available: the catalogue name, in the order of `sample`.
+    Notes:
+        The kernel goes through the threads: a call takes 0.9 us with a dozen of them.
     """
-
-    available = ("memory/major_fault_count",)
-
-    def __init__(self) -> None:
-        self._base = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
-
-    def sample(self) -> npt.NDArray[np.int64]:
-        """The total so far, shape (1,): one system call."""
-        return np.array([resource.getrusage(resource.RUSAGE_SELF).ru_majflt - self._base])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
 
 
 class WorkerMemory:

@@ -111,7 +111,8 @@ class Observation:
         self._session: Session | None = None
         self._watch: LoaderWatch | None = None
         self._end_of_child: Finalize | None = None
-        self._phases = dict(_PHASES)
+        self._scopes: dict[str, Scope] = {}
+        self._step: Scope = NOTHING
         self._begin()
 
     def _repr_html_(self) -> str:
@@ -156,6 +157,8 @@ class Observation:
         session = self._session
         if session is None or threading.get_ident() != self._thread:
             return self._tell_unused()
+        if number is None:
+            return self._step
         clock = session.clock
         return Between(clock.begin_step, _step_number(number), clock.end_step, self._fault)
 
@@ -171,12 +174,8 @@ class Observation:
         session = self._session
         if session is None or threading.get_ident() != self._thread:
             return self._tell_unused()
-        clock = session.clock
-        phase = self._phases.get(name) if isinstance(name, str) else None
-        if phase is None:
-            phase = self._name_phase(name, clock)
-        clock.measured.add(phase)
-        return Between(clock.enter, phase, clock.leave, self._fault)
+        scope = self._scopes.get(name) if isinstance(name, str) else None
+        return self._new_scope(name, session.clock) if scope is None else scope
 
     def close(self) -> None:
         """End the run, and write what is left of it. May be called twice."""
@@ -217,7 +216,9 @@ class Observation:
                 return
             session, self.run_dir = opened
             self._session, self.level = session, session.level
-            session.clock.fetches.on = True
+            clock = session.clock
+            clock.fetches.on = True
+            self._step = Between(clock.begin_step, None, clock.end_step, self._fault)
             self._watch = LoaderWatch(
                 session.clock, session.ledger, session.info, on_fault=self._fault
             )
@@ -242,7 +243,7 @@ class Observation:
         if session is None:
             return
         self._ended = True
-        self._phases = dict(_PHASES)
+        self._scopes.clear()
         atexit.unregister(self._end_at_exit)
         if self._end_of_child is not None:
             self._end_of_child.cancel()
@@ -280,6 +281,16 @@ class Observation:
             _tell_once("mark in another thread", found, do)
         return NOTHING
 
+    def _new_scope(self, name: object, clock: StepClock) -> Scope:
+        """Context of a phase, which serves for all of its name: it holds nothing but how."""
+        known = _PHASES.get(name) if isinstance(name, str) else None
+        phase = self._name_phase(name, clock) if known is None else known
+        clock.measured.add(phase)
+        scope = Between(clock.enter, phase, clock.leave, self._fault)
+        if isinstance(name, str) and len(self._scopes) < _NAMES_KEPT:
+            self._scopes[name] = scope
+        return scope
+
     def _name_phase(self, name: object, clock: StepClock) -> int:
         """A name that cannot be one counts as `other`: a misspelt word must not end a training."""
         if not isinstance(name, str) or not may_name_a_phase(name):
@@ -289,10 +300,7 @@ class Observation:
         elif (phase := clock.name_phase(name)) is None:
             do = f"use at most {MAX_NAMED} names of your own in a run"
             _tell_once("phase beyond the first with names of their own", name, do)
-        known = Phase.OTHER.value if phase is None else phase
-        if isinstance(name, str) and len(self._phases) < _NAMES_KEPT:
-            self._phases[name] = known
-        return known
+        return Phase.OTHER.value if phase is None else phase
 
 
 _running: list[Observation] = []

@@ -52,6 +52,7 @@ class AcceleratorWatch:
 
     Attributes:
         sources: for the collector.
+        unknown: whether it is worth asking again which GPU the process uses.
     """
 
     def __init__(self, accelerator: Accelerator | None, info: RunInfo) -> None:
@@ -59,6 +60,7 @@ class AcceleratorWatch:
         self._info = info
         self._clock: StepClock | None = None
         self._uuid: str | None = None if accelerator else NEVER
+        self.unknown = accelerator is not None
         self._windows = Windows(LEVEL_NAMES, AMOUNT_NAMES, FRESH_NS)
         self._watch = GpuWatch(self._take)
         self.sources: list[StepSource] = [self._windows, *([accelerator] if accelerator else [])]
@@ -73,14 +75,15 @@ class AcceleratorWatch:
         self._clock = clock
 
     def ask(self) -> None:
-        """Look whether the process uses a GPU by now; for the training thread, at each step."""
-        if self._uuid is not None or self._accelerator is None:
+        """Look whether the process uses a GPU by now; for the training thread, while `unknown`."""
+        if self._accelerator is None:
             return
         try:
             self._uuid = self._accelerator.uuid()
         except Exception as error:
             self._uuid = NEVER
             logger.debug("the GPU cannot be told: %s", error)
+        self.unknown = self._uuid is None
         if self._uuid and self._clock:
             self._clock.on_switch = self._accelerator.mark
 

@@ -95,6 +95,9 @@ class LookupWatch:
 
     Args:
         run_dir: where the record of lookups goes; None for nowhere.
+
+    Attributes:
+        failed: whether a source has failed: the training thread is to `close`, between steps.
     """
 
     def __init__(self, run_dir: Path | None = None) -> None:
@@ -102,7 +105,7 @@ class LookupWatch:
         self._source: LookupReadings | None = None
         self._part: OptionalPart | None = None
         self._epoch: int | None = None
-        self._failed = False
+        self.failed = False
         self._closed = False
 
     def attach(self, source: LookupReadings, info: RunInfo) -> list[Sink]:
@@ -125,14 +128,14 @@ class LookupWatch:
     def counts(self) -> AccessCounts | None:
         """How often each row was looked up so far, or until a fault; None for nothing."""
         counts = self._source.counts if self._source else None
-        if counts and self._failed and not any(map(counts.total, counts.tables)):
+        if counts and self.failed and not any(map(counts.total, counts.tables)):
             return None
         return counts
 
     def ready(self, step: ClosedStep) -> bool:
         """See `LookupSource`."""
         source = self._source
-        if source is None or self._failed:
+        if source is None or self.failed:
             return True
         try:
             return source.ready(step)
@@ -143,7 +146,7 @@ class LookupWatch:
     def rows(self, steps: Sequence[ClosedStep]) -> npt.NDArray[np.void] | None:
         """See `LookupSource`."""
         source = self._source
-        if source is None or self._failed:
+        if source is None or self.failed:
             return None
         try:
             return np.concatenate(
@@ -152,11 +155,6 @@ class LookupWatch:
         except Exception as error:
             self._fail(error)
             return None
-
-    def tend(self) -> None:
-        """Take the hooks of a source that failed off; for the training thread, between steps."""
-        if self._failed:
-            self.close()
 
     def close(self) -> None:
         """Take the hooks off. May be called twice."""
@@ -178,8 +176,8 @@ class LookupWatch:
         return source.rows(steps)
 
     def _fail(self, error: Exception) -> None:
-        if self._part and not self._failed:
-            self._failed = True
+        if self._part and not self.failed:
+            self.failed = True
             self._part.give_up(error)
 
 
@@ -194,28 +192,32 @@ class HotRowSource(Protocol):
 
 
 class HotRowWatch:
-    """Brings hot rows to the steps, once a model has any; a source that fails is asked no more."""
+    """Brings hot rows to the steps, once a model has any; a source that fails is asked no more.
+
+    Attributes:
+        source: who tells of them; None for nobody.
+    """
 
     def __init__(self, info: RunInfo) -> None:
         self._part = OptionalPart(info, HOT_ROWS, "hot embedding rows are no longer observed")
-        self._source: HotRowSource | None = None
+        self.source: HotRowSource | None = None
 
     def attach(self, source: HotRowSource) -> None:
         """Record what a source tells from now on."""
-        self._source = source
+        self.source = source
         self._part.begin()
 
     def stepped(self, serial: int) -> None:
         """A step is over; for the thread that trains."""
-        if self._source is not None:
+        if self.source is not None:
             try:
-                self._source.stepped(serial)
+                self.source.stepped(serial)
             except Exception as error:
                 self._fail(error)
 
     def columns(self, steps: Sequence[ClosedStep]) -> Columns:
         """See `StepSource`; none in a run without hot rows."""
-        source = self._source
+        source = self.source
         if source is None:
             return {}
         try:
@@ -225,7 +227,7 @@ class HotRowWatch:
             return {}
 
     def _fail(self, error: Exception) -> None:
-        self._source = None
+        self.source = None
         self._part.give_up(error)
 
 

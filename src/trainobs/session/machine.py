@@ -12,7 +12,7 @@ from functools import partial
 
 from trainobs.host.counters import Pressure
 from trainobs.host.group import GroupLimits
-from trainobs.host.memory import WorkerMemory
+from trainobs.host.memory import WorkerMemory, own_faults
 from trainobs.host.numa import RemoteMemory
 from trainobs.host.others import NAME, WINDOW_NS, OthersCpu
 from trainobs.host.procfs import PROC
@@ -42,6 +42,7 @@ class MachineReadings:
         self._pauses = CollectorPauses() if tgid is None else None
         self._sources: list[StepSource] = [self._pauses] if self._pauses else []
         self._pressure: Pressure | None = None
+        self._own_faults: Totals | None = None
         self._workers: WorkerMemory | None = None
         self._numa: RemoteMemory | None = None
         self._others: OthersCpu | None = None
@@ -52,7 +53,8 @@ class MachineReadings:
         """Read the machine and the workers, too.
 
         Args:
-            pressure: whether it is read here; on the procfs level the training thread does it.
+            pressure: whether it is read here, and major faults of this process; on the procfs level
+                the training thread reads both.
         """
         self._pressure = Pressure(PROC) if pressure else None
         self._stalls = Totals(self._pressure.names if self._pressure else ())
@@ -67,6 +69,9 @@ class MachineReadings:
         self._taken = Gauges((NAME,), fresh_ns=3 * WINDOW_NS)
         self._sources += [self._stalls, self._resident, self._faults, self._remote]
         self._sources += [self._kept, self._taken]
+        if pressure and self._tgid is None:
+            self._own_faults = Totals(("memory/major_fault_count",))
+            self._sources.append(self._own_faults)
         self.tick()
 
     def tick(self) -> None:
@@ -80,11 +85,11 @@ class MachineReadings:
             self._read_numa(now)
             self._read_limits(now)
         self._read_others()
-        self._read_pressure()
+        self._read_totals()
 
     def columns(self, steps: Sequence[ClosedStep]) -> Columns:
-        """See `StepSource`. Pressure is read once more, so that it reaches to the last step."""
-        self._read_pressure()
+        """See `StepSource`. Totals are read once more, so that they reach to the last step."""
+        self._read_totals()
         return {name: c for source in self._sources for name, c in source.columns(steps).items()}
 
     def close(self) -> None:
@@ -119,7 +124,9 @@ class MachineReadings:
         if reading:
             self._taken.add(reading[0], (reading[1],))
 
-    def _read_pressure(self) -> None:
+    def _read_totals(self) -> None:
+        if self._own_faults:
+            self._own_faults.add(time.monotonic_ns(), (own_faults(),))
         pressure = self._pressure  # another thread may close it
         if pressure:
             now = time.monotonic_ns()

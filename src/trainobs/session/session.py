@@ -17,7 +17,6 @@ from trainobs.core.coverage import CALLS, FEEDS, SCHEDULER, Coverage
 from trainobs.core.records import RunInfo
 from trainobs.core.sink import Sink
 from trainobs.host.facts import host_facts
-from trainobs.host.memory import OwnFaults
 from trainobs.host.procfs import has_rings, has_room_for_files
 from trainobs.host.sampler import HostSampler
 from trainobs.probes.detach import detach
@@ -242,10 +241,7 @@ class Session:
         self._gpu = AcceleratorWatch(accelerator, self.info)
         if kernel or host:
             self._machine.begin(pressure=not host)
-        totals = host or (OwnFaults() if kernel else None)
-        self.clock = StepClock(
-            word, sample=totals.sample if totals else None, on_close=self._on_close
-        )
+        self.clock = StepClock(word, sample=host.sample if host else None, on_close=self._on_close)
         self.info.phases = self.clock.named
         self.ledger = self._new_ledger()
         self._collector = Collector(
@@ -254,7 +250,7 @@ class Session:
             coverage=self._coverage,
             rings=kernel is not None and has_rings(),
             own=kernel.own if kernel and kernel.own.counters else None,
-            host_names=totals.available if totals else (),
+            host_names=host.available if host else (),
             switch_cost_ns=switch_cost_ns,
             ledger=self.ledger,
             lookups=self._lookups,
@@ -310,9 +306,12 @@ class Session:
         if self._forgotten or self._observer.gave_up:
             self.clock.closed.clear()
             return
-        self._gpu.ask()
-        self._lookups.tend()
-        self._hot_rows.stepped(self.clock.serial - 1)
+        if self._gpu.unknown:
+            self._gpu.ask()
+        if self._lookups.failed:
+            self._lookups.close()
+        if self._hot_rows.source is not None:
+            self._hot_rows.stepped(self.clock.serial - 1)
         waiting = len(self.clock.closed)
         if waiting >= _OVERFLOW:
             try:

@@ -1,8 +1,16 @@
-"""What user space knows of a step that is over."""
+"""What user space knows of steps that are over: each as a tuple, and many as columns."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
 
 
 class ClosedStep(NamedTuple):
@@ -26,3 +34,78 @@ class ClosedStep(NamedTuple):
     def serials(self) -> tuple[int, ...]:
         """All serials that the step had, ascending."""
         return (*self.merged, self.serial)
+
+
+class ClosedSteps(tuple[ClosedStep, ...]):
+    """Consecutive closed steps, at least one, with an array (n,) int64 for each number of them."""
+
+    @classmethod
+    def of(cls, steps: Iterable[ClosedStep]) -> ClosedSteps:
+        """The same steps; no copy where they have columns already."""
+        return steps if isinstance(steps, cls) else cls(steps)
+
+    @cached_property
+    def _columns(self) -> list[tuple[object, ...]]:
+        return list(zip(*self, strict=True))
+
+    def _column(self, at: int) -> Ints:
+        return np.array(self._columns[at], np.int64)
+
+    @cached_property
+    def serial(self) -> Ints:
+        """Serials; of a step with several the last one."""
+        return self._column(0)
+
+    @cached_property
+    def step(self) -> Ints:
+        """Numbers, as the loop counts."""
+        return self._column(1)
+
+    @cached_property
+    def epoch(self) -> Ints:
+        """Epochs."""
+        return self._column(2)
+
+    @cached_property
+    def start_ns(self) -> Ints:
+        """When they began."""
+        return self._column(3)
+
+    @cached_property
+    def end_ns(self) -> Ints:
+        """When they ended."""
+        return self._column(4)
+
+    @cached_property
+    def phase_ns(self) -> Ints:
+        """Time in each phase, shape (n, phases)."""
+        phases: Sequence[list[int]] = self._columns[5]  # type: ignore[assignment]
+        flat = np.fromiter(chain.from_iterable(phases), np.int64, len(self) * len(phases[0]))
+        return flat.reshape(len(self), -1)
+
+    @cached_property
+    def switches(self) -> Ints:
+        """Switches of phase."""
+        return self._column(6)
+
+    @cached_property
+    def totals(self) -> npt.NDArray[np.float64]:
+        """What `sample` returned as each of them closed, shape (n, totals)."""
+        return np.array(self._columns[7], np.float64)
+
+    @cached_property
+    def unexplained(self) -> Ints:
+        """Waits for a loader of which nobody knows what was waited for."""
+        return self._column(8)
+
+    def places(self, serials: Ints) -> Ints:
+        """Of each serial, the place of its step; -1 for that of another one. Shape (m,)."""
+        own, place = self.serial, np.arange(len(self))
+        for at, merged in enumerate(self._columns[9]):
+            if merged:
+                assert isinstance(merged, tuple)
+                own = np.concatenate([own, np.array(merged, np.int64)])
+                place = np.concatenate([place, np.full(len(merged), at)])
+        order = np.argsort(own)
+        found = np.minimum(np.searchsorted(own, serials, sorter=order), len(own) - 1)
+        return np.where(own[order][found] == serials, place[order][found], -1)

@@ -19,7 +19,7 @@ from trainobs.core.coverage import BLOCK, FEEDS, Async, Coverage
 from trainobs.core.histogram import percentile
 from trainobs.core.metrics import Cells, evaluate
 from trainobs.core.records import StepTable
-from trainobs.steps.closed_step import ClosedStep
+from trainobs.steps.closed_step import ClosedStep, ClosedSteps
 from trainobs.steps.ledger import Ledger
 from trainobs.steps.lookup_source import LookupSource, NoLookups
 from trainobs.steps.timeline import StepSource
@@ -244,7 +244,7 @@ class Collector:
             self._last = self._clock.over and not self._clock.closed and not self._waiting
         if not waiting:
             return None
-        steps = list(chain.from_iterable(steps for steps, _ in waiting))
+        steps = ClosedSteps(chain.from_iterable(steps for steps, _ in waiting))
         taken = [taken for _, taken in waiting if taken]
         if not taken:
             return self._assemble(steps, None)
@@ -315,7 +315,7 @@ class Collector:
         pairs = zip(at_rest, late, strict=True)
         self.late_count += sum(count for serial, count in pairs if now < serial + RING)
 
-    def _assemble(self, steps: list[ClosedStep], taken: _Taken | None) -> StepTable:
+    def _assemble(self, steps: ClosedSteps, taken: _Taken | None) -> StepTable:
         columns = self._timings(steps)
         columns.update(self._host_deltas(steps))
         for source in self._sources:
@@ -334,9 +334,9 @@ class Collector:
         if Phase.LOADER.value in self._clock.measured:
             columns.update(of_batches)
         return StepTable(
-            step=np.array([step.step for step in steps], np.int64),
-            epoch=np.array([step.epoch for step in steps], np.int32),
-            start_ns=np.array([step.start_ns for step in steps], np.int64),
+            step=steps.step,
+            epoch=steps.epoch.astype(np.int32),
+            start_ns=steps.start_ns,
             columns=columns,
             cells=cells,
             latency=latency,
@@ -353,7 +353,7 @@ class Collector:
 
     def _kernel_columns(
         self,
-        steps: list[ClosedStep],
+        steps: ClosedSteps,
         cells: StepCells,
         latency: Words,
         used: npt.NDArray[np.uint8],
@@ -365,18 +365,16 @@ class Collector:
             columns["block/read_p99_ns"] = percentile(latency, 0.99)
         gone_since_ns = self._kernel.gone_since_ns() if self._kernel else None
         if gone_since_ns is not None:  # what nobody counted is unknown, not zero
-            counted = np.array([step.end_ns for step in steps]) < gone_since_ns
+            counted = steps.end_ns < gone_since_ns
             columns = {name: np.where(counted, values, np.nan) for name, values in columns.items()}
         return columns
 
-    def _timings(self, steps: list[ClosedStep]) -> dict[str, npt.NDArray[np.float64]]:
-        flat = np.fromiter(chain.from_iterable(step.phase_ns for step in steps), np.float64)
-        phases = flat.reshape(len(steps), -1)
+    def _timings(self, steps: ClosedSteps) -> dict[str, npt.NDArray[np.float64]]:
+        phases = steps.phase_ns.astype(np.float64)
         measured = sorted(self._clock.measured)
         columns = {self._phase_metric(phase): phases[:, phase] for phase in measured}
         columns["step/duration_ns"] = phases.sum(axis=1)
-        switches = np.array([step.switches for step in steps], np.float64)
-        columns["obs/cpu_ns"] = switches * self._switch_cost_ns
+        columns["obs/cpu_ns"] = steps.switches.astype(np.float64) * self._switch_cost_ns
         return columns
 
     def _phase_metric(self, phase: int) -> str:
@@ -384,10 +382,10 @@ class Collector:
             return phase_metric(Phase(phase))
         return named_phase_metric(self._clock.named[phase - len(Phase)])
 
-    def _host_deltas(self, steps: list[ClosedStep]) -> dict[str, npt.NDArray[np.float64]]:
+    def _host_deltas(self, steps: ClosedSteps) -> dict[str, npt.NDArray[np.float64]]:
         if not self._host_names:
             return {}
-        totals = np.array([step.totals for step in steps], np.float64)
+        totals = steps.totals
         before = totals[:1] * 0 if self._last_totals is None else self._last_totals[None]
         self._last_totals = totals[-1]
         deltas = np.diff(totals, axis=0, prepend=before)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -18,7 +17,7 @@ import numpy.typing as npt
 
 from trainobs.core.abi import BATCH, BATCHES, MAIN_WORKER, Phase
 from trainobs.core.records import BATCH_ROW, UNKNOWN
-from trainobs.steps.closed_step import ClosedStep
+from trainobs.steps.closed_step import ClosedStep, ClosedSteps, Ints
 
 MAX_KEPT = 4096
 """Batches that wait to be fetched; of more, the oldest go to the record without their step."""
@@ -40,6 +39,15 @@ Rows = npt.NDArray[np.void]
 Key = tuple[int, int, int, int]
 """Loader, pass over it, worker, and which batch of that worker in that pass."""
 
+Fetch = list[int]
+"""One batch that the training thread got: the serial of the step that the clock was in, the four
+numbers of its `Key`, when it was asked for and when it was there (ns of CLOCK_MONOTONIC), whether
+that time counts in `loader/wait_ns`, and whether the step got this very batch, and not one fetched
+ahead of it."""
+
+_SERIAL, _KEY, _BEGIN, _END, _WAITED, _DELIVERED = 0, slice(1, 5), 5, 6, 7, 8
+_KEY_FIELDS = ("loader", "pass", "worker", "number")
+
 _TIMES = tuple(name.removeprefix("loader/") for name in SPLIT)
 _READS = ("read_bytes", "read_count")
 _SAME = (
@@ -59,25 +67,6 @@ class KernelBatches(Protocol):
     """What the ledger reads of the kernel side."""
 
     batches: Rows
-
-
-@dataclass(slots=True)
-class Fetch:
-    """One batch that the training thread got; times in ns of CLOCK_MONOTONIC.
-
-    Attributes:
-        serial: of the step that the clock was in.
-        key: the batch; None where it is not known which one it is.
-        waited: whether the time counts in `loader/wait_ns`.
-        delivered: whether the step got this very batch, and not one fetched ahead of it.
-    """
-
-    serial: int
-    key: Key | None
-    begin_ns: int
-    end_ns: int
-    waited: bool
-    delivered: bool
 
 
 class Ledger:
@@ -111,7 +100,7 @@ class Ledger:
         self._taken = 0
         self._followed: deque[int] = deque(maxlen=MAX_FOLLOWED)
         self._fresh: deque[Rows] = deque()
-        self._kept_keys: list[Key] = []
+        self._kept_keys = np.empty((0, 4), np.int64)
         self._kept = np.empty(0, BATCH_ROW)
         self._fetches: deque[Fetch] = deque(maxlen=MAX_FETCHES)
         self._turns: deque[list[int]] = deque(maxlen=MAX_FETCHES)
@@ -136,8 +125,8 @@ class Ledger:
     def carry(self, cancelled: int, serial: int) -> None:
         """What was opened as a step of its own belongs to the step before."""
         for fetch in list(self._fetches):
-            if fetch.serial == cancelled:
-                fetch.serial = serial
+            if fetch[_SERIAL] == cancelled:
+                fetch[_SERIAL] = serial
         for turn in list(self._turns):
             if turn[0] == cancelled:
                 turn[0] = serial
@@ -183,12 +172,12 @@ class Ledger:
         """
         if not self.watched:
             return {}, None
+        steps = ClosedSteps.of(steps)
         split = _Split(steps)
         unnamed = self._finished(steps, last)
-        fetches = list(self._fetches_until(steps[-1].serial))
-        fetched = self._join(split, fetches)
-        while self._turns and self._turns[0][0] <= steps[-1].serial:
-            split.turn(*self._turns.popleft())
+        fetches = list(_until(self._fetches, steps[-1].serial))
+        fetched = self._join(split, np.array(fetches, np.int64).reshape(-1, 9))
+        split.turn(list(_until(self._turns, steps[-1].serial)))
         given_up = self._given_up(0 if last else MAX_KEPT)
         rows = np.concatenate([unnamed, fetched, given_up]) if self.marks else None
         unknown = () if self._timed else _TIMES
@@ -199,39 +188,34 @@ class Ledger:
                 rows[name] = UNKNOWN
         return split.columns(timed=self._timed), rows
 
-    def _finished(self, steps: Sequence[ClosedStep], last: bool) -> Rows:
+    def _finished(self, steps: ClosedSteps, last: bool) -> Rows:
         """Keep the batches that are finished; returns those that no fetch will name."""
         fresh = np.concatenate([np.empty(0, BATCH), *self._taken_fresh()])
         due = fresh["end_ns"] < (np.iinfo(np.int64).max if last else steps[-1].end_ns)
         if not due.all():
             self._fresh.appendleft(fresh[~due])
-        entries = fresh[due]
-        rows = _rows(entries, steps)
-        named = np.isin(entries["loader"], list(self._followed))
-        self._kept_keys += _keys(entries[named])
+            fresh = fresh[due]
+        rows = _rows(fresh, steps)
+        named = np.isin(fresh["loader"], list(self._followed))
+        keys = np.stack([fresh[field].astype(np.int64) for field in _KEY_FIELDS], axis=1)
+        self._kept_keys = np.concatenate([self._kept_keys, keys[named]])
         self._kept = np.concatenate([self._kept, rows[named]])
         return rows[~named]
 
-    def _join(self, split: _Split, fetches: Sequence[Fetch]) -> Rows:
+    def _join(self, split: _Split, fetches: Ints) -> Rows:
         """Tell the steps what they waited for; returns the batches that were got, in that order."""
-        at = {key: place for place, key in enumerate(self._kept_keys)}
-        places = np.array([at.pop(f.key, -1) if f.key else -1 for f in fetches], np.intp)
+        places = _found(self._kept_keys, fetches[:, _KEY])
         is_known = places >= 0
         rows = self._kept[places[is_known]]
         left = np.ones(len(self._kept), np.bool_)
         left[places[is_known]] = False
-        self._kept = self._kept[left]
-        self._kept_keys = [key for key, stays in zip(self._kept_keys, left, strict=True) if stays]
+        self._kept, self._kept_keys = self._kept[left], self._kept_keys[left]
         split.take(fetches, is_known, rows)
         return rows
 
     def _taken_fresh(self) -> Iterator[Rows]:
         while self._fresh:
             yield self._fresh.popleft()
-
-    def _fetches_until(self, serial: int) -> Iterator[Fetch]:
-        while self._fetches and self._fetches[0].serial <= serial:
-            yield self._fetches.popleft()
 
     def _given_up(self, room: int) -> Rows:
         count = max(0, len(self._kept) - room)
@@ -243,49 +227,45 @@ class Ledger:
 class _Split:
     """What the waits of some steps were for."""
 
-    def __init__(self, steps: Sequence[ClosedStep]) -> None:
+    def __init__(self, steps: ClosedSteps) -> None:
         self._steps = steps
-        numbered = enumerate(steps)
-        self._places = {serial: place for place, step in numbered for serial in step.serials}
         self._parts = np.zeros((len(steps), len(SPLIT)))
         self._turns = np.zeros(len(steps))
-        self._known = np.array([step.unexplained == 0 for step in steps])
+        self._known = steps.unexplained == 0
 
-    def take(self, fetches: Sequence[Fetch], is_known: npt.NDArray[np.bool_], rows: Rows) -> None:
+    def take(self, fetches: Ints, is_known: npt.NDArray[np.bool_], rows: Rows) -> None:
         """Add what was fetched, and write into the batches who got them.
 
         Args:
-            fetches: those of the steps; of one that is in none of them nothing is said.
+            fetches: those of the steps, shape (n, 9); of one that is in none nothing is said.
             is_known: of each, whether there is a row of its batch. Shape (n,).
             rows: of the batches that are known, of `BATCH_ROW`.
         """
-        if not fetches:
+        if not len(fetches):
             return
-        place = np.array([self._places.get(fetch.serial, -1) for fetch in fetches])
-        waited = np.array([fetch.waited for fetch in fetches]) & (place >= 0)
+        place = self._steps.places(fetches[:, _SERIAL])
+        waited = (fetches[:, _WAITED] > 0) & (place >= 0)
         self._known[place[waited & ~is_known]] = False
-        got = [fetch for fetch, known in zip(fetches, is_known, strict=True) if known]
-        rows["fetch_begin_ns"] = [fetch.begin_ns for fetch in got]
-        rows["fetch_end_ns"] = [fetch.end_ns for fetch in got]
-        place, waited = place[is_known], waited[is_known]
-        delivered = np.array([fetch.delivered for fetch in got], np.bool_) & (place >= 0)
-        numbers = np.array([step.step for step in self._steps])
-        rows["for_step"][delivered] = numbers[place[delivered]]
-        parts, start_ns = _parts_of(rows, np.array([_is_first(fetch.key) for fetch in got], bool))
+        got, place, waited = fetches[is_known], place[is_known], waited[is_known]
+        rows["fetch_begin_ns"], rows["fetch_end_ns"] = got[:, _BEGIN], got[:, _END]
+        delivered = (got[:, _DELIVERED] > 0) & (place >= 0)
+        rows["for_step"][delivered] = self._steps.step[place[delivered]]
+        parts, start_ns = _parts_of(rows, _are_first(got[:, _KEY]))
         np.add.at(self._parts, place[waited], parts[waited])
         np.add.at(self._turns, place[waited], start_ns[waited])
 
-    def turn(self, serial: int, duration_ns: int) -> None:
-        """Add a start or end of workers."""
-        place = self._places.get(serial)
-        if place is not None:
-            self._turns[place] += duration_ns
+    def turn(self, turns: Sequence[list[int]]) -> None:
+        """Add starts and ends of workers: the serial and the time of each."""
+        if turns:
+            serials, durations_ns = np.array(turns, np.int64).T
+            place = self._steps.places(serials)
+            np.add.at(self._turns, place[place >= 0], durations_ns[place >= 0])
 
     def columns(self, *, timed: bool) -> Columns:
         """The parts in whole ns, which add up to the wait; NaN where one is unknown."""
         columns = {TURNOVER: self._turns}
         if timed:
-            wait = np.array([step.phase_ns[Phase.LOADER] for step in self._steps], np.float64)
+            wait = self._steps.phase_ns[:, Phase.LOADER].astype(np.float64)
             total = self._parts.sum(axis=1)
             scale = np.minimum(1.0, wait / np.maximum(total, 1.0))
             parts = np.floor(self._parts * scale[:, None])
@@ -295,9 +275,37 @@ class _Split:
         return columns
 
 
-def _is_first(key: Key | None) -> bool:
-    """Whether it is the first batch of a worker, which may have begun with the wait for it."""
-    return key is not None and key[2] != MAIN_WORKER and key[1] == key[3] == 0
+def _until(entries: deque[list[int]], serial: int) -> Iterator[list[int]]:
+    """Take the entries of steps up to a serial off."""
+    while entries and entries[0][_SERIAL] <= serial:
+        yield entries.popleft()
+
+
+def _found(kept: Ints, wanted: Ints) -> npt.NDArray[np.intp]:
+    """Of each wanted key its place among those kept, each of which is found once; -1 for none.
+
+    Args:
+        kept: keys, shape (n, 4); of two that are equal the last one counts.
+        wanted: keys, shape (m, 4).
+    """
+    if not len(kept) or not len(wanted):
+        return np.full(len(wanted), -1)
+    whole = np.dtype((np.void, 4 * 8))  # so that four numbers are compared as one
+    ours, theirs = (np.ascontiguousarray(keys).view(whole)[:, 0] for keys in (kept, wanted))
+    order = np.argsort(ours, kind="stable")
+    places = order[np.maximum(np.searchsorted(ours, theirs, "right", order) - 1, 0)]
+    matched = np.flatnonzero((kept[places] == wanted).all(axis=1))
+    place, first = np.unique(places[matched], return_index=True)
+    found = np.full(len(wanted), -1)
+    found[matched[first]] = place
+    return found
+
+
+def _are_first(keys: Ints) -> npt.NDArray[np.bool_]:
+    """Whether each is the first batch of a worker, which may have begun with the wait for it."""
+    _, passes, workers, numbers = keys.T
+    first: npt.NDArray[np.bool_] = (workers != MAIN_WORKER) & (passes == 0) & (numbers == 0)
+    return first
 
 
 def _parts_of(
@@ -315,18 +323,12 @@ def _parts_of(
     return times, np.maximum(0, np.where(first, np.minimum(fetch_end, begin) - fetch_begin, 0))
 
 
-def _keys(entries: Rows) -> Iterator[Key]:
-    columns = (entries[name].tolist() for name in ("loader", "pass", "worker", "number"))
-    return zip(*columns, strict=True)
-
-
-def _rows(entries: Rows, steps: Sequence[ClosedStep]) -> Rows:
+def _rows(entries: Rows, steps: ClosedSteps) -> Rows:
     """Rows of the record; what ended before the first of `steps` was read late."""
-    edges = np.array([step.end_ns for step in steps])
-    place = np.minimum(np.searchsorted(edges, entries["end_ns"], "right"), len(steps) - 1)
+    ends = entries["end_ns"].astype(np.int64)
+    place = np.minimum(np.searchsorted(steps.end_ns, ends, "right"), len(steps) - 1)
     rows = np.zeros(len(entries), BATCH_ROW)
-    rows["step"] = np.array([step.step for step in steps])[place]
-    rows["epoch"] = np.array([step.epoch for step in steps])[place]
+    rows["step"], rows["epoch"] = steps.step[place], steps.epoch[place]
     for name in ("for_step", "fetch_begin_ns", "fetch_end_ns"):
         rows[name] = UNKNOWN
     rows["loader"] = entries["loader"]

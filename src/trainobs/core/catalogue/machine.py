@@ -27,7 +27,8 @@ MACHINE: tuple[Metric, ...] = (
         MetricKind.SUM,
         "getrusage",
         "Page faults of the training process that had to read from a device.",
-        "Faults of loader workers: see memory/worker_major_fault_count.",
+        "Faults of loader workers: see memory/worker_major_fault_count. Beside eBPF it is read "
+        "four times a second, and spread evenly over the steps in between.",
     ),
     Metric(
         "memory/worker_major_fault_count",
