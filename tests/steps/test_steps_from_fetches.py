@@ -199,7 +199,8 @@ def test_whatever_a_loop_does_no_time_and_no_serial_is_lost(seed):
     clock = ticking.clock
     marks = chance.choice([0, 0, 1])  # most loops mark none
     actions = (
-        *[lambda: clock.enter(chance.randrange(len(Phase) + MAX_NAMED))] * 2,
+        *[lambda: clock.enter(chance.randrange(len(Phase) + len(clock.named)))] * 2,
+        lambda: clock.name_phase(str(chance.randrange(2 * MAX_NAMED))),
         *[clock.leave] * 3,
         *[lambda: fetch(ticking, leads=chance.random() < 0.8)] * 6,
         clock.cancel,

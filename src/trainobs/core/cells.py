@@ -7,7 +7,6 @@ kept: to copy and add up the rest made up most of what the observer's thread did
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +26,7 @@ class StepCells:
     Attributes:
         places: where the numbers are in a row taken as a flat array of `WORDS` words, ascending;
             shape (k,).
-        values: shape (n, k).
+        values: shape (n, k). Those of several steps lie in memory by column.
     """
 
     __slots__ = ("places", "values")
@@ -48,8 +47,17 @@ class StepCells:
         """The steps of several, one after another; at least one."""
         if len(parts) == 1:
             return parts[0]
-        places = reduce(np.union1d, (part.places for part in parts))
-        return cls(places, np.concatenate([part._at(places) for part in parts]))
+        places = parts[0].places
+        for part in parts[1:]:
+            if not np.array_equal(places, part.places):
+                places = np.union1d(places, part.places)
+        columns = np.zeros((len(places), sum(map(len, parts))), np.uint64)
+        first = 0
+        for part in parts:
+            rows = slice(first, first + len(part))
+            columns[np.searchsorted(places, part.places), rows] = part.values.T
+            first = rows.stop
+        return cls(places, columns.T)
 
     def __len__(self) -> int:
         return len(self.values)

@@ -1,14 +1,16 @@
 """What a metric is, and how it is made from kernel cells.
 
-A metric made from kernel cells carries its formula, so one function (`evaluate`) serves a step,
-a window of steps and a whole run: ratios are always formed from sums.
+A metric made from kernel cells carries its formula, so one class (`Formulas`) serves steps, windows
+of steps and a whole run: ratios are always formed from sums.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -72,6 +74,13 @@ class Ratio:
     def programs(self) -> Programs:
         """Programs of the kernel side that both sums rest on."""
         return self.part.programs | self.whole.programs
+
+    def of(
+        self, part: npt.NDArray[np.float64], whole: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.float64]:
+        """The share, from both sums; shape (n,)."""
+        share = np.clip(divided(part, whole), 0.0, 1.0)
+        return 1.0 - share if self.complement else share
 
 
 TAGS = "trainobs/"
@@ -150,11 +159,50 @@ class Metric:
         return self.formula.programs if self.formula else self.rests_on
 
 
-def evaluate(metric: Metric, cells: StepCells) -> npt.NDArray[np.float64]:
-    """Value of a metric for each of n steps.
+class Formulas:
+    """Metrics that are made from kernel cells, evaluated together: each sum is made once.
 
-    Returns:
-        Array of shape (n,); NaN where a ratio has nothing to divide by.
+    Args:
+        metrics: those with a formula; others are left out.
+    """
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = [metric for metric in metrics if metric.formula is not None]
+        parts = [_sums_of(metric.formula) for metric in self._metrics]
+        sums = dict.fromkeys(chain.from_iterable(parts))
+        numbers = {cells: number for number, cells in enumerate(sums)}
+        self._numbers = [tuple(numbers[cells] for cells in each) for each in parts]
+        self._picked = np.array([cells._picked for cells in sums]).reshape(-1, WORDS)
+
+    def evaluate(self, cells: StepCells) -> dict[str, npt.NDArray[np.float64]]:
+        """Values by name, each of shape (n,); NaN where a ratio has nothing to divide by."""
+        sums = self._sums(cells)
+        columns = {}
+        for metric, numbers in zip(self._metrics, self._numbers, strict=True):
+            column = sums[numbers[0]]
+            if isinstance(metric.formula, Ratio):
+                column = metric.formula.of(column, sums[numbers[1]])
+            columns[metric.name] = column
+        return columns
+
+    def _sums(self, cells: StepCells) -> npt.NDArray[np.float64]:
+        """The sums of n steps, shape (sums, n)."""
+        number, column = np.nonzero(self._picked[:, cells.places])
+        sums = np.zeros((len(self._picked), len(cells)))
+        if len(number):
+            first = np.flatnonzero(np.diff(number, prepend=-1))
+            sums[number[first]] = np.add.reduceat(cells.values.T[column], first, axis=0)
+        return sums
+
+
+def _sums_of(formula: Cells | Ratio | None) -> tuple[Cells, ...]:
+    if isinstance(formula, Ratio):
+        return formula.part, formula.whole
+    return (formula,) if formula else ()
+
+
+def evaluate(metric: Metric, cells: StepCells) -> npt.NDArray[np.float64]:
+    """Value of one metric for each of n steps; see `Formulas`.
 
     Raises:
         ValueError: the metric has no formula.
@@ -162,9 +210,5 @@ def evaluate(metric: Metric, cells: StepCells) -> npt.NDArray[np.float64]:
     formula = metric.formula
     if formula is None:
         raise ValueError(f"{metric.name} is not made from kernel cells")
-    if isinstance(formula, Cells):
-        return formula.total(cells).astype(np.float64)
-    part = formula.part.total(cells).astype(np.float64)
-    whole = formula.whole.total(cells).astype(np.float64)
-    share = np.clip(divided(part, whole), 0.0, 1.0)
-    return 1.0 - share if formula.complement else share
+    sums = [each.total(cells).astype(np.float64) for each in _sums_of(formula)]
+    return formula.of(*sums) if isinstance(formula, Ratio) else sums[0]

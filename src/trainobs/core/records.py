@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -103,8 +104,15 @@ class StepTable:
             lookups=lookups,
         )
 
+    @property
+    def end_ns(self) -> int:
+        """When the last of them ended, at least one, of CLOCK_MONOTONIC."""
+        durations = self.columns.get("step/duration_ns")
+        last = 0.0 if durations is None else float(np.nan_to_num(durations[-1]))
+        return int(self.start_ns[-1]) + int(last)
+
     def brought(self) -> dict[str, npt.NDArray[np.float64]]:
-        """The columns that this run brings along, which are none of `metric_matrix`.
+        """The columns that this run brings along, which are none of `metric_rows`.
 
         These are phases with a name of the user's, and what the user's own programs count.
         """
@@ -114,18 +122,19 @@ class StepTable:
             if named_phase(name) or is_own_counter(name)
         }
 
-    def metric_matrix(self) -> npt.NDArray[np.float64]:
+    @cached_property
+    def metric_rows(self) -> npt.NDArray[np.float64]:
         """Values of every metric with a value for each step, in the order of `STEP_METRICS`.
 
-        Returns:
-            A copy of shape (n, len(STEP_METRICS)); NaN where a metric is missing or undefined.
+        A copy of shape (len(STEP_METRICS), n), made once; NaN where a metric is missing or
+        undefined.
         """
-        matrix = np.full((len(self), len(STEP_METRICS)), np.nan)
+        rows = np.full((len(STEP_METRICS), len(self)), np.nan)
         for index, metric in enumerate(STEP_METRICS):
             column = self.columns.get(metric.name)
             if column is not None:
-                matrix[:, index] = column
-        return matrix
+                rows[index] = column
+        return rows
 
 
 @dataclass

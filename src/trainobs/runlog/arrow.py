@@ -62,6 +62,8 @@ def _array_of(column: Column, values: npt.NDArray[Any]) -> pa.Array:
         missing = None if column.missing is None else values < column.least
         return _numbers(values.astype(column.dtype), missing)
     missing = ~np.isfinite(values)
+    if missing.all():
+        return pa.nulls(len(values), pa.from_numpy_dtype(np.dtype(column.dtype)))
     if np.dtype(column.dtype).kind == "i":
         values = np.rint(np.where(missing, 0.0, values))
     return _numbers(values.astype(column.dtype), missing)

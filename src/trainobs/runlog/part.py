@@ -17,7 +17,7 @@ are not zero, 1.3 kB as plain integers. Measured on such steps, without losing a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import reduce
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,20 +31,11 @@ from trainobs.runlog.columns import AXES, NAN, TABLES, brought_columns
 from trainobs.runlog.schema import BATCHES, KERNEL, LATENCY, STEPS
 from trainobs.runlog.table import Table, by_field
 
-_ROW = np.dtype(
-    [
-        ("step", "<i8"),
-        ("epoch", "<i4"),
-        ("start_ns", "<i8"),
-        ("values", "<f8", (len(STEP_METRICS),)),
-    ]
-)
-
 
 class RunLogPart:
-    """Steps that go into one set of files, `steps`, `kernel` and `batches`.
+    """Steps that go into one set of files, `steps`, `kernel` and `batches`; at least one.
 
-    Memory: about 0.5 kB a step for the metrics, and 8 bytes for each number of the kernel that is
+    Memory: about 1 kB a step for the metrics, and 8 bytes for each number of the kernel that is
     not zero in any step of its delivery: some 100 of them.
 
     Args:
@@ -53,9 +44,9 @@ class RunLogPart:
 
     def __init__(self, coverage: Coverage) -> None:
         self._coverage = coverage
-        self._rows = np.empty(0, _ROW)
+        self._heads: list[tuple[npt.NDArray[np.integer[Any]], ...]] = []
+        self._metrics: list[npt.NDArray[np.float64]] = []
         self._cells: list[tuple[npt.NDArray[np.int64], StepCells]] = []
-        self._new_rows: list[npt.NDArray[np.void]] = []
         self._batches: list[npt.NDArray[np.void]] = []
         self._own: list[tuple[int, Mapping[str, npt.NDArray[np.float64]]]] = []
         self._length = 0
@@ -65,11 +56,13 @@ class RunLogPart:
 
     def append(self, batch: StepTable) -> None:
         """Copy the steps of `batch`; its arrays may be reused afterwards."""
-        self._new_rows.append(_compact_rows(batch))
+        step = batch.step.copy()
+        self._heads.append((step, batch.epoch.copy(), batch.start_ns.copy()))
+        self._metrics.append(batch.metric_rows)
         brought = {name: column.copy() for name, column in batch.brought().items()}
         self._own.append((len(batch), brought))
         if batch.cells is not None:
-            self._cells.append((batch.step.copy(), _tabled(batch.cells)))
+            self._cells.append((step, _tabled(batch.cells)))
         if batch.batches is not None:
             self._batches.append(batch.batches)
         self._length += len(batch)
@@ -80,17 +73,19 @@ class RunLogPart:
         Metrics of hot rows have a column where any of them is known, and so has what the run brings
         along: `StepTable.brought`.
         """
-        self._rows = np.concatenate([self._rows, *self._new_rows])
-        self._new_rows.clear()
-        rows = self._rows
+        self._metrics = [np.concatenate(self._metrics, axis=1)]
+        self._heads = [tuple(map(np.concatenate, zip(*self._heads, strict=True)))]
         metrics = {
-            metric.name: rows["values"][:, index]
-            for index, metric in enumerate(STEP_METRICS)
-            if index < len(CATALOGUE) or np.isfinite(rows["values"][:, index]).any()
+            metric.name: values
+            for index, (metric, values) in enumerate(
+                zip(STEP_METRICS, self._metrics[0], strict=True)
+            )
+            if index < len(CATALOGUE) or np.isfinite(values).any()
         }
         brought = self._brought()
         columns = (*TABLES[STEPS], *brought_columns(brought))
-        return Table(columns, {**by_field(rows), **metrics, **brought})
+        head = dict(zip(("step", "epoch", "start_ns"), self._heads[0], strict=True))
+        return Table(columns, {**head, **metrics, **brought})
 
     def _brought(self) -> Mapping[str, npt.NDArray[np.float64]]:
         """What the run brings along, unknown in what was delivered before there was any."""
@@ -110,8 +105,8 @@ class RunLogPart:
         joined = StepCells.join([cells for _, cells in self._cells])
         row, cell, fields = _by_cell(joined, self._coverage)
         where = np.unravel_index(cell, CELLS_SHAPE)
-        named = {**dict(zip(AXES, where, strict=True)), **dict(zip(FIELDS, fields.T, strict=True))}
-        return Table(TABLES[KERNEL], {"step": steps[row], **named})
+        named = dict(zip(AXES, where, strict=True))
+        return Table(TABLES[KERNEL], {"step": steps[row], **named, **fields})
 
     def batches(self) -> Table | None:
         """The `batches` table; None if no step came with any."""
@@ -128,13 +123,6 @@ def latency_table(buckets: npt.NDArray[np.uint64]) -> Table:
     return Table(TABLES[LATENCY], named)
 
 
-def _compact_rows(batch: StepTable) -> npt.NDArray[np.void]:
-    rows = np.empty(len(batch), _ROW)
-    rows["step"], rows["epoch"], rows["start_ns"] = batch.step, batch.epoch, batch.start_ns
-    rows["values"] = batch.metric_matrix()
-    return rows
-
-
 def _tabled(cells: StepCells) -> StepCells:
     """Those that have rows in the table; a copy."""
     tabled = ~np.isin(cells.places // (WORDS // len(Op)), UNTABLED)
@@ -143,14 +131,25 @@ def _tabled(cells: StepCells) -> StepCells:
 
 def _by_cell(
     cells: StepCells, coverage: Coverage
-) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.int64]]:
-    """Step, cell and fields (FIELDS,) of each cell in which anything happened; by cell, then step.
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], dict[str, npt.NDArray[np.int64]]]:
+    """Step, cell and fields of each cell in which anything happened; by cell, then step.
 
     A sleep may add time to a step without a count.
     """
-    numbers, at = np.unique(cells.places // len(FIELDS), return_inverse=True)
-    plain = np.zeros((len(numbers), len(cells), len(FIELDS)), np.int64)
-    plain[at, :, cells.places % len(FIELDS)] = cells.values.T
-    cell, row = np.nonzero(reduce(np.bitwise_or, np.moveaxis(plain, -1, 0)))
-    np.moveaxis(plain, 1, -1)[coverage.unknown_fields(numbers)] = UNKNOWN
-    return row, numbers[cell], plain[cell, row]
+    columns = cells.values.T.view(np.int64)
+    numbers, first, at = np.unique(
+        cells.places // len(FIELDS), return_index=True, return_inverse=True
+    )
+    if not len(numbers):
+        return np.empty(0, np.intp), numbers, dict.fromkeys(FIELDS, np.empty(0, np.int64))
+    happened = np.logical_or.reduceat(columns != 0, first, axis=0)
+    cell, row = np.nonzero(happened)
+    unknown = coverage.unknown_fields(numbers)
+    fields = {}
+    for index, field in enumerate(FIELDS):
+        has = cells.places % len(FIELDS) == index
+        of_cells = np.zeros((len(numbers), len(cells)), np.int64)
+        of_cells[at[has]] = columns[has]
+        of_cells[unknown[:, index]] = UNKNOWN
+        fields[field] = of_cells[happened]
+    return row, numbers[cell], fields

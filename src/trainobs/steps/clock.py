@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import zip_longest
 
 from trainobs.core.abi import Phase
 from trainobs.core.records import SETUP
@@ -27,7 +28,6 @@ MAX_NAMED = 16
 LAST_STEP = 2**62
 """Largest number of a step: well within the 64 bits that the run log has for it."""
 
-_NO_TIME = [0] * (_PHASES + MAX_NAMED)
 _new = tuple.__new__
 
 StepWord = memoryview | list[int]
@@ -57,10 +57,13 @@ class StepClock:
             a GPU as well.
     """
 
-    # Slots: CPython takes a tenth longer for an object with a dictionary of 30 names or more.
+    # Slots: CPython takes a tenth longer for attributes in a dictionary of 30 or more. There is one
+    # for what somebody puts in the place of a method.
     __slots__ = (
+        "__dict__",
         "_done",
         "_epoch_count",
+        "_no_time",
         "_ever_stepped",
         "_explained",
         "_finished",
@@ -127,7 +130,8 @@ class StepClock:
         self._start_ns = self._since_ns = now()
         self.phase = _OTHER
         self._outer: list[int] = []
-        self._phase_ns = _NO_TIME.copy()
+        self._no_time = [0] * _PHASES
+        self._phase_ns = self._no_time.copy()
         self._switches = 0
         self._unexplained = 0
         self._explained = True  # there is no wait yet
@@ -164,6 +168,8 @@ class StepClock:
         if name not in self.named:
             if len(self.named) == MAX_NAMED:
                 return None
+            self._no_time.append(0)
+            self._phase_ns.append(0)
             self.named.append(name)
         return _PHASES + self.named.index(name)
 
@@ -251,7 +257,7 @@ class StepClock:
         if before is None:
             return
         self._switch(self.phase)
-        self._phase_ns = [a + b for a, b in zip(before.phase_ns, self._phase_ns, strict=True)]
+        self._phase_ns = _added(before.phase_ns, self._phase_ns)
         self._switches += before.switches
         self._unexplained += before.unexplained
         cancelled = self.serial
@@ -305,7 +311,7 @@ class StepClock:
         )
         self._start_ns = self._since_ns = now
         self.phase = phase
-        self._phase_ns = _NO_TIME.copy()
+        self._phase_ns = self._no_time.copy()
         self.fetches.merged = ()
         self._switches = 0
         self._unexplained = 0
@@ -332,7 +338,7 @@ class StepClock:
             return
         self._switch(self.phase)
         for step in held:
-            self._phase_ns = [a + b for a, b in zip(self._phase_ns, step.phase_ns, strict=True)]
+            self._phase_ns = _added(step.phase_ns, self._phase_ns)
             self._switches += step.switches
             self._unexplained += step.unexplained
         self.fetches.merged = tuple(step.serial for step in held)
@@ -351,3 +357,8 @@ class StepClock:
 
     def _mark(self) -> None:
         self._word[0] = self.serial << 8 | self.phase
+
+
+def _added(one: list[int], other: list[int]) -> list[int]:
+    """Times of phases together; between the two, phases may have got names."""
+    return [a + b for a, b in zip_longest(one, other, fillvalue=0)]

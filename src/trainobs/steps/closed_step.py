@@ -22,6 +22,7 @@ class ClosedStep(NamedTuple):
     start_ns: int
     end_ns: int
     phase_ns: list[int]
+    """Of `Phase`, and of those with a name of the user's that had one by then."""
     switches: int
     totals: object
     """What `sample` returned when the step closed."""
@@ -78,10 +79,13 @@ class ClosedSteps(tuple[ClosedStep, ...]):
 
     @cached_property
     def phase_ns(self) -> Ints:
-        """Time in each phase, shape (n, phases)."""
+        """Time in each phase that had a name by then, shape (n, phases)."""
         phases: Sequence[list[int]] = self._columns[5]  # type: ignore[assignment]
-        flat = np.fromiter(chain.from_iterable(phases), np.int64, len(self) * len(phases[0]))
-        return flat.reshape(len(self), -1)
+        width = max(map(len, phases))
+        if min(map(len, phases)) < width:
+            phases = [each + [0] * (width - len(each)) for each in phases]
+        flat = np.fromiter(chain.from_iterable(phases), np.int64, len(self) * width)
+        return flat.reshape(len(self), width)
 
     @cached_property
     def switches(self) -> Ints:

@@ -17,7 +17,7 @@ from trainobs.core.catalogue import kernel_metrics, named_phase_metric, phase_me
 from trainobs.core.cells import WORDS, Places, StepCells, Words
 from trainobs.core.coverage import BLOCK, FEEDS, Async, Coverage
 from trainobs.core.histogram import percentile
-from trainobs.core.metrics import Cells, evaluate
+from trainobs.core.metrics import Cells, Formulas
 from trainobs.core.records import StepTable
 from trainobs.steps.closed_step import ClosedStep, ClosedSteps
 from trainobs.steps.ledger import Ledger
@@ -98,7 +98,8 @@ class _Ring:
         self._rows = kernel.rows.view("<u8").reshape(RING, WORDS)
         self._tables = [kernel.latency, *more]
         self._places = np.empty(0, np.intp)
-        self._seen_rows = np.empty((RING, 0), np.uint64)
+        self._counts = self._places
+        self._seen_rows = np.empty((0, RING), np.uint64)
         self._seen_tables = [np.zeros_like(table) for table in self._tables]
 
     def take(self, slots: list[int]) -> _Taken:
@@ -108,29 +109,41 @@ class _Ring:
     def late(self, slots: list[int]) -> list[int]:
         """Events, of kinds that were seen before, in each of some slots that should be at rest."""
         late: list[int] = []
-        counts = np.flatnonzero(self._places % len(FIELDS) == FIELDS.index("count"))
+        places = self._places[self._counts]
         for run in _runs(slots):
-            grown = self._rows[run][:, self._places[counts]] - self._seen_rows[run][:, counts]
-            late += grown.sum(axis=1).tolist()
+            grown = self._rows[run].T[places] - self._seen_rows[self._counts, run]
+            late += grown.sum(axis=0).tolist()
         return late
 
     def _take(self, run: slice) -> _Taken:
-        self._look_at(np.flatnonzero(np.bitwise_or.reduce(self._rows[run], axis=0)))
-        values = self._rows[run][:, self._places]
-        grown = values - self._seen_rows[run]
-        self._seen_rows[run] = values
-        changed = grown.any(axis=0)
+        used = np.bitwise_or.reduce(self._rows[run], axis=0)
+        used[self._places] = 0
+        if used.any():
+            self._look_at(np.flatnonzero(used))
+        values = self._rows[run].T[self._places]
+        grown = values - self._seen_rows[:, run]
+        self._seen_rows[:, run] = values
+        changed = grown.any(axis=1)
         tables = zip(self._tables, self._seen_tables, strict=True)
         grown_tables = [_growth(table[run], seen[run]) for table, seen in tables]
-        return StepCells(self._places[changed], grown[:, changed]), grown_tables
+        return StepCells(self._places[changed], grown[changed].T), grown_tables
 
     def _look_at(self, places: Places) -> None:
         """Numbers only grow: one that was 0 in every slot until now had grown in none."""
         both = np.union1d(self._places, places)
-        if len(both) > len(self._places):
-            seen = np.zeros((RING, len(both)), np.uint64)
-            seen[:, np.searchsorted(both, self._places)] = self._seen_rows
-            self._places, self._seen_rows = both, seen
+        seen = np.zeros((len(both), RING), np.uint64)
+        seen[np.searchsorted(both, self._places)] = self._seen_rows
+        self._places, self._seen_rows = both, seen
+        self._counts = np.flatnonzero(both % len(FIELDS) == FIELDS.index("count"))
+
+
+def _slowest(latency: Words) -> npt.NDArray[np.float64]:
+    """The 99th percentile of each step; most have no request, and so none."""
+    slowest = np.full(len(latency), np.nan)
+    has_some = latency.any(axis=1)
+    if has_some.any():
+        slowest[has_some] = percentile(latency[has_some], 0.99)
+    return slowest
 
 
 def _growth(table: Words, seen: Words) -> Words:
@@ -208,6 +221,7 @@ class Collector:
         self._coverage = coverage or Coverage.whole()
         known = [m for m in kernel_metrics() if m.name not in unknown]
         self._metrics = [m for m in known if self._coverage.knows(m.programs)]
+        self._formulas = Formulas(self._metrics)
         self._used = np.uint8(Async.URING if rings else 0)
         self._own = own
         self._ring = None if kernel is None else _Ring(kernel, own.tables if own else ())
@@ -358,11 +372,11 @@ class Collector:
         latency: Words,
         used: npt.NDArray[np.uint8],
     ) -> dict[str, npt.NDArray[np.float64]]:
-        columns = {metric.name: evaluate(metric, cells) for metric in self._metrics}
+        columns = self._formulas.evaluate(cells)
         for metric in self._metrics if used.any() else ():
             columns[metric.name][used & self._coverage.doubts(metric.programs) > 0] = np.nan
         if self._coverage.knows(BLOCK):
-            columns["block/read_p99_ns"] = percentile(latency, 0.99)
+            columns["block/read_p99_ns"] = _slowest(latency)
         gone_since_ns = self._kernel.gone_since_ns() if self._kernel else None
         if gone_since_ns is not None:  # what nobody counted is unknown, not zero
             counted = steps.end_ns < gone_since_ns
@@ -372,7 +386,12 @@ class Collector:
     def _timings(self, steps: ClosedSteps) -> dict[str, npt.NDArray[np.float64]]:
         phases = steps.phase_ns.astype(np.float64)
         measured = sorted(self._clock.measured)
-        columns = {self._phase_metric(phase): phases[:, phase] for phase in measured}
+        width = phases.shape[1]
+        none = np.zeros(len(steps))  # of a phase that got its name since
+        columns = {
+            self._phase_metric(phase): phases[:, phase] if phase < width else none
+            for phase in measured
+        }
         columns["step/duration_ns"] = phases.sum(axis=1)
         columns["obs/cpu_ns"] = steps.switches.astype(np.float64) * self._switch_cost_ns
         return columns

@@ -17,7 +17,7 @@ from trainobs.tensorboard import protos
 from trainobs.tensorboard.event_file import EventFile, EventWriter
 from trainobs.tensorboard.latency import latency_values
 from trainobs.tensorboard.values import scalars, text_value
-from trainobs.tensorboard.window import STEPS_ALONE, Window, WindowEnds
+from trainobs.tensorboard.window import STEPS_ALONE, WindowEnds, WindowPoints, Windows
 
 if TYPE_CHECKING:
     from trainobs.access import AccessCounts
@@ -97,7 +97,7 @@ class TensorBoardSink(Sink):
         self._ends = WindowEnds(log_every_n_steps, first_step, alone=STEPS_ALONE)
         self._every_tag = every_tag
         self._offset_ns = 0
-        self._window = Window(every_tag)
+        self._windows = Windows(every_tag)
         self._step = SETUP
         self._end_ns = 0
         self._latency: npt.NDArray[np.uint64] | None = None
@@ -115,24 +115,25 @@ class TensorBoardSink(Sink):
         """Note the clocks."""
         clock = info.clock
         self._info = info
-        self._window = self._new_window()
+        self._windows = Windows(self._every_tag, info.counters)
         self._offset_ns = clock["wall_ns"] - clock["monotonic_ns"]
 
     def write(self, batch: StepTable) -> None:
         """Take the next closed steps, and log at those that end a window."""
         known = batch.step != SETUP
         steps = batch if known.all() else batch.select(known)
-        matrix = steps.metric_matrix()
         self._begin_tables()
+        if not len(steps):
+            return
+        ends = self._ends.of(steps.step)
         first = 0
-        for last in self._ends.of(steps.step):
-            self._take(steps, matrix, slice(first, last + 1))
-            self._log_window()
+        for last, window in zip(ends, self._windows.add(steps, ends), strict=True):
+            self._take_lookups(steps, slice(first, last + 1))
+            self._log_window(window)
             first = last + 1
-        if first < len(steps):
-            self._take(steps, matrix, slice(first, None))
-        if len(steps):
-            self._judge(batch)
+        self._take_lookups(steps, slice(first, None))
+        self._step, self._end_ns = int(steps.step[-1]), steps.end_ns
+        self._judge(batch)
 
     def latency(self, buckets: npt.NDArray[np.uint64]) -> None:
         """Take the latency histograms since the run began, shape (op, class, role, BUCKETS)."""
@@ -160,7 +161,7 @@ class TensorBoardSink(Sink):
         self._log_held()
         self._log_latency()
         if self._tables:
-            self._tables.end_window(len(self._window))
+            self._tables.end_window(len(self._windows))
         if self._views:
             self._log_views(self._views)
         if self._verdicts:
@@ -187,20 +188,17 @@ class TensorBoardSink(Sink):
         if self._verdicts:
             self._tell(self._verdicts.add(batch))
 
-    def _take(self, steps: StepTable, matrix: npt.NDArray[np.float64], rows: slice) -> None:
-        self._window.add(steps, matrix, rows)
+    def _take_lookups(self, steps: StepTable, rows: slice) -> None:
         if self._tables is not None and steps.lookups is not None:
             inside = np.isin(steps.lookups["step"], steps.step[rows])
             self._tables.add(steps.lookups[inside])
-        self._step, self._end_ns = self._window.last_step, self._window.end_ns
 
-    def _log_window(self) -> None:
-        window, self._window = self._window, self._new_window()
-        points = list(window.scalars())
+    def _log_window(self, window: WindowPoints) -> None:
+        points = window.points
         if self._tables is not None:
-            points += self._tables.scalars(len(window))
-        if not self._hold(_Held(self._step, self._end_ns, points)):
-            self.lost_steps += len(window)
+            points += self._tables.scalars(window.step_count)
+        if not self._hold(_Held(window.step, window.end_ns, points)):
+            self.lost_steps += window.step_count
 
     def _hold(self, held: _Held) -> bool:
         """Keep it for the next flush; False if there is no more room."""
@@ -214,9 +212,6 @@ class TensorBoardSink(Sink):
     def _log_held(self) -> None:
         while self._held and self._add(self._held[0].summary(), *self._held[0][:2]):
             self._held.popleft()
-
-    def _new_window(self) -> Window:
-        return Window(self._every_tag, self._info.counters if self._info else ())
 
     def _log_latency(self) -> None:
         """Log what came since the last time; cumulative counts would hide a change."""

@@ -11,7 +11,7 @@ from trainobs.core.metrics import TAGS
 from trainobs.core.records import RunInfo, StepTable
 from trainobs.core.text import printable
 from trainobs.tensorboard.values import as_text
-from trainobs.verdict.record import FirstSteps, Record, columns_of
+from trainobs.verdict.record import FirstSteps, Inputs, Record, columns_of
 from trainobs.verdict.rules import judge
 from trainobs.verdict.sentence import lines, sentence
 from trainobs.verdict.verdict import Verdict, facts_of
@@ -59,17 +59,17 @@ class Verdicts:
         usual = self._first.without(batch)
         if not len(usual):
             return
-        columns = columns_of(usual)
-        self._of_run.add(columns, usual.epoch, usual.step)
-        edges = np.flatnonzero(np.diff(usual.epoch)) + 1
-        for rows in np.split(np.arange(len(usual)), edges):
-            epoch = int(usual.epoch[rows[0]])
+        inputs = Inputs(columns_of(usual))
+        self._of_run.take(inputs, usual.epoch, usual.step)
+        edges = (np.flatnonzero(np.diff(usual.epoch)) + 1).tolist()
+        for first, last in zip([0, *edges], [*edges, len(usual)], strict=True):
+            epoch = int(usual.epoch[first])
             if self._epoch not in (None, epoch):
                 yield self._end_epoch()
             self._epoch = epoch
-            own = {name: column[rows] for name, column in columns.items()}
-            self._of_epoch.add(own, usual.epoch[rows], usual.step[rows])
-            self._at = int(usual.step[rows[-1]]), int(usual.start_ns[rows[-1]])
+            rows = slice(first, last)
+            self._of_epoch.take(inputs[rows], usual.epoch[rows], usual.step[rows])
+            self._at = int(usual.step[last - 1]), int(usual.start_ns[last - 1])
 
     def end(self) -> Iterator[Text]:
         """Texts for the last epoch and for the run."""

@@ -118,6 +118,38 @@ class Sample(NamedTuple):
     columns: Mapping[str, Floats]
 
 
+class Inputs:
+    """What a record takes of some steps, by column; made once for all records that take them.
+
+    Args:
+        columns: metric -> values (n,), NaN for unknown; of these only `INPUTS`, and phases with a
+            name of the user's, are looked at.
+    """
+
+    def __init__(self, columns: Mapping[str, Floats]) -> None:
+        self.named = {name: column for name, column in columns.items() if named_phase(name)}
+        count = max((len(column) for column in columns.values()), default=0)
+        rows = np.full((len(INPUTS), count), np.nan)
+        for name, index in _INDEX.items():
+            if name in columns:
+                rows[index] = columns[name]
+        if self.named:
+            rows[_INDEX[NAMED]] = np.nansum(list(self.named.values()), axis=0)
+        self.values = rows.T
+        self.known = np.isfinite(self.values)
+        self.parts = np.where(np.isnan(self.values), 0.0, self.values)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, rows: slice) -> Inputs:
+        some = object.__new__(Inputs)
+        some.named = {name: column[rows] for name, column in self.named.items()}
+        some.values, some.known = self.values[rows], self.known[rows]
+        some.parts = self.parts[rows]
+        return some
+
+
 class Record:
     """Steps, taken as they come.
 
@@ -148,15 +180,23 @@ class Record:
         epochs: npt.NDArray[np.integer[Any]] | None = None,
         steps: npt.NDArray[np.integer[Any]] | None = None,
     ) -> None:
+        """Take the next steps, as `take`; for `columns` see `Inputs`."""
+        self.take(Inputs(columns), epochs, steps)
+
+    def take(
+        self,
+        inputs: Inputs,
+        epochs: npt.NDArray[np.integer[Any]] | None = None,
+        steps: npt.NDArray[np.integer[Any]] | None = None,
+    ) -> None:
         """Take the next steps.
 
         Args:
-            columns: metric -> values (n,), NaN for unknown; of these only `INPUTS`, and phases with
-                a name of the user's, are looked at.
+            inputs: of the steps.
             epochs: of each step; one epoch where nobody says.
             steps: their numbers; 0, 1, ... where nobody says.
         """
-        count = max((len(column) for column in columns.values()), default=0)
+        count = len(inputs)
         if not count:
             return
         if self._last_epoch is None and steps is not None:
@@ -165,19 +205,12 @@ class Record:
         before = numbers[0] - 1 if self._last_epoch is None else self._last_epoch
         self.epoch_count += int((np.diff(numbers, prepend=before) != 0).sum())
         self._last_epoch = int(numbers[-1])
-        matrix = np.full((count, len(INPUTS)), np.nan)
-        for name, index in _INDEX.items():
-            if name in columns:
-                matrix[:, index] = columns[name]
-        named = {name: column for name, column in columns.items() if named_phase(name)}
-        for name, column in named.items():
+        for name, column in inputs.named.items():
             self._named[name] = self._named.get(name, 0.0) + float(np.nansum(column))
-        if named:
-            matrix[:, _INDEX[NAMED]] = np.nansum(list(named.values()), axis=0)
-        self._sample(matrix, numbers)
+        self._sample(inputs.values, numbers)
         filled = 0
         while filled < count:
-            filled += self._fill(matrix[filled:])
+            filled += self._fill(inputs.parts[filled:], inputs.known[filled:])
 
     def mean(self) -> dict[str, float]:
         """Each metric per step, NaN where it was not measured.
@@ -225,18 +258,19 @@ class Record:
                 return
         self._windows.append((number, epochs, rows.copy()))
 
-    def _fill(self, matrix: Floats) -> int:
+    def _fill(self, values: Floats, known: npt.NDArray[np.bool_]) -> int:
         """Put rows into the open block; how many went into it."""
         if not self._steps or self._steps[-1] == self._length:
             self._make_room()
             self._sums.append(np.zeros(len(INPUTS)))
             self._known.append(np.zeros(len(INPUTS)))
             self._steps.append(0)
-        rows = matrix[: self._length - self._steps[-1]]
-        self._sums[-1] += np.nansum(rows, axis=0)
-        self._known[-1] += np.isfinite(rows).sum(axis=0)
-        self._steps[-1] += len(rows)
-        return len(rows)
+        room = self._length - self._steps[-1]
+        self._sums[-1] += values[:room].sum(axis=0)
+        self._known[-1] += known[:room].sum(axis=0)
+        taken = len(values[:room])
+        self._steps[-1] += taken
+        return taken
 
     def _make_room(self) -> None:
         if len(self._steps) < BLOCKS:
@@ -264,6 +298,8 @@ class FirstSteps:
         rows = np.flatnonzero(table.step != SETUP)
         skipped = 0 if self.seen else 1
         self.seen = self.seen or len(rows) > 0
+        if len(rows) == len(table) and not skipped:
+            return table
         kept = np.zeros(len(table), np.bool_)
         kept[rows[skipped:]] = True
         return replace(table.select(kept), batches=table.batches)
