@@ -99,7 +99,7 @@ class Slow:
 
     def __call__(self, place: str) -> None:
         assert self.callback._session is not None
-        self.seen.add((place, Phase(self.callback._session.clock._phase)))
+        self.seen.add((place, Phase(self.callback._session.clock.phase)))
         time.sleep(SLEEP_S)
 
 

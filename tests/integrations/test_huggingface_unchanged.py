@@ -344,7 +344,7 @@ def test_a_phase_that_its_method_left_by_an_exception_is_left(hf):
 
     class Where(TrainerCallback):
         def on_step_end(self, *args: object, **kwargs: object) -> None:
-            seen.append(callback._session.clock._phase)
+            seen.append(callback._session.clock.phase)
 
     seen: list[int] = []
     callback = ObsTrainerCallback()

@@ -102,7 +102,7 @@ def test_what_is_done_in_validation_is_validation(lightning):
     class Slow(tiny_class(lightning.pl)):
         def transfer_batch_to_device(self, batch: Any, *arguments: object) -> Any:
             validating = self.trainer.validating or self.trainer.sanity_checking
-            seen.add((validating, Phase(callback._session.clock._phase)))
+            seen.add((validating, Phase(callback._session.clock.phase)))
             time.sleep(0.02 if validating else 0)
             return super().transfer_batch_to_device(batch, *arguments)
 

@@ -39,7 +39,7 @@ _MARKED = frozenset(Phase) - {Phase.LOGGING}
 _LENT = frozenset({"log", "log_dict"})
 """Attributes that a Trainer gives to its callbacks as it begins."""
 
-_OF_A_RUN = _LENT | {"run_dir", "_session", "_trainer", "_tee", "_watch", "_steps_done"}
+_OF_A_RUN = _LENT | {"run_dir", "_session", "_trainer", "_tee", "_watch", "_epoch", "_steps_done"}
 """Attributes that copies go without."""
 
 
@@ -140,11 +140,13 @@ class ObsCallback(ObservingCallback):
         # Only now is the model as it will train: configured, set up, and moved to its device.
         watch_lookups(session, pl_module, self._settings)
         self._steps_done = trainer.global_step
+        self._epoch = trainer.current_epoch  # one that is resumed in its middle has no start
 
     @harmless
     def on_train_epoch_start(self, session: Session, trainer: Any, pl_module: Any) -> None:
         """Loaders may be new with every epoch."""
         assert self._watch is not None
+        self._epoch = trainer.current_epoch
         self._watch.delivering = _fetches_for_the_step(trainer)
         self._watch.mixed = not _has_torch_loaders_only(trainer)
 
@@ -153,13 +155,14 @@ class ObsCallback(ObservingCallback):
         """The step's batch is there."""
         # The x-axis of Lightning's loggers has no public name; DeviceStatsMonitor takes it, too.
         step = trainer.fit_loop.epoch_loop._batches_that_stepped
-        session.clock.begin_batch(step, trainer.current_epoch)
+        session.clock.begin_batch(step, self._epoch)
 
     @harmless
     def on_train_batch_end(self, session: Session, trainer: Any, *_: Any, **__: Any) -> None:
         """Under gradient accumulation only some batches end a step."""
-        if trainer.global_step != self._steps_done:
-            self._steps_done = trainer.global_step
+        steps_done = trainer.global_step
+        if steps_done != self._steps_done:
+            self._steps_done = steps_done
             session.clock.end_step()
 
     @harmless

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from trainobs.core.abi import Phase
@@ -144,10 +145,13 @@ class ProfilerTee:
         if not self._idle:
             inner: AbstractContextManager[Any] = self.trainobs_inner.profile(action)
             return inner if phase is None else _Timed(self._clock, phase, self._on_fault, inner)
-        nothing = nullcontext(action)
-        context = nothing if phase is None else _Marked(self._clock, phase, self._on_fault, action)
-        self._contexts[action] = context
-        return context
+        if phase is None:
+            self._contexts[action] = nullcontext(action)
+        else:
+            clock = self._clock
+            begin = clock.begin_fetch if phase == FETCH else partial(clock.enter, phase)
+            self._contexts[action] = _Marked(begin, clock.leave, self._on_fault, action)
+        return self._contexts[action]
 
     def _phase(self, action: str) -> int | None:
         """The phase that begins with an action, if one does."""
@@ -190,17 +194,23 @@ def _is_idle(profiler: Any) -> bool:
 class _Marked:
     """Context of an action for a profiler that does nothing; one serves all actions of its name."""
 
-    clock: StepClock
-    phase: int
+    begin: Callable[[], None]
+    end: Callable[[], None]
     on_fault: Callable[[], None]
     action: str
 
     def __enter__(self) -> str:
-        _begin(self.clock, self.phase, self.on_fault)
+        try:
+            self.begin()
+        except Exception:
+            self.on_fault()
         return self.action
 
     def __exit__(self, *exception: Any) -> None:
-        _end(self.clock, self.on_fault)
+        try:
+            self.end()
+        except Exception:
+            self.on_fault()
 
 
 @dataclass(eq=False, slots=True)
