@@ -17,6 +17,7 @@ from typing import Any
 import access_counts
 import hot_path
 import imagenet
+import in_the_loop
 import instructions
 import light
 import lookups
@@ -31,6 +32,7 @@ CASES = {
     "startup": startup.measure,
     "hot_path": hot_path.measure,
     "instructions": instructions.measure,
+    "in_the_loop": in_the_loop.measure,
     "system_calls": system_calls.measure,
     "light": light.measure,
     "small_files": small_files.measure,

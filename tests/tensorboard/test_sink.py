@@ -19,7 +19,7 @@ from trainobs.tensorboard import sink as sink_module
 from trainobs.tensorboard.latency import latency_values
 from trainobs.tensorboard.layout import LaidOut
 from trainobs.tensorboard.sink import EventFile, TensorBoardSink
-from trainobs.tensorboard.window import WindowEnds, Windows
+from trainobs.tensorboard.window import StepWindows, WindowEnds
 
 
 @pytest.fixture
@@ -262,7 +262,7 @@ def test_numbers_that_make_larger_strides_are_logged_where_they_pass_a_point(log
 @pytest.mark.parametrize("steps", [[7] * 50, list(range(50, 0, -1)), [10**6] * 25 + [3] * 25])
 def test_a_window_holds_no_more_steps_than_asked_for(tmp_path, monkeypatch, steps):
     longest = 0
-    add = Windows.add
+    add = StepWindows.add
 
     def watched(windows, *args):
         nonlocal longest
@@ -270,7 +270,7 @@ def test_a_window_holds_no_more_steps_than_asked_for(tmp_path, monkeypatch, step
         longest = max(longest, len(windows), *(window.step_count for window in ended))
         return ended
 
-    monkeypatch.setattr(Windows, "add", watched)
+    monkeypatch.setattr(StepWindows, "add", watched)
     monkeypatch.setattr(sink_module, "STEPS_ALONE", 0)
     sink = TensorBoardSink(EventFile(tmp_path), 4)
     sink.begin(info())

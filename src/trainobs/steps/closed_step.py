@@ -41,7 +41,7 @@ class ClosedSteps(tuple[ClosedStep, ...]):
     """Consecutive closed steps, at least one, with an array (n,) int64 for each number of them."""
 
     @classmethod
-    def of(cls, steps: Iterable[ClosedStep]) -> ClosedSteps:
+    def from_steps(cls, steps: Iterable[ClosedStep]) -> ClosedSteps:
         """The same steps; no copy where they have columns already."""
         return steps if isinstance(steps, cls) else cls(steps)
 

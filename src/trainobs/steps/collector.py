@@ -12,9 +12,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.core.abi import FIELDS, RING, Op, Phase
+from trainobs.core.abi import RING, Op, Phase
 from trainobs.core.catalogue import kernel_metrics, named_phase_metric, phase_metric
-from trainobs.core.cells import WORDS, Places, StepCells, Words
+from trainobs.core.cells import StepCells, Words
 from trainobs.core.coverage import BLOCK, FEEDS, Async, Coverage
 from trainobs.core.histogram import percentile
 from trainobs.core.metrics import Cells, Formulas
@@ -22,6 +22,7 @@ from trainobs.core.records import StepTable
 from trainobs.steps.closed_step import ClosedStep, ClosedSteps
 from trainobs.steps.ledger import Ledger
 from trainobs.steps.lookup_source import LookupSource, NoLookups
+from trainobs.steps.ring import KernelRows, Ring, Taken, joined
 from trainobs.steps.timeline import StepSource
 
 SETTLE_NS = 5_000_000
@@ -41,20 +42,7 @@ _ASYNC_CALLS = {
     Async.AIO: Cells("count", (Op.AIO,)),
 }
 
-_Taken = tuple[StepCells, list[Words]]
-"""What the kernel counted in some steps, and the tables beside it: latency, what users count."""
-
-_Part = tuple[list[ClosedStep], _Taken | None]
-
-
-class KernelRows(Protocol):
-    """What the collector reads of the kernel side; both only grow."""
-
-    rows: npt.NDArray[np.void]
-    latency: Words
-
-    def gone_since_ns(self) -> int | None:
-        """CLOCK_MONOTONIC from which on nothing may have been counted; None: all is counted."""
+_Part = tuple[list[ClosedStep], Taken | None]
 
 
 class OwnRows(Protocol):
@@ -87,56 +75,6 @@ class ReadClock(Protocol):
         """Serial of the step that the kernel counts for."""
 
 
-class _Ring:
-    """The kernel's ring of step rows, and what it held when each slot was read last.
-
-    Of the some 3,500 numbers of a row a busy step changes a hundred. Of these alone it is known
-    what they were, since most of the cost is to bring the ring into the CPU's cache.
-    """
-
-    def __init__(self, kernel: KernelRows, more: Sequence[Words] = ()) -> None:
-        self._rows = kernel.rows.view("<u8").reshape(RING, WORDS)
-        self._tables = [kernel.latency, *more]
-        self._places = np.empty(0, np.intp)
-        self._counts = self._places
-        self._seen_rows = np.empty((0, RING), np.uint64)
-        self._seen_tables = [np.zeros_like(table) for table in self._tables]
-
-    def take(self, slots: list[int]) -> _Taken:
-        """Growth of some slots since they were taken last; at least one."""
-        return _joined([self._take(run) for run in _runs(slots)])
-
-    def late(self, slots: list[int]) -> list[int]:
-        """Events, of kinds that were seen before, in each of some slots that should be at rest."""
-        late: list[int] = []
-        places = self._places[self._counts]
-        for run in _runs(slots):
-            grown = self._rows[run].T[places] - self._seen_rows[self._counts, run]
-            late += grown.sum(axis=0).tolist()
-        return late
-
-    def _take(self, run: slice) -> _Taken:
-        used = np.bitwise_or.reduce(self._rows[run], axis=0)
-        used[self._places] = 0
-        if used.any():
-            self._look_at(np.flatnonzero(used))
-        values = self._rows[run].T[self._places]
-        grown = values - self._seen_rows[:, run]
-        self._seen_rows[:, run] = values
-        changed = grown.any(axis=1)
-        tables = zip(self._tables, self._seen_tables, strict=True)
-        grown_tables = [_growth(table[run], seen[run]) for table, seen in tables]
-        return StepCells(self._places[changed], grown[changed].T), grown_tables
-
-    def _look_at(self, places: Places) -> None:
-        """Numbers only grow: one that was 0 in every slot until now had grown in none."""
-        both = np.union1d(self._places, places)
-        seen = np.zeros((len(both), RING), np.uint64)
-        seen[np.searchsorted(both, self._places)] = self._seen_rows
-        self._places, self._seen_rows = both, seen
-        self._counts = np.flatnonzero(both % len(FIELDS) == FIELDS.index("count"))
-
-
 def _slowest(latency: Words) -> npt.NDArray[np.float64]:
     """The 99th percentile of each step; most have no request, and so none."""
     slowest = np.full(len(latency), np.nan)
@@ -144,27 +82,6 @@ def _slowest(latency: Words) -> npt.NDArray[np.float64]:
     if has_some.any():
         slowest[has_some] = percentile(latency[has_some], 0.99)
     return slowest
-
-
-def _growth(table: Words, seen: Words) -> Words:
-    """What some rows grew by since they were seen; `seen` is what they are now."""
-    now = table.copy()
-    grown: Words = now - seen
-    seen[:] = now
-    return grown
-
-
-def _joined(parts: Sequence[_Taken]) -> _Taken:
-    """The steps of several, one after another; at least one."""
-    cells, tables = zip(*parts, strict=True)
-    return StepCells.join(cells), [np.concatenate(each) for each in zip(*tables, strict=True)]
-
-
-def _runs(slots: list[int]) -> list[slice]:
-    """The same slots in the same order, where they follow each other as one."""
-    ends = [i for i in range(1, len(slots)) if slots[i] != slots[i - 1] + 1]
-    bounds = zip([0, *ends], [*ends, len(slots)], strict=True)
-    return [slice(slots[first], slots[last - 1] + 1) for first, last in bounds if first < last]
 
 
 class Collector:
@@ -224,9 +141,9 @@ class Collector:
         self._formulas = Formulas(self._metrics)
         self._used = np.uint8(Async.URING if rings else 0)
         self._own = own
-        self._ring = None if kernel is None else _Ring(kernel, own.tables if own else ())
+        self._ring = None if kernel is None else Ring(kernel, own.tables if own else ())
         self._unchecked: list[int] = []
-        self._carried: dict[int, list[_Taken]] = {}
+        self._carried: dict[int, list[Taken]] = {}
         clock.on_cancel = self._carry
 
     def collect(self, *, settle: bool = True) -> None:
@@ -262,7 +179,7 @@ class Collector:
         taken = [taken for _, taken in waiting if taken]
         if not taken:
             return self._assemble(steps, None)
-        return self._assemble(steps, _joined(taken))
+        return self._assemble(steps, joined(taken))
 
     def _ready_parts(self) -> int:
         """How many of the parts that wait need not wait any longer."""
@@ -277,7 +194,7 @@ class Collector:
     def _is_ready(self, step: ClosedStep) -> bool:
         return self._ready(step) and self._lookups.ready(step)
 
-    def _drop(self, steps: list[ClosedStep], taken: _Taken | None) -> None:
+    def _drop(self, steps: list[ClosedStep], taken: Taken | None) -> None:
         if taken:
             self._async_used(taken[0])
         self.waiting_count -= len(steps)
@@ -292,7 +209,7 @@ class Collector:
             count -= 1
         return [closed[index] for index in range(count)]
 
-    def _copy_rows(self, ring: _Ring, steps: list[ClosedStep]) -> _Taken:
+    def _copy_rows(self, ring: Ring, steps: list[ClosedStep]) -> Taken:
         self._count_late(ring)
         serials = [step.serial for step in steps]
         cells, tables = ring.take([serial % RING for serial in serials])
@@ -316,7 +233,7 @@ class Collector:
                 taken = self._ring.take([cancelled % RING])
             self._carried.setdefault(serial, []).append(taken)
 
-    def _count_late(self, ring: _Ring) -> None:
+    def _count_late(self, ring: Ring) -> None:
         """Count adds that came after their step was copied: they count in the slot's next step.
 
         Looked for half a ring later, and only in slots whose next step has not begun meanwhile.
@@ -329,7 +246,7 @@ class Collector:
         pairs = zip(at_rest, late, strict=True)
         self.late_count += sum(count for serial, count in pairs if now < serial + RING)
 
-    def _assemble(self, steps: ClosedSteps, taken: _Taken | None) -> StepTable:
+    def _assemble(self, steps: ClosedSteps, taken: Taken | None) -> StepTable:
         columns = self._timings(steps)
         columns.update(self._host_deltas(steps))
         for source in self._sources:

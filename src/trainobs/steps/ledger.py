@@ -172,7 +172,7 @@ class Ledger:
         """
         if not self.watched:
             return {}, None
-        steps = ClosedSteps.of(steps)
+        steps = ClosedSteps.from_steps(steps)
         split = _Split(steps)
         unnamed = self._finished(steps, last)
         fetches = list(_until(self._fetches, steps[-1].serial))

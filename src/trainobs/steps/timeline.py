@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.core.quotients import divided
-from trainobs.steps.closed_step import ClosedStep
+from trainobs.steps.closed_step import ClosedStep, ClosedSteps
 
 MAX_POINTS = 65_536
 """Points that wait for their step to close; of more, the oldest are dropped."""
@@ -48,13 +48,13 @@ class Spans:
 
     def columns(self, steps: Sequence[ClosedStep]) -> Columns:
         """See `StepSource`."""
-        edges = [steps[0].start_ns, *(step.end_ns for step in steps)]
+        ends = ClosedSteps.from_steps(steps).end_ns
         time_ns, count = np.zeros(len(steps)), np.zeros(len(steps))
-        points = self._points
-        while points and points[0][0] < edges[-1]:
+        points, until = self._points, int(ends[-1])
+        while points and points[0][0] < until:
             end_ns, duration_ns = points.popleft()
-            # What ended before these steps was added late: by a thread that lost its turn.
-            index = max(0, int(np.searchsorted(edges, end_ns, "right")) - 1)
+            # The first step takes what ended before it, too: a thread that lost its turn added it.
+            index = int(np.searchsorted(ends, end_ns, "right"))
             time_ns[index] += duration_ns
             count[index] += 1
         return dict(zip(self._names, (time_ns, count), strict=True))
@@ -81,13 +81,14 @@ class Gauges:
 
     def columns(self, steps: Sequence[ClosedStep]) -> Columns:
         """See `StepSource`."""
+        steps = ClosedSteps.from_steps(steps)
         points = self._taken(steps[-1].end_ns)
         if not points:
             return {name: np.full(len(steps), np.nan) for name in self._names}
         times = np.array([at_ns for at_ns, _ in points])
         values = np.array([reading for _, reading in points])
-        ends = np.array([step.end_ns for step in steps])
-        first = np.searchsorted(times, np.array([step.start_ns for step in steps]))
+        ends = steps.end_ns
+        first = np.searchsorted(times, steps.start_ns)
         last = np.searchsorted(times, ends)
         means = _means(values, first, last)
         before = np.maximum(last, 1) - 1
@@ -142,7 +143,7 @@ class Totals:
             return {name: np.full(len(steps), np.nan) for name in self._names}
         times = [at_ns for at_ns, _ in points]
         told = points[0][1] if self._told is None else self._told
-        ends = [step.end_ns for step in steps]
+        ends = ClosedSteps.from_steps(steps).end_ns
         columns = {}
         for index, name in enumerate(self._names):
             at_ends = np.floor(np.interp(ends, times, [totals[index] for _, totals in points]))

@@ -17,7 +17,7 @@ from trainobs.tensorboard import protos
 from trainobs.tensorboard.event_file import EventFile, EventWriter
 from trainobs.tensorboard.latency import latency_values
 from trainobs.tensorboard.values import scalars, text_value
-from trainobs.tensorboard.window import STEPS_ALONE, WindowEnds, WindowPoints, Windows
+from trainobs.tensorboard.window import STEPS_ALONE, StepWindows, WindowEnds, WindowPoints
 
 if TYPE_CHECKING:
     from trainobs.access import AccessCounts
@@ -97,7 +97,7 @@ class TensorBoardSink(Sink):
         self._ends = WindowEnds(log_every_n_steps, first_step, alone=STEPS_ALONE)
         self._every_tag = every_tag
         self._offset_ns = 0
-        self._windows = Windows(every_tag)
+        self._windows = StepWindows(every_tag)
         self._step = SETUP
         self._end_ns = 0
         self._latency: npt.NDArray[np.uint64] | None = None
@@ -115,7 +115,7 @@ class TensorBoardSink(Sink):
         """Note the clocks."""
         clock = info.clock
         self._info = info
-        self._windows = Windows(self._every_tag, info.counters)
+        self._windows = StepWindows(self._every_tag, info.counters)
         self._offset_ns = clock["wall_ns"] - clock["monotonic_ns"]
 
     def write(self, batch: StepTable) -> None:

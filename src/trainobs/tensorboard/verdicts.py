@@ -11,7 +11,7 @@ from trainobs.core.metrics import TAGS
 from trainobs.core.records import RunInfo, StepTable
 from trainobs.core.text import printable
 from trainobs.tensorboard.values import as_text
-from trainobs.verdict.record import FirstSteps, Inputs, Record, columns_of
+from trainobs.verdict.record import FirstSteps, Record, StepInputs, columns_of
 from trainobs.verdict.rules import judge
 from trainobs.verdict.sentence import lines, sentence
 from trainobs.verdict.verdict import Verdict, facts_of
@@ -59,7 +59,7 @@ class Verdicts:
         usual = self._first.without(batch)
         if not len(usual):
             return
-        inputs = Inputs(columns_of(usual))
+        inputs = StepInputs(columns_of(usual))
         self._of_run.take(inputs, usual.epoch, usual.step)
         edges = (np.flatnonzero(np.diff(usual.epoch)) + 1).tolist()
         for first, last in zip([0, *edges], [*edges, len(usual)], strict=True):

@@ -95,7 +95,7 @@ class WindowPoints(NamedTuple):
     points: list[tuple[str, float]]
 
 
-class Windows:
+class StepWindows:
     """Windows of consecutive steps; those that end in a batch are summed together.
 
     Memory: 0.3 kB for each step of the window that goes on, since a p95 needs every value, and one

@@ -118,7 +118,7 @@ class Sample(NamedTuple):
     columns: Mapping[str, Floats]
 
 
-class Inputs:
+class StepInputs:
     """What a record takes of some steps, by column; made once for all records that take them.
 
     Args:
@@ -142,8 +142,8 @@ class Inputs:
     def __len__(self) -> int:
         return len(self.values)
 
-    def __getitem__(self, rows: slice) -> Inputs:
-        some = object.__new__(Inputs)
+    def __getitem__(self, rows: slice) -> StepInputs:
+        some = object.__new__(StepInputs)
         some.named = {name: column[rows] for name, column in self.named.items()}
         some.values, some.known = self.values[rows], self.known[rows]
         some.parts = self.parts[rows]
@@ -180,12 +180,12 @@ class Record:
         epochs: npt.NDArray[np.integer[Any]] | None = None,
         steps: npt.NDArray[np.integer[Any]] | None = None,
     ) -> None:
-        """Take the next steps, as `take`; for `columns` see `Inputs`."""
-        self.take(Inputs(columns), epochs, steps)
+        """Take the next steps, as `take`; for `columns` see `StepInputs`."""
+        self.take(StepInputs(columns), epochs, steps)
 
     def take(
         self,
-        inputs: Inputs,
+        inputs: StepInputs,
         epochs: npt.NDArray[np.integer[Any]] | None = None,
         steps: npt.NDArray[np.integer[Any]] | None = None,
     ) -> None:
