@@ -45,6 +45,7 @@ class Loop:
         self.batches = np.zeros(abi.BATCHES, abi.BATCH)
         kernel: Any = SimpleNamespace(
             rows=self.rows.view(abi.CELL).reshape(abi.RING, *abi.CELLS_SHAPE),
+            touched=np.isin(np.arange(WORDS // 4), USED // 4).astype(np.uint8),
             latency=np.zeros((abi.RING, abi.BUCKETS), np.uint64),
             batches=self.batches,
             gone_since_ns=lambda: None,

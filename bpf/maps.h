@@ -80,8 +80,6 @@ static __always_inline struct account account_of(struct task_state *task)
 	return account_in(task->slot, task->role);
 }
 
-#define CELLS (TOBS_OPS * TOBS_CLASSES * TOBS_ROLES)
-
 static __always_inline u32 cell_index(u32 op, u32 class, u32 role)
 {
 	return (op * TOBS_CLASSES + class) * TOBS_ROLES + role;
@@ -97,10 +95,18 @@ static __always_inline void bump(u64 *counter, u64 by)
 static __always_inline void add(struct account to, u32 op, u32 class, u64 count, u64 bytes, u64 ns,
 				u64 wait_ns)
 {
-	u32 index = to.row * CELLS + cell_index(op, class, to.role);
+	u32 number = cell_index(op, class, to.role);
+	u32 index = to.row * TOBS_CELLS + number;
 	struct tobs_cell *cell;
 
-	if (!to.sums || index >= TOBS_RING * CELLS)
+	if (!to.sums || number >= TOBS_CELLS)
+		return;
+	/* Before the cell, so that who finds a number there finds this, too. Written once: all CPUs
+	 * read it. */
+	if (!to.sums->touched[number])
+		to.sums->touched[number] = 1;
+	barrier_var(index); /* or a compiler drops what the verifier asks for */
+	if (index >= TOBS_RING * TOBS_CELLS)
 		return;
 	cell = (struct tobs_cell *)to.sums->rows + index;
 	bump(&cell->count, count);
@@ -155,7 +161,7 @@ static __always_inline void observe(struct account to, u32 op, u32 class, u64 ns
 {
 	u32 index = cell_index(op, class, to.role);
 
-	if (to.sums && index < CELLS)
+	if (to.sums && index < TOBS_CELLS)
 		count_latency((struct tobs_buckets *)to.sums->histograms + index, ns);
 }
 

@@ -116,6 +116,9 @@ struct tobs_buckets {
 	unsigned long long count[TOBS_BUCKETS];
 };
 
+/* Cells of a row: a multiple of 8, as operations times classes times roles. */
+#define TOBS_CELLS (TOBS_OPS * TOBS_CLASSES * TOBS_ROLES)
+
 /* What was counted in one step. */
 struct tobs_row {
 	struct tobs_cell cells[TOBS_OPS][TOBS_CLASSES][TOBS_ROLES];
@@ -155,7 +158,8 @@ struct tobs_sums {
 	struct tobs_buckets step_latency[TOBS_RING]; /* of reading block requests, by step */
 	struct tobs_buckets histograms[TOBS_OPS][TOBS_CLASSES][TOBS_ROLES]; /* since it began */
 	struct tobs_losses losses;
-	unsigned long long batch_count; /* batches so far, in a ring: */
+	unsigned char touched[TOBS_CELLS]; /* cells that anything was added to, in any row */
+	unsigned long long batch_count;	   /* batches so far, in a ring: */
 	struct tobs_batch batches[TOBS_BATCHES];
 };
 
@@ -266,7 +270,8 @@ _Static_assert(sizeof(struct tobs_control) == 32, "no padding");
 _Static_assert(sizeof(struct tobs_sums) ==
 		       TOBS_RING * (sizeof(struct tobs_row) + sizeof(struct tobs_buckets)) +
 			       sizeof(struct tobs_buckets) * TOBS_OPS * TOBS_CLASSES * TOBS_ROLES +
-			       sizeof(struct tobs_losses) + sizeof(unsigned long long) +
+			       sizeof(struct tobs_losses) + TOBS_CELLS +
+			       sizeof(unsigned long long) +
 			       sizeof(struct tobs_batch) * TOBS_BATCHES,
 	       "no padding");
 _Static_assert(sizeof(struct tobs_syscall) == 3, "no padding");

@@ -22,9 +22,10 @@ class Rows(SimpleNamespace):
 
     def __init__(self) -> None:
         super().__init__(
-            rows=np.zeros((RING, *CELLS_SHAPE), CELL), latency=np.zeros((RING, BUCKETS), np.uint64)
+            rows=np.zeros((RING, *CELLS_SHAPE), CELL),
+            touched=np.zeros(CELLS_SHAPE, np.uint8),
+            latency=np.zeros((RING, BUCKETS), np.uint64),
         )
-
         self.gone_ns: int | None = None
 
     def gone_since_ns(self) -> int | None:
@@ -32,10 +33,15 @@ class Rows(SimpleNamespace):
 
     def read(self, serial: int, size: int, *, bucket: int = 10) -> None:
         """One read of training data in a step."""
-        cell = self.rows[(serial % RING, *READ)]
+        self.add(serial, READ, size)
+        self.latency[serial % RING, bucket] += 1
+
+    def add(self, serial: int, at: tuple[Op, FileClass, Role], size: int) -> None:
+        """One event of some bytes."""
+        self.touched[at] = 1
+        cell = self.rows[(serial % RING, *at)]
         cell["count"] += 1
         cell["bytes"] += size
-        self.latency[serial % RING, bucket] += 1
 
 
 class Run:
@@ -115,9 +121,7 @@ def test_a_kind_of_event_that_comes_up_later_is_in_its_own_steps_only(run):
     first = run.ticking.clock.serial + 1
     for size in (100, 200):
         run.steps(1, size=1, collect=False)
-        cell = run.kernel.rows[(run.ticking.clock.serial % RING, *write)]
-        cell["count"] += 1
-        cell["bytes"] += size
+        run.kernel.add(run.ticking.clock.serial, write, size)
     run.steps(RING, size=1)
     run.ticking.clock.finish()
     run.collector.collect(settle=False)
@@ -160,6 +164,36 @@ def test_what_was_dropped_does_not_count_for_the_steps_after_it(run, monkeypatch
     monkeypatch.setattr(module, "MAX_WAITING", 2)
     run.steps(2 * RING, size=7)
     assert set(run.collector.batch().columns["io/data_read_bytes"]) == {7}
+
+
+@pytest.mark.parametrize("every", [1, 50, RING - 1])
+def test_steps_are_the_same_however_many_are_copied_and_delivered_at_once(every):
+    def delivered(every):
+        run, random = Run(), np.random.default_rng(1)
+        cells = [(op, FileClass.DATA, role) for op in Op for role in Role]
+        parts = []
+        for number in range(3 * RING):
+            run.steps(1, collect=False)
+            for at in random.integers(0, 1 + number // 3, 5):  # more kinds as the run goes on
+                run.kernel.add(run.ticking.clock.serial, cells[at], int(random.integers(100)))
+            run.kernel.read(run.ticking.clock.serial, number, bucket=number % BUCKETS)
+            if number % every == 0:
+                run.collector.collect(settle=False)
+                parts += [run.collector.batch()] if number % (2 * every) == 0 else []
+        run.ticking.clock.finish()
+        run.collector.collect(settle=False)
+        return [part for part in (*parts, run.collector.batch()) if part is not None]
+
+    few, many = delivered(every), delivered(7)
+    for facts in (
+        lambda part: part.step,
+        lambda part: part.start_ns,
+        lambda part: part.cells.rows(),
+        lambda part: part.latency,
+        *(lambda part, name=name: part.columns[name] for name in few[0].columns),
+    ):
+        one, other = (np.concatenate([facts(part) for part in parts]) for parts in (few, many))
+        np.testing.assert_array_equal(one, other)
 
 
 def test_phases_add_up_to_the_step(run):

@@ -147,11 +147,12 @@ SUMS = np.dtype(
         ("step_latency", "<u8", (RING, BUCKETS)),
         ("histograms", "<u8", (*CELLS_SHAPE, BUCKETS)),
         ("losses", LOSSES),
+        ("touched", "u1", CELLS_SHAPE),
         ("batch_count", "<u8"),
         ("batches", BATCH, (BATCHES,)),
     ]
 )
-"""`struct tobs_sums`: all that is counted for one session."""
+"""`struct tobs_sums`: all that is counted for one session. Cells that are `touched` have grown."""
 
 
 class Event(IntEnum):

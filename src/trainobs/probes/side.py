@@ -30,6 +30,7 @@ class Side:
     Attributes:
         clock: the step word, writable, as a memoryview of unsigned 64-bit words.
         rows: step rows as the kernel counts them, shape (RING, op, class, role); they only grow.
+        touched: cells that have grown in any of these, shape (op, class, role) of bytes.
         latency: block-read latency of each step of the ring, shape (RING, BUCKETS).
         batches: ring of the batches that loaders made, shape (BATCHES,) of `BATCH`.
         histograms: latency since the session began, shape (op, class, role, BUCKETS).
@@ -39,6 +40,7 @@ class Side:
 
     clock: memoryview
     rows: npt.NDArray[np.void]
+    touched: npt.NDArray[np.uint8]
     latency: Words
     batches: npt.NDArray[np.void]
     histograms: Words
@@ -53,6 +55,7 @@ class Side:
         self.clock = memoryview(mapping(clock_fd, CLOCK_BYTES, writable=True)).cast("Q")
         sums = np.frombuffer(mapping(sums_fd, SUMS.itemsize), SUMS, 1)[0]
         self.rows = sums["rows"]
+        self.touched = sums["touched"]
         self.latency = sums["step_latency"]
         self.batches = sums["batches"]
         self.histograms = sums["histograms"]
