@@ -59,22 +59,23 @@ def _array_of(column: Column, values: npt.NDArray[Any]) -> pa.Array:
     if values.dtype.kind == "b":
         return _booleans(values)
     if values.dtype.kind != "f":
-        missing = None if column.missing is None else values < column.least
-        return _numbers(values.astype(column.dtype), missing)
-    missing = ~np.isfinite(values)
-    if missing.all():
-        return pa.nulls(len(values), pa.from_numpy_dtype(np.dtype(column.dtype)))
-    if np.dtype(column.dtype).kind == "i":
-        values = np.rint(np.where(missing, 0.0, values))
-    return _numbers(values.astype(column.dtype), missing)
+        valid = None if column.missing is None else values >= column.least
+        return _numbers(values.astype(column.dtype, copy=False), valid)
+    kind, valid = np.dtype(column.dtype), np.isfinite(values)
+    known = np.count_nonzero(valid)
+    if not known:
+        return pa.nulls(len(values), pa.from_numpy_dtype(kind))
+    if kind.kind == "i":
+        values = np.rint(values if known == len(values) else np.where(valid, values, 0.0))
+    return _numbers(values.astype(kind), None if known == len(values) else valid)
 
 
-def _numbers(values: npt.NDArray[Any], missing: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-    """A column of the numbers of `values` (n,), null where `missing` (n,)."""
+def _numbers(values: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+    """A column of the numbers of `values` (n,), null where not `valid` (n,)."""
     plain = np.ascontiguousarray(values)
-    valid = None if missing is None else _validity(~missing)
+    bits = None if valid is None else _validity(valid)
     kind = pa.from_numpy_dtype(plain.dtype)
-    return pa.Array.from_buffers(kind, len(plain), [valid, pa.py_buffer(plain)])
+    return pa.Array.from_buffers(kind, len(plain), [bits, pa.py_buffer(plain)])
 
 
 def _booleans(values: npt.NDArray[np.bool_]) -> pa.Array:

@@ -43,8 +43,9 @@ COST_S = 10.0
 COST_SAMPLES = 5
 """Samples of which the median counts."""
 
-BATCH = 6 * RING
-"""Collected steps that are delivered sooner than that; more than `MAX_WAITING` would be lost."""
+BATCH = 16 * RING
+"""Collected steps that are delivered sooner than that; more than `MAX_WAITING` would be lost. As
+many fill a part of the run log, so that most are encoded once."""
 
 FULL = RING // 2
 """Closed steps at which the training thread wakes the observer."""

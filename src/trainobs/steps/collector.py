@@ -28,13 +28,13 @@ from trainobs.steps.timeline import StepSource
 SETTLE_NS = 5_000_000
 """Age at which nothing more is in flight for a closed step: far above the time of one probe."""
 
-MAX_WAITING = 1024
-"""Steps kept for slow sinks, 1 KB each; above, the oldest are dropped and counted."""
+MAX_WAITING = 20 * RING
+"""Steps kept for slow sinks, 2 KB each; above, the oldest are dropped and counted."""
 
 HOLD_NS = 3_000_000_000
 """How long a step is kept back for what is known late only: the readings of a GPU."""
 
-HELD = MAX_WAITING // 8
+HELD = RING
 """Steps kept back at most; where steps are so short, nothing belongs to one of them alone."""
 
 _ASYNC_CALLS = {
