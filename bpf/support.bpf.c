@@ -3,6 +3,8 @@
  * What trainobs_probe.h promises. It is linked to the object of a user's program as that is loaded,
  * by the version that runs, and gets the maps of the running session. So the user's object knows no
  * layout of ours. It has no license of its own: that of the user's object counts.
+ *
+ * `own_rows` has an element for each session that shares the programs, as many as the loader sets.
  */
 #include "tasks.h"
 #include "own.h"
@@ -19,10 +21,11 @@ struct {
 int trainobs_add(u32 counter, u64 count, u64 value)
 {
 	struct task_state *task = current_state();
-	u32 zero = 0;
+	u32 slot;
 
 	if (!task)
 		return 0;
-	return own_add(task, clock_of(task->slot), bpf_map_lookup_elem(&own_rows, &zero), counter,
-		       count, value);
+	slot = task->slot;
+	return own_add(task, clock_of(slot), bpf_map_lookup_elem(&own_rows, &slot), counter, count,
+		       value);
 }

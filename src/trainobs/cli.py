@@ -177,6 +177,13 @@ def _add_outside(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="where its training data is; may be given several times; else it is found",
     )
     attach.add_argument(
+        "--probe",
+        type=_path,
+        action="append",
+        metavar="FILE",
+        help="a probe of your own, in C; may be given several times: docs/own-probes.md",
+    )
+    attach.add_argument(
         "--look",
         type=_seconds,
         default=60.0,
@@ -347,12 +354,14 @@ def _newest(run: Path) -> Path:
 
 def _attach(options: argparse.Namespace) -> _Answer:
     from trainobs.attach.job import attach
+    from trainobs.probes.own_probe import Probe
 
     attach(
         options.pid,
         seconds=options.seconds,
         look_s=options.look,
         data=options.data,
+        own=[Probe(path) for path in options.probe or ()],
         run_dir=options.run_dir,
     )
     return _Answer("")

@@ -266,6 +266,26 @@ def workers() -> None:
     plain(2)
 
 
+def marked() -> None:
+    """Item i, and what a rank adds to it, is counted by programs of a user's: `calls_of`."""
+    from tests.kernel.own import Marked, calls_of
+
+    library, rank = Marked(PLACE), int(os.environ.get("RANK", "0"))
+
+    class Calling(Files):
+        def __getitem__(self, index: int) -> torch.Tensor:
+            library.do(*calls_of(index, rank))
+            return super().__getitem__(index)
+
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    fetched = iter(DataLoader(Calling(), 1))
+    for _ in going_on():
+        optimizer.zero_grad()
+        backward(net(next(fetched)).sum())
+        optimizer.step()
+
+
 def forking_workers() -> None:
     """Whose workers start anew with each epoch."""
     plain(2, length=30)
@@ -275,7 +295,7 @@ LOOPS: dict[str, Callable[[], None]] = {
     loop.__name__: loop
     for loop in (
         *(plain, epochs, workers, forking_workers, accumulated, two_optimizers, validated, fused),
-        *(inductor, compiled_optimizer, iterable, accelerated, manual, replaced),
+        *(inductor, compiled_optimizer, iterable, accelerated, manual, replaced, marked),
         *(foreach, lbfgs, penalised, checkpointed, profiled, compiled, without_loader, minibatches),
         *(own_optimizer, bare, in_a_thread, inference, idle, lightning, hugging_face, ddp),
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from trainobs.probes.elf import Library
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
 
@@ -150,3 +151,21 @@ def bytes_by_step(events: list[Event], rule: StepRule) -> list[int]:
         sum(count for what, _, count in events[a:b] if what == "get")
         for a, b in zip(edges, edges[1:], strict=False)
     ]
+
+
+def is_patched(pid: int, path: str, function: str) -> bool:
+    """Whether the code of a process has a breakpoint at the begin of a function of a library."""
+    library = Library(path)
+    place = library.offset_of(function)
+    library.close()
+    assert place is not None
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    for address, _, offset, *_, name in (line.split() for line in lines):
+        begin, end = (int(number, 16) for number in address.split("-"))
+        inside = place - int(offset, 16)
+        if name == path and 0 <= inside < end - begin:
+            with open(f"/proc/{pid}/mem", "rb") as memory, open(path, "rb") as file:
+                memory.seek(begin + inside)
+                file.seek(place)
+                return memory.read(4) != file.read(4)
+    raise AssertionError("no such mapping")

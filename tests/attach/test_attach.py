@@ -23,6 +23,7 @@ from tests.attach.target import (
     Target,
     attached,
     check_steps,
+    is_patched,
     steps_of,
 )
 from tests.kernel.privileges import become_nobody
@@ -34,7 +35,6 @@ from trainobs.attach.run import AttachedRun
 from trainobs.attach.top import Machine
 from trainobs.cli import main
 from trainobs.core.errors import AttachError
-from trainobs.probes.elf import Library
 from trainobs.probes.outside import FUNCTIONS
 from trainobs.probes.shared import SharedProbes
 from trainobs.report import brief, page
@@ -52,24 +52,11 @@ def beginning(pid: int, words: list[str]) -> subprocess.Popen[str]:
     return process
 
 
-def is_patched(pid: int) -> bool:
+def is_seen(pid: int) -> bool:
     """Whether the code of a process has a breakpoint where our uprobe was."""
     torch = look_at(pid).torch
     assert torch is not None
-    library = Library(torch.path)
-    place = library.offset_of(FUNCTIONS["tobs_backward"])
-    library.close()
-    assert place is not None
-    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-        address, _, offset, *_ = line.split()
-        begin, end = (int(number, 16) for number in address.split("-"))
-        inside = place - int(offset, 16)
-        if line.endswith(torch.path) and 0 <= inside < end - begin:
-            with open(f"/proc/{pid}/mem", "rb") as memory, open(torch.path, "rb") as file:
-                memory.seek(begin + inside)
-                file.seek(place)
-                return memory.read(4) != file.read(4)
-    raise AssertionError("no such mapping")
+    return is_patched(pid, torch.path, FUNCTIONS["tobs_backward"])
 
 
 def refusal(pid: int) -> str:
@@ -85,7 +72,7 @@ def clean(training: Target) -> Iterator[None]:
     before = kernel_state.program_ids()
     yield
     assert kernel_state.left_behind(before) == []
-    assert not is_patched(training.pid())
+    assert not is_seen(training.pid())
 
 
 def test_a_run_from_outside_has_a_report_that_says_so(
@@ -108,10 +95,10 @@ def test_a_run_from_outside_has_a_report_that_says_so(
 
 
 def test_a_breakpoint_would_be_seen(training: Target, tmp_path: Path, clean: None) -> None:
-    assert not is_patched(training.pid())
+    assert not is_seen(training.pid())
     process = beginning(training.pid(), ["--run-dir", str(tmp_path / "run")])
     try:
-        assert is_patched(training.pid())
+        assert is_seen(training.pid())
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=PATIENCE_S)

@@ -120,7 +120,7 @@ class ObservedKernel:
         if own:
             self.kernel.load_own(own)
         self.clock = StepClock(self.kernel.clock, on_close=self._on_close)
-        counting = self.kernel.own if own else None
+        counting = self.kernel.own_tables()
         self.collector = Collector(self.clock, self.kernel, own=counting)
         self.kernel.adopt()
 

@@ -213,7 +213,9 @@ def test_what_was_counted_stays_when_the_programs_are_gone(built: Path, marked: 
     kernel.load_own([Probe(built, attach=marked.attach)])
     kernel.adopt()
     marked.do(5, 0, 0)
-    (table,) = kernel.own.tables
+    found = kernel.own_tables()
+    assert found is not None
+    (table,) = found.tables
     kernel.stop()
     kernel.stop()
     marked.do(5, 0, 0)

@@ -72,7 +72,7 @@ def test_programs_of_a_user_s_are_nothing_for_the_service(
         side = open_side(own=[probe])
         assert isinstance(side, ServedSide)
         assert side.own.status["own.c"].startswith("cannot use own.c: this process may load no")
-        assert side.own.tables == []
+        assert side.own_tables() is None
         lines = caplog.text.splitlines()[-3:]
         assert lines[0].endswith("cannot use own.c; it counts nothing, and the training goes on")
         assert "trainobs-probed loads none but its own" in lines[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from trainobs.attach.process import DO_ROOT, Mapped, Target, refused
+from trainobs.attach.process import Mapped, Target, out_of_reach
 from trainobs.probes.elf import ElfError, Library
 from trainobs.probes.outside import FUNCTIONS
 
@@ -42,7 +42,7 @@ def _places(process: Target, mapped: Mapped) -> list[TorchFunction]:
         library = Library(mapped.file)
     except (OSError, ElfError) as error:
         found = f"{mapped.path} cannot be read: {error}"
-        raise refused(process.tgid, found, DO_ROOT) from error
+        raise out_of_reach(process.tgid, found) from error
     try:
         places = {program: library.offset_of(name) for program, name in FUNCTIONS.items()}
     finally:

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import TypeVar
 
 from trainobs.attach.clock import OverrunError
+from trainobs.attach.files import file_of
 from trainobs.attach.functions import NONE_FOUND, places_in
 from trainobs.attach.periodic import PeriodWatch, observe, record
 from trainobs.attach.process import (
@@ -22,6 +23,7 @@ from trainobs.attach.process import (
     STOPPED,
     TORCH,
     Target,
+    ended,
     find,
     image_of,
     look_at,
@@ -35,6 +37,8 @@ from trainobs.core.errors import AttachError, ProbeCause, ProbeError
 from trainobs.core.sink import Sink
 from trainobs.host.procfs import PROC, parse_stat, read_bytes
 from trainobs.host.tree import find_tree
+from trainobs.probes.own_probe import Probe
+from trainobs.probes.own_programs import SHARED_MAPS, OwnPrograms
 from trainobs.probes.shared import SharedProbes
 from trainobs.runlog.directory import claim, give_back, try_to_write
 from trainobs.runlog.writer import RunLogSink
@@ -52,18 +56,29 @@ _POINTS_EVERY = 50
 
 _IMAGE_EVERY_S = 1.0
 
+_COUNT_BY_TIME = "count by time: `bpftrace -f json`, docs/own-probes.md"
+
 
 class Ending:
-    """Why to end: a signal, the death of a process, or another program that it runs."""
+    """Why to end: a signal, the death of a process, or another program that it runs.
+
+    Raises:
+        AttachError: one has ended already.
+    """
 
     def __init__(self, processes: Sequence[Target]) -> None:
         self.reason = ""
         self._poll = select.poll()
         self._images = {process.tgid: image_of(process.tgid) for process in processes}
         self._next_s = time.monotonic() + _IMAGE_EVERY_S
-        self._pidfds = [os.pidfd_open(process.tgid) for process in processes]
-        for pidfd in self._pidfds:
-            self._poll.register(pidfd, select.POLLIN)
+        self._pidfds: list[int] = []
+        for process in processes:
+            try:
+                self._pidfds.append(os.pidfd_open(process.tgid))
+            except ProcessLookupError as error:
+                self.close()
+                raise ended(process.tgid) from error
+            self._poll.register(self._pidfds[-1], select.POLLIN)
 
     def wait(self, seconds: float) -> bool:
         """Wait, at most until there is a reason; whether there is one."""
@@ -101,6 +116,7 @@ def attach(
     seconds: float | None = None,
     look_s: float = 60.0,
     data: Sequence[Path] | None = None,
+    own: Sequence[Probe] = (),
     run_dir: Path | None = None,
 ) -> Path:
     """Observe a process from outside, and the other ranks of its job on this machine.
@@ -111,6 +127,7 @@ def attach(
         look_s: how long to look for its steps.
         data: directories and files with training data, as the process names them; None: to be
             found.
+        own: programs of the user's; a library's name is that of a file that the process has mapped.
         run_dir: where the run log goes; if a run is there already, a directory beside it.
 
     Returns:
@@ -122,15 +139,19 @@ def attach(
     """
     process = find(pid)
     if not places_in(process):
+        OwnPrograms().refuse(own, "this process has no steps to count for", _COUNT_BY_TIME)
         return _attach_without_steps(process, seconds, look_s, run_dir)
     processes = ranks_of(process)
     with ExitStack() as parts:
         ending = parts.enter_context(_ending(processes))
         probes = _loaded(SharedProbes)
         parts.callback(probes.stop)
+        programs = OwnPrograms(len(processes), partial(file_of, process))
+        parts.callback(programs.close)
+        programs.load(own, probes.maps(SHARED_MAPS))
         runs = []
         for slot, (process, rank) in enumerate(zip(processes, _ranks(processes), strict=True)):
-            runs.append(AttachedRun(process, probes, slot, data, rank))
+            runs.append(AttachedRun(process, probes, slot, data, rank, programs))
             parts.callback(runs[-1].end, "not begun")
         rules = _look(runs, ending, look_s)
         return _observe(runs, rules, ending, seconds, run_dir)
@@ -140,7 +161,10 @@ def ranks_of(process: Target, proc: Path = PROC) -> list[Target]:
     """A process and, where a launcher has started it as a rank, the other ranks of its job here."""
     if process.number("WORLD_SIZE", 1) < 2 or "RANK" not in process.environment:
         return [process]
-    parent = parse_stat(read_bytes(f"{proc}/{process.tgid}/stat")).parent
+    try:
+        parent = parse_stat(read_bytes(f"{proc}/{process.tgid}/stat")).parent
+    except OSError as error:
+        raise ended(process.tgid) from error
     found = {process.tgid: process}
     for tgid in find_tree(proc).descendants(parent) or ():
         with suppress(OSError):

@@ -8,8 +8,17 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from trainobs.attach.process import ENDED, STOPPED, Target, look_at, refused, state_of
+from trainobs.attach.process import (
+    ENDED,
+    STOPPED,
+    Target,
+    ended,
+    look_at,
+    refused,
+    state_of,
+)
 from trainobs.attach.turns import Spell, Turns
+from trainobs.core.now import clocks
 from trainobs.core.records import RunInfo
 from trainobs.core.text import counted, duration
 from trainobs.host.facts import host_facts
@@ -43,7 +52,7 @@ class PeriodWatch:
         self._calls = SystemCalls(process.tgid, process.own_tid)
         if not self._calls.is_there:
             self._calls.stop()
-            raise refused(process.tgid, "it has just ended", "attach to one that trains")
+            raise ended(process.tgid)
         self._began_ns = time.monotonic_ns()
         self._turns = Turns(self._began_ns)
         self._next_s = time.monotonic() + _TORCH_EVERY_S
@@ -145,7 +154,7 @@ def record(watch: PeriodWatch, place: Path, outcome: str) -> None:
     info = RunInfo(
         level="attached",
         host=host_facts(tgid=process.tgid),
-        clock={"monotonic_ns": time.monotonic_ns(), "wall_ns": time.time_ns()},
+        clock=clocks(),
         settings={
             "attached": {
                 "pid": process.tgid,

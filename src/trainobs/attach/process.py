@@ -25,6 +25,7 @@ _BPF_MAP = "anon_inode:bpf-map"
 
 _DELETED = " (deleted)"
 _GPUS = "/dev/nvidia"
+_MOST_DIGITS = 6  # of a rank; anyone may write anything into an environment
 ENDED = "ZX"  # proc_pid_status(5): zombie, dead
 STOPPED = "Tt"  # by a signal, by a tracer
 
@@ -83,7 +84,7 @@ class Target:
     def number(self, name: str, otherwise: int) -> int:
         """A whole number of its environment, such as `RANK`, which torchrun sets."""
         value = self.environment.get(name, "")
-        return int(value) if value.isdecimal() else otherwise
+        return int(value) if value.isdecimal() and len(value) <= _MOST_DIGITS else otherwise
 
 
 def look_at(tgid: int, proc: Path = PROC) -> Target:
@@ -119,7 +120,7 @@ def find(pid: int, proc: Path = PROC) -> Target:
     try:
         process = look_at(pid, proc)
     except OSError as error:
-        raise refused(pid, str(error), DO_ROOT) from error
+        raise out_of_reach(pid, str(error)) from error
     if pid == os.getpid():
         raise refused(pid, "it is this `trainobs attach` itself", _DO_PID)
     if process.is_observed:
@@ -136,6 +137,16 @@ def find(pid: int, proc: Path = PROC) -> Target:
 def refused(pid: int, found: str, do: str) -> AttachError:
     """A process cannot be observed from outside."""
     return AttachError(f"cannot attach to process {pid}", found, do)
+
+
+def ended(pid: int) -> AttachError:
+    """It has ended while somebody was about to attach to it."""
+    return refused(pid, "it has just ended", "attach to one that trains")
+
+
+def out_of_reach(pid: int, found: str) -> AttachError:
+    """What is needed of it is not there for this user, or any more."""
+    return ended(pid) if state_of(pid) in ENDED else refused(pid, found, DO_ROOT)
 
 
 _DO_PID = "give the number of a training process: `trainobs top` lists them"
@@ -249,24 +260,36 @@ def _environment(place: str) -> Iterator[tuple[str, str]]:
             yield name, value
 
 
+def mappings(place: str) -> Iterator[tuple[str, str]]:
+    """What a process has mapped: begin and end of each mapping, and the file as it calls it.
+
+    Args:
+        place: of the process, `/proc/PID`.
+
+    Raises:
+        OSError: it has ended, or this user may not look at it.
+    """
+    for line in Path(place, "maps").read_text(errors="replace").splitlines():
+        address, *_, path = line.split(maxsplit=5)
+        yield address, path.removesuffix(_DELETED)
+
+
 def _mapped(place: str) -> tuple[dict[str, Mapped], bool]:
     """The libraries of torch, and whether maps of eBPF are mapped."""
     libraries: dict[str, Mapped] = {}
     is_observed = False
-    for line in Path(place, "maps").read_text(errors="replace").splitlines():
-        address, *_, path = line.split(maxsplit=5)
+    for address, path in mappings(place):
         is_observed |= path == _BPF_MAP
-        name = os.path.basename(path.removesuffix(_DELETED))
+        name = os.path.basename(path)
         if name in _LIBRARIES and name not in libraries:
-            libraries[name] = _found(place, address, path)
+            libraries[name] = mapped_at(place, address, path)
     return libraries, is_observed
 
 
-def _found(place: str, address: str, path: str) -> Mapped:
-    """By its mapping, for which only root may ask, or else by its path."""
+def mapped_at(place: str, address: str, path: str) -> Mapped:
+    """A mapped file: by its mapping, for which only root may ask, or else by its path."""
     file = f"{place}/map_files/{address}"
-    name = path.removesuffix(_DELETED)
-    return Mapped(name, file if os.path.exists(file) else f"{place}/root{name}")
+    return Mapped(path, file if os.path.exists(file) else f"{place}/root{path}")
 
 
 def _gpu(place: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy.typing as npt
 
 from trainobs.attach.clock import OverrunError, SeenClock
 from trainobs.attach.functions import NONE_FOUND, TorchFunction, places_in
-from trainobs.attach.process import DO_ROOT, Target, refused, worker_count
+from trainobs.attach.process import Target, ended, out_of_reach, refused, worker_count
 from trainobs.attach.readings import OutsideReadings
 from trainobs.attach.roots import data_roots, library_roots_of
 from trainobs.attach.rule import Rule
@@ -21,11 +20,13 @@ from trainobs.attach.unknown import unknown_metrics
 from trainobs.core.abi import Event, FileClass
 from trainobs.core.coverage import Coverage
 from trainobs.core.errors import ProbeError
+from trainobs.core.now import clocks
 from trainobs.core.records import RunInfo
 from trainobs.core.sink import Sink
 from trainobs.host.facts import host_facts
 from trainobs.host.procfs import PROC, has_rings
 from trainobs.probes.outside import FUNCTIONS, OutsideSide
+from trainobs.probes.own_programs import OwnPrograms
 from trainobs.probes.shared import SharedProbes
 from trainobs.session.delivery import Deliveries
 from trainobs.session.observer import FULL, Observer
@@ -49,6 +50,7 @@ class AttachedRun:
         slot: a free one.
         data: directories and files with training data; None: to be found.
         rank: in its run log.
+        own: programs of the user's, which whoever made them closes.
 
     Attributes:
         clock: its steps.
@@ -66,16 +68,17 @@ class AttachedRun:
         slot: int,
         data: Sequence[Path] | None = None,
         rank: int = 0,
+        own: OwnPrograms | None = None,
     ) -> None:
         self.process = process
         self._has_data = data is not None
-        self._side = OutsideSide(probes, slot, process.tgid)
+        self._side = OutsideSide(probes, slot, process.tgid, own)
         self._observer: Observer | None = None
         try:
             self._add_roots(data)
             self._seen = self._see_functions()
             if not self._side.follow(process.own_tid):
-                raise refused(process.tgid, "it has just ended", "attach to one that trains")
+                raise ended(process.tgid)
             self.clock = SeenClock(self._side.clock, self._side.seen)
             self.info = self._info(rank)
         except BaseException:
@@ -118,6 +121,7 @@ class AttachedRun:
             self._side,
             coverage=coverage,
             rings=has_rings(PROC / str(self.process.tgid) / "fd"),
+            own=self._side.own_tables(),
             unknown=unknown_metrics(
                 times_fetches=times_fetches,
                 finds_data=self._has_data or times_fetches or bool(workers),
@@ -171,7 +175,7 @@ class AttachedRun:
         try:
             self._side.see(*place)
         except ProbeError as error:
-            raise refused(self.process.tgid, f"{error.failed}: {error.found}", DO_ROOT) from error
+            raise out_of_reach(self.process.tgid, f"{error.failed}: {error.found}") from error
 
     def _info(self, rank: int) -> RunInfo:
         process = self.process
@@ -184,9 +188,11 @@ class AttachedRun:
             rank=rank,
             world_size=world_size,
             host=host,
-            clock={"monotonic_ns": time.monotonic_ns(), "wall_ns": time.time_ns()},
+            clock=clocks(),
             capabilities=dict(self._side.status)
-            | {name: "on" if name in self._seen else why for name, why in missing.items()},
+            | {name: "on" if name in self._seen else why for name, why in missing.items()}
+            | self._side.own.status,
+            counters=self._side.own.counters,
             gpu={"name": process.gpu} if process.gpu else {},
         )
 

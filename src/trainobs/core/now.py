@@ -1,4 +1,4 @@
-"""The clocks of trainobs's own waiting."""
+"""The clocks of trainobs's own waiting, and all of them at one instant."""
 
 from __future__ import annotations
 
@@ -17,3 +17,16 @@ def now_s() -> float:
 def wall_s() -> float:
     """Seconds since 1970; not by `time.time`, for the same reason."""
     return time.time_ns() * 1e-9
+
+
+def clocks() -> dict[str, int]:
+    """CLOCK_MONOTONIC, CLOCK_BOOTTIME and time since 1970 at the same instant, in ns.
+
+    What other tools stamp with one of the last two can so be laid beside a run, whose times are of
+    the first.
+    """
+    return {
+        "monotonic_ns": time.monotonic_ns(),
+        "boot_ns": time.clock_gettime_ns(time.CLOCK_BOOTTIME),
+        "wall_ns": time.time_ns(),
+    }

@@ -151,7 +151,8 @@ class RunInfo:
         tables: embedding tables of the model whose lookups are counted.
         phases: those with a name of the user's, as far as they were in use.
         counters: of the user's own programs.
-        clock: "monotonic_ns" (CLOCK_MONOTONIC) and "wall_ns" (since 1970) of the same instant.
+        clock: "monotonic_ns" (CLOCK_MONOTONIC), "boot_ns" (CLOCK_BOOTTIME) and "wall_ns" (since
+            1970) of the same instant.
     """
 
     level: str

@@ -39,6 +39,7 @@ class ExtraObject:
         maps: name -> descriptor of a map that stands for the object's own of that name.
         name: what errors call it.
         only: programs to load; None: all.
+        entries: name -> how many elements a map of the object's own is to have.
 
     Attributes:
         programs: program -> its section, which says what it is attached to.
@@ -54,10 +55,12 @@ class ExtraObject:
         maps: Mapping[str, int],
         name: str,
         only: Collection[str] | None = None,
+        entries: Mapping[str, int] | None = None,
     ) -> None:
         self.programs: dict[str, str] = {}
         self._name = name
         self._only = only
+        self._entries = entries or {}
         self._library = open_library()
         self._object: int | None = None
         self._handles: dict[str, int] = {}
@@ -189,7 +192,8 @@ class ExtraObject:
             section = library.bpf_program__section_name
             self.programs = {n: section(handle).decode() for n, handle in self._handles.items()}
             self._leave_out()
-            error = self._reuse(maps) or library.bpf_object__load(self._object)
+            error = self._reuse(maps) or self._resize()
+            error = error or library.bpf_object__load(self._object)
         if error:
             raise self._refused("load", error, log)
 
@@ -202,6 +206,12 @@ class ExtraObject:
     def _reuse(self, maps: Mapping[str, int]) -> int:
         for name in maps.keys() & self._maps.keys():
             if error := self._library.bpf_map__reuse_fd(self._maps[name], maps[name]):
+                return int(error)
+        return 0
+
+    def _resize(self) -> int:
+        for name, count in self._entries.items():
+            if error := self._library.bpf_map__set_max_entries(self._maps[name], count):
                 return int(error)
         return 0
 

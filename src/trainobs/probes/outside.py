@@ -13,6 +13,7 @@ import numpy.typing as npt
 from trainobs.core.abi import SEEN, FileClass
 from trainobs.probes.compiling import OBJECTS
 from trainobs.probes.extra import ExtraObject
+from trainobs.probes.own_programs import OwnPrograms
 from trainobs.probes.shared import SharedProbes, unable
 from trainobs.probes.side import Side, mapping
 from trainobs.probes.statistics import ProbeStatistics
@@ -48,6 +49,7 @@ class OutsideSide(Side):
         probes: the probes.
         slot: a free one of theirs.
         tgid: the process, as this one sees it.
+        own: programs of the user's beside them, which whoever made them closes.
 
     Attributes:
         seen: `struct tobs_seen`, shape (1,), writable: what the process does, and when it begins a
@@ -59,9 +61,12 @@ class OutsideSide(Side):
 
     seen: npt.NDArray[np.void]
 
-    def __init__(self, probes: SharedProbes, slot: int, tgid: int) -> None:
+    def __init__(
+        self, probes: SharedProbes, slot: int, tgid: int, own: OwnPrograms | None = None
+    ) -> None:
         super().__init__()
-        self._probes, self._slot, self._tgid = probes, slot, tgid
+        self._probes, self.slot, self._tgid = probes, slot, tgid
+        self.own = own or self.own
         self.status = probes.status
         self._programs = seen_object(probes, FUNCTIONS)
         try:
@@ -81,7 +86,7 @@ class OutsideSide(Side):
         Args:
             tid: its training thread, as it sees itself.
         """
-        return self._probes.adopt(self._slot, self._tgid, tid)
+        return self._probes.adopt(self.slot, self._tgid, tid)
 
     def see(self, program: str, file: str, offset: int) -> None:
         """Run a program of `FUNCTIONS` whenever the process comes to a place in its libtorch.
@@ -93,11 +98,12 @@ class OutsideSide(Side):
 
     def infer_data(self, on: bool) -> None:
         """Whether what workers read from regular files of no known class counts as data."""
-        self._probes.infer_data(self._slot, on)
+        self._probes.infer_data(self.slot, on)
 
     def program_fds(self) -> dict[str, int]:
         """Descriptors of the programs that run on events."""
-        return self._probes.program_fds() | self._programs.program_fds()
+        ours = self._probes.program_fds() | self._programs.program_fds()
+        return ours | self.own.program_fds()
 
     def stop(self) -> None:
         """End the session in the kernel; the arrays stay readable. May be called twice."""
@@ -108,4 +114,4 @@ class OutsideSide(Side):
             self._end.pop()()
 
     def _register_root(self, descriptor: int, file_class: FileClass) -> None:
-        self._probes.add_root(self._slot, descriptor, file_class)
+        self._probes.add_root(self.slot, descriptor, file_class)

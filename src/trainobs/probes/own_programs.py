@@ -6,8 +6,9 @@ import logging
 import mmap
 import platform
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,7 @@ from trainobs.probes.bcc_probe import BccProbe
 from trainobs.probes.bcc_program import BccProgram
 from trainobs.probes.compiling import OBJECTS, compile_source
 from trainobs.probes.extra import ExtraObject
-from trainobs.probes.own_probe import Probe
+from trainobs.probes.own_probe import KINDS, Probe
 from trainobs.probes.told_counters import OwnSum, checked_counters, told_counters
 
 logger = logging.getLogger("trainobs")
@@ -36,22 +37,49 @@ OwnProbe = Probe | BccProbe
 Words = npt.NDArray[np.uint64]
 Columns = dict[str, npt.NDArray[np.float64]]
 
+FileOf = Callable[[str], str]
+"""File or name of a library, as a program says it -> the file to attach to; raises ProbeError."""
+
+
+class OwnTables(NamedTuple):
+    """What some programs count for one session.
+
+    Attributes:
+        tables: rows of each that runs, shape (RING, n): they only grow.
+        columns: what was counted in some steps, see `OwnPrograms.columns`.
+    """
+
+    tables: list[Words]
+    columns: Callable[[Sequence[Words], int], Columns]
+
 
 class OwnPrograms:
-    """Those of one run. One that is refused is told of, and leaves the others and the training go.
+    """Those of some sessions, each in a slot of the same probes; a run has one of them.
+
+    One that is refused is told of, and leaves the others and the training go.
+
+    Args:
+        slots: how many sessions there are; a `BccProbe` counts for the first alone.
+        file_of: finds the files to attach to; None: libbpf does.
 
     Attributes:
         status: program, by the name of its file -> "on", or why it is off.
         counters: what they count, as far as it is known.
-        tables: rows of each that runs, shape (RING, n): they only grow.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, slots: int = 1, file_of: FileOf | None = None) -> None:
         self.status: dict[str, str] = {}
         self.counters: list[OwnCounter] = []
-        self.tables: list[Words] = []
+        self._slots = slots
+        self._file_of = file_of
+        self._tables: list[Words] = []
         self._told: list[list[OwnSum]] = []
         self._objects: list[ExtraObject | BccProgram] = []
+
+    def of(self, slot: int) -> OwnTables | None:
+        """What they count for a session; None if it is not known what that would be."""
+        tables = [table[slot] for table in self._tables]
+        return OwnTables(tables, self.columns) if self.counters else None
 
     def load(self, probes: Sequence[OwnProbe], maps: Mapping[str, int]) -> None:
         """Load them, beside the programs whose maps these are (`SHARED_MAPS`)."""
@@ -81,7 +109,7 @@ class OwnPrograms:
         """What was counted in some steps, by metric; NaN of a program that does not run.
 
         Args:
-            grown: growth of `tables` in each step, each of shape (count, n).
+            grown: growth of each table in each step, each of shape (count, n).
             count: number of the steps.
         """
         names = [one.name for one in self.counters]
@@ -123,7 +151,7 @@ class OwnPrograms:
         if isinstance(probe, BccProbe):
             told = checked_counters(probe.told(), name)
             self._take(told, name)
-            self._keep(told, BccProgram(probe, maps, _TABLE_BYTES))
+            self._keep(told, BccProgram(probe, maps, _TABLE_BYTES), 1)
             return
         with tempfile.TemporaryDirectory(prefix="trainobs-") as place:
             path = probe.file
@@ -131,18 +159,20 @@ class OwnPrograms:
                 path = compile_source(path, Path(place) / f"{path.stem}.bpf.o")
             told = told_counters(path, name)
             self._take(told, name)
-            found = ExtraObject([path, _support()], maps, name)
+            entries = {"own_rows": self._slots}
+            found = ExtraObject([path, _support()], maps, name, entries=entries)
         try:
-            for program in found.programs:
-                attach(found, program, probe.attach.get(program))
+            for program, section in found.programs.items():
+                named = section if self._file_of else None  # libbpf knows the section by itself
+                attach(found, program, probe.attach.get(program, named), self._file_of or str)
             _refuse_unknown(probe, found, name)
-            self._keep(told, found)
+            self._keep(told, found, self._slots)
         except BaseException:
             found.close()
             raise
 
-    def _keep(self, told: list[OwnSum], found: ExtraObject | BccProgram) -> None:
-        self.tables.append(_table(found.map_fd("own_rows")))
+    def _keep(self, told: list[OwnSum], found: ExtraObject | BccProgram, slots: int) -> None:
+        self._tables.append(_table(found.map_fd("own_rows"), slots))
         self._objects.append(found)
         self._told.append(told)
 
@@ -169,18 +199,24 @@ class OwnPrograms:
         )
 
 
-def attach(found: ExtraObject, program: str, place: str | None) -> None:
-    """Attach a program to what its section says, or to a place as `Probe` has it."""
-    if place is None:
+def attach(found: ExtraObject, program: str, place: str | None, file_of: FileOf) -> None:
+    """Attach a program to a place as `Probe` has it; else to what its section says."""
+    kind, _, target = (place or "").partition("/")
+    if kind not in KINDS or ":" not in target:
         found.attach(program)
-        return
-    kind, _, target = place.partition("/")
-    if kind == "usdt":
+    elif kind == "usdt":
         path, provider, name = target.rsplit(":", 2)
-        found.attach_usdt(program, path, provider, name)
+        found.attach_usdt(program, file_of(path), provider, name)
     else:
-        path, _, symbol = target.rpartition(":")
-        found.attach_uprobe(program, path, symbol=symbol, returns=kind == "uretprobe")
+        path, _, inside = target.rpartition(":")
+        symbol, _, offset = inside.partition("+")
+        found.attach_uprobe(
+            program,
+            file_of(path),
+            int(offset or "0", 0),
+            symbol=symbol,
+            returns=kind == "uretprobe",
+        )
 
 
 def _refuse_unknown(probe: Probe, found: ExtraObject, name: str) -> None:
@@ -193,10 +229,11 @@ def _refuse_unknown(probe: Probe, found: ExtraObject, name: str) -> None:
         )
 
 
-def _table(descriptor: int) -> Words:
-    size = -(-_TABLE_BYTES // mmap.PAGESIZE) * mmap.PAGESIZE
+def _table(descriptor: int, slots: int) -> Words:
+    size = -(-slots * _TABLE_BYTES // mmap.PAGESIZE) * mmap.PAGESIZE
     mapped = mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ)
-    return np.frombuffer(mapped, np.uint64, RING * _WORDS).reshape(RING, _WORDS)
+    words = np.frombuffer(mapped, np.uint64, slots * RING * _WORDS)
+    return words.reshape(slots, RING, _WORDS)
 
 
 def _support() -> Path:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from trainobs.core.abi import SUMS, FileClass
 from trainobs.probes.mounts import mount_points, mounts_below
-from trainobs.probes.own_programs import OwnProbe, OwnPrograms
+from trainobs.probes.own_programs import OwnProbe, OwnPrograms, OwnTables
 from trainobs.probes.session_maps import CLOCK_BYTES
 from trainobs.probes.statistics import ProbeStatistics
 
@@ -36,8 +36,10 @@ class Side:
         histograms: latency since the session began, shape (op, class, role, BUCKETS).
         status: program name -> "on", or why it is off.
         own: programs of the user's beside these.
+        slot: of the session, in the probes that these are.
     """
 
+    slot = 0
     clock: memoryview
     rows: npt.NDArray[np.void]
     touched: npt.NDArray[np.uint8]
@@ -72,6 +74,10 @@ class Side:
     def load_own(self, probes: Sequence[OwnProbe]) -> None:
         """Load programs of the user's, as far as that is possible here; tells of what is not."""
         raise NotImplementedError
+
+    def own_tables(self) -> OwnTables | None:
+        """What programs of the user's count for this session; None if there are none."""
+        return self.own.of(self.slot)
 
     def infer_data(self, on: bool) -> None:
         """Whether what workers read from regular files of no known class counts as data."""

@@ -22,6 +22,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "clock": (dict,),
     "clock.wall_ns": (int,),
     "clock.monotonic_ns": (int,),
+    "clock.boot_ns": (int,),
     "level": (str,),
     "world_size": (int,),
     "host": (dict,),

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from trainobs.core.abi import FileClass, Op
 from trainobs.core.coverage import CALLS, FEEDS, SCHEDULER, Coverage
+from trainobs.core.now import clocks
 from trainobs.core.records import RunInfo
 from trainobs.core.sink import Sink
 from trainobs.host.facts import host_facts
@@ -103,7 +104,7 @@ class Session:
             rank=rank,
             world_size=world_size,
             host=host_facts(),
-            clock={"monotonic_ns": time.monotonic_ns(), "wall_ns": time.time_ns()},
+            clock=clocks(),
             capabilities={
                 **(self._kernel.status if self._kernel else {"ebpf": why_not}),
                 **own.status,
@@ -249,7 +250,7 @@ class Session:
             kernel,
             coverage=self._coverage,
             rings=kernel is not None and has_rings(),
-            own=kernel.own if kernel and kernel.own.counters else None,
+            own=kernel.own_tables() if kernel else None,
             host_names=host.available if host else (),
             switch_cost_ns=switch_cost_ns,
             ledger=self.ledger,

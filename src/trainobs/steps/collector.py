@@ -48,7 +48,9 @@ _Part = tuple[list[ClosedStep], Taken | None]
 class OwnRows(Protocol):
     """What it reads of programs of the user's."""
 
-    tables: list[Words]
+    @property
+    def tables(self) -> list[Words]:
+        """Rows of each program, shape (RING, n); they only grow."""
 
     def columns(self, grown: Sequence[Words], count: int) -> dict[str, npt.NDArray[np.float64]]:
         """What was counted in some steps, by metric, from what each table grew in each step."""
