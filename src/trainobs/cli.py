@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit status: 0; 1 if `doctor` finds that less than everything is observed; 2 if what
-        was asked for cannot be done.
+        was asked for cannot be done; 130 after Ctrl-C.
     """
     words = sys.argv[1:] if arguments is None else arguments
     options = _parser().parse_args(_sides(words) if words[:1] == ["compare"] else words)
@@ -38,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Line by line, because the message quotes paths and files that may hold anything.
         print(*map(printable, str(error).split("\n")), sep="\n", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130  # as a shell tells of a program that SIGINT has ended
     return answer.status
 
 
@@ -183,13 +185,8 @@ def _add_outside(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="FILE",
         help="a probe of your own, in C; may be given several times: docs/own-probes.md",
     )
-    attach.add_argument(
-        "--look",
-        type=_seconds,
-        default=60.0,
-        metavar="SECONDS",
-        help="how long to look for its steps, where one takes long (default: %(default)g)",
-    )
+    look = "how long to look for its steps, where one takes long (default: %(default)g)"
+    attach.add_argument("--look", type=_seconds, default=60.0, metavar="SECONDS", help=look)
     attach.add_argument("--run-dir", type=_path, metavar="DIR", help="where the run log goes")
     attach.set_defaults(command=_attach)
 

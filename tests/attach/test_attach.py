@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -26,16 +25,14 @@ from tests.attach.target import (
     is_patched,
     steps_of,
 )
-from tests.kernel.privileges import become_nobody
 from tests.kernel.processes import fork, join
 from trainobs.analysis.summary import summarize
 from trainobs.attach.process import find, look_at
 from trainobs.attach.rule import rule_for
 from trainobs.attach.run import AttachedRun
 from trainobs.attach.top import Machine
-from trainobs.cli import main
-from trainobs.core.errors import AttachError
-from trainobs.probes.outside import FUNCTIONS
+from trainobs.core.abi import FileClass, Op, Role
+from trainobs.probes.outside import FUNCTIONS, OutsideSide
 from trainobs.probes.shared import SharedProbes
 from trainobs.report import brief, page
 from trainobs.runlog.reader import RunLog
@@ -57,13 +54,6 @@ def is_seen(pid: int) -> bool:
     torch = look_at(pid).torch
     assert torch is not None
     return is_patched(pid, torch.path, FUNCTIONS["tobs_backward"])
-
-
-def refusal(pid: int) -> str:
-    """Why a process is refused."""
-    with pytest.raises(AttachError) as caught:
-        find(pid)
-    return str(caught.value)
 
 
 @pytest.fixture
@@ -184,77 +174,35 @@ def test_a_place_that_cannot_hold_a_run_is_told(
     assert "`--run-dir`" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["abc"], "'abc' is no number of a process: see `trainobs top`"),
-        (["1.5"], "'1.5' is no number of a process"),
-        (["1", "--for", "0"], "'0' is no time: give seconds, more than 0"),
-        (["1", "--for", "inf"], "'inf' is no time"),
-        (["1", "--look", "soon"], "'soon' is no time"),
-    ],
-)
-def test_what_is_no_number_is_told(
-    capsys: pytest.CaptureFixture[str], words: list[str], told: str
-) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["attach", *words])
-    assert caught.value.code == 2
-    assert told in capsys.readouterr().err
+def test_an_observer_that_the_process_has_started_is_none_of_its_children(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(bytes(4096))
 
+    def reads(side: OutsideSide, role: Role) -> int:
+        return int(side.rows["count"][:, Op.READ, FileClass.OTHER, role].sum())
 
-def test_what_is_no_training_process_is_refused() -> None:
-    assert "there is no such process" in refusal(2**22 + 1)
-    stop = threading.Event()
-    thread = threading.Thread(target=stop.wait)
-    thread.start()
-    assert thread.native_id is not None
-    assert f"it is a thread of process {os.getpid()}" in refusal(thread.native_id)
-    stop.set()
-    thread.join()
+    def observe() -> None:
+        probes = SharedProbes()
+        side = OutsideSide(probes, 0, os.getppid())
+        assert side.follow(os.getppid())
+        for _ in range(2):  # as when the thread that trains is known
+            assert side.follow(os.getppid())
+            file.read_bytes()
+        join(fork(file.read_bytes))
+        assert reads(side, Role.CHILD) == 0
+        while not reads(side, Role.MAIN):
+            time.sleep(0.01)
+        side.stop()
+        probes.stop()
 
+    def be_observed() -> None:
+        child = fork(observe)
+        while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
+            file.read_bytes()
+            time.sleep(0.01)
+        assert ended == (child, 0)
 
-def test_a_process_that_has_ended_is_refused() -> None:
-    child = fork(lambda: None)
-    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    assert "it has ended" in refusal(child)
-    join(child)
-
-
-def test_the_command_line_tells_it_in_three_lines(tmp_path: Path) -> None:
-    done = attached(2**22 + 1, tmp_path / "run")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 3)
-    assert not (tmp_path / "run").exists()
-
-
-def test_another_users_process_is_refused(training: Target) -> None:
-    pid = training.pid()
-
-    def work() -> None:
-        become_nobody()
-        with pytest.raises(AttachError, match="it is of another user"):
-            find(pid)
-
-    join(fork(work))
-
-
-def test_a_process_that_observes_itself_is_refused_and_a_shell_leads_to_what_it_runs() -> None:
-    script = (
-        "import os, time, torch\n"
-        "from trainobs.probes.kernel_side import KernelSide\n"
-        "side = KernelSide(('syscalls',))\n"
-        "print(os.getpid(), flush=True)\n"
-        "time.sleep(100)\n"
-    )
-    command = ["sh", "-c", f"{sys.executable} -c {shlex.quote(script)}; true"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as shell:
-        assert shell.stdout is not None
-        observed = int(shell.stdout.readline())
-        try:
-            assert "observed by trainobs itself" in refusal(observed)
-            assert f"do:    trainobs attach {observed}" in refusal(shell.pid)
-        finally:
-            os.kill(observed, signal.SIGKILL)
+    join(fork(be_observed))
 
 
 def test_top_has_the_rate_of_each_process(training: Target, clean: None) -> None:

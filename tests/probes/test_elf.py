@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
+import os
 import random
+import struct
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,22 @@ def test_what_is_no_library_is_told(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "library"
     file.write_bytes(content)
     with pytest.raises(ElfError):
+        Library(str(file))
+
+
+def test_a_sparse_file_that_claims_many_names_is_refused_at_once(tmp_path: Path) -> None:
+    claimed = bytearray(Path(mapped("/libm")[0]).read_bytes())
+    (sections,), (count,) = (
+        struct.unpack_from("<Q", claimed, 40),
+        struct.unpack_from("<H", claimed, 60),
+    )
+    for at in range(sections, sections + 64 * count, 64):
+        if struct.unpack_from("<I", claimed, at + 4)[0] == 3:  # SHT_STRTAB
+            struct.pack_into("<Q", claimed, at + 32, 1 << 40)
+    file = tmp_path / "library"
+    file.write_bytes(claimed)
+    os.truncate(file, 1 << 41)
+    with pytest.raises(ElfError, match="more names than a library has"):
         Library(str(file))
 
 

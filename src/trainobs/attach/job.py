@@ -7,33 +7,32 @@ import select
 import shlex
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TypeVar
 
 from trainobs.attach.clock import OverrunError
 from trainobs.attach.files import file_of
 from trainobs.attach.functions import NONE_FOUND, places_in
 from trainobs.attach.periodic import PeriodWatch, observe, record
 from trainobs.attach.process import (
-    DO_ROOT,
     STOPPED,
     TORCH,
     Target,
     ended,
     find,
+    has_ended,
     image_of,
     look_at,
     refused,
     state_of,
 )
 from trainobs.attach.rule import Rule, rule_for
-from trainobs.attach.run import AttachedRun
+from trainobs.attach.run import AttachedRun, loaded
 from trainobs.core.abi import SLOTS, Event
-from trainobs.core.errors import AttachError, ProbeCause, ProbeError
+from trainobs.core.errors import AttachError
 from trainobs.core.sink import Sink
 from trainobs.host.procfs import PROC, parse_stat, read_bytes
 from trainobs.host.tree import find_tree
@@ -86,7 +85,7 @@ class Ending:
             self.reason = "the process has ended"
         if not self.reason and time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + _IMAGE_EVERY_S
-            if any(image_of(tgid) not in (image, b"") for tgid, image in self._images.items()):
+            if any(_is_replaced(tgid, image) for tgid, image in self._images.items()):
                 self.reason = "the process runs another program now"
         return bool(self.reason)
 
@@ -108,6 +107,11 @@ class Ending:
 
     def _asked(self, number: int, frame: FrameType | None) -> None:
         self.reason = f"ended by {signal.Signals(number).name}"
+
+
+def _is_replaced(tgid: int, image: bytes) -> bool:
+    """Whether a process runs another program than the one with that image."""
+    return image_of(tgid) not in (image, b"") and not has_ended(tgid)
 
 
 def attach(
@@ -144,7 +148,7 @@ def attach(
     processes = ranks_of(process)
     with ExitStack() as parts:
         ending = parts.enter_context(_ending(processes))
-        probes = _loaded(SharedProbes)
+        probes = loaded(SharedProbes)
         parts.callback(probes.stop)
         programs = OwnPrograms(len(processes), partial(file_of, process))
         parts.callback(programs.close)
@@ -216,7 +220,7 @@ def _attach_without_steps(
 ) -> Path:
     why = NONE_FOUND if process.torch else f"no {TORCH} is mapped"
     with _ending([process]) as ending:
-        watch = _loaded(partial(PeriodWatch, process, why))
+        watch = loaded(partial(PeriodWatch, process, why))
         try:
             observe(watch, ending.wait, seconds=seconds, look_s=look_s)
         finally:
@@ -226,18 +230,6 @@ def _attach_without_steps(
         record(watch, place, "ok")
     tell(f"the run is in {place}", f"see `trainobs report {shlex.quote(str(place))}`")
     return place
-
-
-_Loaded = TypeVar("_Loaded")
-
-
-def _loaded(load: Callable[[], _Loaded]) -> _Loaded:
-    try:
-        return load()
-    except ProbeError as error:
-        if error.cause is not ProbeCause.NO_PERMISSION:
-            raise
-        raise AttachError("cannot attach to a process", error.found, DO_ROOT) from error
 
 
 def _observe(

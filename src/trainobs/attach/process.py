@@ -146,11 +146,11 @@ def ended(pid: int) -> AttachError:
 
 def out_of_reach(pid: int, found: str) -> AttachError:
     """What is needed of it is not there for this user, or any more."""
-    return ended(pid) if state_of(pid) in ENDED else refused(pid, found, DO_ROOT)
+    return ended(pid) if has_ended(pid) else refused(pid, found, DO_ROOT)
 
 
 _DO_PID = "give the number of a training process: `trainobs top` lists them"
-DO_ROOT = "run `trainobs attach` as root"
+DO_ROOT = "run it as root, outside of containers"
 """What to do where a right is missing."""
 
 
@@ -230,6 +230,15 @@ def state_of(tgid: int, proc: Path = PROC) -> str:
         return _status(f"{proc}/{tgid}")["State"][0]
     except OSError:
         return "X"
+
+
+def has_ended(tgid: int, proc: Path = PROC) -> bool:
+    """Whether it has ended, or is about to: its memory is gone first."""
+    try:
+        status = _status(f"{proc}/{tgid}")
+    except OSError:
+        return True
+    return status["State"][0] in ENDED or "VmSize" not in status
 
 
 def image_of(tgid: int, proc: Path = PROC) -> bytes:

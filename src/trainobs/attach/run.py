@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from trainobs.attach.clock import OverrunError, SeenClock
 from trainobs.attach.functions import NONE_FOUND, TorchFunction, places_in
-from trainobs.attach.process import Target, ended, out_of_reach, refused, worker_count
+from trainobs.attach.process import DO_ROOT, Target, ended, out_of_reach, refused, worker_count
 from trainobs.attach.readings import OutsideReadings
 from trainobs.attach.roots import data_roots, library_roots_of
 from trainobs.attach.rule import Rule
 from trainobs.attach.unknown import unknown_metrics
 from trainobs.core.abi import Event, FileClass
 from trainobs.core.coverage import Coverage
-from trainobs.core.errors import ProbeError
+from trainobs.core.errors import AttachError, ProbeCause, ProbeError
 from trainobs.core.now import clocks
 from trainobs.core.records import RunInfo
 from trainobs.core.sink import Sink
@@ -36,6 +37,23 @@ LEVEL = "attached"
 """What `run.json` says of such a run."""
 
 _OF_FETCHES = frozenset({"tobs_named", "tobs_ended"})
+
+_Loaded = TypeVar("_Loaded")
+
+
+def loaded(load: Callable[[], _Loaded]) -> _Loaded:
+    """Load what observes processes, which the service does for nobody.
+
+    Raises:
+        AttachError: this user may not.
+        ProbeError: the kernel side cannot run.
+    """
+    try:
+        return load()
+    except ProbeError as error:
+        if error.cause is not ProbeCause.NO_PERMISSION:
+            raise
+        raise AttachError("cannot observe processes from outside", error.found, DO_ROOT) from error
 
 
 class AttachedRun:

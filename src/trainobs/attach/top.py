@@ -11,7 +11,7 @@ import numpy as np
 
 from trainobs.attach.process import Target, look_at, training_processes
 from trainobs.attach.rule import Rule, rule_for
-from trainobs.attach.run import AttachedRun
+from trainobs.attach.run import AttachedRun, loaded
 from trainobs.core.abi import SLOTS, FileClass, Op, Phase, Role
 from trainobs.core.errors import TrainobsError
 from trainobs.probes.shared import SharedProbes
@@ -136,12 +136,13 @@ class Machine:
         find: tells them.
 
     Raises:
+        AttachError: this user may not.
         ProbeError: the kernel side cannot run.
     """
 
     def __init__(self, find: Callable[[], list[Target]] = training_processes) -> None:
         self._find = find
-        self._probes = SharedProbes()
+        self._probes = loaded(SharedProbes)
         self._watched: dict[int, Watched] = {}
         self._others: dict[int, Row] = {}
         self._free = list(range(SLOTS))

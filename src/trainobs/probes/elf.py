@@ -20,6 +20,9 @@ _SYMBOL = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2")]
     + [("value", "<u8"), ("size", "<u8")]
 )
+_MOST_BYTES = 1 << 30
+"""Of its names or symbols; those of libtorch take 5 MB. A sparse file costs nobody anything."""
+
 _DYNSYM, _LOAD, _FUNCTION = 11, 1, 2  # SHT_DYNSYM, PT_LOAD, STT_FUNC
 
 
@@ -100,6 +103,8 @@ class Library:
     def _part(self, offset: int, size: int) -> _Part:
         if offset + size > len(self._file):
             raise ElfError("the file ends too soon")
+        if size > _MOST_BYTES:
+            raise ElfError("it claims to have more names than a library has")
         return _Part(offset, size)
 
     def _table(self, part: _Part) -> npt.NDArray[np.void]:

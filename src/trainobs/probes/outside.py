@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from trainobs.core.abi import SEEN, FileClass
 from trainobs.probes.compiling import OBJECTS
+from trainobs.probes.detach import detach
 from trainobs.probes.extra import ExtraObject
 from trainobs.probes.own_programs import OwnPrograms
 from trainobs.probes.shared import SharedProbes, unable
@@ -83,10 +84,14 @@ class OutsideSide(Side):
     def follow(self, tid: int) -> bool:
         """Follow the process and all that it started; False if it has no such thread (any more).
 
+        This process, which it may have started, is left out.
+
         Args:
             tid: its training thread, as it sees itself.
         """
-        return self._probes.adopt(self.slot, self._tgid, tid)
+        is_there = self._probes.adopt(self.slot, self._tgid, tid)
+        detach()
+        return is_there
 
     def see(self, program: str, file: str, offset: int) -> None:
         """Run a program of `FUNCTIONS` whenever the process comes to a place in its libtorch.
