@@ -11,6 +11,7 @@ missing() {
 	python_has 'import ctypes; ctypes.CDLL("libbpf.so.1")' ||
 		python_has 'import ctypes; ctypes.CDLL("libbpf.so.0")' || echo libbpf1
 	command -v clang >/dev/null || echo clang
+	command -v bpftrace >/dev/null || echo bpftrace
 	command -v systemd-analyze >/dev/null || echo systemd
 	python_has 'import bcc' || [ -e /usr/lib/python3/dist-packages/bcc ] || echo python3-bpfcc
 	command -v chromium >/dev/null || command -v chromium-browser >/dev/null || echo chromium
@@ -51,6 +52,7 @@ case " $packages " in
 	echo "Going on without: $packages. For them, run: sudo apt-get install -y $packages"
 	case " $packages " in *" clang "*) echo "  clang: the ziglang wheel compiles instead" ;; esac
 	case " $packages " in *" python3-bpfcc "*) echo "  python3-bpfcc: no tests of BccProbe" ;; esac
+	case " $packages " in *" bpftrace "*) echo "  bpftrace: no test of its scripts" ;; esac
 	case " $packages " in *" systemd "*) echo "  systemd: no test of the unit" ;; esac
 	case " $packages " in *" chromium "*) echo "  chromium: no tests and pictures of pages" ;; esac
 	case " $packages " in *" libbpf1 "*) echo "  libbpf1: no kernel probes" ;; esac
