@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -155,3 +156,17 @@ def test_a_file_is_the_one_that_the_process_has_mapped(tmp_path: Path) -> None:
     assert os.path.samefile(file_of(process, str(tmp_path / "old.so")), tmp_path / "old.so")
     with pytest.raises(ProbeError, match="has mapped no file of that name"):
         file_of(process, "libnever.so")
+
+
+def test_a_program_at_a_low_address_is_found_as_well(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    text = "#include <unistd.h>\nint main(void) { return pause(); }\n"
+    command = ["cc", "-no-pie", "-x", "c", "-", "-o", str(program)]
+    subprocess.run(command, input=text.encode(), check=True)
+    os.link(program, tmp_path / "old")
+    with subprocess.Popen([program]) as process:
+        while str(program) not in Path(f"/proc/{process.pid}/maps").read_text():
+            time.sleep(0.01)
+        program.unlink()  # its path leads nowhere
+        assert os.path.samefile(file_of(look_at(process.pid), "program"), tmp_path / "old")
+        process.kill()

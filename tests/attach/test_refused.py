@@ -21,7 +21,7 @@ from tests.attach.target import ROOT, Target, attached
 from tests.kernel.privileges import become_nobody
 from tests.kernel.processes import fork, join
 from trainobs.attach import job
-from trainobs.attach.process import ENDED, TORCH, find, state_of
+from trainobs.attach.process import ENDED, TORCH, find, look_at, state_of
 from trainobs.attach.process import Target as Seen
 from trainobs.attach.top import Machine
 from trainobs.cli import main
@@ -109,6 +109,28 @@ def test_a_process_that_ends_while_it_is_attached_to_is_told_to_have(
     os.close(told)
     os.close(tell)
     assert kernel_state.left_behind(before) == []
+
+
+MAPS = """
+import mmap, sys
+file = open(sys.argv[1], "rb")
+mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+print("mapped", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_torch_with_a_version_in_its_name_is_one(tmp_path: Path) -> None:
+    file = tmp_path / f"{TORCH}.2.14"  # as Debian calls it
+    file.write_bytes(bytes(4096))
+    command = [sys.executable, "-c", MAPS, str(file)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        torch = look_at(process.pid).torch
+        process.kill()
+    assert torch is not None
+    assert torch.path == str(file)
 
 
 def test_what_a_process_says_of_itself_is_bounded() -> None:

@@ -284,12 +284,13 @@ def mappings(place: str) -> Iterator[tuple[str, str]]:
 
 
 def _mapped(place: str) -> tuple[dict[str, Mapped], bool]:
-    """The libraries of torch, and whether maps of eBPF are mapped."""
+    """The libraries of torch, of which Debian's have a version; whether maps of eBPF are mapped."""
     libraries: dict[str, Mapped] = {}
     is_observed = False
     for address, path in mappings(place):
         is_observed |= path == _BPF_MAP
-        name = os.path.basename(path)
+        stem, found, _ = os.path.basename(path).partition(".so")
+        name = stem + found
         if name in _LIBRARIES and name not in libraries:
             libraries[name] = mapped_at(place, address, path)
     return libraries, is_observed
@@ -297,7 +298,8 @@ def _mapped(place: str) -> tuple[dict[str, Mapped], bool]:
 
 def mapped_at(place: str, address: str, path: str) -> Mapped:
     """A mapped file: by its mapping, for which only root may ask, or else by its path."""
-    file = f"{place}/map_files/{address}"
+    begin, end = (int(number, 16) for number in address.split("-"))
+    file = f"{place}/map_files/{begin:x}-{end:x}"  # in `maps` low ones have zeros in front
     return Mapped(path, file if os.path.exists(file) else f"{place}/root{path}")
 
 
