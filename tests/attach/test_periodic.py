@@ -16,6 +16,7 @@ import pytest
 
 from tests import kernel_state
 from tests.attach.target import PATIENCE_S, ROOT, Target, attached
+from tests.kernel.own import source
 from trainobs.analysis.summary import summarize
 from trainobs.attach.process import find
 from trainobs.core.errors import AttachError
@@ -54,8 +55,10 @@ def check_periods(run_dir: Path, target: Target) -> list[float]:
 )
 def test_a_loop_has_its_period(start: Callable[..., Target], tmp_path: Path, kind: str) -> None:
     target = start(kind, 600, module=THINGS)
-    done = attached(target.pid(), tmp_path / "run", "--for", "2", "--look", "60")
+    words = ["--for", "2", "--look", "60", "--probe", str(source(tmp_path))]
+    done = attached(target.pid(), tmp_path / "run", *words)
     assert done.returncode == 0, done.stderr
+    assert "cannot use own.c; it counts nothing, and the training goes on" in done.stderr
     assert check_periods(tmp_path / "run", target)
 
 
