@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* System calls on files: read, write, fsync, open, mmap and io_uring families. */
 #include "batches.h"
-#include "file_class.h"
+#include "files.bpf.h"
 
 static __always_inline void begin_file_call(struct task_state *task, struct target target, u32 op)
 {
@@ -57,7 +57,9 @@ PREEMPTIBLE_PROG("tp_btf/sys_enter", tobs_sys_enter, struct pt_regs *regs, long 
 	if (!task)
 		return 0;
 	op = machine.syscalls[nr].op_plus_one - 1;
-	if (op != TOBS_MARK)
+	if (machine.counts_files && op > TOBS_MARK)
+		task->aside_ns = bpf_ktime_get_ns();
+	else if (op != TOBS_MARK)
 		begin_call(task, regs, op, machine.syscalls[nr].fd_arg);
 	else if (hides(task, regs))
 		bpf_task_storage_delete(&tasks, bpf_get_current_task_btf());
@@ -113,6 +115,8 @@ static __always_inline void count_source(struct task_state *task, struct account
 	if (target.kind != S_IFREG)
 		return;
 	class = class_for_call(task, &target, TOBS_READ);
+	if (machine.counts_files)
+		count_file_read(task, file, class, bytes, ns);
 	add(to, TOBS_READ, class, 1, bytes, ns, task->wait_ns);
 	add(to, TOBS_CACHE_READ, class, 1, whole_pages(bytes), 0, 0);
 	if (task->added_pages)
@@ -131,7 +135,13 @@ PREEMPTIBLE_PROG("tp_btf/sys_exit", tobs_sys_exit, struct pt_regs *regs, long re
 	if (nr >= TOBS_SYSCALLS || !machine.syscalls[nr].op_plus_one)
 		return 0;
 	task = current_state();
-	if (!task || !task->call) /* `again`: the first one was there */
+	if (!task)
+		return 0;
+	if (machine.counts_files && machine.syscalls[nr].op_plus_one > TOBS_MARK + 1) {
+		count_aside(task, machine.syscalls[nr].op_plus_one - 1, result);
+		return 0;
+	}
+	if (!task->call) /* `again`: the first one was there */
 		return 0;
 	ns = bpf_ktime_get_ns() - task->call_ns;
 	op = task->call - 1;
@@ -148,6 +158,10 @@ PREEMPTIBLE_PROG("tp_btf/sys_exit", tobs_sys_exit, struct pt_regs *regs, long re
 		return 0;
 	add(to, op, class, 1, bytes, ns, task->wait_ns);
 	observe(to, op, class, ns);
+	if (machine.counts_files && op == TOBS_OPEN)
+		count_file_open(task, result, class);
+	else if (machine.counts_files)
+		count_file_call(task, regs, op, class, machine.syscalls[nr].offset_arg, result, ns);
 	if (makes_batch(task) && class == TOBS_DATA && (op == TOBS_READ || op == TOBS_OPEN))
 		count_in_batch(task, op, op == TOBS_OPEN ? result : task->fd, bytes, ns);
 	if (op == TOBS_READ && bytes)
@@ -203,6 +217,8 @@ PREEMPTIBLE_PROG("tp_btf/io_uring_complete", tobs_uring, void *ring, struct io_k
 	}
 	if (op != TOBS_URING_READ || result <= 0 || target.kind != S_IFREG)
 		return 0;
+	if (machine.counts_files && class != TOBS_PSEUDO)
+		count_file_read(task, file, class, result, 0);
 	if (flags_of(&target) & O_DIRECT)
 		add(to, TOBS_DIRECT_READ, class, 1, result, 0, 0);
 	else /* no count: of these nobody knows whether they waited for read-ahead */

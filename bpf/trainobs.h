@@ -91,12 +91,17 @@ enum tobs_phase {
 #define TOBS_MAIN_WORKER 0xffffffffU /* of a batch that the training thread makes itself */
 #define TOBS_NAME 48
 #define TOBS_OWN 32 /* counters of a user's program */
+#define TOBS_SIZES 32
+#define TOBS_PARENT 32
 
 /* In the table of system calls: the one whose refused arguments are marks. Beyond every op. */
 #define TOBS_MARK TOBS_OPS
 #define TOBS_BATCH_BEGIN 0x746f6273 /* worker, number, loader, pass; "tobs" */
 #define TOBS_BATCH_END 0x746f6274   /* bytes */
 #define TOBS_BATCH_VOID 0x746f6275  /* there was no batch: an exception, the end of the data */
+/* Likewise: calls that are counted only where files are, and in no step. */
+#define TOBS_STAT (TOBS_OPS + 1) /* asking for the attributes of a file */
+#define TOBS_LIST (TOBS_OPS + 2) /* listing a directory */
 
 struct tobs_cell {
 	unsigned long long count;
@@ -107,8 +112,9 @@ struct tobs_cell {
 
 /* In session_clocks, the one map that a session's process may write. */
 struct tobs_clock {
-	unsigned long long word; /* serial of the step << 8 | phase */
-	unsigned long long padding[7];
+	unsigned long long word;  /* serial of the step << 8 | phase */
+	unsigned long long epoch; /* that files are read for */
+	unsigned long long padding[6];
 };
 
 /* log2 latency buckets: bucket b counts [2^b, 2^(b+1)) nanoseconds. */
@@ -150,6 +156,68 @@ struct tobs_losses {
 	unsigned long long tasks;    /* a new task found no memory and is not followed */
 	unsigned long long requests; /* a block request found no room, or its end was not seen */
 	unsigned long long classes;  /* the class of a file could not be kept */
+};
+
+/* What is done to files where each of them is counted: files.bpf.h. */
+enum tobs_file_op {
+	TOBS_FILE_READ,
+	TOBS_FILE_WRITE,
+	TOBS_FILE_STAT,
+	TOBS_FILE_LIST,
+	TOBS_FILE_OPS,
+};
+
+/* In which epoch, what was done, to which class of files. */
+struct tobs_total_key {
+	unsigned int epoch;
+	unsigned short op;
+	unsigned short class;
+};
+
+/* Likewise, to which file. */
+struct tobs_file_key {
+	unsigned long long ino;
+	unsigned int dev;
+	unsigned int generation;
+	unsigned int epoch;
+	enum tobs_file_op op;
+};
+
+/* Calls, and how they lie in their files. */
+struct tobs_access {
+	unsigned long long count; /* calls that moved bytes */
+	unsigned long long bytes;
+	unsigned long long ns;
+	unsigned long long empty_count;	      /* calls that moved none: at the end of the file */
+	unsigned long long failed_count;      /* calls that failed */
+	unsigned long long first_count;	      /* the first ones on an open file */
+	unsigned long long consecutive_count; /* that began where the one before had ended, ... */
+	unsigned long long forward_count;     /* ... behind that, ... */
+	unsigned long long backward_count;    /* ... before it; of others no position is known */
+	unsigned long long aligned_count;     /* that began at a multiple of a page */
+	unsigned long long open_count;
+	unsigned long long mmap_count;
+	unsigned long long unique_least; /* different bytes: no fewer, ... */
+	unsigned long long unique_most;	 /* ... and no more, ... */
+	unsigned long long untold_bytes; /* ... but for so many, of which it is not known */
+};
+
+/* In `totals`: all files of a class. */
+struct tobs_total {
+	struct tobs_access access;
+	unsigned long long unlisted_count;    /* calls on files for which `files` has no room */
+	unsigned long long sizes[TOBS_SIZES]; /* calls that moved [2^b, 2^(b+1)) bytes */
+};
+
+/* In `files`: one file. */
+struct tobs_file {
+	struct tobs_access access;
+	unsigned long long front; /* all bytes before it are known; bit 63: it moves no more */
+	unsigned long long size;
+	unsigned int class;
+	unsigned int padding;
+	char parent[TOBS_PARENT]; /* the beginning of the name of its directory, ... */
+	char name[TOBS_NAME];	  /* ... and the end of its own */
 };
 
 /* In session_sums, read-only for user space: all that a session counts; it only grows. */
@@ -246,12 +314,16 @@ struct tobs_syscall {
 	unsigned char op_plus_one; /* 0: not followed */
 	unsigned char fd_arg;	   /* 0: none */
 	unsigned char source_arg;  /* of what is read on the way; 0: none */
+	unsigned char offset_arg;  /* of the position in the file; 0: the file's own */
 };
+
+#define TOBS_NO_OFFSET 255 /* it stands in the memory of the caller, if at all */
 
 /* What user space tells of the machine, between open and load. */
 struct tobs_machine {
 	struct tobs_syscall syscalls[TOBS_SYSCALLS];
-	unsigned int page_shift; /* log2 of the bytes of a page: 12, on arm64 also 14 or 16 */
+	unsigned int page_shift;   /* log2 of the bytes of a page: 12, on arm64 also 14 or 16 */
+	unsigned int counts_files; /* whether each file is counted: for a single session */
 };
 
 _Static_assert(sizeof(struct tobs_cell) == 32, "a cell is four words");
@@ -274,7 +346,12 @@ _Static_assert(sizeof(struct tobs_sums) ==
 			       sizeof(unsigned long long) +
 			       sizeof(struct tobs_batch) * TOBS_BATCHES,
 	       "no padding");
-_Static_assert(sizeof(struct tobs_syscall) == 3, "no padding");
-_Static_assert(sizeof(struct tobs_machine) == 3 * TOBS_SYSCALLS + 4, "no padding");
+_Static_assert(sizeof(struct tobs_total_key) == 8, "no padding");
+_Static_assert(sizeof(struct tobs_file_key) == 24, "no padding");
+_Static_assert(sizeof(struct tobs_access) == 120, "no padding");
+_Static_assert(sizeof(struct tobs_total) == 128 + 8 * TOBS_SIZES, "no padding");
+_Static_assert(sizeof(struct tobs_file) == 144 + TOBS_PARENT + TOBS_NAME, "no padding");
+_Static_assert(sizeof(struct tobs_syscall) == 4, "no padding");
+_Static_assert(sizeof(struct tobs_machine) == 4 * TOBS_SYSCALLS + 8, "no padding");
 
 #endif

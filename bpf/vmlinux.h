@@ -67,6 +67,7 @@ struct inode {
 	struct super_block *i_sb;
 	unsigned long i_ino;
 	u32 i_generation;
+	long long i_size;
 	struct hlist_head i_dentry;
 };
 
@@ -92,6 +93,7 @@ struct path {
 struct file {
 	u32 f_mode;
 	u32 f_flags;
+	long long f_pos;
 	struct inode *f_inode;
 	struct path f_path;
 	void *private_data;
@@ -286,6 +288,7 @@ enum bpf_func_id {
 #define S_IFIFO 0010000
 #define MMF_DUMPABLE_MASK 3
 #define SUID_DUMP_USER 1
+#define FMODE_READ 1
 #define FMODE_WRITE 2
 #define FMODE_CREATED (1 << 20)
 #define O_APPEND 02000

@@ -13,10 +13,13 @@ import pytest
 
 from tests.kernel.btf import STRUCT, VARIABLE, Btf
 from trainobs.core.abi import (
+    ACCESS,
     BATCH,
     CALL_NUMBERS,
     CALLS,
     CELL,
+    FILE,
+    FILE_KEY,
     LOSSES,
     OWN_CELL,
     OWN_COUNTERS,
@@ -26,14 +29,18 @@ from trainobs.core.abi import (
     SEEN_STEP,
     SLOTS,
     SUMS,
+    TOTAL,
+    TOTAL_KEY,
     Event,
     FileClass,
+    FileOp,
     Op,
     Phase,
     Role,
 )
-from trainobs.probes import own_programs, shared, syscall_table
+from trainobs.probes import file_counts, own_programs, shared, syscall_table
 from trainobs.probes.session_maps import KINDS
+from trainobs.session.files import EPOCH
 
 
 @pytest.fixture(scope="module")
@@ -68,18 +75,36 @@ def btf(request: pytest.FixtureRequest) -> Btf:
         ("tobs_class", "TOBS_", FileClass),
         ("tobs_role", "TOBS_", Role),
         ("tobs_phase", "TOBS_PHASE_", Phase),
+        ("tobs_file_op", "TOBS_FILE_", FileOp),
     ],
 )
 def test_enumerations_agree(btf: Btf, name: str, prefix: str, python: type[IntEnum]) -> None:
     ours = {prefix + member.name: member.value for member in python}
-    lengths = {"TOBS_OPS": len(Op), "TOBS_CLASSES": len(FileClass), "TOBS_ROLES": len(Role)}
+    lengths = {
+        "TOBS_FILE_OPS": len(FileOp),
+        "TOBS_OPS": len(Op),
+        "TOBS_CLASSES": len(FileClass),
+        "TOBS_ROLES": len(Role),
+    }
     theirs = btf.enumerators(name)
     assert theirs == ours | {key: lengths[key] for key in theirs.keys() & lengths.keys()}
 
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [("tobs_cell", CELL), ("tobs_losses", LOSSES), ("tobs_batch", BATCH), ("tobs_sums", SUMS)],
+    [
+        ("tobs_cell", CELL),
+        ("tobs_losses", LOSSES),
+        ("tobs_batch", BATCH),
+        ("tobs_sums", SUMS),
+        ("tobs_access", ACCESS),
+        ("tobs_total_key", TOTAL_KEY),
+        ("tobs_total", TOTAL),
+        ("tobs_file_key", FILE_KEY),
+        ("tobs_file", FILE),
+        ("chunk_key", file_counts.CHUNK_KEY),
+        ("chunk", file_counts.CHUNK),
+    ],
 )
 def test_structures_agree(btf: Btf, name: str, dtype: np.dtype) -> None:
     fields = dtype.fields or {}
@@ -112,23 +137,30 @@ def test_what_python_sets_for_a_session_are_the_first_words(btf: Btf) -> None:
 
 
 def test_the_step_word_begins_a_cache_line(btf: Btf) -> None:
-    assert btf.layout("tobs_clock") == {"word": (0, 8), "padding": (8, 56)}
+    assert btf.layout("tobs_clock") == {"word": (0, 8), "epoch": (8, 8), "padding": (16, 48)}
+    assert EPOCH == 1
 
 
-def test_a_system_call_is_three_bytes(btf: Btf) -> None:
+def test_a_system_call_is_four_bytes(btf: Btf) -> None:
     assert btf.layout("tobs_syscall") == {
         "op_plus_one": (0, 1),
         "fd_arg": (1, 1),
         "source_arg": (2, 1),
+        "offset_arg": (3, 1),
     }
 
 
 def test_the_facts_of_the_machine_are_as_the_programs_read_them(btf: Btf) -> None:
-    table = 3 * syscall_table.SIZE
-    assert btf.layout("tobs_machine") == {"syscalls": (0, table), "page_shift": (table, 4)}
+    table = 4 * syscall_table.SIZE
+    assert btf.layout("tobs_machine") == {
+        "syscalls": (0, table),
+        "page_shift": (table, 4),
+        "counts_files": (table + 4, 4),
+    }
     facts = shared.machine_facts()
     assert btf.size(btf.named(VARIABLE, "machine").size_or_type) == len(facts)
     assert 1 << facts[table] == mmap.PAGESIZE
+    assert shared.machine_facts(counts_files=True)[table + 4] == 1
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -98,6 +98,12 @@ CELLS_SHAPE = (len(Op), len(FileClass), len(Role))
 MARK = len(Op)
 """`TOBS_MARK`: stands for an op in the table of system calls, for the call that marks batches."""
 
+STAT, LIST = MARK + 1, MARK + 2
+"""`TOBS_STAT`, `TOBS_LIST`: likewise, for calls that are counted only where files are."""
+
+NO_OFFSET = 255
+"""`TOBS_NO_OFFSET`: the position of a call in its file is not among the arguments."""
+
 BATCHES = 512
 """Batches of loaders kept by the kernel; the entry of the nth, from 0, is `n % BATCHES`."""
 
@@ -195,3 +201,53 @@ SEEN_CALLS = np.dtype([("count", "<u8"), ("calls", "<u8", (CALLS,))])
 
 SLOTS = 64
 """Sessions that one set of programs can serve."""
+
+
+class FileOp(IntEnum):
+    """What is done to files where each of them is counted (`enum tobs_file_op`)."""
+
+    READ = 0
+    WRITE = 1
+    STAT = 2  # asking for attributes
+    LIST = 3  # listing a directory
+
+
+ACCESS = np.dtype(
+    [
+        (name, "<u8")
+        for name in (
+            *("count", "bytes", "ns", "empty_count", "failed_count"),
+            *("first_count", "consecutive_count", "forward_count", "backward_count"),
+            *("aligned_count", "open_count", "mmap_count"),
+            *("unique_least", "unique_most", "untold_bytes"),
+        )
+    ]
+)
+"""`struct tobs_access`: calls, and how they lie in their files."""
+
+SIZES = 32
+"""log2 buckets of the bytes that a call moved."""
+
+TOTAL_KEY = np.dtype([("epoch", "<u4"), ("op", "<u2"), ("class", "<u2")])
+"""`struct tobs_total_key`."""
+
+TOTAL = np.dtype([("access", ACCESS), ("unlisted_count", "<u8"), ("sizes", "<u8", (SIZES,))])
+"""`struct tobs_total`: all files of a class, what was done to them in an epoch."""
+
+FILE_KEY = np.dtype(
+    [("ino", "<u8"), ("dev", "<u4"), ("generation", "<u4"), ("epoch", "<u4"), ("op", "<u4")]
+)
+"""`struct tobs_file_key`."""
+
+FILE = np.dtype(
+    [
+        ("access", ACCESS),
+        ("front", "<u8"),
+        ("size", "<u8"),
+        ("class", "<u4"),
+        ("padding", "<u4"),
+        ("parent", "S32"),
+        ("name", "S48"),
+    ]
+)
+"""`struct tobs_file`: one file, what was done to them in an epoch."""

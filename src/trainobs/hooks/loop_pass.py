@@ -53,8 +53,11 @@ class LoopPass:
         if self._aside:
             self._clock.enter(Phase.LOADER.value)
         else:
-            fetches, trains = self._clock.fetches, torch.is_grad_enabled()
-            self._clock.begin_fetch(fetches.may_lead(trains=trains, of=self._of))
+            trains = torch.is_grad_enabled()
+            leads = self._clock.fetches.may_lead(trains=trains, of=self._of)
+            if leads:
+                self._clock.begin_reading()
+            self._clock.begin_fetch(leads)
 
     def made(self) -> None:
         """The iterator is there."""

@@ -63,11 +63,12 @@ class ObservingCallback:
         log_every_n_steps: int | None = None,
         embedding_every: int | str = "auto",
         tensorboard: str = "default",
+        io: bool = False,
         quiet: bool = False,
     ) -> None:
         super().__init__()
         self._settings = Settings.parse(
-            probes, data_roots, run_dir, log_every_n_steps, embedding_every, tensorboard, quiet
+            probes, data_roots, run_dir, log_every_n_steps, embedding_every, tensorboard, io, quiet
         )
 
     @harmless

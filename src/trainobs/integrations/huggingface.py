@@ -61,6 +61,7 @@ class ObsTrainerCallback(ObservingCallback, TrainerCallback):  # type: ignore[mi
             to count nothing.
         tensorboard: "default" for the 40 curves, at most, that tell most; "all" for every metric
             that has a value, and for the embedding tables that are read most.
+        io: whether to count what is read and written of each file, for `trainobs report --io`.
         quiet: say nothing at the end. Otherwise rank 0 prints the verdict, the run directory and
             the commands for more on standard error.
 
@@ -110,6 +111,7 @@ class ObsTrainerCallback(ObservingCallback, TrainerCallback):  # type: ignore[mi
     def on_epoch_begin(self, session: Session, args: Any, state: Any, *_: Any, **__: Any) -> None:
         """The Trainer's own number of the epoch is a fraction, rounded."""
         self._epoch = int(state.epoch or 0) if self._epoch is None else self._epoch + 1
+        session.clock.read_for(self._epoch)
 
     @harmless
     def on_step_begin(self, session: Session, args: Any, state: Any, *_: Any, **__: Any) -> None:

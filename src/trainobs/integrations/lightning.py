@@ -66,6 +66,7 @@ class ObsCallback(ObservingCallback):
             to count nothing.
         tensorboard: "default" for the 40 curves, at most, that tell most; "all" for every metric
             that has a value, and for the embedding tables that are read most.
+        io: whether to count what is read and written of each file, for `trainobs report --io`.
         quiet: say nothing at the end. Otherwise rank 0 prints the verdict, the run directory and
             the commands for more on standard error.
 
@@ -144,9 +145,10 @@ class ObsCallback(ObservingCallback):
 
     @harmless
     def on_train_epoch_start(self, session: Session, trainer: Any, pl_module: Any) -> None:
-        """Loaders may be new with every epoch."""
+        """Loaders may be new with every epoch, and their workers are started after this."""
         assert self._watch is not None
         self._epoch = trainer.current_epoch
+        session.clock.read_for(trainer.current_epoch)
         self._watch.delivering = _fetches_for_the_step(trainer)
         self._watch.mixed = not _has_torch_loaders_only(trainer)
 

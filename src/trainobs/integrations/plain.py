@@ -360,6 +360,7 @@ def observe(
     model: Module | None = None,
     embedding_every: int | str = "auto",
     tensorboard: str = "default",
+    io: bool = False,
     quiet: bool = False,
 ) -> Observation:
     """Observe a training loop of this thread, from now on.
@@ -381,6 +382,7 @@ def observe(
             to count nothing.
         tensorboard: "default" for the 40 curves, at most, that tell most; "all" for every metric
             that has a value, and for the embedding tables that are read most.
+        io: whether to count what is read and written of each file, for `trainobs report --io`.
         quiet: say nothing of the run directory, and nothing at the end. Otherwise rank 0 prints the
             verdict, the run directory and the commands for more on standard error.
 
@@ -393,6 +395,6 @@ def observe(
         ProbeError: a probe that `probes` names cannot run.
     """
     settings = Settings.parse(
-        probes, data_roots, run_dir, log_every_n_steps, embedding_every, tensorboard, quiet
+        probes, data_roots, run_dir, log_every_n_steps, embedding_every, tensorboard, io, quiet
     )
     return Observation(settings, check_model(model))

@@ -23,16 +23,19 @@ def open_side(
     required: bool = False,
     tid: int | None = None,
     own: Sequence[OwnProbe] = (),
+    counts_files: bool = False,
 ) -> Side:
     """The service first, since one set of programs a node costs less than one a process.
 
-    But programs of the user's are loaded by this process alone, beside a set of its own.
+    But programs of the user's are loaded by this process alone, beside a set of its own, and files
+    are counted by such a set only.
 
     Args:
         probes: names of probes.
         required: whether each of them must work.
         tid: the training thread; None: the calling one.
         own: programs of the user's.
+        counts_files: whether each file is to be counted, if this process may have that.
 
     Raises:
         ProbeError: neither serves, or there is no `/proc`; it has what the service said,
@@ -45,21 +48,24 @@ def open_side(
             f"no {_PROC}",
             "mount /proc where the training runs",
         )
-    side = _open(probes, required, tid, serves=not (own and may_load()))
+    alone = (own or counts_files) and may_load()
+    side = _open(probes, required, tid, serves=not alone, counts_files=counts_files)
     if own:
         side.load_own(own)
     return side
 
 
-def _open(probes: Collection[str], required: bool, tid: int | None, *, serves: bool) -> Side:
+def _open(
+    probes: Collection[str], required: bool, tid: int | None, *, serves: bool, counts_files: bool
+) -> Side:
     path = socket_path() if serves else None
     if path is None or not os.path.exists(path):  # nor may the way there be closed to us
-        return KernelSide(probes, required=required)
+        return KernelSide(probes, required=required, counts_files=counts_files)
     try:
         return ServedSide(path, probes, required=required, tid=tid)
     except ProbeError as error:  # not kept, since it would keep all that its frames know
         found, do = error.found, error.do
     try:
-        return KernelSide(probes, required=required)
+        return KernelSide(probes, required=required, counts_files=counts_files)
     except ProbeError as error:
         raise ProbeError(error.cause, error.failed, f"{error.found}; and {found}", do) from error

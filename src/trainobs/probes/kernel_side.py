@@ -8,6 +8,8 @@ from collections.abc import Collection, Sequence
 from contextlib import closing
 
 from trainobs.core.abi import FileClass
+from trainobs.core.coverage import CALLS, Coverage
+from trainobs.probes.file_counts import ENTRIES, FileCounts
 from trainobs.probes.own_programs import SHARED_MAPS, OwnProbe
 from trainobs.probes.programs import PROBES
 from trainobs.probes.shared import SharedProbes, unable
@@ -20,13 +22,24 @@ _SLOT = 0
 class KernelSide(Side):
     """Loads and attaches the probes on construction; `stop` takes them out again.
 
+    Args:
+        probes: names of probes.
+        required: whether each of them must work.
+        counts_files: whether each file is counted.
+
     Raises:
         ProbeError: the kernel side cannot run, or lacks a probe that `required` names.
     """
 
-    def __init__(self, probes: Collection[str] = tuple(PROBES), *, required: bool = False) -> None:
+    def __init__(
+        self,
+        probes: Collection[str] = tuple(PROBES),
+        *,
+        required: bool = False,
+        counts_files: bool = False,
+    ) -> None:
         super().__init__()
-        self._probes = SharedProbes(probes, required=required)
+        self._probes = SharedProbes(probes, required=required, counts_files=counts_files)
         self.status = self._probes.status
         try:
             with closing(self._probes.open(_SLOT)) as maps:
@@ -38,6 +51,8 @@ class KernelSide(Side):
             self._probes.stop()
             raise
         self._statistics = ProbeStatistics(self.program_fds())
+        if counts_files and Coverage(self.status).knows(CALLS):
+            self.files = FileCounts(self._probes.maps(ENTRIES))
 
     def adopt(self) -> None:
         """Follow the calling process: this thread as the training thread, and all it started."""
@@ -72,12 +87,15 @@ class KernelSide(Side):
         self._release_roots()
         if self._statistics:
             self._statistics.stop()
+        if self.files:
+            self.files.close()
         self.own.close()
         self._probes.stop()
 
     def abandon(self) -> None:
         """In a forked child: let go of the parent's probes."""
         self._release_roots()
+        self.files = None
         self.own.abandon()
         self._probes.abandon()
 

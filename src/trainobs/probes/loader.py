@@ -63,6 +63,7 @@ class LibbpfLoader:
         ways: Mapping[str, Way],
         machine: bytes,
         instead: Callable[[str, Way], Way | None] = lambda name, refused: None,
+        entries: Mapping[str, int] | None = None,
     ) -> None:
         """Load what the kernel takes; what it refuses, in every way, goes to `refused`.
 
@@ -73,6 +74,7 @@ class LibbpfLoader:
             ways: program -> way to have it.
             machine: `struct tobs_machine`, which the programs read.
             instead: tells the next way to have a program of which one was refused.
+            entries: map -> how many it is to have, where that is not what the object says.
 
         Raises:
             ProbeError: nothing can be loaded at all.
@@ -83,7 +85,7 @@ class LibbpfLoader:
         while True:
             wanted = {program for way in left.values() for program in _programs(way)}
             wanted |= {program + AGAIN for program in wanted}
-            error, log = self._try_load(paths[0], wanted, machine)
+            error, log = self._try_load(paths[0], wanted, machine, entries or {})
             if not error:
                 break
             self._release()
@@ -183,10 +185,14 @@ class LibbpfLoader:
                 if each in self._programs:
                     yield each, hook
 
-    def _try_load(self, path: Path, wanted: set[str], machine: bytes) -> tuple[int, list[str]]:
+    def _try_load(
+        self, path: Path, wanted: set[str], machine: bytes, entries: Mapping[str, int]
+    ) -> tuple[int, list[str]]:
         self.load_count += 1
         with captured_log(self._library) as log:
             self._open(path, wanted, machine)
+            for name, count in entries.items():
+                self._library.bpf_map__set_max_entries(self._maps[name], count)
             error = -self._library.bpf_object__load(self._object)
         return error, log
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from trainobs.core.abi import SLOTS, FileClass
 from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.probes.compiling import OBJECTS
+from trainobs.probes.file_counts import ENTRIES
 from trainobs.probes.kernel_names import KERNEL_BTF, KernelNames
 from trainobs.probes.loader import LibbpfLoader
 from trainobs.probes.obstacles import obstacles
@@ -55,6 +56,11 @@ class SharedProbes:
 
     Sessions are told apart by their slot. May be used by several threads.
 
+    Args:
+        probes: names of probes.
+        required: whether each of them must work.
+        counts_files: whether each file is counted; then there may be one session only.
+
     Attributes:
         status: program name -> "on", or why it is off.
 
@@ -62,7 +68,14 @@ class SharedProbes:
         ProbeError: the probes cannot run, or one of them that `required` names.
     """
 
-    def __init__(self, probes: Collection[str] = tuple(PROBES), *, required: bool = False) -> None:
+    def __init__(
+        self,
+        probes: Collection[str] = tuple(PROBES),
+        *,
+        required: bool = False,
+        counts_files: bool = False,
+    ) -> None:
+        self._counts_files = counts_files
         names = kernel_names()
         self._loader = LibbpfLoader(object_files(names))
         self._programs = programs_of(probes)
@@ -84,8 +97,9 @@ class SharedProbes:
         self._need(off, required, ProbeCause.NO_TRACEPOINT)
         self._loader.load(
             ways,
-            machine_facts(),
+            machine_facts(counts_files=self._counts_files),
             lambda name, refused: way_after(self._programs[name], refused, names),
+            ENTRIES if self._counts_files else None,
         )
         off |= self._loader.refused
         self._need(off, required)
@@ -322,6 +336,7 @@ def _version() -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def machine_facts() -> bytes:
+def machine_facts(*, counts_files: bool = False) -> bytes:
     """`struct tobs_machine`."""
-    return syscall_table() + struct.pack("I", mmap.PAGESIZE.bit_length() - 1)
+    page_shift = mmap.PAGESIZE.bit_length() - 1
+    return syscall_table(counts_files=counts_files) + struct.pack("II", page_shift, counts_files)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.core.abi import SUMS, FileClass
+from trainobs.probes.file_counts import FileCounts
 from trainobs.probes.mounts import mount_points, mounts_below
 from trainobs.probes.own_programs import OwnProbe, OwnPrograms, OwnTables
 from trainobs.probes.session_maps import CLOCK_BYTES
@@ -37,6 +38,7 @@ class Side:
         status: program name -> "on", or why it is off.
         own: programs of the user's beside these.
         slot: of the session, in the probes that these are.
+        files: what was read and written of each file; None where that is not counted.
     """
 
     slot = 0
@@ -50,6 +52,7 @@ class Side:
 
     def __init__(self) -> None:
         self.own = OwnPrograms()
+        self.files: FileCounts | None = None
         self._kept: list[int] = []
         self._statistics: ProbeStatistics | None = None
 

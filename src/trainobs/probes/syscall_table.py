@@ -8,13 +8,13 @@ from __future__ import annotations
 import platform
 from typing import NamedTuple
 
-from trainobs.core.abi import MARK, Op
+from trainobs.core.abi import LIST, MARK, NO_OFFSET, STAT, Op
 
 SIZE = 512
 """`TOBS_SYSCALLS`: numbers from here on are not followed."""
 
 
-_ENTRY = 3
+_ENTRY = 4
 """Bytes of `struct tobs_syscall`."""
 
 
@@ -24,22 +24,23 @@ class _Call(NamedTuple):
     x86_64: int | None
     aarch64: int | None
     source_arg: int = 0  # likewise, of what is read on the way
+    offset_arg: int = 0  # likewise, of the position in the file; 0: the file's own
 
 
 _CALLS: dict[str, _Call] = {
     "read": _Call(Op.READ, 1, 0, 63),
-    "pread64": _Call(Op.READ, 1, 17, 67),
+    "pread64": _Call(Op.READ, 1, 17, 67, offset_arg=4),
     "readv": _Call(Op.READ, 1, 19, 65),
-    "preadv": _Call(Op.READ, 1, 295, 69),
-    "preadv2": _Call(Op.READ, 1, 327, 286),
+    "preadv": _Call(Op.READ, 1, 295, 69, offset_arg=4),
+    "preadv2": _Call(Op.READ, 1, 327, 286, offset_arg=4),
     "write": _Call(Op.WRITE, 1, 1, 64),
-    "pwrite64": _Call(Op.WRITE, 1, 18, 68),
+    "pwrite64": _Call(Op.WRITE, 1, 18, 68, offset_arg=4),
     "writev": _Call(Op.WRITE, 1, 20, 66),
-    "pwritev": _Call(Op.WRITE, 1, 296, 70),
-    "pwritev2": _Call(Op.WRITE, 1, 328, 287),
-    "sendfile": _Call(Op.WRITE, 1, 40, 71, 2),
-    "copy_file_range": _Call(Op.WRITE, 3, 326, 285, 1),
-    "splice": _Call(Op.WRITE, 3, 275, 76, 1),
+    "pwritev": _Call(Op.WRITE, 1, 296, 70, offset_arg=4),
+    "pwritev2": _Call(Op.WRITE, 1, 328, 287, offset_arg=4),
+    "sendfile": _Call(Op.WRITE, 1, 40, 71, 2, NO_OFFSET),
+    "copy_file_range": _Call(Op.WRITE, 3, 326, 285, 1, NO_OFFSET),
+    "splice": _Call(Op.WRITE, 3, 275, 76, 1, NO_OFFSET),
     "fsync": _Call(Op.FSYNC, 1, 74, 82),
     "fdatasync": _Call(Op.FSYNC, 1, 75, 83),
     "sync_file_range": _Call(Op.FSYNC, 1, 277, 84),
@@ -54,14 +55,25 @@ _CALLS: dict[str, _Call] = {
     "prctl": _Call(MARK, 0, 157, 167),
 }
 
+_ASIDE: dict[str, _Call] = {
+    "stat": _Call(STAT, 0, 4, None),
+    "fstat": _Call(STAT, 0, 5, 80),
+    "lstat": _Call(STAT, 0, 6, None),
+    "newfstatat": _Call(STAT, 0, 262, 79),
+    "statx": _Call(STAT, 0, 332, 291),
+    "getdents": _Call(LIST, 0, 78, None),
+    "getdents64": _Call(LIST, 0, 217, 61),
+}
+"""Those that are followed only where files are counted."""
 
-def syscall_table(machine: str | None = None) -> bytes:
-    """`struct tobs_syscall[SIZE]` for this machine: op + 1 and fd arguments for each number."""
+
+def syscall_table(machine: str | None = None, *, counts_files: bool = False) -> bytes:
+    """`struct tobs_syscall[SIZE]` for this machine: op + 1 and some arguments for each number."""
     machine = machine or platform.machine()
     table = bytearray(_ENTRY * SIZE)
-    for call in _CALLS.values():
+    for call in {**_CALLS, **(_ASIDE if counts_files else {})}.values():
         number = call.x86_64 if machine == "x86_64" else call.aarch64
         if number is not None:
-            entry = bytes([call.op + 1, call.fd_arg, call.source_arg])
+            entry = bytes([call.op + 1, call.fd_arg, call.source_arg, call.offset_arg])
             table[_ENTRY * number : _ENTRY * (number + 1)] = entry
     return bytes(table)

@@ -8,13 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from trainobs.core.abi import BUCKETS, CELL, FileClass, Op, Role
 from trainobs.core.catalogue import STEP_METRICS
 from trainobs.core.embedding_table import LOOKUP_FIELDS
+from trainobs.core.file_rows import FILE_BUCKETS, IO_ROW, SPREAD_ROW, WORDS
 from trainobs.core.metrics import MetricKind
 from trainobs.core.records import BATCH_ROW, SETUP, UNKNOWN
-from trainobs.runlog.schema import ARRIVALS, BATCHES, EMBEDDINGS, KERNEL, LATENCY, STEPS
+from trainobs.runlog.schema import (
+    ARRIVALS,
+    BATCHES,
+    EMBEDDINGS,
+    IO,
+    IO_SPREAD,
+    KERNEL,
+    LATENCY,
+    STEPS,
+)
 
 BOUND = 2.0**63
 """Above every number that a run log stores, and below what would turn a sum into infinity."""
@@ -68,6 +81,20 @@ _METRICS = tuple(
     for metric in STEP_METRICS
 )
 
+
+def _of_files(name: str, kind: np.dtype[Any]) -> Column:
+    """A column of the tables of files."""
+    words = WORDS.get(name)
+    return Column(
+        name,
+        kind.str,
+        missing=UNKNOWN if name in _OF_ONE_FILE else None,
+        below=FILE_BUCKETS if name == "bucket" else BOUND,
+        words=tuple(member.name.lower() for member in words) if words else None,
+    )
+
+
+_OF_ONE_FILE = {"inode", "device", "file_bytes"}
 _NEW_OF_A_BATCH = {"sleep_ns", "fetch_begin_ns", "fetch_end_ns", "received_bytes", "handed_bytes"}
 
 TABLES: Mapping[str, Columns] = {
@@ -76,6 +103,10 @@ TABLES: Mapping[str, Columns] = {
     BATCHES: tuple(
         Column(name, kind.str, missing=UNKNOWN, is_new=name in _NEW_OF_A_BATCH)
         for name, (kind, *_) in (BATCH_ROW.fields or {}).items()
+    ),
+    IO: tuple(_of_files(name, kind) for name, (kind, *_) in (IO_ROW.fields or {}).items()),
+    IO_SPREAD: tuple(
+        _of_files(name, kind) for name, (kind, *_) in (SPREAD_ROW.fields or {}).items()
     ),
     LATENCY: (*_CELL, Column("bucket", "<i1", below=BUCKETS), Column("count")),
     ARRIVALS: (Column("group", "<i1"), Column("seq"), Column("at_ns")),

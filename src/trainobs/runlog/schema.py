@@ -8,6 +8,8 @@
       rank=N/batches-00000.parquet the batches of loaders that became known with them
       rank=N/arrivals-00000.parquet when it came to collectives, in a job of several ranks
       rank=N/embeddings-00000.parquet lookups by step and embedding table, where there are any
+      rank=N/io-00000.parquet    what was read and written of files by epoch, where that is counted
+      rank=N/io_spread-00000.parquet histograms of it
       rank=N/latency.parquet     log2 latency histograms since the run began
       access-counts/rank=N.npz   how often each row of those tables was looked up
 
@@ -30,6 +32,8 @@ KERNEL = "kernel"
 BATCHES = "batches"
 ARRIVALS = "arrivals"
 EMBEDDINGS = "embeddings"
+IO = "io"
+IO_SPREAD = "io_spread"
 LATENCY = "latency"
 COUNTS_DIR = "access-counts"
 

@@ -85,6 +85,7 @@ class Opening:
                 required=self._settings.required,
                 tid=self._tid,
                 own=self._settings.own,
+                counts_files=self._settings.io,
             )
         except ProbeError as error:
             self._why_not = str(error)

@@ -21,10 +21,12 @@ from trainobs.runlog.directory import (
     refuse_foreign,
     try_to_write,
 )
+from trainobs.runlog.io import IoSink
 from trainobs.runlog.writer import RunLogSink
 from trainobs.session.accelerator import Accelerator
 from trainobs.session.ending import tell_end, tell_place
 from trainobs.session.exchange import Exchange, Store
+from trainobs.session.files import FileWatch
 from trainobs.session.lookups import LookupWatch
 from trainobs.session.session import Session
 from trainobs.session.settings import Settings
@@ -96,6 +98,9 @@ def open_session(
         place, claimed = _place(run_dir, rank, settings.run_dir is not None, undo)
         lookups = LookupWatch(place)
         sinks: list[Sink] = [RunLogSink(place, rank, claimed=claimed)]
+        files = FileWatch() if settings.io and settings.probes else None
+        if files:
+            sinks.append(IoSink(place, rank, files.take))
         board = LaidOut(writer or EventFile(place / "tensorboard")) if rank == 0 else None
         if others:  # in front of the sink that closes the writer
             sinks += _of_ranks(others, place, rank, world_size, board, points)
@@ -109,6 +114,7 @@ def open_session(
             world_size=world_size,
             accelerator=accelerator,
             lookups=lookups,
+            files=files,
             waits_on_host=others.waits_on_host if others else lambda: False,
         )
         undo.callback(session.stop, "not begun")

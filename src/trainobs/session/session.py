@@ -24,6 +24,7 @@ from trainobs.probes.detach import detach
 from trainobs.probes.own_programs import OwnPrograms
 from trainobs.session.accelerator import Accelerator, AcceleratorWatch
 from trainobs.session.delivery import Deliveries
+from trainobs.session.files import FileWatch
 from trainobs.session.forks import abandon_in_children, keep_in_children, others_here
 from trainobs.session.lookups import HotRowSource, HotRowWatch, LookupReadings, LookupWatch
 from trainobs.session.machine import MachineReadings
@@ -65,8 +66,10 @@ class Session:
         world_size: int = 1,
         accelerator: Accelerator | None = None,
         lookups: LookupWatch | None = None,
+        files: FileWatch | None = None,
         waits_on_host: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._files = files
         self._pid = os.getpid()
         self._stopped = self._forgotten = False
         self._removing = threading.Lock()
@@ -111,6 +114,8 @@ class Session:
             },
             counters=own.counters,
         )
+        if self._files:
+            self._files.attach(self._kernel, why_not, self.info)
         if self._kernel and "syscalls" in settings.probes and not sees_calls:
             why_not = f"system calls are not seen: {_first_refusal(self._kernel.status)}"
         if why_not and settings.probes:

@@ -42,6 +42,7 @@ class Settings:
         embedding_every: steps from one whose lookups' ids are taken to the next; None: found while
             training runs; 0: no lookups are counted.
         tensorboard: which curves TensorBoard gets, "default" or "all".
+        io: whether each file that is read or written is counted.
         quiet: whether the end of the run is not told on standard error, and a lower level is no
             warning.
         unasked: whether nobody asked for this observer, so that a lower level is no warning.
@@ -55,6 +56,7 @@ class Settings:
     log_every_n_steps: int | None = None
     embedding_every: int | None = None
     tensorboard: str = "default"
+    io: bool = False
     quiet: bool = False
     unasked: bool = False
 
@@ -67,6 +69,7 @@ class Settings:
         log_every_n_steps: int | None = None,
         embedding_every: int | str = "auto",
         tensorboard: str = "default",
+        io: bool = False,
         quiet: bool = False,
     ) -> Settings:
         """Check what a user gave.
@@ -84,6 +87,7 @@ class Settings:
             log_every_n_steps=_count("log_every_n_steps", log_every_n_steps),
             embedding_every=_every(embedding_every),
             tensorboard=_curves(tensorboard),
+            io=bool(io),
             quiet=bool(quiet),
         )
 

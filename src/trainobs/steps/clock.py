@@ -31,7 +31,8 @@ LAST_STEP = 2**62
 _new = tuple.__new__
 
 StepWord = memoryview | list[int]
-"""Where the kernel reads `serial << 8 | phase`, at index 0; a list where no kernel reads."""
+"""Where the kernel reads `serial << 8 | phase`, at index 0, and at 1 the epoch that files are read
+for; a list of one number where no kernel reads."""
 
 
 class StepClock:
@@ -192,6 +193,16 @@ class StepClock:
             self._epoch_count += 1
             self._stepped_in_epoch = False
         return self._epoch_count - 1
+
+    def begin_reading(self) -> None:
+        """A pass over the training data is about to begin, and its workers with it."""
+        begins = self._stepped_in_epoch or self._epoch_count == 0
+        self.read_for(self._epoch_count if begins else self._epoch_count - 1)
+
+    def read_for(self, epoch: int) -> None:
+        """Tell the kernel for which epoch files are read from now on."""
+        if len(self._word) > 1:
+            self._word[1] = epoch
 
     def begin_fetch(self, leads: bool = True) -> None:
         """A batch is about to be asked for: after a finished step, a new one begins here.

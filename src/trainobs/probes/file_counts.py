@@ -1,0 +1,122 @@
+"""What the kernel side counted of each file (`bpf/files.bpf.h`), taken out epoch by epoch."""
+
+from __future__ import annotations
+
+import ctypes as C
+import errno
+import os
+import threading
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from trainobs.core.abi import FILE, FILE_KEY, TOTAL, TOTAL_KEY
+from trainobs.core.file_rows import NOTHING, Counted, Gathered
+from trainobs.probes.libbpf import open_library
+
+ENTRIES = {"totals": 4096, "files": 65_536, "chunks": 131_072, "streams": 16_384}
+"""Map -> how many entries it has room for, where files are counted.
+
+Files that were read, and those that were written, in epochs that were not taken out yet; chunks of
+256 KiB of files that were not read from their beginning on without a gap; open files. They take
+memory as they fill, 20 and 15 MB at most, but for the last one, which has its 2 MB."""
+
+CHUNK_KEY = np.dtype([("file", FILE_KEY), ("number", "<u8")])
+CHUNK = np.dtype([("touched", "<u8"), ("full", "<u8")])
+
+_AT_ONCE = 4096
+
+Rows = npt.NDArray[np.void]
+
+
+class FileCounts:
+    """The maps of files of one session, which has its set of programs alone.
+
+    Args:
+        maps: name -> descriptor, of `ENTRIES`.
+    """
+
+    def __init__(self, maps: Mapping[str, int]) -> None:
+        self._library = open_library()
+        self._maps: Mapping[str, int] | None = maps
+        self._left = NOTHING
+        self._lock = threading.Lock()
+
+    def take(self, before: int | None = None) -> Counted:
+        """What was counted in the epochs before one, or in all: it is told once.
+
+        What is counted in those epochs meanwhile may be lost: ask when they are surely over.
+
+        Raises:
+            OSError: the kernel does not tell.
+        """
+        with self._lock:
+            left, self._left = self._left, NOTHING
+            return Counted.join([left, self._read(before)])
+
+    def close(self) -> None:
+        """Read what is left; the maps may go then. May be called twice."""
+        with self._lock:
+            try:
+                self._left = Counted.join([self._left, self._read(None)])
+            finally:
+                self._maps = None
+
+    def _read(self, before: int | None) -> Counted:
+        if self._maps is None:
+            return NOTHING
+        gathered = Gathered()
+        for keys, files in self._removed("files", FILE_KEY, FILE, before):
+            gathered.add(keys, files)
+        for _ in self._removed("chunks", CHUNK_KEY, CHUNK, before):
+            pass
+        parts = [(np.empty(0, TOTAL_KEY), np.empty(0, TOTAL))]
+        parts += self._removed("totals", TOTAL_KEY, TOTAL, before)
+        keys, totals = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return gathered.counted(keys, totals)
+
+    def _removed(
+        self, name: str, key: np.dtype[np.void], value: np.dtype[np.void], before: int | None
+    ) -> Iterator[tuple[Rows, Rows]]:
+        """Entries of a map, taken out."""
+        assert self._maps is not None
+        for keys, values in self._entries(self._maps[name], key, value):
+            epoch = keys["file"]["epoch"] if name == "chunks" else keys["epoch"]
+            is_over = np.ones(len(keys), bool) if before is None else epoch < before
+            if is_over.any():
+                yield keys[is_over], values[is_over]
+                self._delete(self._maps[name], np.ascontiguousarray(keys[is_over]))
+
+    def _entries(
+        self, descriptor: int, key: np.dtype[np.void], value: np.dtype[np.void]
+    ) -> Iterator[tuple[Rows, Rows]]:
+        """Entries of a hash, some at a time."""
+        place, is_first, more = C.c_uint32(), True, True
+        while more:
+            keys, values = np.empty(_AT_ONCE, key), np.empty(_AT_ONCE, value)
+            count = C.c_uint32(_AT_ONCE)
+            result = self._library.bpf_map_lookup_batch(
+                descriptor,
+                None if is_first else C.addressof(place),
+                C.addressof(place),
+                keys.ctypes.data,
+                values.ctypes.data,
+                C.byref(count),
+                None,
+            )
+            more, is_first = result != -errno.ENOENT, False
+            if more:
+                _check(result)
+            yield keys[: count.value], values[: count.value]
+
+    def _delete(self, descriptor: int, keys: Rows) -> None:
+        count = C.c_uint32(len(keys))
+        _check(
+            self._library.bpf_map_delete_batch(descriptor, keys.ctypes.data, C.byref(count), None)
+        )
+
+
+def _check(result: int) -> None:
+    if result < 0:
+        raise OSError(-result, f"cannot read what files were read: {os.strerror(-result)}")

@@ -1,0 +1,76 @@
+"""The run log's tables of files: what was read and written of them, by epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from trainobs.core.file_rows import NOTHING, Counted
+from trainobs.core.records import StepTable
+from trainobs.core.sink import Sink
+from trainobs.runlog.columns import TABLES
+from trainobs.runlog.schema import IO, IO_SPREAD, part_file
+from trainobs.runlog.store import store
+from trainobs.runlog.table import Table, by_field
+
+SEAL_ROWS = 8192
+"""Rows in a part, of the larger table."""
+
+HELD_ROWS = 8 * SEAL_ROWS
+"""Rows kept while the disk refuses them."""
+
+
+class IoSink(Sink):
+    """Writes `io-*.parquet` and `io_spread-*.parquet`; no file where no files are counted.
+
+    Args:
+        run_dir: directory of the run.
+        rank: this process in the job.
+        take: what is new of epochs that are over; asked with True for the last time.
+    """
+
+    name = "log of files"
+
+    def __init__(self, run_dir: Path, rank: int, take: Callable[[bool], Counted]) -> None:
+        self._run_dir = run_dir
+        self._rank = rank
+        self._take = take
+        self._held = NOTHING
+        self._is_stored = True
+        self._part = 0
+
+    def write(self, batch: StepTable) -> None:
+        """Look whether an epoch is over; the steps themselves are the run log's."""
+        self._keep(self._take(False))
+
+    def flush(self) -> None:
+        """Bring the files up to date.
+
+        Raises:
+            OSError: the disk refused; the rows are kept.
+        """
+        if self._is_stored:
+            return
+        for table, rows in ((IO_SPREAD, self._held.spread), (IO, self._held.rows)):
+            path = part_file(self._run_dir, self._rank, table, self._part)
+            path.parent.mkdir(parents=True, exist_ok=True)  # someone may have removed it
+            store(path, Table(TABLES[table], by_field(rows)))
+        self._is_stored = True
+        if _size(self._held) >= SEAL_ROWS:
+            self._held, self._part = NOTHING, self._part + 1
+
+    def end(self, summary: dict[str, object]) -> None:
+        """Write the last ones."""
+        self._keep(self._take(True))
+        self.flush()
+
+    def _keep(self, counted: Counted) -> None:
+        if _size(counted) and _size(self._held) < HELD_ROWS:
+            self._held = Counted.join([self._held, counted])
+            self._is_stored = False
+
+
+def _size(counted: Counted) -> int:
+    return int(np.max([len(counted.rows), len(counted.spread)]))

@@ -1,0 +1,67 @@
+"""What was read and written of each file, taken from the kernel side as epochs end."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from trainobs.core.file_rows import NOTHING, Counted
+from trainobs.core.now import now_s
+from trainobs.core.records import RunInfo
+
+if TYPE_CHECKING:
+    from trainobs.probes.side import Side
+
+logger = logging.getLogger("trainobs")
+
+FILES = "files"
+"""Name of this part among the capabilities of a run; not there in a run that was not to have it."""
+
+REST_S = 1.0
+"""How long an epoch is over before it is taken: a call that began in it may end later."""
+
+
+class FileWatch:
+    """Asks the kernel side for the epochs that are over."""
+
+    def __init__(self) -> None:
+        self._side: Side | None = None
+        self._before = 0
+        self._since_s: float | None = None
+
+    def attach(self, side: Side | None, why_not: str, info: RunInfo) -> None:
+        """Begin, where the kernel side counts files; else say why it does not."""
+        if side is not None and side.files is not None:
+            self._side, state = side, "on"
+        else:
+            state = why_not or _WHY_NOT
+            logger.warning(
+                "cannot count what is read of each file; the rest is observed\n  found: %s\n"
+                "  do:    run as root, or with CAP_BPF and CAP_PERFMON; see `trainobs doctor`",
+                " ".join(state.split()),
+            )
+        info.capabilities = {**info.capabilities, FILES: state}
+
+    def take(self, is_last: bool = False) -> Counted:
+        """What epochs that are over did, each told once; for the observer's thread.
+
+        Raises:
+            OSError: the kernel does not tell.
+        """
+        if self._side is None or self._side.files is None:
+            return NOTHING
+        if is_last:
+            return self._side.files.take()
+        epoch = int(self._side.clock[EPOCH])
+        if self._since_s is None and epoch > self._before:
+            self._before, self._since_s = epoch, now_s()
+        if self._since_s is None or now_s() - self._since_s < REST_S:
+            return NOTHING
+        self._since_s = None
+        return self._side.files.take(self._before)
+
+
+EPOCH = 1
+"""Word of the clock that says which epoch files are read for."""
+
+_WHY_NOT = "the service of this machine counts no files, and this process may load no programs"
