@@ -105,6 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("run", type=_path, help="run directory, or one that holds runs: the newest")
     what = report.add_mutually_exclusive_group()
     what.add_argument("--full", action="store_true", help="all that is known, as a long page")
+    what.add_argument("--io", action="store_true", help="what was read of files, and how, alone")
     what.add_argument("--watch", action="store_true", help="again and again, until the run ends")
     what.add_argument("--step", type=int, metavar="N", help="what step N waited for, alone")
     report.add_argument(
@@ -236,7 +237,7 @@ def _report(options: argparse.Namespace) -> _Answer:
     from trainobs.analysis.one_step import explain
     from trainobs.analysis.summary import summarize
     from trainobs.analysis.view import RunView
-    from trainobs.report import brief, html, one_step, page
+    from trainobs.report import brief, html, io_text, one_step, page
     from trainobs.runlog.reader import RunLog
 
     if options.watch and (options.html or options.json or options.after):
@@ -257,7 +258,9 @@ def _report(options: argparse.Namespace) -> _Answer:
         return _Answer(dumps(found, indent=2) if options.json else one_step.render(found))
     summary = summarize(run)
     if options.json:
-        return _Answer(dumps(summary, indent=2))
+        return _Answer(dumps(summary["io"] if options.io else summary, indent=2))
+    if options.io:
+        return _Answer(io_text.render(summary))
     if options.full:
         return _Answer(page.render(summary))
     is_newest = run.path != options.run

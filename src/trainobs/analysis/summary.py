@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from trainobs.analysis.checkpoints import checkpoints
 from trainobs.analysis.hot_rows import hot_rows
+from trainobs.analysis.io_numbers import files_read
 from trainobs.analysis.loader_workers import together, workers
 from trainobs.analysis.ranks import compare
 from trainobs.analysis.step_time import newest_step, step_time
@@ -65,6 +66,7 @@ def summarize(run: RunLog) -> dict[str, Any]:
         * hot_rows: see `analysis.hot_rows.hot_rows`.
         * checkpoints: see `analysis.checkpoints.checkpoints`.
         * workers, loader: see `workers` and `together` of `analysis.loader_workers`.
+        * io: see `analysis.io_numbers.files_read`.
         * latency: name -> distribution of the whole run, in ns.
         * own: what programs of the user's counted: `name` of the metric, `title`, `unit`, `probe`;
           the parts by role are among `metrics`, as `<name>{role=<role>}`.
@@ -101,6 +103,7 @@ def summarize(run: RunLog) -> dict[str, Any]:
         "embeddings": about_tables,
         "hot_rows": hot_rows(rank, about_tables),
         "latency": {one.name: _distribution(one, buckets) for one in LATENCIES},
+        "io": files_read(run, rank),
         "own": [{"name": one.name, **asdict(one)} for one in rank.counters],
         "lost": _lost(run, metrics),
         **compare(run.ranks),

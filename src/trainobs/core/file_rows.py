@@ -56,14 +56,29 @@ SPREAD_ROW = np.dtype(
 )
 """A row of the table `io_spread`: bucket b counts what is from 2**b up to 2**(b+1)."""
 
+CACHE_ROW = np.dtype(
+    [
+        ("epoch", "<i8"),
+        ("at_ns", "<i8"),
+        ("file_count", "<i8"),
+        ("is_all", "?"),
+        ("sampled_count", "<i8"),
+        ("sampled_bytes", "<i8"),
+        ("cached_bytes", "<i8"),
+        ("dirty_bytes", "<i8"),
+    ]
+)
+"""A row of the table `io_cache`: what of the data set the page cache held as an epoch was over."""
+
 Rows = npt.NDArray[np.void]
 
 
 class Counted(NamedTuple):
-    """What was counted in some epochs: rows of `IO_ROW` and `SPREAD_ROW`."""
+    """What was counted in some epochs: rows of `IO_ROW`, `SPREAD_ROW` and `CACHE_ROW`."""
 
     rows: Rows
     spread: Rows
+    cache: Rows = np.empty(0, CACHE_ROW)
 
     @classmethod
     def join(cls, parts: Iterable[Counted]) -> Counted:
@@ -72,6 +87,7 @@ class Counted(NamedTuple):
         return cls(
             np.concatenate([part.rows for part in listed]),
             np.concatenate([part.spread for part in listed]),
+            np.concatenate([part.cache for part in listed]),
         )
 
 

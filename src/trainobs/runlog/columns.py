@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from trainobs.core.abi import BUCKETS, CELL, FileClass, Op, Role
 from trainobs.core.catalogue import STEP_METRICS
 from trainobs.core.embedding_table import LOOKUP_FIELDS
-from trainobs.core.file_rows import FILE_BUCKETS, IO_ROW, SPREAD_ROW, WORDS
+from trainobs.core.file_rows import CACHE_ROW, FILE_BUCKETS, IO_ROW, SPREAD_ROW, WORDS
 from trainobs.core.metrics import MetricKind
 from trainobs.core.records import BATCH_ROW, SETUP, UNKNOWN
 from trainobs.runlog.schema import (
@@ -23,6 +22,7 @@ from trainobs.runlog.schema import (
     BATCHES,
     EMBEDDINGS,
     IO,
+    IO_CACHE,
     IO_SPREAD,
     KERNEL,
     LATENCY,
@@ -82,15 +82,17 @@ _METRICS = tuple(
 )
 
 
-def _of_files(name: str, kind: np.dtype[Any]) -> Column:
-    """A column of the tables of files."""
-    words = WORDS.get(name)
-    return Column(
-        name,
-        kind.str,
-        missing=UNKNOWN if name in _OF_ONE_FILE else None,
-        below=FILE_BUCKETS if name == "bucket" else BOUND,
-        words=tuple(member.name.lower() for member in words) if words else None,
+def _of_files(row: np.dtype[np.void]) -> Columns:
+    """The columns of a table of files."""
+    return tuple(
+        Column(
+            name,
+            kind.str,
+            missing=UNKNOWN if name in _OF_ONE_FILE else None,
+            below=FILE_BUCKETS if name == "bucket" else BOUND,
+            words=tuple(member.name.lower() for member in WORDS[name]) if name in WORDS else None,
+        )
+        for name, (kind, *_) in (row.fields or {}).items()
     )
 
 
@@ -104,10 +106,9 @@ TABLES: Mapping[str, Columns] = {
         Column(name, kind.str, missing=UNKNOWN, is_new=name in _NEW_OF_A_BATCH)
         for name, (kind, *_) in (BATCH_ROW.fields or {}).items()
     ),
-    IO: tuple(_of_files(name, kind) for name, (kind, *_) in (IO_ROW.fields or {}).items()),
-    IO_SPREAD: tuple(
-        _of_files(name, kind) for name, (kind, *_) in (SPREAD_ROW.fields or {}).items()
-    ),
+    IO: _of_files(IO_ROW),
+    IO_SPREAD: _of_files(SPREAD_ROW),
+    IO_CACHE: _of_files(CACHE_ROW),
     LATENCY: (*_CELL, Column("bucket", "<i1", below=BUCKETS), Column("count")),
     ARRIVALS: (Column("group", "<i1"), Column("seq"), Column("at_ns")),
     EMBEDDINGS: (

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-
 from trainobs.core.file_rows import NOTHING, Counted
 from trainobs.core.records import StepTable
 from trainobs.core.sink import Sink
 from trainobs.runlog.columns import TABLES
-from trainobs.runlog.schema import IO, IO_SPREAD, part_file
+from trainobs.runlog.schema import IO, IO_CACHE, IO_SPREAD, part_file
 from trainobs.runlog.store import store
 from trainobs.runlog.table import Table, by_field
 
@@ -23,7 +21,9 @@ HELD_ROWS = 8 * SEAL_ROWS
 
 
 class IoSink(Sink):
-    """Writes `io-*.parquet` and `io_spread-*.parquet`; no file where no files are counted.
+    """Writes `io-*.parquet`, `io_spread-*.parquet` and `io_cache-*.parquet`.
+
+    None of them in a run that counts no files.
 
     Args:
         run_dir: directory of the run.
@@ -53,7 +53,10 @@ class IoSink(Sink):
         """
         if self._is_stored:
             return
-        for table, rows in ((IO_SPREAD, self._held.spread), (IO, self._held.rows)):
+        held = self._held
+        for table, rows in ((IO_CACHE, held.cache), (IO_SPREAD, held.spread), (IO, held.rows)):
+            if not len(rows):
+                continue
             path = part_file(self._run_dir, self._rank, table, self._part)
             path.parent.mkdir(parents=True, exist_ok=True)  # someone may have removed it
             store(path, Table(TABLES[table], by_field(rows)))
@@ -73,4 +76,4 @@ class IoSink(Sink):
 
 
 def _size(counted: Counted) -> int:
-    return int(np.max([len(counted.rows), len(counted.spread)]))
+    return max(map(len, counted))

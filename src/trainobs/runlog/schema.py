@@ -10,6 +10,7 @@
       rank=N/embeddings-00000.parquet lookups by step and embedding table, where there are any
       rank=N/io-00000.parquet    what was read and written of files by epoch, where that is counted
       rank=N/io_spread-00000.parquet histograms of it
+      rank=N/io_cache-00000.parquet what of the data set the page cache held as epochs ended
       rank=N/latency.parquet     log2 latency histograms since the run began
       access-counts/rank=N.npz   how often each row of those tables was looked up
 
@@ -34,6 +35,7 @@ ARRIVALS = "arrivals"
 EMBEDDINGS = "embeddings"
 IO = "io"
 IO_SPREAD = "io_spread"
+IO_CACHE = "io_cache"
 LATENCY = "latency"
 COUNTS_DIR = "access-counts"
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainobs.core.file_rows import NOTHING, Counted
+import numpy as np
+
+from trainobs.core.file_rows import CACHE_ROW, NOTHING, Counted
 from trainobs.core.now import now_s
 from trainobs.core.records import RunInfo
+from trainobs.host.page_cache import DataSetCache
 
 if TYPE_CHECKING:
     from trainobs.probes.side import Side
@@ -22,11 +28,14 @@ REST_S = 1.0
 
 
 class FileWatch:
-    """Asks the kernel side for the epochs that are over."""
+    """Asks the kernel side for the epochs that are over, and what is in memory of their data."""
 
     def __init__(self) -> None:
+        self._roots: list[Path] = []
+        self._cache: DataSetCache | None = None
         self._side: Side | None = None
-        self._before = 0
+        self._looks: list[tuple[int, ...]] = []
+        self._epoch = self._before = 0
         self._since_s: float | None = None
 
     def attach(self, side: Side | None, why_not: str, info: RunInfo) -> None:
@@ -42,6 +51,21 @@ class FileWatch:
             )
         info.capabilities = {**info.capabilities, FILES: state}
 
+    def add_roots(self, roots: Iterable[Path]) -> None:
+        """Training data lies there, too."""
+        self._roots += roots
+
+    def tick(self) -> None:
+        """Notice that an epoch is over; for the observer's thread, which does not follow itself."""
+        if self._side is None:
+            return
+        epoch = int(self._side.clock[EPOCH])
+        if epoch > self._epoch:
+            self._look(epoch - 1)
+            self._epoch = epoch
+        if self._since_s is None and epoch > self._before:
+            self._before, self._since_s = epoch, now_s()
+
     def take(self, is_last: bool = False) -> Counted:
         """What epochs that are over did, each told once; for the observer's thread.
 
@@ -51,14 +75,29 @@ class FileWatch:
         if self._side is None or self._side.files is None:
             return NOTHING
         if is_last:
-            return self._side.files.take()
-        epoch = int(self._side.clock[EPOCH])
-        if self._since_s is None and epoch > self._before:
-            self._before, self._since_s = epoch, now_s()
+            self._look(int(self._side.clock[EPOCH]))
+            return self._with_looks(self._side.files.take())
         if self._since_s is None or now_s() - self._since_s < REST_S:
             return NOTHING
+        counted = self._with_looks(self._side.files.take(self._before))
         self._since_s = None
-        return self._side.files.take(self._before)
+        return counted
+
+    def release(self) -> None:
+        """The run is over; sinks may keep this."""
+        self._side = None
+
+    def _look(self, epoch: int) -> None:
+        """Roots that come up later are not among the files that are asked about."""
+        if self._cache is None and self._roots:
+            self._cache = DataSetCache(self._roots)
+        with suppress(OSError):  # a file system that fails
+            if self._cache and (content := self._cache.look()):
+                self._looks.append((epoch, *content))
+
+    def _with_looks(self, counted: Counted) -> Counted:
+        looks, self._looks = self._looks, []
+        return counted._replace(cache=np.array(looks, CACHE_ROW))
 
 
 EPOCH = 1

@@ -12,6 +12,7 @@ from trainobs.host.sampler import HostSampler
 from trainobs.probes.side import Side
 from trainobs.probes.statistics import statistics_for
 from trainobs.session.accelerator import AcceleratorWatch
+from trainobs.session.files import FileWatch
 from trainobs.session.machine import MachineReadings
 from trainobs.steps.ledger import Ledger
 
@@ -26,6 +27,7 @@ class RunReadings:
         gpu: of the training process.
         machine: readings of the machine and the workers.
         ledger: of the batches, some of which it may lose.
+        files: what is read of them, where that is counted.
         waits_on_host: whether the training thread sleeps while it waits for other ranks.
     """
 
@@ -38,6 +40,7 @@ class RunReadings:
         gpu: AcceleratorWatch,
         machine: MachineReadings,
         ledger: Ledger,
+        files: FileWatch | None,
         waits_on_host: Callable[[], bool],
     ) -> None:
         self.waits_on_host = waits_on_host
@@ -47,6 +50,7 @@ class RunReadings:
         self._gpu = gpu
         self._machine = machine
         self._ledger = ledger
+        self._files = files
         self._statistics = statistics_for(kernel.program_fds()) if kernel else None
         self._stopped = False
 
@@ -65,6 +69,8 @@ class RunReadings:
         if self._host:
             self._host.refresh()
         self._machine.tick()
+        if self._files:
+            self._files.tick()
         if not self._stopped:
             self._gpu.tick()
 

@@ -134,6 +134,8 @@ class Session:
 
     def add_data_roots(self, roots: Sequence[Path]) -> None:
         """Count what lies below some directories as training data."""
+        if self._files:
+            self._files.add_roots(roots)
         self._add_roots(roots, FileClass.DATA)
 
     def add_checkpoint_roots(self, roots: Sequence[Path]) -> None:
@@ -232,6 +234,8 @@ class Session:
         atexit.unregister(self.stop)
         self._forgotten = True
         self._kernel = None
+        if self._files:
+            self._files.release()
         self.ledger.release()
         del self._collector, self._observer, self._readings
 
@@ -271,6 +275,7 @@ class Session:
             gpu=self._gpu,
             machine=self._machine,
             ledger=self.ledger,
+            files=self._files,
             waits_on_host=waits_on_host,
         )
         self._observer = Observer(self.info, self._collector, Deliveries(sinks), self._readings)

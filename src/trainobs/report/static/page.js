@@ -5,6 +5,7 @@ import { checkpoints, embeddings, observed, workers } from "./details.js";
 import { el, put, section } from "./dom.js";
 import { Following } from "./follow.js";
 import { duration, quantity } from "./format.js";
+import { files } from "./io.js";
 import { lanes } from "./lanes.js";
 import { evidence, noSteps, stepBar, verdictSection } from "./overview.js";
 import { Ranks } from "./ranks.js";
@@ -200,7 +201,7 @@ class Page {
 
   summary(summary) {
     put(this.slots.verdict, verdictSection(summary));
-    put(this.slots.more, ...[checkpoints(summary), embeddings(summary), observed(summary, this.head)].filter(Boolean));
+    put(this.slots.more, ...[files(summary), checkpoints(summary), embeddings(summary), observed(summary, this.head)].filter(Boolean));
     if (!this.head.steps) return;
     const { step } = summary;
     put(this.spread, step ? `Of ${step.steps} steps${step.first_is_out ? " after the first" : ""}, 95 % take less than ${duration(step.p95_ns)}; the slowest took ${duration(step.max_ns)}.` : "");

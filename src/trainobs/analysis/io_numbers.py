@@ -1,0 +1,269 @@
+"""What a run read and wrote of files, by class, epoch and file: numbers from its tables `io*`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trainobs.core.abi import ACCESS, FileClass, FileOp, Op
+from trainobs.core.coverage import IO_URING
+from trainobs.core.file_rows import Spread
+from trainobs.core.records import SETUP
+from trainobs.core.text import counted
+from trainobs.runlog.rank import RankLog
+from trainobs.runlog.reader import RunLog
+from trainobs.runlog.schema import IO, IO_CACHE, IO_SPREAD
+
+Columns = Mapping[str, npt.NDArray[Any]]
+
+COUNTED = (*(ACCESS.names or ()), "file_count", "unlisted_count")
+"""Columns that are sums."""
+
+ORDERS = ("first", "consecutive", "forward", "backward")
+"""How a call may lie to the one before by the same open file."""
+
+LARGEST = 20
+"""Files that are told of, of those with a row of their own."""
+
+_MOVES = (FileOp.READ, FileOp.WRITE)
+_STATE = "files"
+_OF_DEVICES = "requests"  # losses that take nothing from what is known of calls
+
+
+def files_read(run: RunLog, rank: RankLog) -> dict[str, Any] | None:
+    """What was read and written of files; None for a run that was not to count that.
+
+    Returns:
+        * state: "on", or why nothing is known; then nothing else is there.
+        * unknown: what was read or written and is in none of these numbers, in words.
+        * classes: for each `op` and `class` what `_numbers` returns of the whole run, and
+          `call_bytes`, `file_bytes` and `file_opens`: what has `from` bytes (or opens) up to twice
+          as many, and their `count`. Files count anew in each epoch.
+        * epochs: for each its number, `seconds` in its steps, None where unknown; `classes` as
+          above, without histograms; `calls`: op -> `count`, `failed_count`, `ns` of calls about
+          files; `cache`: None, or what the page cache held of the data set as it was over.
+        * files: those of which most bytes were moved, with the numbers of the epochs in which they
+          were among the largest of their class, and `epochs`, how many these were.
+
+    Raises:
+        RunLogError: a file is damaged.
+    """
+    state = run.info.get("capabilities", {}).get(_STATE)
+    if state is None:
+        return None
+    if state != "on":
+        return {"state": state}
+    table = rank.columns(IO, ("epoch", "op", "class", "inode", "device", "file_bytes", *COUNTED))
+    names = np.array([name is not None for name in rank.names_of_files()], bool)
+    unseen = _unseen(run, rank)
+    maps = _mapped(rank, table, ~names)
+    hidden = set(FileClass) if unseen else set(maps)
+    return {
+        "state": state,
+        "rank": rank.rank,
+        "unknown": [*_said_of_maps(maps), *unseen, *_left_out(run, rank, table, ~names)],
+        "classes": _classes(table, ~names, rank.columns(IO_SPREAD, _SPREAD), hidden),
+        "epochs": _epochs(rank, table, ~names, hidden),
+        "files": _files(rank, table, names, hidden),
+    }
+
+
+_SPREAD = ("op", "class", "of", "bucket", "count")
+
+
+def _numbers(table: Columns, rows: npt.NDArray[np.intp], hidden: Collection[int]) -> dict[str, Any]:
+    """Sums over some rows, and what follows from them.
+
+    * `first`, `consecutive`, `forward`, `backward`: shares of the calls whose position is known, by
+      how each lies to the one before by the same open file: there was none, it began where that had
+      ended, further on, before that;
+    * `aligned`: share of all calls that began at a multiple of a page, as far as it is known;
+    * `times_least`, `times_most`: how often a byte was moved in an epoch, of those that were; None
+      where it is not known, and both where the rows have a class of `hidden`: of those, bytes may
+      have been moved past all calls.
+    """
+    sums = {name: int(table[name][rows].sum()) for name in COUNTED}
+    placed = sum(sums[f"{how}_count"] for how in ORDERS)
+    shares = {how: sums[f"{how}_count"] / placed if placed else None for how in ORDERS}
+    moved, told = sums["bytes"], sums["bytes"] - sums["untold_bytes"]
+    most = min(sums["unique_most"], told) + sums["untold_bytes"]
+    is_known = moved and not np.isin(table["class"][rows], list(hidden)).any()
+    return {
+        **sums,
+        **shares,
+        "aligned": sums["aligned_count"] / sums["count"] if sums["count"] else None,
+        "times_least": moved / most if is_known else None,
+        "times_most": moved / sums["unique_least"] if is_known and sums["unique_least"] else None,
+    }
+
+
+def _classes(
+    table: Columns, are_classes: npt.NDArray[np.bool_], spread: Columns, hidden: Collection[int]
+) -> list[dict[str, Any]]:
+    found = []
+    for op in _MOVES:
+        for file_class in FileClass:
+            of = (table["op"] == op) & (table["class"] == file_class)
+            rows = np.flatnonzero(of & are_classes)
+            if len(rows):
+                histograms = {
+                    kind.name.lower(): _histogram(spread, op, file_class, kind) for kind in Spread
+                }
+                found.append(
+                    {**_named(op, file_class), **_numbers(table, rows, hidden), **histograms}
+                )
+    return sorted(found, key=lambda one: -one["bytes"])
+
+
+def _named(op: int, file_class: int) -> dict[str, str]:
+    return {"op": FileOp(op).name.lower(), "class": FileClass(file_class).name.lower()}
+
+
+def _histogram(spread: Columns, op: int, file_class: int, of: int) -> list[dict[str, int]]:
+    own = (spread["op"] == op) & (spread["class"] == file_class) & (spread["of"] == of)
+    counts = np.bincount(spread["bucket"][own], spread["count"][own]).astype(np.int64)
+    return [{"from": 1 << int(b), "count": int(counts[b])} for b in np.flatnonzero(counts)]
+
+
+def _epochs(
+    rank: RankLog, table: Columns, are_classes: npt.NDArray[np.bool_], hidden: Collection[int]
+) -> list[dict[str, Any]]:
+    taken = _seconds(rank)
+    held = _held(rank)
+    found = []
+    for epoch in np.unique(table["epoch"]).tolist():
+        of = are_classes & (table["epoch"] == epoch)
+        rows = np.flatnonzero(of & np.isin(table["op"], _MOVES))
+        classes = [
+            {**_named(table["op"][r], table["class"][r]), **_numbers(table, np.array([r]), hidden)}
+            for r in rows.tolist()
+        ]
+        found.append(
+            {
+                "epoch": epoch,
+                "seconds": taken.get(epoch),
+                "classes": sorted(classes, key=lambda one: -one["bytes"]),
+                "calls": _calls(table, of),
+                "cache": held.get(epoch),
+            }
+        )
+    return found
+
+
+def _calls(table: Columns, of: npt.NDArray[np.bool_]) -> dict[str, dict[str, int]]:
+    """Calls about files, which no class is known of."""
+    names = ("count", "failed_count", "ns")
+    return {
+        op.name.lower(): {name: int(table[name][of & (table["op"] == op)].sum()) for name in names}
+        for op in (FileOp.STAT, FileOp.LIST)
+    }
+
+
+def _seconds(rank: RankLog) -> dict[int, float]:
+    """Time of the steps of each epoch."""
+    training = rank.step() != SETUP
+    epochs, durations = rank.epoch()[training], rank.metric("step/duration_ns")[training]
+    known = np.isfinite(durations)
+    return {
+        epoch: float(durations[known & (epochs == epoch)].sum() / 1e9)
+        for epoch in np.unique(epochs).tolist()
+    }
+
+
+def _held(rank: RankLog) -> dict[int, dict[str, Any]]:
+    """What the page cache held, by the epoch that was over; the last look counts."""
+    names = ("file_count", "is_all", "sampled_count", "sampled_bytes", "cached_bytes")
+    table = rank.columns(IO_CACHE, ("epoch", *names))
+    return {
+        int(epoch): {name: table[name][row].item() for name in names}
+        for row, epoch in enumerate(table["epoch"])
+    }
+
+
+def _files(
+    rank: RankLog, table: Columns, are_files: npt.NDArray[np.bool_], hidden: Collection[int]
+) -> list[dict[str, Any]]:
+    names = rank.names_of_files()
+    by_file: dict[tuple[int, ...], list[int]] = {}
+    for row in np.flatnonzero(are_files).tolist():
+        key = tuple(int(table[name][row]) for name in ("op", "device", "inode"))
+        by_file.setdefault(key, []).append(row)
+    found = [
+        {
+            "file": names[rows[-1]],
+            **_named(table["op"][rows[-1]], table["class"][rows[-1]]),
+            "size": int(table["file_bytes"][rows[-1]]),
+            "epochs": len(rows),
+            **_numbers(table, np.array(rows), hidden),
+        }
+        for rows in by_file.values()
+    ]
+    return sorted(found, key=lambda one: -one["bytes"])[:LARGEST]
+
+
+def _mapped(
+    rank: RankLog, table: Columns, are_classes: npt.NDArray[np.bool_]
+) -> dict[int, tuple[int, int]]:
+    """Classes of which files are mapped -> how often they were, and faults on them.
+
+    A mapping may be older than the run, and serves all epochs after the one that made it.
+    """
+    faults = rank.cells()["count"][Op.FAULT].sum(axis=1)
+    found = {}
+    for file_class in FileClass:
+        rows = are_classes & (table["class"] == file_class)
+        maps = int(table["mmap_count"][rows].sum())
+        if maps or faults[file_class]:
+            found[int(file_class)] = maps, int(faults[file_class])
+    return found
+
+
+def _said_of_maps(maps: Mapping[int, tuple[int, int]]) -> list[str]:
+    if FileClass.DATA not in maps:
+        return []
+    count, faults = maps[FileClass.DATA]
+    return [
+        f"training data is mapped ({counted(count, 'new mapping')}, {counted(faults, 'fault')}): "
+        "reads of a mapping make no calls"
+    ]
+
+
+def _unseen(run: RunLog, rank: RankLog) -> list[str]:
+    """Ways to read and write that the kernel side did not see, though they were used."""
+    calls = rank.cells()["count"]
+    said = []
+    if calls[Op.AIO].sum():
+        said.append("libaio was used: its reads and writes are not seen")
+    if calls[Op.URING_ENTER].sum():
+        sees = run.info.get("capabilities", {}).get(IO_URING) == "on"
+        what = "writes are not among these" if sees else "reads and writes are not seen here"
+        said.append(f"io_uring was used: its {what}")
+    losses = (run.info.get("summary") or {}).get("losses") or {}
+    lost = sum(count for cause, count in losses.items() if cause != _OF_DEVICES)
+    if lost:
+        said.append(f"{counted(lost, 'event')} that the probes lost")
+    return said
+
+
+def _left_out(
+    run: RunLog, rank: RankLog, table: Columns, are_classes: npt.NDArray[np.bool_]
+) -> list[str]:
+    """What is in the sums alone, or in nothing."""
+    said = []
+    unlisted = int(table["unlisted_count"][are_classes].sum())
+    if unlisted:
+        said.append(
+            f"{counted(unlisted, 'call')} on files for which there was no room: only in the sums"
+        )
+    if not run.info.get("summary"):
+        said.append("what was read since the last epoch that was over: the run goes on, or died")
+    else:
+        trained = np.unique(rank.epoch()[rank.step() != SETUP])
+        silent = np.setdiff1d(trained, table["epoch"]).tolist()
+        if silent:
+            first = ", ".join(map(str, silent[:5])) + (", ..." if len(silent) > 5 else "")
+            said.append(f"epochs without a record: {first}; nothing was read, or it was lost")
+    return said

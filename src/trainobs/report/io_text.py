@@ -1,0 +1,178 @@
+"""What a run read and wrote of files, as `trainobs report --io` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from trainobs.analysis.io_numbers import ORDERS
+from trainobs.core.text import bar, counted, duration, percent, printable, quantity, size
+from trainobs.report.rows import or_unknown, paragraph, row
+
+_LABEL = 22
+_BAR = 40
+_FILE = 34
+_SHOWN = 10
+
+
+def render(summary: Mapping[str, Any]) -> str:
+    """A page of plain text.
+
+    Args:
+        summary: what `analysis.summary.summarize` returns.
+    """
+    found = summary["io"]
+    parts: Sequence[Iterator[str]]
+    if found is None:
+        parts = (_not_asked(),)
+    elif found["state"] != "on":
+        parts = (iter(paragraph(f"Files were not counted: {found['state']}")),)
+    else:
+        parts = (
+            _head(summary, found),
+            _classes(found),
+            _spreads(found),
+            _epochs(found),
+            _files(found),
+            _calls(found),
+        )
+    texts = ("\n".join(map(printable, part)) for part in parts)
+    return "\n\n".join(text for text in texts if text)
+
+
+def _not_asked() -> Iterator[str]:
+    yield "This run did not count what it read of each file."
+    yield "  do:    observe it with io=True: observe(io=True), ObsCallback(io=True)"
+
+
+def _head(summary: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
+    epochs = counted(len(found["epochs"]), "epoch")
+    yield f"Files of {summary['run']}: rank {found['rank']}, {epochs}"
+    for text in found["unknown"]:
+        yield from paragraph(f"not in these numbers: {text}", "  ", "    ")
+
+
+def _name(one: Mapping[str, Any]) -> str:
+    return f"{one['class']} {'read' if one['op'] == 'read' else 'written'}"
+
+
+def times(one: Mapping[str, Any]) -> str:
+    """How often a byte was moved in an epoch."""
+    low, high = one["times_least"], one["times_most"]
+    if low is None:
+        return "-"
+    if high is None:
+        return f">= {low:.2f}"
+    texts = dict.fromkeys((f"{low:.2f}", f"{high:.2f}"))
+    return "-".join(texts)
+
+
+def _classes(found: Mapping[str, Any]) -> Iterator[str]:
+    heads = ("calls", "bytes", "each byte", "consecut.", "forward", "backward", "aligned")
+    yield row("By kind of file", *heads, width=_LABEL)
+    for one in found["classes"]:
+        if not one["count"] and one["class"] != "data":
+            continue
+        shares = (or_unknown(percent, one[how]) for how in ORDERS[1:])
+        yield row(
+            f"  {_name(one)}",
+            quantity(one["count"]),
+            size(one["bytes"]),
+            times(one),
+            *shares,
+            or_unknown(percent, one["aligned"]),
+            width=_LABEL,
+        )
+    yield from paragraph(
+        "each byte: how often it was moved in an epoch; consecut., forward, backward: calls that "
+        "began where the one before on the same open file had ended, behind that, before that "
+        "(of the rest there was none before); aligned: at a page",
+        "  ",
+        "  ",
+    )
+
+
+def _spreads(found: Mapping[str, Any]) -> Iterator[str]:
+    for one in found["classes"]:
+        if one["class"] == "data" and one["call_bytes"]:
+            yield f"Sizes of calls, {_name(one)}"
+            most = max(bucket["count"] for bucket in one["call_bytes"])
+            for bucket in one["call_bytes"]:
+                label = f"  {_binary(bucket['from'])} - {_binary(2 * bucket['from'])}"
+                line = bar(bucket["count"] / most, _BAR)
+                yield f"{row(label, quantity(bucket['count']), width=_LABEL)}  {line}"
+
+
+def _binary(count: int) -> str:
+    """A power of two of bytes, as request sizes are named."""
+    for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if count >> shift:
+            return f"{count >> shift} {unit}"
+    return f"{count} B"
+
+
+def _epochs(found: Mapping[str, Any]) -> Iterator[str]:
+    heads = ("time", "read", "a second", "in calls", "each byte", "opens", "in memory")
+    yield row("Training data by epoch", *heads, width=_LABEL)
+    for epoch in found["epochs"]:
+        data = [one for one in epoch["classes"] if (one["op"], one["class"]) == ("read", "data")]
+        one, seconds = data[0] if data else None, epoch["seconds"]
+        yield row(
+            f"  epoch {epoch['epoch']}",
+            or_unknown(lambda s: duration(1e9 * s), seconds),
+            size(one["bytes"]) if one else "0 B",
+            size(one["bytes"] / seconds) if one and seconds else "-",
+            f"{size(1e9 * one['bytes'] / one['ns'])}/s" if one and one["ns"] else "-",
+            times(one) if one else "-",
+            quantity(one["open_count"]) if one else "0",
+            _in_memory(epoch["cache"]),
+            width=_LABEL,
+        )
+    yield from paragraph(_about_cache(found), "  ", "  ")
+
+
+def _in_memory(cache: Mapping[str, Any] | None) -> str:
+    return percent(cache["cached_bytes"] / cache["sampled_bytes"]) if cache else "-"
+
+
+def _about_cache(found: Mapping[str, Any]) -> str:
+    looks = [epoch["cache"] for epoch in found["epochs"] if epoch["cache"]]
+    if not looks:
+        return "in memory: unknown"
+    last = looks[-1]
+    files = counted(last["file_count"], "file")
+    whole = last["is_all"] and last["sampled_count"] == last["file_count"]
+    of = f"all {files}" if whole else f"a sample of {last['sampled_count']:,} of {files}"
+    more = "" if last["is_all"] else " or more"
+    return f"in memory: of {of}{more} of the data set, what the page cache held at the end"
+
+
+def _files(found: Mapping[str, Any]) -> Iterator[str]:
+    files = [one for one in found["files"] if one["class"] != "library"][:_SHOWN]
+    if not files:
+        return
+    yield row("Largest files", "bytes", "calls", "opens", "each byte", "consecut.", width=_FILE)
+    for one in files:
+        name = one["file"] if len(one["file"]) <= _FILE - 12 else f"...{one['file'][15 - _FILE :]}"
+        yield row(
+            f"  {name} {'read' if one['op'] == 'read' else 'written'}",
+            size(one["bytes"]),
+            quantity(one["count"]),
+            quantity(one["open_count"]),
+            times(one),
+            or_unknown(percent, one["consecutive"]),
+            width=_FILE,
+        )
+
+
+def _calls(found: Mapping[str, Any]) -> Iterator[str]:
+    yield row("Calls about files", "calls", "failed", "time", width=_LABEL)
+    for op, label in (("stat", "stat and its like"), ("list", "listing directories")):
+        sums = [epoch["calls"][op] for epoch in found["epochs"]]
+        yield row(
+            f"  {label}",
+            quantity(sum(one["count"] for one in sums)),
+            quantity(sum(one["failed_count"] for one in sums)),
+            duration(sum(one["ns"] for one in sums)),
+            width=_LABEL,
+        )

@@ -1,0 +1,125 @@
+// What was read and written of files, where a run counted that.
+
+import { el, section, table } from "./dom.js";
+import { duration, percent, quantity, size } from "./format.js";
+
+// Paul Tol's muted scheme: what read-ahead helps is blue, what it does not is warm.
+const ORDERS = [
+  ["consecutive_count", "where the call before had ended", "#4477aa"],
+  ["first_count", "first of an open file", "#88ccee"],
+  ["forward_count", "further on", "#ddcc77"],
+  ["backward_count", "before it", "#cc6677"],
+];
+const UNKNOWN = "#bbbbbb";
+const PICTURED = 3;
+const HEIGHT = 120;
+
+export function files(summary) {
+  const { io } = summary;
+  if (!io) return null;
+  if (io.state !== "on") return section("io", "I/O by file", el("p", { class: "muted" }, `Files were not counted: ${io.state}.`));
+  const data = io.classes.find((one) => one.op === "read" && one.class === "data");
+  return section("io", "I/O by file",
+    io.unknown.map((text) => el("p", { class: "advice" }, `Not in these numbers: ${text}.`)),
+    table("By kind of file, in all epochs; “each byte”: how often it was moved in an epoch",
+      ["", "calls", "bytes", "each byte", "at a page", "opens", "mappings"],
+      io.classes.map((one) => [name(one), quantity(one.count), size(one.bytes), times(one),
+        one.aligned === null ? null : percent(one.aligned), quantity(one.open_count), quantity(one.mmap_count)])),
+    el("div", { class: "charts" }, orders(io.classes), data ? sizes(data) : null, ...epochs(io.epochs), data ? opens(data) : null),
+    largest(io.files), calls(io.epochs));
+}
+
+function name(one) {
+  return `${one.class} ${one.op === "read" ? "read" : "written"}`;
+}
+
+function times({ times_least: low, times_most: high }) {
+  if (low === null) return null;
+  if (high === null) return `at least ${low.toFixed(2)} times`;
+  const texts = new Set([low.toFixed(2), high.toFixed(2)]);
+  return `${[...texts].join(" to ")} times`;
+}
+
+function figure(title, note, ...children) {
+  return el("figure", { class: "small" }, el("figcaption", {}, el("b", {}, title), ` ${note}`), children.flat());
+}
+
+// Where calls began, of the kinds with most bytes.
+function orders(classes) {
+  const shown = classes.filter((one) => one.count).slice(0, PICTURED);
+  if (!shown.length) return null;
+  const bars = shown.flatMap((one) => {
+    const known = ORDERS.map(([key, label, fill]) => [one[key], label, fill]);
+    const rest = one.count - known.reduce((sum, [count]) => sum + count, 0);
+    const parts = [...known, [rest, "not known", UNKNOWN]].filter(([count]) => count);
+    const said = parts.map(([count, label]) => `${label} ${percent(count / one.count)}`).join(", ");
+    return [el("p", {}, `${name(one)}: ${quantity(one.count)} calls`),
+      el("div", { class: "bar", role: "img", "aria-label": `${name(one)}: ${said}` }, parts.map(([count, label, fill]) =>
+        el("span", { style: `width:${(100 * count) / one.count}%;background:${fill}`, title: `${label} ${percent(count / one.count)}` },
+          count > 0.1 * one.count ? el("em", {}, percent(count / one.count)) : null)))];
+  });
+  const legend = [...ORDERS.map(([, label, fill]) => [label, fill]), ["not known", UNKNOWN]];
+  return figure("Where a call began", "seen from the call before on the same open file", bars,
+    el("ul", { class: "legend" }, legend.map(([label, fill]) => el("li", {}, el("i", { style: `background:${fill}` }), label))));
+}
+
+// Bars that stand, each {label, value, said}.
+function columns(bars) {
+  const most = Math.max(...bars.map(({ value }) => value ?? 0), Number.MIN_VALUE);
+  return el("div", { class: "columns", role: "img", "aria-label": bars.map(({ label, said }) => `${label}: ${said}`).join(", ") },
+    bars.map(({ label, value, said }) => el("span", { title: `${label}: ${said}` }, el("em", {}, said),
+      value === null ? null : el("i", { style: `height:${(HEIGHT * value) / most}px` }), label)));
+}
+
+function binary(count) {
+  const unit = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]].find(([from]) => count >= from) ?? [1, "B"];
+  return `${count / unit[0]} ${unit[1]}`;
+}
+
+function sizes(data) {
+  if (!data.call_bytes.length) return null;
+  return figure("Sizes of calls", "on training data; each from its label up to twice as many bytes",
+    columns(data.call_bytes.map(({ from, count }) => ({ label: binary(from), value: count, said: quantity(count) }))));
+}
+
+function opens(data) {
+  if (!data.file_opens.length) return null;
+  const label = (from) => (from === 1 ? "once" : `${from} to ${2 * from - 1}`);
+  return figure("How often a file was opened", "in an epoch; files of training data",
+    columns(data.file_opens.map(({ from, count }) => ({ label: label(from), value: count, said: quantity(count) }))));
+}
+
+// By epoch: how fast training data was read, and how much of the data set the page cache held at its end.
+function epochs(found) {
+  const some = found.length > 24 ? found.filter((_, i) => i % Math.ceil(found.length / 24) === 0) : found;
+  const read = some.map((epoch) => {
+    const one = epoch.classes.find(({ op, class: kind }) => op === "read" && kind === "data");
+    const rate = one && epoch.seconds ? one.bytes / epoch.seconds : null;
+    return { label: String(epoch.epoch), value: rate, said: rate === null ? "unknown" : `${size(rate)}/s` };
+  });
+  const held = some.map(({ epoch, cache }) => {
+    const share = cache ? cache.cached_bytes / cache.sampled_bytes : null;
+    return { label: String(epoch), value: share, said: share === null ? "unknown" : percent(share) };
+  });
+  const looks = found.map(({ cache }) => cache).filter(Boolean);
+  const last = looks.at(-1);
+  return [
+    read.some(({ value }) => value) ? figure("Training data read", "in a second, by epoch", columns(read)) : null,
+    last ? figure("Of the data set in the page cache", `as an epoch was over; asked of ${quantity(last.sampled_count)} of ${quantity(last.file_count)}${last.is_all ? "" : " or more"} files`,
+      columns(held)) : null,
+  ];
+}
+
+function largest(found) {
+  if (!found.length) return null;
+  const rows = found.map((one) => [one.file, name(one), size(one.bytes), quantity(one.count), quantity(one.open_count), times(one), size(one.size)]);
+  return el("details", {}, el("summary", {}, "Files of which most bytes were moved"),
+    table(`${rows.length} files, of those that were among the largest of their kind in an epoch`,
+      ["file", "", "bytes", "calls", "opened", "each byte", "its size"], rows));
+}
+
+function calls(found) {
+  const sum = (op, key) => found.reduce((total, { calls: of }) => total + of[op][key], 0);
+  return table("Calls about files", ["", "calls", "failed", "time"], [["stat", "stat and its like"], ["list", "listing directories"]].map(([op, label]) =>
+    [label, quantity(sum(op, "count")), quantity(sum(op, "failed_count")), duration(sum(op, "ns"))]));
+}
