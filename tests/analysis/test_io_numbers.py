@@ -1,0 +1,93 @@
+"""What of the counts of files is told, and what of it is unknown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.analysis.runs import write
+from tests.files_read import with_files
+from tests.samples import EVERY_PROGRAM, batch, cells
+from trainobs.analysis.io_numbers import files_read
+from trainobs.core.abi import FileClass, Op, Role
+from trainobs.runlog.reader import RunLog
+
+ON = {**EVERY_PROGRAM, "files": "on"}
+OK = {"outcome": "ok"}
+
+
+def told(
+    path: Path, *values: tuple, end: dict[str, Any] | None = OK, capabilities: Any = ON, **more: int
+) -> dict[str, Any]:
+    table = batch([0, 1], cells(2, *values))
+    run = RunLog.open(with_files(write(path, table, end=end, capabilities=capabilities), **more))
+    found = files_read(run, run.ranks[0])
+    assert found is not None
+    return found
+
+
+def times(found: dict[str, Any]) -> tuple[float | None, float | None]:
+    (one,) = found["classes"]
+    return one["times_least"], one["times_most"]
+
+
+def test_what_is_known_is_told(tmp_path: Path) -> None:
+    found = told(tmp_path)
+    assert found["unknown"] == []
+    assert times(found) == (2, 2.5)
+    (one,) = found["classes"]
+    places = [one[how] for how in ("first", "consecutive", "forward", "backward")]
+    assert places == [count / 95 for count in (10, 40, 30, 15)]
+    assert one["aligned"] == 0.5
+
+
+def call(op: Op, file_class: FileClass = FileClass.OTHER) -> tuple:
+    return (0, op, file_class, Role.MAIN, {"count": 3})
+
+
+RING = {**ON, "tobs_uring": "not on this kernel"}
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "said"),
+    [
+        ([call(Op.AIO)], {}, "libaio was used"),
+        ([call(Op.URING_ENTER)], {"capabilities": RING}, "reads and writes are not seen here"),
+        ([call(Op.URING_ENTER)], {}, "its writes are not among these"),
+        ([call(Op.FAULT, FileClass.DATA)], {}, "mapped (0 new mappings, 3 faults)"),
+        ([], {"mmap_count": 2}, "mapped (2 new mappings, 0 faults)"),
+        ([], {"end": {**OK, "losses": {"runs": 7}}}, "7 events that the probes lost"),
+    ],
+)
+def test_what_was_not_seen_makes_it_unknown_how_often_bytes_were_read(
+    values: list[tuple], options: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    found = told(tmp_path, *values, **options)
+    assert [said in text for text in found["unknown"]] == [True]
+    assert times(found) == (None, None)
+    assert found["files"][0]["times_most"] is None
+
+
+def test_losses_of_other_things_take_nothing_away(tmp_path: Path) -> None:
+    found = told(tmp_path, end={**OK, "losses": {"requests": 7, "runs": 0}})
+    assert found["unknown"] == []
+    assert times(found) == (2, 2.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"unlisted_count": 4}, "4 calls on files for which there was no room"),
+        ({"end": None}, "the run goes on, or died"),
+        ({"epoch": 1}, "epochs without a record: 0;"),
+    ],
+)
+def test_what_is_left_out_is_said(options: dict[str, Any], said: str, tmp_path: Path) -> None:
+    found = told(tmp_path, **options)
+    assert [said in text for text in found["unknown"]] == [True]
+
+
+def test_bytes_that_nobody_can_place_may_be_new_or_not(tmp_path: Path) -> None:
+    assert times(told(tmp_path, untold_bytes=300_000)) == (1e6 / 800_000, 2.5)
