@@ -1,7 +1,7 @@
 """Images for train.py and train_plain.py: read by torchvision where it is installed, else here.
 
 Either way one file is one ``open``, one ``read`` and one JPEG decode in a loader worker, which is
-what makes ImageNet heavy on metadata.
+what makes ImageNet heavy on metadata. ``packed.py`` reads the same images out of few large files.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from options import Options, stop
+from packed import Packed, open_packed
 from photos import PhotoSet
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 if TYPE_CHECKING:
     from torchvision.datasets import ImageFolder
@@ -35,20 +36,30 @@ def find_data(options: Options) -> Path:
         photo_set.make()
         photo_set.forget()
         return photo_set.directory
+    if open_packed(options.data) is None:
+        check_splits(options.data)
+    return options.data
+
+
+def check_splits(root: Path) -> None:
+    """Refuse a folder that is no ImageNet."""
     for split in ("train", "val"):
-        if not (options.data / split).is_dir():
+        if not (root / split).is_dir():
             stop(
                 "cannot read the data set",
-                f"no folder {options.data / split}",
+                f"no folder {root / split}",
                 "name a folder with train/<class>/*.JPEG and val/<class>/*.JPEG",
             )
-    return options.data
 
 
 def build_loaders(root: Path, options: Options) -> tuple[Loader, Loader, int]:
     """Return the training loader, the validation loader and the number of classes."""
-    train = open_folder(root / "train", options.image_size, augment=True)
-    val = open_folder(root / "val", options.image_size, augment=False)
+    packed = open_packed(root)
+    if packed:
+        train, val = (open_images(packed, split, options) for split in ("train", "val"))
+    else:
+        train = open_folder(root / "train", options.image_size, augment=True)
+        val = open_folder(root / "val", options.image_size, augment=False)
     if train.classes != val.classes:
         stop(
             "cannot train",
@@ -67,24 +78,41 @@ def build_loaders(root: Path, options: Options) -> tuple[Loader, Loader, int]:
         "persistent_workers": options.workers > 0,
         "pin_memory": torch.cuda.is_available(),
     }
-    train_loader = DataLoader(train, shuffle=True, drop_last=True, **shared)
+    shuffles_itself = isinstance(train, IterableDataset)
+    train_loader = DataLoader(train, shuffle=not shuffles_itself, drop_last=True, **shared)
     return train_loader, DataLoader(val, **shared), len(train.classes)
+
+
+def open_images(packed: Packed, split: str, options: Options) -> Dataset[tuple[Tensor, int]]:
+    """Return a split of a packed data set, as tensors ``(3, size, size)`` with labels."""
+    is_train = split == "train"
+    view = build_view(options.image_size, augment=is_train)
+    return packed.open(split, view, options.batch_size, options.seed if is_train else None)
 
 
 def open_folder(root: Path, size: int, *, augment: bool) -> PhotoFolder | ImageFolder:
     """Return the images under ``root/<class>/`` as tensors ``(3, size, size)`` with labels."""
+    view = build_view(size, augment=augment)
     try:
-        from torchvision import datasets, transforms
+        from torchvision import datasets
     except (ImportError, RuntimeError):  # RuntimeError: a torchvision made for another torch
-        return PhotoFolder(root, RandomView(size) if augment else CentreView(size))
+        return PhotoFolder(root, view)
+    return datasets.ImageFolder(str(root), view)
+
+
+def build_view(size: int, *, augment: bool) -> Callable[[Image.Image], Tensor]:
+    """Return what makes a tensor ``(3, size, size)`` of an image; at random if it augments."""
+    try:
+        from torchvision import transforms
+    except (ImportError, RuntimeError):
+        return RandomView(size) if augment else CentreView(size)
     crop = [
         transforms.RandomResizedCrop(size, CROP_AREA, CROP_ASPECT),
         transforms.RandomHorizontalFlip(),
     ]
     whole = [transforms.Resize(size * 8 // 7), transforms.CenterCrop(size)]
     normal = [transforms.ToTensor(), transforms.Normalize(MEAN, STD)]
-    view = transforms.Compose([*(crop if augment else whole), *normal])
-    return datasets.ImageFolder(str(root), view)
+    return transforms.Compose([*(crop if augment else whole), *normal])
 
 
 class PhotoFolder(Dataset[tuple[Tensor, int]]):

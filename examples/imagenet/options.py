@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 HERE = Path(__file__).parent
+EPOCH, NEVER = "epoch", "never"  # when a checkpoint is saved, if not every so many steps
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Options:
     image_size: int = 96
     depth: int = 18
     limit_batches: int | None = None
+    checkpoints: str = EPOCH
     no_obs: bool = False
     seed: int = 0
 
@@ -41,6 +43,22 @@ class Options:
             if value is not None and value < least:
                 flag = "--" + name.replace("_", "-")
                 stop("cannot train", f"{flag} {value}", f"give {flag} {least} or more")
+        check_checkpoints(self.checkpoints)
+
+    @property
+    def checkpoint_steps(self) -> int | None:
+        """Steps from one checkpoint to the next; None where they are not saved by steps."""
+        return None if self.checkpoints in (EPOCH, NEVER) else int(self.checkpoints)
+
+
+def check_checkpoints(value: str) -> None:
+    """Refuse what is not when a checkpoint is saved."""
+    if value not in (EPOCH, NEVER) and not (value.isdecimal() and int(value)):
+        stop(
+            "cannot save checkpoints",
+            f"--checkpoints {value}",
+            f"give {EPOCH}, {NEVER}, or the number of steps from one to the next",
+        )
 
 
 def read_options(description: str, run_dir: str) -> Options:
@@ -49,7 +67,7 @@ def read_options(description: str, run_dir: str) -> Options:
         description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     add = parser.add_argument
-    add("--data", type=Path, help="folder with train/ and val/; none: make the photo set")
+    add("--data", type=Path, help="folder with train/ and val/, or what pack.py made of one")
     add("--cache", type=Path, default=Options.cache, help="where the photo set is made and kept")
     add("--epochs", type=int, default=Options.epochs, help="times through the training files")
     add("--batch-size", type=int, default=Options.batch_size, help="images in a step")
@@ -58,6 +76,7 @@ def read_options(description: str, run_dir: str) -> Options:
     add("--image-size", type=int, default=Options.image_size, help="side of the input in pixels")
     add("--depth", type=int, default=Options.depth, help="layers of the ResNet")
     add("--limit-batches", type=int, metavar="N", help="stop each epoch after N batches")
+    add("--checkpoints", default=Options.checkpoints, help="epoch, never, or every so many steps")
     add("--run-dir", type=Path, default=Path(run_dir), help="where logs and checkpoints go")
     add("--no-obs", action="store_true", help="train without trainobs, for comparison")
     add("--seed", type=int, default=Options.seed, help="of the weights and of the batches")

@@ -21,7 +21,7 @@ from data import build_loaders, find_data
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
 from model import build_resnet
-from options import print_next, print_result, read_options
+from options import NEVER, Options, print_next, print_result, read_options
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -74,6 +74,14 @@ class Stopwatch(L.Callback):
         self._last = now
 
 
+def savers(options: Options) -> list[L.Callback]:
+    """Return what saves checkpoints; by default at the end of each epoch."""
+    if options.checkpoints == NEVER:
+        return []
+    folder = options.run_dir / "checkpoints"
+    return [ModelCheckpoint(folder, every_n_train_steps=options.checkpoint_steps)]
+
+
 def main() -> None:
     """Train as the command line says and print the outcome."""
     options = read_options("Train a ResNet with Lightning and trainobs.", "runs/imagenet")
@@ -85,9 +93,9 @@ def main() -> None:
     if not options.no_obs:
         from trainobs import ObsCallback
 
-        observer = ObsCallback(run_dir=options.run_dir)
+        observer = ObsCallback(run_dir=options.run_dir, data_roots=[root])
     stopwatch = Stopwatch()
-    callbacks = [stopwatch, ModelCheckpoint(options.run_dir / "checkpoints"), observer]
+    callbacks = [stopwatch, *savers(options), observer]
 
     trainer = L.Trainer(
         max_epochs=options.epochs,
@@ -95,6 +103,7 @@ def main() -> None:
         limit_val_batches=options.limit_batches,
         logger=TensorBoardLogger(options.run_dir, name="tensorboard", version=""),
         callbacks=[callback for callback in callbacks if callback],
+        enable_checkpointing=options.checkpoints != NEVER,
         log_every_n_steps=10,
         num_sanity_val_steps=0,
         enable_model_summary=False,

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from data import Loader, build_loaders, find_data
 from model import build_resnet
-from options import Options, print_next, print_result, read_options
+from options import EPOCH, Options, print_next, print_result, read_options
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.tensorboard import SummaryWriter
@@ -73,6 +73,11 @@ def measure_accuracy(
     return right / total
 
 
+def save(obs: Any, model: nn.Module, epoch: int, path: Path) -> None:
+    with obs.phase("checkpoint"):
+        torch.save({"epoch": epoch, "model": model.state_dict()}, path)
+
+
 def main() -> None:
     options = read_options("Train a ResNet in a plain loop with trainobs.", "runs/imagenet_plain")
     root = find_data(options)
@@ -107,14 +112,16 @@ def main() -> None:
                     if step % LOG_EVERY == 0:
                         with obs.phase("logging"):
                             log.add_scalar("train/loss", loss.item(), step)
+                if options.checkpoint_steps and step % options.checkpoint_steps == 0:
+                    save(obs, model, epoch, checkpoint)
             seconds += time.perf_counter() - start
 
             with obs.phase("validation"):
                 shown = batches(val_loader, options.limit_batches, "validate")
                 accuracy = measure_accuracy(model, shown, device)
                 log.add_scalar("val/accuracy", accuracy, step)
-            with obs.phase("checkpoint"):
-                torch.save({"epoch": epoch, "model": model.state_dict()}, checkpoint)
+            if options.checkpoints == EPOCH:
+                save(obs, model, epoch, checkpoint)
     print_result(images_seen, seconds, accuracy)
     print_next(options.run_dir, obs.run_dir)
 

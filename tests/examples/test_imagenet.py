@@ -148,6 +148,19 @@ def test_trains_without_trainobs(script: str, photo_dir: Path, tmp_path: Path) -
     assert not (tmp_path / "run" / "run.json").exists()
 
 
+@pytest.mark.parametrize(("when", "saved"), [("never", []), ("1", [0, 1]), ("epoch", [0, 1])])
+@pytest.mark.parametrize("script", ["train.py", "train_plain.py"])
+def test_checkpoints_are_saved_when_asked_for(
+    script: str, when: str, saved: list[int], photo_dir: Path, tmp_path: Path
+) -> None:
+    arguments = [*two_batches(photo_dir, tmp_path / "run"), "--checkpoints", when]
+    done = run_script(script, *arguments)
+    assert done.returncode == 0, done.stderr
+    rows = [row for row in read_rows(tmp_path / "run") if row["step"] is not None]
+    assert [row["step"] for row in rows if row["phase/checkpoint_ns"]] == saved
+    assert bool(list((tmp_path / "run").rglob("checkpoints/*"))) == bool(saved)
+
+
 def test_without_no_obs_it_would_be_imported(photo_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "trainobs.py").write_text("raise ImportError('not to be imported')")
     arguments = two_batches(photo_dir, tmp_path / "run")
