@@ -28,6 +28,8 @@ SLOW: dict[str, str] = {
     r"examples/test_dlrm_criteo::test_parsing_agrees.*\[[13]": "three seeds",
     r"examples/test_dlrm_scripts::": "the example's model and its data",
     r"examples/test_imagenet::.*\[train_plain": "the same with Lightning",
+    r"examples/test_imagenet_figures::test_a_grid_of_real": "a stand-in trains; written run logs",
+    r"examples/test_imagenet_grid::test_a_grid_that_is.*\[(2|15)": "SIGKILL",
     r"examples/test_imagenet::test_(checkpoints|trains_with|without_no)": "an epoch, observed",
     r"fae/test_data_module::test_lightning_goes_on\[(module-step=(10|20)|module with)": "15 steps",
     r"fae/test_killed::": "going on from a state, in test_pack_resume",

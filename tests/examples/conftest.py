@@ -16,6 +16,7 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 IMAGENET, DLRM = EXAMPLES / "imagenet", EXAMPLES / "dlrm"
+STUDY = IMAGENET / "study"
 
 
 @contextmanager
@@ -39,6 +40,20 @@ def forget(example: Path) -> None:
 def imagenet() -> Iterator[SimpleNamespace]:
     with modules_of(IMAGENET, "options", "photos", "data", "model") as modules:
         yield modules
+
+
+@pytest.fixture(scope="module")
+def study() -> Iterator[SimpleNamespace]:
+    names = ("environment", "figures", "grid", "measured", "page_cache", "run", "tables")
+    with modules_of(IMAGENET, "options"), modules_of(STUDY, *names) as modules:
+        yield modules
+
+
+def grid_command(example: Path, data: Path, out: Path, *arguments: str) -> list[str]:
+    """A command that runs a grid of an example, or of a copy of it, on some data."""
+    script = [sys.executable, str(example / "study" / "run.py")]
+    where = ["--data", str(data), "--work", str(out.parent / "work"), "--out", str(out)]
+    return [*script, *where, *arguments]
 
 
 @pytest.fixture(scope="module")

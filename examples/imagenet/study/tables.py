@@ -1,0 +1,197 @@
+"""The tables of a study: Markdown, LaTeX and CSV."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from grid import Cell
+from measured import BUSY, DISK, HIT, OTHERS, READ, SAVED, TRAIN_STEP, Spread, Study
+
+from trainobs.verdict.record import LOADER
+
+NOT_MEASURED = "not measured"
+NO_WORKERS, NONE_SAVED, NO_CALLS = "no workers", "none", "mapped"
+
+
+class Column(NamedTuple):
+    """A column of the tables of medians.
+
+    Attributes:
+        title: with the unit.
+        value: of a cell; a text says why there is none.
+        scale: what a value is multiplied by.
+        digits: behind the point.
+    """
+
+    title: str
+    value: Callable[[Study, Cell], Spread | str | None]
+    scale: float
+    digits: int = 0
+
+
+def first(name: str) -> Callable[[Study, Cell], Spread | None]:
+    """A number of the first epoch."""
+    return lambda study, cell: study.of_epoch(cell, 0, name)
+
+
+def last(name: str) -> Callable[[Study, Cell], Spread | None]:
+    """A number of the last epoch."""
+    return lambda study, cell: study.of_epoch(cell, -1, name)
+
+
+def images_per_s(study: Study, cell: Cell) -> Spread | None:
+    """Training images in a second of the first epoch; the fastest step gives the most."""
+    step = study.of_epoch(cell, 0, TRAIN_STEP)
+    if step is None:
+        return None
+    rate = [study.settings["batch_size"] * 1e9 / ns for ns in (step.median, step.high, step.low)]
+    return Spread(*rate, step.count)
+
+
+def unless_mapped(name: str) -> Callable[[Study, Cell], Spread | str | None]:
+    """A number of the first epoch that reads of a mapped file do not have."""
+    return lambda study, cell: NO_CALLS if cell.format == "memmap" else first(name)(study, cell)
+
+
+def busy(study: Study, cell: Cell) -> Spread | str | None:
+    """Share of the time in which workers made batches, in the first epoch."""
+    if not cell.workers:
+        return NO_WORKERS
+    rows = [one.epochs[0] for one in study.runs if one.run.cell == cell and one.epochs]
+    return Spread.from_values(sum(row[n] for n in BUSY) for row in rows if BUSY[0] in row)
+
+
+def saved(name: str) -> Callable[[Study, Cell], Spread | str | None]:
+    """A number of checkpoints."""
+    return lambda study, cell: (
+        NONE_SAVED if cell.checkpoints == "never" else study.of_run(cell, name)
+    )
+
+
+COLUMNS = (
+    Column("step, epoch 1 (ms)", first(TRAIN_STEP), 1e-6),
+    Column("step, last epoch (ms)", last(TRAIN_STEP), 1e-6),
+    Column("images/s, epoch 1", images_per_s, 1),
+    Column("wait for data (ms)", first(LOADER), 1e-6),
+    Column("read (MB)", unless_mapped(READ), 1e-6, 1),
+    Column("from disk (MB)", first(DISK), 1e-6, 1),
+    Column("page cache hits (%)", unless_mapped(HIT), 100),
+    Column("workers busy (%)", busy, 100),
+    Column("a checkpoint (ms)", saved("blocking_ns"), 1e-6),
+    Column("CPU taken by others (%)", lambda study, cell: study.of_run(cell, OTHERS), 100),
+)
+KEYS = ("format", "page cache", "workers", "checkpoint", "runs")
+
+
+def rows(study: Study) -> Iterable[list[str]]:
+    """The rows of the tables of medians, without the head."""
+    for cell in study.drawn():
+        keys = (cell.format, cell.cache, str(cell.workers), cell.checkpoints)
+        counted = f"{study.count(cell)} of {study.repeats}"
+        yield [*keys, counted, *(text(column, study, cell) for column in COLUMNS)]
+
+
+def text(column: Column, study: Study, cell: Cell) -> str:
+    """A median with least and most, or why there is none."""
+    value = column.value(study, cell)
+    if not isinstance(value, Spread):
+        return value or NOT_MEASURED
+    middle, low, high = (f"{part * column.scale:,.{column.digits}f}" for part in value[:3])
+    return middle if low == high else f"{middle} ({low}-{high})"
+
+
+def write_tables(study: Study, folder: Path) -> list[Path]:
+    """Write all tables; return their files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    head = [*KEYS, *(column.title for column in COLUMNS)]
+    body = list(rows(study))
+    paths = [folder / name for name in ("results.md", "results.tex", "runs.csv")]
+    paths[0].write_text(markdown(study, head, body))
+    paths[1].write_text(latex(head, body))
+    with paths[2].open("w", newline="") as file:
+        csv.writer(file).writerows(tidy(study))
+    return paths
+
+
+def markdown(study: Study, head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """The table with what one has to know to read it."""
+    lines = [
+        "# Results",
+        "",
+        "Medians over the runs of a cell, with the least and the most. Times are per step, without",
+        "the first step of a run; a step is without validation and checkpoints. What has no epoch",
+        "in its title is of the first; checkpoints and the CPU taken by others are of whole runs.",
+        "",
+        *(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *body)),
+        "",
+        *environments(study),
+    ]
+    if study.left_out:
+        lines += ["", "Runs that do not count:", ""]
+        for run, why in study.left_out.items():
+            lines.append(f"* {run.cell}, run {run.repeat}: {why}")
+    return "\n".join(lines) + "\n"
+
+
+def environments(study: Study) -> list[str]:
+    """Where the runs were made, and with what; a line for each machine that was not the same."""
+    told = {name: study.settings[name] for name in ("data", "images", "bytes")}
+    told |= {name: value for name, value in study.settings.items() if isinstance(value, int)}
+    settings = ", ".join(f"{name} {value}" for name, value in told.items())
+    lines = [f"Settings: {settings}."]
+    found: dict[str, int] = {}
+    for one in study.runs:
+        told = machine(one.result["environment"], one.threads, one.level)
+        found[told] = found.get(told, 0) + 1
+    return lines + [f"{count} runs on {told}." for told, count in found.items()]
+
+
+def machine(facts: dict[str, Any], threads: int | None, level: str) -> str:
+    """A machine and its software in a line."""
+    disk = facts["disk"]
+    kind = "a disk that calls itself rotating" if disk["rotational"] == "1" else "a disk"
+    packages = ", ".join(f"{name} {at}" for name, at in facts["packages"].items() if at)
+    return (
+        f"{facts['usable_cpu_count']} CPUs ({facts['cpu']}"
+        f"{', a virtual machine' if facts['virtual'] else ''}), "
+        f"{(facts['memory_bytes'] or 0) / 2**30:.0f} GiB of memory, Linux {facts['kernel']}, "
+        f"{disk['file_system']} on {kind} ({disk['source']}, read-ahead of "
+        f"{disk['read_ahead_kb']} kB), "
+        f"Python {facts['python']}, {packages}; {threads or 'unknown'} threads of torch, "
+        f"observed at level {level}"
+    )
+
+
+def latex(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """The table for a paper; it needs the package booktabs."""
+    lines = [r"\begin{tabular}{" + "l" * 4 + "r" * (len(head) - 4) + "}", r"\toprule"]
+    lines += [" & ".join(map(escaped, head)) + r" \\", r"\midrule"]
+    lines += [" & ".join(map(escaped, row)) + r" \\" for row in body]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def escaped(text: str) -> str:
+    """A text for LaTeX."""
+    for sign in "&%$#_{}":
+        text = text.replace(sign, "\\" + sign)
+    return text
+
+
+def tidy(study: Study) -> Iterable[list[Any]]:
+    """Head and rows of the CSV: each epoch of each run, in ns, bytes and shares of one."""
+    names = sorted({name for one in study.runs for row in one.epochs for name in row})
+    whole = [OTHERS, *SAVED]
+    yield [
+        *("format", "page_cache", "workers", "checkpoints", "run", "epoch", "level"),
+        *names,
+        *(f"run:{name}" for name in whole),
+    ]
+    for one in study.runs:
+        cell = one.run.cell
+        keys = [cell.format, cell.cache, cell.workers, cell.checkpoints, one.run.repeat]
+        for epoch, row in enumerate(one.epochs, 1):
+            numbers = [row.get(name, "") for name in names]
+            yield [*keys, epoch, one.level, *numbers, *(one.whole.get(name, "") for name in whole)]
