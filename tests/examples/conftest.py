@@ -45,6 +45,7 @@ def imagenet() -> Iterator[SimpleNamespace]:
 @pytest.fixture(scope="module")
 def study() -> Iterator[SimpleNamespace]:
     names = ("environment", "figures", "grid", "measured", "page_cache", "run", "tables")
+    names += ("drawing", "pictures")
     with modules_of(IMAGENET, "options"), modules_of(STUDY, *names) as modules:
         yield modules
 

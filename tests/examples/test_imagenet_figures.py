@@ -25,11 +25,11 @@ from trainobs.runlog.reader import RunLog
 STEPS = 40
 
 
-def observed(run_dir: Path, scale: float = 1.0, **facts: object) -> None:
+def observed(run_dir: Path, scale: float = 1.0, others: float = 0.125, **facts: object) -> None:
     """A run of two epochs of 20 steps with every number, as a busy loader makes them."""
     table = busy_run(STEPS)
     columns = {name: column * scale for name, column in table.columns.items()}
-    columns["sched/others_cpu_ratio"] = np.full(STEPS, 0.25)
+    columns["sched/others_cpu_ratio"] = np.full(STEPS, others)
     epoch = (np.arange(STEPS) // 20).astype(np.int32)
     settings = {"loader_workers": 4, "torch": "2"}
     write(
@@ -56,7 +56,7 @@ def keep(
     for run in grid.runs(out):
         run.folder.mkdir(parents=True)
         make(run.folder / "run", run.repeat)
-        result = {"outcome": "ok", "why": None, "environment": machine}
+        result = {"outcome": "ok", "resident_ratio": 0.004, "environment": machine}
         study.grid.write_json(run.folder / "result.json", result)
 
 
@@ -157,17 +157,72 @@ def test_runs_that_do_not_count_are_told(
 ) -> None:
     keep(study, tmp_path, [("files", "cold", 4)], lambda path, n: observed(path), repeats=4)
     folder = tmp_path / "runs" / "files-cold-4w-epoch"
-    for number, change in ((2, {"why": "not cold: 30% of"}), (3, {"outcome": "failed with 1"})):
+    for number, change in ((2, {"outcome": "not cold: 30% of"}), (3, {"outcome": "failed with 1"})):
         path = folder / str(number) / "result.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | change))
     (folder / "4" / "result.json").unlink()
     figures(study, tmp_path)
     told = capsys.readouterr().out
     text = (tmp_path / "figures" / "results.md").read_text()
-    for why in ("run 2: not cold: 30% of", "run 3: failed with 1", "run 4: not run"):
+    for why in ("run 2: not cold: 30% of", "run 3: failed with 1", "not run yet: 1 of the runs"):
         assert why in told
         assert why in text
     assert "| 1 of 4 |" in text
+
+
+def test_a_cell_without_a_run_is_in_tables_and_figures(
+    study: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = [("files", "cold", 4), ("files", "warm", 4), ("tar", "cold", 4), ("tar", "warm", 4)]
+    keep(study, tmp_path, cells, lambda path, n: observed(path), repeats=2)
+    for cell, outcome in (("files-warm-4w-epoch", "failed with 1"), ("tar-warm-4w-epoch", None)):
+        for number in "12":
+            path = tmp_path / "runs" / cell / number / "result.json"
+            path.write_text(json.dumps({"outcome": outcome}))
+            if outcome is None:
+                path.unlink()
+    words: list[str] = []
+    monkeypatch.setattr(study.pictures, "word", lambda panel, at, text, *_: words.append(text))
+    monkeypatch.setattr(study.drawing, "word", lambda panel, at, text, *_: words.append(text))
+    found = study.measured.Study.from_folder(tmp_path)
+    drawn = study.pictures.draw(found, tmp_path)
+    assert set(drawn) == set(study.pictures.PICTURES)
+    # A point, a bar in each of two figures, and two bars in each of two epochs.
+    assert sorted(words) == ["failed with 1"] * 7 + ["not run"] * 7
+    rows = [row for row in study.tables.rows(found) if row[1] == "warm"]
+    assert [row[4] for row in rows] == ["0 of 2: failed with 1", "0 of 2: not run"]
+    assert {text for row in rows for text in row[5:]} == {"-"}
+
+
+def test_parts_of_a_bar_are_of_one_run_and_add_up(study: SimpleNamespace, tmp_path: Path) -> None:
+    keep(study, tmp_path, [("tar", "warm", 4)], lambda path, n: observed(path, {1: 3, 2: 1}[n]), 2)
+    found = study.measured.Study.from_folder(tmp_path)
+    (cell,) = found.drawn()
+    pictures = study.pictures
+    row = found.middle_epoch(cell, 0, "step/duration_ns")
+    assert row["step/duration_ns"] == found.of_epoch(cell, 0, "step/duration_ns").low
+    bar = pictures.parts(row, {**pictures.WAITS, **pictures.WORK}, 1.0)
+    assert sum(bar.values()) == pytest.approx(row["step/duration_ns"])
+    saved = found.middle_run(cell, "blocking_ns")
+    assert sum(pictures.saving(saved).values()) == pytest.approx(saved["blocking_ns"] / 1e6)
+    del saved["fsync_ns"]
+    assert list(pictures.saving(saved)) == [pictures.NO_PARTS]
+    assert pictures.saving({}) == {}
+
+
+@pytest.mark.parametrize(("others", "is_told"), [(0.125, False), (0.25, True)])
+def test_a_busy_machine_is_told(
+    study: SimpleNamespace, tmp_path: Path, others: float, is_told: bool
+) -> None:
+    keep(study, tmp_path, [("tar", "warm", 1)], lambda path, n: observed(path, others=others), 2)
+    told = study.measured.Study.from_folder(tmp_path).disturbed()
+    sentence = (
+        "other processes took up to 25% of the CPUs, and more than 15% in 2 of 2 runs: "
+        "times may be theirs"
+    )
+    assert told == (sentence if is_told else None)
+    study.tables.write_tables(study.measured.Study.from_folder(tmp_path), tmp_path / "tables")
+    assert (sentence in (tmp_path / "tables" / "results.md").read_text()) == is_told
 
 
 def test_the_metrics_that_are_taken_exist(study: SimpleNamespace) -> None:

@@ -104,6 +104,37 @@ def test_a_broken_cell_is_told_and_tried_again(
     assert (got["--workers"], got["--checkpoints"], got["--epochs"]) == ("1", "epoch", "2")
 
 
+def test_a_page_cache_that_is_not_as_it_should_be_fails_the_run(
+    study: SimpleNamespace,
+    run_grid: Callable[..., int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "out"
+    words = ("--formats", "files", "--workers", "0", "--cache", "cold", "--repeats", "1")
+    with monkeypatch.context() as full:
+        full.setattr(study.run, "evict", study.run.read_through)
+        assert run_grid(out, *words) == 1
+    told = capsys.readouterr().out
+    assert "not cold: 100.0% of the data set were in memory; not trained\n    end what maps" in told
+    assert not list(out.glob("runs/*/*/run"))
+    monkeypatch.setattr(study.run, "resident_ratio", lambda _: None)  # the kernel does not tell
+    assert run_grid(out, *words) == 0
+    (result,) = results(out).values()
+    assert (result["outcome"], result["resident_ratio"]) == ("ok", None)
+
+
+def test_what_lies_beside_the_splits_is_left_alone(study: SimpleNamespace, tmp_path: Path) -> None:
+    for name in ("train/a/1.jpg", "val/a/2.jpg", "test/3.jpg", "train.tar"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"1234")
+    names = {path.name for path, _ in study.run.image_files(tmp_path)}
+    assert names == {"1.jpg", "2.jpg"}
+    assert dict(study.run.image_files(tmp_path / "test")) == {tmp_path / "test" / "3.jpg": 4}
+
+
 def is_there(process: int) -> bool:
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -134,7 +165,7 @@ def test_a_grid_that_is_stopped_goes_on(
             run_grid(out, *words)
     finally:
         grid.send_signal(sent)
-        assert grid.wait(60) != 0
+        assert grid.wait(60) == {signal.SIGINT: 130, signal.SIGTERM: 143}.get(sent, -sent)
     wait_for(lambda: not is_there(int(here.read_text())))  # the training ends with it
     done = len(results(out))
     capsys.readouterr()
@@ -261,9 +292,9 @@ def test_a_page_that_somebody_maps_stays_and_is_seen(
         study.page_cache.evict([path])
         held = study.page_cache.resident_ratio(files[:1])
     assert held == 1.0
-    assert study.run.why_not("cold", held) == "not cold: 100% of the data set were in memory"
+    assert study.run.why_not("cold", held) == "not cold: 100.0% of the data set were in memory"
     assert study.run.why_not("warm", held) is None
-    assert study.run.why_not("warm", 0.5) == "not warm: 50% of the data set were in memory"
+    assert study.run.why_not("warm", 0.5) == "not warm: 50.0% of the data set were in memory"
     assert study.run.why_not("cold", None) is None  # nobody knows
 
 

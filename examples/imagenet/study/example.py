@@ -11,7 +11,7 @@ if str(EXAMPLE) not in sys.path:
 
 from data import find_data  # noqa: E402
 from options import EPOCH, NEVER, Options, check_checkpoints, stop  # noqa: E402
-from pack import Images, pack  # noqa: E402
+from pack import SPLITS, Images, pack  # noqa: E402
 from packed import FORMATS as PACKED  # noqa: E402
 
 FILES = "files"
@@ -23,6 +23,7 @@ __all__ = [
     "FILES",
     "FORMATS",
     "NEVER",
+    "SPLITS",
     "Images",
     "Options",
     "check_checkpoints",

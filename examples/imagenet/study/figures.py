@@ -43,8 +43,8 @@ def main() -> None:
     for name in PICTURES:
         if name not in drawn:
             print(f"{name}: not drawn, no run measured what it shows")
-    for run, why in study.left_out.items():
-        print(f"left out: {run.cell}, run {run.repeat}: {why}")
+    for told in filter(None, [study.disturbed(), *study.not_counted()]):
+        print(told)
 
 
 if __name__ == "__main__":

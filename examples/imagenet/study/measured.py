@@ -52,6 +52,10 @@ UNKNOWN_WAIT = "loader/unknown_ns"
 SAVED = ("blocking_ns", "written_bytes", "write_ns", "fsync_ns")
 """Of a checkpoint: see ``trainobs.analysis.checkpoints``."""
 
+NOT_RUN, NOT_MEASURED = "not run", "not measured"
+DISTURBS = 0.15
+"""Share of the CPUs from which what others take is told, as benchmarks/faults tells it."""
+
 Numbers = dict[str, float]
 """Name -> value; what was not measured is not there."""
 
@@ -141,13 +145,64 @@ class Study:
         runs = (one.whole for one in self.runs if one.run.cell == cell)
         return Spread.from_values(whole[name] for whole in runs if name in whole)
 
+    def middle_epoch(self, cell: Cell, epoch: int, name: str) -> Numbers:
+        """All numbers of an epoch, of the run in which one of them is in the middle.
+
+        Parts of one run add up to its whole, medians over several runs do not. Of two runs in the
+        middle it is the lower one; nothing where nobody measured that number.
+        """
+        epochs = (one.epochs for one in self.runs if one.run.cell == cell)
+        return middle((rows[epoch] for rows in epochs if -len(rows) <= epoch < len(rows)), name)
+
+    def middle_run(self, cell: Cell, name: str) -> Numbers:
+        """The same of numbers of whole runs."""
+        return middle((one.whole for one in self.runs if one.run.cell == cell), name)
+
     def count(self, cell: Cell) -> int:
         """Runs of a cell that count."""
         return sum(one.run.cell == cell for one in self.runs)
 
+    def why_none(self, cell: Cell) -> str:
+        """What to say, in few words, in the place of a number that a cell does not have."""
+        if self.count(cell):
+            return NOT_MEASURED
+        told = [why for run, why in self.left_out.items() if run.cell == cell]
+        return next((why for why in told if why != NOT_RUN), NOT_RUN).partition(":")[0]
+
+    def not_counted(self) -> list[str]:
+        """What to say of runs that do not count."""
+        told = [
+            f"{run.cell}, run {run.repeat}: {why}"
+            for run, why in self.left_out.items()
+            if why != NOT_RUN
+        ]
+        missing = len(self.left_out) - len(told)
+        return [*told, f"not run yet: {missing} of the runs"] if missing else told
+
+    def disturbed(self) -> str | None:
+        """What to say where other processes took much of the CPUs; None where they did not."""
+        taken = [one.whole[OTHERS] for one in self.runs if OTHERS in one.whole]
+        count = sum(share > DISTURBS for share in taken)
+        if not count:
+            return None
+        return (
+            f"other processes took up to {max(taken):.0%} of the CPUs, and more than "
+            f"{DISTURBS:.0%} in {count} of {len(self.runs)} runs: times may be theirs"
+        )
+
+    def asked(self) -> list[Cell]:
+        """All cells that were asked for, each once, in order."""
+        return sorted(set(self.cells), key=cell_place)
+
     def drawn(self) -> list[Cell]:
-        """Cells with a run that counts."""
-        return [cell for cell in sorted(set(self.cells), key=cell_place) if self.count(cell)]
+        """Those with a run that counts."""
+        return [cell for cell in self.asked() if self.count(cell)]
+
+
+def middle(rows: Iterable[Numbers], name: str) -> Numbers:
+    """That of some rows of numbers in which one is in the middle; see ``Study.middle_epoch``."""
+    known = sorted((row for row in rows if name in row), key=lambda row: row[name])
+    return known[(len(known) - 1) // 2] if known else {}
 
 
 def cell_place(cell: Cell) -> tuple[Any, ...]:
@@ -166,9 +221,9 @@ def read_run(run: Run) -> Measured | str:
     """Read one run; or why it does not count."""
     result = run.result()
     if result is None:
-        return "not run"
-    if result["outcome"] != "ok" or result["why"]:
-        return str(result["why"] or result["outcome"])
+        return NOT_RUN
+    if result["outcome"] != "ok":
+        return str(result["outcome"])
     try:
         log = RunLog.open(run.folder / "run")
         rank = next(iter(log.ranks.values()), RankLog(0, {}))
@@ -176,7 +231,7 @@ def read_run(run: Run) -> Measured | str:
         epochs = epochs_of(run, log, rank)
         return Measured(run, result, str(log.info["level"]), threads, epochs, whole(log))
     except RunLogError as error:
-        return f"run log: {error.found}"
+        return f"run log not readable: {error.found}"
 
 
 def epochs_of(run: Run, log: RunLog, rank: RankLog) -> list[Numbers]:

@@ -16,7 +16,7 @@ import errno
 import mmap
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 BLOCK_BYTES = 1 << 20
@@ -38,7 +38,8 @@ def evict(files: Iterable[Path]) -> None:
     """Take files out of the page cache."""
     for path in files:
         with opened(path) as descriptor:
-            os.fdatasync(descriptor)
+            with suppress(OSError):  # some file systems that are read-only refuse
+                os.fdatasync(descriptor)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
 

@@ -1,22 +1,43 @@
-"""The figures of a study. What was not measured is not drawn."""
+"""The figures of a study. What was not measured is not drawn: a word says so in its place."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+from drawing import (
+    GREY,
+    OF_FORMAT,
+    PAGE_IN,
+    STYLE,
+    Part,
+    bounds,
+    formats,
+    label_bars,
+    line,
+    panels,
+    places,
+    plt,
+    stack,
+    with_legend,
+    word,
+)
+from example import EPOCH, NEVER
+from grid import Cell
+from measured import (
+    BUSY,
+    DISK,
+    HIT,
+    READ,
+    TRAIN_STEP,
+    UNKNOWN_WAIT,
+    Numbers,
+    Spread,
+    Study,
+)
 
-matplotlib.use("Agg")  # draws files, needs no display
-
-import matplotlib.pyplot as plt  # noqa: E402
-import numpy as np  # noqa: E402
-from example import EPOCH, FORMATS, NEVER  # noqa: E402
-from grid import CACHES, Cell  # noqa: E402
-from measured import BUSY, DISK, HIT, READ, TRAIN_STEP, UNKNOWN_WAIT, Spread, Study  # noqa: E402
-
-from trainobs.verdict.record import (  # noqa: E402
+from trainobs.verdict.record import (
     CHECKPOINT,
     COMPUTE,
     LOADER,
@@ -28,14 +49,8 @@ from trainobs.verdict.record import (  # noqa: E402
     VALIDATION,
 )
 
-MS, MB = 1e-6, 1e-6
-COLUMN_IN, PAGE_IN = 3.4, 7.0  # a column of a paper with two, and its width
+MS, MB, PERCENT = 1e-6, 1e-6, 100
 
-# Okabe and Ito's colours, which are told apart by the colour-blind too; marks and hatches say the
-# same on a printer without colours.
-OF_FORMAT = {"files": ("#0072B2", "o"), "tar": ("#E69F00", "s"), "memmap": ("#009E73", "^")}
-Part = tuple[str, str, str]
-"""Name of a number, its colour and its hatch; by what a legend calls it."""
 WAITS: dict[str, Part] = {
     "data: from the disk": (SPLIT[0], "#D55E00", ""),
     "data: loader has no CPU": (SPLIT[1], "#F0E442", "//"),
@@ -63,22 +78,6 @@ OF_WORKERS: dict[str, Part] = {
     "waits for the disk": (BUSY[1], "#D55E00", ""),
     "asleep": (BUSY[2], "#8C510A", ".."),
 }
-STYLE = {
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 9,
-    "font.size": 8,
-    "grid.color": "#E5E5E5",
-    "hatch.linewidth": 0.5,
-    "legend.frameon": False,
-    "pdf.fonttype": 42,  # letters stay letters
-    "savefig.bbox": "tight",
-    "savefig.dpi": 200,
-}
 
 
 def draw(study: Study, folder: Path) -> dict[str, list[Path]]:
@@ -90,6 +89,9 @@ def draw(study: Study, folder: Path) -> dict[str, list[Path]]:
             figure = picture(study)
             if figure is None:
                 continue
+            note = study.disturbed() if name != "page-cache" else None  # bytes are nobody else's
+            if note:
+                figure.supxlabel(f"Note: {note}.", fontsize=6, color=GREY, x=0.01, ha="left")
             drawn[name] = [folder / f"{name}.{suffix}" for suffix in ("pdf", "png")]
             for path in drawn[name]:
                 dated = {"CreationDate": None} if path.suffix == ".pdf" else {}
@@ -100,19 +102,9 @@ def draw(study: Study, folder: Path) -> dict[str, list[Path]]:
 
 def usual(study: Study) -> list[Cell]:
     """Cells that differ in nothing but format, cache and workers: of the commonest checkpoints."""
-    cells = study.drawn()
-    saved = [cell.checkpoints for cell in cells]
+    saved = [cell.checkpoints for cell in study.drawn()]
     most = EPOCH if EPOCH in saved else max(saved, key=saved.count)
-    return [cell for cell in cells if cell.checkpoints == most]
-
-
-def panels(cells: Sequence[Cell], height: float) -> tuple[Any, dict[str, Any]]:
-    """A panel for each state of the page cache; the axes by that."""
-    caches = [cache for cache in CACHES if any(cell.cache == cache for cell in cells)]
-    figure, axes = plt.subplots(
-        1, len(caches), figsize=(PAGE_IN, height), sharey=True, squeeze=False, layout="constrained"
-    )
-    return figure, dict(zip(caches, axes[0], strict=True))
+    return [cell for cell in study.asked() if cell.checkpoints == most]
 
 
 def step_time(study: Study) -> Any:
@@ -121,48 +113,32 @@ def step_time(study: Study) -> Any:
     figure, axes = panels(cells, 2.5)
     workers = sorted({cell.workers for cell in cells})
     middle = (len(formats(cells)) - 1) / 2
+    handles = {}
     for cache, panel in axes.items():
         for number, form in enumerate(formats(cells)):
-            own = [cell for cell in cells if (cell.cache, cell.format) == (cache, form)]
-            spreads = {cell.workers: study.of_epoch(cell, 0, TRAIN_STEP) for cell in own}
-            points = [(w, spread) for w, spread in spreads.items() if spread]
-            at = [workers.index(w) + (number - middle) * 0.08 for w, _ in points]
-            line(panel, at, [spread for _, spread in points], form)
+            at = [place + (number - middle) * 0.08 for place in range(len(workers))]
+            own = {c.workers: c for c in cells if (c.cache, c.format) == (cache, form)}
+            spreads = {count: study.of_epoch(cell, 0, TRAIN_STEP) for count, cell in own.items()}
+            line(panel, at, [scaled(spreads.get(count), MS) for count in workers], form)
+            for x, count in zip(at, workers, strict=True):
+                if count in own and not spreads[count]:
+                    word(panel, x, study.why_none(own[count]), OF_FORMAT[form][0])
         panel.set(title=f"{cache} page cache", xlabel="loader workers")
         panel.set_xticks(range(len(workers)), list(map(str, workers)))
+        found, names = panel.get_legend_handles_labels()
+        handles |= dict(zip(names, found, strict=True))
+    if not handles:
+        plt.close(figure)
+        return None
     first = next(iter(axes.values()))
     first.set(ylabel="training step, epoch 1 (ms)", ylim=(0, first.get_ylim()[1] * 1.05))
-    figure.legend(*first.get_legend_handles_labels(), loc="outside upper left", ncols=3)
-    return figure if any(panel.lines for panel in axes.values()) else None
+    figure.legend(handles.values(), handles, loc="outside upper left", ncols=3)
+    return figure
 
 
-def line(panel: Any, at: Sequence[float], spreads: Sequence[Spread], form: str) -> None:
-    """Medians, with lines from the least to the most."""
-    colour, mark = OF_FORMAT[form]
-    if not spreads:
-        return
-    middle = np.array([one.median for one in spreads]) * MS
-    error = np.array([reach(one, MS) for one in spreads]).T
-    panel.errorbar(
-        at, middle, error, color=colour, marker=mark, ms=4, lw=1.2, capsize=2, label=form
-    )
-
-
-def reach(spread: Spread, scale: float) -> tuple[float, float]:
-    """How far the least and the most lie from the median."""
-    return (spread.median - spread.low) * scale, (spread.high - spread.median) * scale
-
-
-def bounds(panel: Any, at: float, spread: Spread | None, scale: float) -> None:
-    """A line from the least to the most, on a bar."""
-    if spread and spread.low < spread.high:
-        error = np.array([reach(spread, scale)]).T
-        panel.errorbar(at, spread.median * scale, error, color="black", lw=0.8, capsize=1.5)
-
-
-def formats(cells: Sequence[Cell]) -> list[str]:
-    """Formats of cells, as they are listed."""
-    return [form for form in FORMATS if any(cell.format == form for cell in cells)]
+def scaled(spread: Spread | None, scale: float) -> Spread | None:
+    """A spread in another unit."""
+    return spread and Spread(*(value * scale for value in spread[:3]), spread.count)
 
 
 def step_parts(study: Study) -> Any:
@@ -172,82 +148,26 @@ def step_parts(study: Study) -> Any:
     for cache, panel in axes.items():
         own = [cell for cell in cells if cell.cache == cache]
         for at, cell in zip(places(own), own, strict=True):
-            waits = WAITS if study.of_epoch(cell, 0, SPLIT[0]) else WAIT
-            stack(panel, at, parts(study, cell, {**waits, **WORK}), MS)
-            bounds(panel, at, study.of_epoch(cell, 0, STEP), MS)
+            row = study.middle_epoch(cell, 0, STEP)
+            waits = WAITS if SPLIT[0] in row else WAIT
+            stack(panel, at, parts(row, {**waits, **WORK}, MS), study.why_none(cell))
+            bounds(panel, at, scaled(study.of_epoch(cell, 0, STEP), MS))
         label_bars(panel, own, [str(cell.workers) for cell in own], "loader workers")
         panel.set(title=f"{cache} page cache")
     next(iter(axes.values())).set_ylabel("step, epoch 1 (ms)")
     return with_legend(figure, {**WAITS, **WORK}, axes.values())
 
 
-def parts(study: Study, cell: Cell, names: dict[str, Part]) -> dict[Part, float]:
-    """Medians of parts in the first epoch; what was not measured is not there."""
-    found = {}
-    for part in names.values():
-        spread = study.of_epoch(cell, 0, part[0])
-        if spread:
-            found[part] = spread.median
-    return found
+def parts(row: Numbers, names: dict[str, Part], scale: float) -> dict[Part, float]:
+    """Parts of one run, which add up; what was not measured is not there."""
+    return {part: row[part[0]] * scale for part in names.values() if part[0] in row}
 
 
-def stack(panel: Any, at: float, values: dict[Part, float], scale: float) -> None:
-    """One bar, of parts from below."""
-    bottom = 0.0
-    for (_, colour, hatch), value in values.items():
-        edge = {"edgecolor": "#555555", "hatch": hatch} if hatch else {}
-        if value:
-            panel.bar(at, value * scale, 0.8, bottom * scale, color=colour, lw=0, **edge)
-        bottom += value
-
-
-def places(cells: Sequence[Cell]) -> list[float]:
-    """Where bars stand: those of a format side by side, then a gap."""
-    return [at + 0.7 * formats(cells).index(cell.format) for at, cell in enumerate(cells)]
-
-
-def label_bars(panel: Any, cells: Sequence[Cell], numbers: Sequence[str], what: str) -> None:
-    """Below each bar its number, and below those of a format its name."""
-    at = places(cells)
-    panel.set_xticks(at, numbers)
-    panel.tick_params(axis="x", length=0)
-    for form in formats(cells):
-        own = [x for x, cell in zip(at, cells, strict=True) if cell.format == form]
-        panel.annotate(
-            form,
-            (sum(own) / len(own), 0),
-            (0, -16),
-            xycoords=("data", "axes fraction"),
-            textcoords="offset points",
-            ha="center",
-            va="top",
-        )
-    panel.set_xlabel(f"{what}, by format", labelpad=16)
-
-
-def with_legend(figure: Any, names: dict[str, Part], axes: Any, dashed: str = "") -> Any:
-    """The figure with a legend of what it shows; None where it shows nothing."""
-    bars = [bar for panel in axes for bar in panel.patches]
-    shown = {matplotlib.colors.to_hex(bar.get_facecolor()).upper() for bar in bars}
-    if not shown:
-        return None
-    handles = [
-        matplotlib.patches.Patch(
-            facecolor=colour,
-            hatch=hatch,
-            edgecolor="#555555" if hatch else colour,
-            label=name,
-            lw=0,
-        )
-        for name, (_, colour, hatch) in names.items()
-        if colour in shown
-    ]
-    if dashed:
-        handles.append(plt.Line2D([], [], color=WHOLE, lw=0.8, ls="--", label=dashed))
-    figure.legend(
-        handles=handles, loc="outside upper left", ncols=4, handlelength=1.2, columnspacing=1.2
-    )
-    return figure
+BYTES = ("#56B4E9", "#D55E00")
+OF_BYTES: dict[str, Part] = {
+    "returned by read calls": (READ, BYTES[0], ""),
+    "from the disk": (DISK, BYTES[1], ""),
+}
 
 
 def page_cache(study: Study) -> Any:
@@ -257,38 +177,41 @@ def page_cache(study: Study) -> Any:
     cells = [cell for cell in cells if cell.workers == most]
     figure, axes = panels(cells, 2.6)
     epochs = list(range(study.settings["epochs"]))
+    more = [plt.Line2D([], [], color=GREY, ls="", marker="$\\%$", label="found in the page cache")]
+    whole = None if study.settings["limit_batches"] else sum(study.settings["bytes"].values()) * MB
     for cache, panel in axes.items():
-        own = [cell for cell in cells if cell.cache == cache]
-        bars = [cell for cell in own for _ in epochs]
-        for at, cell, epoch in zip(places(bars), bars, epochs * len(own), strict=True):
-            spreads = [study.of_epoch(cell, epoch, name) for name in (READ, DISK, HIT)]
-            bars_of_bytes(panel, at, spreads)
-        label_bars(panel, bars, [str(epoch + 1) for epoch in epochs] * len(own), "epoch")
+        bars = [cell for cell in cells if cell.cache == cache for _ in epochs]
+        numbers = epochs * (len(bars) // len(epochs))
+        for at, cell, epoch in zip(places(bars), bars, numbers, strict=True):
+            bars_of_bytes(panel, at, study, cell, epoch)
+        label_bars(panel, bars, [str(epoch + 1) for epoch in numbers], "epoch")
         panel.margins(y=0.15)
         panel.set(title=f"{cache} page cache, {most} workers")
-        if study.settings["limit_batches"] is None:
-            whole = sum(study.settings["bytes"].values()) * MB
-            panel.axhline(whole, color=WHOLE, lw=0.8, ls="--", zorder=0.5)
+        if whole:
+            panel.axhline(whole, color=GREY, lw=0.8, ls="--", zorder=0.5)
+    if whole:
+        name = "all images of the data set"
+        more.append(plt.Line2D([], [], color=GREY, lw=0.8, ls="--", label=name))
     next(iter(axes.values())).set_ylabel("data in an epoch (MB)")
-    names = {"returned by read calls": ("", BYTES[0], ""), "from the disk": ("", BYTES[1], "")}
-    dashed = "all images of the data set" if study.settings["limit_batches"] is None else ""
-    return with_legend(figure, names, axes.values(), dashed)
+    return with_legend(figure, OF_BYTES, axes.values(), *more)
 
 
-BYTES = ("#56B4E9", "#D55E00")
-WHOLE = "#555555"
-
-
-def bars_of_bytes(panel: Any, at: float, spreads: Sequence[Spread | None]) -> None:
+def bars_of_bytes(panel: Any, at: float, study: Study, cell: Cell, epoch: int) -> None:
     """Two bars, and above them which share of the pages was in memory."""
-    read, disk, hit = spreads
-    for shift, spread, colour in ((-0.2, read, BYTES[0]), (0.2, disk, BYTES[1])):
+    top = 0.0
+    for shift, name, colour in ((-0.2, READ, BYTES[0]), (0.2, DISK, BYTES[1])):
+        spread = scaled(study.of_epoch(cell, epoch, name), MB)
         if spread:
-            panel.bar(at + shift, spread.median * MB, 0.38, color=colour)
-            bounds(panel, at + shift, spread, MB)
-    top = max([one.high for one in (read, disk) if one], default=0.0) * MB
-    text = f"{hit.median:.0%} hit" if hit else "mapped" if disk and not read else ""
-    panel.annotate(text, (at, top), (0, 2), textcoords="offset points", ha="center", fontsize=7)
+            panel.bar(at + shift, spread.median, 0.38, color=colour)
+            bounds(panel, at + shift, spread)
+            top = max(top, spread.high)
+        else:
+            is_mapped = name == READ and cell.format == "memmap" and study.count(cell)
+            word(panel, at + shift, "mapped" if is_mapped else study.why_none(cell))
+    hit = study.of_epoch(cell, epoch, HIT)
+    if hit:
+        offset = {"textcoords": "offset points", "ha": "center", "fontsize": 6}
+        panel.annotate(f"{hit.median:.0%}", (at, top), (0, 2), **offset)
 
 
 def workers(study: Study) -> Any:
@@ -300,53 +223,63 @@ def workers(study: Study) -> Any:
     for cache, panel in axes.items():
         own = [cell for cell in cells if cell.cache == cache]
         for at, cell in zip(places(own), own, strict=True):
-            stack(panel, at, parts(study, cell, OF_WORKERS), 100)
+            row = study.middle_epoch(cell, 0, BUSY[0])
+            stack(panel, at, parts(row, OF_WORKERS, PERCENT), study.why_none(cell))
         label_bars(panel, own, [str(cell.workers) for cell in own], "loader workers")
         panel.set(title=f"{cache} page cache", ylim=(0, 100))
-    next(iter(axes.values())).set_ylabel("of the time of all workers (%)")
+    next(iter(axes.values())).set_ylabel("time of workers (%)")
     return with_legend(figure, OF_WORKERS, axes.values())
 
 
-OF_CHECKPOINT: dict[str, Part] = {
+BLOCKING = "blocking_ns"
+IN_CALLS: dict[str, Part] = {
     "in write calls": ("write_ns", "#D55E00", ""),
     "in fsync": ("fsync_ns", "#000000", ""),
-    "serializing, and the rest": ("blocking_ns", "#56B4E9", ""),
+}
+SERIALIZING: Part = (BLOCKING, "#56B4E9", "")
+NO_PARTS: Part = (BLOCKING, "#8C510A", "xx")
+STEP_PART: Part = (TRAIN_STEP, "#BBBBBB", "")
+SAVE_PART: Part = (CHECKPOINT, "#CC79A7", "")
+OF_CHECKPOINT: dict[str, Part] = {
+    **IN_CALLS,
+    "serializing, and the rest": SERIALIZING,
+    "a checkpoint, parts not measured": NO_PARTS,
+    "training step": STEP_PART,
+    "checkpoints": SAVE_PART,
 }
 
 
 def checkpoint_cost(study: Study) -> Any:
     """What a checkpoint blocks the training for, and what that is of a step."""
     cells = compared(study)
-    if not any(study.of_run(cell, "blocking_ns") for cell in cells):
+    if not any(study.of_run(cell, BLOCKING) for cell in cells):
         return None
     figure, (one, spread_out) = plt.subplots(1, 2, figsize=(PAGE_IN, 2.4), layout="constrained")
-    names = [named(cell) for cell in cells]
     for at, cell in enumerate(cells):
-        stack(one, at, saving(study, cell), MS)
-        bounds(one, at, study.of_run(cell, "blocking_ns"), MS)
-        own = {part: study.of_epoch(cell, -1, part[0]) for part in (STEP_PART, SAVE_PART)}
-        stack(spread_out, at, {part: found.median for part, found in own.items() if found}, MS)
+        is_never = cell.checkpoints == NEVER and study.count(cell)
+        none = "none saved" if is_never else study.why_none(cell)
+        stack(one, at, saving(study.middle_run(cell, BLOCKING)), none)
+        bounds(one, at, scaled(study.of_run(cell, BLOCKING), MS))
+        last = study.middle_epoch(cell, -1, TRAIN_STEP)
+        shares = parts(last, {"": STEP_PART, "checkpoints": SAVE_PART}, MS)
+        stack(spread_out, at, shares, study.why_none(cell))
+        bounds(spread_out, at, scaled(study.of_epoch(cell, -1, TRAIN_STEP), MS))
     for panel in (one, spread_out):
-        panel.set_xticks(range(len(cells)), names)
+        panel.set_xticks(range(len(cells)), list(map(named, cells)))
         panel.tick_params(axis="x", length=0)
         panel.set_xlim(-0.7, max(1.7, len(cells) - 0.3))
     cell = cells[0]
     one.set(ylabel="ms a checkpoint", title=f"{cell.format}, {cell.cache}, {cell.workers} workers")
     spread_out.set(ylabel="ms a step, last epoch", title="spread over the steps")
-    legend = {**OF_CHECKPOINT, "training step": STEP_PART, "checkpoints": SAVE_PART}
-    return with_legend(figure, legend, (one, spread_out))
-
-
-STEP_PART: Part = (TRAIN_STEP, "#BBBBBB", "")
-SAVE_PART: Part = (CHECKPOINT, "#CC79A7", "")
+    return with_legend(figure, OF_CHECKPOINT, (one, spread_out))
 
 
 def compared(study: Study) -> list[Cell]:
-    """Cells that differ in nothing but checkpoints: those of which there are most."""
+    """Cells that differ in nothing but checkpoints: those of which most were measured."""
     groups: dict[tuple[Any, ...], list[Cell]] = {}
-    for cell in study.drawn():
+    for cell in study.asked():
         groups.setdefault((cell.format, cell.cache, cell.workers), []).append(cell)
-    return max(groups.values(), key=len)
+    return max(groups.values(), key=lambda cells: sum(study.count(cell) > 0 for cell in cells))
 
 
 def named(cell: Cell) -> str:
@@ -355,14 +288,14 @@ def named(cell: Cell) -> str:
     return words.get(cell.checkpoints, f"every {cell.checkpoints} steps")
 
 
-def saving(study: Study, cell: Cell) -> dict[Part, float]:
+def saving(row: Numbers) -> dict[Part, float]:
     """The parts of a checkpoint; the rest is what is left of the time that it blocks."""
-    found = {part: study.of_run(cell, part[0]) for part in OF_CHECKPOINT.values()}
-    values = {part: spread.median for part, spread in found.items() if spread}
-    whole = OF_CHECKPOINT["serializing, and the rest"]
-    if whole in values:
-        values[whole] -= sum(value for part, value in values.items() if part != whole)
-    return values
+    if BLOCKING not in row:
+        return {}
+    in_calls = parts(row, IN_CALLS, MS)
+    if len(in_calls) < len(IN_CALLS):
+        return {NO_PARTS: row[BLOCKING] * MS}
+    return {**in_calls, SERIALIZING: row[BLOCKING] * MS - sum(in_calls.values())}
 
 
 PICTURES: dict[str, Callable[[Study], Any]] = {

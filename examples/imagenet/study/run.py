@@ -12,8 +12,8 @@ are not. A grid that was stopped goes on where it was, and one with other values
 folder. A run that fails is told, and tried again the next time.
 
 Cold: the files of the data set are taken out of the page cache before training (``page_cache.py``
-says what that leaves). Warm: they are read through. What the page cache held of them is kept with
-the run; figures leave out a run that was not as it should be.
+says what that leaves). Warm: they are read through. Where the page cache is not as it should be
+then, nothing is trained: that run failed. What it held of them is kept with the run.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from pathlib import Path
 from typing import Any
 
 from environment import environment
-from example import EXAMPLE, FILES, FORMATS, Images, Options, find_data, pack, stop
-from grid import COLD, OUTPUT, RESULT, RUN_LOG, Grid, Run, claim, write_json
+from example import EXAMPLE, FILES, FORMATS, SPLITS, Images, Options, find_data, pack, stop
+from grid import COLD, OUTPUT, RESULT, RUN_LOG, WARM, Grid, Run, claim, write_json
 from page_cache import evict, files_in, read_through, resident_ratio
 
 SAME = ("epochs", "batch_size", "image_size", "depth", "limit_batches")
@@ -46,6 +46,11 @@ SAME = ("epochs", "batch_size", "image_size", "depth", "limit_batches")
 COLD_AT_MOST, WARM_AT_LEAST = 0.01, 0.99  # of the data set in the page cache
 CHECKPOINT_BYTES = 500 << 20  # of a ResNet-50 with its optimizer, and some to spare
 PATIENCE_S = 10.0
+REMEDY = {
+    COLD: "end what maps or locks these files; what lies in a tmpfs is never cold",
+    WARM: "free memory for the whole data set, or leave warm out",
+}
+"""What to do where the page cache is not as it should be."""
 
 
 def read_options() -> argparse.Namespace:
@@ -77,12 +82,21 @@ def words(text: str) -> list[str]:
 
 
 def main() -> int:
-    """Run what is missing of the grid; 1 if a run failed."""
+    """Run what is missing of the grid; 1 if a run failed, 130 after Ctrl-C."""
     given = read_options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that contexts are left
+    try:
+        return run_grid(given)
+    except KeyboardInterrupt:
+        print("\nstopped; the same command goes on, with the run that was stopped")
+        return 130
+
+
+def run_grid(given: argparse.Namespace) -> int:
+    """Run what is missing of the grid of a command line; 1 if a run failed."""
     grid = Grid.product(given.formats, given.cache, given.workers, given.checkpoints, given.repeats)
     same = {name: getattr(given, name) for name in SAME}
     options = Options(given.out, data=given.data, cache=given.work, **same)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that contexts are left
     root = find_data(options).resolve()
     images = Images.from_folder(root)
     facts = {**same, "data": str(root), **images.facts()}
@@ -146,9 +160,12 @@ def run_all(runs: list[Run], folders: dict[str, Path], same: dict[str, Any]) -> 
 def told(run: Run, result: dict[str, Any]) -> str:
     """Return what became of a run, in words."""
     if result["outcome"] != "ok":
-        last = (run.folder / OUTPUT).read_text(errors="replace").strip().splitlines()[-3:]
-        return "\n    ".join([f"{result['outcome']}; the end of {run.folder / OUTPUT}:", *last])
-    return f"{result['seconds']:.1f} s" + (f"; {result['why']}" if result["why"] else "")
+        output = run.folder / OUTPUT
+        if not output.exists():
+            return f"{result['outcome']}; not trained\n    {REMEDY[run.cell.cache]}"
+        last = output.read_text(errors="replace").strip().splitlines()[-3:]
+        return "\n    ".join([f"{result['outcome']}; the end of {output}:", *last])
+    return f"{result['seconds']:.1f} s"
 
 
 def run_one(run: Run, data: Path, same: dict[str, Any]) -> dict[str, Any]:
@@ -157,27 +174,40 @@ def run_one(run: Run, data: Path, same: dict[str, Any]) -> dict[str, Any]:
     shutil.rmtree(run.folder, ignore_errors=True)  # of one that failed, or was stopped
     run.folder.mkdir(parents=True)
     machine = environment(data)
-    files = list(files_in(data))
+    files = list(image_files(data))
     prepare = evict if run.cell.cache == COLD else read_through
     prepare(path for path, _ in files)
     resident = resident_ratio(files)
     began = time.time()
-    status = train(run, data, same)
-    has_log = (run.folder / RUN_LOG / "run.json").exists()
-    shutil.rmtree(run.folder / RUN_LOG / "checkpoints", ignore_errors=True)
-    outcome = "ok" if status == 0 and has_log else f"failed with status {status}"
+    outcome = why_not(run.cell.cache, resident) or observed(run, data, same)
     result = {
         "cell": asdict(run.cell),
         "repeat": run.repeat,
-        "outcome": "failed without a run log" if status == 0 and not has_log else outcome,
+        "outcome": outcome,
         "began": time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(began)),
         "seconds": time.time() - began,
         "resident_ratio": resident,
-        "why": why_not(run.cell.cache, resident),
         "environment": machine,
     }
     write_json(run.folder / RESULT, result)
     return result
+
+
+def image_files(data: Path) -> Iterator[tuple[Path, int]]:
+    """Files of a data set with their sizes; of a folder of files, nothing beside its splits."""
+    splits = [data / split for split in SPLITS if (data / split).is_dir()]
+    for folder in splits or [data]:
+        yield from files_in(folder)
+
+
+def observed(run: Run, data: Path, same: dict[str, Any]) -> str:
+    """Train once; return what came of it: ok, or how it failed."""
+    status = train(run, data, same)
+    has_log = (run.folder / RUN_LOG / "run.json").exists()
+    shutil.rmtree(run.folder / RUN_LOG / "checkpoints", ignore_errors=True)
+    if status:
+        return f"failed with status {status}"
+    return "ok" if has_log else "failed without a run log"
 
 
 def why_not(cache: str, resident: float | None) -> str | None:
@@ -185,7 +215,7 @@ def why_not(cache: str, resident: float | None) -> str | None:
     if resident is None:
         return None
     is_so = resident <= COLD_AT_MOST if cache == COLD else resident >= WARM_AT_LEAST
-    return None if is_so else f"not {cache}: {resident:.0%} of the data set were in memory"
+    return None if is_so else f"not {cache}: {resident:.1%} of the data set were in memory"
 
 
 def check_room(run: Run) -> None:

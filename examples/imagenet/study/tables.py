@@ -8,12 +8,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grid import Cell
-from measured import BUSY, DISK, HIT, OTHERS, READ, SAVED, TRAIN_STEP, Spread, Study
+from measured import (
+    BUSY,
+    DISK,
+    HIT,
+    NOT_MEASURED,
+    OTHERS,
+    READ,
+    SAVED,
+    TRAIN_STEP,
+    Spread,
+    Study,
+)
 
+from trainobs.core.text import counted
 from trainobs.verdict.record import LOADER
 
-NOT_MEASURED = "not measured"
-NO_WORKERS, NONE_SAVED, NO_CALLS = "no workers", "none", "mapped"
+NO_WORKERS, NONE_SAVED, NO_CALLS, NO_NUMBER = "no workers", "none", "mapped", "-"
 
 
 class Column(NamedTuple):
@@ -61,7 +72,7 @@ def busy(study: Study, cell: Cell) -> Spread | str | None:
     if not cell.workers:
         return NO_WORKERS
     rows = [one.epochs[0] for one in study.runs if one.run.cell == cell and one.epochs]
-    return Spread.from_values(sum(row[n] for n in BUSY) for row in rows if BUSY[0] in row)
+    return Spread.from_values(sum(row[n] for n in BUSY) for row in rows if row.keys() >= set(BUSY))
 
 
 def saved(name: str) -> Callable[[Study, Cell], Spread | str | None]:
@@ -88,10 +99,13 @@ KEYS = ("format", "page cache", "workers", "checkpoint", "runs")
 
 def rows(study: Study) -> Iterable[list[str]]:
     """The rows of the tables of medians, without the head."""
-    for cell in study.drawn():
+    for cell in study.asked():
         keys = (cell.format, cell.cache, str(cell.workers), cell.checkpoints)
-        counted = f"{study.count(cell)} of {study.repeats}"
-        yield [*keys, counted, *(text(column, study, cell) for column in COLUMNS)]
+        runs = f"{study.count(cell)} of {study.repeats}"
+        if not study.count(cell):
+            yield [*keys, f"{runs}: {study.why_none(cell)}", *(NO_NUMBER for _ in COLUMNS)]
+            continue
+        yield [*keys, runs, *(text(column, study, cell) for column in COLUMNS)]
 
 
 def text(column: Column, study: Study, cell: Cell) -> str:
@@ -129,30 +143,51 @@ def markdown(study: Study, head: Sequence[str], body: Sequence[Sequence[str]]) -
         "",
         *environments(study),
     ]
-    if study.left_out:
-        lines += ["", "Runs that do not count:", ""]
-        for run, why in study.left_out.items():
-            lines.append(f"* {run.cell}, run {run.repeat}: {why}")
+    if told := study.not_counted():
+        lines += ["", "Runs that do not count:", "", *(f"* {line}" for line in told)]
     return "\n".join(lines) + "\n"
 
 
 def environments(study: Study) -> list[str]:
     """Where the runs were made, and with what; a line for each machine that was not the same."""
-    told = {name: study.settings[name] for name in ("data", "images", "bytes")}
-    told |= {name: value for name, value in study.settings.items() if isinstance(value, int)}
-    settings = ", ".join(f"{name} {value}" for name, value in told.items())
-    lines = [f"Settings: {settings}."]
+    known = study.settings
+    options = {name: value for name, value in known.items() if isinstance(value, int)}
+    lines = [
+        f"Data: {known['images']['train']:,} images to train on and {known['images']['val']:,} to "
+        f"validate, {sum(known['bytes'].values()) / 1e6:,.0f} MB, of {known['data']}.",
+        f"Settings: {', '.join(f'{name} {value}' for name, value in options.items())}.",
+    ]
     found: dict[str, int] = {}
     for one in study.runs:
         told = machine(one.result["environment"], one.threads, one.level)
         found[told] = found.get(told, 0) + 1
-    return lines + [f"{count} runs on {told}." for told, count in found.items()]
+    lines += [f"{counted(count, 'run')} on {told}." for told, count in found.items()]
+    lines += [f"Page cache before {cache} runs: {found}." for cache, found in held(study).items()]
+    disturbed = study.disturbed()
+    return [*lines, f"Note: {disturbed}."] if disturbed else lines
+
+
+def held(study: Study) -> dict[str, str]:
+    """How much of the data set was in memory as training began, by state of the page cache."""
+    found: dict[str, list[float | None]] = {}
+    for one in study.runs:
+        found.setdefault(one.run.cell.cache, []).append(one.result["resident_ratio"])
+    told = {}
+    for cache, ratios in found.items():
+        known = [ratio for ratio in ratios if ratio is not None]
+        shares = list(dict.fromkeys(f"{ratio:.1%}" for ratio in sorted(known)))
+        words = [f"{' to '.join({shares[0]: 0, shares[-1]: 0})} of the data set"] if known else []
+        if len(known) < len(ratios):
+            words.append(f"unknown in {counted(len(ratios) - len(known), 'run')}")
+        told[cache] = ", ".join(words)
+    return told
 
 
 def machine(facts: dict[str, Any], threads: int | None, level: str) -> str:
     """A machine and its software in a line."""
     disk = facts["disk"]
     kind = "a disk that calls itself rotating" if disk["rotational"] == "1" else "a disk"
+    thread_count = counted(threads, "thread") if threads else "an unknown number of threads"
     packages = ", ".join(f"{name} {at}" for name, at in facts["packages"].items() if at)
     return (
         f"{facts['usable_cpu_count']} CPUs ({facts['cpu']}"
@@ -160,7 +195,7 @@ def machine(facts: dict[str, Any], threads: int | None, level: str) -> str:
         f"{(facts['memory_bytes'] or 0) / 2**30:.0f} GiB of memory, Linux {facts['kernel']}, "
         f"{disk['file_system']} on {kind} ({disk['source']}, read-ahead of "
         f"{disk['read_ahead_kb']} kB), "
-        f"Python {facts['python']}, {packages}; {threads or 'unknown'} threads of torch, "
+        f"Python {facts['python']}, {packages}; torch on {thread_count}, "
         f"observed at level {level}"
     )
 
