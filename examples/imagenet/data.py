@@ -141,7 +141,10 @@ class PhotoFolder(Dataset[tuple[Tensor, int]]):
         """Return an image ``(3, size, size)`` and its label."""
         path, label = self.samples[index]
         with path.open("rb") as file:
-            return self.view(Image.open(file).convert("RGB")), label
+            try:
+                return self.view(Image.open(file).convert("RGB")), label
+            except OSError as error:
+                raise OSError(f"cannot read the image {path}: {error}") from error
 
 
 class RandomView:

@@ -125,6 +125,19 @@ def test_a_page_cache_that_is_not_as_it_should_be_fails_the_run(
     assert (result["outcome"], result["resident_ratio"]) == ("ok", None)
 
 
+def test_a_grid_of_which_nothing_runs_is_stopped(
+    run_grid: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BREAK", "0")
+    words = ("--formats", "files", "--cache", "warm", "--workers", "0", "--repeats", "4")
+    with pytest.raises(SystemExit, match="the first 3 runs all failed"):
+        run_grid(tmp_path / "out", *words)
+    assert len(results(tmp_path / "out")) == 1
+    assert len(list((tmp_path / "out").glob("runs/*/*/result.json"))) == 3
+    with pytest.raises(SystemExit, match=r"(?s)cannot run the grid.*File exists.*see to that"):
+        run_grid(tmp_path / "out" / "study.json", *words)
+
+
 def test_what_lies_beside_the_splits_is_left_alone(study: SimpleNamespace, tmp_path: Path) -> None:
     for name in ("train/a/1.jpg", "val/a/2.jpg", "test/3.jpg", "train.tar"):
         path = tmp_path / name
@@ -195,6 +208,7 @@ def test_a_grid_grows_and_keeps_its_settings(run_grid: Callable[..., int], tmp_p
 @pytest.mark.parametrize(
     ("words", "told"),
     [
+        (["--formats", ","], r"--formats without a value.*give one or more"),
         (["--formats", "zip"], r"--formats zip.*choose of files, tar, memmap"),
         (["--cache", "lukewarm"], r"--cache lukewarm.*choose of cold, warm"),
         (["--workers", "two"], r"--workers two.*give numbers"),

@@ -90,6 +90,10 @@ class Grid:
         repeats: int,
     ) -> Grid:
         """All combinations of values as the command line gives them."""
+        axes = {"formats": formats, "cache": caches, "workers": workers, "checkpoints": checkpoints}
+        for name, values in axes.items():
+            if not values:
+                refuse(f"--{name} without a value", "give one or more, with commas between")
         for name, values, known in (("formats", formats, FORMATS), ("cache", caches, CACHES)):
             for value in values:
                 if value not in known:
@@ -135,20 +139,26 @@ def claim(out: Path, settings: dict[str, Any], grid: Grid) -> None:
     if known is None:
         if any(out.iterdir()):
             refuse(f"files in {out} that belong to no study", "name another --out")
-        known = {"settings": settings, "cells": [], "repeats": 0}
+        known = {"settings": settings, "cells": []}
     for name, value in settings.items():
         if known["settings"].get(name) != value:
             found = f"{out} was made with {name} {known['settings'].get(name)}, now it is {value}"
             refuse(found, "name another --out, or ask for the same")
-    cells = dict.fromkeys([*map(tuple_of, known["cells"]), *grid.cells])
-    repeats = max(known["repeats"], grid.repeats)
-    asked = {"settings": settings, "cells": list(map(asdict, cells)), "repeats": repeats}
-    write_json(out / STUDY, asked)
+    repeats = asked_for(known)
+    for cell in grid.cells:
+        repeats[cell] = max(repeats.get(cell, 0), grid.repeats)
+    cells = [{**asdict(cell), "repeats": count} for cell, count in repeats.items()]
+    write_json(out / STUDY, {"settings": settings, "cells": cells})
 
 
-def tuple_of(cell: dict[str, Any]) -> Cell:
-    """A cell, as it is kept."""
-    return Cell(**cell)
+def asked_for(study: dict[str, Any]) -> dict[Cell, int]:
+    """How often each cell of a study is to be run; a study as ``read_study`` returns it."""
+    found = {}
+    for kept in study["cells"]:
+        values = dict(kept)
+        repeats = values.pop("repeats")
+        found[Cell(**values)] = repeats
+    return found
 
 
 def read_study(out: Path) -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from example import FORMATS, stop
-from grid import STUDY, Cell, Grid, Run, read_study
+from grid import STUDY, Cell, Grid, Run, asked_for, read_study
 
 from trainobs.analysis.checkpoints import checkpoints
 from trainobs.analysis.conditions import per_step
@@ -103,15 +103,13 @@ class Study:
 
     Attributes:
         settings: what is the same in all cells.
-        cells: all that were asked for.
-        repeats: how often each was to be run.
+        repeats: how often each cell that was asked for was to be run.
         runs: those that ended well, with the page cache as it should be.
         left_out: all others -> why.
     """
 
     settings: dict[str, Any]
-    cells: list[Cell]
-    repeats: int
+    repeats: dict[Cell, int]
     runs: list[Measured]
     left_out: dict[Run, str]
 
@@ -121,9 +119,10 @@ class Study:
         kept = read_study(out)
         if kept is None:
             stop(f"cannot read a study in {out}", f"no {STUDY}", "give the --out of run.py")
-        cells = [Cell(**cell) for cell in kept["cells"]]
+        repeats = asked_for(kept)
+        asked = (run for cell, count in repeats.items() for run in Grid((cell,), count).runs(out))
         runs, left_out = [], {}
-        for run in sorted(Grid(tuple(cells), kept["repeats"]).runs(out), key=place):
+        for run in sorted(asked, key=place):
             found = read_run(run)
             if isinstance(found, str):
                 left_out[run] = found
@@ -132,7 +131,7 @@ class Study:
         if not runs:
             why = "; ".join(dict.fromkeys(left_out.values()))
             stop(f"cannot draw the study in {out}", f"no run to draw: {why}", "run run.py again")
-        return cls(kept["settings"], cells, kept["repeats"], runs, left_out)
+        return cls(kept["settings"], repeats, runs, left_out)
 
     def of_epoch(self, cell: Cell, epoch: int, name: str) -> Spread | None:
         """A number of an epoch (-1: the last) over the runs of a cell; None: not measured."""
@@ -191,8 +190,8 @@ class Study:
         )
 
     def asked(self) -> list[Cell]:
-        """All cells that were asked for, each once, in order."""
-        return sorted(set(self.cells), key=cell_place)
+        """All cells that were asked for, in order."""
+        return sorted(self.repeats, key=cell_place)
 
     def drawn(self) -> list[Cell]:
         """Those with a run that counts."""

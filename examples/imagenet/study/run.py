@@ -46,6 +46,7 @@ SAME = ("epochs", "batch_size", "image_size", "depth", "limit_batches")
 COLD_AT_MOST, WARM_AT_LEAST = 0.01, 0.99  # of the data set in the page cache
 CHECKPOINT_BYTES = 500 << 20  # of a ResNet-50 with its optimizer, and some to spare
 PATIENCE_S = 10.0
+HOPELESS = 3  # runs that fail before any other ends well
 REMEDY = {
     COLD: "end what maps or locks these files; what lies in a tmpfs is never cold",
     WARM: "free memory for the whole data set, or leave warm out",
@@ -90,6 +91,9 @@ def main() -> int:
     except KeyboardInterrupt:
         print("\nstopped; the same command goes on, with the run that was stopped")
         return 130
+    except OSError as error:
+        print(flush=True)  # behind the line of a run
+        stop("cannot run the grid", str(error), "see to that; the same command goes on")
 
 
 def run_grid(given: argparse.Namespace) -> int:
@@ -152,6 +156,12 @@ def run_all(runs: list[Run], folders: dict[str, Path], same: dict[str, Any]) -> 
         result = run_one(run, folders[run.cell.format], same)
         failed += result["outcome"] != "ok"
         print(told(run, result), flush=True)
+        if failed == number + 1 == HOPELESS and number + 1 < len(missing):
+            stop(
+                "cannot run the grid",
+                f"the first {HOPELESS} runs all failed, as told above",
+                "see to that; the same command tries them again",
+            )
     if failed:
         print(f"{failed} of {len(missing)} runs failed; the same command tries them again")
     return failed

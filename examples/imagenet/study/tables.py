@@ -101,7 +101,7 @@ def rows(study: Study) -> Iterable[list[str]]:
     """The rows of the tables of medians, without the head."""
     for cell in study.asked():
         keys = (cell.format, cell.cache, str(cell.workers), cell.checkpoints)
-        runs = f"{study.count(cell)} of {study.repeats}"
+        runs = f"{study.count(cell)} of {study.repeats[cell]}"
         if not study.count(cell):
             yield [*keys, f"{runs}: {study.why_none(cell)}", *(NO_NUMBER for _ in COLUMNS)]
             continue
