@@ -27,8 +27,8 @@ from tests.attach.target import (
     steps_of,
 )
 from tests.kernel.own import SOURCE, Marked, calls_of, source
-from trainobs.attach.files import file_of
 from trainobs.attach.process import look_at
+from trainobs.attach.target_files import file_of
 from trainobs.core.abi import Role
 from trainobs.core.errors import ProbeError
 from trainobs.core.own_counter import of_role

@@ -23,8 +23,7 @@ from trainobs.cli import main
 from trainobs.probes.kernel_side import KernelSide
 from trainobs.report import io_text
 from trainobs.runlog.reader import RunLog
-from trainobs.session import files as session_files
-from trainobs.session import observer
+from trainobs.session import file_watch, observer
 
 FILES, EPOCHS = 12, 3
 
@@ -90,7 +89,7 @@ def test_each_epoch_tells_what_of_the_data_was_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the files that are opened for that do not count."""
-    monkeypatch.setattr(session_files, "REST_S", 0.05)
+    monkeypatch.setattr(file_watch, "REST_S", 0.05)
     monkeypatch.setattr(observer, "DELIVER_S", 0.2)
     data = FileData(tmp_path / "data", FILES)
     with observe(run_dir=tmp_path / "run", data_roots=data.root, io=True) as obs:
@@ -204,7 +203,7 @@ def test_a_kernel_side_that_counts_no_files_is_told_once(
     with observe(run_dir=tmp_path / "run", data_roots=data.root, io=True) as obs:
         for _ in obs.loader(DataLoader(data)):
             pass
-    assert found(tmp_path / "run") == {"state": session_files._WHY_NOT}
+    assert found(tmp_path / "run") == {"state": file_watch._WHY_NOT}
     assert told() == ["cannot count what is read of each file; the rest is observed"]
 
 

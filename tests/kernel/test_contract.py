@@ -40,7 +40,7 @@ from trainobs.core.abi import (
 )
 from trainobs.probes import file_counts, own_programs, shared, syscall_table
 from trainobs.probes.session_maps import KINDS
-from trainobs.session.files import EPOCH
+from trainobs.session.file_watch import EPOCH
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from tests.kernel.observed import ObservedKernel
 from tests.kernel.patterns import BLOCK, Read, Truth
 from trainobs.core.abi import FileClass, FileOp
 from trainobs.core.file_rows import Spread
-from trainobs.session.files import EPOCH
+from trainobs.session.file_watch import EPOCH
 
 pytestmark = pytest.mark.needs_bpf
 

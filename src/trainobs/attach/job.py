@@ -14,7 +14,6 @@ from pathlib import Path
 from types import FrameType
 
 from trainobs.attach.clock import OverrunError
-from trainobs.attach.files import file_of
 from trainobs.attach.functions import NONE_FOUND, places_in
 from trainobs.attach.periodic import PeriodWatch, observe, record
 from trainobs.attach.process import (
@@ -31,6 +30,7 @@ from trainobs.attach.process import (
 )
 from trainobs.attach.rule import Rule, rule_for
 from trainobs.attach.run import AttachedRun, loaded
+from trainobs.attach.target_files import file_of
 from trainobs.core.abi import SLOTS, Event
 from trainobs.core.errors import AttachError
 from trainobs.core.sink import Sink

@@ -96,7 +96,6 @@ _SIGNATURES: _Signatures = {
     "bpf_map__fd": (C.c_int, [_Pointer]),
     "bpf_map__set_max_entries": (C.c_int, [_Pointer, C.c_uint32]),
     "bpf_map__reuse_fd": (C.c_int, [_Pointer, C.c_int]),
-    "bpf_map__set_max_entries": (C.c_int, [_Pointer, C.c_uint32]),
     "bpf_map__initial_value": (_Pointer, [_Pointer, C.POINTER(C.c_size_t)]),
     "bpf_map_freeze": (C.c_int, [C.c_int]),
     "bpf_map_update_elem": (C.c_int, [C.c_int, _Pointer, _Pointer, C.c_uint64]),

@@ -12,7 +12,7 @@ from trainobs.host.sampler import HostSampler
 from trainobs.probes.side import Side
 from trainobs.probes.statistics import statistics_for
 from trainobs.session.accelerator import AcceleratorWatch
-from trainobs.session.files import FileWatch
+from trainobs.session.file_watch import FileWatch
 from trainobs.session.machine import MachineReadings
 from trainobs.steps.ledger import Ledger
 

@@ -26,7 +26,7 @@ from trainobs.runlog.writer import RunLogSink
 from trainobs.session.accelerator import Accelerator
 from trainobs.session.ending import tell_end, tell_place
 from trainobs.session.exchange import Exchange, Store
-from trainobs.session.files import FileWatch
+from trainobs.session.file_watch import FileWatch
 from trainobs.session.lookups import LookupWatch
 from trainobs.session.session import Session
 from trainobs.session.settings import Settings

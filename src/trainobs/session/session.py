@@ -24,7 +24,7 @@ from trainobs.probes.detach import detach
 from trainobs.probes.own_programs import OwnPrograms
 from trainobs.session.accelerator import Accelerator, AcceleratorWatch
 from trainobs.session.delivery import Deliveries
-from trainobs.session.files import FileWatch
+from trainobs.session.file_watch import FileWatch
 from trainobs.session.forks import abandon_in_children, keep_in_children, others_here
 from trainobs.session.lookups import HotRowSource, HotRowWatch, LookupReadings, LookupWatch
 from trainobs.session.machine import MachineReadings
