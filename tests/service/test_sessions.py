@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes as C
 import errno
 import os
 import socket
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from trainobs.core.abi import SLOTS
+from trainobs.probes import session_maps
+from trainobs.probes.libbpf import open_library
 from trainobs.probes.shared import SharedProbes
 from trainobs.service.connection import Connection, Peer
 from trainobs.service.sessions import REST_S, Sessions
@@ -48,6 +51,22 @@ def sessions(probes: SharedProbes, clock: Clock) -> Iterator[Sessions]:
     yield sessions
     for slot in list(sessions._sessions):
         sessions.end(slot)
+
+
+@pytest.mark.parametrize("refused", session_maps.KINDS)
+def test_a_session_that_the_kernel_refuses_in_the_middle_leaves_no_maps(
+    probes: SharedProbes, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    kind = session_maps.KINDS[refused]
+    other = kind._replace(key_bytes=4, value_bytes=8, entries=1 if kind.entries > 1 else 2)
+    monkeypatch.setitem(session_maps.KINDS, refused, other)
+    with pytest.raises(OSError, match="cannot make the maps of a session"):
+        probes.open(0)
+    for name, descriptor in probes.maps(session_maps.KINDS).items():
+        found = open_library().bpf_map_lookup_elem(
+            descriptor, C.byref(C.c_uint32(0)), C.byref(C.c_uint32())
+        )
+        assert found == -errno.ENOENT, name
 
 
 def begin(sessions: Sessions, tgid: int, uid: int = 7) -> int:

@@ -11,6 +11,7 @@ import resource
 import struct
 import threading
 from collections.abc import Collection, Container, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from trainobs.core.abi import SLOTS, FileClass
@@ -161,6 +162,8 @@ class SharedProbes:
             maps.install(slot, self._loader.map_fd)
         except BaseException:
             maps.close()
+            with suppress(OSError):  # of those that did not get there
+                remove(slot, self._loader.map_fd)
             raise
         with self._lock:
             self._slots = max(self._slots, slot + 1)
