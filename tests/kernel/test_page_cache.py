@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import random
+import resource
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,11 @@ RANDOM_READS = 2000
 FILE_BYTES = 32 * MIB
 
 
+def sleeps() -> int:
+    """How often this thread gave its CPU up of itself, getrusage(2)."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+
+
 def read_all(files: list[Path]) -> None:
     for path in files:
         read_whole(path)
@@ -46,18 +52,21 @@ def read_all(files: list[Path]) -> None:
 def test_cold_files_come_from_the_disk_to_the_byte(
     observed: ObservedKernel, files: list[Path]
 ) -> None:
-    def read_cold() -> Counts:
+    def read_cold() -> tuple[Counts, int]:
         evict(*files)
-        return observed.during(lambda: read_all(files))
+        before = sleeps()
+        return observed.during(lambda: read_all(files)), sleeps() - before
 
-    got = observed.undisturbed(read_cold, *files)
+    got, slept = observed.undisturbed(read_cold, *files)
     assert got.bytes(Op.READ, DATA, MAIN) == sum(PRIMES)
     assert got.count(Op.READ, DATA, MAIN) == calls_of(PRIMES)
     assert got.count(Op.OPEN, DATA, MAIN) == len(PRIMES)
     assert got.bytes(Op.CACHE_MISS, DATA, MAIN) == IN_MEMORY
     assert got.bytes(Op.BLOCK_READ, DATA, MAIN) == ON_DISK
     assert got.metric("cache/hit_ratio") == 0.0
-    assert 0.0 < got.metric("cache/read_stall_ratio") < 1.0
+    # Where others take the host's CPUs, this one may stand still until its disk is done.
+    stalled = got.metric("cache/read_stall_ratio")
+    assert 0.0 < stalled < 1.0 if slept else stalled == 0.0
 
 
 def test_warm_files_do_not_come_from_the_disk(observed: ObservedKernel, files: list[Path]) -> None:
