@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -150,3 +153,24 @@ def test_a_run_killed_before_its_first_flush_has_no_steps(tmp_path, write_run):
     rank = RunLog.open(path).ranks[0]
     assert len(rank.step()) == 0
     assert len(rank.metric("step/duration_ns")) == 0
+
+
+@pytest.mark.parametrize("change", [1, 64])
+def test_a_damaged_footer_never_ends_the_process(tmp_path, change):
+    path = tmp_path / "part.parquet"
+    pq.write_table(pa.table({"step": [0, 1, 2], "op": ["read", "write", "read"]}), path)
+    job = f"""
+from pathlib import Path
+from trainobs.runlog.columns import Column
+from trainobs.runlog.parquet import why_unreadable
+path = Path({str(path)!r})
+whole, columns = path.read_bytes(), (Column("step", "<i8"), Column("op", "S8"))
+assert why_unreadable(path, columns) is None
+footer = int.from_bytes(whole[-8:-4], "little")
+reasons = set()
+for place in range(len(whole) - 8 - footer, len(whole) - 8):
+    path.write_bytes(whole[:place] + bytes([whole[place] ^ {change}]) + whole[place + 1 :])
+    reasons.add(why_unreadable(path, columns))
+assert len(reasons) > 5
+"""
+    subprocess.run([sys.executable, "-c", job], check=True, timeout=60)

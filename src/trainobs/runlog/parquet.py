@@ -167,14 +167,14 @@ def _is_flat(column: pq.ColumnSchema) -> bool:
 
 
 def _texts(about: pq.FileMetaData, wanted: Collection[str]) -> tuple[list[str], list[str]]:
-    """Columns of text: those that can be read with each value once, and those that cannot."""
+    """Columns of text: those that can be read with each value once, and those that cannot.
+
+    Of a column's chunks nothing is asked here: `RowGroupMetaData.column` ends the process if what
+    it finds is damaged (pyarrow 26), where reading them raises.
+    """
     schema = about.schema.to_arrow_schema()
     names = {name for name in wanted if not _is_number(schema.field(name).type)}
     unpacked = {name for name in names if not pa.types.is_string(schema.field(name).type)}
-    for group in map(about.row_group, range(about.num_row_groups)):
-        for column in map(group.column, range(group.num_columns)):
-            if column.path_in_schema in names and "DELTA_BYTE_ARRAY" in column.encodings:
-                unpacked.add(column.path_in_schema)
     return sorted(names - unpacked), sorted(unpacked)
 
 
