@@ -67,6 +67,7 @@ def test_the_mean_of_a_quantile_is_that_of_all_events(summary):
 def test_losses_are_told(summary):
     assert summary["lost"] == {
         "events": 2,
+        "dropped": 0,
         "kernel": {"requests": 2},
         "steps": {"tensorboard": 50},
         "because": {"tensorboard": "ENOSPC: No space left on device"},

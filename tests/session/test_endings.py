@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +20,8 @@ from tests import kernel_state
 from tests.integrations.models import read_steps, step_numbers
 from tests.session.jobs import Job, descriptors_of, loop, programs_of, wait_for
 from trainobs import observe
+from trainobs.analysis.summary import summarize
+from trainobs.report.losses import lost
 from trainobs.runlog.reader import RunLog
 
 pytestmark = pytest.mark.needs_bpf
@@ -98,6 +102,42 @@ def test_a_job_that_a_signal_ends_leaves_nothing_and_a_log_that_can_be_read(tmp_
     assert len(numbers) >= kept
     ended = log.info["summary"]
     assert ended["outcome"] == "exception: KeyboardInterrupt" if number == 2 else ended is None
+
+
+HELD_UP = """
+import os, sys, time
+import trainobs.runlog.store as store
+from trainobs import observe
+from trainobs.core.abi import RING
+from trainobs.session import observer
+from trainobs.steps import collector
+
+def slow(path, data, replace=store.replace_file):
+    store.replace_file = replace
+    time.sleep(0.6)
+    replace(path, data)
+
+store.replace_file = slow
+collector.MAX_WAITING, observer.FLUSH_S, observer.DELIVER_S = RING, 0.3, 0.1
+with observe(run_dir=sys.argv[1], probes="off") as obs:
+    end = time.monotonic() + 2
+    while time.monotonic() < end:
+        with obs.step():
+            time.sleep(0.001)
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_steps_that_a_slow_disk_cost_a_run_that_was_killed_are_told(tmp_path):
+    run = tmp_path / "run"
+    killed = subprocess.run([sys.executable, "-c", HELD_UP, run], check=False, timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    numbers = step_numbers(run)
+    missing = numbers[-1] + 1 - len(numbers)
+    assert missing > 0
+    assert lost(summarize(RunLog.open(run))) == [
+        f"{missing} steps have no record: the observer was held up"
+    ]
 
 
 def test_a_job_whose_worker_is_killed_says_so_and_leaves_nothing(tmp_path):

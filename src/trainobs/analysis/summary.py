@@ -70,9 +70,10 @@ def summarize(run: RunLog) -> dict[str, Any]:
         * latency: name -> distribution of the whole run, in ns.
         * own: what programs of the user's counted: `name` of the metric, `title`, `unit`, `probe`;
           the parts by role are among `metrics`, as `<name>{role=<role>}`.
-        * lost: `events` and step records not counted; of these, what the `kernel` side dropped, by
-          cause; `steps` that a sink dropped, and `because` of what; `files` that could not be read;
-          of a run whose end is not recorded, `free_bytes` of the disk that it is on.
+        * lost: `events` and step records not counted; of these, steps `dropped` while the observer
+          was held up, and what the `kernel` side dropped, by cause; `steps` that a sink dropped,
+          and `because` of what; `files` that could not be read; of a run whose end is not
+          recorded, `free_bytes` of the disk that it is on.
         * ranks, straggler: see `analysis.ranks.compare`.
 
     Raises:
@@ -105,7 +106,7 @@ def summarize(run: RunLog) -> dict[str, Any]:
         "latency": {one.name: _distribution(one, buckets) for one in LATENCIES},
         "io": files_read(run, rank),
         "own": [{"name": one.name, **asdict(one)} for one in rank.counters],
-        "lost": _lost(run, metrics),
+        "lost": _lost(run, rank.step(), metrics),
         **compare(run.ranks),
     }
 
@@ -219,10 +220,18 @@ def _distribution(latency: Latency, buckets: npt.NDArray[np.uint64]) -> dict[str
     }
 
 
-def _lost(run: RunLog, metrics: dict[str, Statistics]) -> dict[str, Any]:
+def _lost(
+    run: RunLog, steps: npt.NDArray[np.int64], metrics: dict[str, Statistics]
+) -> dict[str, Any]:
     ended = run.info.get("summary") or {}
+    events = metrics["obs/lost_count"]["sum"]
+    gaps = int(
+        (np.diff(steps[steps >= 0]) - 1).clip(0).sum()
+    )  # a run that was killed tells of none
     return {
-        "events": metrics["obs/lost_count"]["sum"],
+        "events": events,
+        # A run that was killed has not written how many.
+        "dropped": ended.get("dropped_steps", min(gaps, events or 0)),
         "kernel": ended.get("losses", {}),
         "steps": ended.get("lost_steps", {}),
         "because": ended.get("lost_because", {}),

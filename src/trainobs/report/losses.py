@@ -32,6 +32,9 @@ def lost(summary: dict[str, Any]) -> list[str]:
 
 def _steps(summary: dict[str, Any]) -> Iterator[str]:
     found = summary["lost"]
+    if found["dropped"]:
+        have = "has" if found["dropped"] == 1 else "have"
+        yield f"{counted(found['dropped'], 'step')} {have} no record: the observer was held up"
     for sink, count in found["steps"].items():
         if count:
             why = _because(found["because"].get(sink, ""))
@@ -61,9 +64,9 @@ def _events(summary: dict[str, Any]) -> Iterator[str]:
     causes = {name: n for name, n in found["kernel"].items() if n}
     for name, n in causes.items():
         yield counted(n, *_KERNEL.get(name, (name, name)))
-    rest = (found["events"] or 0) - sum(causes.values())
+    rest = (found["events"] or 0) - found["dropped"] - sum(causes.values())
     if rest > 0:
-        yield counted(rest, "kernel event or step", "kernel events or steps")
+        yield counted(rest, "kernel event")
 
 
 def unreadable(summary: dict[str, Any]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -146,15 +146,14 @@ def _read(path: Path, columns: Collection[str] | None) -> tuple[list[str], pa.Ta
         flat = {c.path for c in map(about.schema.column, range(about.num_columns)) if _is_flat(c)}
         once = (name for name, times in Counter(found).items() if times == 1)
         wanted = [n for n in once if n in flat and (columns is None or n in columns)]
-        texts, unpacked = _texts(about, wanted)
-        file = pq.ParquetFile(
-            stream,
-            metadata=about,
-            read_dictionary=texts,
-            page_checksum_verification=True,
-            pre_buffer=False,
-        )
-        _check_texts(file, unpacked)
+        schema = about.schema.to_arrow_schema()
+        texts = [name for name in wanted if pa.types.is_string(schema.field(name).type)]
+        file = _opened(stream, about, texts)
+        others = {name for name in wanted if not _is_number(schema.field(name).type)} - set(texts)
+        if refused := {name for name in texts if not _is_read_packed(file, name)}:
+            texts = [name for name in texts if name not in refused]
+            file = _opened(stream, about, texts)
+        _check_texts(file, sorted(refused | others))
         table = file.read(columns=wanted, use_threads=False)
         for name in texts:
             index = table.column_names.index(name)
@@ -166,16 +165,28 @@ def _is_flat(column: pq.ColumnSchema) -> bool:
     return bool(column.max_repetition_level == 0)
 
 
-def _texts(about: pq.FileMetaData, wanted: Collection[str]) -> tuple[list[str], list[str]]:
-    """Columns of text: those that can be read with each value once, and those that cannot.
+def _opened(stream: IO[bytes], about: pq.FileMetaData, texts: list[str]) -> pq.ParquetFile:
+    """A file, of whose `texts` each value is read once."""
+    return pq.ParquetFile(
+        stream,
+        metadata=about,
+        read_dictionary=texts,
+        page_checksum_verification=True,
+        pre_buffer=False,
+    )
 
-    Of a column's chunks nothing is asked here: `RowGroupMetaData.column` ends the process if what
-    it finds is damaged (pyarrow 26), where reading them raises.
+
+def _is_read_packed(file: pq.ParquetFile, name: str) -> bool:
+    """Whether a column of text can be read with each value once; not from DELTA_BYTE_ARRAY.
+
+    The footer would tell, but `RowGroupMetaData.column` ends the process if what it finds there is
+    damaged (pyarrow 26), where reading raises.
     """
-    schema = about.schema.to_arrow_schema()
-    names = {name for name in wanted if not _is_number(schema.field(name).type)}
-    unpacked = {name for name in names if not pa.types.is_string(schema.field(name).type)}
-    return sorted(names - unpacked), sorted(unpacked)
+    try:
+        next(file.iter_batches(1, columns=[name], use_threads=False), None)
+    except OSError:
+        return False
+    return True
 
 
 def _is_number(kind: pa.DataType) -> bool:

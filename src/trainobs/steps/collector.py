@@ -28,8 +28,9 @@ from trainobs.steps.timeline import StepSource
 SETTLE_NS = 5_000_000
 """Age at which nothing more is in flight for a closed step: far above the time of one probe."""
 
-MAX_WAITING = 20 * RING
-"""Steps kept for slow sinks, 2 KB each; above, the oldest are dropped and counted."""
+MAX_WAITING = 64 * RING
+"""Steps kept while the observer's thread is held up, 2 KB each; above, the oldest are dropped and
+counted. On a busy machine its first flush, which imports pyarrow, took as long as 3,000 of 1 ms."""
 
 HOLD_NS = 3_000_000_000
 """How long a step is kept back for what is known late only: the readings of a GPU."""
