@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import subprocess
@@ -183,7 +182,6 @@ def test_a_handler_that_raises_while_a_run_ends_does_not_keep_it_from_ending(tmp
         programs = programs_of(os.getpid())
         start()
     wait_for(lambda: threads() == [])
-    gc.collect()  # the traceback held on to what it went through
     assert descriptors_of(os.getpid()) == set()
     gone(programs)
     assert step_numbers(tmp_path / "run") == [0]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from traceback import clear_frames
 
 from trainobs.core.abi import FileClass, Op
 from trainobs.core.coverage import CALLS, FEEDS, SCHEDULER, Coverage
@@ -178,7 +179,7 @@ class Session:
         try:
             _surely(partial(self._end, outcome))
         finally:
-            self._forget()
+            _surely(self._forget)
 
     def abandon(self) -> None:
         """In a forked child: let go of everything; the parent goes on observing."""
@@ -237,7 +238,8 @@ class Session:
         if self._files:
             self._files.release()
         self.ledger.release()
-        del self._collector, self._observer, self._readings
+        for name in ("_collector", "_observer", "_readings"):
+            self.__dict__.pop(name, None)
 
     def _wire(
         self,
@@ -339,9 +341,18 @@ def _surely(action: Callable[[], None]) -> None:
     Torch's handler of SIGCHLD does when a loader worker is killed, and so does a second Ctrl-C.
     """
     try:
-        action()
+        _releasing(action)
     except BaseException:
+        _releasing(action)
+        raise
+
+
+def _releasing(action: Callable[[], None]) -> None:
+    """Keep nothing alive by what was raised: it knows our frames, and an ExitStack's knows it."""
+    try:
         action()
+    except BaseException as error:
+        clear_frames(error.__traceback__)
         raise
 
 
