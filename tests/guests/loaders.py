@@ -2,7 +2,8 @@
 
 usage: python -m tests.guests.loaders DIRECTORY
 
-Prints one JSON object. One epoch for each way to start workers: a worker reads each file once.
+Prints one JSON object. One epoch for each way to start workers: a worker reads each file once. A
+run that tells of losses may lack as many reads, but no number may be above the truth.
 """
 
 from __future__ import annotations
@@ -57,14 +58,19 @@ def observed(method: str, data: Path, run_dir: Path) -> dict[str, Any]:
     states = run.info["capabilities"]
     calls = all(states.get(name) == "on" for name in ("tobs_sys_enter", "tobs_sys_exit"))
     truth = {"bytes": sum(SIZES), "count": sum(-(-size // BUFFER) + 1 for size in SIZES)}
-    values, lies = {}, []
+    if not calls:
+        truth = dict.fromkeys(truth, 0)
+    told = sum(run.info["summary"]["losses"].values())
+    least = truth if not told else {"bytes": 0, "count": truth["count"] - told}
+    values, lies = {"told": told}, []
     for role in ("worker", None):
         for field, value in truth.items():
             got = run.total(field, "read", "data", role)
             values[f"{role or 'all'} {field}"] = got
-            if got != (value if calls else 0):
+            if not least[field] <= got <= value:
                 lies.append(f"LIE {method}: {role or 'all'} {field} is {got}, not {value}")
-    return {"level": run.info["level"], "lies": lies, "values": values}
+    short = truth["count"] - values["all count"]
+    return {"level": run.info["level"], "lies": lies, "values": values, "short": short}
 
 
 def main() -> int:
@@ -77,9 +83,9 @@ def main() -> int:
     found = {method: observed(method, data, place / method) for method in WORKERS}
     lies = [lie for one in found.values() for lie in one["lies"]]
     levels = {one["level"] for one in found.values()}
-    print(
-        json.dumps({"check": "loaders", "level": "/".join(levels), "lies": lies, "methods": found})
-    )
+    short = sum(one["short"] for one in found.values())
+    of_all = {"check": "loaders", "level": "/".join(levels), "lies": lies, "short": short}
+    print(json.dumps({**of_all, "methods": found}))
     return bool(lies)
 
 
