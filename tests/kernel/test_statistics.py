@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 
 import pytest
 
 from tests.kernel.btf import STRUCT
+from tests.kernel.own import Marked, source
+from trainobs import Probe
 from trainobs.probes import statistics
 from trainobs.probes.kernel_names import KERNEL_BTF
 from trainobs.probes.kernel_side import KernelSide
@@ -32,6 +35,20 @@ def test_left_out_runs_are_a_loss_until_after_the_end(monkeypatch: pytest.Monkey
     assert kernel._statistics.share() is None
     monkeypatch.undo()
     assert kernel.losses() == losses, "the programs are gone, and there is nothing to ask"
+
+
+def test_left_out_runs_of_programs_of_the_users_are_a_loss(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(statistics, "_MISSES_OFFSET", kernel_layout(b"bpf_prog_info")[b"load_time"])
+    kernel = KernelSide(())
+    try:
+        before = kernel.losses()["runs"]
+        kernel.load_own([Probe(source(tmp_path), attach=Marked(tmp_path).attach)])
+        assert kernel.own.status == {"own.c": "on"}
+        assert kernel.losses()["runs"] > before
+    finally:
+        kernel.stop()
 
 
 def kernel_layout(name: bytes) -> dict[bytes, int]:

@@ -66,6 +66,7 @@ class KernelSide(Side):
     def load_own(self, probes: Sequence[OwnProbe]) -> None:
         """Load programs of the user's beside these."""
         self.own.load(probes, self._probes.maps(SHARED_MAPS))
+        self._statistics = ProbeStatistics(self.program_fds())
 
     def infer_data(self, on: bool) -> None:
         """Whether what workers read from regular files of no known class counts as data."""
