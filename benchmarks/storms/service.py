@@ -32,6 +32,8 @@ from trainobs.probes import protocol
 from trainobs.probes.served import ServedSide, enter
 
 ATTACKERS = 4
+PAUSE_S = 1.25
+"""Between two sessions of the other user: shorter, they would be more than a user is allowed."""
 MEMORY = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
 """Where groups lie whose memory is counted: of version 1, and of version 2."""
 
@@ -108,7 +110,7 @@ def under(running: Service, attack: Callable[[Path], None], seconds: float) -> d
                 times.append(time.monotonic() - begin)
             except AssertionError:
                 failed += 1
-            time.sleep(0.25)
+            time.sleep(PAUSE_S)
         for attacker in attackers:
             with suppress(ProcessLookupError):
                 os.kill(attacker, signal.SIGKILL)
