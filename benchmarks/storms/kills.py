@@ -38,6 +38,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--probes", default="off")
     options = parser.parse_args()
+    # A job in the background ignores it, and so would the runs.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     draw = random.Random(options.seed)
     with tempfile.TemporaryDirectory(prefix="trainobs-storm-") as folder:
         results = [

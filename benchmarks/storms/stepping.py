@@ -30,7 +30,6 @@ def main() -> None:
     options = parser.parse_args()
     observer.FLUSH_S = observer.DELIVER_S = options.flush_s
     signal.signal(signal.SIGTERM, _leave)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a job in the background lacks
     settings = Settings.parse(options.probes, quiet=True, run_dir=options.run)
     session, place = open_session(settings, options.run, log_every_n_steps=50)
     print("begun", place, flush=True)

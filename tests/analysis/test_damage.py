@@ -61,6 +61,7 @@ def replace_column(file, name, values):
         ({"summary": [1]}, "summary in run.json is not an object or null"),
         ({"summary": {"outcome": []}}, "summary.outcome in run.json is not a string or null"),
         ({"summary": {"losses": []}}, "summary.losses in run.json is not an object"),
+        ({"summary": {"dropped_steps": {}}}, "summary.dropped_steps in run.json is not an integer"),
         ({"summary": {"lost_steps": [1]}}, "summary.lost_steps in run.json is not an object"),
         ({"summary": {"lost_steps": {"a": "x"}}}, "lost_steps.a in run.json is not an integer"),
     ],

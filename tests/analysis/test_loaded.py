@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from trainobs import load_run
@@ -44,6 +46,18 @@ def test_summary_and_verdict_are_those_of_the_report(write_run):
 def test_a_directory_without_a_run_is_an_error(tmp_path):
     with pytest.raises(RunLogError):
         load_run(tmp_path)
+
+
+def test_parts_that_do_not_fit_each_other_are_an_error(write_run):
+    path = write_run()
+    write_run(rank=1)
+    part = path / "rank=1" / "steps-00000.parquet"
+    table = pq.read_table(part)
+    whole = pa.array([2**63 - 1] * len(table))
+    at = table.column_names.index("block/read_p99_ns")
+    pq.write_table(table.set_column(at, "block/read_p99_ns", whole), part)
+    with pytest.raises(RunLogError, match="not in range"):
+        _ = load_run(path).steps
 
 
 def test_it_needs_no_torch(write_run):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from trainobs.core.errors import RunLogError
 from trainobs.runlog.parquet import read_whole
 from trainobs.runlog.reader import RunLog
 
@@ -16,12 +17,19 @@ def whole_table(run: RunLog, table: str) -> pa.Table | None:
         table: `STEPS`, `BATCHES` and so on.
 
     Raises:
-        RunLogError: a file was damaged after the run was opened.
+        RunLogError: a file was damaged after the run was opened, or does not fit the others.
     """
     parts = []
     for number, rank in run.ranks.items():
         for path in rank.files[table]:
             part = read_whole(path)
             parts.append(part.add_column(0, "rank", pa.array([number] * len(part), pa.int32())))
-    # A column that came up later, or in one rank alone, is null in the others.
-    return pa.concat_tables(parts, promote_options="permissive") if parts else None
+    try:
+        # A column that came up later, or in one rank alone, is null in the others.
+        return pa.concat_tables(parts, promote_options="permissive") if parts else None
+    except pa.ArrowInvalid as error:  # numbers of two types, which no run wrote
+        raise RunLogError(
+            failed=f"The parts of the table {table} cannot be put together.",
+            found=f"{run.path}: {str(error).partition(chr(10))[0]}",
+            do="restore them from where the run wrote them",
+        ) from error
