@@ -220,6 +220,24 @@ struct tobs_file {
 	char name[TOBS_NAME];	  /* ... and the end of its own */
 };
 
+/* Who was sent to or received from, by whom, in which epoch, and in which phase of the training thread. */
+struct tobs_peer_key {
+	unsigned int address[4]; /* of IPv6, or of IPv4 mapped to it, as sent; 0: others */
+	unsigned int epoch;
+	unsigned short own_port; /* both ports of a peer on this machine, ... */
+	unsigned short port;	 /* ... where addresses tell no processes apart; else 0 */
+	unsigned short phase;
+	unsigned short role;
+};
+
+/* In `peers`, and in `unlisted_peers` of those for whom that has no room. */
+struct tobs_peer {
+	unsigned long long sent_count;
+	unsigned long long sent_bytes;
+	unsigned long long received_count;
+	unsigned long long received_bytes;
+};
+
 /* In session_sums, read-only for user space: all that a session counts; it only grows. */
 struct tobs_sums {
 	struct tobs_row rows[TOBS_RING];	     /* by step of the ring */
@@ -323,7 +341,7 @@ struct tobs_syscall {
 struct tobs_machine {
 	struct tobs_syscall syscalls[TOBS_SYSCALLS];
 	unsigned int page_shift;   /* log2 of the bytes of a page: 12, on arm64 also 14 or 16 */
-	unsigned int counts_files; /* whether each file is counted: for a single session */
+	unsigned int counts_files; /* whether files and peers are counted: for a single session */
 };
 
 _Static_assert(sizeof(struct tobs_cell) == 32, "a cell is four words");
@@ -351,6 +369,7 @@ _Static_assert(sizeof(struct tobs_file_key) == 24, "no padding");
 _Static_assert(sizeof(struct tobs_access) == 120, "no padding");
 _Static_assert(sizeof(struct tobs_total) == 128 + 8 * TOBS_SIZES, "no padding");
 _Static_assert(sizeof(struct tobs_file) == 144 + TOBS_PARENT + TOBS_NAME, "no padding");
+_Static_assert(sizeof(struct tobs_peer_key) == 28, "no padding");
 _Static_assert(sizeof(struct tobs_syscall) == 4, "no padding");
 _Static_assert(sizeof(struct tobs_machine) == 4 * TOBS_SYSCALLS + 8, "no padding");
 

@@ -243,8 +243,20 @@ struct request {
 	struct bio *bio;
 };
 
+struct in6_addr {
+	union {
+		__be32 u6_addr32[4];
+	} in6_u;
+};
+
 struct sock_common {
+	__be32 skc_daddr;
+	__be32 skc_rcv_saddr;
+	__be16 skc_dport;
+	u16 skc_num;
 	u16 skc_family;
+	struct in6_addr skc_v6_daddr; /* where the kernel has IPv6 */
+	struct in6_addr skc_v6_rcv_saddr;
 };
 
 struct sock {

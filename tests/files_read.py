@@ -1,4 +1,4 @@
-"""Made-up tables of files in a run log."""
+"""Made-up tables of files and peers in a run log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from trainobs.core.abi import FileClass, FileOp
-from trainobs.core.file_rows import CACHE_ROW, IO_ROW, SPREAD_ROW, Counted, Spread
+from trainobs.core.file_rows import CACHE_ROW, IO_ROW, NOTHING, SPREAD_ROW, Counted, Spread
+from trainobs.core.peer_rows import PEER_ROW
 from trainobs.runlog.io import IoSink
 
 DATA = int(FileClass.DATA)
@@ -26,7 +27,18 @@ COUNTS = {
 }
 
 
-def with_files(run: Path, name: bytes = b"data/a.bin", **more: int) -> Path:
+def peer_rows(*values: tuple) -> np.ndarray:
+    """Rows of `PEER_ROW` of the first epoch: phase, role, peer, own port, port, and the counts."""
+    return np.array([(0, *value) for value in values], PEER_ROW)
+
+
+def with_files(
+    run: Path,
+    name: bytes = b"data/a.bin",
+    peers: np.ndarray = NOTHING.peers,
+    rank: int = 0,
+    **more: int,
+) -> Path:
     rows = np.zeros(2, IO_ROW)
     rows["op"], rows["class"], rows["inode"] = READ, DATA, -1
     rows["file"][1], rows["file_bytes"][1] = name, 600_000
@@ -37,6 +49,6 @@ def with_files(run: Path, name: bytes = b"data/a.bin", **more: int) -> Path:
         SPREAD_ROW,
     )
     cache = np.array([(0, 5, 4, True, 2, 1000, 250, 0)], CACHE_ROW)
-    sink = IoSink(run, 0, lambda is_last: Counted(rows, spread, cache))
+    sink = IoSink(run, rank, lambda is_last: Counted(rows, spread, cache, peers))
     sink.end({})
     return run

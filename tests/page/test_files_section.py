@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tests.files_read import with_files
+from tests.files_read import peer_rows, with_files
 from tests.samples import EVERY_PROGRAM
+from trainobs.core.abi import Phase, Role
 
 
 def test_the_pictures_say_the_numbers(write_run, open_page):
@@ -25,6 +26,23 @@ def test_the_names_of_files_are_text(write_run, open_page):
     section = open_page(run).page.locator("#io")
     section.locator("summary").click()
     assert "<i>a</i>\\u001b[1m" in section.text_content()
+
+
+def test_peers_have_names_bytes_and_phases(write_run, open_page):
+    peers = peer_rows(
+        (Phase.BACKWARD, Role.THREAD, b"10.0.0.2", -1, -1, 3, 750_000, -1, -1),
+        (Phase.OTHER, Role.WORKER, b"10.0.0.2", -1, -1, 3, 250_000, -1, -1),
+        (Phase.OTHER, Role.MAIN, b"::1", 5000, 80, 1, 10, -1, -1),
+        (Phase.OTHER, Role.MAIN, b"", -1, -1, 1, 5, -1, -1),
+    )
+    on = {**EVERY_PROGRAM, "files": "on", "tobs_receive": "refused"}
+    section = open_page(with_files(write_run(capabilities=on), peers=peers)).page.locator("#io")
+    rows = section.locator("table").last.locator("tbody tr").all()
+    assert [row.locator("th, td").all_inner_texts() for row in rows] == [
+        ["10.0.0.2", "1 MB", "–", "0 %", "75 %", "0 %", "25 %"],
+        ["[::1]:80", "10 B", "–", "0 %", "0 %", "0 %", "0 %"],
+        ["others, not told apart", "5 B", "–", "0 %", "0 %", "0 %", "0 %"],
+    ]
 
 
 def test_a_mapped_data_set_is_said_to_be_read_unseen(write_run, open_page):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trainobs.analysis.peer_numbers import peers_of, peers_unknown
 from trainobs.core.abi import ACCESS, FileClass, FileOp, Op
 from trainobs.core.coverage import IO_URING
 from trainobs.core.file_rows import Spread
@@ -47,6 +48,7 @@ def files_read(run: RunLog, rank: RankLog) -> dict[str, Any] | None:
           files; `cache`: None, or what the page cache held of the data set as it was over.
         * files: those of which most bytes were moved, with the numbers of the epochs in which they
           were among the largest of their class, and `epochs`, how many these were.
+        * peers: see `analysis.peer_numbers.peers_of`.
 
     Raises:
         RunLogError: a file is damaged.
@@ -57,17 +59,20 @@ def files_read(run: RunLog, rank: RankLog) -> dict[str, Any] | None:
     if state != "on":
         return {"state": state}
     table = rank.columns(IO, ("epoch", "op", "class", "inode", "device", "file_bytes", *COUNTED))
-    names = np.array([name is not None for name in rank.names_of_files()], bool)
+    names = np.array([name is not None for name in rank.texts(IO, "file")], bool)
     unseen = _unseen(run, rank)
     maps = _mapped(rank, table, ~names)
     hidden = set(FileClass) if unseen else set(maps)
+    peers = peers_of(run, rank)
+    left_out = [*_left_out(run, rank, table, ~names), *peers_unknown(run, rank, peers)]
     return {
         "state": state,
         "rank": rank.rank,
-        "unknown": [*_said_of_maps(maps), *unseen, *_left_out(run, rank, table, ~names)],
+        "unknown": [*_said_of_maps(maps), *unseen, *left_out],
         "classes": _classes(table, ~names, rank.columns(IO_SPREAD, _SPREAD), hidden),
         "epochs": _epochs(rank, table, ~names, hidden),
         "files": _files(rank, table, names, hidden),
+        "peers": peers,
     }
 
 
@@ -186,7 +191,7 @@ def _held(rank: RankLog) -> dict[int, dict[str, Any]]:
 def _files(
     rank: RankLog, table: Columns, are_files: npt.NDArray[np.bool_], hidden: Collection[int]
 ) -> list[dict[str, Any]]:
-    names = rank.names_of_files()
+    names = rank.texts(IO, "file")
     by_file: dict[tuple[int, ...], list[int]] = {}
     for row in np.flatnonzero(are_files).tolist():
         key = tuple(int(table[name][row]) for name in ("op", "device", "inode"))

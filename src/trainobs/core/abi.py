@@ -234,6 +234,20 @@ TOTAL_KEY = np.dtype([("epoch", "<u4"), ("op", "<u2"), ("class", "<u2")])
 TOTAL = np.dtype([("access", ACCESS), ("unlisted_count", "<u8"), ("sizes", "<u8", (SIZES,))])
 """`struct tobs_total`: all files of a class, what was done to them in an epoch."""
 
+PEER_KEY = np.dtype(
+    [
+        ("address", "<u4", (4,)),
+        ("epoch", "<u4"),
+        *((name, "<u2") for name in ("own_port", "port", "phase", "role")),
+    ]
+)
+"""`struct tobs_peer_key`: who was sent to or received from; the address is in network order."""
+
+PEER = np.dtype(
+    [(f"{way}_{what}", "<u8") for way in ("sent", "received") for what in ("count", "bytes")]
+)
+"""`struct tobs_peer`."""
+
 FILE_KEY = np.dtype(
     [("ino", "<u8"), ("dev", "<u4"), ("generation", "<u4"), ("epoch", "<u4"), ("op", "<u4")]
 )

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.core.abi import ACCESS, SIZES, TOTAL_KEY, FileClass, FileOp
+from trainobs.core.peer_rows import PEER_ROW, PEER_WORDS
 
 TOP = 32
 """Files of each class that have a row of their own in an epoch, of those read and of those written:
@@ -74,21 +75,18 @@ Rows = npt.NDArray[np.void]
 
 
 class Counted(NamedTuple):
-    """What was counted in some epochs: rows of `IO_ROW`, `SPREAD_ROW` and `CACHE_ROW`."""
+    """What was counted in some epochs: rows of `IO_ROW`, `SPREAD_ROW`, `CACHE_ROW`, `PEER_ROW`."""
 
     rows: Rows
     spread: Rows
     cache: Rows = np.empty(0, CACHE_ROW)
+    peers: Rows = np.empty(0, PEER_ROW)
 
     @classmethod
     def join(cls, parts: Iterable[Counted]) -> Counted:
         """Several, one after another."""
         listed = [NOTHING, *parts]
-        return cls(
-            np.concatenate([part.rows for part in listed]),
-            np.concatenate([part.spread for part in listed]),
-            np.concatenate([part.cache for part in listed]),
-        )
+        return cls(*map(np.concatenate, zip(*listed, strict=True)))
 
 
 NOTHING = Counted(np.empty(0, IO_ROW), np.empty(0, SPREAD_ROW))
@@ -183,5 +181,5 @@ def _take_access(rows: Rows, access: Any) -> None:
         rows[name] = access[name].astype(np.int64)
 
 
-WORDS = {"op": FileOp, "class": FileClass, "of": Spread}
+WORDS = {"op": FileOp, "class": FileClass, "of": Spread, **PEER_WORDS}
 """Columns that are words in the run log."""

@@ -1,4 +1,7 @@
-"""What the kernel side counted of each file (`bpf/files.bpf.h`), taken out epoch by epoch."""
+"""What the kernel side counted of each file and peer, taken out epoch by epoch.
+
+By `bpf/files.bpf.h` and `bpf/peers.bpf.h`.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,26 @@ import ctypes as C
 import errno
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.core.abi import FILE, FILE_KEY, TOTAL, TOTAL_KEY
+from trainobs.core.abi import FILE, FILE_KEY, PEER, PEER_KEY, TOTAL, TOTAL_KEY
 from trainobs.core.file_rows import NOTHING, Counted, Gathered
+from trainobs.core.peer_rows import peer_rows
 from trainobs.probes.libbpf import open_library
 
-ENTRIES = {"totals": 4096, "files": 65_536, "chunks": 131_072, "streams": 16_384}
+ENTRIES = {
+    **{"totals": 4096, "files": 65_536, "chunks": 131_072, "streams": 16_384},
+    **{"peers": 8192, "unlisted_peers": 4096},
+}
 """Map -> how many entries it has room for, where files are counted.
 
 Files that were read, and those that were written, in epochs that were not taken out yet; chunks of
-256 KiB of files that were not read from their beginning on without a gap; open files. They take
-memory as they fill, 20 and 15 MB at most, but for the last one, which has its 2 MB."""
+256 KiB of files that were not read from their beginning on without a gap; open files; peers by
+phase and role, and the others by these. They take memory as they fill, 20, 15 and 1 MB at most, but
+for the open files, which have their 2 MB."""
 
 CHUNK_KEY = np.dtype([("file", FILE_KEY), ("number", "<u8")])
 CHUNK = np.dtype([("touched", "<u8"), ("full", "<u8")])
@@ -35,11 +43,13 @@ class FileCounts:
 
     Args:
         maps: name -> descriptor, of `ENTRIES`.
+        unknown: "sent" or "received", where what goes to or comes from peers is not counted.
     """
 
-    def __init__(self, maps: Mapping[str, int]) -> None:
+    def __init__(self, maps: Mapping[str, int], unknown: Collection[str] = ()) -> None:
         self._library = open_library()
         self._maps: Mapping[str, int] | None = maps
+        self._unknown = unknown
         self._left = NOTHING
         self._lock = threading.Lock()
 
@@ -71,10 +81,24 @@ class FileCounts:
             gathered.add(keys, files)
         for _ in self._removed("chunks", CHUNK_KEY, CHUNK, before):
             pass
-        parts = [(np.empty(0, TOTAL_KEY), np.empty(0, TOTAL))]
-        parts += self._removed("totals", TOTAL_KEY, TOTAL, before)
-        keys, totals = (np.concatenate(part) for part in zip(*parts, strict=True))
-        return gathered.counted(keys, totals)
+        keys, totals = self._all_removed(["totals"], TOTAL_KEY, TOTAL, before)
+        who, peers = self._all_removed(["peers", "unlisted_peers"], PEER_KEY, PEER, before)
+        counted = gathered.counted(keys, totals)
+        return counted._replace(peers=peer_rows(who, peers, self._unknown))
+
+    def _all_removed(
+        self,
+        names: Collection[str],
+        key: np.dtype[np.void],
+        value: np.dtype[np.void],
+        before: int | None,
+    ) -> tuple[Rows, Rows]:
+        """Entries of some maps, taken out."""
+        parts = [(np.empty(0, key), np.empty(0, value))]
+        for name in names:
+            parts += self._removed(name, key, value, before)
+        keys, values = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return keys, values
 
     def _removed(
         self, name: str, key: np.dtype[np.void], value: np.dtype[np.void], before: int | None

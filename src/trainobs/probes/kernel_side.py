@@ -7,8 +7,8 @@ import threading
 from collections.abc import Collection, Sequence
 from contextlib import closing
 
-from trainobs.core.abi import FileClass
-from trainobs.core.coverage import CALLS, Coverage
+from trainobs.core.abi import FileClass, Op
+from trainobs.core.coverage import CALLS, FEEDS, Coverage
 from trainobs.probes.file_counts import ENTRIES, FileCounts
 from trainobs.probes.own_programs import SHARED_MAPS, OwnProbe
 from trainobs.probes.programs import PROBES
@@ -25,7 +25,7 @@ class KernelSide(Side):
     Args:
         probes: names of probes.
         required: whether each of them must work.
-        counts_files: whether each file is counted.
+        counts_files: whether each file and each peer is counted.
 
     Raises:
         ProbeError: the kernel side cannot run, or lacks a probe that `required` names.
@@ -51,8 +51,11 @@ class KernelSide(Side):
             self._probes.stop()
             raise
         self._statistics = ProbeStatistics(self.program_fds())
-        if counts_files and Coverage(self.status).knows(CALLS):
-            self.files = FileCounts(self._probes.maps(ENTRIES))
+        coverage = Coverage(self.status)
+        if counts_files and coverage.knows(CALLS):
+            ways = {"sent": Op.SEND, "received": Op.RECEIVE}
+            unknown = [way for way, op in ways.items() if not coverage.knows(FEEDS[op])]
+            self.files = FileCounts(self._probes.maps(ENTRIES), unknown)
 
     def adopt(self) -> None:
         """Follow the calling process: this thread as the training thread, and all it started."""

@@ -1,4 +1,4 @@
-"""What a run read and wrote of files, as `trainobs report --io` prints it."""
+"""What a run did with files and peers, as `trainobs report --io` prints it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trainobs.analysis.io_numbers import ORDERS
+from trainobs.core.peer_rows import NOT_CONNECTED
 from trainobs.core.text import bar, counted, duration, percent, printable, quantity, size
-from trainobs.report.rows import or_unknown, paragraph, row
+from trainobs.report.rows import cut_path, or_unknown, paragraph, row
 
 _LABEL = 22
 _BAR = 40
 _FILE = 34
 _SHOWN = 10
+_PHASES = ("forward", "backward", "optimizer")
 
 
 def render(summary: Mapping[str, Any]) -> str:
@@ -35,6 +37,7 @@ def render(summary: Mapping[str, Any]) -> str:
             _epochs(found),
             _files(found),
             _calls(found),
+            _peers(found["peers"] or ()),
         )
     texts = ("\n".join(map(printable, part)) for part in parts)
     return "\n\n".join(text for text in texts if text)
@@ -176,3 +179,40 @@ def _calls(found: Mapping[str, Any]) -> Iterator[str]:
             duration(sum(one["ns"] for one in sums)),
             width=_LABEL,
         )
+
+
+def peer_name(one: Mapping[str, Any]) -> str:
+    """Who a peer is: a rank, an address, or all that were not told apart."""
+    if one["rank"] is not None:
+        return f"rank {one['rank']}"
+    if one["peer"] is None:
+        return "others"
+    if one["peer"] == NOT_CONNECTED:
+        return "not connected"
+    address = f"[{one['peer']}]" if one["port"] and ":" in one["peer"] else one["peer"]
+    return f"{address}:{one['port']}" if one["port"] else address
+
+
+def _peers(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if not found:
+        return
+    yield row("Peers", "sent", "received", *_PHASES, "apart", width=_FILE)
+    shown = [*found[:_SHOWN], *(one for one in found[_SHOWN:] if one["peer"] is None)]
+    for one in shown:
+        moved = one["apart_bytes"] + sum(one["phases"].values())
+        parts = [*(one["phases"].get(phase, 0) for phase in _PHASES), one["apart_bytes"]]
+        yield row(
+            f"  {cut_path(peer_name(one), _FILE - 2)}",
+            or_unknown(size, one["sent_bytes"]),
+            or_unknown(size, one["received_bytes"]),
+            *(percent(part / moved) if moved else "-" for part in parts),
+            width=_FILE,
+        )
+    if len(found) > len(shown):
+        yield f"  and {counted(len(found) - len(shown), 'more peer')}: see --json"
+    yield from paragraph(
+        "forward and so on: shares of the bytes, by what the training thread did meanwhile; apart: "
+        "of workers and other children; the rest: in other phases",
+        "  ",
+        "  ",
+    )

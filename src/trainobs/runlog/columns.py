@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trainobs.core.abi import BUCKETS, CELL, FileClass, Op, Role
+from trainobs.core.abi import BUCKETS, CELL, PEER, FileClass, Op, Role
 from trainobs.core.catalogue import STEP_METRICS
 from trainobs.core.embedding_table import LOOKUP_FIELDS
 from trainobs.core.file_rows import CACHE_ROW, FILE_BUCKETS, IO_ROW, SPREAD_ROW, WORDS
 from trainobs.core.metrics import MetricKind
+from trainobs.core.peer_rows import PEER_ROW
 from trainobs.core.records import BATCH_ROW, SETUP, UNKNOWN
 from trainobs.runlog.schema import (
     ARRIVALS,
@@ -23,6 +24,7 @@ from trainobs.runlog.schema import (
     EMBEDDINGS,
     IO,
     IO_CACHE,
+    IO_PEERS,
     IO_SPREAD,
     KERNEL,
     LATENCY,
@@ -83,12 +85,12 @@ _METRICS = tuple(
 
 
 def _of_files(row: np.dtype[np.void]) -> Columns:
-    """The columns of a table of files."""
+    """The columns of a table of files, or of peers."""
     return tuple(
         Column(
             name,
             kind.str,
-            missing=UNKNOWN if name in _OF_ONE_FILE else None,
+            missing=UNKNOWN if name in _UNKNOWN_OF_SOME else None,
             below=FILE_BUCKETS if name == "bucket" else BOUND,
             words=tuple(member.name.lower() for member in WORDS[name]) if name in WORDS else None,
         )
@@ -96,7 +98,7 @@ def _of_files(row: np.dtype[np.void]) -> Columns:
     )
 
 
-_OF_ONE_FILE = {"inode", "device", "file_bytes"}
+_UNKNOWN_OF_SOME = {"inode", "device", "file_bytes", "own_port", "port", *(PEER.names or ())}
 _NEW_OF_A_BATCH = {"sleep_ns", "fetch_begin_ns", "fetch_end_ns", "received_bytes", "handed_bytes"}
 
 TABLES: Mapping[str, Columns] = {
@@ -109,6 +111,7 @@ TABLES: Mapping[str, Columns] = {
     IO: _of_files(IO_ROW),
     IO_SPREAD: _of_files(SPREAD_ROW),
     IO_CACHE: _of_files(CACHE_ROW),
+    IO_PEERS: _of_files(PEER_ROW),
     LATENCY: (*_CELL, Column("bucket", "<i1", below=BUCKETS), Column("count")),
     ARRIVALS: (Column("group", "<i1"), Column("seq"), Column("at_ns")),
     EMBEDDINGS: (

@@ -1,4 +1,4 @@
-"""The run log's tables of files: what was read and written of them, by epoch."""
+"""The run log's tables of files and peers: what was moved of them, by epoch."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from trainobs.core.file_rows import NOTHING, Counted
 from trainobs.core.records import StepTable
 from trainobs.core.sink import Sink
 from trainobs.runlog.columns import TABLES
-from trainobs.runlog.schema import IO, IO_CACHE, IO_SPREAD, part_file
+from trainobs.runlog.schema import IO, IO_CACHE, IO_PEERS, IO_SPREAD, part_file
 from trainobs.runlog.store import store
 from trainobs.runlog.table import Table, by_field
 
 SEAL_ROWS = 8192
 """Rows in a part, of the larger table."""
 
+_TABLES = (IO, IO_SPREAD, IO_CACHE, IO_PEERS)
+
 HELD_ROWS = 8 * SEAL_ROWS
 """Rows kept while the disk refuses them."""
 
 
 class IoSink(Sink):
-    """Writes `io-*.parquet`, `io_spread-*.parquet` and `io_cache-*.parquet`.
+    """Writes `io-*.parquet`, `io_spread-*`, `io_cache-*` and `io_peers-*.parquet`.
 
     None of them in a run that counts no files.
 
@@ -54,9 +56,8 @@ class IoSink(Sink):
         if self._is_stored:
             return
         held = self._held
-        for table, rows in ((IO_CACHE, held.cache), (IO_SPREAD, held.spread), (IO, held.rows)):
-            if not len(rows):
-                continue
+        # Empty ones too, so that no part is missing; the sums last, which readers begin with.
+        for table, rows in reversed(tuple(zip(_TABLES, held, strict=True))):
             path = part_file(self._run_dir, self._rank, table, self._part)
             path.parent.mkdir(parents=True, exist_ok=True)  # someone may have removed it
             store(path, Table(TABLES[table], by_field(rows)))

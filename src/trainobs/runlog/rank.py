@@ -20,7 +20,7 @@ from trainobs.core.own_counter import OwnCounter
 from trainobs.runlog.columns import AXES, NAN, Column, tables_of_run
 from trainobs.runlog.parquet import read_columns, row_count, values_of
 from trainobs.runlog.remembered import WholeFiles
-from trainobs.runlog.schema import ARRIVALS, BATCHES, EMBEDDINGS, IO, KERNEL, LATENCY, STEPS
+from trainobs.runlog.schema import ARRIVALS, BATCHES, EMBEDDINGS, KERNEL, LATENCY, STEPS
 
 _TOO_LONG = 1e18
 """Above every time of a step: 30 years in ns."""
@@ -154,11 +154,11 @@ class RankLog:
             raise IndexError(rows[len(found)])
         return found
 
-    def names_of_files(self) -> list[str | None]:
-        """`file` of each row of the table `io`; None in those of a class."""
+    def texts(self, table: str, name: str) -> list[str | None]:
+        """A column of texts of a table, of each row; None where it is null."""
         found: list[str | None] = []
-        for path in self.files[IO]:
-            found += read_columns(path, ["file"])["file"].to_pylist()
+        for path in self.files[table]:
+            found += read_columns(path, [name])[name].to_pylist()
         return found
 
     @cached_property

@@ -11,6 +11,7 @@
       rank=N/io-00000.parquet    what was read and written of files by epoch, where that is counted
       rank=N/io_spread-00000.parquet histograms of it
       rank=N/io_cache-00000.parquet what of the data set the page cache held as epochs ended
+      rank=N/io_peers-00000.parquet what was sent to and received from peers by epoch
       rank=N/latency.parquet     log2 latency histograms since the run began
       access-counts/rank=N.npz   how often each row of those tables was looked up
 
@@ -36,6 +37,7 @@ EMBEDDINGS = "embeddings"
 IO = "io"
 IO_SPREAD = "io_spread"
 IO_CACHE = "io_cache"
+IO_PEERS = "io_peers"
 LATENCY = "latency"
 COUNTS_DIR = "access-counts"
 

@@ -1,4 +1,4 @@
-// What was read and written of files, where a run counted that.
+// What was read and written of files, and exchanged with peers, where a run counted that.
 
 import { el, section, table } from "./dom.js";
 import { duration, percent, quantity, size } from "./format.js";
@@ -17,16 +17,16 @@ const HEIGHT = 120;
 export function files(summary) {
   const { io } = summary;
   if (!io) return null;
-  if (io.state !== "on") return section("io", "I/O by file", el("p", { class: "muted" }, `Files were not counted: ${io.state}.`));
+  if (io.state !== "on") return section("io", "I/O by file and peer", el("p", { class: "muted" }, `Files were not counted: ${io.state}.`));
   const data = io.classes.find((one) => one.op === "read" && one.class === "data");
-  return section("io", "I/O by file",
+  return section("io", "I/O by file and peer",
     io.unknown.map((text) => el("p", { class: "advice" }, `Not in these numbers: ${text}.`)),
     table("By kind of file, in all epochs; “each byte”: how often it was moved in an epoch",
       ["", "calls", "bytes", "each byte", "at a page", "opens", "mappings"],
       io.classes.map((one) => [name(one), quantity(one.count), size(one.bytes), times(one),
         one.aligned === null ? null : percent(one.aligned), quantity(one.open_count), quantity(one.mmap_count)])),
     el("div", { class: "charts" }, orders(io.classes), data ? sizes(data) : null, ...epochs(io.epochs), data ? opens(data) : null),
-    largest(io.files), calls(io.epochs));
+    largest(io.files), calls(io.epochs), peers(io.peers));
 }
 
 function name(one) {
@@ -122,4 +122,27 @@ function calls(found) {
   const sum = (op, key) => found.reduce((total, { calls: of }) => total + of[op][key], 0);
   return table("Calls about files", ["", "calls", "failed", "time"], [["stat", "stat and its like"], ["list", "listing directories"]].map(([op, label]) =>
     [label, quantity(sum(op, "count")), quantity(sum(op, "failed_count")), duration(sum(op, "ns"))]));
+}
+
+const SHOWN_PHASES = ["forward", "backward", "optimizer"];
+
+function peerName({ peer, port, rank }) {
+  if (rank !== null) return `rank ${rank}`;
+  if (peer === null) return "others, not told apart";
+  if (peer === "0.0.0.0") return "not connected";
+  if (port === null) return peer;
+  return peer.includes(":") ? `[${peer}]:${port}` : `${peer}:${port}`;
+}
+
+function peers(found) {
+  if (!found?.length) return null;
+  const amount = (bytes) => (bytes === null ? null : size(bytes));
+  const rows = found.map((one) => {
+    const phases = Object.values(one.phases).reduce((sum, bytes) => sum + bytes, 0);
+    const share = (bytes) => percent((bytes ?? 0) / (phases + one.apart_bytes || 1));
+    return [peerName(one), amount(one.sent_bytes), amount(one.received_bytes),
+      ...SHOWN_PHASES.map((phase) => share(one.phases[phase])), share(one.apart_bytes)];
+  });
+  return table("Network by peer; then shares of the bytes, by what the training thread did meanwhile; “apart”: of workers and other children",
+    ["", "sent", "received", ...SHOWN_PHASES, "apart"], rows);
 }
