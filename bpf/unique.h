@@ -68,6 +68,9 @@ struct {
 	__type(value, struct chunk);
 } chunks SEC(".maps");
 
+/* Of zeros: on the stack it would be too much for kernels that count each frame in steps of 32 bytes. */
+struct chunk empty_chunk;
+
 static __always_inline u64 bits_set(u64 word)
 {
 	word -= (word >> 1) & 0x5555555555555555ULL;
@@ -120,7 +123,7 @@ static __always_inline u64 bytes_in(u64 bits, u64 number, struct marking *markin
 /* Mark the blocks of a chunk; false if there is no room for it. Global, as count_bios. */
 __noinline int mark_blocks_of(struct marking *marking)
 {
-	struct chunk empty = {}, *chunk;
+	struct chunk *chunk;
 	struct chunk_key key;
 	u64 touched, full;
 
@@ -131,7 +134,7 @@ __noinline int mark_blocks_of(struct marking *marking)
 	full = bits_between(marking->full_from, marking->full_to, key.number);
 	chunk = bpf_map_lookup_elem(&chunks, &key);
 	if (!chunk) {
-		bpf_map_update_elem(&chunks, &key, &empty, BPF_NOEXIST);
+		bpf_map_update_elem(&chunks, &key, &empty_chunk, BPF_NOEXIST);
 		chunk = bpf_map_lookup_elem(&chunks, &key);
 		if (!chunk)
 			return 0;
