@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -14,8 +15,10 @@ from pathlib import Path
 import pytest
 
 from tests import kernel_state
+from tests.probed import probed
 from tests.samples import small_disk
-from tests.slow import is_slow
+from tests.slow import all_slow, is_slow
+from trainobs.probes import protocol
 
 PATIENCE_S = 60.0
 """How long threads and processes that were told to end may take."""
@@ -42,11 +45,20 @@ MEASURE = (
 host that takes the CPUs away between the two readings spoils the measurement, so it is made once
 more, with the jobs of its module. The summary shows which; `--fail-on-flaky` allows none."""
 
+SERVED = ("integrations",)
+"""Folders whose runs get their probes from a service, as on a node that has one; those of other
+folders load them."""
+
 
 def pytest_sessionstart() -> None:
     """Hear Ctrl-C, also where a shell started this in the background: jobs of tests inherit it."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import modules of which all tests are slow, where none is wanted."""
+    return (config.option.markexpr == "not slow" and all_slow(collection_path)) or None
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -62,6 +74,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent.name in MEASURE:
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+def pytest_collection_finish() -> None:
+    """Spare garbage collections what is imported by now: each would look at it for 0.3 s."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -98,6 +116,27 @@ def kernel_leak_check() -> Iterator[None]:
     yield
     if left := kernel_state.left_behind(before):
         pytest.fail(f"programs left in the kernel: {left}", pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def service_of_tests(kernel_leak_check: None) -> Iterator[Path | None]:
+    """Socket of a service that is there for all tests; None where there can be none."""
+    if os.geteuid() or kernel_state.why_no_bpf():
+        yield None
+        return
+    with probed() as path:
+        yield path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def served(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Has runs of some folders ask the service of the tests for their probes."""
+    served = request.path.parent.name in SERVED
+    path = request.getfixturevalue("service_of_tests") if served else None
+    with pytest.MonkeyPatch.context() as patch:
+        if path:
+            patch.setenv(protocol.VARIABLE, str(path))
+        yield
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ A pattern is matched against `folder/module::test[case]`, from its begin.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 SLOW: dict[str, str] = {
     r"access/test_memory::test_counting.*\[(100|half|all)": "many tables",
@@ -37,7 +38,9 @@ SLOW: dict[str, str] = {
     r"fae/test_pack_ranks::test_two_ranks_train": "100 random agreements",
     r"fae/test_pack_resume::test_(a_killed|a_run_goes_on)": "going on with workers, in an epoch",
     r"fae/test_pack_resume::test_a_run_with.*\[(streamed|shuffled-2-1)": "remembered, shuffled",
-    r"fae/test_ray_job::test_(the_result|lists_of)": "the job's refusals, which start no Ray",
+    r"fae/test_ray_job::test_(the_result|lists_of|data_that)": (
+        "columns of every kind, without Ray; the same refusals of a loader, in test_calibrate_data"
+    ),
     r"fae/test_sharder_checkpoints::test_(two_ranks|distributed)": "one rank",
     r"fae/test_sharder_behaviour::test_other_rows.*all_ranks\[.*bags": "the same with sequences",
     r"fae/test_sharder_checkpoints::test_training.*\[(stock|FAE to stock-b|FAE to FAE-s)": (
@@ -124,9 +127,15 @@ SLOW: dict[str, str] = {
 """Pattern -> what of the same `make test` still has."""
 
 _PATTERNS = tuple(map(re.compile, SLOW))
+_WHOLE = tuple(re.compile(pattern) for pattern in SLOW if pattern.endswith(("/", "::")))
 
 
 def is_slow(nodeid: str) -> bool:
     """Whether a test, by the name that pytest gives it, is one of them."""
     name = nodeid.removeprefix("tests/").replace(".py::", "::")
     return any(pattern.match(name) for pattern in _PATTERNS)
+
+
+def all_slow(path: Path) -> bool:
+    """Whether all tests of a module are."""
+    return any(pattern.match(f"{path.parent.name}/{path.stem}::") for pattern in _WHOLE)

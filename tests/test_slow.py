@@ -6,7 +6,7 @@ import ast
 import re
 from pathlib import Path
 
-from tests.slow import SLOW, is_slow
+from tests.slow import SLOW, all_slow, is_slow
 
 FOLDER = Path(__file__).parent
 
@@ -27,3 +27,10 @@ def test_every_pattern_finds_a_test():
 def test_a_pattern_is_matched_from_the_begin():
     assert is_slow("tests/fae/test_killed.py::test_anything[1-20]")
     assert not is_slow("tests/fae/test_not_killed.py::test_anything")
+
+
+def test_a_module_is_slow_if_all_of_its_tests_are():
+    assert all_slow(FOLDER / "fae" / "test_killed.py")
+    assert all_slow(FOLDER / "benchmarks" / "test_peers.py")
+    assert not all_slow(FOLDER / "integrations" / "test_faults.py")  # all but some
+    assert not all_slow(FOLDER / "fae" / "test_pack.py")

@@ -6,7 +6,8 @@ import logging
 import os
 import shutil
 import tempfile
-import warnings
+from collections.abc import Iterator
+from types import ModuleType
 
 import numpy as np
 import pyarrow
@@ -20,18 +21,17 @@ from trainobs.core.errors import FAEError, SettingError
 from trainobs.fae import calibrate, calibrate_dataset
 from trainobs.fae.calibration.ray_job import _column
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    import ray
-    import ray.data
-
 pytestmark = pytest.mark.filterwarnings("ignore::Warning")  # Ray's own
 BUDGET = 20_000
 COUNT = 30_000
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cluster():
+@pytest.fixture(scope="module")
+def ray_data() -> Iterator[ModuleType]:
+    """Ray's data sets, in a Ray that has started."""
+    import ray
+    import ray.data
+
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # its sockets take no long path
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     ray.init(
@@ -43,7 +43,7 @@ def cluster():
         object_store_memory=200 << 20,
     )
     ray.data.DataContext.get_current().enable_progress_bars = False
-    yield
+    yield ray.data
     ray.shutdown()
     del os.environ["RAY_USAGE_STATS_ENABLED"]
     shutil.rmtree(folder)
@@ -81,7 +81,7 @@ def ragged():
     return rows, kjt
 
 
-def test_the_result_is_that_of_a_loader_bit_for_bit():
+def test_the_result_is_that_of_a_loader_bit_for_bit(ray_data):
     ids = matrix(0, COUNT)
     order = np.random.default_rng(1).permutation(COUNT)  # blocks come as they like anyway
     columns = {f"column_{key}": row[order] for key, row in zip(KEYS, ids, strict=True)}
@@ -89,7 +89,7 @@ def test_the_result_is_that_of_a_loader_bit_for_bit():
         {"number": order[part], **{name: column[part] for name, column in columns.items()}}
         for part in np.array_split(np.arange(COUNT), 7)
     ]
-    dataset = ray.data.from_arrow([pyarrow.table(block) for block in blocks])
+    dataset = ray_data.from_arrow([pyarrow.table(block) for block in blocks])
     by_ray = calibrate_dataset(
         dataset,
         tables(),
@@ -106,9 +106,9 @@ def test_the_result_is_that_of_a_loader_bit_for_bit():
     same(by_ray, calibrate([batch], tables(), BUDGET, margin=0, progress=False))
 
 
-def test_lists_of_ids_are_multi_hot_inputs():
+def test_lists_of_ids_are_multi_hot_inputs(ray_data):
     rows, kjt = ragged()
-    by_ray = calibrate_dataset(ray.data.from_items(rows), tables(), BUDGET, input_id="number")
+    by_ray = calibrate_dataset(ray_data.from_items(rows), tables(), BUDGET, input_id="number")
     same(by_ray, calibrate([kjt], tables(), BUDGET, margin=0, progress=False))
 
 
@@ -120,11 +120,11 @@ def test_lists_of_ids_are_multi_hot_inputs():
     ],
     ids=["outside", "no id"],
 )
-def test_data_that_do_not_fit_say_what_is_wrong(row, kind, found):
+def test_data_that_do_not_fit_say_what_is_wrong(ray_data, row, kind, found):
     whole = {"number": 0, **dict.fromkeys(KEYS, 1), **row}
     whole = {name: value for name, value in whole.items() if value is not None}
     with pytest.raises(kind, match=found):
-        calibrate_dataset(ray.data.from_items([whole]), tables(), BUDGET, input_id="number")
+        calibrate_dataset(ray_data.from_items([whole]), tables(), BUDGET, input_id="number")
 
 
 def test_columns_that_are_no_integers_are_refused():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,6 +31,7 @@ def warm_up(tmp_path_factory: pytest.TempPathFactory) -> None:
     for namespace in NAMESPACES:
         Lightning(namespace, tmp_path_factory.mktemp("warm_up")).fit()
     HuggingFace(tmp_path_factory.mktemp("warm_up")).train(save_strategy="epoch")
+    gc.freeze()  # what these have imported, as after the collection
 
 
 @pytest.fixture(params=NAMESPACES)
