@@ -15,6 +15,14 @@ from tests import kernel_state
 from tests.kernel.ground_truth import EXT4_MAGIC, file_system, write_files
 from tests.kernel.observed import ObservedKernel
 from tests.kernel.processes import Outsider
+from trainobs.probes.served import ServedSide
+
+SHARE_A_SET = (
+    *("test_file_classes", "test_inferred_classes", "test_interpreter_lock", "test_memory"),
+    *("test_names_and_numbers", "test_scheduler"),
+)
+"""Modules whose tests share one set of programs, through a service; each test of the others loads
+one, as a run does that may."""
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -51,9 +59,11 @@ def outsider() -> Iterator[Outsider]:
 
 
 @pytest.fixture
-def observed(outsider: Outsider) -> Iterator[ObservedKernel]:
+def observed(request: pytest.FixtureRequest, outsider: Outsider) -> Iterator[ObservedKernel]:
     """This process, followed; the outsider was born before."""
-    kernel = ObservedKernel()
+    shares = request.path.stem in SHARE_A_SET
+    service = request.getfixturevalue("service_of_tests") if shares else None
+    kernel = ObservedKernel(kernel=ServedSide(service) if service else None)
     yield kernel
     kernel.stop()
 
