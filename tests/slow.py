@@ -111,6 +111,7 @@ SLOW: dict[str, str] = {
     ),
     r"service/test_runs::test_workers_that_outlive": "children that outlive, in test_refusal",
     r"service/test_sessions::test_where_no_slot": "slots that rest",
+    r"session/test_clock_steps::": "collectives around a step of the clock, in hooks/test_ranks",
     r"session/test_endings::test_(a_job_whose|a_run_that_is_never)": "ends that are no accident",
     r"session/test_endings::test_a_handler_that_raises.*\[(0\.1|2|20|40)\]": "three moments",
     r"session/test_endings::test_a_job_that_a_signal.*\[(2|9)": "SIGTERM",

@@ -58,6 +58,26 @@ def test_a_cpu_taken_away_between_two_clocks_moves_no_arrival(monkeypatch):
     assert distributed._wall_offset_ns() == 1000
 
 
+HOUR_NS = 3600 * 10**9
+
+
+@pytest.mark.parametrize(
+    ("set_by_ns", "known"), [(0, 2), (500_000, 2), (HOUR_NS, 1), (-HOUR_NS, 1)]
+)
+def test_what_came_around_a_step_of_the_wall_clock_is_unknown(group, monkeypatch, set_by_ns, known):
+    """The recorder stamps with that clock; nobody knows which of its stamps are from before."""
+    job, entries, offset_ns = TorchJob(), [], distributed._wall_offset_ns()
+    record = {"process_group": ["0", "default_pg"], "is_p2p": False}
+    monkeypatch.setattr(distributed, "_flight_record", lambda: {"entries": entries})
+    found = []
+    for seq in (1, 2):
+        entries.append(record | {"collective_seq_id": seq, "time_created_ns": time.time_ns()})
+        moved_ns = offset_ns + set_by_ns
+        monkeypatch.setattr(distributed, "_wall_offset_ns", lambda moved=moved_ns: moved)
+        found += job.arrivals(True)
+    assert len(found) == known
+
+
 def test_the_recorder_rests(group, monkeypatch):
     job = TorchJob()
     reads = []

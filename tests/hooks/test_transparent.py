@@ -74,6 +74,14 @@ class Own:
         return 5
 
 
+class Prepared(Own):
+    """Tells that it is a loader of torch's, as what Accelerate prepares does."""
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return Stubborn
+
+
 class Restarting:
     """Its own iterator, like DALI's."""
 
@@ -188,10 +196,10 @@ def test_one_loader_in_two_loops_and_in_another_thread(pair):
     assert pair.train(pair.watch.observe(Own())) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("kind", [Own, Restarting, lambda: [4, 5], lambda: iter([4, 5])])
+@pytest.mark.parametrize("kind", [Own, Prepared, Restarting, lambda: [4, 5], lambda: iter([4, 5])])
 def test_others_have_the_batches_attributes_and_operators_of_their_own(pair, kind):
     loader, observed = kind(), pair.watch.observe(kind())
-    for trait in (Iterable, Iterator, Sized, type(loader)):
+    for trait in (Iterable, Iterator, Sized, Own, DataLoader, Stubborn, type(loader)):
         assert isinstance(observed, trait) is isinstance(loader, trait)
     for name in ("__len__", "__next__", "__getitem__", "__contains__", "__add__", "send"):
         assert hasattr(observed, name) is hasattr(loader, name)

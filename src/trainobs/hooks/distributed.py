@@ -23,6 +23,10 @@ REST = 300
 
 _MIN_REST_NS = 1_000_000_000
 
+_SLEWED_NS, _SLEWED = 1_000_000, 0.001
+"""How far apart two clocks may drift between two readings, at least and as a share of the time: NTP
+slows or hastens the wall clock by 0.05 % at most. What is more is a step of it."""
+
 
 class Arrival(NamedTuple):
     """When this rank came to a collective of all ranks: it may have to wait for the others there.
@@ -44,6 +48,7 @@ class TorchJob:
     def __init__(self) -> None:
         self._next_ns = 0
         self._seen: dict[int, int] = {}
+        self._offset = time.monotonic_ns(), _wall_offset_ns()
 
     def waits_on_host(self) -> bool:
         """Whether all collectives are gloo's, in which the thread that waits sleeps."""
@@ -71,6 +76,8 @@ class TorchJob:
 
         Notes:
             On a GPU it is the host that arrives; the kernel follows when the stream comes to it.
+            The recorder has the wall clock: if that is set, what came since the last call is not
+            known, and left out.
         """
         distributed = _initialized()
         now = time.monotonic_ns()
@@ -87,7 +94,7 @@ class TorchJob:
         return found
 
     def _new(self, record: dict[str, Any], world_size: int) -> list[Arrival]:
-        offset_ns = _wall_offset_ns()  # the recorder has the wall clock
+        was_set, offset_ns = self._look_at_the_clocks()
         groups = _groups_of_all(world_size)
         found = []
         for entry in record.get("entries", ()):
@@ -98,7 +105,15 @@ class TorchJob:
             if seq > self._seen.get(group, 0):
                 self._seen[group] = seq
                 found.append(Arrival(group, seq, int(entry["time_created_ns"]) - offset_ns))
-        return found
+        return [] if was_set else found
+
+    def _look_at_the_clocks(self) -> tuple[bool, int]:
+        """Whether the wall clock was set since the last call, and how far ahead it is, ns."""
+        (then_ns, before_ns), now_ns = self._offset, time.monotonic_ns()
+        offset_ns = _wall_offset_ns()
+        self._offset = now_ns, offset_ns
+        slewed_ns = max(_SLEWED_NS, _SLEWED * (now_ns - then_ns))
+        return abs(offset_ns - before_ns) > slewed_ns, offset_ns
 
 
 class TorchStore:

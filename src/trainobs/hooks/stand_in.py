@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import types
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -49,7 +50,9 @@ class StandIn:
         What is not known for a loader is passed over in silence by those that prepare loaders:
         Accelerate would let each rank train on all of the data.
         """
-        return type(self.trainobs_inner)
+        inner = self.trainobs_inner
+        told: type = _both(type(inner), inner.__class__)  # type: ignore[arg-type]
+        return told
 
     def __getattr__(self, name: str) -> Any:
         """All attributes are the inner object's."""
@@ -76,6 +79,20 @@ def inner_of(one: One) -> One:
         return one
     inner: One = one.trainobs_inner  # type: ignore[attr-defined]
     return inner
+
+
+@functools.lru_cache(maxsize=64)
+def _both(kind: Any, told: Any) -> Any:
+    """A class that is one of both for `isinstance`: some tell of another class than they have.
+
+    What Accelerate prepares is a loader of Accelerate's, and tells that it is one of torch's.
+    """
+    if issubclass(kind, told):
+        return kind
+    try:
+        return told if issubclass(told, kind) else types.new_class(kind.__name__, (kind, told))
+    except TypeError:  # no class can be both
+        return told
 
 
 @functools.lru_cache(maxsize=64)
