@@ -74,9 +74,11 @@ static __always_inline u32 class_epoch(u32 slot)
 	return set ? set->class_epoch : 0;
 }
 
-static __always_inline void keep_class(u32 slot, struct inode_key *key, u32 class)
+/* `epoch`: read before the class was decided, or a class that knows nothing of a root that is added
+ * meanwhile would count as decided after it. */
+static __always_inline void keep_class(u32 slot, struct inode_key *key, u32 class, u32 epoch)
 {
-	struct inode_class value = { .epoch = class_epoch(slot), .class = class };
+	struct inode_class value = { .epoch = epoch, .class = class };
 	void *classes = bpf_map_lookup_elem(&session_classes, &slot);
 
 	if (classes && bpf_map_update_elem(classes, key, &value, BPF_ANY))
@@ -166,9 +168,9 @@ __noinline u32 regular_class(u32 slot, u64 inode_address, u64 name)
 	struct dentry *dentry = (struct dentry *)name;
 	struct inode_key key = key_of(inode);
 	struct inode_class *known = in_session(&session_classes, slot, &key);
-	u32 class;
+	u32 class, epoch = class_epoch(slot);
 
-	if (known && known->epoch == class_epoch(slot))
+	if (known && known->epoch == epoch)
 		return known->class;
 	if (!dentry)
 		dentry = dentry_of(inode);
@@ -179,7 +181,7 @@ __noinline u32 regular_class(u32 slot, u64 inode_address, u64 name)
 	/* A checkpoint is known by who wrote it when, which no path tells: it stays one. */
 	if (known && known->class == TOBS_CHECKPOINT)
 		class = TOBS_CHECKPOINT;
-	keep_class(slot, &key, class);
+	keep_class(slot, &key, class, epoch);
 	return class;
 }
 
@@ -314,7 +316,7 @@ static __always_inline u32 class_for_call(struct task_state *task, struct target
 	if (better != class) {
 		struct inode_key key = key_of(target->inode);
 
-		keep_class(task->slot, &key, better);
+		keep_class(task->slot, &key, better, task->class_epoch);
 		task->inode_class = better;
 	}
 	return better;

@@ -8,12 +8,14 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.kernel.classified import SIZE, class_of, class_while, new
 from tests.kernel.observed import ObservedKernel
 from trainobs.core.abi import FileClass, Op, Role
+from trainobs.probes.shared import SharedProbes
 
 pytestmark = pytest.mark.needs_bpf
 
@@ -62,6 +64,21 @@ def test_a_root_counts_from_when_it_is_given_also_for_open_files(
 ) -> None:
     with new(place / "x").open("rb") as file:
         assert class_while(observed, lambda: os.pread(file.fileno(), SIZE, 0)) is OTHER
+        observed.data(place)
+        assert class_while(observed, lambda: os.pread(file.fileno(), SIZE, 0)) is DATA
+
+
+def test_a_root_counts_also_for_what_is_read_while_it_is_given(
+    observed: ObservedKernel, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = SharedProbes._call
+    with new(place / "x").open("rb") as file:
+
+        def read_and_call(*args: Any, **kwargs: Any) -> int:
+            os.pread(file.fileno(), SIZE, 0)
+            return call(*args, **kwargs)
+
+        monkeypatch.setattr(SharedProbes, "_call", read_and_call)
         observed.data(place)
         assert class_while(observed, lambda: os.pread(file.fileno(), SIZE, 0)) is DATA
 

@@ -206,9 +206,10 @@ class SharedProbes:
     def add_root(self, slot: int, descriptor: int, file_class: FileClass) -> None:
         """Give a class to everything below the directory, or to the file, that is open here."""
         with self._lock:
+            self._call("tobs_root", slot, root_fd=descriptor, root_class=file_class)
+            # Not before: a class that is decided meanwhile may know nothing of the root.
             is_open, guarded, epoch, infer = self._settings_of(slot)
             self._set(slot, is_open, guarded, epoch + 1, infer)
-            self._call("tobs_root", slot, root_fd=descriptor, root_class=file_class)
 
     def infer_data(self, slot: int, on: bool) -> None:
         """Whether what workers read from regular files of no known class counts as data."""
