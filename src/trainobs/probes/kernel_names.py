@@ -23,12 +23,16 @@ class KernelNames:
     Args:
         path: the BTF; by default the running kernel's.
 
+    Attributes:
+        strange: hooks that have other arguments there than programs read (`prototypes`).
+
     Raises:
         OSError: it cannot be read.
         ValueError: it is no BTF of this machine's byte order.
     """
 
     def __init__(self, path: Path = KERNEL_BTF) -> None:
+        self.strange: frozenset[str] = frozenset()
         # Only the strings: the kernel hands out 4 KiB a call, and types are the larger part.
         with path.open("rb", buffering=0) as file:
             begin = file.read(_HEADER.size)

@@ -117,6 +117,8 @@ _SIGNATURES: _Signatures = {
     "bpf_linker__free": (None, [_Pointer]),
     "btf__parse": (_Pointer, [C.c_char_p, _Pointer]),
     "btf__type_by_id": (_Pointer, [_Pointer, C.c_uint32]),
+    "btf__find_by_name_kind": (C.c_int, [_Pointer, C.c_char_p, C.c_uint32]),
+    "btf__name_by_offset": (C.c_char_p, [_Pointer, C.c_uint32]),
     "btf__free": (None, [_Pointer]),
 }
 _SINCE_0_6: _Signatures = {

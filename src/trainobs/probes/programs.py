@@ -31,6 +31,11 @@ class Way:
         lacking = [
             _WORDS[kind].format(name) for kind, name in targets if not _has(names, kind, name)
         ]
+        lacking += [
+            f"{_WORDS[kind].format(name)} with arguments that trainobs knows"
+            for kind, name in targets
+            if f"{kind}/{name}" in names.strange
+        ]
         if self.needs and self.needs not in names:
             lacking.append(_NEEDS[self.needs])
         return lacking

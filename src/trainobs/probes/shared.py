@@ -16,9 +16,11 @@ from pathlib import Path
 
 from trainobs.core.abi import SLOTS, FileClass
 from trainobs.core.errors import ProbeCause, ProbeError
+from trainobs.probes import prototypes
 from trainobs.probes.compiling import OBJECTS
 from trainobs.probes.file_counts import ENTRIES
 from trainobs.probes.kernel_names import KERNEL_BTF, KernelNames
+from trainobs.probes.libbpf import open_library
 from trainobs.probes.loader import LibbpfLoader
 from trainobs.probes.obstacles import obstacles
 from trainobs.probes.programs import (
@@ -309,7 +311,7 @@ def kernel_names() -> KernelNames:
         ProbeError: NO_BTF; REFUSED where the process has no descriptor or memory to read it.
     """
     try:
-        return KernelNames(KERNEL_BTF)
+        names = KernelNames(KERNEL_BTF)
     except (FileNotFoundError, PermissionError, ValueError) as error:
         raise ProbeError(
             ProbeCause.NO_BTF,
@@ -319,6 +321,9 @@ def kernel_names() -> KernelNames:
         ) from error
     except OSError as error:
         raise unable(error) from error
+    if _version() > prototypes.KNOWN:
+        names.strange = prototypes.strange_hooks(open_library())
+    return names
 
 
 def object_files(names: Container[str], version: tuple[int, int] | None = None) -> list[Path]:
