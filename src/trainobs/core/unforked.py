@@ -10,22 +10,35 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 
 PATIENCE_S = 2.0
 """How long a fork waits at most: who forks may hold a lock that the import waits for."""
 
-_importing = threading.RLock()
+_importing = threading.Lock()
+"""Not an RLock, which only its owner may release: who forks without it would be told of that."""
+
+_owner = 0
 _registered = False
 
 
 @contextmanager
 def unforked() -> Iterator[None]:
-    """Let no other thread fork meanwhile, as far as its patience goes."""
+    """Let no other thread fork meanwhile, as far as its patience goes. May be nested."""
+    global _owner
     _register()
-    with _importing:
+    if _owner == threading.get_ident():
         yield
+        return
+    _importing.acquire()
+    _owner = threading.get_ident()
+    try:
+        yield
+    finally:
+        _owner = 0
+        with suppress(RuntimeError):  # who forked has waited long enough, and has released it
+            _importing.release()
 
 
 def _register() -> None:
