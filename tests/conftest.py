@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import kernel_state
+from tests import kernel_state, warm
 from tests.probed import probed
 from tests.samples import small_disk
 from tests.slow import all_slow, is_slow
@@ -23,8 +23,8 @@ from trainobs.probes import protocol
 PATIENCE_S = 60.0
 """How long threads and processes that were told to end may take."""
 
-HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
-"""Processes that multiprocessing keeps until the interpreter exits."""
+HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "from tests.warm")
+"""Processes that multiprocessing and `tests/warm.py` keep until the interpreter exits."""
 
 MUST_NOT_CHANGE = ("environment", "current directory")
 """Of these, what is gone counts as well as what is new."""
@@ -74,6 +74,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent.name in MEASURE:
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+def pytest_sessionfinish() -> None:
+    warm.stop()
 
 
 def pytest_collection_finish() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tests import warm
 from trainobs.probes.elf import Library
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
@@ -48,7 +49,7 @@ class Target:
         words = [*(launcher if ranks > 1 else []), "-m", module, kind, str(place), str(seconds)]
         self.place = place
         with open(place / "output", "wb") as output:
-            self.process = subprocess.Popen(
+            self.process = warm.Popen(
                 [sys.executable, *words], stdout=output, stderr=output, cwd=ROOT
             )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-import subprocess
 import sys
 
 import numpy as np
@@ -15,6 +14,7 @@ import torch._dynamo
 import tqdm
 from torch import nn
 
+from tests import warm
 from tests.embeddings.brute import Steps
 from tests.lone_rank import lone_rank
 from trainobs.core.records import SETUP
@@ -151,9 +151,7 @@ def test_a_pickled_model_needs_no_trainobs(tmp_path):
         "model = pickle.load(open(sys.argv[1], 'rb'))\n"
         "print(tuple(model(torch.tensor([1, 2])).shape))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, tmp_path / "model"], capture_output=True, text=True
-    )
+    done = warm.run([sys.executable, "-c", code, tmp_path / "model"])
     assert done.stdout == "(2, 2)\n", done.stderr
 
 

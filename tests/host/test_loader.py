@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.host.helpers import SELF_COST
 
 FILES = 24
@@ -30,13 +30,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
 
 def run(folder: Path, method: str, persistent: bool = False, kill: bool = False) -> dict:
     arguments = [method, str(int(persistent)), str(int(kill)), str(folder)]
-    done = subprocess.run(
-        [sys.executable, str(JOB), *arguments],
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    done = warm.run([sys.executable, str(JOB), *arguments], env=environment)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

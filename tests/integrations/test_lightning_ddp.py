@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.integrations.models import (
     FILE_BYTES,
     NAMESPACES,
@@ -29,7 +30,7 @@ def job(
     directory = tmp_path_factory.mktemp("ddp")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, JOB, request.param, directory]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = warm.run(command, env=environment)
     return directory, done
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -17,6 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+from tests import warm
 from tests.integrations.models import Lightning, logged_steps, step_numbers
 from tests.integrations.trainers import TOKENS, VOCABULARY
 from trainobs import ObsCallback, ObsTrainerCallback, observe
@@ -354,7 +354,7 @@ print("torchrec" in sys.modules, "fbgemm_gpu" in sys.modules)
 
 def test_torchrec_is_not_imported_for_a_model_without_it(tmp_path):
     command = [sys.executable, "-c", LOOP, tmp_path / "run"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = warm.run(command, check=True)
     assert done.stdout == "False False\n"
     assert lookups_of(tmp_path / "run")[0]["lookup_count"] == 2
 

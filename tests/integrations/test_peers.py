@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import warm
 from trainobs.analysis.io_numbers import files_read
 from trainobs.runlog.reader import RunLog
 
@@ -28,9 +28,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunLog:
     directory = tmp_path_factory.mktemp("peers")
     arguments = [JOB, directory, *map(str, (RANKS, STEPS, NUMBERS))]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, *arguments], env=environment, capture_output=True, text=True, check=False
-    )
+    done = warm.run([sys.executable, *arguments], env=environment)
     assert done.returncode == 0, done.stderr
     return RunLog.open(directory / "run")
 

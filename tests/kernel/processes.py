@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from tests import warm
+
 PATIENCE_S = 60.0
 ROOT = Path(__file__).parents[2]
 
@@ -72,14 +74,15 @@ A_MINUTE_BEHIND = ("unshare", "--time", "--fork", "--monotonic", "-60")
 
 
 def start_job(name: str, before: Iterable[str] = (), **settings: object) -> subprocess.Popen[str]:
-    """Start a script of `jobs/` in an interpreter of its own; its settings come as JSON.
+    """Start a script of `jobs/` in a process of its own; its settings come as JSON.
 
     Args:
         before: a command that runs another one, such as `unshare`.
     """
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     script = Path(__file__).parent / "jobs" / f"{name}.py"
-    return subprocess.Popen(
+    start = subprocess.Popen if before else warm.Popen
+    return start(
         [*before, sys.executable, str(script), json.dumps(settings)],
         env={**os.environ, "PYTHONPATH": path},
         stdout=subprocess.PIPE,

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tests import warm
+
 LOOP = Path(__file__).with_name("loop_job.py")
 
 TWO_RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
@@ -22,7 +24,7 @@ class Job:
 
     def __init__(self, *command: object) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        self.process = subprocess.Popen(
+        self.process = warm.Popen(
             [sys.executable, *map(str, command)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
