@@ -76,12 +76,16 @@ def run(
             env |= {"SUITE_OBSERVE": suite.observe, "TRAINOBS_AUTO": "1"}
         command = [sys.executable, "-m", "pytest", "-q", "-p", "observed", "-p", "no:cacheprovider"]
         command += ["--no-header", "--tb=no", f"--timeout={TIMEOUT_S}", "-k", chosen]
+        command += ["--rootdir=."]  # so that a test's name is one that it can be run again by
         subprocess.run(
             [*command, *tests], cwd=checkout / suite.root, env=env, stdout=sys.stderr, check=False
         )
         if not found.exists():
             raise SystemExit("pytest ended before the tests did")
-        return dict(json.loads(found.read_text()))
+        outcomes = dict(json.loads(found.read_text()))
+        if not outcomes:
+            raise SystemExit("pytest found no test")
+        return outcomes
 
 
 def compare(suite: Suite, checkout: Path, tests: list[str], chosen: str) -> int:

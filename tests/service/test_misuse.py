@@ -30,7 +30,8 @@ from tests.session.jobs import wait_for
 from trainobs.core.errors import ProbeError
 from trainobs.probes import protocol
 from trainobs.probes.served import Busy, ServedSide, connect, enter
-from trainobs.service.connection import FIRST_QUESTION_S
+from trainobs.service.connection import FIRST_QUESTION_S, REST_S
+from trainobs.service.server import QUESTION_S, QUESTIONS
 from trainobs.service.sessions import REGAIN_S
 from trainobs.service.user_log import AT_ONCE
 
@@ -222,6 +223,18 @@ def test_one_who_asks_without_end_holds_up_nobody(service: Service) -> None:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
     service.is_free_again()
+
+
+def test_who_asks_small_things_without_end_gets_slow_answers(service: Service) -> None:
+    def work() -> None:
+        raw, begin, asked = Raw(service.path), time.monotonic(), QUESTIONS + 150
+        for _ in range(asked):
+            assert raw.ask("hello")
+        took = time.monotonic() - begin
+        assert asked <= QUESTIONS + took / QUESTION_S + took / REST_S + 1
+
+    join(as_user(work))
+    serves(service, SOMEBODY)
 
 
 def test_one_who_does_not_listen_holds_up_nobody(service: Service) -> None:

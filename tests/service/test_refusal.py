@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import struct
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -33,17 +34,58 @@ from tests.service.service import (
     serves,
 )
 from trainobs.core.abi import SUMS, FileClass, Op, Role
-from trainobs.core.errors import ProbeCause, ProbeError
+from trainobs.core.errors import ProbeCause, ProbeError, TrainobsError
 from trainobs.probes import protocol
 from trainobs.probes.choice import open_side
 from trainobs.probes.kernel_side import KernelSide
 from trainobs.probes.own_probe import Probe
 from trainobs.probes.served import ServedSide
+from trainobs.service.server import bind
 
 pytestmark = pytest.mark.needs_bpf
 
 DATA = FileClass.DATA
 MAP_OPEN_BY_ID = 14  # BPF_MAP_GET_FD_BY_ID
+
+
+def test_a_directory_that_others_may_write_to_is_no_place_for_the_socket(tmp_path: Path) -> None:
+    """Somebody could put a link in the place of the socket, as it is given to its group."""
+    mine, others = tmp_path / "mine", tmp_path / "others"
+    for folder in (mine, others):
+        folder.mkdir()
+    os.chown(others, NOBODY, -1)
+    with pytest.raises(TrainobsError) as caught:
+        bind(others / "socket", SOMEBODY)
+    assert f"user {NOBODY}" in caught.value.found
+    mine.chmod(0o777)
+    with pytest.raises(TrainobsError, match="mode 777"):
+        bind(mine / "socket", SOMEBODY)
+    mine.chmod(0o1777)  # where nobody can remove what is another's
+    bind(mine / "socket", SOMEBODY).close()
+    assert (mine / "socket").stat().st_gid == SOMEBODY
+
+
+def test_what_is_no_map_of_the_kernel_is_not_mapped(tmp_path: Path) -> None:
+    """Whoever has taken the place of the service could cut it short under a training that reads."""
+    path, memory = tmp_path / "socket", os.memfd_create("map")
+    os.ftruncate(memory, SUMS.itemsize + 4096)
+    answer = {"ok": True, "status": {}, "runs": 0}
+    with protocol.new_socket() as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            protocol.receive(connection, protocol.QUESTION_BYTES, 0)
+            protocol.send(connection, answer, [memory, memory])
+            connection.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(ProbeError, match="none of the kernel's"):
+            ServedSide(path)
+        thread.join()
+    os.close(memory)
 
 
 def test_a_user_outside_the_group_may_not_even_connect(service: Service) -> None:

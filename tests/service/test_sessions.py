@@ -16,7 +16,7 @@ from trainobs.probes.libbpf import open_library
 from trainobs.probes.shared import SharedProbes
 from trainobs.service.connection import Connection, Peer
 from trainobs.service.sessions import REST_S, Sessions
-from trainobs.service.shares import Refusal
+from trainobs.service.shares import Allowance, Refusal
 from trainobs.service.user_log import UserLog
 
 pytestmark = pytest.mark.needs_bpf
@@ -132,7 +132,8 @@ def test_a_session_that_cannot_be_ended_keeps_no_descriptor_of_its_client(
 
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     theirs.close()
-    connection = Connection(ours, Peer(os.getpid(), 7), probes, sessions, UserLog())
+    log, questions = UserLog(), Allowance(1, 1)
+    connection = Connection(ours, Peer(os.getpid(), 7), probes, sessions, log, questions)
     connection._slot = begin(sessions, os.getpid())
     monkeypatch.setattr(sessions, "end", refuse)
     before = len(os.listdir("/proc/self/fd"))

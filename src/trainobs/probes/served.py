@@ -7,6 +7,7 @@ import logging
 import os
 import select
 import socket
+import stat
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -71,6 +72,8 @@ class ServedSide(Side):
             self.status = {name: str(answer["status"].get(name)) for name in programs_of(probes)}
             self._runs_before = self._runs = int(answer["runs"])
             try:
+                if not all(map(_is_of_the_kernel, maps)):
+                    raise protocol.ProtocolError("it gave memory that is none of the kernel's")
                 self._map(*maps)
             finally:
                 for descriptor in maps:
@@ -206,6 +209,15 @@ class ServedSide(Side):
         connection, self._socket = self._socket, None
         if connection:
             connection.close()
+
+
+def _is_of_the_kernel(descriptor: int) -> bool:
+    """Whether it can be a map of the kernel, which is a file of no type.
+
+    Whoever answers in the place of the service could cut a file short while we read it, which would
+    end the training.
+    """
+    return not stat.S_IFMT(os.fstat(descriptor).st_mode)
 
 
 class Busy(ProbeError):

@@ -18,15 +18,15 @@ from trainobs.core.version import __version__
 from trainobs.probes import protocol
 from trainobs.probes.shared import SharedProbes
 from trainobs.service.sessions import Sessions
-from trainobs.service.shares import Refusal
+from trainobs.service.shares import Allowance, Refusal
 from trainobs.service.user_log import UserLog
 
 FIRST_QUESTION_S = 5.0
 """How long a client without a session may be silent."""
 
 REST_S = 0.05
-"""How long a client waits for its next turn after a question for which all tasks are gone through:
-nobody needs these often, and whoever asks without end must not hold up the others."""
+"""How long a client waits for its next turn after a question for which all tasks are gone through,
+or after any if its user asks without end: nobody must hold up the others."""
 
 _REASON_CHARACTERS = 120
 _MAX_TID = 1 << 22  # PID_MAX_LIMIT of include/linux/threads.h
@@ -60,12 +60,14 @@ class Connection:
         probes: SharedProbes,
         sessions: Sessions,
         log: UserLog,
+        questions: Allowance,
     ) -> None:
         self._connection = connection
         self._peer = peer
         self._probes = probes
         self._sessions = sessions
         self._log = log
+        self._questions = questions
         self._slot: int | None = None
         self._answers: dict[str, Callable[[Question, Sequence[int]], None]] = {
             "hello": self._hello,
@@ -134,6 +136,8 @@ class Connection:
                     f"a question that protocol {protocol.VERSION} does not have"
                 )
             answer(question, descriptors)
+            if not self._questions.spend(self._peer.uid):
+                time.sleep(REST_S)
         finally:
             # By this thread alone: a file system of the client's own may let it hang here.
             for descriptor in descriptors:

@@ -12,8 +12,7 @@ class KeptMaps:
 
     The service has closed its own descriptors of them. The kernel takes a file out of an epoll set
     once nobody has it any more, so the set of a user holds what the user keeps. Not seen is what a
-    user has pinned to a file, which takes a kernel that lets users load programs
-    (kernel.unprivileged_bpf_disabled=0).
+    user has pinned to a file, which takes a bpf file system that root lets users write to.
     """
 
     def __init__(self) -> None:

@@ -10,6 +10,7 @@ import logging
 import os
 import select
 import socket
+import stat
 import threading
 import time
 from collections import Counter
@@ -22,7 +23,7 @@ from trainobs.probes import protocol
 from trainobs.probes.shared import SharedProbes
 from trainobs.service.connection import Connection, Peer
 from trainobs.service.sessions import Sessions
-from trainobs.service.shares import Refusal, why_no_more
+from trainobs.service.shares import Allowance, Refusal, why_no_more
 from trainobs.service.user_log import UserLog
 
 logger = logging.getLogger("trainobs.service")
@@ -32,6 +33,9 @@ SOCKET_MODE = 0o660
 
 SPARE = 4
 """Connections that a user may have beside those with a session, such as a `trainobs doctor`."""
+
+QUESTIONS, QUESTION_S = 512, 0.01
+"""Questions of a user that are answered without a rest, and seconds until one more is."""
 
 _CONNECTIONS = 4 * SLOTS
 _BACKLOG = 1024  # a longer queue would make all wait longer where somebody fills it
@@ -51,6 +55,7 @@ def bind(path: Path, group: int | None = None) -> socket.socket:
         if not path.parent.exists():
             path.parent.mkdir(parents=True)
             path.parent.chmod(0o755)  # whatever the umask: its users must get through
+        _refuse_foreign(path)
         _remove_stale(path)
         before = os.umask(0o777 & ~SOCKET_MODE)
         try:
@@ -58,7 +63,7 @@ def bind(path: Path, group: int | None = None) -> socket.socket:
         finally:
             os.umask(before)
         if group is not None:
-            os.chown(path, -1, group)
+            os.chown(path, -1, group, follow_symlinks=False)
     except OSError as error:
         listener.close()
         raise TrainobsError(
@@ -70,6 +75,19 @@ def bind(path: Path, group: int | None = None) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Refuse a directory in which another user could put a socket in the place of ours."""
+    about = path.parent.stat()
+    is_open = about.st_mode & 0o022 and not about.st_mode & stat.S_ISVTX
+    if about.st_uid in (0, os.geteuid()) and not is_open:
+        return
+    raise TrainobsError(
+        f"cannot listen at {path}",
+        f"others may write to its directory: user {about.st_uid}, mode {about.st_mode & 0o7777:o}",
+        "give a path with --socket in a directory of the service's user, of mode 755",
+    )
 
 
 def _remove_stale(path: Path) -> None:
@@ -100,6 +118,7 @@ class Server:
         self._sessions = sessions
         self._most = per_user + SPARE
         self._log = UserLog()
+        self._questions = Allowance(QUESTIONS, QUESTION_S)
         self._lock = threading.Lock()
         self._connected: Counter[int] = Counter()
 
@@ -148,7 +167,8 @@ class Server:
 
     def _run(self, connection: socket.socket, peer: Peer) -> None:
         try:
-            Connection(connection, peer, self._probes, self._sessions, self._log).serve()
+            at_once = self._questions
+            Connection(connection, peer, self._probes, self._sessions, self._log, at_once).serve()
         except Exception:
             text = "the connection of process %d of user %d failed"
             self._log.say(peer.uid, logging.ERROR, text, *peer, failure=True)
