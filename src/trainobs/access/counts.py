@@ -117,7 +117,7 @@ class AccessCounts:
         _check_ids(f"cannot count lookups of table {table!r}", ids)
         for first in range(0, len(ids), PIECE):
             piece = ids[first : first + PIECE].astype(np.int64, copy=False)
-            if piece.min() < 0 or piece.max() >= rows:
+            if int(piece.view(np.uint64).max()) >= rows:  # as unsigned, negative ones are, too
                 inside = piece[(piece >= 0) & (piece < rows)]
                 self._outside[table] += len(piece) - len(inside)
                 piece = inside

@@ -19,6 +19,7 @@ from trainobs.fae.calibration.resume import Checkpoints
 from trainobs.fae.calibration.sample import DataSample
 from trainobs.fae.calibration.source import InputSource, InTurn, untouched_randomness
 from trainobs.fae.calibration.stopping import Stopping
+from trainobs.fae.calibration.threads import Behind
 from trainobs.fae.profile.arguments import byte_count, check_loader, is_within
 from trainobs.fae.profile.model_tables import ModelTable, features_of, tables_of
 from trainobs.fae.profile.profile import FAEProfile
@@ -114,7 +115,7 @@ def _profile_of(
     resume: str | os.PathLike[str] | None,
     progress: bool,
 ) -> FAEProfile:
-    sample = DataSample(goal.tables, goal.seed, goal.memory)
+    sample = DataSample(goal.tables, goal.seed, goal.memory, decides=goal.margin > 0)
     stopping = Stopping(goal.confidence, goal.margin)
     checkpoints = Checkpoints(resume, json.loads(json.dumps(goal._asdict())))
     checkpoints.restore(sample, stopping)
@@ -143,20 +144,27 @@ def _read(
     progress: bool,
 ) -> bool:
     """Read until there is enough; False if the data ended first."""
-    with _progress_bar("calibrate", sample.input_count, reader.input_count, progress) as advance:
-        try:
-            for numbers, inputs in reader.read_lots(sample.input_count, lambda: stopping.next_look):
-                sample.add(numbers, inputs)
+    read = sample.input_count
+    try:
+        with (
+            _progress_bar("calibrate", read, reader.input_count, progress) as advance,
+            Behind(sample.add) as add,
+        ):
+            for numbers, inputs in reader.read_lots(read, lambda: stopping.next_look):
+                add(numbers, inputs)
+                read += inputs.size
                 advance(inputs.size)
-                if stopping.is_due(sample.input_count) and stopping.is_enough(
-                    sample, choose(sample.tables, sample.counts(), budget)
-                ):
-                    return True
-                checkpoints.save_if_due(sample, stopping)
-        except BaseException:
-            if sample.is_whole:
-                checkpoints.save(sample, stopping)
-            raise
+                if stopping.is_due(read):
+                    add.settle()
+                    if stopping.is_enough(sample, choose(sample.tables, sample.counts(), budget)):
+                        return True
+                if checkpoints.is_due():
+                    add.settle()
+                    checkpoints.save(sample, stopping)
+    except BaseException:
+        if sample.is_whole:
+            checkpoints.save(sample, stopping)
+        raise
     return False
 
 

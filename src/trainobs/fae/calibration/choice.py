@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from trainobs.access.ranking import HotLimit, Ranking, Threshold
 from trainobs.access.sketch import Sketch, blocks_of, counts_of, joined
 from trainobs.access.spectrum import Spectrum
+from trainobs.fae.calibration.threads import each
 from trainobs.fae.profile.model_tables import ModelTable
 
 SMALL_TABLES_RATIO = 0.05
@@ -50,11 +50,14 @@ class RowCounts:
 
     def __init__(self, load: Callable[[], NDArray[np.unsignedinteger[Any]] | Sketch]) -> None:
         self._load = load
+        self._classes: Spectrum | None = None
 
-    @cached_property
+    @property
     def classes(self) -> Spectrum:
         """How many rows have which count."""
-        return Spectrum.from_counts(self._load())
+        if self._classes is None:
+            self._classes = Spectrum.from_counts(self._load())
+        return self._classes
 
     @classmethod
     def together(cls, tables: Sequence[RowCounts]) -> RowCounts:
@@ -69,12 +72,12 @@ class RowCounts:
         known = (counts.counts, counts.ids) if isinstance(counts, Sketch) else (counts, None)
         return limit.hot(blocks_of(*known))[0]
 
-    def of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    def of(self, ids: NDArray[np.int64]) -> NDArray[np.integer[Any]]:
         """Counts of some rows."""
         counts = self._load()
         if isinstance(counts, Sketch):
             return counts_of(ids, counts.ids, counts.counts)
-        return counts[ids].astype(np.int64)
+        return counts.take(ids)
 
 
 def choose(tables: Sequence[ModelTable], counts: Mapping[str, RowCounts], budget: int) -> Choice:
@@ -102,12 +105,14 @@ def choose(tables: Sequence[ModelTable], counts: Mapping[str, RowCounts], budget
     small = _small(wide, budget)
     small_bytes = sum(table.total_bytes for table in small)
     ranked = [table for table in wide if table not in small]
-    spectra = [joint[table.name].classes for table in ranked]
+    spectra = list(each(lambda table: joint[table.name].classes, ranked))
     ranking = Ranking.from_spectra(spectra, [table.row_bytes for table in ranked])
     threshold, limits, left = ranking.fill(budget - small_bytes)
     hot_ids = {table.name: np.arange(table.row_count, dtype=np.int64) for table in small}
-    for table, limit in zip(ranked, limits, strict=True):
-        hot_ids[table.name] = joint[table.name].hot(limit)
+    hot = each(
+        lambda limited: joint[limited[0].name].hot(limited[1]), zip(ranked, limits, strict=True)
+    )
+    hot_ids.update(zip((table.name for table in ranked), hot, strict=True))
     _complete(ranked, joint, hot_ids, left)
     of_table = {table.name: hot_ids[group[0].name] for group in groups for table in group}
     none = np.empty(0, dtype=np.int64)

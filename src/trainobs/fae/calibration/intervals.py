@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,9 @@ BLOCKS = 100
 """Blocks of neighbouring inputs whose spread tells how alike neighbours are."""
 
 
-def ratio(parts: NDArray[np.float64], wholes: NDArray[np.float64], confidence: float) -> Interval:
+def ratio(
+    parts: NDArray[np.number[Any]], wholes: NDArray[np.number[Any]], confidence: float
+) -> Interval:
     """The ratio of two sums over inputs, with an interval.
 
     Wilson's interval, with the number of independent trials that would spread as much as this
@@ -39,7 +42,7 @@ def ratio(parts: NDArray[np.float64], wholes: NDArray[np.float64], confidence: f
     return wilson_around(value, _trials(value, parts, wholes), confidence)
 
 
-def mean_upper(differences: NDArray[np.float64], confidence: float) -> float:
+def mean_upper(differences: NDArray[np.number[Any]], confidence: float) -> float:
     """What the mean of numbers, one an input, does not exceed at a confidence (one-sided)."""
     error = float(differences.std() / np.sqrt(max(len(differences), 1)))
     return float(differences.mean()) + NormalDist().inv_cdf(confidence) * error
@@ -56,7 +59,7 @@ def count_interval(count: int, confidence: float) -> tuple[float, float]:
     return _expected(count, tail), _expected(count, 1 - tail)
 
 
-def _trials(value: float, parts: NDArray[np.float64], wholes: NDArray[np.float64]) -> float:
+def _trials(value: float, parts: NDArray[np.number[Any]], wholes: NDArray[np.number[Any]]) -> float:
     """Independent trials that tell as much of the ratio as these inputs."""
     residuals = parts - value * wholes
     spread = float(np.square(residuals).sum())

@@ -10,7 +10,7 @@ from trainobs.core.text import percent, size
 from trainobs.fae.calibration.choice import Choice, RowCounts, choose
 from trainobs.fae.calibration.predict import predict
 from trainobs.fae.calibration.sample import DataSample
-from trainobs.fae.kjt.inputs import Inputs
+from trainobs.fae.kjt.inputs import Inputs, InputUse
 from trainobs.fae.profile.model_tables import ModelTable
 from trainobs.fae.profile.predictions import Predictions
 from trainobs.fae.profile.profile import FAEProfile, TableProfile
@@ -30,7 +30,7 @@ def profile_of_sample(sample: DataSample, budget: int, confidence: float, made: 
         FAEError: nothing was held out, or there is nothing to gain.
     """
     made = {**made, "inputs_read": sample.input_count, "inputs_counted": sample.counted_inputs}
-    inputs = sample.reporting.inputs()
+    inputs = sample.held_out(InputUse.REPORTING)
     return profile_of(
         sample.tables, sample.counts(), sample.counted_inputs, inputs, budget, confidence, made
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from trainobs.access.spectrum import histogram
 from trainobs.core.quotients import UNKNOWN, Interval
 from trainobs.fae.calibration.choice import Choice, RowCounts
 from trainobs.fae.calibration.intervals import count_interval, ratio
+from trainobs.fae.calibration.threads import each
 from trainobs.fae.kjt.inputs import Inputs
 from trainobs.fae.profile.model_tables import ModelTable, features_of
 from trainobs.fae.profile.predictions import Predictions, TablePrediction
@@ -28,54 +29,58 @@ class HotLookupCounts(NamedTuple):
         all: lookups.
     """
 
-    hot: NDArray[np.float64]
-    all: NDArray[np.float64]
+    hot: NDArray[Any]
+    all: NDArray[Any]
 
     @property
     def is_all_hot(self) -> NDArray[np.float64]:
         """1 for each input of which no lookup is cold, else 0."""
         return np.asarray(self.hot == self.all, dtype=np.float64)
 
-    def add(self, other: HotLookupCounts, weight: float = 1.0) -> None:
-        """Take in lookups of other tables, by weight."""
+    def add(self, other: HotLookupCounts) -> None:
+        """Take in lookups of other tables."""
         for own, more in zip(self, other, strict=True):
-            own += more if weight == 1 else weight * more
+            own += more
 
 
-def served_by_table(
+def served(
     tables: Sequence[ModelTable], hot_ids: Mapping[str, NDArray[np.int64]], inputs: Inputs
-) -> Iterator[HotLookupCounts]:
-    """Which lookups of some inputs hot rows serve, table after table.
+) -> HotLookupCounts:
+    """Which lookups of some inputs hot rows serve, in all tables together.
 
     Args:
         tables: of the model.
         hot_ids: of each table.
         inputs: with the features of `features_of(tables)`, in that order.
     """
-    positions = {feature: i for i, feature in enumerate(features_of(tables))}
-    for table in tables:
-        is_hot = np.zeros(table.row_count, dtype=np.bool_)
-        is_hot[hot_ids[table.name]] = True
-        hot, every = np.zeros(inputs.size), np.zeros(inputs.size)
-        for feature in (positions[name] for name in table.features):
-            hot += inputs.per_input(feature, is_hot.take(inputs.ids[feature]))
-            every += 1 if inputs.lengths[feature] is None else inputs.lookups_of(feature)
-        yield HotLookupCounts(hot, every)
-
-
-def served(
-    tables: Sequence[ModelTable], hot_ids: Mapping[str, NDArray[np.int64]], inputs: Inputs
-) -> HotLookupCounts:
-    """The same over all tables together."""
+    features = features_of(tables)
     total = nothing(inputs)
-    for found in served_by_table(tables, hot_ids, inputs):
+    for found in each(lambda t: _served_of(t, features, hot_ids[t.name], inputs), tables):
         total.add(found)
+    return total
+
+
+def _served_of(
+    table: ModelTable, features: Sequence[str], hot_ids: NDArray[np.int64], inputs: Inputs
+) -> HotLookupCounts:
+    """The same of one table."""
+    is_hot = np.zeros(table.row_count, dtype=np.bool_)
+    is_hot[hot_ids] = True
+    counts = [
+        HotLookupCounts(inputs.per_input(at, is_hot.take(inputs.ids[at])), inputs.lookups_of(at))
+        for at in map(features.index, table.features)
+    ]
+    if len(counts) == 1:
+        return counts[0]
+    total = nothing(inputs)
+    for count in counts:
+        total.add(count)
     return total
 
 
 def nothing(inputs: Inputs) -> HotLookupCounts:
     """No lookups of so many inputs."""
-    return HotLookupCounts(np.zeros(inputs.size), np.zeros(inputs.size))
+    return HotLookupCounts(np.zeros(inputs.size, np.int32), np.zeros(inputs.size, np.int32))
 
 
 def predict(
@@ -96,19 +101,25 @@ def predict(
         inputs: others, held out.
         confidence: of each interval by itself.
     """
-    total, moved = nothing(inputs), nothing(inputs)
-    by_table = {}
-    for table, found in zip(tables, served_by_table(tables, choice.hot_ids, inputs), strict=True):
-        total.add(found)
-        moved.add(found, table.weight_bytes)
-        ids = [inputs.ids[features_of(tables).index(feature)] for feature in table.features]
-        group_rows, group_ratios = _groups(table, counts[table.name], np.concatenate(ids))
-        by_table[table.name] = TablePrediction(
-            lookups_per_input=_mean(found.all),
-            hot_lookup_ratio=ratio(*found, confidence),
-            group_rows=group_rows,
-            group_ratios=group_ratios,
+    features = features_of(tables)
+
+    def of(table: ModelTable) -> tuple[HotLookupCounts, TablePrediction]:
+        found = _served_of(table, features, choice.hot_ids[table.name], inputs)
+        ids = [inputs.ids[features.index(feature)] for feature in table.features]
+        groups = _groups(
+            table, counts[table.name], ids[0] if len(ids) == 1 else np.concatenate(ids)
         )
+        return found, TablePrediction(_mean(found.all), ratio(*found, confidence), *groups)
+
+    by_table, by_width = {}, {table.weight_bytes: nothing(inputs) for table in tables}
+    for table, (found, prediction) in zip(tables, each(of, tables), strict=True):
+        by_width[table.weight_bytes].add(found)
+        by_table[table.name] = prediction
+    total = nothing(inputs)
+    moved = HotLookupCounts(np.zeros(inputs.size), np.zeros(inputs.size))
+    for width, found in by_width.items():
+        total.add(found)
+        moved.add(HotLookupCounts(found.hot * float(width), found.all * float(width)))
     threshold, threshold_bytes = _threshold(choice, counted_inputs, confidence)
     return Predictions(
         confidence=confidence,
@@ -125,7 +136,7 @@ def predict(
     )
 
 
-def _mean(values: NDArray[np.float64]) -> float:
+def _mean(values: NDArray[np.number[Any]]) -> float:
     return float(values.mean()) if len(values) else float("nan")
 
 

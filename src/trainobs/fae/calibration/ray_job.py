@@ -66,7 +66,9 @@ def calibrate_dataset(
     warn_no_need(found, budget)
     names = [input_id, *((columns or {}).get(name, name) for name in features_of(found))]
     _check(dataset, names)
-    sample = _read(dataset, names, partial(DataSample, found, seed, memory_bytes), workers)
+    sample = _read(
+        dataset, names, partial(DataSample, found, seed, memory_bytes, decides=False), workers
+    )
     made: Made = {
         "source": "Ray Data",
         "order": "as read",

@@ -75,10 +75,9 @@ class Checkpoints:
         sample.restore(arrays, access)
         stopping.restore(arrays, [table.name for table in sample.tables])
 
-    def save_if_due(self, sample: DataSample, stopping: Stopping) -> None:
-        """Save, if the last time was long enough ago."""
-        if self._directory and now_s() - self._saved_at >= SAVE_SECONDS:
-            self.save(sample, stopping)
+    def is_due(self) -> bool:
+        """Whether the last time was long enough ago to save again."""
+        return self._directory is not None and now_s() - self._saved_at >= SAVE_SECONDS
 
     def save(self, sample: DataSample, stopping: Stopping) -> None:
         """Save the state.

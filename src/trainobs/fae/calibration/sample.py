@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from threading import Lock
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainobs.access.counts import AccessCounts
+from trainobs.access.sketch import Sketch
 from trainobs.core.text import quantity, size
 from trainobs.fae.calibration.choice import RowCounts
 from trainobs.fae.calibration.held_out import HeldOut
@@ -30,6 +32,7 @@ class DataSample:
         tables: of the model.
         seed: tells which inputs are counted and which held out.
         memory_bytes: for counters and held-out inputs.
+        decides: whether inputs are kept to decide by, as `Stopping` does.
 
     Attributes:
         input_count: inputs that were added.
@@ -37,15 +40,17 @@ class DataSample:
         is_whole: whether no batch is half added, because adding it was interrupted.
     """
 
-    def __init__(self, tables: Sequence[ModelTable], seed: int, memory_bytes: int) -> None:
+    def __init__(
+        self, tables: Sequence[ModelTable], seed: int, memory_bytes: int, *, decides: bool
+    ) -> None:
         self.tables = tuple(tables)
         self.features = features_of(tables)
         self.input_count = 0
         self.counted_inputs = 0
         self.is_whole = True
-        held_out_lookups = int(memory_bytes * _HELD_OUT_RATIO) // _LOOKUP_BYTES
-        self.deciding = HeldOut(len(self.features), held_out_lookups)
-        self.reporting = HeldOut(len(self.features), held_out_lookups)
+        limit = int(memory_bytes * _HELD_OUT_RATIO) // _LOOKUP_BYTES
+        uses = (InputUse.DECIDING, InputUse.REPORTING) if decides else (InputUse.REPORTING,)
+        self._held_out = {use: HeldOut(len(self.features), limit) for use in uses}
         rows = {table.name: table.row_count for table in self.tables}
         self.access = AccessCounts(rows, budget_bytes=memory_bytes)
         self._seed = seed
@@ -57,7 +62,7 @@ class DataSample:
     def memory(self) -> str:
         """What counters and held-out inputs take at most, in a line."""
         rows = sum(table.row_count for table in self.tables)
-        held_out = (self.deciding.limit + self.reporting.limit) * _LOOKUP_BYTES
+        held_out = sum(kept.limit for kept in self._held_out.values()) * _LOOKUP_BYTES
         found = f"{size(self.access.counter_bytes)} to count the lookups of {quantity(rows)} rows"
         if self.access.sketched:
             found += f" ({len(self.access.sketched)} tables by their hottest rows alone)"
@@ -83,12 +88,9 @@ class DataSample:
         for table, features in self._looked_up:
             for feature in features:
                 self.access.add(table.name, counted.ids[feature])
-        for part, held_out in (
-            (InputUse.DECIDING, self.deciding),
-            (InputUse.REPORTING, self.reporting),
-        ):
-            chosen = np.flatnonzero(parts == part)
-            held_out.add(numbers[chosen], keys[chosen], inputs.take(chosen))
+        for use, kept in self._held_out.items():
+            chosen = np.flatnonzero(parts == use)
+            kept.add(numbers[chosen], keys[chosen], inputs.take(chosen))
         self.input_count += inputs.size
         self.counted_inputs += counted.size
         self.is_whole = True
@@ -96,32 +98,39 @@ class DataSample:
     def merge(self, other: DataSample) -> None:
         """Take over what another process read of the same data; no input twice."""
         self.access.merge(other.access)
-        self.deciding.merge(other.deciding)
-        self.reporting.merge(other.reporting)
+        for use, kept in self._held_out.items():
+            kept.merge(other._held_out[use])
         self.input_count += other.input_count
         self.counted_inputs += other.counted_inputs
 
+    def held_out(self, use: InputUse) -> Inputs:
+        """The inputs that are kept for a use."""
+        return self._held_out[use].inputs()
+
     def counts(self) -> Mapping[str, RowCounts]:
-        """Lookups of each row as they are now."""
-        return {
-            table.name: RowCounts(partial(self.access.counters, table.name))
-            for table in self.tables
-        }
+        """Lookups of each row as they are now; several threads may ask."""
+        lock = Lock()
+
+        def load(table: str) -> NDArray[np.unsignedinteger[Any]] | Sketch:
+            with lock:  # to read a sketch is to settle it first
+                return self.access.counters(table)
+
+        return {table.name: RowCounts(partial(load, table.name)) for table in self.tables}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """All but the counts, for `restore`."""
         arrays: dict[str, NDArray[Any]] = {
             "input-counts": np.array([self.input_count, self.counted_inputs])
         }
-        for name, held_out in (("deciding", self.deciding), ("reporting", self.reporting)):
-            arrays.update({f"{name}-{key}": array for key, array in held_out.arrays().items()})
+        for use, kept in self._held_out.items():
+            own = kept.arrays()
+            arrays.update({f"{use.name.lower()}-{key}": array for key, array in own.items()})
         return arrays
 
     def restore(self, arrays: Mapping[str, NDArray[Any]], access: AccessCounts) -> None:
         """Hold what `arrays` told, and counts that were saved with it, and nothing else."""
         self.input_count, self.counted_inputs = (int(count) for count in arrays["input-counts"])
-        for name, held_out in (("deciding", self.deciding), ("reporting", self.reporting)):
-            start = f"{name}-"
-            own = {key[len(start) :]: arrays[key] for key in arrays if key.startswith(start)}
-            held_out.restore(own)
+        for use, kept in self._held_out.items():
+            start = f"{use.name.lower()}-"
+            kept.restore({k.removeprefix(start): arrays[k] for k in arrays if k.startswith(start)})
         self.access = access

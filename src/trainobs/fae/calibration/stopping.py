@@ -13,7 +13,7 @@ from trainobs.fae.calibration.choice import Choice
 from trainobs.fae.calibration.intervals import mean_upper, ratio
 from trainobs.fae.calibration.predict import HotLookupCounts, served
 from trainobs.fae.calibration.sample import DataSample
-from trainobs.fae.kjt.inputs import Inputs
+from trainobs.fae.kjt.inputs import Inputs, InputUse
 
 _SMALLEST_LOOK = 1024
 
@@ -61,7 +61,9 @@ class Stopping:
             self.next_look *= 2
         if before is None or not self._is_narrow(sample, choice):
             return False
-        return self._gain(sample, before, choice, sample.deciding.inputs()) <= self._margin
+        return (
+            self._gain(sample, before, choice, sample.held_out(InputUse.DECIDING)) <= self._margin
+        )
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """All that `restore` needs."""
@@ -84,7 +86,7 @@ class Stopping:
         return max(_SMALLEST_LOOK, int(needed))
 
     def _is_narrow(self, sample: DataSample, choice: Choice) -> bool:
-        found = served(sample.tables, choice.hot_ids, sample.reporting.inputs())
+        found = served(sample.tables, choice.hot_ids, sample.held_out(InputUse.REPORTING))
         shares = (HotLookupCounts(found.is_all_hot, np.ones_like(found.all)), found)
         intervals = [ratio(*share, self._confidence) for share in shares]
         return all(share.high - share.low <= 2 * self._margin for share in intervals)

@@ -41,7 +41,7 @@ class Inputs(NamedTuple):
     @property
     def lookup_count(self) -> int:
         """Lookups of all features."""
-        return sum(len(ids) for ids in self.ids)
+        return sum(map(len, self.ids))
 
     def take(self, places: NDArray[np.intp]) -> Inputs:
         """The inputs at some places, in that order."""
@@ -71,9 +71,9 @@ class Inputs(NamedTuple):
         return np.asarray(sums[ends] - sums[ends - lengths])
 
     def lookups_of(self, feature: int) -> NDArray[np.int64]:
-        """Lookups of each input in one feature."""
+        """Lookups of each input in one feature; not to be written to."""
         lengths = self.lengths[feature]
-        return np.ones(self.size, dtype=np.int64) if lengths is None else lengths
+        return np.broadcast_to(np.int64(1), self.size) if lengths is None else lengths
 
 
 def joined(parts: Sequence[Inputs]) -> Inputs:
