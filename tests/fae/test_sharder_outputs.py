@@ -51,6 +51,16 @@ def test_they_are_on_two_ranks(pair: Ranks, mode: str, sequences: bool) -> None:
     assert max(pair.run(_worst, one)) < EPSILON[one.output_type]
 
 
+@SEQUENCES
+@pytest.mark.parametrize("mode", ["overlay", "partitioned"])
+def test_a_rank_without_tables_takes_part(pair: Ranks, mode: str, sequences: bool) -> None:
+    """With the stock sharder it sends and expects float32, and gloo ends the processes."""
+    half = DataType.FP16
+    one = case("table_wise", 2, mode=mode, kinds=KINDS, sequences=sequences, output_type=half)
+    one = replace(one, tables=one.tables[:1])
+    assert max(pair.run(_worst_of_float, one)) < EPSILON[half]
+
+
 @HALVES
 @SEQUENCES
 @pytest.mark.usefixtures("lone_rank")
@@ -66,6 +76,11 @@ def _worst(rank: int, one: Case) -> float:
     return max(difference(_trained(rank, one, True), _trained(rank, one, False)).values())
 
 
+def _worst_of_float(rank: int, one: Case) -> float:
+    whole = replace(one, output_type=DataType.FP32)
+    return max(difference(_trained(rank, whole, True), _trained(rank, one, False)).values())
+
+
 def _trained(rank: int, one: Case, is_stock: bool) -> Trained:
     """Outputs and weights; in the place of losses, whether all embeddings were of the type."""
     sharder: Any = stock_sharder(one) if is_stock else fae_sharder(one, profile_of(one))
@@ -75,7 +90,7 @@ def _trained(rank: int, one: Case, is_stock: bool) -> Trained:
     for kjt in [kjt for _, kjt in batches(one, rank)] if is_stock else fed(one, rank):
         found = collection(kjt)
         parts = (
-            [found[key].values() for key in ("f0", "f1", "f2")]
+            [found[feature].values() for table in one.tables for feature in table.features]
             if one.sequences
             else [found.values()]
         )

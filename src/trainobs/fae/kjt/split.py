@@ -108,14 +108,23 @@ class SlotMap:
         return mark_of(kjt, self.slots, self.fingerprint)
 
     def lookup(self, kjt: KeyedJaggedTensor) -> Tensor:
+        """Slot of each value of a batch, see `lookup_values`."""
+        return self.lookup_values(kjt.keys(), kjt.values(), kjt.offset_per_key())
+
+    def lookup_values(
+        self, features: Sequence[str], values: Tensor, bounds: Sequence[int]
+    ) -> Tensor:
         """Slot of each value: int32, -1 for cold rows and for features that no table serves.
 
         Ids outside their table are cold, so that the table's bounds check decides what they are.
+
+        Args:
+            features: that have the values.
+            values: of one feature behind those of the one before.
+            bounds: where the values of each feature begin, and where those of the last end.
         """
-        values = kjt.values()
-        bounds = kjt.offset_per_key()
         slots = torch.full(values.shape, -1, dtype=torch.int32, device=values.device)
-        for i, feature in enumerate(kjt.keys()):
+        for i, feature in enumerate(features):
             rows = self.slots.get(feature)
             if rows is None:
                 continue
@@ -324,10 +333,17 @@ def count_hot(is_hot: Tensor, lengths: Tensor) -> Tensor:
         is_hot: bool, one a value.
         lengths: values in each bag; they add up to the values.
     """
+    if is_hot.device.type == "cpu" and is_one_hot(lengths, len(is_hot)):
+        return is_hot.to(lengths.dtype)
     sums = torch.zeros(len(is_hot) + 1, dtype=lengths.dtype, device=lengths.device)
     torch.cumsum(is_hot, 0, dtype=lengths.dtype, out=sums[1:])
     ends = sums.index_select(0, torch.cumsum(lengths, 0))
     return torch.diff(ends, prepend=ends.new_zeros(1))
+
+
+def is_one_hot(lengths: Tensor, value_count: int) -> bool:
+    """Whether each bag has one value; waits for a device that has the lengths."""
+    return lengths.numel() == value_count and bool((lengths == 1).all())
 
 
 def places_of(mask: Tensor) -> Tensor:

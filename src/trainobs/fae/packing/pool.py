@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,38 +14,42 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from trainobs.core.errors import FAEError
 from trainobs.fae.kjt.find import Place
 from trainobs.fae.kjt.leaves import input_count, take_apart
-from trainobs.fae.kjt.split import Bags, integers
+from trainobs.fae.kjt.split import Bags, SlotMap, count_hot, integers, is_one_hot
 
 _ONE_FORM = "give a loader whose batches have one form, with one row an input in every tensor"
 
 
 class BagPool:
-    """The bags of several KeyedJaggedTensors with the same keys.
+    """The bags of several KeyedJaggedTensors with the same keys, a key behind the other.
 
     Args:
         kjts: without strides for each key; not empty.
-        slots: of the values of each, if they are to be taken along.
+        slots: of hot rows, if those of the values are to be taken along.
     """
 
-    def __init__(self, kjts: Sequence[KeyedJaggedTensor], slots: Sequence[Tensor] | None) -> None:
+    def __init__(self, kjts: Sequence[KeyedJaggedTensor], slots: SlotMap | None) -> None:
         self.keys = list(kjts[0].keys())
-        lengths = [integers(kjt.lengths()).view(len(self.keys), kjt.stride()) for kjt in kjts]
-        self.lengths = torch.cat(lengths, 1)
-        self.values = torch.cat([kjt.values() for kjt in kjts])
-        weights = [kjt.weights() for kjt in kjts if kjt.weights_or_none() is not None]
-        self.weights = torch.cat(weights) if weights else None
-        self.slots = None if slots is None else torch.cat(list(slots))
-        self._starts = self._find_starts(lengths)
+        self.lengths = torch.cat(
+            [integers(kjt.lengths()).view(len(self.keys), kjt.stride()) for kjt in kjts], 1
+        )
+        value_count = sum(kjt.values().numel() for kjt in kjts)
+        self._is_one_hot = is_one_hot(self.lengths, value_count)
+        self.values = self._by_key(kjts, [kjt.values() for kjt in kjts])
+        weights = [weights for kjt in kjts if (weights := kjt.weights_or_none()) is not None]
+        self.weights = self._by_key(kjts, weights) if weights else None
+        self.slots = None
+        if slots is not None:
+            bounds = [0, *self.lengths.sum(1).cumsum(0).tolist()]
+            self.slots = slots.lookup_values(self.keys, self.values, bounds)
         self._first_bags = (torch.arange(len(self.keys)) * self.lengths.shape[1])[:, None]
-        self._is_one_hot = bool((self.lengths == 1).all())
+        self._starts = self._find_starts()
 
     def take(self, inputs: Tensor) -> tuple[Bags, Tensor | None]:
         """The bags of some inputs, in their order, and slots of their values if there are any."""
-        numbers = (self._first_bags + inputs).view(-1)
-        lengths = self.lengths.view(-1).index_select(0, numbers)
-        places = self._starts.view(-1).index_select(0, numbers)
-        if not self._is_one_hot:
-            places = _all_places(places, lengths)
+        places = (self._first_bags + inputs).view(-1)
+        lengths = self.lengths.view(-1).index_select(0, places)
+        if self._starts is not None:
+            places = _all_places(self._starts.index_select(0, places), lengths)
         bags = Bags(
             lengths.view(len(self.keys), -1) if len(inputs) else self.lengths[:, :0],
             self.values.index_select(0, places),
@@ -53,15 +57,33 @@ class BagPool:
         )
         return bags, None if self.slots is None else self.slots.index_select(0, places)
 
-    @staticmethod
-    def _find_starts(lengths: Sequence[Tensor]) -> Tensor:
-        """Where each bag begins among the values of all: int64, keys by inputs."""
-        starts, end = [], 0
-        for counts in lengths:
-            ends = torch.cumsum(counts.reshape(-1), 0, dtype=torch.int64)
-            starts.append((ends - counts.reshape(-1) + end).view(counts.shape))
-            end += int(ends[-1]) if len(ends) else 0
-        return torch.cat(starts, 1)
+    def count(self, inputs: Tensor) -> int:
+        """Values of some inputs."""
+        if self._is_one_hot:
+            return len(inputs) * len(self.keys)
+        return int(self.lengths.sum(0).index_select(0, inputs).sum())
+
+    def all_hot(self, keys: Sequence[int]) -> Tensor:
+        """Whether each input asks for hot rows alone, in some of the keys: bool[inputs]."""
+        assert self.slots is not None
+        hot = count_hot(self.slots >= 0, self.lengths.view(-1)).view(self.lengths.shape)
+        is_hot = hot == self.lengths
+        return (is_hot if len(keys) == len(is_hot) else is_hot[list(keys)]).all(0)
+
+    def _by_key(self, kjts: Sequence[KeyedJaggedTensor], columns: Sequence[Tensor]) -> Tensor:
+        """What KeyedJaggedTensors have for each value, those of a key of all of them together."""
+        count = len(self.keys)
+        if self._is_one_hot:
+            return torch.cat([column.view(count, -1) for column in columns], 1).view(-1)
+        parts = [torch.split(c, k.length_per_key()) for c, k in zip(columns, kjts, strict=True)]
+        return torch.cat([part[key] for key in range(count) for part in parts])
+
+    def _find_starts(self) -> Tensor | None:
+        """Where each bag begins among the values: int64; None where that is its own number."""
+        if self._is_one_hot:
+            return None
+        lengths = self.lengths.view(-1)
+        return torch.cumsum(lengths, 0, dtype=torch.int64) - lengths
 
 
 def _all_places(starts: Tensor, lengths: Tensor) -> Tensor:
@@ -89,13 +111,13 @@ class InputPool:
 
     @classmethod
     def from_batches(
-        cls, batches: Sequence[Any], slots: dict[Place, list[Tensor]] | None = None
+        cls, batches: Sequence[Any], slots: Mapping[Place, SlotMap] | None = None
     ) -> InputPool:
         """Pool the inputs of batches.
 
         Args:
             batches: of one form; not empty.
-            slots: for the KeyedJaggedTensor at a place the slots of each batch's values.
+            slots: to look the values of the KeyedJaggedTensor at a place up in.
 
         Raises:
             FAEError: batches differ in form, or a tensor's rows are not inputs.
@@ -123,14 +145,15 @@ def _count(leaves: list[tuple[Place, Any]]) -> int:
     return next(iter(counts.values()))
 
 
-def _join(place: Place, leaves: list[Any], slots: list[Tensor] | None) -> Any:
+def _join(place: Place, leaves: list[Any], slots: SlotMap | None) -> Any:
     first = leaves[0]
     if any(type(leaf) is not type(first) for leaf in leaves):
         _refuse(f"{sorted({type(leaf).__name__ for leaf in leaves})} at {list(place)}")
     if isinstance(first, KeyedJaggedTensor):
         _check_keys(place, leaves)
-        return BagPool(leaves, slots)
     try:
+        if isinstance(first, KeyedJaggedTensor):
+            return BagPool(leaves, slots)
         if isinstance(first, Tensor):
             return torch.cat(leaves)
         if isinstance(first, np.ndarray):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,17 +13,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import get_worker_info
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.fae.kjt.find import KjtFinder, Place
 from trainobs.fae.kjt.leaves import put_together, take_apart
 from trainobs.fae.kjt.split import (
-    Bags,
     SlotMap,
     SplitMark,
     check_splittable,
-    count_hot,
-    integers,
     part,
     places_of,
 )
@@ -203,15 +202,14 @@ class Packer:
         pairs = mark.pairs
         self.learn_batch_size(batches)
         size = self.batch_size or 1
-        found = [self._slots.lookup(kjt) for kjt in kjts]
         place = _place_of(kjts[0], batches[0])
-        pool = InputPool.from_batches(batches, {place: found})
-        is_hot = torch.cat([_all_hot(*batch, pairs) for batch in zip(kjts, found, strict=True)])
+        pool = InputPool.from_batches(batches, {place: self._slots})
+        split_leaf = [at for at, _ in pool.leaves].index(place)
+        is_hot = pool.leaves[split_leaf][1].all_hot(pairs)
         order, hot_count = arrange(is_hot, size)
         sizes = [min(size, len(order) - first) for first in range(0, len(order), size)]
         if self._drop_last and sizes and sizes[-1] < size:
             sizes.pop()
-        split_leaf = [at for at, _ in pool.leaves].index(place)
         is_whole = self._slots.keeps_order
         hot = torch.split(order[: hot_count * size], size) if hot_count else ()
         return PackedWindow(
@@ -272,7 +270,7 @@ def lay_out(
         if isinstance(leaf, BagPool):
             leaves.append(_block(leaf, torch.split(order, sizes), pairs))
         elif isinstance(leaf, Tensor):
-            leaves.append(leaf.index_select(0, order))
+            leaves.append(_rows(leaf, order))
         elif isinstance(leaf, np.ndarray):
             leaves.append(leaf[order.numpy()])
         else:
@@ -282,25 +280,44 @@ def lay_out(
 
 def _block(pool: BagPool, batches: Sequence[Tensor], pairs: Sequence[int] | None) -> KjtBlock:
     """Batch by batch: what a batch needs stays in the processor's cache."""
-    parts: list[Bags] = []
+    key_count = len(pool.keys) + (0 if pool.slots is None or pairs is None else len(pairs))
+    lengths = _empty(pool.lengths, (key_count * sum(map(len, batches)),))
+    values = _empty(pool.values, (sum(map(pool.count, batches)),))
+    weights = None if pool.weights is None else _empty(pool.weights, values.shape)
+    key_lengths, bag_count, value_count = [], 0, 0
     for inputs in batches:
         bags, slots = pool.take(inputs)
-        parts.append(bags if slots is None or pairs is None else part(bags, slots, pairs))
-    weights = [bags.weights for bags in parts if bags.weights is not None]
-    return KjtBlock(
-        pool.keys,
-        torch.cat([pool.lengths.new_empty(0), *(bags.lengths.view(-1) for bags in parts)]),
-        torch.cat([pool.values[:0], *(bags.values for bags in parts)]),
-        torch.cat(weights) if weights else pool.weights,
-        np.array([bags.lengths.sum(1).tolist() for bags in parts], dtype=np.int64),
+        if slots is not None and pairs is not None:
+            bags = part(bags, slots, pairs)
+        of_bags = slice(bag_count, bag_count + bags.lengths.numel())
+        of_values = slice(value_count, value_count + bags.values.numel())
+        lengths[of_bags] = bags.lengths.view(-1)
+        values[of_values] = bags.values
+        if weights is not None and bags.weights is not None:
+            weights[of_values] = bags.weights
+        key_lengths.append(bags.lengths.sum(1).tolist())
+        bag_count, value_count = of_bags.stop, of_values.stop
+    return KjtBlock(pool.keys, lengths, values, weights, np.array(key_lengths, dtype=np.int64))
+
+
+def _rows(leaf: Tensor, order: Tensor) -> Tensor:
+    if leaf.requires_grad or leaf.layout != torch.strided:
+        return leaf.index_select(0, order)
+    rows = _empty(leaf, (len(order), *leaf.shape[1:]))
+    return torch.index_select(leaf, 0, order, out=rows)
+
+
+def _empty(like: Tensor, shape: Sequence[int]) -> Tensor:
+    """A tensor without content; in a loader's worker in memory that it shares with the training.
+
+    There it would be copied else. As `torch.utils.data.default_collate` does.
+    """
+    if get_worker_info() is None:
+        return like.new_empty(shape)
+    storage = like._typed_storage()._new_shared(  # type: ignore[no-untyped-call]
+        math.prod(shape), device=like.device
     )
-
-
-def _all_hot(kjt: KeyedJaggedTensor, found: Tensor, pairs: Sequence[int]) -> Tensor:
-    """Whether each input asks for hot rows alone, of the tables that have some."""
-    lengths = integers(kjt.lengths())
-    cold = (lengths - count_hot(found >= 0, lengths)).view(len(kjt.keys()), kjt.stride())
-    return cold[list(pairs)].sum(0) == 0
+    return like.new(storage).resize_(shape)
 
 
 def _place_of(kjt: KeyedJaggedTensor, batch: Any) -> Place:

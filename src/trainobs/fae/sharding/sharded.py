@@ -126,6 +126,7 @@ class ShardedFAEModule(
         self._configs = [config for config in configs if config.name not in replicated]
         self._infos = [_without_weights(info) for info in infos]
         self._output_type = output_type(infos)
+        stock.send(self._output_type)
         self._env = env
         self._mode = mode
         self._is_weighted = is_weighted

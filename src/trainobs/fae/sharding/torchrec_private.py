@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     SplitTableBatchedEmbeddingBagsCodegen,
@@ -86,6 +87,16 @@ class StockSequences:
         # _create_input_dist: makes the modules that send lookups, and the order of features
         self.module._create_input_dist(keys)
         self.module._has_uninitialized_input_dist = False
+
+    def send(self, kind: torch.dtype) -> None:
+        """Have ranks without tables send and expect embeddings of the type that others send.
+
+        TorchRec has float32 there: gloo then ends the processes in the exchange.
+        """
+        for lookup in self.lookups:
+            # _dummy_embs_tensor: of no values, what a lookup module without tables gives
+            none = lookup._dummy_embs_tensor.detach().to(kind)
+            lookup._dummy_embs_tensor = none.requires_grad_()
 
     def share_with(self, outer: nn.Module) -> None:
         """Give a module that holds this one its children, buffers, lookups and dists.
