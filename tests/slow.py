@@ -20,6 +20,7 @@ SLOW: dict[str, str] = {
     r"attach/test_attach::test_(a_signal|a_killed_process|two_observers)": "the process's end",
     r"attach/test_attach::test_cycles.*\[100": "three cycles",
     r"attach/test_own::test_nothing.*\[process": "the observer killed",
+    r"attach/test_own::test_ranks": "counts of one process, step by step",
     r"attach/test_periodic::test_a_loop.*\[(?!files)": "a loop that reads files",
     r"attach/test_periodic::test_what_has_no.*\[(?!noise)": "noise",
     r"attach/test_periodic::test_(a_change|a_stop|the_end)": "the same without a process",

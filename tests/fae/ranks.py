@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
+import signal
 import tempfile
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -26,16 +28,14 @@ class Ranks:
     def __init__(self, world_size: int) -> None:
         self._folder = tempfile.TemporaryDirectory()
         context = mp.get_context("spawn")
-        self._pipes: list[Connection] = []
-        self._processes = []
-        for rank in range(world_size):
-            ours, theirs = context.Pipe()
-            arguments = (rank, world_size, str(Path(self._folder.name) / "store"), theirs)
-            process = context.Process(target=_serve, args=arguments, daemon=True)
-            process.start()
-            theirs.close()
-            self._pipes.append(ours)
-            self._processes.append(process)
+        pipes = [context.Pipe() for _ in range(world_size)]
+        self._pipes = [ours for ours, _ in pipes]
+        theirs = [end for _, end in pipes]
+        arguments = (theirs, str(Path(self._folder.name) / "store"))
+        self._process = context.Process(target=_fork, args=arguments, daemon=True)
+        self._process.start()
+        for end in theirs:
+            end.close()
         self.run(_nothing)  # they are up: what tests see of the process no longer changes
 
     def run(self, job: Callable[..., Any], *arguments: Any, patience_s: float = 500) -> list[Any]:
@@ -56,10 +56,8 @@ class Ranks:
 
     def stop(self) -> None:
         """End the processes."""
-        for process in self._processes:
-            process.terminate()
-        for process in self._processes:
-            process.join()
+        self._process.terminate()
+        self._process.join()
         self._folder.cleanup()
 
 
@@ -78,9 +76,28 @@ def _nothing(rank: int) -> None:
     """The job of a rank that only has to answer."""
 
 
-def _serve(rank: int, world_size: int, store: str, pipe: Connection) -> None:
-    torch.set_num_threads(1)
+def _fork(pipes: list[Connection], store: str) -> None:
+    """Import once what each rank needs, which takes 9 s of CPU, and fork them."""
     logging.disable(logging.WARNING)  # TorchRec tells of every module that it shards
+    import tests.fae.parity  # noqa: F401
+
+    gc.freeze()
+    ranks = []
+    for rank, pipe in enumerate(pipes):
+        if (forked := os.fork()) == 0:
+            for other in pipes[:rank] + pipes[rank + 1 :]:
+                other.close()
+            _serve(rank, len(pipes), store, pipe)
+        ranks.append(forked)
+    for pipe in pipes:
+        pipe.close()
+    signal.signal(signal.SIGTERM, lambda *_: [os.kill(one, signal.SIGTERM) for one in ranks])
+    for one in ranks:
+        os.waitpid(one, 0)
+
+
+def _serve(rank: int, world_size: int, store: str, pipe: Connection) -> NoReturn:
+    torch.set_num_threads(1)
     join(rank, world_size, store)
     while True:
         job, arguments = pipe.recv()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch.distributed as dist
 
+from tests import warm
 from trainobs.hooks import distributed
 from trainobs.hooks.distributed import TorchStore
 from trainobs.session import exchange
@@ -162,7 +163,7 @@ def test_a_store_that_hangs_delays_the_end_by_no_more_than_the_patience():
 @pytest.fixture
 def server() -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A process with torch's own store, as rank 0 is one."""
-    process = subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True)
+    process = warm.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True)
     assert process.stdout
     yield process, int(process.stdout.readline())
     process.send_signal(signal.SIGCONT)
