@@ -45,7 +45,7 @@ MEASURE = (
 host that takes the CPUs away between the two readings spoils the measurement, so it is made once
 more, with the jobs of its module. The summary shows which; `--fail-on-flaky` allows none."""
 
-SERVED = ("integrations",)
+SERVED = ("hooks", "integrations")
 """Folders whose runs get their probes from a service, as on a node that has one; those of other
 folders load them."""
 
