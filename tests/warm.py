@@ -170,7 +170,7 @@ def _job(words: list[str], cwd: str, env: dict[str, str]) -> Callable[[], None]:
     kind, *arguments = words
     sys.path[0] = ""
     if kind == "-m":
-        sys.argv = arguments
+        sys.argv, sys.path[0] = arguments, cwd
         return lambda: runpy._run_module_as_main(arguments[0])
     if kind == "-c":
         code, sys.argv = compile(arguments[0], "<string>", "exec"), ["-c", *arguments[1:]]
