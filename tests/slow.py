@@ -27,16 +27,20 @@ SLOW: dict[str, str] = {
     r"benchmarks/": "nothing: they test what measures",
     r"embeddings/test_hooks::.*test_whole_graphs.*\[eager": "the same by aot_eager",
     r"embeddings/test_sharded::test_two_ranks": "collections of one process",
-    r"examples/test_dlrm_criteo::test_parsing_agrees.*\[[13]": "three seeds",
+    r"examples/test_dlrm_criteo::test_parsing_agrees.*\[[1-4]": "one of five seeds",
     r"examples/test_dlrm_scripts::": "the example's model and its data",
     r"examples/test_imagenet::.*\[train_plain": "the same with Lightning",
     r"examples/test_imagenet_figures::test_a_grid_of_real": "a stand-in trains; written run logs",
+    r"examples/test_imagenet_figures::test_(runs_that|a_cell)": (
+        "every figure and table of a grid that is whole; what was not measured in it"
+    ),
     r"examples/test_imagenet_grid::test_a_grid_that_is.*\[(2|15)": "SIGKILL",
     r"examples/test_imagenet::test_(checkpoints|trains_with|without_no)": "an epoch, observed",
     r"fae/test_data_module::test_lightning_goes_on\[(module-step=(10|20)|module with)": "15 steps",
     r"fae/test_killed::": "going on from a state, in test_pack_resume",
     r"fae/test_pack::test_workers_make.*\[1-spawn": "workers that were forked",
     r"fae/test_pack_ranks::test_two_ranks_train": "100 random agreements",
+    r"fae/test_auc::test_the_paper": "the paper's mode keeps hot rows equal; no training to an AUC",
     r"fae/test_pack_resume::test_(a_killed|a_run_goes_on)": "going on with workers, in an epoch",
     r"fae/test_pack_resume::test_a_run_with.*\[(streamed|shuffled-2-1)": "remembered, shuffled",
     r"fae/test_ray_job::test_(the_result|lists_of|data_that)": (
