@@ -7,7 +7,7 @@ import pytest
 
 from tests.samples import batch
 from trainobs.access import AccessCounts
-from trainobs.runlog.counts import SAVE_S, CountsSink
+from trainobs.runlog.counts import SAVE_S, CountsSink, SavedCounts
 
 FILE = "access-counts/rank=3.npz"
 
@@ -111,3 +111,14 @@ def test_without_counts_there_is_no_file(tmp_path, clock):
     sink.flush()
     sink.end({})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_saved_last_can_be_had_by_whom_the_counts_are_out_of_reach(tmp_path, counts):
+    sink, known = CountsSink(tmp_path, 3, lambda: counts), SavedCounts(tmp_path, 3)
+    assert known() is None
+    lookup(counts, 1, 1)
+    sink.end({})
+    lookup(counts, 1)
+    assert known().total("user") == 2
+    (tmp_path / FILE).write_bytes(b"damaged")
+    assert known() is None

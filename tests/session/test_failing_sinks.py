@@ -22,7 +22,7 @@ from trainobs.core.sink import Sink
 from trainobs.runlog import writer
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.writer import RunLogSink
-from trainobs.session import observer
+from trainobs.session import observer, placement
 from trainobs.session.delivery import Delivery
 from trainobs.session.runs import open_session
 from trainobs.session.session import Session
@@ -32,7 +32,8 @@ from trainobs.steps import collector
 
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Deliver and flush many times in a short run."""
+    """Deliver and flush many times in a short run, in this process, which the tests change."""
+    monkeypatch.delenv(placement.SWITCH, raising=False)
     monkeypatch.setattr(observer, "WAKE_S", 0.01)
     monkeypatch.setattr(observer, "DELIVER_S", 0.01)
     monkeypatch.setattr(observer, "FLUSH_S", 0.03)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -42,27 +42,38 @@ class Seat:
         return {rank: value for rank, value in self.table.shown.items() if rank != self.rank}
 
 
-class Events(list):
-    def add_event(self, event) -> None:
-        tags = {value.tag: value.simple_value for value in event.summary.value}
-        self.append((event.step, tags))
+class Events(Sequence):
+    """Step and tags of each point that a sink made."""
 
-    def flush(self) -> None:
-        pass
+    def __init__(self, sink: RanksSink) -> None:
+        self.sink = sink
+        self.found: list[tuple[int, dict[str, float]]] = []
 
-    close = flush
+    def look(self) -> list[tuple[int, dict[str, float]]]:
+        self.found += [(made.step, dict(made.values)) for made in self.sink.made()]
+        return self.found
+
+    def __len__(self) -> int:
+        return len(self.look())
+
+    def __getitem__(self, index: int) -> tuple[int, dict[str, float]]:
+        return self.look()[index]
+
+    def __eq__(self, other: object) -> bool:
+        return self.look() == other
+
+    __hash__ = None
 
 
 def ranks(count: int, every: int = 2, **options) -> tuple[list[RanksSink], Events]:
-    table, events = Table(), Events()
-    writers = [events, *[None] * (count - 1)]
+    table = Table()
     sinks = [
-        RanksSink(table.seat(rank), world_size=count, every=every, writer=writer, **options)
-        for rank, writer in enumerate(writers)
+        RanksSink(table.seat(rank), world_size=count, every=every, logs=rank == 0, **options)
+        for rank in range(count)
     ]
     for sink in sinks:
         sink.begin(info(world_size=count))
-    return sinks, events
+    return sinks, Events(sinks[0])
 
 
 def test_a_window_is_logged_at_its_last_step_once_every_rank_has_shown_it():
@@ -116,7 +127,7 @@ def test_a_rank_that_is_ahead_or_behind_is_waited_for_as_long_as_windows_are_kep
     sinks[1].write(batch(range(7), step__duration_ns=[2] * 7))
     sinks[0].flush()
     assert [step for step, _ in events] == [5, 6]
-    assert len(sinks[0]._wall_times) <= KEPT_WINDOWS
+    assert len(sinks[0]._times) <= KEPT_WINDOWS
 
 
 def test_a_rank_of_another_version_is_not_understood():

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
 from trainobs.core.records import RunInfo, StepTable
+
+
+class Points(NamedTuple):
+    """Points of curves, all at one step.
+
+    Attributes:
+        step: their x.
+        at_ns: when that step was, of CLOCK_MONOTONIC.
+        values: tag of each curve, and its value.
+    """
+
+    step: int
+    at_ns: int
+    values: Sequence[tuple[str, float]]
 
 
 class Sink:
@@ -16,6 +33,9 @@ class Sink:
     """
 
     name: str
+    stays = False
+    """Whether it has to be called in the training process, since it needs more of that than what
+    calls bring."""
     lost_steps = 0
     """Step records that this sink had to drop."""
 
@@ -27,6 +47,13 @@ class Sink:
 
     def latency(self, buckets: npt.NDArray[np.uint64]) -> None:
         """Take the latency histograms since the run began, shape (op, class, role, BUCKETS)."""
+
+    def points(self, points: Points) -> None:
+        """Take points of curves that are made elsewhere, for a sink that logs curves."""
+
+    def made(self) -> Sequence[Points]:
+        """Points of curves that it made for such a sink, each told once."""
+        return ()
 
     def flush(self) -> None:
         """Make what was taken so far safe; called every few seconds."""

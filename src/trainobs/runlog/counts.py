@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainobs.core.errors import AccessCountsError
 from trainobs.core.files import make_directory
 from trainobs.core.now import now_s
 from trainobs.core.sink import Sink
@@ -32,6 +33,7 @@ class CountsSink(Sink):
     """
 
     name = "access counts"
+    stays = True
 
     def __init__(
         self,
@@ -68,3 +70,24 @@ class CountsSink(Sink):
         counts.save(self._path)
         end = self._now()
         self._due = end + max(SAVE_S, (end - begin) / SHARE)
+
+
+class SavedCounts:
+    """The access counts of this rank as they were saved last.
+
+    Args:
+        run_dir: directory of the run.
+        rank: this process in the job.
+    """
+
+    def __init__(self, run_dir: Path, rank: int) -> None:
+        self._path = counts_file(run_dir, rank)
+
+    def __call__(self) -> AccessCounts | None:
+        """The counts; None while there are none, or none that can be read."""
+        from trainobs.access import AccessCounts
+
+        try:
+            return AccessCounts.load(self._path)
+        except (OSError, AccessCountsError):
+            return None

@@ -5,9 +5,14 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from trainobs.core.records import RunInfo, StepTable
-from trainobs.core.sink import Sink
+from trainobs.core.sink import Points, Sink
 
 logger = logging.getLogger("trainobs")
 
@@ -16,7 +21,7 @@ class Delivery:
     """Calls one sink; a fault is told once and counted."""
 
     def __init__(self, sink: Sink) -> None:
-        self._sink = sink
+        self.sink = sink
         self._armed = True
         self._told = False
         self._unsaved = 0
@@ -24,9 +29,14 @@ class Delivery:
         self._fault = self._dropped_because = ""
 
     @property
+    def name(self) -> str:
+        """That of the sink."""
+        return self.sink.name
+
+    @property
     def lost_steps(self) -> int:
         """Step records that the sink dropped, or did not make safe so far."""
-        return self._unsaved + self._sink.lost_steps
+        return self._unsaved + self.sink.lost_steps
 
     @property
     def lost_because(self) -> str:
@@ -35,16 +45,16 @@ class Delivery:
 
     def write(self, batch: StepTable) -> None:
         """Hand over closed steps."""
-        before = self._sink.lost_steps
-        self.call(lambda: self._sink.write(batch))
-        dropped = self._sink.lost_steps - before  # of this batch, or of what came before it
+        before = self.sink.lost_steps
+        self.call(lambda: self.sink.write(batch))
+        dropped = self.sink.lost_steps - before  # of this batch, or of what came before it
         self._unsaved = max(0, self._unsaved + len(batch) - dropped)
 
     def flush(self) -> bool:
         """Make safe what was handed over; False if that failed, for now or for good."""
-        is_safe = self.call(self._sink.flush)
-        if self._sink.lost_steps > self._dropped:
-            self._dropped = self._sink.lost_steps
+        is_safe = self.call(self.sink.flush)
+        if self.sink.lost_steps > self._dropped:
+            self._dropped = self.sink.lost_steps
             self._dropped_because = self._fault
         if is_safe:
             self._unsaved, self._fault = 0, ""
@@ -66,7 +76,7 @@ class Delivery:
             found = " ".join(str(getattr(error, "found", error)).split())
             self._fault = f"{type(error).__name__}: {found}"
             self._tell(error, "it is given up for this run")
-            logger.debug("the fault in %s", self._sink.name, exc_info=True)
+            logger.debug("the fault in %s", self.sink.name, exc_info=True)
             return False
         return True
 
@@ -77,48 +87,142 @@ class Delivery:
                 "cannot store the record in the %s; %s\n"
                 "  found: %s: %s\n  do:    nothing for this training run, it goes on; "
                 "`trainobs report` says what was lost",
-                self._sink.name,
+                self.sink.name,
                 then,
                 type(error).__name__,
                 str(error),  # the error itself holds on to all that it went through
             )
 
 
+class Calls(Protocol):
+    """Calls of all sinks of a run, wherever they are; `Deliveries` and `Placement` make them."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more would have to wait."""
+
+    def begin(self, info: RunInfo) -> None:
+        """Begin the run."""
+
+    def start(self) -> None:
+        """Have the sinks where they are to be; the run goes on, and brings its first steps."""
+
+    def add(self, sink: Sink) -> None:
+        """Begin one more sink, in the middle of a run."""
+
+    def poll(self) -> None:
+        """Look what became of what was handed over."""
+
+    def write(self, batch: StepTable) -> None:
+        """Hand closed steps to every sink."""
+
+    def latency(self, buckets: npt.NDArray[np.uint64]) -> None:
+        """Hand over the latency histograms since the run began."""
+
+    def flush(self) -> object:
+        """Make every sink safe."""
+
+    def end(self, summary: dict[str, object]) -> None:
+        """Make safe what there is, tell what was lost, and end every sink."""
+
+    def abandon(self) -> None:
+        """In a forked child: let go of what is the parent's."""
+
+
 class Deliveries:
-    """All sinks of a run."""
+    """All sinks of a run, in the order in which they are called."""
 
     def __init__(self, sinks: Iterable[Sink]) -> None:
-        self._sinks = tuple(sinks)
-        self._deliveries = tuple(map(Delivery, self._sinks))
+        self._deliveries = [Delivery(sink) for sink in sinks]
+        self.info: RunInfo | None = None
 
-    def add(self, sink: Sink, info: RunInfo) -> None:
+    def begin(self, info: RunInfo) -> None:
+        """Begin the run."""
+        self.info = info
+        self._each(lambda sink: sink.begin(info))
+
+    def add(self, sink: Sink) -> None:
         """Begin one more sink, in the middle of a run."""
-        self._sinks += (sink,)
-        self._deliveries += (Delivery(sink),)
-        self._deliveries[-1].call(lambda: sink.begin(info))
+        delivery, info = Delivery(sink), self.info
+        assert info is not None, "begin comes first"
+        self._deliveries.append(delivery)
+        delivery.call(lambda: sink.begin(info))
 
     @property
-    def lost_steps(self) -> dict[str, int]:
-        """Lost step records, by sink."""
-        pairs = zip(self._sinks, self._deliveries, strict=True)
-        return {sink.name: delivery.lost_steps for sink, delivery in pairs}
+    def is_full(self) -> bool:
+        """Never: a call returns once it is made."""
+        return False
 
-    @property
-    def lost_because(self) -> dict[str, str]:
-        """Why steps were lost, by sink; those that lost none are left out."""
-        pairs = zip(self._sinks, self._deliveries, strict=True)
-        return {s.name: d.lost_because for s, d in pairs if d.lost_steps and d.lost_because}
+    def start(self) -> None:
+        """They are here."""
+
+    def poll(self) -> None:
+        """Nothing is under way between calls."""
+
+    def abandon(self) -> None:
+        """Nothing is a parent's."""
 
     def write(self, batch: StepTable) -> None:
         """Hand closed steps to every sink."""
         for delivery in self._deliveries:
             delivery.write(batch)
 
+    def latency(self, buckets: npt.NDArray[np.uint64]) -> None:
+        """Hand over the latency histograms since the run began."""
+        self._each(lambda sink: sink.latency(buckets))
+
+    def points(self, points: Points) -> None:
+        """Hand over points of curves that are made elsewhere."""
+        self._each(lambda sink: sink.points(points))
+
+    def made(self) -> list[Points]:
+        """Points of curves that these sinks made for others since they were asked last."""
+        return [points for delivery in self._deliveries for points in delivery.sink.made()]
+
     def flush(self) -> bool:
         """Make every sink safe; False if one was not."""
         return all([delivery.flush() for delivery in self._deliveries])
 
-    def each(self, action: Callable[[Sink], None]) -> None:
-        """Do the same with every sink."""
-        for sink, delivery in zip(self._sinks, self._deliveries, strict=True):
-            delivery.call(lambda sink=sink: action(sink))  # type: ignore[misc]
+    def end(self, summary: dict[str, object]) -> None:
+        """Make safe what there is, tell what was lost, and end every sink."""
+        self.close(self.settle(summary))
+
+    def settle(self, summary: dict[str, object]) -> dict[str, object]:
+        """Make safe what there is, and tell what was lost; returns the summary with it."""
+        if not self.flush():
+            self.flush()  # a directory that was removed is made again at the second attempt
+        lost = {d.name: d.lost_steps for d in self._deliveries}
+        because = {d.name: d.lost_because for d in self._deliveries if d.lost_steps}
+        because = {name: fault for name, fault in because.items() if fault}
+        for name, count in lost.items():
+            if count:
+                _tell_lost(name, count, because.get(name, "no fault that it told of"))
+        return {
+            **summary,
+            "lost_steps": {**_part(summary, "lost_steps"), **lost},
+            "lost_because": {**_part(summary, "lost_because"), **because},
+        }
+
+    def close(self, summary: dict[str, object]) -> None:
+        """End every sink."""
+        self._each(lambda sink: sink.end(summary))
+
+    def _each(self, action: Callable[[Sink], None]) -> None:
+        for delivery in self._deliveries:
+            delivery.call(partial(action, delivery.sink))
+
+
+def _part(summary: dict[str, object], name: str) -> dict[str, object]:
+    """What a summary has of other sinks."""
+    part = summary.get(name, {})
+    assert isinstance(part, dict)
+    return part
+
+
+def _tell_lost(name: str, count: int, because: str) -> None:
+    logger.warning(
+        "the %s lost the records of %d steps\n  found: %s\n  do:    nothing for this run",
+        name,
+        count,
+        because,
+    )

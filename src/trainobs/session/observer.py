@@ -19,7 +19,7 @@ from trainobs.core.errors import what_to_do
 from trainobs.core.now import now_s
 from trainobs.core.records import RunInfo, StepTable
 from trainobs.core.sink import Sink
-from trainobs.session.delivery import Deliveries
+from trainobs.session.delivery import Calls
 from trainobs.steps.collector import Collector
 
 logger = logging.getLogger("trainobs")
@@ -95,7 +95,7 @@ class Observer:
         self,
         info: RunInfo,
         collector: Collector,
-        deliveries: Deliveries,
+        deliveries: Calls,
         readings: Readings,
     ) -> None:
         self._info = info
@@ -107,7 +107,7 @@ class Observer:
         self._told_cpu_ns = 0
         self._next_tick = 0.0
         self._next_cost = 0.0
-        self._next_delivery = 0.0
+        self._next_delivery = now_s() + DELIVER_S
         self._next_flush = now_s() + FLUSH_S
         self._begun = threading.Event()
         self._ended = threading.Event()
@@ -129,6 +129,10 @@ class Observer:
     def wake(self) -> None:
         """Have closed steps collected now."""
         self._wake.set()
+
+    def abandon(self) -> None:
+        """In a forked child, which does not have the thread."""
+        self._deliveries.abandon()
 
     def give_up(self, error: Exception) -> None:
         """Tell of a fault, and have the record end here, with what was collected until then."""
@@ -183,21 +187,25 @@ class Observer:
     def _enter(self) -> None:
         try:
             self._readings.begin()
-            self._deliveries.each(lambda sink: sink.begin(self._info))
+            self._deliveries.begin(self._info)
         finally:
             self._begun.set()
 
     def _round(self) -> None:
         self._collector.collect()
+        self._deliveries.poll()
         now = now_s()
         if now >= self._next_tick:
             self._next_tick = now + WAKE_S
             self._readings.tick()
         if now < self._next_delivery and self._collector.waiting_count < BATCH:
             return
+        if self._deliveries.is_full:
+            return
         if now >= self._next_cost and not self._stopping:
             self._next_cost = now + COST_S
             self._sample_cost()
+        self._deliveries.start()
         self._deliver(hold=True)
         if now >= self._next_flush:
             self._next_flush = now + FLUSH_S
@@ -218,7 +226,7 @@ class Observer:
 
     def _begin_more(self) -> None:
         while self._more_sinks:
-            self._deliveries.add(self._more_sinks.popleft(), self._info)
+            self._deliveries.add(self._more_sinks.popleft())
 
     def _with_cost(self, batch: StepTable) -> StepTable:
         columns = dict(batch.columns)
@@ -235,11 +243,14 @@ class Observer:
         self._told_lost = lost
         return replace(batch, columns=columns)
 
-    def _flush(self) -> bool:
+    def _flush(self) -> None:
+        self._hand_latency()
+        self._deliveries.flush()
+
+    def _hand_latency(self) -> None:
         buckets = self._readings.latency()
         if buckets is not None:
-            self._deliveries.each(lambda sink: sink.latency(buckets))
-        return self._deliveries.flush()
+            self._deliveries.latency(buckets)
 
     def _finish(self) -> None:
         self._collector.collect(settle=False)
@@ -247,19 +258,7 @@ class Observer:
         self._end()
 
     def _end(self) -> None:
-        if not self._flush():
-            self._flush()  # a directory that was removed is made again at the second attempt
-        lost_steps, because = self._deliveries.lost_steps, self._deliveries.lost_because
-        self._summary["lost_steps"], self._summary["lost_because"] = lost_steps, because
+        self._hand_latency()
         self._summary["late_count"] = self._collector.late_count
         self._summary["dropped_steps"] = self._collector.dropped_steps
-        for sink, count in lost_steps.items():
-            if count:
-                logger.warning(
-                    "the %s lost the records of %d steps\n  found: %s\n"
-                    "  do:    nothing for this run",
-                    sink,
-                    count,
-                    because.get(sink, "no fault that it told of"),
-                )
-        self._deliveries.each(lambda sink: sink.end(self._summary))
+        self._deliveries.end(self._summary)

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 from trainobs.core.errors import MissingPackageError, SettingError
 from trainobs.core.sink import Sink
 from trainobs.runlog.arrivals import ArrivalsSink, Row
+from trainobs.runlog.counts import SavedCounts
 from trainobs.runlog.directory import (
     BESIDE,
     claim,
@@ -28,11 +29,13 @@ from trainobs.session.ending import tell_end, tell_place
 from trainobs.session.exchange import Exchange, Store
 from trainobs.session.file_watch import FileWatch
 from trainobs.session.lookups import LookupWatch
+from trainobs.session.placement import Placement, scribe_is_wanted
 from trainobs.session.session import Session
 from trainobs.session.settings import Settings
+from trainobs.session.stand_ins import EventsHere, Source
 from trainobs.tensorboard.layout import LaidOut
 from trainobs.tensorboard.rank_spread import RanksSink
-from trainobs.tensorboard.sink import EventFile, EventWriter, TensorBoardSink
+from trainobs.tensorboard.sink import EventFile, EventWriter, TensorBoardSink, tell_nobody
 
 
 class Job(Protocol):
@@ -96,20 +99,27 @@ def open_session(
     tells = rank == 0 and not settings.quiet and not settings.unasked
     with ExitStack() as undo:
         place, claimed = _place(run_dir, rank, settings.run_dir is not None, undo)
-        lookups = LookupWatch(place)
-        sinks: list[Sink] = [RunLogSink(place, rank, claimed=claimed)]
+        home, asked = place.absolute(), run_dir.absolute()  # a scribe's paths begin elsewhere
+        lookups = LookupWatch(home)
+        sinks: list[Sink] = [RunLogSink(home, rank, claimed=claimed)]
         files = FileWatch() if settings.io and settings.probes else None
+        sources: dict[str, Source] = {}
+        events = EventsHere(writer) if writer else None
         if files:
-            sinks.append(IoSink(place, rank, files.take))
-        board = LaidOut(writer or EventFile(place / "tensorboard")) if rank == 0 else None
-        if others:  # in front of the sink that closes the writer
-            sinks += _of_ranks(others, place, rank, world_size, board, points)
-        if board:
-            at_end = partial(tell_end, place, run_dir) if tells else lambda verdict: None
-            sinks.append(TensorBoardSink(board, *points, lookups.counts, at_end))
+            sources["files"] = Source(files.take)
+            sinks.append(IoSink(home, rank, sources["files"]))
+        if others:
+            sources["arrivals"] = Source(others.arrivals)
+            sinks.append(ArrivalsSink(home, rank, sources["arrivals"]))
+            sinks.append(_ranks(others, rank, world_size, points))
+        if rank == 0:
+            board = LaidOut(events or EventFile(home / "tensorboard"))
+            at_end = partial(tell_end, home, asked) if tells else tell_nobody
+            counts = SavedCounts(home, rank) if scribe_is_wanted() else lookups.counts
+            sinks.append(TensorBoardSink(board, *points, counts, at_end))
         session = Session(
             settings,
-            sinks,
+            Placement(sinks, sources, events),
             rank=rank,
             world_size=world_size,
             accelerator=accelerator,
@@ -142,24 +152,15 @@ class _Points(NamedTuple):
     has_all: bool
 
 
-def _of_ranks(
-    job: Job,
-    run_dir: Path,
-    rank: int,
-    world_size: int,
-    board: LaidOut | None,
-    points: _Points,
-) -> list[Sink]:
-    """What a job of several ranks records besides."""
-    spread = RanksSink(
+def _ranks(job: Job, rank: int, world_size: int, points: _Points) -> RanksSink:
+    return RanksSink(
         Exchange(job.store, rank, world_size),
         world_size=world_size,
         every=points.every,
         first_step=points.first_step,
-        writer=board,
+        logs=rank == 0,
         every_tag=points.has_all,
     )
-    return [ArrivalsSink(run_dir, rank, job.arrivals), spread]
 
 
 def _place(run_dir: Path, rank: int, refuses: bool, undo: ExitStack) -> tuple[Path, bool]:

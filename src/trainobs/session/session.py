@@ -24,13 +24,14 @@ from trainobs.host.sampler import HostSampler
 from trainobs.probes.detach import detach
 from trainobs.probes.own_programs import OwnPrograms
 from trainobs.session.accelerator import Accelerator, AcceleratorWatch
-from trainobs.session.delivery import Deliveries
+from trainobs.session.delivery import Calls, Deliveries
 from trainobs.session.file_watch import FileWatch
 from trainobs.session.forks import abandon_in_children, keep_in_children, others_here
 from trainobs.session.lookups import HotRowSource, HotRowWatch, LookupReadings, LookupWatch
 from trainobs.session.machine import MachineReadings
 from trainobs.session.observer import FULL, Observer
 from trainobs.session.opening import Opening
+from trainobs.session.placement import Placement
 from trainobs.session.readings import RunReadings
 from trainobs.session.settings import Settings, library_roots
 from trainobs.steps.clock import StepClock, StepWord
@@ -61,7 +62,7 @@ class Session:
     def __init__(
         self,
         settings: Settings,
-        sinks: Sequence[Sink],
+        sinks: Sequence[Sink] | Placement,
         *,
         rank: int = 0,
         world_size: int = 1,
@@ -77,8 +78,9 @@ class Session:
         opening = Opening(settings, self._removing)
         self._machine = MachineReadings()
         self._lookups = lookups or LookupWatch()
+        calls: Calls = sinks if isinstance(sinks, Placement) else Deliveries(sinks)
         try:
-            self._begin(settings, opening, sinks, rank, world_size, accelerator, waits_on_host)
+            self._begin(settings, opening, calls, rank, world_size, accelerator, waits_on_host)
         except BaseException:
             self._machine.close()
             _surely(opening.undo)
@@ -88,7 +90,7 @@ class Session:
         self,
         settings: Settings,
         opening: Opening,
-        sinks: Sequence[Sink],
+        calls: Calls,
         rank: int,
         world_size: int,
         accelerator: Accelerator | None,
@@ -122,7 +124,7 @@ class Session:
         if why_not and settings.probes:
             _tell_level(self.level, why_not, settings.quiet or settings.unasked)
         self._hot_rows = HotRowWatch(self.info)
-        self._wire(sinks, accelerator, waits_on_host)
+        self._wire(calls, accelerator, waits_on_host)
         try:
             abandon_in_children(self)
             self._register(settings)
@@ -187,6 +189,7 @@ class Session:
         self.clock.detach()
         self.clock.on_cancel = None  # or the collector: its lock may be held for ever here
         self._machine.close()
+        self._observer.abandon()
         self._gpu.abandon()
         self._lookups.close()
         if self._kernel:
@@ -243,7 +246,7 @@ class Session:
 
     def _wire(
         self,
-        sinks: Sequence[Sink],
+        calls: Calls,
         accelerator: Accelerator | None,
         waits_on_host: Callable[[], bool],
     ) -> None:
@@ -280,7 +283,7 @@ class Session:
             files=self._files,
             waits_on_host=waits_on_host,
         )
-        self._observer = Observer(self.info, self._collector, Deliveries(sinks), self._readings)
+        self._observer = Observer(self.info, self._collector, calls, self._readings)
 
     def _new_ledger(self) -> Ledger:
         """A batch is known where the calls are, and what its maker did where the scheduler is."""

@@ -46,6 +46,7 @@ class EventFile:
     def __init__(self, log_dir: Path) -> None:
         self._path = Path(log_dir) / _file_name()
         self._pending = bytearray()
+        self._written = 0
 
     def add_event(self, event: protos.Event) -> None:
         """Take one event.
@@ -69,13 +70,17 @@ class EventFile:
         # Opened anew each time: were the directory removed, an open file would swallow all.
         with open(self._path, "ab", buffering=0, opener=_of_our_own) as file:
             length = os.fstat(file.fileno()).st_size
+            if length > self._written:  # by a scribe that ended before it could tell
+                os.ftruncate(file.fileno(), length := self._written)
             # What every event file begins with.
             start = protos.Event(wall_time=wall_s(), file_version="brain.Event:2")
+            data = (b"" if length else _record(start)) + self._pending
             try:
-                write_all(file.fileno(), (b"" if length else _record(start)) + self._pending)
+                write_all(file.fileno(), data)
             except OSError:
                 os.ftruncate(file.fileno(), length)
                 raise
+        self._written = length + len(data)
         self._pending.clear()
 
     def close(self) -> None:

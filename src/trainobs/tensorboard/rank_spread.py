@@ -14,9 +14,7 @@ from trainobs.core.catalogue import METRICS
 from trainobs.core.catalogue.ranks import COMPARED, over_ranks
 from trainobs.core.quotients import divided
 from trainobs.core.records import SETUP, RunInfo, StepTable
-from trainobs.core.sink import Sink
-from trainobs.tensorboard import protos
-from trainobs.tensorboard.event_file import EventWriter
+from trainobs.core.sink import Points, Sink
 from trainobs.tensorboard.window import WindowEnds
 
 KEPT_WINDOWS = 32
@@ -54,11 +52,12 @@ class RanksSink(Sink):
         world_size: processes in the job.
         every: steps in a window.
         first_step: number that the framework gives the first step of a training.
-        writer: where rank 0 logs; None on the others. Somebody else closes it.
+        logs: whether this is rank 0, which makes points of what all have shown.
         every_tag: whether all that is compared is logged, or the time of a step alone.
     """
 
     name = "comparison of ranks"
+    stays = True
 
     def __init__(
         self,
@@ -67,23 +66,22 @@ class RanksSink(Sink):
         world_size: int,
         every: int,
         first_step: int = 0,
-        writer: EventWriter | None,
+        logs: bool,
         every_tag: bool = False,
     ) -> None:
         self._board = board
         self._world_size = world_size
-        self._writer = writer
+        self._logs = logs
+        self._made: list[Points] = []
         self._logged = COMPARED if every_tag else COMPARED[:1]
         self._ends = WindowEnds(every, first_step)
         self._rows: list[npt.NDArray[np.float64]] = []
         self._windows: deque[tuple[int, Means]] = deque(maxlen=KEPT_WINDOWS)
-        self._wall_times: dict[int, float] = {}
-        self._offset_ns = 0
+        self._times: dict[int, int] = {}
 
     def begin(self, info: RunInfo) -> None:
-        """Note the clocks, and begin to look at each other."""
+        """Begin to look at each other."""
         self._board.start()
-        self._offset_ns = info.clock["wall_ns"] - info.clock["monotonic_ns"]
 
     def write(self, batch: StepTable) -> None:
         """Take the next closed steps."""
@@ -97,6 +95,11 @@ class RanksSink(Sink):
             first = last + 1
         self._rows.append(table[first:])
         self._log()
+
+    def made(self) -> list[Points]:
+        """Points of the windows that every rank has shown, each told once."""
+        made, self._made = self._made, []
+        return made
 
     def flush(self) -> None:
         """Log what others have shown meanwhile."""
@@ -114,21 +117,21 @@ class RanksSink(Sink):
         means = divided(np.nansum(table, axis=0), known)
         step = int(batch.step[row])
         self._windows.append((step, tuple(means.tolist())))
-        self._wall_times[step] = (int(batch.start_ns[row]) + self._offset_ns) / 1e9
+        self._times[step] = int(batch.start_ns[row])
         self._board.show(b"".join(_WINDOW.pack(s, *m) for s, m in self._windows))
 
     def _log(self) -> None:
         """Log the windows that every rank has shown, once each."""
-        if self._writer is None or not self._windows:
+        if not self._logs or not self._windows:
             return
         others = self._others()
         if len(others) != self._world_size - 1:
             return
         for step, own in list(self._windows):
-            if step in self._wall_times and all(step in other for other in others):
-                self._add(self._writer, step, [own, *(other[step] for other in others)])
+            if step in self._times and all(step in other for other in others):
+                self._make(step, [own, *(other[step] for other in others)])
         kept = {step for step, _ in self._windows}
-        self._wall_times = {s: t for s, t in self._wall_times.items() if s in kept}
+        self._times = {s: t for s, t in self._times.items() if s in kept}
 
     def _others(self) -> list[dict[int, Means]]:
         """Windows of each rank that has shown any."""
@@ -141,20 +144,15 @@ class RanksSink(Sink):
         whole = all(step in other for other in others for step in steps)
         return not steps or (whole and len(others) == self._world_size - 1)
 
-    def _add(self, writer: EventWriter, step: int, means: list[Means]) -> None:
+    def _make(self, step: int, means: list[Means]) -> None:
         values = [
-            protos.Summary.Value(
-                tag=f"{over_ranks(tag.name)}/{what}", simple_value=of(column) * tag.factor
-            )
+            (f"{over_ranks(tag.name)}/{what}", float(of(column)) * tag.factor)
             for name, column in zip(COMPARED, zip(*means, strict=True), strict=True)
             if name in self._logged and not np.isnan(column).any()
             for tag in (METRICS[name].tag,)
             for what, of in (("min", min), ("median", np.median), ("max", max))
         ]
-        summary = protos.Summary(value=values)
-        wall_time = self._wall_times[step]
-        writer.add_event(protos.Event(wall_time=wall_time, step=step, summary=summary))
-        del self._wall_times[step]
+        self._made.append(Points(step, self._times.pop(step), values))
 
 
 def _unpacked(value: bytes) -> Iterator[tuple[int, Means]]:

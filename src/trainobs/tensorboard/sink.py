@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from trainobs.core.errors import SettingError
 from trainobs.core.records import SETUP, RunInfo, StepTable
-from trainobs.core.sink import Sink
+from trainobs.core.sink import Points, Sink
 from trainobs.core.unforked import unforked
 from trainobs.tensorboard import protos
 from trainobs.tensorboard.event_file import EventFile, EventWriter
@@ -49,6 +49,14 @@ class _Held(NamedTuple):
         return summary
 
 
+def no_counts() -> None:
+    """Of a run that counts no lookups."""
+
+
+def tell_nobody(verdict: Verdict) -> None:
+    """Of a run that is not to say anything."""
+
+
 class TensorBoardSink(Sink):
     """Logs one event for each of the first `STEPS_ALONE` steps, then for each window of steps.
 
@@ -84,8 +92,8 @@ class TensorBoardSink(Sink):
         log_every_n_steps: int,
         first_step: int = 0,
         every_tag: bool = False,
-        counts: Callable[[], AccessCounts | None] = lambda: None,
-        on_verdict: Callable[[Verdict], None] = lambda verdict: None,
+        counts: Callable[[], AccessCounts | None] = no_counts,
+        on_verdict: Callable[[Verdict], None] = tell_nobody,
     ) -> None:
         if log_every_n_steps < 1:
             raise SettingError(
@@ -138,6 +146,15 @@ class TensorBoardSink(Sink):
     def latency(self, buckets: npt.NDArray[np.uint64]) -> None:
         """Take the latency histograms since the run began, shape (op, class, role, BUCKETS)."""
         self._latency = buckets.copy()
+
+    def points(self, points: Points) -> None:
+        """Log points of curves that are made elsewhere.
+
+        Raises:
+            OSError: the writer is full.
+        """
+        self._log_held()  # in the order of time
+        self._writer.add_event(self._event(scalars(points.values), points.step, points.at_ns))
 
     def flush(self) -> None:
         """Show TensorBoard what was logged so far.
@@ -236,9 +253,12 @@ class TensorBoardSink(Sink):
 
     def _add(self, summary: protos.Summary, step: int, at_ns: int) -> bool:
         """Log something; False if the writer is full."""
-        wall_time = (at_ns + self._offset_ns) / 1e9
         try:
-            self._writer.add_event(protos.Event(wall_time=wall_time, step=step, summary=summary))
+            self._writer.add_event(self._event(summary, step, at_ns))
         except OSError:  # the writer is full, and its flush, soon to come, raises the cause
             return False
         return True
+
+    def _event(self, summary: protos.Summary, step: int, at_ns: int) -> protos.Event:
+        wall_time = (at_ns + self._offset_ns) / 1e9
+        return protos.Event(wall_time=wall_time, step=step, summary=summary)

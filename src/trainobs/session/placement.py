@@ -1,0 +1,208 @@
+"""Where sinks are called: here, or those of the record in a scribe, if one is wanted.
+
+It is started with the first steps. Should it not start, or end too early, this process
+takes the sinks as they were handed back last, makes the calls since then once more, and goes on by
+itself: nothing is lost, and nothing is there twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+import numpy as np
+import numpy.typing as npt
+
+from trainobs.core.records import RunInfo, StepTable
+from trainobs.core.sink import Sink
+from trainobs.session.delivery import Deliveries
+from trainobs.session.parcel import pack, unpack
+from trainobs.session.scribe import Scribe
+from trainobs.session.stand_ins import EVENTS, INFO, Answer, Call, EventsHere, Reply, Source
+
+logger = logging.getLogger("trainobs")
+
+WRITTEN_BY = "written_by"
+"""Setting of a run: who writes its record, and, if that is not the scribe, why."""
+
+SWITCH = "TRAINOBS_SCRIBE"
+"""Environment variable; with "on" a run has a scribe."""
+
+
+def scribe_is_wanted() -> bool:
+    """Whether runs that begin now are to have one."""
+    return os.environ.get(SWITCH) == "on"
+
+
+class Placement:
+    """Calls the sinks of a run, as `Deliveries` does, wherever they are.
+
+    Args:
+        sinks: of the run; those that say so stay here.
+        sources: by name, what they ask of this process.
+        events: by which TensorBoard's events go where the user has them go; None for own files.
+    """
+
+    def __init__(
+        self,
+        sinks: Sequence[Sink],
+        sources: Mapping[str, Source],
+        events: EventsHere | None = None,
+    ) -> None:
+        self._here = Deliveries(sink for sink in sinks if sink.stays)
+        self._others = Deliveries(sink for sink in sinks if not sink.stays)
+        self._sources = dict(sources)
+        self._events = events
+        self._scribe: Scribe | None = None
+        self._wanted = scribe_is_wanted()
+
+    def begin(self, info: RunInfo) -> None:
+        """Begin the run, here: the scribe comes with its first steps."""
+        self._info = info
+        self._note("thread")  # until there is a scribe
+        self._here.begin(info)
+        self._others.begin(info)
+
+    def start(self) -> None:
+        """Have a scribe from now on, if one is wanted and can be had."""
+        if not self._wanted:
+            return
+        self._wanted = False
+        try:
+            stay = self._stay()
+            state = pack(self._others, {id(thing): name for name, thing in stay.items()})
+            self._scribe = Scribe(state, self._sources)
+        except Exception as error:
+            self._note(f"thread: no scribe was started: {error}")
+            logger.debug("the observer's thread writes the record", exc_info=True)
+        else:
+            self._note("scribe")
+
+    def add(self, sink: Sink) -> None:
+        """Begin one more sink, in the middle of a run."""
+        if sink.stays:
+            self._here.add(sink)
+        else:
+            self._call("add", sink)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more would have to wait."""
+        return self._scribe is not None and self._scribe.is_behind
+
+    def poll(self, wait_s: float = 0.0) -> None:
+        """Heed what the scribe has told."""
+        if self._scribe is None:
+            return
+        try:
+            replies = self._scribe.replies(wait_s)
+        except Exception as error:  # it is gone, or not understood
+            self._take_over(error)
+            return
+        for reply in replies:
+            self._heed(reply)
+
+    def write(self, batch: StepTable) -> None:
+        """Hand closed steps to every sink."""
+        self._here.write(batch)
+        self._call("write", batch, answers=self._answers())
+        self._hand_points()
+
+    def latency(self, buckets: npt.NDArray[np.uint64]) -> None:
+        """Hand over the latency histograms since the run began."""
+        self._call("latency", buckets)
+
+    def flush(self) -> None:
+        """Make every sink safe."""
+        self._here.flush()
+        self._hand_points()
+        self._call("flush")
+
+    def end(self, summary: dict[str, object]) -> None:
+        """End every sink; returns once all is written."""
+        summary = self._here.settle(summary)
+        self._here.close(summary)
+        self._hand_points()
+        self._call("end", summary, answers=self._answers(is_last=True))
+        while self._scribe and not self._scribe.is_done:
+            self.poll(1.0)
+        if self._scribe:
+            self._scribe.wait()
+            self._scribe.close()
+            self._scribe = None
+
+    def abandon(self) -> None:
+        """In a forked child: let go of the parent's scribe."""
+        if self._scribe:
+            self._scribe.close()
+
+    def _answers(self, *, is_last: bool = False) -> dict[str, Answer]:
+        """What the sources say, for sinks of a scribe: here these ask themselves."""
+        if self._scribe is None:
+            return {}
+        return {name: source.asked(is_last) for name, source in self._sources.items()}
+
+    def _hand_points(self) -> None:
+        for points in self._here.made():
+            self._call("points", points)
+
+    def _call(self, name: str, *args: object, answers: dict[str, Answer] | None = None) -> None:
+        if self._scribe is None:
+            getattr(self._others, name)(*args)
+            return
+        fault = self._events.fault if self._events else None
+        call = Call(name, args, answers or {}, fault, vars(self._info))
+        try:
+            parcel = pack(call)
+        except Exception as error:  # no memory, or something that cannot be pickled
+            self._take_over(error)
+            self._repeat(call)
+            return
+        try:
+            self._scribe.send(parcel)
+        except OSError as error:
+            self._take_over(error)
+
+    def _heed(self, reply: Reply) -> None:
+        for level, text in reply.logged:
+            logger.log(level, "%s", text)
+        if reply.said and sys.stderr is not None:
+            with suppress(OSError, ValueError):
+                print(reply.said, end="", file=sys.stderr, flush=True)
+        if self._events:
+            self._events.take(reply.events)
+
+    def _take_over(self, error: Exception) -> None:
+        scribe, self._scribe = self._scribe, None
+        assert scribe is not None
+        self._note(f"thread: the scribe was given up: {error}")
+        logger.debug("the observer's thread goes on writing the record: %s", error)
+        scribe.kill()  # or both would write
+        state, calls = scribe.state()
+        others = unpack(state, self._stay())
+        assert isinstance(others, Deliveries)
+        self._others = others
+        for sent in calls:
+            if self._events:
+                self._events.is_deaf = sent.number <= scribe.replied
+            self._repeat(unpack(sent.fd))
+        scribe.close()
+
+    def _repeat(self, call: object) -> None:
+        assert isinstance(call, Call)
+        for name, answer in call.answers.items():
+            self._sources[name].answer = answer
+        getattr(self._others, call.name)(*call.args)
+        for source in self._sources.values():
+            source.answer = None
+
+    def _stay(self) -> dict[str, object]:
+        """What stays here of what the sinks know, by name."""
+        events = {} if self._events is None else {EVENTS: self._events}
+        return {INFO: self._info, **events, **self._sources}
+
+    def _note(self, state: str) -> None:
+        self._info.settings[WRITTEN_BY] = " ".join(state.split())
