@@ -60,17 +60,21 @@ def observed(method: str, data: Path, run_dir: Path) -> dict[str, Any]:
     truth = {"bytes": sum(SIZES), "count": sum(-(-size // BUFFER) + 1 for size in SIZES)}
     if not calls:
         truth = dict.fromkeys(truth, 0)
-    told = sum(run.info["summary"]["losses"].values())
+    losses = run.info["summary"]["losses"]
+    told = sum(losses.values())
     least = truth if not told else {"bytes": 0, "count": truth["count"] - told}
-    values, lies = {"told": told}, []
+    values, lies = {}, []
     for role in ("worker", None):
         for field, value in truth.items():
             got = run.total(field, "read", "data", role)
             values[f"{role or 'all'} {field}"] = got
             if not least[field] <= got <= value:
-                lies.append(f"LIE {method}: {role or 'all'} {field} is {got}, not {value}")
+                lies.append(
+                    f"LIE {method}: {role or 'all'} {field} is {got}, not {value}; told: {losses}"
+                )
     short = truth["count"] - values["all count"]
-    return {"level": run.info["level"], "lies": lies, "values": values, "short": short}
+    level = run.info["level"]
+    return {"level": level, "lies": lies, "losses": losses, "values": values, "short": short}
 
 
 def main() -> int:
