@@ -80,21 +80,28 @@ def test_a_foreign_parquet_file_is_named(write_run):
     assert reason == "without the columns step, epoch, start_ns"
 
 
-def test_a_flipped_bit_is_an_error_not_a_wrong_number(write_run):
+@pytest.mark.parametrize("column", ["start_ns", "step/duration_ns"])
+def test_a_flipped_bit_is_never_a_wrong_number(write_run, column):
     path = write_run()
     steps = path / "rank=0" / "steps-00000.parquet"
     rank = RunLog.open(path).ranks[0]
     assert rank.files["steps"] == (steps,)  # it was whole when it was looked at
     names = pq.read_schema(steps).names
-    page = pq.read_metadata(steps).row_group(0).column(names.index("step/duration_ns"))
+    page = pq.read_metadata(steps).row_group(0).column(names.index(column))
     whole = steps.read_bytes()
     end = page.data_page_offset + page.total_compressed_size
     for position in range(end - 12, end):
         steps.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
         np.testing.assert_array_equal(rank.metric("obs/cpu_ns"), [0, 1000, 1000, 1000, 1000])
-        with pytest.raises(RunLogError, match="A part of the run log cannot be read") as error:
-            rank.metric("step/duration_ns")
-        assert str(steps) in error.value.found
+        if column == "start_ns":
+            with pytest.raises(RunLogError, match="A part of the run log cannot be read") as error:
+                rank.start_ns()
+            assert str(steps) in error.value.found
+            continue
+        both = rank.metrics([column, "obs/cpu_ns"])
+        np.testing.assert_array_equal(both[column], [np.nan] * 5)
+        np.testing.assert_array_equal(both["obs/cpu_ns"], [0, 1000, 1000, 1000, 1000])
+        assert RunLog.open(path).unreadable == {steps: f"with unusable values in {column}"}
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def hot_rows(rank: RankLog, embeddings: dict[str, Any] | None) -> dict[str, Any]
         the `drift_ratio`. `at_most_ratio`: what the rows that this run looked up most would serve
         in as many bytes, if they had no optimizer state. What is unknown is None.
     """
-    sums = {name: rank.metric(name) for name in {*_HOT[:2], *_DRIFT[:2]}}
+    sums = rank.metrics({*_HOT[:2], *_DRIFT[:2]})
     steps = np.flatnonzero((rank.step() != SETUP) & (sums[_HOT.whole] > 0))
     if not len(steps):
         return None

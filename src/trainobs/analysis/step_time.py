@@ -65,9 +65,9 @@ def newest_step(rank: RankLog, info: Mapping[str, Any]) -> dict[str, Any] | None
     steps = rank.step()
     if not steps.size or steps[-1] == SETUP:
         return None
-    clock, took = info.get("clock", {}), rank.metric(STEP)[-1]
+    clock, took = info.get("clock", {}), rank.last(STEP)
     known = {"wall_ns", "monotonic_ns"} <= clock.keys() and not isnan(took)
-    ended = int(rank.start_ns()[-1]) + int(took) if known else 0
+    ended = int(rank.last("start_ns")) + int(took) if known else 0
     wall = clock["wall_ns"] - clock["monotonic_ns"] + ended if known else None
     return {"number": int(steps[-1]), "wall_ns": wall}
 

@@ -39,8 +39,8 @@ from trainobs.verdict.verdict import facts_from
 Floats = npt.NDArray[np.float64]
 Statistics = dict[str, "float | int | str | None"]
 
-_NUMBERS = 1 << 25
-"""Numbers of metrics that are in memory at the same time: 256 MB, for a run of a million steps."""
+_NUMBERS = 1 << 24
+"""Numbers of metrics that are in memory at the same time: 128 MB, for a run of a million steps."""
 
 
 def summarize(run: RunLog) -> dict[str, Any]:
@@ -162,25 +162,24 @@ def _of_each(
 
 
 def _statistics(metric: Metric, values: Floats, training: npt.NDArray[np.bool_]) -> Statistics:
-    steps = _known(values[training])
+    is_known = np.isfinite(values)
     # Of what the kernel counts, some steps may be unknown: then so is what it was in all.
-    known = np.all if metric.programs else np.any
-    p50, p95 = np.percentile(steps, (50, 95)).tolist() if steps.size else (None, None)
-    summed = metric.kind is MetricKind.SUM and values.size and known(np.isfinite(values))
-    return {
-        "unit": metric.unit,
-        "sum": int(np.nansum(values)) if summed else None,
-        "mean": float(steps.mean()) if steps.size else None,
-        "p50": p50,
-        "p95": p95,
-        "max": float(steps.max()) if steps.size else None,
-    }
+    enough = is_known.all() if metric.programs else is_known.any()
+    summed = metric.kind is MetricKind.SUM and values.size and enough
+    found: Statistics = {"unit": metric.unit, "sum": int(np.nansum(values)) if summed else None}
+    steps = values[training & is_known]
+    if not steps.size:
+        return found | dict.fromkeys(("mean", "p50", "p95", "max"))
+    mean = float(steps.mean())
+    p50, p95 = np.percentile(steps, (50, 95), overwrite_input=True).tolist()
+    return found | {"mean": mean, "p50": p50, "p95": p95, "max": float(steps.max())}
 
 
 def cells_of(run: RunLog, rank: RankLog) -> StepCells | None:
     """Cells of the whole run as one step; None if some are missing."""
+    cells = rank.cells()
     damaged = any(path.name.startswith(KERNEL) for path in run.unreadable)
-    return None if damaged or not rank.files[KERNEL] else StepCells.from_rows(rank.cells()[None])
+    return None if damaged or not rank.files[KERNEL] else StepCells.from_rows(cells[None])
 
 
 def _form_from_sums(
@@ -246,7 +245,3 @@ def _free_bytes(path: Path) -> int | None:
     except OSError:
         return None
     return found.f_bavail * found.f_frsize
-
-
-def _known(values: Floats) -> Floats:
-    return values[np.isfinite(values)]

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from trainobs.core.catalogue import named_phase_metric
 from trainobs.core.records import SETUP
 from trainobs.replay.predict import Replay
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
-from trainobs.runlog.schema import BATCHES
+from trainobs.runlog.schema import BATCHES, STEPS
 from trainobs.verdict.record import (
     BATCH_NEEDED,
     INPUTS,
     LOADER,
     NAMED,
+    STEP,
+    Floats,
     Record,
+    StepInputs,
     batch_columns,
     waited_until,
 )
@@ -63,26 +69,49 @@ def records(rank: RankLog) -> Steps:
     The first step of the run is left out, unless it is the only one: in it workers, caches and
     kernels are made.
     """
-    rows = np.flatnonzero(rank.step() != SETUP)
-    rows = rows[1:] if len(rows) > 1 else rows
-    steps, epochs = rank.step()[rows], rank.epoch()[rows]
-    metrics = [name for name in INPUTS if not name.startswith("batch/") and name != NAMED]
-    metrics += map(named_phase_metric, rank.phases)
-    columns = {name: column[rows] for name, column in rank.metrics(metrics).items()}
-    until = waited_until(rank.start_ns()[rows], columns[LOADER])
-    columns |= batch_columns(steps, until, rank.columns(BATCHES, BATCH_NEEDED))
-    run, of_epochs = Record(), {}
-    if len(rows):
-        run.add(columns, epochs, steps)
-    for epoch in np.unique(epochs).tolist():
-        own = epochs == epoch
-        if own.all():
-            of_epochs[epoch] = run
-            break
-        of_epochs[epoch] = Record()
-        own_columns = {name: column[own] for name, column in columns.items()}
-        of_epochs[epoch].add(own_columns, epochs[own], steps[own])
+    is_taken = rank.step() != SETUP
+    if is_taken.sum() > 1:
+        is_taken[is_taken.argmax()] = False
+    steps, epochs = rank.step()[is_taken], rank.epoch()[is_taken]
+    of_batches = _of_batches(rank, is_taken)
+    run = Record()
+    of_epochs = {epoch: Record() for epoch in np.unique(epochs).tolist()}
+    if len(of_epochs) == 1:
+        of_epochs = dict.fromkeys(of_epochs, run)
+    taken = row = 0
+    for part in rank.parts(STEPS, _wanted(rank)):  # a long run's columns would take 2 GB
+        own = is_taken[row : (row := row + len(part[STEP]))]
+        rows = slice(taken, (taken := taken + int(own.sum())))
+        columns = {name: column[own] for name, column in part.items()}
+        columns |= {name: column[rows] for name, column in of_batches.items()}
+        inputs = StepInputs(columns)
+        run.take(inputs, epochs[rows], steps[rows])
+        if len(of_epochs) > 1:
+            _take_by_epoch(of_epochs, inputs, epochs[rows], steps[rows])
     return Steps(run, of_epochs)
+
+
+def _wanted(rank: RankLog) -> list[str]:
+    metrics = (name for name in INPUTS if not name.startswith("batch/") and name != NAMED)
+    return [*metrics, *map(named_phase_metric, rank.phases)]
+
+
+def _of_batches(rank: RankLog, is_taken: npt.NDArray[np.bool_]) -> dict[str, Floats]:
+    """What is known of the batches of some steps."""
+    until = waited_until(rank.start_ns()[is_taken], rank.metric(LOADER)[is_taken])
+    return batch_columns(rank.step()[is_taken], until, rank.columns(BATCHES, BATCH_NEEDED))
+
+
+def _take_by_epoch(
+    records: Mapping[int, Record],
+    inputs: StepInputs,
+    epochs: npt.NDArray[np.int64],
+    steps: npt.NDArray[np.int64],
+) -> None:
+    begins = np.flatnonzero(np.diff(epochs, prepend=-2)).tolist()
+    for first, end in pairwise([*begins, len(epochs)]):
+        rows = slice(first, end)
+        records[int(epochs[first])].take(inputs[rows], epochs[rows], steps[rows])
 
 
 def _told(verdict: Verdict) -> dict[str, Any]:

@@ -102,9 +102,6 @@ class RunView:
     def __init__(self, run: RunLog) -> None:
         self.run = run
         self._rank = next(iter(run.ranks.values()), RankLog(0, {}))
-        when = self._rank.columns(STEPS, ("step", "start_ns"))
-        self._rows = np.flatnonzero(when["step"] != SETUP)
-        self._step, self._start_ns = (column[self._rows] for column in when.values())
         named = tuple(map(named_phase_metric, self._rank.phases))
         own = chain.from_iterable(map(metrics_of_counter, self._rank.counters))
         self._own = {metric.name: metric for metric in own}
@@ -112,7 +109,10 @@ class RunView:
         self._names = {**GROUPS, "parts": (*GROUPS["parts"], *named)}
         if self._own:
             self._names[OWN_GROUP] = tuple(self._own)
-        self._groups: dict[str, Levels] = {}
+        read = self._rank.columns(STEPS, ("step", "start_ns", *self._names["parts"]))
+        self._rows = np.flatnonzero(read["step"] != SETUP)
+        self._step, self._start_ns = (read.pop(name)[self._rows] for name in ("step", "start_ns"))
+        self._groups = {"parts": self._levels_of(read)}
         self._batches: dict[str, npt.NDArray[np.int64]] | None = None
 
     @classmethod
@@ -234,11 +234,12 @@ class RunView:
 
     def _levels(self, group: str) -> Levels:
         if group not in self._groups:
-            names = self._names[group]
-            read = self._rank.metrics(names)
-            columns = {name: read[name][self._rows].astype(np.float32) for name in names}
-            self._groups[group] = Levels(columns, peaks=(STEP,))
+            self._groups[group] = self._levels_of(self._rank.metrics(self._names[group]))
         return self._groups[group]
+
+    def _levels_of(self, read: dict[str, npt.NDArray[np.float64]]) -> Levels:
+        columns = {name: column[self._rows].astype(np.float32) for name, column in read.items()}
+        return Levels(columns, peaks=(STEP,))
 
     def _ranks(self, every: int, number: int) -> dict[str, Any]:
         """Chunks of each rank: of its step, and of its wait for data and for other ranks."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,26 +29,94 @@ _DAMAGED = (pa.ArrowException, OSError, ValueError)  # ValueError: a name that i
 
 
 def why_unreadable(path: Path, columns: Columns) -> str | None:
-    """Why a file cannot be used, or None if it is whole and its columns are what they must be."""
-    checks = {column.name: column for column in columns}
+    """Why a file cannot be used, or None if it is whole and these columns are what they must be.
+
+    Of columns that may be missing see `wrong_columns`.
+    """
+    found = _table_or_reason(path, columns)
+    return found if isinstance(found, str) else None
+
+
+def values_or_reason(path: Path, columns: Columns) -> dict[str, npt.NDArray[Any]] | str:
+    """The same, or the values of these columns: name -> values in memory, see `Column`."""
+    found = _table_or_reason(path, columns)
+    if isinstance(found, str):
+        return found
+    return {column.name: values_of(column, found[column.name]) for column in columns}
+
+
+def _table_or_reason(path: Path, columns: Columns) -> pa.Table | str:
     try:
-        found, table = _read(path, checks)
-        times, read = Counter(found), table.column_names
-        wrong = [name for name in checks if times[name] > 1]
-        wrong = wrong or [n for n in checks if n in times and n not in read]
-        wrong = wrong or [n for n in read if not _is_sound(checks[n], table[n])]
+        found, table = _read(path, {column.name for column in columns}, packed=True)
     except FileNotFoundError:
         return "no such file"
     except NotRegularError as error:
-        return error.strerror
+        return str(error.strerror)
     except _TooLargeError as error:
         return str(error)
     except _DAMAGED as error:
         return f"not a whole Parquet file ({_first_line(error)})"
-    missing = [c.name for c in columns if c.name not in found and not c.is_new]
+    missing = [column.name for column in columns if column.name not in found]
     if missing:
         return f"without the columns {', '.join(missing)}"
-    return f"with unusable values in {', '.join(dict.fromkeys(wrong))}" if wrong else None
+    wrong = _wrong(columns, found, table)
+    return f"with unusable values in {', '.join(wrong)}" if wrong else table
+
+
+def wrong_columns(path: Path, columns: Columns) -> list[str]:
+    """Those of some columns that are there and cannot be used, of a file that can be."""
+    try:
+        found, table = _read(path, {column.name for column in columns}, packed=True)
+    except _DAMAGED:
+        half = len(columns) // 2
+        if not half:
+            return [column.name for column in columns]
+        return [*wrong_columns(path, columns[:half]), *wrong_columns(path, columns[half:])]
+    return _wrong(columns, found, table)
+
+
+class Values(NamedTuple):
+    """What was read of some columns.
+
+    Attributes:
+        rows: of the file.
+        of: name -> values in memory, see `Column`; not of what is not there, or cannot be used.
+        wrong: columns that cannot be used.
+    """
+
+    rows: int
+    of: dict[str, npt.NDArray[Any]]
+    wrong: list[str]
+
+
+def read_values(path: Path, columns: Columns) -> Values:
+    """Some columns of a file, checked as they are read.
+
+    Raises:
+        RunLogError: as of `read_columns`.
+    """
+    try:
+        found, table = _read(path, {column.name for column in columns}, packed=True)
+        wrong = _wrong(columns, found, table)
+    except _DAMAGED:
+        wrong = wrong_columns(path, tuple(column for column in columns if column.is_new))
+        others = {column.name for column in columns} - set(wrong)
+        found, table = _checked(path, others, packed=True)
+        wrong += _wrong([column for column in columns if column.name in others], found, table)
+    read = set(table.column_names) - set(wrong)
+    sound = (column for column in columns if column.name in read)
+    return Values(len(table), {one.name: values_of(one, table[one.name]) for one in sound}, wrong)
+
+
+def _wrong(columns: Iterable[Column], found: Collection[str], table: pa.Table) -> list[str]:
+    """Columns of a file that are there twice, were not read, or have unusable values."""
+    read = table.column_names
+    return [
+        column.name
+        for column in columns
+        if column.name in found
+        and (column.name not in read or not _is_sound(column, table[column.name]))
+    ]
 
 
 def read_columns(path: Path, columns: Iterable[str]) -> pa.Table:
@@ -58,7 +125,7 @@ def read_columns(path: Path, columns: Iterable[str]) -> pa.Table:
     Raises:
         RunLogError: the file was damaged after it was found readable, or is gone.
     """
-    return _checked(path, set(columns))
+    return _checked(path, set(columns))[1]
 
 
 def row_count(path: Path) -> int:
@@ -67,7 +134,7 @@ def row_count(path: Path) -> int:
     Raises:
         RunLogError: as of `read_columns`.
     """
-    return len(_checked(path, ()))
+    return len(_checked(path, ())[1])
 
 
 def read_whole(path: Path) -> pa.Table:
@@ -76,12 +143,14 @@ def read_whole(path: Path) -> pa.Table:
     Raises:
         RunLogError: as of `read_columns`.
     """
-    return _checked(path, None)
+    return _checked(path, None)[1]
 
 
-def _checked(path: Path, columns: Collection[str] | None) -> pa.Table:
+def _checked(
+    path: Path, columns: Collection[str] | None, packed: bool = False
+) -> tuple[list[str], pa.Table]:
     try:
-        return _read(path, columns)[1]
+        return _read(path, columns, packed)
     except _DAMAGED as error:
         raise RunLogError(
             failed="A part of the run log cannot be read.",
@@ -92,14 +161,41 @@ def _checked(path: Path, columns: Collection[str] | None) -> pa.Table:
 
 def values_of(column: Column, found: pa.ChunkedArray) -> npt.NDArray[Any]:
     """The values of a column as they are in memory: see `Column`."""
+    parts = [_values_of(column, chunk) for chunk in found.chunks]
+    return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.int64), *parts])
+
+
+def _values_of(column: Column, chunk: pa.Array) -> npt.NDArray[Any]:
     if column.words is not None:
-        found = pc.index_in(found.cast(pa.string()), value_set=pa.array(column.words, pa.string()))
-    elif column.missing is not None and np.isnan(column.missing):
-        found = found.cast(pa.float64(), safe=False)
-    elif column.missing is not None:
-        found = found.cast(pa.int64()).fill_null(column.missing)
-    values: npt.NDArray[Any] = found.to_numpy()
-    return values.astype(np.int64) if values.dtype.kind in "iu" else values
+        return _numbers_of(column.words, chunk)
+    if pa.types.is_boolean(chunk.type):
+        return np.asarray(chunk.to_numpy(zero_copy_only=False))
+    missing = 0 if column.missing is None else column.missing
+    kind = np.dtype(type(missing))
+    values = _plain(chunk).astype(kind, copy=False)
+    if chunk.null_count:  # `fill_null` of Arrow would import pandas
+        values = np.where(
+            chunk.is_valid().to_numpy(zero_copy_only=False), values, kind.type(missing)
+        )
+    return values
+
+
+def _plain(chunk: pa.Array) -> npt.NDArray[Any]:
+    """The numbers of a piece of a column, anything where they are null; without a copy."""
+    kind = np.dtype(chunk.type.to_pandas_dtype())
+    buffer = chunk.buffers()[1]
+    if buffer is None:
+        return np.zeros(len(chunk), kind)
+    return np.frombuffer(buffer, kind, len(chunk), chunk.offset * kind.itemsize)
+
+
+def _numbers_of(words: Sequence[str], chunk: pa.Array) -> npt.NDArray[np.int64]:
+    if pa.types.is_dictionary(chunk.type):
+        number = {word: index for index, word in enumerate(words)}
+        numbers = [number.get(word, -1) for word in chunk.dictionary.to_pylist()]
+        return np.take(np.array(numbers, np.int64), _plain(chunk.indices))
+    found = pc.index_in(chunk.cast(pa.string()), value_set=pa.array(words, pa.string()))
+    return np.asarray(found.to_numpy(zero_copy_only=False), np.int64)
 
 
 def _is_sound(column: Column, found: pa.ChunkedArray) -> bool:
@@ -108,6 +204,7 @@ def _is_sound(column: Column, found: pa.ChunkedArray) -> bool:
     if column.words is not None:
         return _are_among(column.words, found)
     if np.dtype(column.dtype).kind == "S":
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
     if found.null_count and column.missing is None:
         return False
@@ -124,53 +221,73 @@ def _is_sound(column: Column, found: pa.ChunkedArray) -> bool:
 
 def _are_among(words: Collection[str], found: pa.ChunkedArray) -> bool:
     """Whether a column is one of strings that are all among `words`."""
-    kind = found.type.value_type if pa.types.is_dictionary(found.type) else found.type
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+    is_packed = pa.types.is_dictionary(found.type)
+    kind = found.type.value_type if is_packed else found.type
+    if found.null_count or not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         return False
+    if is_packed:
+        return all(_is_packed_among(words, chunk) for chunk in found.chunks)
     is_known = pc.is_in(found.cast(pa.string()), value_set=pa.array(words, pa.string()))
     return bool(np.all(is_known.to_numpy()))
 
 
-def _read(path: Path, columns: Collection[str] | None) -> tuple[list[str], pa.Table]:
+def _is_packed_among(words: Collection[str], chunk: pa.Array) -> bool:
+    known = np.array([word in words for word in chunk.dictionary.to_pylist()], np.bool_)
+    used = _plain(chunk.indices)
+    if not len(used):
+        return True
+    in_it = used.min() >= 0 and used.max() < len(known)
+    return bool(in_it and (known.all() or known[np.unique(used)].all()))
+
+
+def _read(
+    path: Path, columns: Collection[str] | None, packed: bool = False
+) -> tuple[list[str], pa.Table]:
     """Names of all columns of a file, and a table of those among `columns`; None: of all.
 
     Columns of lists are left out, since a few bytes of one may stand for any number of values; and
-    those of one name.
+    those of one name. If `packed`, texts that are stored once each stay as they are.
     """
     # An open file, because pyarrow takes only paths that are UTF-8. Without pre-buffering and
     # threads, since a process that ends while a thread of Arrow's pools begins is aborted.
     with open_regular(path) as stream:
-        about = pq.read_metadata(stream)
-        _check_size(about)
-        found: list[str] = about.schema.to_arrow_schema().names
-        flat = {c.path for c in map(about.schema.column, range(about.num_columns)) if _is_flat(c)}
-        once = (name for name, times in Counter(found).items() if times == 1)
-        wanted = [n for n in once if n in flat and (columns is None or n in columns)]
-        schema = about.schema.to_arrow_schema()
-        texts = [name for name in wanted if pa.types.is_string(schema.field(name).type)]
-        file = _opened(stream, about, texts)
-        others = {name for name in wanted if not _is_number(schema.field(name).type)} - set(texts)
-        if refused := {name for name in texts if not _is_read_packed(file, name)}:
-            texts = [name for name in texts if name not in refused]
-            file = _opened(stream, about, texts)
-        _check_texts(file, sorted(refused | others))
-        table = file.read(columns=wanted, use_threads=False)
+        file = _opened(stream)
+        _check_size(file.metadata)
+        schema = file.schema_arrow
+        found: list[str] = schema.names
+        wanted = _wanted(schema, columns)
+        texts = [name for name, kind in wanted.items() if pa.types.is_string(kind)]
+        others = {n for n, kind in wanted.items() if not pa.types.is_primitive(kind)} - set(texts)
+        if texts:
+            file = _opened(stream, file.metadata, texts)
+            refused = {name for name in texts if not _is_read_packed(file, name)}
+            if refused:
+                texts = [name for name in texts if name not in refused]
+                file = _opened(stream, file.metadata, texts)
+            others |= refused
+        _check_texts(file, sorted(others))
+        table = file.read(columns=list(wanted), use_threads=False)
         for name in texts:
             index = table.column_names.index(name)
-            table = table.set_column(index, name, _decoded(table.column(index)))
+            table = table.set_column(index, name, _decoded(table.column(index), packed))
         return found, table
 
 
-def _is_flat(column: pq.ColumnSchema) -> bool:
-    return bool(column.max_repetition_level == 0)
+def _wanted(schema: pa.Schema, columns: Collection[str] | None) -> dict[str, pa.DataType]:
+    """Type of each column that is to be read, in their order."""
+    indices = map(schema.get_field_index, schema.names if columns is None else columns)
+    fields = [schema.field(index) for index in sorted(set(indices) - {-1})]  # -1: none, or several
+    return {field.name: field.type for field in fields if not pa.types.is_nested(field.type)}
 
 
-def _opened(stream: IO[bytes], about: pq.FileMetaData, texts: list[str]) -> pq.ParquetFile:
-    """A file, of whose `texts` each value is read once."""
+def _opened(
+    stream: IO[bytes], about: pq.FileMetaData | None = None, texts: Sequence[str] = ()
+) -> pq.ParquetFile:
+    """A file, of whose `texts` each value is read once; `about`, where it was opened before."""
     return pq.ParquetFile(
         stream,
         metadata=about,
-        read_dictionary=texts,
+        read_dictionary=list(texts),
         page_checksum_verification=True,
         pre_buffer=False,
     )
@@ -189,10 +306,6 @@ def _is_read_packed(file: pq.ParquetFile, name: str) -> bool:
     return True
 
 
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_primitive(kind))  # times, yes and no, too
-
-
 def _check_texts(file: pq.ParquetFile, names: Collection[str]) -> None:
     """Read columns in pieces: in each text some bytes may stand for all those of the one before."""
     if names:
@@ -202,10 +315,10 @@ def _check_texts(file: pq.ParquetFile, names: Collection[str]) -> None:
                     _check_lengths(column, file.metadata.num_rows)
 
 
-def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _decoded(column: pa.ChunkedArray, packed: bool) -> pa.ChunkedArray:
     for chunk in column.chunks:
         _check_lengths(chunk.dictionary, len(column))
-    return column.cast(column.type.value_type)
+    return column if packed else column.cast(column.type.value_type)
 
 
 def _check_lengths(texts: pa.Array, rows: int) -> None:

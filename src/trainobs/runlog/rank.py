@@ -18,7 +18,7 @@ from trainobs.core.coverage import Coverage
 from trainobs.core.embedding_table import EmbeddingTable
 from trainobs.core.own_counter import OwnCounter
 from trainobs.runlog.columns import AXES, NAN, Column, tables_of_run
-from trainobs.runlog.parquet import read_columns, row_count, values_of
+from trainobs.runlog.parquet import read_columns, read_values, row_count
 from trainobs.runlog.remembered import WholeFiles
 from trainobs.runlog.schema import ARRIVALS, BATCHES, EMBEDDINGS, KERNEL, LATENCY, STEPS
 
@@ -98,21 +98,27 @@ class RankLog:
         Raises:
             RunLogError: a file is damaged.
         """
-        found = self.columns(STEPS, names)
-        for name, values in found.items():
-            known = name not in METRICS or self._coverage.knows(METRICS[name].programs)
-            possible = (values >= 0) & (not name.endswith("_ns") or values < _TOO_LONG)
-            found[name] = np.where(possible & known, values, np.nan)
-        return found
+        return self.columns(STEPS, names)
+
+    def last(self, name: str) -> Any:
+        """The value of the last step in a column of `STEPS`; only its part is read.
+
+        Raises:
+            RunLogError: a file is damaged.
+        """
+        (part,) = self._parts_in(self.files[STEPS][-1:], STEPS, [name])
+        return part[name][-1]
 
     def columns(self, table: str, names: Iterable[str]) -> dict[str, npt.NDArray[Any]]:
         """Columns of numbers of a table, whose files are read once. Each of shape (n,).
+
+        Of `STEPS` also metrics, as by `metric`.
 
         Raises:
             RunLogError: a file is damaged.
         """
         wanted = tuple(names)
-        parts = list(self._parts(table, wanted))
+        parts = list(self.parts(table, wanted))
         found = {}
         for name in wanted:
             missing = self._about(table, name).missing
@@ -127,10 +133,13 @@ class RankLog:
         What is unknown counts as 0: whoever asks knows which metrics are known.
         """
         total = np.zeros((int(np.prod(CELLS_SHAPE)), len(FIELDS)), np.uint64)
-        for part in self._parts(KERNEL, (*AXES, *FIELDS)):
+        for part in self.files.read(KERNEL):
             cell = np.ravel_multi_index(tuple(part[axis] for axis in AXES), CELLS_SHAPE)
+            begins = np.flatnonzero(np.diff(cell, prepend=-1))  # a part is ordered by cell
             for index, field in enumerate(FIELDS):
-                np.add.at(total[:, index], cell, np.maximum(part[field], 0).astype(np.uint64))
+                known = np.maximum(part[field], 0).astype(np.uint64)
+                sums = np.add.reduceat(known, begins) if len(begins) else known
+                np.add.at(total[:, index], cell[begins], sums)
         return total.view(CELL).reshape(CELLS_SHAPE)
 
     def batches(self, name: str) -> npt.NDArray[np.int64]:
@@ -169,14 +178,14 @@ class RankLog:
     def latency(self) -> npt.NDArray[np.uint64]:
         """Latency histograms of the whole run, shape (op, class, role, BUCKETS)."""
         total = np.zeros((*CELLS_SHAPE, BUCKETS), np.uint64)
-        for part in self._parts(LATENCY, (*AXES, "bucket", "count")):
+        for part in self.parts(LATENCY, (*AXES, "bucket", "count")):
             total[tuple(part[name] for name in (*AXES, "bucket"))] = part["count"]
         return total
 
     def arrivals(self) -> dict[tuple[int, int], int]:
         """(group, number) of a collective -> CLOCK_MONOTONIC as this rank came to it, ns."""
         found: dict[tuple[int, int], int] = {}
-        for part in self._parts(ARRIVALS, ("group", "seq", "at_ns")):
+        for part in self.parts(ARRIVALS, ("group", "seq", "at_ns")):
             group, seq, at_ns = (column.tolist() for column in part.values())
             found.update(zip(zip(group, seq, strict=True), at_ns, strict=True))
         return found
@@ -187,27 +196,46 @@ class RankLog:
         `table` is the index into `tables`, `step` is `SETUP` before the first, amounts are floats
         that are NaN where unknown.
         """
-        return self._parts(EMBEDDINGS, columns)
+        return self.parts(EMBEDDINGS, columns)
 
     def _column(self, table: str, name: str) -> npt.NDArray[Any]:
         return self.columns(table, [name])[name]
 
-    def _parts(self, table: str, names: Iterable[str]) -> Iterator[dict[str, npt.NDArray[Any]]]:
-        """Columns part by part. What the run's version did not know yet is missing, all of it."""
-        columns = [self._about(table, name) for name in names]
-        always = next(iter(self._columns[table]))
-        for path in self.files[table]:
-            part = read_columns(path, {always, *(column.name for column in columns)})
-            yield {
-                column.name: values_of(column, part[column.name])
-                if column.name in part.column_names
-                else np.full(len(part), NAN if column.missing is None else column.missing)
-                for column in columns
-            }
+    def parts(self, table: str, names: Iterable[str]) -> Iterator[dict[str, npt.NDArray[Any]]]:
+        """The same part by part. What a part does not have, or not whole, is missing, all of it.
+
+        Raises:
+            RunLogError: a file is damaged.
+        """
+        wanted = tuple(dict.fromkeys(names))
+        yield from self._parts_in(self.files[table], table, wanted)
+        self.files.were_read(table, wanted)
+
+    def _parts_in(
+        self, files: Iterable[Path], table: str, names: Iterable[str]
+    ) -> Iterator[dict[str, npt.NDArray[Any]]]:
+        columns = tuple(self._about(table, name) for name in names)
+        for path in files:
+            rows, found, wrong = read_values(path, columns)
+            self.files.are_wrong(path, wrong)
+            for column in columns:
+                name = column.name
+                if name not in found:
+                    found[name] = np.full(rows, NAN if column.missing is None else column.missing)
+                elif table == STEPS and column.is_new:
+                    found[name] = self._measured(name, found[name])
+            yield found
+
+    def _measured(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+        """Values of a metric, without what its run cannot have measured."""
+        if name in METRICS and not self._coverage.knows(METRICS[name].programs):
+            return np.full(len(values), NAN)
+        possible = (values >= 0) & (not name.endswith("_ns") or values < _TOO_LONG)
+        return np.where(possible, values, NAN)
 
     def _about(self, table: str, name: str) -> Column:
         """A column; one that this version does not know may be a metric of another."""
-        return self._columns[table].get(name, Column(name, missing=NAN))
+        return self._columns[table].get(name, Column(name, missing=NAN, is_new=True))
 
 
 def _names(counters: Iterable[OwnCounter]) -> Iterator[str]:

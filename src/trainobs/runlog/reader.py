@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -63,9 +63,13 @@ class RunLog:
         try:
             run_dir = _find(Path(path))
             info = read_info(run_dir / names.RUN_FILE)
-            ranks = {rank: _open_rank(run_dir, rank, newest_parts) for rank in names.ranks(run_dir)}
-            parts = (len(names.files_of(run_dir, rank, names.STEPS)) for rank in ranks)
+            files = {rank: names.files_of(run_dir, rank, TABLES) for rank in names.ranks(run_dir)}
+            parts = (len(own[names.STEPS]) for own in files.values())
             is_part = 0 < newest_parts < max(parts, default=0)
+            ranks = {
+                rank: _open_rank(run_dir, rank, {t: own[t][-newest_parts:] for t in own})
+                for rank, own in files.items()
+            }
         except OSError as error:
             do = "see that you may read it, and that its file system is there"
             raise cannot_read(Path(path), str(error), do) from error
@@ -147,9 +151,8 @@ def _began(run_dir: Path) -> int:
     return int(read_info(run_dir / names.RUN_FILE)["clock"].get("wall_ns", 0))
 
 
-def _open_rank(run_dir: Path, rank: int, newest_parts: int) -> RankLog:
+def _open_rank(run_dir: Path, rank: int, files: Mapping[str, Sequence[Path]]) -> RankLog:
     info = _info_of(names.run_file(run_dir, rank))
-    files = {table: names.files_of(run_dir, rank, table)[-newest_parts:] for table in TABLES}
     host = info.get("host", {}).get("hostname")
     coverage = _coverage_of(info)
     return RankLog(

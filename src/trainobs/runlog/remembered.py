@@ -1,13 +1,23 @@
-"""Which files of a run log are whole: looked at when they are needed, and again if they changed."""
+"""Which files of a run log are whole: looked at when they are needed, and again if they changed.
+
+A file is whole if the columns are without which its table is none; others are looked at as they are
+read. One of these that cannot be used is unknown in its file, and told.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy.typing as npt
 
 from trainobs.runlog import parquet
 from trainobs.runlog.columns import Columns
+
+T = TypeVar("T")
 
 _OLD_NS = 10**9
 """Age from which a file with the same time is the same: clocks of file systems are coarse."""
@@ -26,7 +36,13 @@ class WholeFiles(Mapping[str, tuple[Path, ...]]):
 
     def __init__(self, files: Mapping[str, Sequence[Path]], columns: Mapping[str, Columns]) -> None:
         self._files, self._columns = files, columns
+        self._needed = {
+            table: tuple(column for column in own if not column.is_new)
+            for table, own in columns.items()
+        }
         self._reasons: dict[str, dict[Path, str | None]] = {}
+        self._read: dict[str, set[str]] = {}
+        self._wrong: dict[Path, set[str]] = {}
 
     def __getitem__(self, table: str) -> tuple[Path, ...]:
         return tuple(file for file, reason in self._look(table).items() if reason is None)
@@ -39,33 +55,75 @@ class WholeFiles(Mapping[str, tuple[Path, ...]]):
 
     def has(self, table: str) -> bool:
         """Whether a file of a table can be read; no more of them are looked at than that takes."""
-        columns = self._columns[table]
-        return any(why_unreadable(file, columns) is None for file in self._files.get(table, ()))
+        needed = self._needed[table]
+        return any(why_unreadable(file, needed) is None for file in self._files.get(table, ()))
+
+    def read(self, table: str) -> Iterator[dict[str, npt.NDArray[Any]]]:
+        """The needed columns of each file that can be read, which is looked at meanwhile."""
+        if table in self._reasons:
+            for file in self[table]:
+                yield parquet.read_values(file, self._needed[table]).of
+            return
+        reasons: dict[Path, str | None] = {}
+        for file in self._files.get(table, ()):
+            found = parquet.values_or_reason(file, self._needed[table])
+            reasons[file] = found if isinstance(found, str) else None
+            if not isinstance(found, str):
+                yield found
+        self._reasons[table] = reasons
+
+    def were_read(self, table: str, names: Iterable[str]) -> None:
+        """Some columns were read, and so looked at, in all files of a table."""
+        self._read.setdefault(table, set()).update(names)
+
+    def are_wrong(self, file: Path, names: Iterable[str]) -> None:
+        """Some columns turned out to be of no use in a file."""
+        self._wrong.setdefault(file, set()).update(names)
 
     def unreadable(self) -> dict[Path, str]:
-        """The others -> why, of all tables."""
-        found = (item for table in self for item in self._look(table).items())
-        return {file: reason for file, reason in found if reason}
+        """Files that cannot be read, or not in all columns -> why, of all tables."""
+        return dict(chain.from_iterable(map(self._unreadable, self)))
+
+    def _unreadable(self, table: str) -> Iterator[tuple[Path, str]]:
+        read = self._read.get(table, set())
+        columns = [column for column in self._columns[table] if column.is_new]
+        rest = tuple(column for column in columns if column.name not in read)
+        for file, reason in self._look(table).items():
+            if reason is not None:
+                yield file, reason
+                continue
+            wrong = {*self._wrong.get(file, ()), *wrong_columns(file, rest)}
+            if names := [column.name for column in columns if column.name in wrong]:
+                yield file, f"with unusable values in {', '.join(names)}"
 
     def _look(self, table: str) -> dict[Path, str | None]:
         if table not in self._reasons:
-            columns = self._columns[table]
+            needed = self._needed[table]
             own = self._files.get(table, ())
-            self._reasons[table] = {file: why_unreadable(file, columns) for file in own}
+            self._reasons[table] = {file: why_unreadable(file, needed) for file in own}
         return self._reasons[table]
 
 
 def why_unreadable(path: Path, columns: Columns) -> str | None:
     """What `parquet.why_unreadable` finds; a file that was whole, and is as it was, is not read."""
+    return _remembered(parquet.why_unreadable, path, columns)
+
+
+def wrong_columns(path: Path, columns: Columns) -> list[str]:
+    """Likewise what `parquet.wrong_columns` finds."""
+    return (_remembered(parquet.wrong_columns, path, columns) if columns else None) or []
+
+
+def _remembered(look: Callable[[Path, Columns], T], path: Path, columns: Columns) -> T | None:
     state = _state(path, columns)
     if state in _whole:
         return None
-    reason = parquet.why_unreadable(path, columns)
-    if state is not None and reason is None:
+    found = look(path, columns)
+    if state is not None and not found:
         if len(_whole) >= _MOST:
             _whole.clear()
         _whole.add(state)
-    return reason
+    return found
 
 
 _whole: set[tuple[object, ...]] = set()

@@ -22,6 +22,7 @@ Files are written under a hidden name and renamed, so a name that is listed here
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 SCHEMA = 1
@@ -42,6 +43,7 @@ LATENCY = "latency"
 COUNTS_DIR = "access-counts"
 
 _RANK_DIR = re.compile(r"rank=([0-9]+)")
+_PART = re.compile(r"(\w+)-([0-9]+)\.parquet")
 
 
 def rank_dir(run_dir: Path, rank: int) -> Path:
@@ -69,23 +71,30 @@ def latency_file(run_dir: Path, rank: int) -> Path:
     return rank_dir(run_dir, rank) / f"{LATENCY}.parquet"
 
 
-def files_of(run_dir: Path, rank: int, table: str) -> list[Path]:
-    """The files of a table: its parts as by `part_files`, or the one there is."""
-    if table != LATENCY:
-        return part_files(run_dir, rank, table)
-    return [path for path in (latency_file(run_dir, rank),) if path.exists()]
-
-
-def part_files(run_dir: Path, rank: int, table: str) -> list[Path]:
-    """Parts of a table from the first to the last there is, in step order.
+def files_of(run_dir: Path, rank: int, tables: Iterable[str]) -> dict[str, list[Path]]:
+    """Table -> its files: parts from the first to the last there is, in step order; or the one.
 
     Of parts that are missing in between the last is in the list, so that its reader notices.
     """
-    pattern = re.compile(rf"{table}-([0-9]+)\.parquet")
-    found = (pattern.fullmatch(path.name) for path in rank_dir(run_dir, rank).iterdir())
-    numbers = {int(match[1]) for match in found if match}
-    wanted = numbers | {number - 1 for number in numbers if number}
-    return [part_file(run_dir, rank, table, number) for number in sorted(wanted)]
+    names = [path.name for path in rank_dir(run_dir, rank).iterdir()]
+    numbers: dict[str, set[int]] = {table: set() for table in tables}
+    for match in filter(None, map(_PART.fullmatch, names)):
+        if match[1] in numbers:
+            numbers[match[1]].add(int(match[2]))
+    found = {
+        table: [
+            part_file(run_dir, rank, table, number)
+            for number in sorted(own | {number - 1 for number in own if number})
+        ]
+        for table, own in numbers.items()
+    }
+    latency = latency_file(run_dir, rank)
+    return found | ({LATENCY: [latency]} if latency.name in names else {})
+
+
+def part_files(run_dir: Path, rank: int, table: str) -> list[Path]:
+    """Parts of one table, as `files_of` has them."""
+    return files_of(run_dir, rank, [table])[table]
 
 
 def ranks(run_dir: Path) -> list[int]:
