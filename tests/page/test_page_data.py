@@ -50,3 +50,45 @@ def test_a_run_that_went_on_is_read_again_and_only_some_are_kept(write_run):
 def test_a_piece_that_there_is_not_is_refused(write_run):
     with pytest.raises(RunLogError, match="'compare', of "):
         page_json(write_run(10), {"path": "compare"})
+
+
+@pytest.fixture
+def sums(monkeypatch):
+    """Steps of the run whenever its summary was made, which takes 50 ms of CPU time here."""
+
+    class Sums(list[int]):
+        def pass_s(self, seconds: float) -> None:
+            now[0] += seconds
+
+    found = Sums()
+    now = [100.0]
+    monkeypatch.setattr(page_data.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(page_data.time, "thread_time", lambda: 0.05 * len(found))
+    made = page_data.RunView.piece
+
+    def piece(view, path):
+        if path == "summary":
+            found.append(len(view._rows))
+        return made(view, path)
+
+    monkeypatch.setattr(page_data.RunView, "piece", piece)
+    return found
+
+
+def test_the_summary_of_a_run_that_goes_on_takes_a_twentieth_of_a_cpu_at_most(write_run, sums):
+    run = write_run(10, ended=False)
+    for seconds, made in ((0, 1), (0.9, 1), (0.2, 2), (0.5, 2)):
+        sums.pass_s(seconds)
+        (run / "run.json").touch()
+        assert json.loads(page_json(run, {"path": "summary"}))["steps"] == 10
+        assert len(sums) == made
+
+
+def test_the_summary_of_a_run_that_has_ended_is_made_once_more_at_once(write_run, sums):
+    run = write_run(10, ended=False)
+    page_json(run, {"path": "summary"})
+    document = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(document | {"summary": {"outcome": "ok"}}))
+    for _ in range(2):
+        assert json.loads(page_json(run, {"path": "summary"}))["outcome"] == "ok"
+    assert len(sums) == 2

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from trainobs.analysis.comparison import compare
+from trainobs.analysis.live import SHARE
 from trainobs.analysis.view import RunView
 from trainobs.report import comparison
 from trainobs.report.html import as_json
@@ -38,9 +40,9 @@ def page_json(run_dir: Path, query: Mapping[str, str], old_dir: Path | None = No
         sides = ([_kept_for(directory).view().run] for directory in (old_dir, run_dir))
         return as_json(comparison.piece(compare(*sides)))
     kept = _kept_for(run_dir)
+    if path == "summary":
+        return kept.summary()
     view = kept.view()
-    if path == "summary":  # takes long, and none of the columns that the view keeps
-        return as_json(view.piece(path))
     with kept.lock:
         return as_json(view.piece(path))
 
@@ -56,7 +58,28 @@ class _Kept:
         self._run_dir = run_dir
         self._state: _State = ()
         self._view: RunView | None = None
+        self._summary: tuple[RunView, bytes] | None = None
+        self._not_before = 0.0
+        self._summing = threading.Lock()
         self.lock = threading.Lock()
+
+    def summary(self) -> bytes:
+        """The summary; of a run that goes on the last one, while another would take too much.
+
+        Making it takes long, and none of the columns that the view keeps: no other piece waits.
+        """
+        with self._summing:
+            view = self.view()
+            if self._summary is not None:
+                of, made = self._summary
+                goes_on = not (view.run.info.get("summary") or {}).get("outcome")
+                if of is view or (goes_on and time.monotonic() < self._not_before):
+                    return made
+            began = time.thread_time()
+            made = as_json(view.piece("summary"))
+            self._summary = view, made
+            self._not_before = time.monotonic() + (time.thread_time() - began) / SHARE
+            return made
 
     def view(self) -> RunView:
         with self.lock:
