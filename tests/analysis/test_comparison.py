@@ -10,9 +10,10 @@ from itertools import count
 import numpy as np
 import pytest
 
-from tests.samples import batch, busy_run, info
+from tests.samples import batch, busy_run, cells, info
 from trainobs import cli
 from trainobs.analysis.comparison import compare
+from trainobs.core.abi import FileClass, Op, Role
 from trainobs.core.errors import TrainobsError
 from trainobs.core.records import SETUP
 from trainobs.report import comparison
@@ -289,6 +290,22 @@ def test_ranks_and_loaders_and_conditions_are_told(write, capsys):
     page = said(capsys, "compare", old, new)
     assert "of each run its lowest rank is compared" in page
     assert "other processes took more of the CPUs of B: a difference may be theirs" in page
+
+
+def test_data_in_memory_is_told_of_the_steps_that_are_compared(write):
+    def run(name, first, later):
+        """Steps that read 8 KB, of which some are not in memory."""
+        misses = [first] + 99 * [later]
+        of_data = FileClass.DATA, Role.MAIN
+        reads = [(row, Op.CACHE_READ, *of_data, {"count": 1, "bytes": 8192}) for row in range(100)]
+        reads += [(row, Op.CACHE_MISS, *of_data, {"bytes": n}) for row, n in enumerate(misses)]
+        ratios = [1 - n / 8192 for n in misses]
+        steps = batch(range(100), cells(100, *reads), **columns(10, 20, cache__hit_ratio=ratios))
+        return write(name, steps)
+
+    found = compared(run("old", 0, 4096), run("new", 8192, 0))["conditions"]
+    (told,) = (one["values"] for one in found if one["name"] == "cache/hit_ratio")
+    assert told == [0.5, 1.0]
 
 
 def test_runs_of_a_side_that_differ_are_told(write, capsys):

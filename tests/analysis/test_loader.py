@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.samples import batch, info
@@ -16,7 +18,7 @@ from trainobs.analysis.summary import summarize
 from trainobs.cli import main
 from trainobs.core.errors import RunLogError
 from trainobs.core.records import BATCH_ROW, SETUP
-from trainobs.report import one_step
+from trainobs.report import brief, one_step
 from trainobs.report.page import render
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES, part_file
@@ -93,7 +95,7 @@ def test_each_worker_has_what_its_batches_took_and_how_long_they_were_waited_for
 
 def test_the_page_has_the_worker_that_was_waited_for_first_and_the_slowest_file(run):
     lines = render(summarize(RunLog.open(run))).splitlines()
-    at = lines.index(next(line for line in lines if line.startswith("Batches, by maker")))
+    at = lines.index(next(line for line in lines if line.startswith("Who made the batches")))
     assert [line.split()[0:2] for line in lines[at + 1 : at + 4]] == [
         ["worker", "1"],
         ["the", "training"],
@@ -145,7 +147,7 @@ def test_of_a_run_without_steps_none_is_asked_for(write_run):
 def test_without_batches_nothing_is_made_up(write_run):
     run = RunLog.open(write_run())
     assert summarize(run)["workers"] == []
-    assert "Batches, by" not in render(summarize(run))
+    assert "Who made the batches" not in render(summarize(run))
     assert "Its batches are not known" in one_step.render(explain(run, 2))
 
 
@@ -155,3 +157,29 @@ def test_a_damaged_table_of_batches_is_left_out_and_told(run):
     summary = summarize(RunLog.open(run))
     assert summary["workers"] == []
     assert list(summary["lost"]["files"]) == [str(file)]
+
+
+def rewritten(run, name, change):
+    file = part_file(run, 0, BATCHES, 0)
+    table = pq.read_table(file, partitioning=None)
+    index = table.column_names.index(name)
+    values = pa.array([change(value) for value in table[name].to_pylist()], table[name].type)
+    pq.write_table(table.set_column(index, name, values), file)
+    return file
+
+
+def test_a_batch_that_ended_before_it_began_has_an_unknown_time(run):
+    rewritten(run, "end_ns", lambda _: 0)
+    summary = summarize(RunLog.open(run))
+    assert {one["made_ns"] for one in summary["workers"]} == {None}
+    assert explain(RunLog.open(run), 7)["batches"][0]["made_ns"] is None
+    assert "-" not in "".join(lines_of(brief.render(summary, 0), "Loader:"))
+
+
+def test_times_of_a_century_are_no_times(run):
+    file = rewritten(run, "compute_ns", lambda _: 2**62)
+    assert RunLog.open(run).unreadable == {file: "with unusable values in compute_ns"}
+
+
+def lines_of(page: str, begin: str) -> list[str]:
+    return [line for line in page.splitlines() if line.startswith(begin)]

@@ -154,6 +154,7 @@ def test_a_request_without_a_run_is_refused(board):
         "tab.js%00.css",
         "%ff.js",
         "a\\..\\tab.js",
+        "a" * 5000 + ".js",
     ],
 )
 def test_only_files_of_the_page_are_served(board, name):

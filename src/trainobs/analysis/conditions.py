@@ -59,9 +59,11 @@ def per_step(run: RunLog, name: str) -> float | None:
     return float(values.mean()) if len(values) else None
 
 
-def _of_all(run: RunLog, name: str) -> float | None:
-    """A ratio of the whole run, which kernel cells are summed for."""
-    cells = cells_of(run, _lowest(run))
+def _of_sums(run: RunLog, name: str) -> float | None:
+    """A ratio over the same steps, which kernel cells are summed for."""
+    rank = _lowest(run)
+    numbers = rank.step()
+    cells = cells_of(run, rank, [SETUP, *numbers[numbers != SETUP][:1].tolist()])
     if cells is None or per_step(run, name) is None:
         return None
     value = float(evaluate(METRICS[name], cells)[0])
@@ -78,7 +80,7 @@ def _lowest(run: RunLog) -> RankLog:
 
 
 _CONDITIONS: Mapping[str, _Condition] = {
-    "cache/hit_ratio": _Condition("data in memory when asked for", _of_all, "ratio"),
+    "cache/hit_ratio": _Condition("data in memory when asked for", _of_sums, "ratio"),
     "cache/miss_bytes": _Condition("data brought in from storage", per_step, "bytes"),
     "block/read_bytes": _Condition("read from block devices", per_step, "bytes"),
     "sched/others_cpu_ratio": _Condition("CPU taken by other processes", per_step, "ratio"),

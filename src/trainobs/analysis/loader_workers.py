@@ -74,12 +74,12 @@ def together(workers: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def _made(rank: RankLog, batches: Batches, own: Indices) -> dict[str, Any]:
-    made_ns = batches["end_ns"][own] - batches["begin_ns"][own]
+    made_ns = np.maximum(UNKNOWN, batches["end_ns"][own] - batches["begin_ns"][own])
     slowest_ns = batches["slowest_ns"]
     slowest = int(own[slowest_ns[own].argmax()])
     return {
         "batches": len(own),
-        "made_ns": float(made_ns.mean()),
+        "made_ns": _mean(made_ns),
         **{name: _mean(batches[name][own]) for name in MADE},
         "slowest_ns": int(slowest_ns[slowest]),
         "slowest_file": rank.slowest_file(slowest),

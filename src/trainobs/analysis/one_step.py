@@ -84,7 +84,7 @@ def _batches(rank: RankLog, step: int, start_ns: int) -> list[dict[str, Any]]:
             "worker": _count(worker[at]),
             **{name: _count(column[at]) for name, column in counts.items()},
             "slowest_file": rank.slowest_file(at),
-            "made_ns": int(end[at] - begin[at]),
+            "made_ns": int(end[at] - begin[at]) if begin[at] <= end[at] else None,
             "ended_ns": int(end[at] - start_ns),
         }
         for at in own[np.argsort(-end[own])].tolist()

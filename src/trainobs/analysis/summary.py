@@ -175,9 +175,9 @@ def _statistics(metric: Metric, values: Floats, training: npt.NDArray[np.bool_])
     return found | {"mean": mean, "p50": p50, "p95": p95, "max": float(steps.max())}
 
 
-def cells_of(run: RunLog, rank: RankLog) -> StepCells | None:
-    """Cells of the whole run as one step; None if some are missing."""
-    cells = rank.cells()
+def cells_of(run: RunLog, rank: RankLog, but: Sequence[int] = ()) -> StepCells | None:
+    """Cells of the whole run but some steps as one step; None if any are missing."""
+    cells = rank.cells(but)
     damaged = any(path.name.startswith(KERNEL) for path in run.unreadable)
     return None if damaged or not rank.files[KERNEL] else StepCells.from_rows(cells[None])
 

@@ -8,19 +8,13 @@ from typing import Any
 from trainobs.analysis.step_time import TAKING
 from trainobs.core.text import counted, duration, percent, size
 from trainobs.report import own_counters
+from trainobs.report.loaders import DID
 from trainobs.report.rows import cut
 from trainobs.report.sections import straggler_told
 
 _WAIT = "loader/wait_ns"
 _NOTABLE = 0.05
 """Share of the step from which it matters why the loader is waited for."""
-
-_MADE = {
-    "compute_ns": "computing",
-    "device_ns": "asleep for a device",
-    "cpu_wait_ns": "without a CPU",
-    "sleep_ns": "asleep, cause unknown",
-}
 
 _WAITED = {
     "loader/compute_ns": "computing",
@@ -29,7 +23,7 @@ _WAITED = {
     "loader/sleep_ns": "asleep, cause unknown",
     "loader/handover_ns": "batches handed over",
 }
-"""What the maker of the awaited batch did meanwhile."""
+"""What who made the awaited batch did meanwhile."""
 
 _CAUSES = 2
 """Shares that a line has room for."""
@@ -71,8 +65,9 @@ def _loader(summary: dict[str, Any]) -> Iterator[str]:
     if found:
         worked = counted(found["workers"], "worker")
         who = worked if found["workers"] else "the training thread"
-        made = f"{counted(found['batches'], 'batch', 'batches')}, {duration(found['made_ns'])} each"
-        did = {label: found[name] for name, label in _MADE.items()}
+        made = counted(found["batches"], "batch", "batches")
+        made += "" if found["made_ns"] is None else f", {duration(found['made_ns'])} each"
+        did = {label: found[name] for name, label in DID.items()}
         yield f"Loader: {who} made {made}{_shares(': ', did, found['made_ns'])}"
     waited = sum(step["parts"].get(name, 0.0) for name in (_WAIT, TAKING)) if step else 0.0
     if not step or waited < _NOTABLE * step["mean_ns"]:

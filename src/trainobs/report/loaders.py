@@ -12,6 +12,14 @@ from trainobs.report.rows import or_unknown, row
 _SHOWN = 16
 _LABEL = 22
 
+DID = {
+    "compute_ns": "computing",
+    "device_ns": "asleep for a device",
+    "cpu_wait_ns": "without a CPU",
+    "sleep_ns": "asleep, cause unknown",
+}
+"""Where the time of making a batch went, in words: see `analysis.loader_workers.MADE`."""
+
 
 def section(summary: dict[str, Any]) -> Iterator[str]:
     """Batches by worker, those that were waited for longest first."""
@@ -19,7 +27,7 @@ def section(summary: dict[str, Any]) -> Iterator[str]:
     if not found:
         return
     titles = ("batches", "device", "no CPU", "computing", "asleep", "waited", "hand-over")
-    yield row("Batches, by maker", *titles, width=_LABEL)
+    yield row("Who made the batches", *titles, width=_LABEL)
     for one in found[:_SHOWN]:
         times = (*MADE, "wait_ns", "handover_ns")
         columns = (or_unknown(duration, one[name]) for name in times)

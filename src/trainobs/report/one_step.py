@@ -5,26 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from trainobs.analysis.loader_workers import MADE
-from trainobs.analysis.one_step import LOADER_PARTS, PHASES
+from trainobs.analysis.one_step import PHASES
 from trainobs.core.labels import label_of
 from trainobs.core.text import duration, printable, quantity, size
-from trainobs.report.loaders import maker
+from trainobs.report.loaders import DID, maker
 from trainobs.report.rows import or_unknown, row
 
-_PARTS = (
-    "its maker slept for a device",
-    "its maker had no CPU",
-    "its maker computed",
-    "its maker slept for something else",
-    "handed over",
-)
-_LABELS = {
-    "step/duration_ns": "took",
-    "loader/wait_ns": "waiting for data",
-    **{name: f"  {label}" for name, label in zip(LOADER_PARTS, _PARTS, strict=True)},
-    **PHASES,
-}
+_LABELS = {"step/duration_ns": "took", **PHASES}
 
 
 def render(found: dict[str, Any]) -> str:
@@ -37,7 +24,7 @@ def _step(found: dict[str, Any]) -> Iterator[str]:
     yield row("", "this step", "median")
     for name, values in found["metrics"].items():
         if values["value"]:
-            label = _LABELS.get(name) or label_of(name)
+            label = _LABELS.get(name) or label_of(name)  # of a part of the wait, indented
             yield row(f"  {label}", *(or_unknown(duration, value) for value in values.values()))
 
 
@@ -48,10 +35,8 @@ def _makers(found: dict[str, Any]) -> Iterator[str]:
         ended = batch["ended_ns"]
         when = f"{duration(abs(ended))} {'after' if ended > 0 else 'before'} the step began"
         yield f"A batch of {maker(batch['worker'])}, finished {when}"
-        yield row("  making it took", duration(batch["made_ns"]))
-        for name, label in zip(
-            MADE, ("asleep for a device", "no CPU", "computing", "asleep"), strict=True
-        ):
+        yield row("  making it took", or_unknown(duration, batch["made_ns"]))
+        for name, label in DID.items():
             yield row(f"    {label}", or_unknown(duration, batch[name]))
         calls = or_unknown(quantity, batch["read_count"])
         yield row("  read calls, bytes", calls, or_unknown(size, batch["read_bytes"]))

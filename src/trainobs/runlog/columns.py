@@ -34,6 +34,9 @@ from trainobs.runlog.schema import (
 BOUND = 2.0**63
 """Above every number that a run log stores, and below what would turn a sum into infinity."""
 
+TOO_LONG = 1e18
+"""Above every time, ns: 30 years."""
+
 AXES = {"op": Op, "class": FileClass, "role": Role}
 NAN = float("nan")
 
@@ -105,7 +108,13 @@ TABLES: Mapping[str, Columns] = {
     STEPS: (_STEP, _EPOCH, Column("start_ns"), *_METRICS),
     KERNEL: (_STEP, *_CELL, *(Column(field, missing=UNKNOWN) for field in CELL.names or ())),
     BATCHES: tuple(
-        Column(name, kind.str, missing=UNKNOWN, is_new=name in _NEW_OF_A_BATCH)
+        Column(
+            name,
+            kind.str,
+            missing=UNKNOWN,
+            below=TOO_LONG if name.endswith("_ns") else BOUND,
+            is_new=name in _NEW_OF_A_BATCH,
+        )
         for name, (kind, *_) in (BATCH_ROW.fields or {}).items()
     ),
     IO: _of_files(IO_ROW),

@@ -17,13 +17,10 @@ from trainobs.core.catalogue.own_counters import metrics_of_counter
 from trainobs.core.coverage import Coverage
 from trainobs.core.embedding_table import EmbeddingTable
 from trainobs.core.own_counter import OwnCounter
-from trainobs.runlog.columns import AXES, NAN, Column, tables_of_run
+from trainobs.runlog.columns import AXES, NAN, TOO_LONG, Column, tables_of_run
 from trainobs.runlog.parquet import read_columns, read_values, row_count
 from trainobs.runlog.remembered import WholeFiles
 from trainobs.runlog.schema import ARRIVALS, BATCHES, EMBEDDINGS, KERNEL, LATENCY, STEPS
-
-_TOO_LONG = 1e18
-"""Above every time of a step: 30 years in ns."""
 
 
 class RankLog:
@@ -127,13 +124,16 @@ class RankLog:
             found[name] = np.concatenate([empty, *(part.pop(name) for part in parts)])
         return found
 
-    def cells(self) -> npt.NDArray[np.void]:
-        """Kernel cells summed over the whole run, `CELL` of shape (op, class, role).
+    def cells(self, but: Sequence[int] = ()) -> npt.NDArray[np.void]:
+        """Kernel cells summed over all steps but some, `CELL` of shape (op, class, role).
 
         What is unknown counts as 0: whoever asks knows which metrics are known.
         """
         total = np.zeros((int(np.prod(CELLS_SHAPE)), len(FIELDS)), np.uint64)
         for part in self.files.read(KERNEL):
+            if but:
+                wanted = ~np.isin(part["step"], but)
+                part = {name: column[wanted] for name, column in part.items()}
             cell = np.ravel_multi_index(tuple(part[axis] for axis in AXES), CELLS_SHAPE)
             begins = np.flatnonzero(np.diff(cell, prepend=-1))  # a part is ordered by cell
             for index, field in enumerate(FIELDS):
@@ -230,7 +230,7 @@ class RankLog:
         """Values of a metric, without what its run cannot have measured."""
         if name in METRICS and not self._coverage.knows(METRICS[name].programs):
             return np.full(len(values), NAN)
-        possible = (values >= 0) & (not name.endswith("_ns") or values < _TOO_LONG)
+        possible = (values >= 0) & (not name.endswith("_ns") or values < TOO_LONG)
         return np.where(possible, values, NAN)
 
     def _about(self, table: str, name: str) -> Column:

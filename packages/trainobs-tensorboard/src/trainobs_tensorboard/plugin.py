@@ -40,6 +40,9 @@ _KINDS = {
 
 _FILE = re.compile(r"(?:[\w-][\w.-]*/)*[\w-][\w.-]*", re.ASCII)  # no part begins with a dot
 
+_NAMED = 200
+"""Characters of a name that an answer quotes."""
+
 _BAD, _NOT_FOUND = "400 Bad Request", "404 Not Found"
 
 
@@ -84,7 +87,7 @@ class TrainobsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         folder = resources.files("trainobs.report").joinpath("static")
         try:
             return whole(folder.joinpath(*name.split("/")).read_bytes(), kind)
-        except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        except OSError as error:  # also of a name that is too long for one
             raise _no_file(name) from error
 
     def _list(self, environ: Environ) -> Answer:
@@ -125,7 +128,7 @@ def _page_json(query: dict[str, str], run_dir: Path, *others: Path) -> bytes:
 
 def _no_file(name: str) -> RefusedError:
     do = "pip install --upgrade trainobs trainobs-tensorboard, and start TensorBoard again"
-    found = f"no file {name} in the trainobs that is installed"
+    found = f"no file {name[:_NAMED]} in the trainobs that is installed"
     return RefusedError(_NOT_FOUND, "The page cannot be shown.", found, do)
 
 
