@@ -106,7 +106,7 @@ def test_a_run_that_cannot_be_replayed_says_why(write, capsys):
     with pytest.raises(TrainobsError, match="at least 24 steps"):
         predict(short, {"workers": 2})
     wrong = write("wrong", step_ms=60, loaders=[loader(workers=8)], settings={"loader_workers": 8})
-    with pytest.raises(TrainobsError, match="times as long as the run"):
+    with pytest.raises(TrainobsError, match="times as long as it did"):
         predict(wrong, {"workers": 2})
     assert cli.main(["whatif", str(wrong)]) == 2
     assert "a longer run, or one on a quieter machine" in capsys.readouterr().err

@@ -112,7 +112,7 @@ def test_equal_runs_are_within_noise_and_names_are_text(write_run, open_comparis
     assert "within noise" in opened.page.text_content("#compare .kind")
     claims = {cells[-1] for cells in numbers(opened, "#compare-step").values()}
     assert claims == {"within noise"}
-    assert "for these two alone" in opened.page.text_content("#compare")
+    assert "of these two alone, B is" in opened.page.text_content("#compare")
     text = opened.page.text_content("body")
     assert "<img src=x onerror=alert(1)>" in text
     assert "\\u202eevil that cannot be read: 1" in text

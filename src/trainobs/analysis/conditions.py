@@ -81,13 +81,13 @@ def _lowest(run: RunLog) -> RankLog:
 
 _CONDITIONS: Mapping[str, _Condition] = {
     "cache/hit_ratio": _Condition("data in memory when asked for", _of_sums, "ratio"),
-    "cache/miss_bytes": _Condition("data brought in from storage", per_step, "bytes"),
-    "block/read_bytes": _Condition("read from block devices", per_step, "bytes"),
+    "cache/miss_bytes": _Condition("data from storage, a step", per_step, "bytes"),
+    "block/read_bytes": _Condition("from block devices, a step", per_step, "bytes"),
     "sched/others_cpu_ratio": _Condition("CPU taken by other processes", per_step, "ratio"),
     "pressure/cpu_ns": _Condition("some task short of CPU", _share_of_step, "ratio"),
     "pressure/io_ns": _Condition("some task waiting for I/O", _share_of_step, "ratio"),
     "pressure/memory_ns": _Condition("some task short of memory", _share_of_step, "ratio"),
-    "ranks/wait_ns": _Condition("waiting in collectives", per_step, "ns"),
+    "ranks/wait_ns": _Condition("waiting in collectives, a step", per_step, "ns"),
     "gpu/sm_active_ratio": _Condition("GPU multiprocessors at work", per_step, "ratio"),
     "gpu/sm_clock_mhz": _Condition("GPU clock", per_step, "MHz"),
     "gpu/throttle_power_ratio": _Condition("GPU held down by power", per_step, "ratio"),

@@ -69,10 +69,12 @@ class Replay:
         self.refused: str | None = None
         if abs(trace.step_ns / run_ns - 1.0) > 2 * WITHIN:
             times = trace.step_ns / run_ns
-            self.refused = f"the steps to be replayed take {times:.2f} times as long as the run's"
+            self.refused = (
+                f"the steps kept for a replay took {times:.2f} times as long as the others"
+            )
         elif not self._models:
             self.refused = (
-                f"the replay of the run as it was takes {self.fit:.2f} times as long as the run"
+                f"replayed without any change, the run takes {self.fit:.2f} times as long as it did"
             )
 
     def gain(self, trace: Trace) -> float:

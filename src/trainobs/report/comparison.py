@@ -72,8 +72,8 @@ def _sentence(found: Found) -> str:
 def _alone(found: Found) -> Iterator[str]:
     if found["these_runs"]:
         low, high = map(times, found["these_runs"])
-        yield f"  one run a side: for these two alone {low} to {high}; other runs of the same may"
-        yield "  differ. Several of each tell more: trainobs compare A1 A2 A3 -- B1 B2 B3"
+        yield f"  of these two alone, B is {low} to {high} times as fast; others of the same may differ."
+        yield "  Several of each tell more: trainobs compare A1 A2 A3 -- B1 B2 B3"
 
 
 def _runs(found: Found) -> Iterator[str]:

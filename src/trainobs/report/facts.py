@@ -89,18 +89,21 @@ def _shares(begin: str, parts: Mapping[str, float | None], whole: float) -> str:
 
 def _storage(summary: dict[str, Any]) -> Iterator[str]:
     read, calls = _mean(summary, "io/data_read_bytes"), _mean(summary, "io/read_bytes")
+    below = []
     if read:
         hit, stall = (_mean(summary, f"cache/{of}_ratio") for of in ("hit", "read_stall"))
         cached = "" if hit is None else f", {percent(hit)} from the page cache"
-        asleep = f"; reads slept {percent(stall)} of their time" if stall else ""
-        yield f"{size(read)} of data read a step{cached}{asleep}"
+        yield f"{size(read)} of data read a step{cached}"
+        slept = f"reads of data slept {percent(stall or 0.0)} of their time"
+        below += [slept] if stall and stall >= _LEAST else []
     elif read is None and calls:
         yield f"{size(calls)} read by calls a step, of which files is unknown"
     elif read is None and summary["level"] == "timing":
         yield "unknown (timing alone)"
     if mapped := _mean(summary, "cache/fault_fill_bytes"):
         yield f"mapped files: {size(mapped)} brought into memory a step"
-    yield from _devices(summary)
+    if below := [*below, *_devices(summary)]:
+        yield "; ".join(below)
 
 
 def _devices(summary: dict[str, Any]) -> Iterator[str]:
@@ -109,13 +112,11 @@ def _devices(summary: dict[str, Any]) -> Iterator[str]:
     parts += [f"{size(written)} written"] if written else []
     if not parts:
         return
+    yield f"block devices: {' and '.join(parts)} a step"
     latency = summary["latency"].get("latency/block_read")
-    slow = ""
-    if latency:
+    if latency and latency["count"] >= 100:
         number = counted(latency["count"], "read")
-        slow = f"; p99 of {number} in the run {duration(latency['p99_ns'])}"
-        slow = slow if latency["count"] >= 100 else ""
-    yield f"block devices: {' and '.join(parts)} a step{slow}"
+        yield f"p99 of {number} in the run {duration(latency['p99_ns'])}"
 
 
 def _checkpoints(summary: dict[str, Any]) -> Iterator[str]:

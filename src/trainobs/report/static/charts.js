@@ -24,6 +24,13 @@ export function charts(data, metrics, names, width, cursor) {
   return [...byTitle.values()].map((own) => chart(data, metrics, own, width, cursor));
 }
 
+// Indices of the points that are drawn: all where there are few; else those without a neighbour, which no line shows.
+function pointsOf({ data: [steps, ...columns] }, line) {
+  const values = columns[line - 1];
+  const known = [...steps.keys()].filter((i) => (values[i] ?? null) !== null);
+  return steps.length < 60 ? known : known.filter((i) => (values[i - 1] ?? values[i + 1] ?? null) === null);
+}
+
 function chart(data, metrics, names, width, cursor) {
   const { chart: title, unit, kind } = metrics[names[0]];
   const most = Math.max(...names.flatMap((name) => data.columns[name].map((value) => value ?? 0)));
@@ -33,7 +40,7 @@ function chart(data, metrics, names, width, cursor) {
   const plot = el("div");
   const [line, tell] = readout();
   const lines = names.map((_, k) => ({ stroke: LINES[k % LINES.length],
-    dash: DASHES[k % DASHES.length], width: 1.5, points: { show: data.row.length < 60, size: 4 } }));
+    dash: DASHES[k % DASHES.length], width: 1.5, points: { show: true, size: 4, filter: pointsOf } }));
   const stroke = { stroke: colour("ink"), grid: { stroke: colour("line") }, ticks: { stroke: colour("line") } };
   const drawn = new uPlot({ width, height: HEIGHT, series: [{}, ...lines], legend: { show: false },
     scales: { x: { time: false }, y: { range: (_u, _low, high) => [0, high > 0 ? high * 1.05 : 1] } },

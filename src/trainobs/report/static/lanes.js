@@ -76,12 +76,13 @@ export function lanes(figure, piece, from, to) {
 }
 
 function nameOf(worker) {
-  return worker === null ? "in training" : `worker ${worker}`;
+  return worker === null ? "training thread" : `worker ${worker}`;
 }
 
 function label(piece, from, to, workers) {
   const { step } = piece.steps;
-  return `Steps ${step[from]} to ${step[to - 1]}, and their batches by ${workers.length} workers. The table below has every number.`;
+  const makers = workers.length === 1 ? nameOf(workers[0]) : `${workers.length} processes`;
+  return `Steps ${step[from]} to ${step[to - 1]}, and their batches, made by ${makers}. The table below has every number.`;
 }
 
 function legend() {

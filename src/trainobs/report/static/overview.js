@@ -16,6 +16,8 @@ const KINDS = {
   "mixed": "Several costs count, and none of them stands out.",
 };
 
+const LEAST = 0.001; // share of the step below which evidence says nothing
+
 export function verdictSection({ verdict: { run, epochs }, would_help: help }) {
   const others = Object.entries(epochs);
   const heldUp = run.kind === "compute-bound" && run.cause;
@@ -30,7 +32,7 @@ export function verdictSection({ verdict: { run, epochs }, would_help: help }) {
 }
 
 function helpNote({ refused, replayed }, advice) {
-  if (refused) return el("p", { class: "muted" }, `No other change is predicted: ${refused}.`);
+  if (refused) return el("p", { class: "muted" }, `What ${advice ? "else " : ""}would help is not known: ${refused}.`);
   if (advice) return null;
   if (!replayed) return el("p", { class: "muted" }, "What would help is not known: too little is known of how the batches were made to replay this run.");
   return el("p", { class: "muted" }, "A replay of this run finds no change that is sure to bring 5 %.");
@@ -49,7 +51,8 @@ export function noSteps({ info, outcome }) {
 
 // The numbers that the verdict was made from.
 export function evidence({ verdict: { run } }, metrics) {
-  const rows = run.evidence.map((row) => [metrics[row.metric]?.label ?? row.metric,
+  const told = run.evidence.filter(({ share }) => share === null || share >= LEAST);
+  const rows = told.map((row) => [metrics[row.metric]?.label ?? row.metric,
     inUnit(row.value, row.unit), row.share === null ? null : percent(row.share)]);
   return rows.length ? table("What the verdict rests on", ["", "a step", "share of the step"], rows) : null;
 }
