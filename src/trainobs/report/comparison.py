@@ -72,7 +72,7 @@ def _sentence(found: Found) -> str:
 def _alone(found: Found) -> Iterator[str]:
     if found["these_runs"]:
         low, high = map(times, found["these_runs"])
-        yield f"  of these two alone, B is {low} to {high} times as fast; others of the same may differ."
+        yield f"  of these two alone, B is {low} to {high} times as fast; other runs may differ."
         yield "  Several of each tell more: trainobs compare A1 A2 A3 -- B1 B2 B3"
 
 
