@@ -249,6 +249,8 @@ def test_64_ranks_are_drawn(write_run, open_page):
     opened.page.locator("#ranks canvas").hover(position={"x": 5, "y": 5})
     assert opened.page.text_content("#ranks .readout").startswith("rank 0, step ")
     assert len(numbers(opened, "#ranks")) == 64
+    scale = opened.page.text_content("#ranks .legend")
+    assert re.search(r"[\d.]+ ms a step.*[\d.]+ ms or more.*rank 0 above, rank 63 below", scale)
 
 
 def test_the_command_writes_the_page(write_run, tmp_path, capsys):

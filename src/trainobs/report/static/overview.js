@@ -26,7 +26,7 @@ export function verdictSection({ verdict: { run, epochs }, would_help: help }) {
     el("p", { class: "kind" }, run.text[0]),
     meaning ? el("p", { class: "muted" }, [meaning, ...run.notes.map((note) => ` Note: ${note}.`)].join("")) : null,
     run.advice ? el("p", { class: "advice" }, el("b", {}, "Advice: "), run.text.at(-1).replace(/^advice: /, "")) : null,
-    helpTable(help) ?? helpNote(help, run.advice),
+    helpTable(help) ?? (run.kind ? helpNote(help, run.advice) : null),
     others.length > 1 ? el("details", {}, el("summary", {}, `Verdicts on ${others.length} epochs`),
       el("ul", {}, others.map(([epoch, one]) => el("li", {}, `epoch ${epoch}: ${one.text[0]}`)))) : null);
 }

@@ -14,16 +14,21 @@ export class Ranks {
     this.sentence = el("p");
     this.figure = el("figure", { tabindex: 0, role: "group", "aria-label": "Step time of each rank: use the arrow keys" });
     [this.line, this.say] = readout("Point at a rank and step, or use the arrow keys.");
+    this.scale = el("ul", { class: "legend" });
     this.table = el("div");
-    place.replaceChildren(section("ranks", "Ranks", this.sentence, this.figure, this.line, this.table));
+    place.replaceChildren(section("ranks", "Ranks", this.sentence, this.figure, this.scale, this.line, this.table));
   }
 
   tell({ straggler: found, ranks }) {
     put(this.sentence, straggler(found));
-    const rows = Object.entries(ranks).map(([rank, one]) => [`rank ${rank}`, one.host ?? "unknown", quantity(one.steps),
-      time(one.p50_ns), time(one.p95_ns), time(one.wait_ns), time(one.held_up_ns)]);
-    put(this.table, table("By rank", ["", "host", "steps", "median step", "95 % of steps below", "waits in collectives, a step",
-                                      "held the others up, a step"], rows));
+    const isFirst = ([rank]) => Number(rank) === found?.rank;
+    const all = Object.entries(ranks).sort((a, b) => isFirst(b) - isFirst(a) || b[1].p50_ns - a[1].p50_ns);
+    const byArrival = all.some(([, one]) => one.held_up_ns !== null);
+    const rows = all.map(([rank, one]) => [`rank ${rank}`, one.host ?? "unknown", quantity(one.steps),
+      time(one.p50_ns), time(one.p95_ns), time(one.wait_ns), ...(byArrival ? [time(one.held_up_ns)] : [])]);
+    put(this.table, table(`By rank, ${found?.rank == null ? "" : "the one that holds the others up first, then "}the slowest first`,
+      ["", "host", "steps", "median step", "95 % of steps below", "waits in collectives, a step",
+       ...(byArrival ? ["held the others up, a step"] : [])], rows));
   }
 
   // `data` has the columns of each rank: see Source.rows.
@@ -33,7 +38,11 @@ export class Ranks {
     const width = Math.max(320, this.figure.clientWidth);
     const high = Math.max(4, Math.min(18, 480 / ranks.length));
     const cell = width / Math.max(1, data.step.length);
-    heat(prepare(canvas, width, high * ranks.length), ranks.map((rank) => data.columns[`${rank}/${STEP}`] ?? []), cell, high);
+    const times = ranks.map((rank) => data.columns[`${rank}/${STEP}`] ?? []);
+    const [low, most] = scale(times);
+    heat(prepare(canvas, width, high * ranks.length), times, [low, most], cell, high);
+    put(this.scale, ...[[0, `${time(low)} a step`], [1, `${time(most)} or more`]].map(([part, text]) =>
+      el("li", {}, el("i", { style: `background:${shade(part)}` }), text)), el("li", {}, `a row each: rank ${ranks[0]} above, rank ${ranks.at(-1)} below`));
     const move = ([x, y], byKey) => {
       const [i, k] = this.at = [Math.max(0, Math.min(data.step.length - 1, x)), Math.max(0, Math.min(ranks.length - 1, y))];
       const of = (name) => time(data.columns[`${ranks[k]}/${name}`]?.[i]);
@@ -56,14 +65,20 @@ function straggler(found) {
   return `Rank ${found.rank} holds the others up for ${duration(found.held_up_ns)} a step, ${percent(found.share)} of it.`;
 }
 
-// Cells of `cell` x `high` pixels from the fastest step to the slowest of 100.
-function heat(draw, all, cell, high) {
+// The fastest step, and the slowest of 100.
+function scale(all) {
   const known = all.flat().filter((value) => value !== null).sort((a, b) => a - b);
-  const [low, most] = [known[0] ?? 0, known[Math.floor(0.99 * (known.length - 1))] ?? 1];
+  return [known[0] ?? 0, known[Math.floor(0.99 * (known.length - 1))] ?? 1];
+}
+
+const shade = (part) => `hsl(${220 - 190 * part} 70% ${88 - 50 * part}%)`;
+
+// Cells of `cell` x `high` pixels, shaded between two times.
+function heat(draw, all, [low, most], cell, high) {
   const unknown = colour("line");
   all.forEach((values, y) => values.forEach((value, x) => {
     const part = value === null ? 0 : Math.max(0, Math.min(1, (value - low) / Math.max(1, most - low)));
-    draw.fillStyle = value === null ? unknown : `hsl(${220 - 190 * part} 70% ${88 - 50 * part}%)`;
+    draw.fillStyle = value === null ? unknown : shade(part);
     draw.fillRect(x * cell, y * high, Math.ceil(cell), high - (high > 6 ? 1 : 0));
   }));
 }
