@@ -71,7 +71,7 @@ function scale(all) {
   return [known[0] ?? 0, known[Math.floor(0.99 * (known.length - 1))] ?? 1];
 }
 
-const shade = (part) => `hsl(${220 - 190 * part} 70% ${88 - 50 * part}%)`;
+const shade = (part) => `hsl(${40 - 20 * part} 75% ${90 - 60 * part}%)`; // one hue: lightness alone orders it for every eye
 
 // Cells of `cell` x `high` pixels, shaded between two times.
 function heat(draw, all, [low, most], cell, high) {
