@@ -80,6 +80,18 @@ def test_a_foreign_parquet_file_is_named(write_run):
     assert reason == "without the columns step, epoch, start_ns"
 
 
+def test_a_file_that_is_no_longer_what_it_was_is_an_error(write_run):
+    path = write_run()
+    rank = RunLog.open(path).ranks[0]
+    kernel = path / "rank=0" / "kernel-00000.parquet"
+    assert rank.files["kernel"] == (kernel,)
+    table = pq.read_table(kernel, partitioning=None)
+    index = table.column_names.index("op")
+    pq.write_table(table.set_column(index, "op", pa.array(["bogus"] * len(table))), kernel)
+    with pytest.raises(RunLogError, match="with unusable values in op"):
+        rank.cells()
+
+
 @pytest.mark.parametrize("column", ["start_ns", "step/duration_ns"])
 def test_a_flipped_bit_is_never_a_wrong_number(write_run, column):
     path = write_run()

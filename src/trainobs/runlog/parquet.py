@@ -103,6 +103,8 @@ def read_values(path: Path, columns: Columns) -> Values:
         others = {column.name for column in columns} - set(wrong)
         found, table = _checked(path, others, packed=True)
         wrong += _wrong([column for column in columns if column.name in others], found, table)
+    if lost := [column.name for column in columns if column.name in wrong and not column.is_new]:
+        raise _lost(path, f"with unusable values in {', '.join(lost)}")
     read = set(table.column_names) - set(wrong)
     sound = (column for column in columns if column.name in read)
     return Values(len(table), {one.name: values_of(one, table[one.name]) for one in sound}, wrong)
@@ -152,11 +154,15 @@ def _checked(
     try:
         return _read(path, columns, packed)
     except _DAMAGED as error:
-        raise RunLogError(
-            failed="A part of the run log cannot be read.",
-            found=f"{path}: {_first_line(error)}",
-            do="restore that file, or move it away: the rest of the run is readable without it",
-        ) from error
+        raise _lost(path, _first_line(error)) from error
+
+
+def _lost(path: Path, why: str) -> RunLogError:
+    return RunLogError(
+        failed="A part of the run log cannot be read.",
+        found=f"{path}: {why}",
+        do="restore that file, or move it away: the rest of the run is readable without it",
+    )
 
 
 def values_of(column: Column, found: pa.ChunkedArray) -> npt.NDArray[Any]:
