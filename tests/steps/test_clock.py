@@ -10,6 +10,7 @@ import pytest
 from tests.steps.ticking import Ticking, times
 from trainobs.core.abi import Phase
 from trainobs.core.records import SETUP
+from trainobs.steps.clock import StepClock
 
 OTHER, LOADER, FORWARD, BACKWARD = Phase.OTHER, Phase.LOADER, Phase.FORWARD, Phase.BACKWARD
 OPTIMIZER, CHECKPOINT, VALIDATION = Phase.OPTIMIZER, Phase.CHECKPOINT, Phase.VALIDATION
@@ -199,3 +200,12 @@ def test_whatever_a_loop_does_phases_add_up_and_steps_leave_no_gap(seed):
     steps = ticking.at_random(chance, actions)
     assert len(steps) > 10
     assert [step.serial for step in steps] == list(range(len(steps)))
+
+
+def test_where_nothing_reads_the_epoch_it_is_not_told():
+    word = [0]
+    StepClock(word).begin_reading()
+    assert word == [0]
+    word = [0, 7]
+    StepClock(word).begin_reading()
+    assert word[1] == 0

@@ -43,6 +43,15 @@ def numbers(steps: list[ClosedStep]) -> list[int]:
     return [step.step for step in steps]
 
 
+def test_a_fetch_leads_where_nothing_else_is_said(ticking):
+    for _ in range(2):
+        ticking.clock.begin_fetch()
+        ticking.after(5).end_fetch()
+        ticking.clock.begin_batch()
+        ticking.after(10)
+    assert numbers(ticking.closed()) == [0, 1]
+
+
 def test_each_fetch_ends_the_step_before(ticking):
     for _ in range(3):
         fetch(ticking)
