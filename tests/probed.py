@@ -17,6 +17,14 @@ from pathlib import Path
 
 PATIENCE_S = 60.0
 
+START = """
+exec 3<&0
+"$@" < /dev/null > "$LOG" 2>&1 3<&- &
+echo $!
+{ read _ <&3; kill $!; } > /dev/null 2>&1 &
+"""
+"""Starts a command that outlives this shell, and ends when nobody holds the other end of stdin."""
+
 COMMAND = "import sys; from trainobs.service.main import main; sys.exit(main())"
 
 
@@ -27,20 +35,23 @@ def probed() -> Iterator[Path]:
         path, log = Path(directory, "socket"), Path(directory, "log")
         # One user begins many sessions: 128 at once, and then one a second.
         options = ["--socket", str(path), "--max-sessions-per-user", "64"]
-        pid = _start([sys.executable, "-c", COMMAND, *options], log)
+        told, tell = os.pipe()
+        pid = _start([sys.executable, "-c", COMMAND, *options], told, log)
+        os.close(told)
         try:
             _wait(lambda: "listening at" in log.read_text(), log)
             yield path
         finally:
             os.kill(pid, signal.SIGTERM)
+            os.close(tell)
             _wait(lambda: not Path(f"/proc/{pid}/exe").exists(), log)
 
 
-def _start(command: list[str], log: Path) -> int:
-    """Start what outlives the shell that starts it; its process id."""
-    shell = ["sh", "-c", f'"$@" > {log} 2>&1 & echo $!', "sh", *command]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    return int(subprocess.check_output(shell, env=environment, start_new_session=True))
+def _start(command: list[str], told: int, log: Path) -> int:
+    shell = ["sh", "-c", START, "sh", *command]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "LOG": str(log)}
+    started = subprocess.check_output(shell, stdin=told, env=environment, start_new_session=True)
+    return int(started)
 
 
 def _wait(condition: Callable[[], bool], log: Path) -> None:
