@@ -10,6 +10,7 @@ import shutil
 import signal
 import struct
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -86,6 +87,24 @@ def test_what_is_no_map_of_the_kernel_is_not_mapped(tmp_path: Path) -> None:
             ServedSide(path)
         thread.join()
     os.close(memory)
+
+
+def test_a_session_that_ends_while_another_thread_asks_has_lost_no_service(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    side = ServedSide(service.path)
+    before = side.losses()
+    side._counted_ns = 0  # so that it asks again
+    with side._lock:
+        thread = threading.Thread(target=side.losses)
+        thread.start()
+        while side._counted_ns == 0:
+            time.sleep(0.001)
+        time.sleep(0.05)  # now it waits for the lock
+        side._hang_up()
+    thread.join()
+    assert (side.gone_since_ns(), side.losses()) == (None, before)
+    assert caplog.records == []
 
 
 def test_a_user_outside_the_group_may_not_even_connect(service: Service) -> None:

@@ -159,11 +159,13 @@ class ServedSide(Side):
 
         A service that fails is told of once, and no more is asked of it.
         """
+        connection = self._socket
         try:
-            if self._socket:
+            if connection:
                 return self._ask(what, descriptors, **arguments)[0]
         except (OSError, EOFError, protocol.ProtocolError, ProbeError) as error:
-            self._lose(error.found if isinstance(error, ProbeError) else str(error))
+            if self._socket is connection:  # else another thread has ended the session meanwhile
+                self._lose(error.found if isinstance(error, ProbeError) else str(error))
         return {}
 
     def _ask(
@@ -181,16 +183,16 @@ class ServedSide(Side):
 
     def _look(self) -> None:
         """See whether the service is still there, without waiting: it says nothing unasked."""
-        now_ns = time.monotonic_ns()
+        now_ns, connection = time.monotonic_ns(), self._socket
         poll = select.poll()
         try:
-            poll.register(self._socket or -1, select.POLLIN)
+            poll.register(connection or -1, select.POLLIN)
         except ValueError:  # the session has just been ended
             return
-        if poll.poll(0):
-            self._lose("it has hung up")
-        else:
+        if not poll.poll(0):
             self._seen_ns = now_ns
+        elif self._socket is connection:
+            self._lose("it has hung up")
 
     def _lose(self, found: str) -> None:
         self._hang_up()
