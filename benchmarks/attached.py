@@ -26,6 +26,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import numpy.typing as npt
+from ruler import interval
 
 STEP_S = 0.02
 TURN_S = 3.0
@@ -117,13 +118,12 @@ def measure(pid: int, times: Ints, pairs: int) -> dict[str, object]:
         bare.append(without[0])
         more.append(observed[0] - without[0])
         least.append(observed[1] - without[1])
-    low, high = np.quantile(more, (0.25, 0.75))
     return {
         "pairs": pairs,
         "step_ns": STEP_S * 1e9,
         "cpu_of_a_bare_step_ns": statistics.median(bare),
         "more_in_the_median_step_ns": statistics.median(more),
-        "quartiles_ns": [float(low), float(high)],
+        "interval_of_that_median_ns": interval(more),
         "more_in_the_least_step_ns": statistics.median(least),
         "in_programs_ns": statistics.median(in_programs(pid, times) for _ in range(5)),
     }

@@ -19,6 +19,8 @@ SLOW: dict[str, str] = {
     r"attach/test_loops::": "a plain loop, from outside, to its end",
     r"attach/test_attach::test_(a_signal|a_killed_process|two_observers)": "the process's end",
     r"attach/test_attach::test_cycles.*\[100": "three cycles",
+    r"attach/test_inside::test_(nothing|a_process_that|another_users)": "faults, signals, refusals",
+    r"attach/test_inside::test_steps.*\[(?!plain)": "the plain loop",
     r"attach/test_own::test_nothing.*\[process": "the observer killed",
     r"attach/test_own::test_ranks": "counts of one process, step by step",
     r"attach/test_periodic::test_a_loop.*\[(?!files)": "a loop that reads files",

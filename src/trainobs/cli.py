@@ -189,6 +189,11 @@ def _add_outside(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     look = "how long to look for its steps, where one takes long (default: %(default)g)"
     attach.add_argument("--look", type=_seconds, default=60.0, metavar="SECONDS", help=look)
     attach.add_argument("--run-dir", type=_path, metavar="DIR", help="where the run log goes")
+    attach.add_argument(
+        "--inside",
+        action="store_true",
+        help="have it observe itself, as `observe` does; for Python 3.14 or newer: docs/attach.md",
+    )
     attach.set_defaults(command=_attach)
 
     top = commands.add_parser(
@@ -353,17 +358,16 @@ def _newest(run: Path) -> Path:
 
 
 def _attach(options: argparse.Namespace) -> _Answer:
+    from trainobs.attach.inside import attach_inside
     from trainobs.attach.job import attach
     from trainobs.probes.own_probe import Probe
 
-    attach(
-        options.pid,
-        seconds=options.seconds,
-        look_s=options.look,
-        data=options.data,
-        own=[Probe(path) for path in options.probe or ()],
-        run_dir=options.run_dir,
-    )
+    how = {name: getattr(options, name) for name in ("seconds", "data", "run_dir")}
+    how["look_s"] = options.look
+    if options.inside:
+        attach_inside(options.pid, own=options.probe or (), **how)
+    else:
+        attach(options.pid, own=[Probe(path) for path in options.probe or ()], **how)
     return _Answer("")
 
 

@@ -147,7 +147,7 @@ def attach(
         return _attach_without_steps(process, seconds, look_s, run_dir)
     processes = ranks_of(process)
     with ExitStack() as parts:
-        ending = parts.enter_context(_ending(processes))
+        ending = parts.enter_context(ending_of(processes))
         probes = loaded(SharedProbes)
         parts.callback(probes.stop)
         programs = OwnPrograms(len(processes), partial(file_of, process))
@@ -206,7 +206,12 @@ def _ranks(processes: Sequence[Target]) -> list[int]:
 
 
 @contextmanager
-def _ending(processes: Sequence[Target]) -> Iterator[Ending]:
+def ending_of(processes: Sequence[Target]) -> Iterator[Ending]:
+    """What ends the observation of some processes; signals, until it is left.
+
+    Raises:
+        AttachError: one has ended already.
+    """
     ending = Ending(processes)
     try:
         with ending.on_signals():
@@ -219,7 +224,7 @@ def _attach_without_steps(
     process: Target, seconds: float | None, look_s: float, run_dir: Path | None
 ) -> Path:
     why = NONE_FOUND if process.torch else f"no {TORCH} is mapped"
-    with _ending([process]) as ending:
+    with ending_of([process]) as ending:
         watch = loaded(partial(PeriodWatch, process, why))
         try:
             observe(watch, ending.wait, seconds=seconds, look_s=look_s)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import _thread
 import functools
 import signal
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from inspect import getattr_static
-from types import CodeType
+from types import CodeType, FrameType
 
 
 def let_signals_through() -> None:
@@ -18,19 +21,58 @@ def let_signals_through() -> None:
     on SIGALRM or SIGTERM: these exceptions are for the training.
     """
     error = sys.exc_info()[1]
-    at = error.__traceback__ if error else None
-    codes = set(_handlers()) if at is not None else set()
-    while error and at is not None:
-        if at.tb_frame.f_code in codes:
-            try:
-                raise error
-            finally:
-                del error, at  # it knows this frame, and would be kept by it with all others
+    if error is not None and _signal_in(error) is not None:
+        try:
+            raise error
+        finally:
+            del error  # it knows this frame, and would be kept by it with all others
+
+
+def pass_on(error: BaseException, frame: FrameType) -> None:
+    """Have a signal handled again whose handler raised an exception that has no way out of here.
+
+    For code that the main thread was made to run in the middle of something else.
+
+    Args:
+        error: the exception; if no handler raised it, nothing happens.
+        frame: of the main thread, the outermost that is not part of what goes on after it.
+    """
+    # The handler of Python itself is in C, and in no traceback.
+    by_python = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    interrupted = by_python and isinstance(error, KeyboardInterrupt)
+    number = signal.SIGINT if interrupted else _signal_in(error)
+    if number is None:
+        return
+
+    def wait() -> None:
+        while _runs(frame):
+            time.sleep(0.001)
+        _thread.interrupt_main(signal.Signals(number))
+
+    threading.Thread(target=wait, name="trainobs", daemon=True).start()
+
+
+def _runs(frame: FrameType) -> bool:
+    """Whether the main thread is in a frame."""
+    at = sys._current_frames().get(threading.main_thread().ident or 0)
+    while at is not None and at is not frame:
+        at = at.f_back
+    return at is not None
+
+
+def _signal_in(error: BaseException) -> int | None:
+    """The signal whose handler is in the traceback of an exception."""
+    at = error.__traceback__
+    numbers = dict(_handlers()) if at is not None else {}
+    while at is not None:
+        if at.tb_frame.f_code in numbers:
+            return numbers[at.tb_frame.f_code]
         at = at.tb_next
+    return None
 
 
-def _handlers() -> Iterator[CodeType]:
-    """The code of the Python functions that handle signals now."""
+def _handlers() -> Iterator[tuple[CodeType, int]]:
+    """The code of each Python function that handles signals now, and the signal."""
     for number in signal.valid_signals():
         handler = signal.getsignal(number)
         while isinstance(handler, functools.partial):
@@ -38,4 +80,4 @@ def _handlers() -> Iterator[CodeType]:
         for function in (handler, getattr_static(type(handler), "__call__", None)):
             code = getattr(getattr(function, "__func__", function), "__code__", None)
             if isinstance(code, CodeType):
-                yield code
+                yield code, number

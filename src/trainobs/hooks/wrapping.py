@@ -91,6 +91,11 @@ def tell_no_more(watch: Told) -> None:
         _watches[watch.thread] = others
 
 
+def is_watched() -> bool:
+    """Whether anybody is told of what a thread of this process does."""
+    return bool(_watches)
+
+
 def unwrap_if_unwatched() -> None:
     """Leave torch as it was, if there is no watch any more."""
     while _wrapped and not _watches:

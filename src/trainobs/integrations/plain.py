@@ -58,7 +58,6 @@ Loader = TypeVar("Loader", bound=Iterable[Any])
 LOG_EVERY_N_STEPS = 50
 """Lightning's default."""
 
-
 _NAMES_KEPT = 100
 """Names of phases, good and bad, that are looked at once: a loop may make them up as it goes."""
 
@@ -202,8 +201,7 @@ class Observation:
         _running.clear()
 
     def _begin(self) -> None:
-        self.run_dir, self.level = None, "off"
-        self._ended = False
+        self.run_dir, self.level, self._ended = None, "off", False
         self._thread = threading.get_ident()
         for other in list(_running):
             if not other._entered and other._thread == self._thread:
@@ -217,11 +215,8 @@ class Observation:
             session, self.run_dir = opened
             self._session, self.level = session, session.level
             clock = session.clock
-            clock.fetches.on = True
             self._step = Between(clock.begin_step, None, clock.end_step, self._fault)
-            self._watch = LoaderWatch(
-                session.clock, session.ledger, session.info, on_fault=self._fault
-            )
+            self._watch = self._new_watch(session)
             _running.append(self)  # nobody else may keep it
             abandon_in_children(self)
             atexit.register(self._end_at_exit)
@@ -231,6 +226,11 @@ class Observation:
         except BaseException as error:  # Ctrl-C too: then nobody has it to close it
             self._end(f"exception: {type(error).__name__}")
             raise
+
+    def _new_watch(self, session: Session) -> LoaderWatch:
+        """What is told of loaders; their fetches end steps, until `step` is used."""
+        session.clock.fetches.on = True
+        return LoaderWatch(session.clock, session.ledger, session.info, on_fault=self._fault)
 
     def _end_at_exit(self) -> None:
         """The interpreter says what it told last of, which may be long ago in a notebook."""

@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from trainobs.core.errors import SettingError, shown
+from trainobs.probes.own_probe import Probe
 from trainobs.probes.own_programs import OwnProbe
 from trainobs.probes.programs import PROBES, WHAT_TO_GIVE, check_names
 from trainobs.steps.clock import LAST_STEP
@@ -90,6 +91,11 @@ class Settings:
             io=bool(io),
             quiet=bool(quiet),
         )
+
+
+def all_with(files: Iterable[str]) -> list[str | OwnProbe]:
+    """All probes of ours, and programs of the user's from some files: a value for `probes`."""
+    return ["auto", *map(Probe, files)]
 
 
 def is_remote(path: object) -> bool:

@@ -278,6 +278,10 @@ class StepClock:
         if self.on_cancel:
             self.on_cancel(cancelled, before.serial)
 
+    def join(self) -> None:
+        """A step goes on as the clock begins: it is part of the set-up."""
+        self._done = False
+
     def end_step(self) -> None:
         """The optimizer has stepped: the next fetch or batch opens a new step."""
         self._done = self._stepped_in_epoch = self._ever_stepped = True
