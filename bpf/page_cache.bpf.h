@@ -16,17 +16,13 @@ static __always_inline u32 call_of(struct task_state *task)
 	return task->call;
 }
 
-PREEMPTIBLE_PROG("tp_btf/mm_filemap_add_to_page_cache", tobs_cache_add, struct folio *folio)
+static __always_inline void count_added(struct task_state *task, struct folio *folio)
 {
-	struct task_state *task = task_of_event(SEEN_CACHE_ADD, again);
-	struct inode *inode;
+	struct inode *inode = folio_inode(folio);
 	u64 pages;
 
-	if (!task)
-		return 0;
-	inode = folio_inode(folio);
 	if (!is_regular(inode))
-		return 0; /* metadata, kept by the block device */
+		return; /* metadata, kept by the block device */
 	pages = folio_pages(folio);
 	switch (call_of(task)) {
 	case TOBS_READ + 1:
@@ -47,6 +43,14 @@ PREEMPTIBLE_PROG("tp_btf/mm_filemap_add_to_page_cache", tobs_cache_add, struct f
 		    bytes_of_pages(pages), 0, 0);
 		break;
 	}
+}
+
+PREEMPTIBLE_PROG("tp_btf/mm_filemap_add_to_page_cache", tobs_cache_add, struct folio *folio)
+{
+	struct task_state *task = task_of_event(SEEN_CACHE_ADD, again);
+
+	if (task)
+		KEEPING_CPU(count_added(task, folio));
 	return 0;
 }
 
@@ -76,7 +80,8 @@ static __always_inline int fault_on(struct inode *inode, bool again)
 	struct task_state *task = task_of_event(SEEN_FAULT, again);
 
 	if (task)
-		add(account_of(task), TOBS_FAULT, mapped_class(task, inode), 1, 0, 0, 0);
+		KEEPING_CPU(
+			add(account_of(task), TOBS_FAULT, mapped_class(task, inode), 1, 0, 0, 0));
 	return 0;
 }
 

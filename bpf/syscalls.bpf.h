@@ -44,19 +44,10 @@ static __always_inline bool hides(struct task_state *task, struct pt_regs *regs)
 	       syscall_arg(regs, 2) != SUID_DUMP_USER;
 }
 
-PREEMPTIBLE_PROG("tp_btf/sys_enter", tobs_sys_enter, struct pt_regs *regs, long number)
+static __always_inline void enter_call(struct task_state *task, struct pt_regs *regs, u64 nr)
 {
-	u64 nr = number;
-	struct task_state *task;
-	u32 op;
+	u32 op = machine.syscalls[nr].op_plus_one - 1;
 
-	/* The table first: it turns away most calls of the machine before any lookup. */
-	if (nr >= TOBS_SYSCALLS || !machine.syscalls[nr].op_plus_one)
-		return 0;
-	task = task_of_event(SEEN_ENTER, again);
-	if (!task)
-		return 0;
-	op = machine.syscalls[nr].op_plus_one - 1;
 	if (machine.counts_files && op > TOBS_MARK)
 		task->aside_ns = bpf_ktime_get_ns();
 	else if (op != TOBS_MARK)
@@ -65,6 +56,19 @@ PREEMPTIBLE_PROG("tp_btf/sys_enter", tobs_sys_enter, struct pt_regs *regs, long 
 		bpf_task_storage_delete(&tasks, bpf_get_current_task_btf());
 	else
 		take_mark(task, regs);
+}
+
+PREEMPTIBLE_PROG("tp_btf/sys_enter", tobs_sys_enter, struct pt_regs *regs, long number)
+{
+	struct task_state *task;
+	u64 nr = number;
+
+	/* The table first: it turns away most calls of the machine before any lookup. */
+	if (nr >= TOBS_SYSCALLS || !machine.syscalls[nr].op_plus_one)
+		return 0;
+	task = task_of_event(SEEN_ENTER, again);
+	if (task)
+		KEEPING_CPU(enter_call(task, regs, nr));
 	return 0;
 }
 
@@ -125,29 +129,24 @@ static __always_inline void count_source(struct task_state *task, struct account
 		count_in_batch(task, TOBS_READ, fd, bytes, ns);
 }
 
-PREEMPTIBLE_PROG("tp_btf/sys_exit", tobs_sys_exit, struct pt_regs *regs, long result)
+static __always_inline void exit_call(struct task_state *task, struct pt_regs *regs, u64 nr,
+				      long result)
 {
-	u32 nr = syscall_number(regs), op, class;
-	struct task_state *task;
 	struct account to;
 	u64 ns, bytes = 0;
+	u32 op, class;
 
-	if (nr >= TOBS_SYSCALLS || !machine.syscalls[nr].op_plus_one)
-		return 0;
-	task = current_state();
-	if (!task)
-		return 0;
 	if (machine.counts_files && machine.syscalls[nr].op_plus_one > TOBS_MARK + 1) {
 		count_aside(task, machine.syscalls[nr].op_plus_one - 1, result);
-		return 0;
+		return;
 	}
-	if (!task->call) /* `again`: the first one was there */
-		return 0;
+	if (!task->call) /* the second one: the first one was there */
+		return;
 	ns = bpf_ktime_get_ns() - task->call_ns;
 	op = task->call - 1;
 	task->call = 0;
 	if ((op == TOBS_URING_ENTER || op == TOBS_AIO) && result < 0)
-		return 0; /* where there is no io_uring, asking for it makes no ring */
+		return; /* where there is no io_uring, asking for it makes no ring */
 	class = op == TOBS_OPEN ? opened_class(task, result) : task->class;
 	if (result > 0 && (op == TOBS_READ || op == TOBS_WRITE))
 		bytes = result;
@@ -155,7 +154,7 @@ PREEMPTIBLE_PROG("tp_btf/sys_exit", tobs_sys_exit, struct pt_regs *regs, long re
 		bytes = syscall_arg(regs, 2);
 	to = account_of(task);
 	if (!to.sums)
-		return 0;
+		return;
 	add(to, op, class, 1, bytes, ns, task->wait_ns);
 	observe(to, op, class, ns);
 	if (machine.counts_files && op == TOBS_OPEN)
@@ -169,6 +168,19 @@ PREEMPTIBLE_PROG("tp_btf/sys_exit", tobs_sys_exit, struct pt_regs *regs, long re
 	else if (machine.syscalls[nr].source_arg && bytes)
 		count_source(task, to, syscall_arg(regs, machine.syscalls[nr].source_arg), bytes,
 			     ns);
+}
+
+PREEMPTIBLE_PROG("tp_btf/sys_exit", tobs_sys_exit, struct pt_regs *regs, long result)
+{
+	u64 nr = (u32)syscall_number(regs);
+	struct task_state *task;
+
+	barrier_var(nr); /* or a compiler checks one copy and uses another */
+	if (nr >= TOBS_SYSCALLS || !machine.syscalls[nr].op_plus_one)
+		return 0;
+	task = current_state();
+	if (task)
+		KEEPING_CPU(exit_call(task, regs, nr, result));
 	return 0;
 }
 
@@ -187,10 +199,8 @@ static __always_inline int uring_op(u8 opcode)
 	return -1;
 }
 
-/* The arguments behind the request changed with v6.13; the result stands in the request too. */
-PREEMPTIBLE_PROG("tp_btf/io_uring_complete", tobs_uring, void *ring, struct io_kiocb *request)
+static __always_inline void count_request(struct task_state *task, struct io_kiocb *request)
 {
-	struct task_state *task = task_of_event(SEEN_URING, again);
 	struct target target;
 	struct account to;
 	struct file *file;
@@ -198,30 +208,37 @@ PREEMPTIBLE_PROG("tp_btf/io_uring_complete", tobs_uring, void *ring, struct io_k
 	u32 class;
 	int op;
 
-	if (!task || !request)
-		return 0;
 	op = uring_op(BPF_CORE_READ(request, opcode));
 	file = BPF_CORE_READ(request, file);
 	if (op < 0 || !file)
-		return 0;
+		return;
 	result = BPF_CORE_READ(request, cqe.res);
 	target = target_of(file);
 	class = class_for_call(task, &target, op == TOBS_URING_READ ? TOBS_READ : TOBS_WRITE);
 	to = account_of(task);
 	if (!to.sums)
-		return 0;
+		return;
 	add(to, op, class, 1, result > 0 ? result : 0, 0, 0);
 	if (op == TOBS_URING_READ && class == TOBS_DATA && makes_batch(task)) {
 		task->batch.read_count++;
 		task->batch.read_bytes += result > 0 ? result : 0;
 	}
 	if (op != TOBS_URING_READ || result <= 0 || target.kind != S_IFREG)
-		return 0;
+		return;
 	if (machine.counts_files && class != TOBS_PSEUDO)
 		count_file_read(task, file, class, result, 0);
 	if (flags_of(&target) & O_DIRECT)
 		add(to, TOBS_DIRECT_READ, class, 1, result, 0, 0);
 	else /* no count: of these nobody knows whether they waited for read-ahead */
 		add(to, TOBS_CACHE_READ, class, 0, whole_pages(result), 0, 0);
+}
+
+/* The arguments behind the request changed with v6.13; the result stands in the request too. */
+PREEMPTIBLE_PROG("tp_btf/io_uring_complete", tobs_uring, void *ring, struct io_kiocb *request)
+{
+	struct task_state *task = task_of_event(SEEN_URING, again);
+
+	if (task && request)
+		KEEPING_CPU(count_request(task, request));
 	return 0;
 }
