@@ -1,4 +1,4 @@
-"""What sinks know of the training reaches them in a scribe; what they make for it comes back."""
+"""What sinks know of the training reaches a writer process; what they make for it comes back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tests.session.jobs import wait_for
-from tests.session.scribes import scribe_of
+from tests.session.writers import writer_of
 from trainobs.session import observer
 from trainobs.session.placement import SWITCH
 from trainobs.session.runs import open_session
@@ -49,7 +49,7 @@ def made(*steps: int) -> list[bytes]:
     return back.made
 
 
-def test_events_that_are_refused_are_kept_in_order_and_the_scribe_is_told():
+def test_events_that_are_refused_are_kept_in_order_and_the_writer_process_is_told():
     writer = Writer()
     here, back = EventsHere(writer), EventsBack()
     writer.is_full = True
@@ -84,7 +84,7 @@ def test_a_source_says_what_came_with_the_call_once_and_raises_what_it_met():
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_points_go_to_the_users_writer_once_and_in_order(tmp_path, monkeypatch, is_killed):
-    monkeypatch.setenv(SWITCH, "on")
+    monkeypatch.setenv(SWITCH, "process")
     monkeypatch.setattr(observer, "DELIVER_S", 0.1)
     monkeypatch.setattr(observer, "FLUSH_S", 0.1)
     writer = Writer()
@@ -103,14 +103,14 @@ def test_points_go_to_the_users_writer_once_and_in_order(tmp_path, monkeypatch, 
         return len(writer.events) > 40
 
     wait_for(step_on)
-    assert (scribe := scribe_of(os.getpid()))
+    assert (process := writer_of(os.getpid()))
     if is_killed:
-        os.kill(scribe, signal.SIGKILL)
+        os.kill(process, signal.SIGKILL)
         for _ in range(10):
             step_on()
     session.stop()
     values = ((event.step, value.tag) for event in writer.events for value in event.summary.value)
     assert [step for step, tag in values if tag == TAG] == list(range(steps))
     written_by = session.info.settings["written_by"]
-    assert written_by == "scribe" or is_killed
+    assert written_by == "process" or is_killed
     assert writer.flushes

@@ -1,4 +1,4 @@
-"""Where sinks are called: here, or those of the record in a scribe, if one is wanted.
+"""Where sinks are called: here, or those of the record in a writer process, if one is wanted.
 
 It is started with the first steps. Should it not start, or end too early, this process
 takes the sinks as they were handed back last, makes the calls since then once more, and goes on by
@@ -19,22 +19,22 @@ import numpy.typing as npt
 from trainobs.core.records import RunInfo, StepTable
 from trainobs.core.sink import Sink
 from trainobs.session.delivery import Deliveries
-from trainobs.session.parcel import pack, unpack
-from trainobs.session.scribe import Scribe
-from trainobs.session.stand_ins import EVENTS, INFO, Answer, Call, EventsHere, Reply, Source
+from trainobs.session.messages import pack, unpack
+from trainobs.session.stand_ins import EVENTS, INFO, Answer, EventsHere, Reply, SinkCall, Source
+from trainobs.session.writer_process import WriterProcess
 
 logger = logging.getLogger("trainobs")
 
 WRITTEN_BY = "written_by"
-"""Setting of a run: who writes its record, and, if that is not the scribe, why."""
+"""Setting of a run: who writes its record, and, if that is not the writer process, why."""
 
-SWITCH = "TRAINOBS_SCRIBE"
-"""Environment variable; with "on" a run has a scribe."""
+SWITCH = "TRAINOBS_WRITER"
+"""Environment variable; with "process" a run has a writer process."""
 
 
-def scribe_is_wanted() -> bool:
+def process_is_wanted() -> bool:
     """Whether runs that begin now are to have one."""
-    return os.environ.get(SWITCH) == "on"
+    return os.environ.get(SWITCH) == "process"
 
 
 class Placement:
@@ -56,30 +56,30 @@ class Placement:
         self._others = Deliveries(sink for sink in sinks if not sink.stays)
         self._sources = dict(sources)
         self._events = events
-        self._scribe: Scribe | None = None
-        self._wanted = scribe_is_wanted()
+        self._process: WriterProcess | None = None
+        self._wanted = process_is_wanted()
 
     def begin(self, info: RunInfo) -> None:
-        """Begin the run, here: the scribe comes with its first steps."""
+        """Begin the run, here: the writer process comes with its first steps."""
         self._info = info
-        self._note("thread")  # until there is a scribe
+        self._note("thread")  # until there is a writer process
         self._here.begin(info)
         self._others.begin(info)
 
     def start(self) -> None:
-        """Have a scribe from now on, if one is wanted and can be had."""
+        """Have a writer process from now on, if one is wanted and can be had."""
         if not self._wanted:
             return
         self._wanted = False
         try:
             stay = self._stay()
             state = pack(self._others, {id(thing): name for name, thing in stay.items()})
-            self._scribe = Scribe(state, self._sources)
+            self._process = WriterProcess(state, self._sources)
         except Exception as error:
-            self._note(f"thread: no scribe was started: {error}")
+            self._note(f"thread: no writer process was started: {error}")
             logger.debug("the observer's thread writes the record", exc_info=True)
         else:
-            self._note("scribe")
+            self._note("process")
 
     def add(self, sink: Sink) -> None:
         """Begin one more sink, in the middle of a run."""
@@ -91,14 +91,14 @@ class Placement:
     @property
     def is_full(self) -> bool:
         """Whether more would have to wait."""
-        return self._scribe is not None and self._scribe.is_behind
+        return self._process is not None and self._process.is_behind
 
     def poll(self, wait_s: float = 0.0) -> None:
-        """Heed what the scribe has told."""
-        if self._scribe is None:
+        """Heed what the writer process has told."""
+        if self._process is None:
             return
         try:
-            replies = self._scribe.replies(wait_s)
+            replies = self._process.replies(wait_s)
         except Exception as error:  # it is gone, or not understood
             self._take_over(error)
             return
@@ -127,21 +127,21 @@ class Placement:
         self._here.close(summary)
         self._hand_points()
         self._call("end", summary, answers=self._answers(is_last=True))
-        while self._scribe and not self._scribe.is_done:
+        while self._process and not self._process.is_done:
             self.poll(1.0)
-        if self._scribe:
-            self._scribe.wait()
-            self._scribe.close()
-            self._scribe = None
+        if self._process:
+            self._process.wait()
+            self._process.close()
+            self._process = None
 
     def abandon(self) -> None:
-        """In a forked child: let go of the parent's scribe."""
-        if self._scribe:
-            self._scribe.close()
+        """In a forked child: let go of the parent's writer process."""
+        if self._process:
+            self._process.close()
 
     def _answers(self, *, is_last: bool = False) -> dict[str, Answer]:
-        """What the sources say, for sinks of a scribe: here these ask themselves."""
-        if self._scribe is None:
+        """What the sources say, for sinks of a writer process: here these ask themselves."""
+        if self._process is None:
             return {}
         return {name: source.asked(is_last) for name, source in self._sources.items()}
 
@@ -150,19 +150,19 @@ class Placement:
             self._call("points", points)
 
     def _call(self, name: str, *args: object, answers: dict[str, Answer] | None = None) -> None:
-        if self._scribe is None:
+        if self._process is None:
             getattr(self._others, name)(*args)
             return
         fault = self._events.fault if self._events else None
-        call = Call(name, args, answers or {}, fault, vars(self._info))
+        call = SinkCall(name, args, answers or {}, fault, vars(self._info))
         try:
-            parcel = pack(call)
+            message = pack(call)
         except Exception as error:  # no memory, or something that cannot be pickled
             self._take_over(error)
             self._repeat(call)
             return
         try:
-            self._scribe.send(parcel)
+            self._process.send(message)
         except OSError as error:
             self._take_over(error)
 
@@ -176,23 +176,23 @@ class Placement:
             self._events.take(reply.events)
 
     def _take_over(self, error: Exception) -> None:
-        scribe, self._scribe = self._scribe, None
-        assert scribe is not None
-        self._note(f"thread: the scribe was given up: {error}")
+        process, self._process = self._process, None
+        assert process is not None
+        self._note(f"thread: the writer process was given up: {error}")
         logger.debug("the observer's thread goes on writing the record: %s", error)
-        scribe.kill()  # or both would write
-        state, calls = scribe.state()
+        process.kill()  # or both would write
+        state, calls = process.state()
         others = unpack(state, self._stay())
         assert isinstance(others, Deliveries)
         self._others = others
         for sent in calls:
             if self._events:
-                self._events.is_deaf = sent.number <= scribe.replied
+                self._events.is_deaf = sent.number <= process.replied
             self._repeat(unpack(sent.fd))
-        scribe.close()
+        process.close()
 
     def _repeat(self, call: object) -> None:
-        assert isinstance(call, Call)
+        assert isinstance(call, SinkCall)
         for name, answer in call.answers.items():
             self._sources[name].answer = answer
         getattr(self._others, call.name)(*call.args)

@@ -29,7 +29,7 @@ from trainobs.session.ending import tell_end, tell_place
 from trainobs.session.exchange import Exchange, Store
 from trainobs.session.file_watch import FileWatch
 from trainobs.session.lookups import LookupWatch
-from trainobs.session.placement import Placement, scribe_is_wanted
+from trainobs.session.placement import Placement, process_is_wanted
 from trainobs.session.session import Session
 from trainobs.session.settings import Settings
 from trainobs.session.stand_ins import EventsHere, Source
@@ -99,7 +99,8 @@ def open_session(
     tells = rank == 0 and not settings.quiet and not settings.unasked
     with ExitStack() as undo:
         place, claimed = _place(run_dir, rank, settings.run_dir is not None, undo)
-        home, asked = place.absolute(), run_dir.absolute()  # a scribe's paths begin elsewhere
+        # Absolute, since a writer process has another working directory.
+        home, asked = place.absolute(), run_dir.absolute()
         lookups = LookupWatch(home)
         sinks: list[Sink] = [RunLogSink(home, rank, claimed=claimed)]
         files = FileWatch() if settings.io and settings.probes else None
@@ -115,7 +116,7 @@ def open_session(
         if rank == 0:
             board = LaidOut(events or EventFile(home / "tensorboard"))
             at_end = partial(tell_end, home, asked) if tells else tell_nobody
-            counts = SavedCounts(home, rank) if scribe_is_wanted() else lookups.counts
+            counts = SavedCounts(home, rank) if process_is_wanted() else lookups.counts
             sinks.append(TensorBoardSink(board, *points, counts, at_end))
         session = Session(
             settings,

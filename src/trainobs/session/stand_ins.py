@@ -1,4 +1,4 @@
-"""What sinks know of the training process, and what stands for it where a scribe holds them."""
+"""What sinks know of the training process, and what stands for it in a writer process."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Answer(NamedTuple):
     fault: Fault | None = None
 
 
-class Call(NamedTuple):
-    """A call of the sinks on its way to the scribe.
+class SinkCall(NamedTuple):
+    """A call of the sinks on its way to the writer process.
 
     Attributes:
         name: method of `Deliveries`.
@@ -46,7 +46,7 @@ class Call(NamedTuple):
 
 @dataclass
 class Reply:
-    """What the scribe tells after a call.
+    """What the writer process tells after a call.
 
     Attributes:
         number: of the call.
@@ -62,10 +62,10 @@ class Reply:
 
 
 class Source:
-    """A function of the training process that a sink asks; in the scribe, its last answer.
+    """A function of the training process that a sink asks; in the writer process, its last answer.
 
     Args:
-        ask: the function; None in the scribe.
+        ask: the function; None in the writer process.
     """
 
     def __init__(self, ask: Callable[[bool], Any] | None = None) -> None:
@@ -97,7 +97,7 @@ def fault_of(error: Exception) -> Fault:
 
 
 class EventsHere:
-    """The training's own writer of events, to which those that a scribe made come back."""
+    """The training's own writer of events, to which those that a writer process made come back."""
 
     def __init__(self, writer: EventWriter) -> None:
         self._writer = writer
@@ -119,7 +119,7 @@ class EventsHere:
         self._writer.close()
 
     def take(self, events: Iterable[bytes]) -> None:
-        """Take what the scribe made; what is refused is kept, and taken with the next ones."""
+        """Take what the writer process made; what is refused is kept, and taken with the next."""
         self._refused += events
         try:
             while self._refused:
@@ -138,7 +138,7 @@ class EventsHere:
 
 
 class EventsBack:
-    """The same in the scribe: it sends them back."""
+    """The same in the writer process: it sends them back."""
 
     def __init__(self) -> None:
         self.made: list[bytes] = []

@@ -70,7 +70,7 @@ class EventFile:
         # Opened anew each time: were the directory removed, an open file would swallow all.
         with open(self._path, "ab", buffering=0, opener=_of_our_own) as file:
             length = os.fstat(file.fileno()).st_size
-            if length > self._written:  # by a scribe that ended before it could tell
+            if length > self._written:  # by a writer process that ended before it could tell
                 os.ftruncate(file.fileno(), length := self._written)
             # What every event file begins with.
             start = protos.Event(wall_time=wall_s(), file_version="brain.Event:2")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.samples import batch
-from trainobs.session.parcel import pack, unpack
+from trainobs.session.messages import pack, unpack
 
 
 def sent(thing: object) -> object:

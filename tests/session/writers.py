@@ -1,27 +1,27 @@
-"""Finding scribes of this machine."""
+"""Finding writer processes of this machine."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from trainobs.session.scribing import NAME
+from trainobs.session.writer_main import NAME
 
 
-def scribes() -> list[int]:
+def writers() -> list[int]:
     """Pids of all that run."""
     return [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and _is_one(entry)]
 
 
-def scribe_of(training: int) -> int | None:
-    """The pid of the scribe of a training, if it has one."""
-    return next((pid for pid in scribes() if training in trainings_of(pid)), None)
+def writer_of(training: int) -> int | None:
+    """The pid of the writer process of a training, if it has one."""
+    return next((pid for pid in writers() if training in trainings_of(pid)), None)
 
 
-def trainings_of(scribe: int) -> list[int]:
+def trainings_of(writer: int) -> list[int]:
     """The trainings whose end it watches: one."""
     found = []
-    for info in Path(f"/proc/{scribe}/fdinfo").glob("*"):
+    for info in Path(f"/proc/{writer}/fdinfo").glob("*"):
         try:
             lines = info.read_text().splitlines()
         except OSError:

@@ -1,6 +1,6 @@
 """A loop of short steps in a process of its own, until its standard input ends.
 
-Usage: python -m tests.session.scribed_job RUN
+Usage: python -m tests.session.writer_job RUN
 
 Prints each fiftieth step.
 """

@@ -1,4 +1,4 @@
-"""What the scribe does: it makes the calls of sinks that a training hands over."""
+"""What the writer process does: it makes the calls of sinks that a training hands over."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Any
 
 from trainobs.core.records import RunInfo
 from trainobs.session.delivery import Deliveries
-from trainobs.session.parcel import pack, unpack
-from trainobs.session.scribe import MOST_WORDS
-from trainobs.session.stand_ins import EVENTS, INFO, Call, EventsBack, Heard, Reply, Source
+from trainobs.session.messages import pack, unpack
+from trainobs.session.stand_ins import EVENTS, INFO, EventsBack, Heard, Reply, SinkCall, Source
+from trainobs.session.writer_process import MOST_WORDS
 
 logger = logging.getLogger("trainobs")
 
-NAME = "trainobs-scribe"
+NAME = "trainobs-writer"
 """What `ps` and `top` show of it."""
 
 STATE_BYTES = 8 << 20
@@ -31,7 +31,7 @@ NICENESS = 5
 """The training comes first where CPUs are scarce; what it hands over waits in memory."""
 
 FIRST_TO_GO = 1000
-"""The kernel kills the scribe before any other process when memory is short: the training goes on
+"""The kernel kills the writer process before any other when memory is short: the training goes on
 without it."""
 
 
@@ -52,7 +52,7 @@ def main(line: int, training: int, sources: list[str]) -> None:
     os.chdir("/")
     socket_line = socket.socket(fileno=line)
     try:
-        _Scribing(socket_line, training, sources).run()
+        _Writing(socket_line, training, sources).run()
     except BaseException as error:
         last_words = f"{type(error).__name__}: {error}".encode()[:MOST_WORDS]
         with suppress(OSError):
@@ -61,7 +61,7 @@ def main(line: int, training: int, sources: list[str]) -> None:
     os._exit(0)  # nothing here needs an orderly end
 
 
-class _Scribing:
+class _Writing:
     """The sinks, and what stands for the training."""
 
     def __init__(self, line: socket.socket, training: int, sources: list[str]) -> None:
@@ -82,14 +82,14 @@ class _Scribing:
     def run(self) -> None:
         """Make calls until the training ends, or is gone."""
         deliveries: Deliveries | None = None
-        for number, fd in enumerate(self._parcels()):
+        for number, fd in enumerate(self._messages()):
             if deliveries is None:
                 found = unpack(fd, self._stay)
                 assert isinstance(found, Deliveries)
                 deliveries = found
             else:
                 call = unpack(fd)
-                assert isinstance(call, Call)
+                assert isinstance(call, SinkCall)
                 self._unsafe += os.fstat(fd).st_size
                 self._make(deliveries, call)
                 self._reply(deliveries, number, is_safe=call.name == "flush")
@@ -99,7 +99,7 @@ class _Scribing:
         if deliveries:  # the training was killed
             deliveries.flush()
 
-    def _make(self, deliveries: Deliveries, call: Call) -> None:
+    def _make(self, deliveries: Deliveries, call: SinkCall) -> None:
         vars(self._info).update(call.facts)
         self._events.fault = call.fault
         for name, answer in call.answers.items():
@@ -121,7 +121,7 @@ class _Scribing:
         for fd in fds:
             os.close(fd)
 
-    def _parcels(self) -> Iterator[int]:
+    def _messages(self) -> Iterator[int]:
         """What the training sends, until it is gone.
 
         A forked child of it may have the other end of the line, too, and outlive it.

@@ -1,5 +1,5 @@
-"""The scribe holds the sinks of a run, is nobody's child, and whatever becomes of it nothing is
-lost and nothing is twice."""
+"""The writer process holds the sinks of a run, is nobody's child, and whatever becomes of it,
+nothing is lost and nothing is twice."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ import pytest
 
 from tests.integrations.models import logged_steps, read_steps, step_numbers
 from tests.session.jobs import wait_for, without_last_lines
-from tests.session.scribes import scribe_of, scribes
+from tests.session.writers import writer_of, writers
 from trainobs.runlog.parquet import read_columns
 from trainobs.runlog.reader import RunLog
 from trainobs.session.placement import SWITCH
 
 
 class Training:
-    """`scribed_job.py`, and its scribe."""
+    """`writer_job.py`, and its writer process."""
 
     def __init__(self, run: Path, *command: str, **environment: str) -> None:
         self.run = run
         self.process = subprocess.Popen(
-            [*command, sys.executable, "-m", "tests.session.scribed_job", run],
+            [*command, sys.executable, "-m", "tests.session.writer_job", run],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -36,18 +36,18 @@ class Training:
             env={
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(sys.path),
-                SWITCH: "on",
+                SWITCH: "process",
                 **environment,
             },
             start_new_session=True,
         )
 
-    def scribe(self) -> int:
+    def writer(self) -> int:
         """Its pid, once it is there."""
         found = [0]
 
         def look() -> bool:
-            found[0] = scribe_of(self.process.pid) or 0
+            found[0] = writer_of(self.process.pid) or 0
             return bool(found[0])
 
         wait_for(look)
@@ -78,18 +78,18 @@ class Training:
 
 @contextmanager
 def training(run: Path, *command: str, **environment: str) -> Iterator[Training]:
-    """A training, and at the end neither it nor its scribe."""
+    """A training, and at the end neither it nor its writer process."""
     job = Training(run, *command, **environment)
     try:
         yield job
     finally:
-        scribe = scribe_of(job.process.pid)
+        writer = writer_of(job.process.pid)
         job.process.kill()
         job.process.communicate()
-        if scribe:
+        if writer:
             with suppress(ProcessLookupError):
-                os.kill(scribe, signal.SIGCONT)
-            wait_for(lambda: scribe not in scribes())
+                os.kill(writer, signal.SIGCONT)
+            wait_for(lambda: writer not in writers())
 
 
 def written_by(run: Path) -> str:
@@ -110,67 +110,67 @@ def check_record(run: Path, steps: int) -> None:
     assert steps - 10 <= points[-1] + 1 <= steps
 
 
-def test_a_scribe_writes_what_the_thread_would(tmp_path):
+def test_a_writer_process_writes_what_the_thread_would(tmp_path):
     with training(tmp_path / "run") as job:
-        job.scribe()
+        job.writer()
         job.wait_for_more()
         steps = job.end()
     check_record(tmp_path / "run", steps)
-    assert written_by(tmp_path / "run") == "scribe"
+    assert written_by(tmp_path / "run") == "process"
     assert RunLog.open(tmp_path / "run").info["summary"]["outcome"] == "ok"
 
 
 def test_a_run_that_is_to_have_none_has_none(tmp_path):
-    with training(tmp_path / "run", TRAINOBS_SCRIBE="") as job:
+    with training(tmp_path / "run", TRAINOBS_WRITER="") as job:
         job.wait_for_more()
-        assert scribe_of(job.process.pid) is None
+        assert writer_of(job.process.pid) is None
         steps = job.end()
     check_record(tmp_path / "run", steps)
     assert written_by(tmp_path / "run") == "thread"
 
 
 @pytest.mark.parametrize("held_up", [False, True])
-def test_when_the_scribe_is_killed_the_thread_goes_on_and_nothing_is_lost_or_twice(
+def test_when_the_writer_process_is_killed_the_thread_goes_on_and_nothing_is_lost_or_twice(
     tmp_path, held_up
 ):
     with training(tmp_path / "run") as job:
-        scribe = job.scribe()
+        writer = job.writer()
         job.wait_for_more()
         if held_up:
-            os.kill(scribe, signal.SIGSTOP)
+            os.kill(writer, signal.SIGSTOP)
             last = job.step()
             while job.step() < last + 300:
                 pass
-        os.kill(scribe, signal.SIGKILL)
+        os.kill(writer, signal.SIGKILL)
         job.wait_for_more()
         steps = job.end()
     check_record(tmp_path / "run", steps)
-    assert written_by(tmp_path / "run").startswith("thread: the scribe was given up: ")
+    assert written_by(tmp_path / "run").startswith("thread: the writer process was given up: ")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signals_for_the_training_do_not_end_the_scribe(tmp_path, number):
+def test_signals_for_the_training_do_not_end_the_writer_process(tmp_path, number):
     with training(tmp_path / "run") as job:
-        os.kill(job.scribe(), number)
+        os.kill(job.writer(), number)
         job.wait_for_more()
         steps = job.end()
     check_record(tmp_path / "run", steps)
-    assert written_by(tmp_path / "run") == "scribe"
+    assert written_by(tmp_path / "run") == "process"
 
 
 def test_a_killed_training_loses_nothing_that_was_handed_over(tmp_path):
     with training(tmp_path / "run") as job:
-        scribe = job.scribe()
+        writer = job.writer()
         job.wait_for_more()
-        os.kill(scribe, signal.SIGSTOP)  # what is handed over now is in nobody's memory
+        os.kill(writer, signal.SIGSTOP)  # what is handed over now is in nobody's memory
         first = job.step()
         while job.step() < first + 1000:
             pass
         os.killpg(job.process.pid, signal.SIGKILL)
         job.process.wait()
         handed_over = job.recorded()
-        os.kill(scribe, signal.SIGCONT)
-        wait_for(lambda: scribe not in scribes())
+        os.kill(writer, signal.SIGCONT)
+        wait_for(lambda: writer not in writers())
     steps = job.recorded()
     assert steps > max(handed_over, first + 500)
     assert step_numbers(tmp_path / "run") == list(range(steps))
@@ -179,9 +179,9 @@ def test_a_killed_training_loses_nothing_that_was_handed_over(tmp_path):
 
 
 @pytest.mark.needs_bpf
-def test_what_the_scribe_does_counts_for_no_step(tmp_path):
+def test_what_the_writer_process_does_counts_for_no_step(tmp_path):
     with training(tmp_path / "run") as job:
-        job.scribe()
+        job.writer()
         for _ in range(3):
             job.wait_for_more()
         job.end()
@@ -191,10 +191,10 @@ def test_what_the_scribe_does_counts_for_no_step(tmp_path):
     assert sum(path.stat().st_size for path in files) > 50_000
 
 
-def test_what_the_scribe_meets_is_told_by_the_training(disk):
+def test_what_the_writer_process_meets_is_told_by_the_training(disk):
     place = disk("size=512k")
     with training(place / "run") as job:
-        job.scribe()
+        job.writer()
         job.wait_for_more()
         with suppress(OSError), (place / "filler").open("wb", buffering=0) as filler:
             while filler.write(bytes(4096)) == 4096:
@@ -214,16 +214,16 @@ def test_what_the_scribe_meets_is_told_by_the_training(disk):
 NO_CHILD = """
 import os, signal, sys, time
 from multiprocessing import active_children
-from tests.session.scribes import scribe_of
+from tests.session.writers import writer_of
 from trainobs import observe
 from trainobs.session import observer
 observer.DELIVER_S = 0.2
 with observe(run_dir=sys.argv[1], probes="off", quiet=True) as obs:
-    while not (scribe := scribe_of(os.getpid())):
+    while not (writer := writer_of(os.getpid())):
         with obs.step():
             time.sleep(0.01)
     assert active_children() == []
-    assert os.getsid(scribe) != os.getsid(0) and os.getpgid(scribe) != os.getpgrp()
+    assert os.getsid(writer) != os.getsid(0) and os.getpgid(writer) != os.getpgrp()
     for flags in (os.WNOHANG, os.WNOHANG | 0x40000000):
         try:
             print(os.waitpid(-1, flags))
@@ -232,8 +232,8 @@ with observe(run_dir=sys.argv[1], probes="off", quiet=True) as obs:
 """
 
 
-def test_the_scribe_is_nobodys_child_and_in_a_session_of_its_own(tmp_path):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), SWITCH: "on"}
+def test_the_writer_process_is_nobodys_child_and_in_a_session_of_its_own(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), SWITCH: "process"}
     command = [sys.executable, "-c", NO_CHILD, tmp_path / "run"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert (done.stdout, done.stderr) == ("no child\nno child\n", "")
@@ -268,10 +268,10 @@ with observe(run_dir=sys.argv[1], probes="off", quiet=True) as obs:
 def test_where_none_can_be_started_the_thread_writes(tmp_path, refusal):
     (tmp_path / "python").write_text("#!/bin/sh\nexit 3\n")
     (tmp_path / "python").chmod(0o755)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), SWITCH: "on"}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), SWITCH: "process"}
     job = REFUSED.format(refusal=REFUSALS[refusal])
     command = [sys.executable, "-c", job, tmp_path / "run", tmp_path / "python"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
     assert step_numbers(tmp_path / "run") == list(range(100))
-    assert written_by(tmp_path / "run").startswith("thread: no scribe was started: ")
+    assert written_by(tmp_path / "run").startswith("thread: no writer process was started: ")

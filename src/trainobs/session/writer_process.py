@@ -1,4 +1,4 @@
-"""The scribe, as the training process sees it: a process that holds the sinks of a run.
+"""The writer process, as the training sees it: a process that holds the sinks of a run.
 
 What encodes and writes the record takes memory, CPU time and the interpreter's lock. In a process
 of its own it takes none of the training's, and outlives a training that is killed.
@@ -20,26 +20,26 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainobs.core.unforked import unforked
-from trainobs.session.parcel import unpack
+from trainobs.session.messages import unpack
 from trainobs.session.stand_ins import Reply
 
 LAUNCH_S = 10.0
 """How long the launcher may take, which ends as soon as it has forked."""
 
 MOST_WAITING, MOST_BYTES = 64, 64 << 20
-"""Calls that the scribe may be behind, and their bytes; then steps wait with the collector."""
+"""Calls that it may be behind, and their bytes; then steps wait with the collector."""
 
 MOST_WORDS = 1000
-"""Bytes of what a scribe says that fails."""
+"""Bytes of what a writer process says that fails."""
 
 _CODE = (
     "import os, sys; line = int(sys.argv[1]); pid = os.fork(); "
     "pid and os._exit(os.write(line, b'%d' % pid) < 1); sys.path += sys.argv[4:]; "
-    "from trainobs.session.scribing import main; "
+    "from trainobs.session.writer_main import main; "
     "main(line, int(sys.argv[2]), sys.argv[3].split())"
 )
-"""Forks once more, so that the scribe is no child of the training that somebody might wait for, and
-tells its pid."""
+"""Forks once more, so that the writer process is no child of the training that somebody might wait
+for, and tells its pid."""
 
 _OWN_SETTINGS = {
     "MALLOC_ARENA_MAX": "1",
@@ -50,18 +50,18 @@ _OWN_SETTINGS = {
 
 
 class Sent(NamedTuple):
-    """A call that was sent: its number, and descriptor and size of the parcel."""
+    """A call that was sent: its number, and descriptor and size of the message."""
 
     number: int
     fd: int
     size: int
 
 
-class Scribe:
+class WriterProcess:
     """Sends calls of the sinks; tells what became of them.
 
-    After a flush the scribe hands back what the sinks have become. Until then all calls are kept,
-    in memory that is mapped nowhere, for who takes over if it ends too early.
+    After a flush it hands back what the sinks have become. Until then all calls are kept, in memory
+    that is mapped nowhere, for who takes over if it ends too early.
 
     Args:
         state: descriptor of the packed sinks; from now on it belongs to this object.
@@ -106,7 +106,7 @@ class Scribe:
         """Have it make a call.
 
         Args:
-            fd: descriptor of the packed `Call`; from now on it belongs to this object.
+            fd: descriptor of the packed `SinkCall`; from now on it belongs to this object.
 
         Raises:
             OSError: it is gone; the call is among those that `state` tells.
