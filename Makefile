@@ -18,7 +18,9 @@ PEERS := .venv-peers
 TWINE := build/twine
 PLUGIN := packages/trainobs-tensorboard
 OBJECT := src/trainobs/probes/objects/trainobs.$(shell uname -m).preemptible.bpf.o
+NATIVE := src/trainobs/steps/_straight.abi3.so
 C_FILES := $(wildcard bpf/*.c bpf/*.h)
+NATIVE_FILES := $(wildcard native/*.c native/*.h)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -37,10 +39,13 @@ $(READY): pyproject.toml $(PLUGIN)/pyproject.toml hatch_build.py scripts/system-
 	$(BIN)/pip install --no-deps "$(TORCHREC)" # by itself it would bring fbgemm-gpu, and CUDA
 	touch $@
 
-bpf: $(OBJECT) ## Compile the BPF programs
+bpf: $(OBJECT) $(NATIVE) ## Compile the BPF programs, and the part of the step clock in C
 
 $(OBJECT): $(C_FILES) bpf/build.py | $(READY)
 	$(BIN)/python bpf/build.py
+
+$(NATIVE): $(NATIVE_FILES) native/build.py | $(READY)
+	$(BIN)/python native/build.py
 
 demo: setup bpf ## Train twice, observed, with one change; runs/demo is the second run
 	$(BIN)/python examples/quickstart.py --run-dir $(RUN)/before
@@ -74,14 +79,15 @@ check: setup bpf ## Lint, formats, types, layers, links
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
+	$(BIN)/clang-format --dry-run -Werror $(C_FILES) $(NATIVE_FILES)
 	$(BIN)/python bpf/build.py --werror
+	$(BIN)/python native/build.py --werror
 	$(BIN)/python -m pytest -q tests/architecture
 
 format: setup ## Format Python and C
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
-	$(BIN)/clang-format -i $(C_FILES)
+	$(BIN)/clang-format -i $(C_FILES) $(NATIVE_FILES)
 
 bench: setup bpf ## Measure what observation costs
 	$(BIN)/python benchmarks/run.py $(ARGS)
@@ -128,5 +134,5 @@ $(TWINE)/.ready:
 	touch $@
 
 clean: ## Remove the environments, the probes and caches; runs, demo data and build/ stay
-	rm -rf $(VENV) $(PEERS) dist src/trainobs/probes/objects .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) dist src/trainobs/probes/objects $(NATIVE) .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""Hatchling's hook: compiles the BPF object where the package is built from source."""
+"""Hatchling's hook: compiles what is in C where the package is built from source."""
 
 from __future__ import annotations
 
@@ -11,30 +11,45 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-# Run, not imported: the folder is no package, and `build` is also the name of a PyPI project.
-bpf = SimpleNamespace(**runpy.run_path(str(Path(__file__).parent / "bpf" / "build.py")))
 
+def _script(folder: str) -> SimpleNamespace:
+    """Run, not imported: it is in no package, and `build` is also the name of a PyPI project."""
+    return SimpleNamespace(**runpy.run_path(str(Path(__file__).parent / folder / "build.py")))
+
+
+bpf, native = _script("bpf"), _script("native")
 
 MACHINE = "TRAINOBS_WHEEL_MACHINE"
 """Environment variable: the type of machine to build a wheel for that PyPI takes, one of
 `bpf.TARGET_ARCH`. Without it the wheel is for machines like this one."""
 
 MANYLINUX = "manylinux_2_17"
-"""The lowest tag that both types of machine have. The objects hold code for the kernel alone, so
-that no libc matters to them."""
+"""The lowest tag that both types of machine have: `native.GLIBC`. The probes are code for the
+kernel alone, to which no libc matters."""
 
 
 class ProbeBuildHook(BuildHookInterface[Any]):
-    """Compiles the probes and ships them in the wheel, with what programs of a user's include."""
+    """Compiles the probes and the straight line of the step clock, and ships them in the wheel.
+
+    With what programs of a user's include. Without a compiler for it, the clock stays in Python.
+    """
 
     def dependencies(self) -> list[str]:
         """What the isolated build environment needs: a compiler, where the system has none."""
-        return [] if bpf.has_clang() else [bpf.ZIG]
+        return [] if bpf.has_clang() and MACHINE not in os.environ else [bpf.ZIG]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile; `version` is "standard", or "editable" for `pip install -e`."""
         machine = os.environ.get(MACHINE)
-        for target in (*bpf.build(arch=machine), *bpf.copy_headers()):
+        targets = [*bpf.build(arch=machine), *bpf.copy_headers()]
+        try:
+            targets.append(native.build(arch=machine))
+        except native.BuildError as error:
+            if machine:
+                raise
+            native.TARGET.unlink(missing_ok=True)  # of another time: it may not fit
+            self.app.display_warning(f"the step clock stays in Python: {error}")
+        for target in targets:
             build_data["artifacts"].append(str(target.relative_to(self.root)))
         # The objects are for one type of machine, but for any Python.
         build_data["pure_python"] = False

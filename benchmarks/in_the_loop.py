@@ -33,13 +33,13 @@ from trainobs import ObsCallback
 from trainobs.core import abi
 from trainobs.core.records import RunInfo
 from trainobs.hooks import wrapping
-from trainobs.hooks.loader_pass import LoaderPass, passes
+from trainobs.hooks.loader_pass import LoaderPass
 from trainobs.hooks.loop_pass import LoopPass
 from trainobs.hooks.marks import Marks
 from trainobs.hooks.watch import LoaderWatch
-from trainobs.integrations.scope import Between
 from trainobs.steps.clock import StepClock
 from trainobs.steps.ledger import Ledger
+from trainobs.steps.straight import Between
 
 TURNS = 300
 IN_A_TURN = 12
@@ -71,7 +71,7 @@ class Parts:
         clock.closed = deque(maxlen=64)
         kernel: Any = SimpleNamespace(batches=np.zeros(abi.BATCHES, abi.BATCH))
         ledger = Ledger(kernel, timed=True)
-        ledger._fetches = deque(maxlen=64)
+        ledger.fetched = deque(maxlen=64).append
         self._fetch = _BaseDataLoaderIter.__next__
         self._watch = LoaderWatch(clock, ledger, RunInfo("timing"))
         self._step = Between(clock.begin_step, None, clock.end_step, self._watch.fault)
@@ -81,9 +81,10 @@ class Parts:
 
     def _loader(self, workers: int) -> Any:
         iterator = Ready(torch.zeros(BATCH, FEATURES))
-        at = passes[iterator] = LoaderPass(1, workers, exact=True)
+        at = LoaderPass(1, workers, exact=True)
+        at.keep_for(iterator)
         at.marks = None if workers else self._marks
-        at.loops[id(self._watch)] = LoopPass(self.clock)
+        at.go_with(self._watch, LoopPass(self.clock))
         return iterator
 
     def bare(self, work: Callable[[], None]) -> None:

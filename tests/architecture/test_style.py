@@ -11,10 +11,10 @@ FUNCTION_LINES = 80
 
 PYTHON = [
     path
-    for folder in ("src", "packages", "bpf", "tests", "benchmarks", "examples")
+    for folder in ("src", "packages", "bpf", "native", "tests", "benchmarks", "examples")
     for path in sorted((ROOT / folder).rglob("*.py"))
 ]
-C = sorted((ROOT / "bpf").glob("*.[ch]"))
+C = sorted(path for folder in ("bpf", "native") for path in (ROOT / folder).glob("*.[ch]"))
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 

@@ -75,6 +75,20 @@ def two_workers() -> None:
         optimizer.step()
 
 
+def validated() -> None:
+    """What is fetched without gradients begins no step, by whichever iterator."""
+    net, fetched = model(), batches()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for number, _ in enumerate(going_on()):
+        if number % 3 == 2:
+            with torch.no_grad():
+                next(fetched)
+                assert len(list(DataLoader(Files(5), 1))) == 5
+        note("ask")
+        backward(net(next(fetched)).sum())
+        optimizer.step()
+
+
 def without_loader() -> None:
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
@@ -145,7 +159,7 @@ def write_down_what_is_left(main: dict[str, Any], known: set[str]) -> None:
 
 LOOPS: dict[str, Callable[[], None]] = {
     loop.__name__: loop
-    for loop in (plain, accumulated, two_workers, without_loader, faulty, preempted)
+    for loop in (plain, accumulated, two_workers, validated, without_loader, faulty, preempted)
 }
 
 

@@ -85,6 +85,7 @@ def check_nothing_is_left(target: Target) -> None:
         ("plain", FETCHES),
         ("accumulated", FETCHES),
         ("two_workers", ASKED),
+        ("validated", ASKED),
         ("without_loader", OPTIMIZED),
     ],
 )

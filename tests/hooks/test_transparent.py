@@ -174,7 +174,7 @@ def test_a_loader_is_let_go_of(pair):
 
 
 def test_an_iterator_that_nobody_has_any_more_leaves_the_lead_to_another(pair):
-    pair.ticking.clock.fetches.on = True
+    pair.ticking.clock.by_fetches = True
     kept = iter(pair.watch.observe(DataLoader(Numbers(), batch_size=None)))
     next(kept)
     other = pair.watch.observe(DataLoader(Numbers(), batch_size=None))

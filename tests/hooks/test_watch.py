@@ -162,7 +162,7 @@ def test_starts_and_ends_are_told_where_they_are_waited_for(pair):
 
 def test_it_opens_steps_where_nobody_else_does():
     pair = Pair(opens_steps=True)
-    pair.watch.mixed = False
+    pair.ticking.clock.mixed = False
     clock = pair.ticking.clock
     for _ in DataLoader(Numbers(), 5):
         clock.begin_batch()

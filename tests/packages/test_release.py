@@ -26,6 +26,7 @@ WHEELS = {arch: f"trainobs-{__version__}-py3-none-manylinux_2_17_{arch}.whl" for
 TAB = f"trainobs_tensorboard-{__version__}-py3-none-any.whl"
 SOURCES = f"trainobs-{__version__}.tar.gz"
 EM_BPF = 247
+OF_MACHINE = {"x86_64": 62, "aarch64": 183}  # EM_X86_64, EM_AARCH64
 INSTALLED_WITHIN_S = 120
 
 LOOP = """
@@ -129,7 +130,8 @@ def test_a_wheel_holds_the_probes_for_its_machine_and_no_other_machine_code(dist
     folder = "trainobs/probes/objects"
     kinds = (f"{arch}", f"{arch}.nokfunc", f"{arch}.preemptible")
     objects = (*(f"trainobs.{kind}" for kind in kinds), f"support.{arch}", f"seen.{arch}")
-    assert machines == {f"{folder}/{name}.bpf.o": EM_BPF for name in objects}
+    clock = {"trainobs/steps/_straight.abi3.so": OF_MACHINE[arch]}
+    assert machines == clock | {f"{folder}/{name}.bpf.o": EM_BPF for name in objects}
     included = {"trainobs_probe.h", "trainobs_bcc.c", "vmlinux.h", "bpf/usdt.bpf.h"}
     assert {f"{folder}/include/{name}" for name in included} <= files.keys()
 
@@ -190,6 +192,7 @@ def test_a_loop_is_observed_by_the_installed_probes(alone, tmp_path):
     run(alone / "python", tmp_path / "loop.py", tmp_path / "data", tmp_path / "run", cwd=tmp_path)
     info = json.loads((tmp_path / "run" / "run.json").read_text())
     assert (info["level"], info["trainobs"]) == ("ebpf", __version__)
+    assert info["host"]["step_clock"] == "C"
     found = json.loads(run(alone / "trainobs", "report", "--json", tmp_path / "run").stdout)
     read = {name: found["metrics"][f"io/data_read_{name}"]["sum"] for name in ("count", "bytes")}
     assert (found["steps"], read) == (50, {"count": 200, "bytes": 1600})

@@ -7,7 +7,7 @@ from itertools import groupby
 
 import pytest
 
-from tests.steps.ticking import Ticking, times
+from tests.steps.ticking import KINDS, Ticking, times
 from trainobs.core.abi import Phase
 from trainobs.core.records import SETUP
 from trainobs.steps.clock import StepClock
@@ -16,9 +16,9 @@ OTHER, LOADER, FORWARD, BACKWARD = Phase.OTHER, Phase.LOADER, Phase.FORWARD, Pha
 OPTIMIZER, CHECKPOINT, VALIDATION = Phase.OPTIMIZER, Phase.CHECKPOINT, Phase.VALIDATION
 
 
-@pytest.fixture
-def ticking() -> Ticking:
-    return Ticking()
+@pytest.fixture(params=KINDS)
+def ticking(request) -> Ticking:
+    return Ticking(kind=KINDS[request.param])
 
 
 def test_an_inner_phase_stops_the_time_of_the_outer_one(ticking):
@@ -127,7 +127,7 @@ def test_numbers_count_from_0_and_go_on_from_one_that_was_given(ticking):
 
 def test_a_step_keeps_the_epoch_in_which_it_began(ticking):
     for epoch in (0, 0, 1):
-        ticking.clock.begin_batch(epoch=epoch)
+        ticking.clock.begin_batch(None, epoch)
         ticking.clock.end_step()
     assert [step.epoch for step in ticking.closed()] == [0, 0, 1]
 

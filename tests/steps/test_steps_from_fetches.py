@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.steps.test_collector import Run
-from tests.steps.ticking import Ticking, times
+from tests.steps.ticking import KINDS, Ticking, times
 from trainobs.core.abi import Phase
 from trainobs.core.records import SETUP
 from trainobs.steps.clock import MAX_NAMED
@@ -17,20 +17,20 @@ from trainobs.steps.fetch_steps import MAX_HELD, MAX_HELD_NS
 OTHER, LOADER = Phase.OTHER, Phase.LOADER
 
 
-@pytest.fixture
-def ticking() -> Ticking:
-    return from_fetches(Ticking())
+@pytest.fixture(params=KINDS)
+def ticking(request) -> Ticking:
+    return from_fetches(Ticking(kind=KINDS[request.param]))
 
 
 def from_fetches(ticking: Ticking) -> Ticking:
-    ticking.clock.fetches.on = True
+    ticking.clock.by_fetches = True
     return ticking
 
 
 def fetch(ticking: Ticking, *, wait: int = 5, work: int = 10, leads: bool = True) -> None:
     ticking.clock.begin_fetch(leads)
     ticking.after(wait).end_fetch()
-    ticking.clock.begin_batch(leads=leads)
+    ticking.clock.begin_batch(None, None, leads)
     ticking.after(work)
 
 

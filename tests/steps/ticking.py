@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import importlib.util
 import random
+import sys
 from collections.abc import Callable, Sequence
+from unittest.mock import patch
 
 from trainobs.core.abi import Phase
 from trainobs.core.records import SETUP
+from trainobs.steps import clock, straight, straight_python
 from trainobs.steps.clock import StepClock
 from trainobs.steps.closed_step import ClosedStep
+
+
+def _in_python() -> type[StepClock]:
+    """The step clock as it is without C."""
+    specification = importlib.util.spec_from_file_location("clock_in_python", clock.__file__)
+    module = importlib.util.module_from_spec(specification)
+    with patch.dict(sys.modules, {"trainobs.steps.straight": straight_python}):
+        specification.loader.exec_module(module)
+    return module.StepClock
+
+
+KINDS = {"Python": _in_python(), **({"C": StepClock} if straight.LANGUAGE == "C" else {})}
+"""Step clocks that do the same."""
 
 
 class Word(list[int]):
@@ -36,10 +53,11 @@ class Ticking:
         *,
         sample: Callable[[], object] | None = None,
         on_close: Callable[[], None] | None = None,
+        kind: type[StepClock] = StepClock,
     ) -> None:
         self.ns = 1_000
         self.word = Word()
-        self.clock = StepClock(self.word, sample=sample, on_close=on_close, now=lambda: self.ns)
+        self.clock = kind(self.word, sample=sample, on_close=on_close, now=lambda: self.ns)
 
     def after(self, ns: int) -> StepClock:
         """The clock, `ns` later."""

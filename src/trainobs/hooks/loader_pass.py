@@ -7,41 +7,42 @@ more. Of other loaders it is not known which worker made which batch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import weakref
+from collections.abc import Sequence
+from functools import partial
 from itertools import count
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from torch.utils.data import IterableDataset
 
 from trainobs.core.abi import MAIN_WORKER
-from trainobs.hooks.loop_pass import LoopPass
+from trainobs.hooks.loop_pass import Fetch, LoopPass
 from trainobs.hooks.marks import Marks
-from trainobs.steps.ledger import Key
+from trainobs.hooks.told import Told
+from trainobs.steps.straight import Passing
 
 
-@dataclass(slots=True)
-class LoaderPass:
+class LoaderPass(Passing):
     """A pass over a loader, by one iterator.
 
     Attributes:
         loader: serial of the loader, as its workers say it.
         workers: how many; 0: the training thread makes the batches.
+        passes: how often the iterator began again.
+        number: of the next batch.
         exact: whether the next batch is known to be `number`.
         marks: for batches that the training thread makes.
         until_one_ends: whether it is exact only until a worker has no data any more: each worker
             of a loader with an iterable data set makes what it has, in turn.
-        loops: the same pass as the clock of each watch hears of it; by the identity of the watch.
+        watches: those who are told, each by its one of `tellings`.
     """
 
-    loader: int
-    workers: int
-    exact: bool = False
-    marks: Marks | None = None
-    number: int = 0
-    passes: int = 0
-    until_one_ends: bool = False
-    loops: dict[int, LoopPass] = field(default_factory=dict)
+    __slots__ = ("__weakref__", "_loops", "_ref")
+
+    def __init__(self, loader: int, workers: int, exact: bool = False) -> None:
+        super().__init__()
+        self.loader, self.workers, self.exact = loader, workers, exact
+        self._loops: dict[int, LoopPass] = {}
 
     @classmethod
     def first(cls, iterator: Any, loader: Any, serial: int, *, marked: bool) -> LoaderPass:
@@ -56,41 +57,60 @@ class LoaderPass:
         made.until_one_ends = bool(made.workers) and isinstance(loader.dataset, IterableDataset)
         return made
 
+    def keep_for(self, iterator: Any) -> None:
+        """Be found in `passes` as long as the iterator is there."""
+        key = id(iterator)
+        self._ref = weakref.ref(iterator, partial(passes.pop, key))
+        passes[key] = self
+
     def again(self, loader: Any, *, marked: bool) -> None:
         """Persistent workers were told to begin again."""
         self.passes += 1
         self.number = 0
         self.exact = marked and _is_exact(loader)
-        self.loops.clear()
+        self._loops.clear()
+        self.forget()
 
-    def begin(self) -> None:
-        """A batch is asked for."""
-        if self.marks:
-            self.marks.begin(self.passes, self.number)
+    def go_with(self, watch: Told, loop: LoopPass) -> None:
+        """It is a pass of the loop that somebody watches."""
+        self._loops[id(watch)] = loop
+        self.forget()
 
-    def take(self, iterator: Any, batch: object) -> Key | None:
-        """The iterator gave a batch; returns which one, if that is known."""
-        if self.marks:
-            self.marks.end(batch)
-        if self.until_one_ends and not all(getattr(iterator, "_workers_status", (False,))):
+    def forget(self) -> None:
+        """Tell nobody, until it is said whom again."""
+        self.watches, self.tellings = None, ()
+
+    def _tell(self, watches: Sequence[Told]) -> None:
+        made: list[LoopPass | Fetch] = []
+        for watch in watches:
+            loop = self._loops.get(id(watch))
+            made.append(loop or Fetch(watch.clock, opens=watch.opens_steps))
+            made[-1].fetched = watch.ledger.fetched
+        self.watches, self.tellings = watches, tuple(made)
+
+    def _look_at(self, iterator: Any) -> None:
+        if not all(getattr(iterator, "_workers_status", (False,))):
             self.exact = False
-        number = self.number
-        self.number += 1
-        if not self.exact:
-            return None
-        if not self.workers:
-            return self.loader, self.passes, MAIN_WORKER, number
-        return self.loader, self.passes, number % self.workers, number // self.workers
 
     def void(self, *, over: bool) -> None:
         """It gave none: it is over, or an exception came, after which all is anybody's guess."""
         self.exact = self.exact and over
-        if self.marks:
+        if self.marks is not None:
             self.marks.void()
 
 
-passes: WeakKeyDictionary[Any, LoaderPass] = WeakKeyDictionary()
-"""Iterators that were made while somebody watched."""
+passes: dict[int, LoaderPass] = {}
+"""Iterators that were made while somebody watched, by their identity."""
+
+
+def pass_of(iterator: Any) -> LoaderPass:
+    """That of an iterator, from now on: nothing is known of one that nobody saw begin."""
+    at = passes.get(id(iterator))
+    if at is None:
+        at = LoaderPass(next(serials), 0)
+        at.keep_for(iterator)
+    return at
+
 
 serials = count(1)
 """Of loaders; a loader has another one with each iterator."""

@@ -7,7 +7,6 @@ was started.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 from collections.abc import Callable
 from functools import wraps
@@ -18,23 +17,12 @@ from torch import Tensor
 from trainobs.core.abi import BATCH_BEGIN, BATCH_END, BATCH_VOID
 from trainobs.core.errors import REPORT
 from trainobs.core.signals import let_signals_through
+from trainobs.steps.straight import prctl, wide
 
 logger = logging.getLogger("trainobs")
 
 MOST_PARTS = 256
 """Parts of a batch that are looked at for its size; of one with more it is unknown."""
-
-
-LARGE = 2**31
-"""From here on a number does not go through ctypes as it is."""
-
-
-def _prctl() -> Callable[..., int]:
-    """Without types of its arguments, by which ctypes would make an object of each: half its time.
-
-    So they are 32 bits wide, signed, but for those that are made a `c_ulong`.
-    """
-    return ctypes.PyDLL(None).prctl  # PyDLL: a call this short need not let go of the GIL
 
 
 class Marks:
@@ -46,22 +34,20 @@ class Marks:
     """
 
     def __init__(self, worker: int, loader: int) -> None:
-        self._worker = ctypes.c_ulong(worker)
+        self._worker = wide(worker)
         self._loader = loader
-        self._prctl = _prctl()
 
     def begin(self, pass_number: int, number: int) -> None:
         """A batch begins: which pass over the loader, and which batch of this worker in it."""
-        self._prctl(BATCH_BEGIN, self._worker, number, self._loader, pass_number)
+        prctl(BATCH_BEGIN, self._worker, number, self._loader, pass_number)
 
     def end(self, batch: object) -> None:
         """The batch is made."""
-        size = bytes_of(batch)
-        self._prctl(BATCH_END, size if size < LARGE else ctypes.c_ulong(size), 0, 0, 0)
+        prctl(BATCH_END, wide(bytes_of(batch)), 0, 0, 0)
 
     def void(self) -> None:
         """Nothing came of it: an exception, or the end of the data."""
-        self._prctl(BATCH_VOID, 0, 0, 0, 0)
+        prctl(BATCH_VOID, 0, 0, 0, 0)
 
 
 def bytes_of(batch: object) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from trainobs.hooks.loader_pass import LoaderPass, passes, serials
+from trainobs.hooks.loader_pass import pass_of
 from trainobs.hooks.loop_pass import LoopPass
 from trainobs.hooks.stand_in import StandIn, inner_of
 from trainobs.hooks.told import Told
@@ -121,10 +121,7 @@ def followed(iterator: Any, watch: Told, loop: LoopPass) -> Any:
     if not isinstance(iterator, _BaseDataLoaderIter):
         return ObservedIterator(iterator, watch, loop)
     inner = inner_of(iterator)
-    at = passes.get(inner)
-    if at is None:
-        at = passes[inner] = LoaderPass(next(serials), 0)
-    at.loops[id(watch)] = loop
+    pass_of(inner).go_with(watch, loop)
     if inner is iterator and inner._persistent_workers:
         iterator = HeldIterator(inner)
     if inner is not iterator:

@@ -10,10 +10,9 @@ from typing import Any
 from trainobs.core.abi import Phase
 from trainobs.core.records import RunInfo
 from trainobs.core.signals import let_signals_through
-from trainobs.hooks.loader_pass import LoaderPass
-from trainobs.hooks.loop_pass import LoopPass
+from trainobs.hooks.loop_pass import Fetch, LoopPass
 from trainobs.steps.clock import StepClock
-from trainobs.steps.ledger import Key, Ledger
+from trainobs.steps.ledger import Ledger
 
 _LOADER = Phase.LOADER.value
 
@@ -37,9 +36,7 @@ class Told:
 
     Attributes:
         observed: loaders whose fetches are the loop's, by their identity.
-        delivering: whether what is fetched now goes to the step that fetches it. A loader that
-            reads one batch ahead gets it for the next step.
-        mixed: whether a fetch may also ask loaders that are not torch's, of which nothing is known.
+        opens_steps: as above.
         thread: the one whose loaders count.
     """
 
@@ -53,15 +50,13 @@ class Told:
         on_fault: Callable[[], None] = _raise,
     ) -> None:
         self.observed: dict[int, weakref.ref[Any]] = {}
-        self.delivering = False
-        self.mixed = opens_steps
         self.clock = clock
+        self.clock.mixed = self.opens_steps = opens_steps
         self.ledger = ledger
         self.info = info
         self.thread = threading.get_ident()
         self._live = True
         self._on_fault = on_fault
-        self._own = _OwnFetch(clock) if opens_steps else None
 
     def abandon(self) -> None:
         """Be told of nothing any more."""
@@ -88,81 +83,35 @@ class Told:
             self.abandon()
             self._on_fault()
 
-    def starts(self, loader: Any) -> LoopPass | _OwnFetch | None:
+    def starts(self, loader: Any) -> LoopPass | Fetch:
         """An iterator is about to be made; returns who is to be told that it is."""
         known = self.observed.get(id(loader))
         if known is None or known() is not loader:
-            return self._opened()
+            fetch = Fetch(self.clock, opens=self.opens_steps)
+            fetch.ask()
+            return fetch
         loop = LoopPass(self.clock, known)
         loop.start()
         return loop
 
-    def asked(self, at: LoaderPass | None) -> LoopPass | _OwnFetch | None:
-        """A batch is asked for; returns who is to be told that it is there."""
-        loop = at.loops.get(id(self)) if at is not None else None
-        if loop is None:
-            return self._opened()
-        loop.ask()
-        return loop
-
-    def made(self, told: LoopPass | _OwnFetch | None, begin_ns: int, end_ns: int) -> None:
+    def made(self, its: LoopPass | Fetch, begin_ns: int, end_ns: int) -> None:
         """An iterator was made."""
         self.turned(begin_ns, end_ns)
-        if told is not None:
-            told.made()
+        its.made()
 
-    def ended(self, told: LoopPass | _OwnFetch | None, begin_ns: int, end_ns: int) -> None:
+    def ended(self, its: LoopPass | Fetch, begin_ns: int, end_ns: int) -> None:
         """An iterator has ended, and with it its workers."""
         self.turned(begin_ns, end_ns)
-        if told is not None:
-            told.over()
+        its.over()
 
-    def failed(self, told: LoopPass | _OwnFetch | None, *_: int) -> None:
+    def failed(self, its: LoopPass | Fetch) -> None:
         """An exception came instead of a batch, or of an iterator."""
         if self.clock.phase == _LOADER:
             self.clock.doubt()
-        if told is not None:
-            told.failed()
+        its.failed()
 
     def turned(self, begin_ns: int, end_ns: int) -> None:
         """Workers were started, or waited for as they ended."""
         if self.clock.phase == _LOADER:
             self.clock.explain()
             self.ledger.turned(self.clock.serial, end_ns - begin_ns)
-
-    def fetched(
-        self, told: LoopPass | _OwnFetch | None, key: Key | None, begin_ns: int, end_ns: int
-    ) -> None:
-        """A loader has answered with a batch; `key` is None if it is not known which one."""
-        clock = self.clock
-        waited = clock.phase == _LOADER
-        if waited and (key is None or self.mixed):
-            clock.doubt()
-        elif waited:
-            clock.explain()
-        if key is not None:
-            delivered = self.delivering or (told is not None and told.delivers)
-            self.ledger.fetched([clock.serial, *key, begin_ns, end_ns, waited, delivered])
-        if told is not None:
-            told.got()
-
-    def _opened(self) -> _OwnFetch | None:
-        if self._own is None or self.clock.in_phase:
-            return None
-        self.clock.begin_fetch()
-        return self._own
-
-
-class _OwnFetch:
-    """A fetch that opens a step, of which a framework tells when its batch is there."""
-
-    delivers = False
-
-    def __init__(self, clock: StepClock) -> None:
-        self._clock = clock
-
-    def got(self) -> None:
-        """The loader has answered, with whatever."""
-        self._clock.end_fetch()
-
-    made = over = failed = got

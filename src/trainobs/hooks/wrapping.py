@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from threading import get_ident
@@ -89,6 +89,8 @@ def tell_no_more(watch: Told) -> None:
     others = tuple(other for other in _watches.pop(watch.thread, ()) if other is not watch)
     if others:
         _watches[watch.thread] = others
+    for at in list(passes.values()):
+        at.forget()
 
 
 def is_watched() -> bool:
@@ -178,47 +180,36 @@ def _begin_pass(
 ) -> None:
     if not isinstance(iterator, _BaseDataLoaderIter):
         return
-    known = passes.get(iterator)
+    known = passes.get(id(iterator))
     if known is not None:
         known.again(loader, marked=marked)
         return
-    at = passes[iterator] = LoaderPass.first(iterator, loader, serial, marked=marked)
+    at = LoaderPass.first(iterator, loader, serial, marked=marked)
+    at.keep_for(iterator)
     if at.exact:
         for watch in watches:
             watch.ledger.follow(serial)
 
 
 def _watched_next(fetch: Callable[[Any], Any], wrapping: _Wrapping) -> Callable[[Any], Any]:
-    now = time.monotonic_ns
-
     @wraps(fetch)
     def watched_next(iterator: Any) -> Any:
-        watches = wrapping.watches()
+        watches = _watches.get(get_ident()) if wrapping.live else None
         if not watches:
             return fetch(iterator)
         try:
-            at = passes.get(iterator)
-            told = []
-            for watch in watches:
-                told.append((watch, watch.asked(at)))
-            begin_ns = now()
-            if at is not None and at.marks is not None:
-                at.begin()
+            at = passes.get(id(iterator)) or LoaderPass(0, 0)  # that nobody saw begin
+            told = at.ask(watches)
         except Exception:
             _fault(watches)
             return fetch(iterator)
         try:
             batch = fetch(iterator)
         except BaseException as error:
-            _safely(watches, _without, error, at, told, begin_ns)
+            _safely(watches, _without, error, at, zip(watches, told, strict=True))
             raise
         try:
-            key = None
-            if at is not None and (at.exact or at.marks is not None):
-                key = at.take(iterator, batch)
-            end_ns = now()
-            for watch, its in told:
-                watch.fetched(its, key, begin_ns, end_ns)
+            at.got(told, iterator, batch)
         except Exception:
             _fault(watches)
         return batch
@@ -226,14 +217,16 @@ def _watched_next(fetch: Callable[[Any], Any], wrapping: _Wrapping) -> Callable[
     return watched_next
 
 
-def _without(error: BaseException, at: LoaderPass | None, told: list[Any], begin_ns: int) -> None:
+def _without(error: BaseException, at: LoaderPass, told: Iterable[tuple[Told, Any]]) -> None:
     """A fetch got no batch."""
     over = isinstance(error, StopIteration)
-    if at is not None:
-        at.void(over=over)
+    at.void(over=over)
     end_ns = time.monotonic_ns()
     for watch, its in told:
-        (watch.ended if over else watch.failed)(its, begin_ns, end_ns)
+        if over:
+            watch.ended(its, its.begin_ns, end_ns)
+        else:
+            watch.failed(its)
 
 
 def _safely(watches: Sequence[Told], action: Callable[..., Any], *args: Any) -> Any:

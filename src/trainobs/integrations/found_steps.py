@@ -21,7 +21,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from trainobs.core.abi import Phase
 from trainobs.hooks.datasets import data_roots_of
 from trainobs.hooks.loader_pass import LoaderPass, passes, serials
-from trainobs.hooks.loop_pass import LoopPass
+from trainobs.hooks.loop_pass import Fetch, LoopPass
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.session.session import Session
 from trainobs.steps.clock import StepClock
@@ -95,7 +95,7 @@ class StepFinder:
         if self._steps:
             self._settle(BY_OPTIMIZER)
         elif self._fetches > PATIENCE_FETCHES and time.monotonic() - self._began_s > PATIENCE_S:
-            self._clock.fetches.on = True
+            self._clock.by_fetches = True
             self._clock.end_step()
             self._settle(BY_FETCH)
 
@@ -139,11 +139,37 @@ class StepFinder:
 
 
 class _FoundPass(LoopPass):
-    """A pass of which nobody said that a batch is for the step that fetches it."""
+    """A pass that the loop is taken to go to wherever it fetches with gradients.
 
-    delivers = False
+    Args:
+        clock: of the training thread.
+        asked: called as it does.
+        of: see `LoopPass`.
+    """
 
-    __slots__ = ()
+    __slots__ = ("_asked",)
+
+    def __init__(
+        self, clock: StepClock, asked: Callable[[], None], of: object | None = None
+    ) -> None:
+        super().__init__(clock, of)
+        self.found = True
+        self._asked = asked
+
+    def over(self) -> None:
+        """See `LoopPass`."""
+        if self.loop:
+            super().over()
+
+    def failed(self) -> None:
+        """See `LoopPass`."""
+        if self.loop:
+            super().failed()
+
+    def _look(self) -> None:
+        self.loop = torch.is_grad_enabled()
+        if self.loop:
+            self._asked()
 
 
 class FoundLoaders(LoaderWatch):
@@ -173,9 +199,10 @@ class FoundLoaders(LoaderWatch):
     def join(self, *, finds_data: bool) -> None:
         """Follow the passes that go on already: nothing tells of them but that they are there."""
         for found in gc.get_objects():
-            if issubclass(type(found), _BaseDataLoaderIter) and found not in passes:
-                at = passes[found] = LoaderPass(next(serials), found._num_workers)
-                at.loops[id(self)] = _FoundPass(self.clock)
+            if issubclass(type(found), _BaseDataLoaderIter) and id(found) not in passes:
+                at = LoaderPass(next(serials), found._num_workers)
+                at.keep_for(found)
+                at.go_with(self, _FoundPass(self.clock, partial(self._asked, at.workers)))
                 if finds_data:
                     self._session.add_data_roots(data_roots_of(found._dataset))
 
@@ -184,23 +211,20 @@ class FoundLoaders(LoaderWatch):
         self.observed[id(loader)] = weakref.ref(loader, partial(self._forget, id(loader)))
         return loader
 
-    def starts(self, loader: Any) -> Any:
+    def starts(self, loader: Any) -> LoopPass | Fetch:
         """See `Told`."""
         if not torch.is_grad_enabled():
-            return None
+            return Fetch(self.clock, opens=False)
         self._finder.leave()
         self._take(loader)
-        loop = _FoundPass(self.clock, self.observed[id(loader)])
+        asked = partial(self._asked, loader.num_workers)
+        loop = _FoundPass(self.clock, asked, self.observed[id(loader)])
         loop.start()
         return loop
 
-    def asked(self, at: LoaderPass | None) -> Any:
-        """See `Told`."""
-        if at is None or id(self) not in at.loops or not torch.is_grad_enabled():
-            return None
-        self._session.note_workers(at.workers)
+    def _asked(self, workers: int) -> None:
+        self._session.note_workers(workers)
         self._finder.fetching()
-        return super().asked(at)
 
     def _forget(self, name: int, _: object) -> None:
         self.observed.pop(name, None)

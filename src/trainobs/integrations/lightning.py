@@ -146,11 +146,10 @@ class ObsCallback(ObservingCallback):
     @harmless
     def on_train_epoch_start(self, session: Session, trainer: Any, pl_module: Any) -> None:
         """Loaders may be new with every epoch, and their workers are started after this."""
-        assert self._watch is not None
         self._epoch = trainer.current_epoch
         session.clock.read_for(trainer.current_epoch)
-        self._watch.delivering = _fetches_for_the_step(trainer)
-        self._watch.mixed = not _has_torch_loaders_only(trainer)
+        session.clock.delivering = _fetches_for_the_step(trainer)
+        session.clock.mixed = not _has_torch_loaders_only(trainer)
 
     @harmless
     def on_train_batch_start(self, session: Session, trainer: Any, *_: Any, **__: Any) -> None:
@@ -176,20 +175,18 @@ class ObsCallback(ObservingCallback):
     def on_validation_start(self, session: Session, trainer: Any, pl_module: Any) -> None:
         """Validation, the sanity check included, is one phase."""
         assert self._tee is not None
-        assert self._watch is not None
         session.clock.cancel()
         session.clock.enter(Phase.VALIDATION)
         self._tee.trainobs_paused = True
-        self._watch.delivering = False
+        session.clock.delivering = False
 
     @harmless
     def on_validation_end(self, session: Session, trainer: Any, pl_module: Any) -> None:
         """Back to training."""
         assert self._tee is not None
-        assert self._watch is not None
         self._tee.trainobs_paused = False
         session.clock.leave()
-        self._watch.delivering = _fetches_for_the_step(trainer)
+        session.clock.delivering = _fetches_for_the_step(trainer)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Lightning calls no teardown after an exception, SIGTERM or Ctrl-C."""

@@ -44,12 +44,13 @@ from trainobs.hooks.stand_in import inner_of
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.integrations.guard import FAULT, tell_fault
 from trainobs.integrations.models import check_model, watch_lookups
-from trainobs.integrations.scope import NOTHING, Between, Scope
+from trainobs.integrations.scope import NOTHING, Scope
 from trainobs.session.forks import abandon_in_children, keep_in_children
 from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
 from trainobs.session.settings import PathLike, Probes, Settings
 from trainobs.steps.clock import LAST_STEP, MAX_NAMED, StepClock
+from trainobs.steps.straight import Between
 
 logger = logging.getLogger("trainobs")
 
@@ -111,7 +112,6 @@ class Observation:
         self._watch: LoaderWatch | None = None
         self._end_of_child: Finalize | None = None
         self._scopes: dict[str, Scope] = {}
-        self._step: Scope = NOTHING
         self._begin()
 
     def _repr_html_(self) -> str:
@@ -215,7 +215,7 @@ class Observation:
             session, self.run_dir = opened
             self._session, self.level = session, session.level
             clock = session.clock
-            self._step = Between(clock.begin_step, None, clock.end_step, self._fault)
+            self._step: Scope = Between(clock.begin_step, None, clock.end_step, self._fault)
             self._watch = self._new_watch(session)
             _running.append(self)  # nobody else may keep it
             abandon_in_children(self)
@@ -229,7 +229,7 @@ class Observation:
 
     def _new_watch(self, session: Session) -> LoaderWatch:
         """What is told of loaders; their fetches end steps, until `step` is used."""
-        session.clock.fetches.on = True
+        session.clock.by_fetches = True
         return LoaderWatch(session.clock, session.ledger, session.info, on_fault=self._fault)
 
     def _end_at_exit(self) -> None:
@@ -315,10 +315,10 @@ def _tell_of_steps(clock: StepClock) -> None:
     fetches, last_ns = clock.fetches, clock.goes_on_ns
     if clock.unended_batches > 1:
         _tell_once("loop without steps", "no `with obs.step():`", "put each step into one")
-    elif fetches.count and not fetches.on:
+    elif fetches.count and not clock.by_fetches:
         found = f"`obs.step()` was first used after {fetches.count} steps from fetches"
         _tell_once("missing mark of the first steps", found, "use it from the first step on")
-    elif fetches.on and 0 < fetches.took_ns < last_ns and last_ns > _LONG_NS:
+    elif clock.by_fetches and 0 < fetches.took_ns < last_ns and last_ns > _LONG_NS:
         share = last_ns / (last_ns + fetches.took_ns)
         found = f"the last step, from the last fetch to the end, took {share:.0%} of the run"
         do = "close the run after its loop, or put each step into `with obs.step():`"

@@ -7,13 +7,13 @@ everything to the profiler that the user chose, and tells the step clock.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from trainobs.core.abi import Phase
 from trainobs.steps.clock import StepClock
+from trainobs.steps.straight import Between
 
 FETCH = -1
 """Not a phase alone: the fetch of a training batch also begins a step."""
@@ -145,13 +145,13 @@ class ProfilerTee:
         if not self._idle:
             inner: AbstractContextManager[Any] = self.trainobs_inner.profile(action)
             return inner if phase is None else _Timed(self._clock, phase, self._on_fault, inner)
-        if phase is None:
-            self._contexts[action] = nullcontext(action)
-        else:
-            clock = self._clock
-            begin = clock.begin_fetch if phase == FETCH else partial(clock.enter, phase)
-            self._contexts[action] = _Marked(begin, clock.leave, self._on_fault, action)
-        return self._contexts[action]
+        clock, context = self._clock, Between(None, None, None, self._on_fault, action)
+        if phase == FETCH:
+            context = Between(clock.begin_fetch, True, clock.leave, self._on_fault, action)
+        elif phase is not None:
+            context = Between(clock.enter, phase, clock.leave, self._on_fault, action)
+        self._contexts[action] = context
+        return context
 
     def _phase(self, action: str) -> int | None:
         """The phase that begins with an action, if one does."""
@@ -188,29 +188,6 @@ def _is_idle(profiler: Any) -> bool:
 
 
 # Contexts are classes, since this is the hot path and a generator costs twice.
-
-
-@dataclass(eq=False, slots=True)
-class _Marked:
-    """Context of an action for a profiler that does nothing; one serves all actions of its name."""
-
-    begin: Callable[[], None]
-    end: Callable[[], None]
-    on_fault: Callable[[], None]
-    action: str
-
-    def __enter__(self) -> str:
-        try:
-            self.begin()
-        except Exception:
-            self.on_fault()
-        return self.action
-
-    def __exit__(self, *exception: Any) -> None:
-        try:
-            self.end()
-        except Exception:
-            self.on_fault()
 
 
 @dataclass(eq=False, slots=True)

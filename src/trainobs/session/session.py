@@ -37,6 +37,7 @@ from trainobs.session.settings import Settings, library_roots
 from trainobs.steps.clock import StepClock, StepWord
 from trainobs.steps.collector import Collector
 from trainobs.steps.ledger import Ledger
+from trainobs.steps.straight import LANGUAGE
 
 logger = logging.getLogger("trainobs")
 
@@ -74,6 +75,7 @@ class Session:
         self._files = files
         self._pid = os.getpid()
         self._stopped = self._forgotten = False
+        self._asks_at_each_step = False  # a model's parts
         self._removing = threading.Lock()
         opening = Opening(settings, self._removing)
         self._machine = MachineReadings()
@@ -109,7 +111,7 @@ class Session:
             level=self.level,
             rank=rank,
             world_size=world_size,
-            host=host_facts(),
+            host={**host_facts(), "step_clock": LANGUAGE},
             clock=clocks(),
             capabilities={
                 **(self._kernel.status if self._kernel else {"ebpf": why_not}),
@@ -155,11 +157,17 @@ class Session:
         if self._stopped:
             lookups.close()
         else:
+            self._ask_at_each_step()
             self._observer.add_sinks(self._lookups.attach(lookups, self.info))
 
     def watch_hot_rows(self, hot_rows: HotRowSource) -> None:
         """Record what a model's hot embedding rows do, once; for the training thread."""
+        self._ask_at_each_step()
         self._hot_rows.attach(hot_rows)
+
+    def _ask_at_each_step(self) -> None:
+        self._asks_at_each_step = True
+        self.clock.calm = 0
 
     def detach(self) -> None:
         """Be counted by no session of an ancestor.
@@ -336,6 +344,8 @@ class Session:
                 self._observer.give_up(error)
         elif waiting == FULL:
             self._observer.wake()
+        calm = not self._gpu.unknown and not self._asks_at_each_step
+        self.clock.calm = FULL if calm else 0
 
 
 def _surely(action: Callable[[], None]) -> None:
@@ -371,7 +381,7 @@ def _tell_level(level: str, why_not: str, quiet: bool) -> None:
 
 def _switch_cost_ns() -> float:
     """Cost of one switch of phase on this machine, measured on a clock of its own."""
-    clock = StepClock([0])
+    clock = StepClock(memoryview(bytearray(8)).cast("Q"))
     begin = time.perf_counter_ns()
     for _ in range(_CALIBRATION_SWITCHES // 2):
         clock.enter(1)

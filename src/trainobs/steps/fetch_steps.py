@@ -21,16 +21,12 @@ class FetchSteps:
     """Says which fetches end steps, and holds the first of these steps back.
 
     Attributes:
-        on: whether fetches end steps; off where a framework marks them, and once a loop does.
-        merged: serials of what was taken for steps, and belongs to the step that goes on.
         count: steps that were taken from fetches, and will not become one any more.
         took_ns: all that such steps took that are over.
         leader: the pass whose fetches end steps.
     """
 
     def __init__(self) -> None:
-        self.on = False
-        self.merged: tuple[int, ...] = ()
         self.count = 0
         self.took_ns = 0
         self.leader: object | None = None
@@ -82,6 +78,5 @@ class FetchSteps:
 
     def marked(self) -> list[ClosedStep]:
         """The loop marks a step, and fetches end none any more; returns what belongs to it."""
-        self.on = False
         held, self._held = self._held or [], None
         return held

@@ -81,6 +81,7 @@ class Ledger:
         receives: whether it tells what they received.
 
     Attributes:
+        fetched: takes a fetch that is over. No method, since each step calls it.
         watched: whether somebody tells of fetches.
         lost_count: batches that were overwritten before they were read.
     """
@@ -103,6 +104,7 @@ class Ledger:
         self._kept_keys = np.empty((0, 4), np.int64)
         self._kept = np.empty(0, BATCH_ROW)
         self._fetches: deque[Fetch] = deque(maxlen=MAX_FETCHES)
+        self.fetched = self._fetches.append
         self._turns: deque[list[int]] = deque(maxlen=MAX_FETCHES)
 
     @property
@@ -113,10 +115,6 @@ class Ledger:
     def follow(self, loader: int) -> None:
         """The fetches from a loader will tell which batch they got."""
         self._followed.append(loader)
-
-    def fetched(self, fetch: Fetch) -> None:
-        """Take a fetch that is over."""
-        self._fetches.append(fetch)
 
     def turned(self, serial: int, duration_ns: int) -> None:
         """Take a start or end of workers, waited for in the step of a serial."""

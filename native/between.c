@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The context of a stretch of time, whose two ends somebody is told of, whatever becomes of that. */
+#include "straight.h"
+
+typedef struct {
+	THINGS(begin, *what, *end, *on_fault, *value)
+} Between;
+
+/* As `except Exception: on_fault()` does: while the exception is handled. */
+static int fault(Between *self)
+{
+	PyObject *kind, *error, *trace, *old_kind, *old_error, *old_trace;
+	int failed;
+
+	if (!PyErr_ExceptionMatches(PyExc_Exception))
+		return -1;
+	PyErr_Fetch(&kind, &error, &trace);
+	PyErr_NormalizeException(&kind, &error, &trace);
+	if (trace)
+		PyException_SetTraceback(error, trace);
+	PyErr_GetExcInfo(&old_kind, &old_error, &old_trace);
+	PyErr_SetExcInfo(kind, error, trace);
+	failed = tell(self->on_fault, NULL, NULL);
+	PyErr_SetExcInfo(old_kind, old_error, old_trace);
+	return failed;
+}
+
+static PyObject *enter(Between *self, PyObject *unused)
+{
+	PyObject *value = self->value ? self->value : Py_None;
+
+	if (is_set(self->begin) && tell(self->begin, self->what, NULL) && fault(self))
+		return NULL;
+	Py_INCREF(value);
+	return value;
+}
+
+static PyObject *leave(Between *self, PyObject *const *args, Py_ssize_t count)
+{
+	return none(is_set(self->end) && tell(self->end, NULL, NULL) && fault(self));
+}
+
+static int init(Between *self, PyObject *args, PyObject *named)
+{
+	Py_ssize_t count = PyTuple_Size(args);
+
+	if (count < 4 || count > 5) {
+		PyErr_SetString(PyExc_TypeError, "begin, what, end, on_fault and perhaps a value");
+		return -1;
+	}
+	for (Py_ssize_t i = 0; i < count; i++) {
+		PyObject *old = self->things[i], *new = PyTuple_GetItem(args, i);
+
+		Py_INCREF(new);
+		self->things[i] = new;
+		Py_XDECREF(old);
+	}
+	return 0;
+}
+
+static PyMethodDef methods[] = {
+	METHOD("__enter__", enter, METH_NOARGS),
+	METHOD("__exit__", leave, METH_FASTCALL),
+	{ 0 },
+};
+
+static PyType_Slot slots[] = {
+	{ Py_tp_init, init },
+	{ Py_tp_methods, methods },
+	ENDING,
+	{ 0 },
+};
+
+static PyType_Spec spec = SPEC("Between", Between, slots);
+
+int add_between(PyObject *module)
+{
+	return add_type(module, &spec) ? 0 : -1;
+}

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What a loop gets from its loaders: which batch, when, and what the clock is told of it. */
+#include "straight.h"
+
+#include <sys/prctl.h>
+
+#define BATCH_BEGIN 0x746f6273 /* core/abi.py */
+#define MAIN_WORKER 0xffffffffUL
+
+typedef struct {
+	THINGS(clock, *fetched, *name)
+	long long epoch, begin_ns;
+	long leads;
+	char loop, found, opens, opened, aside;
+} Telling;
+
+typedef struct {
+	THINGS(marks, *tellings, *watches)
+	long long loader, workers, passes, number;
+	char exact, until_one_ends;
+} Passing;
+
+/* Whether another pass has taken over. */
+static int look_who_leads(Telling *self, Marker *clock)
+{
+	PyObject *leader = PyObject_GetAttr(clock->fetches, names.leader);
+
+	self->leads = leader == self->name;
+	Py_XDECREF(leader);
+	return leader ? 0 : -1;
+}
+
+/* NULL after an exception: where it has none, or one in Python. */
+static Marker *clock_of(Telling *self)
+{
+	if (self->clock && PyObject_TypeCheck(self->clock, names.marker))
+		return (Marker *)self->clock;
+	PyErr_SetString(PyExc_TypeError, "a fetch is told of to no clock in C");
+	return NULL;
+}
+
+static int ask_for_batch(Telling *self)
+{
+	Marker *clock = clock_of(self);
+	int failed = 0;
+
+	if (!clock)
+		return -1;
+	if (self->found && tell_method((PyObject *)self, names.look, NULL))
+		return -1;
+	if (!self->loop) {
+		self->opened = self->opens && !clock->depth;
+		failed = self->opened && marker_begin_fetch(clock, 1);
+	} else if (self->aside) {
+		failed = marker_enter(clock, LOADER);
+	} else {
+		if (self->leads < 0)
+			failed = tell_method((PyObject *)self, names.ask_first, NULL);
+		else if (self->leads && clock->by_fetches)
+			failed = look_who_leads(self, clock);
+		failed = failed || marker_begin_fetch(clock, self->leads != 0);
+	}
+	self->begin_ns = monotonic();
+	return failed ? -1 : 0;
+}
+
+static int got_batch(Telling *self)
+{
+	Marker *clock = clock_of(self);
+
+	if (!clock)
+		return -1;
+	if (!self->loop)
+		return self->opened ? marker_leave(clock) : 0;
+	if (marker_leave(clock))
+		return -1;
+	return self->aside ? 0 : marker_begin_batch(clock, NULL, self->epoch, self->leads > 0);
+}
+
+/* Which batch it was, of whom, and when: a `Fetch` of the ledger. */
+static int note(Telling *self, Passing *at, long long number, long long end_ns, int waited)
+{
+	Marker *clock = (Marker *)self->clock;
+	long long worker = MAIN_WORKER;
+	PyObject *fetch;
+	int failed;
+
+	if (at->workers) {
+		worker = number % at->workers;
+		number /= at->workers;
+	}
+	fetch = Py_BuildValue("[LLLLLLLNN]", clock->serial, at->loader, at->passes, worker, number,
+			      self->begin_ns, end_ns, PyBool_FromLong(waited),
+			      PyBool_FromLong((self->loop && !self->found) || clock->delivering));
+	failed = !fetch || tell(self->fetched, fetch, NULL);
+	Py_XDECREF(fetch);
+	return failed ? -1 : 0;
+}
+
+static int answered(Telling *self, Passing *at, long long number, long long end_ns)
+{
+	Marker *clock = clock_of(self);
+	int waited = clock && clock->phase == LOADER;
+
+	if (!clock)
+		return -1;
+	if (waited && (!at->exact || clock->mixed))
+		clock->unexplained++;
+	else if (waited)
+		marker_explain(clock);
+	if (at->exact && is_set(self->fetched) && note(self, at, number, end_ns, waited))
+		return -1;
+	return got_batch(self);
+}
+
+static PyObject *telling_ask(Telling *self, PyObject *unused)
+{
+	return none(ask_for_batch(self));
+}
+
+static PyObject *telling_got(Telling *self, PyObject *unused)
+{
+	return none(got_batch(self));
+}
+
+/* One of those that are told, borrowed; NULL after an exception. */
+static Telling *told(PyObject *tellings, Py_ssize_t place)
+{
+	PyObject *telling = PyTuple_GetItem(tellings, place);
+
+	if (telling && !PyObject_TypeCheck(telling, names.telling)) {
+		PyErr_SetString(PyExc_TypeError, "who is told is no Telling");
+		return NULL;
+	}
+	return (Telling *)telling;
+}
+
+static PyObject *passing_ask(Passing *self, PyObject *watches)
+{
+	PyObject *tellings;
+
+	if (self->watches != watches && tell_method((PyObject *)self, names.tell, watches))
+		return NULL;
+	tellings = self->tellings ? self->tellings : names.nothing;
+	Py_INCREF(tellings);
+	for (Py_ssize_t i = 0; i < PyTuple_Size(tellings); i++) {
+		Telling *telling = told(tellings, i);
+
+		if (!telling || ask_for_batch(telling)) {
+			Py_DECREF(tellings);
+			return NULL;
+		}
+	}
+	if (is_set(self->marks))
+		prctl(BATCH_BEGIN, MAIN_WORKER, self->number, self->loader, self->passes);
+	return tellings;
+}
+
+static PyObject *passing_got(Passing *self, PyObject *const *args, Py_ssize_t count)
+{
+	long long number, end_ns;
+
+	if (count != 3 || !PyTuple_Check(args[0]))
+		return PyErr_Format(PyExc_TypeError, "who was told, the iterator and its batch");
+	if (is_set(self->marks) && tell_method(self->marks, names.end, args[2]))
+		return NULL;
+	if (self->until_one_ends && tell_method((PyObject *)self, names.look_at, args[1]))
+		return NULL;
+	number = self->number++;
+	end_ns = monotonic();
+	for (Py_ssize_t i = 0; i < PyTuple_Size(args[0]); i++) {
+		Telling *telling = told(args[0], i);
+
+		if (!telling || answered(telling, self, number, end_ns))
+			return NULL;
+	}
+	Py_RETURN_NONE;
+}
+
+static PyObject *call_prctl(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+	unsigned long values[5] = { 0 };
+
+	for (Py_ssize_t i = 0; i < count && i < 5; i++)
+		values[i] = PyLong_AsUnsignedLongMask(args[i]);
+	if (PyErr_Occurred())
+		return NULL;
+	return PyLong_FromLong(prctl((int)values[0], values[1], values[2], values[3], values[4]));
+}
+
+static PyMemberDef telling_members[] = {
+	MEMBER(Telling, "clock", T_OBJECT, clock),
+	MEMBER(Telling, "fetched", T_OBJECT, fetched),
+	MEMBER(Telling, "_name", T_OBJECT, name),
+	MEMBER(Telling, "epoch", T_LONGLONG, epoch),
+	MEMBER(Telling, "begin_ns", T_LONGLONG, begin_ns),
+	MEMBER(Telling, "leads", T_LONG, leads),
+	MEMBER(Telling, "loop", T_BOOL, loop),
+	MEMBER(Telling, "found", T_BOOL, found),
+	MEMBER(Telling, "opens", T_BOOL, opens),
+	MEMBER(Telling, "opened", T_BOOL, opened),
+	MEMBER(Telling, "aside", T_BOOL, aside),
+	{ 0 },
+};
+
+static PyMemberDef passing_members[] = {
+	MEMBER(Passing, "marks", T_OBJECT, marks),
+	MEMBER(Passing, "tellings", T_OBJECT, tellings),
+	MEMBER(Passing, "watches", T_OBJECT, watches),
+	MEMBER(Passing, "loader", T_LONGLONG, loader),
+	MEMBER(Passing, "workers", T_LONGLONG, workers),
+	MEMBER(Passing, "passes", T_LONGLONG, passes),
+	MEMBER(Passing, "number", T_LONGLONG, number),
+	MEMBER(Passing, "exact", T_BOOL, exact),
+	MEMBER(Passing, "until_one_ends", T_BOOL, until_one_ends),
+	{ 0 },
+};
+
+static PyMethodDef telling_methods[] = {
+	METHOD("ask", telling_ask, METH_NOARGS),
+	METHOD("got", telling_got, METH_NOARGS),
+	{ 0 },
+};
+
+static PyMethodDef passing_methods[] = {
+	METHOD("ask", passing_ask, METH_O),
+	METHOD("got", passing_got, METH_FASTCALL),
+	{ 0 },
+};
+
+static int telling_init(Telling *self, PyObject *args, PyObject *named)
+{
+	self->leads = self->epoch = -1;
+	return 0;
+}
+
+static PyType_Slot telling_slots[] = {
+	{ Py_tp_init, telling_init },
+	{ Py_tp_methods, telling_methods },
+	{ Py_tp_members, telling_members },
+	ENDING,
+	{ 0 },
+};
+
+static PyType_Slot passing_slots[] = {
+	{ Py_tp_methods, passing_methods },
+	{ Py_tp_members, passing_members },
+	ENDING,
+	{ 0 },
+};
+
+static PyType_Spec telling_spec = SPEC("Telling", Telling, telling_slots);
+static PyType_Spec passing_spec = SPEC("Passing", Passing, passing_slots);
+
+int add_loader_types(PyObject *module)
+{
+	static PyMethodDef function = METHOD("prctl", call_prctl, METH_FASTCALL);
+	PyObject *made = PyCFunction_NewEx(&function, NULL, NULL);
+
+	if (!made || PyModule_AddObject(module, "prctl", made)) {
+		Py_XDECREF(made);
+		return -1;
+	}
+	names.telling = add_type(module, &telling_spec);
+	return names.telling && add_type(module, &passing_spec) ? 0 : -1;
+}

@@ -1,0 +1,45 @@
+"""The straight line of a step, in C where that is built, or in Python.
+
+Python cannot be told at import time what to use but by its environment: `TRAINOBS_PURE_PYTHON=1`
+has it use Python. A build without a compiler, PyPy and builds of CPython without the interpreter's
+lock use it anyway.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from trainobs.steps import straight_python
+
+PURE = "TRAINOBS_PURE_PYTHON"
+"""Environment variable: anything but nothing, and the part in C is left alone."""
+
+
+def _in_c() -> ModuleType | None:
+    if os.environ.get(PURE):
+        return None
+    try:
+        return import_module("trainobs.steps._straight")
+    except ImportError:  # not built, or not for this interpreter
+        return None
+
+
+_native = _in_c()
+
+LANGUAGE = "Python" if _native is None else "C"
+"""What does what nearly every step does."""
+
+if TYPE_CHECKING or _native is None:
+    Between = straight_python.Between
+    Marker = straight_python.Marker
+    Passing = straight_python.Passing
+    Telling = straight_python.Telling
+    prctl = straight_python.prctl
+    wide = straight_python.wide
+else:
+    Between, Marker = _native.Between, _native.Marker
+    Passing, Telling = _native.Passing, _native.Telling
+    prctl, wide = _native.prctl, int

@@ -1,0 +1,224 @@
+"""The straight line of a step in Python: what nearly every step does, and nothing that is rare.
+
+These classes, and `Marker`, are the reference of those in `native/`, which do the same in C, and
+stand in for them where that is not built: see `straight`. What is rare is in the classes that
+derive from them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from typing import Any
+
+from trainobs.core.abi import MAIN_WORKER, Phase
+from trainobs.steps.marker import Marker
+
+__all__ = ["Between", "Marker", "Passing", "Telling", "prctl", "wide"]
+
+_LOADER = Phase.LOADER.value
+
+_LARGE = 2**31
+"""From here on a number does not go through ctypes as it is."""
+
+
+class Telling:
+    """Tells a clock of the fetches of one iterator: see `trainobs.hooks.loop_pass`.
+
+    Attributes:
+        clock: of the thread that fetches.
+        fetched: takes each fetch of which it is known which batch it got (`Ledger.fetched`).
+        loop: whether the loop goes to it, so that its fetches open steps and batches.
+        found: whether nobody has said what it is for: before each fetch `_look` says whether the
+            loop goes to it, and its batch may be for a later step.
+        opens: whether a fetch outside every phase opens a step, of which others tell more.
+        opened: whether the last fetch did.
+        aside: whether the pass began inside a phase, and is timed as waiting alone.
+        leads: whether its fetches end steps, where fetches do; -1 before the first.
+        epoch: of its batches; -1 if it counts none.
+        begin_ns: when the last batch was asked for.
+    """
+
+    __slots__ = (
+        "_name",
+        "aside",
+        "begin_ns",
+        "clock",
+        "epoch",
+        "fetched",
+        "found",
+        "leads",
+        "loop",
+        "opened",
+        "opens",
+    )
+
+    def __init__(self) -> None:
+        self.clock: Any = None
+        self.fetched: Callable[[list[int]], None] | None = None
+        self._name: object = None
+        self.loop = self.found = self.opens = self.opened = self.aside = False
+        self.leads = self.epoch = -1
+        self.begin_ns = 0
+
+    def ask(self) -> None:
+        """A batch is asked for."""
+        clock = self.clock
+        if self.found:
+            self._look()
+        if not self.loop:
+            self.opened = self.opens and not clock.in_phase
+            if self.opened:
+                clock.begin_fetch()
+        elif self.aside:
+            clock.enter(_LOADER)
+        else:
+            if self.leads < 0:
+                self._ask_first()
+            elif self.leads and clock.by_fetches:  # another pass may have taken over
+                self.leads = clock.fetches.leader is self._name
+            clock.begin_fetch(bool(self.leads))
+        self.begin_ns = time.monotonic_ns()
+
+    def got(self) -> None:
+        """The batch is there."""
+        clock = self.clock
+        if self.loop:
+            clock.leave()
+            if not self.aside:
+                epoch = self.epoch if self.epoch >= 0 else None
+                clock.begin_batch(None, epoch, self.leads > 0)
+        elif self.opened:
+            clock.leave()
+
+    def _look(self) -> None:
+        """Set `loop` for the fetch that begins."""
+        raise NotImplementedError
+
+    def _ask_first(self) -> None:
+        """Say whether the pass leads, and of which epoch it is."""
+        raise NotImplementedError
+
+    def _answered(self, at: Passing, number: int, end_ns: int) -> None:
+        """The loader has answered with a batch: which one, if that is known."""
+        clock = self.clock
+        waited = clock.phase == _LOADER
+        if waited and (not at.exact or clock.mixed):
+            clock.doubt()
+        elif waited:
+            clock.explain()
+        if at.exact and self.fetched is not None:
+            key = (MAIN_WORKER, number)
+            if at.workers:
+                key = number % at.workers, number // at.workers
+            delivered = (self.loop and not self.found) or clock.delivering
+            times = self.begin_ns, end_ns
+            self.fetched([clock.serial, at.loader, at.passes, *key, *times, waited, delivered])
+        self.got()
+
+
+class Passing:
+    """Where an iterator is, and who is told of it: see `trainobs.hooks.loader_pass`."""
+
+    __slots__ = (
+        "exact",
+        "loader",
+        "marks",
+        "number",
+        "passes",
+        "tellings",
+        "until_one_ends",
+        "watches",
+        "workers",
+    )
+
+    def __init__(self) -> None:
+        self.loader = self.workers = self.passes = self.number = 0
+        self.exact = self.until_one_ends = False
+        self.marks: Any = None
+        self.watches: object = None
+        self.tellings: tuple[Telling, ...] = ()
+
+    def ask(self, watches: object, /) -> tuple[Telling, ...]:
+        """A batch is asked for; returns who was told, for `got`."""
+        if self.watches is not watches:
+            self._tell(watches)
+        tellings = self.tellings
+        for telling in tellings:
+            telling.ask()
+        if self.marks is not None:
+            self.marks.begin(self.passes, self.number)
+        return tellings
+
+    def got(self, tellings: tuple[Telling, ...], iterator: object, batch: object, /) -> None:
+        """The iterator gave a batch."""
+        if self.marks is not None:
+            self.marks.end(batch)
+        if self.until_one_ends:
+            self._look_at(iterator)
+        number = self.number
+        self.number += 1
+        end_ns = time.monotonic_ns()
+        for telling in tellings:
+            telling._answered(self, number, end_ns)
+
+    def _tell(self, watches: Any) -> None:
+        """Have these told from now on."""
+        raise NotImplementedError
+
+    def _look_at(self, iterator: object) -> None:
+        """See whether it is still known which batch comes next."""
+        raise NotImplementedError
+
+
+class Between:
+    """Context of a stretch of time, whose two ends somebody is told of, whatever becomes of that.
+
+    Args:
+        begin: called with `what` as it begins; None: nobody is told.
+        what: for `begin`.
+        end: called as it ends.
+        on_fault: called after an exception of these two, while it is handled.
+        value: what the context yields.
+    """
+
+    __slots__ = ("_begin", "_end", "_on_fault", "_value", "_what")
+
+    def __init__(
+        self,
+        begin: Callable[[Any], object] | None,
+        what: object,
+        end: Callable[[], object] | None,
+        on_fault: Callable[[], object],
+        value: object = None,
+        /,
+    ) -> None:
+        self._begin, self._what, self._end = begin, what, end
+        self._on_fault, self._value = on_fault, value
+
+    def __enter__(self) -> Any:
+        try:
+            if self._begin is not None:
+                self._begin(self._what)
+        except Exception:
+            self._on_fault()
+        return self._value
+
+    def __exit__(self, *exception: object) -> None:
+        try:
+            if self._end is not None:
+                self._end()
+        except Exception:
+            self._on_fault()
+
+
+# Without types of its arguments, by which ctypes would make an object of each: half its time. So
+# they are 32 bits wide, signed, but for those that are made `wide`.
+# PyDLL: a call this short need not let go of the interpreter's lock.
+prctl: Callable[..., int] = ctypes.PyDLL(None).prctl
+
+
+def wide(number: int, /) -> Any:
+    """An argument of `prctl` that may be large."""
+    return number if number < _LARGE else ctypes.c_ulong(number)
