@@ -132,9 +132,10 @@ def test_workers_never_write_to_the_run_of_the_training_process(tmp_path, monkey
 
 
 EXITING = """
-import os, sys
+import os, sys, warnings
 from trainobs.integrations.plain import observe
 
+warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside our thread, since 3.12
 with observe(run_dir=sys.argv[1]) as obs:
     with obs.step():
         if os.fork() == 0:
@@ -146,8 +147,7 @@ with observe(run_dir=sys.argv[1]) as obs:
 
 
 def test_a_child_that_leaves_the_block_ends_no_run(tmp_path):
-    quiet = ("-W", "ignore::DeprecationWarning")  # of a fork beside our thread, since Python 3.12
-    status, lines, errors = Job(*quiet, "-c", EXITING, tmp_path / "run").end()
+    status, lines, errors = Job("-c", EXITING, tmp_path / "run").end()
     assert (status, errors) == (0, "")
     assert lines[0].startswith("the parent goes on")
     assert step_numbers(tmp_path / "run") == [0, 1]
