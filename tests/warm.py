@@ -110,6 +110,7 @@ class _Server:
 
     def stop(self) -> None:
         self._socket.close()
+        self._process.terminate()  # a forked child of ours may have the socket, too
         self._process.wait()
 
 

@@ -108,7 +108,7 @@ def test_the_first_line_answers_and_the_loader_is_what_changed(write, capsys):
     assert not part(found, "phase/forward_ns")["claim"]
     page = said(capsys, "compare", old, new).splitlines()
     assert page[0].startswith("B is 1.46 times as fast as A (1.35 to 1.58)")
-    assert "one run a side" in page[1]
+    assert "of these two alone" in page[1]
     (wait,) = (line for line in page if "waiting for data" in line)
     assert wait.split()[3:9] == ["10.0", "ms", "200", "us", "-9.81", "ms"]
     (forward,) = (line for line in page if "forward" in line)
@@ -172,7 +172,7 @@ def test_several_runs_a_side_are_the_units(write, capsys):
     assert (found["answer"], found["units"], found["these_runs"]) == ("faster", "runs", None)
     assert found == json.loads(said(capsys, "compare", "--json", *old, "--", *new))
     page = said(capsys, "compare", *old, "--", *new)
-    assert "one run a side" not in page
+    assert "of these two alone" not in page
     assert f"99 + 99 + 99 steps: {old[0]} and 2 more" in page
     wide = compared(of_side("c", 4, 10, 16), of_side("d", 3, 8, 14))
     assert wide["answer"] == "none"

@@ -21,6 +21,8 @@ FILE_BYTES = 8192
 """As in loop_parts.py."""
 
 LOOPS = "tests.attach.loops"
+THINGS = "tests.attach.things"
+"""Those of this one have no torch."""
 PATIENCE_S = 300.0
 
 NEAR_NS = 50_000_000
@@ -48,10 +50,9 @@ class Target:
         launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
         words = [*(launcher if ranks > 1 else []), "-m", module, kind, str(place), str(seconds)]
         self.place = place
+        popen = subprocess.Popen if module == THINGS else warm.Popen
         with open(place / "output", "wb") as output:
-            self.process = warm.Popen(
-                [sys.executable, *words], stdout=output, stderr=output, cwd=ROOT
-            )
+            self.process = popen([sys.executable, *words], stdout=output, stderr=output, cwd=ROOT)
 
     def pid(self, rank: int = 0) -> int:
         """Of the process that trains, once it begins."""

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tests import kernel_state
-from tests.attach.target import PATIENCE_S, ROOT, Target, attached
+from tests.attach.target import PATIENCE_S, ROOT, THINGS, Target, attached
 from tests.kernel.own import source
 from trainobs.analysis.summary import summarize
 from trainobs.attach.process import find
@@ -25,7 +25,6 @@ from trainobs.runlog.reader import RunLog
 
 pytestmark = pytest.mark.needs_bpf
 
-THINGS = "tests.attach.things"
 RIGHT = 0.02
 """How far a period may lie from the truth."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,13 @@ from tests.host.helpers import SELF_COST
 FILES = 24
 JOB = Path(__file__).with_name("loader_job.py")
 SOURCE = Path(__file__).parents[2] / "src"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_server_stays() -> Iterator[None]:
+    """Tests of this folder count what this process has of children."""
+    yield
+    warm.stop()
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ def test_a_function_lies_where_the_linker_has_put_it(library: str, function: str
 
 
 def test_a_name_that_begins_several_functions_is_none_of_them() -> None:
-    elf = Library(mapped("/libm")[0])
+    elf = Library(mapped("/libm.so.6")[0])
     assert elf.offset_of("c") is None
     assert elf.offset_of("no_such_function") is None
     elf.close()
@@ -54,7 +54,7 @@ def test_what_is_no_library_is_told(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_sparse_file_that_claims_many_names_is_refused_at_once(tmp_path: Path) -> None:
-    claimed = bytearray(Path(mapped("/libm")[0]).read_bytes())
+    claimed = bytearray(Path(mapped("/libm.so.6")[0]).read_bytes())
     (sections,), (count,) = (
         struct.unpack_from("<Q", claimed, 40),
         struct.unpack_from("<H", claimed, 60),
@@ -70,7 +70,7 @@ def test_a_sparse_file_that_claims_many_names_is_refused_at_once(tmp_path: Path)
 
 
 def test_damaged_libraries_are_told_or_have_fewer_functions(tmp_path: Path) -> None:
-    whole = Path(mapped("/libm")[0]).read_bytes()
+    whole = Path(mapped("/libm.so.6")[0]).read_bytes()
     dice = random.Random(1)
     file = tmp_path / "library"
     for _ in range(200):

@@ -24,6 +24,7 @@ def test_a_run_tells_its_workers_and_what_others_took(tmp_path):
         "loader_workers": 0,
         "torch_threads": torch.get_num_threads(),
         "torch": torch.__version__,
+        "written_by": "thread",
     }
     (loader,) = info["loaders"]
     assert (loader["workers"], loader["batch_size"], loader["batches"]) == (0, 4, 3)
