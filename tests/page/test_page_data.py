@@ -54,16 +54,18 @@ def test_a_piece_that_there_is_not_is_refused(write_run):
 
 @pytest.fixture
 def sums(monkeypatch):
-    """Steps of the run whenever its summary was made, which takes 50 ms of CPU time here."""
+    """Steps of the run whenever its summary was made, which takes `cost_s` of CPU time here."""
 
     class Sums(list[int]):
+        cost_s = 1.05
+
         def pass_s(self, seconds: float) -> None:
             now[0] += seconds
 
     found = Sums()
     now = [100.0]
     monkeypatch.setattr(page_data.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(page_data.time, "thread_time", lambda: 0.05 * len(found))
+    monkeypatch.setattr(page_data.time, "thread_time", lambda: found.cost_s * len(found))
     made = page_data.RunView.piece
 
     def piece(view, path):
@@ -81,6 +83,15 @@ def test_the_summary_of_a_run_that_goes_on_takes_a_twentieth_of_a_cpu_at_most(wr
         sums.pass_s(seconds)
         (run / "run.json").touch()
         assert json.loads(page_json(run, {"path": "summary"}))["steps"] == 10
+        assert len(sums) == made
+
+
+def test_a_summary_that_is_made_quickly_is_made_whenever_the_run_goes_on(write_run, sums):
+    run = write_run(10, ended=False)
+    sums.cost_s = 0.9
+    for made in (1, 2, 3):
+        (run / "run.json").touch()
+        page_json(run, {"path": "summary"})
         assert len(sums) == made
 
 
