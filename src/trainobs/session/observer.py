@@ -107,7 +107,7 @@ class Observer:
         self._told_cpu_ns = 0
         self._next_tick = 0.0
         self._next_cost = 0.0
-        self._next_delivery = now_s() + DELIVER_S
+        self._next_delivery = 0.0
         self._next_flush = now_s() + FLUSH_S
         self._begun = threading.Event()
         self._ended = threading.Event()
