@@ -217,10 +217,6 @@ static int push(Marker *self)
 
 int marker_enter(Marker *self, long long phase)
 {
-	if (phase < 0 || phase >= self->phases) {
-		PyErr_Format(PyExc_IndexError, "no phase has the number %lld", phase);
-		return -1;
-	}
 	if (phase == LOADER) {
 		self->unexplained++;
 		self->explained = 0;

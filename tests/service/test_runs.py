@@ -105,6 +105,21 @@ def test_a_run_goes_on_without_the_service_and_says_what_is_missing(
         again.stop()
 
 
+def test_a_run_that_ends_right_after_the_service_has_no_zero(
+    service: Service, job: Job, nobodys: Path
+):
+    job.step(50)
+    service.stop(signal.SIGKILL)
+    (nobodys / "end").touch()
+    status, _, errors = job.end()
+    assert status == 0
+    assert errors.count("the kernel side of this run has ended") == 1
+    assert summary(nobodys)["losses"]["service"] == 1
+    read = read_steps(nobodys / "run").slice(1)["io/data_read_bytes"].to_pylist()
+    assert set(read) <= {SIZE, None}
+    assert read[-1] is None
+
+
 def test_the_programs_are_gone_when_the_service_is(service: Service, job: Job):
     job.step(5)
     held = service.programs()

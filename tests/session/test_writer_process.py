@@ -17,6 +17,8 @@ import pytest
 from tests.integrations.models import logged_steps, read_steps, step_numbers
 from tests.session.jobs import wait_for, without_last_lines
 from tests.session.writers import writer_of, writers
+from trainobs import observe
+from trainobs.core.errors import SettingError
 from trainobs.runlog.parquet import read_columns
 from trainobs.runlog.reader import RunLog
 from trainobs.session.placement import SWITCH
@@ -275,3 +277,14 @@ def test_where_none_can_be_started_the_thread_writes(tmp_path, refusal):
     assert (done.returncode, done.stderr) == (0, "")
     assert step_numbers(tmp_path / "run") == list(range(100))
     assert written_by(tmp_path / "run").startswith("thread: no writer process was started: ")
+
+
+def test_a_value_of_the_switch_that_means_nothing_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv(SWITCH, "yes")
+    with pytest.raises(SettingError, match=SWITCH) as raised:
+        observe(run_dir=tmp_path / "run", probes="off")
+    assert raised.value.found == "'yes'"
+    monkeypatch.setenv(SWITCH, "thread")
+    with observe(run_dir=tmp_path / "run", probes="off", quiet=True) as obs:
+        pass
+    assert written_by(obs.run_dir) == "thread"

@@ -1,4 +1,4 @@
-"""The environment variable that turns trainobs off."""
+"""Switches in the environment; `TRAINOBS` turns all of it off."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SWITCH = "TRAINOBS"
 """`off` turns every entry point into a no-op."""
 
 _OFF = frozenset({"off", "0", "false", "no"})
-_ON = frozenset({"on", "1", "true", "yes", ""})
+_ON = frozenset({"on", "1", "true", "yes"})
 
 
 def switched_off() -> bool:
@@ -19,9 +19,14 @@ def switched_off() -> bool:
     Raises:
         SettingError: the variable has a value that means nothing.
     """
-    value = os.environ.get(SWITCH, "on").lower()
-    if value not in _ON | _OFF:
+    value = os.environ.get(SWITCH, "").lower()
+    if value not in {"", *_ON, *_OFF}:
         raise SettingError(
             f"bad value in the environment for {SWITCH}", shown(value), 'set it to "on" or "off"'
         )
     return value in _OFF
+
+
+def is_on(name: str) -> bool:
+    """Whether a variable asks for what is off without it; what means nothing does not."""
+    return os.environ.get(name, "").lower() in _ON

@@ -7,15 +7,14 @@ writes nothing into the directories of the training: its runs go to a directory 
 from __future__ import annotations
 
 import logging
-import os
 from typing import Any
+
+from trainobs.core.switch import is_on
 
 logger = logging.getLogger("trainobs")
 
 SWITCH = "TRAINOBS_AUTO"
 """Environment variable; 1 puts an observer on every Lightning Trainer."""
-
-_ON = frozenset({"on", "1", "true", "yes"})
 
 
 def callbacks() -> list[Any]:
@@ -24,7 +23,7 @@ def callbacks() -> list[Any]:
     Returns:
         One callback, or none where `TRAINOBS_AUTO` does not ask for it. Never raises.
     """
-    if os.environ.get(SWITCH, "").lower() not in _ON:
+    if not is_on(SWITCH):
         return []
     try:
         from trainobs.integrations.unasked import UnaskedCallback

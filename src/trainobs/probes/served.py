@@ -132,6 +132,8 @@ class ServedSide(Side):
     def stop(self) -> None:
         """End the session; the arrays stay readable. May be called twice."""
         self._release_roots()
+        # A service that died after it was looked at last: what followed was counted by nobody.
+        self.gone_since_ns()
         if self._socket:
             with suppress(OSError, EOFError, protocol.ProtocolError, ProbeError, ValueError):
                 # So that a next session of this process is not the second.

@@ -16,6 +16,7 @@ from contextlib import suppress
 import numpy as np
 import numpy.typing as npt
 
+from trainobs.core.errors import SettingError, shown
 from trainobs.core.records import RunInfo, StepTable
 from trainobs.core.sink import Sink
 from trainobs.session.delivery import Deliveries
@@ -29,12 +30,23 @@ WRITTEN_BY = "written_by"
 """Setting of a run: who writes its record, and, if that is not the writer process, why."""
 
 SWITCH = "TRAINOBS_WRITER"
-"""Environment variable; with "process" a run has a writer process."""
+"""Environment variable; with "process" a run has a writer process, with "thread" it has none."""
 
 
 def process_is_wanted() -> bool:
-    """Whether runs that begin now are to have one."""
-    return os.environ.get(SWITCH) == "process"
+    """Whether runs that begin now are to have one.
+
+    Raises:
+        SettingError: the variable has another value.
+    """
+    value = os.environ.get(SWITCH) or "thread"
+    if value not in {"process", "thread"}:
+        raise SettingError(
+            f"bad value in the environment for {SWITCH}",
+            shown(value),
+            'set it to "process" or "thread"',
+        )
+    return value == "process"
 
 
 class Placement:

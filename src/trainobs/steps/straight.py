@@ -7,19 +7,19 @@ lock use it anyway.
 
 from __future__ import annotations
 
-import os
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from trainobs.core.switch import is_on
 from trainobs.steps import straight_python
 
 PURE = "TRAINOBS_PURE_PYTHON"
-"""Environment variable: anything but nothing, and the part in C is left alone."""
+"""Environment variable; 1 leaves the part in C alone."""
 
 
 def _in_c() -> ModuleType | None:
-    if os.environ.get(PURE):
+    if is_on(PURE):
         return None
     try:
         return import_module("trainobs.steps._straight")
