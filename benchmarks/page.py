@@ -124,4 +124,6 @@ def _calls(found: dict[str, Any]) -> str:
     if "bare" not in found:
         return "not counted"
     bare, observed = (found[mode]["training_thread_per_step"] for mode in ("bare", "observed"))
-    return f"{bare:g} bare, {observed:g} observed"
+    by_name = found["observed"]["by_name"]
+    waits = observed * by_name.get("futex", 0) / max(sum(by_name.values()), 1)
+    return f"{bare:g} bare, {observed - waits:.2f} observed, and {waits:.2f} `futex`"
