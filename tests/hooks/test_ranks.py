@@ -12,8 +12,10 @@ import torch
 import torch.distributed as dist
 
 from tests.lone_rank import lone_rank
+from trainobs.core.collectives import Collective
+from trainobs.core.records import UNKNOWN
 from trainobs.hooks import distributed
-from trainobs.hooks.distributed import Arrival, TorchJob
+from trainobs.hooks.distributed import TorchJob
 
 
 @pytest.fixture
@@ -105,10 +107,40 @@ def test_groups_without_all_ranks_and_messages_between_two_are_left_out(group, m
         entry | {"process_group": ["5", "half"], "time_created_ns": stamp},
     ]
     monkeypatch.setattr(distributed, "_flight_record", lambda: {"entries": entries})
-    ((group_number, seq, at_ns),) = TorchJob().arrivals()
-    assert (group_number, seq) == (0, 7)
-    assert abs(at_ns - time.monotonic_ns()) < 10**9
-    assert Arrival(group_number, seq, at_ns).at_ns == at_ns
+    (one,) = TorchJob().arrivals()
+    assert (one.group, one.seq) == (0, 7)
+    assert abs(one.at_ns - time.monotonic_ns()) < 10**9
+    assert one[3:] == (Collective.OTHER, UNKNOWN, UNKNOWN)
+
+
+def test_a_collective_has_its_kind_and_the_bytes_of_its_tensors(group, monkeypatch):
+    record = distributed._flight_record
+    before = len(record()["entries"])  # of groups of other tests, which had the same names
+    dist.all_reduce(torch.ones(3, 5))
+    dist.all_gather([torch.empty(7, dtype=torch.float64)], torch.ones(7, dtype=torch.float64))
+    dist.barrier()
+    entries = record()["entries"][before:]
+    monkeypatch.setattr(distributed, "_flight_record", lambda: {"entries": entries})
+    assert [one[3:] for one in TorchJob().arrivals(True)] == [
+        (Collective.ALL_REDUCE, 60, 60),
+        (Collective.ALL_GATHER, 56, 56),
+        (Collective.BARRIER, 0, 0),
+    ]
+
+
+def test_of_several_that_torch_has_made_one_of_no_bytes_are_known(group, monkeypatch):
+    """NCCL's coalesced operations have one number."""
+    entry = {"process_group": ["0", "default_pg"], "is_p2p": False, "input_sizes": [[2]]}
+    entry |= {"input_dtypes": ["Int"], "time_created_ns": time.time_ns()}
+    names = {"nccl:all_reduce": 7, "nccl:broadcast": 7, "nccl:reduce": 8}
+    entries = [
+        entry | {"profiling_name": name, "collective_seq_id": seq} for name, seq in names.items()
+    ]
+    monkeypatch.setattr(distributed, "_flight_record", lambda: {"entries": entries})
+    assert [one[3:5] for one in TorchJob().arrivals()] == [
+        (Collective.OTHER, UNKNOWN),
+        (Collective.REDUCE, 8),
+    ]
 
 
 def test_a_group_keeps_its_number_when_an_older_one_is_gone(group, monkeypatch):
@@ -118,8 +150,8 @@ def test_a_group_keeps_its_number_when_an_older_one_is_gone(group, monkeypatch):
     dist.destroy_process_group(first)
     entries = [entry | {"process_group": [name, ""], "time_created_ns": time.time_ns()}]
     monkeypatch.setattr(distributed, "_flight_record", lambda: {"entries": entries})
-    ((group_number, _, _),) = TorchJob().arrivals()
-    assert group_number == int(name) == 2
+    (one,) = TorchJob().arrivals()
+    assert one.group == int(name) == 2
 
 
 def test_the_jobs_store_is_another_connection_with_names_of_its_own(group):

@@ -6,11 +6,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.samples import batch, info
+from trainobs.core.collectives import Collective
+from trainobs.core.records import UNKNOWN
 from trainobs.runlog import arrivals
 from trainobs.runlog.arrivals import ALL, BLOCK, SEAL_ROWS, ArrivalsSink
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import ARRIVALS, part_files
 from trainobs.runlog.writer import RunLogSink
+
+REST = Collective.ALL_GATHER, 8, UNKNOWN
 
 
 @pytest.fixture
@@ -22,8 +26,8 @@ def log(tmp_path):
     run_log.end({})
     rows: list[tuple[int, int, int]] = []
 
-    def take(at_once: bool) -> list[tuple[int, int, int]]:
-        taken, rows[:] = list(rows), []
+    def take(at_once: bool) -> list[tuple[int, ...]]:
+        taken, rows[:] = [(*row, *REST) for row in rows], []
         return taken
 
     return ArrivalsSink(tmp_path / "run", 0, take), rows, tmp_path / "run"
@@ -41,7 +45,10 @@ def test_what_was_taken_is_read_back(log):
     }
     rows.append((0, 3, 10**15 + 9))
     sink.end({})
-    assert len(RunLog.open(run).ranks[0].arrivals()) == 4
+    rank = RunLog.open(run).ranks[0]
+    assert len(rank.arrivals()) == 4
+    for name, value in zip(("kind", "input_bytes", "output_bytes"), REST, strict=True):
+        assert rank.columns(ARRIVALS, [name])[name].tolist() == [value] * 4
 
 
 def test_a_long_run_keeps_one_block_in_eight_in_small_parts(log):

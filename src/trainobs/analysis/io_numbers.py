@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trainobs.analysis.collectives import collectives_of
 from trainobs.analysis.peer_numbers import peers_of, peers_unknown
 from trainobs.core.abi import ACCESS, FileClass, FileOp, Op
 from trainobs.core.coverage import IO_URING
@@ -49,6 +50,7 @@ def files_read(run: RunLog, rank: RankLog) -> dict[str, Any] | None:
         * files: those of which most bytes were moved, with the numbers of the epochs in which they
           were among the largest of their class, and `epochs`, how many these were.
         * peers: see `analysis.peer_numbers.peers_of`.
+        * collectives: see `analysis.collectives.collectives_of`.
 
     Raises:
         RunLogError: a file is damaged.
@@ -73,6 +75,7 @@ def files_read(run: RunLog, rank: RankLog) -> dict[str, Any] | None:
         "epochs": _epochs(rank, table, ~names, hidden),
         "files": _files(rank, table, names, hidden),
         "peers": peers,
+        "collectives": collectives_of(rank),
     }
 
 

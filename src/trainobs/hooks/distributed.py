@@ -13,6 +13,9 @@ import time
 from datetime import timedelta
 from typing import Any, NamedTuple
 
+from trainobs.core.collectives import Collective, bytes_of, kind_of
+from trainobs.core.records import UNKNOWN
+
 logger = logging.getLogger("trainobs")
 
 TIMEOUT_S = 5.0
@@ -35,11 +38,27 @@ class Arrival(NamedTuple):
         group: number of the process group, as the job counts them.
         seq: number of the collective in the group, the same on every rank.
         at_ns: CLOCK_MONOTONIC as the collective was asked for.
+        kind: of collective.
+        input_bytes: of the tensors that this rank gave to it; `UNKNOWN` where torch does not tell.
+        output_bytes: of those that it got.
     """
 
     group: int
     seq: int
     at_ns: int
+    kind: Collective = Collective.OTHER
+    input_bytes: int = UNKNOWN
+    output_bytes: int = UNKNOWN
+
+    @classmethod
+    def from_entry(cls, entry: dict[str, Any], group: int, at_ns: int) -> Arrival:
+        """An entry of the recorder."""
+        name = str(entry.get("profiling_name", ""))
+        moved = (
+            bytes_of(name, entry.get(f"{way}_sizes"), entry.get(f"{way}_dtypes"))
+            for way in ("input", "output")
+        )
+        return cls(group, int(entry["collective_seq_id"]), at_ns, kind_of(name), *moved)
 
 
 class TorchJob:
@@ -101,10 +120,14 @@ class TorchJob:
             group = groups.get(str(entry["process_group"][0]))
             if group is None or entry["is_p2p"]:
                 continue
-            seq = int(entry["collective_seq_id"])
-            if seq > self._seen.get(group, 0):
-                self._seen[group] = seq
-                found.append(Arrival(group, seq, int(entry["time_created_ns"]) - offset_ns))
+            one = Arrival.from_entry(entry, group, int(entry["time_created_ns"]) - offset_ns)
+            if one.seq > self._seen.get(group, 0):
+                self._seen[group] = one.seq
+                found.append(one)
+            elif found and found[-1][:2] == one[:2]:  # several that torch has made one of
+                found[-1] = found[-1]._replace(
+                    kind=Collective.OTHER, input_bytes=UNKNOWN, output_bytes=UNKNOWN
+                )
         return [] if was_set else found
 
     def _look_at_the_clocks(self) -> tuple[bool, int]:

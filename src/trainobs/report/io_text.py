@@ -38,6 +38,7 @@ def render(summary: Mapping[str, Any]) -> str:
             _files(found),
             _calls(found),
             _peers(found["peers"] or ()),
+            _collectives(found["collectives"]),
         )
     texts = ("\n".join(map(printable, part)) for part in parts)
     return "\n\n".join(text for text in texts if text)
@@ -216,3 +217,27 @@ def _peers(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         "  ",
         "  ",
     )
+
+
+def _collectives(found: Mapping[str, Any] | None) -> Iterator[str]:
+    if found is None:
+        return
+    steps = found["steps"]
+    yield row("Collectives in a step", "calls", "given", "got", width=_LABEL)
+    for one in found["kinds"]:
+        moved = (or_unknown(size, _each(one[f"{way}_bytes"], steps)) for way in ("input", "output"))
+        yield row(f"  {one['kind']}", f"{one['count'] / steps:.2f}", *moved, width=_LABEL)
+    sent, received = (
+        or_unknown(size, _each(found[f"{way}_bytes"], steps)) for way in ("sent", "received")
+    )
+    yield from paragraph(
+        "given, got: bytes of the tensors of this rank, as torch has noted them; on sockets it "
+        f"sent {sent} and received {received} in a step (means of {steps:,} of "
+        f"{found['of_steps']:,} steps, in which all collectives are known)",
+        "  ",
+        "  ",
+    )
+
+
+def _each(amount: int | None, steps: int) -> float | None:
+    return None if amount is None else amount / steps

@@ -26,8 +26,8 @@ BLOCK = 512
 HELD_ROWS = 8 * SEAL_ROWS
 """Rows kept while the disk refuses them."""
 
-Row = tuple[int, int, int]
-"""Group, number in the group, CLOCK_MONOTONIC in ns."""
+Row = tuple[int, ...]
+"""A collective: a number for each column of the table."""
 
 
 def is_kept(seq: int) -> bool:
@@ -36,7 +36,7 @@ def is_kept(seq: int) -> bool:
 
 
 class ArrivalsSink(Sink):
-    """Writes `arrivals-*.parquet`: columns `group`, `seq`, `at_ns`.
+    """Writes `arrivals-*.parquet`.
 
     The kept collectives of a rank, in the order in which torch recorded them. Those of other ranks
     have the same numbers, so that the tables of all ranks tell who came when.
@@ -70,8 +70,9 @@ class ArrivalsSink(Sink):
         while len(self._rows) > self._stored:
             part = self._rows[:SEAL_ROWS]
             path = part_file(self._run_dir, self._rank, ARRIVALS, self._part)
-            values = zip(("group", "seq", "at_ns"), np.array(part, np.int64).T, strict=True)
-            store(path, Table(TABLES[ARRIVALS], dict(values)))
+            columns = TABLES[ARRIVALS]
+            values = zip(columns, np.array(part, np.int64).T, strict=True)
+            store(path, Table(columns, {column.name: value for column, value in values}))
             self._stored = len(part)
             if len(part) == SEAL_ROWS:
                 self._rows = self._rows[SEAL_ROWS:]

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import IntEnum
 
 import numpy as np
 
 from trainobs.core.abi import BUCKETS, CELL, PEER, FileClass, Op, Role
 from trainobs.core.catalogue import STEP_METRICS
+from trainobs.core.collectives import Collective
 from trainobs.core.embedding_table import LOOKUP_FIELDS
 from trainobs.core.file_rows import CACHE_ROW, FILE_BUCKETS, IO_ROW, SPREAD_ROW, WORDS
 from trainobs.core.metrics import MetricKind
@@ -69,12 +71,14 @@ class Column:
 
 Columns = tuple[Column, ...]
 
+
+def _words(enum: type[IntEnum]) -> tuple[str, ...]:
+    return tuple(member.name.lower() for member in enum)
+
+
 _STEP = Column("step", missing=SETUP)
 _EPOCH = Column("epoch", "<i4", least=-1)
-_CELL = tuple(
-    Column(axis, "<i1", words=tuple(member.name.lower() for member in enum))
-    for axis, enum in AXES.items()
-)
+_CELL = tuple(Column(axis, "<i1", words=_words(enum)) for axis, enum in AXES.items())
 
 
 def _metric(name: str, dtype: str) -> Column:
@@ -95,7 +99,7 @@ def _of_files(row: np.dtype[np.void]) -> Columns:
             kind.str,
             missing=UNKNOWN if name in _UNKNOWN_OF_SOME else None,
             below=FILE_BUCKETS if name == "bucket" else BOUND,
-            words=tuple(member.name.lower() for member in WORDS[name]) if name in WORDS else None,
+            words=_words(WORDS[name]) if name in WORDS else None,
         )
         for name, (kind, *_) in (row.fields or {}).items()
     )
@@ -122,7 +126,14 @@ TABLES: Mapping[str, Columns] = {
     IO_CACHE: _of_files(CACHE_ROW),
     IO_PEERS: _of_files(PEER_ROW),
     LATENCY: (*_CELL, Column("bucket", "<i1", below=BUCKETS), Column("count")),
-    ARRIVALS: (Column("group", "<i1"), Column("seq"), Column("at_ns")),
+    ARRIVALS: (
+        Column("group", "<i1"),
+        Column("seq"),
+        Column("at_ns"),
+        Column("kind", "<i1", missing=UNKNOWN, words=_words(Collective), is_new=True),
+        Column("input_bytes", missing=UNKNOWN, is_new=True),
+        Column("output_bytes", missing=UNKNOWN, is_new=True),
+    ),
     EMBEDDINGS: (
         _STEP,
         _EPOCH,

@@ -26,7 +26,7 @@ export function files(summary) {
       io.classes.map((one) => [name(one), quantity(one.count), size(one.bytes), times(one),
         one.aligned === null ? null : percent(one.aligned), quantity(one.open_count), quantity(one.mmap_count)])),
     el("div", { class: "charts" }, orders(io.classes), data ? sizes(data) : null, ...epochs(io.epochs), data ? opens(data) : null),
-    largest(io.files), calls(io.epochs), peers(io.peers));
+    largest(io.files), calls(io.epochs), peers(io.peers), collectives(io.collectives));
 }
 
 function name(one) {
@@ -145,4 +145,13 @@ function peers(found) {
   });
   return table("Network by peer; then shares of the bytes, by what the training thread did meanwhile; “apart”: of workers and other children",
     ["", "sent", "received", ...SHOWN_PHASES, "apart"], rows);
+}
+
+function collectives(found) {
+  if (!found) return null;
+  const each = (bytes) => (bytes === null ? null : size(bytes / found.steps));
+  const rows = found.kinds.map((one) => [one.kind, (one.count / found.steps).toFixed(2), each(one.input_bytes), each(one.output_bytes)]);
+  rows.push(["on sockets: sent, received", "", each(found.sent_bytes), each(found.received_bytes)]);
+  return table(`Collectives in a step: bytes of the tensors of this rank, as torch has noted them; means of ${found.steps} of ${found.of_steps} steps, in which all are known`,
+    ["", "calls", "given", "got"], rows);
 }
