@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -86,8 +88,10 @@ class Items(Dataset[Item]):
         slow = training.slow_every and index % (training.slow_every * training.batch) == 0
         busy(training.item_cpu_ms + (training.slow_cpu_ms if slow else 0))
         sleep(training.item_sleep_ms + (training.slow_sleep_ms if slow else 0))
-        if training.garbage and index % training.batch == 0:
-            waste(training.garbage)
+        if index % training.batch == 0:
+            program(training.program_ms)
+            if training.garbage:
+                waste(training.garbage)
 
 
 class Stream(IterableDataset[Item]):
@@ -133,6 +137,19 @@ def sleep(milliseconds: float) -> None:
     """Sleep for so long; not at all for nothing, which would give the CPU away."""
     if milliseconds:
         time.sleep(milliseconds / 1e3)
+
+
+_PROGRAM = """import sys, time
+while time.process_time() < float(sys.argv[1]) / 1e3:
+    pass
+"""
+
+
+def program(milliseconds: float) -> None:
+    """Run a program that computes for so long, its start included."""
+    if milliseconds:
+        command = [sys.executable, "-S", "-c", _PROGRAM, str(milliseconds)]
+        subprocess.run(command, check=True)
 
 
 def waste(count: int) -> None:

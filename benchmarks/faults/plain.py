@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,14 +33,25 @@ def train(training: Training, folder: Path, run_dir: Path) -> list[int]:
         thread_beside(training.beside),
         observe(run_dir=run_dir) as obs,
     ):
+        marks = _Nothing() if training.loop == "bare" else obs
         batches = obs.loader(loader)
         times = [time.monotonic_ns()]
         for _ in range(training.epochs):
             for images, labels, *_ballast in batches:
-                loop.step(obs, images, labels)
+                loop.step(marks, images, labels)
                 times.append(time.monotonic_ns())
             (folder / FIRST_EPOCH_OVER).touch()
     return times
+
+
+class _Nothing:
+    """What a loop marks that does not."""
+
+    def step(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 class _Loop:

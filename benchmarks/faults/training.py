@@ -13,7 +13,7 @@ class Training:
     """A small training. By default it computes 20 ms a step, and its loader costs next to nothing.
 
     Attributes:
-        loop: "plain" or "Lightning".
+        loop: "plain", "bare", which is the same with nothing marked, or "Lightning".
         steps: of an epoch.
         epochs: rounds over the loader.
         ranks: processes, started by torchrun; two or more train with DDP over gloo.
@@ -35,6 +35,7 @@ class Training:
         locked: an item is made while a lock is held that all workers share.
         garbage: objects of which a worker has the collector rid it once a batch.
         stats: names that are asked for, for each item.
+        program_ms: CPU time of a program that is run for each batch, as one that decodes.
         ballast_mb: size of one more tensor that is handed over with a batch.
 
         source: where items come from: "memory"; "files", one for each; "random", places in one
@@ -48,6 +49,7 @@ class Training:
         transfer_cpu_ms: CPU time that a transform on the way to the device takes.
         step_cpu_ms: CPU time of Python in forward.
         step_sleep_ms: time asleep in forward, as for an answer from another machine.
+        step_program_ms: CPU time of a program that forward runs, as an environment to act in.
         sleep_every: steps between two such sleeps.
         poll_ms: time in forward in which a lock that nobody releases is asked for every 5 ms.
         table_mb: size of a mapped table, of which each step takes 16 rows; 0: none.
@@ -91,6 +93,7 @@ class Training:
     locked: bool = False
     garbage: int = 0
     stats: int = 0
+    program_ms: float = 0.0
     ballast_mb: int = 0
 
     source: str = "memory"
@@ -103,6 +106,7 @@ class Training:
     transfer_cpu_ms: float = 0.0
     step_cpu_ms: float = 0.0
     step_sleep_ms: float = 0.0
+    step_program_ms: float = 0.0
     sleep_every: int = 1
     poll_ms: float = 0.0
     table_mb: int = 0

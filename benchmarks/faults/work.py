@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from faults.data import CLASSES, busy, sleep
+from faults.data import CLASSES, busy, program, sleep
 from faults.training import Training
 
 ROW_VALUES = 1024
@@ -62,6 +62,7 @@ class StepWork:
         """Before the network."""
         training = self._training
         busy(training.step_cpu_ms)
+        program(training.step_program_ms)
         if step % training.sleep_every == 0:
             sleep(training.step_sleep_ms)
         for _ in range(round(training.poll_ms / 1e3 / POLL_S)):

@@ -40,6 +40,8 @@ IN_STEP = {
     "sched__other_sleep_ns": 0.0,
 }
 
+MARKS = ("phase/forward_ns", "phase/backward_ns", "phase/optimizer_ns", "phase/transfer_ns")
+
 WAITING = {"loader__wait_ns": 100 * MS}  # of 199: the step computes for 98 more
 SPLIT = ("device", "cpu_wait", "compute", "sleep", "handover")
 

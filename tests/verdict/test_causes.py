@@ -35,6 +35,47 @@ def test_sleep_while_data_came_from_a_network_is_called_so():
     assert verdict_on(**asleep, batch__received_bytes=100.0).cause is Cause.SLEEP
 
 
+WORKERS_ASLEEP = {**split(sleep=100), "batch__sleep_ns": 380 * MS}  # of 2 * 199
+
+
+@pytest.mark.parametrize(("used", "cause"), [(330, Cause.HELPERS), (150, Cause.SLEEP)])
+def test_workers_that_sleep_while_what_they_started_computes_are_told_from_others(used, cause):
+    asleep = {**WORKERS_ASLEEP, "sched__worker_cpu_ns": used * MS, "batch__compute_ns": 5 * MS}
+    assert verdict_on(**asleep).cause is cause
+    received = verdict_on(**asleep, batch__received_bytes=5e6)  # by a socket of the machine, say
+    assert received.cause is (Cause.NETWORK if cause is Cause.SLEEP else cause)
+
+
+@pytest.mark.parametrize(
+    ("threads", "beside", "cause"),
+    [
+        (1, {"child": 190}, Cause.HELPERS),
+        (1, {"thread": 190}, Cause.HELPERS),
+        (1, {"thread": 95, "child": 95}, Cause.HELPERS),
+        (1, {"child": 120}, Cause.SLEEP),  # as it may have while the step computed
+        (2, {"thread": 190}, Cause.SLEEP),  # half of it for the step, maybe
+        (None, {"thread": 190}, Cause.SLEEP),
+    ],
+)
+def test_a_training_thread_that_makes_batches_may_sleep_for_its_own(threads, beside, cause):
+    facts = replace(TWO_CPUS, workers=0, torch_threads=threads)
+    used = {f"sched__{who}_cpu_ns": ms * MS for who, ms in beside.items()}
+    asleep = split(sleep=100) | {"batch__sleep_ns": 100 * MS}  # of 199
+    verdict = verdict_on(facts, **asleep, **used)
+    assert verdict.cause is cause
+    shown = {row.metric for row in verdict.evidence}
+    assert shown >= {name.replace("__", "/") for name in used} or cause is Cause.SLEEP
+
+
+def test_what_waited_for_a_cpu_was_not_handed_over_late():
+    late = split(handover=100)
+    queued = {"sched__wait_runqueue_ns": 70 * MS, "sched__main_runqueue_ns": 71 * MS}
+    assert verdict_on(**late, **queued).cause is Cause.CPU
+    taken = {"sched__wait_runqueue_ns": 30 * MS, "sched__main_runqueue_ns": 31 * MS}
+    both = verdict_on(**late, **taken, sched__worker_runqueue_ns=40 * MS)
+    assert both.cause is None  # as much as all of it, or as little as 30 of 100
+
+
 def test_workers_that_start_with_each_epoch_are_no_hand_over():
     verdict = verdict_on(**split(handover=100), loader__start_stop_ns=95 * MS)
     assert verdict.cause is Cause.START
@@ -99,6 +140,33 @@ def test_a_first_read_is_storage_and_a_page_that_comes_back_is_memory():
     assert (again.kind, again.cause) == (VerdictKind.MEMORY, Cause.FAULTS)
 
 
+@pytest.mark.parametrize(
+    ("synced", "of_checkpoints", "reads", "cause"),
+    [
+        (65, 0, 0.0, Cause.FSYNC),
+        (65, 30, 0.0, Cause.STORAGE),
+        (20, 0, 0.0, Cause.STORAGE),
+        (65, 0, 40.0, Cause.STORAGE),  # somebody else's fsync, maybe
+        (65, 0, float("nan"), Cause.STORAGE),
+    ],
+)
+def test_a_step_that_slept_for_a_device_slept_in_fsync_if_nothing_was_read(
+    synced, of_checkpoints, reads, cause
+):
+    asleep = IN_STEP | {"sched__work_iowait_ns": 60 * MS}
+    none = {"memory__reclaim_ns": 0.0, "memory__main_reclaim_ns": 0.0}
+    verdict = verdict_on(
+        **asleep,
+        **none,
+        memory__refault_count=0.0,
+        memory__major_fault_count=0.0,
+        io__fsync_ns=synced * MS,
+        io__checkpoint_fsync_ns=of_checkpoints * MS,
+        block__read_count=reads,
+    )
+    assert (verdict.kind, verdict.cause) == (VerdictKind.COMPUTE, cause)
+
+
 def test_what_workers_spend_on_memory_is_no_time_of_the_training_thread():
     freed = {"memory__reclaim_ns": 400 * MS}
     assert verdict_on(**freed, memory__main_reclaim_ns=0.0).kind is VerdictKind.COMPUTE
@@ -132,6 +200,9 @@ def test_sleep_that_nothing_explains_is_called_unknown_with_its_phase():
     )
     assert sentence(verdict) == "asleep: 60 ms a step, 38 % of it, in forward; cause: not known"
     assert verdict.advice is None
+    beside = verdict_on(**asleep, sched__child_cpu_ns=150 * MS)  # of 158
+    assert beside.cause is Cause.CHILDREN
+    assert verdict_on(**asleep, sched__child_cpu_ns=90 * MS).cause is Cause.UNKNOWN
     gpu = replace(TWO_CPUS, has_accelerator=True)  # for which it may wait asleep
     assert verdict_on(gpu, **asleep).kind is VerdictKind.COMPUTE
 

@@ -29,7 +29,12 @@ def test_the_quick_suite_gets_every_verdict_right(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True)
     assert (tmp_path / "found.json").exists(), done.stdout + done.stderr
     cases = json.loads((tmp_path / "found.json").read_text())["cases"]
-    assert cases.keys() == {"healthy_light_loader", "large_checkpoints", "frequent_gc"}
+    assert cases.keys() == {
+        "healthy_light_loader",
+        "large_checkpoints",
+        "frequent_gc",
+        "program_one_worker",
+    }
     results = {name: (case["result"], case["reason"]) for name, case in cases.items()}
     # Which part of a checkpoint is slow depends on the disk, and may be no part alone.
     assert {result for result, _ in results.values()} <= {"right", "vague", "disturbed"}, results

@@ -11,6 +11,7 @@ import pytest
 
 from tests.verdict.constructed import (
     IN_STEP,
+    MARKS,
     MS,
     STEPS,
     TWO_CPUS,
@@ -172,7 +173,6 @@ def test_fsync_of_a_checkpoint_is_a_cause():
     assert verdict_on(**saving, io__fsync_ns=every(8, 700 * MS)).cause is Cause.FSYNC
 
 
-MARKS = ("phase/forward_ns", "phase/backward_ns", "phase/optimizer_ns", "phase/transfer_ns")
 BACKWARD = {"without": MARKS[1:], "phase__forward_ns": 1 * MS}
 
 
@@ -244,45 +244,6 @@ def test_a_thread_that_lacks_its_cpu_for_longer_than_it_waits_for_data_is_not_lo
     assert verdict_on(**waiting, sched__main_runqueue_ns=35 * MS).kind is VerdictKind.LOADER
 
 
-@pytest.mark.parametrize(
-    ("when", "waits"),
-    [
-        (
-            "in about 1 step of 50",
-            [5000 * MS if step % 50 == 49 else 1 * MS for step in range(500)],
-        ),
-        ("since step 300", [1 * MS] * 300 + [200 * MS] * 200),
-        ("until step 200", [200 * MS] * 200 + [1 * MS] * 300),
-        ("", [60 * MS * 4 if step % 4 == 3 else 1 * MS for step in range(500)]),
-        ("", [100 * MS] * 500),
-    ],
-)
-def test_slow_steps_are_never_left_out_and_it_is_told_where_they_are(when, waits):
-    verdict = verdict_on(loader__wait_ns=waits, steps=500)
-    assert verdict.kind is VerdictKind.LOADER
-    assert verdict.ns_per_step == pytest.approx(np.mean(waits), rel=0.05)
-    assert verdict.when == when
-
-
-def test_what_was_in_the_first_epoch_only_is_told():
-    record = Record()
-    waits = [200 * MS] * 50 + [1 * MS] * 150
-    record.add(columns(steps=200, loader__wait_ns=waits), np.arange(200) // 50)
-    verdict = judge(record, TWO_CPUS)
-    assert "in the first epoch only" in sentence(verdict)
-
-
-def test_a_loop_that_marks_no_phase_computes_unless_something_else_is_seen():
-    unmarked = {"without": MARKS, "phase__other_ns": 99 * MS, **IN_STEP}
-    unmarked["sched__work_offcpu_ns"] = 2 * MS
-    computing = verdict_on(**unmarked)
-    assert (computing.kind, computing.cause) == (VerdictKind.COMPUTE, None)
-    saving = verdict_on(**unmarked, io__fsync_ns=40 * MS)
-    assert saving.kind is None
-    held_up = verdict_on(**unmarked | {"python__gc_ns": 60 * MS})
-    assert held_up.cause is Cause.GARBAGE
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_no_share_is_above_one_and_units_do_not_matter(seed):
     rng = np.random.default_rng(seed)
@@ -344,7 +305,7 @@ def test_a_phase_with_a_name_of_the_users_is_computation_and_has_its_name():
 
 @pytest.mark.parametrize(
     ("upload_ms", "other_ms", "where"),
-    [(70, 0, "upload"), (58, 12, "upload"), (40, 40, "no phase, or one of its own")],
+    [(70, 0, "upload"), (58, 12, "upload"), (40, 40, "no phase, logging or a phase of its own")],
 )
 def test_sleep_in_a_phase_of_the_users_has_its_name_where_it_is_surely_in_that(
     upload_ms, other_ms, where
@@ -358,6 +319,13 @@ def test_sleep_in_a_phase_of_the_users_has_its_name_where_it_is_surely_in_that(
     verdict = judge(record, TWO_CPUS)
     assert verdict.kind is VerdictKind.SLEEP
     assert f", in {where}" in sentence(verdict)
+
+
+def test_sleep_in_logging_is_called_so():
+    asleep = {"sched__other_sleep_ns": 60 * MS, "sched__work_offcpu_ns": 60 * MS}
+    logging = verdict_on(phase__logging_ns=70 * MS, **asleep)
+    assert ", in logging" in sentence(logging)
+    assert ", in no phase" in sentence(verdict_on(phase__other_ns=70 * MS, **asleep))
 
 
 def test_of_two_costs_the_evidence_says_what_each_consists_of():

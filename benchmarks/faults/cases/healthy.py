@@ -22,6 +22,7 @@ CASES = (
     control("healthy_10ms", "steps of 10 ms, one worker", **SHORT),
     control("healthy_10ms_stream", "steps of 10 ms, 2 workers", workers=2, iterable=True, **SHORT),
     control("healthy_light_loader", "a light loader, 2 workers", workers=2, steps=80, quick=True),
+    control("healthy_bare", "a loop that marks nothing, no worker", loop="bare", workers=0),
     control("healthy_no_worker", "a light loader, no worker", workers=0),
     control("healthy_4_workers", "4 workers, which rest", workers=4),
     control("healthy_stream", "a stream, 2 workers", iterable=True, workers=2),

@@ -7,6 +7,7 @@ from typing import Any
 from faults.case import because, fault
 
 ASLEEP = because("LOADER", "SLEEP")
+HELPERS = because("LOADER", "HELPERS")
 NETWORK = because("LOADER", "NETWORK", "SLEEP")
 COMPUTES = because("LOADER", "TRANSFORM")
 DEVICE = because("LOADER", "STORAGE")
@@ -106,6 +107,24 @@ _ASLEEP = (
         from_share=0.8,
         steps=160,
         remedy={"item_sleep_ms": 0},
+    ),
+    fault(
+        "program_one_worker",
+        "a program that computes 40 ms for each batch, one worker",
+        HELPERS,
+        program_ms=40,
+        steps=60,
+        quick=True,
+        remedy={"program_ms": 0},
+    ),
+    fault(
+        "program_no_worker",
+        "a program that computes 40 ms for each batch, no worker",
+        HELPERS,
+        workers=0,
+        program_ms=40,
+        steps=60,
+        remedy={"program_ms": 0},
     ),
 )
 

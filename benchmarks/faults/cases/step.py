@@ -49,6 +49,14 @@ _FORWARD = (
         remedy={"poll_ms": 0},
     ),
     fault(
+        "program_in_forward",
+        "forward waits for a program that computes 60 ms",
+        because("SLEEP", "CHILDREN"),
+        step_program_ms=60,
+        steps=60,
+        remedy={"step_program_ms": 0},
+    ),
+    fault(
         "frequent_gc",
         "50,000 live objects, and `gc.collect()` in every step",
         COLLECTS,
@@ -158,6 +166,14 @@ _SAVING = (
         remedy={"checkpoint": ""},
     ),
     fault(
+        "bare_checkpoints",
+        "200 MB saved every 10 steps, in a loop that marks nothing",
+        ABSTAINS,
+        loop="bare",
+        **CHECKPOINT | {"checkpoint": "unmarked", "checkpoint_every": 10},
+        remedy={"checkpoint": ""},
+    ),
+    fault(
         "background_checkpoints",
         "500 MB saved by a thread every 6 steps",
         because("COMPUTE", "INTERPRETER", "OWN_THREADS", "CPU", "FULL")
@@ -172,6 +188,14 @@ _VALIDATING = (
         "validation",
         "20 batches of validation, 2 ms an image, every 20 steps",
         VALIDATES,
+        **VALIDATION,
+        remedy={"validate_every": 0},
+    ),
+    fault(
+        "bare_validation",
+        "20 batches of validation, every 20 steps, in a loop that marks nothing",
+        ABSTAINS,
+        loop="bare",
         **VALIDATION,
         remedy={"validate_every": 0},
     ),

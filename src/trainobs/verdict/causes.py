@@ -92,7 +92,7 @@ def _replayed(now: Situation, replay: Replay) -> tuple[float, Candidates]:
 
     trace: Trace = replay.trace
     none = 0.0 * trace.make_cpu
-    device, sleep = {"make_device": none}, {"make_sleep": none}
+    device, sleep, asleep = {"make_device": none}, {"make_sleep": none}, _sleep(now)
     held = trace.feed_held
     cpu = {"make_cpu": none, "feed": trace.feed - held, "feed_held": 0.0}
     hand = {"feed": held, "feed_cpu": 0.0, "receive": 0.0}
@@ -103,8 +103,8 @@ def _replayed(now: Situation, replay: Replay) -> tuple[float, Candidates]:
         (
             Candidate(Cause.STORAGE, saved(**device), names[:1]),
             Candidate(Cause.TRANSFORM, saved(**cpu), names[2:3]),
-            Candidate(_sleep(now), saved(**sleep), names[3:4]),
-            Candidate(Cause.HANDOVER, saved(**hand), names[4:]),
+            Candidate(asleep, saved(**sleep), (*names[3:4], *_BESIDE.get(asleep, ()))),
+            Candidate(Cause.HANDOVER, min(saved(**hand), _handed_over(now)), names[4:]),
             Candidate(Cause.START, saved(start=0.0), (record.START,)),
             Candidate(
                 _lack(now), saved(cpus=inf, most_cpus=inf) if _lacks(now) else 0.0, names[1:2]
@@ -123,23 +123,56 @@ def _lack(now: Situation) -> Cause:
 
 
 def _sleep(now: Situation) -> Cause:
+    """What the makers of batches slept for: whoever computed while they did, or sent them data."""
+    slept = known(now.ns("batch/sleep_ns"))
+    if slept and _beside_makers(now) >= COVERAGE * slept:
+        return Cause.HELPERS
     received = now.ns("batch/received_bytes")
     return Cause.NETWORK if known(received) >= _NETWORK_BYTES else Cause.SLEEP
+
+
+def _beside_makers(now: Situation) -> float:
+    """CPU time of other threads and processes of the run while the makers of batches slept.
+
+    At least, if these had one CPU for each maker that was awake.
+    """
+    workers, step, slept = now.facts.workers, now.parts.step, known(now.ns("batch/sleep_ns"))
+    if workers:
+        used = now.ns("sched/worker_cpu_ns") - known(now.ns("batch/compute_ns"))
+        return known(used) - (workers * step - slept)
+    threads = (now.facts.torch_threads or inf) - 1  # they compute where the training thread does
+    used = known(now.ns("sched/thread_cpu_ns"))
+    used -= threads * (step - known(now.ns(record.LOADER))) if threads else 0.0
+    return known(now.ns("sched/child_cpu_ns")) + max(0.0, used) - (step - slept)
+
+
+_BESIDE = {
+    Cause.HELPERS: ("sched/thread_cpu_ns", "sched/worker_cpu_ns", "sched/child_cpu_ns"),
+    Cause.CHILDREN: ("sched/child_cpu_ns",),
+}
+
+
+def _handed_over(now: Situation) -> float:
+    """What handing batches over took that was no want of CPUs, at least."""
+    queued = known(now.ns("sched/worker_runqueue_ns")) - known(now.ns("batch/cpu_wait_ns"))
+    lacked = known(now.ns("sched/wait_runqueue_ns")) + max(0.0, queued)
+    return max(0.0, known(now.ns(record.SPLIT[-1])) - known(now.ns(record.START)) - lacked)
 
 
 def _split(now: Situation) -> Candidates:
     """From the wait as it was divided where the batches were made."""
     names = record.SPLIT
-    device, cpu_wait, compute, asleep, handover = (now.ns(name) for name in names)
-    start = known(now.ns(record.START))
+    device, cpu_wait, compute, slept, handover = (now.ns(name) for name in names)
+    start, asleep = known(now.ns(record.START)), _sleep(now)
+    lacked = known(now.ns("sched/wait_runqueue_ns")) if now.facts.workers else 0.0
     yield Candidate(Cause.STORAGE, known(device), names[:1])
     yield Candidate(Cause.TRANSFORM, known(compute), names[2:3])
-    yield Candidate(_sleep(now), known(asleep), names[3:4])
+    yield Candidate(asleep, known(slept), (*names[3:4], *_BESIDE.get(asleep, ())))
     yield Candidate(Cause.START, start, (record.START,))
     # Older run logs have sleep in the hand-over; and a worker that computes hands over late.
-    if not isnan(asleep) and known(now.ns("batch/compute_ns")) < COMPUTES * known(handover):
-        yield Candidate(Cause.HANDOVER, max(0.0, known(handover) - start), names[4:])
-    yield Candidate(contention(now), known(cpu_wait), (*names[1:2], *_CONTENTION))
+    if not isnan(slept) and known(now.ns("batch/compute_ns")) < COMPUTES * known(handover):
+        yield Candidate(Cause.HANDOVER, _handed_over(now), names[4:])
+    yield Candidate(contention(now), known(cpu_wait) + lacked, (*names[1:2], *_CONTENTION))
 
 
 def _inferred(now: Situation) -> Candidates:
@@ -167,13 +200,20 @@ def _compute(now: Situation) -> tuple[float, Candidates]:
     return parts.most_lost, iter(
         (
             Candidate(Cause.GARBAGE, known(parts.garbage), (record.GARBAGE,)),
-            Candidate(Cause.STORAGE, known(parts.device), ("sched/work_iowait_ns",)),
+            Candidate(_device(now), known(parts.device), ("sched/work_iowait_ns", "io/fsync_ns")),
             Candidate(Cause.INTERPRETER, known(parts.interpreter), (record.INTERPRETER,)),
             Candidate(
                 contention(now), known(parts.runqueue), ("sched/main_runqueue_ns", *_CONTENTION)
             ),
         )
     )
+
+
+def _device(now: Situation) -> Cause:
+    """Fsync, if it took as long as the training thread slept for a device, and nothing was read."""
+    synced = known(now.ns("io/fsync_ns")) - known(now.ns("io/checkpoint_fsync_ns"))
+    only = now.ns("block/read_count") < 1.0  # a step; not so where it is unknown
+    return Cause.FSYNC if only and synced >= known(now.parts.device) > 0 else Cause.STORAGE
 
 
 _CONTENTION = (
@@ -257,7 +297,11 @@ def _communication(now: Situation) -> tuple[float, Candidates]:
 
 
 def _asleep(now: Situation) -> tuple[float, Candidates]:
-    return 1.0, iter((Candidate(Cause.UNKNOWN, 1.0, ()),))
+    """Processes of this run, if they computed while the training thread slept; else not known."""
+    slept = now.parts.part[VerdictKind.SLEEP]
+    beside = known(now.ns("sched/child_cpu_ns")) - (now.parts.step - slept)
+    cause = Cause.CHILDREN if beside >= COVERAGE * slept else Cause.UNKNOWN
+    return 1.0, iter((Candidate(cause, 1.0, _BESIDE.get(cause, ())),))
 
 
 def _nothing(now: Situation) -> tuple[float, Candidates]:

@@ -32,15 +32,48 @@ def when(record: Record, names: tuple[str, ...]) -> str:
     """
     sample = record.sample()
     values = np.nansum([sample.columns[name] for name in names], axis=0)
-    if len(values) < 2 * EDGE or values.sum() <= 0:
+    if len(values) < 2 * EDGE:
         return ""
-    return _first_epoch(values, sample.epochs) or _changed(record, names) or _rare(values)
+    of_run = _changed(record, names) or _once(record, names)
+    if values.sum() <= 0:  # what came once may lie outside the sample
+        return of_run
+    return _first_epoch(values, sample.epochs) or of_run or _rare(values)
+
+
+def in_few_steps(record: Record, names: tuple[str, ...], less: tuple[str, ...]) -> float:
+    """What few steps took more than the others, ns a step over all steps; 0 if they are not few.
+
+    Args:
+        record: the steps.
+        names: times, which are added up.
+        less: times that are taken from these, where they are known.
+    """
+    sample, mean = record.sample().columns, record.mean()
+    values = np.nansum([sample[name] for name in names], axis=0)
+    values = np.maximum(0.0, values - np.nansum([sample[name] for name in less], axis=0))
+    is_long = values > TIMES * np.median(values)
+    if is_long.mean() > FEW:
+        return 0.0
+    # Of the mean of all steps: the sample of a long run may have missed the few.
+    whole = np.nansum([mean[name] for name in names]) - np.nansum([mean[name] for name in less])
+    return max(0.0, float(whole - values[~is_long].mean()))
 
 
 def _first_epoch(values: Floats, epochs: npt.NDArray[np.int64]) -> str:
     first = epochs == epochs[0]
     is_first = values[first].sum() >= 0.9 * values.sum() and first.mean() <= 0.5
     return "in the first epoch only" if is_first else ""
+
+
+def _once(record: Record, names: tuple[str, ...]) -> str:
+    """A cost that came once; in a long run, in one block."""
+    steps, values = _course(record, names)
+    times, ends = steps * values, np.cumsum(steps)
+    at = int(times.argmax())
+    if not 0 < MOST * times.sum() <= times[at] or steps[at] > FEW * ends[-1]:
+        return ""
+    first, last = (record.first + int(end) for end in (ends[at] - steps[at], ends[at] - 1))
+    return f"in step {first} alone" if first == last else f"in steps {first} to {last} alone"
 
 
 def _rare(values: Floats) -> str:

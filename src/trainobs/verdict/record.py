@@ -74,6 +74,7 @@ INPUTS = tuple(
             "sched/others_cpu_ratio",
             "io/checkpoint_write_ns",
             "io/fsync_ns",
+            "io/checkpoint_fsync_ns",
             "block/read_bytes",
             "block/read_count",
             "memory/major_fault_count",

@@ -16,7 +16,7 @@ from trainobs.replay.trace import trace_of
 from trainobs.verdict import record as names
 from trainobs.verdict.advice import advise
 from trainobs.verdict.causes import Candidate, Situation, find, free_cpus
-from trainobs.verdict.evenness import when
+from trainobs.verdict.evenness import in_few_steps, when
 from trainobs.verdict.parts import known, parts_of
 from trainobs.verdict.record import WINDOW, Record
 from trainobs.verdict.verdict import Cause, Evidence, Facts, Verdict, VerdictKind
@@ -53,6 +53,9 @@ OVERHEADS = (
 HELD_UP = ("sched/work_runqueue_ns", "sched/work_iowait_ns", names.GARBAGE, names.INTERPRETER)
 """Time within the phases in which nothing was computed."""
 
+_NOT_DONE = (*HELD_UP, names.SLEEPS[-1])
+"""Time outside the phases that is known for something else than what the loop does there."""
+
 _MOST_OF_IT = 0.8
 """Share of the sleep that a phase has to hold before it is named."""
 
@@ -77,6 +80,7 @@ _TIMES_OF: Mapping[Cause | None, tuple[str, ...]] = {
     Cause.GARBAGE: (names.GARBAGE,),
     Cause.INTERPRETER: (names.INTERPRETER,),
     Cause.STORAGE: ("sched/work_iowait_ns",),
+    Cause.FSYNC: ("sched/work_iowait_ns",),
 }
 """Where the time lies that held computation up; else it is the run queue."""
 
@@ -103,7 +107,7 @@ def judge_by(replay: Replay | None, record: Record, facts: Facts) -> Verdict:
         return Verdict(len(record), abstained_because="the steps were not timed")
     parts = parts_of(mean, facts)
     now = Situation(mean, parts, facts, None if replay is None or replay.refused else replay)
-    outcome, ns = _outcome(now)
+    outcome, ns = _outcome(record, now)
     replayed = None if replay is None else not replay.refused
     if outcome is None or isinstance(outcome, str):
         evidence = tuple(_evidence(now, None, None))
@@ -128,7 +132,7 @@ def judge_by(replay: Replay | None, record: Record, facts: Facts) -> Verdict:
     )
 
 
-def _outcome(now: Situation) -> tuple[VerdictKind | str, float]:
+def _outcome(record: Record, now: Situation) -> tuple[VerdictKind | str, float]:
     """The verdict and the time that it is about; or why there is none."""
     parts, part = now.parts, now.parts.part
     if all(isnan(now.ns(name)) for name in names.PHASES):
@@ -145,8 +149,13 @@ def _outcome(now: Situation) -> tuple[VerdictKind | str, float]:
     if lost >= max(BOUND * parts.step, most):
         return VerdictKind.COMPUTE, lost
     other = max(0.0, parts.other - lost - known(parts.asleep["other"]))
-    if other >= max(BOUND * parts.step, most) and not _is_computation(now):
+    is_computation = _is_computation(now)
+    if other >= max(BOUND * parts.step, most) and not is_computation:
         return _unmarked(now, parts.other), 0.0
+    rare = in_few_steps(record, (names.OTHER,), _NOT_DONE) if is_computation else 0.0
+    if rare >= max(BOUND * parts.step, most):
+        told = f"{percent(rare / parts.step)} of the step is in no phase, and in few steps only"
+        return f"{told}, as for a validation or a checkpoint", 0.0
     if most >= BOUND * parts.step:
         second = max(ns for kind, ns in costs.items() if kind is not top)
         if second >= max(BOUND * parts.step, RIVAL * most):
@@ -156,7 +165,7 @@ def _outcome(now: Situation) -> tuple[VerdictKind | str, float]:
     if isnan(part[VerdictKind.COMMUNICATION]):
         return "the time in collectives was not measured", 0.0
     computing = known(part[VerdictKind.COMPUTE])
-    return VerdictKind.COMPUTE, computing + (other if _is_computation(now) else 0.0)
+    return VerdictKind.COMPUTE, computing + (other if is_computation else 0.0)
 
 
 def _is_computation(now: Situation) -> bool:
@@ -221,18 +230,20 @@ def _where(kind: VerdictKind, now: Situation) -> str:
     in_step = [(phase, known(ns)) for phase, ns in parts.asleep.items() if phase != "transfer"]
     phase, ns = max(in_step, key=lambda item: item[1])
     most = _MOST_OF_IT * parts.part[kind]
-    if phase == "other" and known(now.ns(names.NAMED)):
+    if phase == "other" and known(now.ns(names.NAMED)) + known(now.ns(names.LOGGING)):
         phase = _named(now, ns, most)
     return phase if ns >= most else ""
 
 
 def _named(now: Situation, slept: float, most: float) -> str:
-    """The user's phase in which most of the sleep surely lies; the kernel does not tell them apart.
+    """The phase in which most of the sleep surely lies: logging, or one of the user's.
 
-    Surely: the time outside of that phase is too short for the rest of the sleep.
+    The kernel does not tell these apart, nor from what is in no phase. Surely: the time outside of
+    that phase is too short for the rest of the sleep.
     """
     times = {phase: now.ns(name) for name in now.mean if (phase := named_phase(name))}
-    outside = now.parts.other + sum(map(known, times.values()))
+    times["logging"] = now.ns(names.LOGGING)
+    outside = known(now.ns(names.OTHER)) + sum(map(known, times.values()))
     sure = [phase for phase, ns in times.items() if slept - (outside - known(ns)) >= most]
     return sure[0] if sure else "named"
 

@@ -9,7 +9,7 @@ from trainobs.core.text import duration, measured, percent
 from trainobs.verdict.advice import told
 from trainobs.verdict.verdict import Cause, Verdict, VerdictKind
 
-_PLACES = {"other": "no phase", "named": "no phase, or one of its own"}
+_PLACES = {"other": "no phase", "named": "no phase, logging or a phase of its own"}
 
 _SHOWN = 6
 """Rows of evidence that are shown; all are in the JSON."""

@@ -29,8 +29,9 @@ class Cause(Enum):
 
     STORAGE = "the device"
     TRANSFORM = "the loader's own computation"
-    SLEEP = "the loader asleep, for something not known (a network, a lock, a timer)"
+    SLEEP = "the loader asleep, for something not known (a network, a lock, another process)"
     NETWORK = "the loader asleep, while it received its data from a network"
+    HELPERS = "the loader asleep, while other threads or processes of this run computed"
     HANDOVER = "the hand-over of batches"
     START = "workers that start and end with each epoch"
     OTHERS = "other processes on its CPUs"
@@ -45,6 +46,7 @@ class Cause(Enum):
     FSYNC = "fsync"
     WRITE = "write calls"
     STRAGGLER = "a rank that arrives late"
+    CHILDREN = "other processes of this run, which computed meanwhile"
     UNKNOWN = "not known"
 
 

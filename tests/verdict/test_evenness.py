@@ -1,0 +1,83 @@
+"""Where in a run the time lies that a verdict is about."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.verdict.constructed import IN_STEP, MARKS, MS, TWO_CPUS, columns, every, verdict_on
+from trainobs.verdict.record import Record
+from trainobs.verdict.rules import judge
+from trainobs.verdict.sentence import sentence
+from trainobs.verdict.verdict import Cause, VerdictKind
+
+
+@pytest.mark.parametrize(
+    ("when", "waits"),
+    [
+        (
+            "in about 1 step of 50",
+            [5000 * MS if step % 50 == 49 else 1 * MS for step in range(500)],
+        ),
+        ("since step 300", [1 * MS] * 300 + [200 * MS] * 200),
+        ("until step 200", [200 * MS] * 200 + [1 * MS] * 300),
+        ("", [60 * MS * 4 if step % 4 == 3 else 1 * MS for step in range(500)]),
+        ("", [100 * MS] * 500),
+    ],
+)
+def test_slow_steps_are_never_left_out_and_it_is_told_where_they_are(when, waits):
+    verdict = verdict_on(loader__wait_ns=waits, steps=500)
+    assert verdict.kind is VerdictKind.LOADER
+    assert verdict.ns_per_step == pytest.approx(np.mean(waits), rel=0.05)
+    assert verdict.when == when
+
+
+def test_what_was_in_the_first_epoch_only_is_told():
+    record = Record()
+    waits = [200 * MS] * 50 + [1 * MS] * 150
+    record.add(columns(steps=200, loader__wait_ns=waits), np.arange(200) // 50)
+    verdict = judge(record, TWO_CPUS)
+    assert "in the first epoch only" in sentence(verdict)
+
+
+@pytest.mark.parametrize(
+    ("steps", "at", "told"), [(200, 120, "in step 120 alone"), (6000, 2500, "in steps 2432 to 25")]
+)
+def test_what_came_once_is_told_so_though_no_sample_has_it(steps, at, told):
+    forward = np.full(steps, 10 * MS)
+    forward[at] += 200 * steps * MS
+    asleep = IN_STEP | {"sched__forward_sleep_ns": forward - 10 * MS, "phase__forward_ns": forward}
+    record = Record()
+    record.add(columns(steps, **asleep))
+    assert f", in forward, {told}" in sentence(judge(record, TWO_CPUS, replays=False))
+
+
+def test_a_loop_that_marks_no_phase_computes_unless_something_else_is_seen():
+    unmarked = {"without": MARKS, "phase__other_ns": 99 * MS, **IN_STEP}
+    unmarked["sched__work_offcpu_ns"] = 2 * MS
+    computing = verdict_on(**unmarked)
+    assert (computing.kind, computing.cause) == (VerdictKind.COMPUTE, None)
+    saving = verdict_on(**unmarked, io__fsync_ns=40 * MS)
+    assert saving.kind is None
+    held_up = verdict_on(**unmarked | {"python__gc_ns": 60 * MS})
+    assert held_up.cause is Cause.GARBAGE
+
+
+@pytest.mark.parametrize("steps", [200, 6000])
+def test_few_long_steps_of_a_loop_that_marks_no_phase_may_be_anything(steps):
+    def judged(other, **more):
+        unmarked = {"without": MARKS, "phase__other_ns": other, **IN_STEP}
+        unmarked["sched__work_offcpu_ns"] = 2 * MS
+        record = Record()
+        record.add(columns(steps, **unmarked | more))
+        return judge(record, TWO_CPUS, replays=False)
+
+    long = [value + 10 * MS for value in every(50, 900 * MS, steps)]
+    assert judged(long).abstained_because == (
+        "62 % of the step is in no phase, and in few steps only, as for a validation or a "
+        "checkpoint"
+    )
+    collected = judged(long, python__gc_ns=every(50, 900 * MS, steps))
+    assert collected.cause is Cause.GARBAGE
+    half = [value + 10 * MS for value in every(2, 30 * MS, steps)]
+    assert judged(half).kind is VerdictKind.COMPUTE  # two kinds of steps
