@@ -128,17 +128,26 @@ def test_a_loop_that_breaks_off_goes_on_with_the_next_step(pair, ticking):
     assert [times(step) for step in steps] == [{Phase.LOADER: 14, Phase.OTHER: 100}] * 4
 
 
-def test_inside_a_phase_its_fetches_are_waiting_and_begin_no_step(pair, ticking):
+@pytest.mark.parametrize(
+    ("phase", "spent"),
+    [
+        (Phase.FORWARD, {Phase.LOADER: 70, Phase.FORWARD: 30}),
+        (Phase.VALIDATION, {Phase.VALIDATION: 100}),
+    ],
+)
+def test_inside_a_phase_its_fetches_begin_no_step_and_a_validation_has_its_own(
+    pair, ticking, phase, spent
+):
     observed = pair.watch.observe(DataLoader(Slow(ticking), batch_size=4))
     ticking.step(work=1)
-    ticking.clock.enter(Phase.VALIDATION)
+    ticking.clock.enter(phase)
     for _ in observed:
         ticking.after(10)
     ticking.clock.leave()
     assert train(ticking, observed) != []
     steps = ticking.closed()
     assert [(step.step, step.epoch) for step in steps] == [(0, 0), (1, 0), (2, 0), (3, 0)]
-    assert times(steps[0]) == {Phase.LOADER: 70, Phase.VALIDATION: 30, Phase.OTHER: 1}
+    assert times(steps[0]) == {**spent, Phase.OTHER: 1}
 
 
 def test_starting_workers_counts_as_waiting_for_the_step_that_needs_them(pair, ticking):

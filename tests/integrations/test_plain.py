@@ -294,6 +294,41 @@ def test_a_validation_before_the_training_makes_no_steps(run_dir):
     assert step_numbers(run_dir) == list(range(len(loader())))
 
 
+class Late(Dataset):
+    """Batches that take 20 ms each, by index or one after another."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(0.02)
+        return index
+
+    def __iter__(self) -> Iterator[int]:
+        return map(self.__getitem__, range(3))
+
+
+@pytest.mark.parametrize("of_torch", [True, False])
+def test_what_a_marked_validation_waits_for_is_validation(run_dir, of_torch):
+    with observe(run_dir=run_dir, probes="off") as obs:
+        late = obs.loader(DataLoader(Late(), batch_size=None) if of_torch else Late())
+        for number, _ in enumerate(obs.loader(loader(8))):
+            with obs.step():
+                pass
+            with obs.phase("validation"):
+                for _ in late:
+                    if number == 2:
+                        break
+        for _ in obs.loader(loader(8)):
+            with obs.step():
+                pass
+    assert step_numbers(run_dir) == list(range(8))
+    late_batches = [(ns or 0) // 20_000_000 for ns in column(run_dir, "phase/validation_ns")[1:]]
+    assert [late_batches[step] >= least for step, least in enumerate((3, 3, 1, 3))] == [True] * 4
+    assert not any(late_batches[4:])
+    assert sum(ns or 0 for ns in column(run_dir, "loader/wait_ns")[1:]) < 3 * 20e6
+
+
 def test_a_look_at_the_first_batch_costs_no_steps(run_dir):
     with observe(run_dir=run_dir, probes="off") as obs:
         batches = obs.loader(loader())

@@ -38,7 +38,8 @@ class LoopPass(Telling):
     """Tells a clock of one pass over a loader that was given to `obs.loader`.
 
     What is begun, by `start` or `ask`, is ended by `made`, `got`, `over` or `failed`. A pass that
-    begins inside another phase (a validation) is timed as waiting, and opens no step.
+    begins inside another phase is timed as waiting, and opens no step; in a validation it is part
+    of that.
 
     Args:
         clock: of the training thread.
@@ -53,7 +54,7 @@ class LoopPass(Telling):
     def __init__(self, clock: StepClock, of: object | None = None) -> None:
         super().__init__()
         self.ended = False
-        self.loop = True
+        self.loop = clock.phase != Phase.VALIDATION.value
         self._name = object()  # whoever leads is kept: not this object, whose end is to be seen
         self.clock = clock
         self._of = of
@@ -71,6 +72,8 @@ class LoopPass(Telling):
 
     def start(self) -> None:
         """The iterator is about to be made, and its workers with it."""
+        if not self.loop:
+            return
         if self.aside:
             self.clock.enter(Phase.LOADER.value)
         else:
@@ -82,7 +85,8 @@ class LoopPass(Telling):
 
     def made(self) -> None:
         """The iterator is there."""
-        self.clock.leave()
+        if self.loop:
+            self.clock.leave()
 
     def _ask_first(self) -> None:
         clock = self.clock
@@ -94,7 +98,8 @@ class LoopPass(Telling):
     def over(self) -> None:
         """There was no batch any more."""
         self.ended = True
-        self.clock.end_fetch()
+        if self.loop:
+            self.clock.end_fetch()
         if not self.aside:
             self.clock.cancel()
             self.let_go()
@@ -102,4 +107,5 @@ class LoopPass(Telling):
 
     def failed(self) -> None:
         """An exception came, after which a loader of torch goes on."""
-        self.clock.end_fetch()
+        if self.loop:
+            self.clock.end_fetch()
