@@ -150,6 +150,22 @@ def test_inside_a_phase_its_fetches_begin_no_step_and_a_validation_has_its_own(
     assert times(steps[0]) == {**spent, Phase.OTHER: 1}
 
 
+def test_without_gradients_after_a_training_its_fetches_are_no_waiting(pair, ticking):
+    observed = pair.watch.observe(DataLoader(Slow(ticking), batch_size=4))
+    ticking.clock.by_fetches = False
+    with torch.no_grad():
+        assert train(ticking, observed) != []  # nobody trained yet: it may be all that there is
+    assert train(ticking, observed) != []
+    ticking.step(work=1)
+    with torch.no_grad():
+        for _ in observed:
+            ticking.after(10)
+    ticking.step(work=1)
+    *steps, validated, _ = ticking.closed()
+    assert [times(step)[Phase.LOADER] for step in steps] == [28, 28, 14] * 2
+    assert times(validated) == {Phase.OTHER: 101}
+
+
 def test_starting_workers_counts_as_waiting_for_the_step_that_needs_them(pair, ticking):
     class Starting:
         def __iter__(self) -> Iterator[int]:

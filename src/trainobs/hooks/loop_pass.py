@@ -38,8 +38,8 @@ class LoopPass(Telling):
     """Tells a clock of one pass over a loader that was given to `obs.loader`.
 
     What is begun, by `start` or `ask`, is ended by `made`, `got`, `over` or `failed`. A pass that
-    begins inside another phase is timed as waiting, and opens no step; in a validation it is part
-    of that.
+    begins inside another phase is timed as waiting, and opens no step. One of a validation is not:
+    in its phase, or without gradients once there was one with.
 
     Args:
         clock: of the training thread.
@@ -54,7 +54,8 @@ class LoopPass(Telling):
     def __init__(self, clock: StepClock, of: object | None = None) -> None:
         super().__init__()
         self.ended = False
-        self.loop = clock.phase != Phase.VALIDATION.value
+        is_validation = clock.fetches.has_led and not torch.is_grad_enabled()
+        self.loop = clock.phase != Phase.VALIDATION.value and not is_validation
         self._name = object()  # whoever leads is kept: not this object, whose end is to be seen
         self.clock = clock
         self._of = of
@@ -98,8 +99,9 @@ class LoopPass(Telling):
     def over(self) -> None:
         """There was no batch any more."""
         self.ended = True
-        if self.loop:
-            self.clock.end_fetch()
+        if not self.loop:
+            return
+        self.clock.end_fetch()
         if not self.aside:
             self.clock.cancel()
             self.let_go()

@@ -24,12 +24,14 @@ class FetchSteps:
         count: steps that were taken from fetches, and will not become one any more.
         took_ns: all that such steps took that are over.
         leader: the pass whose fetches end steps.
+        has_led: whether there was one.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self.took_ns = 0
         self.leader: object | None = None
+        self.has_led = False
         self._led: object | None = None
         self._held: list[ClosedStep] | None = []  # None: it was decided
 
@@ -46,7 +48,7 @@ class FetchSteps:
         """
         if not self.may_lead(trains=trains, of=of):
             return False
-        self.leader, self._led = one, of
+        self.leader, self._led, self.has_led = one, of, True
         return True
 
     def may_lead(self, *, trains: bool, of: object | None = None) -> bool:
