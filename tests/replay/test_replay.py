@@ -96,6 +96,21 @@ def test_of_an_unknown_device_both_models_are_right_about_one_worker_and_differ_
     assert step_ms(many, shared=False) == pytest.approx(30 / 4, rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("workers", "slept_ms", "least", "most"),
+    [(2, 18, 0.97, 2.06), (2, 3, 1.94, 2.06), (1, 18, 1.94, 2.06)],
+)
+def test_what_workers_sleep_for_may_be_a_lock_which_more_of_them_share_as_well(
+    workers, slept_ms, least, most
+):
+    making = np.zeros(STEPS) + (20 + slept_ms) * MS
+    makes = {"make_cpu": np.zeros(STEPS) + 20 * MS, "make_sleep": making - 20 * MS}
+    trace = run(**makes, workers=workers, cpu=np.zeros(STEPS) + 1 * MS, step=making / workers)
+    low, high = replay(trace).predict([Change("workers", 2 * workers)]).gain
+    assert low == pytest.approx(least, abs=0.02)
+    assert high == pytest.approx(most, abs=0.2)
+
+
 def test_workers_that_start_with_each_epoch_cost_their_start_and_an_empty_queue():
     epochs = np.arange(STEPS) % 10 == 0
     epochs[0] = False
