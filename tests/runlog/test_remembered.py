@@ -74,6 +74,17 @@ def test_a_file_that_could_not_be_read_is_read_again(run, checked):
 def test_files_are_looked_at_when_their_table_is_asked_for(run, checked):
     rank = RunLog.open(run).ranks[0]
     assert checked == []
-    assert len(rank.step()) == 5
     assert len(rank.files["steps"]) == 1
     assert checked == ["steps-00000.parquet"]
+
+
+def test_a_file_is_looked_at_as_it_is_read(run, checked):
+    rank = RunLog.open(run).ranks[0]
+    assert len(rank.step()) == 5
+    assert len(rank.files["steps"]) == 1
+    assert checked == []
+    steps = run / "rank=0" / "steps-00000.parquet"
+    steps.write_bytes(steps.read_bytes()[:-9])
+    rank = RunLog.open(run).ranks[0]
+    assert len(rank.step()) == 0
+    assert list(rank.files.unreadable("steps")) == [steps]

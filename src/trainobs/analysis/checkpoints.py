@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,8 @@ from trainobs.core.records import SETUP
 from trainobs.runlog.rank import RankLog
 
 Floats = npt.NDArray[np.float64]
+Longs = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.intp]
 
 _STEP, _BLOCK = "step/duration_ns", "block/checkpoint_write_bytes"
 
@@ -21,6 +22,9 @@ _SUMMED = {
     "write_ns": "io/checkpoint_write_ns",
     "fsync_ns": "io/checkpoint_fsync_ns",
 }
+
+CHECKPOINTS = (_STEP, _BLOCK, *_SUMMED.values())
+"""Metrics that are looked at."""
 
 
 def checkpoints(rank: RankLog) -> list[dict[str, Any]]:
@@ -39,55 +43,56 @@ def checkpoints(rank: RankLog) -> list[dict[str, Any]]:
         Write-back that has not ended when the next checkpoint begins counts as the next one's.
     """
     step = rank.step()
-    read = rank.metrics((_STEP, _BLOCK, *_SUMMED.values()))
+    read = rank.metrics(CHECKPOINTS)
     end_ns = rank.start_ns() + np.nan_to_num(read[_STEP]).astype(np.int64)
     values = {name: read[metric] for name, metric in _SUMMED.items()}
-    block = read[_BLOCK]
-    begins = _begins(values["blocking_ns"], values["written_bytes"])
-    found = []
-    for first, end in pairwise([*begins, len(step)]):
-        one = {name: _sum(column[first:end]) for name, column in values.items()}
-        one["blocking_ns"] = _sum_of_known(values["blocking_ns"][first:end])
-        one |= _write_back(step, end_ns, block, first, end)
-        found.append({"step": _number(step[first]), **one})
-    return found
+    first = _begins(values["blocking_ns"], values["written_bytes"])
+    if not len(first):
+        return []
+    columns = {
+        "step": _numbers(step[first]),
+        **{name: _sums(column, first) for name, column in values.items()},
+        # Of a phase that a loop begins to mark: before, it was in none.
+        "blocking_ns": _sums(values["blocking_ns"], first, enough=np.logical_or),
+        **_write_back(step, end_ns, read[_BLOCK], first),
+    }
+    rows = zip(*columns.values(), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
-def _begins(blocking: Floats, written: Floats) -> list[int]:
+def _begins(blocking: Floats, written: Floats) -> Rows:
     """Rows in which a checkpoint begins."""
     marked = np.isfinite(blocking).any()
-    return [int(row) for row in np.flatnonzero((blocking if marked else written) > 0)]
+    return np.flatnonzero((blocking if marked else written) > 0)
 
 
-def _write_back(
-    step: npt.NDArray[np.int64],
-    end_ns: npt.NDArray[np.int64],
-    block: Floats,
-    first: int,
-    end: int,
-) -> dict[str, Any]:
-    later = block[first + 1 : end]
-    known = np.isfinite(block[first:end]).all()
-    rows = np.flatnonzero(later > 0) + first + 1 if known else np.empty(0, np.intp)
-    last = int(rows[-1]) if rows.size else None
+def _write_back(step: Longs, end_ns: Longs, block: Floats, first: Rows) -> dict[str, list[Any]]:
+    """What devices wrote in the step of each checkpoint, and later, up to the next one."""
+    later = block.copy()
+    later[first] = np.where(np.isfinite(block[first]), 0.0, np.nan)
+    sums = _sums(later, first)
+    writes = np.flatnonzero(later > 0)
+    place = np.searchsorted(writes, [*first[1:], len(block)]) - 1
+    last = writes[place] if len(writes) else np.zeros(len(first), np.intp)
+    wrote = [bool(one) for one in sums]
+    until, took = _numbers(step[last]), (end_ns[last] - end_ns[first]).tolist()
     return {
-        "block_bytes": _sum(block[first : first + 1]),
-        "later_block_bytes": int(later.sum()) if known else None,
-        "until_step": None if last is None else _number(step[last]),
-        "later_ns": None if last is None else int(end_ns[last] - end_ns[first]),
+        "block_bytes": _known(block[first]),
+        "later_block_bytes": sums,
+        "until_step": [one if has else None for one, has in zip(until, wrote, strict=True)],
+        "later_ns": [one if has else None for one, has in zip(took, wrote, strict=True)],
     }
 
 
-def _number(step: np.int64) -> int | None:
-    return None if step == SETUP else int(step)
+def _numbers(steps: Longs) -> list[int | None]:
+    return [None if step == SETUP else step for step in steps.tolist()]
 
 
-def _sum(values: Floats) -> int | None:
-    """None where a part is unknown."""
-    return int(values.sum()) if np.isfinite(values).all() else None
+def _sums(values: Floats, first: Rows, enough: np.ufunc = np.logical_and) -> list[int | None]:
+    """From each of `first` to the next; None where not `enough` (all, or any) is known."""
+    is_known = enough.reduceat(np.isfinite(values), first)
+    return _known(np.where(is_known, np.add.reduceat(np.nan_to_num(values), first), np.nan))
 
 
-def _sum_of_known(values: Floats) -> int | None:
-    """Of a phase that a loop begins to mark: before, it was in none."""
-    known = values[np.isfinite(values)]
-    return int(known.sum()) if known.size else None
+def _known(values: Floats) -> list[int | None]:
+    return [None if value != value else int(value) for value in values.tolist()]

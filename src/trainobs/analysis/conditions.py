@@ -63,7 +63,7 @@ def _of_sums(run: RunLog, name: str) -> float | None:
     """A ratio over the same steps, which kernel cells are summed for."""
     rank = _lowest(run)
     numbers = rank.step()
-    cells = cells_of(run, rank, [SETUP, *numbers[numbers != SETUP][:1].tolist()])
+    cells = cells_of(rank, [SETUP, *numbers[numbers != SETUP][:1].tolist()])
     if cells is None or per_step(run, name) is None:
         return None
     value = float(evaluate(METRICS[name], cells)[0])

@@ -18,8 +18,10 @@ Batches = Mapping[str, npt.NDArray[np.int64]]
 MADE = ("device_ns", "cpu_wait_ns", "compute_ns", "sleep_ns")
 """Columns of the table `batches`: what the maker of a batch did."""
 
-_OF_A_BATCH = ("for_step", "worker", "begin_ns", "end_ns", "slowest_ns", *MADE)
+OF_A_BATCH = ("for_step", "worker", "begin_ns", "end_ns", "slowest_ns", *MADE)
 _WAITED = {"wait_ns": "loader/wait_ns", "handover_ns": "loader/handover_ns"}
+WAITED = tuple(_WAITED.values())
+"""Metrics that are looked at."""
 
 
 def workers(rank: RankLog) -> list[dict[str, Any]]:
@@ -35,13 +37,13 @@ def workers(rank: RankLog) -> list[dict[str, Any]]:
     Raises:
         RunLogError: a file is damaged.
     """
-    batches = rank.columns(BATCHES, _OF_A_BATCH)
+    batches = rank.columns(BATCHES, OF_A_BATCH)
     for_step, worker = batches["for_step"], batches["worker"]
     consumed = np.flatnonzero(for_step != UNKNOWN)
     if not len(consumed):
         return []
     last = _last_of_each_step(batches, consumed)
-    waits = rank.metrics(_WAITED.values())
+    waits = rank.metrics(WAITED)
     return [
         {
             "worker": None if number == UNKNOWN else number,

@@ -16,6 +16,9 @@ Row = dict[str, Any]
 
 _STEP, _BACKWARD, _WAIT = "step/duration_ns", "phase/backward_ns", "ranks/wait_ns"
 
+COMPARED = (_STEP, _BACKWARD, _WAIT)
+"""Metrics that are looked at."""
+
 
 def compare(ranks: Mapping[int, RankLog]) -> dict[str, Any]:
     """Steps and waits of every rank, and who made whom wait.
@@ -50,7 +53,7 @@ _UNKNOWN: Row = {"known": False, "by": None, "rank": None, "steps": 0}
 
 def _row(log: RankLog) -> Row:
     training = log.step() != SETUP
-    read = log.metrics((_STEP, _BACKWARD, _WAIT))
+    read = log.metrics(COMPARED)
     steps, backward, wait = (column[training] for column in read.values())
     steps = steps[np.isfinite(steps)]
     p50, p95 = np.percentile(steps, (50, 95)).tolist() if steps.size else (None, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -13,34 +13,30 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.analysis.checkpoints import checkpoints
+from trainobs.analysis.checkpoints import CHECKPOINTS, checkpoints
 from trainobs.analysis.hot_rows import hot_rows
 from trainobs.analysis.io_numbers import files_read
-from trainobs.analysis.loader_workers import together, workers
-from trainobs.analysis.ranks import compare
+from trainobs.analysis.loader_workers import OF_A_BATCH, WAITED, together, workers
+from trainobs.analysis.metric_statistics import MetricStatistics, Statistics
+from trainobs.analysis.ranks import COMPARED, compare
 from trainobs.analysis.step_time import newest_step, step_time
 from trainobs.analysis.table_lookups import TableLookups
 from trainobs.analysis.tables import embeddings
-from trainobs.analysis.verdicts import records
+from trainobs.analysis.verdicts import Records
 from trainobs.analysis.whatif import judged
-from trainobs.core.catalogue import CATALOGUE, STEP_METRICS
+from trainobs.core.catalogue import CATALOGUE, METRICS, STEP_METRICS
 from trainobs.core.catalogue.hot_rows import SHARES
 from trainobs.core.catalogue.named import metric_of_phase
 from trainobs.core.catalogue.own_counters import metrics_of_counter
 from trainobs.core.cells import StepCells
 from trainobs.core.histogram import BLOCK_READ, EDGES_NS, LATENCIES, Latency, percentile
-from trainobs.core.metrics import Metric, MetricKind, evaluate
+from trainobs.core.metrics import MetricKind, evaluate
 from trainobs.core.records import SETUP
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
-from trainobs.runlog.schema import KERNEL
+from trainobs.runlog.schema import BATCHES, KERNEL, STEPS
+from trainobs.verdict.record import BATCH_NEEDED, LOADER, STEP
 from trainobs.verdict.verdict import facts_from
-
-Floats = npt.NDArray[np.float64]
-Statistics = dict[str, "float | int | str | None"]
-
-_NUMBERS = 1 << 24
-"""Numbers of metrics that are in memory at the same time: 128 MB, for a run of a million steps."""
 
 
 def summarize(run: RunLog) -> dict[str, Any]:
@@ -80,17 +76,27 @@ def summarize(run: RunLog) -> dict[str, Any]:
         RunLogError: a file is damaged.
     """
     rank = next(iter(run.ranks.values()), RankLog(0, {}))
-    training = rank.step() != SETUP
-    buckets = rank.latency()
-    metrics, setup = _metrics(run, rank, training, buckets)
+    with rank.keeping(STEPS, _OFTEN):
+        return _summary(run, rank)
+
+
+_OFTEN = tuple(
+    dict.fromkeys(("step", "epoch", "start_ns", STEP, LOADER, *CHECKPOINTS, *WAITED, *COMPARED))
+)
+"""Columns that several parts of a summary need."""
+
+
+def _summary(run: RunLog, rank: RankLog) -> dict[str, Any]:
+    with rank.keeping(BATCHES, {*BATCH_NEEDED, *OF_A_BATCH}):
+        taken, makers = Records(rank), workers(rank)
+    metrics, setup, buckets = _metrics(run, rank, taken)
+    steps = taken.steps
     lookups = TableLookups(rank)
     metrics |= lookups.metrics()
     about_tables = embeddings(run, rank, lookups)  # before what is lost is told
-    steps = records(rank)
-    makers = workers(rank)
     return {
         **_facts(run, rank),
-        "steps": int(training.sum()),
+        "steps": int((rank.step() != SETUP).sum()),
         "is_part": run.is_part,
         "epochs": len(steps.epochs),
         "step": step_time(rank, steps.run, facts_from(run.info)),
@@ -102,7 +108,7 @@ def summarize(run: RunLog) -> dict[str, Any]:
         "workers": makers,
         "loader": together(makers),
         "embeddings": about_tables,
-        "hot_rows": hot_rows(rank, about_tables),
+        "hot_rows": hot_rows(rank, about_tables) if _HOT_ROWS in _probes(run) else None,
         "latency": {one.name: _distribution(one, buckets) for one in LATENCIES},
         "io": files_read(run, rank),
         "own": [{"name": one.name, **asdict(one)} for one in rank.counters],
@@ -111,20 +117,33 @@ def summarize(run: RunLog) -> dict[str, Any]:
     }
 
 
+_HOT_ROWS = "hot_rows"
+
+
+def _probes(run: RunLog) -> Mapping[str, str]:
+    found: Mapping[str, str] = run.info.get("capabilities", {})
+    return found
+
+
 def _metrics(
-    run: RunLog,
-    rank: RankLog,
-    training: npt.NDArray[np.bool_],
-    buckets: npt.NDArray[np.uint64],
-) -> tuple[dict[str, Statistics], dict[str, int]]:
-    """Metrics of steps by name, and sums of what came before the first step."""
-    known = STEP_METRICS if "hot_rows" in run.info.get("capabilities", {}) else CATALOGUE
+    run: RunLog, rank: RankLog, taken: Records
+) -> tuple[dict[str, Statistics], dict[str, int], npt.NDArray[np.uint64]]:
+    """Metrics of steps by name, sums of what came before the first step, and latencies.
+
+    The table of steps is read once, and `taken` takes its steps meanwhile.
+    """
+    known = STEP_METRICS if _HOT_ROWS in _probes(run) else CATALOGUE
     own = chain.from_iterable(map(metrics_of_counter, rank.counters))
-    catalogue = [*known, *map(metric_of_phase, rank.phases), *own]
-    metrics, setup = _of_each(rank, catalogue, training)
-    _form_from_sums(metrics, cells_of(run, rank), buckets)
+    statistics = MetricStatistics([*known, *map(metric_of_phase, rank.phases), *own])
+    training, row = rank.step() != SETUP, 0
+    for part in rank.parts(STEPS, (*statistics.names, *METRICS, *taken.names)):
+        taken.take(part)
+        statistics.take(part, training[row : (row := row + len(part[STEP]))])
+    metrics, setup = statistics.told()
+    buckets = rank.latency()
+    _form_from_sums(metrics, cells_of(rank), buckets)
     _form_shares(metrics)
-    return metrics, setup
+    return metrics, setup, buckets
 
 
 def _facts(run: RunLog, rank: RankLog) -> dict[str, Any]:
@@ -143,43 +162,11 @@ def _facts(run: RunLog, rank: RankLog) -> dict[str, Any]:
     }
 
 
-def _of_each(
-    rank: RankLog, catalogue: Sequence[Metric], training: npt.NDArray[np.bool_]
-) -> tuple[dict[str, Statistics], dict[str, int]]:
-    """Statistics of each metric, and its sum from before the first step where that is not 0."""
-    metrics, setup = {}, {}
-    at_once = max(1, _NUMBERS // max(1, len(training)))
-    for first in range(0, len(catalogue), at_once):
-        some = catalogue[first : first + at_once]
-        values = rank.metrics(metric.name for metric in some)
-        for metric in some:
-            column = values.pop(metric.name)
-            metrics[metric.name] = _statistics(metric, column, training)
-            before = metric.kind is MetricKind.SUM and int(np.nansum(column[~training]))
-            if before:
-                setup[metric.name] = before
-    return metrics, setup
-
-
-def _statistics(metric: Metric, values: Floats, training: npt.NDArray[np.bool_]) -> Statistics:
-    is_known = np.isfinite(values)
-    # Of what the kernel counts, some steps may be unknown: then so is what it was in all.
-    enough = is_known.all() if metric.programs else is_known.any()
-    summed = metric.kind is MetricKind.SUM and values.size and enough
-    found: Statistics = {"unit": metric.unit, "sum": int(np.nansum(values)) if summed else None}
-    steps = values[training & is_known]
-    if not steps.size:
-        return found | dict.fromkeys(("mean", "p50", "p95", "max"))
-    mean = float(steps.mean())
-    p50, p95 = np.percentile(steps, (50, 95), overwrite_input=True).tolist()
-    return found | {"mean": mean, "p50": p50, "p95": p95, "max": float(steps.max())}
-
-
-def cells_of(run: RunLog, rank: RankLog, but: Sequence[int] = ()) -> StepCells | None:
+def cells_of(rank: RankLog, but: Sequence[int] = ()) -> StepCells | None:
     """Cells of the whole run but some steps as one step; None if any are missing."""
     cells = rank.cells(but)
-    damaged = any(path.name.startswith(KERNEL) for path in run.unreadable)
-    return None if damaged or not rank.files[KERNEL] else StepCells.from_rows(cells[None])
+    are_missing = rank.files.unreadable(KERNEL) or not rank.files[KERNEL]
+    return None if are_missing else StepCells.from_rows(cells[None])
 
 
 def _form_from_sums(

@@ -64,36 +64,54 @@ class Steps(NamedTuple):
 
 
 def records(rank: RankLog) -> Steps:
-    """The steps of a run, and those of each of its epochs.
+    """The steps of a run, and those of each of its epochs; see `Records`."""
+    found = Records(rank)
+    for part in rank.parts(STEPS, found.names):  # a long run's columns would take 2 GB
+        found.take(part)
+    return found.steps
+
+
+class Records:
+    """The steps of a run, and those of each of its epochs, taken part by part.
 
     The first step of the run is left out, unless it is the only one: in it workers, caches and
     kernels are made.
+
+    Args:
+        rank: whose steps they are.
+
+    Attributes:
+        names: columns of `STEPS` that are looked at.
+        steps: those that were taken.
     """
-    is_taken = rank.step() != SETUP
-    if is_taken.sum() > 1:
-        is_taken[is_taken.argmax()] = False
-    steps, epochs = rank.step()[is_taken], rank.epoch()[is_taken]
-    of_batches = _of_batches(rank, is_taken)
-    run = Record()
-    of_epochs = {epoch: Record() for epoch in np.unique(epochs).tolist()}
-    if len(of_epochs) == 1:
-        of_epochs = dict.fromkeys(of_epochs, run)
-    taken = row = 0
-    for part in rank.parts(STEPS, _wanted(rank)):  # a long run's columns would take 2 GB
-        own = is_taken[row : (row := row + len(part[STEP]))]
-        rows = slice(taken, (taken := taken + int(own.sum())))
-        columns = {name: column[own] for name, column in part.items()}
-        columns |= {name: column[rows] for name, column in of_batches.items()}
+
+    def __init__(self, rank: RankLog) -> None:
+        is_taken = rank.step() != SETUP
+        if is_taken.sum() > 1:
+            is_taken[is_taken.argmax()] = False
+        self._is_taken = is_taken
+        self._numbers, self._epochs = rank.step()[is_taken], rank.epoch()[is_taken]
+        self._of_batches = _of_batches(rank, is_taken)
+        self._row = self._taken = 0
+        run = Record()
+        of_epochs = {epoch: Record() for epoch in np.unique(self._epochs).tolist()}
+        if len(of_epochs) == 1:
+            of_epochs = dict.fromkeys(of_epochs, run)
+        self.steps = Steps(run, of_epochs)
+        metrics = (name for name in INPUTS if not name.startswith("batch/") and name != NAMED)
+        self.names = (*metrics, *map(named_phase_metric, rank.phases))
+
+    def take(self, part: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Take the next part of the table."""
+        own = self._is_taken[self._row : self._row + len(part[STEP])]
+        rows = slice(self._taken, self._taken + int(own.sum()))
+        self._row, self._taken = self._row + len(own), rows.stop
+        columns = {name: part[name][own] for name in self.names}
+        columns |= {name: column[rows] for name, column in self._of_batches.items()}
         inputs = StepInputs(columns)
-        run.take(inputs, epochs[rows], steps[rows])
-        if len(of_epochs) > 1:
-            _take_by_epoch(of_epochs, inputs, epochs[rows], steps[rows])
-    return Steps(run, of_epochs)
-
-
-def _wanted(rank: RankLog) -> list[str]:
-    metrics = (name for name in INPUTS if not name.startswith("batch/") and name != NAMED)
-    return [*metrics, *map(named_phase_metric, rank.phases)]
+        self.steps.run.take(inputs, self._epochs[rows], self._numbers[rows])
+        if len(self.steps.epochs) > 1:
+            _take_by_epoch(self.steps.epochs, inputs, self._epochs[rows], self._numbers[rows])
 
 
 def _of_batches(rank: RankLog, is_taken: npt.NDArray[np.bool_]) -> dict[str, Floats]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 from trainobs.core.errors import RunLogError
 from trainobs.core.files import NotRegularError, open_regular
 from trainobs.runlog.columns import BOUND, Column, Columns
+from trainobs.runlog.pages import CheckedFile, TooLargeError
 
 MOST_VALUES = 1 << 24
 """Numbers in a file: 134 MB in memory. The largest parts are of steps that a disk refused for long:
@@ -33,26 +35,13 @@ def why_unreadable(path: Path, columns: Columns) -> str | None:
 
     Of columns that may be missing see `wrong_columns`.
     """
-    found = _table_or_reason(path, columns)
-    return found if isinstance(found, str) else None
-
-
-def values_or_reason(path: Path, columns: Columns) -> dict[str, npt.NDArray[Any]] | str:
-    """The same, or the values of these columns: name -> values in memory, see `Column`."""
-    found = _table_or_reason(path, columns)
-    if isinstance(found, str):
-        return found
-    return {column.name: values_of(column, found[column.name]) for column in columns}
-
-
-def _table_or_reason(path: Path, columns: Columns) -> pa.Table | str:
     try:
         found, table = _read(path, {column.name for column in columns}, packed=True)
     except FileNotFoundError:
         return "no such file"
     except NotRegularError as error:
         return str(error.strerror)
-    except _TooLargeError as error:
+    except TooLargeError as error:
         return str(error)
     except _DAMAGED as error:
         return f"not a whole Parquet file ({_first_line(error)})"
@@ -60,7 +49,7 @@ def _table_or_reason(path: Path, columns: Columns) -> pa.Table | str:
     if missing:
         return f"without the columns {', '.join(missing)}"
     wrong = _wrong(columns, found, table)
-    return f"with unusable values in {', '.join(wrong)}" if wrong else table
+    return f"with unusable values in {', '.join(wrong)}" if wrong else None
 
 
 def wrong_columns(path: Path, columns: Columns) -> list[str]:
@@ -80,7 +69,8 @@ class Values(NamedTuple):
 
     Attributes:
         rows: of the file.
-        of: name -> values in memory, see `Column`; not of what is not there, or cannot be used.
+        of: name -> values in memory, see `Column`; not of what is not there, or cannot be used, nor
+            of texts, which are checked alone.
         wrong: columns that cannot be used.
     """
 
@@ -105,19 +95,36 @@ def read_values(path: Path, columns: Columns) -> Values:
         wrong += _wrong([column for column in columns if column.name in others], found, table)
     if lost := [column.name for column in columns if column.name in wrong and not column.is_new]:
         raise _lost(path, f"with unusable values in {', '.join(lost)}")
-    read = set(table.column_names) - set(wrong)
-    sound = (column for column in columns if column.name in read)
-    return Values(len(table), {one.name: values_of(one, table[one.name]) for one in sound}, wrong)
+    read = dict(zip(table.column_names, table.columns, strict=True))
+    sound = (one for one in _numbers(columns) if one.name in read and one.name not in wrong)
+    return Values(len(table), {one.name: values_of(one, read[one.name]) for one in sound}, wrong)
+
+
+def _numbers(columns: Columns) -> Iterator[Column]:
+    return (column for column in columns if np.dtype(column.dtype).kind != "S")
+
+
+def values_or_reason(path: Path, columns: Columns) -> Values | str:
+    """The same of a file that nobody looked at yet, or why it cannot be used.
+
+    Those of `columns` that are not new must be there.
+    """
+    needed = tuple(column for column in columns if not column.is_new)
+    with suppress(RunLogError):
+        values = read_values(path, columns)
+        if values.of.keys() >= {column.name for column in _numbers(needed)}:
+            return values
+    return why_unreadable(path, needed) or "it changed while it was read"
 
 
 def _wrong(columns: Iterable[Column], found: Collection[str], table: pa.Table) -> list[str]:
     """Columns of a file that are there twice, were not read, or have unusable values."""
-    read = table.column_names
+    read = dict(zip(table.column_names, table.columns, strict=True))
     return [
         column.name
         for column in columns
-        if column.name in found
-        and (column.name not in read or not _is_sound(column, table[column.name]))
+        if (column.name not in read and column.name in found)
+        or (column.name in read and not _is_sound(column, read[column.name]))
     ]
 
 
@@ -221,8 +228,21 @@ def _is_sound(column: Column, found: pa.ChunkedArray) -> bool:
         return False
     if pa.types.is_int64(kind) and (column.least, column.below) == (-BOUND, BOUND):
         return True  # every int64
-    low, high = pc.min_max(found).as_py().values()  # of what is neither null nor NaN
-    return low is None or low != low or bool(low >= column.least and high < column.below)
+    return all(_is_within(column, _known(chunk)) for chunk in found.chunks)
+
+
+def _is_within(column: Column, values: npt.NDArray[Any]) -> bool:
+    """Whether all numbers that are not NaN are."""
+    if not len(values):
+        return True
+    low, high = np.fmin.reduce(values), np.fmax.reduce(values)
+    return bool(low != low or (low >= column.least and high < column.below))
+
+
+def _known(chunk: pa.Array) -> npt.NDArray[Any]:
+    """The numbers of a piece of a column that are not null."""
+    values = _plain(chunk)
+    return values[chunk.is_valid().to_numpy(zero_copy_only=False)] if chunk.null_count else values
 
 
 def _are_among(words: Collection[str], found: pa.ChunkedArray) -> bool:
@@ -256,7 +276,8 @@ def _read(
     """
     # An open file, because pyarrow takes only paths that are UTF-8. Without pre-buffering and
     # threads, since a process that ends while a thread of Arrow's pools begins is aborted.
-    with open_regular(path) as stream:
+    with open_regular(path) as opened:
+        stream = CheckedFile(opened)
         file = _opened(stream)
         _check_size(file.metadata)
         schema = file.schema_arrow
@@ -271,7 +292,9 @@ def _read(
                 texts = [name for name in texts if name not in refused]
                 file = _opened(stream, file.metadata, texts)
             others |= refused
+        stream.bound(MOST_BYTES)
         _check_texts(file, sorted(others))
+        stream.bound(MOST_BYTES)
         table = file.read(columns=list(wanted), use_threads=False)
         for name in texts:
             index = table.column_names.index(name)
@@ -287,16 +310,18 @@ def _wanted(schema: pa.Schema, columns: Collection[str] | None) -> dict[str, pa.
 
 
 def _opened(
-    stream: IO[bytes], about: pq.FileMetaData | None = None, texts: Sequence[str] = ()
+    stream: CheckedFile, about: pq.FileMetaData | None = None, texts: Sequence[str] = ()
 ) -> pq.ParquetFile:
     """A file, of whose `texts` each value is read once; `about`, where it was opened before."""
-    return pq.ParquetFile(
+    file = pq.ParquetFile(
         stream,
         metadata=about,
         read_dictionary=list(texts),
         page_checksum_verification=True,
         pre_buffer=False,
     )
+    stream.bound(MOST_BYTES)
+    return file
 
 
 def _is_read_packed(file: pq.ParquetFile, name: str) -> bool:
@@ -332,7 +357,7 @@ def _check_lengths(texts: pa.Array, rows: int) -> None:
         return
     longest = pc.max(pc.binary_length(texts)).as_py() or 0
     if longest * rows > MOST_BYTES:
-        raise _TooLargeError(f"texts of {longest:,} bytes in {rows:,} rows")
+        raise TooLargeError(f"texts of {longest:,} bytes in {rows:,} rows")
 
 
 def _has_length(kind: pa.DataType) -> bool:
@@ -342,20 +367,13 @@ def _has_length(kind: pa.DataType) -> bool:
 
 def _check_size(about: pq.FileMetaData) -> None:
     """Refuse a file before it is read that says of itself that it takes too much memory."""
-    rows, columns = about.num_rows, about.num_columns
-    if rows * columns > MOST_VALUES:
-        raise _TooLargeError(f"{rows:,} rows of {columns:,} columns")
-    groups = (about.row_group(number) for number in range(about.num_row_groups))
+    groups = [about.row_group(number) for number in range(about.num_row_groups)]
+    rows = max(about.num_rows, sum(max(0, group.num_rows) for group in groups))
+    if rows * about.num_columns > MOST_VALUES:
+        raise TooLargeError(f"{rows:,} rows of {about.num_columns:,} columns")
     stored = sum(max(0, group.total_byte_size) for group in groups)
     if stored > MOST_BYTES:
-        raise _TooLargeError(f"{stored:,} bytes when unpacked")
-
-
-class _TooLargeError(ValueError):
-    """A file that no run wrote."""
-
-    def __init__(self, found: str) -> None:
-        super().__init__(f"{found}: more than any run writes")
+        raise TooLargeError(f"{stored:,} bytes when unpacked")
 
 
 def _first_line(error: BaseException) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -17,8 +18,8 @@ from trainobs.core.catalogue.own_counters import metrics_of_counter
 from trainobs.core.coverage import Coverage
 from trainobs.core.embedding_table import EmbeddingTable
 from trainobs.core.own_counter import OwnCounter
-from trainobs.runlog.columns import AXES, NAN, TOO_LONG, Column, tables_of_run
-from trainobs.runlog.parquet import read_columns, read_values, row_count
+from trainobs.runlog.columns import AXES, NAN, TOO_LONG, Column, Columns, tables_of_run
+from trainobs.runlog.parquet import Values, read_columns, read_values
 from trainobs.runlog.remembered import WholeFiles
 from trainobs.runlog.schema import ARRIVALS, BATCHES, EMBEDDINGS, KERNEL, LATENCY, STEPS
 
@@ -56,6 +57,7 @@ class RankLog:
         self.counters = tuple(counters)
         self.host = host
         self._coverage = coverage or Coverage.whole()
+        self._kept: dict[str, dict[str, npt.NDArray[Any]]] = {}
         self._columns = {
             table: {column.name: column for column in own} for table, own in columns.items()
         }
@@ -103,8 +105,9 @@ class RankLog:
         Raises:
             RunLogError: a file is damaged.
         """
-        (part,) = self._parts_in(self.files[STEPS][-1:], STEPS, [name])
-        return part[name][-1]
+        column = self._about(STEPS, name)
+        values = read_values(self.files[STEPS][-1], (column,))
+        return self._whole(STEPS, (column,), values)[name][-1]
 
     def columns(self, table: str, names: Iterable[str]) -> dict[str, npt.NDArray[Any]]:
         """Columns of numbers of a table, whose files are read once. Each of shape (n,).
@@ -115,14 +118,33 @@ class RankLog:
             RunLogError: a file is damaged.
         """
         wanted = tuple(names)
+        kept = self._kept.get(table, {})
+        if kept.keys() >= set(wanted):
+            return {name: kept[name] for name in wanted}
         parts = list(self.parts(table, wanted))
         found = {}
-        for name in wanted:
+        for name in dict.fromkeys(wanted):
             missing = self._about(table, name).missing
             is_float = missing is not None and np.isnan(missing)
             empty = np.empty(0, np.float64 if is_float else np.int64)
             found[name] = np.concatenate([empty, *(part.pop(name) for part in parts)])
         return found
+
+    @contextmanager
+    def keeping(self, table: str, names: Iterable[str]) -> Iterator[None]:
+        """Read columns once, for all who ask for them meanwhile; nobody may write into them.
+
+        Raises:
+            RunLogError: a file is damaged.
+        """
+        found = self.columns(table, names)
+        for column in found.values():
+            column.flags.writeable = False
+        self._kept[table] = found
+        try:
+            yield
+        finally:
+            del self._kept[table]
 
     def cells(self, but: Sequence[int] = ()) -> npt.NDArray[np.void]:
         """Kernel cells summed over all steps but some, `CELL` of shape (op, class, role).
@@ -130,7 +152,7 @@ class RankLog:
         What is unknown counts as 0: whoever asks knows which metrics are known.
         """
         total = np.zeros((int(np.prod(CELLS_SHAPE)), len(FIELDS)), np.uint64)
-        for part in self.files.read(KERNEL):
+        for part in (values.of for values in self.files.read(KERNEL)):
             if but:
                 wanted = ~np.isin(part["step"], but)
                 part = {name: column[wanted] for name, column in part.items()}
@@ -173,7 +195,7 @@ class RankLog:
     @cached_property
     def _batch_ends(self) -> list[int]:
         """Rows of the table `batches` up to the end of each of its files."""
-        return list(accumulate(map(row_count, self.files[BATCHES])))
+        return list(accumulate(self.files.rows(BATCHES)))
 
     def latency(self) -> npt.NDArray[np.uint64]:
         """Latency histograms of the whole run, shape (op, class, role, BUCKETS)."""
@@ -207,31 +229,38 @@ class RankLog:
         Raises:
             RunLogError: a file is damaged.
         """
-        wanted = tuple(dict.fromkeys(names))
-        yield from self._parts_in(self.files[table], table, wanted)
-        self.files.were_read(table, wanted)
+        columns = tuple(self._about(table, name) for name in dict.fromkeys(names))
+        for values in self.files.read(table, columns):
+            yield self._whole(table, columns, values)
 
-    def _parts_in(
-        self, files: Iterable[Path], table: str, names: Iterable[str]
-    ) -> Iterator[dict[str, npt.NDArray[Any]]]:
-        columns = tuple(self._about(table, name) for name in names)
-        for path in files:
-            rows, found, wrong = read_values(path, columns)
-            self.files.are_wrong(path, wrong)
-            for column in columns:
-                name = column.name
-                if name not in found:
-                    found[name] = np.full(rows, NAN if column.missing is None else column.missing)
-                elif table == STEPS and column.is_new:
-                    found[name] = self._measured(name, found[name])
-            yield found
+    def _whole(self, table: str, columns: Columns, values: Values) -> dict[str, npt.NDArray[Any]]:
+        """What was read of some columns, or what is missing instead; of metrics what can be."""
+        found = {
+            column.name: values.of[column.name]
+            if column.name in values.of
+            else np.full(values.rows, NAN if column.missing is None else column.missing)
+            for column in columns
+        }
+        if table == STEPS:
+            metrics = [column.name for column in columns if column.is_new]
+            found.update(zip(metrics, self._measured(metrics, found), strict=True))
+        return found
 
-    def _measured(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-        """Values of a metric, without what its run cannot have measured."""
-        if name in METRICS and not self._coverage.knows(METRICS[name].programs):
-            return np.full(len(values), NAN)
-        possible = (values >= 0) & (not name.endswith("_ns") or values < TOO_LONG)
-        return np.where(possible, values, NAN)
+    def _measured(
+        self, names: Sequence[str], found: Mapping[str, npt.NDArray[Any]]
+    ) -> Iterator[npt.NDArray[np.float64]]:
+        """Values of metrics, without what their run cannot have measured."""
+        if not names:
+            return
+        every = np.array([found[name] for name in names], np.float64)
+        below = np.array([TOO_LONG if name.endswith("_ns") else np.inf for name in names])
+        known = np.array([self._knows(name) for name in names])
+        possible = (every >= 0) & (every < below[:, None]) & known[:, None]
+        np.copyto(every, NAN, where=~possible)
+        yield from (row.copy() for row in every)  # so that none keeps the others in memory
+
+    def _knows(self, name: str) -> bool:
+        return name not in METRICS or self._coverage.knows(METRICS[name].programs)
 
     def _about(self, table: str, name: str) -> Column:
         """A column; one that this version does not know may be a metric of another."""

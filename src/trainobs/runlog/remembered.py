@@ -7,12 +7,10 @@ read. One of these that cannot be used is unknown in its file, and told.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
-
-import numpy.typing as npt
+from typing import TypeVar
 
 from trainobs.runlog import parquet
 from trainobs.runlog.columns import Columns
@@ -43,6 +41,7 @@ class WholeFiles(Mapping[str, tuple[Path, ...]]):
         self._reasons: dict[str, dict[Path, str | None]] = {}
         self._read: dict[str, set[str]] = {}
         self._wrong: dict[Path, set[str]] = {}
+        self._rows: dict[Path, int] = {}
 
     def __getitem__(self, table: str) -> tuple[Path, ...]:
         return tuple(file for file, reason in self._look(table).items() if reason is None)
@@ -58,31 +57,42 @@ class WholeFiles(Mapping[str, tuple[Path, ...]]):
         needed = self._needed[table]
         return any(why_unreadable(file, needed) is None for file in self._files.get(table, ()))
 
-    def read(self, table: str) -> Iterator[dict[str, npt.NDArray[Any]]]:
-        """The needed columns of each file that can be read, which is looked at meanwhile."""
-        if table in self._reasons:
-            for file in self[table]:
-                yield parquet.read_values(file, self._needed[table]).of
-            return
+    def read(self, table: str, columns: Columns = ()) -> Iterator[parquet.Values]:
+        """Some columns, or those that are needed, of each file that can be read.
+
+        Files that were not looked at yet are looked at meanwhile.
+
+        Raises:
+            RunLogError: a file was damaged after it was found readable.
+        """
+        known, needed = self._reasons.get(table), self._needed[table]
+        wanted = tuple(dict.fromkeys((*needed, *columns))) if known is None else columns or needed
         reasons: dict[Path, str | None] = {}
-        for file in self._files.get(table, ()):
-            found = parquet.values_or_reason(file, self._needed[table])
-            reasons[file] = found if isinstance(found, str) else None
+        for file in self._files.get(table, ()) if known is None else self[table]:
+            if known is not None:
+                found: parquet.Values | str = parquet.read_values(file, wanted)
+            else:
+                found = parquet.values_or_reason(file, wanted)
+                reasons[file] = found if isinstance(found, str) else None
             if not isinstance(found, str):
+                self._rows[file] = found.rows
+                self._wrong.setdefault(file, set()).update(found.wrong)
                 yield found
-        self._reasons[table] = reasons
+        self._reasons.setdefault(table, reasons)
+        self._read.setdefault(table, set()).update(column.name for column in wanted)
 
-    def were_read(self, table: str, names: Iterable[str]) -> None:
-        """Some columns were read, and so looked at, in all files of a table."""
-        self._read.setdefault(table, set()).update(names)
+    def rows(self, table: str) -> list[int]:
+        """Rows of each file that can be read.
 
-    def are_wrong(self, file: Path, names: Iterable[str]) -> None:
-        """Some columns turned out to be of no use in a file."""
-        self._wrong.setdefault(file, set()).update(names)
+        Raises:
+            RunLogError: as of `read`.
+        """
+        files = self[table]
+        return [self._rows[f] if f in self._rows else parquet.row_count(f) for f in files]
 
-    def unreadable(self) -> dict[Path, str]:
-        """Files that cannot be read, or not in all columns -> why, of all tables."""
-        return dict(chain.from_iterable(map(self._unreadable, self)))
+    def unreadable(self, *tables: str) -> dict[Path, str]:
+        """Files that cannot be read, or not in all columns -> why; of some tables, or of all."""
+        return dict(chain.from_iterable(map(self._unreadable, tables or self)))
 
     def _unreadable(self, table: str) -> Iterator[tuple[Path, str]]:
         read = self._read.get(table, set())
