@@ -125,6 +125,21 @@ def test_a_run_that_was_opened_before_its_first_step_shows_its_steps(open_tab, t
     assert opened.page.locator("#step .bar, #steps canvas, #lanes canvas").count() == 3
 
 
+def test_while_the_verdict_is_made_the_page_says_that_it_reads(write_run, open_tab):
+    write_run(60, "long")
+    held: list[Route] = []
+    opened = open_tab(
+        lambda page: page.route("**/data?run=long&path=summary", lambda route: held.append(route))
+    )
+    opened.page.wait_for_selector("#steps canvas")
+    assert opened.page.text_content("#shown [role=status]") == "Reading the run ..."
+    while not held:
+        opened.page.wait_for_timeout(50)
+    held[0].continue_()
+    shown(opened, 60)
+    assert "Reading the run" not in opened.page.text_content("#shown")
+
+
 def test_batches_that_come_later_are_shown(open_tab, tmp_path):
     live = Live(tmp_path / "live", 60)
     with_batches = live.steps

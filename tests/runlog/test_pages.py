@@ -119,14 +119,15 @@ print(most() - before)
     return int(subprocess.check_output([sys.executable, "-c", program]))
 
 
+@pytest.mark.parametrize("rows", [0, ROWS])
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 @pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "zstd"])
-def test_the_pages_of_any_writer_are_read(tmp_path, version, compression):
+def test_the_pages_of_any_writer_are_read(tmp_path, version, compression, rows):
     path = tmp_path / "part.parquet"
     words = [None, "read", "write", "x" * 200]
     columns = {"step": range(ROWS), "ratio": [0.5, None, -1.5], "op": words, "on": [True, None]}
     whole = {name: [value[i % len(value)] for i in range(ROWS)] for name, value in columns.items()}
-    table = pa.table(whole)
+    table = pa.table(whole).slice(0, rows)
     pq.write_table(
         table, path, compression=compression, data_page_version=version, data_page_size=1000
     )

@@ -58,9 +58,10 @@ class CheckedFile:
             TooLargeError: they are pages that take too much.
             ValueError: they are no pages.
         """
-        left = self._size - self._file.tell()
+        begin = self._file.tell()
+        left = self._size - begin
         data = self._file.read(left if size < 0 else max(0, min(size, left)))
-        if self._left is not None:
+        if begin and self._left is not None:  # at 0 is no page: so begin columns without rows
             self._left = _left(data, self._left)
         return data
 

@@ -77,7 +77,8 @@ class Page {
 
   title() {
     const { run, info, steps, outcome } = this.head;
-    const ended = outcome ? `ended: ${outcome}` : "killed, or still running";
+    const last = this.newest?.wall_ns ? `; the newest step ended on ${new Date(this.newest.wall_ns / 1e6).toLocaleString()}` : "";
+    const ended = outcome ? `ended: ${outcome}` : `killed, or still running${last}`;
     const by = { ebpf: "by eBPF", attached: "by eBPF, from outside", procfs: "by /proc, without eBPF", timing: "by timing alone" }[info.level] ?? "in an unknown way";
     put(this.header, el("h1", {}, run.split("/").filter(Boolean).at(-1) ?? run), el("p", { class: "muted" },
       `${run}: ${quantity(steps)} steps, on ${info.host?.hostname ?? "an unknown host"}, observed ${by}; ${ended}`));
@@ -93,6 +94,7 @@ class Page {
       this.slots.steps.append(noSteps(this.head));
       return;
     }
+    this.slots.verdict.append(el("p", { class: "muted", role: "status" }, "Reading the run ..."));
     this.spread = el("p", { class: "muted" });
     this.plot = el("figure", { tabindex: 0, role: "group", "aria-label": "Steps: use the arrow keys" });
     this.slots.steps.append(section("steps", "Steps", this.buttons(), this.spread, this.plot));
@@ -200,6 +202,8 @@ class Page {
   }
 
   summary(summary) {
+    this.newest = summary.newest;
+    this.title();
     put(this.slots.verdict, verdictSection(summary));
     put(this.slots.more, ...[files(summary), checkpoints(summary), embeddings(summary), observed(summary, this.head)].filter(Boolean));
     if (!this.head.steps) return;
