@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import signal
@@ -143,6 +144,29 @@ def served(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Path]]:
+    """Compiles the programs, each kind once for all processes of the tests."""
+    from bpf import build
+
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def objects(compiler: str, machine: str) -> list[Path]:
+        try:
+            build.compiler(compiler)
+        except build.BuildError as error:
+            pytest.skip(error.args[0])
+        out = shared / f"{compiler}-{machine}"
+        with open(out.with_suffix(".lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if all(path.exists() for path in build.object_paths(machine, out)):
+                return [*build.object_paths(machine, out)]
+            return build.build(out, compiler, arch=machine, werror=True)
+
+    return objects
+
+
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     """Mounts a tmpfs with the given options below the test's directory."""
@@ -191,7 +215,7 @@ def _things() -> Things:
         "BPF descriptors": _bpf_descriptors(),
         # pytest itself writes the name of the running test.
         "environment": {pair for pair in os.environ.items() if pair[0] != "PYTEST_CURRENT_TEST"},
-        "current directory": {(str(Path.cwd()), None)},
+        "current directory": {(os.getcwd(), None)},
     }
 
 
@@ -206,19 +230,21 @@ def _left(before: Things, now: Things) -> dict[str, list[str]]:
 
 def _child_processes() -> set[tuple[str, object]]:
     found: set[tuple[str, object]] = set()
-    for children in Path("/proc/self/task").glob("*/children"):
-        try:
-            names = children.read_text().split()
-        except OSError:  # the thread has ended meanwhile
-            continue
-        for child in names:
-            try:
-                command = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except OSError:  # reaped meanwhile
-                continue
+    for task in os.listdir("/proc/self/task"):
+        for child in _read(f"/proc/self/task/{task}/children").split():
+            command = _read(f"/proc/{child}/cmdline").replace("\0", " ")
             if not any(helper in command for helper in HELPERS):
                 found.add((command or "a zombie", child))
     return found
+
+
+def _read(path: str) -> str:
+    """What is in a file of `/proc`; nothing, where thread or process have ended meanwhile."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.read().decode()
+    except OSError:
+        return ""
 
 
 def _bpf_descriptors() -> set[tuple[str, object]]:

@@ -12,6 +12,7 @@ SLOW: dict[str, str] = {
     r"access/test_memory::test_counting.*\[(100|half|all)": "many tables",
     r"access/test_skew::test_the_interval_of_an_exponent.*\[(0|1\.3)": "an exponent of 1.05",
     r"analysis/test_cli::test_an_output_that_refuses.*\[.*--json": "text; JSON that nobody reads",
+    r"analysis/test_mutated::.*\[.*-2636": "25 of 50 run logs of each kind",
     r"architecture/test_import_side_effects::test_importing_every": (
         "an effect is seen; `make check` imports every module"
     ),
@@ -19,6 +20,7 @@ SLOW: dict[str, str] = {
     r"attach/test_loops::": "a plain loop, from outside, to its end",
     r"attach/test_attach::test_(a_signal|a_killed_process|two_observers)": "the process's end",
     r"attach/test_attach::test_cycles.*\[100": "three cycles",
+    r"attach/test_bpftrace::": "the same calls counted by an own probe, in test_own",
     r"attach/test_inside::test_(nothing|a_process_that|another_users)": "faults, signals, refusals",
     r"attach/test_inside::test_steps.*\[(?!plain)": "the plain loop",
     r"attach/test_own::test_nothing.*\[process": "the observer killed",
@@ -55,7 +57,12 @@ SLOW: dict[str, str] = {
     ),
     r"fae/test_sharder_parity::test_one_rank.*\[(?!375-)": "25 of 400 random models",
     r"fae/test_sharder_parity::test_(two|four)_ranks": "one rank; two in test_sharder_behaviour",
+    r"fae/test_sharder_rates::test_(it_reaches|each_group).*\[between-pa": "with an overlay",
+    r"fae/test_sharder_torchrec::test_one_rank\[table_(column|row)": "by table, column and row",
     r"fae/test_sharder_torchrec::test_two_ranks\[(table|column|grid)": "two ranks, row by row",
+    r"fae/test_sharder_writes::test_a_write.*\[(overlay|paper)-seq": (
+        "bags in each mode; sequences, partitioned"
+    ),
     r"gpu/test_node::test_(a_follower|the_first_window|a_driver_that_hangs)": (
         "one poller for all processes of a node"
     ),
@@ -99,6 +106,7 @@ SLOW: dict[str, str] = {
         "batches by fork"
     ),
     r"kernel/test_batches::test_every_batch.*\[(spawn|forkserver)": "workers that were forked",
+    r"kernel/test_interpreter_lock::.*whatever_the_clock.*\[before0": "a clock a day ahead",
     r"kernel/test_loader_split::test_(computing|reading|large)": "the slow file of a batch",
     r"kernel/test_loader_split::test_sleeping.*\[0": "one worker",
     r"kernel/test_loader_workers::.*\[(spawn|forkserver)": "workers that were forked",
@@ -129,7 +137,9 @@ SLOW: dict[str, str] = {
     r"session/test_forks::test_a_child_that_leaves": "children that go on",
     r"session/test_long_run::": "nothing of memory over time",
     r"session/test_startup::test_ctrl_c_at_any": "signals at the end, in test_endings",
+    r"test_build::.*\[zig-aarch64": "both compilers for x86-64, clang for both machines",
     r"verdict/test_faults::test_an_interrupted.*\[2": "SIGTERM",
+    r"verdict/test_faults::test_kept_runs": "what was kept is judged, without a training before",
     r"verdict/test_faults::test_the_quick_suite": "verdicts on numbers",
 }
 """Pattern -> what of the same `make test` still has."""

@@ -26,15 +26,9 @@ def section_sizes(elf: bytes) -> dict[str, int]:
 @pytest.fixture(
     scope="module", params=product(["clang", "zig"], ["x86_64", "aarch64"]), ids="-".join
 )
-def built(request, tmp_path_factory):
+def built(request, compiled):
     """All objects for a machine, in the order of `build.object_paths`."""
-    compiler, arch = request.param
-    try:
-        build.compiler(compiler)
-    except build.BuildError as error:
-        pytest.skip(error.args[0])
-    objects = build.build(tmp_path_factory.mktemp("built"), compiler, arch=arch, werror=True)
-    return [path.read_bytes() for path in objects]
+    return [path.read_bytes() for path in compiled(*request.param)]
 
 
 def test_the_object_keeps_btf_and_loses_dwarf(built):

@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 import pytest
+import scipy  # `scipy.stats` takes a second to import: only where it is used
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import special, stats
+from scipy import special
 
 from trainobs.access import AccessCounts, Sketch, skew
 from trainobs.access.interval import wilson
@@ -175,7 +176,7 @@ def test_digamma_is_scipys():
 
 @pytest.mark.parametrize(("hits", "trials"), [(0, 10), (3, 10), (10, 10), (4443, 10_000)])
 def test_the_interval_of_a_share_is_scipys(hits, trials):
-    expected = stats.binomtest(hits, trials).proportion_ci(0.9, "wilson")
+    expected = scipy.stats.binomtest(hits, trials).proportion_ci(0.9, "wilson")
     found = wilson(hits, trials, 0.9)
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
     assert found.value == hits / trials

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from scipy.signal import lfilter
+import scipy  # `scipy.signal` takes a second to import: only where it is used
 
 from trainobs.analysis.comparison import Intervals
 from trainobs.analysis.part_means import RunMeans
@@ -39,7 +39,7 @@ def steps_of(
         factor: on all steps.
     """
     fresh = math.sqrt(1 - after**2) * random.normal(size=steps)
-    noise, _ = lfilter([1.0], [1.0, -after], fresh, zi=[after * random.normal()])
+    noise, _ = scipy.signal.lfilter([1.0], [1.0, -after], fresh, zi=[after * random.normal()])
     times = 1e7 * factor * np.exp(0.05 * noise + between * random.normal())
     times[random.integers(every) :: every] *= 2
     times[random.random(steps) < 0.01] *= 3

@@ -14,6 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests import warm
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 IMAGENET, DLRM = EXAMPLES / "imagenet", EXAMPLES / "dlrm"
 STUDY = IMAGENET / "study"
@@ -78,12 +80,11 @@ def run_script(
     paths = [str(path)] if path else []
     paths += filter(None, [os.environ.get("PYTHONPATH")])
     job = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    return subprocess.run(
-        [sys.executable, *(job if ranks > 1 else []), example / name, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-    )
+    command = [sys.executable, *(job if ranks > 1 else []), example / name, *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    if not path:
+        return warm.run(command, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
 @pytest.fixture(scope="session")

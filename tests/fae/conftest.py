@@ -15,24 +15,38 @@ with warnings.catch_warnings():  # FBGEMM for hosts warns of kernels that only d
     warnings.simplefilter("ignore")
     import torchrec  # noqa: F401
 
+from tests.fae import ranks
 from tests.fae.ranks import Ranks, join
 
 FOREIGN_WARNINGS = r"ignore:.*:Warning:(torch|torchrec|fbgemm_gpu|tensordict)\."
 
 
+HERE = Path(__file__).parent
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """TorchRec uses parts of torch that are deprecated; that is no fault of a test here."""
     for item in items:
-        if Path(__file__).parent in item.path.parents:
+        if HERE in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings(FOREIGN_WARNINGS))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if any(HERE in item.path.parents for item in session.items):
+        ranks.origin = ranks.Origin()
+
+
+def pytest_sessionfinish() -> None:
+    if ranks.origin is not None:
+        ranks.origin.stop()
 
 
 @pytest.fixture(scope="session")
 def pair() -> Iterator[Ranks]:
-    """Two ranks, shared by all tests: starting them takes seconds."""
-    ranks = Ranks(2)
-    yield ranks
-    ranks.stop()
+    """Two ranks, shared by all tests."""
+    two = Ranks(2)
+    yield two
+    two.stop()
 
 
 @pytest.fixture(scope="module")

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import gc
+import ctypes
 import logging
 import os
 import signal
+import socket
 import tempfile
 import traceback
+import warnings
 from collections.abc import Callable
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+
+_PATH_BYTES = 4096
+_MOST_RANKS = 8
+_PR_SET_PDEATHSIG = 1
 
 
 class Ranks:
@@ -27,15 +33,10 @@ class Ranks:
 
     def __init__(self, world_size: int) -> None:
         self._folder = tempfile.TemporaryDirectory()
-        context = mp.get_context("spawn")
-        pipes = [context.Pipe() for _ in range(world_size)]
+        pipes = [Pipe() for _ in range(world_size)]
         self._pipes = [ours for ours, _ in pipes]
-        theirs = [end for _, end in pipes]
-        arguments = (theirs, str(Path(self._folder.name) / "store"))
-        self._process = context.Process(target=_fork, args=arguments, daemon=True)
-        self._process.start()
-        for end in theirs:
-            end.close()
+        assert origin is not None
+        origin.fork([theirs for _, theirs in pipes], str(Path(self._folder.name) / "store"))
         self.run(_nothing)  # they are up: what tests see of the process no longer changes
 
     def run(self, job: Callable[..., Any], *arguments: Any, patience_s: float = 500) -> list[Any]:
@@ -56,9 +57,40 @@ class Ranks:
 
     def stop(self) -> None:
         """End the processes."""
-        self._process.terminate()
-        self._process.join()
+        for pipe in self._pipes:
+            pipe.close()
         self._folder.cleanup()
+
+
+class Origin:
+    """What ranks are forked from: a fork of the tests as they begin.
+
+    All that ranks need is imported by then, which takes 9 s of CPU, and nothing has run yet.
+    """
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._pid = os.fork()
+        if not self._pid:
+            self._socket.close()
+            _fork_ranks(theirs)
+        theirs.close()
+
+    def fork(self, pipes: list[Connection], store: str) -> None:
+        """Fork a rank for each of some pipes, which are closed here."""
+        socket.send_fds(self._socket, [store.encode()], [pipe.fileno() for pipe in pipes])
+        for pipe in pipes:
+            pipe.close()
+
+    def stop(self) -> None:
+        """End it."""
+        self._socket.close()
+        os.kill(self._pid, signal.SIGTERM)
+        os.waitpid(self._pid, 0)
+
+
+origin: Origin | None = None
+"""That of this process, while there are tests of ranks to come (`conftest.py`)."""
 
 
 def join(rank: int, world_size: int, store: str) -> None:
@@ -76,31 +108,39 @@ def _nothing(rank: int) -> None:
     """The job of a rank that only has to answer."""
 
 
-def _fork(pipes: list[Connection], store: str) -> None:
-    """Import once what each rank needs, which takes 9 s of CPU, and fork them."""
+def _fork_ranks(asked: socket.socket) -> NoReturn:
+    _be_a_child()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for ranks
     logging.disable(logging.WARNING)  # TorchRec tells of every module that it shards
-    import tests.fae.parity  # noqa: F401
+    warnings.resetwarnings()
+    while True:
+        store, ends, _, _ = socket.recv_fds(asked, _PATH_BYTES, _MOST_RANKS)
+        if not store:
+            os._exit(0)
+        for rank, end in enumerate(ends):
+            if os.fork() == 0:
+                _be_a_child()
+                for other in (asked.fileno(), *ends[:rank], *ends[rank + 1 :]):
+                    os.close(other)
+                _serve(rank, len(ends), store.decode(), Connection(end))
+        for end in ends:
+            os.close(end)
 
-    gc.freeze()
-    ranks = []
-    for rank, pipe in enumerate(pipes):
-        if (forked := os.fork()) == 0:
-            for other in pipes[:rank] + pipes[rank + 1 :]:
-                other.close()
-            _serve(rank, len(pipes), store, pipe)
-        ranks.append(forked)
-    for pipe in pipes:
-        pipe.close()
-    signal.signal(signal.SIGTERM, lambda *_: [os.kill(one, signal.SIGTERM) for one in ranks])
-    for one in ranks:
-        os.waitpid(one, 0)
+
+def _be_a_child() -> None:
+    """End with the parent, however that ends."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _serve(rank: int, world_size: int, store: str, pipe: Connection) -> NoReturn:
     torch.set_num_threads(1)
     join(rank, world_size, store)
     while True:
-        job, arguments = pipe.recv()
+        try:
+            job, arguments = pipe.recv()
+        except EOFError:
+            os._exit(0)
         try:
             pipe.send((True, job(rank, *arguments)))
         except Exception:

@@ -76,11 +76,11 @@ def test_where_no_row_is_hot_it_trains_the_same(mode: str, sequences: bool) -> N
 
 @pytest.mark.usefixtures("lone_rank")
 @SEQUENCES
-@pytest.mark.parametrize("where", ["hot row", "optimizer state", "learning rate", "slot"])
-def test_a_difference_is_found(where: str, sequences: bool) -> None:
+def test_a_difference_is_found(sequences: bool) -> None:
     case = replace(_every_kind(sequences), optimizer="rowwise_adagrad")
     assert max(difference(*_both(case)).values()) < TOLERANCE
-    assert max(difference(*_both(case, spoil=where)).values()) > 100 * TOLERANCE
+    for where in ("hot row", "optimizer state", "learning rate", "slot"):
+        assert max(difference(*_both(case, spoil=where)).values()) > 100 * TOLERANCE, where
 
 
 def _check(seed: int, world_size: int, sequences: bool, rank: int = 0) -> tuple[str, ...]:

@@ -12,14 +12,14 @@ import gzip
 import os
 import platform
 import re
-import runpy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.kernel_state import why_no_bpf
 from trainobs.probes import libbpf
+from trainobs.probes.compiler import has_clang
 from trainobs.probes.kernel_names import KernelNames
 from trainobs.probes.programs import AGAIN, PROBES, choose, programs_of
 from trainobs.probes.shared import KFUNC, object_files
@@ -88,11 +88,10 @@ def kernel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="module")
-def objects(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
+def objects(compiled: Callable[..., list[Path]]) -> dict[str, list[Path]]:
     """Type of machine -> its objects."""
-    build = runpy.run_path(str(ROOT / "bpf/build.py"))["build"]
-    out = tmp_path_factory.mktemp("objects")
-    return {machine: build(out, arch=machine) for machine in ("x86_64", "aarch64")}
+    compiler = "clang" if has_clang() else "zig"
+    return {machine: compiled(compiler, machine) for machine in ("x86_64", "aarch64")}
 
 
 def version_of(kernel: Path) -> tuple[str, str]:

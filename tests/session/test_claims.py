@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests import warm
 from trainobs.core.errors import ProbeError, SettingError
 from trainobs.probes import shared
 from trainobs.runlog import directory
@@ -40,7 +41,7 @@ OFF = Settings.parse("off")
 
 def test_jobs_that_begin_at_the_same_moment_share_no_directory(tmp_path: Path) -> None:
     jobs = [
-        subprocess.Popen(
+        warm.Popen(
             [sys.executable, "-c", JOB, tmp_path / "run"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
