@@ -31,7 +31,7 @@ ROOMS_OF_A_NAME = 2
 
 def texts() -> Iterator[tuple[str, str]]:
     """Every file of ours that people read."""
-    for pattern in ("*.md", "docs/**/*.md", "bpf/*.[ch]", "*/**/*.py", "tests/guests/*"):
+    for pattern in ("*.md", "docs/**/*.md", "bpf/*.[ch]", "[!.]*/**/*.py", "tests/guests/*"):
         for path in ROOT.glob(pattern):
             name = str(path.relative_to(ROOT))
             if name not in HISTORY and path.is_file() and not name.startswith((".", "build")):
