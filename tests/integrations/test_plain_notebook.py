@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 from tests.integrations.models import FileData, loader, logged_steps, read_steps, step_numbers
 from tests.session.jobs import Job
 from trainobs import load_run, observe
+from trainobs.analysis.summary import summarize
 from trainobs.analysis.view import RunView
 from trainobs.core.catalogue.named import metric_of_phase
 from trainobs.integrations import plain
@@ -230,6 +231,21 @@ def test_without_steps_each_fetch_begins_one_and_batches_know_theirs(run_dir, tm
     assert found["epoch"].to_pylist()[1:] == [0] * 10 + [1] * 10 + [2] * 10
     expected = [[*range(10 * epoch, 10 * epoch + 10), None, None, None] for epoch in range(3)]
     assert for_steps(run_dir) == sum(expected, [])  # None: of validation
+
+
+@pytest.mark.needs_bpf
+def test_nothing_is_predicted_of_a_step_that_takes_from_several_loaders(run_dir, tmp_path):
+    data = FileData(tmp_path / "data", 40)
+    with observe(run_dir=run_dir) as obs:
+        loaders = (obs.loader(DataLoader(data, num_workers=workers)) for workers in (1, 0))
+        for _ in zip(*loaders, strict=True):
+            with obs.step():
+                pass
+    summary = summarize(RunLog.open(run_dir))
+    found = summary["would_help"]["refused"]
+    assert found == "several loaders give batches to a step, and a replay knows one"
+    made = summary["loader"]
+    assert (made["workers"], made["in_main"], made["batches"]) == (1, True, 80)
 
 
 @pytest.mark.needs_bpf

@@ -67,6 +67,16 @@ def test_a_training_thread_that_makes_batches_may_sleep_for_its_own(threads, bes
     assert shown >= {name.replace("__", "/") for name in used} or cause is Cause.SLEEP
 
 
+def test_what_collects_garbage_as_it_makes_batches_is_no_transform():
+    made = split(compute=900) | {"loader__wait_ns": 900 * MS}  # of 999
+    main = replace(TWO_CPUS, workers=0)
+    found = verdict_on(main, **made, python__gc_ns=890 * MS)
+    assert (found.kind, found.cause) == (VerdictKind.LOADER, Cause.GARBAGE)
+    assert found.advice.change == {"gc": False}
+    elsewhere = verdict_on(main, **made, python__gc_ns=90 * MS)  # in the step, maybe
+    assert elsewhere.cause is Cause.TRANSFORM
+
+
 def test_what_waited_for_a_cpu_was_not_handed_over_late():
     late = split(handover=100)
     queued = {"sched__wait_runqueue_ns": 70 * MS, "sched__main_runqueue_ns": 71 * MS}

@@ -52,6 +52,25 @@ def test_what_came_once_is_told_so_though_no_sample_has_it(steps, at, told):
     assert f", in forward, {told}" in sentence(judge(record, TWO_CPUS, replays=False))
 
 
+@pytest.mark.parametrize(
+    ("long", "told"),
+    [
+        ({2: 600, 4: 800}, "in steps 2 to 4 alone"),
+        ({step: 100 for step in range(9, 200, 20)}, "in about 1 step of 20"),
+        ({step: 15 for step in range(100, 200)}, "since step 100"),
+        ({step: 5 for step in range(0, 200, 2)}, ""),  # two kinds of steps
+    ],
+)
+def test_where_a_step_computes_is_told_if_it_is_not_everywhere(long, told):
+    forward = np.full(200, 10 * MS)
+    for step, times in long.items():
+        forward[step] *= times
+    record = Record()
+    record.add(columns(200, phase__forward_ns=forward, phase__backward_ns=0.0))
+    verdict = judge(record, TWO_CPUS, replays=False)
+    assert (verdict.kind, verdict.cause, verdict.when) == (VerdictKind.COMPUTE, None, told)
+
+
 def test_a_loop_that_marks_no_phase_computes_unless_something_else_is_seen():
     unmarked = {"without": MARKS, "phase__other_ns": 99 * MS, **IN_STEP}
     unmarked["sched__work_offcpu_ns"] = 2 * MS

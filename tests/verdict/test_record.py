@@ -92,6 +92,7 @@ def test_a_phase_that_is_marked_late_is_averaged_over_all_steps():
 def test_the_batches_of_a_step_are_added_up_and_the_last_one_tells_when():
     batches = {
         "for_step": np.array([7, 5, 7, -1, 99]),
+        "loader": np.array([1, 1, 2, 1, 1]),
         "compute_ns": np.array([10, 20, 30, 40, 50]),
         "device_ns": np.array([1, -1, 2, 3, 4]),
         **{name: np.arange(5) for name in ("sleep_ns", "cpu_wait_ns", "received_bytes")},
@@ -102,6 +103,7 @@ def test_the_batches_of_a_step_are_added_up_and_the_last_one_tells_when():
     found = batch_columns(np.array([5, 6, 7]), np.array([60.0, 60.0, 110.0]), batches)
     assert found["batch/compute_ns"][[0, 2]].tolist() == [20, 40]
     assert found["batch/end_ns"][[0, 2]].tolist() == [50, 100]
+    assert found["batch/loaders"][[0, 2]].tolist() == [1, 2]
     assert np.isnan(found["batch/device_ns"][0]), "unknown is not zero"
     assert all(np.isnan(column[1]) for column in found.values()), "a step without a batch"
     early = batch_columns(np.array([5, 6, 7]), np.array([60.0, 60.0, 95.0]), batches)
@@ -126,6 +128,7 @@ def test_the_batch_that_was_asked_for_first_is_the_step_s_even_if_late():
     zeros = ("sleep_ns", "cpu_wait_ns", "received_bytes", "handed_bytes", "device_ns")
     batches = {
         "for_step": np.array([5, 5]),
+        "loader": np.array([1, 1]),
         "compute_ns": np.array([10, 20]),
         "fetch_begin_ns": np.array([80, 150]),
         **times,
@@ -138,7 +141,7 @@ def test_the_batch_that_was_asked_for_first_is_the_step_s_even_if_late():
 def test_where_numbers_begin_again_nobody_knows_which_step_a_batch_was_for():
     batches = {
         name: np.array([1, 0, 1])
-        for name in ("for_step", "compute_ns", "device_ns", "sleep_ns", "cpu_wait_ns")
+        for name in ("for_step", "loader", "compute_ns", "device_ns", "sleep_ns", "cpu_wait_ns")
     }
     more = ("received_bytes", "handed_bytes", "begin_ns", "end_ns")
     batches |= dict.fromkeys((*more, "fetch_begin_ns", "fetch_end_ns"), np.zeros(3))

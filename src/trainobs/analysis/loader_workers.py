@@ -58,14 +58,15 @@ def together(workers: list[dict[str, Any]]) -> dict[str, Any] | None:
     """The makers of batches as one; None where no batch is known.
 
     Returns:
-        `workers`: processes, 0 where the training thread made all; `batches`, and their means
-        `made_ns` and those of `MADE`, None where unknown of one of them.
+        `workers`: processes; `in_main`: whether the training thread made some; `batches`, and their
+        means `made_ns` and those of `MADE`, None where unknown of one of them.
     """
     if not workers:
         return None
     batches = sum(one["batches"] for one in workers)
     found: dict[str, Any] = {
         "workers": sum(one["worker"] is not None for one in workers),
+        "in_main": any(one["worker"] is None for one in workers),
         "batches": batches,
     }
     for name in ("made_ns", *MADE):

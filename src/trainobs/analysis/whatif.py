@@ -49,15 +49,16 @@ def replayed(run: RunLog) -> Replay:
         TrainobsError: it cannot be replayed, and why.
     """
     rank = next(iter(run.ranks.values()), None)
-    replay = replay_of(records(rank).run, facts_from(run.info)) if rank else None
+    record = records(rank).run if rank else Record()
+    replay = replay_of(record, facts_from(run.info))
     if replay is None:
-        why = why_no_replay(facts_from(run.info))
+        why = why_no_replay(facts_from(run.info), record)
         unknown = "its record does not tell what it took to make each batch of at least 24 steps"
         observe = "observe a run from inside, with eBPF and torch's DataLoader: `trainobs doctor`"
         raise TrainobsError(
             failed=f"Nothing can be predicted from {run.path}.",
             found=why or unknown,
-            do="observe one process without a GPU" if why else observe,
+            do="observe one process with one loader, without a GPU" if why else observe,
         )
     if replay.refused:
         raise TrainobsError(
@@ -147,7 +148,7 @@ def would_help(info: Mapping[str, Any], record: Record, replay: Replay | None) -
     """
     facts = facts_from(info)
     if replay is None or replay.refused:
-        why = replay.refused if replay else why_no_replay(facts)
+        why = replay.refused if replay else why_no_replay(facts, record)
         return {"changes": [], "refused": why, "replayed": False}
     fit = workers_in_memory(facts, record.mean()["memory/worker_rss_bytes"])
     room = min(facts.usable_cpus or 1.0, fit)

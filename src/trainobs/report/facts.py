@@ -63,8 +63,8 @@ def others(summary: dict[str, Any]) -> Iterator[str]:
 def _loader(summary: dict[str, Any]) -> Iterator[str]:
     found, step = summary["loader"], summary["step"]
     if found:
-        worked = counted(found["workers"], "worker")
-        who = worked if found["workers"] else "the training thread"
+        worked = [counted(found["workers"], "worker")] if found["workers"] else []
+        who = " and ".join(worked + ["the training thread"] * found["in_main"])
         made = counted(found["batches"], "batch", "batches")
         made += "" if found["made_ns"] is None else f", {duration(found['made_ns'])} each"
         did = {label: found[name] for name, label in DID.items()}

@@ -135,13 +135,16 @@ def _late(now: Situation) -> float:
 
 _Rule = tuple[str, tuple[tuple[str, float | bool], ...], Callable[[Situation], float], float]
 
+_COLLECTS: _Rule = (
+    "gc.freeze() after the set-up, and collect every some hundred steps instead of by count",
+    (("gc", False),),
+    lambda now: known(now.ns(record.GARBAGE)),
+    PART,
+)
+
 _SHARES: dict[tuple[VerdictKind, Cause | None], _Rule] = {
-    (VerdictKind.COMPUTE, Cause.GARBAGE): (
-        "gc.freeze() after the set-up, and collect every some hundred steps instead of by count",
-        (("gc", False),),
-        lambda now: known(now.ns(record.GARBAGE)),
-        PART,
-    ),
+    (VerdictKind.LOADER, Cause.GARBAGE): _COLLECTS,
+    (VerdictKind.COMPUTE, Cause.GARBAGE): _COLLECTS,
     (VerdictKind.COMPUTE, Cause.INTERPRETER): (
         "move what the other threads do in Python into a process, or end these threads",
         (("python_threads", 0),),

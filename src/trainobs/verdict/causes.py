@@ -165,8 +165,13 @@ def _split(now: Situation) -> Candidates:
     device, cpu_wait, compute, slept, handover = (now.ns(name) for name in names)
     start, asleep = known(now.ns(record.START)), _sleep(now)
     lacked = known(now.ns("sched/wait_runqueue_ns")) if now.facts.workers else 0.0
+    # Of the training thread, which made the batches: no more than the rest of the step holds.
+    rest = now.parts.step - known(now.ns(record.LOADER))
+    collected = 0.0 if now.facts.workers else max(0.0, known(now.ns(record.GARBAGE)) - rest)
+    collected = min(collected, known(compute))
     yield Candidate(Cause.STORAGE, known(device), names[:1])
-    yield Candidate(Cause.TRANSFORM, known(compute), names[2:3])
+    yield Candidate(Cause.TRANSFORM, known(compute) - collected, names[2:3])
+    yield Candidate(Cause.GARBAGE, collected, (*names[2:3], record.GARBAGE))
     yield Candidate(asleep, known(slept), (*names[3:4], *_BESIDE.get(asleep, ())))
     yield Candidate(Cause.START, start, (record.START,))
     # Older run logs have sleep in the hand-over; and a worker that computes hands over late.

@@ -37,7 +37,7 @@ def when(record: Record, names: tuple[str, ...]) -> str:
     of_run = _changed(record, names) or _once(record, names)
     if values.sum() <= 0:  # what came once may lie outside the sample
         return of_run
-    return _first_epoch(values, sample.epochs) or of_run or _rare(values)
+    return _first_epoch(values, sample.epochs) or of_run or _rare(record, values)
 
 
 def in_few_steps(record: Record, names: tuple[str, ...], less: tuple[str, ...]) -> float:
@@ -72,17 +72,25 @@ def _once(record: Record, names: tuple[str, ...]) -> str:
     at = int(times.argmax())
     if not 0 < MOST * times.sum() <= times[at] or steps[at] > FEW * ends[-1]:
         return ""
-    first, last = (record.first + int(end) for end in (ends[at] - steps[at], ends[at] - 1))
-    return f"in step {first} alone" if first == last else f"in steps {first} to {last} alone"
+    return _alone(record, int(ends[at] - steps[at]), int(ends[at] - 1))
 
 
-def _rare(values: Floats) -> str:
-    """A cost that comes every so many steps."""
+def _alone(record: Record, first: int, last: int) -> str:
+    if first == last:
+        return f"in step {record.first + first} alone"
+    return f"in steps {record.first + first} to {record.first + last} alone"
+
+
+def _rare(record: Record, values: Floats) -> str:
+    """A cost that comes every so many steps, or a few times one soon after another."""
     largest = np.sort(values)[::-1]
     needed = int(np.searchsorted(np.cumsum(largest), MOST * values.sum()))
-    count = int((values >= largest[needed] / 2).sum())
+    at = np.flatnonzero(values >= largest[needed] / 2)
+    count, within = len(at), int(at[-1] - at[0]) + 1
     if count < 2 or count > FEW * len(values):
         return ""
+    if within <= FEW * len(values) and len(values) == len(record):
+        return _alone(record, int(at[0]), int(at[-1]))
     return f"in about 1 step of {round(len(values) / count)}"
 
 

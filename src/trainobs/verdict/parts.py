@@ -80,6 +80,7 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
     rare = known(mean[record.CHECKPOINT]) + known(mean[record.VALIDATION])
     usual = max(0.0, 1.0 - rare / step)
     computing = sum(known(mean[name]) for name in (*record.COMPUTE, record.NAMED))
+    garbage = mean[record.GARBAGE] * usual
     device = _device(mean, facts)
     memory = _memory(mean, known(device))
     gil, polled = _interpreter(mean, usual)
@@ -102,7 +103,7 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
             VerdictKind.MEMORY: _at_most(step, memory),
         },
         other=known(mean[record.OTHER]) + known(mean[record.LOGGING]),
-        garbage=mean[record.GARBAGE] * usual,
+        garbage=_at_most(max(0.0, step - rare - known(mean[record.LOADER])), garbage),
         runqueue=_runqueue(mean, usual),
         device=device - known(memory) if known(memory) and known(device) else device,
         interpreter=gil,

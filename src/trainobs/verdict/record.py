@@ -50,6 +50,9 @@ SLEEPS = (
     "sched/other_sleep_ns",
 )
 
+LOADERS = "batch/loaders"
+"""How many loaders gave the batches of a step."""
+
 INPUTS = tuple(
     dict.fromkeys(
         (
@@ -86,12 +89,13 @@ INPUTS = tuple(
             "net/received_bytes",
             "ranks/wait_ns",
             *BATCH,
+            LOADERS,
         )
     )
 )
 """Metrics, and what is known of batches; any of them may be missing."""
 
-BATCH_NEEDED = ("for_step", *BATCH_TIMES, *BATCH_BYTES, *BATCH_MARKS)
+BATCH_NEEDED = ("for_step", "loader", *BATCH_TIMES, *BATCH_BYTES, *BATCH_MARKS)
 """Columns of the table `batches` that are looked at."""
 
 _INDEX = {name: index for index, name in enumerate(INPUTS)}
@@ -356,4 +360,7 @@ def batch_columns(
             column[at] = 0.0
             np.add.at(column, at, values)
         columns[f"batch/{name}"] = column
+    given = np.unique(np.stack([at, np.asarray(batches["loader"], np.int64)[own]]), axis=1)[0]
+    columns[LOADERS] = np.full(len(steps), np.nan)
+    columns[LOADERS][at] = np.bincount(given, minlength=len(steps))[at]
     return columns

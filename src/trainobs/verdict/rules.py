@@ -39,6 +39,10 @@ WORTH_SHOWING = 0.01
 REPLAYED_WINDOWS = 4
 """Windows of the sample that are replayed: what a replay takes grows with them."""
 
+SEVERAL = 1.1
+"""Loaders that give batches to a step, on average, from which on a run has several: not only in the
+steps after which there is a validation."""
+
 OVERHEADS = (
     VerdictKind.LOADER,
     VerdictKind.COPY,
@@ -58,6 +62,8 @@ _NOT_DONE = (*HELD_UP, names.SLEEPS[-1])
 
 _MOST_OF_IT = 0.8
 """Share of the sleep that a phase has to hold before it is named."""
+
+_COMPUTING = (*names.COMPUTE, names.NAMED, names.OTHER)
 
 _METRICS_OF: Mapping[VerdictKind, tuple[str, ...]] = {
     VerdictKind.LOADER: (names.LOADER,),
@@ -179,19 +185,23 @@ def _is_computation(now: Situation) -> bool:
     return unmarked and is_seen and writing < 0.05 * now.parts.step
 
 
-def why_no_replay(facts: Facts) -> str | None:
+def why_no_replay(facts: Facts, record: Record) -> str | None:
     """What a run has that a replay does not bring forth, whatever is recorded of it."""
     if facts.world_size > 1:
         return "there are several ranks, and a replay of one does not tell what the others would do"
     if facts.has_accelerator:
         return "a GPU is in use, and what it would do is not replayed"
+    if len(record) and known(record.mean()[names.LOADERS]) > SEVERAL:
+        return "several loaders give batches to a step, and a replay knows one"
     return None
 
 
 def replay_of(record: Record, facts: Facts) -> Replay | None:
     """The replay of a sample of the run; None where too little is known (`why_no_replay`)."""
     cpus, workers = facts.usable_cpus, facts.workers
-    if cpus is None or workers is None or why_no_replay(facts) or len(record) < FEWEST_STEPS:
+    if cpus is None or workers is None or len(record) < FEWEST_STEPS:
+        return None
+    if why_no_replay(facts, record):
         return None
     if not 0 <= workers <= MOST_WORKERS or facts.prefetch < 1:  # someone has edited it
         return None
@@ -218,7 +228,7 @@ def _when(record: Record, kind: VerdictKind, cause: Cause | None, *, held_up: bo
     if kind in (VerdictKind.CHECKPOINT, VerdictKind.VALIDATION, VerdictKind.MIXED):
         return ""
     if kind is VerdictKind.COMPUTE:
-        return when(record, _TIMES_OF.get(cause, HELD_UP[:1])) if held_up else ""
+        return when(record, _TIMES_OF.get(cause, HELD_UP[:1]) if held_up else _COMPUTING)
     return when(record, _METRICS_OF[kind])
 
 
