@@ -18,7 +18,7 @@ PEERS := .venv-peers
 TWINE := build/twine
 PLUGIN := packages/trainobs-tensorboard
 OBJECT := src/trainobs/probes/objects/trainobs.$(shell uname -m).preemptible.bpf.o
-NATIVE := src/trainobs/steps/_straight.abi3.so
+NATIVE := src/trainobs/steps/_straight.abi3.so src/trainobs/core/_lookups.so
 C_FILES := $(wildcard bpf/*.c bpf/*.h)
 NATIVE_FILES := $(wildcard native/*.c native/*.h)
 
@@ -39,12 +39,12 @@ $(READY): pyproject.toml $(PLUGIN)/pyproject.toml hatch_build.py scripts/system-
 	$(BIN)/pip install --no-deps "$(TORCHREC)" # by itself it would bring fbgemm-gpu, and CUDA
 	touch $@
 
-bpf: $(OBJECT) $(NATIVE) ## Compile the BPF programs, and the part of the step clock in C
+bpf: $(OBJECT) $(NATIVE) ## Compile the BPF programs, and what user space has in C
 
 $(OBJECT): $(C_FILES) bpf/build.py | $(READY)
 	$(BIN)/python bpf/build.py
 
-$(NATIVE): $(NATIVE_FILES) native/build.py | $(READY)
+$(NATIVE) &: $(NATIVE_FILES) native/build.py | $(READY)
 	$(BIN)/python native/build.py
 
 demo: setup bpf ## Train twice, observed, with one change; runs/demo is the second run

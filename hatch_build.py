@@ -29,9 +29,9 @@ kernel alone, to which no libc matters."""
 
 
 class ProbeBuildHook(BuildHookInterface[Any]):
-    """Compiles the probes and the straight line of the step clock, and ships them in the wheel.
+    """Compiles the probes and what user space has in C, and ships them in the wheel.
 
-    With what programs of a user's include. Without a compiler for it, the clock stays in Python.
+    With what programs of a user's include. Without a compiler of C, Python does the same.
     """
 
     def dependencies(self) -> list[str]:
@@ -43,12 +43,13 @@ class ProbeBuildHook(BuildHookInterface[Any]):
         machine = os.environ.get(MACHINE)
         targets = [*bpf.build(arch=machine), *bpf.copy_headers()]
         try:
-            targets.append(native.build(arch=machine))
+            targets += native.build(arch=machine)
         except native.BuildError as error:
             if machine:
                 raise
-            native.TARGET.unlink(missing_ok=True)  # of another time: it may not fit
-            self.app.display_warning(f"the step clock stays in Python: {error}")
+            for target in native.LIBRARIES:
+                target.unlink(missing_ok=True)  # of another time: it may not fit
+            self.app.display_warning(f"what is in C stays in Python: {error}")
         for target in targets:
             build_data["artifacts"].append(str(target.relative_to(self.root)))
         # The objects are for one type of machine, but for any Python.

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Compile the part of the step clock that is in C, for any CPython since 3.10.
+"""Compile what is in C: loops over lookups, and a part of the step clock for CPython since 3.10.
 
 usage: python native/build.py [--machine x86_64|aarch64] [--werror] [-v]
 
-Needs a compiler of C and Python's headers; without them the clock is in Python, and slower. For
+Needs a compiler of C and Python's headers; without them Python does the same, and slower. For
 another type of machine, and for wheels that are published, it is the compiler of the `ziglang`
 wheel, which brings the headers of an old glibc for each.
 """
@@ -22,11 +22,16 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = tuple(f"native/{name}.c" for name in ("between", "clock", "loader", "module"))
-TARGET = ROOT / "src" / "trainobs" / "steps" / "_straight.abi3.so"
+PACKAGE = ROOT / "src" / "trainobs"
+CLOCK = ("between", "clock", "loader", "module")
+LIBRARIES = {
+    PACKAGE / "core" / "_lookups.so": ("-O3", "native/lookups.c"),
+    PACKAGE / "steps" / "_straight.abi3.so": ("-O2", *(f"native/{name}.c" for name in CLOCK)),
+}
+"""Each library, and what it is made of."""
 # Python calls each function with arguments that not each of them needs, and its macros cast.
 FLAGS = (
-    *("-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-s", "-DNDEBUG", "-Wall", "-Wextra"),
+    *("-fPIC", "-shared", "-fvisibility=hidden", "-s", "-DNDEBUG", "-Wall", "-Wextra"),
     *("-Wno-unused-parameter", "-Wno-missing-field-initializers", "-Wno-cast-function-type"),
 )
 
@@ -52,14 +57,8 @@ def _compiler(arch: str | None) -> list[str]:
     return [*zig, "-target", f"{platform.machine()}-linux-gnu.{GLIBC}"]
 
 
-def build(
-    target: Path = TARGET,
-    *,
-    arch: str | None = None,
-    werror: bool = False,
-    verbose: bool = False,
-) -> Path:
-    """Compile for a type of machine, by default this one; the path.
+def build(*, arch: str | None = None, werror: bool = False, verbose: bool = False) -> list[Path]:
+    """Compile for a type of machine, by default this one; the paths.
 
     Raises:
         BuildError: no compiler, no headers of Python, or an error in the sources.
@@ -67,9 +66,15 @@ def build(
     include = Path(sysconfig.get_path("include"))
     if not (include / "Python.h").exists():
         raise BuildError(f"Python's headers are not in {include}")
+    options = [*_compiler(arch), *FLAGS, *(["-Werror"] if werror else []), f"-I{include}"]
+    for target, sources in LIBRARIES.items():
+        _compile([*options, *sources], target, verbose)
+    return [*LIBRARIES]
+
+
+def _compile(command: list[str], target: Path, verbose: bool) -> None:
     fresh = target.with_suffix(f".{os.getpid()}.tmp")
-    command = [*_compiler(arch), *FLAGS, *(["-Werror"] if werror else []), f"-I{include}"]
-    command += [*SOURCES, "-o", str(fresh)]
+    command = [*command, "-o", str(fresh)]
     if verbose:
         print(shlex.join(command), file=sys.stderr)
     try:
@@ -79,7 +84,6 @@ def build(
         fresh.replace(target)  # a run that starts meanwhile loads the old one or the new one
     finally:
         fresh.unlink(missing_ok=True)
-    return target
 
 
 def main() -> int:
@@ -92,7 +96,7 @@ def main() -> int:
     try:
         build(arch=args.machine, werror=args.werror, verbose=args.verbose)
     except BuildError as error:
-        print(f"the step clock stays in Python\n  found: {error}", file=sys.stderr)
+        print(f"what is in C stays in Python\n  found: {error}", file=sys.stderr)
         return int(args.werror)
     return 0
 

@@ -108,11 +108,11 @@ def test_a_batch_that_was_half_counted_is_not_saved(tmp_path, monkeypatch):
     adds = []
     add = AccessCounts.add
 
-    def interrupted(self, table, rows):
+    def interrupted(self, table, *rows):
         adds.append(table)
         if len(adds) == 6:  # of the second batch, two tables of three are counted
             raise KeyboardInterrupt
-        add(self, table, rows)
+        add(self, table, *rows)
 
     with monkeypatch.context() as patch:
         patch.setattr(AccessCounts, "add", interrupted)

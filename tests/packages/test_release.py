@@ -130,8 +130,9 @@ def test_a_wheel_holds_the_probes_for_its_machine_and_no_other_machine_code(dist
     folder = "trainobs/probes/objects"
     kinds = (f"{arch}", f"{arch}.nokfunc", f"{arch}.preemptible")
     objects = (*(f"trainobs.{kind}" for kind in kinds), f"support.{arch}", f"seen.{arch}")
-    clock = {"trainobs/steps/_straight.abi3.so": OF_MACHINE[arch]}
-    assert machines == clock | {f"{folder}/{name}.bpf.o": EM_BPF for name in objects}
+    native = ("core/_lookups.so", "steps/_straight.abi3.so")
+    in_c = {f"trainobs/{name}": OF_MACHINE[arch] for name in native}
+    assert machines == in_c | {f"{folder}/{name}.bpf.o": EM_BPF for name in objects}
     included = {"trainobs_probe.h", "trainobs_bcc.c", "vmlinux.h", "bpf/usdt.bpf.h"}
     assert {f"{folder}/include/{name}" for name in included} <= files.keys()
 

@@ -21,7 +21,7 @@ from trainobs.access.input_sample import InputSample, Reservoir
 from trainobs.access.plan import plan
 from trainobs.access.pool import BYTES_PER_ENTRY, CounterPool
 from trainobs.access.ranking import Ranking
-from trainobs.access.sketch import Blocks, Sketch, joined
+from trainobs.access.sketch import Blocks, Sketch, joined, rows_among
 from trainobs.access.spectrum import Spectrum
 from trainobs.core.arguments import check_whole
 from trainobs.core.errors import AccessCountsError, SettingError
@@ -101,31 +101,43 @@ class AccessCounts:
         """Tables without a counter for each row."""
         return tuple(self._in_pool)
 
-    def add(self, table: str, ids: NDArray[np.integer[Any]]) -> None:
+    def add(
+        self, table: str, ids: NDArray[np.integer[Any]], at: NDArray[np.intp] | None = None
+    ) -> None:
         """Count a lookup for each of `ids`.
 
         Args:
             table: one of `tables`.
             ids: rows, one-dimensional, in any order, repeated as they were looked up. What is
                 no row of the table is counted by `outside`.
+            at: places in `ids` of those to count; by default all.
 
         Raises:
             SettingError: there is no such table, or `ids` is not a one-dimensional array of
                 integers.
         """
-        rows = self._row_count(table)
+        self._row_count(table)
         _check_ids(f"cannot count lookups of table {table!r}", ids)
-        for first in range(0, len(ids), PIECE):
-            piece = ids[first : first + PIECE].astype(np.int64, copy=False)
-            if int(piece.view(np.uint64).max()) >= rows:  # as unsigned, negative ones are, too
-                inside = piece[(piece >= 0) & (piece < rows)]
-                self._outside[table] += len(piece) - len(inside)
-                piece = inside
-            self._totals[table] += len(piece)
-            if table in self._dense:
-                self._dense[table].add(piece)
+        for first in range(0, len(ids if at is None else at), PIECE):
+            piece = slice(first, first + PIECE)
+            if at is None:
+                self._add(table, ids[piece], None)
             else:
-                self._pool.add(self._in_pool[table], piece)
+                self._add(table, ids, at[piece])
+
+    def _add(self, table: str, ids: NDArray[np.integer[Any]], at: NDArray[np.intp] | None) -> None:
+        dense = self._dense.get(table)
+        if at is not None and (dense is None or ids.dtype != np.int64):
+            ids, at = ids.take(at), None
+        rows = ids.astype(np.int64, copy=False)
+        if dense is not None:
+            outside = dense.add(rows, at)
+        else:
+            inside = rows_among(rows, self._tables[table])
+            self._pool.add(self._in_pool[table], inside)
+            outside = len(rows) - len(inside)
+        self._outside[table] += outside
+        self._totals[table] += len(rows if at is None else at) - outside
 
     def total(self, table: str) -> int:
         """Lookups of rows of the table."""

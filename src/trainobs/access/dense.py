@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from ctypes import CDLL
+
 import numpy as np
 from numpy.typing import NDArray
 
-from trainobs.access.sketch import BLOCK_ROWS, Blocks, Counts, Ids
+from trainobs.access.sketch import BLOCK_ROWS, Blocks, Counts, Ids, rows_among
+from trainobs.core.native import lookups
+
+Places = NDArray[np.intp]
 
 BYTES_PER_ROW = 4
 CARRY = 1 << 31
@@ -24,10 +29,28 @@ class Dense:
         self._carried: dict[int, int] = {}
         self._highest = 0  # no counter in `_low` is above it
 
-    def add(self, ids: Ids) -> None:
-        """Count a lookup for each of `ids`, all of which are rows of the table."""
-        self._make_room(len(ids))
-        np.add.at(self._low, ids, np.uint32(1))
+    def add(self, ids: Ids, at: Places | None = None) -> int:
+        """Count a lookup for each of `ids`, or of those at some places; how many are no rows."""
+        count = len(ids) if at is None else len(at)
+        self._make_room(count)
+        if (library := lookups()) is not None:
+            return self._add_in_c(library, ids, at)
+        inside = rows_among(ids if at is None else ids.take(at), len(self._low))
+        np.add.at(self._low, inside, np.uint32(1))
+        return count - len(inside)
+
+    def _add_in_c(self, library: CDLL, ids: Ids, at: Places | None) -> int:
+        ids = np.ascontiguousarray(ids)
+        counters = self._low.ctypes.data, len(self._low)
+        if at is None:
+            places: tuple[int | None, int] = None, len(ids)
+        else:
+            at = np.ascontiguousarray(at, np.int64)
+            places = at.ctypes.data, len(at)
+        outside = int(library.trainobs_count(ids.ctypes.data, len(ids), *places, *counters))
+        if outside < 0:
+            raise IndexError(f"a place is not among those of {len(ids)} ids")
+        return outside
 
     def put(self, ids: Ids, counts: Counts) -> None:
         """Add `counts` to the rows `ids`, no row twice."""

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainobs.access.sketch import Blocks, Counts, Ids, joined
+from trainobs.access.sketch import Blocks, Counts, Ids, blocks_of, joined
 from trainobs.access.spectrum import Spectrum
+from trainobs.core.native import lookups
 
 _NEVER = (1 << 64) - 1
 
@@ -44,6 +45,17 @@ class HotLimit(NamedTuple):
     def hot(self, blocks: Blocks) -> tuple[Ids, Counts]:
         """The hot rows among those of the table, and their counts."""
         return joined(self._hot(blocks))
+
+    def rows(self, counts: NDArray[np.unsignedinteger[Any]], classes: Spectrum) -> Ids:
+        """The hot rows of a table, by the counts of all of its rows and their spectrum."""
+        library = lookups()
+        if library is None or counts.dtype != np.uint32 or not counts.flags.c_contiguous:
+            return self.hot(blocks_of(counts))[0]
+        most = int(classes.rows[classes.counts >= np.uint64(self.least)].sum()) + self.more
+        ids = np.empty(most, np.int64)
+        place, to = counts.ctypes.data, ids.ctypes.data
+        found = library.trainobs_hot(place, len(counts), *self, to, most)
+        return ids[:found]
 
     def _hot(self, blocks: Blocks) -> Blocks:
         more = self.more

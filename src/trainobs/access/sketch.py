@@ -54,6 +54,13 @@ def joined(blocks: Blocks) -> tuple[Ids, Counts]:
     return ids, counts
 
 
+def rows_among(ids: Ids, row_count: int) -> Ids:
+    """Those of `ids` that are rows of a table: all, in most calls."""
+    if not len(ids) or int(ids.view(np.uint64).max()) < row_count:  # so, negative ones are large
+        return ids
+    return ids[(ids >= 0) & (ids < row_count)]
+
+
 def places(ids: Ids, ordered: Ids) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
     """Which of `ids` are in an ascending array, and where these are: (found,), (ids,)."""
     if not len(ordered):

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainobs.access.sketch import Blocks, Counts, Sketch
+from trainobs.core.native import lookups
 
 _HISTOGRAM_COUNTS = 1 << 16
 
@@ -42,8 +43,8 @@ class Spectrum:
             row_count: rows of the table; needed for a sketch only.
         """
         if not isinstance(counts, Sketch):
-            seen = counts[counts != 0].astype(np.uint64)  # few of many: the rest is quick then
-            return cls(*histogram(seen), len(counts), int(seen.sum()))
+            distinct, of_each = histogram(counts)
+            return cls(distinct, of_each, len(counts), int((distinct * of_each.view("u8")).sum()))
         rows = len(counts.ids) if row_count is None else row_count
         return cls(*histogram(counts.counts), rows, counts.total, counts.error)
 
@@ -62,15 +63,33 @@ class Spectrum:
 def histogram(counts: NDArray[np.integer[Any]]) -> tuple[Counts, NDArray[np.int64]]:
     """The different counts above zero, descending, and how many there are of each.
 
-    Low counts by a histogram, since to sort them would take longer. As signed numbers, which
-    NumPy's histogram asks for; that is no copy.
+    Low counts by a histogram, since to sort them would take longer.
     """
-    values = counts.astype(np.uint64, copy=False).view(np.int64)
-    high = values[values >= _HISTOGRAM_COUNTS]
-    rows = np.bincount(values[values < _HISTOGRAM_COUNTS] if len(high) else values)
+    rows, high = _in_c(counts) or _in_numpy(counts[counts != 0])
     low = np.flatnonzero(rows[1:]) + 1
     high, high_rows = np.unique(high, return_counts=True)
     return (
-        np.concatenate((low, high))[::-1].view(np.uint64),
+        np.concatenate((low, high.view(np.int64)))[::-1].view(np.uint64),
         np.concatenate((rows[low], high_rows))[::-1],
     )
+
+
+def _in_numpy(seen: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], Counts]:
+    """How many there are of each low count, by the count; and the high ones."""
+    # As signed numbers, which NumPy's histogram asks for; that is no copy.
+    values = seen.astype(np.uint64, copy=False).view(np.int64)
+    high = values[values >= _HISTOGRAM_COUNTS]
+    rows = np.bincount(values[values < _HISTOGRAM_COUNTS] if len(high) else values)
+    return rows, high.view(np.uint64)
+
+
+def _in_c(counts: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], Counts] | None:
+    """The same, of counters; None where they or the part in C are not so."""
+    library = lookups()
+    if library is None or counts.dtype != np.uint32 or not counts.flags.c_contiguous:
+        return None
+    rows = np.zeros(_HISTOGRAM_COUNTS, np.int64)
+    place, size = counts.ctypes.data, len(counts)
+    above = library.trainobs_histogram(place, size, rows.ctypes.data, len(rows))
+    high = counts[counts >= _HISTOGRAM_COUNTS] if above else counts[:0]
+    return rows, high.astype(np.uint64)

@@ -9,6 +9,9 @@ from trainobs.core.errors import SettingError, shown
 SWITCH = "TRAINOBS"
 """`off` turns every entry point into a no-op."""
 
+PURE = "TRAINOBS_PURE_PYTHON"
+"""1 leaves what is in C alone: Python does the same, and slower."""
+
 _OFF = frozenset({"off", "0", "false", "no"})
 _ON = frozenset({"on", "1", "true", "yes"})
 

@@ -11,11 +11,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from trainobs.core.switch import is_on
+from trainobs.core.switch import PURE, is_on
 from trainobs.steps import straight_python
-
-PURE = "TRAINOBS_PURE_PYTHON"
-"""Environment variable; 1 leaves the part in C alone."""
 
 
 def _in_c() -> ModuleType | None:

@@ -69,8 +69,9 @@ class RowCounts:
     def hot(self, limit: HotLimit) -> NDArray[np.int64]:
         """The rows that are hot at a limit."""
         counts = self._load()
-        known = (counts.counts, counts.ids) if isinstance(counts, Sketch) else (counts, None)
-        return limit.hot(blocks_of(*known))[0]
+        if isinstance(counts, Sketch):
+            return limit.hot(blocks_of(counts.counts, counts.ids))[0]
+        return limit.rows(counts, self.classes)
 
     def of(self, ids: NDArray[np.int64]) -> NDArray[np.integer[Any]]:
         """Counts of some rows."""

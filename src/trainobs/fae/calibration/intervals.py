@@ -61,12 +61,14 @@ def count_interval(count: int, confidence: float) -> tuple[float, float]:
 
 def _trials(value: float, parts: NDArray[np.number[Any]], wholes: NDArray[np.number[Any]]) -> float:
     """Independent trials that tell as much of the ratio as these inputs."""
-    residuals = parts - value * wholes
-    spread = float(np.square(residuals).sum())
+    is_one_number = wholes.strides == (0,)  # broadcast: no array of products is needed
+    residuals = parts - value * (wholes[:1] if is_one_number else wholes)
+    spread = 0.0
     if len(residuals) >= 2 * BLOCKS:
         edges = np.linspace(0, len(residuals), BLOCKS, endpoint=False).astype(np.int64)
         blocks = np.add.reduceat(residuals, edges)
-        spread = max(spread, float(np.square(blocks).sum()) * BLOCKS / (BLOCKS - 1))
+        spread = float(np.square(blocks).sum()) * BLOCKS / (BLOCKS - 1)
+    spread = max(spread, float(np.square(residuals, out=residuals).sum()))
     if not (0 < value < 1 and spread > 0):
         return float(np.count_nonzero(wholes))  # no spread to see: one trial an input
     return value * (1 - value) * float(wholes.sum()) ** 2 / spread

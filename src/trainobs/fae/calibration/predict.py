@@ -164,9 +164,13 @@ def _groups(
     group_rows = np.zeros(int(group.max(initial=0)) + 1)
     np.add.at(group_rows, group, classes.rows)
     group_rows[0] = table.row_count - classes.rows.sum()
-    found, times = histogram(counts.of(ids))
+    if table.row_count <= len(ids):  # many lookups a row, of counts too high for a histogram
+        times = np.bincount(ids, minlength=table.row_count)
+        found = counts.of(np.arange(table.row_count))
+    else:
+        found, times = histogram(counts.of(ids))
     looked_up = np.bincount(_group(found), times, minlength=len(group_rows))
-    looked_up[0] = len(ids) - times.sum()
+    looked_up[0] = len(ids) - looked_up[1:].sum()
     ratios = looked_up / len(ids) if len(ids) else np.full(len(group_rows), np.nan)
     used = group_rows > 0
     return group_rows[used][::-1].astype(np.int64), ratios[used][::-1]

@@ -84,15 +84,16 @@ class DataSample:
         self.is_whole = False
         keys = keys_of(numbers, self._seed)
         parts = parts_of(keys)
-        counted = inputs.take(np.flatnonzero(parts < InputUse.DECIDING))
+        counted = np.flatnonzero(parts < InputUse.DECIDING)
         for table, features in self._looked_up:
             for feature in features:
-                self.access.add(table.name, counted.ids[feature])
+                lookups = inputs.lookups_at(feature, counted)
+                self.access.add(table.name, inputs.ids[feature], lookups)
         for use, kept in self._held_out.items():
             chosen = np.flatnonzero(parts == use)
             kept.add(numbers[chosen], keys[chosen], inputs.take(chosen))
         self.input_count += inputs.size
-        self.counted_inputs += counted.size
+        self.counted_inputs += len(counted)
         self.is_whole = True
 
     def merge(self, other: DataSample) -> None:

@@ -45,19 +45,19 @@ class Inputs(NamedTuple):
 
     def take(self, places: NDArray[np.intp]) -> Inputs:
         """The inputs at some places, in that order."""
-        ids: list[Ids] = []
-        lengths: list[Lengths | None] = []
-        for feature_ids, each in zip(self.ids, self.lengths, strict=True):
-            if each is None:
-                ids.append(feature_ids.take(places))
-                lengths.append(None)
-            else:
-                new = each[places]
-                # From where a lookup is to where it was: as far as the begin of its input.
-                moves = (np.cumsum(each) - each)[places] - (np.cumsum(new) - new)
-                ids.append(feature_ids[np.arange(new.sum()) + np.repeat(moves, new)])
-                lengths.append(new)
-        return Inputs(len(places), tuple(ids), tuple(lengths))
+        ids = tuple(own.take(self.lookups_at(i, places)) for i, own in enumerate(self.ids))
+        lengths = (None if own is None else own.take(places) for own in self.lengths)
+        return Inputs(len(places), ids, tuple(lengths))
+
+    def lookups_at(self, feature: int, places: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Where the lookups of the inputs at some places are among those of a feature."""
+        lengths = self.lengths[feature]
+        if lengths is None:
+            return places
+        new = lengths.take(places)
+        # From where a lookup is to where it was: as far as the begin of its input.
+        moves = (np.cumsum(lengths) - lengths).take(places) - (np.cumsum(new) - new)
+        return np.asarray(np.arange(new.sum()) + np.repeat(moves, new))
 
     def per_input(
         self, feature: int, flags: NDArray[np.bool_]

@@ -343,7 +343,10 @@ def count_hot(is_hot: Tensor, lengths: Tensor) -> Tensor:
 
 def is_one_hot(lengths: Tensor, value_count: int) -> bool:
     """Whether each bag has one value; waits for a device that has the lengths."""
-    return lengths.numel() == value_count and bool((lengths == 1).all())
+    if lengths.numel() != value_count:
+        return False
+    is_one = lengths.numpy() == 1 if lengths.device.type == "cpu" else lengths == 1
+    return bool(is_one.all())
 
 
 def places_of(mask: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from trainobs.core.errors import FAEError
 from trainobs.fae.kjt.find import Place
 from trainobs.fae.kjt.leaves import input_count, take_apart
-from trainobs.fae.kjt.split import Bags, SlotMap, count_hot, integers, is_one_hot
+from trainobs.fae.kjt.split import Bags, SlotMap, count_hot, integers, is_one_hot, part
+from trainobs.fae.packing.pool_in_c import PoolInC
 
 _ONE_FORM = "give a loader whose batches have one form, with one row an input in every tensor"
 
@@ -39,14 +41,39 @@ class BagPool:
         self.weights = self._by_key(kjts, weights) if weights else None
         self.slots = None
         if slots is not None:
-            bounds = [0, *self.lengths.sum(1).cumsum(0).tolist()]
+            of_keys = map(sum, zip(*(kjt.length_per_key() for kjt in kjts), strict=True))
+            bounds = list(accumulate(of_keys, initial=0))
             self.slots = slots.lookup_values(self.keys, self.values, bounds)
-        self._first_bags = (torch.arange(len(self.keys)) * self.lengths.shape[1])[:, None]
         self._starts = self._find_starts()
+        bags = Bags(self.lengths, self.values, self.weights)
+        self._in_c = PoolInC.from_bags(bags, self.slots, self._starts)
 
-    def take(self, inputs: Tensor) -> tuple[Bags, Tensor | None]:
+    def put(self, inputs: Tensor, pairs: Sequence[int] | None, into: Bags) -> list[int]:
+        """Write the bags of some inputs.
+
+        Args:
+            inputs: in their order.
+            pairs: to part the lookups, see `fae.kjt.split.part`; None to leave them whole.
+            into: of one dimension each, and as long as that is.
+
+        Returns:
+            Values of each key, and of each hot key.
+        """
+        if self._in_c is not None:
+            return self._in_c.put(inputs, pairs, into)
+        bags, slots = self._take(inputs)
+        if slots is not None and pairs is not None:
+            bags = part(bags, slots, pairs)
+        for room, tensor in zip(into, bags, strict=True):
+            if room is not None and tensor is not None:
+                room.copy_(tensor.view(-1))
+        counts: list[int] = bags.lengths.sum(1).tolist()
+        return counts
+
+    def _take(self, inputs: Tensor) -> tuple[Bags, Tensor | None]:
         """The bags of some inputs, in their order, and slots of their values if there are any."""
-        places = (self._first_bags + inputs).view(-1)
+        first_bags = (torch.arange(len(self.keys)) * self.lengths.shape[1])[:, None]
+        places = (first_bags + inputs).view(-1)
         lengths = self.lengths.view(-1).index_select(0, places)
         if self._starts is not None:
             places = _all_places(self._starts.index_select(0, places), lengths)
@@ -57,15 +84,18 @@ class BagPool:
         )
         return bags, None if self.slots is None else self.slots.index_select(0, places)
 
-    def count(self, inputs: Tensor) -> int:
-        """Values of some inputs."""
+    def counts(self, batches: Sequence[Tensor]) -> list[int]:
+        """Values of the inputs of each batch."""
         if self._is_one_hot:
-            return len(inputs) * len(self.keys)
-        return int(self.lengths.sum(0).index_select(0, inputs).sum())
+            return [len(inputs) * len(self.keys) for inputs in batches]
+        of_inputs = self.lengths.sum(0)
+        return [int(of_inputs.index_select(0, inputs).sum()) for inputs in batches]
 
     def all_hot(self, keys: Sequence[int]) -> Tensor:
         """Whether each input asks for hot rows alone, in some of the keys: bool[inputs]."""
         assert self.slots is not None
+        if self._in_c is not None:
+            return self._in_c.all_hot(keys)
         hot = count_hot(self.slots >= 0, self.lengths.view(-1)).view(self.lengths.shape)
         is_hot = hot == self.lengths
         return (is_hot if len(keys) == len(is_hot) else is_hot[list(keys)]).all(0)

@@ -6,7 +6,7 @@ import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,10 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from trainobs.fae.kjt.find import KjtFinder, Place
 from trainobs.fae.kjt.leaves import put_together, take_apart
 from trainobs.fae.kjt.split import (
+    Bags,
     SlotMap,
     SplitMark,
     check_splittable,
-    part,
     places_of,
 )
 from trainobs.fae.packing.pool import BagPool, InputPool
@@ -280,23 +280,20 @@ def lay_out(
 
 def _block(pool: BagPool, batches: Sequence[Tensor], pairs: Sequence[int] | None) -> KjtBlock:
     """Batch by batch: what a batch needs stays in the processor's cache."""
-    key_count = len(pool.keys) + (0 if pool.slots is None or pairs is None else len(pairs))
+    pairs = None if pool.slots is None else pairs
+    key_count, counts = len(pool.keys) + len(pairs or ()), pool.counts(batches)
     lengths = _empty(pool.lengths, (key_count * sum(map(len, batches)),))
-    values = _empty(pool.values, (sum(map(pool.count, batches)),))
+    values = _empty(pool.values, (sum(counts),))
     weights = None if pool.weights is None else _empty(pool.weights, values.shape)
-    key_lengths, bag_count, value_count = [], 0, 0
-    for inputs in batches:
-        bags, slots = pool.take(inputs)
-        if slots is not None and pairs is not None:
-            bags = part(bags, slots, pairs)
-        of_bags = slice(bag_count, bag_count + bags.lengths.numel())
-        of_values = slice(value_count, value_count + bags.values.numel())
-        lengths[of_bags] = bags.lengths.view(-1)
-        values[of_values] = bags.values
-        if weights is not None and bags.weights is not None:
-            weights[of_values] = bags.weights
-        key_lengths.append(bags.lengths.sum(1).tolist())
-        bag_count, value_count = of_bags.stop, of_values.stop
+    rooms = zip(
+        torch.split(lengths, [key_count * len(inputs) for inputs in batches]),
+        torch.split(values, counts),
+        repeat(None) if weights is None else torch.split(weights, counts),
+        strict=False,
+    )
+    key_lengths = [
+        pool.put(inputs, pairs, Bags(*room)) for inputs, room in zip(batches, rooms, strict=True)
+    ]
     return KjtBlock(pool.keys, lengths, values, weights, np.array(key_lengths, dtype=np.int64))
 
 

@@ -1,0 +1,37 @@
+"""Loops over lookups that are in C (`native/lookups.c`), where that is built.
+
+ctypes calls them without the interpreter's lock. Each has a reference in Python that does the same.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import lru_cache
+from pathlib import Path
+
+from trainobs.core.switch import PURE, is_on
+
+_PATH = Path(__file__).with_name("_lookups.so")
+_NUMBER, _PLACE = ctypes.c_int64, ctypes.c_void_p
+_ARGUMENTS = {
+    "trainobs_count": (_PLACE, _NUMBER, _PLACE, _NUMBER, _PLACE, _NUMBER),
+    "trainobs_histogram": (_PLACE, _NUMBER, _PLACE, _NUMBER),
+    "trainobs_hot": (_PLACE, _NUMBER, *(ctypes.c_uint64,) * 2, _NUMBER, _PLACE, _NUMBER),
+    "trainobs_all_hot": (_PLACE, _NUMBER, _PLACE),
+    "trainobs_part": (_PLACE, _PLACE),
+}
+
+
+@lru_cache(maxsize=1)
+def lookups() -> ctypes.CDLL | None:
+    """The library; None where it is not built, or Python is asked for."""
+    if is_on(PURE):
+        return None
+    try:
+        library = ctypes.CDLL(str(_PATH))
+        for name, arguments in _ARGUMENTS.items():
+            function = getattr(library, name)
+            function.argtypes, function.restype = arguments, _NUMBER
+    except (OSError, AttributeError):  # not built, for another machine, or of another time
+        return None
+    return library
