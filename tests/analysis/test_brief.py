@@ -328,3 +328,13 @@ def test_everything_that_evidence_may_be_has_a_name_for_people():
     names |= {*causes._CONTENTION, *causes._WAITING, "sched/main_offcpu_ns", "io/fsync_ns"}
     names |= {"io/checkpoint_write_ns", "sched/main_iowait_ns", "sched/worker_iowait_ns"}
     assert sorted(names - LABELS.keys()) == [record.NAMED]  # which evidence tells one by one
+
+
+@pytest.mark.parametrize("make", [loader_bound, with_names_of_any_kind])
+def test_what_explains_numbers_that_seem_to_contradict_the_verdict_is_told(made, make):
+    summary = made(make)
+    note = "a worker that computes in Python hands its batches over late"
+    summary["verdict"]["run"]["notes"] = [note]
+    lines = lines_of(summary)
+    assert f"  {note}" in lines
+    assert len(lines) <= brief.LINES

@@ -127,6 +127,7 @@ def _verdict(summary: dict[str, Any], room: _Room) -> Iterator[str]:
         label = label_of(one["metric"]).strip()
         of = "wait: " if one["metric"].startswith("loader/") else ""
         yield row(f"  {of}{label}", measured(one["value"], one["unit"]), *share)
+    yield from (f"  {note}" for note in verdict["notes"])
 
 
 def _would_help(summary: dict[str, Any], room: _Room) -> Iterator[str]:
