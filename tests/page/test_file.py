@@ -34,6 +34,12 @@ def test_a_run_is_summed_up_at_the_top(write_run, open_page):
     assert top["y"] + top["height"] < 900, "verdict and bar are on the first screen"
 
 
+def test_a_run_without_an_end_tells_when_its_newest_step_ended(write_run, open_page):
+    header = open_page(write_run(40, ended=False)).page.text_content("header")
+    # The samples' clock is in 2023, and their steps begin hours after it.
+    assert re.search(r"killed, or still running; the newest step ended on 11/\d+/2023, ", header)
+
+
 def test_the_parts_of_a_step_are_those_of_the_record_and_add_up(write_run, open_page):
     steps = busy_run(300)
     opened = open_page(write_run(steps=steps))
