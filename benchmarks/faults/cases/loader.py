@@ -7,7 +7,7 @@ from typing import Any
 from faults.case import because, fault
 
 ASLEEP = because("LOADER", "SLEEP")
-HELPERS = because("LOADER", "HELPERS")
+HELPERS = because("LOADER", "HELPERS", "SLEEP")  # which may be "another process"
 NETWORK = because("LOADER", "NETWORK", "SLEEP")
 COMPUTES = because("LOADER", "TRANSFORM")
 DEVICE = because("LOADER", "STORAGE")

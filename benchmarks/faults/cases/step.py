@@ -51,7 +51,7 @@ _FORWARD = (
     fault(
         "program_in_forward",
         "forward waits for a program that computes 60 ms",
-        because("SLEEP", "CHILDREN"),
+        because("SLEEP", "CHILDREN", "UNKNOWN"),
         step_program_ms=60,
         steps=60,
         remedy={"step_program_ms": 0},
