@@ -93,7 +93,7 @@ bench: setup bpf ## Measure what observation costs
 	$(BIN)/python benchmarks/run.py $(ARGS)
 	$(if $(ARGS),,$(BIN)/python benchmarks/fae_cpu.py)
 
-bench-fae: setup ## Measure FAE's work on the host
+bench-fae: setup $(NATIVE) ## Measure FAE's work on the host
 	$(BIN)/python benchmarks/fae_cpu.py $(ARGS)
 
 gpu-bundle: setup ## Write what a machine with a GPU and no network needs to measure, into build/gpu-bundle

@@ -13,6 +13,7 @@ import hashlib
 import multiprocessing
 import os
 import re
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,9 +57,8 @@ def pytest_sessionstart() -> None:
 def pytest_exception_interact(call: pytest.CallInfo[None]) -> None:
     """Note what was refused with a batch, here or in a rank of which the error tells."""
     if NOTES and call.excinfo is not None:
-        error = call.excinfo.value
-        text = f"FAEError: {error}" if isinstance(error, FAEError) else str(error)
-        for found in re.findall(r"FAEError: .*\n *found: (.*)", text):
+        text = "".join(traceback.format_exception(call.excinfo.value))  # of groups, too
+        for found in re.findall(r"FAEError: .*\n[ |]*found: (.*)", text):
             _note(f"{WITH_A_BATCH}{found}")
 
 
