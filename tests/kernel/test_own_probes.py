@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import pytest
 
 from tests.kernel.lifetime import own_programs, still_loaded
 from tests.kernel.observed import ObservedKernel
-from tests.kernel.own import COUNTERS, Marked, do, source
+from tests.kernel.own import COUNTERS, GETSID, Marked, do, source
 from tests.kernel.processes import Outsider, fork, in_child, in_thread, in_worker
 from trainobs.core.abi import OWN_COUNTERS
 from trainobs.core.own_counter import OWN_ROLES, of_role
@@ -121,10 +122,28 @@ BAD = {
         "cannot attach",
     ),
     "nowhere.c": (HEAD.format("v") + ADD.replace("tp_btf/sys_enter", "uprobe"), "p", "attach p to"),
-    "name.c": (HEAD.format("a/{b}") + ADD, "other characters than", "cannot use"),
-    "long.c": (HEAD.format("a" * 41) + ADD, "over 40", "cannot use"),
+    "name.c": (HEAD.format("a/{b}") + ADD, "a name has 1 to 40 letters", "cannot use"),
+    "long.c": (HEAD.format("a" * 41) + ADD, "a name has 1 to 40", "cannot use"),
     "colon.c": (HEAD.format("a:b") + ADD, "'counter:0:a:b:calls'", "cannot use"),
-    "unit.c": (HEAD.format("a").replace("calls", "\\n") + ADD, "the unit has", "cannot use"),
+    "unit.c": (HEAD.format("a").replace("calls", "\\n") + ADD, "a unit has", "cannot use"),
+    "blank.c": (HEAD.format(" a") + ADD, "first a letter", "cannot use"),
+    "umlaut.c": (HEAD.format("z\u00e4hler") + ADD, "'z\u00e4hler'", "cannot use"),
+    "byte.c": (HEAD.format("\\xff") + ADD, "'\ufffd'", "cannot use"),
+    "loops.c": (
+        HEAD.format("b") + PROGRAM.format("for (;;) trainobs_add(0, 1, 0);"),
+        "infinite loop",
+        "cannot load",
+    ),
+    "clashes.c": (
+        HEAD.format("c") + 'int tasks SEC(".data");\n' + ADD,
+        "(tasks)",
+        "cannot link",
+    ),
+    "idle.c": (
+        HEAD.format("d") + "int count(void) { return trainobs_add(0, 1, 0); }\n",
+        "no function in it has a SEC()",
+        "cannot use",
+    ),
     "number.c": (HEAD.format("a").replace("(0", "(32") + ADD, "counter 32", "cannot use"),
     "twice.c": (HEAD.format("a b") + HEAD.format("a_b").replace("(0", "(1") + ADD, "two", "use"),
     "none.c": ('#include "trainobs_probe.h"\n' + ADD, "names no counter", "cannot use"),
@@ -154,6 +173,45 @@ def test_a_program_that_is_refused_is_told_and_keeps_nothing_else_from_running(
         assert np.isnan([step["probe/y"], step["probe/w"], step["probe/w{role=main}"]]).all()
     finally:
         own.stop()
+
+
+def test_a_hundred_counters_are_a_matter_of_several_files(place: Path) -> None:
+    def files(count: int, each: int) -> Iterator[Probe]:
+        for number in range(count):
+            names = range(number * each, (number + 1) * each)
+            told = [f'TRAINOBS_COUNTER({n % each}, "c{n}", "calls");\n' for n in names]
+            text = '#include "trainobs_probe.h"\n' + "".join(told)
+            count_all = "".join(f"trainobs_add({n % each}, {n}, 0); " for n in names)
+            called = f"if (n == {GETSID}) {{ {count_all} }}"
+            yield Probe(source(place, text + PROGRAM.format(called), f"many{number}.c"))
+
+    own = Own(*files(4, 25))
+    try:
+        assert set(own.programs.status.values()) == {"on"}
+        step = own.during(lambda: os.getsid(0))
+        assert [step[f"probe/c{n}"] for n in range(100)] == list(range(100))
+    finally:
+        own.stop()
+
+
+def damaged(built: Path) -> bytes:
+    """An object whose table of names is empty, by which libbpf 1.1 crashes."""
+    elf = bytearray(built.read_bytes())
+    (sections,) = struct.unpack_from("<Q", elf, 0x28)
+    (names,) = struct.unpack_from("<H", elf, 0x3E)
+    struct.pack_into("<Q", elf, sections + 64 * names + 32, 0)  # Elf64_Shdr::sh_size
+    return bytes(elf)
+
+
+@pytest.mark.parametrize("kind", ["cut", "damaged"])
+def test_a_broken_object_is_refused_and_ends_nothing(place: Path, built: Path, kind: str) -> None:
+    broken, raw = place / f"{kind}.o", built.read_bytes()
+    broken.write_bytes(raw[: len(raw) // 2] if kind == "cut" else damaged(built))
+    own = Own(Probe(broken), Probe(source(place, HEAD.format("fine") + ADD, "fine.c")))
+    own.stop()
+    assert own.programs.status.pop("fine.c") == "on"
+    (told,) = own.programs.status.values()
+    assert told.startswith(("cannot use", "cannot open", "cannot link", "cannot load"))
 
 
 def test_a_program_of_the_object_that_is_not_there_is_named(

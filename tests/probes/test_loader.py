@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainobs.probes.loader import _telling
+from trainobs.probes.loader import _telling, refusal
 
 LINUX_6 = """\
 ; return task->call; @ syscalls.bpf.h:20
@@ -46,3 +46,19 @@ processed 147903 insns (limit 1000000) max_states_per_insn 4 total_states 8900 p
 )
 def test_the_line_that_tells_most_is_found_in_the_log_of_each_kernel(log: str, line: str) -> None:
     assert _telling(log) == line
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        ("R8 invalid mem access 'scalar'\nprocessed 15 insns (limit", "R8 invalid mem access"),
+        ("14: (79) r1 = *(u64", "more than the verifier can look through"),
+    ],
+)
+def test_a_log_that_is_cut_tells_no_last_words(end: str, told: str) -> None:
+    """Where a program is too long to verify, the log is too long as well."""
+    log = [
+        "libbpf: prog 'p': BPF program load failed: Argument list too long",
+        f"libbpf: prog 'p': -- BEGIN PROG LOAD LOG --\n13: (b7) r1 = 0\n{end}",
+    ]
+    assert told in refusal(log)

@@ -39,11 +39,9 @@ class OwnCounter:
     def fault(self) -> str | None:
         """What is wrong with the words; None if nothing is. They become columns and tags."""
         if not _TITLE.fullmatch(self.title):
-            return "the name has other characters than letters, digits, blanks and _.-, or over 40"
+            return "a name has 1 to 40 letters, digits, blanks and _.-, first a letter or digit"
         if not _UNIT.fullmatch(self.unit):
-            return (
-                "the unit has other characters than letters, digits, blanks and %/_.-, or over 20"
-            )
+            return "a unit has 1 to 20 letters, digits, blanks and %/_.-, first no blank or sign"
         return None
 
 

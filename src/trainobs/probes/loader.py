@@ -22,6 +22,7 @@ _RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _FAILED_PROGRAM = re.compile(r"prog '(\w+)': (.*)")
 _VERIFIER_LOG = re.compile(r"prog '(\w+)': -- BEGIN PROG LOAD LOG --\n(.*)", re.DOTALL)
 _TOLD_LINES = 3
+_TOO_MUCH = "more than the verifier can look through, as a loop of many turns is"
 _VERIFIER_END = re.compile(r"(processed \d+ insns|-- END PROG LOAD LOG --|Verification failed:)")
 
 
@@ -277,6 +278,8 @@ def refusal(log: Sequence[str]) -> str:
     """What libbpf, or the verifier, says about an object that was refused: its telling lines."""
     for text in log:
         if match := _VERIFIER_LOG.search(text):
+            if not _VERIFIER_END.search(match[2]):
+                return f"{match[1]}: {_TOO_MUCH}"
             return f"{match[1]}: {' | '.join(_last_lines(match[2], _TOLD_LINES))}"
     return next((text.removeprefix("libbpf: ") for text in log), "")
 

@@ -22,6 +22,7 @@ from trainobs.probes.compiling import OBJECTS, compile_source
 from trainobs.probes.extra import ExtraObject
 from trainobs.probes.own_probe import KINDS, Probe
 from trainobs.probes.told_counters import OwnSum, checked_counters, told_counters
+from trainobs.probes.trial import try_object
 
 logger = logging.getLogger("trainobs")
 
@@ -158,6 +159,8 @@ class OwnPrograms:
             if probe.is_source:
                 path = compile_source(path, Path(place) / f"{path.stem}.bpf.o")
             told = told_counters(path, name)
+            if not probe.is_source:
+                try_object([path, _support()], name)
             self._take(told, name)
             entries = {"own_rows": self._slots}
             found = ExtraObject([path, _support()], maps, name, entries=entries)
@@ -165,7 +168,7 @@ class OwnPrograms:
             for program, section in found.programs.items():
                 named = section if self._file_of else None  # libbpf knows the section by itself
                 attach(found, program, probe.attach.get(program, named), self._file_of or str)
-            _refuse_unknown(probe, found, name)
+            _refuse_others(probe, found, name)
             self._keep(told, found, self._slots)
         except BaseException:
             found.close()
@@ -219,14 +222,16 @@ def attach(found: ExtraObject, program: str, place: str | None, file_of: FileOf)
         )
 
 
-def _refuse_unknown(probe: Probe, found: ExtraObject, name: str) -> None:
+def _refuse_others(probe: Probe, found: ExtraObject, name: str) -> None:
+    """Refuse an object without a program, which would count 0, and places for others."""
+    do = "give the names of functions that have a SEC()"
     if unknown := probe.attach.keys() - found.programs.keys():
-        raise ProbeError(
-            ProbeCause.REFUSED,
-            f"cannot use {name}",
-            f"`attach` names {min(unknown)}; its programs are {', '.join(found.programs)}",
-            "give the names of functions that have a SEC()",
-        )
+        what = f"`attach` names {min(unknown)}; its programs are {', '.join(found.programs)}"
+    elif not found.programs:
+        what, do = "no function in it has a SEC()", 'write SEC("...") before those that are to run'
+    else:
+        return
+    raise ProbeError(ProbeCause.REFUSED, f"cannot use {name}", what, do)
 
 
 def _table(descriptor: int, slots: int) -> Words:

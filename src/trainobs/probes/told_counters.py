@@ -41,10 +41,10 @@ def told_counters(path: Path, probe: str) -> list[OwnSum]:
     with path.open("rb") as stream:
         elf = stream.read(_MOST_BYTES)
     try:
-        texts = [text.decode() for text in _section(elf).split(b"\0") if text]
+        told = _section(elf).decode(errors="replace")
     except (struct.error, ValueError, IndexError) as error:
         raise _refused(probe, f"no object of BPF programs: {error}", "compile it again") from error
-    return checked_counters(texts, probe)
+    return checked_counters([text for text in told.split("\0") if text], probe)
 
 
 def checked_counters(texts: Sequence[str], probe: str) -> list[OwnSum]:
