@@ -381,7 +381,8 @@ def _top(options: argparse.Namespace) -> _Answer:
     redraws = not once and sys.stdout is not None and sys.stdout.isatty()
     with suppress(KeyboardInterrupt):  # how one leaves
         for rows in top.watch(once=once):
-            text = dumps(rows, indent=2) if options.json else render(rows, whose, top.NOT_SEEN)
+            shown = render(rows, whose, top.NOT_SEEN, fits=redraws)
+            text = dumps(rows, indent=2) if options.json else shown
             if not _write(f"{CLEAR}{text}" if redraws else text):
                 break
     return _Answer("")

@@ -104,12 +104,16 @@ class Watched:
         )
 
     def _waits(self, grown: _Totals) -> dict[str, float | None]:
-        """A period off the CPU counts when it ends, so that a long one may be from before."""
+        """Shares that are 1 in all at most.
+
+        A period off the CPU counts when it ends, so that a long one may be from before.
+        """
+        most_ns = max(grown.at_ns, grown.off_ns)
         rest = grown.off_ns - grown.data_ns - grown.device_ns - grown.ready_ns
         parts = {"data": grown.data_ns, "device": grown.device_ns}
         parts |= {"CPU": grown.ready_ns, "else": rest}
         shares: dict[str, float | None] = {
-            name: min(1.0, max(0.0, ns / grown.at_ns)) for name, ns in parts.items()
+            name: min(1.0, max(0.0, ns / most_ns)) for name, ns in parts.items()
         }
         return shares if self.run.clock.measured else shares | {"data": None}
 

@@ -6,14 +6,19 @@ import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainobs.core.text import percent, printable, size
+from trainobs.core.text import counted, percent, printable, size
 
 WAITS = ("data", "device", "CPU", "else")
 _HEAD = f"{'PID':>8} {'USER':<10} {'STEPS/S':>8}" + "".join(f"{w:>8}" for w in WAITS)
 _NONE = "no training process of {} is running: no process has imported torch"
 
+_AROUND = 3
+"""Lines of a terminal that no row is on: the head, and the one where the cursor stays."""
 
-def render(rows: Sequence[Mapping[str, Any]], whose: str, idle_note: str) -> str:
+
+def render(
+    rows: Sequence[Mapping[str, Any]], whose: str, idle_note: str, *, fits: bool = False
+) -> str:
     """A table, as wide as the terminal.
 
     Args:
@@ -21,16 +26,21 @@ def render(rows: Sequence[Mapping[str, Any]], whose: str, idle_note: str) -> str
             and `note`.
         whose: whose processes these are.
         idle_note: the note of processes that do not train.
+        fits: whether it is to be no higher than the terminal, either.
     """
     if not rows:
         return _NONE.format(whose)
     idle = [str(row["pid"]) for row in rows if row["note"] == idle_note]
-    width = shutil.get_terminal_size((120, 24)).columns
+    width, height = shutil.get_terminal_size((120, 24))
     head = f"{'':>8} {'':<10} {'':>8}  waits for, in percent of the time of its training thread"
-    lines = [head, f"{_HEAD} {'READ/S':>10}  COMMAND"]
-    lines += [_line(row) for row in rows if row["note"] != idle_note]
+    lines = [_line(row) for row in rows if row["note"] != idle_note]
     if idle:
         lines.append(f"not seen to train, with torch imported: {', '.join(idle)}")
+    most = max(1, height - _AROUND)
+    if fits and len(lines) > most:
+        more = counted(len(lines) - most + 1, "more line")
+        lines[most - 1 :] = [f"{more}: in a higher terminal, or by `--once`"]
+    lines[:0] = [head, f"{_HEAD} {'READ/S':>10}  COMMAND"]
     return "\n".join(printable(line)[:width].rstrip() for line in lines)
 
 
