@@ -18,6 +18,7 @@ from trainobs.probes.kernel_side import KernelSide
 def test_counters_of_a_program_lie_where_the_running_kernel_has_them() -> None:
     places = kernel_layout(b"bpf_prog_info")
     assert places[b"run_time_ns"] == statistics._RUN_TIME_OFFSET
+    assert places[b"run_cnt"] == statistics._RUN_COUNT_OFFSET
     assert places[b"recursion_misses"] == statistics._MISSES_OFFSET
 
 

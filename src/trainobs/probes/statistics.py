@@ -14,7 +14,8 @@ from trainobs.probes.programs import AGAIN
 
 _RUN_TIME = 0  # enum bpf_stats_type: BPF_STATS_RUN_TIME
 _INFO_BYTES = 232  # struct bpf_prog_info up to and including run_cnt and what follows in v5.12
-_RUN_TIME_OFFSET = 192  # bpf_prog_info::run_time_ns, then run_cnt, ...
+_RUN_TIME_OFFSET = 192  # bpf_prog_info::run_time_ns, ...
+_RUN_COUNT_OFFSET = 200  # ... then run_cnt, ...
 _MISSES_OFFSET = 208  # ... then recursion_misses
 
 
@@ -66,6 +67,10 @@ class ProbeStatistics:
     def run_times(self) -> list[int]:
         """Time in each program since the statistics were first on, ns (bpf_prog_info)."""
         return [self._counter(descriptor, _RUN_TIME_OFFSET) for descriptor in self._program_fds]
+
+    def run_counts(self) -> list[int]:
+        """How often each has run since the statistics were first on (bpf_prog_info)."""
+        return [self._counter(descriptor, _RUN_COUNT_OFFSET) for descriptor in self._program_fds]
 
     def missed_runs(self) -> int:
         """Events at which the kernel left a program out, until the programs were stopped.
