@@ -17,6 +17,7 @@ import pytest
 from tests import kernel_state
 from tests.attach.target import (
     FETCHES,
+    LOOPS,
     PATIENCE_S,
     ROOT,
     Target,
@@ -203,6 +204,28 @@ def test_an_observer_that_the_process_has_started_is_none_of_its_children(tmp_pa
         assert ended == (child, 0)
 
     join(fork(be_observed))
+
+
+def test_a_process_in_a_namespace_of_its_own_has_the_same_steps(tmp_path: Path) -> None:
+    """It is number 1 there."""
+    loop = [sys.executable, "-m", LOOPS, "plain", str(tmp_path), "600"]
+    command = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", *loop]
+    outside = subprocess.Popen(command, cwd=ROOT)
+    try:
+        while not (tmp_path / "pid-0").exists():
+            assert outside.poll() is None
+            time.sleep(0.05)
+        inside = int(Path(f"/proc/{outside.pid}/task/{outside.pid}/children").read_text())
+        done = attached(inside, tmp_path / "run", "--for", "1")
+        (tmp_path / "stop").touch()
+        outside.wait(PATIENCE_S)
+    finally:
+        outside.kill()
+        outside.wait()
+    assert done.returncode == 0, done.stderr
+    assert f"attached to process {inside}" in done.stderr
+    truth = [tuple(one) for one in json.loads((tmp_path / "truth-0.json").read_text())]
+    check_steps(steps_of(tmp_path / "run"), truth, FETCHES)
 
 
 def test_top_has_the_rate_of_each_process(training: Target, clean: None) -> None:

@@ -37,7 +37,7 @@ def recipe() -> tuple[str, str]:
 
 def joined(lines: str, run: Path, output: Path) -> Any:
     """The table of steps that the lines make."""
-    text = lines.replace('"runs/live"', repr(str(run))).replace('"syncs.json"', repr(str(output)))
+    text = lines.replace('"runs/syncs"', repr(str(run))).replace('"syncs.json"', repr(str(output)))
     names: dict[str, Any] = {}
     exec(text, names)
     return names["steps"]

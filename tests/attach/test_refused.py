@@ -47,6 +47,7 @@ def refusal(pid: int) -> str:
     [
         (["abc"], "'abc' is no number of a process: see `trainobs top`"),
         (["1.5"], "'1.5' is no number of a process"),
+        (["-1"], "'-1' is no number of a process"),
         (["1", "--for", "0"], "'0' is no time: give seconds, more than 0"),
         (["1", "--for", "inf"], "'inf' is no time"),
         (["1", "--look", "soon"], "'soon' is no time"),
@@ -70,6 +71,15 @@ def test_what_is_no_training_process_is_refused() -> None:
     assert f"it is a thread of process {os.getpid()}" in refusal(thread.native_id)
     stop.set()
     thread.join()
+
+
+def test_a_thread_of_the_kernel_and_number_0_are_refused(tmp_path: Path) -> None:
+    status = "Name:\tkworker\nState:\tI (idle)\nTgid:\t7\nPPid:\t2\nUid:\t0\t0\t0\t0\n"
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "status").write_text(status)
+    with pytest.raises(AttachError, match="it is a thread of the kernel"):
+        find(7, tmp_path)
+    assert "there is no such process" in refusal(0)
 
 
 def test_a_process_that_has_ended_is_refused() -> None:
