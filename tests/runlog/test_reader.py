@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.samples import busy_run, info
 from trainobs.core.abi import FileClass, Op, Role
 from trainobs.core.errors import RunLogError
 from trainobs.core.records import SETUP
+from trainobs.runlog import writer
 from trainobs.runlog.reader import RunLog
+from trainobs.runlog.writer import RunLogSink
 
 
 def test_a_rank_reads_back_what_was_written(write_run):
@@ -193,3 +197,18 @@ for place in range(len(whole) - 8 - footer, len(whole) - 8):
 assert len(reasons) > 5
 """
     subprocess.run([sys.executable, "-c", job], check=True, timeout=60)
+
+
+def test_each_batch_has_its_slowest_file_whichever_part_it_is_in(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer, "SEAL_STEPS", 20)
+    steps = busy_run(20)
+    names = [f"{number}.jpg" for number in range(len(steps.batches))]
+    steps.batches["slowest_file"] = names
+    sink = RunLogSink(tmp_path / "run")
+    sink.begin(info())
+    for of_part in (steps.batches["for_step"] < 8, steps.batches["for_step"] >= 8):
+        sink.write(replace(steps, batches=steps.batches[of_part]))
+        sink.flush()
+    rank = RunLog.open(tmp_path / "run").ranks[0]
+    assert len(rank.files["batches"]) == 2
+    assert rank.slowest_files(range(len(names))) == names
