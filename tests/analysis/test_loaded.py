@@ -48,15 +48,18 @@ def test_a_directory_without_a_run_is_an_error(tmp_path):
         load_run(tmp_path)
 
 
-def test_parts_that_do_not_fit_each_other_are_an_error(write_run):
+@pytest.mark.parametrize(
+    ("value", "found"), [(2**63 - 1, "not in range"), (b"\0", "incompatible types")]
+)
+def test_parts_that_do_not_fit_each_other_are_an_error(write_run, value, found):
     path = write_run()
     write_run(rank=1)
     part = path / "rank=1" / "steps-00000.parquet"
     table = pq.read_table(part)
-    whole = pa.array([2**63 - 1] * len(table))
     at = table.column_names.index("block/read_p99_ns")
-    pq.write_table(table.set_column(at, "block/read_p99_ns", whole), part)
-    with pytest.raises(RunLogError, match="not in range"):
+    values = pa.array([value] * len(table))
+    pq.write_table(table.set_column(at, "block/read_p99_ns", values), part)
+    with pytest.raises(RunLogError, match=found):
         _ = load_run(path).steps
 
 

@@ -27,7 +27,7 @@ def whole_table(run: RunLog, table: str) -> pa.Table | None:
     try:
         # A column that came up later, or in one rank alone, is null in the others.
         return pa.concat_tables(parts, promote_options="permissive") if parts else None
-    except pa.ArrowInvalid as error:  # numbers of two types, which no run wrote
+    except pa.ArrowException as error:  # columns of two types, which no run wrote
         raise RunLogError(
             failed=f"The parts of the table {table} cannot be put together.",
             found=f"{run.path}: {str(error).partition(chr(10))[0]}",
