@@ -27,7 +27,7 @@ def job(tmp_path):
             sink.write(batch(range(5), **columns))
             sink.end({})
             if late_ns is not None:
-                rows = [(0, i, 2 * SECOND + i * SECOND + late_ns) for i in range(6)]
+                rows = [(0, i, (2 + i) * SECOND + late_ns, 1, 8, 8) for i in range(6)]
                 arrivals = ArrivalsSink(tmp_path / "run", rank, lambda at_once, rows=rows: rows)
                 arrivals.end({})
         return summarize(RunLog.open(tmp_path / "run"))

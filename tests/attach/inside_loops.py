@@ -174,6 +174,8 @@ def main() -> None:
     names = set(globals())
     (PLACE / "pid-0").write_text(str(os.getpid()))
     LOOPS[KIND]()
+    if sys.version_info < (3, 14):  # who withdraws what it asked for sends another as we end
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     write_down_what_is_left(globals(), names)
     write_down()
 
