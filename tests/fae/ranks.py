@@ -22,6 +22,7 @@ import torch.distributed as dist
 _PATH_BYTES = 4096
 _MOST_RANKS = 8
 _PR_SET_PDEATHSIG = 1
+_STDERR = 2
 
 
 class Ranks:
@@ -77,8 +78,12 @@ class Origin:
         theirs.close()
 
     def fork(self, pipes: list[Connection], store: str) -> None:
-        """Fork a rank for each of some pipes, which are closed here."""
-        socket.send_fds(self._socket, [store.encode()], [pipe.fileno() for pipe in pipes])
+        """Fork a rank for each of some pipes, which are closed here.
+
+        They print where this process does: what FBGEMM says of bad ids, pytest keeps.
+        """
+        ends = [pipe.fileno() for pipe in pipes]
+        socket.send_fds(self._socket, [store.encode()], [_STDERR, *ends])
         for pipe in pipes:
             pipe.close()
 
@@ -114,9 +119,12 @@ def _fork_ranks(asked: socket.socket) -> NoReturn:
     logging.disable(logging.WARNING)  # TorchRec tells of every module that it shards
     warnings.resetwarnings()
     while True:
-        store, ends, _, _ = socket.recv_fds(asked, _PATH_BYTES, _MOST_RANKS)
+        store, descriptors, _, _ = socket.recv_fds(asked, _PATH_BYTES, 1 + _MOST_RANKS)
         if not store:
             os._exit(0)
+        stderr, *ends = descriptors
+        os.dup2(stderr, _STDERR)
+        os.close(stderr)
         for rank, end in enumerate(ends):
             if os.fork() == 0:
                 _be_a_child()
