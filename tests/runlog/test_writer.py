@@ -53,6 +53,15 @@ def test_a_step_is_a_row_with_a_column_for_every_metric(sink, tmp_path):
     assert steps["net/sent_bytes"].to_pylist() == [None, None], "no source is not zero"
 
 
+@pytest.mark.parametrize("flushes", [0, 1])
+def test_a_run_of_one_step_has_it(sink, tmp_path, flushes):
+    sink.write(batch([7]))
+    for _ in range(flushes):
+        sink.flush()
+    sink.end({})
+    assert table(tmp_path, "steps-00000.parquet")["step"].to_pylist() == [7]
+
+
 def test_the_reserve_takes_its_room_of_a_file_system_that_compresses(sink, tmp_path):
     reserve = (tmp_path / "run" / "rank=0" / ".reserve").read_bytes()
     assert len(zlib.compress(reserve)) > writer.RESERVE_BYTES * 0.99
