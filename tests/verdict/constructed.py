@@ -45,7 +45,7 @@ MARKS = ("phase/forward_ns", "phase/backward_ns", "phase/optimizer_ns", "phase/t
 WAITING = {"loader__wait_ns": 100 * MS}  # of 199: the step computes for 98 more
 SPLIT = ("device", "cpu_wait", "compute", "sleep", "handover")
 
-TWO_CPUS = Facts(usable_cpus=2.0, workers=2, world_size=1)
+TWO_CPUS = Facts(usable_cpus=2.0, all_cpus=2.0, workers=2, world_size=1)
 
 
 def columns(steps: int = STEPS, without: tuple[str, ...] = (), **changed: object) -> dict:

@@ -67,6 +67,16 @@ def test_a_training_thread_that_makes_batches_may_sleep_for_its_own(threads, bes
     assert shown >= {name.replace("__", "/") for name in used} or cause is Cause.SLEEP
 
 
+def test_on_many_cpus_what_computed_may_have_done_so_while_nobody_slept():
+    many = replace(TWO_CPUS, usable_cpus=8.0, all_cpus=8.0, workers=0, torch_threads=1)
+    asleep = split(sleep=100) | {"batch__sleep_ns": 100 * MS}  # of 199
+    pool = {"sched__thread_cpu_ns": 600 * MS}  # of six threads, say, in the 99 that are left
+    assert verdict_on(many, **asleep, **pool).cause is Cause.SLEEP
+    unknown = replace(many, all_cpus=None)
+    assert verdict_on(unknown, **asleep, **pool).cause is Cause.SLEEP
+    assert verdict_on(many, **asleep, sched__child_cpu_ns=760 * MS).cause is Cause.HELPERS
+
+
 def test_what_collects_garbage_as_it_makes_batches_is_no_transform():
     made = split(compute=900) | {"loader__wait_ns": 900 * MS}  # of 999
     main = replace(TWO_CPUS, workers=0)
@@ -170,7 +180,7 @@ def test_a_step_that_slept_for_a_device_slept_in_fsync_if_nothing_was_read(
         **none,
         memory__refault_count=0.0,
         memory__major_fault_count=0.0,
-        io__fsync_ns=synced * MS,
+        io__main_fsync_ns=synced * MS,
         io__checkpoint_fsync_ns=of_checkpoints * MS,
         block__read_count=reads,
     )
@@ -212,6 +222,8 @@ def test_sleep_that_nothing_explains_is_called_unknown_with_its_phase():
     assert verdict.advice is None
     beside = verdict_on(**asleep, sched__child_cpu_ns=150 * MS)  # of 158
     assert beside.cause is Cause.CHILDREN
+    many = replace(TWO_CPUS, all_cpus=8.0)  # of which seven were free while the step computed
+    assert verdict_on(many, **asleep, sched__child_cpu_ns=150 * MS).cause is Cause.UNKNOWN
     assert verdict_on(**asleep, sched__child_cpu_ns=90 * MS).cause is Cause.UNKNOWN
     gpu = replace(TWO_CPUS, has_accelerator=True)  # for which it may wait asleep
     assert verdict_on(gpu, **asleep).kind is VerdictKind.COMPUTE

@@ -132,18 +132,24 @@ def _sleep(now: Situation) -> Cause:
 
 
 def _beside_makers(now: Situation) -> float:
-    """CPU time of other threads and processes of the run while the makers of batches slept.
-
-    At least, if these had one CPU for each maker that was awake.
-    """
+    """CPU time of other threads and processes of the run while the makers of batches slept."""
     workers, step, slept = now.facts.workers, now.parts.step, known(now.ns("batch/sleep_ns"))
     if workers:
         used = now.ns("sched/worker_cpu_ns") - known(now.ns("batch/compute_ns"))
-        return known(used) - (workers * step - slept)
+        return _while_asleep(now, known(used), workers * step - slept)
     threads = (now.facts.torch_threads or inf) - 1  # they compute where the training thread does
     used = known(now.ns("sched/thread_cpu_ns"))
     used -= threads * (step - known(now.ns(record.LOADER))) if threads else 0.0
-    return known(now.ns("sched/child_cpu_ns")) + max(0.0, used) - (step - slept)
+    return _while_asleep(now, known(now.ns("sched/child_cpu_ns")) + max(0.0, used), step - slept)
+
+
+def _while_asleep(now: Situation, used: float, awake: float) -> float:
+    """CPU time of others that surely had no room in the time in which somebody was awake.
+
+    That one takes a CPU, and they may have all the rest then: on many CPUs little is sure.
+    """
+    cpus = (now.facts.all_cpus or inf) * now.facts.ranks_here
+    return used - max(1.0, cpus - 1.0) * awake
 
 
 _BESIDE = {
@@ -205,7 +211,9 @@ def _compute(now: Situation) -> tuple[float, Candidates]:
     return parts.most_lost, iter(
         (
             Candidate(Cause.GARBAGE, known(parts.garbage), (record.GARBAGE,)),
-            Candidate(_device(now), known(parts.device), ("sched/work_iowait_ns", "io/fsync_ns")),
+            Candidate(
+                _device(now), known(parts.device), ("sched/work_iowait_ns", "io/main_fsync_ns")
+            ),
             Candidate(Cause.INTERPRETER, known(parts.interpreter), (record.INTERPRETER,)),
             Candidate(
                 contention(now), known(parts.runqueue), ("sched/main_runqueue_ns", *_CONTENTION)
@@ -215,8 +223,8 @@ def _compute(now: Situation) -> tuple[float, Candidates]:
 
 
 def _device(now: Situation) -> Cause:
-    """Fsync, if it took as long as the training thread slept for a device, and nothing was read."""
-    synced = known(now.ns("io/fsync_ns")) - known(now.ns("io/checkpoint_fsync_ns"))
+    """Fsync, if it took the training thread as long as it slept for a device, and nobody read."""
+    synced = known(now.ns("io/main_fsync_ns")) - known(now.ns("io/checkpoint_fsync_ns"))
     only = now.ns("block/read_count") < 1.0  # a step; not so where it is unknown
     return Cause.FSYNC if only and synced >= known(now.parts.device) > 0 else Cause.STORAGE
 
@@ -304,7 +312,7 @@ def _communication(now: Situation) -> tuple[float, Candidates]:
 def _asleep(now: Situation) -> tuple[float, Candidates]:
     """Processes of this run, if they computed while the training thread slept; else not known."""
     slept = now.parts.part[VerdictKind.SLEEP]
-    beside = known(now.ns("sched/child_cpu_ns")) - (now.parts.step - slept)
+    beside = _while_asleep(now, known(now.ns("sched/child_cpu_ns")), now.parts.step - slept)
     cause = Cause.CHILDREN if beside >= COVERAGE * slept else Cause.UNKNOWN
     return 1.0, iter((Candidate(cause, 1.0, _BESIDE.get(cause, ())),))
 

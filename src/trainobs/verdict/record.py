@@ -77,6 +77,7 @@ INPUTS = tuple(
             "sched/others_cpu_ratio",
             "io/checkpoint_write_ns",
             "io/fsync_ns",
+            "io/main_fsync_ns",
             "io/checkpoint_fsync_ns",
             "block/read_bytes",
             "block/read_count",

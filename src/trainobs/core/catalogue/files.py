@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainobs.core.abi import FileClass, Op
-from trainobs.core.catalogue.making import CHECKPOINT, DATA, READS, WRITES, kernel
+from trainobs.core.catalogue.making import CHECKPOINT, DATA, MAIN, READS, WRITES, kernel
 from trainobs.core.metrics import Cells, Metric, MetricKind, Ratio
 
 _WAITS = "Read-ahead in earlier steps can hide or overshoot it: judge it over many steps."
@@ -75,6 +75,11 @@ FILES: tuple[Metric, ...] = (
         "io/fsync_ns",
         Cells("ns", (Op.FSYNC,)),
         "Time inside fsync, fdatasync, sync_file_range and msync.",
+    ),
+    kernel(
+        "io/main_fsync_ns",
+        Cells("ns", (Op.FSYNC,), (), MAIN),
+        "The part of io/fsync_ns in the training thread.",
     ),
     kernel(
         "io/fsync_count",
