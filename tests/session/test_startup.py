@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import time
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.session.jobs import Job
+from trainobs import observe
+from trainobs.session.observer import Observer
 
 pytestmark = pytest.mark.needs_bpf
 
@@ -43,3 +46,20 @@ def test_ctrl_c_at_any_moment_of_the_start_leaves_nothing(tmp_path):
         early += not opened
     assert job.end()[0] == 0
     assert early >= TIMES // 4  # or nothing was tested
+
+
+def test_a_thread_that_runs_after_its_start_was_broken_off_does_nothing(tmp_path, monkeypatch):
+    begun = []
+
+    def broken_off(observer: Observer) -> None:
+        begun.append(observer._thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Observer, "start", broken_off)
+    callbacks = len(gc.callbacks)
+    with pytest.raises(KeyboardInterrupt):
+        observe(run_dir=tmp_path / "run", quiet=True)
+    begun[0].start()
+    begun[0].join(30)
+    assert len(gc.callbacks) == callbacks
+    assert not list(tmp_path.rglob("run*.json"))

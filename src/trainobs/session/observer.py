@@ -155,7 +155,7 @@ class Observer:
         self._summary = summary | self._summary
         self._stopping = True
         self._wake.set()
-        if self._thread.ident is None:  # it was never started
+        if self._thread.ident is None:  # never started; or it has not run yet, and ends at once
             return
         # Not join, which does not wait a second time if a signal handler raised in the first.
         if self._ended.wait(timeout_s):
@@ -169,6 +169,8 @@ class Observer:
 
     def _run(self) -> None:
         try:
+            if self._stopping:  # a signal came while it was started
+                return
             self._enter()
             while not self._stopping and not self.gave_up:
                 self._wake.wait(WAKE_S)
