@@ -30,7 +30,7 @@ WAITS: Mapping[str, str] = {
     "io/data_read_ns": "inside read calls on training data",
     "io/checkpoint_write_ns": "inside write calls on checkpoints",
     "io/fsync_ns": "inside fsync and its like",
-    "io/main_fsync_ns": "training thread in fsync and its like",
+    "io/main_fsync_ns": "training thread inside fsync",
     "sched/main_await_ns": "training thread waits for another",
     "python/gil_wait_ns": "training thread waits for the GIL",
     "memory/reclaim_ns": "freeing memory before getting any",
