@@ -13,7 +13,8 @@ from trainobs.replay.simulate import simulate
 from trainobs.replay.trace import Trace
 
 WITHIN = 0.10
-"""How far the replay of the run as it was may be off; more, if the run itself is as uneven."""
+"""How far the replay of the run as it was may be off; more, if the run itself is as uneven. A
+replay after a change is believed no better."""
 
 LEAST_MARGIN = 0.03
 """Of every prediction: runs of the same training differ by that on a quiet machine."""
@@ -117,5 +118,5 @@ def _models_of(trace: Trace) -> list[Model]:
 
 
 def _margin(ratio: float, off: float) -> float:
-    """Of a ratio of two replays: what the replay is off by weighs as far as it changes anything."""
-    return LEAST_MARGIN + off * min(1.0, 2 * abs(1.0 - ratio))
+    """Of a ratio of two replays: what they may be off by weighs as far as they differ."""
+    return LEAST_MARGIN + max(WITHIN, off) * min(1.0, 2 * abs(1.0 - ratio))
