@@ -79,8 +79,10 @@ def nobodys() -> Iterator[Path]:
 
 
 def test_switched_off_by_hand_it_is_timing_without_a_word(tmp_path, caplog):
-    with observe(run_dir=tmp_path, probes="off") as obs, obs.step():
-        pass
+    with observe(run_dir=tmp_path, probes="off") as obs:
+        for _ in range(2):
+            with obs.step():
+                pass
     assert obs.level == "timing"
     assert known(obs.run_dir) == TIMED
     assert unknown(obs.run_dir) == {metric.name for metric in CATALOGUE} - TIMED

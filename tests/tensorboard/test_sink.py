@@ -108,15 +108,15 @@ def test_a_framework_that_counts_from_1_has_its_points_at_multiples(log):
 
 
 def test_what_came_before_the_first_step_has_no_point(log):
-    events = log(2, batch([SETUP, 0, 1], io__read_bytes=[1e9, 1e6, 3e6]))
-    assert points(events, "io/read_MB") == {1: 2.0}
+    events = log(2, batch([SETUP, *range(4)], io__read_bytes=[1e9, 1e6, 3e6, 5e6, 7e6]))
+    assert points(events, "io/read_MB") == {1: 2.0, 3: 6.0}
 
 
 def test_the_slow_steps_of_a_window_show(log):
-    events = log(100, batch(range(100), step__duration_ns=1e6 * np.arange(1, 101)))
-    assert points(events, "step/duration_ms") == {99: 50.5}
-    assert points(events, "step/duration_ms/p95") == {99: 95.05}
-    assert points(events, "step/duration_ms/max") == {99: 100}
+    events = log(100, batch(range(200), step__duration_ns=1e6 * np.arange(1, 201)))
+    assert points(events, "step/duration_ms") == {99: 50.5, 199: 150.5}
+    assert points(events, "step/duration_ms/p95") == {99: 95.05, 199: 195.05}
+    assert points(events, "step/duration_ms/max") == {99: 100, 199: 200}
 
 
 def test_a_window_of_one_step_has_no_spread(log):
@@ -125,8 +125,9 @@ def test_a_window_of_one_step_has_no_spread(log):
 
 
 def test_the_share_of_the_step_that_waits_is_formed_from_the_sums_of_the_steps_that_know(log):
-    made = batch(range(4), step__duration_ns=[10, 30, 60, 500], loader__wait_ns=[0, 0, 50, np.nan])
-    assert points(log(4, made), "loader/wait_percent") == {3: 50}
+    whole, waited = [10, 30, 60, 500, 1, 1, 1, 1], [0, 0, 50, np.nan, 0, 0, 0, 1]
+    made = batch(range(8), step__duration_ns=whole, loader__wait_ns=waited)
+    assert points(log(4, made), "loader/wait_percent") == {3: 50, 7: 25}
 
 
 def test_by_default_there_are_40_curves_at_most_and_all_on_request(tmp_path):
@@ -154,40 +155,43 @@ def test_a_ratio_is_formed_from_the_sums_of_its_window(log):
     read = (Op.CACHE_READ, FileClass.DATA, Role.WORKER)
     miss = (Op.CACHE_MISS, FileClass.DATA, Role.WORKER)
     rows = cells(
-        2,
+        4,
         (0, *read, {"bytes": 100}),
         (0, *miss, {"bytes": 100}),
         (1, *read, {"bytes": 900}),
+        (2, *read, {"bytes": 100}),
     )
-    events = log(2, batch([0, 1], cells=rows, cache__hit_ratio=[0.0, 1.0]))
-    assert points(events, "cache/hit_percent") == {1: 90}  # not the mean, 50
+    events = log(2, batch(range(4), cells=rows, cache__hit_ratio=[0.0, 1.0, 1.0, np.nan]))
+    assert points(events, "cache/hit_percent") == {1: 90, 3: 100}  # not the mean, 50
 
 
 def test_a_share_of_hot_rows_is_formed_from_the_sums_of_its_window(log):
-    counts = {"fae__hot_lookup_count": [1, 8], "fae__lookup_count": [2, 18]}
-    events = log(2, batch([0, 1], fae__hot_lookup_ratio=[0.5, 4 / 9], **counts))
-    assert points(events, "fae/hot_lookup_percent") == {1: 45}
+    counts = {"fae__hot_lookup_count": [1, 8, 0, 3], "fae__lookup_count": [2, 18, 1, 3]}
+    events = log(2, batch(range(4), fae__hot_lookup_ratio=[0.5, 4 / 9, 0, 1], **counts))
+    assert points(events, "fae/hot_lookup_percent") == {1: 45, 3: 75}
 
 
 def test_a_quantile_is_taken_of_all_events_of_its_window(log):
-    latency = np.zeros((2, BUCKETS), np.uint64)
-    latency[0, 10] = 1
+    latency = np.zeros((4, BUCKETS), np.uint64)
+    latency[[0, 2, 3], 10] = 1
     latency[1, 20] = 99
-    events = log(2, batch([0, 1], latency=latency, block__read_p99_ns=[2e3, 2e6]))
-    assert points(events, "block/read_p99_ms") == {1: 2 ** (20 + 98 / 99) / 1e6}
+    events = log(2, batch(range(4), latency=latency, block__read_p99_ns=[2e3, 2e6, 2e3, 2e3]))
+    p99 = {1: 2 ** (20 + 98 / 99) / 1e6, 3: 2 ** (10 + 1.98 / 2) / 1e6}
+    assert points(events, "block/read_p99_ms") == p99
 
 
 def test_a_metric_without_source_or_value_has_no_point(log):
-    events = log(1, batch([0, 1], io__read_bytes=[1, 2], cache__hit_ratio=[np.nan, 0.5]))
+    events = log(1, batch(range(3), io__read_bytes=[1, 2, 3], cache__hit_ratio=[np.nan, 0.5, 1]))
     assert events.Tags()["scalars"] == ["trainobs/io/read_MB", "trainobs/cache/hit_percent"]
-    assert points(events, "cache/hit_percent") == {1: 50}
+    assert points(events, "cache/hit_percent") == {1: 50, 2: 100}
 
 
 def test_a_point_stands_at_the_wall_time_at_which_its_last_step_ended(log):
-    events = log(2, batch([0, 1], step__duration_ns=[1e9, 5e8]))
-    (event,) = events.Scalars("trainobs/step/duration_ms")
-    end_ns = 3_000_000_000 + 500_000_000
-    assert event.wall_time == (CLOCK["wall_ns"] + end_ns - CLOCK["monotonic_ns"]) / 1e9
+    events = log(2, batch(range(4), step__duration_ns=[1e9, 5e8, 1e9, 25e7]))
+    ends_ns = 3_000_000_000 + 500_000_000, 5_000_000_000 + 250_000_000
+    assert [event.wall_time for event in events.Scalars("trainobs/step/duration_ms")] == [
+        (CLOCK["wall_ns"] + end_ns - CLOCK["monotonic_ns"]) / 1e9 for end_ns in ends_ns
+    ]
 
 
 def test_histograms_hold_what_came_since_the_ones_before(tmp_path):

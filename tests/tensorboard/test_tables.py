@@ -54,35 +54,38 @@ def embedding_tags(events) -> list[str]:
 def test_a_point_is_the_mean_of_a_step_by_table_and_over_all_tables(log):
     events = log(
         *((step, 0, {"lookup_count": 100 * step, "bytes": 1}) for step in range(10)),
-        (2, 1, {"lookup_count": 40, "bytes": 1}),
+        *((step, 1, {"lookup_count": 40, "bytes": 1}) for step in (2, 4, 6)),
     )
     assert points(events, "embedding/lookup_count/user") == {3: 150, 7: 550}
     # A step in which a table served nothing is one in which it served nothing.
-    assert points(events, "embedding/lookup_count/item") == {3: 10}
-    assert points(events, "embedding/lookup_count") == {3: 160, 7: 550}
+    assert points(events, "embedding/lookup_count/item") == {3: 10, 7: 20}
+    assert points(events, "embedding/lookup_count") == {3: 160, 7: 570}
 
 
 def test_what_is_known_of_sampled_steps_only_is_a_mean_of_those(log):
-    rows = [(step, 0, {"lookup_count": 100, "bytes": 9}) for step in range(4)]
+    rows = [(step, 0, {"lookup_count": 100, "bytes": 9}) for step in range(8)]
     rows[1][2].update(unique_rows=30, hottest_1pct_count=50)
     rows[2][2].update(unique_rows=50, hottest_1pct_count=100)
+    rows[7][2].update(unique_rows=20, hottest_1pct_count=10)
     events = log(*rows)
-    assert points(events, "embedding/unique_rows/user") == {3: 40}
-    assert points(events, "embedding/hottest_1pct_percent/user") == {3: 75}
-    assert points(events, "embedding/duplicate_percent") == {3: 60}
+    assert points(events, "embedding/unique_rows/user") == {3: 40, 7: 20}
+    assert points(events, "embedding/hottest_1pct_percent/user") == {3: 75, 7: 10}
+    assert points(events, "embedding/duplicate_percent") == {3: 60, 7: 80}
     assert "trainobs/embedding/gradient_rows" not in embedding_tags(events)
 
 
 def test_a_table_that_served_half_the_steps_and_was_sampled_once_is_not_underrated(log):
     rows = [(0, 0, {"lookup_count": 8, "unique_rows": 6, "bytes": 8})]
     rows += [(2, 0, {"lookup_count": 8, "bytes": 8})]
-    assert points(log(*rows), "embedding/unique_rows/user") == {3: 3}
+    rows += [(4, 0, {"lookup_count": 4, "unique_rows": 4, "bytes": 4})]
+    assert points(log(*rows), "embedding/unique_rows/user") == {3: 3, 7: 1}
 
 
 def test_lookups_before_the_first_step_have_no_point(log):
-    rows = [(SETUP, 0, {"bytes": 1e9}), (0, 0, {"bytes": 8e6}), (1, 0, {"bytes": 4e6})]
-    events = log(*rows, steps=[SETUP, 0, 1, 2, 3])
-    assert points(events, "embedding/MB") == {3: 3}
+    rows = [(SETUP, 0, {"bytes": 1e9})]
+    rows += [(step, 0, {"bytes": 4e6 * many}) for step, many in ((0, 2), (1, 1), (5, 1))]
+    events = log(*rows, steps=[SETUP, *range(8)])
+    assert points(events, "embedding/MB") == {3: 3, 7: 1}
 
 
 def test_a_thousand_tables_have_a_bounded_number_of_curves(log):
@@ -106,12 +109,12 @@ def test_a_run_without_tables_has_no_word_of_them(log):
 def test_by_default_there_is_one_curve_of_all_tables(log):
     rows = [
         (s, n, {"bytes": 1e6, "lookup_count": 1, "unique_rows": 1})
-        for s in range(4)
+        for s in range(8)
         for n in (0, 1)
     ]
     events = log(*rows, every_tag=False)
     assert embedding_tags(events) == ["trainobs/embedding/MB"]
-    assert points(events, "embedding/MB") == {3: 2}
+    assert points(events, "embedding/MB") == {3: 2, 7: 2}
 
 
 def test_the_text_lists_the_tables_that_read_most(log):

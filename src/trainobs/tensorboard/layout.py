@@ -23,7 +23,7 @@ _Drawn = tuple["protos.layout.Chart", frozenset[str]]
 class LaidOut:
     """An event writer that also lays out the charts of what it was given.
 
-    A chart is there once one of its curves has a point. It has all of its curves then, and so is
+    A chart is there once one of its curves is (`Curves`). It has all of its curves then, and so is
     the same in every run: TensorBoard puts the layouts of all runs together, each chart once.
     """
 

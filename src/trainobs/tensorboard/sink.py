@@ -14,6 +14,7 @@ from trainobs.core.records import SETUP, RunInfo, StepTable
 from trainobs.core.sink import Points, Sink
 from trainobs.core.unforked import unforked
 from trainobs.tensorboard import protos
+from trainobs.tensorboard.curves import Curves
 from trainobs.tensorboard.event_file import EventFile, EventWriter
 from trainobs.tensorboard.latency import latency_values
 from trainobs.tensorboard.values import scalars, text_value
@@ -68,7 +69,8 @@ class TensorBoardSink(Sink):
     larger strides has passed such a step. A window never holds more than `log_every_n_steps` steps,
     whatever their numbers. One that the end of the run cuts short has no point: a few steps with
     the last checkpoint and validation would stand as a spike beside means. What happened before the
-    first step has none, either; the run log holds all.
+    first step has none, either, and a tag has points once it has two (`Curves`); the run log holds
+    all.
 
     A verdict is logged as text at the end of each epoch and of the run (docs/verdicts.md). Of a
     model with embedding tables there are curves by table, and now and then a text of all tables and
@@ -106,6 +108,7 @@ class TensorBoardSink(Sink):
         self._every_tag = every_tag
         self._offset_ns = 0
         self._windows = StepWindows(every_tag)
+        self._curves = Curves()
         self._step = SETUP
         self._end_ns = 0
         self._latency: npt.NDArray[np.uint64] | None = None
@@ -154,7 +157,8 @@ class TensorBoardSink(Sink):
             OSError: the writer is full.
         """
         self._log_held()  # in the order of time
-        self._writer.add_event(self._event(scalars(points.values), points.step, points.at_ns))
+        for step, at_ns, values in self._curves.of(points):
+            self._writer.add_event(self._event(scalars(values), step, at_ns))
 
     def flush(self) -> None:
         """Show TensorBoard what was logged so far.
@@ -214,7 +218,8 @@ class TensorBoardSink(Sink):
         points = window.points
         if self._tables is not None:
             points += self._tables.scalars(window.step_count)
-        if not self._hold(_Held(window.step, window.end_ns, points)):
+        made = self._curves.of(Points(window.step, window.end_ns, points))
+        if not all([self._hold(_Held(*each)) for each in made]):
             self.lost_steps += window.step_count
 
     def _hold(self, held: _Held) -> bool:
