@@ -30,7 +30,7 @@ HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "fr
 MUST_NOT_CHANGE = ("environment", "current directory")
 """Of these, what is gone counts as well as what is new."""
 
-Things = dict[str, set[tuple[str, object]]]
+Things = dict[str, set[tuple[str | bytes, object]]]
 """What to look at -> the things there: a name to show, and what tells two of that name apart."""
 
 
@@ -214,7 +214,7 @@ def _things() -> Things:
         "processes": _child_processes(),
         "BPF descriptors": _bpf_descriptors(),
         # pytest itself writes the name of the running test.
-        "environment": {pair for pair in os.environ.items() if pair[0] != "PYTEST_CURRENT_TEST"},
+        "environment": {pair for pair in os.environb.items() if pair[0] != b"PYTEST_CURRENT_TEST"},
         "current directory": {(os.getcwd(), None)},
     }
 
@@ -224,7 +224,7 @@ def _left(before: Things, now: Things) -> dict[str, list[str]]:
     for what, things in now.items():
         new = things ^ before[what] if what in MUST_NOT_CHANGE else things - before[what]
         if new:
-            left[what] = sorted({name for name, _ in new})
+            left[what] = sorted({os.fsdecode(name) for name, _ in new})
     return left
 
 

@@ -22,7 +22,10 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 
-MODULES = ("torch", "torch.utils.data", "pyarrow.parquet", "tensorboard.compat.proto.event_pb2")
+MODULES = (
+    *("torch", "torch.utils.data", "pyarrow.parquet", "tensorboard.compat.proto.event_pb2"),
+    "torch._dynamo",  # the first optimizer of a process imports it
+)
 """What jobs find imported; nothing of trainobs."""
 
 SERVER = "import sys; from tests.warm import serve; serve(int(sys.argv[1]))()"

@@ -31,7 +31,7 @@ from tests.fae.shared_features import with_shared_features
 from trainobs.fae.kjt.split import SlotMap
 
 TOLERANCE = 4e-6  # of 1, or of the value: what another order of float32 sums explains
-CASES_A_TEST = 25
+CASES_A_TEST = 10
 LONE_CASES = int(os.environ.get("TRAINOBS_PARITY_CASES", 400))
 PAIR_CASES = LONE_CASES // 8
 FOUR_CASES = max(LONE_CASES // 32, CASES_A_TEST)
@@ -43,7 +43,7 @@ FOUR_CASES = max(LONE_CASES // 32, CASES_A_TEST)
 def test_one_rank_trains_what_the_stock_sharder_trains(first: int, sequences: bool) -> None:
     print("seeds", first, "to", first + CASES_A_TEST - 1)
     seen = {_check(seed, 1, sequences) for seed in range(first, first + CASES_A_TEST)}
-    assert len(seen) > 10  # plans and optimizers, so that the cases are what they seem
+    assert len(seen) > CASES_A_TEST // 2  # plans and optimizers: the cases are what they seem
 
 
 @SEQUENCES

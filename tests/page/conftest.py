@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -35,6 +36,10 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def write_run(tmp_path) -> Callable[..., Path]:
     """Writes a run of busy steps, or of those of `steps`; each name began when no other did."""
+    return writing_to(tmp_path)
+
+
+def writing_to(directory: Path) -> Callable[..., Path]:
     began: dict[str, int] = {}
 
     def write(
@@ -45,7 +50,7 @@ def write_run(tmp_path) -> Callable[..., Path]:
         ended: bool = True,
         **facts,
     ) -> Path:
-        path = tmp_path / name
+        path = directory / name
         sink = RunLogSink(path, rank)
         about = info(rank=rank, **{**FACTS, **facts})
         wall_ns = about.clock["wall_ns"] + began.setdefault(name, 1 + len(began))
@@ -99,6 +104,33 @@ def open_page(browser, tmp_path) -> Iterator[Callable[..., Opened]]:
             return made
 
         yield open_it
+
+
+class Busy(NamedTuple):
+    """A run of 300 busy steps, and its page."""
+
+    run: Path
+    steps: StepTable
+    opened: Opened
+
+
+@pytest.fixture(scope="module")
+def opened_once(browser, tmp_path_factory) -> Iterator[Busy]:
+    directory, steps = tmp_path_factory.mktemp("busy"), busy_run(300)
+    run, file = writing_to(directory)(steps=steps), directory / "page.html"
+    file.write_text(page(RunView(RunLog.open(run))))
+    with opened_by(browser) as new:
+        opened = new()
+        opened.open(file.as_uri())
+        yield Busy(run, steps, opened)
+
+
+@pytest.fixture
+def busy(opened_once) -> Iterator[Busy]:
+    """For tests that leave the page as it was, but for what is focused, open or scrolled."""
+    opened_once.opened.page.evaluate("scrollTo(0, 0)")
+    yield opened_once
+    assert opened_once.opened.faults == []
 
 
 @pytest.fixture

@@ -24,10 +24,9 @@ def numbers(opened, selector: str) -> dict[str, list[str]]:
     return {first: rest for first, *rest in rows}
 
 
-def test_a_run_is_summed_up_at_the_top(write_run, open_page):
-    run = write_run()
-    verdict = summarize(RunLog.open(run))["verdict"]["run"]
-    opened = open_page(run)
+def test_a_run_is_summed_up_at_the_top(busy):
+    verdict = summarize(RunLog.open(busy.run))["verdict"]["run"]
+    opened = busy.opened
     assert opened.page.text_content("h1") == "run"
     assert opened.page.text_content("#verdict .kind") == verdict["text"][0]
     top = opened.page.locator("#step .bar").bounding_box()
@@ -40,9 +39,8 @@ def test_a_run_without_an_end_tells_when_its_newest_step_ended(write_run, open_p
     assert re.search(r"killed, or still running; the newest step ended on 11/\d+/2023, ", header)
 
 
-def test_the_parts_of_a_step_are_those_of_the_record_and_add_up(write_run, open_page):
-    steps = busy_run(300)
-    opened = open_page(write_run(steps=steps))
+def test_the_parts_of_a_step_are_those_of_the_record_and_add_up(busy):
+    steps, opened = busy.steps, busy.opened
     rows = numbers(opened, "#step .beside > div:first-child")
     later = slice(1, None)  # the first step is left out
     whole = steps.columns["step/duration_ns"][later].mean()
@@ -55,19 +53,17 @@ def test_the_parts_of_a_step_are_those_of_the_record_and_add_up(write_run, open_
     assert duration(whole) in opened.page.text_content("#step caption")
 
 
-def test_what_is_waited_for_is_told_as_in_the_report(write_run, open_page):
-    run = write_run()
-    step = summarize(RunLog.open(run))["step"]
-    rows = numbers(open_page(run), "#step .beside > div:first-child")
+def test_what_is_waited_for_is_told_as_in_the_report(busy):
+    step = summarize(RunLog.open(busy.run))["step"]
+    rows = numbers(busy.opened, "#step .beside > div:first-child")
     assert rows["taking batches over"][0] == duration(step["parts"][TAKING])
     waits = [float(cells[1].split()[0]) for name, cells in rows.items() if "waiting" in name]
     waited = 100 * step["parts"]["loader/wait_ns"] / step["mean_ns"]
     assert sum(waits) == pytest.approx(waited, abs=0.6)
 
 
-def test_zooming_in_shows_the_numbers_of_those_steps(write_run, open_page):
-    steps = busy_run(300)
-    opened = open_page(write_run(steps=steps))
+def test_zooming_in_shows_the_numbers_of_those_steps(busy):
+    steps, opened = busy.steps, busy.opened
     plot = opened.page.locator("#steps .u-over")
     plot.scroll_into_view_if_needed()
     box = plot.bounding_box()
@@ -86,22 +82,21 @@ def test_zooming_in_shows_the_numbers_of_those_steps(write_run, open_page):
     opened.page.locator("#step caption", has_text="without the first").wait_for()
 
 
-def test_every_step_can_be_read_with_the_keyboard(write_run, open_page):
-    steps = busy_run(300)
-    opened = open_page(write_run(steps=steps))
+def test_every_step_can_be_read_with_the_keyboard(busy):
+    steps, opened = busy.steps, busy.opened
     opened.page.locator("#steps figure").focus()
     readout = opened.page.locator("#steps .readout")
-    for step in (1, 2, 3):  # the first one is left out
-        opened.page.keyboard.press("ArrowRight")
+    keys = ("Home", "ArrowRight", "ArrowRight")
+    for step, key in enumerate(keys, 1):  # the first one is left out
+        opened.page.keyboard.press(key)
         text = duration(steps.columns["step/duration_ns"][step])
         assert readout.text_content().startswith(f"step {step}: {text}")
     opened.page.keyboard.press("Enter")
     opened.page.locator("#lanes-of", has_text="Steps 0 to").wait_for()
 
 
-def test_the_lanes_tell_who_made_each_batch(write_run, open_page):
-    steps = busy_run(300)
-    opened = open_page(write_run(steps=steps))
+def test_the_lanes_tell_who_made_each_batch(busy):
+    steps, opened = busy.steps, busy.opened
     opened.page.locator("#lanes summary").first.click()
     opened.page.wait_for_selector("#lanes details tbody tr")
     rows = opened.page.eval_on_selector_all(
@@ -151,8 +146,8 @@ def test_what_keys_reach_has_a_name_and_mouse_moves_are_not_read_aloud(write_run
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_can_be_read_in_light_and_dark(write_run, open_page, scheme):
-    opened = open_page(write_run(30))
+def test_text_can_be_read_in_light_and_dark(busy, scheme):
+    opened = busy.opened
     opened.page.emulate_media(color_scheme=scheme)
     style = "e => [getComputedStyle(e).color, getComputedStyle(document.body).backgroundColor]"
     for place in ("h1", "#verdict .kind", "td", ".muted"):
