@@ -35,16 +35,18 @@ SLOW: dict[str, str] = {
     r"attach/test_periodic::test_what_has_no.*\[(?!noise)": "noise",
     r"attach/test_periodic::test_(a_change|a_stop|the_end)": "the same without a process",
     r"benchmarks/": "nothing: they test what measures",
-    r"embeddings/test_hooks::.*test_whole_graphs.*\[eager": "the same by aot_eager",
+    r"embeddings/test_hooks::.*test_whole_graphs.*\[(eager|.*-in|.*-compiled)": (
+        "aot_eager, hooks before it compiles"
+    ),
     r"embeddings/test_sharded::test_two_ranks": "collections of one process",
     r"examples/test_dlrm_criteo::test_parsing_agrees.*\[[1-4]": "one of five seeds",
     r"examples/test_dlrm_scripts::": "the example's model and its data",
     r"examples/test_imagenet::.*\[train_plain": "the same with Lightning",
     r"examples/test_imagenet_figures::test_a_grid_of_real": "a stand-in trains; written run logs",
-    r"examples/test_imagenet_figures::test_(runs_that|a_cell)": (
-        "every figure and table of a grid that is whole; what was not measured in it"
+    r"examples/test_imagenet_figures::test_(every_figure|runs_that|a_cell)": (
+        "tables and figures of what was not measured"
     ),
-    r"examples/test_imagenet_grid::test_a_grid_that_is.*\[(2|15)": "SIGKILL",
+    r"examples/test_imagenet_grid::test_a_grid_that_is": "a grid that grows",
     r"examples/test_imagenet::test_(checkpoints|trains_with|without_no)": "an epoch, observed",
     r"fae/test_choice::test_the_choice_is.*\[[2-5]\d": "20 of 60 random choices",
     r"fae/test_data_module::test_lightning_goes_on\[(module-step=15-when[14]|loader)": (
@@ -190,13 +192,14 @@ SLOW: dict[str, str] = {
         "batches that come later, rows that come late, reads that fail"
     ),
     r"page/test_tab::test_(64|a_run)": "a tab in which runs are chosen and compared",
-    r"probes/test_kernels::test_each_field.*-aarch64": "the same kernels for x86-64",
-    r"service/test_misuse::test_(idle|one_who)": "other misuse",
+    r"probes/test_kernels::test_each_field.*\[.*aarch64": "the same kernels for x86-64",
+    r"service/test_misuse::test_(a_hundred|idle|one_who)": "other misuse",
     r"service/test_runs::test_(a_run_goes_on|probes_asked|a_probe_that)": (
         "a run through the service"
     ),
     r"service/test_runs::test_workers_that_outlive": "children that outlive, in test_refusal",
     r"service/test_sessions::test_where_no_slot": "slots that rest",
+    r"session/test_claims::test_jobs_that_begin": "a directory that is taken",
     r"session/test_clock_steps::": "collectives around a step of the clock, in hooks/test_ranks",
     r"session/test_endings::test_(a_job_whose|a_run_that_is_never)": "ends that are no accident",
     r"session/test_endings::test_a_handler_that_raises.*\[(0\.1|2|20|40)\]": "three moments",
@@ -206,8 +209,17 @@ SLOW: dict[str, str] = {
         "values that ranks show each other"
     ),
     r"session/test_forks::test_a_child_that_leaves": "children that go on",
+    r"session/test_imports::test_(nor_when|a_run_that_the_interpreter)": (
+        "before the first flush; ends of an interpreter, in test_plain_notebook"
+    ),
     r"session/test_long_run::": "nothing of memory over time",
     r"session/test_startup::test_ctrl_c_at_any": "signals at the end, in test_endings",
+    r"session/test_writer_process::test_(a_run_that_is_to|what_the_writer_process_does)": (
+        "what it writes, and what it meets"
+    ),
+    r"session/test_writer_process::test_signals.*\[(1|2)\]": "SIGTERM",
+    r"session/test_writer_process::test_when_the_writer.*\[False": "killed while it is held up",
+    r"session/test_writer_process::test_where_none.*\[(?!no such)": "no such file",
     r"test_build::.*\[(zig|clang-aarch64)": "clang for x86-64",
     r"verdict/test_faults::test_an_interrupted.*\[2": "SIGTERM",
     r"verdict/test_faults::test_kept_runs": "what was kept is judged, without a training before",
