@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.analysis.runs import with_tables
 from tests.samples import busy_run
 from trainobs.analysis.step_time import TAKING
 from trainobs.analysis.summary import summarize
@@ -80,6 +81,40 @@ def test_zooming_in_shows_the_numbers_of_those_steps(busy):
     assert duration(mean) in caption.first.text_content()
     opened.page.get_by_role("button", name="whole run").click()
     opened.page.locator("#step caption", has_text="without the first").wait_for()
+
+
+def test_the_mouse_tells_the_step_whose_bar_it_is_on_up_to_the_last(write_run, open_page):
+    opened = open_page(write_run(9))
+    plot = opened.page.locator("#steps .u-over")
+    plot.scroll_into_view_if_needed()
+    size = plot.bounding_box()
+    drawn = "(c, x) => c.getContext('2d').getImageData(x * c.width, 0.8 * c.height, 1, 1).data[3]"
+    for nth in range(8):  # of step 0 nothing is shown
+        for inside in (0.1, 0.9):
+            x = (nth + inside) / 8 * size["width"]
+            plot.hover(position={"x": x, "y": size["height"] / 2})
+            told = opened.page.text_content("#steps .readout")
+            assert told.startswith(f"step {nth + 1}: ")
+    canvas = opened.page.locator("#steps canvas")
+    frame = canvas.bounding_box()
+    at = (size["x"] + size["width"] * 0.97 - frame["x"]) / frame["width"]
+    assert canvas.evaluate(drawn, at) == 255, "the last step is drawn"
+
+
+def test_two_steps_are_told_as_in_the_report_and_one_as_the_only_one(write_run, open_page):
+    for count, title in ((2, "A mean step, without the first"), (1, "The only step")):
+        run = write_run(count, str(count))
+        step = summarize(RunLog.open(run))["step"]
+        page = open_page(run).page
+        assert page.text_content("#step caption") == f"{title}: {duration(step['mean_ns'])}"
+        assert "95 %" not in page.text_content("#steps")
+
+
+def test_tables_are_told_with_what_was_looked_up_and_read(tmp_path, open_page):
+    told = numbers(open_page(with_tables(tmp_path / "run")), "#tables")
+    largest = told.pop("item")
+    assert [cells[2:] for cells in told.values()] == [["8", "512 B", "host"]] * 12
+    assert largest[2:] == ["unknown", "unknown", "hbm"]
 
 
 def test_every_step_can_be_read_with_the_keyboard(busy):

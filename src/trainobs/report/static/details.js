@@ -31,7 +31,7 @@ export function embeddings(summary) {
   const rows = found.tables.map((one) => ({ one, lookups: of(one.name, "embedding/lookup_count") }))
     .sort((a, b) => (b.lookups ?? -1) - (a.lookups ?? -1) || b.one.row_count * b.one.row_bytes - a.one.row_count * a.one.row_bytes)
     .map(({ one, lookups }) => [one.name, quantity(one.row_count), size(one.row_count * one.row_bytes),
-      lookups === null ? "unknown" : quantity(lookups), bytes(of(one.name, "embedding/read_bytes")), one.placement ?? "unknown"]);
+      lookups === null ? "unknown" : quantity(lookups), bytes(of(one.name, "embedding/bytes")), one.placement ?? "unknown"]);
   const skew = Object.entries(found.skew?.tables ?? {}).map(([name, one]) => [name, quantity(one.lookup_count),
     ...["0.5", "0.9"].map((share) => (one.working_set[share] ? quantity(one.working_set[share]) : "unknown")),
     one.zipf.exponent === null ? "unknown" : one.zipf.exponent.toFixed(2)]);

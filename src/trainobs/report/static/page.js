@@ -121,7 +121,7 @@ class Page {
 
   rows() {
     const { steps } = this.head;
-    return this.range ?? [steps > 2 ? 1 : 0, steps];
+    return this.range ?? [steps > 1 ? 1 : 0, steps];
   }
 
   zoom(from, to) {
@@ -151,7 +151,7 @@ class Page {
 
   steps(data) {
     const last = data.step.at(-1) + data.weights.at(-1) - 1;
-    const where = this.range ? `A step of steps ${data.step[0]} to ${last}` : "A mean step, without the first";
+    const where = this.range ? `A step of steps ${data.step[0]} to ${last}` : this.head.steps > 1 ? "A mean step, without the first" : "The only step";
     const [bar, numbers] = stepBar(data, this.head, where);
     put(this.slots.step, section("step", "Where a step goes", bar, el("div", { class: "beside" }, numbers, this.evidence)));
     this.chart?.destroy();
@@ -208,7 +208,7 @@ class Page {
     put(this.slots.more, ...[files(summary), checkpoints(summary), embeddings(summary), observed(summary, this.head)].filter(Boolean));
     if (!this.head.steps) return;
     const { step } = summary;
-    put(this.spread, step ? `Of ${step.steps} steps${step.first_is_out ? " after the first" : ""}, 95 % take less than ${duration(step.p95_ns)}; the slowest took ${duration(step.max_ns)}.` : "");
+    put(this.spread, step?.steps > 1 ? `Of ${step.steps} steps${step.first_is_out ? " after the first" : ""}, 95 % take less than ${duration(step.p95_ns)}; the slowest took ${duration(step.max_ns)}.` : "");
     put(this.evidence, ...[evidence(summary, this.head.metrics)].filter(Boolean));
     if (this.head.lanes) put(this.workers, ...[workers(summary)].filter(Boolean));
     if (this.head.ranks.length > 1) this.ranks.tell(summary);

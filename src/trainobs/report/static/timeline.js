@@ -30,7 +30,7 @@ export function timeline(figure, data, head, mode, on, cursor) {
   const rows = [data.step];
   for (let k = parts.length - 1; k >= 0; k--) { // the tallest first, so that each one shows
     series.push({ label: parts[k].label, fill: parts[k].colour, stroke: parts[k].colour, width: 0,
-                  points: { show: false }, paths: uPlot.paths.stepped({ align: 1 }) });
+                  points: { show: false }, paths: uPlot.paths.stepped({ align: 1, extend: true }) });
     rows.push(heights[k]);
   }
   const peaks = data.columns[`${STEP}/peak`];
@@ -38,19 +38,22 @@ export function timeline(figure, data, head, mode, on, cursor) {
     series.push({ label: "slowest step", stroke: colour("ink"), width: 1, points: { show: false } });
     rows.push(peaks.map((peak) => peak === null ? null : Math.min(peak / factor, (1.6 * most) / factor)));
   }
+  const end = data.step.at(-1) + data.weights.at(-1);
+  const windowAt = (chart, left) => Math.max(0, data.step.findLastIndex((step) => step <= chart.posToVal(left, "x")));
   let at = rowAt(data, cursor);
   const [line, tell] = readout(at < 0 ? hint(data) : describe(data, parts, steps, at));
   const holder = el("div");
   const chart = new uPlot({
     width: Math.max(320, figure.clientWidth), height: HEIGHT, series, legend: { show: false },
-    scales: { x: { time: false }, y: { range: (_u, _low, high) => [0, asShare ? 100 : high * 1.02 || 1] } },
+    scales: { x: { time: false, range: [data.step[0], end] }, y: { range: (_u, _low, high) => [0, asShare ? 100 : high * 1.02 || 1] } },
     axes: [{ ...axis("step"), incrs: WHOLE, size: 34, labelSize: 18, labelGap: -6 }, { ...axis(asShare ? "share of the step, %" : `step time, ${name}`), size: 64 }],
     cursor: { drag: { x: true, y: false, setScale: false } },
     hooks: {
-      setCursor: [({ cursor: { idx } }) => { if (idx !== null && idx !== undefined) say(idx); }],
-      setSelect: [({ select, posToIdx }) => {
-        if (select.width < 4) return;
-        const [first, last] = [posToIdx(select.left), posToIdx(select.left + select.width)];
+      setCursor: [(chart) => { if (chart.cursor.left >= 0) say(windowAt(chart, chart.cursor.left)); }],
+      setSelect: [(chart) => {
+        const { left, width } = chart.select;
+        if (width < 4) return;
+        const [first, last] = [windowAt(chart, left), windowAt(chart, left + width)];
         on.zoom(data.row[first], data.row[last] + data.every);
       }],
     },
@@ -62,7 +65,7 @@ export function timeline(figure, data, head, mode, on, cursor) {
     tell(describe(data, parts, steps, i), byKey);
   };
   const move = (i) => {
-    chart.setCursor({ left: chart.valToPos(data.step[i], "x"), top: HEIGHT / 2 }, false);
+    chart.setCursor({ left: chart.valToPos(data.step[i] + data.weights[i] / 2, "x"), top: HEIGHT / 2 }, false);
     say(i, true);
   };
   const pick = () => { if (at >= 0) on.pick(data.columns[`${STEP}/peak_row`]?.[at] ?? data.row[at]); };
