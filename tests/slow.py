@@ -47,7 +47,9 @@ SLOW: dict[str, str] = {
         "tables and figures of what was not measured"
     ),
     r"examples/test_imagenet_grid::test_a_grid_that_is": "a grid that grows",
-    r"examples/test_imagenet::test_(checkpoints|trains_with|without_no)": "an epoch, observed",
+    r"examples/test_imagenet::test_(checkpoints|every_image|trains_with|without_no)": (
+        "the data that the example trains on; Lightning's steps and checkpoints, in integrations"
+    ),
     r"fae/test_choice::test_the_choice_is.*\[[2-5]\d": "20 of 60 random choices",
     r"fae/test_data_module::test_lightning_goes_on\[(module-step=15-when[14]|loader)": (
         "a module; 15 steps of it, in an epoch"
@@ -118,7 +120,7 @@ SLOW: dict[str, str] = {
     r"fae/test_sharder_writes::test_a_write.*\[(overlay-s|paper|partitioned-b)": (
         "bags with an overlay, sequences partitioned"
     ),
-    r"fae/test_sharder_writes::test_it_does_on_all_ranks\[overlay": "partitioned",
+    r"fae/test_sharder_writes::test_it_does_on_all_ranks": "one rank",
     r"gpu/test_node::test_(a_follower|the_first_window|a_driver_that_hangs)": (
         "one poller for all processes of a node"
     ),
@@ -185,13 +187,11 @@ SLOW: dict[str, str] = {
     r"page/test_file::test_(a_run_without_an_end|what_keys|a_batch_is_told)": (
         "steps and batches of a whole run, by mouse and keyboard"
     ),
-    r"page/test_files_section::test_(a_mapped|the_names|where)": (
-        "files and peers of a run; names as text, in test_file"
+    r"page/test_files_section::test_(a_mapped|peers|the_names|where)": (
+        "files of a run; names as text, in test_file"
     ),
-    r"page/test_live::test_(?!batches|rows|what)": (
-        "batches that come later, rows that come late, reads that fail"
-    ),
-    r"page/test_tab::test_(64|a_run)": "a tab in which runs are chosen and compared",
+    r"page/test_live::test_(?!rows|what)": "rows that come late, reads that fail",
+    r"page/test_tab::": "the tab's page, in test_live; its frame, in packages/test_server",
     r"probes/test_kernels::test_each_field.*\[.*aarch64": "the same kernels for x86-64",
     r"service/test_misuse::test_(a_hundred|idle|one_who)": "other misuse",
     r"service/test_runs::test_(a_run_goes_on|probes_asked|a_probe_that)": (
@@ -217,7 +217,7 @@ SLOW: dict[str, str] = {
     r"session/test_writer_process::test_(a_run_that_is_to|what_the_writer_process_does)": (
         "what it writes, and what it meets"
     ),
-    r"session/test_writer_process::test_signals.*\[(1|2)\]": "SIGTERM",
+    r"session/test_writer_process::test_signals": "a training that is killed",
     r"session/test_writer_process::test_when_the_writer.*\[False": "killed while it is held up",
     r"session/test_writer_process::test_where_none.*\[(?!no such)": "no such file",
     r"test_build::.*\[(zig|clang-aarch64)": "clang for x86-64",

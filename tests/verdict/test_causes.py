@@ -131,7 +131,7 @@ def test_who_took_the_cpus_follows_from_who_ran(cause, others, computing, thrott
 def test_many_waiting_threads_of_the_process_are_too_many_and_a_few_are_not():
     held_up = {"sched__main_runqueue_ns": 60 * MS, "sched__others_cpu_ratio": 0.0}
     assert verdict_on(**held_up, sched__thread_runqueue_ns=410 * MS).cause is Cause.OWN_THREADS
-    assert verdict_on(**held_up, sched__thread_runqueue_ns=150 * MS).cause is not Cause.OWN_THREADS
+    assert verdict_on(**held_up, sched__thread_runqueue_ns=350 * MS).cause is not Cause.OWN_THREADS
     workers = {"sched__worker_runqueue_ns": 900 * MS}  # which have batches to make
     assert verdict_on(**held_up, **workers).cause is not Cause.OWN_THREADS
 

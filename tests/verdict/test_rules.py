@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from math import nan
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -350,3 +351,14 @@ def test_a_setting_that_brings_about_as_much_comes_before_work_on_the_code(
     monkeypatch.setattr(advice, "_replayed", lambda *_: iter((work, setting)))
     monkeypatch.setattr(advice, "_by_share", lambda *_: iter(()))
     assert advice.advise(VerdictKind.LOADER, Cause.TRANSFORM, None).change == told
+
+
+@pytest.mark.parametrize(("workers", "live_on"), [(2, False), (2, True), (0, False)])
+def test_only_workers_that_end_with_their_epoch_are_told_to_live_on(monkeypatch, workers, live_on):
+    tried: list[str] = []
+    monkeypatch.setattr(advice, "_try", lambda _, change, text: tried.append(text))
+    monkeypatch.setattr(advice, "_workers", lambda *_: iter(()))
+    facts = replace(TWO_CPUS, workers=workers, has_persistent_workers=live_on)
+    now = SimpleNamespace(replay=object(), facts=facts)
+    list(advice._replayed(VerdictKind.LOADER, None, now))
+    assert tried == (["persistent_workers=True"] if workers and not live_on else [])
