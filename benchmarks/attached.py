@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """What `trainobs attach` costs a training of 20 ms steps.
 
-usage: python benchmarks/attached.py [--bound] [--pairs N] [--json FILE]
+usage: python benchmarks/attached.py [--bound] [--blocks N] [--json FILE]
 
-Attached and not take turns of some seconds each. Of each turn the median step counts, in CPU time
-of the training thread, which other work on the machine changes least; so does the least. Beside it
-the time in the programs behind uprobes, by the kernel's own count: without the traps that lead
-there.
+Two trainings share a CPU, and their steps take turns. Now one is attached to, now the other, and
+now neither, for a second each: the ratio of their CPU times tells what that adds, whatever else
+slows the machine. Beside it the time in the programs behind uprobes, by the kernel's own count:
+without the traps that lead there.
 
 With --bound it is put together from what noise does not change: how often a step comes by a uprobe,
 makes a system call or loses its CPU, times what each of these takes more while attached, which is
@@ -16,6 +16,7 @@ the difference of the least of many tight loops of nothing else. Needs root, tor
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import mmap
 import os
@@ -25,9 +26,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +37,7 @@ from ruler import interval
 
 STEP_S = 0.02
 TURN_S = 3.0
+TURN_STEPS = 50
 STEPS = 1_000_000
 
 CHUNKS = 40
@@ -46,8 +49,23 @@ ASKED, *UNITS_AT = range(STEPS - 4, STEPS)
 Ints = npt.NDArray[np.int64]
 
 
-def train(file: Path) -> None:
-    """Step for ever; number n spends `times[n]` of CPU time, in ns, and `times[0]` counts them."""
+class Training(NamedTuple):
+    """A process, and what it writes down: see `train`."""
+
+    pid: int
+    times: Ints
+
+
+Pair = tuple[Training, Training]
+
+
+def train(file: Path, number: int) -> None:
+    """Step for ever; when step n ends, `times[n]` is the CPU time so far, ns; `times[0]` is n.
+
+    Args:
+        file: holds `times`.
+        number: of the training, of two that share a CPU and take turns.
+    """
     import torch
     from torch.utils.data import DataLoader, TensorDataset
 
@@ -56,13 +74,15 @@ def train(file: Path) -> None:
     net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
     optimizer = torch.optim.SGD(net.parameters(), 0.01)
     loader = DataLoader(TensorDataset(torch.randn(10**6, 64)), 32)
-    due, number = time.monotonic(), 0
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    due = (time.monotonic() // STEP_S + number / 2) * STEP_S
+    number = 0
     while True:
         for (batch,) in loader:
             optimizer.zero_grad()
             net(batch).square().mean().backward()
             optimizer.step()
-            due = max(due + STEP_S, time.monotonic())
+            due += STEP_S * max(1, (time.monotonic() - due) // STEP_S + 1)
             time.sleep(max(0.0, due - time.monotonic()))
             number += 1
             times[number] = time.thread_time_ns()
@@ -131,13 +151,16 @@ def attached(pid: int) -> Iterator[dict[str, int]]:
         probes.stop()
 
 
-def turn(times: Ints) -> tuple[float, float]:
-    """CPU time of the median step of a turn, and of the least, in ns."""
+def turn(pair: Pair) -> npt.NDArray[np.float64]:
+    """CPU time of the median step of both trainings, over the same seconds, in ns."""
     time.sleep(5 * STEP_S)
-    first = int(times[0])
-    time.sleep(TURN_S)
-    took = np.diff(times[first : int(times[0])])
-    return float(np.median(took)), float(took.min())
+    first = [int(one.times[0]) for one in pair]
+    while any(one.times[0] < begin + TURN_STEPS for one, begin in zip(pair, first, strict=True)):
+        time.sleep(STEP_S)
+    steps = [slice(begin, int(one.times[0])) for one, begin in zip(pair, first, strict=True)]
+    return np.array(
+        [np.median(np.diff(one.times[part])) for one, part in zip(pair, steps, strict=True)]
+    )
 
 
 def in_programs(pid: int, times: Ints) -> float:
@@ -155,26 +178,53 @@ def in_programs(pid: int, times: Ints) -> float:
     return spent * TURN_S * 1e9 / (counts[1] - counts[0])
 
 
-def measure(pid: int, times: Ints, pairs: int) -> dict[str, object]:
-    """All numbers, in ns of a step."""
-    bare, more, least = [], [], []
-    for number in range(pairs):
-        before = turn(times) if number % 2 else None
-        with attached(pid):
-            observed = turn(times)
-        without = before or turn(times)
-        bare.append(without[0])
-        more.append(observed[0] - without[0])
-        least.append(observed[1] - without[1])
+def measure(pair: Pair, blocks: int, seconds: float) -> dict[str, object]:
+    """What a step takes more in a training that is attached to, in ns.
+
+    What slows the machine slows both, so that their ratio counts. A block has a turn in which one
+    is attached to, a turn in which the other is, and a turn of neither after letting go of each.
+    """
+    bare, more, again = [], [], []
+    until = time.monotonic() + seconds
+    for number in range(blocks):
+        if time.monotonic() > until:
+            break
+        took = {name: _turn(pair, *name) for name in _order(number)}
+        ratio = {name: float(np.log(one[0] / one[1])) for name, one in took.items()}
+        more.append((ratio[0, True] - ratio[1, True]) / 2)
+        again.append((ratio[0, False] - ratio[1, False]) / 2)
+        bare += [step for one in (0, 1) for step in took[one, False].tolist()]
+    step = statistics.median(bare)
+    in_programs_ns = [in_programs(pair[0].pid, pair[0].times) for _ in range(5)]
     return {
-        "pairs": pairs,
+        "blocks": len(more),
+        "load": os.getloadavg()[0],
         "step_ns": STEP_S * 1e9,
-        "cpu_of_a_bare_step_ns": statistics.median(bare),
-        "more_in_the_median_step_ns": statistics.median(more),
-        "interval_of_that_median_ns": interval(more),
-        "more_in_the_least_step_ns": statistics.median(least),
-        "in_programs_ns": statistics.median(in_programs(pid, times) for _ in range(5)),
+        "cpu_of_a_bare_step_ns": step,
+        "more_while_attached_ns": _median(more, step),
+        "more_of_nothing_ns": _median(again, step),
+        "in_programs_ns": statistics.median(in_programs_ns),
     }
+
+
+def _order(number: int) -> list[tuple[int, bool]]:
+    """Of the turns of a block: which training is attached to, and whether it still is."""
+    turns = list(itertools.product((0, 1), (True, False)))
+    return turns[number % 4 :] + turns[: number % 4]
+
+
+def _turn(pair: Pair, which: int, stays: bool) -> npt.NDArray[np.float64]:
+    with attached(pair[which].pid):
+        if stays:
+            return turn(pair)
+    return turn(pair)
+
+
+def _median(shares: list[float], step_ns: float) -> dict[str, object]:
+    """Of differences of logarithms, as a part of a step; with the 95 % interval."""
+    low, high = interval(shares)
+    parts = {"median": statistics.median(shares), "low": low, "high": high}
+    return {name: float(np.expm1(share)) * step_ns for name, share in parts.items()}
 
 
 def bound(pid: int, times: Ints, turns: int) -> dict[str, object]:
@@ -248,31 +298,44 @@ def _switches(pid: int) -> int:
 def main() -> None:
     """Run as a command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--pairs", type=int, default=20)
+    parser.add_argument("--blocks", type=int, default=60)
+    parser.add_argument("--minutes", type=float, default=1e9, help="of these blocks, at the most")
     parser.add_argument("--bound", action="store_true", help="by counts, not by turns")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--train", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--number", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.train:
-        train(options.train)
-    with TemporaryDirectory() as place:
-        file = Path(place, "times")
-        with open(file, "wb") as made:
-            made.truncate(8 * STEPS)
-        words = [sys.executable, os.path.abspath(__file__), "--train", str(file)]
-        with subprocess.Popen(words) as training:
-            try:
-                times = _times(file)
-                while times[0] < 100:
-                    time.sleep(0.1)
-                find_out = bound if options.bound else measure
-                found = find_out(training.pid, times, options.pairs)
-            finally:
-                training.kill()
+        train(options.train, options.number)
+    with ExitStack() as trainings:
+        first = trainings.enter_context(training(0))
+        if options.bound:
+            found = bound(first.pid, first.times, options.blocks)
+        else:
+            pair = first, trainings.enter_context(training(1))
+            found = measure(pair, options.blocks, 60 * options.minutes)
     text = json.dumps(found, indent=2)
     print(text)
     if options.json:
         options.json.write_text(text + "\n")
+
+
+@contextmanager
+def training(number: int) -> Iterator[Training]:
+    """A training that steps; killed in the end."""
+    with TemporaryDirectory() as place:
+        file = Path(place, "times")
+        with open(file, "wb") as made:
+            made.truncate(8 * STEPS)
+        words = [os.path.abspath(__file__), "--train", str(file), "--number", str(number)]
+        with subprocess.Popen([sys.executable, *words]) as process:
+            try:
+                times = _times(file)
+                while times[0] < 100:
+                    time.sleep(0.1)
+                yield Training(process.pid, times)
+            finally:
+                process.kill()
 
 
 if __name__ == "__main__":

@@ -23,15 +23,17 @@ struct {
 	__type(value, struct tobs_seen);
 } seen_process SEC(".maps");
 
-/* What is seen of the process, if a task is one of it whose events count. */
 static __always_inline struct tobs_seen *seen_by(struct task_state *task)
 {
 	u32 zero = 0;
-	struct tobs_seen *seen = task ? bpf_map_lookup_elem(&seen_process, &zero) : NULL;
 
-	if (!seen || (seen->opens && task->role != TOBS_MAIN))
-		return NULL;
-	return seen;
+	return task ? bpf_map_lookup_elem(&seen_process, &zero) : NULL;
+}
+
+/* Whether what a task does counts: from the first step on, what the training thread does. */
+static __always_inline bool counts(struct tobs_seen *seen, struct task_state *task)
+{
+	return !seen->opens || task->role == TOBS_MAIN;
 }
 
 static __always_inline struct tobs_seen_step *step_in(struct tobs_seen *seen, u64 serial)
@@ -77,11 +79,17 @@ static __always_inline void begin_scope(struct tobs_seen *seen, struct tobs_cloc
 	}
 }
 
-static __always_inline void count(struct tobs_seen *seen, struct tobs_clock *clock, u32 event,
-				  u64 now)
+static __always_inline void count(struct tobs_seen *seen, struct task_state *task,
+				  struct tobs_clock *clock, u32 event, u64 now)
 {
+	u32 tid = own_tid(bpf_get_current_task_btf());
+
+	if (seen->tids[event] && seen->tids[event] != tid)
+		__sync_fetch_and_add(&seen->elsewhere[event], 1);
+	if (!counts(seen, task))
+		return;
 	__sync_fetch_and_add(&seen->counts[event], 1);
-	seen->tids[event] = own_tid(bpf_get_current_task_btf());
+	seen->tids[event] = tid;
 	if (!seen->opens)
 		return;
 	if (seen->opens & 1U << event && (!seen->needs || seen->came & seen->needs))
@@ -99,7 +107,7 @@ int tobs_backward(struct pt_regs *regs)
 	struct tobs_clock *clock = task ? clock_of(task->slot) : NULL;
 
 	if (seen && clock)
-		count(seen, clock, TOBS_EVENT_BACKWARD, bpf_ktime_get_ns());
+		count(seen, task, clock, TOBS_EVENT_BACKWARD, bpf_ktime_get_ns());
 	return 0;
 }
 
@@ -133,8 +141,9 @@ int tobs_named(struct pt_regs *regs)
 	if (!seen || !clock)
 		return 0;
 	if (event < TOBS_EVENTS)
-		count(seen, clock, event, now);
-	begin_scope(seen, clock, event, now);
+		count(seen, task, clock, event, now);
+	if (counts(seen, task))
+		begin_scope(seen, clock, event, now);
 	return 0;
 }
 
@@ -146,7 +155,7 @@ int tobs_ended(struct pt_regs *regs)
 	struct tobs_seen *seen = seen_by(task);
 	struct tobs_clock *clock = task ? clock_of(task->slot) : NULL;
 
-	if (!seen || !clock)
+	if (!seen || !clock || !counts(seen, task))
 		return 0;
 	if (!seen->opens)
 		__sync_fetch_and_add(&seen->ends, 1);

@@ -277,6 +277,7 @@ struct tobs_seen {
 	unsigned long long ends;     /* ... and that ended */
 	unsigned long long counts[TOBS_EVENTS]; /* so far */
 	unsigned int tids[TOBS_EVENTS + 1];	/* who did it last, as it sees itself; padding */
+	unsigned int elsewhere[TOBS_EVENTS + 1]; /* times that it was another thread; padding */
 	struct tobs_seen_step steps[TOBS_RING]; /* by serial */
 };
 
@@ -351,7 +352,7 @@ _Static_assert(sizeof(struct tobs_batch) == 120 + TOBS_NAME, "no padding");
 _Static_assert(sizeof(struct tobs_losses) == 24, "no padding");
 _Static_assert(sizeof(struct tobs_seen_step) == 16 + 8 * TOBS_EVENTS, "no padding");
 _Static_assert(sizeof(struct tobs_seen) ==
-		       52 + 12 * TOBS_EVENTS + TOBS_RING * sizeof(struct tobs_seen_step),
+		       56 + 16 * TOBS_EVENTS + TOBS_RING * sizeof(struct tobs_seen_step),
 	       "no padding");
 _Static_assert(sizeof(struct tobs_calls) == 8 + 8 * TOBS_CALLS, "no padding");
 _Static_assert(sizeof(struct tobs_settings) == 56, "no padding");

@@ -84,6 +84,11 @@ def manual() -> None:
 
 
 def hugging_face() -> None:
+    hugging_face_trainer(save_strategy="no").train()
+
+
+def hugging_face_trainer(**settings: Any) -> Any:
+    """Sums gradients up over two batches."""
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     class Net(torch.nn.Module):
@@ -109,12 +114,13 @@ def hugging_face() -> None:
         gradient_accumulation_steps=2,
         max_steps=100_000,
         report_to=[],
-        save_strategy="no",
         logging_strategy="no",
         use_cpu=True,
         disable_tqdm=True,
+        **settings,
     )
-    Trainer(Net(), arguments, train_dataset=Items(), callbacks=[Stop()]).train()
+    data = {"train_dataset": Items(), "eval_dataset": Items(5)}
+    return Trainer(Net(), arguments, callbacks=[Stop()], **data)
 
 
 def accelerated() -> None:

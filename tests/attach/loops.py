@@ -19,6 +19,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 
+from tests.attach import odd_loops
 from tests.attach.framework_loops import accelerated, ddp, hugging_face, lightning, manual
 from tests.attach.loop_parts import (
     FILE_BYTES,
@@ -291,7 +292,7 @@ def forking_workers() -> None:
     plain(2, length=30)
 
 
-LOOPS: dict[str, Callable[[], None]] = {
+LOOPS: dict[str, Callable[[], None]] = odd_loops.LOOPS | {
     loop.__name__: loop
     for loop in (
         *(plain, epochs, workers, forking_workers, accumulated, two_optimizers, validated, fused),

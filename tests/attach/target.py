@@ -90,6 +90,15 @@ def attached(pid: int, run_dir: Path, *words: str) -> subprocess.CompletedProces
     )
 
 
+def beginning(pid: int, words: list[str]) -> subprocess.Popen[str]:
+    """`trainobs attach` that goes on; returns once it is attached."""
+    command = [sys.executable, "-m", "trainobs", "attach", str(pid), *words]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    assert process.stderr is not None
+    assert "attached to process" in process.stderr.readline()
+    return process
+
+
 @dataclass(frozen=True)
 class StepRule:
     """When a step begins by the truth, and the words by which `trainobs attach` says so.
@@ -111,6 +120,7 @@ FETCHES = StepRule("get", "opt", "first fetch of a batch after an optimizer has 
 ASKED = StepRule("ask", "opt", FETCHES.told, is_first=True)
 FETCHES_AND_PASSES = StepRule("get", "back", "first fetch of a batch after a backward pass")
 OPTIMIZERS = StepRule("opt", "back", "first step of an optimizer after a backward pass")
+STEPS = StepRule("opt", None, "a step begins with each step of an optimizer")
 PASSES = StepRule("back", None, "each backward pass begins a step")
 
 

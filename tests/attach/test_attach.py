@@ -22,6 +22,7 @@ from tests.attach.target import (
     ROOT,
     Target,
     attached,
+    beginning,
     check_steps,
     is_patched,
     steps_of,
@@ -39,15 +40,6 @@ from trainobs.report import brief, page
 from trainobs.runlog.reader import RunLog
 
 pytestmark = pytest.mark.needs_bpf
-
-
-def beginning(pid: int, words: list[str]) -> subprocess.Popen[str]:
-    """`trainobs attach` that goes on; returns once it is attached."""
-    command = [sys.executable, "-m", "trainobs", "attach", str(pid), *words]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
-    assert process.stderr is not None
-    assert "attached to process" in process.stderr.readline()
-    return process
 
 
 def is_seen(pid: int) -> bool:

@@ -17,6 +17,7 @@ from tests.attach.target import (
     FILE_BYTES,
     OPTIMIZERS,
     PASSES,
+    STEPS,
     StepRule,
     Target,
     attached,
@@ -60,6 +61,19 @@ EVENTS = ("backward", "optimizer", "fetch")
         ("lightning", FETCHES, None),
         ("manual", FETCHES, None),
         ("hugging_face", FETCHES, (2, 1, 2)),
+        ("evaluated", FETCHES, None),
+        ("gan", FETCHES, (3, 2, 1)),
+        ("changing", FETCHES, None),
+        ("pauses", FETCHES, (1, 1, 1)),
+        ("population", FETCHES, (3, 3, 3)),
+        ("zipped", FETCHES, (1, 1, 2)),
+        ("nested", FETCHES, (1, 1, 2)),
+        ("ahead", FETCHES, (1, 1, 1)),
+        ("in_backward", FETCHES, (1, 16, 1)),
+        ("wrapped", FETCHES, (1, 2, 1)),
+        ("some_steps", FETCHES, (5, 5, 1)),
+        ("threads_backward", FETCHES, (0, 1, 1)),  # those of other threads are not in steps
+        ("functional", FETCHES_AND_PASSES, (1, 0, 1)),
     ],
 )
 def test_steps_and_their_bytes_are_exact(
@@ -89,7 +103,16 @@ def test_steps_and_their_bytes_are_exact(
 
 @pytest.mark.parametrize(
     ("kind", "rule"),
-    [("without_loader", OPTIMIZERS), ("minibatches", OPTIMIZERS), ("bare", PASSES)],
+    [
+        ("without_loader", OPTIMIZERS),
+        ("minibatches", OPTIMIZERS),
+        ("many_steps", OPTIMIZERS),
+        ("prefetched", OPTIMIZERS),
+        ("actor_critic", OPTIMIZERS),
+        ("gan_without_loader", OPTIMIZERS),
+        ("threads_without_loader", STEPS),
+        ("bare", PASSES),
+    ],
 )
 def test_without_fetches_the_steps_are_exact_and_no_time_of_a_phase_is_told(
     start: Callable[..., Target], tmp_path: Path, kind: str, rule: StepRule

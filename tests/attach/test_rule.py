@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import count, product
+
 import pytest
 
-from trainobs.attach.rule import Rule, Seen, rule_for
+from trainobs.attach.rule import PARTS, SEVERAL, Rule, Seen, doubt_of, rule_for
 from trainobs.core.abi import Event
 
 TRAINER, OTHER = 7, 8
@@ -34,9 +37,12 @@ FETCH, OPTIMIZER, BACKWARD = Event.FETCH, Event.OPTIMIZER, Event.BACKWARD
         (seen(64, 0, 64, 11), (FETCH, BACKWARD)),
         (seen(9, 0, 9, 61), (FETCH, BACKWARD)),
         (seen(3, 3, 0, 1), None),  # a fetch may come
-        (seen(8, 8, 0, 1), (OPTIMIZER, BACKWARD)),
+        (seen(9, 9, 0, 1), (OPTIMIZER, BACKWARD)),
         (seen(3, 3, 1, 10), (OPTIMIZER, BACKWARD)),
         (seen(64, 0, 0, 10), (BACKWARD, None)),
+        (seen(900, 1, 900, 59), None),  # it will step again
+        (seen(32, 32, 2, 0.1), (OPTIMIZER, BACKWARD)),  # many steps with a batch
+        (seen(2, 32, 2, 0.1), (FETCH, OPTIMIZER)),  # an optimizer for each parameter
         (seen(0, 9, 0, 100), None),  # no gradients: no training
         (seen(0, 0, 900, 100), None),  # inference
     ],
@@ -45,8 +51,43 @@ def test_rules(what: Seen, expected: tuple[Event, Event | None] | None) -> None:
     assert events(rule_for(what)) == expected
 
 
+@pytest.mark.parametrize("each", range(1, 16))
+def test_the_rule_is_the_same_whenever_one_looks(each: int) -> None:
+    """So many steps with each batch, seen from any of them on, and looked at after each event."""
+    for first, every in product(range(each + 1), (1, 3, 50)):
+        counts, rule = Counter[Event](), None
+        for number in count(first):
+            events_now = (FETCH,) if number % (each + 1) == 0 else (BACKWARD, OPTIMIZER)
+            counts.update(events_now)
+            rule = rule_for(seen(*(counts[event] for event in Event), 1.0))
+            if rule and number % every == 0:
+                break
+        assert events(rule) == ((FETCH, OPTIMIZER) if each < 9 else (OPTIMIZER, BACKWARD)), first
+
+
+def test_several_threads_have_no_rule() -> None:
+    both = Seen((8, 8, 8), (TRAINER,) * 3, 100, elsewhere=(0, 1, 0))
+    assert rule_for(both) is None
+
+
+def test_backward_passes_in_other_threads_are_no_steps() -> None:
+    passes = Seen((90, 30, 0), (OTHER, TRAINER, 0), 10.0, elsewhere=(45, 0, 0))
+    assert events(rule_for(passes)) == (OPTIMIZER, None)
+    without_optimizer = Seen((90, 0, 0), (OTHER, 0, 0), 100.0, elsewhere=(45, 0, 0))
+    assert rule_for(without_optimizer) is None
+
+
+def test_what_speaks_against_a_rule() -> None:
+    by_optimizer = Rule(FETCH, OPTIMIZER, TRAINER, "")
+    by_passes = Rule(BACKWARD, None, TRAINER, "")
+    assert doubt_of(by_optimizer, (9, 9, 9), (5, 0, 5)) == ""
+    assert doubt_of(by_optimizer, (9, 9, 9), (0, 1, 0)).startswith(SEVERAL)
+    assert doubt_of(by_passes, (9, 0, 9), (0, 0, 0)) == ""
+    assert doubt_of(by_passes, (9, 1, 9), (0, 0, 0)) == PARTS
+
+
 def test_fetches_of_another_thread_begin_no_step() -> None:
-    assert events(rule_for(seen(8, 8, 8, 1, fetcher=OTHER))) == (OPTIMIZER, BACKWARD)
+    assert events(rule_for(seen(9, 9, 9, 1, fetcher=OTHER))) == (OPTIMIZER, BACKWARD)
 
 
 def test_the_thread_is_the_one_that_trains() -> None:

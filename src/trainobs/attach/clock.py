@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.attach.rule import Rule, Seen
+from trainobs.attach.rule import Rule, Seen, doubt_of
 from trainobs.core.abi import RING, Event, Phase
 from trainobs.core.records import SETUP
 from trainobs.steps.clock import MAX_NAMED
@@ -61,6 +61,8 @@ class SeenClock:
         self._seen = seen
         self._start_ns = self._begin_ns = now()
         self._now = now
+        self._rule: Rule | None = None
+        self._seen_before: Sequence[int] = ()
         self._next = 0
 
     @property
@@ -78,7 +80,16 @@ class SeenClock:
         row = self._seen[0]
         seconds = (self._now() - self._start_ns) / 1e9
         scopes, ends = int(row["scopes"]), int(row["ends"])
-        return Seen(row["counts"].tolist(), row["tids"].tolist(), seconds, scopes, ends)
+        counts, tids, elsewhere = (row[name].tolist() for name in ("counts", "tids", "elsewhere"))
+        return Seen(counts, tids, seconds, scopes, ends, elsewhere)
+
+    def doubt(self) -> str:
+        """What speaks against the rule by what was seen since; "" if nothing does."""
+        if self._rule is None:
+            return ""
+        seen = self.look()
+        since = np.subtract(seen.counts, self._seen_before).tolist()
+        return doubt_of(self._rule, since, seen.elsewhere)
 
     @property
     def unended_count(self) -> int:
@@ -93,6 +104,7 @@ class SeenClock:
             times_fetches: whether the end of a fetch is seen, too.
         """
         self.measured = {_OTHER, _LOADER} if times_fetches else set()
+        self._rule, self._seen_before = rule, self.look().counts
         self._seen["timed"] = times_fetches
         self._seen["needs"] = 0 if rule.needs is None else 1 << rule.needs
         self._seen["opens"] = 1 << rule.opens  # last: from here on there are steps

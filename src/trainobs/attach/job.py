@@ -27,8 +27,9 @@ from trainobs.attach.process import (
     look_at,
     refused,
     state_of,
+    training_below,
 )
-from trainobs.attach.rule import Rule, rule_for
+from trainobs.attach.rule import SEVERAL, Rule, Seen, rule_for
 from trainobs.attach.run import AttachedRun, loaded
 from trainobs.attach.target_files import file_of
 from trainobs.core.abi import SLOTS, Event
@@ -289,7 +290,9 @@ def _look(runs: Sequence[AttachedRun], ending: Ending, seconds: float) -> list[R
         if len(found) == len(runs):
             return found
         without = runs[rules.index(None)]
-        if ending.wait(READ_S) or without.clock.look().seconds > seconds:
+        seen = without.clock.look()
+        is_hopeless = seen.elsewhere[Event.OPTIMIZER] or seen.seconds > seconds
+        if ending.wait(READ_S) or is_hopeless:
             raise _no_lock(without, ending.reason)
 
 
@@ -304,11 +307,22 @@ def _no_lock(run: AttachedRun, reason: str) -> AttachError:
         }.items()
     )
     tgid = run.process.tgid
-    is_stopped = state_of(tgid) in STOPPED
-    reason = reason or ("it is stopped by a signal" if is_stopped else "")
+    why, do = _why_no_lock(tgid, seen)
+    reason = reason or why
     found = f"no lock: in {seen.seconds:.1f} s {counts}{f'; {reason}' if reason else ''}"
-    do = "attach while it trains; where a step takes longer, with a longer `--look`"
-    return refused(tgid, found, f"let it go on: `kill -CONT {tgid}`" if is_stopped else do)
+    return refused(tgid, found, do)
+
+
+def _why_no_lock(tgid: int, seen: Seen) -> tuple[str, str]:
+    """Why no steps were seen, or ""; and what to do."""
+    if state_of(tgid) in STOPPED:
+        return "it is stopped by a signal", f"let it go on: `kill -CONT {tgid}`"
+    if seen.elsewhere[Event.OPTIMIZER]:
+        return SEVERAL, "observe its steps from inside, by `trainobs.observe` in one of them"
+    below = () if any(seen.counts) else training_below(tgid)
+    if below:
+        return f"it has started {below[0].tgid}, with torch", f"trainobs attach {below[0].tgid}"
+    return "", "attach while it trains; where a step takes longer, with a longer `--look`"
 
 
 def _sinks(run: AttachedRun, place: Path, asked: Path) -> list[Sink]:

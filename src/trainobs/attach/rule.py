@@ -25,9 +25,13 @@ summed up over many backward passes, ..."""
 PATIENCE_PASSES = 64
 """... at least so many, or for six times that long."""
 
-STEPS_WITHOUT_FETCH = 8
-"""Steps of an optimizer before a rule without fetches is taken: some loops take several steps with
-one batch."""
+STEPS_WITH_A_BATCH = 8.5
+"""Steps of an optimizer, each after a backward pass, from which on they are steps by themselves:
+some loops take many with one batch. No loop takes just so many."""
+
+
+SEVERAL = "several threads step an optimizer"
+PARTS = "these are parts of an optimizer's steps"
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class Seen:
         seconds: how long it was looked at.
         scopes: how many scopes with a name began, of which a fetch is one.
         ends: how many of them were seen to end.
+        elsewhere: how often it was another thread that did it than the time before.
     """
 
     counts: Sequence[int]
@@ -64,6 +69,7 @@ class Seen:
     seconds: float
     scopes: int = 0
     ends: int = 0
+    elsewhere: Sequence[int] = (0,) * len(Event)
 
     @property
     def ends_are_seen(self) -> bool:
@@ -71,16 +77,30 @@ class Seen:
         return 0 < self.scopes - _OPEN <= self.ends <= self.scopes + _OPEN
 
     def has(self, *events: Event) -> bool:
-        """Whether one thread does these again and again."""
+        """Whether one thread, and no other, does these again and again."""
         often = all(self.counts[event] >= FEWEST for event in events)
-        return often and len({self.tids[event] for event in events}) == 1
+        tids = {self.tids[event] for event in events}
+        return often and len(tids) == 1 and not any(self.elsewhere[event] for event in events)
+
+    @property
+    def steps(self) -> int:
+        """Steps of optimizers with a backward pass before each, at least."""
+        return min(self.counts[Event.OPTIMIZER], self.counts[Event.BACKWARD])
+
+    @property
+    def fetches(self) -> int:
+        """By the thread that steps the optimizer."""
+        is_same = self.tids[Event.FETCH] == self.tids[Event.OPTIMIZER]
+        return self.counts[Event.FETCH] if is_same else 0
 
 
 _FETCHED = "a step begins with the first fetch of a batch after {}"
 _BY_OPTIMIZER = _FETCHED.format("an optimizer has stepped")
 _BY_BACKWARD = _FETCHED.format("a backward pass")
 _OPTIMIZERS = "a step begins with the first step of an optimizer after a backward pass"
+_STEPS = "a step begins with each step of an optimizer"
 _PASSES = "steps are backward passes: each backward pass begins a step"
+_UNSEEN = "; no optimizer was seen to step: where gradients are summed up, these are parts of steps"
 
 
 def rule_for(seen: Seen, patience_s: float = PATIENCE_S) -> Rule | None:
@@ -90,17 +110,45 @@ def rule_for(seen: Seen, patience_s: float = PATIENCE_S) -> Rule | None:
         seen: what the process does.
         patience_s: see `PATIENCE_S`.
     """
-    if seen.has(Event.FETCH, Event.OPTIMIZER):
-        return Rule(Event.FETCH, Event.OPTIMIZER, seen.tids[Event.OPTIMIZER], _BY_OPTIMIZER)
-    is_late = seen.seconds >= patience_s
-    waited = is_late or seen.counts[Event.OPTIMIZER] >= STEPS_WITHOUT_FETCH
-    if seen.has(Event.OPTIMIZER, Event.BACKWARD) and waited:
-        return Rule(Event.OPTIMIZER, Event.BACKWARD, seen.tids[Event.OPTIMIZER], _OPTIMIZERS)
-    many = seen.counts[Event.BACKWARD] >= PATIENCE_PASSES or seen.seconds >= 6 * patience_s
-    if not (is_late and many):
+    if seen.elsewhere[Event.OPTIMIZER]:
         return None
+    is_late = seen.seconds >= patience_s
+    cut = 0 if is_late else 1  # turns with a batch that may be seen in part, at either end
+    few = seen.steps < STEPS_WITH_A_BATCH * (seen.fetches - cut)
+    many = seen.steps >= STEPS_WITH_A_BATCH * (seen.fetches + cut)
+    if seen.has(Event.FETCH, Event.OPTIMIZER) and few:
+        return Rule(Event.FETCH, Event.OPTIMIZER, seen.tids[Event.OPTIMIZER], _BY_OPTIMIZER)
+    if seen.has(Event.OPTIMIZER, Event.BACKWARD) and (is_late or many):
+        return Rule(Event.OPTIMIZER, Event.BACKWARD, seen.tids[Event.OPTIMIZER], _OPTIMIZERS)
+    return _late_rule_for(seen, patience_s) if is_late else None
+
+
+def _late_rule_for(seen: Seen, patience_s: float) -> Rule | None:
+    """Where no thread is seen to do both a backward pass and a step of an optimizer."""
+    steps, passes = seen.counts[Event.OPTIMIZER], seen.counts[Event.BACKWARD]
+    if seen.has(Event.OPTIMIZER) and FEWEST <= steps <= passes:
+        return Rule(Event.OPTIMIZER, None, seen.tids[Event.OPTIMIZER], _STEPS)
+    waits_for_second = 0 < steps < FEWEST
+    many = passes >= PATIENCE_PASSES or seen.seconds >= 6 * patience_s
+    if waits_for_second or not many:
+        return None
+    unseen = "" if steps else _UNSEEN
+    tid = seen.tids[Event.BACKWARD]
     if seen.has(Event.FETCH, Event.BACKWARD):
-        return Rule(Event.FETCH, Event.BACKWARD, seen.tids[Event.BACKWARD], _BY_BACKWARD)
+        return Rule(Event.FETCH, Event.BACKWARD, tid, _BY_BACKWARD + unseen)
     if seen.has(Event.BACKWARD):
-        return Rule(Event.BACKWARD, None, seen.tids[Event.BACKWARD], _PASSES)
+        return Rule(Event.BACKWARD, None, tid, _PASSES + unseen)
     return None
+
+
+def doubt_of(rule: Rule, counts: Sequence[int], elsewhere: Sequence[int]) -> str:
+    """What speaks against a rule that was taken; "" if nothing does.
+
+    Args:
+        rule: the rule.
+        counts: of each `Event` since then.
+        elsewhere: how often another thread than the one that trains did it.
+    """
+    if Event.OPTIMIZER not in (rule.opens, rule.needs):
+        return PARTS if counts[Event.OPTIMIZER] else ""
+    return f"{SEVERAL}, and these are the steps of one" if elsewhere[Event.OPTIMIZER] else ""

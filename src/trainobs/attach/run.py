@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ from trainobs.probes.outside import FUNCTIONS, OutsideSide
 from trainobs.probes.own_programs import OwnPrograms
 from trainobs.probes.shared import SharedProbes
 from trainobs.session.delivery import Deliveries
+from trainobs.session.ending import tell
 from trainobs.session.observer import FULL, Observer
 from trainobs.steps.collector import Collector
 
@@ -92,6 +93,7 @@ class AttachedRun:
         self._has_data = data is not None
         self._side = OutsideSide(probes, slot, process.tgid, own)
         self._observer: Observer | None = None
+        self._doubt = ""
         try:
             self._add_roots(data)
             self._seen = self._see_functions()
@@ -157,6 +159,10 @@ class AttachedRun:
             OverrunError: it has come round.
         """
         self.clock.read()
+        if not self._doubt and (doubt := self.clock.doubt()):
+            self._doubt = doubt
+            self._noted()["steps"] = f"{doubt}: {self._noted()['steps']}"
+            tell(f"process {self.process.tgid}: {doubt}")
         if len(self.clock.closed) >= FULL:
             self._collector.collect()
 
@@ -234,9 +240,12 @@ class AttachedRun:
         with suppress(OverrunError):
             self.clock.read()
         self.clock.finish()
-        count = self.clock.step_count
-        note = self.info.settings[LEVEL]
-        if count and isinstance(note, dict):
+        if count := self.clock.step_count:
             means = (self.clock.counts / count).tolist()
             names = (event.name.lower() for event in Event)
-            note["events_per_step"] = dict(zip(names, means, strict=True))
+            self._noted()["events_per_step"] = dict(zip(names, means, strict=True))
+
+    def _noted(self) -> dict[str, Any]:
+        note = self.info.settings[LEVEL]
+        assert isinstance(note, dict)
+        return note

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainobs.attach.process import Target, look_at, training_processes
-from trainobs.attach.rule import Rule, rule_for
+from trainobs.attach.rule import SEVERAL, Rule, rule_for
 from trainobs.attach.run import AttachedRun, loaded
-from trainobs.core.abi import SLOTS, FileClass, Op, Phase, Role
+from trainobs.core.abi import SLOTS, Event, FileClass, Op, Phase, Role
 from trainobs.core.errors import TrainobsError
 from trainobs.probes.shared import SharedProbes
 
@@ -80,7 +80,8 @@ class Watched:
 
     def look(self) -> None:
         """See whether it is known by now what its steps are."""
-        if self.rule is None and (rule := rule_for(self.run.clock.look())):
+        is_open = self.rule is None or self.run.clock.doubt()
+        if is_open and (rule := rule_for(self.run.clock.look())):
             self.rule = rule
             self.run.start(rule, times_fetches=self.run.times_fetches(rule))
             self._before = None
@@ -89,10 +90,13 @@ class Watched:
         """What it did since the last row."""
         now = self._totals()
         before, self._before = self._before, now
+        if self.run.clock.look().elsewhere[Event.OPTIMIZER]:
+            return Row(self.run.process, note=SEVERAL)
         if self.rule is None:
             return Row(self.run.process, note=NOT_SEEN)
-        if before is None:
-            return Row(self.run.process, steps=self.rule.told, note="just seen to train")
+        if note := self.run.clock.doubt() or ("" if before else "just seen to train"):
+            return Row(self.run.process, steps=self.rule.told, note=note)
+        assert before is not None
         grown = _Totals(*(b - a for a, b in zip(before, now, strict=True)))
         seconds = grown.at_ns / 1e9
         return Row(

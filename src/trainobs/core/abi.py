@@ -185,6 +185,7 @@ SEEN = np.dtype(
         ("ends", "<u8"),
         ("counts", "<u8", (len(Event),)),
         ("tids", "<u4", (len(Event) + 1,)),
+        ("elsewhere", "<u4", (len(Event) + 1,)),
         ("steps", SEEN_STEP, (RING,)),
     ]
 )
