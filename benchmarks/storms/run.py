@@ -42,7 +42,10 @@ STORMS = {
     "steps": Storm("steps in one run", "crowds --runs 0 --steps 1000000 --tables 0"),
     "tables": Storm("embedding tables in one model", "crowds --runs 0 --steps 0 --tables 5000"),
     "service": Storm("attacks of one user on the service, while another uses it", "service"),
-    "attaching": Storm("times attached to a training, and let go of it", "attaching --count 1000"),
+    "attaching": Storm(
+        "times attached to a training, until one of both ended, was killed, or let go",
+        "attaching --count 1000",
+    ),
     "confined": Storm("trainings with less than the usual", "confined"),
 }
 
