@@ -24,12 +24,14 @@ import torch
 from observed import pytest_runtest_logreport, pytest_sessionfinish  # noqa: F401  outcomes
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.fp_embeddingbag import FeatureProcessedEmbeddingBagCollectionSharder
 from torchrec.distributed.test_utils import emb_sharder, test_model
 
 from trainobs.core.errors import FAEError
 from trainobs.fae import (
     FAEEmbeddingBagCollectionSharder,
     FAEEmbeddingCollectionSharder,
+    FAEFeatureProcessedEmbeddingBagCollectionSharder,
     FAEProfile,
     TableProfile,
 )
@@ -50,6 +52,10 @@ def pytest_sessionstart() -> None:
         for stock, ours in (
             (EmbeddingBagCollectionSharder, FAEEmbeddingBagCollectionSharder),
             (EmbeddingCollectionSharder, FAEEmbeddingCollectionSharder),
+            (
+                FeatureProcessedEmbeddingBagCollectionSharder,
+                FAEFeatureProcessedEmbeddingBagCollectionSharder,
+            ),
         ):
             stock.shard = _in_place_of(stock.shard, ours)
 
@@ -74,11 +80,12 @@ def _in_place_of(stock: Callable[..., Any], sharder: Any) -> Callable[..., Any]:
         if isinstance(self, sharder):
             return stock(self, module, params, env, device, module_fqn)
         try:
+            of_tables = getattr(self, "_ebc_sharder", self)  # under feature processors
             ours = sharder(
                 _half_hot(module),
-                fused_params=self.fused_params,
-                qcomm_codecs_registry=self.qcomm_codecs_registry,
-                **collection_settings(self),
+                fused_params=of_tables.fused_params,
+                qcomm_codecs_registry=of_tables.qcomm_codecs_registry,
+                **collection_settings(of_tables),
             )
             sharded = ours.shard(module, params, env, device, module_fqn)
         except FAEError as error:
@@ -98,6 +105,9 @@ def _note(line: str) -> None:
 
 def _half_hot(module: Any) -> FAEProfile:
     """Every second row is hot."""
+    is_processed = hasattr(module, "split")
+    if is_processed:
+        _, module = module.split()
     pools = hasattr(module, "embedding_bag_configs")
     configs = module.embedding_bag_configs() if pools else module.embedding_configs()
     return FAEProfile(
@@ -110,6 +120,7 @@ def _half_hot(module: Any) -> FAEProfile:
                 hot_ids=np.arange(0, config.num_embeddings, 2),
                 row_bytes=config.embedding_dim * 4,
                 is_sequence=not pools,
+                is_positional=is_processed,
             )
             for config in configs
         ),

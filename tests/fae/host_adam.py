@@ -63,7 +63,8 @@ def _invoke(
         found: Tensor = stock(common, optimizer, first, second, count, **rest)
         return found
     trained = _Adam(optimizer, first, second, count, is_rowwise)
-    pooled: Tensor = _Lookup.apply(common.placeholder_autograd_tensor, common, trained)
+    anchor, weights = common.placeholder_autograd_tensor, common.indice_weights
+    pooled: Tensor = _Lookup.apply(anchor, common, trained, weights)
     return pooled
 
 
@@ -101,7 +102,9 @@ class _Lookup(torch.autograd.Function):
     """A lookup whose backward trains the rows."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, common: Any, adam: _Adam) -> Tensor:
+    def forward(
+        ctx: Any, anchor: Tensor, common: Any, adam: _Adam, weights: Tensor | None
+    ) -> Tensor:
         ctx.common, ctx.adam = common, adam
         output = []
         bags = _bags(common)
@@ -124,12 +127,16 @@ class _Lookup(torch.autograd.Function):
             gradient = gradient.clamp(-settings.max_gradient, settings.max_gradient)
         found: dict[int, tuple[int, list[Tensor], list[Tensor]]] = {}  # by place of the table
         at = 0
+        of_weights = []
         for feature, rows, bag, scale in _bags(common):
             width = int(common.D_offsets[feature + 1] - common.D_offsets[feature])
             if bag is None:
                 mine, at = gradient[at : at + len(rows)], at + len(rows)
             else:
-                mine, at = gradient[:, at : at + width][bag] * scale.unsqueeze(1), at + width
+                mine, at = gradient[:, at : at + width][bag], at + width
+                values = common.host_weights[_places(common, feature, rows)]
+                of_weights.append((values * mine).sum(1))
+                mine = mine * scale.unsqueeze(1)
             table = found.setdefault(int(common.weights_offsets[feature]), (feature, [], []))
             table[1].append(rows)
             table[2].append(mine)
@@ -138,7 +145,8 @@ class _Lookup(torch.autograd.Function):
             sums = torch.zeros(len(rows), gradients[0].shape[1])
             sums.index_add_(0, places, torch.cat(gradients))
             ctx.adam.train(common, feature, rows, sums)
-        return torch.zeros_like(common.placeholder_autograd_tensor), None, None
+        learned = torch.cat(of_weights) if ctx.needs_input_grad[3] else None
+        return torch.zeros_like(common.placeholder_autograd_tensor), None, None, learned
 
 
 def _bags(common: Any) -> list[tuple[int, Tensor, Tensor | None, Tensor]]:

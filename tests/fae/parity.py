@@ -29,6 +29,7 @@ from torchrec.modules.embedding_configs import (
     PoolingType,
 )
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
+from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 from torchrec.optim.optimizers import PartialRowWiseAdam
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
@@ -37,6 +38,7 @@ from torchrec.streamable import Pipelineable
 
 from tests.fae import host_adam
 from tests.fae.compared import Trained, difference, local
+from tests.fae.processors import MOST_LOOKUPS, processors
 from tests.fae.sharders import fae_sharder, stock_sharder
 from trainobs.fae import FAEProfile, TableProfile
 from trainobs.fae.kjt.split import SlotMap, SplitMark, read_mark, split
@@ -82,6 +84,8 @@ class Case:
         kernel: of the tables; None for the sharder's first.
         data_type: of the tables.
         output_type: of the embeddings.
+        processed: by what weights are learned: "" (they are given), "features" (a processor for
+            each) or "collection" (one for all).
     """
 
     seed: int
@@ -101,6 +105,7 @@ class Case:
     kernel: str | None = None
     data_type: DataType = DataType.FP32
     output_type: DataType = DataType.FP32
+    processed: str = ""
 
     @property
     def tolerance(self) -> float:
@@ -120,6 +125,7 @@ def profile_of(case: Case) -> FAEProfile:
                 hot_ids=np.array(t.hot, dtype=np.int64),
                 row_bytes=t.dim * 4,
                 is_sequence=case.sequences,
+                is_positional=bool(case.processed),
             )
             for t in case.tables
             if not t.is_replicated
@@ -152,6 +158,11 @@ class Model(nn.Module):
                 is_weighted=case.weighted,
             )
             self.over = nn.Linear(sum(t.dim * len(t.features) for t in case.tables), 1)
+        if case.processed:
+            features = dict.fromkeys(feature for t in case.tables for feature in t.features)
+            self.collection = FeatureProcessedEmbeddingBagCollection(
+                self.collection, processors(list(features), case.processed)
+            )
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         found = self.collection(batch.kjt)
@@ -224,7 +235,7 @@ def batches(case: Case, rank: int) -> list[tuple[str, KeyedJaggedTensor]]:
                 if feature in keys:
                     continue
                 keys.append(feature)
-                count = rng.integers(0, 5, size=case.inputs) * (len(among) > 0)
+                count = rng.integers(0, MOST_LOOKUPS + 1, size=case.inputs) * (len(among) > 0)
                 if kind == "lone" and rank:  # no lookup but on one rank
                     count *= 0
                 lengths.append(count)
@@ -235,7 +246,7 @@ def batches(case: Case, rank: int) -> list[tuple[str, KeyedJaggedTensor]]:
             values=torch.tensor(np.concatenate(values), dtype=torch.int64),
             lengths=torch.tensor(np.concatenate(lengths), dtype=torch.int32),
             weights=torch.tensor(np.concatenate(weights), dtype=torch.float32)
-            if case.weighted
+            if case.weighted and not case.processed
             else None,
         )
         result.append((kind, kjt))
@@ -322,14 +333,17 @@ def build(case: Case, sharder: Any) -> DistributedModelParallel:
 def _is_plain(name: str, case: Case) -> bool:
     """Whether a parameter is trained by an optimizer of its own, and not by that of the tables."""
     table = name.split(".")[-2]
-    return table == "over" or any(t.name == table and t.is_replicated for t in case.tables)
+    return (
+        table == "over"
+        or "_feature_processors" in name
+        or any(t.name == table and t.is_replicated for t in case.tables)
+    )
 
 
 def train(case: Case, model: DistributedModelParallel, feed: list[KeyedJaggedTensor]) -> Trained:
     """Train on the batches."""
-    optimizer = torch.optim.SGD(
-        [p for name, p in model.named_parameters() if _is_plain(name, case)], lr=0.05
-    )
+    plain = {name: p for name, p in model.named_parameters() if _is_plain(name, case)}
+    optimizer = torch.optim.SGD(plain.values(), lr=0.05)
     result = Trained([], [], {})
     for loss, output in _steps(case, model, optimizer, feed):
         result.losses.append(float(loss))
@@ -338,6 +352,9 @@ def train(case: Case, model: DistributedModelParallel, feed: list[KeyedJaggedTen
     for name, states in model.fused_optimizer.state_dict()["state"].items():
         for key, value in states.items():
             result.states[f"{name} {key}"] = local(value)
+    for name, parameter in plain.items():
+        assert parameter.grad is not None
+        result.states[f"{name} gradient"] = local(parameter.grad)
     return result
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 from torchrec.modules.embedding_configs import DataType, PoolingType
@@ -10,6 +11,7 @@ from torchrec.modules.embedding_configs import DataType, PoolingType
 from tests.fae.parity import OPTIMIZERS, Case, Table
 
 SEQUENCE_SHARDINGS = ("table_wise", "row_wise", "column_wise")
+PROCESSORS = ("features", "collection")
 SHARDINGS = (*SEQUENCE_SHARDINGS, "table_row_wise", "grid_shard")
 
 
@@ -42,7 +44,7 @@ def random_case(seed: int, world_size: int, sequences: bool = False) -> Case:
     half[1] &= world_size == 1  # a rank that has none of TorchRec's tables sends float32
     optimizer = str(rng.choice(list(OPTIMIZERS)))
     kinds = ["pure", "mixed", "plain", "cold", "lone"]
-    return Case(
+    case = Case(
         seed=seed,
         world_size=world_size,
         tables=tuple(tables),
@@ -58,6 +60,15 @@ def random_case(seed: int, world_size: int, sequences: bool = False) -> Case:
         data_type=DataType.FP16 if half[0] else DataType.FP32,
         output_type=DataType.FP16 if half[1] else DataType.FP32,
     )
+    if weighted and rng.random() < 0.5:
+        return with_processors(case, str(rng.choice(PROCESSORS)))
+    return case
+
+
+def with_processors(case: Case, kind: str) -> Case:
+    """The same case with learned weights, and without means."""
+    tables = tuple(replace(table, pooling=PoolingType.SUM) for table in case.tables)
+    return replace(case, tables=tables, weighted=True, processed=kind)
 
 
 def _random_pooling(rng: np.random.Generator, sharding: str, weighted: bool) -> PoolingType:

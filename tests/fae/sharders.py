@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.fp_embeddingbag import FeatureProcessedEmbeddingBagCollectionSharder
 from torchrec.modules.embedding_configs import DataType
 
 from trainobs.fae import FAEProfile
 from trainobs.fae.sharding.sharder import (
     FAEEmbeddingBagCollectionSharder,
     FAEEmbeddingCollectionSharder,
+    FAEFeatureProcessedEmbeddingBagCollectionSharder,
 )
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 def fae_sharder(case: Case, profile: FAEProfile) -> Any:
     """The sharder that is tried."""
     settings = _settings(case)
+    if case.processed:
+        return FAEFeatureProcessedEmbeddingBagCollectionSharder(profile, case.mode, **settings)
     if case.sequences:
         return FAEEmbeddingCollectionSharder(profile, case.mode, **settings)
     return FAEEmbeddingBagCollectionSharder(profile, case.mode, **settings)
@@ -31,6 +35,8 @@ def stock_sharder(case: Case) -> Any:
     settings = _settings(case)
     if case.sequences:
         return EmbeddingCollectionSharder(**settings)
+    if case.processed:
+        return FeatureProcessedEmbeddingBagCollectionSharder(StockSharder(**settings))
     return StockSharder(**settings)
 
 

@@ -12,6 +12,7 @@ from torchrec.modules.embedding_configs import PoolingType
 from tests.fae.compared import Trained, difference
 from tests.fae.parity import SEQUENCES, Case, batches, build, fae_sharder, profile_of, train
 from tests.fae.parity import stock_sharder as stock
+from tests.fae.random_cases import with_processors
 from tests.fae.ranks import Ranks
 from tests.fae.small import case, fed
 
@@ -32,6 +33,16 @@ def test_they_are_on_two_ranks(pair: Ranks, mode: str, sequences: bool) -> None:
     assert max(pair.run(_worst, _case(2, mode, sequences))) < 4e-6
 
 
+@pytest.mark.usefixtures("lone_rank")
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_weights_are_learned_from_clipped_gradients(world_size: int, pair: Ranks) -> None:
+    one = with_processors(_case(world_size, "overlay", False), "features")
+    if world_size == 2:
+        assert max(pair.run(_worst, one)) < 4e-6
+    else:
+        assert _worst(0, one) < 4e-6
+
+
 def _case(world_size: int, mode: str, sequences: bool) -> Case:
     one = case(world_size=world_size, mode=mode, kinds=KINDS, sequences=sequences)
     first, second = one.tables
@@ -40,7 +51,8 @@ def _case(world_size: int, mode: str, sequences: bool) -> Case:
 
 
 def _clipping(sharder: Any) -> Any:
-    sharder._fused_params = CLIPPED
+    of_tables = getattr(sharder, "_ebc_sharder", sharder)  # under feature processors
+    of_tables._fused_params = CLIPPED
     return sharder
 
 

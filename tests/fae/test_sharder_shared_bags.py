@@ -14,6 +14,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from tests.fae.compared import difference
 from tests.fae.parity import Batch, Case, build, fae_sharder, profile_of, stock_sharder, train
+from tests.fae.random_cases import with_processors
 from tests.fae.ranks import Ranks
 from tests.fae.small import case
 from trainobs.core.errors import FAEError
@@ -38,6 +39,11 @@ def test_they_train_what_the_stock_collection_trains(mode: str, sharding: str) -
 @pytest.mark.parametrize("sharding", SHARDINGS)  # and none at all on two
 def test_ranks_train_what_a_bag_for_each_input_trains(pair: Ranks, sharding: str) -> None:
     assert max(pair.run(_worst, case(sharding, 2))) < TOLERANCE
+
+
+def test_weights_are_learned_as_with_a_bag_for_each_input(pair: Ranks) -> None:
+    one = with_processors(case("row_wise", 2), "collection")
+    assert max(pair.run(_worst, one)) < TOLERANCE
 
 
 def test_each_input_gets_the_bags_that_are_its_own() -> None:
@@ -95,7 +101,9 @@ def _batches(one: Case, rank: int) -> list[KeyedJaggedTensor]:
                 keys=keys,
                 values=torch.tensor(np.concatenate(values), dtype=torch.int64),
                 lengths=torch.tensor(np.concatenate(lengths), dtype=torch.int32),
-                weights=torch.rand(sum(map(len, values))) if one.weighted else None,
+                weights=torch.rand(sum(map(len, values)))
+                if one.weighted and not one.processed
+                else None,
                 stride_per_key_per_rank=strides,
                 inverse_indices=(keys, torch.tensor(np.stack(inverse))),
             )

@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from trainobs.fae.sharding.sharder import (
         FAEEmbeddingBagCollectionSharder,
         FAEEmbeddingCollectionSharder,
+        FAEFeatureProcessedEmbeddingBagCollectionSharder,
     )
 
 __all__ = [
     "FAEEmbeddingBagCollectionSharder",
     "FAEEmbeddingCollectionSharder",
+    "FAEFeatureProcessedEmbeddingBagCollectionSharder",
     "FAEProfile",
     "HotRowEnumerator",
     "HotRowReservation",
@@ -49,6 +51,7 @@ __all__ = [
 _HOME = {
     "FAEEmbeddingBagCollectionSharder": "trainobs.fae.sharding.sharder",
     "FAEEmbeddingCollectionSharder": "trainobs.fae.sharding.sharder",
+    "FAEFeatureProcessedEmbeddingBagCollectionSharder": "trainobs.fae.sharding.sharder",
     "FAEProfile": "trainobs.fae.profile.profile",
     "HotRowEnumerator": "trainobs.fae.sharding.estimator",
     "HotRowReservation": "trainobs.fae.sharding.planner",

@@ -166,6 +166,7 @@ def propose_refresh(
     """
     found = tables_of(tables, optimizer)
     _check_same(profile, found)
+    found = tuple(t._replace(is_positional=profile.table(t.name).is_positional) for t in found)
     other = profile_of_counts(counts, found, profile.budget_bytes, confidence)
     inputs = counted_run(counts, found).inputs
     old, new = (

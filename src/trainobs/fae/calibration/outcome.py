@@ -77,6 +77,7 @@ def profile_of(
             hot_ids=choice.hot_ids[table.name],
             row_bytes=table.row_bytes,
             is_sequence=table.is_sequence,
+            is_positional=table.is_positional,
         )
         for table in tables
     )

@@ -74,8 +74,9 @@ class SlotMap:
         slots: for each feature int32[rows of its table], -1 for a cold row; features of one table
             share one tensor.
         fingerprint: of the profile.
-        keeps_order: whether a table's lookups are a sequence. Parted lookups have no order among
-            each other, so only batches without a cold one are parted.
+        keeps_order: whether a table's lookups are a sequence, or their places in a bag count.
+            Parted lookups have no order among each other, so only batches without a cold one are
+            parted.
     """
 
     slots: Mapping[str, Tensor]
@@ -96,7 +97,7 @@ class SlotMap:
             else:
                 tensor = torch.tensor([-1], dtype=torch.int32).expand(table.row_count)
             slots.update(dict.fromkeys(table.features, tensor))
-        keeps_order = any(table.is_sequence for table in profile.tables)
+        keeps_order = any(t.is_sequence or t.is_positional for t in profile.tables)
         return cls(slots, profile.fingerprint, keeps_order)
 
     def mark(self, kjt: KeyedJaggedTensor) -> SplitMark:

@@ -34,6 +34,7 @@ class ModelTable(NamedTuple):
         weight_bytes: bytes of a row's weights.
         row_bytes: the same and its optimizer state.
         is_sequence: whether lookups are not pooled, as in an `EmbeddingCollection`.
+        is_positional: whether a lookup's place in its bag counts, as under a feature processor.
     """
 
     name: str
@@ -43,6 +44,7 @@ class ModelTable(NamedTuple):
     weight_bytes: int
     row_bytes: int
     is_sequence: bool = False
+    is_positional: bool = False
 
     @property
     def total_bytes(self) -> int:
@@ -64,7 +66,7 @@ def tables_of(tables: Any, optimizer: Any = None) -> tuple[ModelTable, ...]:
         SettingError: the optimizer is unknown.
         FAEError: there are no tables, or two of one name.
     """
-    found = [_table(config, optimizer or own) for config, own in _configs(tables)]
+    found = [_table(config, optimizer or own, at) for config, own, at in _configs(tables)]
     names = [table.name for table in found]
     if not found:
         raise FAEError(
@@ -86,15 +88,25 @@ def features_of(tables: Iterable[ModelTable]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(feature for table in tables for feature in table.features))
 
 
-def _configs(tables: Any) -> Iterator[tuple[Any, Any]]:
-    """Each table's config, and its optimizer as far as the model says it."""
+def _configs(tables: Any) -> Iterator[tuple[Any, Any, bool]]:
+    """Each table's config, its optimizer as far as the model says it, and `is_positional`."""
     if hasattr(tables, "modules"):
+        processed = _processed(tables)
         for module in tables.modules():
-            yield from _configs_of_module(module)
+            for config, optimizer in _configs_of_module(module):
+                yield config, optimizer, module in processed
     elif hasattr(tables, "num_embeddings"):
-        yield tables, None
+        yield tables, None, False
     elif isinstance(tables, Iterable):
-        yield from ((config, None) for config in tables)
+        yield from ((config, None, False) for config in tables)
+
+
+def _processed(model: Any) -> set[Any]:
+    """Collections of a model that are under feature processors."""
+    from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
+
+    outer = (m for m in model.modules() if isinstance(m, FeatureProcessedEmbeddingBagCollection))
+    return {collection for _, collection in (module.split() for module in outer)}
 
 
 def _configs_of_module(module: Any) -> Iterator[tuple[Any, Any]]:
@@ -109,7 +121,7 @@ def _configs_of_module(module: Any) -> Iterator[tuple[Any, Any]]:
                 yield config, getattr(weight, "_optimizer_classes", [None])[0]
 
 
-def _table(config: Any, optimizer: Any) -> ModelTable:
+def _table(config: Any, optimizer: Any, is_positional: bool) -> ModelTable:
     # here, as workers of a Ray job only count
     from torchrec.modules.embedding_configs import DATA_TYPE_NUM_BITS
 
@@ -131,6 +143,7 @@ def _table(config: Any, optimizer: Any) -> ModelTable:
         weight_bytes=weight_bytes,
         row_bytes=weight_bytes + state_bytes,
         is_sequence=not hasattr(config, "pooling"),
+        is_positional=is_positional,
     )
 
 

@@ -43,6 +43,8 @@ class TableProfile:
         row_bytes: bytes that a hot row takes: weights and optimizer state.
         is_sequence: whether its lookups are not pooled but keep their order, as in an
             `EmbeddingCollection`.
+        is_positional: whether the place of a lookup in its bag counts, as under TorchRec's
+            feature processors.
 
     Raises:
         FAEError: the hot ids are not ascending rows of the table, or another field is none.
@@ -55,6 +57,7 @@ class TableProfile:
     hot_ids: NDArray[np.int64]
     row_bytes: int
     is_sequence: bool = False
+    is_positional: bool = False
 
     def __post_init__(self) -> None:
         for what, least in (("row_count", 0), ("dim", 1), ("row_bytes", 0)):
@@ -134,7 +137,7 @@ class FAEProfile:
         digest = hashlib.blake2b(digest_size=8)
         for table in self.tables:
             shape = (table.name, table.row_count, table.dim, table.features)
-            kind = " sequence" if table.is_sequence else ""
+            kind = " sequence" * table.is_sequence + " positional" * table.is_positional
             digest.update(f"{shape} {len(table.hot_ids)}{kind}".encode())
             digest.update(np.ascontiguousarray(table.hot_ids).data)
         return digest.hexdigest()
@@ -236,7 +239,15 @@ class FAEProfile:
         """
         facts: dict[str, Any] = {
             "tables": [
-                [t.name, t.row_count, t.dim, t.features, t.row_bytes, t.is_sequence]
+                [
+                    t.name,
+                    t.row_count,
+                    t.dim,
+                    t.features,
+                    t.row_bytes,
+                    t.is_sequence,
+                    t.is_positional,
+                ]
                 for t in self.tables
             ],
             "budget_bytes": self.budget_bytes,
@@ -277,6 +288,7 @@ class FAEProfile:
         for table in tables:
             check_is(int, table.row_bytes)
             check_is(bool, table.is_sequence)
+            check_is(bool, table.is_positional)
         expected = facts["predictions"]
         predictions = None if expected is None else from_archive(expected, arrays)
         budget, made = check_is(int, facts["budget_bytes"]), check_is(dict, facts["made"])

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torchrec.distributed.embedding_types import KJTList
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.fae.kjt.constants import constant
 from trainobs.fae.profile.profile import FAEProfile
+
+Process = Callable[[KJTList], KJTList]
+"""Gives lookups weights, as a feature processor does."""
 
 
 class WholeBatch(NamedTuple):

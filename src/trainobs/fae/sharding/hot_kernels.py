@@ -25,6 +25,8 @@ from trainobs.fae.sharding.torchrec_private import (
 )
 from trainobs.fae.sharding.unique_rows import UniqueRows
 
+_RUN = 1 << 15  # lookups whose rows are read at once
+
 
 class HotKernel:
     """One FBGEMM table that holds the hot rows of many.
@@ -92,7 +94,7 @@ class HotKernel:
             counts = lengths_of(hot).sum(1)
             rows = rows + torch.repeat_interleave(self._starts, counts, output_size=len(rows))
         return KeyedJaggedTensor(
-            keys=hot.keys(),
+            keys=list(self.layout.features) if self._pools else hot.keys(),
             values=rows,
             weights=hot.weights_or_none() if self._pools else None,
             lengths=hot.lengths(),
@@ -125,6 +127,29 @@ class HotKernel:
             gradients: float32[inputs, blocks * width] or [lookups, width], of what `lookup` gave.
             share: by which they are multiplied, as TorchRec does between ranks.
         """
+        by_bag, places = self._by_bag(lookups, gradients, share)
+        found, sums = unique.reduce(by_bag, places, lookups.weights_or_none())
+        return found, sums if share == 1 else sums * share
+
+    def weight_gradients(
+        self, lookups: KeyedJaggedTensor, gradients: Tensor, share: float
+    ) -> Tensor:
+        """The gradient of each lookup's weight, by the row as it is now.
+
+        It is not multiplied by `share`, as TorchRec leaves that to DistributedDataParallel. Takes
+        memory for the rows of `_RUN` lookups. See `reduce` for the arguments.
+        """
+        by_bag, places = self._by_bag(lookups, gradients, share)
+        weights = self.tensors[0]
+        runs = (torch.split(column, _RUN) for column in (lookups.values(), places))
+        return torch.cat(
+            [(weights[rows] * by_bag[at]).sum(1) for rows, at in zip(*runs, strict=True)]
+        )
+
+    def _by_bag(
+        self, lookups: KeyedJaggedTensor, gradients: Tensor, share: float
+    ) -> tuple[Tensor, Tensor]:
+        """Clipped gradients, float32[n, width], and int64[lookups], which of these each has."""
         if self.layout.settings.get("gradient_clipping"):
             most = self.layout.settings.get("max_gradient", 1.0) / share
             gradients = gradients.clamp(-most, most)
@@ -134,9 +159,7 @@ class HotKernel:
             bags = torch.arange(len(gradients) * blocks, device=rows.device)
             bags = bags.view(-1, blocks).T.reshape(-1)
             places = torch.repeat_interleave(bags, lookups.lengths(), output_size=len(rows))
-        by_bag = gradients.reshape(-1, self.layout.width)
-        found, sums = unique.reduce(by_bag, places, lookups.weights_or_none())
-        return found, sums if share == 1 else sums * share
+        return gradients.reshape(-1, self.layout.width), places
 
     def train(self, rows: Tensor, gradients: Tensor, rates: SlabRates, count: float) -> None:
         """Train rows as the backward of lookups with these gradients would.

@@ -96,8 +96,8 @@ def check_order_of_keys(kjt: KeyedJaggedTensor, first: Sequence[str]) -> None:
 def check_weights(weights: Tensor | None, *, is_weighted: bool) -> None:
     """Check that hot lookups can have the weights that cold ones have.
 
-    A feature processor learns its weights, and has them only where the lookups are served.
-    `is_weighted` is whether there must be any.
+    TorchRec drops the gradient of weights on their way to other ranks. A feature processor has its
+    own where lookups are served. `is_weighted` is whether there must be any.
     """
     if weights is None and is_weighted:
         found = "lookups without weights, in a collection that is weighted"
@@ -108,8 +108,8 @@ def check_weights(weights: Tensor | None, *, is_weighted: bool) -> None:
     raise FAEError(
         _CANNOT,
         found,
-        "give weights with the batches, or shard a collection under a feature processor with the "
-        "stock sharder",
+        "give weights that are not learned; shard a FeatureProcessedEmbeddingBagCollection by "
+        "FAEFeatureProcessedEmbeddingBagCollectionSharder or the stock sharder",
     )
 
 

@@ -48,8 +48,12 @@ class FeatureSequence(NamedTuple):
                 tensor.record_stream(stream)
 
 
-def check_order(batch: KeyedJaggedTensor) -> None:
+def check_order(batch: KeyedJaggedTensor, what: str = "the sequences") -> None:
     """Check that the order of lookups is known.
+
+    Args:
+        batch: packed or not.
+        what: of the batch, needs it.
 
     Raises:
         FAEError: it is not: a mixed batch came split.
@@ -57,7 +61,7 @@ def check_order(batch: KeyedJaggedTensor) -> None:
     mark = read_mark(batch)
     if mark is not None and cold_count(batch, mark):
         raise FAEError(
-            "cannot look up the sequences of a batch",
+            f"cannot look up {what} of a batch",
             "cold lookups in a batch that came apart, and so without the order of its lookups",
             "pack with the profile that calibrate() made of these tables, or give the batch whole",
         )

@@ -16,7 +16,7 @@ from trainobs.fae.kjt.bitmap import HotBitmap
 from trainobs.fae.kjt.split import SplitMark, cold_count, read_mark, split_by
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.barrier import Point, RankBarrier
-from trainobs.fae.sharding.batch import SlotRows, SplitBatch, WholeBatch, join
+from trainobs.fae.sharding.batch import Process, SlotRows, SplitBatch, WholeBatch, join
 from trainobs.fae.sharding.bounds import BoundsCheck
 from trainobs.fae.sharding.partition import Partition
 from trainobs.fae.sharding.replicas import Replicas
@@ -158,6 +158,10 @@ class HotOverlay:
     def gather(self, batch: SplitBatch) -> list[Any]:
         """The hot lookups of a batch."""
         return self._rows.gather(batch)
+
+    def processed(self, lookups: list[Any], process: Process) -> list[Any]:
+        """Lookups, as `gather` gave them, with the weights that a feature processor has."""
+        return self._rows.processed(lookups, process)
 
     def lookup(self, lookups: list[Any], batch_number: int, input_count: int) -> Tensor:
         """The embeddings of hot lookups; see `Replicas.lookup`."""

@@ -36,7 +36,7 @@ from trainobs.core.errors import FAEError
 from trainobs.fae.kjt.constants import permuted
 from trainobs.fae.kjt.split import overlaid_tables
 from trainobs.fae.profile.profile import FAEProfile
-from trainobs.fae.sharding.batch import SlotRows, SplitBatch
+from trainobs.fae.sharding.batch import Process, SlotRows, SplitBatch
 from trainobs.fae.sharding.layout import optimizer_settings
 from trainobs.fae.sharding.rates import LookupCounts
 from trainobs.fae.sharding.torchrec_private import (
@@ -141,6 +141,10 @@ class Partition:
         )
         context = self._collection.create_context()
         return [SentLookups(context, self._collection.input_dist(context, whole).wait().wait())]
+
+    def processed(self, lookups: list[SentLookups], process: Process) -> list[SentLookups]:
+        """Lookups, as `gather` gave them, with the weights that a feature processor has."""
+        return [SentLookups(sent.context, process(sent.received)) for sent in lookups]
 
     def lookup(self, lookups: list[SentLookups], batch_number: int, input_count: int) -> Tensor:
         """The embeddings, as `Replicas.lookup` gives them."""

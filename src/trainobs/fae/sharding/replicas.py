@@ -8,11 +8,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torchrec.distributed.comm_ops import get_gradient_division
+from torchrec.distributed.embedding_types import KJTList
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.barrier import Point, RankBarrier
-from trainobs.fae.sharding.batch import SplitBatch
+from trainobs.fae.sharding.batch import Process, SplitBatch
 from trainobs.fae.sharding.hot_kernels import HotKernel, assemble_bags, assemble_sequences
 from trainobs.fae.sharding.layout import HotLayout, SlabRates
 from trainobs.fae.sharding.rates import LookupCounts, TableRates, agreed, one_count, span
@@ -102,10 +103,15 @@ class Replicas:
             anchor = torch.empty(0, requires_grad=True)
             unique = self._unique(lookups) if torch.is_grad_enabled() else []
             step = _Step(self, lookups, unique, rates, count, batch_number)
-            found = _ReplicatedLookup.apply(anchor, step)  # type: ignore[no-untyped-call]
+            weights = [of_kernel.weights_or_none() for of_kernel in lookups]
+            found = _ReplicatedLookup.apply(anchor, step, *weights)  # type: ignore[no-untyped-call]
         if self._pools:
             return assemble_bags(self._layout, found, input_count, self._device)
         return assemble_sequences(self._layout, found, lookups, self._device)
+
+    def processed(self, lookups: KernelLookups, process: Process) -> KernelLookups:
+        """Lookups, as `gather` gave them, with the weights that a feature processor has."""
+        return list(process(KJTList(lookups)))
 
     def find(self, lookups: KernelLookups) -> tuple[Tensor, ...]:
         """What each kernel on this rank has for these lookups."""
@@ -126,18 +132,36 @@ class Replicas:
         if self._barrier is not None:
             rates, count, sizes = self._agree(self._barrier, step, mine)
         for i, kernel in enumerate(self.kernels):
-            share = 1 / len(sizes[i]) if get_gradient_division() else 1.0
-            rows, sums = kernel.reduce(step.unique[i], step.lookups[i], gradients[i].float(), share)
+            rows, sums = kernel.reduce(
+                step.unique[i], step.lookups[i], gradients[i].float(), self._share
+            )
             if self._group is not None and self._barrier is not None:
                 with self._barrier.stopwatch:
                     size = kernel.layout.row_count
                     rows, sums = sum_over_ranks(rows, sums, sizes[i], size, self._group)
             kernel.train(rows, sums, rates[i], count)
 
-    def _unique(self, lookups: KernelLookups) -> list[UniqueRows]:
-        ranks = 1 if self._group is None else dist.get_world_size(self._group)
+    def weight_gradients(self, step: _Step, gradients: tuple[Tensor, ...]) -> list[Tensor | None]:
+        """Gradients of the weights of this rank's lookups, of each kernel, if they are learned."""
         return [
-            UniqueRows(of_kernel.values(), kernel.layout.row_count, ranks)
+            kernel.weight_gradients(lookups, gradient.float(), self._share)
+            if _are_learned(lookups)
+            else None
+            for kernel, lookups, gradient in zip(self.kernels, step.lookups, gradients, strict=True)
+        ]
+
+    @property
+    def _ranks(self) -> int:
+        return 1 if self._group is None else dist.get_world_size(self._group)
+
+    @property
+    def _share(self) -> float:
+        """By which TorchRec multiplies gradients between ranks."""
+        return 1 / self._ranks if get_gradient_division() else 1.0
+
+    def _unique(self, lookups: KernelLookups) -> list[UniqueRows]:
+        return [
+            UniqueRows(of_kernel.values(), kernel.layout.row_count, self._ranks)
             for kernel, of_kernel in zip(self.kernels, lookups, strict=True)
         ]
 
@@ -171,11 +195,19 @@ class _ReplicatedLookup(torch.autograd.Function):
     """Lookups on this rank, training on all."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, step: _Step) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, anchor: Tensor, step: _Step, *weights: Tensor | None
+    ) -> tuple[Tensor, ...]:
         ctx.step = step
         return step.replicas.find(step.lookups)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        of_weights = ctx.step.replicas.weight_gradients(ctx.step, gradients)
         ctx.step.replicas.train(ctx.step, gradients)
-        return None, None
+        return None, None, *of_weights
+
+
+def _are_learned(lookups: KeyedJaggedTensor) -> bool:
+    weights = lookups.weights_or_none()
+    return weights is not None and weights.requires_grad

@@ -15,7 +15,6 @@ from torchrec.optim.fused import FusedOptimizerModule
 from torchrec.optim.keyed import CombinedOptimizer
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec.sparse.tensor_dict import maybe_td_to_kjt
-from torchrec.streamable import Multistreamable
 
 from trainobs.core.errors import FAEError
 from trainobs.fae.kjt.split import overlaid_tables
@@ -30,10 +29,10 @@ from trainobs.fae.sharding.checks import (
     output_type,
     replicated_tables,
 )
+from trainobs.fae.sharding.context import FAEContext
 from trainobs.fae.sharding.hot_collections import HotCollections
 from trainobs.fae.sharding.keys import check_hot_keys, check_keys, check_order_of_keys, check_served
 from trainobs.fae.sharding.layout import lay_out
-from trainobs.fae.sharding.order import FeatureSequence
 from trainobs.fae.sharding.overlay import HotOverlay
 from trainobs.fae.sharding.parameters import show_in
 from trainobs.fae.sharding.partition import Partition
@@ -45,32 +44,6 @@ from trainobs.fae.sharding.torchrec_private import Plan, StockBags, StockSequenc
 from trainobs.fae.sharding.write_back import TableWrites, backing_shards
 
 Mode = Literal["overlay", "paper", "partitioned"]
-
-
-class FAEContext(Multistreamable):  # type: ignore[misc]  # TorchRec has no types
-    """What the stages of one forward pass share."""
-
-    def __init__(self, stock: Any) -> None:
-        self.stock = stock  # the same of the stock collection
-        self.batch_number = 0  # how many batches came before
-        self.input_count = 0
-        self.generation = 0  # of the overlay's hot rows
-        self.is_pure = False  # whether the tables are left alone
-        self.hot: list[Any] = []  # hot lookups of each kernel
-        self.lengths: Tensor | None = None  # [inputs, columns] to divide by, of FBGEMM's means
-        self.sequences: Sequence[FeatureSequence] = ()  # of each output, unless by the tables
-
-    @property
-    def sharding_contexts(self) -> list[Any]:
-        """What a pipeline that sends the lookups of many collections at once writes to."""
-        contexts: list[Any] = self.stock.sharding_contexts
-        return contexts
-
-    def record_stream(self, stream: torch.Stream) -> None:
-        """Keep the memory until the stream is done with it."""
-        lengths = () if self.lengths is None else (self.lengths,)
-        for part in (self.stock, *self.hot, *lengths, *self.sequences):
-            part.record_stream(stream)
 
 
 class ShardedFAEModule(
@@ -363,6 +336,8 @@ class ShardedFAEModule(
         if self._mode == "paper" and not ctx.is_pure:
             self._overlay.hand_over(ctx.batch_number)
             return None
+        if ctx.process is not None:
+            ctx.hot = self._overlay.processed(ctx.hot, ctx.process)
         hot = self._overlay.lookup(ctx.hot, ctx.batch_number, ctx.input_count)
         if ctx.is_pure:
             self._lookup_counts.skip()

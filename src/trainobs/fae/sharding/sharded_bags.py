@@ -25,8 +25,9 @@ from trainobs.fae.kjt.constants import constant
 from trainobs.fae.kjt.expand import expanded
 from trainobs.fae.sharding.batch import SplitBatch, lengths_of
 from trainobs.fae.sharding.checks import DIVIDED_BY_COLLECTION
+from trainobs.fae.sharding.context import FAEContext
 from trainobs.fae.sharding.keys import check_weights
-from trainobs.fae.sharding.sharded import FAEContext, ShardedFAEModule
+from trainobs.fae.sharding.sharded import ShardedFAEModule
 from trainobs.fae.sharding.torchrec_private import StockBags, table_kernels
 
 
@@ -75,8 +76,9 @@ class ShardedFAEEmbeddingBagCollection(ShardedFAEModule):
             ctx: of this forward pass.
             input: cold lookups of all ranks in the rows that this one has.
         """
-        for lookups in input:  # a feature processor gives them weights on their way
-            check_weights(lookups.weights_or_none(), is_weighted=False)
+        if ctx.process is None:  # else a feature processor gives hot lookups weights as well
+            for lookups in input:
+                check_weights(lookups.weights_or_none(), is_weighted=False)
         hot = self._lookup_hot(ctx)
         if hot is not None and ctx.is_pure:
             awaitable = self._pooled(ctx, hot)

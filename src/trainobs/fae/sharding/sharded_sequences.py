@@ -9,8 +9,9 @@ from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
 from trainobs.core.errors import FAEError
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.batch import SlotRows, SplitBatch
+from trainobs.fae.sharding.context import FAEContext
 from trainobs.fae.sharding.order import check_order, sequences
-from trainobs.fae.sharding.sharded import FAEContext, ShardedFAEModule
+from trainobs.fae.sharding.sharded import ShardedFAEModule
 
 
 class ShardedFAEEmbeddingCollection(ShardedFAEModule):

@@ -9,6 +9,7 @@ from torch import nn
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.fp_embeddingbag import FeatureProcessedEmbeddingBagCollectionSharder
 from torchrec.distributed.types import ParameterSharding, ShardingEnv, ShardingType
 
 from trainobs.core.errors import SettingError
@@ -18,6 +19,9 @@ from trainobs.fae.sharding.checks import replicated_tables
 from trainobs.fae.sharding.cost import sends_less_partitioned
 from trainobs.fae.sharding.sharded import Mode
 from trainobs.fae.sharding.sharded_bags import ShardedFAEEmbeddingBagCollection
+from trainobs.fae.sharding.sharded_processed import (
+    ShardedFAEFeatureProcessedEmbeddingBagCollection,
+)
 from trainobs.fae.sharding.sharded_sequences import ShardedFAEEmbeddingCollection
 from trainobs.fae.sharding.torchrec_private import collection_settings
 
@@ -165,3 +169,59 @@ class FAEEmbeddingCollectionSharder(
     def sharded_module_type(self) -> type[ShardedFAEEmbeddingCollection]:
         """What `shard` makes."""
         return ShardedFAEEmbeddingCollection
+
+
+class FAEFeatureProcessedEmbeddingBagCollectionSharder(
+    FeatureProcessedEmbeddingBagCollectionSharder  # type: ignore[misc]  # TorchRec has no types
+):
+    """Shards a FeatureProcessedEmbeddingBagCollection, and keeps its hot rows on the device.
+
+    Arguments and errors are those of `FAEEmbeddingBagCollectionSharder`.
+    """
+
+    def __init__(
+        self,
+        profile: FAEProfile,
+        mode: Mode | Literal["auto"] = "overlay",
+        batch_size: int | None = None,
+        **settings: Any,
+    ) -> None:
+        self._of_tables = FAEEmbeddingBagCollectionSharder(profile, mode, batch_size, **settings)
+        super().__init__(self._of_tables, self._of_tables.qcomm_codecs_registry)
+
+    def shard(
+        self,
+        module: nn.Module,
+        params: dict[str, ParameterSharding],
+        env: ShardingEnv,
+        device: torch.device | None = None,
+        module_fqn: str | None = None,
+    ) -> Any:
+        """Shard a collection with its feature processors by a plan.
+
+        Raises:
+            FAEError: the profile is of another model, or hot rows could not be exact.
+        """
+        if len(replicated_tables(params)) == len(params):  # no table may have hot rows
+            return super().shard(module, params, env, device, module_fqn)
+        return self.sharded_module_type(
+            module,
+            params,
+            ebc_sharder=self._of_tables,
+            env=env,
+            device=device or torch.device("cuda"),  # as in TorchRec
+            module_fqn=module_fqn,
+        )
+
+    def sharding_types(self, compute_device_type: str) -> list[str]:
+        """Those of `FAEEmbeddingBagCollectionSharder`."""
+        return self._of_tables.sharding_types(compute_device_type)
+
+    def compute_kernels(self, sharding_type: str, compute_device_type: str) -> list[str]:
+        """Those of `FAEEmbeddingBagCollectionSharder`."""
+        return self._of_tables.compute_kernels(sharding_type, compute_device_type)
+
+    @property
+    def sharded_module_type(self) -> type[ShardedFAEFeatureProcessedEmbeddingBagCollection]:
+        """What `shard` makes."""
+        return ShardedFAEFeatureProcessedEmbeddingBagCollection

@@ -25,9 +25,12 @@ from torchrec.distributed.embeddingbag import (
     ShardedEmbeddingBagCollection,
     _create_mean_pooling_divisor,
 )
+from torchrec.distributed.fp_embeddingbag import ShardedFeatureProcessedEmbeddingBagCollection
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import Topology
 from torchrec.distributed.types import ParameterSharding
+from torchrec.distributed.utils import modify_input_for_feature_processor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.fae.kjt.constants import constant
 
@@ -168,6 +171,30 @@ class StockBags(StockSequences):
             kt_key_ordering=stock._kt_key_ordering,
         )
         return divisor
+
+
+class StockProcessed(ShardedFeatureProcessedEmbeddingBagCollection):  # type: ignore[misc]
+    """A ShardedFeatureProcessedEmbeddingBagCollection of TorchRec."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        # _row_wise_sharded: whether the input of a batch is changed in place, to note places in it
+        self._row_wise_sharded = False
+
+    @property
+    def collection(self) -> Any:
+        """The sharded collection of the tables."""
+        return self._embedding_bag_collection
+
+    @property
+    def processors(self) -> list[nn.Module]:
+        """The feature processors, or the one for all features."""
+        processors = self._feature_processors
+        return [processors] if self._is_collection else list(processors.values())
+
+    def note_places(self, kjt: KeyedJaggedTensor) -> None:
+        """Have the processors write to the weights what they need of whole bags."""
+        modify_input_for_feature_processor(kjt, self._feature_processors, self._is_collection)
 
 
 def table_kernels(
