@@ -275,10 +275,10 @@ struct tobs_seen {
 	unsigned long long fetch_ns; /* when the fetch that goes on began */
 	unsigned long long scopes;   /* that began so far, while there was no rule for steps ... */
 	unsigned long long ends;     /* ... and that ended */
-	unsigned long long counts[TOBS_EVENTS]; /* so far */
-	unsigned int tids[TOBS_EVENTS + 1];	/* who did it last, as it sees itself; padding */
+	unsigned long long counts[TOBS_EVENTS];	 /* so far */
+	unsigned int tids[TOBS_EVENTS + 1];	 /* who did it last, as it sees itself; padding */
 	unsigned int elsewhere[TOBS_EVENTS + 1]; /* times that it was another thread; padding */
-	struct tobs_seen_step steps[TOBS_RING]; /* by serial */
+	struct tobs_seen_step steps[TOBS_RING];	 /* by serial */
 };
 
 #define TOBS_CALLS 32768 /* a power of two */
