@@ -32,10 +32,10 @@ static __always_inline void begin_batch(struct task_state *task, struct pt_regs 
 
 /* An entry whose ordinal is that of its turn is whole. So the ordinal is cleared before the rest is
  * written, and written after it: atomic operations that fetch keep the order on every machine. */
-static __always_inline void publish_batch(struct tobs_sums *sums, struct tobs_batch *batch)
+static __always_inline void publish_batch(struct tobs_counts *counts, struct tobs_batch *batch)
 {
-	u64 turn = __sync_fetch_and_add(&sums->batch_count, 1);
-	struct tobs_batch *entry = &sums->batches[turn & (TOBS_BATCHES - 1)];
+	u64 turn = __sync_fetch_and_add(&counts->batch_count, 1);
+	struct tobs_batch *entry = &counts->batches[turn & (TOBS_BATCHES - 1)];
 
 	__sync_lock_test_and_set(&entry->ordinal, 0);
 	batch->ordinal = 0;
@@ -47,7 +47,7 @@ static __always_inline void publish_batch(struct tobs_sums *sums, struct tobs_ba
 static __always_inline void take_mark(struct task_state *task, struct pt_regs *regs)
 {
 	u64 mark = syscall_arg(regs, 1);
-	struct tobs_sums *sums;
+	struct tobs_counts *counts;
 
 	if (mark == TOBS_BATCH_BEGIN) {
 		begin_batch(task, regs);
@@ -57,9 +57,9 @@ static __always_inline void take_mark(struct task_state *task, struct pt_regs *r
 		return;
 	task->batch.end_ns = moment_of(task->slot, bpf_ktime_get_ns());
 	task->batch.handed_bytes = syscall_arg(regs, 2);
-	sums = sums_of(task->slot);
-	if (mark == TOBS_BATCH_END && sums)
-		publish_batch(sums, &task->batch);
+	counts = counts_of(task->slot);
+	if (mark == TOBS_BATCH_END && counts)
+		publish_batch(counts, &task->batch);
 	task->batch.begin_ns = 0;
 }
 

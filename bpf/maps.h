@@ -24,9 +24,9 @@ static __always_inline u64 whole_pages(u64 bytes)
 struct sums_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
+	__uint(max_entries, TOBS_ROW_ELEMENTS + 1);
 	__uint(key_size, sizeof(u32));
-	__uint(value_size, sizeof(struct tobs_sums));
+	__uint(value_size, sizeof(struct tobs_rows));
 };
 
 struct {
@@ -52,25 +52,31 @@ struct {
 	__type(value, struct tobs_control);
 } control SEC(".maps");
 
-static __always_inline struct tobs_sums *sums_of(u32 slot)
+static __always_inline struct tobs_counts *counts_of(u32 slot)
 {
-	u32 zero = 0;
+	u32 last = TOBS_ROW_ELEMENTS;
 
-	return in_session(&session_sums, slot, &zero);
+	return in_session(&session_sums, slot, &last);
 }
 
-/* Where something counts: the sums of a session, at its step, in the role of who did it. */
+/* Where something counts: in a session, at its step, in the role of who did it. */
 struct account {
-	struct tobs_sums *sums; /* NULL: the session is over */
-	u32 row;
+	struct tobs_rows *rows;	    /* those with that of the step; NULL: the session is over */
+	struct tobs_counts *counts; /* likewise */
+	u32 row;		    /* in the ring */
 	u32 role;
 };
 
 static __always_inline struct account account_in(u32 slot, u32 role)
 {
+	u32 row = (step_word(clock_of(slot)) >> 8) & (TOBS_RING - 1);
+	u32 element = row / TOBS_ROWS_EACH, last = TOBS_ROW_ELEMENTS;
+	void *sums = bpf_map_lookup_elem(&session_sums, &slot);
+
 	return (struct account){
-		.sums = sums_of(slot),
-		.row = (step_word(clock_of(slot)) >> 8) & (TOBS_RING - 1),
+		.rows = sums ? bpf_map_lookup_elem(sums, &element) : NULL,
+		.counts = sums ? bpf_map_lookup_elem(sums, &last) : NULL,
+		.row = row,
 		.role = role,
 	};
 }
@@ -96,19 +102,19 @@ static __always_inline void add(struct account to, u32 op, u32 class, u64 count,
 				u64 wait_ns)
 {
 	u32 number = cell_index(op, class, to.role);
-	u32 index = to.row * TOBS_CELLS + number;
+	u32 index = to.row % TOBS_ROWS_EACH * TOBS_CELLS + number;
 	struct tobs_cell *cell;
 
-	if (!to.sums || number >= TOBS_CELLS)
+	if (!to.rows || !to.counts || number >= TOBS_CELLS)
 		return;
 	/* Before the cell, so that who finds a number there finds this, too. Written once: all CPUs
 	 * read it. */
-	if (!to.sums->touched[number])
-		to.sums->touched[number] = 1;
+	if (!to.counts->touched[number])
+		to.counts->touched[number] = 1;
 	barrier_var(index); /* or a compiler drops what the verifier asks for */
-	if (index >= TOBS_RING * TOBS_CELLS)
+	if (index >= TOBS_ROWS_EACH * TOBS_CELLS)
 		return;
-	cell = (struct tobs_cell *)to.sums->rows + index;
+	cell = (struct tobs_cell *)to.rows + index;
 	bump(&cell->count, count);
 	bump(&cell->bytes, bytes);
 	bump(&cell->ns, ns);
@@ -161,29 +167,29 @@ static __always_inline void observe(struct account to, u32 op, u32 class, u64 ns
 {
 	u32 index = cell_index(op, class, to.role);
 
-	if (to.sums && index < TOBS_CELLS)
-		count_latency((struct tobs_buckets *)to.sums->histograms + index, ns);
+	if (to.counts && index < TOBS_CELLS)
+		count_latency((struct tobs_buckets *)to.counts->histograms + index, ns);
 }
 
 /* A function of its own, so that the structure is in the BTF of the object for the tests. */
-static __noinline int count_in_step(struct tobs_sums *sums, u32 row, u64 ns)
+static __noinline int count_in_step(struct tobs_counts *counts, u32 row, u64 ns)
 {
 	if (row < TOBS_RING)
-		count_latency(&sums->step_latency[row], ns);
+		count_latency(&counts->step_latency[row], ns);
 	return 0;
 }
 
 static __always_inline void observe_in_step(struct account to, u64 ns)
 {
-	if (to.sums)
-		count_in_step(to.sums, to.row, ns);
+	if (to.counts)
+		count_in_step(to.counts, to.row, ns);
 }
 
 #define COUNT_LOSS(slot, what)                                        \
 	({                                                            \
-		struct tobs_sums *sums_ = sums_of(slot);              \
-		if (sums_)                                            \
-			__sync_fetch_and_add(&sums_->losses.what, 1); \
+		struct tobs_counts *counts_ = counts_of(slot);          \
+		if (counts_)                                            \
+			__sync_fetch_and_add(&counts_->losses.what, 1); \
 	})
 
 static __always_inline struct tobs_settings *settings_of(u32 slot)

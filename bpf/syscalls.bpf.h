@@ -153,7 +153,7 @@ static __always_inline void exit_call(struct task_state *task, struct pt_regs *r
 	else if (op == TOBS_MMAP && (unsigned long)result < -4095UL)
 		bytes = syscall_arg(regs, 2);
 	to = account_of(task);
-	if (!to.sums)
+	if (!to.rows)
 		return;
 	add(to, op, class, 1, bytes, ns, task->wait_ns);
 	observe(to, op, class, ns);
@@ -216,7 +216,7 @@ static __always_inline void count_request(struct task_state *task, struct io_kio
 	target = target_of(file);
 	class = class_for_call(task, &target, op == TOBS_URING_READ ? TOBS_READ : TOBS_WRITE);
 	to = account_of(task);
-	if (!to.sums)
+	if (!to.rows)
 		return;
 	add(to, op, class, 1, result > 0 ? result : 0, 0, 0);
 	if (op == TOBS_URING_READ && class == TOBS_DATA && makes_batch(task)) {

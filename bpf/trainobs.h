@@ -238,9 +238,17 @@ struct tobs_peer {
 	unsigned long long received_bytes;
 };
 
-/* In session_sums, read-only for user space: all that a session counts; it only grows. */
-struct tobs_sums {
-	struct tobs_row rows[TOBS_RING];	     /* by step of the ring */
+/* All that a session counts, read-only for user space; it only grows. Elements of session_sums that
+ * follow each other: the rows of the ring, several in each, and the rest. Not one element, since
+ * Linux before 6.0 has none of more than 4 MB (KMALLOC_MAX_SIZE, kernel/bpf/arraymap.c). */
+#define TOBS_ROWS_EACH 16
+#define TOBS_ROW_ELEMENTS (TOBS_RING / TOBS_ROWS_EACH)
+
+struct tobs_rows {
+	struct tobs_row rows[TOBS_ROWS_EACH]; /* by step */
+};
+
+struct tobs_counts {
 	struct tobs_buckets step_latency[TOBS_RING]; /* of reading block requests, by step */
 	struct tobs_buckets histograms[TOBS_OPS][TOBS_CLASSES][TOBS_ROLES]; /* since it began */
 	struct tobs_losses losses;
@@ -358,9 +366,11 @@ _Static_assert(sizeof(struct tobs_calls) == 8 + 8 * TOBS_CALLS, "no padding");
 _Static_assert(sizeof(struct tobs_settings) == 56, "no padding");
 _Static_assert(sizeof(struct tobs_own_row) == 16 * TOBS_OWN * TOBS_ROLES, "no padding");
 _Static_assert(sizeof(struct tobs_control) == 32, "no padding");
-_Static_assert(sizeof(struct tobs_sums) ==
-		       TOBS_RING * (sizeof(struct tobs_row) + sizeof(struct tobs_buckets)) +
-			       sizeof(struct tobs_buckets) * TOBS_OPS * TOBS_CLASSES * TOBS_ROLES +
+_Static_assert(sizeof(struct tobs_rows) <= 4 << 20, "more than an element may have");
+_Static_assert(sizeof(struct tobs_counts) <= sizeof(struct tobs_rows), "of another element's size");
+_Static_assert(sizeof(struct tobs_counts) ==
+		       sizeof(struct tobs_buckets) *
+				       (TOBS_RING + TOBS_OPS * TOBS_CLASSES * TOBS_ROLES) +
 			       sizeof(struct tobs_losses) + TOBS_CELLS +
 			       sizeof(unsigned long long) +
 			       sizeof(struct tobs_batch) * TOBS_BATCHES,

@@ -147,9 +147,11 @@ OWN_CELL = np.dtype([("count", "<u8"), ("value", "<u8")])
 LOSSES = np.dtype([("tasks", "<u8"), ("requests", "<u8"), ("classes", "<u8")])
 """`struct tobs_losses`: what could not be counted."""
 
-SUMS = np.dtype(
+ROWS_EACH = 16
+"""Rows in an element of the kernel's array; its last element is `COUNTS`."""
+
+COUNTS = np.dtype(
     [
-        ("rows", CELL, (RING, *CELLS_SHAPE)),
         ("step_latency", "<u8", (RING, BUCKETS)),
         ("histograms", "<u8", (*CELLS_SHAPE, BUCKETS)),
         ("losses", LOSSES),
@@ -158,7 +160,11 @@ SUMS = np.dtype(
         ("batches", BATCH, (BATCHES,)),
     ]
 )
-"""`struct tobs_sums`: all that is counted for one session. Cells that are `touched` have grown."""
+"""`struct tobs_counts`: what is counted for a session beside its rows. Cells that are `touched`
+have grown."""
+
+SUMS = np.dtype([("rows", CELL, (RING, *CELLS_SHAPE)), *COUNTS.descr])
+"""All that is counted for a session, as its elements follow each other."""
 
 
 class Event(IntEnum):

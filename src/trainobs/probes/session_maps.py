@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from trainobs.core.abi import SUMS
+from trainobs.core.abi import RING, ROWS_EACH, SUMS
 from trainobs.probes.libbpf import MapOptions, open_library
 
 CLOCK_BYTES = 64
@@ -20,6 +20,7 @@ FILES = 65536
 _HASH, _ARRAY, _LRU_HASH = 1, 2, 9  # enum bpf_map_type
 _NO_PREALLOC, _MMAPABLE = 1, 1 << 10  # BPF_F_NO_PREALLOC, BPF_F_MMAPABLE
 _INODE_KEY_BYTES = 16  # struct inode_key
+_ROWS_BYTES = SUMS["rows"].itemsize // RING * ROWS_EACH  # struct tobs_rows
 
 
 class _Kind(NamedTuple):
@@ -34,7 +35,7 @@ class _Kind(NamedTuple):
 
 KINDS = {
     "session_clocks": _Kind(_ARRAY, 4, CLOCK_BYTES, 1, _MMAPABLE),
-    "session_sums": _Kind(_ARRAY, 4, SUMS.itemsize, 1, _MMAPABLE),
+    "session_sums": _Kind(_ARRAY, 4, _ROWS_BYTES, RING // ROWS_EACH + 1, _MMAPABLE),
     "session_classes": _Kind(_LRU_HASH, _INODE_KEY_BYTES, 8, FILES, 0),
     "session_roots": _Kind(_HASH, _INODE_KEY_BYTES, 4, FILES, _NO_PREALLOC),
 }
@@ -46,7 +47,7 @@ class SessionMaps:
 
     Attributes:
         clock_fd: one cache line, for the session to write.
-        sums_fd: `struct tobs_sums`; frozen, so that nobody but the programs can write it.
+        sums_fd: `SUMS`; frozen, so that nobody but the programs can write it.
 
     Raises:
         OSError: the kernel has no memory or no descriptor for them.
