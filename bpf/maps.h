@@ -171,22 +171,22 @@ static __always_inline void observe(struct account to, u32 op, u32 class, u64 ns
 		count_latency((struct tobs_buckets *)to.counts->histograms + index, ns);
 }
 
-/* A function of its own, so that the structure is in the BTF of the object for the tests. */
-static __noinline int count_in_step(struct tobs_counts *counts, u32 row, u64 ns)
+/* A function of its own, so that the structures are in the BTF of the object for the tests. */
+static __noinline int count_in_step(struct tobs_rows *rows, struct tobs_counts *counts, u32 row,
+				    u64 ns)
 {
-	if (row < TOBS_RING)
+	if (rows && counts && row < TOBS_RING)
 		count_latency(&counts->step_latency[row], ns);
 	return 0;
 }
 
 static __always_inline void observe_in_step(struct account to, u64 ns)
 {
-	if (to.counts)
-		count_in_step(to.counts, to.row, ns);
+	count_in_step(to.rows, to.counts, to.row, ns);
 }
 
-#define COUNT_LOSS(slot, what)                                        \
-	({                                                            \
+#define COUNT_LOSS(slot, what)                                          \
+	({                                                              \
 		struct tobs_counts *counts_ = counts_of(slot);          \
 		if (counts_)                                            \
 			__sync_fetch_and_add(&counts_->losses.what, 1); \
