@@ -45,9 +45,14 @@ struct access {
 	enum event event;
 	enum order order;
 	u32 mode;	 /* of the open file */
+	u32 unused;	 /* no padding: Linux before 6.3 passes no byte on that nobody wrote */
 	u64 least, most; /* bytes that it is the first to access in this epoch, ... */
 	u64 untold;	 /* ... or that nobody knows of whether it is */
 };
+
+_Static_assert(sizeof(struct access) ==
+		       sizeof(struct tobs_file_key) + sizeof(struct tobs_total_key) + 12 * 8,
+	       "no padding");
 
 struct chunk_key {
 	struct tobs_file_key file;
