@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "trainobs"
 CLOCK = ("between", "clock", "loader", "module")
 LIBRARIES = {
-    PACKAGE / "core" / "_lookups.so": ("-O3", "native/lookups.c"),
+    PACKAGE / "core" / "_lookups.so": ("-O3", "native/lookups.c", "native/bags.c"),
     PACKAGE / "steps" / "_straight.abi3.so": ("-O2", *(f"native/{name}.c" for name in CLOCK)),
 }
 """Each library, and what it is made of."""

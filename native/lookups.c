@@ -1,29 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Loops over lookups of embedding rows, called by way of src/trainobs/core/native.py, without the
- * interpreter's lock. Above each is named what calls it, whose reference in Python says what it does.
- * Arrays lie densely; no number in them is trusted as a place in another one. What is wrong is told
- * by -1, and what was written until then is to be thrown away.
- */
-#include <stdint.h>
-#include <string.h>
+/* Counters of rows, and the lookups that a calibration counts and holds out; see lookups.h. */
+#include "lookups.h"
 
-#define EXPORT __attribute__((visibility("default")))
-#define INLINED static inline __attribute__((always_inline))
-#define AHEAD 24 /* ids whose rows are fetched before they are needed */
+#define AHEAD 48 /* ids whose rows are fetched before they are needed */
 #define LOW 256	 /* counts that most rows are below */
 
-/* Number `at` of an array of int64, or of int32. */
-INLINED int64_t read(const void *numbers, int64_t at, int wide)
+/* Whether every id is below `rows`, and none below zero: told by the sign of all together. */
+static int are_rows(const int64_t *ids, int64_t count, int64_t rows)
 {
-	return wide ? ((const int64_t *)numbers)[at] : ((const int32_t *)numbers)[at];
-}
+	uint64_t wrong = 0;
 
-INLINED void write(void *numbers, int64_t at, int64_t value, int wide)
-{
-	if (wide)
-		((int64_t *)numbers)[at] = value;
-	else
-		((int32_t *)numbers)[at] = (int32_t)value;
+	for (int64_t i = 0; i < count; i++)
+		wrong |= (uint64_t)ids[i] | ((uint64_t)rows - 1 - (uint64_t)ids[i]);
+	return !(wrong >> 63);
 }
 
 /* access/dense.py: a lookup more for each id, or for those at some places; how many are no rows,
@@ -93,171 +82,158 @@ EXPORT int64_t trainobs_hot(const uint32_t *counts, int64_t count, uint64_t leas
 	return found;
 }
 
-/* fae/packing/pool.py, BagPool: bags of several batches, those of a key behind each other. */
-struct bags {
-	int64_t key_count, input_count, value_count;
-	const void *lengths;   /* of bags */
-	const int64_t *starts; /* of bags, among the values; NULL: bag N is value N alone */
-	const void *ids;
-	const int32_t *slots; /* NULL: all lookups are cold */
-	const char *weights;  /* or NULL */
-	int64_t weight_bytes; /* of a value */
-	int32_t wide_lengths, wide_ids;
-};
-
-/* Some of their inputs, and where their lookups are to be: cold ones, and hot ones behind them. */
-struct parts {
-	int64_t input_count, value_count, hot_key_count;
-	const int64_t *inputs;
-	const int64_t *hot_keys; /* by key; -1: it has none, all its lookups are cold */
-	void *lengths, *ids;
-	char *weights;
-	int64_t *key_lengths;
-};
-
-/* Whether all of a bag is there; `single`: `starts` is NULL. */
-INLINED int find_bag(const struct bags *bags, int64_t bag, int single, int wide, int64_t *start,
-		     int64_t *end)
+/* access/members.py: set the bit of each of some rows. */
+EXPORT int64_t trainobs_set_bits(const int64_t *ids, int64_t count, uint8_t *bits, int64_t rows)
 {
-	int64_t length = single ? 1 : read(bags->lengths, bag, wide);
-
-	*start = single ? bag : bags->starts[bag];
-	if (*start < 0 || length < 0 || length > bags->value_count - *start)
-		return 0;
-	*end = *start + length;
-	return 1;
-}
-
-/* Which loop a compiler is to make, of constants: it makes one for each. */
-struct kind {
-	int hot, single, wide_ids, wide_lengths;
-};
-
-INLINED void put(const struct bags *bags, const struct parts *parts, int64_t from, int64_t to,
-		 struct kind kind)
-{
-	size_t width = bags->weight_bytes;
-
-	write(parts->ids, to, kind.hot ? bags->slots[from] : read(bags->ids, from, kind.wide_ids),
-	      kind.wide_ids);
-	if (bags->weights)
-		memcpy(parts->weights + to * width, bags->weights + from * width, width);
-}
-
-/* The hot lookups of a key, or the cold ones. `to`: values before them; how many are behind them,
- * those left out for which there is no room; -1: a bag is not there.
- */
-INLINED int64_t take(const struct bags *bags, const struct parts *parts, int64_t key, int64_t to,
-		     struct kind kind)
-{
-	int64_t hot_key = parts->hot_keys[key], row = kind.hot ? bags->key_count + hot_key : key;
-
-	for (int64_t i = 0; i < parts->input_count; i++) {
-		int64_t bag = key * bags->input_count + parts->inputs[i], first = to, from, end;
-
-		if (!find_bag(bags, bag, kind.single, kind.wide_lengths, &from, &end))
+	for (int64_t i = 0; i < count; i++) {
+		if ((uint64_t)ids[i] >= (uint64_t)rows)
 			return -1;
-		for (; from < end; from++) {
-			int is_hot = hot_key >= 0 && bags->slots[from] >= 0;
-
-			if (to < parts->value_count)
-				put(bags, parts, from, to, kind);
-			to += is_hot == kind.hot; /* or the next one is written over it */
-		}
-		write(parts->lengths, row * parts->input_count + i, to - first, kind.wide_lengths);
-	}
-	return to;
-}
-
-INLINED int64_t part(const struct bags *bags, const struct parts *parts, int single, int wide_ids,
-		     int wide_lengths)
-{
-	int64_t at = 0;
-
-	for (int64_t key = 0; key < bags->key_count; key++) {
-		int64_t before = at;
-
-		at = take(bags, parts, key, at, (struct kind){ 0, single, wide_ids, wide_lengths });
-		if (at < 0)
-			return -1;
-		parts->key_lengths[key] = at - before;
-	}
-	for (int64_t key = 0; key < bags->key_count; key++) {
-		int64_t before = at;
-
-		if (parts->hot_keys[key] < 0)
-			continue;
-		at = take(bags, parts, key, at, (struct kind){ 1, single, wide_ids, wide_lengths });
-		if (at < 0)
-			return -1;
-		parts->key_lengths[bags->key_count + parts->hot_keys[key]] = at - before;
-	}
-	return at;
-}
-
-/* Whether nothing in `parts` names what is not there. */
-static int is_sound(const struct bags *bags, const struct parts *parts)
-{
-	for (int64_t i = 0; i < parts->input_count; i++)
-		if (parts->inputs[i] < 0 || parts->inputs[i] >= bags->input_count)
-			return 0;
-	for (int64_t key = 0; key < bags->key_count; key++)
-		if (parts->hot_keys[key] >= parts->hot_key_count ||
-		    (parts->hot_keys[key] >= 0 && bags->value_count && !bags->slots))
-			return 0;
-	return 1;
-}
-
-/* BagPool.put: how many values these inputs have; those that there is no room for are left out.
- * The copies are such that nothing written can change: what is in them stays in registers.
- */
-EXPORT int64_t trainobs_part(const struct bags *from, const struct parts *to)
-{
-	const struct bags bags = *from;
-	const struct parts parts = *to;
-
-	if (!is_sound(&bags, &parts))
-		return -1;
-	switch (!bags.starts << 2 | bags.wide_ids << 1 | bags.wide_lengths) {
-	case 0:
-		return part(&bags, &parts, 0, 0, 0);
-	case 1:
-		return part(&bags, &parts, 0, 0, 1);
-	case 2:
-		return part(&bags, &parts, 0, 1, 0);
-	case 3:
-		return part(&bags, &parts, 0, 1, 1);
-	case 4:
-		return part(&bags, &parts, 1, 0, 0);
-	case 5:
-		return part(&bags, &parts, 1, 0, 1);
-	case 6:
-		return part(&bags, &parts, 1, 1, 0);
-	case 7:
-		return part(&bags, &parts, 1, 1, 1);
-	}
-	return -1;
-}
-
-INLINED int64_t all_hot(const struct bags *bags, int64_t key, uint8_t *restrict is_hot, int single)
-{
-	for (int64_t i = 0; i < bags->input_count; i++) {
-		int64_t bag = key * bags->input_count + i, from, end;
-
-		if (!find_bag(bags, bag, single, bags->wide_lengths, &from, &end))
-			return -1;
-		for (; from < end; from++)
-			is_hot[i] &= bags->slots[from] >= 0;
+		bits[ids[i] / 8] |= 1 << ids[i] % 8;
 	}
 	return 0;
 }
 
-/* BagPool.all_hot: clear what is set for each input with a cold lookup in this key. */
-EXPORT int64_t trainobs_all_hot(const struct bags *of, int64_t key, uint8_t *is_hot)
+/* access/members.py: whether the bit of each id's row is set. */
+EXPORT int64_t trainobs_are_set(const int64_t *ids, int64_t count, const uint8_t *bits,
+				int64_t rows, uint8_t *are)
 {
-	const struct bags bags = *of;
+	for (int64_t i = 0; i < count; i++) {
+		uint64_t id = ids[i];
 
-	if (key < 0 || key >= bags.key_count)
+		if (id >= (uint64_t)rows)
+			return -1;
+		are[i] = bits[id / 8] >> id % 8 & 1;
+	}
+	return 0;
+}
+
+/* access/members.py, counts_at: the count of each id's row. */
+EXPORT int64_t trainobs_counts(const int64_t *ids, int64_t count, const uint32_t *counts,
+			       int64_t rows, uint32_t *found)
+{
+	for (int64_t i = 0; i < count; i++) {
+		uint64_t id = ids[i], next = ids[i + AHEAD < count ? i + AHEAD : i];
+
+		if (next < (uint64_t)rows)
+			__builtin_prefetch(counts + next);
+		if (id >= (uint64_t)rows)
+			return -1;
+		found[i] = counts[id];
+	}
+	return 0;
+}
+
+/* fae/calibration/parting.py: lookups of the inputs of several batches. */
+struct batches {
+	int64_t batch_count, feature_count;
+	const int64_t *sizes;	       /* inputs of each batch */
+	const int64_t *rows;	       /* that ids of each feature are among */
+	const int64_t *const *ids;     /* of each batch and feature */
+	const int64_t *id_counts;      /* as many */
+	const int64_t *const *lengths; /* of inputs; NULL: each has one lookup */
+};
+
+/* Some of these inputs, and where their ids are to be, those of a feature behind each other. */
+struct taking {
+	const int64_t *places; /* among the inputs of all batches, ascending */
+	const int64_t *ends;   /* of each batch: places in it and before it */
+	int64_t *ids;
+	int64_t count, room, taken; /* of places; of ids; ids that are there, counted here */
+};
+
+/* Whether the places are in the batches that they are said to be in. */
+static int are_places(const struct batches *batches, const struct taking *taking)
+{
+	int64_t at = 0, first = 0;
+
+	for (int64_t batch = 0; batch < batches->batch_count; batch++) {
+		int64_t end = first + batches->sizes[batch];
+
+		if (taking->ends[batch] < at || taking->ends[batch] > taking->count)
+			return 0;
+		for (; at < taking->ends[batch]; at++)
+			if (taking->places[at] < first || taking->places[at] >= end ||
+			    (at && taking->places[at] < taking->places[at - 1]))
+				return 0;
+		first = end;
+	}
+	return 1;
+}
+
+/* The lookups of the inputs at `count` places, after `first` inputs of other batches: how many, or
+ * -1 where they are not all there, or there is no room for them.
+ */
+static int64_t take_bags(const int64_t *ids, int64_t id_count, const int64_t *lengths,
+			 const int64_t *places, int64_t count, int64_t first, int64_t *to,
+			 int64_t room)
+{
+	int64_t input = 0, from = 0, taken = 0;
+
+	for (int64_t i = 0; i < count; i++) {
+		for (; input < places[i] - first; input++) {
+			if (lengths[input] < 0 || lengths[input] > id_count - from)
+				return -1;
+			from += lengths[input];
+		}
+		if (lengths[input] < 0 || lengths[input] > id_count - from ||
+		    lengths[input] > room - taken)
+			return -1;
+		for (int64_t j = 0; j < lengths[input]; j++)
+			to[taken++] = ids[from + j];
+	}
+	return taken;
+}
+
+/* The same of inputs with one lookup each. */
+static int64_t take_ids(const int64_t *ids, const int64_t *places, int64_t count, int64_t first,
+			int64_t *to, int64_t room)
+{
+	if (count > room)
 		return -1;
-	return bags.starts ? all_hot(&bags, key, is_hot, 0) : all_hot(&bags, key, is_hot, 1);
+	for (int64_t i = 0; i < count; i++)
+		to[i] = ids[places[i] - first];
+	return count;
+}
+
+/* Of a feature and a batch, whose first input is `first`. */
+static int take_batch(const struct batches *batches, int64_t feature, int64_t batch, int64_t first,
+		      struct taking *taking)
+{
+	int64_t number = batch * batches->feature_count + feature, taken;
+	int64_t begin = batch ? taking->ends[batch - 1] : 0, count = taking->ends[batch] - begin;
+	const int64_t *ids = batches->ids[number], *lengths = batches->lengths[number];
+	int64_t *to = taking->ids + taking->taken, room = taking->room - taking->taken;
+
+	taken = lengths ? take_bags(ids, batches->id_counts[number], lengths,
+				    taking->places + begin, count, first, to, room) :
+			  take_ids(ids, taking->places + begin, count, first, to, room);
+	if (taken > 0)
+		taking->taken += taken;
+	return taken >= 0;
+}
+
+/* parted: check all ids, and write down those of some inputs, or of several choices of inputs. */
+EXPORT int64_t trainobs_take(const struct batches *batches, struct taking *takings, int64_t count)
+{
+	for (int64_t i = 0; i < count; i++)
+		if (!are_places(batches, takings + i))
+			return -1;
+	for (int64_t feature = 0; feature < batches->feature_count; feature++) {
+		int64_t first = 0;
+
+		for (int64_t batch = 0; batch < batches->batch_count; batch++) {
+			int64_t number = batch * batches->feature_count + feature;
+			int64_t size = batches->sizes[batch], id_count = batches->id_counts[number];
+
+			if (!batches->lengths[number] && id_count != size)
+				return -1;
+			if (!are_rows(batches->ids[number], id_count, batches->rows[feature]))
+				return -1;
+			for (int64_t i = 0; i < count; i++)
+				if (!take_batch(batches, feature, batch, first, takings + i))
+					return -1;
+			first += size;
+		}
+	}
+	return 0;
 }

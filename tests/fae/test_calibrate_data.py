@@ -238,3 +238,10 @@ def test_a_model_tells_its_tables_and_their_optimizer():
 def test_a_progress_bar_tells_the_inputs(capsys):
     calibrate(Batches(matrix(0, 9000)), tables(), BUDGET, margin=0)
     assert re.search(r"calibrate: 9\.00k inputs", capsys.readouterr().err)
+
+
+def test_lengths_below_zero_are_refused_even_if_their_sum_is_right():
+    lengths = torch.tensor([3, -1, 1, 1, 1, 1])
+    batch = KeyedJaggedTensor(list(KEYS), torch.zeros(6, dtype=torch.int64), lengths=lengths)
+    with pytest.raises(FAEError, match="lengths from -1 that add up to 6, and 6 ids"):
+        quiet([batch], margin=0)

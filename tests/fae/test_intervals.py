@@ -91,3 +91,13 @@ def test_the_upper_limit_of_a_mean_is_passed_as_rarely_as_said():
 def test_quantiles_are_those_of_tables():
     assert normal_quantile(0.95) == pytest.approx(1.959964, abs=1e-6)
     assert normal_quantile(0.99) == pytest.approx(2.575829, abs=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 2, 199, 200, 3001])
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.7, 1.0])
+def test_flags_have_the_interval_of_numbers(count, share):
+    flags = np.sort(np.random.default_rng(count).random(count)) < share
+    ones = np.broadcast_to(np.int64(1), count)
+    of_flags = ratio(flags, ones, 0.99)
+    for parts, wholes in ((flags * 1.0, np.ones(count)), (flags.view(np.uint8), ones)):
+        assert of_flags == pytest.approx(ratio(parts, wholes, 0.99), rel=1e-9)

@@ -1,4 +1,4 @@
-"""Loops over lookups that are in C (`native/lookups.c`), where that is built.
+"""Loops over lookups that are in C (`native/lookups.h`), where that is built.
 
 ctypes calls them without the interpreter's lock. Each has a reference in Python that does the same.
 """
@@ -17,6 +17,10 @@ _ARGUMENTS = {
     "trainobs_count": (_PLACE, _NUMBER, _PLACE, _NUMBER, _PLACE, _NUMBER),
     "trainobs_histogram": (_PLACE, _NUMBER, _PLACE, _NUMBER),
     "trainobs_hot": (_PLACE, _NUMBER, *(ctypes.c_uint64,) * 2, _NUMBER, _PLACE, _NUMBER),
+    "trainobs_set_bits": (_PLACE, _NUMBER, _PLACE, _NUMBER),
+    "trainobs_are_set": (_PLACE, _NUMBER, _PLACE, _NUMBER, _PLACE),
+    "trainobs_counts": (_PLACE, _NUMBER, _PLACE, _NUMBER, _PLACE),
+    "trainobs_take": (_PLACE, _PLACE, _NUMBER),
     "trainobs_all_hot": (_PLACE, _NUMBER, _PLACE),
     "trainobs_part": (_PLACE, _PLACE),
 }

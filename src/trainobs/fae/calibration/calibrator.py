@@ -148,18 +148,18 @@ def _read(
     try:
         with (
             _progress_bar("calibrate", read, reader.input_count, progress) as advance,
-            Behind(sample.add) as add,
+            Behind(sample.take_in) as take_in,
         ):
-            for numbers, inputs in reader.read_lots(read, lambda: stopping.next_look):
-                add(numbers, inputs)
-                read += inputs.size
-                advance(inputs.size)
+            for numbers, batches in reader.read_lots(read, lambda: stopping.next_look):
+                take_in(sample.part(numbers, batches))
+                read += len(numbers)
+                advance(len(numbers))
                 if stopping.is_due(read):
-                    add.settle()
+                    take_in.settle()
                     if stopping.is_enough(sample, choose(sample.tables, sample.counts(), budget)):
                         return True
                 if checkpoints.is_due():
-                    add.settle()
+                    take_in.settle()
                     checkpoints.save(sample, stopping)
     except BaseException:
         if sample.is_whole:

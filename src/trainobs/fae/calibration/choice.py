@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trainobs.access.members import counts_at
 from trainobs.access.ranking import HotLimit, Ranking, Threshold
 from trainobs.access.sketch import Sketch, blocks_of, counts_of, joined
 from trainobs.access.spectrum import Spectrum
@@ -78,7 +79,7 @@ class RowCounts:
         counts = self._load()
         if isinstance(counts, Sketch):
             return counts_of(ids, counts.ids, counts.counts)
-        return counts.take(ids)
+        return counts_at(ids, counts)
 
 
 def choose(tables: Sequence[ModelTable], counts: Mapping[str, RowCounts], budget: int) -> Choice:

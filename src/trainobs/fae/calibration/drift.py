@@ -16,7 +16,7 @@ from trainobs.fae.calibration.from_counts import by_one_feature, counted_run, pr
 from trainobs.fae.calibration.intervals import mean_upper, ratio
 from trainobs.fae.calibration.predict import HotLookupCounts, nothing, served
 from trainobs.fae.calibration.source import InputSource, untouched_randomness
-from trainobs.fae.kjt.inputs import check_ids
+from trainobs.fae.kjt.inputs import check_ids, joined
 from trainobs.fae.profile.model_tables import ModelTable, features_of, tables_of
 from trainobs.fae.profile.profile import FAEProfile
 
@@ -73,7 +73,8 @@ def _measured(
     parts: list[HotLookupCounts] = []
     count = 0
     reader = InputSource(loader, features_of(tables), kjt, 0, None)
-    for _, lot in reader.read_lots(0, lambda: most):
+    for _, batches in reader.read_lots(0, lambda: most):
+        lot = joined(batches)
         for table in tables:
             for feature in table.features:
                 check_ids(lot.ids[features_of(tables).index(feature)], table.name, table.row_count)

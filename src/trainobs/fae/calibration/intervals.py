@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from statistics import NormalDist
 from typing import Any
 
@@ -35,11 +36,18 @@ def ratio(
     Returns:
         NaN throughout where the wholes add up to nothing.
     """
-    total = float(wholes.sum())
+    total = float(same * len(wholes) if (same := constant(wholes)) is not None else wholes.sum())
     if total == 0:
         return UNKNOWN
+    if same == 1 and parts.dtype == np.bool_:
+        return _ratio_of_flags(parts.view(np.bool_), confidence)
     value = float(parts.sum()) / total
     return wilson_around(value, _trials(value, parts, wholes), confidence)
+
+
+def constant(numbers: NDArray[Any]) -> float | None:
+    """What all numbers of an array are, if that can be told without a look at each of them."""
+    return float(numbers[0]) if len(numbers) and numbers.strides == (0,) else None
 
 
 def mean_upper(differences: NDArray[np.number[Any]], confidence: float) -> float:
@@ -59,19 +67,51 @@ def count_interval(count: int, confidence: float) -> tuple[float, float]:
     return _expected(count, tail), _expected(count, 1 - tail)
 
 
+def _ratio_of_flags(flags: NDArray[np.bool_], confidence: float) -> Interval:
+    """The same of parts that are none or one, of wholes that are one each: told by counting."""
+    count = len(flags)
+    edges = [*_edges(count), count]
+    blocks = [int(np.count_nonzero(flags[a:b])) for a, b in pairwise(edges)]
+    value = sum(blocks) / count
+    squares = value * (1 - value) * count
+    residuals = np.array(blocks) - value * np.diff(edges)
+    trials = _independent(value, count, squares, residuals) or float(count)
+    return wilson_around(value, trials, confidence)
+
+
 def _trials(value: float, parts: NDArray[np.number[Any]], wholes: NDArray[np.number[Any]]) -> float:
     """Independent trials that tell as much of the ratio as these inputs."""
-    is_one_number = wholes.strides == (0,)  # broadcast: no array of products is needed
-    residuals = parts - value * (wholes[:1] if is_one_number else wholes)
-    spread = 0.0
-    if len(residuals) >= 2 * BLOCKS:
-        edges = np.linspace(0, len(residuals), BLOCKS, endpoint=False).astype(np.int64)
-        blocks = np.add.reduceat(residuals, edges)
-        spread = float(np.square(blocks).sum()) * BLOCKS / (BLOCKS - 1)
-    spread = max(spread, float(np.square(residuals, out=residuals).sum()))
+    residuals = parts - value * (wholes if constant(wholes) is None else wholes[:1])
+    blocks = np.add.reduceat(residuals, _edges(len(residuals)))
+    squares = float(np.square(residuals, out=residuals).sum())
+    trials = _independent(value, float(wholes.sum()), squares, blocks)
+    return trials or float(np.count_nonzero(wholes))
+
+
+def _edges(count: int) -> list[int]:
+    """Where the blocks begin, of so many inputs; one block of inputs that are too few."""
+    if count < 2 * BLOCKS:
+        return [0]
+    return [int(at) for at in np.linspace(0, count, BLOCKS, endpoint=False)]
+
+
+def _independent(
+    value: float, total: float, squares: float, blocks: NDArray[np.floating[Any]]
+) -> float | None:
+    """Trials by the spread of residuals; None if there is none to see: one trial an input.
+
+    Args:
+        value: the ratio.
+        total: sum of the wholes.
+        squares: of the residuals of inputs, added up.
+        blocks: sums of residuals of blocks; of one block they tell nothing.
+    """
+    spread = squares
+    if len(blocks) > 1:
+        spread = max(spread, float(np.square(blocks).sum()) * BLOCKS / (BLOCKS - 1))
     if not (0 < value < 1 and spread > 0):
-        return float(np.count_nonzero(wholes))  # no spread to see: one trial an input
-    return value * (1 - value) * float(wholes.sum()) ** 2 / spread
+        return None
+    return value * (1 - value) * total**2 / spread
 
 
 def _expected(count: int, probability: float) -> float:

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trainobs.access.members import are_among
 from trainobs.access.spectrum import histogram
 from trainobs.core.quotients import UNKNOWN, Interval
 from trainobs.fae.calibration.choice import Choice, RowCounts
-from trainobs.fae.calibration.intervals import count_interval, ratio
+from trainobs.fae.calibration.intervals import constant, count_interval, ratio
 from trainobs.fae.calibration.threads import each
 from trainobs.fae.kjt.inputs import Inputs
 from trainobs.fae.profile.model_tables import ModelTable, features_of
@@ -40,7 +41,7 @@ class HotLookupCounts(NamedTuple):
     def add(self, other: HotLookupCounts) -> None:
         """Take in lookups of other tables."""
         for own, more in zip(self, other, strict=True):
-            own += more
+            own += more if constant(more) is None else more[0].item()
 
 
 def served(
@@ -64,11 +65,11 @@ def _served_of(
     table: ModelTable, features: Sequence[str], hot_ids: NDArray[np.int64], inputs: Inputs
 ) -> HotLookupCounts:
     """The same of one table."""
-    is_hot = np.zeros(table.row_count, dtype=np.bool_)
-    is_hot[hot_ids] = True
+    at = [features.index(feature) for feature in table.features]
+    flags = are_among(hot_ids, table.row_count, [inputs.ids[own] for own in at])
     counts = [
-        HotLookupCounts(inputs.per_input(at, is_hot.take(inputs.ids[at])), inputs.lookups_of(at))
-        for at in map(features.index, table.features)
+        HotLookupCounts(inputs.per_input(own, is_hot), inputs.lookups_of(own))
+        for own, is_hot in zip(at, flags, strict=True)
     ]
     if len(counts) == 1:
         return counts[0]
@@ -137,6 +138,8 @@ def predict(
 
 
 def _mean(values: NDArray[np.number[Any]]) -> float:
+    if (same := constant(values)) is not None:
+        return same
     return float(values.mean()) if len(values) else float("nan")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +14,27 @@ from trainobs.access.counts import AccessCounts
 from trainobs.access.sketch import Sketch
 from trainobs.core.text import quantity, size
 from trainobs.fae.calibration.choice import RowCounts
-from trainobs.fae.calibration.held_out import HeldOut
-from trainobs.fae.kjt.inputs import Inputs, InputUse, check_ids, keys_of, parts_of
+from trainobs.fae.calibration.held_out import HeldOut, Lot
+from trainobs.fae.calibration.parting import limits_of, parted
+from trainobs.fae.kjt.inputs import Inputs, InputUse, keys_of, parts_of
 from trainobs.fae.profile.model_tables import ModelTable, features_of
 
 _HELD_OUT_RATIO = 1 / 16
 _LOOKUP_BYTES = 8
+
+
+class Parted(NamedTuple):
+    """Inputs by what they serve for.
+
+    Attributes:
+        input_count: all of them.
+        counted: those to be counted.
+        held_out: those to be kept, for each use.
+    """
+
+    input_count: int
+    counted: Inputs
+    held_out: Sequence[Lot]
 
 
 class DataSample:
@@ -58,6 +73,7 @@ class DataSample:
             (table, [self.features.index(feature) for feature in table.features])
             for table in self.tables
         ]
+        self._limits = limits_of(self.tables, self.features)
 
     def memory(self) -> str:
         """What counters and held-out inputs take at most, in a line."""
@@ -69,31 +85,37 @@ class DataSample:
         return f"{found}, up to {size(held_out)} for inputs held out"
 
     def add(self, numbers: NDArray[np.int64], inputs: Inputs) -> None:
-        """Count inputs, or hold them out.
+        """Count inputs, or hold them out; see `part`."""
+        self.take_in(self.part(numbers, [inputs]))
+
+    def part(self, numbers: NDArray[np.int64], batches: Sequence[Inputs]) -> Parted:
+        """What is to be counted of some inputs, and what held out. It adds nothing yet.
 
         Args:
-            numbers: of the inputs in the data, each added once.
-            inputs: as many, with the features of `features`.
+            numbers: of the inputs in the data, each given once.
+            batches: as many inputs together, with the features of `features`.
 
         Raises:
-            FAEError: an id is outside of its table; nothing was added.
+            FAEError: an id is outside of its table.
         """
-        for table, features in self._looked_up:
-            for feature in features:
-                check_ids(inputs.ids[feature], table.name, table.row_count)
-        self.is_whole = False
         keys = keys_of(numbers, self._seed)
-        parts = parts_of(keys)
-        counted = np.flatnonzero(parts < InputUse.DECIDING)
+        uses = parts_of(keys)
+        counted = np.flatnonzero(uses < InputUse.DECIDING)
+        held_out = [np.flatnonzero(uses == use) for use in self._held_out]
+        inputs, *others = parted(batches, self._limits, [counted, *held_out])
+        lots = [(numbers[at], keys[at], own) for at, own in zip(held_out, others, strict=True)]
+        return Parted(len(numbers), inputs, lots)
+
+    def take_in(self, parts: Parted) -> None:
+        """Add what `part` returned."""
+        self.is_whole = False
         for table, features in self._looked_up:
             for feature in features:
-                lookups = inputs.lookups_at(feature, counted)
-                self.access.add(table.name, inputs.ids[feature], lookups)
-        for use, kept in self._held_out.items():
-            chosen = np.flatnonzero(parts == use)
-            kept.add(numbers[chosen], keys[chosen], inputs.take(chosen))
-        self.input_count += inputs.size
-        self.counted_inputs += len(counted)
+                self.access.add(table.name, parts.counted.ids[feature])
+        for kept, lot in zip(self._held_out.values(), parts.held_out, strict=True):
+            kept.add(*lot)
+        self.input_count += parts.input_count
+        self.counted_inputs += parts.counted.size
         self.is_whole = True
 
     def merge(self, other: DataSample) -> None:

@@ -22,11 +22,13 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from trainobs.core.errors import SettingError, TrainobsError
 from trainobs.core.now import now_s
 from trainobs.fae.kjt.find import KjtFinder, inputs_of
-from trainobs.fae.kjt.inputs import Inputs, joined, keys_of
+from trainobs.fae.kjt.inputs import Inputs, keys_of
 
 NumberedInputs = tuple[NDArray[np.int64], Inputs]
+Lot = tuple[NDArray[np.int64], list[Inputs]]
+"""Numbers of the inputs of several batches, and these."""
 
-LOT_LOOKUPS = 1 << 19
+LOT_LOOKUPS = 1 << 20
 """Lookups that are handled at once: with a batch at a time most of the time would go to calls."""
 LOT_SECONDS = 1.0
 """A lot of a slow loader ends before it is full."""
@@ -103,30 +105,30 @@ class InputSource:
         for numbers, kjt in batches:
             yield numbers, inputs_of(kjt, self._features)
 
-    def read_lots(self, start: int, look_at: Callable[[], int]) -> Iterator[NumberedInputs]:
+    def read_lots(self, start: int, look_at: Callable[[], int]) -> Iterator[Lot]:
         """The same, several batches at a time.
 
         Args:
             start: see `read`.
             look_at: number of inputs after which a lot has to end.
         """
-        lot: list[NumberedInputs] = []
+        batches: list[NumberedInputs] = []
         read, lookups, begin = start, 0, now_s()
         try:
             for numbers, inputs in self.read(start):
-                lot.append((numbers, inputs))
+                batches.append((numbers, inputs))
                 read += inputs.size
                 lookups += inputs.lookup_count
                 is_full = lookups >= LOT_LOOKUPS or now_s() - begin >= LOT_SECONDS
                 if is_full or 0 < look_at() <= read:
-                    yield _together(lot)
-                    lot, lookups, begin = [], 0, now_s()
+                    yield _together(batches)
+                    batches, lookups, begin = [], 0, now_s()
         except (Exception, KeyboardInterrupt):
-            if lot:  # what was read before is not lost for it
-                yield _together(lot)
+            if batches:  # what was read before is not lost for it
+                yield _together(batches)
             raise
-        if lot:
-            yield _together(lot)
+        if batches:
+            yield _together(batches)
 
     def _read_in_order(self, start: int) -> Iterator[tuple[NDArray[np.int64], KeyedJaggedTensor]]:
         number = 0
@@ -155,10 +157,8 @@ class InputSource:
             yield numbers, kjt
 
 
-def _together(lot: Sequence[NumberedInputs]) -> NumberedInputs:
-    if len(lot) == 1:
-        return lot[0]
-    return np.concatenate([numbers for numbers, _ in lot]), joined([inputs for _, inputs in lot])
+def _together(batches: Sequence[NumberedInputs]) -> Lot:
+    return np.concatenate([numbers for numbers, _ in batches]), [inputs for _, inputs in batches]
 
 
 class InTurn:

@@ -112,17 +112,20 @@ def inputs_of(kjt: KeyedJaggedTensor, features: Sequence[str]) -> Inputs:
             "make the KeyedJaggedTensor of int64 (or int32) values",
         )
     count, keys = kjt.stride(), kjt.keys()
-    rows = [keys.index(feature) for feature in features]
+    rows: Sequence[int] = range(len(keys))
+    if list(keys) != list(features):
+        rows = [keys.index(feature) for feature in features]
     if len(values) == len(lengths) and bool((lengths == 1).all()):
         single = values.astype(np.int64, copy=False).reshape(len(keys), count)
         return Inputs(count, tuple(single[row] for row in rows), (None,) * len(rows))
     bags = lengths.reshape(len(keys), count).astype(np.int64, copy=False)
     sizes = bags.sum(axis=1)
     ends = np.cumsum(sizes)
-    if len(ends) and ends[-1] != len(values):
+    if (len(ends) and ends[-1] != len(values)) or bags.min(initial=0) < 0:
         raise FAEError(
             "cannot count lookups",
-            f"lengths that add up to {ends[-1]}, and {len(values)} ids",
+            f"lengths from {bags.min(initial=0)} that add up to {sizes.sum()}, "
+            f"and {len(values)} ids",
             "repair the loader: a KeyedJaggedTensor's lengths cover its values",
         )
     ids = (values[ends[row] - sizes[row] : ends[row]] for row in rows)

@@ -61,11 +61,11 @@ class Inputs(NamedTuple):
 
     def per_input(
         self, feature: int, flags: NDArray[np.bool_]
-    ) -> NDArray[np.int64] | NDArray[np.uint8]:
-        """Flagged lookups of each input, in one feature."""
+    ) -> NDArray[np.int64] | NDArray[np.bool_]:
+        """Flagged lookups of each input, in one feature; as flags where each has one."""
         lengths = self.lengths[feature]
         if lengths is None:
-            return flags.view(np.uint8)
+            return flags
         sums = np.concatenate([[0], np.cumsum(flags, dtype=np.int64)])
         ends = np.cumsum(lengths)
         return np.asarray(sums[ends] - sums[ends - lengths])

@@ -1,4 +1,4 @@
-"""What `BagPool` does with each lookup, in C (`native/lookups.c`)."""
+"""What `BagPool` does with each lookup, in C (`native/bags.c`)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,162 @@
+"""The inputs of several batches, parted by what they serve for."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import CDLL
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainobs.core.native import lookups
+from trainobs.fae.kjt.inputs import Inputs, check_ids, joined
+from trainobs.fae.profile.model_tables import ModelTable
+
+Places = NDArray[np.intp]
+_NUMBER, _PLACE = ctypes.c_int64, ctypes.c_void_p
+
+
+class Limit(NamedTuple):
+    """What ids of a feature are rows of.
+
+    Attributes:
+        table: the smallest that has the feature.
+        row_count: rows of it.
+    """
+
+    table: str
+    row_count: int
+
+
+def limits_of(tables: Sequence[ModelTable], features: Sequence[str]) -> list[Limit]:
+    """The limit of each feature."""
+    having = ((table for table in tables if feature in table.features) for feature in features)
+    least = (min(own, key=lambda table: table.row_count) for own in having)
+    return [Limit(table.name, table.row_count) for table in least]
+
+
+def parted(
+    batches: Sequence[Inputs], limits: Sequence[Limit], choices: Sequence[Places]
+) -> list[Inputs]:
+    """Some of the inputs of several batches.
+
+    Args:
+        batches: at least one, all of the same features.
+        limits: of each feature.
+        choices: places among the inputs of all batches behind each other, ascending.
+
+    Returns:
+        The inputs of each choice; no view of `batches`.
+
+    Raises:
+        FAEError: an id is outside of its table.
+    """
+    library = lookups()
+    if library is not None and (parts := _in_c(library, batches, limits, choices)) is not None:
+        return parts
+    inputs = joined(batches)
+    for ids, limit in zip(inputs.ids, limits, strict=True):
+        check_ids(ids, *limit)
+    return [inputs.take(places) for places in choices]
+
+
+class _Batches(ctypes.Structure):
+    """struct batches."""
+
+    _fields_ = (
+        *((name, _NUMBER) for name in ("batch_count", "feature_count")),
+        *((name, _PLACE) for name in ("sizes", "rows", "ids", "id_counts", "lengths")),
+    )
+
+
+class _Taking(ctypes.Structure):
+    """struct taking."""
+
+    _fields_ = (
+        *((name, _PLACE) for name in ("places", "ends", "ids")),
+        *((name, _NUMBER) for name in ("count", "room", "taken")),
+    )
+
+
+def _in_c(
+    library: CDLL, batches: Sequence[Inputs], limits: Sequence[Limit], choices: Sequence[Places]
+) -> list[Inputs] | None:
+    """The same; None where C cannot read an array, and where there is something to refuse."""
+    if not all(map(_is_dense, batches)):
+        return None
+    sizes = np.array([batch.size for batch in batches])
+    edges = np.concatenate(([0], np.cumsum(sizes)))
+    columns = (
+        sizes,
+        np.array([limit.row_count for limit in limits]),
+        np.array([own.ctypes.data for batch in batches for own in batch.ids]),
+        np.array([len(own) for batch in batches for own in batch.ids]),
+        np.array([_place(own) for batch in batches for own in batch.lengths]),
+    )
+    counts = len(batches), len(limits)
+    read = _Batches(*counts, *(column.ctypes.data for column in columns))
+    takings = (_Taking * len(choices))()
+    kept: list[_Room] = []  # C has addresses of theirs
+    for taking, places in zip(takings, choices, strict=True):
+        room = _room(batches, places, edges)
+        if room is None:
+            return None
+        kept.append(room)
+        taking.places, taking.ends, taking.ids = (
+            own.ctypes.data for own in (places, room.ends, room.ids)
+        )
+        taking.count, taking.room = len(places), len(room.ids)
+    done = library.trainobs_take(ctypes.byref(read), takings, len(choices))
+    is_whole = done == 0 and all(taking.taken == taking.room for taking in takings)
+    return [room.inputs for room in kept] if is_whole else None
+
+
+class _Room(NamedTuple):
+    """Inputs whose ids are still to be written.
+
+    Attributes:
+        inputs: their ids are views of `ids`.
+        ids: of all features.
+        ends: of each batch, places in it and before it.
+    """
+
+    inputs: Inputs
+    ids: NDArray[np.int64]
+    ends: NDArray[np.intp]
+
+
+def _room(batches: Sequence[Inputs], places: Places, edges: NDArray[np.int64]) -> _Room | None:
+    """For the inputs at some places; None where their lengths cannot be."""
+    ends = np.searchsorted(places, edges)
+    lengths = tuple(
+        None
+        if all(own is None for own in column)
+        else np.concatenate(
+            [
+                batch.lookups_of(feature).take(places[ends[i] : ends[i + 1]] - edges[i])
+                for i, batch in enumerate(batches)
+            ]
+        )
+        for feature, column in enumerate(zip(*(batch.lengths for batch in batches), strict=True))
+    )
+    counts = [len(places) if own is None else int(own.sum()) for own in lengths]
+    if min(counts, default=0) < 0 or sum(counts) > sum(batch.lookup_count for batch in batches):
+        return None
+    ids = np.empty(sum(counts), np.int64)
+    inputs = Inputs(len(places), tuple(np.split(ids, np.cumsum(counts[:-1]))), lengths)
+    return _Room(inputs, ids, ends[1:])
+
+
+def _is_dense(batch: Inputs) -> bool:
+    """Whether C can read it."""
+    lengths = [own for own in batch.lengths if own is not None]
+    return all(len(own) == batch.size for own in lengths) and all(
+        own.dtype == np.int64 and own.flags.c_contiguous for own in (*batch.ids, *lengths)
+    )
+
+
+def _place(array: NDArray[np.int64] | None) -> int:
+    """Its address; 0 where there is nothing."""
+    return 0 if array is None else array.ctypes.data
