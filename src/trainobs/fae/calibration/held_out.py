@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from trainobs.fae.kjt.inputs import Inputs, joined
 
-Lot = tuple[NDArray[np.int64], NDArray[np.uint64], Inputs]
+KeyedLot = tuple[NDArray[np.int64], NDArray[np.uint64], Inputs]
 """Numbers of inputs in the data, their keys, and themselves."""
 
 
@@ -29,7 +29,7 @@ class HeldOut:
         self._feature_count = feature_count
         self.limit = limit
         self._level = 0  # an input stays if so many leading bits of its key are zero
-        self._lots: list[Lot] = []
+        self._lots: list[KeyedLot] = []
         self._lookup_count = 0
 
     def add(self, numbers: NDArray[np.int64], keys: NDArray[np.uint64], inputs: Inputs) -> None:
@@ -80,7 +80,7 @@ class HeldOut:
         self._lots = [(arrays["numbers"], arrays["keys"], inputs)]
         self._lookup_count = inputs.lookup_count
 
-    def _that_stays(self, lot: Lot) -> Lot:
+    def _that_stays(self, lot: KeyedLot) -> KeyedLot:
         return _taken(lot, np.flatnonzero(lot[1] >> np.uint64(64 - self._level) == 0))
 
     def _fit(self) -> None:
@@ -89,7 +89,7 @@ class HeldOut:
             self._lots = [self._that_stays(self._gathered())]
             self._lookup_count = self._lots[0][2].lookup_count
 
-    def _gathered(self) -> Lot:
+    def _gathered(self) -> KeyedLot:
         """All in one lot, in the order of the data."""
         if len(self._lots) != 1:
             empty = np.empty(0, dtype=np.int64)
@@ -103,6 +103,6 @@ class HeldOut:
         return self._lots[0]
 
 
-def _taken(lot: Lot, places: NDArray[np.intp]) -> Lot:
+def _taken(lot: KeyedLot, places: NDArray[np.intp]) -> KeyedLot:
     numbers, keys, inputs = lot
     return numbers[places], keys[places], inputs.take(places)

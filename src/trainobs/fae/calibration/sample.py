@@ -14,7 +14,7 @@ from trainobs.access.counts import AccessCounts
 from trainobs.access.sketch import Sketch
 from trainobs.core.text import quantity, size
 from trainobs.fae.calibration.choice import RowCounts
-from trainobs.fae.calibration.held_out import HeldOut, Lot
+from trainobs.fae.calibration.held_out import HeldOut, KeyedLot
 from trainobs.fae.calibration.parting import limits_of, parted
 from trainobs.fae.kjt.inputs import Inputs, InputUse, keys_of, parts_of
 from trainobs.fae.profile.model_tables import ModelTable, features_of
@@ -34,7 +34,7 @@ class Parted(NamedTuple):
 
     input_count: int
     counted: Inputs
-    held_out: Sequence[Lot]
+    held_out: Sequence[KeyedLot]
 
 
 class DataSample:

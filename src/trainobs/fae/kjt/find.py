@@ -112,12 +112,12 @@ def inputs_of(kjt: KeyedJaggedTensor, features: Sequence[str]) -> Inputs:
             "make the KeyedJaggedTensor of int64 (or int32) values",
         )
     count, keys = kjt.stride(), kjt.keys()
-    rows: Sequence[int] = range(len(keys))
-    if list(keys) != list(features):
-        rows = [keys.index(feature) for feature in features]
+    is_same = list(keys) == list(features)
+    rows = range(len(keys)) if is_same else [keys.index(feature) for feature in features]
     if len(values) == len(lengths) and bool((lengths == 1).all()):
         single = values.astype(np.int64, copy=False).reshape(len(keys), count)
-        return Inputs(count, tuple(single[row] for row in rows), (None,) * len(rows))
+        ids = single if is_same else tuple(single[row] for row in rows)
+        return Inputs(count, ids, (None,) * len(rows))
     bags = lengths.reshape(len(keys), count).astype(np.int64, copy=False)
     sizes = bags.sum(axis=1)
     ends = np.cumsum(sizes)
@@ -128,8 +128,8 @@ def inputs_of(kjt: KeyedJaggedTensor, features: Sequence[str]) -> Inputs:
             f"and {len(values)} ids",
             "repair the loader: a KeyedJaggedTensor's lengths cover its values",
         )
-    ids = (values[ends[row] - sizes[row] : ends[row]] for row in rows)
-    each = tuple(part.astype(np.int64, copy=False) for part in ids)
+    parts = (values[ends[row] - sizes[row] : ends[row]] for row in rows)
+    each = tuple(part.astype(np.int64, copy=False) for part in parts)
     return Inputs(count, each, tuple(bags[row] for row in rows))
 
 

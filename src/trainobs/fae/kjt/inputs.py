@@ -30,18 +30,20 @@ class Inputs(NamedTuple):
 
     Attributes:
         size: inputs.
-        ids: of each feature, the ids of all inputs, one input after the other.
+        ids: of each feature, the ids of all inputs, one input after the other; rows of a matrix
+            where that is what there was.
         lengths: of each feature, lookups of each input; None where each has exactly one.
     """
 
     size: int
-    ids: tuple[Ids, ...]
+    ids: tuple[Ids, ...] | Ids
     lengths: tuple[Lengths | None, ...]
 
     @property
     def lookup_count(self) -> int:
         """Lookups of all features."""
-        return sum(map(len, self.ids))
+        ids = self.ids
+        return ids.size if isinstance(ids, np.ndarray) else sum(map(len, ids))
 
     def take(self, places: NDArray[np.intp]) -> Inputs:
         """The inputs at some places, in that order."""
