@@ -62,7 +62,7 @@ def parted(
     return [inputs.take(places) for places in choices]
 
 
-class _Batches(ctypes.Structure):
+class _BatchesInC(ctypes.Structure):
     """struct batches."""
 
     _fields_ = (
@@ -71,7 +71,7 @@ class _Batches(ctypes.Structure):
     )
 
 
-class _Taking(ctypes.Structure):
+class _TakingInC(ctypes.Structure):
     """struct taking."""
 
     _fields_ = (
@@ -96,9 +96,9 @@ def _in_c(
         np.array([_place(own) for batch in batches for own in batch.lengths]),
     )
     counts = len(batches), len(limits)
-    read = _Batches(*counts, *(column.ctypes.data for column in columns))
-    takings = (_Taking * len(choices))()
-    kept: list[_Room] = []  # C has addresses of theirs
+    read = _BatchesInC(*counts, *(column.ctypes.data for column in columns))
+    takings = (_TakingInC * len(choices))()
+    kept: list[_Taken] = []  # C has addresses of theirs
     for taking, places in zip(takings, choices, strict=True):
         room = _room(batches, places, edges)
         if room is None:
@@ -113,7 +113,7 @@ def _in_c(
     return [room.inputs for room in kept] if is_whole else None
 
 
-class _Room(NamedTuple):
+class _Taken(NamedTuple):
     """Inputs whose ids are still to be written.
 
     Attributes:
@@ -127,7 +127,7 @@ class _Room(NamedTuple):
     ends: NDArray[np.intp]
 
 
-def _room(batches: Sequence[Inputs], places: Places, edges: NDArray[np.int64]) -> _Room | None:
+def _room(batches: Sequence[Inputs], places: Places, edges: NDArray[np.int64]) -> _Taken | None:
     """For the inputs at some places; None where their lengths cannot be."""
     ends = np.searchsorted(places, edges)
     lengths = tuple(
@@ -146,7 +146,7 @@ def _room(batches: Sequence[Inputs], places: Places, edges: NDArray[np.int64]) -
         return None
     ids = np.empty(sum(counts), np.int64)
     inputs = Inputs(len(places), tuple(np.split(ids, np.cumsum(counts[:-1]))), lengths)
-    return _Room(inputs, ids, ends[1:])
+    return _Taken(inputs, ids, ends[1:])
 
 
 def _is_dense(batch: Inputs) -> bool:
