@@ -340,9 +340,14 @@ def _is_plain(name: str, case: Case) -> bool:
     )
 
 
+def plain_parameters(case: Case, model: nn.Module) -> dict[str, nn.Parameter]:
+    """Those that an optimizer steps, and no table."""
+    return {name: p for name, p in model.named_parameters() if _is_plain(name, case)}
+
+
 def train(case: Case, model: DistributedModelParallel, feed: list[KeyedJaggedTensor]) -> Trained:
     """Train on the batches."""
-    plain = {name: p for name, p in model.named_parameters() if _is_plain(name, case)}
+    plain = plain_parameters(case, model)
     optimizer = torch.optim.SGD(plain.values(), lr=0.05)
     result = Trained([], [], {})
     for loss, output in _steps(case, model, optimizer, feed):
