@@ -1,6 +1,7 @@
 """Every reader of a run log, tried on one: what must hold whatever is in it.
 
-A command prints and returns 0, or says in three lines what is wrong and returns 2. JSON is JSON.
+A command prints and returns 0, or says in three lines what is wrong and returns 2. The tab of
+TensorBoard answers, or says the same. JSON is JSON.
 """
 
 from __future__ import annotations
@@ -15,11 +16,15 @@ from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
+from urllib.parse import urlencode
+
+from tensorboard.plugins.base_plugin import TBContext
 
 import trainobs
 from trainobs.access import AccessCounts
 from trainobs.cli import main
 from trainobs.core.errors import TrainobsError
+from trainobs_tensorboard.plugin import TrainobsPlugin
 
 MESSAGE = re.compile(r"\A(trainobs: .*\n)*[^\n]+\n  found: [^\n]*\n  do:    [^\n]*\n\Z")
 """What a command may print to standard error: notes, and one error of three lines."""
@@ -45,7 +50,7 @@ class Reading(NamedTuple):
 
 READERS = (
     *("report", "report --json", "report --full", "report --step", "report --html"),
-    *("compare", "compare --html", "whatif", "load_run", "AccessCounts"),
+    *("compare", "compare --html", "whatif", "load_run", "AccessCounts", "TensorBoard"),
 )
 
 
@@ -75,6 +80,7 @@ def readings(
         name: partial(_command, [str(word) for word in words]) for name, words in commands.items()
     }
     calls |= {"load_run": partial(_load, run), "AccessCounts": partial(_counts, run)}
+    calls["TensorBoard"] = partial(_tab, run)
     for name in names:
         yield _read(name, calls[name])
 
@@ -140,6 +146,31 @@ def _counts(run: Path) -> bool:
     except TrainobsError:
         return True
     return False
+
+
+def _tab(run: Path) -> bool:
+    """Ask as the tab's page does, which takes the number of lanes and levels from the head."""
+    data = TrainobsPlugin(TBContext(logdir=str(run.parent))).get_plugin_apps()["/data"]
+    head = _asked(data, run, "head")
+    if head is None:
+        return True
+    places = [f"steps/{group}" for group in head["groups"]] + ["ranks"]
+    paths = [f"{place}/{head['levels'][-1]}/0" for place in places if head["steps"]]
+    answers = [_asked(data, run, path) for path in ("summary", *paths, "lanes/0")]
+    return None in answers
+
+
+def _asked(data: Any, run: Path, path: str) -> Any:
+    """A piece; None where it is refused."""
+    told: list[str] = []
+    environ = {"REQUEST_METHOD": "GET", "QUERY_STRING": urlencode({"run": run.name, "path": path})}
+    content = b"".join(data(environ, lambda status, headers: told.append(status)))
+    answer = strict_json(content.decode())
+    if told == ["200 OK"]:
+        return answer
+    assert told[0] in ("400 Bad Request", "404 Not Found"), f"{path}: {told}: {answer}"
+    assert MESSAGE.match(answer["error"] + "\n"), f"{path}: no message of three lines: {answer}"
+    return None
 
 
 def _memory(field: str) -> int:

@@ -1,9 +1,9 @@
 """Run logs, changed at random, given to every reader of one.
 
-Usage: python -m benchmarks.storms.run_logs [--count N] [--seed N]
+Usage: python -m benchmarks.storms.run_logs [--count N] [--seed N] [--results FILE]
 
-Each number from --seed on is a run log of its own: --seed 4711 --count 1 gives one again. Prints
-JSON.
+Each number from --seed on is a run log of its own: --seed 4711 --count 1 gives one again. What is
+in a file of results is not tried again: a storm that was ended goes on. Prints JSON.
 """
 
 from __future__ import annotations
@@ -14,19 +14,23 @@ import os
 import random
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.storms.mutations import mutate
 from benchmarks.storms.processes import train
 from benchmarks.storms.readers import READERS, readings
 
 PATIENCE_S = 60.0
-"""What one run log may take, with all readers."""
+"""CPU time that one run log may take, with all readers."""
 
 BATCH = 50
 """Run logs that a process tries before the next one takes its place."""
@@ -46,14 +50,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--bases", type=Path, help="where trainings are kept for the next time")
     parser.add_argument("--keep", type=Path, help="where to copy the run logs that make trouble")
-    parser.add_argument("--readers", type=int, default=3, help="drawn for each, of 10")
+    parser.add_argument("--readers", type=int, default=1, help=f"drawn of {len(READERS)}")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="run logs at one time")
+    parser.add_argument("--results", type=Path, help="where the results are kept, one a line")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="trainobs-storm-") as folder:
         bases = trained(options.bases or Path(folder, "bases"))
+        work = Work(bases, Path(folder), options.keep, options.readers)
         seeds = range(options.seed, options.seed + options.count)
-        print(
-            json.dumps(storm(bases, seeds, Path(folder), options.keep, options.readers), indent=2)
-        )
+        found = storm(work, seeds, options.jobs, options.results or Path(folder, "results"))
+        print(json.dumps(found, indent=2))
 
 
 def trained(folder: Path) -> list[Path]:
@@ -66,28 +72,41 @@ def trained(folder: Path) -> list[Path]:
     return [folder / name / "run" for name in KINDS]
 
 
-def storm(
-    bases: list[Path],
-    seeds: range,
-    folder: Path,
-    keep: Path | None = None,
-    reader_count: int = len(READERS),
-) -> dict[str, Any]:
-    """Change a run log by each seed, and read it.
+class Work(NamedTuple):
+    """How run logs are tried.
+
+    Attributes:
+        bases: those that are changed.
+        folder: for what is written meanwhile.
+        keep: where those that make trouble are copied to.
+        readers: that are drawn for each.
+    """
+
+    bases: list[Path]
+    folder: Path
+    keep: Path | None
+    readers: int
+
+
+def storm(work: Work, seeds: range, jobs: int, file: Path) -> dict[str, Any]:
+    """Change a run log by each seed, and read it, but for those whose results are in a file.
 
     Returns:
         `tried`, `refused` (readings that ended with three lines), `read`; `troubles`: seed -> what
         was done, which reader, and what came; of all readings the longest and the largest.
     """
-    results: list[dict[str, Any]] = []
-    for _ in readings(bases[0], bases[0], folder):  # imports, which forked children then have
+    lines = file.read_text().splitlines() if file.exists() else []
+    results = [result for result in map(json.loads, lines) if result["seed"] in seeds]
+    known = {result["seed"] for result in results}
+    left = [seed for seed in seeds if seed not in known]
+    batches = [left[at : at + BATCH] for at in range(0, len(left), BATCH)]
+    for _ in readings(work.bases[0], work.bases[0], work.folder):  # imports, for forked children
         pass
-    next_seed = seeds.start
-    while next_seed < seeds.stop:
-        end = min(seeds.stop, next_seed + BATCH)
-        found = _in_child(bases, range(next_seed, end), folder, keep, reader_count)
-        results += found
-        next_seed = results[-1]["seed"] + 1
+    with file.open("a") as kept, ProcessPoolExecutor(jobs, get_context("fork")) as pool:
+        for found in pool.map(partial(_batch, work), batches):
+            kept.writelines(f"{json.dumps(result)}\n" for result in found)
+            kept.flush()
+            results += found
     worst = max(results, key=lambda result: result["seconds"])
     largest = max(results, key=lambda result: result["peak_bytes"])
     counts = sum((Counter(result["readings"]) for result in results), Counter())
@@ -100,20 +119,27 @@ def storm(
     }
 
 
-def _in_child(
-    bases: list[Path], seeds: range, folder: Path, keep: Path | None, reader_count: int
-) -> list[dict[str, Any]]:
+def _batch(work: Work, seeds: list[int]) -> list[dict[str, Any]]:
+    """Results of some seeds; where one ends its process, another one goes on behind it."""
+    results: list[dict[str, Any]] = []
+    while len(results) < len(seeds):
+        found = _in_child(work, seeds[len(results) :])
+        if not found:
+            raise RuntimeError("the process that tries run logs ended before the first")
+        results += found
+    return results
+
+
+def _in_child(work: Work, seeds: list[int]) -> list[dict[str, Any]]:
     """Results of as many seeds as a forked child came through; the last may be of its end."""
     answers, told = os.pipe()
     child = os.fork()
     if not child:
         os.close(answers)
-        with os.fdopen(told, "w") as file:
+        with tempfile.TemporaryDirectory(dir=work.folder) as folder, os.fdopen(told, "w") as file:
             for seed in seeds:
                 print(json.dumps({"seed": seed}), file=file, flush=True)
-                print(
-                    json.dumps(_try(bases, seed, folder, keep, reader_count)), file=file, flush=True
-                )
+                print(json.dumps(_try(work, seed, Path(folder))), file=file, flush=True)
         os._exit(0)
     os.close(told)
     with os.fdopen(answers) as lines:
@@ -128,31 +154,41 @@ def _in_child(
 
 
 def _lines(stream: Any, child: int) -> list[dict[str, Any]]:
-    """What the child says, until it ends or says nothing for too long."""
-    found, rest = [], ""
-    while select.select([stream], [], [], PATIENCE_S)[0]:
-        data = os.read(stream.fileno(), 1 << 16).decode()
-        if not data:
+    """What the child says, until it ends, or waits, or computes for too long."""
+    found: list[dict[str, Any]] = []
+    rest, told_at_s, seen_at_s = "", 0.0, -1.0
+    while True:
+        if select.select([stream], [], [], PATIENCE_S / 2)[0]:
+            data = os.read(stream.fileno(), 1 << 16).decode()
+            if not data:
+                return found
+            *whole, rest = (rest + data).split("\n")
+            found += map(json.loads, whole)
+            told_at_s, seen_at_s = _cpu_s(child), -1.0
+        elif (spent_s := _cpu_s(child)) == seen_at_s or spent_s > told_at_s + PATIENCE_S:
+            os.kill(child, signal.SIGKILL)
             return found
-        *whole, rest = (rest + data).split("\n")
-        found += map(json.loads, whole)
-    os.kill(child, 9)
-    return found
+        else:
+            seen_at_s = spent_s
 
 
-def _try(
-    bases: list[Path], seed: int, folder: Path, keep: Path | None, reader_count: int
-) -> dict[str, Any]:
+def _cpu_s(child: int) -> float:
+    """CPU time of it: on a busy machine the clock tells nothing."""
+    user, system = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def _try(work: Work, seed: int, folder: Path) -> dict[str, Any]:
     draw = random.Random(seed)
-    base, sound = draw.choice(bases), bases[0]
+    base, sound = draw.choice(work.bases), work.bases[0]
     run = folder / "run"
     shutil.rmtree(run, ignore_errors=True)
     shutil.copytree(base, run)
     done = mutate(run, draw)
-    found = list(readings(run, sound, folder, draw.sample(READERS, reader_count)))
+    found = list(readings(run, sound, folder, draw.sample(READERS, work.readers)))
     troubles = {reading.reader: reading.trouble for reading in found if reading.trouble}
-    if troubles and keep:
-        subprocess.run(["cp", "-a", run, keep / str(seed)], check=True)  # pipes, too
+    if troubles and work.keep:
+        subprocess.run(["cp", "-a", run, work.keep / str(seed)], check=True)  # pipes, too
     longest = max(found, key=lambda reading: reading.seconds)
     widest = max(found, key=lambda reading: reading.peak_bytes)
     kinds = Counter("refused" if r.refused else "trouble" if r.trouble else "read" for r in found)
