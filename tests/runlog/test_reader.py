@@ -212,3 +212,33 @@ def test_each_batch_has_its_slowest_file_whichever_part_it_is_in(tmp_path, monke
     rank = RunLog.open(tmp_path / "run").ranks[0]
     assert len(rank.files["batches"]) == 2
     assert rank.slowest_files(range(len(names))) == names
+
+
+@pytest.mark.parametrize("column", ["slowest_file", "worker"])
+def test_a_part_without_a_column_is_refused_whichever_is_asked_for_first(tmp_path, column):
+    sink = RunLogSink(tmp_path / "run")
+    sink.begin(info())
+    sink.write(busy_run(4))
+    sink.flush()
+    (part,) = (tmp_path / "run").rglob("batches-*.parquet")
+    pq.write_table(pq.read_table(part).drop_columns([column]), part)
+    rank = RunLog.open(tmp_path / "run").ranks[0]
+    assert len(rank.batches("for_step")) == 0
+    assert rank.files.unreadable("batches") == {part: f"without the columns {column}"}
+    with pytest.raises(IndexError):
+        rank.slowest_file(0)
+
+
+def test_a_column_whose_pages_are_of_another_kind_is_told(write_run):
+    """pyarrow passes over such pages, and then has fewer rows than the file says."""
+    path = write_run()
+    (part,) = path.rglob("steps-*.parquet")
+    data, column = bytearray(part.read_bytes()), "obs/cpu_ns"
+    number = pq.read_schema(part).names.index(column)
+    page = pq.read_metadata(part).row_group(0).column(number).data_page_offset
+    assert data[page : page + 2] == b"\x15\x00"  # in Thrift: PageHeader::type is DATA_PAGE
+    data[page + 1] = 2  # INDEX_PAGE
+    part.write_bytes(data)
+    run = RunLog.open(path)
+    np.testing.assert_array_equal(run.ranks[0].metric(column), [np.nan] * 5)
+    assert run.unreadable == {part: f"with unusable values in {column}"}

@@ -96,6 +96,8 @@ def read_values(path: Path, columns: Columns) -> Values:
     if lost := [column.name for column in columns if column.name in wrong and not column.is_new]:
         raise _lost(path, f"with unusable values in {', '.join(lost)}")
     read = dict(zip(table.column_names, table.columns, strict=True))
+    if lost := [column.name for column in columns if not (column.is_new or column.name in read)]:
+        raise _lost(path, f"without the columns {', '.join(lost)}")
     sound = (one for one in _numbers(columns) if one.name in read and one.name not in wrong)
     return Values(len(table), {one.name: values_of(one, read[one.name]) for one in sound}, wrong)
 
@@ -111,9 +113,7 @@ def values_or_reason(path: Path, columns: Columns) -> Values | str:
     """
     needed = tuple(column for column in columns if not column.is_new)
     with suppress(RunLogError):
-        values = read_values(path, columns)
-        if values.of.keys() >= {column.name for column in _numbers(needed)}:
-            return values
+        return read_values(path, columns)
     return why_unreadable(path, needed) or "it changed while it was read"
 
 
@@ -296,6 +296,8 @@ def _read(
         _check_texts(file, sorted(others))
         stream.bound(MOST_BYTES)
         table = file.read(columns=list(wanted), use_threads=False)
+        if len(table) != file.metadata.num_rows:  # where bytes are gone pyarrow may find no page
+            raise ValueError(f"{len(table):,} of {file.metadata.num_rows:,} rows")
         for name in texts:
             index = table.column_names.index(name)
             table = table.set_column(index, name, _decoded(table.column(index), packed))
