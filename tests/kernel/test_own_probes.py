@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import struct
 import subprocess
@@ -19,11 +20,14 @@ from tests.kernel.observed import ObservedKernel
 from tests.kernel.own import COUNTERS, GETSID, Marked, do, source
 from tests.kernel.processes import Outsider, fork, in_child, in_thread, in_worker
 from trainobs.core.abi import OWN_COUNTERS
+from trainobs.core.errors import ProbeError
 from trainobs.core.own_counter import OWN_ROLES, of_role
+from trainobs.probes import trial
 from trainobs.probes.compiling import compile_source
 from trainobs.probes.kernel_side import KernelSide
 from trainobs.probes.own_probe import Probe
-from trainobs.probes.own_programs import OwnPrograms
+from trainobs.probes.own_programs import OwnPrograms, _support
+from trainobs.probes.trial import try_object
 
 pytestmark = pytest.mark.needs_bpf
 
@@ -212,6 +216,31 @@ def test_a_broken_object_is_refused_and_ends_nothing(place: Path, built: Path, k
     assert own.programs.status.pop("fine.c") == "on"
     (told,) = own.programs.status.values()
     assert told.startswith(("cannot use", "cannot open", "cannot link", "cannot load"))
+
+
+def test_a_ready_object_is_tried_by_nothing_that_lies_in_the_working_directory(
+    tmp_path: Path, built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "numpy.py").write_text("raise SystemExit(open('left', 'w').close())")
+    monkeypatch.chdir(tmp_path)
+    try_object([built, _support()], built.name)
+    assert not Path("left").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("import os; os.kill(os.getpid(), 11)", "libbpf crashes on it: SIGSEGV"),
+        ("import os; os.kill(os.getpid(), 9)", "that was to try it ended with status -9: "),
+        ("import nowhere", "ended with status 1: ModuleNotFoundError: No module named 'nowhere'"),
+    ],
+)
+def test_what_became_of_the_process_that_tries_an_object_is_told(
+    built: Path, monkeypatch: pytest.MonkeyPatch, code: str, found: str
+) -> None:
+    monkeypatch.setattr(trial, "fresh_python", lambda *words: [sys.executable, "-c", code])
+    with pytest.raises(ProbeError, match=re.escape(found)):
+        try_object([built, _support()], built.name)
 
 
 def test_a_program_of_the_object_that_is_not_there_is_named(

@@ -6,6 +6,8 @@ ctypes calls them without the interpreter's lock. Each has a reference in Python
 from __future__ import annotations
 
 import ctypes
+import os
+import struct
 from functools import lru_cache
 from pathlib import Path
 
@@ -26,10 +28,26 @@ _ARGUMENTS = {
 }
 
 
+_HEADER = struct.Struct("<40xQ10xHH2x")  # e_shoff, e_shentsize, e_shnum
+
+
+def is_whole(path: Path) -> bool:
+    """Whether an ELF file is there to its end; one that was cut off may end whom it is loaded by.
+
+    Source: System V ABI, chapter 4. Linkers put the table of sections last.
+    """
+    try:
+        with path.open("rb") as file:
+            sections, size, count = _HEADER.unpack(file.read(_HEADER.size))
+            return bool(os.fstat(file.fileno()).st_size >= sections + size * count)
+    except (OSError, struct.error):
+        return False
+
+
 @lru_cache(maxsize=1)
 def lookups() -> ctypes.CDLL | None:
-    """The library; None where it is not built, or Python is asked for."""
-    if is_on(PURE):
+    """The library; None where it is not built, or cut off, or Python is asked for."""
+    if is_on(PURE) or not is_whole(_PATH):
         return None
     try:
         library = ctypes.CDLL(str(_PATH))

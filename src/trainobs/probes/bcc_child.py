@@ -1,4 +1,4 @@
-"""The process that has bcc's programs loaded: `python -m trainobs.probes.bcc_child`.
+"""The process that has bcc's programs loaded.
 
 A process of its own, so that the compiler inside bcc (LLVM, some 140 MB) is not in the training,
 and whatever becomes of it the training goes on. It gets an `Order` as a line on its standard input
@@ -183,7 +183,3 @@ def _stay() -> None:
         if parent in ready or not os.read(0, 1):
             return
         detach()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

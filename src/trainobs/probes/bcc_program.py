@@ -7,12 +7,12 @@ import json
 import os
 import select
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from trainobs.core.errors import ProbeCause, ProbeError
+from trainobs.core.interpreter import fresh_python
 from trainobs.probes.bcc_probe import BccProbe
 from trainobs.probes.compiling import OBJECTS
 from trainobs.probes.libbpf import MapOptions, open_library
@@ -100,7 +100,7 @@ class BccProgram:
         order |= {"place": str(place), "include": str(include)}
         with tempfile.TemporaryFile() as log:
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "trainobs.probes.bcc_child"],
+                fresh_python("from trainobs.probes.bcc_child import main; sys.exit(main())"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import sys
+from pathlib import Path
 
 ZIG = "ziglang>=0.14"
 """The package that brings a compiler where there is no clang."""
@@ -29,9 +30,11 @@ def compiler_command(choice: str = "auto") -> list[str] | None:
     """The beginning of the compile command, None without a compiler; `auto`: clang before zig."""
     if choice != "zig" and has_clang():
         return ["clang", "-target", "bpfel"]
-    if choice != "clang" and importlib.util.find_spec("ziglang"):
-        return [sys.executable, "-m", "ziglang", "cc", "-target", "bpfel-freestanding"]
-    return None
+    zig = importlib.util.find_spec("ziglang") if choice != "clang" else None
+    if zig is None or zig.origin is None:
+        return None
+    # Not `-m ziglang`, which looks in the working directory first.
+    return [str(Path(zig.origin).with_name("zig")), "cc", "-target", "bpfel-freestanding"]
 
 
 def without_compiler(choice: str = "auto") -> tuple[str, str]:

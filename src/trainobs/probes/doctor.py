@@ -11,6 +11,7 @@ from typing import Any
 from trainobs.core.catalogue import lost_without
 from trainobs.core.coverage import CALLS, Coverage
 from trainobs.core.errors import ProbeError
+from trainobs.core.native import is_whole
 from trainobs.core.switch import SWITCH, switched_off
 from trainobs.probes.choice import open_side
 from trainobs.probes.kernel_names import KERNEL_BTF
@@ -119,7 +120,7 @@ def _libbpf_version() -> str | None:
 
 def _has_object() -> bool:
     try:
-        return all(path.is_file() for path in object_files(kernel_names()))
+        return all(map(is_whole, object_files(kernel_names())))
     except ProbeError:
         return False
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from trainobs.core.errors import ProbeCause, ProbeError
+from trainobs.core.native import is_whole
 from trainobs.probes.libbpf import captured_log, open_library, open_object, too_old
 from trainobs.probes.obstacles import may_load, why_not_permitted
 from trainobs.probes.programs import AGAIN, Way
@@ -42,11 +43,11 @@ class LibbpfLoader:
 
     def __init__(self, paths: Sequence[Path]) -> None:
         for path in paths:
-            if not path.is_file():
+            if not is_whole(path):
                 raise ProbeError(
                     ProbeCause.NO_OBJECT,
                     "cannot load the probes",
-                    f"{path} does not exist",
+                    f"{path} {'is cut off' if path.exists() else 'does not exist'}",
                     "build the package again, with clang or the ziglang wheel: make bpf",
                 )
         self.refused: dict[str, str] = {}

@@ -7,18 +7,16 @@ of its own it takes none of the training's, and outlives a training that is kill
 from __future__ import annotations
 
 import os
-import re
 import select
 import signal
 import socket
 import subprocess
-import sys
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
+from trainobs.core.interpreter import fresh_python
 from trainobs.core.unforked import unforked
 from trainobs.session.messages import unpack
 from trainobs.session.stand_ins import Reply
@@ -33,8 +31,8 @@ MOST_WORDS = 1000
 """Bytes of what a writer process says that fails."""
 
 _CODE = (
-    "import os, sys; line = int(sys.argv[1]); pid = os.fork(); "
-    "pid and os._exit(os.write(line, b'%d' % pid) < 1); sys.path += sys.argv[4:]; "
+    "import os; line = int(sys.argv[1]); pid = os.fork(); "
+    "pid and os._exit(os.write(line, b'%d' % pid) < 1); "
     "from trainobs.session.writer_main import main; "
     "main(line, int(sys.argv[2]), sys.argv[3].split())"
 )
@@ -201,19 +199,12 @@ class WriterProcess:
 
 def _launch(line: int, sources: Iterable[str]) -> None:
     """Start it with what this interpreter imports, and none of its settings."""
-    name = Path(sys.executable or "").name
-    if not re.fullmatch(r"(python|pypy)[\d.]*t?", name):
-        raise OSError(f"sys.executable is {sys.executable!r}, which may be no Python")
     environment = {**os.environ, **_OWN_SETTINGS}
     environment.pop("LD_PRELOAD", None)  # it is meant for the training
     training = _pidfd()
     try:
         launcher = subprocess.Popen(
-            [
-                *(sys.executable, "-I", "-S", "-c", _CODE),
-                *(str(line), str(training), " ".join(sources)),
-                *(place for place in (*sys.path, _HOME) if place),
-            ],
+            fresh_python(_CODE, str(line), str(training), " ".join(sources)),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -232,9 +223,6 @@ def _launch(line: int, sources: Iterable[str]) -> None:
         raise TimeoutError(f"its interpreter has not started within {LAUNCH_S:.0f} s") from None
     if status:
         raise ChildProcessError(f"its interpreter ended with status {status}")
-
-
-_HOME = str(Path(__file__).parents[2])
 
 
 def _pidfd() -> int:

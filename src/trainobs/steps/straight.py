@@ -8,19 +8,21 @@ lock use it anyway.
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from trainobs.core.native import is_whole
 from trainobs.core.switch import PURE, is_on
 from trainobs.steps import straight_python
 
 
 def _in_c() -> ModuleType | None:
-    if is_on(PURE):
+    if is_on(PURE) or not is_whole(Path(__file__).with_name("_straight.abi3.so")):
         return None
     try:
         return import_module("trainobs.steps._straight")
-    except ImportError:  # not built, or not for this interpreter
+    except ImportError:  # not for this interpreter
         return None
 
 
