@@ -100,7 +100,7 @@ def test_a_damaged_object_is_named(
     first.write_bytes(spoil(first.read_bytes()))
     error = refusal()
     assert error.cause is ProbeCause.NO_OBJECT
-    assert str(first) in error.failed
+    assert str(first) in str(error)
 
 
 @pytest.mark.parametrize("name", ["libnosuch.so.1", "libm.so.6"])
