@@ -77,6 +77,13 @@ def test_on_many_cpus_what_computed_may_have_done_so_while_nobody_slept():
     assert verdict_on(many, **asleep, sched__child_cpu_ns=760 * MS).cause is Cause.HELPERS
 
 
+@pytest.mark.parametrize("cpus", [8.0, None])
+def test_who_seems_to_sleep_longer_than_the_step_had_no_helpers_for_that(cpus):
+    facts = replace(TWO_CPUS, usable_cpus=8.0, all_cpus=cpus, workers=0, torch_threads=1)
+    asleep = split(sleep=198) | {"batch__sleep_ns": 300 * MS}  # of 199, with what began before it
+    assert verdict_on(facts, **asleep, sched__child_cpu_ns=150 * MS).cause is Cause.SLEEP
+
+
 def test_what_collects_garbage_as_it_makes_batches_is_no_transform():
     made = split(compute=900) | {"loader__wait_ns": 900 * MS}  # of 999
     main = replace(TWO_CPUS, workers=0)

@@ -146,10 +146,13 @@ def _beside_makers(now: Situation) -> float:
 def _while_asleep(now: Situation, used: float, awake: float) -> float:
     """CPU time of others that surely had no room in the time in which somebody was awake.
 
-    That one takes a CPU, and they may have all the rest then: on many CPUs little is sure.
+    That one takes a CPU, and they may have all the rest then: on many CPUs little is sure, and
+    nothing where nobody knows how many there are.
     """
-    cpus = (now.facts.all_cpus or inf) * now.facts.ranks_here
-    return used - max(1.0, cpus - 1.0) * awake
+    if now.facts.all_cpus is None:
+        return 0.0
+    cpus = now.facts.all_cpus * now.facts.ranks_here
+    return used - max(1.0, cpus - 1.0) * max(0.0, awake)
 
 
 _BESIDE = {
