@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
 from torchrec.modules.embedding_configs import PoolingType
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from tests.fae.parity import Case, Table, batches, packed, profile_of
-from trainobs.fae.kjt.split import SlotMap
+from trainobs.fae import FAEProfile
+from trainobs.fae.kjt.split import SlotMap, read_mark
 
 
 def case(sharding: str = "row_wise", world_size: int = 1, **changes: object) -> Case:
@@ -25,3 +27,13 @@ def fed(one: Case, rank: int = 0) -> list[KeyedJaggedTensor]:
     """The case's batches, packed."""
     slots = SlotMap.from_profile(profile_of(one))
     return [packed(kind, kjt, slots) for kind, kjt in batches(one, rank)]
+
+
+def whole(kjt: KeyedJaggedTensor, profile: FAEProfile) -> KeyedJaggedTensor:
+    """A packed batch of one table as it came."""
+    mark = read_mark(kjt)
+    if mark is None:
+        return kjt
+    _, hot = kjt.split([len(mark.features), len(mark.hot_features)])
+    ids = torch.from_numpy(profile.table("t0").hot_ids)
+    return KeyedJaggedTensor(list(mark.features), ids[hot.values()], lengths=hot.lengths())

@@ -38,7 +38,7 @@ from tests.fae.parity import (
 from tests.fae.random_cases import PROCESSORS, random_case, with_processors
 from tests.fae.ranks import Ranks
 from tests.fae.sharders import fae_sharder
-from tests.fae.small import case, fed
+from tests.fae.small import case, fed, whole
 from trainobs.core.errors import FAEError
 from trainobs.fae import (
     FAEEmbeddingBagCollectionSharder,
@@ -124,18 +124,9 @@ def test_packed_batches_train_what_the_stock_sharder_trains() -> None:
     loader = [kjt for _, kjt in batches(one, 0)]
     got = list(pack(loader, profile, window=16))
     assert {read_mark(kjt) is None for kjt in got} == {True, False}
-    order = [_whole(kjt, profile) for kjt in got]
+    order = [whole(kjt, profile) for kjt in got]
     stock = train(one, build(one, stock_sharder(one)), order)
     assert max(difference(stock, train(one, build(one, _sharder(one)), got)).values()) < TOLERANCE
-
-
-def _whole(kjt: KeyedJaggedTensor, profile: FAEProfile) -> KeyedJaggedTensor:
-    mark = read_mark(kjt)
-    if mark is None:
-        return kjt
-    _, hot = kjt.split([len(mark.features), len(mark.hot_features)])
-    ids = torch.from_numpy(profile.table("t0").hot_ids)
-    return KeyedJaggedTensor(list(mark.features), ids[hot.values()], lengths=hot.lengths())
 
 
 def _sharder(one: Case) -> Any:

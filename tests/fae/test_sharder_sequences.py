@@ -39,6 +39,7 @@ from tests.fae.parity import (
     stock_sharder,
     train,
 )
+from tests.fae.small import whole
 from trainobs.core.errors import FAEError
 from trainobs.fae import (
     FAEEmbeddingBagCollectionSharder,
@@ -345,17 +346,8 @@ def test_packed_sequences_train_what_the_stock_sharder_trains() -> None:
     loader = [kjt for _, kjt in batches(one, 0)]
     got = list(pack(loader, profile, window=16))
     assert any(read_mark(kjt) is not None for kjt in got)
-    order = [_whole(kjt, profile) for kjt in got]
+    order = [whole(kjt, profile) for kjt in got]
     stock = train(one, build(one, stock_sharder(one)), order)
     fae = train(one, build(one, fae_sharder(one, profile)), got)
     assert max(difference(stock, fae).values()) < 4e-6
     assert packed("mixed", loader[0], SlotMap.from_profile(profile)) is loader[0]
-
-
-def _whole(kjt: KeyedJaggedTensor, profile: FAEProfile) -> KeyedJaggedTensor:
-    mark = read_mark(kjt)
-    if mark is None:
-        return kjt
-    _, hot = kjt.split([len(mark.features), len(mark.hot_features)])
-    ids = torch.from_numpy(profile.table("t0").hot_ids)
-    return KeyedJaggedTensor(list(mark.features), ids[hot.values()], lengths=hot.lengths())
