@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from trainobs.core import native
+from trainobs.core.compiled import is_whole
 from trainobs.core.errors import ProbeError
-from trainobs.core.native import is_whole, lookups
+from trainobs.core.native import lookups
 from trainobs.probes.compiling import OBJECTS
 from trainobs.probes.loader import LibbpfLoader
 

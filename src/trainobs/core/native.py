@@ -6,11 +6,10 @@ ctypes calls them without the interpreter's lock. Each has a reference in Python
 from __future__ import annotations
 
 import ctypes
-import os
-import struct
 from functools import lru_cache
 from pathlib import Path
 
+from trainobs.core.compiled import is_whole
 from trainobs.core.switch import PURE, is_on
 
 _PATH = Path(__file__).with_name("_lookups.so")
@@ -26,22 +25,6 @@ _ARGUMENTS = {
     "trainobs_all_hot": (_PLACE, _NUMBER, _PLACE),
     "trainobs_part": (_PLACE, _PLACE),
 }
-
-
-_HEADER = struct.Struct("<40xQ10xHH2x")  # e_shoff, e_shentsize, e_shnum
-
-
-def is_whole(path: Path) -> bool:
-    """Whether an ELF file is there to its end; one that was cut off may end whom it is loaded by.
-
-    Source: System V ABI, chapter 4. Linkers put the table of sections last.
-    """
-    try:
-        with path.open("rb") as file:
-            sections, size, count = _HEADER.unpack(file.read(_HEADER.size))
-            return bool(os.fstat(file.fileno()).st_size >= sections + size * count)
-    except (OSError, struct.error):
-        return False
 
 
 @lru_cache(maxsize=1)

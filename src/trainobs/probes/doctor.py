@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from trainobs.core.catalogue import lost_without
+from trainobs.core.compiled import is_whole
 from trainobs.core.coverage import CALLS, Coverage
 from trainobs.core.errors import ProbeError
-from trainobs.core.native import is_whole
 from trainobs.core.switch import SWITCH, switched_off
 from trainobs.probes.choice import open_side
 from trainobs.probes.kernel_names import KERNEL_BTF

@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from trainobs.core.compiled import is_whole
 from trainobs.core.errors import ProbeCause, ProbeError
-from trainobs.core.native import is_whole
 from trainobs.probes.libbpf import captured_log, open_library, open_object, too_old
 from trainobs.probes.obstacles import may_load, why_not_permitted
 from trainobs.probes.programs import AGAIN, Way

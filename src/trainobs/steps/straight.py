@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from trainobs.core.native import is_whole
+from trainobs.core.compiled import is_whole
 from trainobs.core.switch import PURE, is_on
 from trainobs.steps import straight_python
 
