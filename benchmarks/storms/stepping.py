@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--step-ms", type=float, default=1.0)
     parser.add_argument("--flush-s", type=float, default=0.1)
     options = parser.parse_args()
-    observer.FLUSH_S = observer.DELIVER_S = options.flush_s
+    observer.FLUSH_S = observer.HAND_OVER_S = options.flush_s
     signal.signal(signal.SIGTERM, _leave)
     settings = Settings.parse(options.probes, quiet=True, run_dir=options.run)
     session, place = open_session(settings, options.run, log_every_n_steps=50)

@@ -89,7 +89,7 @@ def _observed(options: argparse.Namespace, model: nn.Module) -> Any:
     from trainobs.session import observer
 
     if options.flush_s:
-        observer.FLUSH_S = observer.DELIVER_S = options.flush_s
+        observer.FLUSH_S = observer.HAND_OVER_S = options.flush_s
     return observe(run_dir=options.directory / "run", model=model)
 
 

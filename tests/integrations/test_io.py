@@ -90,7 +90,7 @@ def test_each_epoch_tells_what_of_the_data_was_in_memory(
 ) -> None:
     """And the files that are opened for that do not count."""
     monkeypatch.setattr(file_watch, "REST_S", 0.05)
-    monkeypatch.setattr(observer, "DELIVER_S", 0.2)
+    monkeypatch.setattr(observer, "FLUSH_S", 0.2)
     data = FileData(tmp_path / "data", FILES)
     with observe(run_dir=tmp_path / "run", data_roots=data.root, io=True) as obs:
         loader = obs.loader(DataLoader(data, batch_size=2))

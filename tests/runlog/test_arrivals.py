@@ -36,7 +36,7 @@ def log(tmp_path):
 def test_what_was_taken_is_read_back(log):
     sink, rows, run = log
     rows += [(0, 1, 10**15), (1, 1, 10**15 + 5), (0, 2, 10**15 + 7)]
-    sink.write(batch([0]))
+    sink.look()
     sink.flush()
     assert RunLog.open(run).ranks[0].arrivals() == {
         (0, 1): 10**15,
@@ -56,7 +56,7 @@ def test_a_long_run_keeps_one_block_in_eight_in_small_parts(log):
     total = ALL + 16 * BLOCK * 8
     for first in range(0, total, 1000):
         rows += [(0, seq, 10**15 + 1000 * seq) for seq in range(first, min(first + 1000, total))]
-        sink.write(batch([0]))
+        sink.look()
         sink.flush()
     sink.end({})
     found = RunLog.open(run).ranks[0].arrivals()
@@ -73,7 +73,7 @@ def test_a_long_run_keeps_one_block_in_eight_in_small_parts(log):
 
 def test_without_arrivals_there_is_no_file(log):
     sink, _, run = log
-    sink.write(batch([0]))
+    sink.look()
     sink.end({})
     assert part_files(run, 0, ARRIVALS) == []
     assert RunLog.open(run).ranks[0].arrivals() == {}
@@ -84,7 +84,7 @@ def test_a_disk_that_refuses_is_tried_again_and_memory_is_bounded(log, monkeypat
     monkeypatch.setattr(arrivals, "HELD_ROWS", 100)
     monkeypatch.setattr(arrivals, "store", refuse)
     rows += [(0, seq, 10**15 + seq) for seq in range(150)]
-    sink.write(batch([0]))
+    sink.look()
     with pytest.raises(OSError, match="full"):
         sink.flush()
     monkeypatch.undo()

@@ -20,7 +20,7 @@ from tests.integrations.models import FEATURES, FileData
 from trainobs import observe
 from trainobs.session import observer
 
-observer.FLUSH_S = observer.DELIVER_S = 0.2
+observer.FLUSH_S = observer.HAND_OVER_S = 0.2
 STEPS, STEP_S = 40, 0.1
 HOUR_S = 3600
 SET = {13: HOUR_S, 26: -HOUR_S}

@@ -19,7 +19,7 @@ from tests.session.jobs import descriptors_of
 from trainobs import observe
 from trainobs.session import observer
 
-observer.FLUSH_S = observer.DELIVER_S = 0.2
+observer.FLUSH_S = observer.HAND_OVER_S = 0.2
 
 
 def left() -> list[str]:

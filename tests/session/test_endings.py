@@ -117,7 +117,7 @@ def slow(path, data, replace=store.replace_file):
     replace(path, data)
 
 store.replace_file = slow
-collector.MAX_WAITING, observer.FLUSH_S, observer.DELIVER_S = RING, 0.3, 0.1
+collector.MAX_WAITING, observer.FLUSH_S = RING, 0.1
 with observe(run_dir=sys.argv[1], probes="off") as obs:
     end = time.monotonic() + 2
     while time.monotonic() < end:

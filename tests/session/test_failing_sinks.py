@@ -35,8 +35,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Deliver and flush many times in a short run, in this process, which the tests change."""
     monkeypatch.delenv(placement.SWITCH, raising=False)
     monkeypatch.setattr(observer, "WAKE_S", 0.01)
-    monkeypatch.setattr(observer, "DELIVER_S", 0.01)
-    monkeypatch.setattr(observer, "FLUSH_S", 0.03)
+    monkeypatch.setattr(observer, "FLUSH_S", 0.08)
     monkeypatch.setattr(collector, "SETTLE_NS", 0)
 
 
@@ -162,7 +161,7 @@ def test_a_directory_that_is_removed_is_made_again(tmp_path, caplog):
     assert warnings(caplog) == [refusal("runlog")]
 
 
-class Faulty:
+class Faulty(Sink):
     """A sink that fails for good at its third batch, or as soon as it begins."""
 
     name = "faulty"

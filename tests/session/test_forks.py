@@ -118,7 +118,6 @@ class Meddling(Dataset[torch.Tensor]):
 def test_workers_never_write_to_the_run_of_the_training_process(tmp_path, monkeypatch):
     monkeypatch.setattr(observer, "FLUSH_S", 0.02)
     monkeypatch.setattr(observer, "WAKE_S", 0.01)
-    monkeypatch.setattr(observer, "DELIVER_S", 0.01)
     data = Meddling()
     with observe(run_dir=tmp_path / "run") as obs:
         data.obs, data.session = obs, obs._session

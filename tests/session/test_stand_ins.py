@@ -85,7 +85,7 @@ def test_a_source_says_what_came_with_the_call_once_and_raises_what_it_met():
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_points_go_to_the_users_writer_once_and_in_order(tmp_path, monkeypatch, is_killed):
     monkeypatch.setenv(SWITCH, "process")
-    monkeypatch.setattr(observer, "DELIVER_S", 0.1)
+    monkeypatch.setattr(observer, "HAND_OVER_S", 0.1)
     monkeypatch.setattr(observer, "FLUSH_S", 0.1)
     writer = Writer()
     session, _ = open_session(

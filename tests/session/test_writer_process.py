@@ -219,7 +219,7 @@ from multiprocessing import active_children
 from tests.session.writers import writer_of
 from trainobs import observe
 from trainobs.session import observer
-observer.DELIVER_S = 0.2
+observer.HAND_OVER_S = 0.2
 with observe(run_dir=sys.argv[1], probes="off", quiet=True) as obs:
     while not (writer := writer_of(os.getpid())):
         with obs.step():
@@ -253,7 +253,7 @@ REFUSED = """
 import os, sys, time
 from trainobs import observe
 from trainobs.session import observer
-observer.FLUSH_S = observer.DELIVER_S = 0.1
+observer.FLUSH_S = observer.HAND_OVER_S = 0.1
 def no_more_memory():
     def refuse(*_):
         raise OSError(12, "Cannot allocate memory")

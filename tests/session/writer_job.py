@@ -14,7 +14,7 @@ import time
 from trainobs import observe
 from trainobs.session import observer
 
-observer.FLUSH_S = observer.DELIVER_S = 0.2
+observer.FLUSH_S = observer.HAND_OVER_S = 0.2
 
 
 def main() -> None:

@@ -42,6 +42,12 @@ class Sink:
     def begin(self, info: RunInfo) -> None:
         """Open the run."""
 
+    def look(self) -> None:
+        """Take what comes without steps, and may not be kept elsewhere until the next ones.
+
+        Called several times a second, and before steps are written.
+        """
+
     def write(self, batch: StepTable) -> None:
         """Take the next closed steps."""
 

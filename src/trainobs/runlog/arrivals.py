@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from trainobs.core.records import StepTable
 from trainobs.core.sink import Sink
 from trainobs.runlog.columns import TABLES
 from trainobs.runlog.schema import ARRIVALS, part_file
@@ -57,8 +56,8 @@ class ArrivalsSink(Sink):
         self._stored = 0
         self._part = 0
 
-    def write(self, batch: StepTable) -> None:
-        """Look what arrived; the steps themselves are the run log's."""
+    def look(self) -> None:
+        """Take what arrived."""
         self._keep(self._take(False))
 
     def flush(self) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainobs.core.file_rows import NOTHING, Counted
-from trainobs.core.records import StepTable
 from trainobs.core.sink import Sink
 from trainobs.runlog.columns import TABLES
 from trainobs.runlog.schema import IO, IO_CACHE, IO_PEERS, IO_SPREAD, part_file
@@ -43,8 +42,8 @@ class IoSink(Sink):
         self._is_stored = True
         self._part = 0
 
-    def write(self, batch: StepTable) -> None:
-        """Look whether an epoch is over; the steps themselves are the run log's."""
+    def look(self) -> None:
+        """Take what there is of an epoch that is over."""
         self._keep(self._take(False))
 
     def flush(self) -> None:

@@ -98,6 +98,10 @@ class Calls(Protocol):
     """Calls of all sinks of a run, wherever they are; `Deliveries` and `Placement` make them."""
 
     @property
+    def survives(self) -> bool:
+        """Whether what they are handed survives the end of this process, before a flush."""
+
+    @property
     def is_full(self) -> bool:
         """Whether more would have to wait."""
 
@@ -111,7 +115,7 @@ class Calls(Protocol):
         """Begin one more sink, in the middle of a run."""
 
     def poll(self) -> None:
-        """Look what became of what was handed over."""
+        """Have sinks look, and see what became of what was handed over."""
 
     def write(self, batch: StepTable) -> None:
         """Hand closed steps to every sink."""
@@ -149,6 +153,11 @@ class Deliveries:
         delivery.call(lambda: sink.begin(info))
 
     @property
+    def survives(self) -> bool:
+        """No: what sinks of this process did not flush ends with it."""
+        return False
+
+    @property
     def is_full(self) -> bool:
         """Never: a call returns once it is made."""
         return False
@@ -157,13 +166,15 @@ class Deliveries:
         """They are here."""
 
     def poll(self) -> None:
-        """Nothing is under way between calls."""
+        """Have every sink look."""
+        self._each(lambda sink: sink.look())
 
     def abandon(self) -> None:
         """Nothing is a parent's."""
 
     def write(self, batch: StepTable) -> None:
         """Hand closed steps to every sink."""
+        self.poll()
         for delivery in self._deliveries:
             delivery.write(batch)
 

@@ -31,11 +31,12 @@ one finds that its directory is taken."""
 WAKE_S = 0.25
 """How often the thread looks for closed steps, unless it is woken, and reads the machine."""
 
-DELIVER_S = 1.0
-"""How often it makes records of closed steps: each delivery has a price, whatever its steps."""
-
 FLUSH_S = 5.0
-"""How often the sinks make safe what they have: what a killed run loses at most."""
+"""How often it makes records of closed steps, and the sinks make them safe: what a killed run loses
+at most. Each delivery has a price, whatever its steps."""
+
+HAND_OVER_S = 1.0
+"""How often it makes records where what the sinks are handed outlives the training."""
 
 COST_S = 10.0
 """How often the cost of the probes is sampled."""
@@ -107,7 +108,7 @@ class Observer:
         self._told_cpu_ns = 0
         self._next_tick = 0.0
         self._next_cost = 0.0
-        self._next_delivery = 0.0
+        self._next_hand_over = 0.0
         self._next_flush = now_s() + FLUSH_S
         self._begun = threading.Event()
         self._ended = threading.Event()
@@ -200,10 +201,12 @@ class Observer:
         if now >= self._next_tick:
             self._next_tick = now + WAKE_S
             self._readings.tick()
-        if now < self._next_delivery and self._collector.waiting_count < BATCH:
+        due = self._next_hand_over if self._deliveries.survives else self._next_flush
+        if now < due and self._collector.waiting_count < BATCH:
             return
         if self._deliveries.is_full:
             return
+        self._next_hand_over = now + HAND_OVER_S
         if now >= self._next_cost and not self._stopping:
             self._next_cost = now + COST_S
             self._sample_cost()
@@ -220,7 +223,6 @@ class Observer:
             self._shares.append(share)
 
     def _deliver(self, *, hold: bool = False) -> None:
-        self._next_delivery = now_s() + DELIVER_S
         self._begin_more()
         batch = self._collector.batch(hold=hold)
         if batch:

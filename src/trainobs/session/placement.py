@@ -101,16 +101,26 @@ class Placement:
             self._call("add", sink)
 
     @property
+    def survives(self) -> bool:
+        """Whether there is a writer process, or will be one with the first steps."""
+        return self._wanted or self._process is not None
+
+    @property
     def is_full(self) -> bool:
         """Whether more would have to wait."""
         return self._process is not None and self._process.is_behind
 
-    def poll(self, wait_s: float = 0.0) -> None:
-        """Heed what the writer process has told."""
+    def poll(self) -> None:
+        """Have the sinks look that are here; heed what the writer process has told."""
+        self._here.poll()
         if self._process is None:
-            return
+            self._others.poll()
+        else:
+            self._listen(self._process)
+
+    def _listen(self, process: WriterProcess, wait_s: float = 0.0) -> None:
         try:
-            replies = self._process.replies(wait_s)
+            replies = process.replies(wait_s)
         except Exception as error:  # it is gone, or not understood
             self._take_over(error)
             return
@@ -140,7 +150,7 @@ class Placement:
         self._hand_points()
         self._call("end", summary, answers=self._answers(is_last=True))
         while self._process and not self._process.is_done:
-            self.poll(1.0)
+            self._listen(self._process, wait_s=1.0)
         if self._process:
             self._process.wait()
             self._process.close()
