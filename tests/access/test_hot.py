@@ -193,11 +193,12 @@ def test_too_few_inputs_tell_no_drift():
     assert not math.isnan(drift(many, many, TABLES, ROW_BYTES, 800).value)
 
 
-def test_ids_outside_a_table_are_no_rows_of_the_next():
+@pytest.mark.parametrize(("row", "tables"), [(13, {"a": 10, "b": 10}), (1, {"a": 10, "b": 4})])
+def test_no_id_of_a_table_is_a_row_of_another(row, tables):
     count = 100
-    counts = AccessCounts({"a": 10, "b": 10})
-    counts.add_inputs(["a"], np.full(count, 13), np.ones((1, count), np.int64))
-    other = AccessCounts({"a": 10, "b": 10})
+    counts = AccessCounts(tables)
+    counts.add_inputs(["a"], np.full(count, row), np.ones((1, count), np.int64))
+    other = AccessCounts(tables)
     other.add_inputs(["b"], np.full(count, 3), np.ones((1, count), np.int64))
     found = drift(counts.inputs()[0], other.inputs()[0], counts.tables, {"a": 4, "b": 4}, 100)
     assert found.value == 1.0

@@ -72,6 +72,10 @@ def test_fields_of_another_kind_are_refused_where_they_are_given(field):
         TableProfile(**good | field)
 
 
+def test_a_table_may_have_no_rows():
+    TableProfile("t", 0, 1, ("f",), np.empty(0, np.int64), 0)
+
+
 def test_two_tables_of_one_name_are_refused():
     with pytest.raises(FAEError, match=r"tables of one name: \['a'\]"):
         FAEProfile((hot("a"), hot("a")), 100)

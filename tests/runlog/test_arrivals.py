@@ -71,6 +71,16 @@ def test_a_long_run_keeps_one_block_in_eight_in_small_parts(log):
     assert stored / len(found) < 6
 
 
+def test_the_last_look_is_made_at_once(log):
+    _, _, run = log
+    sink = ArrivalsSink(run, 0, lambda at_once: [(0, 7, 10**15, *REST)] if at_once else [])
+    sink.write(batch([0]))
+    sink.flush()
+    assert part_files(run, 0, ARRIVALS) == []
+    sink.end({})
+    assert RunLog.open(run).ranks[0].arrivals() == {(0, 7): 10**15}
+
+
 def test_without_arrivals_there_is_no_file(log):
     sink, _, run = log
     sink.look()

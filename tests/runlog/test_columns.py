@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from trainobs.core.records import UNKNOWN
 from trainobs.runlog import columns
 from trainobs.runlog.columns import NAN, TABLES, Column, tables_of_run
-from trainobs.runlog.parquet import values_of
+from trainobs.runlog.parquet import values_of, why_unreadable
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES, EMBEDDINGS, KERNEL, STEPS
 
@@ -48,6 +49,14 @@ def test_a_number_below_the_least_is_damage(write_run, monkeypatch):
     monkeypatch.setitem(columns.TABLES, STEPS, higher)
     (reason,) = RunLog.open(path).unreadable.values()
     assert reason == "with unusable values in start_ns"
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize(("used", "reason"), [("ab", None), ("ax", "with unusable values in role")])
+def test_a_word_that_means_nothing_is_damage(tmp_path, packed, used, reason):
+    part = tmp_path / "part.parquet"
+    pq.write_table(pa.table({"role": list(used)}), part, use_dictionary=packed)
+    assert why_unreadable(part, (Column("role", words=("a", "b")),)) == reason
 
 
 def test_every_table_has_columns_of_different_names():

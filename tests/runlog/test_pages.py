@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from trainobs.runlog import parquet
 from trainobs.runlog.columns import Column
 from trainobs.runlog.parquet import read_whole, why_unreadable
 
@@ -95,6 +96,20 @@ def test_a_page_that_takes_much_is_refused_before_it_takes_it(tmp_path, lie, fou
     assert why_unreadable(path, (Column("step"),)) == found
     assert most_bytes(READ, path) < 4 * LIE
     assert most_bytes(BELIEVE, path) > 8 * LIE
+
+
+def test_texts_of_which_each_stands_for_the_one_before_are_counted_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet, "MOST_BYTES", 1 << 20)
+    path, text = tmp_path / "part.parquet", "x" * 10_000
+    pq.write_table(
+        pa.table({"name": [text] * 200}),
+        path,
+        use_dictionary=False,
+        column_encoding={"name": "DELTA_BYTE_ARRAY"},
+    )
+    assert path.stat().st_size < 20_000
+    found = why_unreadable(path, (Column("name", "S48"),))
+    assert found == "texts of 10,000 bytes in 200 rows: more than any run writes"
 
 
 READ = 'from trainobs.runlog.parquet import why_unreadable as read; read(path, (Column("step"),))'

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.samples import busy_run, info
+from tests.samples import EVERY_PROGRAM, busy_run, info
 from trainobs.core.abi import FileClass, Op, Role
 from trainobs.core.errors import RunLogError
 from trainobs.core.records import SETUP
@@ -38,6 +38,14 @@ def test_a_rank_reads_back_what_was_written(write_run):
 def test_a_metric_that_the_run_did_not_know_is_missing(write_run):
     rank = RunLog.open(write_run()).ranks[0]
     np.testing.assert_array_equal(rank.metric("gpu/not_yet"), [np.nan] * 5)
+
+
+def test_zeros_of_a_program_that_was_off_are_unknown(write_run):
+    """Older versions wrote them."""
+    off = {**EVERY_PROGRAM, "tobs_cache_add": "refused"}
+    rank = RunLog.open(write_run(capabilities=off)).ranks[0]
+    np.testing.assert_array_equal(rank.metric("cache/hit_ratio"), [np.nan] * 5)
+    assert np.isfinite(rank.metric("io/data_read_bytes")).all()
 
 
 def test_ranks_are_read_apart(write_run):

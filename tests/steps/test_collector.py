@@ -271,6 +271,7 @@ def test_a_run_that_is_only_timed_has_no_other_column():
 def test_a_step_is_kept_back_until_all_is_known_of_it():
     known: set[int] = set()
     run = Run(ready=lambda step: step.step in known)
+    run.ticking.after(2 * module.HOLD_NS)  # a machine that is up for longer than that
     run.steps(3)
     run.ticking.clock.finish()
     run.collector.collect(settle=False)

@@ -117,6 +117,7 @@ def test_workers_that_start_with_each_epoch_are_no_hand_over():
         (Cause.CPU, 0.05, 20, 0),  # they wait in turns, though CPUs are free
         (Cause.CPU, float("nan"), 150, 0),
         (Cause.QUOTA, 0.05, 10, 80),
+        (Cause.CPU, 0.05, 10, 2),
     ],
 )
 def test_who_took_the_cpus_follows_from_who_ran(cause, others, computing, throttled):
