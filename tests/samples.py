@@ -16,6 +16,7 @@ from trainobs.core.coverage import FEEDS, Programs
 from trainobs.core.embedding_table import LOOKUP_FIELDS, LOOKUP_ROW, EmbeddingTable
 from trainobs.core.metrics import evaluate
 from trainobs.core.records import BATCH_ROW, RunInfo, StepTable
+from trainobs.runlog.schema import files_of
 
 CLOCK = {"monotonic_ns": 1_000_000_000, "wall_ns": 1_700_000_000_000_000_000}
 NO_LATENCY = np.zeros((*CELLS_SHAPE, BUCKETS), np.uint64)
@@ -35,6 +36,11 @@ def batch(steps, cells=None, latency=None, **columns) -> StepTable:
     assert named.keys() <= METRICS.keys()
     start = 2_000_000_000 + np.arange(len(step), dtype=np.int64) * 1_000_000_000
     return StepTable(step, np.zeros(len(step), np.int32), start, named, cells, latency)
+
+
+def part_files(run_dir: Path, rank: int, table: str) -> list[Path]:
+    """Parts of one table of a run log, in the order of steps."""
+    return files_of(run_dir, rank, [table])[table]
 
 
 USER = EmbeddingTable("user", 1000, 16, 64, "model.ebc", ("u",), "host")

@@ -16,9 +16,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from tests.samples import part_files
 from tests.session.jobs import without_last_lines
 from trainobs.core.catalogue import METRICS
-from trainobs.runlog.schema import STEPS, part_files
+from trainobs.runlog.schema import STEPS
 
 NAMESPACES = ("lightning.pytorch", "pytorch_lightning")
 FILE_BYTES = 3_000

@@ -23,8 +23,9 @@ from tests.integrations.models import (
     read_steps,
     tiny_class,
 )
+from tests.samples import part_files
 from trainobs import ObsCallback
-from trainobs.runlog.schema import BATCHES, part_files
+from trainobs.runlog.schema import BATCHES
 
 pytestmark = pytest.mark.needs_bpf
 

@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from tests.integrations.models import FileData, loader, logged_steps, read_steps, step_numbers
+from tests.samples import part_files
 from tests.session.jobs import Job
 from trainobs import load_run, observe
 from trainobs.analysis.summary import summarize
@@ -26,7 +27,7 @@ from trainobs.integrations import plain
 from trainobs.integrations.plain import Observation
 from trainobs.report.page import render
 from trainobs.runlog.reader import RunLog
-from trainobs.runlog.schema import BATCHES, part_files
+from trainobs.runlog.schema import BATCHES
 from trainobs.steps.clock import MAX_NAMED
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pyarrow.parquet as pq
 import pytest
 
-from tests.samples import batch, info
+from tests.samples import batch, info, part_files
 from trainobs.core.collectives import Collective
 from trainobs.core.records import UNKNOWN
 from trainobs.runlog import arrivals
 from trainobs.runlog.arrivals import ALL, BLOCK, SEAL_ROWS, ArrivalsSink
 from trainobs.runlog.reader import RunLog
-from trainobs.runlog.schema import ARRIVALS, part_files
+from trainobs.runlog.schema import ARRIVALS
 from trainobs.runlog.writer import RunLogSink
 
 REST = Collective.ALL_GATHER, 8, UNKNOWN

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from trainobs.runlog.schema import KERNEL, STEPS, part_file, part_files, ranks, run_file
+from tests.samples import part_files
+from trainobs.runlog.schema import KERNEL, STEPS, part_file, ranks, run_file
 
 
 def test_a_missing_part_is_listed_so_that_it_is_noticed(tmp_path):

@@ -91,11 +91,6 @@ class SeenClock:
         since = np.subtract(seen.counts, self._seen_before).tolist()
         return doubt_of(self._rule, since, seen.elsewhere)
 
-    @property
-    def unended_count(self) -> int:
-        """Fetches whose end was not seen."""
-        return int(self._seen[0]["unended"])
-
     def start(self, rule: Rule, *, times_fetches: bool) -> None:
         """Have steps begin by a rule from now on.
 

@@ -92,11 +92,6 @@ def files_of(run_dir: Path, rank: int, tables: Iterable[str]) -> dict[str, list[
     return found | ({LATENCY: [latency]} if latency.name in names else {})
 
 
-def part_files(run_dir: Path, rank: int, table: str) -> list[Path]:
-    """Parts of one table, as `files_of` has them."""
-    return files_of(run_dir, rank, [table])[table]
-
-
 def ranks(run_dir: Path) -> list[int]:
     """Ranks that have a directory, ascending."""
     found = (_RANK_DIR.fullmatch(path.name) for path in run_dir.iterdir() if path.is_dir())

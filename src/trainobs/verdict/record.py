@@ -160,7 +160,6 @@ class Record:
     """Steps, taken as they come.
 
     Attributes:
-        epoch_count: epochs that they were in.
         first: number of the first step.
     """
 
@@ -173,9 +172,7 @@ class Record:
         self._stride = 1
         self._seen = 0
         self._windows: list[tuple[int, npt.NDArray[np.int64], Floats]] = []
-        self.epoch_count = 0
         self.first = 0
-        self._last_epoch: int | None = None
 
     def __len__(self) -> int:
         return sum(self._steps)
@@ -205,12 +202,9 @@ class Record:
         count = len(inputs)
         if not count:
             return
-        if self._last_epoch is None and steps is not None:
+        if not self._seen and steps is not None:
             self.first = int(steps[0])
         numbers = np.zeros(count, np.int64) if epochs is None else epochs.astype(np.int64)
-        before = numbers[0] - 1 if self._last_epoch is None else self._last_epoch
-        self.epoch_count += int((np.diff(numbers, prepend=before) != 0).sum())
-        self._last_epoch = int(numbers[-1])
         for name, column in inputs.named.items():
             self._named[name] = self._named.get(name, 0.0) + float(np.nansum(column))
         self._sample(inputs.values, numbers)
