@@ -38,6 +38,10 @@ LAST = ("embeddings", "examples", "fae")
 """Folders whose tests come last: gloo, Ray and fork servers stay in the process after them, and
 tests of the process tree and of collectives count what is in this process."""
 
+LONGEST = "test_sharder_parity"
+"""A module of these that comes first among them: one process runs all its tests, for which the
+others would wait at the end."""
+
 MEASURE = (
     *("benchmarks", "embeddings", "examples", "fae", "gpu", "hooks", "host", "integrations"),
     *("kernel", "service", "session", "verdict"),
@@ -70,8 +74,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Move the tests of some folders to the end, in the order they have; let some run again."""
-    items.sort(key=lambda item: item.path.parent.name in LAST)
+    """Move the tests of some folders to the end, the longest first; let some run again."""
+    items.sort(key=lambda item: (item.path.parent.name in LAST, item.path.stem != LONGEST))
     for item in items:
         if item.path.parent.name in MEASURE:
             item.add_marker(pytest.mark.flaky(reruns=1))

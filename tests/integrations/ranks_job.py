@@ -1,4 +1,4 @@
-"""A rank of a job that torchrun started, in a plain loop.
+"""A rank of a job that torchrun started, or one that is told the same, in a plain loop.
 
 Usage: torchrun ... ranks_job.py KIND DIRECTORY STEPS SLOW_RANK SLOW_S
 

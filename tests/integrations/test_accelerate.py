@@ -24,7 +24,7 @@ from tests.integrations.models import (
     step_numbers,
     told_by_trainobs,
 )
-from tests.session.jobs import TWO_RANKS, Job
+from tests.session.jobs import end_of_two_ranks
 from trainobs import observe
 from trainobs.runlog.reader import RunLog
 
@@ -161,7 +161,7 @@ def job(
 ) -> tuple[str, Path, int, list[str], str]:
     """How the loop was made, a directory, and how two ranks that trained there ended."""
     directory = tmp_path_factory.mktemp("accelerate")
-    return (request.param, directory, *Job(*TWO_RANKS, JOB, directory, request.param).end())
+    return (request.param, directory, *end_of_two_ranks(JOB, directory, request.param))
 
 
 def test_ranks_share_the_data_as_if_they_were_not_observed(job):

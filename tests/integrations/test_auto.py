@@ -6,7 +6,6 @@ import copy
 import os
 import pickle
 import re
-import subprocess
 import sys
 import threading
 import time
@@ -18,6 +17,7 @@ from unittest import mock
 import pytest
 import torch
 
+from tests import warm
 from tests.architecture.rooms import SOURCE
 from tests.integrations.models import Lightning, loader, step_numbers, told_by_trainobs
 from trainobs import ObsCallback
@@ -268,7 +268,7 @@ def test_a_fit_inside_a_fit_and_one_after_the_other(lightning, installed):
 def test_processes_that_the_trainer_starts_have_one_run_together(installed, tmp_path, strategy):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, Path(__file__).with_name("spawn_job.py"), strategy, tmp_path]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = warm.run(command, env=environment)
     assert done.returncode == 0, done.stderr
     (run,) = runs(installed)
     assert [step_numbers(run, rank) for rank in (0, 1)] == [list(range(4))] * 2

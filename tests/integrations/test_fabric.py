@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from tests.integrations.models import FILE_BYTES, read_steps
-from tests.session.jobs import TWO_RANKS, Job
+from tests.session.jobs import end_of_two_ranks
 
 JOB = Path(__file__).with_name("fabric_job.py")
 
 
 @pytest.mark.needs_bpf
 def test_two_ranks_read_what_fabrics_sampler_gives_each(tmp_path: Path) -> None:
-    status, lines, err = Job(*TWO_RANKS, JOB, tmp_path).end()
+    status, lines, err = end_of_two_ranks(JOB, tmp_path)
     assert status == 0, err
     run_dir = tmp_path / "run"
     assert sorted(lines) == [f"rank {rank} of 2: {run_dir}" for rank in range(2)]

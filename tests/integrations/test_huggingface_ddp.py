@@ -14,7 +14,7 @@ from tests.integrations.models import (
     step_numbers,
     told_by_trainobs,
 )
-from tests.session.jobs import TWO_RANKS, Job
+from tests.session.jobs import end_of_two_ranks
 from trainobs.analysis.summary import summarize
 from trainobs.core.catalogue.ranks import over_ranks
 from trainobs.runlog.reader import RunLog
@@ -27,7 +27,7 @@ EIGHT = list(range(1, 9))
 def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, list[str], str]:
     """A directory, and how two ranks that trained there ended."""
     directory = tmp_path_factory.mktemp("ddp")
-    return (directory, *Job(*TWO_RANKS, JOB, directory).end())
+    return (directory, *end_of_two_ranks(JOB, directory))
 
 
 def test_both_ranks_come_to_their_end_and_write_to_one_run(job):

@@ -1,16 +1,14 @@
-"""Two ranks started by torchrun, on gloo: each has its record, and the slow one is found."""
+"""Two ranks on gloo: each has its record, and the slow one is found."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.integrations.models import DURATION, step_numbers, told_by_trainobs
+from tests.session.jobs import TWO_RANKS, Job, end_of_two_ranks
 from trainobs.analysis.summary import summarize
 from trainobs.core.catalogue import METRICS
 from trainobs.core.catalogue.ranks import COMPARED, over_ranks
@@ -23,20 +21,22 @@ SLOW_S = 0.2
 SHORT_STEPS = 800
 
 
-def torchrun(*arguments: object, **variables: str) -> list[str]:
-    """What two ranks said, in the order of their ranks."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*command, JOB, *map(str, arguments)],
-        env=environment | variables,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert told_by_trainobs(done.stderr) == []
-    return sorted(line for line in done.stdout.splitlines() if line.startswith("rank "))
+def said_by(ended: tuple[int, list[str], str]) -> list[str]:
+    """What two ranks said, in their order."""
+    status, lines, errors = ended
+    assert status == 0, errors
+    assert told_by_trainobs(errors) == []
+    return sorted(line for line in lines if line.startswith("rank "))
+
+
+def torchrun(*arguments: object) -> list[str]:
+    """What two ranks said that torchrun started."""
+    return said_by(Job(*TWO_RANKS, JOB, *arguments).end())
+
+
+def two_ranks(*arguments: object, **variables: object) -> list[str]:
+    """The same of two that have torch as they begin."""
+    return said_by(end_of_two_ranks(JOB, *arguments, **variables))
 
 
 class Jobs:
@@ -49,7 +49,8 @@ class Jobs:
     def __call__(self, kind: str, slow_rank: int) -> Path:
         directory = self._directory / f"{kind}{slow_rank}"
         if (kind, slow_rank) not in self.said:
-            self.said[kind, slow_rank] = torchrun(kind, directory, STEPS, slow_rank, SLOW_S)
+            start = torchrun if slow_rank < 0 else two_ranks
+            self.said[kind, slow_rank] = start(kind, directory, STEPS, slow_rank, SLOW_S)
         return directory / "run"
 
 
@@ -91,7 +92,7 @@ def test_of_short_steps_chance_makes_no_straggler_and_a_late_rank_is_found(
     tmp_path, slow_rank, slow_s, found
 ):
     """Steps of 1 to 2 ms on two CPUs; what other work does to them hits now one rank, now both."""
-    torchrun("ddp", tmp_path, SHORT_STEPS, slow_rank, slow_s)
+    two_ranks("ddp", tmp_path, SHORT_STEPS, slow_rank, slow_s)
     straggler = summarize(RunLog.open(tmp_path / "run"))["straggler"]
     assert (straggler["by"], straggler["rank"]) == ("arrival", found)
     assert straggler["steps"] > SHORT_STEPS / 4
@@ -140,13 +141,13 @@ def test_rank_0s_tensorboard_shows_least_median_and_greatest_at_the_same_x(run):
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_collective_is_added_and_the_weights_are_the_same(run, tmp_path, kind):
     run(kind, -1)
-    plain = torchrun(kind, tmp_path, STEPS, -1, SLOW_S, TRAINOBS="off")
+    plain = two_ranks(kind, tmp_path, STEPS, -1, SLOW_S, TRAINOBS="off")
     assert run.said[kind, -1] == plain
     assert len(plain) == 2
 
 
 def test_without_torchs_record_it_is_told_by_who_waits_or_not_at_all(tmp_path):
-    torchrun("ddp", tmp_path, STEPS, 1, SLOW_S, TORCH_FR_BUFFER_SIZE="0")
+    two_ranks("ddp", tmp_path, STEPS, 1, SLOW_S, TORCH_FR_BUFFER_SIZE="0")
     summary = summarize(RunLog.open(tmp_path / "run"))
     if summary["ranks"][0]["wait_ns"] is None:
         assert not summary["straggler"]["known"]

@@ -22,8 +22,9 @@ TWO_RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 
 class Job:
     """A process whose lines are read one by one."""
 
-    def __init__(self, *command: object) -> None:
+    def __init__(self, *command: object, **variables: object) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        environment |= {name: str(value) for name, value in variables.items()}
         self.process = warm.Popen(
             [sys.executable, *map(str, command)],
             stdout=subprocess.PIPE,
@@ -61,6 +62,22 @@ class Job:
         """Exit status, last lines and errors, once it has come to its end."""
         out, err = self.process.communicate()
         return self.process.returncode, out.splitlines(), without_last_lines(err)
+
+
+def end_of_two_ranks(*command: object, **variables: object) -> tuple[int, list[str], str]:
+    """As `Job.end`, of two that are told what torchrun tells ranks, and have torch as they begin.
+
+    torchrun starts an interpreter for each, which imports torch for 2 s of CPU.
+    """
+    from torch.distributed import TCPStore
+
+    store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    told = {"MASTER_ADDR": "localhost", "MASTER_PORT": store.port}
+    told |= {"TORCHELASTIC_USE_AGENT_STORE": True, "TORCHELASTIC_RUN_ID": "tests"}
+    told |= {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "OMP_NUM_THREADS": 1, **variables}
+    jobs = [Job(*command, RANK=rank, LOCAL_RANK=rank, **told) for rank in (0, 1)]
+    statuses, lines, errors = zip(*(job.end() for job in jobs), strict=True)
+    return max(statuses, key=abs), sum(lines, []), "".join(errors)
 
 
 def without_last_lines(errors: str) -> str:
