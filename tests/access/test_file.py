@@ -156,6 +156,7 @@ def rewrite(path, change) -> None:
         lambda meta, arrays: meta.update(tables=None),
         lambda meta, arrays: arrays["rows-1"].__setitem__(0, 10**9),
         lambda meta, arrays: arrays["rows-1"].__setitem__(0, -1),
+        lambda meta, arrays: arrays["rows-1"].__setitem__(1, arrays["rows-1"][0]),
         lambda meta, arrays: (
             arrays["rows-1"].sort() or arrays.update({"rows-1": arrays["rows-1"][::-1]})
         ),

@@ -14,6 +14,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from tests.fae.skewed import BUDGET, KEYS, ROWS, Batches, click_loader, kjt, matrix, quiet, tables
 from trainobs.core.errors import FAEError, SettingError
 from trainobs.fae import calibrate
+from trainobs.fae.calibration.source import InputSource
 from trainobs.fae.kjt.inputs import keys_of, parts_of
 from trainobs.fae.profile.arguments import byte_count
 from trainobs.fae.profile.model_tables import tables_of
@@ -47,6 +48,20 @@ def test_multi_hot_inputs_are_counted_lookup_by_lookup():
         assert profile.predictions.tables[table.name].lookups_per_input == pytest.approx(held)
     assert profile.predictions.input_count == reporting.sum()
     assert profile.predictions.all_hot_ratio.value == pytest.approx((cold == 0)[reporting].mean())
+
+
+def test_a_loader_tells_how_many_inputs_there_are_or_nobody_knows():
+    ids = matrix(0, 1000)
+    assert input_count(click_loader(ids)) == 1000
+    assert input_count(Batches(ids)) is None
+    in_batches = Batches(ids)
+    in_batches.batch_size = 256
+    assert input_count(in_batches) == 4 * 256
+    assert input_count(iter(in_batches)) is None
+
+
+def input_count(loader):
+    return InputSource(loader, KEYS, None, 0, None).input_count
 
 
 def test_bytes_spared_are_those_of_hot_weights():

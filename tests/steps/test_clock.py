@@ -138,6 +138,17 @@ def test_epochs_that_nobody_counts_begin_with_a_loader_after_a_step(ticking):
     assert [ticking.clock.begin_epoch(), ticking.clock.begin_epoch()] == [1, 1]
 
 
+def test_a_clock_that_joins_a_step_begins_with_the_next_one(ticking):
+    """Of a process that is observed from its middle on."""
+    ticking.clock.join()
+    ticking.step(fetch=10, work=20)
+    ticking.step()
+    ticking.clock.finish()
+    setup, first = ticking.clock.closed
+    assert (setup.step, setup.end_ns - setup.start_ns) == (SETUP, 30)
+    assert (first.step, first.serial) == (0, 1)
+
+
 def test_finishing_before_any_step_leaves_the_set_up_alone(ticking):
     ticking.after(9).finish()
     (setup,) = ticking.clock.closed
