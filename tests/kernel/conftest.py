@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import kernel_state
+from tests.kernel.counted import observing
 from tests.kernel.ground_truth import EXT4_MAGIC, file_system, write_files
 from tests.kernel.observed import ObservedKernel
 from tests.kernel.processes import Outsider
@@ -48,6 +49,14 @@ def place(tmp_path: Path) -> Iterator[Path]:
         yield directory
     finally:
         shutil.rmtree(directory)
+
+
+@pytest.fixture
+def counting() -> Iterator[ObservedKernel]:
+    """This process, with each file and each peer counted."""
+    kernel = observing()
+    yield kernel
+    kernel.stop()
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,13 +21,6 @@ pytestmark = pytest.mark.needs_bpf
 
 MIB = 1 << 20
 SIZE = 3 * MIB + 1234
-
-
-@pytest.fixture
-def counting() -> Iterator[ObservedKernel]:
-    kernel = observing()
-    yield kernel
-    kernel.stop()
 
 
 def test_what_the_maps_have_no_room_for_is_in_the_sums(

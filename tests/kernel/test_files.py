@@ -5,14 +5,14 @@ from __future__ import annotations
 import mmap
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.kernel import patterns
-from tests.kernel.counted import observing, of_class, of_file, spread, take, watch
+from tests.kernel.counted import of_class, of_file, spread, take, watch
 from tests.kernel.ground_truth import PRIMES, write_file, write_files
 from tests.kernel.observed import ObservedKernel
 from tests.kernel.patterns import BLOCK, Read, Truth
@@ -24,13 +24,6 @@ pytestmark = pytest.mark.needs_bpf
 
 MIB = 1 << 20
 SIZE = 3 * MIB + 1234
-
-
-@pytest.fixture
-def counting() -> Iterator[ObservedKernel]:
-    kernel = observing()
-    yield kernel
-    kernel.stop()
 
 
 EXACT = {
