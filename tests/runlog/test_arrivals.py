@@ -74,7 +74,7 @@ def test_a_long_run_keeps_one_block_in_eight_in_small_parts(log):
 def test_the_last_look_is_made_at_once(log):
     _, _, run = log
     sink = ArrivalsSink(run, 0, lambda at_once: [(0, 7, 10**15, *REST)] if at_once else [])
-    sink.write(batch([0]))
+    sink.look()
     sink.flush()
     assert part_files(run, 0, ARRIVALS) == []
     sink.end({})
