@@ -30,6 +30,7 @@ def run(**changed: object) -> Trace:
         "make_cpu": none + 30 * MS,
         "make_device": none,
         "make_sleep": none,
+        "make_queued": 0.0,
         "is_first": none > 0,
         "start": 0.0,
         "receive": 0.0,
@@ -117,8 +118,31 @@ def test_workers_that_start_with_each_epoch_cost_their_start_and_an_empty_queue(
     started = run(is_first=epochs, start=50 * MS)
     # In an epoch of ten steps: 50 ms, then the first batch, then nine more of 30 ms, one step.
     assert step_ms(started) == pytest.approx((50 + 10 * 30 + 20) / 10, rel=0.03)
-    persistent, _ = with_changes(started, parse(["persistent"]))
+    persistent, *_ = with_changes(started, parse(["persistent"]))
     assert step_ms(persistent) == pytest.approx((10 * 30 + 20) / 10, rel=0.03)
+
+
+def test_what_slows_steps_down_where_epochs_begin_may_go_with_the_start_of_workers():
+    is_first = np.arange(STEPS) % 10 == 0
+    is_first[0] = False
+    slow = np.where(is_first, 220 * MS, 20 * MS)
+    started = run(is_first=is_first, start=50 * MS, cpu=slow, make_cpu=np.zeros(STEPS))
+    gains = [step_ms(started) / step_ms(t) for t in with_changes(started, parse(["persistent"]))]
+    assert min(gains) == pytest.approx(45 / 40, rel=0.05)
+    assert max(gains) == pytest.approx(45 / 20, rel=0.05)
+    alone = replace(started, is_first=np.ones(STEPS, bool))  # nobody knows what is usual
+    assert with_changes(alone, parse(["persistent"]))[-1].cpu is alone.cpu
+
+
+def test_others_that_had_what_was_left_idle_give_it_back():
+    # Steps of 6 ms by two threads wait for batches that sleep for 24 ms, beside a busy neighbour.
+    none = np.zeros(STEPS)
+    parts = {"cpu": none + 6 * MS, "side": 1.4, "make_cpu": none, "make_sleep": none + 24 * MS}
+    idle = run(**parts, cpus=0.6, most_cpus=2.0, step=none + 24 * MS)
+    assert replay(idle).gain(replace(idle, make_sleep=none)) > 3
+    assert replay(idle).gain(replace(idle, most_cpus=np.inf, cpus=np.inf)) < 1.05
+    lacked = replace(idle, queued=18 * MS)
+    assert replay(lacked).gain(replace(lacked, make_sleep=none)) < 1.1
 
 
 def test_bursts_are_evened_out_by_a_longer_queue():

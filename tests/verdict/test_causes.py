@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.verdict.constructed import IN_STEP, MS, TWO_CPUS, split, verdict_on
+from tests.verdict.constructed import IN_STEP, MS, SPLIT, TWO_CPUS, WAITING, split, verdict_on
 from trainobs.verdict.sentence import sentence
 from trainobs.verdict.verdict import Cause, VerdictKind
 
@@ -256,3 +256,22 @@ def test_taking_over_batches_is_nothing_to_remedy():
     assert verdict_on(**short, sched__wait_offcpu_ns=0.1 * MS).kind is VerdictKind.COMPUTE
     short["sched__main_runqueue_ns"] = 0.0
     assert verdict_on(**short, sched__wait_offcpu_ns=0.7 * MS).kind is VerdictKind.LOADER
+
+
+@pytest.mark.parametrize(
+    ("off", "cause"),
+    [(20, Cause.FETCH), (90, None)],  # asleep, or without a CPU, for so long of 100 ms
+)
+def test_what_the_training_thread_computes_in_a_wait_is_no_hand_over(off, cause):
+    late = split(handover=100) | {"sched__wait_offcpu_ns": off * MS}
+    assert verdict_on(**late).cause is (cause or Cause.HANDOVER)
+    unknown = replace(TWO_CPUS, workers=None)  # a loader of one's own
+    assert verdict_on(unknown, **WAITING, sched__wait_offcpu_ns=off * MS).cause is cause
+
+
+def test_to_take_a_batch_over_is_no_fetch():
+    short = {"loader__wait_ns": 3 * MS, "loader__handover_ns": 3 * MS, "phase__forward_ns": 2 * MS}
+    none = {"phase__backward_ns": 0.0, "phase__optimizer_ns": 0.0, "phase__other_ns": 0.0}
+    parts = {f"loader__{part}_ns": 0.0 for part in SPLIT if part != "handover"}
+    verdict = verdict_on(**short | none | parts, sched__wait_offcpu_ns=0.5 * MS)
+    assert (verdict.kind, verdict.cause) == (VerdictKind.LOADER, Cause.HANDOVER)

@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.verdict.constructed import IN_STEP, MARKS, MS, TWO_CPUS, columns, every, verdict_on
+from tests.verdict.constructed import (
+    IN_STEP,
+    MARKS,
+    MS,
+    STEPS,
+    TWO_CPUS,
+    columns,
+    every,
+    verdict_on,
+)
 from trainobs.verdict.record import Record
 from trainobs.verdict.rules import judge
 from trainobs.verdict.sentence import sentence
@@ -94,10 +103,56 @@ def test_few_long_steps_of_a_loop_that_marks_no_phase_may_be_anything(steps):
 
     long = [value + 10 * MS for value in every(50, 900 * MS, steps)]
     assert judged(long).abstained_because == (
-        "62 % of the step is in no phase, and in few steps only, as for a validation or a "
-        "checkpoint"
+        "62 % of the step is in no phase, and in few steps only, as for a validation, a "
+        "checkpoint or an optimizer that steps then"
     )
     collected = judged(long, python__gc_ns=every(50, 900 * MS, steps))
     assert collected.cause is Cause.GARBAGE
     half = [value + 10 * MS for value in every(2, 30 * MS, steps)]
     assert judged(half).kind is VerdictKind.COMPUTE  # two kinds of steps
+
+
+def _unmarked(other, **more):
+    return {
+        "without": MARKS,
+        "phase__other_ns": other,
+        **IN_STEP,
+        "sched__work_offcpu_ns": 0.0,
+    } | more
+
+
+@pytest.mark.parametrize(
+    ("long", "told"),
+    [
+        (range(4, STEPS, 5), "in every 5th step only"),
+        (range(2, STEPS, 3), "in every 3rd step only"),
+        (range(1, STEPS, 2), ""),  # two models that take turns, say
+        ([0, 1, 5, 6, 7, 14, 15, 17, 22, 30, 31, 33, 40, 47, 49, 50], ""),  # long inputs, say
+    ],
+)
+def test_what_a_loop_that_marks_nothing_does_every_so_many_steps_may_be_anything(long, told):
+    other = np.full(STEPS, 5 * MS)
+    other[list(long)] = 70 * MS
+    other[3] = 11 * MS  # something came between
+    verdict = verdict_on(**_unmarked(other, loader__wait_ns=0.2 * MS, phase__transfer_ns=0.0))
+    assert (verdict.kind is None) == bool(told)
+    assert told in (verdict.abstained_because or "")
+
+
+@pytest.mark.parametrize(("reads", "kind"), [(0.0, None), (20.0, VerdictKind.COMPUTE)])
+def test_what_waits_for_a_device_every_so_many_steps_without_a_read_is_saving(reads, kind):
+    other = np.array(every(4, 33 * MS)) + 7 * MS
+    waits = {"sched__work_iowait_ns": every(4, 20 * MS), "block__read_count": reads}
+    memory = {"memory__reclaim_ns": 0.0, "memory__main_reclaim_ns": 0.0}
+    usual = {"loader__wait_ns": 0.2 * MS, "phase__transfer_ns": 0.0, **memory}
+    verdict = verdict_on(**_unmarked(other, **usual) | waits)
+    assert verdict.kind is kind
+    assert kind or "in every 4th step only" in verdict.abstained_because
+
+
+def test_a_wait_as_epochs_begin_is_told_so():
+    epochs = np.arange(STEPS) // 8
+    waits = np.where(np.arange(STEPS) % 8 == 0, 400 * MS, 1 * MS)
+    record = Record()
+    record.add(columns(loader__wait_ns=waits), epochs)
+    assert judge(record, TWO_CPUS).when == "in the first step of an epoch"

@@ -182,7 +182,7 @@ def test_it_abstains_where_most_of_the_step_is_in_no_phase_though_some_are_marke
     assert (verdict.ns_per_step, verdict.share, verdict.advice) == (None, None, None)
     assert verdict.kind is None
     assert verdict.abstained_because == (
-        "98 % of the step is in no phase; not marked: transfer, backward, optimizer"
+        "98 % of the step is in no phase; not marked: backward, optimizer"
     )
     assert verdict.evidence[0].metric == "phase/other_ns"
 
@@ -362,3 +362,42 @@ def test_only_workers_that_end_with_their_epoch_are_told_to_live_on(monkeypatch,
     now = SimpleNamespace(replay=object(), facts=facts)
     list(advice._replayed(VerdictKind.LOADER, None, now))
     assert tried == (["persistent_workers=True"] if workers and not live_on else [])
+
+
+def test_collectives_of_a_loop_that_marks_nothing_are_in_no_phase():
+    ranks = replace(TWO_CPUS, world_size=2, workers=0, others_wait_ns={1: 5 * MS})
+    bare = {"without": MARKS, "phase__other_ns": 209 * MS, "loader__wait_ns": 0.2 * MS, **IN_STEP}
+    bare |= {"sched__work_offcpu_ns": 190 * MS, "sched__thread_cpu_ns": 10 * MS}
+    verdict = verdict_on(ranks, **bare, ranks__wait_ns=178 * MS)
+    assert (verdict.kind, verdict.cause) == (VerdictKind.COMMUNICATION, Cause.STRAGGLER)
+    little = verdict_on(ranks, **bare | {"sched__work_offcpu_ns": 21 * MS}, ranks__wait_ns=20 * MS)
+    assert (little.kind, little.cause) == (VerdictKind.COMPUTE, None)
+    assert little.ns_per_step == pytest.approx(187.9 * MS)  # but for the collector
+
+
+def test_a_sentence_says_what_its_time_is():
+    lost = {"sched__work_runqueue_ns": 20 * MS, "sched__work_iowait_ns": 20 * MS}
+    memory = {"memory__reclaim_ns": 0.0, "memory__main_reclaim_ns": 0.0}
+    verdict = verdict_on(**IN_STEP | lost | memory)
+    assert sentence(verdict) == (
+        "compute-bound: held up for 40.1 ms a step, 40 % of it; by no one cause"
+    )
+    mixed = verdict_on(loader__wait_ns=45 * MS, phase__transfer_ns=40 * MS)
+    assert sentence(mixed).startswith("mixed of loader-bound and copy-bound: 85 ms a step, ")
+    assert verdict.as_json()["held_up"]
+    assert mixed.as_json()["costs"][0] == "loader-bound"
+
+
+def test_evidence_has_no_nothing():
+    slept = {"sched__other_sleep_ns": 60 * MS, "phase__other_ns": 70 * MS}
+    verdict = verdict_on(**IN_STEP | slept, net__received_bytes=5e3)
+    assert verdict.kind is VerdictKind.SLEEP
+    assert [row.metric for row in verdict.evidence[:2]] == [
+        "sched/other_sleep_ns",
+        "net/received_bytes",
+    ]
+
+
+def test_what_is_in_no_phase_though_all_are_marked_is_said_to_be_code():
+    because = verdict_on(phase__other_ns=90 * MS).abstained_because
+    assert because.endswith("in no phase: code of the loop, or of a callback, that nobody marks")

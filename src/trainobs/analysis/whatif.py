@@ -10,10 +10,11 @@ from trainobs.analysis.verdicts import Steps, records, verdicts
 from trainobs.core.errors import TrainobsError
 from trainobs.replay.changes import KNOWN, Change, parse
 from trainobs.replay.predict import Prediction, Replay
+from trainobs.replay.trace import FEWEST
 from trainobs.runlog.reader import RunLog
 from trainobs.verdict.advice import ABOUT, LEAST, workers_in_memory
 from trainobs.verdict.record import Record
-from trainobs.verdict.rules import replay_of, why_no_replay
+from trainobs.verdict.rules import FEWEST_STEPS, replay_of, why_no_replay
 from trainobs.verdict.verdict import facts_from
 
 _TRIED = (
@@ -148,7 +149,7 @@ def would_help(info: Mapping[str, Any], record: Record, replay: Replay | None) -
     """
     facts = facts_from(info)
     if replay is None or replay.refused:
-        why = replay.refused if replay else why_no_replay(facts, record)
+        why = replay.refused if replay else why_no_replay(facts, record) or _too_short(record)
         return {"changes": [], "refused": why, "replayed": False}
     fit = workers_in_memory(facts, record.mean()["memory/worker_rss_bytes"])
     room = min(facts.usable_cpus or 1.0, fit)
@@ -159,6 +160,15 @@ def would_help(info: Mapping[str, Any], record: Record, replay: Replay | None) -
     best = [one for one in sure if "workers" not in one["values"]] + enough[:1]
     best = sorted(best, key=lambda one: -one["gain"][0])[:_SHOWN]
     return {"changes": best, "refused": None, "replayed": True}
+
+
+def _too_short(record: Record) -> str | None:
+    few = FEWEST_STEPS <= len(record) < FEWEST
+    return (
+        f"a replay takes {FEWEST} steps after the first, and there are {len(record)}"
+        if few
+        else None
+    )
 
 
 def _alone(change: Change, replay: Replay) -> dict[str, Any]:

@@ -46,6 +46,7 @@ _MORE: Mapping[str, str] = {
     "loader/sleep_ns": "  loader asleep, cause unknown",
     "loader/handover_ns": "  batches handed over",
     "loader/start_stop_ns": "  workers starting and ending",
+    "sched/wait_offcpu_ns": "  asleep, or no CPU, while it waits",
     "sched/work_runqueue_ns": "  ready to run in the step, no CPU",
     "sched/work_iowait_ns": "  asleep for a device in the step",
     "sched/thread_runqueue_ns": "other threads ready to run, no CPU",
@@ -60,6 +61,7 @@ _MORE: Mapping[str, str] = {
     "memory/major_fault_count": "page faults that read from a device",
     "memory/refault_count": "pages read again for want of memory",
     "net/sent_bytes": "sent over the network",
+    "net/received_bytes": "received over the network",
 }
 
 TAKING = "taking batches over"

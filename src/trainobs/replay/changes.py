@@ -7,9 +7,11 @@ from dataclasses import replace
 from math import inf, isnan
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from trainobs.core.errors import TrainobsError
 from trainobs.core.text import percent
-from trainobs.replay.trace import HANDED_NS, Trace
+from trainobs.replay.trace import HANDED_NS, Floats, Trace
 
 START_NS = (15e6, 80e6)
 """What starting a worker is taken to need, least and most, where none was ever seen to start."""
@@ -139,7 +141,23 @@ def _persistent(trace: Trace, value: float) -> tuple[Trace, ...]:
     """What workers compute beside their batches may be their start, and gone as well."""
     stays = replace(trace, start=0.0)
     gone = max(0.0, trace.feed_cpu - HANDED_NS)
-    return stays, replace(stays, feed=trace.feed - gone, feed_cpu=trace.feed_cpu - gone)
+    less = replace(stays, feed=trace.feed - gone, feed_cpu=trace.feed_cpu - gone)
+    return stays, less, _undisturbed(less)
+
+
+def _undisturbed(trace: Trace) -> Trace:
+    """Where epochs begin and end a step as usual: workers that start and end may slow it down.
+
+    A process that forks copies the pages that it writes to next, and new workers take CPUs.
+    """
+    at = trace.is_first | np.roll(trace.is_first, -1)
+    if at.all():
+        return trace
+
+    def usual(ns: Floats) -> Floats:
+        return np.where(at, np.minimum(ns, np.median(ns[~at])), ns)
+
+    return replace(trace, cpu=usual(trace.cpu), away=usual(trace.away))
 
 
 def _transform(trace: Trace, value: float) -> tuple[Trace, ...]:

@@ -20,6 +20,11 @@ LEAST_MARGIN = 0.03
 """Of every prediction: runs of the same training differ by that on a quiet machine."""
 
 
+LACKED = 1.5
+"""How many times as long as it was seen to the training thread may compute and lack CPUs in a
+replay: well above what measures of its time are off by."""
+
+
 class Model(NamedTuple):
     """What the record does not tell.
 
@@ -113,8 +118,19 @@ class Replay:
 def _models_of(trace: Trace) -> list[Model]:
     """Those that differ for a run."""
     sleeps = trace.make_device.any() or trace.make_sleep.any()
-    yields = trace.most_cpus > trace.cpus
-    return [m for m in MODELS if (m.shared or sleeps) and (not m.yielding or yields)]
+    given = {trace.most_cpus > trace.cpus, _gave_way(trace)}
+    return [m for m in MODELS if (m.shared or sleeps) and m.yielding in given]
+
+
+def _gave_way(trace: Trace) -> bool:
+    """Whether others surely did: else the run would have lacked CPUs for much longer than it did.
+
+    They had what it left idle, then.
+    """
+    computed = trace.cpu.mean()
+    beside = min(1.0, trace.cpus / (1.0 + trace.side))
+    most = LACKED * (computed + trace.queued + trace.awaits.mean() + trace.make_queued)
+    return trace.most_cpus > trace.cpus and bool(computed / beside > most)
 
 
 def _margin(ratio: float, off: float) -> float:

@@ -56,6 +56,7 @@ class Trace:
         make_cpu: CPU time of making the batch of the step.
         make_device: time asleep for a device meanwhile.
         make_sleep: time asleep for anything else meanwhile.
+        make_queued: time without a CPU meanwhile, on average.
         is_first: whether the step is the first of an epoch.
         start: what starting and ending the workers takes in each epoch.
         receive: CPU time of the training thread for taking over a batch.
@@ -84,6 +85,7 @@ class Trace:
     make_cpu: Floats
     make_device: Floats
     make_sleep: Floats
+    make_queued: float
     is_first: npt.NDArray[np.bool_]
     start: float
     receive: float
@@ -158,6 +160,7 @@ def trace_of(
         make_cpu=made["compute_ns"],
         make_device=made["device_ns"],
         make_sleep=made["sleep_ns"],
+        make_queued=float(made["cpu_wait_ns"].mean()),
         is_first=is_first,
         start=float(get[START].sum() / max(1, is_first.sum())) if is_first.any() else 0.0,
         receive=receive,
@@ -187,8 +190,8 @@ def _of_main(
     outside = np.maximum(0.0, get[STEP] - get[WAIT] - rare)
     off = np.minimum(outside, get["sched/work_offcpu_ns"])
     if workers:
-        waited = np.maximum(0.0, get[WAIT] - get["sched/wait_offcpu_ns"])
-        return outside - off, off, float(np.median(waited))
+        waited = get[WAIT] - get["sched/wait_offcpu_ns"] - get[START]
+        return outside - off, off, float(np.median(np.maximum(0.0, waited)))
     around = np.maximum(0.0, get[WAIT] - sum(made.values()))  # the data set
     return outside - off + around, off, 0.0
 

@@ -121,6 +121,7 @@ def _verdict(summary: dict[str, Any], room: _Room) -> Iterator[str]:
     # Phases are told below, all of them.
     phases = {*PART_LABELS, *(summary["step"] or {"parts": ()})["parts"]}
     rows = [one for one in verdict["evidence"] if one["metric"] not in phases]
+    rows = [one for one in rows if one["share"] is None or one["share"] >= _SMALL]
     most = room.evidence * (2 if verdict["kind"] == "mixed" else 1)  # of each cost
     for one in sorted(rows, key=lambda one: -(one["share"] or 0.0))[:most]:
         share = [] if one["share"] is None else [percent(one["share"])]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from trainobs.replay.predict import Replay
 from trainobs.replay.trace import COMPUTES, Trace
 from trainobs.verdict import record
-from trainobs.verdict.parts import Mean, StepParts, known
+from trainobs.verdict.parts import HANDED_NS, Mean, StepParts, known
 from trainobs.verdict.verdict import Cause, Facts, VerdictKind
 
 COVERAGE = 0.60
@@ -31,6 +31,10 @@ THROTTLES = 0.1
 
 THROTTLED = 0.5
 """Share of the time without a CPU that a quota must explain, to be what it is for."""
+
+FETCHES_NS = 3e6
+"""CPU time of the training thread in a wait from which on it does more than take a batch over (1.1
+to 2.1 ms in the cases of docs/verdicts.md): a sampler computes, or there are very many tensors."""
 
 _NETWORK_BYTES = 1024.0
 
@@ -80,6 +84,8 @@ def _loader(now: Situation) -> tuple[float, Candidates]:
     whole = now.parts.part[VerdictKind.LOADER]
     if now.replay and now.facts.workers:
         return _replayed(now, now.replay)
+    if now.facts.workers is None:
+        return whole, iter((Candidate(Cause.FETCH, _fetched(now), _FETCHED),))
     return whole, (_inferred(now) if isnan(now.ns(record.SPLIT[0])) else _split(now))
 
 
@@ -98,13 +104,18 @@ def _replayed(now: Situation, replay: Replay) -> tuple[float, Candidates]:
     hand = {"feed": held, "feed_cpu": 0.0, "receive": 0.0}
     nothing = {"feed": 0.0, "feed_held": 0.0, "feed_cpu": 0.0, "receive": 0.0}
     whole = saved(**device, **sleep, make_cpu=none, **nothing, start=0.0)
+    # It may be more: what nobody makes leaves CPUs to the step. But the wait is in question.
+    whole = min(whole, known(now.parts.part[VerdictKind.LOADER]))
     names = record.SPLIT
+    fetched = min(saved(receive=min(trace.receive, HANDED_NS)), _fetched(now))
+    handed = min(saved(**hand), _handed_over(now)) - fetched
     return whole, iter(
         (
             Candidate(Cause.STORAGE, saved(**device), names[:1]),
             Candidate(Cause.TRANSFORM, saved(**cpu), names[2:3]),
             Candidate(asleep, saved(**sleep), (*names[3:4], *_BESIDE.get(asleep, ()))),
-            Candidate(Cause.HANDOVER, min(saved(**hand), _handed_over(now)), names[4:]),
+            Candidate(Cause.FETCH, fetched, _FETCHED),
+            Candidate(Cause.HANDOVER, max(0.0, handed), names[4:]),
             Candidate(Cause.START, saved(start=0.0), (record.START,)),
             Candidate(
                 _lack(now), saved(cpus=inf, most_cpus=inf) if _lacks(now) else 0.0, names[1:2]
@@ -168,6 +179,18 @@ def _handed_over(now: Situation) -> float:
     return max(0.0, known(now.ns(record.SPLIT[-1])) - known(now.ns(record.START)) - lacked)
 
 
+def _fetched(now: Situation) -> float:
+    """CPU time of the training thread in the wait, but for what taking over any batch costs."""
+    computed = known(now.ns(record.LOADER) - now.ns("sched/wait_offcpu_ns"))
+    computed -= known(now.ns(record.START))
+    if now.facts.workers is None:  # it may make the batches itself
+        return max(0.0, computed)
+    return computed - HANDED_NS if now.facts.workers and computed >= FETCHES_NS else 0.0
+
+
+_FETCHED = ("sched/wait_offcpu_ns",)
+
+
 def _split(now: Situation) -> Candidates:
     """From the wait as it was divided where the batches were made."""
     names = record.SPLIT
@@ -183,9 +206,11 @@ def _split(now: Situation) -> Candidates:
     yield Candidate(Cause.GARBAGE, collected, (*names[2:3], record.GARBAGE))
     yield Candidate(asleep, known(slept), (*names[3:4], *_BESIDE.get(asleep, ())))
     yield Candidate(Cause.START, start, (record.START,))
+    fetched = _fetched(now)
+    yield Candidate(Cause.FETCH, fetched, _FETCHED)
     # Older run logs have sleep in the hand-over; and a worker that computes hands over late.
     if not isnan(slept) and known(now.ns("batch/compute_ns")) < COMPUTES * known(handover):
-        yield Candidate(Cause.HANDOVER, _handed_over(now), names[4:])
+        yield Candidate(Cause.HANDOVER, max(0.0, _handed_over(now) - fetched), names[4:])
     yield Candidate(contention(now), known(cpu_wait) + lacked, (*names[1:2], *_CONTENTION))
 
 
@@ -195,9 +220,7 @@ def _inferred(now: Situation) -> Candidates:
     A training thread that waits for its loader leaves no worker idle, so workers spend their time
     on what the wait is for. What they compute is left unsaid: from here it looks like idleness.
     """
-    wait, workers = now.parts.part[VerdictKind.LOADER], now.facts.workers
-    if workers is None:
-        return
+    wait, workers = now.parts.part[VerdictKind.LOADER], now.facts.workers or 0
     who = "worker" if workers else "main"
     share = wait / (workers * now.parts.step) if workers else 1.0
     for cause, what in ((Cause.STORAGE, "iowait"), (contention(now), "runqueue")):
@@ -226,10 +249,11 @@ def _compute(now: Situation) -> tuple[float, Candidates]:
 
 
 def _device(now: Situation) -> Cause:
-    """Fsync, if it took the training thread as long as it slept for a device, and nobody read."""
+    """Fsync, if it took most of what the training thread slept for a device, and nobody read."""
     synced = known(now.ns("io/main_fsync_ns")) - known(now.ns("io/checkpoint_fsync_ns"))
     only = now.ns("block/read_count") < 1.0  # a step; not so where it is unknown
-    return Cause.FSYNC if only and synced >= known(now.parts.device) > 0 else Cause.STORAGE
+    is_fsync = only and synced >= COVERAGE * known(now.parts.device) > 0
+    return Cause.FSYNC if is_fsync else Cause.STORAGE
 
 
 _CONTENTION = (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.verdict.record import Floats, Record
+from trainobs.verdict.record import WINDOW, Floats, Record
 
 MOST = 0.7
 """Share of the time that has to lie in some steps, for it to be theirs."""
@@ -22,6 +24,18 @@ EXPLAINED = 0.6
 EDGE = 4
 """Blocks before and after a change, at least."""
 
+REGULAR = 0.8
+"""Share of the distances between long steps that are the same, if they come regularly."""
+
+ROUNDS = 4
+"""Distances between long steps from which on they may be called regular."""
+
+ALTERNATE = 2
+"""Period of steps of two kinds that take turns, as of two models: neither does anything more."""
+
+USUAL = 0.25
+"""Share of the steps that are shorter than a usual one, however often there is a long one."""
+
 
 def when(record: Record, names: tuple[str, ...]) -> str:
     """Where the time of some metrics lies, such as "since step 120"; "" for everywhere.
@@ -37,11 +51,24 @@ def when(record: Record, names: tuple[str, ...]) -> str:
     of_run = _changed(record, names) or _once(record, names)
     if values.sum() <= 0:  # what came once may lie outside the sample
         return of_run
-    return _first_epoch(values, sample.epochs) or of_run or _rare(record, values)
+    in_epochs = _first_epoch(values, sample.epochs), _as_epochs_begin(values, sample.epochs)
+    return in_epochs[0] or of_run or in_epochs[1] or _rare(record, values)
 
 
-def in_few_steps(record: Record, names: tuple[str, ...], less: tuple[str, ...]) -> float:
-    """What few steps took more than the others, ns a step over all steps; 0 if they are not few.
+class InSomeSteps(NamedTuple):
+    """What some steps took more than the others.
+
+    Attributes:
+        ns: a step, over all steps; 0 if it is in no few steps, nor in steps that come regularly.
+        where: which steps they are: "in few steps", or "in every 5th step".
+    """
+
+    ns: float
+    where: str
+
+
+def in_some_steps(record: Record, names: tuple[str, ...], less: tuple[str, ...]) -> InSomeSteps:
+    """What few steps took more than the others, or what every so many of them did.
 
     Args:
         record: the steps.
@@ -51,18 +78,52 @@ def in_few_steps(record: Record, names: tuple[str, ...], less: tuple[str, ...]) 
     sample, mean = record.sample().columns, record.mean()
     values = np.nansum([sample[name] for name in names], axis=0)
     values = np.maximum(0.0, values - np.nansum([sample[name] for name in less], axis=0))
-    is_long = values > TIMES * np.median(values)
-    if is_long.mean() > FEW:
-        return 0.0
+    is_long = _longer(values)
+    period = _period(is_long)
+    where = f"in every {_ordinal(period)} step" if period else "in few steps"
+    if period is None:
+        is_long = values > TIMES * np.median(values)
+        if is_long.mean() > FEW:
+            return InSomeSteps(0.0, "")
     # Of the mean of all steps: the sample of a long run may have missed the few.
     whole = np.nansum([mean[name] for name in names]) - np.nansum([mean[name] for name in less])
-    return max(0.0, float(whole - values[~is_long].mean()))
+    return InSomeSteps(max(0.0, float(whole - values[~is_long].mean())), where)
+
+
+def _longer(values: Floats) -> npt.NDArray[np.bool_]:
+    """The steps nearer to those in which most of the time lies than to usual ones."""
+    usual = float(np.quantile(values, USUAL))
+    long = float((values**2).sum() / max(1.0, values.sum()))
+    return values > max(TIMES * usual, (usual + long) / 2)
+
+
+def _period(is_long: npt.NDArray[np.bool_]) -> int | None:
+    """How many steps there are from one long step to the next, if nearly always as many."""
+    windows = np.split(is_long, range(WINDOW, len(is_long), WINDOW))
+    gaps = np.concatenate([np.diff(np.flatnonzero(window)) for window in windows])
+    if len(gaps) < ROUNDS:
+        return None
+    lengths, counts = np.unique(gaps, return_counts=True)
+    most = int(counts.argmax())
+    is_regular = counts[most] >= REGULAR * len(gaps)
+    return int(lengths[most]) if is_regular and lengths[most] > ALTERNATE else None
+
+
+def _ordinal(number: int) -> str:
+    return "3rd" if number == 3 else f"{number}th"
 
 
 def _first_epoch(values: Floats, epochs: npt.NDArray[np.int64]) -> str:
     first = epochs == epochs[0]
     is_first = values[first].sum() >= 0.9 * values.sum() and first.mean() <= 0.5
     return "in the first epoch only" if is_first else ""
+
+
+def _as_epochs_begin(values: Floats, epochs: npt.NDArray[np.int64]) -> str:
+    is_first = np.diff(epochs, prepend=epochs[0]) != 0
+    some = EDGE <= is_first.sum() <= len(epochs) / 3
+    is_theirs = values[is_first].sum() >= MOST * values.sum()
+    return "in the first step of an epoch" if some and is_theirs else ""
 
 
 def _once(record: Record, names: tuple[str, ...]) -> str:

@@ -36,7 +36,7 @@ class StepParts:
     Attributes:
         step: all of it, validation and checkpoints too.
         part: what each kind of verdict is about.
-        other: time outside every phase that was marked, and logging.
+        other: time outside every phase that was marked, and logging; but for collectives.
         garbage: time in Python's garbage collector.
         runqueue: time in which the training thread was ready to run and had no CPU; loader,
             checkpoints and validation left out, as in the rest.
@@ -80,6 +80,7 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
     rare = known(mean[record.CHECKPOINT]) + known(mean[record.VALIDATION])
     usual = max(0.0, 1.0 - rare / step)
     computing = sum(known(mean[name]) for name in (*record.COMPUTE, record.NAMED))
+    unmarked = known(mean[record.OTHER])  # collectives may be in no phase
     garbage = mean[record.GARBAGE] * usual
     device = _device(mean, facts)
     memory = _memory(mean, known(device))
@@ -88,7 +89,8 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
     asleep[""] = polled + _for_idle_threads(mean, gil + polled)
     in_step = (known(ns) for phase, ns in asleep.items() if phase != "transfer")  # that is copying
     slept = 0.0 if facts.has_accelerator else sum(in_step)
-    communication = _at_most(computing, _communication(mean, facts, step))
+    communication = _at_most(computing + unmarked, _communication(mean, facts, step))
+    computed = computing - known(communication)
     sleep = max(0.0, slept - known(communication)) if facts.world_size > 1 else slept
     return StepParts(
         step=step,
@@ -99,10 +101,10 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
             VerdictKind.CHECKPOINT: mean[record.CHECKPOINT],
             VerdictKind.VALIDATION: mean[record.VALIDATION],
             VerdictKind.SLEEP: sleep,
-            VerdictKind.COMPUTE: computing - known(communication),
+            VerdictKind.COMPUTE: max(0.0, computed),
             VerdictKind.MEMORY: _at_most(step, memory),
         },
-        other=known(mean[record.OTHER]) + known(mean[record.LOGGING]),
+        other=unmarked + known(mean[record.LOGGING]) + min(0.0, computed),
         garbage=_at_most(max(0.0, step - rare - known(mean[record.LOADER])), garbage),
         runqueue=_runqueue(mean, usual),
         device=device - known(memory) if known(memory) and known(device) else device,

@@ -16,8 +16,8 @@ from trainobs.replay.trace import trace_of
 from trainobs.verdict import record as names
 from trainobs.verdict.advice import advise
 from trainobs.verdict.causes import Candidate, Situation, find, free_cpus
-from trainobs.verdict.evenness import in_few_steps, when
-from trainobs.verdict.parts import known, parts_of
+from trainobs.verdict.evenness import InSomeSteps, in_some_steps, when
+from trainobs.verdict.parts import StepParts, known, parts_of
 from trainobs.verdict.record import WINDOW, Record
 from trainobs.verdict.verdict import Cause, Evidence, Facts, Verdict, VerdictKind
 
@@ -60,6 +60,10 @@ HELD_UP = ("sched/work_runqueue_ns", "sched/work_iowait_ns", names.GARBAGE, name
 _NOT_DONE = (*HELD_UP, names.SLEEPS[-1])
 """Time outside the phases that is known for something else than what the loop does there."""
 
+_RARE = "as for a validation, a checkpoint or an optimizer that steps then"
+
+_NOT_MARKED = ": code of the loop, or of a callback, that nobody marks"
+
 _MOST_OF_IT = 0.8
 """Share of the sleep that a phase has to hold before it is named."""
 
@@ -79,6 +83,7 @@ _METRICS_OF: Mapping[VerdictKind, tuple[str, ...]] = {
 _PARTS_OF: Mapping[VerdictKind, tuple[str, ...]] = {
     VerdictKind.LOADER: (*names.SPLIT, names.START),
     VerdictKind.COMMUNICATION: ("net/sent_bytes",),
+    VerdictKind.SLEEP: ("net/sent_bytes", "net/received_bytes"),
     VerdictKind.MEMORY: ("memory/major_fault_count",),
 }
 
@@ -130,6 +135,8 @@ def judge_by(replay: Replay | None, record: Record, facts: Facts) -> Verdict:
         ns,
         min(1.0, ns / parts.step),
         parts.step,
+        costs=_costs(parts) if outcome is VerdictKind.MIXED else (),
+        held_up=held_up,
         when=_when(record, outcome, cause, held_up=held_up),
         where=_where(outcome, now),
         evidence=tuple(_evidence(now, outcome, found)),
@@ -152,16 +159,16 @@ def _outcome(record: Record, now: Situation) -> tuple[VerdictKind | str, float]:
     is_memory_unknown = isnan(part[VerdictKind.MEMORY])
     if is_memory_unknown and known(parts.device) >= max(BOUND * parts.step, most):
         return "computation waited for a device, and nobody knows whether for want of memory", 0.0
-    if lost >= max(BOUND * parts.step, most):
+    is_computation = _is_computation(now)
+    some = _in_some_steps(record, now) if is_computation else InSomeSteps(0.0, "")
+    if lost >= max(BOUND * parts.step, most, some.ns):
         return VerdictKind.COMPUTE, lost
     other = max(0.0, parts.other - lost - known(parts.asleep["other"]))
-    is_computation = _is_computation(now)
     if other >= max(BOUND * parts.step, most) and not is_computation:
         return _unmarked(now, parts.other), 0.0
-    rare = in_few_steps(record, (names.OTHER,), _NOT_DONE) if is_computation else 0.0
-    if rare >= max(BOUND * parts.step, most):
-        told = f"{percent(rare / parts.step)} of the step is in no phase, and in few steps only"
-        return f"{told}, as for a validation or a checkpoint", 0.0
+    if some.ns >= max(BOUND * parts.step, most):
+        share = percent(some.ns / parts.step)
+        return f"{share} of the step is in no phase, and {some.where} only, {_RARE}", 0.0
     if most >= BOUND * parts.step:
         second = max(ns for kind, ns in costs.items() if kind is not top)
         if second >= max(BOUND * parts.step, RIVAL * most):
@@ -172,6 +179,16 @@ def _outcome(record: Record, now: Situation) -> tuple[VerdictKind | str, float]:
         return "the time in collectives was not measured", 0.0
     computing = known(part[VerdictKind.COMPUTE])
     return VerdictKind.COMPUTE, computing + (other if is_computation else 0.0)
+
+
+def _in_some_steps(record: Record, now: Situation) -> InSomeSteps:
+    """What some steps of a loop that marks nothing do beside computing, as far as anybody knows.
+
+    What waits for a device while nobody reads is writing: it is part of saving a checkpoint.
+    """
+    reads = not now.ns("block/read_count") < 1.0
+    less = [name for name in _NOT_DONE if reads or name != "sched/work_iowait_ns"]
+    return in_some_steps(record, (names.OTHER,), tuple(less))
 
 
 def _is_computation(now: Situation) -> bool:
@@ -258,11 +275,18 @@ def _named(now: Situation, slept: float, most: float) -> str:
     return sure[0] if sure else "named"
 
 
+def _costs(parts: StepParts) -> tuple[VerdictKind, ...]:
+    """The costs that are bottlenecks, the largest first."""
+    found = [kind for kind in OVERHEADS if known(parts.part[kind]) >= BOUND * parts.step]
+    return tuple(sorted(found, key=lambda kind: -parts.part[kind]))
+
+
 def _unmarked(now: Situation, other: float) -> str:
-    wanted = (names.LOADER, names.TRANSFER, *names.COMPUTE)
+    transfer = (names.TRANSFER,) if now.facts.has_accelerator else ()
+    wanted = (names.LOADER, *transfer, *names.COMPUTE)
     missing = [name for name in wanted if isnan(now.ns(name))]
     words = ", ".join("loader" if n == names.LOADER else n[6:-3] for n in missing)
-    told = f"; not marked: {words}" if missing else ""
+    told = f"; not marked: {words}" if missing else _NOT_MARKED
     where = "in no phase" if not known(now.ns(names.LOGGING)) else "in no phase or logging"
     return f"{percent(other / now.parts.step)} of the step is {where}{told}"
 
@@ -271,9 +295,7 @@ def _evidence(
     now: Situation, kind: VerdictKind | None, found: Candidate | None
 ) -> Iterator[Evidence]:
     """What decided, then what the kind consists of, then what else took time, largest first."""
-    part, least = now.parts.part, BOUND * now.parts.step
-    mixed = [one for one in OVERHEADS if known(part[one]) >= least]
-    kinds = mixed if kind is VerdictKind.MIXED else [kind] if kind else []
+    kinds = list(_costs(now.parts)) if kind is VerdictKind.MIXED else [kind] if kind else []
     of_kind = [name for one in kinds for name in _METRICS_OF[one]]
     of_kind += [name for one in kinds for name in _PARTS_OF.get(one, ())]
     deciding = (*of_kind, *(found.metrics if found else ()))
@@ -285,8 +307,7 @@ def _evidence(
         unit = METRICS[name].unit if name in METRICS else "ns"
         is_share = unit == "ns" and (name in _OF_THE_THREAD or name in named)
         share = value / now.parts.step if is_share else None
-        told = name in of_kind[:1] or (value > 0 and name in deciding)
-        if not isnan(value) and (told or (share or 0) >= WORTH_SHOWING):
+        if value > 0 and (name in deciding or (share or 0) >= WORTH_SHOWING):
             yield Evidence(name, value, unit, None if share is None else min(1.0, share))
 
 
@@ -298,6 +319,7 @@ _OF_THE_THREAD = {
     names.START,
     "sched/main_runqueue_ns",
     "sched/main_offcpu_ns",
+    "sched/wait_offcpu_ns",
     "ranks/wait_ns",
 }
 """Times of the training thread, which are parts of the step; others are sums over threads."""

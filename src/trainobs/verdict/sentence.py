@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from trainobs.core.labels import label_of
 from trainobs.core.text import duration, measured, percent
 from trainobs.verdict.advice import told
-from trainobs.verdict.verdict import Cause, Verdict, VerdictKind
+from trainobs.verdict.verdict import Cause, Verdict
 
 _PLACES = {"other": "no phase", "named": "no phase, logging or a phase of its own"}
 
@@ -20,12 +20,16 @@ def sentence(verdict: Verdict) -> str:
     if verdict.kind is None:
         return f"no verdict: {verdict.abstained_because}"
     text = verdict.kind.value
+    if verdict.costs:
+        text += f" of {' and '.join(cost.value for cost in verdict.costs)}"
     if verdict.ns_per_step is not None and verdict.share is not None:
-        what = "in costs that count" if verdict.kind is VerdictKind.MIXED else "of it"
-        text += f": {duration(verdict.ns_per_step)} a step, {percent(verdict.share)} {what}"
+        lost = "held up for " if verdict.held_up and not verdict.cause else ""
+        text += f": {lost}{duration(verdict.ns_per_step)} a step, {percent(verdict.share)} of it"
     text += f", in {_PLACES.get(verdict.where, verdict.where)}" if verdict.where else ""
     text += f", {verdict.when}" if verdict.when else ""
-    return f"{text}; cause: {verdict.cause.value}" if verdict.cause else text
+    if verdict.cause:
+        return f"{text}; cause: {verdict.cause.value}"
+    return f"{text}; by no one cause" if verdict.held_up else text
 
 
 def lines(verdict: Verdict) -> Iterator[str]:

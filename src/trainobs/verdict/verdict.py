@@ -32,6 +32,7 @@ class Cause(Enum):
     SLEEP = "the loader asleep, for something not known (a network, a lock, another process)"
     NETWORK = "the loader asleep, while it received its data from a network"
     HELPERS = "the loader asleep, while other threads or processes of this run computed"
+    FETCH = "what the training thread itself computes to get a batch"
     HANDOVER = "the hand-over of batches"
     START = "workers that start and end with each epoch"
     OTHERS = "other processes on its CPUs"
@@ -127,6 +128,8 @@ class Verdict:
         ns_per_step: time of the part that `kind` names; None where it abstains.
         share: the same as a share of all time.
         step_ns: time of a step, validation and checkpoints included.
+        costs: of a mixed verdict, the kinds of cost that it is about, the largest first.
+        held_up: whether that time is no computation, but what holds it up.
         when: where in the run that time lies ("since step 120"), or "" if it is in all steps.
         where: the phase that it lies in ("forward"), or "".
         evidence: rows of numbers, those that decided first.
@@ -142,6 +145,8 @@ class Verdict:
     ns_per_step: float | None = None
     share: float | None = None
     step_ns: float | None = None
+    costs: tuple[VerdictKind, ...] = ()
+    held_up: bool = False
     when: str = ""
     where: str = ""
     evidence: tuple[Evidence, ...] = ()
@@ -152,7 +157,8 @@ class Verdict:
     def as_json(self) -> dict[str, Any]:
         """As a dictionary that `json.dumps` takes."""
         named = {"kind": self.kind, "cause": self.cause}
-        return {**asdict(self), **{key: value and value.value for key, value in named.items()}}
+        told = {key: value and value.value for key, value in named.items()}
+        return {**asdict(self), **told, "costs": [kind.value for kind in self.costs]}
 
 
 def facts_of(info: RunInfo) -> Facts:
