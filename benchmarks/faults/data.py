@@ -50,9 +50,10 @@ def validation_loader_of(training: Training, folder: Path) -> DataLoader[Any]:
 
 
 def _loader(training: Training, data: Dataset[Any], workers: int) -> DataLoader[Any]:
+    chosen = {"batch_sampler": Choice(training)} if training.sampler_ms else {}
     return DataLoader(
         data,
-        training.batch or None,
+        **(chosen or {"batch_size": training.batch or None}),
         num_workers=workers,
         prefetch_factor=training.prefetch if workers else None,
         persistent_workers=training.persistent and workers > 0,
@@ -92,6 +93,22 @@ class Items(Dataset[Item]):
             program(training.program_ms)
             if training.garbage:
                 waste(training.garbage)
+
+
+class Choice:
+    """The items of each batch, in order; to choose them takes CPU time."""
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+
+    def __len__(self) -> int:
+        return self._training.steps
+
+    def __iter__(self) -> Iterator[list[int]]:
+        batch = self._training.batch
+        for number in range(self._training.steps):
+            busy(self._training.sampler_ms)
+            yield list(range(number * batch, (number + 1) * batch))
 
 
 class Stream(IterableDataset[Item]):

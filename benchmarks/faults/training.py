@@ -35,6 +35,7 @@ class Training:
         locked: an item is made while a lock is held that all workers share.
         garbage: objects of which a worker has the collector rid it once a batch.
         stats: names that are asked for, for each item.
+        sampler_ms: CPU time that the training thread takes to choose the items of a batch.
         program_ms: CPU time of a program that is run for each batch, as one that decodes.
         ballast_mb: size of one more tensor that is handed over with a batch.
 
@@ -93,6 +94,7 @@ class Training:
     locked: bool = False
     garbage: int = 0
     stats: int = 0
+    sampler_ms: float = 0.0
     program_ms: float = 0.0
     ballast_mb: int = 0
 

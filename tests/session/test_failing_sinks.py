@@ -269,6 +269,25 @@ def test_a_fault_of_the_observer_ends_the_record_and_not_the_training(
     assert 100 < len(recorded) <= 200 + 3 * observer.FULL
 
 
+def test_a_sink_that_computes_for_long_is_waited_for(tmp_path, caplog, monkeypatch):
+    class Slow(Faulty):
+        def end(self, summary: dict[str, object]) -> None:
+            end = time.thread_time() + 0.5
+            while time.thread_time() < end:
+                pass
+            self.ended = True
+
+    stop = observer.Observer.stop
+    monkeypatch.setattr(observer.Observer, "stop", lambda self, summary: stop(self, summary, 0.3))
+    slow = Slow(fails_at=10**9)
+    session = Session(Settings.parse(probes="off"), [slow])
+    session.clock.begin_batch()
+    monkeypatch.setattr(observer, "SLOWER", 100)  # on a busy machine it lasts
+    session.stop()
+    assert warnings(caplog) == []
+    assert slow.ended
+
+
 def test_a_sink_that_hangs_does_not_hang_the_training(tmp_path, caplog, monkeypatch):
     go_on = threading.Event()
 

@@ -6,7 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from tests.verdict.constructed import IN_STEP, MS, SPLIT, TWO_CPUS, WAITING, split, verdict_on
+from tests.verdict.constructed import (
+    IN_STEP,
+    MARKS,
+    MS,
+    SPLIT,
+    TWO_CPUS,
+    WAITING,
+    split,
+    verdict_on,
+)
 from trainobs.verdict.sentence import sentence
 from trainobs.verdict.verdict import Cause, VerdictKind
 
@@ -275,3 +284,14 @@ def test_to_take_a_batch_over_is_no_fetch():
     parts = {f"loader__{part}_ns": 0.0 for part in SPLIT if part != "handover"}
     verdict = verdict_on(**short | none | parts, sched__wait_offcpu_ns=0.5 * MS)
     assert (verdict.kind, verdict.cause) == (VerdictKind.LOADER, Cause.HANDOVER)
+
+
+def test_collectives_of_a_loop_that_marks_nothing_are_in_no_phase():
+    ranks = replace(TWO_CPUS, world_size=2, workers=0, others_wait_ns={1: 5 * MS})
+    bare = {"without": MARKS, "phase__other_ns": 209 * MS, "loader__wait_ns": 0.2 * MS, **IN_STEP}
+    bare |= {"sched__work_offcpu_ns": 190 * MS, "sched__thread_cpu_ns": 10 * MS}
+    verdict = verdict_on(ranks, **bare, ranks__wait_ns=178 * MS)
+    assert (verdict.kind, verdict.cause) == (VerdictKind.COMMUNICATION, Cause.STRAGGLER)
+    little = verdict_on(ranks, **bare | {"sched__work_offcpu_ns": 21 * MS}, ranks__wait_ns=20 * MS)
+    assert (little.kind, little.cause) == (VerdictKind.COMPUTE, None)
+    assert little.ns_per_step == pytest.approx(187.9 * MS)  # but for the collector

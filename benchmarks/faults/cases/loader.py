@@ -288,6 +288,15 @@ _WORKERS = (
         remedy={"workers": 0},
     ),
     fault(
+        "slow_sampler",
+        "a sampler that computes 40 ms for each batch, 2 workers",
+        because("LOADER", "FETCH"),
+        workers=2,
+        sampler_ms=40,
+        steps=60,
+        remedy={"sampler_ms": 0},
+    ),
+    fault(
         "large_batch",
         "a batch with a tensor of 96 MB",
         because("LOADER", "HANDOVER"),

@@ -130,6 +130,17 @@ _MOVING = (
         remedy={"late_ms": 0},
     ),
     fault(
+        "bare_late",
+        "the same in a loop that marks nothing",
+        LATE,
+        loop="bare",
+        ranks=2,
+        late_ms=80,
+        late_in="forward",
+        steps=60,
+        remedy={"late_ms": 0},
+    ),
+    fault(
         "late_by_loader",
         "one of 2 ranks waits 100 ms more for its loader",
         LATE,
@@ -197,6 +208,14 @@ _VALIDATING = (
         ABSTAINS,
         loop="bare",
         **VALIDATION,
+        remedy={"validate_every": 0},
+    ),
+    fault(
+        "bare_validation_often",
+        "4 batches of validation, every 5 steps, in a loop that marks nothing",
+        ABSTAINS,
+        loop="bare",
+        **VALIDATION | {"validate_every": 5, "validation_batches": 4},
         remedy={"validate_every": 0},
     ),
     fault(

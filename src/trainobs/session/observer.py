@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -27,6 +28,10 @@ logger = logging.getLogger("trainobs")
 BEGIN_S = 5.0
 """How long a run waits for the thread, so that a short one does not end before it, and the next
 one finds that its directory is taken."""
+
+SLOWER, COMPUTES = 4, 0.01
+"""How many times as long as for a disk that hangs a run waits at its end for a thread that still
+computes, and the share of the time that it has to compute."""
 
 WAKE_S = 0.25
 """How often the thread looks for closed steps, unless it is woken, and reads the machine."""
@@ -151,7 +156,8 @@ class Observer:
     def stop(self, summary: dict[str, object], timeout_s: float = 30.0) -> None:
         """Deliver what is left and end the thread.
 
-        A disk that hangs must not hang the training: after `timeout_s` the thread is left behind.
+        A disk that hangs must not hang the training: after `timeout_s` the thread is left behind,
+        unless it computes, as on a slow CPU; then after at most `SLOWER` times as long.
         """
         self._summary = summary | self._summary
         self._stopping = True
@@ -159,14 +165,25 @@ class Observer:
         if self._thread.ident is None:  # never started; or it has not run yet, and ends at once
             return
         # Not join, which does not wait a second time if a signal handler raised in the first.
-        if self._ended.wait(timeout_s):
-            self._thread.join()
-        else:
-            logger.warning(
-                "cannot finish the run log\n  found: the sinks did not return within %.0f s\n"
-                "  do:    look at the file system that holds it; what was flushed is readable",
-                timeout_s,
-            )
+        for _ in range(SLOWER):
+            used = self._cpu_s()
+            if self._ended.wait(timeout_s):
+                self._thread.join()
+                return
+            if self._cpu_s() - used < COMPUTES * timeout_s:
+                break
+        logger.warning(
+            "cannot finish the run log\n  found: the sinks did not return within %.0f s\n"
+            "  do:    look at the file system that holds it; what was flushed is readable",
+            timeout_s,
+        )
+
+    def _cpu_s(self) -> float:
+        """CPU time of the thread; 0 where nobody knows."""
+        with suppress(OSError, ValueError):
+            text = Path(f"/proc/self/task/{self._thread.native_id}/schedstat").read_text()
+            return int(text.split()[0]) / 1e9
+        return 0.0
 
     def _run(self) -> None:
         try:

@@ -24,6 +24,9 @@ EXPLAINED = 0.6
 EDGE = 4
 """Blocks before and after a change, at least."""
 
+SIDE = 0.1
+"""Share of them before and after it, at least: workers are done some batches before the end."""
+
 REGULAR = 0.8
 """Share of the distances between long steps that are the same, if they come regularly."""
 
@@ -173,7 +176,8 @@ def _changed(record: Record, names: tuple[str, ...]) -> str:
     if len(steps) < 2 * EDGE:
         return ""
     weights, total = np.cumsum(steps), np.cumsum(steps * values)
-    cuts = np.arange(EDGE, len(steps) - EDGE + 1)
+    edge = max(EDGE, round(SIDE * len(steps)))
+    cuts = np.arange(edge, len(steps) - edge + 1)
     before = total[cuts - 1] / weights[cuts - 1]
     after = (total[-1] - total[cuts - 1]) / (weights[-1] - weights[cuts - 1])
     between = weights[cuts - 1] * (weights[-1] - weights[cuts - 1]) * (after - before) ** 2
