@@ -156,3 +156,10 @@ def test_a_wait_as_epochs_begin_is_told_so():
     record = Record()
     record.add(columns(loader__wait_ns=waits), epochs)
     assert judge(record, TWO_CPUS).when == "in the first step of an epoch"
+
+
+@pytest.mark.parametrize(("last", "when"), [(4, ""), (12, "until step 52")])
+def test_the_last_batches_which_nobody_has_to_choose_are_no_end_of_a_cost(last, when):
+    waits = np.where(np.arange(STEPS) < STEPS - last, 100 * MS, 1 * MS)
+    verdict = verdict_on(loader__wait_ns=waits)
+    assert (verdict.kind, verdict.when) == (VerdictKind.LOADER, when)

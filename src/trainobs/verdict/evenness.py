@@ -176,8 +176,7 @@ def _changed(record: Record, names: tuple[str, ...]) -> str:
     if len(steps) < 2 * EDGE:
         return ""
     weights, total = np.cumsum(steps), np.cumsum(steps * values)
-    edge = max(EDGE, round(SIDE * len(steps)))
-    cuts = np.arange(edge, len(steps) - edge + 1)
+    cuts = np.arange(EDGE, len(steps) - EDGE + 1)
     before = total[cuts - 1] / weights[cuts - 1]
     after = (total[-1] - total[cuts - 1]) / (weights[-1] - weights[cuts - 1])
     between = weights[cuts - 1] * (weights[-1] - weights[cuts - 1]) * (after - before) ** 2
@@ -185,6 +184,8 @@ def _changed(record: Record, names: tuple[str, ...]) -> str:
     mean = total[-1] / weights[-1]
     spread = float((steps * (values - mean) ** 2).sum())
     if spread <= 0 or between[best] / weights[-1] < EXPLAINED * spread:
+        return ""
+    if min(cuts[best], len(steps) - cuts[best]) < SIDE * len(steps):
         return ""
     number = record.first + int(weights[cuts[best] - 1])
     if after[best] > TIMES * before[best]:
