@@ -49,12 +49,15 @@ def write(path: Path, size: int) -> Path:
     return path
 
 
-def read(path: Path) -> None:
-    """Read a file to its end."""
+def read(path: Path) -> int:
+    """Read a file to its end; how often a read slept: that opening it may is another matter."""
     fd = os.open(path, os.O_RDONLY)
+    before = sleeps()
     while os.read(fd, BUFFER):
         pass
+    slept = sleeps() - before
     os.close(fd)
+    return slept
 
 
 def read_directly(path: Path) -> None:
@@ -203,10 +206,7 @@ def observed(place: Path, run: Path, probes: Any = "auto") -> Truth:
     with timed(whole), observe(run_dir=run, data_roots=[data], probes=probes) as obs:
         for step in range(STEPS):
             with obs.step():
-                before = sleeps()
-                for path in files[2 * (step % COLD_STEPS) :][:2]:
-                    read(path)
-                stalls += sleeps() - before
+                stalls += sum(map(read, files[2 * (step % COLD_STEPS) :][:2]))
                 sockets.talk()
                 if step == 5:
                     fault_in(mapped)

@@ -126,6 +126,7 @@ def _unmarked(other, **more):
     [
         (range(4, STEPS, 5), "in every 5th step only"),
         (range(2, STEPS, 3), "in every 3rd step only"),
+        (range(0, STEPS, 12), "in every 12th step only"),
         (range(1, STEPS, 2), ""),  # two models that take turns, say
         ([0, 1, 5, 6, 7, 14, 15, 17, 22, 30, 31, 33, 40, 47, 49, 50], ""),  # long inputs, say
     ],

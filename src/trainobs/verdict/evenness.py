@@ -113,7 +113,8 @@ def _period(is_long: npt.NDArray[np.bool_]) -> int | None:
 
 
 def _ordinal(number: int) -> str:
-    return "3rd" if number == 3 else f"{number}th"
+    teen = number // 10 % 10 == 1
+    return f"{number}{'th' if teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
 
 
 def _first_epoch(values: Floats, epochs: npt.NDArray[np.int64]) -> str:
