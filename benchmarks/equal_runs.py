@@ -109,7 +109,7 @@ def measure(folder: Path, count: int) -> dict[str, Any]:
         found = compare([RunLog.open(one)], [RunLog.open(other)])
         means += found["step_ns"]
         told = {of["name"]: of["values"] for of in found["conditions"]}
-        others += told.get("sched/others_cpu_ratio", [])
+        others += [one for one in told.get("sched/others_cpu_ratio", []) if one is not None]
     logs = [math.log(mean) for mean in means]
     return {
         "machine": {**host_facts(), "hostname": None},

@@ -177,7 +177,7 @@ def test_a_loader_bound_run_word_for_word(made):
         "",
         "What would help, as predicted",
         "  1.37 to 1.66 times as fast  num_workers=2",
-        "  1.37 to 1.66 times as fast  transform=0.5x: CPU time of making a batch",
+        "  1.37 to 1.66 times as fast  transform=0.5x: half the CPU time of making a batch",
         "",
         "A step: 30 ms, the mean of 199 steps after the first; p95 30 ms, slowest 30 ms",
         "  forward                                   20 ms       67 %  ########################",

@@ -39,7 +39,7 @@ def test_a_file_written_into_a_rank_changes_its_run(tmp_path):
 
 
 def test_the_log_directory_itself_may_be_a_run(tmp_path):
-    assert names(make_run(tmp_path / "run")) == ["."]
+    assert names(make_run(tmp_path / "run")) == ["run"]
 
 
 def test_a_run_json_alone_is_no_run_log(tmp_path):

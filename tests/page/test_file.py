@@ -13,7 +13,8 @@ from tests.analysis.runs import with_tables
 from tests.samples import busy_run
 from trainobs.analysis.step_time import TAKING
 from trainobs.analysis.summary import summarize
-from trainobs.core.text import duration, percent
+from trainobs.core.text import duration, percent, size
+from trainobs.report import empty
 from trainobs.runlog.reader import RunLog
 
 
@@ -228,9 +229,53 @@ def test_a_run_without_probes_says_what_is_unknown(write_run, open_page):
     assert "were not measured" in opened.page.text_content("#observed")
 
 
-def test_an_empty_run_says_so(write_run, open_page):
-    opened = open_page(write_run(0))
-    assert "No step was recorded" in opened.page.text_content("main")
+def test_an_empty_run_says_why_as_the_report_does(write_run, open_page):
+    run = write_run(0)
+    text = open_page(run).page.text_content("main")
+    reason = empty.reason(summarize(RunLog.open(run)))
+    assert f"No step was recorded. {reason}" in text
+
+
+def test_what_is_known_of_one_step_alone_is_a_number_and_no_chart(write_run, open_page):
+    opened = open_page(write_run(1))
+    assert "1 step, on node7" in opened.page.text_content("header")
+    assert opened.page.locator("#storage canvas").count() == 0
+    read = busy_run(1).columns["io/data_read_bytes"][0]
+    assert opened.page.text_content("#storage .legend") == f"step 0: {size(read)}"
+    opened.page.locator("#storage figure").first.focus()
+    opened.page.keyboard.press("ArrowRight")
+    assert "step 0: Data read" in opened.page.text_content("#storage .readout >> nth=0")
+
+
+def test_of_loaders_only_what_people_choose_is_told(write_run, open_page):
+    loader = {"workers": 2, "pin_memory": False, "batches": 7, "prefetch_factor": None}
+    opened = open_page(write_run(5, loaders=[{**loader, "serial": 1}]))
+    table = opened.page.locator("#observed table", has_text="Loaders")
+    assert table.locator("th").all_text_contents() == ["workers", "batches", "pin memory", "2"]
+    assert table.locator("td").all_text_contents() == ["7", "no"]
+
+
+CUT = """all => all.filter(one => {
+  const [own, label] = [one.getBoundingClientRect(), one.lastChild];
+  const isPart = label.clientWidth && label.scrollWidth > label.clientWidth;
+  return isPart || own.right > one.parentNode.getBoundingClientRect().right;
+}).map(one => one.textContent)"""
+BROKEN = """all => all.filter(one => {
+  const words = document.createRange();
+  words.selectNodeContents(one);
+  return !one.textContent.includes(" ") && words.getClientRects().length > 1;
+}).map(one => one.textContent)"""
+
+
+@pytest.mark.parametrize("width", [1280, 700, 400])
+def test_no_label_of_a_bar_is_cut_and_no_word_of_a_heading(busy, width):
+    page = busy.opened.page
+    page.set_viewport_size({"width": width, "height": 900})
+    cut = page.eval_on_selector_all("#step .bar em", CUT)
+    assert cut == []
+    assert page.locator("#step .bar em:visible").count() > 0
+    assert page.eval_on_selector_all("thead th", BROKEN) == []
+    page.set_viewport_size({"width": 1280, "height": 900})
 
 
 def test_a_run_with_a_period_and_no_steps_tells_it(write_run, open_page):

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from tests.files_read import peer_rows, with_files
 from tests.samples import EVERY_PROGRAM
+from trainobs.analysis.summary import summarize
+from trainobs.cli import main
 from trainobs.core.abi import Phase, Role
+from trainobs.report import io_text
+from trainobs.runlog.reader import RunLog
 
 
 def test_the_pictures_say_the_numbers(write_run, open_page):
@@ -56,3 +60,16 @@ def test_where_files_were_not_counted_that_is_said_or_nothing(write_run, open_pa
     run = write_run(capabilities={**EVERY_PROGRAM, "files": "no privileges"})
     assert "not counted: no privileges" in open_page(run).page.locator("#io").text_content()
     assert open_page(write_run(name="other")).page.locator("#io").count() == 0
+
+
+def test_a_run_killed_in_its_first_epoch_has_no_empty_tables(write_run, open_page, capsys):
+    run = write_run(30, ended=False, capabilities={**EVERY_PROGRAM, "files": "on"})
+    section = open_page(run).page.locator("#io")
+    assert section.locator("table").count() == 0
+    said = io_text.nothing(summarize(RunLog.open(run)))
+    assert said in section.text_content()
+    assert main(["report", str(run), "--io"]) == 0
+    told = capsys.readouterr().out
+    assert said in " ".join(told.split())
+    assert "By kind of file" not in told
+    assert "Calls about files" not in told

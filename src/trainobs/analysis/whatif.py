@@ -176,7 +176,16 @@ def _alone(change: Change, replay: Replay) -> dict[str, Any]:
     values = {change.name: True if kind.is_switch else change.value}
     now = f", now {replay.trace.workers}" if change.name == "workers" else ""
     told = _told((change,), replay.predict([change]))
-    return {**told, "means": f"{kind.tells}{now}", "values": values}
+    return {**told, "means": f"{_amount(change)}{kind.tells}{now}", "values": values}
+
+
+def _amount(change: Change) -> str:
+    """How much of what it scales a change leaves, in words: only these are tried by themselves."""
+    kind = KNOWN[change.name]
+    if not kind.is_factor:
+        return ""
+    amount = {0.5: "half", 2.0: "twice"}[change.value]
+    return f"{amount} of " if kind.tells.startswith("what") else f"{amount} the "
 
 
 def _tried(room: float, replay: Replay) -> list[str]:

@@ -14,10 +14,11 @@ _OWN_LOOP = "a step is a fetch of `obs.loader(...)`, or what `with obs.step():` 
 def why(summary: dict[str, Any]) -> Iterator[str]:
     """Why there is no step to tell of."""
     yield "No step was recorded"
-    yield from paragraph(_reason(summary), "  ", "  ")
+    yield from paragraph(reason(summary), "  ", "  ")
 
 
-def _reason(summary: dict[str, Any]) -> str:
+def reason(summary: dict[str, Any]) -> str:
+    """The same in a sentence or two, without its heading."""
     outcome, setup = summary["outcome"], summary["setup"]
     damaged = sum("steps-" in name for name in summary["lost"]["files"])
     if damaged:

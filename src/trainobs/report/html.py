@@ -17,6 +17,7 @@ from typing import Any
 from trainobs.analysis.view import RunView
 from trainobs.core.strict_json import dumps
 from trainobs.report import comparison
+from trainobs.report.pieces import piece
 
 STATIC = Path(__file__).parent / "static"
 
@@ -61,7 +62,7 @@ def _fitting(view: RunView, most_bytes: int) -> Iterator[tuple[str, str]]:
     """Pieces, those first that every page needs."""
     left = most_bytes
     for path, must in _wanted(view):
-        packed = _packed(view.piece(path))
+        packed = _packed(piece(view, path))
         left -= len(packed)
         if left < 0 and not must:
             return

@@ -23,7 +23,7 @@ def render(summary: Mapping[str, Any]) -> str:
     Args:
         summary: what `analysis.summary.summarize` returns.
     """
-    found = summary["io"]
+    found, none = summary["io"], nothing(summary)
     parts: Sequence[Iterator[str]]
     if found is None:
         parts = (_not_asked(),)
@@ -32,11 +32,8 @@ def render(summary: Mapping[str, Any]) -> str:
     else:
         parts = (
             _head(summary, found),
-            _classes(found),
-            _spreads(found),
-            _epochs(found),
-            _files(found),
-            _calls(found),
+            *(map(iter, [paragraph(none)]) if none else (part(found) for part in _OF_FILES)),
+            _calls(found) if found["epochs"] else iter(()),
             _peers(found["peers"] or ()),
             _collectives(found["collectives"]),
         )
@@ -69,6 +66,21 @@ def times(one: Mapping[str, Any]) -> str:
         return f">= {low:.2f}"
     texts = dict.fromkeys((f"{low:.2f}", f"{high:.2f}"))
     return "-".join(texts)
+
+
+def nothing(summary: Mapping[str, Any]) -> str | None:
+    """That nothing is told of files, and why; None where something is, or files do not count."""
+    found = summary["io"]
+    if found is None or found["state"] != "on" or found["classes"]:
+        return None
+    if found["epochs"]:
+        return "No file was read or written, as far as files were counted."
+    if summary["outcome"] is None:
+        return (
+            "Nothing yet: what is read and written of files is stored as an epoch ends, and none "
+            "has ended in this run log."
+        )
+    return "Nothing of files is in this run log."
 
 
 def _classes(found: Mapping[str, Any]) -> Iterator[str]:
@@ -167,6 +179,9 @@ def _files(found: Mapping[str, Any]) -> Iterator[str]:
             or_unknown(percent, one["consecutive"]),
             width=_FILE,
         )
+
+
+_OF_FILES = (_classes, _spreads, _epochs, _files)
 
 
 def _calls(found: Mapping[str, Any]) -> Iterator[str]:

@@ -15,6 +15,7 @@ from trainobs.analysis.live import SHARE
 from trainobs.analysis.view import RunView
 from trainobs.report import comparison
 from trainobs.report.html import as_json
+from trainobs.report.pieces import piece
 
 _KEPT = 4
 """Runs whose columns are kept in memory."""
@@ -47,7 +48,7 @@ def page_json(run_dir: Path, query: Mapping[str, str], old_dir: Path | None = No
         return kept.summary()
     view = kept.view()
     with kept.lock:
-        return as_json(view.piece(path))
+        return as_json(piece(view, path))
 
 
 class _Kept:
@@ -79,7 +80,7 @@ class _Kept:
                 if of is view or (goes_on and time.monotonic() < self._not_before):
                     return made
             began = time.thread_time()
-            made = as_json(view.piece("summary"))
+            made = as_json(piece(view, "summary"))
             self._summary = view, made
             took = time.thread_time() - began  # the first time with imports
             self._not_before = time.monotonic() + max(0.0, took - QUICK_S) / SHARE

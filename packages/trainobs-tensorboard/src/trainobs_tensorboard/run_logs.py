@@ -189,5 +189,7 @@ def _modified_ns(directory: Path) -> int | None:
 
 def _run(root_name: str, below: Path, directory: Path, modified_ns: int) -> Run:
     name = os.fsencode(Path(root_name, below))
-    text = name.decode("utf-8", "backslashreplace")
+    # Of the log directory itself the page tells its own name.
+    shown = os.fsencode(directory.name or ".") if name == b"." else name
+    text = shown.decode("utf-8", "backslashreplace")
     return Run(quote_from_bytes(name), text, directory, modified_ns)

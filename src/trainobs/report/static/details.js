@@ -1,7 +1,7 @@
 // What is not drawn over steps: checkpoints, embedding tables, and how the run was observed.
 
 import { el, FIRST_ROWS, section, table } from "./dom.js";
-import { inUnit, percent, quantity, size } from "./format.js";
+import { counted, inUnit, percent, quantity, size } from "./format.js";
 
 const time = (ns) => inUnit(ns, "ns");
 const bytes = (count) => inUnit(count, "bytes");
@@ -20,7 +20,7 @@ export function checkpoints(summary) {
   const sorted = many ? [...found].sort((a, b) => b.blocking_ns - a.blocking_ns) : found;
   const rows = sorted.map((one) => [one.step === null ? "before the first" : `step ${one.step}`, time(one.blocking_ns),
     bytes(one.written_bytes), time(one.write_ns), time(one.fsync_ns), bytes(one.later_block_bytes)]);
-  return section("checkpoints", "Checkpoints", table(`${rows.length} of them${many ? ", the longest first" : ""}`,
+  return section("checkpoints", "Checkpoints", table(`${counted(rows.length, "checkpoint")}${many ? ", the longest first" : ""}`,
     ["saved in", "training blocked for", "written", "in write calls", "in fsync", "written to the device later"], rows));
 }
 
@@ -38,27 +38,40 @@ export function embeddings(summary) {
   const budgets = (found.skew?.budgets ?? []).filter((one) => one.holds_rows).map((one) => [size(one.budget_bytes),
     percent(one.table_ratio), one.lookup_ratio === null ? "unknown" : percent(one.lookup_ratio)]);
   return section("tables", "Embedding tables",
-    table(`${rows.length} tables, the most looked up first`, ["table", "rows", "size", "lookups a step", "read a step", "kept on"], rows),
+    table(`${counted(rows.length, "table")}${rows.length > 1 ? ", the most looked up first" : ""}`, ["table", "rows", "size", "lookups a step", "read a step", "kept on"], rows),
     skew.length ? table("How few rows serve the lookups", ["table", "lookups counted", "rows that serve half", "rows that serve 90 %", "Zipf exponent"], skew) : null,
     budgets.length ? table("What the hottest rows of all tables would serve", ["memory", "of all tables", "of lookups"], budgets) : null);
+}
+
+const LEVELS = { ebpf: "by eBPF", attached: "by eBPF, from outside", procfs: "by /proc, without eBPF", timing: "by timing alone" };
+
+export const observedBy = (level) => LEVELS[level] ?? "in an unknown way";
+
+// What is told of a loader; its other facts are for who reads the run log.
+const LOADER = ["workers", "prefetch_factor", "batch_size", "batches", "pin_memory", "persistent_workers", "start_method", "iterable"];
+const YES_NO = { true: "yes", false: "no" };
+
+function loadersTable(loaders) {
+  const told = LOADER.filter((name) => loaders.some((one) => (one[name] ?? null) !== null));
+  return table("Loaders", told.map((name) => name.replaceAll("_", " ")),
+    loaders.map((one) => told.map((name) => (one[name] === null || one[name] === undefined ? "–" : YES_NO[one[name]] ?? String(one[name])))));
 }
 
 export function observed(summary, head) {
   const { host = {}, capabilities = {}, settings = {}, loaders } = head.info;
   const off = Object.entries(capabilities ?? {}).filter(([, state]) => state !== "on");
   const unknown = Object.entries(summary.metrics).filter(([name, row]) => row.max === null && !name.endsWith("}"));
-  const facts = [["host", host?.hostname], ["kernel", host?.kernel], ["CPUs", host?.usable_cpu_count ?? host?.cpu_count], ["observed by", head.info.level],
+  const facts = [["host", host?.hostname], ["kernel", host?.kernel], ["CPUs", host?.usable_cpu_count ?? host?.cpu_count], ["observed", observedBy(head.info.level)],
                  ["processes in the job", head.info.world_size], ["trainobs", head.info.trainobs],
                  ["lost events", summary.lost.events ?? "unknown"],
                  ["steps not in the run log", Object.values(summary.lost.steps ?? {}).reduce((a, b) => a + b, 0)]];
   const setup = Object.entries(settings ?? {}).filter(([, value]) => value !== null && typeof value !== "object");
   return section("observed", "How it was observed",
     table("The run", ["", ""], [...facts, ...setup].map(([name, value]) => [name.replaceAll("_", " "), value ?? "unknown"])),
-    loaders?.length ? table("Loaders", Object.keys(loaders[0]).map((name) => name.replaceAll("_", " ")),
-      loaders.map((one) => Object.values(one).map((value) => (value === null ? "–" : String(value))))) : null,
+    loaders?.length ? loadersTable(loaders) : null,
     off.length ? table("Probes that were off, and why", ["probe", ""], off) : null,
     Object.keys(summary.lost.files).length ? table("Files that could not be read", ["file", ""], Object.entries(summary.lost.files)) : null,
-    unknown.length ? el("details", {}, el("summary", {}, `${unknown.length} metrics were not measured`), el("p", {}, unknown.map(([name]) => name).join(", "))) : null,
+    unknown.length ? el("details", {}, el("summary", {}, `${counted(unknown.length, "metric")} ${unknown.length === 1 ? "was" : "were"} not measured`), el("p", {}, unknown.map(([name]) => name).join(", "))) : null,
     everything(summary));
 }
 

@@ -24,6 +24,9 @@ export function duration(ns) {
 export const size = (count) => scaled(count, BYTES, "B");
 export const quantity = (count) => scaled(count, COUNTS, "");
 
+// A number of things, in words.
+export const counted = (count, thing) => `${quantity(count)} ${thing}${count === 1 ? "" : "s"}`;
+
 export function percent(share) {
   if (share > 0 && share < 1e-4) return "<0.01 %";
   return `${share > 0 && share < 0.1 ? Number((100 * share).toPrecision(2)) : (100 * share).toFixed(0)} %`;

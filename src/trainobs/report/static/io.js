@@ -21,12 +21,12 @@ export function files(summary) {
   const data = io.classes.find((one) => one.op === "read" && one.class === "data");
   return section("io", "I/O by file and peer",
     io.unknown.map((text) => el("p", { class: "advice" }, `Not in these numbers: ${text}.`)),
-    table("By kind of file, in all epochs; “each byte”: how often it was moved in an epoch",
+    summary.no_files ? el("p", {}, summary.no_files) : table("By kind of file, in all epochs; “each byte”: how often it was moved in an epoch",
       ["", "calls", "bytes", "each byte", "at a page", "opens", "mappings"],
       io.classes.map((one) => [name(one), quantity(one.count), size(one.bytes), times(one),
         one.aligned === null ? null : percent(one.aligned), quantity(one.open_count), quantity(one.mmap_count)])),
     el("div", { class: "charts" }, orders(io.classes), data ? sizes(data) : null, ...epochs(io.epochs), data ? opens(data) : null),
-    largest(io.files), calls(io.epochs), peers(io.peers), collectives(io.collectives));
+    largest(io.files), io.epochs.length ? calls(io.epochs) : null, peers(io.peers), collectives(io.collectives));
 }
 
 function name(one) {

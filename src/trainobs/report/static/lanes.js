@@ -32,7 +32,7 @@ export function lanes(figure, piece, from, to) {
   draw.font = "12px system-ui, sans-serif";
   axis(draw, begin, end, x, width, height);
   draw.fillStyle = colour("ink");
-  draw.fillText("training", 4, TOP + 15);
+  draw.fillText("steps", 4, TOP + 15);
   workers.forEach((worker) => draw.fillText(nameOf(worker), 4, lane(worker) + 15));
   for (let k = from; k < to; k++) {
     const wait = steps.wait_ns[k] ?? 0;
@@ -82,7 +82,8 @@ function nameOf(worker) {
 function label(piece, from, to, workers) {
   const { step } = piece.steps;
   const makers = workers.length === 1 ? nameOf(workers[0]) : `${workers.length} processes`;
-  return `Steps ${step[from]} to ${step[to - 1]}, and their batches, made by ${makers}. The table below has every number.`;
+  const which = to - from === 1 ? `Step ${step[from]}, and its batch` : `Steps ${step[from]} to ${step[to - 1]}, and their batches`;
+  return `${which}, made by ${makers}. The table below has every number.`;
 }
 
 function legend() {
@@ -103,7 +104,7 @@ function row(batches, i) {
 }
 
 function listing(batches, own) {
-  const details = el("details", {}, el("summary", {}, `Table of ${own.length} batches`));
+  const details = el("details", {}, el("summary", {}, `Table of ${own.length === 1 ? "1 batch" : `${own.length} batches`}`));
   details.ontoggle = () => {
     if (details.childElementCount === 1) details.append(table("Batches", HEAD, own.map((i) => row(batches, i))));
   };

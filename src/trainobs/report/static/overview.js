@@ -39,9 +39,9 @@ function helpNote({ refused, replayed }, advice) {
 }
 
 // In place of steps, where there are none.
-export function noSteps({ info, outcome }) {
+export function noSteps({ info, outcome }, summary) {
   const spells = info.settings?.attached?.periods;
-  if (!spells?.length) return el("p", { class: "sentence" }, `No step was recorded${outcome ? "" : " yet"}. In a loop of your own a step is a fetch of obs.loader(...), or what obs.step() holds.`);
+  if (!spells?.length) return el("p", { class: "sentence" }, `No step was recorded${outcome ? "" : " yet"}. ${summary?.no_steps ?? ""}`);
   const rows = spells.map(({ begin_ns, end_ns, period_ns, low_ns, high_ns }) => [duration(begin_ns - spells[0].begin_ns), duration(end_ns - begin_ns),
     quantity(1e9 / period_ns), duration(period_ns), low_ns === null ? null : `${duration(low_ns)} to ${duration(high_ns)}`]);
   return section("periods", "Period",
@@ -50,11 +50,11 @@ export function noSteps({ info, outcome }) {
 }
 
 // The numbers that the verdict was made from.
-export function evidence({ verdict: { run } }, metrics) {
+export function evidence({ verdict: { run } }, { metrics, taking }) {
   const told = run.evidence.filter(({ share }) => share === null || share >= LEAST);
   const rows = told.map((row) => [metrics[row.metric]?.label ?? row.metric,
     inUnit(row.value, row.unit), row.share === null ? null : percent(row.share)]);
-  return rows.length ? table("What the verdict rests on", ["", "a step", "share of the step"], rows) : null;
+  return rows.length ? table(`What the verdict rests on${taking ? `; ${taking.label} is part of waiting for data` : ""}`, ["", "a step", "share of the step"], rows) : null;
 }
 
 // Changes with the gains that a replay predicts; null where there are none.
@@ -66,7 +66,7 @@ function helpTable({ changes }) {
     return el("span", { class: "gain", style: `width:${em(high)}` }, el("span", { style: `width:${em(low)}` }));
   };
   const rows = changes.map(({ change, means, gain: [low, high] }) =>
-    [change, means, gained(low, high), bar(low, high)]);
+    [el("span", { class: "whole" }, change), means, gained(low, high), bar(low, high)]);
   return table("What would help, predicted by a replay; bars from the least to the most gain", ["change", "what it means", "gain", ""], rows);
 }
 
@@ -78,7 +78,7 @@ export function stepBar(data, head, title) {
   const shares = partsOf(means, head).map((part) => ({ ...part, ns: part.values[0], share: part.values[0] / step }));
   const bar = el("div", { class: "bar", role: "img", "aria-label": `${title}: the table below has the numbers` },
     shares.map(({ colour, share, label }) => el("span", { style: `width:${100 * share}%;background:${colour}`, title: `${label} ${percent(share)}` },
-      share > 0.06 ? el("em", {}, share > 0.2 ? `${percent(share)} ${label}` : percent(share)) : null)));
+      el("em", {}, percent(share), el("span", { style: `--needs:calc(${label.length + 7}ch + 18px)` }, ` ${label}`)))));
   const rows = [...shares].sort((a, b) => b.share - a.share).map((part) => [
     el("span", {}, el("i", { style: `background:${part.colour}` }), part.label), duration(part.ns), percent(part.share)]);
   return [bar, table(`${title}: ${duration(step)}`, ["part", "time", "share"], rows)];

@@ -1,10 +1,10 @@
 // One run as a page: `show` draws it into an element, piece by piece as they come.
 
 import { charts } from "./charts.js";
-import { checkpoints, embeddings, observed, workers } from "./details.js";
+import { checkpoints, embeddings, observed, observedBy, workers } from "./details.js";
 import { el, put, section } from "./dom.js";
 import { Following } from "./follow.js";
-import { duration, quantity } from "./format.js";
+import { counted, duration } from "./format.js";
 import { files } from "./io.js";
 import { lanes } from "./lanes.js";
 import { evidence, noSteps, stepBar, verdictSection } from "./overview.js";
@@ -17,6 +17,7 @@ const GROUPS = { storage: "Storage and page cache", processor: "Processor", memo
                  "own probes": "Own probes", observing: "Cost of observing" };
 const LANE_STEPS = 24;
 const RESIZED_MS = 150;
+const [LEAST_CHART, GAP] = [320, 28]; // as in page.css
 
 // `source` is a Source; `refresh` asks again while the run goes on. Returns a function that ends it.
 export function show(root, source, { refresh = false } = {}) {
@@ -79,9 +80,8 @@ class Page {
     const { run, info, steps, outcome } = this.head;
     const last = this.newest?.wall_ns ? `; the newest step ended on ${new Date(this.newest.wall_ns / 1e6).toLocaleString()}` : "";
     const ended = outcome ? `ended: ${outcome}` : `killed, or still running${last}`;
-    const by = { ebpf: "by eBPF", attached: "by eBPF, from outside", procfs: "by /proc, without eBPF", timing: "by timing alone" }[info.level] ?? "in an unknown way";
     put(this.header, el("h1", {}, run.split("/").filter(Boolean).at(-1) ?? run), el("p", { class: "muted" },
-      `${run}: ${quantity(steps)} steps, on ${info.host?.hostname ?? "an unknown host"}, observed ${by}; ${ended}`));
+      `${run}: ${counted(steps, "step")}, on ${info.host?.hostname ?? "an unknown host"}, observed ${observedBy(info.level)}; ${ended}`));
   }
 
   // The places that things are drawn into.
@@ -178,7 +178,8 @@ class Page {
     const drawn = JSON.stringify([piece, first, show, this.lanePlot.clientWidth, this.scheme.matches]);
     if (drawn === this.lanesDrawn) return; // so that what was clicked on stays
     this.lanesDrawn = drawn;
-    put(this.lanesOf, `Steps ${piece.steps.step[first]} to ${piece.steps.step[first + show - 1]}. Click on a step above to see others.`);
+    const [begin, end] = [piece.steps.step[first], piece.steps.step[first + show - 1]];
+    put(this.lanesOf, begin === end ? `Step ${begin}.` : `Steps ${begin} to ${end}.`, this.head.steps > show ? " Click on a step above to see others." : "");
     lanes(this.lanePlot, piece, first, first + show);
   }
 
@@ -189,12 +190,13 @@ class Page {
 
   groups(rows) {
     const { groups, metrics } = this.head;
-    const width = Math.max(320, Math.min(620, (this.root.clientWidth - 60) / 2));
+    const inner = this.slots.groups.clientWidth;
+    const width = inner < 2 * LEAST_CHART + GAP ? Math.max(LEAST_CHART, inner) : (inner - GAP) / 2;
     const before = this.small;
     this.small = [];
     put(this.slots.groups, ...this.shown().flatMap(([group, title], i) => {
       const made = charts(rows[i], metrics, groups[group], width, this.cursor);
-      this.small.push(...made.map(({ drawn }) => drawn));
+      this.small.push(...made.map(({ drawn }) => drawn).filter(Boolean));
       const figures = made.map(({ figure }) => figure);
       return figures.length ? [section(group.replace(" ", "-"), title, el("div", { class: "charts" }, figures))] : [];
     }));
@@ -206,10 +208,13 @@ class Page {
     this.title();
     put(this.slots.verdict, verdictSection(summary));
     put(this.slots.more, ...[files(summary), checkpoints(summary), embeddings(summary), observed(summary, this.head)].filter(Boolean));
-    if (!this.head.steps) return;
+    if (!this.head.steps) {
+      put(this.slots.steps, noSteps(this.head, summary));
+      return;
+    }
     const { step } = summary;
     put(this.spread, step?.steps > 1 ? `Of ${step.steps} steps${step.first_is_out ? " after the first" : ""}, 95 % take less than ${duration(step.p95_ns)}; the slowest took ${duration(step.max_ns)}.` : "");
-    put(this.evidence, ...[evidence(summary, this.head.metrics)].filter(Boolean));
+    put(this.evidence, ...[evidence(summary, this.head)].filter(Boolean));
     if (this.head.lanes) put(this.workers, ...[workers(summary)].filter(Boolean));
     if (this.head.ranks.length > 1) this.ranks.tell(summary);
   }

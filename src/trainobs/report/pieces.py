@@ -1,0 +1,25 @@
+"""Pieces of a run as the page gets them: those of `analysis.view`, with what is said in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainobs.analysis.view import RunView
+from trainobs.report import empty, io_text
+
+
+def piece(view: RunView, path: str) -> dict[str, Any]:
+    """A piece by its path.
+
+    Returns:
+        What the view gives. A summary also has `no_steps`, why there are none, and `no_files`, why
+        nothing is told of files; None where there is something.
+
+    Raises:
+        RunLogError: the run has no such piece, or a file of it is damaged.
+    """
+    found = view.piece(path)
+    if path != "summary":
+        return found
+    no_steps = None if found["steps"] else empty.reason(found)
+    return {**found, "no_steps": no_steps, "no_files": io_text.nothing(found)}
