@@ -135,3 +135,11 @@ def test_runs_made_one_side_after_the_other_are_doubted_as_single_ones_are():
     sides = [[RunMeans({STEP: np.full(50, ns)}) for ns in side] for side in times]
     assert Intervals(sides, [0.0] * 6).gain()["answer"] == "faster"
     assert Intervals(sides, [0.0] * 6, is_in_turn=True).gain()["answer"] == "none"
+
+
+def test_what_others_took_widens_the_interval_of_several_runs_one_side_after_the_other():
+    sides = [[RunMeans({STEP: np.full(50, ns)}) for _ in "123"] for ns in (1.3e7, 1e7)]
+    busy = [0.4] * 3 + [0.2] * 3
+    assert Intervals(sides, busy).gain()["answer"] == "faster"
+    assert Intervals(sides, [0.0] * 6, is_in_turn=True).gain()["answer"] == "faster"
+    assert Intervals(sides, busy, is_in_turn=True).gain()["answer"] == "none"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from trainobs.analysis.changes import OTHERS, changes, mixed, others_share, predicted
@@ -116,6 +117,7 @@ class Intervals:
     ) -> None:
         self._sides = sides
         self._others = [UNKNOWN_SHARE if share is None else share for share in others]
+        self._is_in_turn = is_in_turn
         self._alone = all(len(side) == 1 for side in sides)
         self._equal_runs = EQUAL_RUNS if self._alone or is_in_turn else 0.0
         steps = [one.of[STEP] for side in sides for one in side]
@@ -127,8 +129,9 @@ class Intervals:
         steps = [one.of[STEP] for side in self._sides for one in side]
         middle = math.log(self._a.mean / self._b.mean)
         within = half_width(relative(self._a), relative(self._b), CONFIDENCE)
-        doubts = [self._doubt(one, i) / one.all for i, one in enumerate(steps)]
-        half = math.hypot(within, math.log1p(self._equal_runs), *(doubts if self._alone else ()))
+        means = (self._a.mean, self._b.mean)
+        doubts = [ns / mean for ns, mean in zip(self._doubts(steps, means), means, strict=True)]
+        half = math.hypot(within, math.log1p(self._equal_runs), *doubts)
         low, high = math.exp(middle - half), math.exp(middle + half)
         alone = [math.exp(middle - within), math.exp(middle + within)]
         return {
@@ -147,7 +150,7 @@ class Intervals:
         for part in parts:
             a, b = self._estimates(part.runs)
             half = half_width(a, b, 1 - (1 - CONFIDENCE) / count)
-            doubts = map(self._doubt, part.runs, range(2)) if self._alone else ()
+            doubts = self._doubts(part.runs, (a.mean, b.mean))
             half = math.hypot(half, self._equal_runs * self._step_ns, *doubts)
             low, high = b.mean - a.mean - half, b.mean - a.mean + half
             yield {
@@ -176,14 +179,22 @@ class Intervals:
         steps = (f"{name} has {s[0].steps}" for name, s in zip(_SIDES, self._sides, strict=True))
         return f"it takes {ENOUGH_STEPS} steps after the first; {' and '.join(steps)}"
 
-    def _doubt(self, one: Means, run: int) -> float:
-        """How far a single run may be off, by what its record tells, ns.
+    def _doubts(self, runs: Sequence[Means], means: tuple[float, float]) -> tuple[float, float]:
+        """How far the mean of each side may be off by what other processes took, ns.
 
-        Its mean is no surer than half of what its halves differ by; and without other processes it
-        might have been as much faster as they took of the CPUs.
+        Without them its runs might have been as much faster as they took of the CPUs. In several
+        runs of both sides by turns, they show in how far these lie apart. The mean of a single run
+        is also no surer than half of what its halves differ by.
         """
-        drift = float(one.halves[1] - one.halves[0]) / 2
-        return math.hypot(drift, self._others[run] * one.all)
+        if not (self._alone or self._is_in_turn):
+            return 0.0, 0.0
+        count = len(self._sides[0])
+        shares = (fmean(self._others[:count]), fmean(self._others[count:]))
+        a, b = (share * mean for share, mean in zip(shares, means, strict=True))
+        if self._alone:
+            drifts = [float(one.halves[1] - one.halves[0]) / 2 for one in runs]
+            a, b = math.hypot(drifts[0], a), math.hypot(drifts[1], b)
+        return a, b
 
 
 def _answer(low: float, high: float) -> str:
