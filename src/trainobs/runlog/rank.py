@@ -180,7 +180,8 @@ class RankLog:
         for first, end, path in zip([0, *ends], ends, self.files[BATCHES], strict=False):
             own = wanted[(first <= wanted) & (wanted < end)] - first
             if len(own):
-                found += read_columns(path, ["slowest_file"])["slowest_file"].take(own).to_pylist()
+                column = read_columns(path, ["slowest_file"])["slowest_file"]
+                found += [column[row].as_py() for row in own.tolist()]  # `take` imports pandas
         if len(found) < len(rows):
             raise IndexError(rows[len(found)])
         return found

@@ -335,8 +335,11 @@ def batch_columns(
     """
     for_step = np.asarray(batches["for_step"], np.float64)
     is_told = bool((np.diff(steps) > 0).all())
-    own = np.flatnonzero(np.isin(for_step, steps) & is_told)
-    at = np.searchsorted(steps, for_step[own])
+    at = np.searchsorted(steps, for_step)
+    is_own = (at < len(steps)) & is_told
+    is_own[is_own] = steps[at[is_own]] == for_step[is_own]
+    own = np.flatnonzero(is_own)
+    at = at[own]
     asked = np.asarray(batches["fetch_begin_ns"], np.float64)[own]
     first = np.full(len(steps), np.inf)
     np.fmin.at(first, at, asked)
