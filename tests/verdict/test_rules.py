@@ -215,6 +215,7 @@ def test_want_of_a_cpu_in_a_collection_is_not_counted_twice():
         phase__forward_ns=838 * MS, python__gc_ns=750 * MS, sched__main_runqueue_ns=400 * MS
     )
     assert verdict.cause is Cause.GARBAGE  # 750 of 750 + 400 * (1 - 750 / 900)
+    assert verdict.ns_per_step <= verdict.step_ns
 
 
 def test_the_cpus_of_a_rank_are_shared_with_the_ranks_beside_it():

@@ -59,8 +59,14 @@ class StepParts:
 
     @property
     def lost(self) -> float:
-        """Time in which the training thread could have computed, and did not."""
-        return sum(map(known, (self.garbage, self.runqueue, self.device, self.interpreter)))
+        """Time in which the training thread could have computed, and did not.
+
+        A garbage collector that has no CPU counts twice: together these are no more than there is.
+        """
+        kinds = (VerdictKind.LOADER, VerdictKind.CHECKPOINT, VerdictKind.VALIDATION)
+        rest = self.step - sum(known(self.part[kind]) for kind in kinds)
+        lost = sum(map(known, (self.garbage, self.runqueue, self.device, self.interpreter)))
+        return min(max(0.0, rest), lost)
 
     @property
     def most_lost(self) -> float:
