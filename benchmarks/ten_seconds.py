@@ -44,9 +44,9 @@ def main() -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     with chromium() as browser, tempfile.TemporaryDirectory() as folder:
         for number, name in enumerate(names):
-            file = Path(folder) / "page.html"
-            run = kept(options.kept / name / FAULT)
-            file.write_text(page(RunView.open(run.run_dir), 300_000))
+            file, run = Path(folder) / "page.html", Path(folder) / f"{number:02}"
+            run.symlink_to(kept(options.kept / name / FAULT).run_dir.resolve())  # shows no name
+            file.write_text(page(RunView.open(run), 300_000))
             opened = browser.new_page(viewport=SIZE)
             opened.goto(file.as_uri())
             opened.wait_for_selector("[data-state=done]", timeout=60_000)
