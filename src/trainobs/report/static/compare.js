@@ -3,7 +3,7 @@
 
 import { el, put, section, table } from "./dom.js";
 import { Following } from "./follow.js";
-import { duration, gained, inUnit, quantity } from "./format.js";
+import { counted, duration, gained, inUnit, observedBy, quantity } from "./format.js";
 import { coloursOf } from "./parts.js";
 
 export { Source } from "./source.js";
@@ -92,13 +92,13 @@ function settings({ changes, text }) {
   const rows = Object.entries(changes).map(([name, values]) => [name, ...values.map((value) =>
     (value === null ? null : typeof value === "object" ? JSON.stringify(value) : String(value)))]);
   return section("compare-settings", "Which settings differ",
-    rows.length ? table(`${rows.length} of them`, ["", "A", "B"], rows) : el("p", {}, "None that is known."),
+    rows.length ? table(counted(rows.length, "setting"), ["", "A", "B"], rows) : el("p", {}, "None that is known."),
     el("p", { class: "sentence" }, text.predicted));
 }
 
 function runs({ runs: found }) {
   const rows = Object.entries(found).flatMap(([side, own]) => own.map((run) => [side, run.run, quantity(run.steps), duration(run.step_ns),
-    `${run.rank} of ${run.ranks}`, run.level ?? "unknown", run.outcome ?? "killed, or still running"]));
-  return section("compare-runs", "The runs", table(`${rows.length} of them`,
-    ["", "run", "steps after the first", "mean step", "rank", "observed by", "ended"], rows));
+    `${run.rank} of ${run.ranks}`, observedBy(run.level), run.outcome ?? "killed, or still running"]));
+  return section("compare-runs", "The runs", table(counted(rows.length, "run"),
+    ["", "run", "steps after the first", "mean step", "rank", "observed", "ended"], rows));
 }

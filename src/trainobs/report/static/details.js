@@ -1,7 +1,7 @@
 // What is not drawn over steps: checkpoints, embedding tables, and how the run was observed.
 
 import { el, FIRST_ROWS, section, table } from "./dom.js";
-import { counted, inUnit, percent, quantity, size } from "./format.js";
+import { counted, inUnit, observedBy, percent, quantity, size } from "./format.js";
 
 const time = (ns) => inUnit(ns, "ns");
 const bytes = (count) => inUnit(count, "bytes");
@@ -42,10 +42,6 @@ export function embeddings(summary) {
     skew.length ? table("How few rows serve the lookups", ["table", "lookups counted", "rows that serve half", "rows that serve 90 %", "Zipf exponent"], skew) : null,
     budgets.length ? table("What the hottest rows of all tables would serve", ["memory", "of all tables", "of lookups"], budgets) : null);
 }
-
-const LEVELS = { ebpf: "by eBPF", attached: "by eBPF, from outside", procfs: "by /proc, without eBPF", timing: "by timing alone" };
-
-export const observedBy = (level) => LEVELS[level] ?? "in an unknown way";
 
 // What is told of a loader; its other facts are for who reads the run log.
 const LOADER = ["workers", "prefetch_factor", "batch_size", "batches", "pin_memory", "persistent_workers", "start_method", "iterable"];

@@ -27,6 +27,10 @@ export const quantity = (count) => scaled(count, COUNTS, "");
 // A number of things, in words.
 export const counted = (count, thing) => `${quantity(count)} ${thing}${count === 1 ? "" : "s"}`;
 
+const LEVELS = { ebpf: "by eBPF", attached: "by eBPF, from outside", procfs: "by /proc, without eBPF", timing: "by timing alone" };
+
+export const observedBy = (level) => LEVELS[level] ?? "in an unknown way";
+
 export function percent(share) {
   if (share > 0 && share < 1e-4) return "<0.01 %";
   return `${share > 0 && share < 0.1 ? Number((100 * share).toPrecision(2)) : (100 * share).toFixed(0)} %`;

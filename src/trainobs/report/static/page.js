@@ -1,10 +1,10 @@
 // One run as a page: `show` draws it into an element, piece by piece as they come.
 
 import { charts } from "./charts.js";
-import { checkpoints, embeddings, observed, observedBy, workers } from "./details.js";
+import { checkpoints, embeddings, observed, workers } from "./details.js";
 import { el, put, section } from "./dom.js";
 import { Following } from "./follow.js";
-import { counted, duration } from "./format.js";
+import { counted, duration, observedBy } from "./format.js";
 import { files } from "./io.js";
 import { lanes } from "./lanes.js";
 import { evidence, noSteps, stepBar, verdictSection } from "./overview.js";
