@@ -246,7 +246,7 @@ def test_a_claim_that_was_removed_is_made_again(tmp_path):
     assert (place / "rank=0").is_dir()
 
 
-def test_pandas_is_not_imported_in_the_middle_of_a_training(tmp_path):
+def test_pandas_is_imported_neither_in_a_training_nor_by_a_report(tmp_path):
     writer = (
         "import sys\nfrom pathlib import Path\n"
         "from tests.samples import NO_LATENCY, busy_run, info\n"
@@ -257,5 +257,15 @@ def test_pandas_is_not_imported_in_the_middle_of_a_training(tmp_path):
     )
     command = [sys.executable, "-c", writer, tmp_path / "run"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout == "False\n"
+    reader = (
+        "import sys\nfrom pathlib import Path\n"
+        "from trainobs.analysis.summary import summarize\n"
+        "from trainobs.runlog.reader import RunLog\n"
+        "summarize(RunLog.open(Path(sys.argv[1])))\n"
+        "print('pandas' in sys.modules)\n"
+    )
+    command[2] = reader
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     assert done.stdout == "False\n"
