@@ -162,8 +162,7 @@ def _outcome(record: Record, now: Situation) -> tuple[VerdictKind | str, float]:
     is_computation = _is_computation(now)
     some = _in_some_steps(record, now) if is_computation else InSomeSteps(0.0, "")
     if lost >= max(BOUND * parts.step, most, some.ns):
-        # A collection of garbage that lacks a CPU is in it twice.
-        return VerdictKind.COMPUTE, min(lost, parts.step)
+        return VerdictKind.COMPUTE, lost
     other = max(0.0, parts.other - lost - known(parts.asleep["other"]))
     if other >= max(BOUND * parts.step, most) and not is_computation:
         return _unmarked(now, parts.other), 0.0
