@@ -63,7 +63,11 @@ NEEDS: dict[str, tuple[str, ...]] = {
 """Metric -> programs without which it is unknown, on a run that eBPF observes."""
 
 FROM_PROCFS = frozenset(
-    {"sched/main_offcpu_ns", "sched/main_runqueue_ns", "sched/thread_runqueue_ns"}
+    f"sched/{what}_ns"
+    for what in (
+        *("main_offcpu", "main_runqueue", "thread_runqueue"),
+        *("worker_offcpu", "worker_runqueue"),
+    )
 )
 """Metrics with another source where there is no eBPF: the kernel's own totals."""
 

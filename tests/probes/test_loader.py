@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
-from trainobs.probes.loader import _telling, refusal
+from trainobs.probes.loader import LibbpfLoader, _telling, refusal
 
 LINUX_6 = """\
 ; return task->call; @ syscalls.bpf.h:20
@@ -62,3 +64,23 @@ def test_a_log_that_is_cut_tells_no_last_words(end: str, told: str) -> None:
         f"libbpf: prog 'p': -- BEGIN PROG LOAD LOG --\n13: (b7) r1 = 0\n{end}",
     ]
     assert told in refusal(log)
+
+
+WITHOUT_JIT = [
+    "libbpf: prog 'tobs_ra_wait_f': BPF program load failed: Cannot allocate memory",
+    "libbpf: prog 'tobs_ra_wait_f': -- BEGIN PROG LOAD LOG --\n"
+    "processed 0 insns (limit 1000000) max_states_per_insn 0 total_states 0 peak_states 0\n"
+    "-- END PROG LOAD LOG --",
+    "libbpf: prog 'tobs_ra_wait_f': failed to load: -12",
+]
+"""What Linux 6.8 says that was built without CONFIG_BPF_JIT."""
+
+
+def test_a_program_of_a_function_that_has_no_memory_is_left_out() -> None:
+    loader = object.__new__(LibbpfLoader)
+    name = "tobs_ra_wait_f"
+    assert set(loader._culprits(errno.ENOMEM, WITHOUT_JIT, {name}, {name})) == {name}
+    with pytest.raises(OSError, match="memory"):
+        loader._culprits(errno.ENOMEM, WITHOUT_JIT, {name}, set())
+    with pytest.raises(OSError, match="memory"):  # of a map, say
+        loader._culprits(errno.ENOMEM, [], {name}, {name})

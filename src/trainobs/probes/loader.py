@@ -10,6 +10,7 @@ import errno
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from trainobs.core.compiled import is_whole
@@ -23,6 +24,8 @@ _RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _FAILED_PROGRAM = re.compile(r"prog '(\w+)': (.*)")
 _VERIFIER_LOG = re.compile(r"prog '(\w+)': -- BEGIN PROG LOAD LOG --\n(.*)", re.DOTALL)
 _TOLD_LINES = 3
+# A kernel without CONFIG_BPF_JIT has no memory for any call from a function (seen on 6.8).
+_NOT_FROM_FUNCTIONS = "this kernel calls no program from a function (ENOMEM)"
 _TOO_MUCH = "more than the verifier can look through, as a loop of many turns is"
 _VERIFIER_END = re.compile(r"(processed \d+ insns|-- END PROG LOAD LOG --|Verification failed:)")
 
@@ -91,7 +94,7 @@ class LibbpfLoader:
             if not error:
                 break
             self._release()
-            culprits = self._culprits(error, log, wanted)
+            culprits = self._culprits(error, log, wanted, _of_functions(left))
             if len(paths) > 1:
                 paths.pop(0)
                 continue
@@ -218,15 +221,15 @@ class LibbpfLoader:
         address = library.bpf_map__initial_value(read_only, C.byref(size))
         C.memmove(address, machine, min(size.value, len(machine)))
 
-    def _culprits(self, error: int, log: list[str], wanted: set[str]) -> dict[str, str]:
+    def _culprits(
+        self, error: int, log: list[str], wanted: set[str], of_functions: set[str]
+    ) -> dict[str, str]:
         """Programs that were refused -> the line of the log that tells most.
 
         Raises:
             ProbeError: it was no program that failed.
             OSError: the process has no descriptor or no memory for it.
         """
-        if error in _RESOURCES:
-            raise OSError(error, f"cannot load the probes: {os.strerror(error)}")
         found: dict[str, str] = {}
         for text in log:
             if match := _VERIFIER_LOG.search(text):
@@ -234,6 +237,10 @@ class LibbpfLoader:
             elif match := _FAILED_PROGRAM.search(text):
                 found.setdefault(match[1], match[2])
         culprits = {program: reason for program, reason in found.items() if program in wanted}
+        if error == errno.ENOMEM and culprits and culprits.keys() <= of_functions:
+            return dict.fromkeys(culprits, _NOT_FROM_FUNCTIONS)
+        if error in _RESOURCES:
+            raise OSError(error, f"cannot load the probes: {os.strerror(error)}")
         # The verifier says EACCES of a program that reaches where it may not, and some machines say
         # EPERM to every fentry: such an error names a program, and the process lacks nothing.
         if error in (errno.EPERM, errno.EACCES) and not (culprits and may_load()):
@@ -283,6 +290,12 @@ def refusal(log: Sequence[str]) -> str:
                 return f"{match[1]}: {_TOO_MUCH}"
             return f"{match[1]}: {' | '.join(_last_lines(match[2], _TOLD_LINES))}"
     return next((text.removeprefix("libbpf: ") for text in log), "")
+
+
+def _of_functions(ways: Mapping[str, Way]) -> set[str]:
+    """Programs of some ways that functions of the kernel call, not tracepoints."""
+    hooks = chain.from_iterable(way.hooks for way in ways.values())
+    return {program for program, hook in hooks if hook.startswith(("fentry/", "fexit/"))}
 
 
 def _programs(way: Way) -> list[str]:
