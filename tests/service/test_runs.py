@@ -93,7 +93,6 @@ def test_a_run_goes_on_without_the_service_and_says_what_is_missing(
     steps = read_steps(nobodys / "run").slice(1)
     read = steps["io/data_read_bytes"].to_pylist()
     known = [value for value in read if value is not None]
-    # How many depends on how busy the machine is: the observer's first write imports pyarrow.
     assert known, "no step from before the service's death is known"
     assert set(known) == {SIZE}, "a step that was not counted to its end has a value"
     assert read == known + [None] * (len(read) - len(known))

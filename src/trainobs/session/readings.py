@@ -66,6 +66,8 @@ class RunReadings:
 
     def tick(self) -> None:
         """Read what is due."""
+        if self._kernel:
+            self._kernel.gone_since_ns()  # what a service counted is known until it was seen last
         if self._host:
             self._host.refresh()
         self._machine.tick()
