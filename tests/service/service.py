@@ -52,7 +52,7 @@ class Service:
             text=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])},
         )
-        self._reader = threading.Thread(target=self._read)
+        self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         wait_for(lambda: self.process.poll() is not None or self.said("listening at"))
         if self.process.poll() is not None:
