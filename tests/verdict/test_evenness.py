@@ -31,6 +31,7 @@ from trainobs.verdict.verdict import Cause, VerdictKind
         ("since step 300", [1 * MS] * 300 + [200 * MS] * 200),
         ("since step 300", [1 * MS, 3 * MS] * 150 + [150 * MS, 250 * MS] * 100),
         ("until step 200", [200 * MS] * 200 + [1 * MS] * 300),
+        ("", [(1 + number) * MS for number in range(500)]),  # it grows
         ("", [60 * MS * 4 if step % 4 == 3 else 1 * MS for step in range(500)]),
         ("", [100 * MS] * 500),
     ],

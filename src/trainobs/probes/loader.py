@@ -24,8 +24,8 @@ _RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _FAILED_PROGRAM = re.compile(r"prog '(\w+)': (.*)")
 _VERIFIER_LOG = re.compile(r"prog '(\w+)': -- BEGIN PROG LOAD LOG --\n(.*)", re.DOTALL)
 _TOLD_LINES = 3
-# A kernel without CONFIG_BPF_JIT has no memory for any call from a function (seen on 6.8).
-_NOT_FROM_FUNCTIONS = "this kernel calls no program from a function (ENOMEM)"
+# A kernel without CONFIG_BPF_JIT says so of each such program (seen on 6.8); the rest can be had.
+_NOT_FROM_FUNCTIONS = "no memory to call it from a function, or a kernel without a JIT (ENOMEM)"
 _TOO_MUCH = "more than the verifier can look through, as a loop of many turns is"
 _VERIFIER_END = re.compile(r"(processed \d+ insns|-- END PROG LOAD LOG --|Verification failed:)")
 

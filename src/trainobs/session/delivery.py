@@ -174,7 +174,7 @@ class Deliveries:
 
     def write(self, batch: StepTable) -> None:
         """Hand closed steps to every sink."""
-        self.poll()
+        self.poll()  # nobody else does in a writer process, where answers come with this call
         for delivery in self._deliveries:
             delivery.write(batch)
 

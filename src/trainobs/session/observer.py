@@ -113,7 +113,7 @@ class Observer:
         self._told_cpu_ns = 0
         self._next_tick = 0.0
         self._next_cost = 0.0
-        self._next_hand_over = 0.0
+        self._next_delivery = 0.0  # at once: what it imports is not to meet the first flush's
         self._next_flush = now_s() + FLUSH_S
         self._begun = threading.Event()
         self._ended = threading.Event()
@@ -165,6 +165,7 @@ class Observer:
         if self._thread.ident is None:  # never started; or it has not run yet, and ends at once
             return
         # Not join, which does not wait a second time if a signal handler raised in the first.
+        begun_s = now_s()
         for _ in range(SLOWER):
             used = self._cpu_s()
             if self._ended.wait(timeout_s):
@@ -175,7 +176,7 @@ class Observer:
         logger.warning(
             "cannot finish the run log\n  found: the sinks did not return within %.0f s\n"
             "  do:    look at the file system that holds it; what was flushed is readable",
-            timeout_s,
+            now_s() - begun_s,
         )
 
     def _cpu_s(self) -> float:
@@ -218,12 +219,12 @@ class Observer:
         if now >= self._next_tick:
             self._next_tick = now + WAKE_S
             self._readings.tick()
-        due = self._next_hand_over if self._deliveries.survives else self._next_flush
+        due = min(self._next_delivery, self._next_flush)
         if now < due and self._collector.waiting_count < BATCH:
             return
         if self._deliveries.is_full:
             return
-        self._next_hand_over = now + HAND_OVER_S
+        self._next_delivery = now + (HAND_OVER_S if self._deliveries.survives else FLUSH_S)
         if now >= self._next_cost and not self._stopping:
             self._next_cost = now + COST_S
             self._sample_cost()

@@ -171,6 +171,18 @@ def _course(record: Record, names: tuple[str, ...]) -> tuple[npt.NDArray[np.int6
     return steps, values
 
 
+def _grown(steps: npt.NDArray[np.int64], values: Floats) -> float:
+    """What of the spread of values a straight line explains: what grows has changed at no moment.
+
+    Args:
+        steps: that each value is for.
+        values: less their mean.
+    """
+    at = np.cumsum(steps) - steps / 2
+    at = at - np.average(at, weights=steps)
+    return float((steps * at * values).sum() ** 2 / (steps * at**2).sum())
+
+
 def _changed(record: Record, names: tuple[str, ...]) -> str:
     """The one moment that divides the run best."""
     steps, values = _course(record, names)
@@ -184,7 +196,8 @@ def _changed(record: Record, names: tuple[str, ...]) -> str:
     best = int(between.argmax())
     mean = total[-1] / weights[-1]
     spread = float((steps * (values - mean) ** 2).sum())
-    if spread <= 0 or between[best] / weights[-1] < EXPLAINED * spread:
+    divided = float(between[best]) / int(weights[-1])
+    if spread <= 0 or divided < max(EXPLAINED * spread, _grown(steps, values - mean)):
         return ""
     if min(cuts[best], len(steps) - cuts[best]) < SIDE * len(steps):
         return ""
