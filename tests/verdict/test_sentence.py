@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from tests.verdict.constructed import IN_STEP, MS, verdict_on
-from trainobs.verdict.sentence import sentence
+from dataclasses import replace
+
+from tests.verdict.constructed import IN_STEP, MS, TWO_CPUS, split, verdict_on
+from trainobs.verdict.sentence import notes, sentence
 from trainobs.verdict.verdict import VerdictKind
 
 
@@ -33,3 +35,24 @@ def test_evidence_has_no_nothing():
 def test_what_is_in_no_phase_though_all_are_marked_is_said_to_be_code():
     because = verdict_on(phase__other_ns=90 * MS).abstained_because
     assert because.endswith("in no phase: code of the loop, or of a callback, that nobody marks")
+
+
+def test_who_took_the_cpus_is_told_where_it_is_half_of_the_cause():
+    alone = replace(TWO_CPUS, workers=0)
+    wait = split(cpu_wait=48, compute=52)
+    ready = {"sched__work_runqueue_ns": 2 * MS, "sched__main_runqueue_ns": 50 * MS}
+    taken = {"sched__others_cpu_ratio": 0.5}
+    verdict = verdict_on(alone, **IN_STEP | wait | ready | taken)
+    assert (verdict.kind, verdict.cause) == (VerdictKind.LOADER, None)
+    told = "a CPU was lacking for 25 % of the step, because of other processes on its CPUs"
+    assert list(notes(verdict)) == [told]
+    assert verdict.as_json()["cpu_taken_by"] == "other processes on its CPUs"
+    # Nobody is blamed who left the CPUs alone, who is the cause already, or for a small part.
+    for changed in (
+        {"sched__others_cpu_ratio": 0.02},
+        split(cpu_wait=95, compute=5),
+        split(cpu_wait=20, compute=80) | {"sched__main_runqueue_ns": 22 * MS},
+    ):
+        other = verdict_on(alone, **IN_STEP | wait | ready | taken | changed)
+        assert other.cpu_taken_by is None, changed
+        assert not list(notes(other))

@@ -15,7 +15,7 @@ from trainobs.replay.predict import Replay
 from trainobs.replay.trace import trace_of
 from trainobs.verdict import record as names
 from trainobs.verdict.advice import advise
-from trainobs.verdict.causes import Candidate, Situation, find, free_cpus
+from trainobs.verdict.causes import Candidate, Situation, contention, find, free_cpus
 from trainobs.verdict.evenness import InSomeSteps, in_some_steps, when
 from trainobs.verdict.parts import StepParts, known, parts_of
 from trainobs.verdict.record import WINDOW, Record
@@ -128,6 +128,7 @@ def judge_by(replay: Replay | None, record: Record, facts: Facts) -> Verdict:
     held_up = outcome is VerdictKind.COMPUTE and parts.lost >= BOUND * parts.step
     found = find(outcome, now) if held_up or outcome is not VerdictKind.COMPUTE else None
     cause = found.cause if found else None
+    taken_by, lacked = _taken_by(now, cause)
     return Verdict(
         len(record),
         outcome,
@@ -139,6 +140,8 @@ def judge_by(replay: Replay | None, record: Record, facts: Facts) -> Verdict:
         held_up=held_up,
         when=_when(record, outcome, cause, held_up=held_up),
         where=_where(outcome, now),
+        cpu_taken_by=taken_by,
+        cpu_lacked_share=lacked,
         evidence=tuple(_evidence(now, outcome, found)),
         advice=advise(outcome, cause, now),
         replayed=replayed,
@@ -247,6 +250,15 @@ def _when(record: Record, kind: VerdictKind, cause: Cause | None, *, held_up: bo
     if kind is VerdictKind.COMPUTE:
         return when(record, _TIMES_OF.get(cause, HELD_UP[:1]) if held_up else _COMPUTING)
     return when(record, _METRICS_OF[kind])
+
+
+def _taken_by(now: Situation, cause: Cause | None) -> tuple[Cause | None, float]:
+    """Who had the CPUs that were lacking, beside the cause; and the share of the step."""
+    lacked = known(now.ns(names.SPLIT[1])) + known(now.ns("sched/work_runqueue_ns"))
+    share = min(1.0, lacked / now.parts.step)
+    who = contention(now)
+    is_news = share >= BOUND and who in (Cause.OTHERS, Cause.QUOTA) and who is not cause
+    return (who if is_news else None), share
 
 
 def _where(kind: VerdictKind, now: Situation) -> str:

@@ -43,8 +43,11 @@ def lines(verdict: Verdict) -> Iterator[str]:
 
 
 def notes(verdict: Verdict) -> Iterator[str]:
-    """What explains numbers that seem to contradict the sentence."""
+    """What explains numbers that seem to contradict the sentence, or that it does not."""
     shares = {row.metric: row.share or 0.0 for row in verdict.evidence}
     late = shares.get("loader/handover_ns", 0.0) > shares.get("loader/compute_ns", 0.0)
     if verdict.cause is Cause.TRANSFORM and late:
         yield "a worker that computes in Python hands its batches over late"
+    if verdict.cpu_taken_by:
+        share = percent(verdict.cpu_lacked_share)
+        yield f"a CPU was lacking for {share} of the step, because of {verdict.cpu_taken_by.value}"

@@ -132,6 +132,10 @@ class Verdict:
         held_up: whether that time is no computation, but what holds it up.
         when: where in the run that time lies ("since step 120"), or "" if it is in all steps.
         where: the phase that it lies in ("forward"), or "".
+        cpu_taken_by: who had the CPUs that were lacking for a fifth of the step or more, where that
+            is known, and is not the cause.
+        cpu_lacked_share: of the step, in which the training thread, or who made its batches, waited
+            for a CPU.
         evidence: rows of numbers, those that decided first.
         advice: the change that is predicted to help most, or None.
         abstained_because: why there is no `kind`, or None.
@@ -149,6 +153,8 @@ class Verdict:
     held_up: bool = False
     when: str = ""
     where: str = ""
+    cpu_taken_by: Cause | None = None
+    cpu_lacked_share: float = 0.0
     evidence: tuple[Evidence, ...] = ()
     advice: Advice | None = None
     abstained_because: str | None = None
@@ -156,7 +162,7 @@ class Verdict:
 
     def as_json(self) -> dict[str, Any]:
         """As a dictionary that `json.dumps` takes."""
-        named = {"kind": self.kind, "cause": self.cause}
+        named = {"kind": self.kind, "cause": self.cause, "cpu_taken_by": self.cpu_taken_by}
         told = {key: value and value.value for key, value in named.items()}
         return {**asdict(self), **told, "costs": [kind.value for kind in self.costs]}
 
