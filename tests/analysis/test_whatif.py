@@ -164,11 +164,11 @@ def test_two_runs_tell_what_changed_what_was_predicted_and_what_came(write, caps
     assert found["holds"] is True
     page = said(capsys, "report", new, "--after", old)
     assert page.startswith("B is 1.49 times as fast as A (1.38 to 1.60)")
-    assert "predicted for that: 1.37 to 1.66 times as fast; it came" in page
+    assert "predicted for that: 1.37 to 1.66 times as fast; that held" in page
     slow = write("slow", step_ms=29, **two)
-    assert "times as fast; it did not come" in said(capsys, "report", slow, "--after", old)
+    assert "times as fast; that did not hold" in said(capsys, "report", slow, "--after", old)
     near = write("near", step_ms=23, **two)
-    assert "whether it came is within noise" in said(capsys, "report", near, "--after", old)
+    assert "whether that holds is within noise" in said(capsys, "report", near, "--after", old)
 
 
 def test_a_change_of_torchs_threads_is_predicted_where_there_are_cpus_for_them(write, capsys):

@@ -146,8 +146,12 @@ def _prediction(found: Found) -> str:
     if not found["predicted"]:
         return f"nothing was predicted: {found['why_not']}"
     low, high = map(times, found["predicted"])
-    came = {True: "it came", False: "it did not come", None: "whether it came is within noise"}
-    return f"predicted for that: {low} to {high} times as fast; {came[found['holds']]}"
+    held = {
+        True: "that held",
+        False: "that did not hold",
+        None: "whether that holds is within noise",
+    }
+    return f"predicted for that: {low} to {high} times as fast; {held[found['holds']]}"
 
 
 def _short(value: str) -> str:
