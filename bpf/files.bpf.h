@@ -217,7 +217,8 @@ __noinline int count_access(struct access *access)
 	}
 	if (file) {
 		file->class = access->total.class;
-		file->size = access->size;
+		if (access->result > 0 || !file->size) /* the one that blocks were counted by */
+			file->size = access->size;
 		add_access(&file->access, access);
 	}
 	key = access->total;

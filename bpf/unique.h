@@ -188,7 +188,9 @@ static __always_inline void mark_blocks(struct access *access, u64 front)
 		run = front;
 	if (begin >= end)
 		return;
-	if (marking.size < end) /* it grows */
+	if (access->key.op == TOBS_FILE_WRITE) /* the next write may go on in its last block */
+		marking.size = NOWHERE;
+	else if (marking.size < end) /* it grows */
 		marking.size = end;
 	marking.touched_from = begin >> BLOCK_SHIFT;
 	marking.touched_to = (end + BLOCK - 1) >> BLOCK_SHIFT;
@@ -208,16 +210,28 @@ static __always_inline void mark_blocks(struct access *access, u64 front)
 		access->untold = access->result;
 }
 
+/* What a file has grown by since the access before may lie in a block that was counted as it was. */
+static __always_inline u64 grown_in_block(struct access *access, struct tobs_file *file)
+{
+	u64 before = file->size, now = access->size;
+
+	if (access->key.op == TOBS_FILE_WRITE || now <= before)
+		return 0;
+	return now - before < BLOCK ? now - before : BLOCK;
+}
+
 static __always_inline void tell_unique(struct access *access, struct tobs_file *file)
 {
 	u64 begin = access->begin, end = begin + access->result;
-	u64 front = *(volatile u64 *)&file->front, found;
+	u64 front = *(volatile u64 *)&file->front, found, grown = 0;
 
 	if (begin == NOWHERE) {
 		access->untold = access->result;
 		return;
 	}
-	if (!(front & FROZEN)) {
+	if (front & FROZEN) {
+		grown = grown_in_block(access, file);
+	} else {
 		if (end <= front)
 			return;
 		if (begin <= front) {
@@ -230,6 +244,7 @@ static __always_inline void tell_unique(struct access *access, struct tobs_file 
 		front = __sync_fetch_and_or(&file->front, FROZEN);
 	}
 	mark_blocks(access, front & ~FROZEN);
+	access->most += grown;
 }
 
 #endif

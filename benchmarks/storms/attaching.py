@@ -1,11 +1,14 @@
 """Attach to trainings and come apart again, in every way: what is left, in them and in the kernel.
 
-Usage (as root): python -m benchmarks.storms.attaching [--count 1000] [--seed N] [--minutes N]
+Usage (as root):
+    python -m benchmarks.storms.attaching [--count 1000] [--seed N] [--minutes N] [--one]
 
 Each time is a whole `trainobs attach` with a run log, which ends in one of `WAYS`, at a random
-moment. After each nothing may be left: no program, no descriptor, no mapping, no breakpoint in a
-training that lives on. The steps of all logs are held against what the loops wrote down, but for
-those of a loop that was killed. Prints JSON.
+moment. After each nothing may be left: no program, no descriptor, no mapping; in a training that
+lives on no breakpoint, and no descriptor, thread or mapping that it had not after the first time.
+The steps of all logs are held against what the loops wrote down, but for those of a loop that was
+killed. With `--one` all of it happens to one training, which is killed in none of these ways.
+Prints JSON.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, redirect_stderr, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +50,8 @@ WAYS = {LET_GO: 6, TRAINING_ENDS: 1, TRAINING_KILLED: 1, OBSERVER_ENDS: 1, OBSER
 """How it ends -> how often of ten times. An observer that ends or is killed by a signal is a
 process of its own; the others are this one."""
 
+LIVES_ON = (LET_GO, OBSERVER_ENDS, OBSERVER_KILLED)
+
 SECONDS, LOOK_S = 0.1, 900.0
 MOMENTS_S = 1.5
 """What ends in an instant ends within so long."""
@@ -61,6 +66,7 @@ class Training:
 
     target: Target
     runs: dict[Path, str] = field(default_factory=dict)  # each with its way to end
+    has: Counter[str] | None = None  # after the first of them
 
 
 class Storm:
@@ -69,10 +75,11 @@ class Storm:
     Args:
         folder: for all of it.
         draw: ways and moments.
+        chances: how often of ten times it ends in which way.
     """
 
-    def __init__(self, folder: Path, draw: random.Random) -> None:
-        self._folder, self._draw = folder, draw
+    def __init__(self, folder: Path, draw: random.Random, chances: Mapping[str, int]) -> None:
+        self._folder, self._draw, self._chances = folder, draw, chances
         self._programs = kernel_state.program_ids()
         self._training: Training | None = None
         self._held: tuple[int, int] | None = None
@@ -84,7 +91,8 @@ class Storm:
         """Attach, end it, and look what is left."""
         number = self.ways.total()
         training = self._training = self._training or self._begin(number)
-        way = self._draw.choices(list(WAYS), list(WAYS.values()))[0] if number else LET_GO
+        ways, chances = list(self._chances), list(self._chances.values())
+        way = self._draw.choices(ways, chances)[0] if number else LET_GO
         run = self._folder / f"run-{number}"
         training.runs[run] = way
         if way in (OBSERVER_ENDS, OBSERVER_KILLED):
@@ -168,6 +176,9 @@ class Storm:
         if training is self._training:
             pid = training.target.pid()
             yield from (f"breakpoint {name}" for name in FUNCTIONS.values() if _stops(pid, name))
+            has = _has(pid) & _has(pid)  # its loop opens files and closes them
+            training.has = training.has or has
+            yield from (f"{name} in the training" for name in has - training.has)
 
     def _check(self, training: Training) -> None:
         events = training.target.events()
@@ -186,10 +197,12 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=1e9, help="end after so many, at the most")
+    parser.add_argument("--one", action="store_true", help="training for all of it")
     options = parser.parse_args()
+    chances = {way: WAYS[way] for way in (LIVES_ON if options.one else WAYS)}
     until = time.monotonic() + 60 * options.minutes
     with tempfile.TemporaryDirectory(prefix="trainobs-storm-") as folder:
-        storm, memory = Storm(Path(folder), random.Random(options.seed)), []
+        storm, memory = Storm(Path(folder), random.Random(options.seed), chances), []
         try:
             for number in range(options.count):
                 if time.monotonic() > until:
@@ -250,6 +263,22 @@ def _held() -> tuple[int, int]:
     gc.collect()
     mapped = Path("/proc/self/maps").read_text().count("bpf-map")
     return len(os.listdir("/proc/self/fd")), mapped
+
+
+def _has(pid: int) -> Counter[str]:
+    """Descriptors, threads and mapped files of a process, by name."""
+    place = Path(f"/proc/{pid}")
+    files = filter(None, (_target_of(one) for one in (place / "fd").iterdir()))
+    maps = (line.split(maxsplit=5) for line in (place / "maps").read_text().splitlines())
+    names = {words[5] for words in maps if len(words) > 5}
+    threads = ("thread" for _ in (place / "task").iterdir())
+    return Counter([*files, *names, *threads])
+
+
+def _target_of(link: Path) -> str:
+    with suppress(FileNotFoundError):
+        return os.readlink(link)
+    return ""  # closed meanwhile
 
 
 def _memory_mb() -> float:

@@ -45,6 +45,7 @@ EXACT = {
         )
         for read in pair
     ],
+    "overlapping": [Read(0, begin, 2 * BLOCK) for begin in range(0, 2 * MIB, BLOCK)],
     "backwards": patterns.sequential(SIZE - SIZE % BLOCK, step=BLOCK)[::-1],
 }
 
