@@ -75,11 +75,24 @@ int BPF_PROG(tobs_ra_wait_f)
 	return wait_for_read_ahead();
 }
 
+/* Whether a fault is handled a second time, since it had to wait for its page. Mostly the page is then
+ * mapped with those around it, without an event; but where a page is as large as that (64 KiB), not. The
+ * kernel counts a fault when it is over (mm_account_fault). */
+static __always_inline bool is_same_fault(struct task_state *task)
+{
+	struct task_struct *current = bpf_get_current_task_btf();
+	u64 number = current->min_flt + current->maj_flt + 1;
+	bool is_same = task->faults == number;
+
+	task->faults = number;
+	return is_same;
+}
+
 static __always_inline int fault_on(struct inode *inode, bool again)
 {
 	struct task_state *task = task_of_event(SEEN_FAULT, again);
 
-	if (task)
+	if (task && !is_same_fault(task))
 		KEEPING_CPU(
 			add(account_of(task), TOBS_FAULT, mapped_class(task, inode), 1, 0, 0, 0));
 	return 0;

@@ -181,6 +181,8 @@ struct task_struct {
 	struct task_exec_state *exec_state; /* since v7.2 */
 	struct cred *real_cred;
 	struct files_struct *files;
+	unsigned long min_flt;
+	unsigned long maj_flt;
 	char comm[16];
 };
 
