@@ -17,11 +17,11 @@ from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.probes.libbpf import (
     RENEW,
     UprobeOptions,
-    captured_log,
     has_usdt,
     open_library,
     open_object,
 )
+from trainobs.probes.libbpf_log import captured_log
 from trainobs.probes.loader import each_of, error_text, refusal
 
 _OURS = ("anon_inode:bpf-", "anon_inode:bpf_", "anon_inode:btf", "anon_inode:[perf_event]")

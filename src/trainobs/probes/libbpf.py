@@ -9,9 +9,7 @@ import ctypes as C
 import errno
 import platform
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Mapping
 
 from trainobs.core.errors import ProbeCause, ProbeError
 
@@ -149,10 +147,6 @@ _BEFORE_0_6: _Signatures = {
 }
 _ERRORS_OF_1_0 = 3  # LIBBPF_STRICT_CLEAN_PTRS | LIBBPF_STRICT_DIRECT_ERRS
 
-_LOG_BYTES = (1 << 24) + 4096  # the largest buffer that libbpf gives the verifier, and some words
-_WARNING = 0  # enum libbpf_print_level: LIBBPF_WARN
-_PRINT = C.CFUNCTYPE(C.c_int, C.c_int, C.c_char_p, _Pointer)
-
 
 def open_library() -> C.CDLL:
     """Load libbpf and declare what is used of it; every version then has the same functions.
@@ -261,58 +255,3 @@ def too_old(library: C.CDLL) -> ProbeError | None:
         f"information of this kernel ({platform.release()})",
         RENEW,
     )
-
-
-_UNNAMED = re.compile(r"libbpf: load bpf program failed: (.*)")
-_NAMED = re.compile(r"libbpf: failed to load program '(\w+)'")
-_BARE_LOG = re.compile(r"libbpf: \n(.*)", re.DOTALL)
-_NO_NEWS = "Retrying without BTF."  # of maps of maps, with which 0.5 tries so in vain
-
-
-def _as_of_1_0(lines: list[str]) -> list[str]:
-    """A refusal in the words of libbpf 1.0; 0.5 says last which program it is about."""
-    said: list[str] = []
-    pending: list[str] = []
-    for line in lines:
-        if match := _UNNAMED.match(line):
-            pending = [f"BPF program load failed: {match[1]}"]
-        elif pending and (match := _BARE_LOG.match(line)):
-            pending.append(f"-- BEGIN PROG LOAD LOG --\n{match[1]}")
-        elif pending and (match := _NAMED.match(line)):
-            said += [f"libbpf: prog '{match[1]}': {words}" for words in pending]
-            pending = []
-        elif not line.endswith(_NO_NEWS):
-            said.append(line)
-    return said
-
-
-@cache
-def _libc() -> C.CDLL:
-    """Kept: the log of each program that is attached is captured."""
-    libc = C.CDLL(None)
-    libc.vsnprintf.argtypes = [C.c_char_p, C.c_size_t, C.c_char_p, _Pointer]
-    return libc
-
-
-@contextmanager
-def captured_log(library: C.CDLL) -> Iterator[list[str]]:
-    """Collect libbpf's warnings, which it would print; the printer before is put back."""
-    lines: list[str] = []
-    buffers: list[C.Array[C.c_char]] = []
-
-    def collect(level: int, template: bytes, arguments: int) -> int:
-        # Below a warning it tells of each step that goes well, with the same words.
-        if level == _WARNING:
-            buffer = buffers[0] if buffers else C.create_string_buffer(_LOG_BYTES)
-            buffers[:] = [buffer]
-            _libc().vsnprintf(buffer, len(buffer), template, arguments)
-            lines.append(buffer.value.decode(errors="replace").rstrip())
-        return 0
-
-    callback = _PRINT(collect)
-    before = library.libbpf_set_print(C.cast(callback, _Pointer))
-    try:
-        yield lines
-    finally:
-        library.libbpf_set_print(before)
-        lines[:] = _as_of_1_0(lines)

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from trainobs.core.compiled import is_whole
 from trainobs.core.errors import ProbeCause, ProbeError
-from trainobs.probes.libbpf import captured_log, open_library, open_object, too_old
+from trainobs.probes.libbpf import open_library, open_object, too_old
+from trainobs.probes.libbpf_log import captured_log
 from trainobs.probes.obstacles import may_load, why_not_permitted
 from trainobs.probes.programs import AGAIN, Way
 

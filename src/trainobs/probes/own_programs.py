@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import mmap
 import platform
 import tempfile
@@ -15,6 +14,7 @@ import numpy.typing as npt
 
 from trainobs.core.abi import OWN_CELL, OWN_COUNTERS, RING, Role
 from trainobs.core.errors import ProbeCause, ProbeError, what_to_do
+from trainobs.core.log import logger
 from trainobs.core.own_counter import OWN_ROLES, OwnCounter, of_role
 from trainobs.probes.bcc_probe import BccProbe
 from trainobs.probes.bcc_program import BccProgram
@@ -23,8 +23,6 @@ from trainobs.probes.extra import ExtraObject
 from trainobs.probes.own_probe import KINDS, Probe
 from trainobs.probes.told_counters import OwnSum, checked_counters, told_counters
 from trainobs.probes.trial import try_object
-
-logger = logging.getLogger("trainobs")
 
 SHARED_MAPS = ("tasks", "session_clocks")
 """Maps of ours that they are given: who is followed, and in which step."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import grp
-import logging
 import os
 import select
 import socket
@@ -17,6 +16,7 @@ from typing import Any
 
 from trainobs.core.abi import FileClass
 from trainobs.core.errors import ProbeCause, ProbeError
+from trainobs.core.log import logger
 from trainobs.core.now import now_s
 from trainobs.probes import protocol
 from trainobs.probes.own_programs import OwnProbe
@@ -28,8 +28,6 @@ WITHOUT_RIGHTS = (
     "run as root, or give the process CAP_BPF and CAP_PERFMON",
 )
 """What is found, and what to do, where programs of the user's cannot be loaded."""
-
-logger = logging.getLogger("trainobs")
 
 _PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.1  # of one who asks again
 _COUNT_EVERY_NS = 1_000_000_000

@@ -1,0 +1,100 @@
+"""What libbpf says of objects and programs that it is given."""
+
+from __future__ import annotations
+
+import ctypes as C
+import os
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+_LOG_BYTES = (1 << 24) + 4096  # the largest buffer that libbpf gives the verifier, and some words
+_WARNING = 0  # enum libbpf_print_level: LIBBPF_WARN
+
+_UNNAMED = re.compile(r"libbpf: load bpf program failed: (.*)")
+_NAMED = re.compile(r"libbpf: failed to load program '(\w+)'")
+_BARE_LOG = re.compile(r"libbpf: \n(.*)", re.DOTALL)
+_NO_NEWS = "Retrying without BTF."  # of maps of maps, with which 0.5 tries so in vain
+
+
+def _as_of_1_0(lines: list[str]) -> list[str]:
+    """A refusal in the words of libbpf 1.0; 0.5 says last which program it is about."""
+    said: list[str] = []
+    pending: list[str] = []
+    for line in lines:
+        if match := _UNNAMED.match(line):
+            pending = [f"BPF program load failed: {match[1]}"]
+        elif pending and (match := _BARE_LOG.match(line)):
+            pending.append(f"-- BEGIN PROG LOAD LOG --\n{match[1]}")
+        elif pending and (match := _NAMED.match(line)):
+            said += [f"libbpf: prog '{match[1]}': {words}" for words in pending]
+            pending = []
+        elif not line.endswith(_NO_NEWS):
+            said.append(line)
+    return said
+
+
+class _Heard:
+    """What one thread is told."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._buffer: C.Array[C.c_char] | None = None
+
+    def add(self, template: bytes, arguments: int) -> None:
+        buffer = self._buffer = self._buffer or C.create_string_buffer(_LOG_BYTES)
+        _libc().vsnprintf(buffer, len(buffer), template, arguments)
+        self.lines.append(buffer.value.decode(errors="replace").rstrip())
+
+
+_lock = threading.Lock()
+_heard: dict[int, _Heard] = {}
+"""Threads that capture."""
+
+_printers: list[int | None] = []
+"""The printer to put back, while anybody captures."""
+
+
+@cache
+def _libc() -> C.CDLL:
+    """Kept: the log of each program that is attached is captured."""
+    libc = C.CDLL(None)
+    libc.vsnprintf.argtypes = [C.c_char_p, C.c_size_t, C.c_char_p, C.c_void_p]
+    return libc
+
+
+@cache
+def _printer() -> C._FuncPointer:
+    """The one that libbpf gets, kept: another thread may be calling it when a capture ends."""
+    os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]
+
+    def hear(level: int, template: bytes, arguments: int) -> int:
+        # Below a warning it tells of each step that goes well, with the same words.
+        if level == _WARNING and (heard := _heard.get(threading.get_ident())):
+            heard.add(template, arguments)
+        return 0
+
+    return C.CFUNCTYPE(C.c_int, C.c_int, C.c_char_p, C.c_void_p)(hear)
+
+
+@contextmanager
+def captured_log(library: C.CDLL) -> Iterator[list[str]]:
+    """Collect libbpf's warnings, which it would print; the printer before is put back.
+
+    Those of the calling thread: libbpf has one printer, and several threads may be loading.
+    """
+    thread, heard = threading.get_ident(), _Heard()
+    with _lock:
+        _heard[thread] = heard
+        if not _printers:
+            _printers.append(library.libbpf_set_print(C.cast(_printer(), C.c_void_p)))
+    try:
+        yield heard.lines
+    finally:
+        with _lock:
+            del _heard[thread]
+            if not _heard:
+                library.libbpf_set_print(_printers.pop())
+        heard.lines[:] = _as_of_1_0(heard.lines)
