@@ -45,3 +45,17 @@ def test_functions_are_short_enough_to_see_at_once():
 def test_a_long_function_is_found():
     body = "    pass\n" * FUNCTION_LINES
     assert long_functions(f"def short():\n    pass\nasync def long():\n{body}") == ["long"]
+
+
+OF_THEIR_OWN = {"core/log.py", "integrations/inside.py", "session/writer_main.py"}
+"""One makes the logger harmless, two change where it leads."""
+
+
+def test_what_a_training_says_is_logged_where_no_handler_can_end_it():
+    source = ROOT / "src" / "trainobs"
+    found = {
+        str(path.relative_to(source))
+        for path in source.rglob("*.py")
+        if 'getLogger("trainobs")' in path.read_text()
+    }
+    assert found == OF_THEIR_OWN

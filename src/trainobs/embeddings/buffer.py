@@ -6,7 +6,6 @@ its step is closed, and does there whatever costs time.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,12 +17,11 @@ import torch
 from numpy.typing import NDArray
 
 from trainobs.core.errors import REPORT
+from trainobs.core.log import logger
 from trainobs.core.now import now_s
 from trainobs.core.signals import let_signals_through
 from trainobs.embeddings.sampling import SamplingInterval
 from trainobs.embeddings.sites import Site
-
-logger = logging.getLogger("trainobs")
 
 MAX_TAKES = 4096
 """Steps that nobody has asked for yet; the oldest is let go."""

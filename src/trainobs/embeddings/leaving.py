@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections.abc import Collection, Sequence
 
 from torch import nn
 
+from trainobs.core.log import logger
 from trainobs.core.now import now_s
 from trainobs.embeddings.sites import Site
-
-logger = logging.getLogger("trainobs")
 
 LOOK_S = 10.0
 """Least time between two walks through the model: one of 10,000 modules takes some 10 ms."""

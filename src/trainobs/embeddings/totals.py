@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from trainobs.access import AccessCounts
 from trainobs.core.embedding_table import LOOKUP_FIELDS, LOOKUP_ROW
+from trainobs.core.log import logger
 from trainobs.embeddings.buffer import Amounts, Call, Ids
 from trainobs.embeddings.caches import MissRates
 from trainobs.embeddings.hot import HottestRows
@@ -20,8 +20,6 @@ from trainobs.embeddings.sites import Found
 from trainobs.embeddings.step_lookups import Looked, Noted, StepLookups
 from trainobs.embeddings.table import TIERS, Gradient
 from trainobs.embeddings.timing import lay_times
-
-logger = logging.getLogger("trainobs")
 
 ID_BYTES = 8
 """Bytes of an id in the all-reduce of a sparse gradient."""

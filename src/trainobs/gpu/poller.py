@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import selectors
 import socket
 import time
 from collections.abc import Callable
 
 from trainobs.core.errors import GpuError
+from trainobs.core.log import logger
 from trainobs.core.now import now_s
 from trainobs.gpu import share
 from trainobs.gpu.device import Device
 from trainobs.gpu.nvml import Nvml
 from trainobs.gpu.reading import Reading
-
-logger = logging.getLogger("trainobs")
 
 INTERVAL_S = 1.0
 """Between two readings of a device: energy and power mean nothing over less."""

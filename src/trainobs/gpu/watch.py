@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import selectors
 import socket
@@ -12,12 +11,11 @@ from collections.abc import Callable
 from contextlib import closing
 
 from trainobs.core.errors import REPORT, GpuError
+from trainobs.core.log import logger
 from trainobs.gpu import share
 from trainobs.gpu.nvml import Nvml
 from trainobs.gpu.poller import INTERVAL_S, Poller
 from trainobs.gpu.reading import Reading
-
-logger = logging.getLogger("trainobs")
 
 SILENCE = 10
 """Intervals without a word after which a poller that hangs is given up."""

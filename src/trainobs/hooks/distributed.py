@@ -6,7 +6,6 @@ collective or a key of anybody else, and all of it may be missing: then other ra
 
 from __future__ import annotations
 
-import logging
 import pickle
 import sys
 import time
@@ -14,9 +13,8 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from trainobs.core.collectives import Collective, bytes_of, kind_of
+from trainobs.core.log import logger
 from trainobs.core.records import UNKNOWN
-
-logger = logging.getLogger("trainobs")
 
 TIMEOUT_S = 5.0
 """What one answer of the store may take; it is asked by a thread that nobody waits for."""

@@ -8,7 +8,6 @@ is captured would spoil the capture.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
@@ -16,10 +15,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from trainobs.core.abi import Phase
+from trainobs.core.log import logger
 from trainobs.steps.closed_step import ClosedStep
 from trainobs.steps.timeline import Columns
-
-logger = logging.getLogger("trainobs")
 
 NAMES = {
     Phase.TRANSFER.value: "gpu/transfer_ns",

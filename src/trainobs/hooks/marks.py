@@ -7,7 +7,6 @@ was started.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -16,10 +15,9 @@ from torch import Tensor
 
 from trainobs.core.abi import BATCH_BEGIN, BATCH_END, BATCH_VOID
 from trainobs.core.errors import REPORT
+from trainobs.core.log import logger
 from trainobs.core.signals import let_signals_through
 from trainobs.steps.straight import prctl, wide
-
-logger = logging.getLogger("trainobs")
 
 MOST_PARTS = 256
 """Parts of a batch that are looked at for its size; of one with more it is unknown."""

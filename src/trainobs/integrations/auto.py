@@ -6,12 +6,10 @@ writes nothing into the directories of the training: its runs go to a directory 
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
+from trainobs.core.log import logger
 from trainobs.core.switch import is_on
-
-logger = logging.getLogger("trainobs")
 
 SWITCH = "TRAINOBS_AUTO"
 """Environment variable; 1 puts an observer on every Lightning Trainer."""

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import functools
-import logging
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from trainobs.core.errors import REPORT, what_to_do
+from trainobs.core.log import logger
 from trainobs.core.signals import let_signals_through
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.session.ending import tell
 from trainobs.session.session import Session
 from trainobs.session.settings import PathLike, Probes, Settings
-
-logger = logging.getLogger("trainobs")
 
 FAULT = "fault in a hook"
 """Outcome of a run that one of our own faults has ended."""
@@ -118,11 +115,10 @@ def tell_fault(what: str) -> None:
     do = what_to_do(error)
     ours = do == REPORT
     found = "the fault below" if ours else f"{type(error).__name__}: {error}"
-    with suppress(Exception):  # of a handler of the user's
-        logger.warning(
-            "trainobs %s; the training goes on\n  found: %s\n  do:    %s",
-            what,
-            found,
-            do,
-            exc_info=ours,
-        )
+    logger.warning(
+        "trainobs %s; the training goes on\n  found: %s\n  do:    %s",
+        what,
+        found,
+        do,
+        exc_info=ours,
+    )

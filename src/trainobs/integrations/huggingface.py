@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from trainobs.core.abi import Phase
 from trainobs.core.errors import MissingPackageError, TrainobsError
+from trainobs.core.log import logger
 from trainobs.core.switch import switched_off
 from trainobs.hooks.cuda import Cuda
 from trainobs.hooks.datasets import data_roots_of, workers_of
@@ -27,8 +27,6 @@ try:
     from transformers.trainer_callback import TrainerCallback
 except ImportError as error:
     raise MissingPackageError.for_extra("ObsTrainerCallback", "huggingface", error) from error
-
-logger = logging.getLogger("trainobs")
 
 _OF_A_RUN = frozenset(
     {"run_dir", "_session", "_taps", "_watch", "_epoch", "_optimizing", "_trains"}

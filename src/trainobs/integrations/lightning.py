@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import logging
 import os
 import sys
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from trainobs.core.abi import Phase
 from trainobs.core.errors import MissingPackageError, TrainobsError, shown
+from trainobs.core.log import logger
 from trainobs.core.switch import switched_off
 from trainobs.hooks.cuda import Cuda
 from trainobs.hooks.datasets import data_roots_of, workers_of
@@ -28,8 +28,6 @@ from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
 from trainobs.session.settings import is_remote
 from trainobs.tensorboard.event_file import EventWriter
-
-logger = logging.getLogger("trainobs")
 
 _NAMESPACES = ("lightning.pytorch", "pytorch_lightning")
 

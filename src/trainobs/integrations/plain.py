@@ -19,7 +19,6 @@ or, in a notebook::
 from __future__ import annotations
 
 import atexit
-import logging
 import operator
 import os
 import sys
@@ -35,6 +34,7 @@ from torch.nn import Module
 from trainobs.core.abi import Phase
 from trainobs.core.catalogue.named import may_name_a_phase
 from trainobs.core.errors import TrainobsError, shown
+from trainobs.core.log import logger
 from trainobs.core.signals import let_signals_through
 from trainobs.core.switch import switched_off
 from trainobs.hooks.cuda import Cuda
@@ -51,8 +51,6 @@ from trainobs.session.session import Session
 from trainobs.session.settings import PathLike, Probes, Settings
 from trainobs.steps.clock import LAST_STEP, MAX_NAMED, StepClock
 from trainobs.steps.straight import Between
-
-logger = logging.getLogger("trainobs")
 
 Loader = TypeVar("Loader", bound=Iterable[Any])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import socket
 import time
@@ -12,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from trainobs.core.errors import TrainobsError
+from trainobs.core.log import logger
 from trainobs.core.text import in_a_file_name
 from trainobs.integrations.lightning import ObsCallback
 from trainobs.integrations.profiler_tee import ProfilerTee
 from trainobs.session.settings import Settings, is_remote
 from trainobs.tensorboard.event_file import EventWriter
-
-logger = logging.getLogger("trainobs")
 
 PLACE = "TRAINOBS_DIR"
 """Environment variable: the directory for such runs; by default in the user's state directory."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 from typing import Protocol
 
+from trainobs.core.log import logger
 from trainobs.core.records import RunInfo
 from trainobs.gpu.reading import AMOUNT_NAMES, LEVEL_NAMES, Reading
 from trainobs.gpu.watch import GpuWatch
@@ -14,8 +14,6 @@ from trainobs.steps.clock import StepClock
 from trainobs.steps.closed_step import ClosedStep
 from trainobs.steps.timeline import Columns, StepSource
 from trainobs.steps.windows import Windows
-
-logger = logging.getLogger("trainobs")
 
 FRESH_NS = 5_000_000_000
 """How long the last reading stands for steps that none was made of."""

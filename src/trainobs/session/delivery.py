@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Protocol
@@ -11,10 +10,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from trainobs.core.log import logger
 from trainobs.core.records import RunInfo, StepTable
 from trainobs.core.sink import Points, Sink
-
-logger = logging.getLogger("trainobs")
 
 
 class Delivery:

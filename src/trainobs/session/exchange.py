@@ -7,16 +7,14 @@ gone. So it is asked by a thread of its own, in jobs of several ranks only, for 
 from __future__ import annotations
 
 import itertools
-import logging
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
+from trainobs.core.log import logger
 from trainobs.core.now import now_s
-
-logger = logging.getLogger("trainobs")
 
 ROUND_S = 1.0
 """Time between two rounds; with many ranks as many times longer as there are hundreds of them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -11,14 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainobs.core.file_rows import CACHE_ROW, NOTHING, Counted
+from trainobs.core.log import logger
 from trainobs.core.now import now_s
 from trainobs.core.records import RunInfo
 from trainobs.host.page_cache import DataSetCache
 
 if TYPE_CHECKING:
     from trainobs.probes.side import Side
-
-logger = logging.getLogger("trainobs")
 
 FILES = "files"
 """Name of this part among the capabilities of a run; not there in a run that was not to have it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy.typing as npt
 
 from trainobs.core.embedding_table import EmbeddingTable
 from trainobs.core.errors import what_to_do
+from trainobs.core.log import logger
 from trainobs.core.records import RunInfo
 from trainobs.core.sink import Sink
 from trainobs.runlog.counts import CountsSink
@@ -22,8 +22,6 @@ from trainobs.steps.timeline import Columns
 
 if TYPE_CHECKING:
     from trainobs.access import AccessCounts
-
-logger = logging.getLogger("trainobs")
 
 LOOKUPS, HOT_ROWS = "embeddings", "hot_rows"
 """Names of these parts among the capabilities of a run; not there in a run without them."""

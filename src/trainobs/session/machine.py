@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gc
-import logging
 import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
+from trainobs.core.log import logger
 from trainobs.host.counters import Pressure
 from trainobs.host.group import GroupLimits
 from trainobs.host.memory import WorkerMemory, own_faults
@@ -18,8 +18,6 @@ from trainobs.host.others import NAME, WINDOW_NS, OthersCpu
 from trainobs.host.procfs import PROC
 from trainobs.steps.closed_step import ClosedStep
 from trainobs.steps.timeline import MAX_POINTS, Columns, Gauges, Spans, StepSource, Totals
-
-logger = logging.getLogger("trainobs")
 
 WORKERS_NS = 1_000_000_000
 """How often the workers are looked at: it takes some 30 us for each of them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
@@ -17,13 +16,12 @@ import numpy.typing as npt
 
 from trainobs.core.abi import RING
 from trainobs.core.errors import what_to_do
+from trainobs.core.log import logger
 from trainobs.core.now import now_s
 from trainobs.core.records import RunInfo, StepTable
 from trainobs.core.sink import Sink
 from trainobs.session.delivery import Calls
 from trainobs.steps.collector import Collector
-
-logger = logging.getLogger("trainobs")
 
 BEGIN_S = 5.0
 """How long a run waits for the thread, so that a short one does not end before it, and the next

@@ -7,7 +7,6 @@ itself: nothing is lost, and nothing is there twice.
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,14 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.core.errors import SettingError, shown
+from trainobs.core.log import logger
 from trainobs.core.records import RunInfo, StepTable
 from trainobs.core.sink import Sink
 from trainobs.session.delivery import Deliveries
 from trainobs.session.messages import pack, unpack
 from trainobs.session.stand_ins import EVENTS, INFO, Answer, EventsHere, Reply, SinkCall, Source
 from trainobs.session.writer_process import WriterProcess
-
-logger = logging.getLogger("trainobs")
 
 WRITTEN_BY = "written_by"
 """Setting of a run: who writes its record, and, if that is not the writer process, why."""

@@ -15,6 +15,7 @@ from traceback import clear_frames
 
 from trainobs.core.abi import FileClass, Op
 from trainobs.core.coverage import CALLS, FEEDS, SCHEDULER, Coverage
+from trainobs.core.log import logger
 from trainobs.core.now import clocks
 from trainobs.core.records import RunInfo
 from trainobs.core.sink import Sink
@@ -38,8 +39,6 @@ from trainobs.steps.clock import StepClock, StepWord
 from trainobs.steps.collector import Collector
 from trainobs.steps.ledger import Ledger
 from trainobs.steps.straight import LANGUAGE
-
-logger = logging.getLogger("trainobs")
 
 _OVERFLOW = FULL + FULL // 2
 """Closed steps at which the training thread collects them itself, lest the ring comes round."""

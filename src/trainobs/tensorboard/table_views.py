@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from trainobs.core.log import logger
 from trainobs.core.metrics import TAGS
 from trainobs.core.now import now_s
 from trainobs.tensorboard import protos
@@ -15,8 +15,6 @@ from trainobs.tensorboard.values import text_value
 
 if TYPE_CHECKING:
     from trainobs.access import AccessCounts
-
-logger = logging.getLogger("trainobs")
 
 TEXT_TAG = f"{TAGS}embedding/tables"
 PICTURE_TAG = f"{TAGS}embedding/skew"

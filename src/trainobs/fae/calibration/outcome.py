@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 
 from trainobs.core.errors import FAEError
+from trainobs.core.log import logger
 from trainobs.core.text import percent, size
 from trainobs.fae.calibration.choice import Choice, RowCounts, choose
 from trainobs.fae.calibration.predict import predict
@@ -14,8 +14,6 @@ from trainobs.fae.kjt.inputs import Inputs, InputUse
 from trainobs.fae.profile.model_tables import ModelTable
 from trainobs.fae.profile.predictions import Predictions
 from trainobs.fae.profile.profile import FAEProfile, TableProfile
-
-logger = logging.getLogger("trainobs")
 
 Made = dict[str, str | int | float]
 

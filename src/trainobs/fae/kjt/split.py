@@ -20,7 +20,6 @@ pickle, loader workers and pytree alike, and nothing is read from a device:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -31,13 +30,12 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.core.errors import FAEError
+from trainobs.core.log import logger
 from trainobs.fae.profile.profile import FAEProfile, TableProfile
 
 HOT_SUFFIX = "#hot:"
 _INTEGERS = (torch.int64, torch.int32)
 _TOLD: set[str] = set()  # features of which it was said that they ask for rows that are not there
-
-logger = logging.getLogger("trainobs")
 
 
 class SplitMark(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.core.errors import FAEError
+from trainobs.core.log import logger
 from trainobs.fae.kjt.bitmap import HotBitmap
 from trainobs.fae.kjt.split import SplitMark, cold_count, read_mark, split_by
 from trainobs.fae.profile.profile import FAEProfile
@@ -22,8 +22,6 @@ from trainobs.fae.sharding.partition import Partition
 from trainobs.fae.sharding.replicas import Replicas
 from trainobs.fae.sharding.served import ServedCounts
 from trainobs.fae.sharding.write_back import TableWrites
-
-logger = logging.getLogger("trainobs")
 
 _CANNOT = "cannot look up the hot rows of a batch"
 
