@@ -241,6 +241,44 @@ def test_the_writer_process_is_nobodys_child_and_in_a_session_of_its_own(tmp_pat
     assert (done.stdout, done.stderr) == ("no child\nno child\n", "")
 
 
+LOST = """
+import os, signal, sys, time
+from pathlib import Path
+from tests.session.writers import writer_of
+from trainobs import observe
+from trainobs.session import observer, placement
+observer.FLUSH_S = observer.HAND_OVER_S = 0.1
+def no_more_memory(*_):
+    raise MemoryError
+def steps(obs, count):
+    for _ in range(count):
+        with obs.step():
+            time.sleep(0.01)
+run = Path(sys.argv[1])
+with observe(run_dir=run, probes="off", quiet=True) as obs:
+    while not list(run.rglob("steps-*.parquet")):
+        steps(obs, 10)
+    writer = writer_of(os.getpid())
+    os.kill(writer, signal.SIGSTOP)  # so that calls wait for it
+    steps(obs, 50)
+    placement.unpack = no_more_memory
+    os.kill(writer, signal.SIGKILL)
+    steps(obs, 50)
+print("trained")
+"""
+
+
+def test_where_nobody_can_take_over_what_was_written_stays_and_the_training_goes_on(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), SWITCH: "process"}
+    command = [sys.executable, "-c", LOST, tmp_path / "run"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stdout) == (0, "trained\n")
+    assert "cannot go on observing; the training goes on" in done.stderr
+    steps = step_numbers(tmp_path / "run")
+    assert steps == list(range(len(steps)))
+    assert steps
+
+
 REFUSALS = {
     "no interpreter": "sys.executable = None",
     "another program": "sys.executable = '/bin/sleep'",

@@ -201,6 +201,8 @@ class Placement:
         self._note(f"thread: the writer process was given up: {error}")
         logger.debug("the observer's thread goes on writing the record: %s", error)
         process.kill()  # or both would write
+        # Those of the start would write over what was written since, should the others be lost.
+        self._others = Deliveries(())
         state, calls = process.state()
         others = unpack(state, self._stay())
         assert isinstance(others, Deliveries)
