@@ -6,7 +6,7 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -50,6 +50,13 @@ def write_all(fd: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(fd, rest) :]
+
+
+def close_all(descriptors: Iterable[int]) -> None:
+    """Close what was kept for long: whoever becomes a daemon may have closed all there were."""
+    for descriptor in descriptors:
+        with suppress(OSError):
+            os.close(descriptor)
 
 
 def make_directory(path: Path) -> None:

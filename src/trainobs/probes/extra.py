@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trainobs.core.errors import ProbeCause, ProbeError
+from trainobs.core.files import close_all
 from trainobs.probes.libbpf import (
     RENEW,
     UprobeOptions,
@@ -157,8 +158,7 @@ class ExtraObject:
 
         Of a uprobe or USDT libbpf does not tell the descriptors, hence those that came with it.
         """
-        for descriptor in self._descriptors:
-            os.close(descriptor)
+        close_all(self._descriptors)
         self._links.clear()
         self._forget()
 

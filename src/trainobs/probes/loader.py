@@ -15,6 +15,7 @@ from pathlib import Path
 
 from trainobs.core.compiled import is_whole
 from trainobs.core.errors import ProbeCause, ProbeError
+from trainobs.core.files import close_all
 from trainobs.probes.libbpf import open_library, open_object, too_old
 from trainobs.probes.libbpf_log import captured_log
 from trainobs.probes.obstacles import may_load, why_not_permitted
@@ -180,9 +181,7 @@ class LibbpfLoader:
         if self._object:
             descriptors.append(library.bpf_object__btf_fd(self._object))
         self._links, self._programs, self._maps, self._object = {}, {}, {}, None
-        for descriptor in descriptors:
-            if descriptor >= 0:
-                os.close(descriptor)
+        close_all(descriptor for descriptor in descriptors if descriptor >= 0)
 
     def _in_order(self, way: Way) -> Iterator[tuple[str, str]]:
         """Programs as they are attached, each before its second copy, and their hooks."""

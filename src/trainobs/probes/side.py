@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.core.abi import SUMS, FileClass
+from trainobs.core.files import close_all
 from trainobs.probes.file_counts import FileCounts
 from trainobs.probes.mounts import mount_points, mounts_below
 from trainobs.probes.own_programs import OwnProbe, OwnPrograms, OwnTables
@@ -170,8 +171,8 @@ class Side:
                 os.close(descriptor)
 
     def _release_roots(self) -> None:
-        while self._kept:
-            os.close(self._kept.pop())
+        kept, self._kept = self._kept, []
+        close_all(kept)
 
 
 def mapping(descriptor: int, size: int, *, writable: bool = False) -> mmap.mmap:

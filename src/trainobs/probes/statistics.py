@@ -59,8 +59,8 @@ class ProbeStatistics:
             sleep(window_s)
             if self._stopped:
                 return None
-            spent = sum(self.run_times()) - sum(before)
-            return spent / (time.monotonic_ns() - begin)
+            spent, took = sum(self.run_times()) - sum(before), time.monotonic_ns() - begin
+            return spent / took if took else None  # who tests a training may have stopped its clock
         finally:
             os.close(switch)
 

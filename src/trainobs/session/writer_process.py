@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
+from trainobs.core.files import close_all
 from trainobs.core.interpreter import fresh_python
 from trainobs.core.unforked import unforked
 from trainobs.session.messages import unpack
@@ -159,9 +160,7 @@ class WriterProcess:
         fds = [self._state, *(sent.fd for sent in self._since)]
         self._since.clear()
         self._state = -1
-        for fd in fds:
-            if fd >= 0:
-                os.close(fd)
+        close_all(fd for fd in fds if fd >= 0)
 
     def _hears(self, wait_s: float) -> None:
         """Wait until it says something, or ends."""
