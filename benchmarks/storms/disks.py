@@ -69,10 +69,11 @@ def _one(folder: Path, draw: random.Random) -> dict[str, Any]:
         run = RunLog.open(folder / "run")
         numbers = run.ranks[0].step()
         found = int((numbers >= 0).sum())
+        unreadable = run.unreadable  # while it is there to be looked at
         told = (run.info["summary"] or {}).get("lost_steps", {}).get("runlog", 0)
     trouble = err if "Traceback" in err else ""
-    if run.unreadable or steps - found - told > 1:
-        trouble += f"{steps} steps, {found} found, {told} told to be lost, {run.unreadable}"
+    if unreadable or steps - found - told > 1:
+        trouble += f"{steps} steps, {found} found, {told} told to be lost, {unreadable}"
     return {"refused": refused, "steps": steps, "lost": max(0, steps - found), "trouble": trouble}
 
 

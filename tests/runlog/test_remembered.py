@@ -88,3 +88,10 @@ def test_a_file_is_looked_at_as_it_is_read(run, checked):
     rank = RunLog.open(run).ranks[0]
     assert len(rank.step()) == 0
     assert list(rank.files.unreadable("steps")) == [steps]
+
+
+def test_a_file_that_goes_away_while_the_run_is_read_is_not_told_to_have_bad_values(run):
+    read = RunLog.open(run)
+    assert len(read.ranks[0].step()) == 5
+    (run / "rank=0" / "steps-00000.parquet").unlink()
+    assert list(read.unreadable.values()) == ["no such file"]

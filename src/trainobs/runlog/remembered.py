@@ -104,7 +104,8 @@ class WholeFiles(Mapping[str, tuple[Path, ...]]):
                 continue
             wrong = {*self._wrong.get(file, ()), *wrong_columns(file, rest)}
             if names := [column.name for column in columns if column.name in wrong]:
-                yield file, f"with unusable values in {', '.join(names)}"
+                gone = why_unreadable(file, ())  # since it was looked at first
+                yield file, gone or f"with unusable values in {', '.join(names)}"
 
     def _look(self, table: str) -> dict[Path, str | None]:
         if table not in self._reasons:
