@@ -245,6 +245,26 @@ def test_totals_of_the_host_become_what_each_step_added():
     ]
 
 
+def test_steps_whose_rows_a_signal_took_away_are_counted_as_dropped(run, monkeypatch):
+    """Its handler raises in the training thread; what was copied until then is nobody's."""
+    run.steps(5, size=100, collect=False)
+    copy = run.collector._copy_rows
+
+    def interrupted(ring, steps):
+        copy(ring, steps)
+        raise TimeoutError
+
+    monkeypatch.setattr(run.collector, "_copy_rows", interrupted)
+    with pytest.raises(TimeoutError):
+        run.collector.collect(settle=False)
+    monkeypatch.undo()
+    run.steps(4, size=100)
+    table = run.collector.batch()
+    assert run.collector.dropped_steps == 5  # the set-up and 4 steps were closed
+    assert run.collector.waiting_count == 0
+    assert list(table.columns["io/data_read_bytes"]) == [100] * 4
+
+
 def test_totals_of_dropped_steps_do_not_count_for_the_steps_after_them(monkeypatch):
     monkeypatch.setattr(module, "MAX_WAITING", 3)
     totals = iter(range(0, 1000, 10))

@@ -16,6 +16,7 @@ import numpy as np
 
 from trainobs.core.abi import Phase
 from trainobs.core.log import logger
+from trainobs.core.signals import let_signals_through
 from trainobs.steps.closed_step import ClosedStep
 from trainobs.steps.timeline import Columns
 
@@ -174,6 +175,7 @@ class PhaseEvents:
         return self._open[0] if self._open else _NONE
 
     def _disarm(self, error: Exception) -> None:
+        let_signals_through()
         self._armed = False
         self._open = None
         self._pending.clear()

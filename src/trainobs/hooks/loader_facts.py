@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from trainobs.core.records import RunInfo
+from trainobs.core.signals import let_signals_through
 
 MOST = 64
 """Loaders of a run that are written down; of a loop that makes one in each step, the first."""
@@ -53,4 +54,5 @@ def _length(loader: DataLoader[Any]) -> int | None:
     try:
         return len(loader)
     except Exception:
+        let_signals_through()
         return None  # whoever made the data set does not tell

@@ -56,6 +56,7 @@ def bytes_of(batch: object) -> int:
     try:
         return _bytes_of(batch)
     except Exception:
+        let_signals_through()
         return -1
 
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from trainobs.core.log import logger
 from trainobs.core.records import RunInfo
+from trainobs.core.signals import let_signals_through
 from trainobs.gpu.reading import AMOUNT_NAMES, LEVEL_NAMES, Reading
 from trainobs.gpu.watch import GpuWatch
 from trainobs.steps.clock import StepClock
@@ -79,6 +80,7 @@ class AcceleratorWatch:
         try:
             self._uuid = self._accelerator.uuid()
         except Exception as error:
+            let_signals_through()
             self._uuid = NEVER
             logger.debug("the GPU cannot be told: %s", error)
         self.unknown = self._uuid is None

@@ -14,6 +14,7 @@ from trainobs.core.embedding_table import EmbeddingTable
 from trainobs.core.errors import what_to_do
 from trainobs.core.log import logger
 from trainobs.core.records import RunInfo
+from trainobs.core.signals import let_signals_through
 from trainobs.core.sink import Sink
 from trainobs.runlog.counts import CountsSink
 from trainobs.runlog.embeddings import EmbeddingsSink
@@ -174,6 +175,7 @@ class LookupWatch:
         return source.rows(steps)
 
     def _fail(self, error: Exception) -> None:
+        let_signals_through()
         if self._part and not self.failed:
             self.failed = True
             self._part.give_up(error)
@@ -225,6 +227,7 @@ class HotRowWatch:
             return {}
 
     def _fail(self, error: Exception) -> None:
+        let_signals_through()
         self.source = None
         self._part.give_up(error)
 

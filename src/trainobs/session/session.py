@@ -18,6 +18,7 @@ from trainobs.core.coverage import CALLS, FEEDS, SCHEDULER, Coverage
 from trainobs.core.log import logger
 from trainobs.core.now import clocks
 from trainobs.core.records import RunInfo
+from trainobs.core.signals import let_signals_through
 from trainobs.core.sink import Sink
 from trainobs.host.facts import host_facts
 from trainobs.host.procfs import has_rings, has_room_for_files
@@ -340,6 +341,7 @@ class Session:
             try:
                 self._collector.collect()
             except Exception as error:  # it would end the training
+                let_signals_through()
                 self._observer.give_up(error)
         elif waiting == FULL:
             self._observer.wake()

@@ -156,12 +156,15 @@ class Collector:
             self._ledger.read()  # after the steps are known, so that their batches are there
             if not steps:
                 return
-            taken = self._copy_rows(self._ring, steps) if self._ring else None
+            try:
+                taken = self._copy_rows(self._ring, steps) if self._ring else None
+            except BaseException:  # a signal's, in the training thread: what was copied is gone
+                self._accept(steps)
+                self._drop(steps, None)
+                raise
             # Only now, since what is on `closed` makes a fast loop wait for its rows to be copied.
-            for _ in steps:
-                self._clock.closed.popleft()
+            self._accept(steps)
             self._waiting.append((steps, taken))
-            self.waiting_count += len(steps)
             while self.waiting_count > MAX_WAITING:
                 self._drop(*self._waiting.pop(0))
 
@@ -196,6 +199,12 @@ class Collector:
 
     def _is_ready(self, step: ClosedStep) -> bool:
         return self._ready(step) and self._lookups.ready(step)
+
+    def _accept(self, steps: list[ClosedStep]) -> None:
+        self.waiting_count += len(steps)
+        closed = self._clock.closed
+        while closed and closed[0].serial <= steps[-1].serial:
+            closed.popleft()
 
     def _drop(self, steps: list[ClosedStep], taken: Taken | None) -> None:
         if taken:
