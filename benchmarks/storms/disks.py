@@ -1,15 +1,17 @@
 """Disks that fill up, or become read-only, under a run, and take writes again.
 
-Usage (as root): python -m benchmarks.storms.disks [--count N] [--seed N]
+Usage (as root): python -m benchmarks.storms.disks [--count N] [--seed N] [--writers]
 
 Each run goes to a small tmpfs of its own, which refuses writes for a second at a random moment.
-No step may be lost, for the run goes on while the disk does. Prints JSON.
+No step may be lost, for the run goes on while the disk does. With --writers each has a writer
+process. Prints JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import signal
 import subprocess
@@ -23,6 +25,7 @@ from typing import Any
 
 from benchmarks.storms.processes import stepping
 from trainobs.runlog.reader import RunLog
+from trainobs.session.placement import SWITCH
 
 SIZE = 2 << 20
 
@@ -32,7 +35,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Refuse writes to runs for a while.")
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--writers", action="store_true")
     options = parser.parse_args()
+    os.environ[SWITCH] = "process" if options.writers else "thread"
     draw = random.Random(options.seed)
     with tempfile.TemporaryDirectory(prefix="trainobs-storm-") as folder:
         results = [_one(Path(folder, str(number)), draw) for number in range(options.count)]

@@ -37,7 +37,14 @@ STORMS = {
     "kills": Storm(
         "runs killed, ended or stopped at random moments", "kills --count 500 --probes auto"
     ),
+    "writers": Storm(
+        "runs with a writer process, of which either or both are killed, ended or stopped",
+        "kills --count 250 --probes auto --writers",
+    ),
     "disks": Storm("disks that fill up or become read-only, and recover", "disks --count 100"),
+    "writers_disks": Storm(
+        "the same, of runs with a writer process", "disks --count 100 --writers"
+    ),
     "runs": Storm("runs at once, all of one name", "crowds --runs 64 --steps 0 --tables 0"),
     "steps": Storm("steps in one run", "crowds --runs 0 --steps 1000000 --tables 0"),
     "tables": Storm("embedding tables in one model", "crowds --runs 0 --steps 0 --tables 5000"),
