@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 
 with warnings.catch_warnings():  # FBGEMM for hosts warns of kernels that only devices have
     warnings.simplefilter("ignore")
     import torchrec  # noqa: F401
 
+from tests import lone_rank as alone
 from tests.fae import ranks
-from tests.fae.ranks import Ranks, join
+from tests.fae.ranks import Ranks
 
 FOREIGN_WARNINGS = r"ignore:.*:Warning:(torch|torchrec|fbgemm_gpu|tensordict)\."
 
@@ -50,17 +50,14 @@ def pair() -> Iterator[Ranks]:
 
 
 @pytest.fixture(scope="module")
-def lone_rank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def lone_rank() -> Iterator[None]:
     """This process as the only rank."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    store: Path = tmp_path_factory.mktemp("rank") / "store"
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
-            patch.setenv(name, "0")  # put back what was there afterwards
-        join(0, 1, str(store))
+    with pytest.MonkeyPatch.context() as patch, alone.lone_rank():
+        for name, value in ranks.environment(0, 1).items():
+            patch.setenv(name, value)
         logging.disable(logging.WARNING)  # TorchRec tells of every module that it shards
         yield
         logging.disable(logging.NOTSET)
-        dist.destroy_process_group()
     torch.set_num_threads(threads)

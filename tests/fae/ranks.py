@@ -98,14 +98,19 @@ origin: Origin | None = None
 """That of this process, while there are tests of ranks to come (`conftest.py`)."""
 
 
+def environment(rank: int, world_size: int) -> dict[str, str]:
+    """What launchers tell a rank."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(world_size),
+    }
+
+
 def join(rank: int, world_size: int, store: str) -> None:
     """Make this process a rank."""
-    os.environ.update(
-        RANK=str(rank),
-        WORLD_SIZE=str(world_size),
-        LOCAL_RANK=str(rank),
-        LOCAL_WORLD_SIZE=str(world_size),
-    )
+    os.environ.update(environment(rank, world_size))
     dist.init_process_group("gloo", f"file://{store}", rank=rank, world_size=world_size)
 
 
