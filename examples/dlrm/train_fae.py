@@ -89,10 +89,13 @@ def run(options: Options, device: torch.device, profile: FAEProfile | None) -> T
 
 
 def read_metrics(run_dir: Path) -> dict[str, Any]:
-    """Return what ``trainobs report --json`` tells of each metric of rank 0."""
+    """Return what ``trainobs report --json`` tells of each metric of rank 0.
+
+    A run directory alone would stand for the newest run that was to go there: the second one.
+    """
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        trainobs(["report", str(run_dir), "--json"])
+        trainobs(["report", str(run_dir / "run.json"), "--json"])
     metrics: dict[str, Any] = json.loads(printed.getvalue())["metrics"]
     return metrics
 

@@ -19,7 +19,9 @@ def test_hot_rows_train_beside_the_stock_sharder(tmp_path: Path) -> None:
     done = run("train_fae.py", "--steps", 12, "--hot-bytes", "200kB", "--run-dir", run_dir, ranks=2)
     assert done.returncode == 0, done.stderr
     assert "FAE profile" in done.stdout
-    table = dict(re.findall(r"^(\S.*?)  +\S+ +(\S+)$", done.stdout, re.MULTILINE))
+    rows = re.findall(r"^ *(\S.*?)  +(\S+) +(\S+)$", done.stdout, re.MULTILINE)
+    assert [left for name, left, _ in rows if "hot" in name or "batch" in name] == ["-"] * 6
+    table = {name: right for name, _, right in rows}
     assert 5 < float(table["hot lookups, %"]) < 100
     assert float(table["hot rows, MB"]) <= 0.2
     stock, fae = re.findall(r"AUC of validation +(\S+) +(\S+)", done.stdout)[0]
