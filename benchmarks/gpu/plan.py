@@ -6,6 +6,7 @@ so a machine that goes away takes one piece with it, and the next call goes on b
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -21,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 ATTEMPTS = 2
 """A piece that twice did not live to tell is passed over."""
 TOLD_LINES = 40
+_PR_SET_PDEATHSIG = 1
 
 _FEW = "--arm caching_lfu --arm caching_lru_prefetch --arm fae_overlay --arm hbm"
 _SHORT = ("--rounds 3 --warmup 400", "--rounds 1")
@@ -149,6 +151,7 @@ def _outcome(piece: Piece, results: Path, limit_s: float) -> dict[str, Any]:
             stdout=told,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=_end_with_parent,
             cwd=ROOT,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
@@ -163,6 +166,11 @@ def _outcome(piece: Piece, results: Path, limit_s: float) -> dict[str, Any]:
     lines = log.read_text(errors="replace").splitlines()[-TOLD_LINES:]
     seconds = time.monotonic() - begin
     return {"came": came, "seconds": seconds, "found": found, "log": [] if code == 0 else lines}
+
+
+def _end_with_parent() -> None:
+    """Leave nothing that would share the device with the next call, if this one is killed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _write(results: Path, piece: Piece, state: dict[str, Any]) -> None:

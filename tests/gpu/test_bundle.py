@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
+import signal
 import struct
+import time
 import zipfile
 from pathlib import Path
 
@@ -56,6 +60,35 @@ def test_a_piece_is_ended_at_its_limit_with_its_children_and_keeps_what_it_wrote
     assert state["came"] == "ran too long"
     status = Path(f"/proc/{state['found']}/status")
     assert not status.exists() or "State:\tZ" in status.read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_piece_ends_with_the_call_that_began_it_and_runs_again(tmp_path, number):
+    code = (
+        "import os, pathlib, sys, time\n"
+        "tried = pathlib.Path(sys.argv[1] + '.tried')\n"
+        "if not tried.exists():\n"
+        "    tried.with_suffix('.new').write_text(str(os.getpid()))\n"
+        "    tried.with_suffix('.new').rename(tried)\n"
+        "    time.sleep(60)\n" + TELL
+    )
+    plan = [piece("one", code)]
+    call = multiprocessing.get_context("fork").Process(target=run, args=(plan, tmp_path, 60))
+    call.start()
+    tried = tmp_path / "one.out.json.tried"
+    while not tried.exists():
+        time.sleep(0.01)
+    os.kill(call.pid, number)
+    call.join()
+    began = Path(f"/proc/{tried.read_text()}/status")
+    deadline = time.monotonic() + 30
+    while began.exists() and "State:\tZ" not in began.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert json.loads((tmp_path / "one.json").read_text()) == {"came": "begun", "attempts": 1}
+    assert run(plan, tmp_path, within_s=60) == []
+    assert json.loads((tmp_path / "one.json").read_text())["attempts"] == 2
+    assert came(tmp_path) == {"one": "passed"}
 
 
 def test_a_piece_that_took_its_machine_along_is_tried_again_but_not_for_ever(tmp_path):
