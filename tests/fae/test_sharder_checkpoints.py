@@ -13,6 +13,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor
+from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torchrec.distributed import DistributedModelParallel
 from torchrec.modules.embedding_configs import DataType
 
@@ -179,6 +180,17 @@ def test_a_load_in_place_is_seen_by_ranks_without_hot_rows(
             assert torch.equal(value, saved[name]), name
 
 
+@MODES
+def test_an_asynchronous_save_holds_what_was_trained_before_it(
+    pair: Ranks, tmp_path: Path, mode: str
+) -> None:
+    one = checkpoint_case(4, 2, mode=mode)
+    saved = pair.run(_save_and_train_on, one, str(tmp_path))[0]
+    loaded = pair.run(_load_and_look, one, "stock", str(tmp_path))[0]
+    for name, value in loaded.items():
+        assert torch.equal(value, saved[name]), name
+
+
 def test_an_unsharded_model_reads_the_checkpoint(pair: Ranks, tmp_path: Path) -> None:
     one = checkpoint_case(4, 2)
     saved = pair.run(_save, one, "FAE", str(tmp_path))[0]
@@ -203,6 +215,26 @@ def _save(
         train(one, model, _feed(one, rank, kind))
     dcp.save(_states(model), checkpoint_id=folder)
     return _whole(model)
+
+
+def _save_and_train_on(rank: int, one: Case, folder: str) -> dict[str, Tensor]:
+    """What was trained until the save, which is written while the training goes on."""
+    model = _sharded(one, "FAE")
+    train(one, model, _feed(one, rank, "FAE"))
+    saved = _whole(model)
+    group = dist.new_group(backend="gloo")
+    save = dcp.async_save(
+        _states(model),
+        checkpoint_id=folder,
+        process_group=group,
+        async_stager=BlockingAsyncStager(),
+    )
+    train(one, model, _feed(one, rank, "FAE"))
+    save.result()
+    changed = _whole(model)
+    assert any(not torch.equal(value, saved[name]) for name, value in changed.items())
+    dist.destroy_process_group(group)
+    return saved
 
 
 def _load(model: DistributedModelParallel, folder: str) -> None:
