@@ -190,7 +190,7 @@ def test_rows_that_are_looked_up_equally_often_are_refused():
 
 
 def test_a_loader_without_data_is_refused():
-    with pytest.raises(FAEError, match="too few inputs to hold any out"):
+    with pytest.raises(FAEError, match="found: 0 inputs to count, and none to judge"):
         quiet([])
 
 

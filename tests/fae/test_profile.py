@@ -243,6 +243,8 @@ def test_a_profile_of_another_model_is_refused(change, found):
     renamed[0].feature_names = ["another"]
     with pytest.raises(FAEError, match="features"):
         made.check(renamed)
+    with pytest.raises(FAEError, match="the profile has none"):
+        FAEProfile((), 1 << 20).check(tables())
 
 
 def test_the_summary_tells_what_is_hot_and_expected(profile):

@@ -65,7 +65,7 @@ def profile_of(
         )
     choice = choose(tables, counts, budget)
     predictions = predict(tables, choice, counts, counted_inputs, inputs, confidence)
-    _refuse_no_gain(tables, choice, predictions)
+    _refuse_no_gain(tables, choice, predictions, counted_inputs)
     chosen = tuple(
         TableProfile(
             name=table.name,
@@ -96,7 +96,9 @@ def warn_no_need(tables: Sequence[ModelTable], budget: int) -> None:
         )
 
 
-def _refuse_no_gain(tables: Sequence[ModelTable], choice: Choice, predictions: Predictions) -> None:
+def _refuse_no_gain(
+    tables: Sequence[ModelTable], choice: Choice, predictions: Predictions, counted_inputs: int
+) -> None:
     """Refuse hot rows that are hardly looked up more than others.
 
     Judged by the tables of which a part is hot: what a whole table on the device serves is no
@@ -110,8 +112,8 @@ def _refuse_no_gain(tables: Sequence[ModelTable], choice: Choice, predictions: P
     if predictions.input_count == 0 and is_partly_hot:
         raise FAEError(
             "cannot calibrate",
-            "too few inputs to hold any out",
-            "give a loader with data, as many as one epoch has",
+            f"{counted_inputs} inputs to count, and none to judge the rows by",
+            "give a loader of more inputs",
         )
     total = served = blindly = 0.0
     for table in tables:

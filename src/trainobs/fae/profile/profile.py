@@ -304,5 +304,5 @@ class FAEProfile:
 
 def _some(names: Iterable[str]) -> str:
     """A few of many names."""
-    names = list(names)
+    names = list(names) or ["none"]
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
