@@ -6,6 +6,7 @@ import os
 import pickle
 import re
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from numpy.testing import assert_array_equal
 
 from tests.fae.skewed import Batches, matrix, tables
 from trainobs.core.errors import FAEError
+from trainobs.core.quotients import Interval
 from trainobs.fae import FAEProfile, TableProfile, calibrate
 from trainobs.fae.profile.archive import ArchiveKind, write_archive
 
@@ -258,6 +260,8 @@ def test_the_summary_tells_what_is_hot_and_expected(profile):
     assert told["inputs all hot"].startswith(f"{100 * share.value:.1f} % ({100 * share.low:.1f} to")
     assert told["least so"].startswith("t_large")
     assert "lookups in a million inputs" in told["threshold"]
+    large = replace(made.predictions, threshold=Interval(17_300.0, 9_000.0, 26_300.0)).summary()
+    assert large["threshold"].startswith("17.3 k lookups in a million inputs (9 k to 26.3 k")
     assert profile.summary().splitlines()[1:] == [
         "  hot rows  3 of 20",
         "  tables    2, 0 of them wholly hot",

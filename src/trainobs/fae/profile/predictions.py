@@ -81,7 +81,7 @@ class Predictions:
         if math.isnan(self.threshold.value):
             lines["threshold"] = "none: every row that was looked up is hot"
         else:
-            value, low, high = (f"{each:.3g}" for each in self.threshold)
+            value, low, high = (quantity(each) for each in self.threshold)
             sizes = " to ".join(size(each) for each in sorted(self.threshold_bytes[1:]))
             text = f"{value} lookups in a million inputs ({low} to {high}, with which {sizes})"
             lines["threshold"] = text
