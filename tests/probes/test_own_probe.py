@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import pickle
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from trainobs import BccProbe, Probe
 from trainobs.core.errors import ProbeError, SettingError
+from trainobs.probes import bcc_child
 from trainobs.probes.programs import PROBES
 from trainobs.probes.told_counters import checked_counters
 from trainobs.session.settings import Settings
@@ -84,3 +86,17 @@ def test_the_counters_of_a_text_are_told_as_those_of_an_object() -> None:
     ]
     with pytest.raises(ProbeError, match="CALLS"):
         checked_counters(BccProbe('TRAINOBS_COUNTER(CALLS, "a", "b")').told(), "bcc bcc")
+
+
+def test_a_script_that_is_called_bcc_is_not_taken_for_bcc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would run again in the process that loads its probe, and have that start one more."""
+    (tmp_path / "bcc.py").write_text("raise AssertionError")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = importlib.util.find_spec("bcc")
+    assert found
+    assert found.origin == str(tmp_path / "bcc.py")
+    bcc_child.pass_scripts_by()
+    found = importlib.util.find_spec("bcc")
+    assert not found or found.origin != str(tmp_path / "bcc.py")

@@ -53,10 +53,11 @@ READ_S = 0.05
 _POINTS_EVERY = 50
 """Steps between two points in TensorBoard, after the first."""
 
-
-_IMAGE_EVERY_S = 1.0
+_INSIDE = "observe its steps from inside, by `trainobs.observe`"
 
 _COUNT_BY_TIME = "count by time: `bpftrace -f json`, docs/own-probes.md"
+
+_IMAGE_EVERY_S = 1.0
 
 
 class Ending:
@@ -318,10 +319,12 @@ def _why_no_lock(tgid: int, seen: Seen) -> tuple[str, str]:
     if state_of(tgid) in STOPPED:
         return "it is stopped by a signal", f"let it go on: `kill -CONT {tgid}`"
     if seen.elsewhere[Event.OPTIMIZER]:
-        return SEVERAL, "observe its steps from inside, by `trainobs.observe` in one of them"
+        return SEVERAL, f"{_INSIDE} in one of them"
     below = () if any(seen.counts) else training_below(tgid)
     if below:
         return f"it has started {below[0].tgid}, with torch", f"trainobs attach {below[0].tgid}"
+    if any(seen.counts) and not seen.counts[Event.BACKWARD]:
+        return "", f"attach while it trains; where that is without autograd, {_INSIDE}"
     return "", "attach while it trains; where a step takes longer, with a longer `--look`"
 
 

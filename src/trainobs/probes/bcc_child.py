@@ -99,7 +99,13 @@ def _run(order: Mapping[str, Any]) -> object:
     return loaded
 
 
+def pass_scripts_by() -> None:
+    """Look for bcc nowhere that has a `bcc.py`: the user's script, which would run here again."""
+    sys.path[:] = [place for place in sys.path if not Path(place, "bcc.py").is_file()]
+
+
 def _import_bcc() -> Any:
+    pass_scripts_by()
     if importlib.util.find_spec("bcc") is None and _SYSTEM.exists():
         file, inside = _SYSTEM / "__init__.py", [str(_SYSTEM)]
         spec = importlib.util.spec_from_file_location(
