@@ -14,6 +14,7 @@ from pathlib import Path
 from traceback import clear_frames
 
 from trainobs.core.abi import FileClass, Op
+from trainobs.core.another_thread import in_another_thread
 from trainobs.core.coverage import CALLS, FEEDS, SCHEDULER, Coverage
 from trainobs.core.log import logger
 from trainobs.core.now import clocks
@@ -227,12 +228,7 @@ class Session:
         self._lookups.close()
         if self._kernel:
             # In another thread, since a signal handler may raise anywhere in this one.
-            remover = threading.Thread(target=self._remove, name="trainobs")
-            try:
-                remover.start()
-                remover.join()
-            except RuntimeError:  # no more threads: at interpreter exit, or at a limit
-                self._remove()
+            in_another_thread(self._remove)
         if self._host:
             self._host.close()
 
