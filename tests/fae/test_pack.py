@@ -353,6 +353,8 @@ def broken(number: int, how: str, inputs):
             batch.labels = TensorDict({"x": batch.labels}, batch_size=[4])
         elif how == "object":
             batch.labels = object()
+        elif how == "learned":
+            batch.sparse_features.weights().requires_grad_()
     return batch
 
 
@@ -365,6 +367,7 @@ def broken(number: int, how: str, inputs):
         ("scalar", "a number without rows at ['labels']", 0),
         ("mapping", "TensorDict at ['labels']", 0),
         ("object", "object at ['labels']", 0),
+        ("learned", "weights of lookups that require a gradient", 2),
     ],
 )
 def test_a_bad_batch_is_named(how, found, workers):

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import get_worker_info
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from trainobs.core.errors import FAEError
 from trainobs.fae.kjt.find import KjtFinder, Place
 from trainobs.fae.kjt.leaves import put_together, take_apart
 from trainobs.fae.kjt.split import (
@@ -197,7 +198,7 @@ class Packer:
         """
         kjts = [self._finder(batch) for batch in batches]
         for kjt in kjts:
-            check_splittable(kjt)
+            _check(kjt)
         mark = self._slots.mark(kjts[0])
         pairs = mark.pairs
         self.learn_batch_size(batches)
@@ -295,6 +296,18 @@ def _block(pool: BagPool, batches: Sequence[Tensor], pairs: Sequence[int] | None
         pool.put(inputs, pairs, Bags(*room)) for inputs, room in zip(batches, rooms, strict=True)
     ]
     return KjtBlock(pool.keys, lengths, values, weights, np.array(key_lengths, dtype=np.int64))
+
+
+def _check(kjt: KeyedJaggedTensor) -> None:
+    """Refuse what cannot be packed: a copy would have no gradient to give back."""
+    check_splittable(kjt)
+    weights = kjt.weights_or_none()
+    if weights is not None and weights.requires_grad:
+        raise FAEError(
+            "cannot pack a batch",
+            "weights of lookups that require a gradient",
+            "give weights.detach(); where weights are learned, train them in the model",
+        )
 
 
 def _rows(leaf: Tensor, order: Tensor) -> Tensor:
