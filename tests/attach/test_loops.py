@@ -166,15 +166,18 @@ def test_each_rank_of_a_job_has_its_log(start: Callable[..., Target], tmp_path: 
         assert read.tolist() == bytes_by_step(truth, FETCHES)[own]
 
 
-@pytest.mark.parametrize("kind", ["inference", "idle"])
+@pytest.mark.parametrize(
+    ("kind", "do"), [("inference", "where that is without autograd"), ("idle", "`--look`")]
+)
 def test_a_process_that_does_not_train_has_no_rate(
-    start: Callable[..., Target], tmp_path: Path, kind: str
+    start: Callable[..., Target], tmp_path: Path, kind: str, do: str
 ) -> None:
     target = start(kind, 600)
     done = attached(target.pid(), tmp_path / "run", "--for", "1", "--look", "8")
     assert done.returncode == 2
     assert "no lock: in" in done.stderr
     assert "backward passes 0, steps of an optimizer 0" in done.stderr
+    assert do in done.stderr
     assert not (tmp_path / "run").exists()
 
 
