@@ -50,7 +50,7 @@ OPTIONAL = sorted(program.name for programs in PROBES.values() for program in pr
 CHANCES = [sorted(random.Random(seed).sample(OPTIONAL, 2 + 2 * seed)) for seed in range(6)]
 
 SIZE, FILES = 300_007, 4
-MAPPED, SAVED, SENT, RING = 8 * PAGE, 200_003, 10_007, 32 * 16_384
+MAPPED, SAVED, SENT, RING = 8 * PAGE, 200_003, 10_007, 32 * max(16_384, PAGE)
 CALLS = -(-SIZE // BUFFER) + 1
 SLEEP_S = 0.03
 
