@@ -24,6 +24,7 @@ from trainobs.core.errors import ProbeError
 from trainobs.probes import libbpf, shared
 from trainobs.probes.kernel_names import KERNEL_BTF, KernelNames
 from trainobs.probes.kernel_side import KernelSide
+from trainobs.probes.libbpf_log import captured_log
 
 INT, ENUM, CONST = 1, 6, 10  # BTF_KIND_...
 DECL_TAG, TYPE_TAG, ENUM64 = 17, 18, 19  # libbpf knows them since 0.6, 0.7 and 1.0
@@ -64,7 +65,7 @@ def run() -> list[object]:
     except ProbeError as error:
         return ["-", "no", "-", "-", "-", error.found]
     version = library.libbpf_version_string().decode()
-    with libbpf.captured_log(library) as log:
+    with captured_log(library) as log:
         file = shared.object_files(KernelNames())[0]
         whole = libbpf.open_object(library, os.fsencode(file))
     if not whole:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from trainobs.core.errors import ProbeCause, ProbeError
-from trainobs.probes import libbpf
+from trainobs.probes import libbpf, libbpf_log
 
 Build = Callable[..., str]
 
@@ -200,8 +200,8 @@ def test_refusals_are_told_in_the_words_of_1_0() -> None:
         "libbpf: failed to load program 'tobs_fork'",
         end,
     ]
-    told = libbpf._as_of_1_0(old)
+    told = libbpf_log._as_of_1_0(old)
     assert [line for line in told if "prog '" in line] == new
     assert told[-1] == end
     assert not any("Retrying" in line for line in told)
-    assert libbpf._as_of_1_0([*new, end]) == [*new, end]
+    assert libbpf_log._as_of_1_0([*new, end]) == [*new, end]
