@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import nan
 
 from tests.verdict.constructed import IN_STEP, MS, TWO_CPUS, split, verdict_on
 from trainobs.verdict.sentence import notes, sentence
@@ -41,14 +42,19 @@ def test_who_took_the_cpus_is_told_where_it_is_half_of_the_cause():
     alone = replace(TWO_CPUS, workers=0)
     wait = split(cpu_wait=48, compute=52)
     ready = {"sched__work_runqueue_ns": 2 * MS, "sched__main_runqueue_ns": 50 * MS}
-    taken = {"sched__others_cpu_ratio": 0.5}
+    ready["sched__work_offcpu_ns"] = 2 * MS  # it sleeps nowhere
+    used = {f"sched__{who}_cpu_ns": 0.0 for who in ("thread", "worker", "child")}
+    taken = used | {"sched__others_cpu_ratio": 0.5}
     verdict = verdict_on(alone, **IN_STEP | wait | ready | taken)
     assert (verdict.kind, verdict.cause) == (VerdictKind.LOADER, None)
     told = "a CPU was lacking for 25 % of the step, because of other processes on its CPUs"
     assert list(notes(verdict)) == [told]
     assert verdict.as_json()["cpu_taken_by"] == "other processes on its CPUs"
-    # Nobody is blamed who left the CPUs alone, who is the cause already, or for a small part.
+    # Nobody is blamed who left the CPUs alone, who is the cause already, for a small part, where
+    # a CPU was idle, and where nobody knows that none was.
     for changed in (
+        {"sched__main_offcpu_ns": 120 * MS},
+        {"sched__child_cpu_ns": nan},
         {"sched__others_cpu_ratio": 0.02},
         split(cpu_wait=95, compute=5),
         split(cpu_wait=20, compute=80) | {"sched__main_runqueue_ns": 22 * MS},

@@ -290,6 +290,12 @@ def cpus_used(now: Situation) -> float:
     return (own + sum(now.ns(name) for name in _USING)) / now.parts.step
 
 
+def is_full(now: Situation) -> bool:
+    """Whether this run and others surely used about all CPUs: else a wait has another reason."""
+    cpus = now.facts.all_cpus or now.facts.usable_cpus or inf
+    return cpus_used(now) + taken_by_others(now) * cpus >= FULL * cpus
+
+
 def contention(now: Situation) -> Cause:
     """What kept the threads of this run from the CPUs that they waited for.
 

@@ -15,7 +15,7 @@ from trainobs.replay.predict import Replay
 from trainobs.replay.trace import trace_of
 from trainobs.verdict import record as names
 from trainobs.verdict.advice import advise
-from trainobs.verdict.causes import Candidate, Situation, contention, find, free_cpus
+from trainobs.verdict.causes import Candidate, Situation, contention, find, free_cpus, is_full
 from trainobs.verdict.evenness import InSomeSteps, in_some_steps, when
 from trainobs.verdict.parts import StepParts, known, parts_of
 from trainobs.verdict.record import WINDOW, Record
@@ -257,8 +257,8 @@ def _taken_by(now: Situation, cause: Cause | None) -> tuple[Cause | None, float]
     lacked = known(now.ns(names.SPLIT[1])) + known(now.ns("sched/work_runqueue_ns"))
     share = min(1.0, lacked / now.parts.step)
     who = contention(now)
-    is_news = share >= BOUND and who in (Cause.OTHERS, Cause.QUOTA) and who is not cause
-    return (who if is_news else None), share
+    is_sure = who is Cause.QUOTA or (who is Cause.OTHERS and is_full(now))
+    return (who if is_sure and share >= BOUND and who is not cause else None), share
 
 
 def _where(kind: VerdictKind, now: Situation) -> str:
