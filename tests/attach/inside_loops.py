@@ -4,7 +4,7 @@ Usage: python -m tests.attach.inside_loops KIND DIRECTORY SECONDS
 
 They write down the same as those of `loops.py`; and into `after.json` what there is of trainobs at
 their end. Before Python 3.14 SIGUSR1 stands in for `sys.remote_exec`: it has the main thread run
-the file that `script` in DIRECTORY names, also between any two instructions.
+the file that `script` in DIRECTORY links to, also between any two instructions.
 """
 
 from __future__ import annotations
@@ -40,8 +40,11 @@ from tests.attach.loop_parts import (
 
 
 def run_script(*_: object) -> None:
-    """What Python 3.14 does by itself."""
-    text = Path((PLACE / "script").read_text()).read_text()
+    """What Python 3.14 does by itself.
+
+    A link, not a file with a name in it: what reads a file in the middle of a fetch reads data.
+    """
+    text = (PLACE / "script").read_text()
     exec(compile(text, "<string>", "exec"), {})
 
 
