@@ -187,6 +187,20 @@ def test_it_abstains_where_most_of_the_step_is_in_no_phase_though_some_are_marke
     assert verdict.evidence[0].metric == "phase/other_ns"
 
 
+def test_writing_in_no_phase_is_no_computation_that_a_device_holds_up():
+    unmarked = {**IN_STEP, "sched__work_iowait_ns": 60 * MS, "phase__other_ns": 150 * MS}
+    unmarked |= {"memory__reclaim_ns": 0.0, "memory__main_reclaim_ns": 0.0}
+    unmarked |= {"memory__refault_count": 0.0, "memory__major_fault_count": 0.0}
+    saving = verdict_on(**unmarked, block__read_count=0.1)
+    assert saving.kind is None
+    assert saving.abstained_because is not None
+    assert saving.abstained_because.startswith("60 % of the step is in no phase")
+    more = {**unmarked, "sched__work_iowait_ns": 90 * MS}
+    assert verdict_on(**more, block__read_count=0.1).kind is None, "more than the rest of it"
+    reading = verdict_on(**more, block__read_count=50.0)
+    assert (reading.kind, reading.cause) == (VerdictKind.COMPUTE, Cause.STORAGE)
+
+
 def test_a_wait_that_outweighs_all_that_was_not_marked_is_still_told():
     assert verdict_on(**BACKWARD, **WAITING, phase__other_ns=90 * MS).kind is VerdictKind.LOADER
     assert verdict_on(**BACKWARD, **WAITING, phase__other_ns=110 * MS).kind is None

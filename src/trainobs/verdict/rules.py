@@ -54,7 +54,9 @@ OVERHEADS = (
 )
 """Costs beside computation."""
 
-HELD_UP = ("sched/work_runqueue_ns", "sched/work_iowait_ns", names.GARBAGE, names.INTERPRETER)
+DEVICE = "sched/work_iowait_ns"
+
+HELD_UP = ("sched/work_runqueue_ns", DEVICE, names.GARBAGE, names.INTERPRETER)
 """Time within the phases in which nothing was computed."""
 
 _NOT_DONE = (*HELD_UP, names.SLEEPS[-1])
@@ -90,8 +92,8 @@ _PARTS_OF: Mapping[VerdictKind, tuple[str, ...]] = {
 _TIMES_OF: Mapping[Cause | None, tuple[str, ...]] = {
     Cause.GARBAGE: (names.GARBAGE,),
     Cause.INTERPRETER: (names.INTERPRETER,),
-    Cause.STORAGE: ("sched/work_iowait_ns",),
-    Cause.FSYNC: ("sched/work_iowait_ns",),
+    Cause.STORAGE: (DEVICE,),
+    Cause.FSYNC: (DEVICE,),
 }
 """Where the time lies that held computation up; else it is the run queue."""
 
@@ -164,10 +166,11 @@ def _outcome(record: Record, now: Situation) -> tuple[VerdictKind | str, float]:
         return "computation waited for a device, and nobody knows whether for want of memory", 0.0
     is_computation = _is_computation(now)
     some = _in_some_steps(record, now) if is_computation else InSomeSteps(0.0, "")
-    if lost >= max(BOUND * parts.step, most, some.ns):
+    other = max(0.0, parts.other - lost + _written(now) - known(parts.asleep["other"]))
+    unmarked = 0.0 if is_computation else other
+    if lost >= max(BOUND * parts.step, most, some.ns, unmarked):
         return VerdictKind.COMPUTE, lost
-    other = max(0.0, parts.other - lost - known(parts.asleep["other"]))
-    if other >= max(BOUND * parts.step, most) and not is_computation:
+    if unmarked >= max(BOUND * parts.step, most):
         return _unmarked(now, parts.other), 0.0
     if some.ns >= max(BOUND * parts.step, most):
         share = percent(some.ns / parts.step)
@@ -185,13 +188,20 @@ def _outcome(record: Record, now: Situation) -> tuple[VerdictKind | str, float]:
 
 
 def _in_some_steps(record: Record, now: Situation) -> InSomeSteps:
-    """What some steps of a loop that marks nothing do beside computing, as far as anybody knows.
-
-    What waits for a device while nobody reads is writing: it is part of saving a checkpoint.
-    """
-    reads = not now.ns("block/read_count") < 1.0
-    less = [name for name in _NOT_DONE if reads or name != "sched/work_iowait_ns"]
+    """What some steps of a loop that marks nothing do beside computing, as far as anybody knows."""
+    less = [name for name in _NOT_DONE if not _writes(now) or name != DEVICE]
     return in_some_steps(record, (names.OTHER,), tuple(less))
+
+
+def _writes(now: Situation) -> bool:
+    """Whether what waits for a device writes, for nobody reads: part of saving a checkpoint."""
+    return now.ns("block/read_count") < 1.0
+
+
+def _written(now: Situation) -> float:
+    """Time of such writing that no fsync explains, which belongs to what is in no phase."""
+    waited = known(now.ns(DEVICE))
+    return waited if _writes(now) and known(now.ns("io/fsync_ns")) < 0.5 * waited else 0.0
 
 
 def _is_computation(now: Situation) -> bool:
