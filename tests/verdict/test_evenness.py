@@ -141,15 +141,14 @@ def test_what_a_loop_that_marks_nothing_does_every_so_many_steps_may_be_anything
     assert told in (verdict.abstained_because or "")
 
 
-@pytest.mark.parametrize(("reads", "kind"), [(0.0, None), (20.0, VerdictKind.COMPUTE)])
-def test_what_waits_for_a_device_every_so_many_steps_without_a_read_is_saving(reads, kind):
+@pytest.mark.parametrize("reads", [np.nan, 0.0, 20.0])  # of anybody, loader workers too
+def test_what_waits_for_a_device_every_so_many_steps_may_be_saving(reads):
     other = np.array(every(4, 33 * MS)) + 7 * MS
     waits = {"sched__work_iowait_ns": every(4, 20 * MS), "block__read_count": reads}
     memory = {"memory__reclaim_ns": 0.0, "memory__main_reclaim_ns": 0.0}
     usual = {"loader__wait_ns": 0.2 * MS, "phase__transfer_ns": 0.0, **memory}
     verdict = verdict_on(**_unmarked(other, **usual) | waits)
-    assert verdict.kind is kind
-    assert kind or "in every 4th step only" in verdict.abstained_because
+    assert "in every 4th step only" in (verdict.abstained_because or "")
 
 
 def test_a_wait_as_epochs_begin_is_told_so():

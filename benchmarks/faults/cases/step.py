@@ -177,6 +177,13 @@ _SAVING = (
         remedy={"checkpoint": ""},
     ),
     fault(
+        "unmarked_and_reading",
+        "the same, and a worker that reads cold files and keeps up",
+        ABSTAINS + SAVES,
+        **CHECKPOINT | {"checkpoint": "unmarked", "source": "files", "cold": True, "read_kb": 4},
+        remedy={"checkpoint": ""},
+    ),
+    fault(
         "bare_checkpoints",
         "200 MB saved every 10 steps, in a loop that marks nothing",
         ABSTAINS,

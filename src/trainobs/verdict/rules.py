@@ -54,13 +54,12 @@ OVERHEADS = (
 )
 """Costs beside computation."""
 
-DEVICE = "sched/work_iowait_ns"
-
-HELD_UP = ("sched/work_runqueue_ns", DEVICE, names.GARBAGE, names.INTERPRETER)
+HELD_UP = ("sched/work_runqueue_ns", "sched/work_iowait_ns", names.GARBAGE, names.INTERPRETER)
 """Time within the phases in which nothing was computed."""
 
-_NOT_DONE = (*HELD_UP, names.SLEEPS[-1])
-"""Time outside the phases that is known for something else than what the loop does there."""
+_NOT_DONE = ("sched/work_runqueue_ns", names.GARBAGE, names.INTERPRETER, names.SLEEPS[-1])
+"""Time outside the phases that is known for something else than what the loop does there. Waiting
+for a device is not: a checkpoint that nobody marks does, and the kernel tells no phase of it."""
 
 _RARE = "as for a validation, a checkpoint or an optimizer that steps then"
 
@@ -92,8 +91,8 @@ _PARTS_OF: Mapping[VerdictKind, tuple[str, ...]] = {
 _TIMES_OF: Mapping[Cause | None, tuple[str, ...]] = {
     Cause.GARBAGE: (names.GARBAGE,),
     Cause.INTERPRETER: (names.INTERPRETER,),
-    Cause.STORAGE: (DEVICE,),
-    Cause.FSYNC: (DEVICE,),
+    Cause.STORAGE: ("sched/work_iowait_ns",),
+    Cause.FSYNC: ("sched/work_iowait_ns",),
 }
 """Where the time lies that held computation up; else it is the run queue."""
 
@@ -165,8 +164,11 @@ def _outcome(record: Record, now: Situation) -> tuple[VerdictKind | str, float]:
     if is_memory_unknown and known(parts.device) >= max(BOUND * parts.step, most):
         return "computation waited for a device, and nobody knows whether for want of memory", 0.0
     is_computation = _is_computation(now)
-    some = _in_some_steps(record, now) if is_computation else InSomeSteps(0.0, "")
-    other = max(0.0, parts.other - lost + _written(now) - known(parts.asleep["other"]))
+    some = InSomeSteps(0.0, "")
+    if is_computation:
+        some = in_some_steps(record, (names.OTHER,), _NOT_DONE)
+    not_done = max(0.0, lost - known(parts.device)) + known(parts.asleep["other"])
+    other = max(0.0, parts.other - not_done)
     unmarked = 0.0 if is_computation else other
     if lost >= max(BOUND * parts.step, most, some.ns, unmarked):
         return VerdictKind.COMPUTE, lost
@@ -185,23 +187,6 @@ def _outcome(record: Record, now: Situation) -> tuple[VerdictKind | str, float]:
         return "the time in collectives was not measured", 0.0
     computing = known(part[VerdictKind.COMPUTE])
     return VerdictKind.COMPUTE, computing + (other if is_computation else 0.0)
-
-
-def _in_some_steps(record: Record, now: Situation) -> InSomeSteps:
-    """What some steps of a loop that marks nothing do beside computing, as far as anybody knows."""
-    less = [name for name in _NOT_DONE if not _writes(now) or name != DEVICE]
-    return in_some_steps(record, (names.OTHER,), tuple(less))
-
-
-def _writes(now: Situation) -> bool:
-    """Whether what waits for a device writes, for nobody reads: part of saving a checkpoint."""
-    return now.ns("block/read_count") < 1.0
-
-
-def _written(now: Situation) -> float:
-    """Time of such writing that no fsync explains, which belongs to what is in no phase."""
-    waited = known(now.ns(DEVICE))
-    return waited if _writes(now) and known(now.ns("io/fsync_ns")) < 0.5 * waited else 0.0
 
 
 def _is_computation(now: Situation) -> bool:
