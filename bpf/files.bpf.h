@@ -262,16 +262,20 @@ static __always_inline u64 position_of(struct file *file, struct pt_regs *regs, 
 				       long result)
 {
 	u64 at = NOWHERE; /* preadv2 and pwritev2 take this for the file's own */
+	u32 flags = 0;
+	bool appends;
 
 	if (offset_arg == TOBS_NO_OFFSET)
 		return NOWHERE;
 	if (offset_arg)
-		at = syscall_arg(regs, offset_arg);
+		at = syscall_arg(regs, offset_arg & (TOBS_RWF - 1));
 	if (at == NOWHERE) /* it stands where the call has ended */
 		return READ(struct file, file, f_pos) - result;
-	if (READ(struct file, file, f_flags) & O_APPEND)
-		return NOWHERE; /* pwrite goes to the end, wherever it was to go */
-	return at;
+	if (offset_arg & TOBS_RWF)
+		flags = syscall_arg(regs, 6);
+	appends = flags & RWF_APPEND ||
+		  (READ(struct file, file, f_flags) & O_APPEND && !(flags & RWF_NOAPPEND));
+	return appends ? NOWHERE : at; /* to the end, wherever it was to go */
 }
 
 /* A call on a regular file is over. */

@@ -7,7 +7,7 @@
 
 #if defined(__TARGET_ARCH_x86)
 struct pt_regs {
-	unsigned long di, si, dx, r10, r8, orig_ax;
+	unsigned long di, si, dx, r10, r8, r9, orig_ax;
 };
 #elif defined(__TARGET_ARCH_arm64)
 struct pt_regs {
@@ -43,8 +43,10 @@ static __always_inline u64 syscall_arg(struct pt_regs *regs, u32 arg)
 		return regs->dx;
 	case 4:
 		return regs->r10;
-	default:
+	case 5:
 		return regs->r8;
+	default:
+		return regs->r9;
 	}
 #else
 	switch (arg) {
@@ -56,8 +58,10 @@ static __always_inline u64 syscall_arg(struct pt_regs *regs, u32 arg)
 		return regs->regs[2];
 	case 4:
 		return regs->regs[3];
-	default:
+	case 5:
 		return regs->regs[4];
+	default:
+		return regs->regs[5];
 	}
 #endif
 }

@@ -345,6 +345,7 @@ struct tobs_syscall {
 };
 
 #define TOBS_NO_OFFSET 255 /* it stands in the memory of the caller, if at all */
+#define TOBS_RWF 8	   /* in offset_arg: RWF_* flags stand in the sixth argument */
 
 /* What user space tells of the machine, between open and load. */
 struct tobs_machine {

@@ -306,6 +306,8 @@ enum bpf_func_id {
 #define FMODE_WRITE 2
 #define FMODE_CREATED (1 << 20)
 #define O_APPEND 02000
+#define RWF_APPEND 0x10
+#define RWF_NOAPPEND 0x20
 #define MAP_ANONYMOUS 0x20
 #define PROC_SUPER_MAGIC 0x9fa0
 #define CGROUP_SUPER_MAGIC 0x27e0eb

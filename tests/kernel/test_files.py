@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import random
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.needs_bpf
 
 MIB = 1 << 20
 SIZE = 3 * MIB + 1234
+RWF_NOAPPEND = 0x20  # include/uapi/linux/fs.h
 
 
 EXACT = {
@@ -236,6 +238,34 @@ def test_writes_are_counted_apart_from_reads(place: Path, counting: ObservedKern
     assert row["unique_least"] == row["unique_most"] == 20_007
     assert row["open_count"] == 1  # the other one may read, too
     assert of_file(found, file)["bytes"] == 50
+
+
+def test_a_write_that_is_told_to_append_lies_nowhere_that_is_known(
+    place: Path, counting: ObservedKernel
+) -> None:
+    """By a flag of the call as by one of the file (O_APPEND), unless the call takes that back."""
+    file = place / "a.bin"
+    watch(counting, place)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT)
+    os.pwritev(descriptor, [bytes(3000)], 0)  # first
+    os.pwritev(descriptor, [bytes(500)], 100, os.RWF_APPEND)
+    assert os.stat(file).st_size == 3500
+    os.pwritev(descriptor, [bytes(50)], 3500)  # the one before lies nowhere: not known
+    os.pwritev(descriptor, [bytes(40)], 0)  # backward
+    os.close(descriptor)
+    row = of_file(take(counting), file, FileOp.WRITE)
+    orders = "first_count", "consecutive_count", "forward_count", "backward_count"
+    assert (row["count"], row["bytes"], row["untold_bytes"]) == (4, 3590, 500)
+    assert [int(row[name]) for name in orders] == [1, 0, 0, 1]
+
+    descriptor = os.open(file, os.O_WRONLY | os.O_APPEND)
+    written = os.pwritev(descriptor, [bytes(30)], 0)
+    with contextlib.suppress(OSError):  # before Linux 6.9
+        written += os.pwritev(descriptor, [bytes(20)], 0, RWF_NOAPPEND)
+        assert os.stat(file).st_size == 3580
+    os.close(descriptor)
+    row = of_file(take(counting), file, FileOp.WRITE)
+    assert (row["bytes"], row["untold_bytes"]) == (written, 30)
 
 
 def test_mappings_are_counted_and_failed_calls_too(place: Path, counting: ObservedKernel) -> None:

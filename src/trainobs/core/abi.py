@@ -104,6 +104,9 @@ STAT, LIST = MARK + 1, MARK + 2
 NO_OFFSET = 255
 """`TOBS_NO_OFFSET`: the position of a call in its file is not among the arguments."""
 
+RWF = 8
+"""`TOBS_RWF`: added to the argument with the position where the sixth has flags (pwritev2(2))."""
+
 BATCHES = 512
 """Batches of loaders kept by the kernel; the entry of the nth, from 0, is `n % BATCHES`."""
 

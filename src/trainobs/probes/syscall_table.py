@@ -8,7 +8,7 @@ from __future__ import annotations
 import platform
 from typing import NamedTuple
 
-from trainobs.core.abi import LIST, MARK, NO_OFFSET, STAT, Op
+from trainobs.core.abi import LIST, MARK, NO_OFFSET, RWF, STAT, Op
 
 SIZE = 512
 """`TOBS_SYSCALLS`: numbers from here on are not followed."""
@@ -24,7 +24,7 @@ class _Call(NamedTuple):
     x86_64: int | None
     aarch64: int | None
     source_arg: int = 0  # likewise, of what is read on the way
-    offset_arg: int = 0  # likewise, of the position in the file; 0: the file's own
+    offset_arg: int = 0  # likewise, of the position in the file (and RWF); 0: the file's own
 
 
 _CALLS: dict[str, _Call] = {
@@ -37,7 +37,7 @@ _CALLS: dict[str, _Call] = {
     "pwrite64": _Call(Op.WRITE, 1, 18, 68, offset_arg=4),
     "writev": _Call(Op.WRITE, 1, 20, 66),
     "pwritev": _Call(Op.WRITE, 1, 296, 70, offset_arg=4),
-    "pwritev2": _Call(Op.WRITE, 1, 328, 287, offset_arg=4),
+    "pwritev2": _Call(Op.WRITE, 1, 328, 287, offset_arg=4 + RWF),
     "sendfile": _Call(Op.WRITE, 1, 40, 71, 2, NO_OFFSET),
     "copy_file_range": _Call(Op.WRITE, 3, 326, 285, 1, NO_OFFSET),
     "splice": _Call(Op.WRITE, 3, 275, 76, 1, NO_OFFSET),
