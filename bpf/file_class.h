@@ -111,29 +111,40 @@ static __always_inline bool is_code(struct dentry *dentry)
 	return end[0] == '.' && end[1] == 'p' && end[2] == 'y' && end[3] == 'c';
 }
 
-/* Global, so that the verifier walks the loop once and not once for each way that leads here; such
+/* A way up from a file to the nearest directory whose class is known. */
+struct climb {
+	struct dentry *dentry; /* the next one to look at */
+	u32 slot;
+	u32 class; /* of the one that was found; otherwise as it was */
+};
+
+static long climb_on(u32 index, struct climb *climb)
+{
+	struct dentry *dentry = climb->dentry, *parent = BPF_CORE_READ(dentry, d_parent);
+	struct inode_key key = key_of(BPF_CORE_READ(dentry, d_inode));
+	u32 *class = in_session(&session_roots, climb->slot, &key);
+
+	if (class)
+		climb->class = *class;
+	climb->dentry = parent;
+	return class || !parent || parent == dentry;
+}
+
+/* Global, so that the verifier walks through it once and not once for each way that leads here; such
  * a function takes no pointers, only numbers. */
 __noinline u32 class_by_path(u32 slot, u64 name, u32 otherwise)
 {
-	void *roots = bpf_map_lookup_elem(&session_roots, &slot);
-	struct dentry *dentry = (struct dentry *)name;
+	struct climb climb = { (struct dentry *)name, slot, otherwise };
 
-	if (!roots)
-		return otherwise;
-	/* 64 bits: v5.15 does not know what a shorter counter held that it kept on the stack. */
-	for (u64 i = 0; i < MAX_DEPTH; i++) {
-		struct inode *inode = BPF_CORE_READ(dentry, d_inode);
-		struct dentry *parent = BPF_CORE_READ(dentry, d_parent);
-		struct inode_key key = key_of(inode);
-		u32 *class = bpf_map_lookup_elem(roots, &key);
-
-		if (class)
-			return *class;
-		if (!parent || parent == dentry)
-			break;
-		dentry = parent;
+	if (HAS_HELPER(loop)) {
+		bpf_loop(MAX_DEPTH, climb_on, &climb, 0);
+		return climb.class;
 	}
-	return otherwise;
+	/* 64 bits: v5.15 does not know what a shorter counter held that it kept on the stack. */
+	for (u64 i = 0; i < MAX_DEPTH; i++)
+		if (climb_on(i, &climb))
+			break;
+	return climb.class;
 }
 
 /* Local sockets carry worker results between processes of one machine: not the network. */
@@ -319,7 +330,7 @@ static __always_inline u32 class_for_call(struct task_state *task, struct target
 		keep_class(task->slot, &key, better, task->class_epoch);
 		task->inode_class = better;
 	}
-	return better;
+	return unknown(task, better);
 }
 
 /* A file that this open has made has no past: where generations do not tell inodes apart

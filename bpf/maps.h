@@ -73,12 +73,13 @@ static __always_inline struct account account_in(u32 slot, u32 role)
 	u32 element = row / TOBS_ROWS_EACH, last = TOBS_ROW_ELEMENTS;
 	void *sums = bpf_map_lookup_elem(&session_sums, &slot);
 
-	return (struct account){
-		.rows = sums ? bpf_map_lookup_elem(sums, &element) : NULL,
-		.counts = sums ? bpf_map_lookup_elem(sums, &last) : NULL,
-		.row = row,
-		.role = role,
-	};
+	struct account to = { .row = row, .role = role };
+
+	if (sums)
+		to.counts = bpf_map_lookup_elem(sums, &last);
+	if (to.counts)
+		to.rows = bpf_map_lookup_elem(sums, &element);
+	return to;
 }
 
 static __always_inline struct account account_of(struct task_state *task)
@@ -91,9 +92,27 @@ static __always_inline u32 cell_index(u32 op, u32 class, u32 role)
 	return (op * TOBS_CLASSES + class) * TOBS_ROLES + role;
 }
 
+/*
+ * The verifier goes on from a place once for each way that leads there with numbers that it knows other
+ * things of, if a condition behind it depends on them. These two make one way of many: the same number,
+ * of which it knows nothing, since it has come from a map; and one that it does not hold for the same,
+ * so that a condition on it says nothing of the other.
+ */
+static __always_inline u64 unknown(struct task_state *task, u64 number)
+{
+	*(volatile u64 *)&task->scratch = number;
+	return *(volatile u64 *)&task->scratch;
+}
+
+static __always_inline u64 apart(u64 number)
+{
+	asm volatile("%0 |= 0" : "+r"(number));
+	return number;
+}
+
 static __always_inline void bump(u64 *counter, u64 by)
 {
-	if (by)
+	if (__builtin_constant_p(by) ? by : apart(by))
 		__sync_fetch_and_add(counter, by);
 }
 
@@ -121,34 +140,27 @@ static __always_inline void add(struct account to, u32 op, u32 class, u64 count,
 	bump(&cell->wait_ns, wait_ns);
 }
 
-/* By hand, because clang 14 cannot compile __builtin_clzll for BPF. Global, so that the verifier goes
- * through its branches once. */
-__noinline u32 log2_bucket(u64 value)
+/* How far to shift a number whose bits from `shift` on are not all zero; else 0. */
+static __always_inline u64 shift_of(u64 value, u32 shift)
 {
-	u32 log = 0;
+	u64 high = value >> shift, negative = -high;
 
-	if (value >> 32) {
-		value >>= 32;
-		log += 32;
+	barrier_var(negative); /* or a compiler sees a condition in it */
+	return ((high | negative) >> 63) * shift;
+}
+
+/* By hand, because clang 14 cannot compile __builtin_clzll for BPF, and without conditions, since the
+ * verifier would go through 64 ways. */
+static __always_inline u32 log2_bucket(u64 value)
+{
+	u64 log = 0, shift;
+
+#pragma unroll
+	for (u32 half = 32; half; half /= 2) {
+		shift = shift_of(value, half);
+		value >>= shift;
+		log += shift;
 	}
-	if (value >> 16) {
-		value >>= 16;
-		log += 16;
-	}
-	if (value >> 8) {
-		value >>= 8;
-		log += 8;
-	}
-	if (value >> 4) {
-		value >>= 4;
-		log += 4;
-	}
-	if (value >> 2) {
-		value >>= 2;
-		log += 2;
-	}
-	if (value >> 1)
-		log += 1;
 	return log < TOBS_BUCKETS ? log : TOBS_BUCKETS - 1;
 }
 

@@ -152,6 +152,10 @@ static __always_inline void exit_call(struct task_state *task, struct pt_regs *r
 		bytes = result;
 	else if (op == TOBS_MMAP && (unsigned long)result < -4095UL)
 		bytes = syscall_arg(regs, 2);
+	op = unknown(task, op);
+	class = unknown(task, class);
+	bytes = unknown(task, bytes);
+	result = unknown(task, result);
 	to = account_of(task);
 	if (!to.rows)
 		return;
@@ -215,6 +219,8 @@ static __always_inline void count_request(struct task_state *task, struct io_kio
 	result = BPF_CORE_READ(request, cqe.res);
 	target = target_of(file);
 	class = class_for_call(task, &target, op == TOBS_URING_READ ? TOBS_READ : TOBS_WRITE);
+	class = unknown(task, class);
+	op = unknown(task, op);
 	to = account_of(task);
 	if (!to.rows)
 		return;
