@@ -22,15 +22,13 @@ import numpy as np
 from trainobs.core import abi
 from trainobs.core.cells import WORDS
 from trainobs.core.records import RunInfo
+from trainobs.session.observer import BATCH, FULL
 from trainobs.steps.clock import StepClock
 from trainobs.steps.collector import Collector
 from trainobs.steps.ledger import Ledger
 
-COLLECTED = 96
-"""Steps that are copied at once."""
-
-DELIVERED = 480
-"""Steps of a delivery: a second of steps of 2 ms."""
+COLLECTED, DELIVERED = FULL, BATCH
+"""Steps that are copied at once, and of a delivery, which at 2 ms a step comes with a flush."""
 
 USED = np.flatnonzero(np.arange(WORDS) // 4 % 41 == 0)
 """Numbers of a row that a busy step changes: the four of each of 26 cells, a hundred."""
@@ -105,7 +103,7 @@ def kernel_alone(steps: int) -> None:
 
 
 def observer(steps: int) -> None:
-    """The observer's part: from the ring to the files, with a flush every five deliveries."""
+    """The observer's part: from the ring to the files."""
     from trainobs.runlog.writer import RunLogSink
     from trainobs.tensorboard.event_file import EventFile
     from trainobs.tensorboard.sink import TensorBoardSink
@@ -124,8 +122,7 @@ def observer(steps: int) -> None:
                 batch = loop.collector.batch()
                 for sink in sinks:
                     sink.write(batch)
-                    if number // DELIVERED % 5 == 0:
-                        sink.flush()
+                    sink.flush()
 
 
 CASES = {"marks": marks, "kernel_alone": kernel_alone, "observer": observer}
@@ -135,7 +132,7 @@ def measure(*, quick: bool) -> dict[str, Any]:
     """Instructions a step of the training thread, and of the observer."""
     if shutil.which("valgrind") is None:
         return {"not_counted": "no valgrind"}
-    steps = 5 * DELIVERED * (1 if quick else 2)
+    steps = DELIVERED * (1 if quick else 3)
     found = {name: (_count(name, steps) - _count(name, 0)) / steps for name in CASES}
     return {
         "training_thread": round(found["marks"]),

@@ -38,6 +38,10 @@ __all__ = ["TARGET_ARCH", "ZIG", "build", "copy_headers", "has_clang"]
 SOURCE = "bpf/trainobs.bpf.c"
 SUPPORT = "bpf/support.bpf.c"
 SEEN = "bpf/seen.bpf.c"
+KINDS = {"": "", ".nokfunc": "-DTOBS_NO_KFUNC", ".preemptible": "-DTOBS_PREEMPTIBLE"}
+"""The second kind is for kernels without the kfunc that the first one calls: READ in reading.h. The
+third one is for those on which a program may lose its CPU: preemption.h."""
+
 OBJECTS = ROOT / "src" / "trainobs" / "probes" / "objects"
 
 HEADERS = (
@@ -72,14 +76,16 @@ def machine(name: str | None = None) -> str:
 def object_paths(arch: str, out: Path = OBJECTS) -> dict[Path, tuple[str, str]]:
     """Where the objects for a type of machine belong: their sources, and what sets them apart.
 
-    The second one is for kernels without the kfunc that the first one calls: READ in reading.h. The
-    third one is for those on which a program may lose its CPU: preemption.h. The fourth one is
-    linked to programs of a user's, the last one is for processes observed from outside.
+    Those of `KINDS`, and likewise those that count files, which are twice as much to verify
+    (files.bpf.h). Then one that is linked to programs of a user's, and one for processes observed
+    from outside.
     """
     return {
-        out / f"trainobs.{arch}.bpf.o": (SOURCE, ""),
-        out / f"trainobs.{arch}.nokfunc.bpf.o": (SOURCE, "-DTOBS_NO_KFUNC"),
-        out / f"trainobs.{arch}.preemptible.bpf.o": (SOURCE, "-DTOBS_PREEMPTIBLE"),
+        **{
+            out / f"trainobs.{arch}{kind}{files}.bpf.o": (SOURCE, f"{define} {counts}")
+            for files, counts in (("", ""), (".files", "-DTOBS_FILES"))
+            for kind, define in KINDS.items()
+        },
         out / f"support.{arch}.bpf.o": (SUPPORT, ""),
         out / f"seen.{arch}.bpf.o": (SEEN, ""),
     }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /*
- * What is read and written of each file, where tobs_machine::counts_files says so; else the verifier
- * drops all of it. For a set of programs with a single session, by epoch of its clock. User space
- * takes out what belongs to epochs that are over, and makes the maps as large as it wants them.
+ * What is read and written of each file, in the objects that count files. For a set of programs with a
+ * single session, by epoch of its clock. User space takes out what belongs to epochs that are over, and
+ * makes the maps as large as it wants them.
  *
  * A position is compared with the end of the access before by the same open file, whoever made it:
  * that is what read-ahead goes by. Reads and writes are told apart.

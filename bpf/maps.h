@@ -8,6 +8,13 @@
 
 const volatile struct tobs_machine machine;
 
+/* Whether files and peers are counted, which is for a single session: bpf/build.py. */
+#ifdef TOBS_FILES
+#define COUNTS_FILES true
+#else
+#define COUNTS_FILES false
+#endif
+
 static __always_inline u64 bytes_of_pages(u64 pages)
 {
 	return pages << (machine.page_shift & 31);

@@ -13,7 +13,7 @@ static __always_inline int count_message(u32 op, struct sock *sock, long result,
 		return 0;
 	class = socket_class(sock->__sk_common.skc_family);
 	add(account_of(task), op, class, 1, result, 0, 0);
-	if (machine.counts_files && class == TOBS_SOCKET)
+	if (COUNTS_FILES && class == TOBS_SOCKET)
 		count_peer(task, sock, op, result);
 	if (op == TOBS_RECEIVE && class == TOBS_SOCKET && makes_batch(task))
 		task->batch.received_bytes += result;

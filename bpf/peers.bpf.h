@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /*
- * What is sent to and received from each peer, by epoch and phase, where tobs_machine::counts_files
- * says so: as in files.bpf.h. No map is LRU, so that no byte is lost: whoever finds no room is one of
- * the others, who are counted together.
+ * What is sent to and received from each peer, by epoch and phase, as in files.bpf.h. No map is LRU, so
+ * that no byte is lost: whoever finds no room is one of the others, who are counted together.
  */
 #ifndef TRAINOBS_PEERS_H
 #define TRAINOBS_PEERS_H

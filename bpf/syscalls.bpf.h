@@ -48,7 +48,7 @@ static __always_inline void enter_call(struct task_state *task, struct pt_regs *
 {
 	u32 op = machine.syscalls[nr].op_plus_one - 1;
 
-	if (machine.counts_files && op > TOBS_MARK)
+	if (COUNTS_FILES && op > TOBS_MARK)
 		task->aside_ns = bpf_ktime_get_ns();
 	else if (op != TOBS_MARK)
 		begin_call(task, regs, op, machine.syscalls[nr].fd_arg);
@@ -119,7 +119,7 @@ static __always_inline void count_source(struct task_state *task, struct account
 	if (target.kind != S_IFREG)
 		return;
 	class = class_for_call(task, &target, TOBS_READ);
-	if (machine.counts_files)
+	if (COUNTS_FILES)
 		count_file_read(task, file, class, bytes, ns);
 	add(to, TOBS_READ, class, 1, bytes, ns, task->wait_ns);
 	add(to, TOBS_CACHE_READ, class, 1, whole_pages(bytes), 0, 0);
@@ -136,7 +136,7 @@ static __always_inline void exit_call(struct task_state *task, struct pt_regs *r
 	u64 ns, bytes = 0;
 	u32 op, class;
 
-	if (machine.counts_files && machine.syscalls[nr].op_plus_one > TOBS_MARK + 1) {
+	if (COUNTS_FILES && machine.syscalls[nr].op_plus_one > TOBS_MARK + 1) {
 		count_aside(task, machine.syscalls[nr].op_plus_one - 1, result);
 		return;
 	}
@@ -161,9 +161,9 @@ static __always_inline void exit_call(struct task_state *task, struct pt_regs *r
 		return;
 	add(to, op, class, 1, bytes, ns, task->wait_ns);
 	observe(to, op, class, ns);
-	if (machine.counts_files && op == TOBS_OPEN)
+	if (COUNTS_FILES && op == TOBS_OPEN)
 		count_file_open(task, result, class);
-	else if (machine.counts_files)
+	else if (COUNTS_FILES)
 		count_file_call(task, regs, op, class, machine.syscalls[nr].offset_arg, result, ns);
 	if (makes_batch(task) && class == TOBS_DATA && (op == TOBS_READ || op == TOBS_OPEN))
 		count_in_batch(task, op, op == TOBS_OPEN ? result : task->fd, bytes, ns);
@@ -231,7 +231,7 @@ static __always_inline void count_request(struct task_state *task, struct io_kio
 	}
 	if (op != TOBS_URING_READ || result <= 0 || target.kind != S_IFREG)
 		return;
-	if (machine.counts_files && class != TOBS_PSEUDO)
+	if (COUNTS_FILES && class != TOBS_PSEUDO)
 		count_file_read(task, file, class, result, 0);
 	if (flags_of(&target) & O_DIRECT)
 		add(to, TOBS_DIRECT_READ, class, 1, result, 0, 0);

@@ -350,8 +350,7 @@ struct tobs_syscall {
 /* What user space tells of the machine, between open and load. */
 struct tobs_machine {
 	struct tobs_syscall syscalls[TOBS_SYSCALLS];
-	unsigned int page_shift;   /* log2 of the bytes of a page: 12, on arm64 also 14 or 16 */
-	unsigned int counts_files; /* whether files and peers are counted: for a single session */
+	unsigned int page_shift; /* log2 of the bytes of a page: 12, on arm64 also 14 or 16 */
 };
 
 _Static_assert(sizeof(struct tobs_cell) == 32, "a cell is four words");
@@ -383,6 +382,6 @@ _Static_assert(sizeof(struct tobs_total) == 128 + 8 * TOBS_SIZES, "no padding");
 _Static_assert(sizeof(struct tobs_file) == 144 + TOBS_PARENT + TOBS_NAME, "no padding");
 _Static_assert(sizeof(struct tobs_peer_key) == 28, "no padding");
 _Static_assert(sizeof(struct tobs_syscall) == 4, "no padding");
-_Static_assert(sizeof(struct tobs_machine) == 4 * TOBS_SYSCALLS + 8, "no padding");
+_Static_assert(sizeof(struct tobs_machine) == 4 * TOBS_SYSCALLS + 4, "no padding");
 
 #endif

@@ -91,8 +91,8 @@ def test_reading_large_pieces_marks_all_of_their_chunks(
 def test_the_object_without_the_kfunc_counts_the_same(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paths = shared.object_files({shared.KFUNC})[1:]
-    monkeypatch.setattr(shared, "object_files", lambda names: paths)
+    paths = shared.object_files({shared.KFUNC}, counts_files=True)[1:]
+    monkeypatch.setattr(shared, "object_files", lambda names, counts_files: paths)
     file, reads = write_file(place / "a.bin", SIZE), patterns.shuffled_blocks(SIZE, 3000)
     counting = observing()
     try:

@@ -248,8 +248,8 @@ def test_no_peers_are_counted_unless_that_is_asked_for(
 def test_the_object_without_the_kfunc_counts_the_same(
     monkeypatch: pytest.MonkeyPatch, connect: Callable[[str], Connection]
 ) -> None:
-    paths = shared.object_files({shared.KFUNC})[1:]
-    monkeypatch.setattr(shared, "object_files", lambda names: paths)
+    paths = shared.object_files({shared.KFUNC}, counts_files=True)[1:]
+    monkeypatch.setattr(shared, "object_files", lambda names, counts_files: paths)
     one, six = connect("127.0.0.2"), connect("::1")
     counting = observing()
     try:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from bpf.build import KINDS
 from tests.architecture.rooms import ROOT
 from tests.packages.conftest import serving
 from trainobs.core.version import __version__
@@ -128,7 +129,7 @@ def test_a_wheel_holds_the_probes_for_its_machine_and_no_other_machine_code(dist
         if content.startswith(b"\x7fELF")
     }
     folder = "trainobs/probes/objects"
-    kinds = (f"{arch}", f"{arch}.nokfunc", f"{arch}.preemptible")
+    kinds = [f"{arch}{kind}{files}" for kind in KINDS for files in ("", ".files")]
     objects = (*(f"trainobs.{kind}" for kind in kinds), f"support.{arch}", f"seen.{arch}")
     native = ("core/_lookups.so", "steps/_straight.abi3.so")
     in_c = {f"trainobs/{name}": OF_MACHINE[arch] for name in native}

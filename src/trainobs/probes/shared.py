@@ -80,7 +80,7 @@ class SharedProbes:
     ) -> None:
         self._counts_files = counts_files
         names = kernel_names()
-        self._loader = LibbpfLoader(object_files(names))
+        self._loader = LibbpfLoader(object_files(names, counts_files=counts_files))
         self._programs = programs_of(probes)
         self._lock = threading.Lock()
         self._slots = 0
@@ -326,18 +326,22 @@ def kernel_names() -> KernelNames:
     return names
 
 
-def object_files(names: Container[str], version: tuple[int, int] | None = None) -> list[Path]:
+def object_files(
+    names: Container[str], version: tuple[int, int] | None = None, *, counts_files: bool = False
+) -> list[Path]:
     """Objects for this machine and a kernel, the best one first.
 
     Args:
         names: in the type information of the kernel.
         version: of it; by default of the running one.
+        counts_files: whether they count files and peers.
     """
     kinds = [""] if KFUNC in names else []
     if KFUNC in names and (version or _version()) >= PREEMPTIBLE:
         kinds.insert(0, ".preemptible")
     stem = f"trainobs.{platform.machine()}"
-    return [OBJECTS / f"{stem}{kind}.bpf.o" for kind in (*kinds, ".nokfunc")]
+    end = ".files.bpf.o" if counts_files else ".bpf.o"
+    return [OBJECTS / f"{stem}{kind}{end}" for kind in (*kinds, ".nokfunc")]
 
 
 def _version() -> tuple[int, int]:
@@ -348,4 +352,4 @@ def _version() -> tuple[int, int]:
 def machine_facts(*, counts_files: bool = False) -> bytes:
     """`struct tobs_machine`."""
     page_shift = mmap.PAGESIZE.bit_length() - 1
-    return syscall_table(counts_files=counts_files) + struct.pack("II", page_shift, counts_files)
+    return syscall_table(counts_files=counts_files) + struct.pack("I", page_shift)
