@@ -67,7 +67,6 @@ static __always_inline void begin_scope(struct tobs_seen *seen, struct tobs_cloc
 		return;
 	if (event == TOBS_EVENT_OPTIMIZER && seen->depth) { /* it is not inside of a fetch */
 		seen->depth = 0;
-		seen->unended++;
 		set_phase(clock, TOBS_PHASE_OTHER);
 	}
 	if (seen->depth) {
