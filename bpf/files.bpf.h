@@ -196,6 +196,25 @@ static __always_inline void count_size(struct tobs_total *total, u64 bytes)
 		__sync_fetch_and_add(&total->sizes[bucket], 1);
 }
 
+/* An open has made a file, and another one with its key was counted in this epoch: where generations do
+ * not tell inodes apart (overlayfs), it has the number of one that is deleted. What is known of that
+ * stays, under a key of its own; but the blocks of a file cannot move. */
+static __always_inline void put_aside(struct tobs_file_key *key, u32 op)
+{
+	struct tobs_file_key own = *key, other = *key;
+	struct tobs_file *file;
+
+	own.op = other.op = op;
+	other.generation = bpf_get_prandom_u32();
+	file = bpf_map_lookup_elem(&files, &own);
+	if (!file)
+		return;
+	if (file->front & FROZEN || bpf_map_update_elem(&files, &other, file, BPF_NOEXIST))
+		file->mixed = 1;
+	else
+		bpf_map_delete_elem(&files, &own);
+}
+
 /* Global, so that it is verified once. */
 __noinline int count_access(struct access *access)
 {
@@ -205,12 +224,18 @@ __noinline int count_access(struct access *access)
 
 	if (!access)
 		return 0;
+	if (access->event == EVENT_OPEN && access->mode & FMODE_CREATED) {
+		put_aside(&access->key, TOBS_FILE_READ);
+		put_aside(&access->key, TOBS_FILE_WRITE);
+	}
 	file = file_for(access);
+	if (file && file->access.count && file->class != access->total.class)
+		file->mixed = 1; /* the class before has counted bytes that this one moves again */
 	if (access->event == EVENT_OPEN)
 		begin_streams(access);
 	if (access->event == EVENT_CALL && access->result > 0) {
 		follow_stream(access);
-		if (file)
+		if (file && !file->mixed)
 			tell_unique(access, file);
 		else
 			access->untold = access->result;
@@ -312,6 +337,8 @@ static __always_inline void count_file_open(struct task_state *task, long fd, u3
 	target = target_of(file);
 	if (target.kind != S_IFREG)
 		return;
+	if (mode_of(&target) & FMODE_PATH)
+		return; /* for its name alone */
 	op = mode_of(&target) & FMODE_READ ? TOBS_FILE_READ : TOBS_FILE_WRITE;
 	count_on_file(task, file, EVENT_OPEN, op, class, NOWHERE, 0, 0);
 }

@@ -215,7 +215,8 @@ struct tobs_file {
 	unsigned long long front; /* all bytes before it are known; bit 63: it moves no more */
 	unsigned long long size;
 	unsigned int class;
-	unsigned int padding;
+	unsigned int
+		mixed; /* which bytes are moved first in the epoch, and of what class, is not known */
 	char parent[TOBS_PARENT]; /* the beginning of the name of its directory, ... */
 	char name[TOBS_NAME];	  /* ... and the end of its own */
 };

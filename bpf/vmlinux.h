@@ -304,6 +304,7 @@ enum bpf_func_id {
 #define SUID_DUMP_USER 1
 #define FMODE_READ 1
 #define FMODE_WRITE 2
+#define FMODE_PATH (1 << 14)
 #define FMODE_CREATED (1 << 20)
 #define O_APPEND 02000
 #define RWF_APPEND 0x10

@@ -255,7 +255,8 @@ def _report(options: argparse.Namespace) -> _Answer:
         return _watch(_newest(options.run))
     if options.after is not None:
         return _compared([options.after], [options.run], options)
-    run = RunLog.open(_newest(options.run))
+    newest = _newest(options.run)
+    run = RunLog.open(newest)
     if options.html is not None:
         return _Answer(_write_page(html.page(RunView(run)), options.html))
     if options.step is not None:
@@ -268,7 +269,7 @@ def _report(options: argparse.Namespace) -> _Answer:
         return _Answer(io_text.render(summary))
     if options.full:
         return _Answer(page.render(summary))
-    is_newest = run.path != options.run
+    is_newest = newest != options.run
     return _Answer(brief.render(summary, time.time_ns(), is_newest=is_newest))
 
 

@@ -43,7 +43,9 @@ def test_a_report_is_of_the_newest_run_that_was_to_go_to_a_directory(write_run, 
         )
     for its_own in (f"{path}/run.json", str(later)):
         assert main(["report", its_own]) == 0
-        assert capsys.readouterr().err == ""
+        said = capsys.readouterr()
+        assert said.err == ""
+        assert "(the newest)" not in said.out
     assert main(["report", str(later), "--after", str(path)]) == 0
     assert capsys.readouterr().err == ""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.analysis.runs import write
@@ -12,6 +13,8 @@ from tests.files_read import with_files
 from tests.samples import EVERY_PROGRAM, batch, cells
 from trainobs.analysis.io_numbers import files_read
 from trainobs.core.abi import FileClass, Op, Role
+from trainobs.core.file_rows import IO_ROW, NOTHING, Counted
+from trainobs.runlog.io import IoSink
 from trainobs.runlog.reader import RunLog
 
 ON = {**EVERY_PROGRAM, "files": "on"}
@@ -91,3 +94,35 @@ def test_what_is_left_out_is_said(options: dict[str, Any], said: str, tmp_path: 
 
 def test_bytes_that_nobody_can_place_may_be_new_or_not(tmp_path: Path) -> None:
     assert times(told(tmp_path, untold_bytes=300_000)) == (1e6 / 800_000, 2.5)
+
+
+def test_where_no_byte_is_known_to_be_the_first_nothing_is_said(tmp_path: Path) -> None:
+    """As versions before have it of a class whose files another class had read before."""
+    assert times(told(tmp_path, unique_least=0, unique_most=0)) == (None, None)
+
+
+def test_reads_that_took_no_call_have_no_time(tmp_path: Path) -> None:
+    values = {"ns": 5_000_000}
+    (one,) = told(tmp_path, **values)["classes"]
+    assert one["ns"] == 5_000_000
+    (one,) = told(tmp_path / "ring", call(Op.URING_READ, FileClass.DATA), **values)["classes"]
+    assert one["ns"] is None
+
+
+def test_files_of_one_number_are_told_apart_by_name_and_in_one_epoch(tmp_path: Path) -> None:
+    def rows(*files: tuple[int, bytes, int]) -> np.ndarray:
+        found = np.zeros(len(files), IO_ROW)
+        found["inode"] = 7
+        for row, (epoch, name, count) in zip(found, files, strict=True):
+            row["epoch"], row["file"], row["bytes"] = epoch, name, count
+        return found
+
+    listed = rows((0, b"a", 1), (0, b"a", 10), (0, b"b", 100), (1, b"a", 2), (1, b"b", 200))
+    run = write(tmp_path, batch([0, 1], cells(2)), end=OK, capabilities=ON)
+    sink = IoSink(run, 0, lambda is_last: Counted(listed, NOTHING.spread))
+    sink.end({})
+    log = RunLog.open(run)
+    found = files_read(log, log.ranks[0])
+    assert found is not None
+    told = [(one["file"], one["bytes"], one["epochs"]) for one in found["files"]]
+    assert told == [("b", 300, 2), ("a", 10, 1), ("a", 3, 2)]

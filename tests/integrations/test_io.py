@@ -203,7 +203,7 @@ def test_a_kernel_side_that_counts_no_files_is_told_once(
     with observe(run_dir=tmp_path / "run", data_roots=data.root, io=True) as obs:
         for _ in obs.loader(DataLoader(data)):
             pass
-    assert found(tmp_path / "run") == {"state": file_watch._WHY_NOT}
+    assert found(tmp_path / "run") == {"state": file_watch._SERVED}
     assert told() == ["cannot count what is read of each file; the rest is observed"]
 
 

@@ -247,6 +247,7 @@ class Nowhere:
         ("run_dir", 3, "3", "a path"),
         ("run_dir", b"runs", "b'runs'", "a path"),
         ("log_every_n_steps", 0, "0", "from 1"),
+        ("io", "off", "'off'", "True or False"),
         ("log_every_n_steps", True, "True", "from 1"),
         ("log_every_n_steps", 1.5, "1.5", "from 1"),
         ("log_every_n_steps", "10", "'10'", "from 1"),

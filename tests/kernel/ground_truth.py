@@ -6,6 +6,7 @@ import ctypes
 import errno
 import mmap
 import os
+import subprocess
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
@@ -27,6 +28,20 @@ PRIMES = (
 BUFFER = 65_536
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+@contextmanager
+def overlay(place: Path) -> Iterator[Path]:
+    """A file system as containers have it, whose files' generations are all 0."""
+    lower, upper, work, merged = (place / name for name in ("lower", "upper", "work", "merged"))
+    for directory in (lower, upper, work, merged):
+        directory.mkdir()
+    options = f"lowerdir={lower},upperdir={upper},workdir={work}"
+    subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, merged], check=True)
+    try:
+        yield merged
+    finally:
+        subprocess.run(["umount", merged], check=True)
 
 
 def rounded(size: int, unit: int = PAGE) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import mmap
 import os
+import platform
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +16,7 @@ import pytest
 
 from tests.kernel import patterns
 from tests.kernel.counted import of_class, of_file, spread, take, watch
-from tests.kernel.ground_truth import PRIMES, write_file, write_files
+from tests.kernel.ground_truth import PRIMES, overlay, write_file, write_files
 from tests.kernel.observed import ObservedKernel
 from tests.kernel.patterns import BLOCK, Read, Truth
 from trainobs.core.abi import FileClass, FileOp
@@ -238,6 +240,70 @@ def test_writes_are_counted_apart_from_reads(place: Path, counting: ObservedKern
     assert row["unique_least"] == row["unique_most"] == 20_007
     assert row["open_count"] == 1  # the other one may read, too
     assert of_file(found, file)["bytes"] == 50
+
+
+def test_of_a_file_that_becomes_data_nobody_knows_which_bytes_were_read_before(
+    place: Path, counting: ObservedKernel
+) -> None:
+    """A class has the bytes that it was the first to read; these stand in the one before."""
+    file, other = write_file(place / "a.bin", MIB), write_file(place / "b.bin", MIB)
+    take(counting)
+    file.read_bytes()  # of no known class yet
+    counting.data(place)
+    file.read_bytes()
+    other.read_bytes()
+    row = of_class(take(counting))
+    assert (row["bytes"], row["untold_bytes"]) == (2 * MIB, MIB)
+    assert row["unique_least"] == row["unique_most"] == MIB
+
+
+def test_a_file_that_is_but_named_is_not_opened(place: Path, counting: ObservedKernel) -> None:
+    file = write_file(place / "a.bin", MIB)
+    watch(counting, place)
+    os.close(os.open(file, os.O_PATH))
+    with file.open("rb") as stream:
+        stream.read()
+    found = take(counting)
+    assert of_file(found, file)["open_count"] == 1
+    assert FileOp.WRITE not in set(found.rows["op"])
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="aarch64 has no such call")
+def test_what_creat_opens_is_opened(place: Path, counting: ObservedKernel) -> None:
+    watch(counting, place)
+    libc = ctypes.CDLL(None)
+    descriptor = libc.syscall(85, os.fsencode(place / "a.bin"), 0o644)
+    os.write(descriptor, bytes(1000))
+    os.close(descriptor)
+    row = of_file(take(counting), place / "a.bin", FileOp.WRITE)
+    assert (row["open_count"], row["first_count"], row["bytes"]) == (1, 1, 1000)
+
+
+def test_a_new_file_is_not_the_deleted_one_on_overlayfs(
+    place: Path, counting: ObservedKernel
+) -> None:
+    """Its generations do not tell them apart. What was read with gaps has blocks, which stay."""
+    with overlay(place) as merged:
+        watch(counting, merged)
+        for number in range(5):
+            file = merged / f"{number}.bin"
+            file.write_bytes(bytes(MIB))
+            file.read_bytes()
+            file.unlink()
+        found = take(counting)
+        read = of_class(found)
+        assert (read["bytes"], read["unique_least"], read["unique_most"]) == (5 * MIB,) * 3
+        assert read["untold_bytes"] == 0
+        assert read["file_count"] == of_class(found, op=FileOp.WRITE)["file_count"] == 5
+
+        for number in range(2):
+            file = write_file(merged / f"gap{number}.bin", MIB)
+            with file.open("rb", buffering=0) as stream:
+                os.pread(stream.fileno(), 1000, 500_000)
+            file.unlink()
+        row = of_class(take(counting))
+        assert row["bytes"] == 2000
+        assert row["unique_least"] <= 2000 <= row["unique_most"] + row["untold_bytes"]
 
 
 def test_a_write_that_is_told_to_append_lies_nowhere_that_is_known(

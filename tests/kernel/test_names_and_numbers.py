@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.kernel.classified import SIZE, class_while, new
+from tests.kernel.ground_truth import overlay
 from tests.kernel.observed import ObservedKernel
 from trainobs.core.abi import FileClass, Op, Phase
 
@@ -48,12 +48,7 @@ def test_a_log_that_was_open_before_is_no_checkpoint(observed: ObservedKernel, p
 def test_a_new_file_does_not_inherit_from_a_deleted_one_on_overlayfs(
     observed: ObservedKernel, place: Path
 ) -> None:
-    lower, upper, work, merged = (place / name for name in ("lower", "upper", "work", "merged"))
-    for directory in (lower, upper, work, merged):
-        directory.mkdir()
-    options = f"lowerdir={lower},upperdir={upper},workdir={work}"
-    subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, merged], check=True)
-    try:
+    with overlay(place) as merged:
         saved = merged / "x.ckpt"
         observed.during(lambda: saved.write_bytes(bytes(SIZE)), Phase.CHECKPOINT)
         assert class_while(observed, saved.read_bytes) is CHECKPOINT
@@ -62,8 +57,6 @@ def test_a_new_file_does_not_inherit_from_a_deleted_one_on_overlayfs(
             saved = merged / str(index)
             observed.during(lambda saved=saved: saved.write_bytes(bytes(SIZE)))
             assert class_while(observed, saved.read_bytes) is OTHER
-    finally:
-        subprocess.run(["umount", merged], check=True)
 
 
 def test_anonymous_memory_is_no_mapping_of_the_file_whose_descriptor_is_given(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,7 @@ LARGEST = 20
 """Files that are told of, of those with a row of their own."""
 
 _MOVES = (FileOp.READ, FileOp.WRITE)
+_WHICH = ("op", "device", "inode", "epoch")
 _STATE = "files"
 _OF_DEVICES = "requests"  # losses that take nothing from what is known of calls
 
@@ -47,8 +49,8 @@ def files_read(run: RunLog, rank: RankLog) -> dict[str, Any] | None:
         * epochs: for each its number, `seconds` in its steps, None where unknown; `classes` as
           above, without histograms; `calls`: op -> `count`, `failed_count`, `ns` of calls about
           files; `cache`: None, or what the page cache held of the data set as it was over.
-        * files: those of which most bytes were moved, with the numbers of the epochs in which they
-          were among the largest of their class, and `epochs`, how many these were.
+        * files: those of which most bytes were moved, by name, with the numbers of the epochs in
+          which they were among the largest of their class, and `epochs`, how many these were.
         * peers: see `analysis.peer_numbers.peers_of`.
         * collectives: see `analysis.collectives.collectives_of`.
 
@@ -64,16 +66,17 @@ def files_read(run: RunLog, rank: RankLog) -> dict[str, Any] | None:
     names = np.array([name is not None for name in rank.texts(IO, "file")], bool)
     unseen = _unseen(run, rank)
     maps = _mapped(rank, table, ~names)
-    hidden = set(FileClass) if unseen else set(maps)
+    untimed = np.flatnonzero(rank.cells()["count"][Op.URING_READ].sum(axis=1)).tolist()
+    doubts = _Doubts(set(FileClass) if unseen else set(maps), untimed)
     peers = peers_of(run, rank)
     left_out = [*_left_out(run, rank, table, ~names), *peers_unknown(run, rank, peers)]
     return {
         "state": state,
         "rank": rank.rank,
         "unknown": [*_said_of_maps(maps), *unseen, *left_out],
-        "classes": _classes(table, ~names, rank.columns(IO_SPREAD, _SPREAD), hidden),
-        "epochs": _epochs(rank, table, ~names, hidden),
-        "files": _files(rank, table, names, hidden),
+        "classes": _classes(table, ~names, rank.columns(IO_SPREAD, _SPREAD), doubts),
+        "epochs": _epochs(rank, table, ~names, doubts),
+        "files": _files(rank, table, names, doubts),
         "peers": peers,
         "collectives": collectives_of(rank),
     }
@@ -82,7 +85,19 @@ def files_read(run: RunLog, rank: RankLog) -> dict[str, Any] | None:
 _SPREAD = ("op", "class", "of", "bucket", "count")
 
 
-def _numbers(table: Columns, rows: npt.NDArray[np.intp], hidden: Collection[int]) -> dict[str, Any]:
+class _Doubts(NamedTuple):
+    """What is not known of some classes of files.
+
+    Attributes:
+        hidden: classes of which bytes may have been moved past all calls.
+        untimed: classes of which bytes were read by io_uring, whose requests take no call's time.
+    """
+
+    hidden: Collection[int]
+    untimed: Collection[int]
+
+
+def _numbers(table: Columns, rows: npt.NDArray[np.intp], doubts: _Doubts) -> dict[str, Any]:
     """Sums over some rows, and what follows from them.
 
     * `first`, `consecutive`, `forward`, `backward`: shares of the calls whose position is known, by
@@ -90,17 +105,21 @@ def _numbers(table: Columns, rows: npt.NDArray[np.intp], hidden: Collection[int]
       ended, further on, before that;
     * `aligned`: share of all calls that began at a multiple of a page, as far as it is known;
     * `times_least`, `times_most`: how often a byte was moved in an epoch, of those that were; None
-      where it is not known, and both where the rows have a class of `hidden`: of those, bytes may
-      have been moved past all calls.
+      where it is not known, and both where the rows have a class of `hidden`;
+    * `ns`: None where the rows have reads of a class of `untimed`.
     """
     sums = {name: int(table[name][rows].sum()) for name in COUNTED}
     placed = sum(sums[f"{how}_count"] for how in ORDERS)
     shares = {how: sums[f"{how}_count"] / placed if placed else None for how in ORDERS}
     moved, told = sums["bytes"], sums["bytes"] - sums["untold_bytes"]
     most = min(sums["unique_most"], told) + sums["untold_bytes"]
-    is_known = moved and not np.isin(table["class"][rows], list(hidden)).any()
+    classes = table["class"][rows]
+    is_known = most and not np.isin(classes, list(doubts.hidden)).any()
+    is_read = table["op"][rows] == FileOp.READ
+    is_timed = not (is_read & np.isin(classes, list(doubts.untimed))).any()
     return {
         **sums,
+        "ns": sums["ns"] if is_timed else None,
         **shares,
         "aligned": sums["aligned_count"] / sums["count"] if sums["count"] else None,
         "times_least": moved / most if is_known else None,
@@ -109,7 +128,7 @@ def _numbers(table: Columns, rows: npt.NDArray[np.intp], hidden: Collection[int]
 
 
 def _classes(
-    table: Columns, are_classes: npt.NDArray[np.bool_], spread: Columns, hidden: Collection[int]
+    table: Columns, are_classes: npt.NDArray[np.bool_], spread: Columns, doubts: _Doubts
 ) -> list[dict[str, Any]]:
     found = []
     for op in _MOVES:
@@ -121,7 +140,7 @@ def _classes(
                     kind.name.lower(): _histogram(spread, op, file_class, kind) for kind in Spread
                 }
                 found.append(
-                    {**_named(op, file_class), **_numbers(table, rows, hidden), **histograms}
+                    {**_named(op, file_class), **_numbers(table, rows, doubts), **histograms}
                 )
     return sorted(found, key=lambda one: -one["bytes"])
 
@@ -137,7 +156,7 @@ def _histogram(spread: Columns, op: int, file_class: int, of: int) -> list[dict[
 
 
 def _epochs(
-    rank: RankLog, table: Columns, are_classes: npt.NDArray[np.bool_], hidden: Collection[int]
+    rank: RankLog, table: Columns, are_classes: npt.NDArray[np.bool_], doubts: _Doubts
 ) -> list[dict[str, Any]]:
     taken = _seconds(rank)
     held = _held(rank)
@@ -146,7 +165,7 @@ def _epochs(
         of = are_classes & (table["epoch"] == epoch)
         rows = np.flatnonzero(of & np.isin(table["op"], _MOVES))
         classes = [
-            {**_named(table["op"][r], table["class"][r]), **_numbers(table, np.array([r]), hidden)}
+            {**_named(table["op"][r], table["class"][r]), **_numbers(table, np.array([r]), doubts)}
             for r in rows.tolist()
         ]
         found.append(
@@ -192,20 +211,24 @@ def _held(rank: RankLog) -> dict[int, dict[str, Any]]:
 
 
 def _files(
-    rank: RankLog, table: Columns, are_files: npt.NDArray[np.bool_], hidden: Collection[int]
+    rank: RankLog, table: Columns, are_files: npt.NDArray[np.bool_], doubts: _Doubts
 ) -> list[dict[str, Any]]:
     names = rank.texts(IO, "file")
-    by_file: dict[tuple[int, ...], list[int]] = {}
+    by_file: dict[tuple[object, ...], list[int]] = {}
+    seen: Counter[tuple[object, ...]] = Counter()
     for row in np.flatnonzero(are_files).tolist():
-        key = tuple(int(table[name][row]) for name in ("op", "device", "inode"))
-        by_file.setdefault(key, []).append(row)
+        # An inode's number is another file's once its own is deleted: files of one epoch are apart.
+        op, device, inode, epoch = (int(table[name][row]) for name in _WHICH)
+        which = (op, device, inode, names[row])
+        seen[which, epoch] += 1
+        by_file.setdefault((*which, seen[which, epoch]), []).append(row)
     found = [
         {
             "file": names[rows[-1]],
             **_named(table["op"][rows[-1]], table["class"][rows[-1]]),
             "size": int(table["file_bytes"][rows[-1]]),
-            "epochs": len(rows),
-            **_numbers(table, np.array(rows), hidden),
+            "epochs": len(rows),  # one of each
+            **_numbers(table, np.array(rows), doubts),
         }
         for rows in by_file.values()
     ]

@@ -269,7 +269,7 @@ FILE = np.dtype(
         ("front", "<u8"),
         ("size", "<u8"),
         ("class", "<u4"),
-        ("padding", "<u4"),
+        ("mixed", "<u4"),
         ("parent", "S32"),
         ("name", "S48"),
     ]

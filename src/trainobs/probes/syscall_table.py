@@ -46,6 +46,7 @@ _CALLS: dict[str, _Call] = {
     "sync_file_range": _Call(Op.FSYNC, 1, 277, 84),
     "msync": _Call(Op.FSYNC, 0, 26, 227),
     "open": _Call(Op.OPEN, 0, 2, None),
+    "creat": _Call(Op.OPEN, 0, 85, None),
     "openat": _Call(Op.OPEN, 0, 257, 56),
     "openat2": _Call(Op.OPEN, 0, 437, 437),
     "mmap": _Call(Op.MMAP, 5, 9, 222),

@@ -78,10 +78,11 @@ def _alone(found: Found) -> Iterator[str]:
 
 def _runs(found: Found) -> Iterator[str]:
     for name, runs in found["runs"].items():
-        steps = " + ".join(str(run["steps"]) for run in runs)
+        steps = " + ".join(f"{run['steps']:,}" for run in runs)
+        steps += " step" if steps == "1" else " steps"
         step_ns = found["step_ns"]["AB".index(name)]
         more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
-        yield f"  {name}: {duration(step_ns)} a step, {steps} steps: {runs[0]['run']}{more}"
+        yield f"  {name}: {duration(step_ns)} a step, {steps}: {runs[0]['run']}{more}"
 
 
 def _parts(found: Found) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trainobs.analysis.io_numbers import ORDERS
+from trainobs.core.file_rows import TOP
 from trainobs.core.peer_rows import NOT_CONNECTED
 from trainobs.core.text import bar, counted, duration, percent, printable, quantity, size
 from trainobs.report.rows import cut_path, or_unknown, paragraph, row
@@ -43,7 +44,7 @@ def render(summary: Mapping[str, Any]) -> str:
 
 def _not_asked() -> Iterator[str]:
     yield "This run did not count what it read of each file."
-    yield "  do:    observe it with io=True: observe(io=True), ObsCallback(io=True)"
+    yield "  do:    observe it with io=True, and probes: observe(io=True), ObsCallback(io=True)"
 
 
 def _head(summary: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
@@ -100,7 +101,7 @@ def _classes(found: Mapping[str, Any]) -> Iterator[str]:
             width=_LABEL,
         )
     yield from paragraph(
-        "each byte: how often it was moved in an epoch; consecut., forward, backward: calls that "
+        "each byte: how often calls moved it in an epoch; consecut., forward, backward: calls that "
         "began where the one before on the same open file had ended, behind that, before that "
         "(of the rest there was none before); aligned: at a page",
         "  ",
@@ -167,7 +168,8 @@ def _files(found: Mapping[str, Any]) -> Iterator[str]:
     files = [one for one in found["files"] if one["class"] != "library"][:_SHOWN]
     if not files:
         return
-    yield row("Largest files", "bytes", "calls", "opens", "each byte", "consecut.", width=_FILE)
+    heads = ("bytes", "calls", "opens", "each byte", "consecut.", "epochs")
+    yield row("Largest files", *heads, width=_FILE)
     for one in files:
         name = one["file"] if len(one["file"]) <= _FILE - 12 else f"...{one['file'][15 - _FILE :]}"
         yield row(
@@ -177,8 +179,15 @@ def _files(found: Mapping[str, Any]) -> Iterator[str]:
             quantity(one["open_count"]),
             times(one),
             or_unknown(percent, one["consecutive"]),
+            quantity(one["epochs"]),
             width=_FILE,
         )
+    yield from paragraph(
+        f"epochs: those in which a file was among the {TOP} of its kind of which most was moved; "
+        "what was moved of it in others is not in its row",
+        "  ",
+        "  ",
+    )
 
 
 _OF_FILES = (_classes, _spreads, _epochs, _files)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trainobs.core.coverage import CALLS, Coverage
 from trainobs.core.file_rows import CACHE_ROW, NOTHING, Counted
 from trainobs.core.log import logger
 from trainobs.core.now import now_s
@@ -41,11 +42,13 @@ class FileWatch:
         if side is not None and side.files is not None:
             self._side, state = side, "on"
         else:
-            state = why_not or _WHY_NOT
+            calls = side is None or Coverage(side.status).knows(CALLS)
+            state = why_not or (_SERVED if calls else _NO_CALLS)
             logger.warning(
                 "cannot count what is read of each file; the rest is observed\n  found: %s\n"
-                "  do:    run as root, or with CAP_BPF and CAP_PERFMON; see `trainobs doctor`",
+                "  do:    %s; see `trainobs doctor`",
                 " ".join(state.split()),
+                _RIGHTS if calls else 'leave `probes` at "auto", or have "syscalls" among them',
             )
         info.capabilities = {**info.capabilities, FILES: state}
 
@@ -101,4 +104,6 @@ class FileWatch:
 EPOCH = 1
 """Word of the clock that says which epoch files are read for."""
 
-_WHY_NOT = "the service of this machine counts no files, and this process may load no programs"
+_SERVED = "the service of this machine counts no files, and this process may load no programs"
+_NO_CALLS = "system calls are not observed, by which files are counted"
+_RIGHTS = "run as root, or with CAP_BPF and CAP_PERFMON"

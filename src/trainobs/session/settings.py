@@ -88,8 +88,8 @@ class Settings:
             log_every_n_steps=_count("log_every_n_steps", log_every_n_steps),
             embedding_every=_every(embedding_every),
             tensorboard=_curves(tensorboard),
-            io=bool(io),
-            quiet=bool(quiet),
+            io=_switch("io", io),
+            quiet=_switch("quiet", quiet),
         )
 
 
@@ -220,6 +220,13 @@ def _every(value: int | str) -> int | None:
             'give "auto", "off", or a whole number of steps from 1; 0 is "off"',
         )
     return value
+
+
+def _switch(name: str, value: object) -> bool:
+    """Numbers and None pass, as for Python; a text such as "off" would be true."""
+    if isinstance(value, str):
+        raise _bad(name, shown(value), "give True or False")
+    return bool(value)
 
 
 def _curves(value: str) -> str:

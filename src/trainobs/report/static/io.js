@@ -21,7 +21,7 @@ export function files(summary) {
   const data = io.classes.find((one) => one.op === "read" && one.class === "data");
   return section("io", "I/O by file and peer",
     io.unknown.map((text) => el("p", { class: "advice" }, `Not in these numbers: ${text}.`)),
-    summary.no_files ? el("p", {}, summary.no_files) : table("By kind of file, in all epochs; “each byte”: how often it was moved in an epoch",
+    summary.no_files ? el("p", {}, summary.no_files) : table("By kind of file, in all epochs; “each byte”: how often calls moved it in an epoch",
       ["", "calls", "bytes", "each byte", "at a page", "opens", "mappings"],
       io.classes.map((one) => [name(one), quantity(one.count), size(one.bytes), times(one),
         one.aligned === null ? null : percent(one.aligned), quantity(one.open_count), quantity(one.mmap_count)])),
@@ -112,10 +112,10 @@ function epochs(found) {
 
 function largest(found) {
   if (!found.length) return null;
-  const rows = found.map((one) => [one.file, name(one), size(one.bytes), quantity(one.count), quantity(one.open_count), times(one), size(one.size)]);
+  const rows = found.map((one) => [one.file, name(one), size(one.bytes), quantity(one.count), quantity(one.open_count), times(one), size(one.size), quantity(one.epochs)]);
   return el("details", {}, el("summary", {}, "Files of which most bytes were moved"),
-    table(`${rows.length} files, of those that were among the largest of their kind in an epoch`,
-      ["file", "", "bytes", "calls", "opened", "each byte", "its size"], rows));
+    table(`${rows.length} files, of those that were among the largest of their kind in an epoch; what was moved of a file in other epochs is not in its row`,
+      ["file", "", "bytes", "calls", "opened", "each byte", "its size", "in epochs"], rows));
 }
 
 function calls(found) {
