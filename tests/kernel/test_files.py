@@ -296,6 +296,8 @@ def test_a_new_file_is_not_the_deleted_one_on_overlayfs(
         assert read["untold_bytes"] == 0
         assert read["file_count"] == of_class(found, op=FileOp.WRITE)["file_count"] == 5
 
+        assert b"/4.bin" in found.rows["file"].tolist()  # the mount's root has no other name
+
         for number in range(2):
             file = write_file(merged / f"gap{number}.bin", MIB)
             with file.open("rb", buffering=0) as stream:

@@ -171,7 +171,8 @@ def _file_rows(keys: Rows, files: Rows) -> Rows:
     rows["epoch"], rows["op"], rows["class"] = keys["epoch"], keys["op"], files["class"]
     rows["inode"], rows["device"] = keys["ino"].astype(np.int64), keys["dev"]
     rows["file_bytes"], rows["file_count"] = files["size"].astype(np.int64), 1
-    rows["file"] = np.char.add(np.char.add(files["parent"], b"/"), files["name"])
+    above = np.where(files["parent"] == b"/", b"", files["parent"])  # a mount's root has that name
+    rows["file"] = np.char.add(np.char.add(above, b"/"), files["name"])
     _take_access(rows, files["access"])
     return rows
 
