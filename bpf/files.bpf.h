@@ -198,21 +198,26 @@ static __always_inline void count_size(struct tobs_total *total, u64 bytes)
 
 /* An open has made a file, and another one with its key was counted in this epoch: where generations do
  * not tell inodes apart (overlayfs), it has the number of one that is deleted. What is known of that
- * stays, under a key of its own; but the blocks of a file cannot move. */
-static __always_inline void put_aside(struct tobs_file_key *key, u32 op)
+ * stays, under a key of its own; but the blocks of a file cannot move. Global, as what is deeper down is:
+ * before v6.8 or so the stacks of functions that call each other may have 512 bytes, by 32. */
+__noinline int put_aside(struct access *access, u32 op)
 {
-	struct tobs_file_key own = *key, other = *key;
+	struct tobs_file_key own, other;
 	struct tobs_file *file;
 
+	if (!access)
+		return 0;
+	own = other = access->key;
 	own.op = other.op = op;
 	other.generation = bpf_get_prandom_u32();
 	file = bpf_map_lookup_elem(&files, &own);
 	if (!file)
-		return;
+		return 0;
 	if (file->front & FROZEN || bpf_map_update_elem(&files, &other, file, BPF_NOEXIST))
 		file->mixed = 1;
 	else
 		bpf_map_delete_elem(&files, &own);
+	return 0;
 }
 
 /* Global, so that it is verified once. */
@@ -225,8 +230,8 @@ __noinline int count_access(struct access *access)
 	if (!access)
 		return 0;
 	if (access->event == EVENT_OPEN && access->mode & FMODE_CREATED) {
-		put_aside(&access->key, TOBS_FILE_READ);
-		put_aside(&access->key, TOBS_FILE_WRITE);
+		put_aside(access, TOBS_FILE_READ);
+		put_aside(access, TOBS_FILE_WRITE);
 	}
 	file = file_for(access);
 	if (file && file->access.count && file->class != access->total.class)
