@@ -38,6 +38,21 @@ def test_what_is_in_no_phase_though_all_are_marked_is_said_to_be_code():
     assert because.endswith("in no phase: code of the loop, or of a callback, that nobody marks")
 
 
+def test_code_in_the_logging_phase_is_not_called_unmarked():
+    logging = {"phase__logging_ns": 90 * MS, "io__main_fsync_ns": 40 * MS}
+    because = verdict_on(**logging).abstained_because
+    assert because == "47 % of the step is in the logging phase"
+    because = verdict_on(**logging | {"io__main_fsync_ns": 50 * MS}).abstained_because
+    assert because.endswith("phase; the training thread is inside fsync for 26 % of the step")
+    saved = {"io__main_fsync_ns": 50 * MS, "io__checkpoint_fsync_ns": 50 * MS}
+    assert "fsync" not in verdict_on(**logging | saved).abstained_because
+    because = verdict_on(phase__logging_ns=50 * MS, phase__other_ns=50 * MS).abstained_because
+    assert because == (
+        "25 % of the step is in the logging phase, and 25 % in no phase: "
+        "code of the loop, or of a callback, that nobody marks"
+    )
+
+
 def test_who_took_the_cpus_is_told_where_it_is_half_of_the_cause():
     alone = replace(TWO_CPUS, workers=0)
     wait = split(cpu_wait=48, compute=52)

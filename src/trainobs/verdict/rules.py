@@ -68,6 +68,9 @@ _NOT_MARKED = ": code of the loop, or of a callback, that nobody marks"
 _MOST_OF_IT = 0.8
 """Share of the sleep that a phase has to hold before it is named."""
 
+_SYNCS = 0.5
+"""Share of the logging phase from which on the time inside fsync is told beside it."""
+
 _COMPUTING = (*names.COMPUTE, names.NAMED, names.OTHER)
 
 _METRICS_OF: Mapping[VerdictKind, tuple[str, ...]] = {
@@ -289,13 +292,24 @@ def _costs(parts: StepParts) -> tuple[VerdictKind, ...]:
 
 
 def _unmarked(now: Situation, other: float) -> str:
+    """Why there is no verdict where `other` is in no phase, or in logging, which somebody marks."""
+    step, logging = now.parts.step, known(now.ns(names.LOGGING))
+    rest = max(0.0, other - logging)
+    if logging >= _MOST_OF_IT * other:
+        synced = known(now.ns("io/main_fsync_ns")) - known(now.ns("io/checkpoint_fsync_ns"))
+        told = f"{percent(min(1.0, logging / step))} of the step is in the logging phase"
+        # No record says in which phase it was: it is told beside the phase, not as a part of it.
+        fsync = f"; the training thread is inside fsync for {percent(synced / step)} of the step"
+        return told + (fsync if synced >= _SYNCS * logging else "")
     transfer = (names.TRANSFER,) if now.facts.has_accelerator else ()
     wanted = (names.LOADER, *transfer, *names.COMPUTE)
     missing = [name for name in wanted if isnan(now.ns(name))]
     words = ", ".join("loader" if n == names.LOADER else n[6:-3] for n in missing)
     told = f"; not marked: {words}" if missing else _NOT_MARKED
-    where = "in no phase" if not known(now.ns(names.LOGGING)) else "in no phase or logging"
-    return f"{percent(other / now.parts.step)} of the step is {where}{told}"
+    if logging < WORTH_SHOWING * step:
+        return f"{percent(rest / step)} of the step is in no phase{told}"
+    in_logging = f"{percent(logging / step)} of the step is in the logging phase"
+    return f"{in_logging}, and {percent(rest / step)} in no phase{told}"
 
 
 def _evidence(
