@@ -103,8 +103,32 @@ def test_the_page_has_the_worker_that_was_waited_for_first_and_the_slowest_file(
     ]
     times = ["70 ms", "1 ms", "9 ms", "1 ms", "80 ms", "5 ms"]
     assert lines[at + 1].endswith("".join(f"{time:>11}" for time in times))
-    assert lines[at + 4] == "  slowest file: b.jpg, 55 ms"
-    assert lines[at + 5] == "    read by worker 1 for step 7"
+    assert lines[at + 4] == "  and 1 batch of no known step"
+    assert lines[at + 5] == "  slowest file: b.jpg, 55 ms"
+    assert lines[at + 6] == "    read by worker 1 for step 7"
+
+
+def test_batches_of_no_known_step_are_told_apart(run):
+    summary = summarize(RunLog.open(run))
+    assert (summary["loader"]["batches"], summary["loader"]["of_no_step"]) == (4, 1)
+    (line,) = lines_of(brief.render(summary, 0), "Loader: 2 workers")
+    assert line.startswith("Loader: 2 workers and the training thread made 5 batches; 4 of known ")
+
+
+def test_what_was_waited_for_is_of_all_steps_and_the_rest_is_not_known(tmp_path):
+    """One step of three does not know why it waited, for most of all: no share is of the others."""
+    sink = RunLogSink(tmp_path / "run")
+    sink.begin(info())
+    parts = ("device", "cpu_wait", "compute", "sleep", "handover")
+    split = {f"loader__{part}_ns": [0, 0, 0, 0, np.nan] for part in parts}
+    split["loader__handover_ns"] = [0, 0, 15 * MS, 15 * MS, np.nan]
+    waited = {"loader__wait_ns": [0, 0, 15 * MS, 15 * MS, 70 * MS]}
+    took = {"step__duration_ns": [0, *4 * [80 * MS]]}
+    sink.write(batch([SETUP, 6, 7, 8, 9], **took, **waited, **split))
+    sink.flush()
+    summary = summarize(RunLog.open(tmp_path / "run"))
+    (line,) = lines_of(brief.render(summary, 0), "  what was waited for")
+    assert line == "  what was waited for: not known 70 %, batches handed over 30 %"
 
 
 def test_a_step_says_what_it_waited_for(run):

@@ -18,7 +18,7 @@ Batches = Mapping[str, npt.NDArray[np.int64]]
 MADE = ("device_ns", "cpu_wait_ns", "compute_ns", "sleep_ns")
 """Columns of the table `batches`: what the maker of a batch did."""
 
-OF_A_BATCH = ("for_step", "worker", "begin_ns", "end_ns", "slowest_ns", *MADE)
+OF_A_BATCH = ("for_step", "loader", "worker", "begin_ns", "end_ns", "slowest_ns", *MADE)
 _WAITED = {"wait_ns": "loader/wait_ns", "handover_ns": "loader/handover_ns"}
 WAITED = tuple(_WAITED.values())
 """Metrics that are looked at."""
@@ -54,12 +54,32 @@ def workers(rank: RankLog) -> list[dict[str, Any]]:
     ]
 
 
-def together(workers: list[dict[str, Any]]) -> dict[str, Any] | None:
+def of_no_step(rank: RankLog) -> int:
+    """Batches of the training loaders of which no step is known that consumed them.
+
+    There may be none, as where the loop ends before its loader does. Or nobody knows which it was:
+    see `hooks.loader_pass`.
+
+    Raises:
+        RunLogError: a file is damaged.
+    """
+    batches = rank.columns(BATCHES, OF_A_BATCH)
+    is_consumed = batches["for_step"] != UNKNOWN
+    trains = np.isin(batches["loader"], np.unique(batches["loader"][is_consumed]))
+    return int((trains & ~is_consumed & (batches["loader"] != UNKNOWN)).sum())
+
+
+def together(workers: list[dict[str, Any]], of_no_step: int) -> dict[str, Any] | None:
     """The makers of batches as one; None where no batch is known.
 
+    Args:
+        workers: from `workers`.
+        of_no_step: from `of_no_step`.
+
     Returns:
-        `workers`: processes; `in_main`: whether the training thread made some; `batches`, and their
-        means `made_ns` and those of `MADE`, None where unknown of one of them.
+        `workers`: processes; `in_main`: whether the training thread made some; `batches` that a
+        step consumed, and their means `made_ns` and those of `MADE`, None where unknown of one of
+        them; `of_no_step`, batches beside these.
     """
     if not workers:
         return None
@@ -68,6 +88,7 @@ def together(workers: list[dict[str, Any]]) -> dict[str, Any] | None:
         "workers": sum(one["worker"] is not None for one in workers),
         "in_main": any(one["worker"] is None for one in workers),
         "batches": batches,
+        "of_no_step": of_no_step,
     }
     for name in ("made_ns", *MADE):
         known = all(one[name] is not None for one in workers)

@@ -31,7 +31,8 @@ def step_time(rank: RankLog, record: Record, facts: Facts) -> dict[str, Any] | N
         `steps` that it is of; `first_is_out`, whether the first is left out; `mean_ns`, `p95_ns`
         and `max_ns`; `parts`: metric of a phase -> its time in a step, over all of these steps,
         with the part of the wait for the loader that is `TAKING` by itself;
-        `waited`: the same of what the loader was waited for. What is unknown is left out.
+        `waited`: the same of what the loader was waited for, where that is known; a step that does
+        not know it leaves its wait unexplained. What is unknown in all steps is left out.
     """
     if not len(record):
         return None

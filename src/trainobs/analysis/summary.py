@@ -16,7 +16,7 @@ import numpy.typing as npt
 from trainobs.analysis.checkpoints import CHECKPOINTS, checkpoints
 from trainobs.analysis.hot_rows import hot_rows
 from trainobs.analysis.io_numbers import files_read
-from trainobs.analysis.loader_workers import OF_A_BATCH, WAITED, together, workers
+from trainobs.analysis.loader_workers import OF_A_BATCH, WAITED, of_no_step, together, workers
 from trainobs.analysis.metric_statistics import MetricStatistics, Statistics
 from trainobs.analysis.ranks import COMPARED, compare
 from trainobs.analysis.step_time import newest_step, step_time
@@ -88,7 +88,7 @@ _OFTEN = tuple(
 
 def _summary(run: RunLog, rank: RankLog) -> dict[str, Any]:
     with rank.keeping(BATCHES, {*BATCH_NEEDED, *OF_A_BATCH}):
-        taken, makers = Records(rank), workers(rank)
+        taken, makers, others = Records(rank), workers(rank), of_no_step(rank)
     metrics, setup, buckets = _metrics(run, rank, taken)
     steps = taken.steps
     lookups = TableLookups(rank)
@@ -106,7 +106,7 @@ def _summary(run: RunLog, rank: RankLog) -> dict[str, Any]:
         "setup": setup,
         "checkpoints": checkpoints(rank),
         "workers": makers,
-        "loader": together(makers),
+        "loader": together(makers, others),
         "embeddings": about_tables,
         "hot_rows": hot_rows(rank, about_tables) if _HOT_ROWS in _probes(run) else None,
         "latency": {one.name: _distribution(one, buckets) for one in LATENCIES},

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainobs.analysis.step_time import TAKING
-from trainobs.core.text import counted, duration, percent, size
+from trainobs.core.text import counted, duration, percent, quantity, size
 from trainobs.report import own_counters
 from trainobs.report.loaders import DID
 from trainobs.report.rows import cut
@@ -65,25 +65,32 @@ def _loader(summary: dict[str, Any]) -> Iterator[str]:
     if found:
         worked = [counted(found["workers"], "worker")] if found["workers"] else []
         who = " and ".join(worked + ["the training thread"] * found["in_main"])
-        made = counted(found["batches"], "batch", "batches")
+        made = counted(found["batches"] + found["of_no_step"], "batch", "batches")
+        if found["of_no_step"]:
+            made += f"; {quantity(found['batches'])} of known steps"
         made += "" if found["made_ns"] is None else f", {duration(found['made_ns'])} each"
         did = {label: found[name] for name, label in DID.items()}
-        yield f"Loader: {who} made {made}{_shares(': ', did, found['made_ns'])}"
+        most = 1 if found["of_no_step"] else _CAUSES
+        yield f"Loader: {who} made {made}{_shares(': ', did, found['made_ns'], most)}"
     waited = sum(step["parts"].get(name, 0.0) for name in (_WAIT, TAKING)) if step else 0.0
     if not step or waited < _NOTABLE * step["mean_ns"]:
         return
     causes = {label: step["waited"].get(name) for name, label in _WAITED.items()}
-    if None in causes.values():
+    known = [ns for ns in causes.values() if ns is not None]
+    if len(known) < len(causes):
         yield f"Loader: why it was waited for {duration(waited)} a step was not recorded"
     else:
+        causes["not known"] = waited - sum(known)
         yield f"  what was waited for{_shares(': ', causes, waited)}"
 
 
-def _shares(begin: str, parts: Mapping[str, float | None], whole: float) -> str:
+def _shares(
+    begin: str, parts: Mapping[str, float | None], whole: float, most: int = _CAUSES
+) -> str:
     """Parts with their shares, the largest first."""
     known = {label: ns / whole for label, ns in parts.items() if ns is not None} if whole else {}
     shown = sorted((s for s in known.items() if s[1] >= _LEAST), key=lambda item: -item[1])
-    told = ", ".join(f"{label} {percent(min(1.0, share))}" for label, share in shown[:_CAUSES])
+    told = ", ".join(f"{label} {percent(min(1.0, share))}" for label, share in shown[:most])
     return f"{begin}{told}" if told else ""
 
 

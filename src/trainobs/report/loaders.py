@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainobs.analysis.loader_workers import MADE
-from trainobs.core.text import duration, quantity
+from trainobs.core.text import counted, duration, quantity
 from trainobs.report.rows import or_unknown, row
 
 _SHOWN = 16
@@ -34,6 +34,8 @@ def section(summary: dict[str, Any]) -> Iterator[str]:
         yield row(f"  {maker(one['worker'])}", quantity(one["batches"]), *columns, width=_LABEL)
     if len(found) > _SHOWN:
         yield f"  and {len(found) - _SHOWN} more"
+    if others := summary["loader"]["of_no_step"]:
+        yield f"  and {counted(others, 'batch', 'batches')} of no known step"
     slow = max(found, key=lambda one: one["slowest_ns"])
     if slow["slowest_file"]:
         yield f"  slowest file: {slow['slowest_file']}, {duration(slow['slowest_ns'])}"

@@ -100,7 +100,7 @@ BATCH_NEEDED = ("for_step", "loader", *BATCH_TIMES, *BATCH_BYTES, *BATCH_MARKS)
 """Columns of the table `batches` that are looked at."""
 
 _INDEX = {name: index for index, name in enumerate(INPUTS)}
-_ALL_STEPS = [_INDEX[name] for name in (*PHASES, GARBAGE, START)]
+_ALL_STEPS = [_INDEX[name] for name in (*PHASES, GARBAGE, START, *SPLIT)]
 
 BLOCKS = 64
 """Blocks kept at most."""
@@ -216,7 +216,9 @@ class Record:
         """Each metric per step, NaN where it was not measured.
 
         Phases and what comes now and then are averaged over all steps: a loop that marks its first
-        checkpoint in step 999 had none before. Else it is the mean of the steps that know.
+        checkpoint in step 999 had none before. So is what the loader was waited for: of a step that
+        does not know it, all of the wait is left unexplained. Else it is the mean of the steps that
+        know.
         """
         sums, known = np.array(self._sums).sum(axis=0), np.array(self._known).sum(axis=0)
         mean = divided(sums, known)
