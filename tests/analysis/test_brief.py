@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.analysis.runs import (
+    LOADER,
     RUNS,
     busy,
     compute_bound,
@@ -18,6 +19,7 @@ from tests.analysis.runs import (
     loader_bound,
     of_64_ranks,
     on_a_full_disk,
+    steps_of,
     with_gpu,
     with_names_of_any_kind,
     with_tables,
@@ -190,6 +192,23 @@ def test_a_loader_bound_run_word_for_word(made):
         "",
         "More: `trainobs report runs/one --full`, `--html FILE`, `tensorboard --logdir runs/one`",
     ]
+
+
+def test_what_is_within_the_hand_over_is_shown_as_a_part_of_it(tmp_path):
+    parts = {"device": 0.5, "cpu_wait": 0, "compute": 0.5, "sleep": 0, "handover": 9}
+    split = {f"loader__{part}_ns": [ms * MS] * 200 for part, ms in parts.items()}
+    started = {"loader__start_stop_ns": [8 * MS] * 200}
+    facts = {"settings": {"loader_workers": 1}, "loaders": [LOADER], "end": {"outcome": "ok"}}
+    run = write(tmp_path / "run", steps_of(10, 20, **split, **started), **facts)
+    lines = lines_of(summary_of(run))
+    at = next(n for n, line in enumerate(lines) if line.startswith("  wait: batches handed over"))
+    assert lines[at + 1].startswith("    of it: workers starting and ending  ")
+    assert (
+        "  what was waited for: workers starting and ending 80 %, batches handed over 10 %" in lines
+    )
+    full = page.render(summary_of(run)).splitlines()
+    at = next(n for n, line in enumerate(full) if line.startswith("    batches handed over"))
+    assert full[at + 1].startswith("      workers starting and ending  ")
 
 
 def test_shares_of_the_step_are_those_of_the_verdict(made):

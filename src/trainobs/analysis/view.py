@@ -199,8 +199,10 @@ class RunView:
     def _about(self, name: str) -> dict[str, Any]:
         metric = METRICS.get(name) or self._own.get(name)
         metric = metric or metric_of_phase(named_phase(name) or name)
+        label = label_of(name)
         return {
-            "label": label_of(name).strip(),
+            "label": label.strip(),
+            "indent": (len(label) - len(label.lstrip())) // 2,
             "unit": metric.unit,
             "kind": metric.kind.name.lower(),
             "chart": metric.chart,

@@ -45,7 +45,7 @@ _MORE: Mapping[str, str] = {
     "loader/compute_ns": "  loader computes",
     "loader/sleep_ns": "  loader asleep, cause unknown",
     "loader/handover_ns": "  batches handed over",
-    "loader/start_stop_ns": "  workers starting and ending",
+    "loader/start_stop_ns": "    workers starting and ending",
     "sched/wait_offcpu_ns": "  asleep, or no CPU, while it waits",
     "sched/work_runqueue_ns": "  ready to run in the step, no CPU",
     "sched/work_iowait_ns": "  asleep for a device in the step",
@@ -76,6 +76,9 @@ LABELS: Mapping[str, str] = {
     **_MORE,
 }
 """Metric -> its name for people; an indented one is a part of what stands above it."""
+
+PART_OF: Mapping[str, str] = {"loader/start_stop_ns": "loader/handover_ns"}
+"""Part of the wait for data -> the part that it is within, for lists in which all others add up."""
 
 
 def label_of(metric: str) -> str:

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from trainobs.core.labels import label_of
+from trainobs.core.labels import PART_OF, label_of
 from trainobs.core.text import counted, duration, gained, measured, percent, printable
 from trainobs.report import empty, facts
 from trainobs.report.losses import lost, not_observed, unreadable
@@ -123,12 +123,29 @@ def _verdict(summary: dict[str, Any], room: _Room) -> Iterator[str]:
     rows = [one for one in verdict["evidence"] if one["metric"] not in phases]
     rows = [one for one in rows if one["share"] is None or one["share"] >= _SMALL]
     most = room.evidence * (2 if verdict["kind"] == "mixed" else 1)  # of each cost
-    for one in sorted(rows, key=lambda one: -(one["share"] or 0.0))[:most]:
+    for one in _in_order(rows)[:most]:
         share = [] if one["share"] is None else [percent(one["share"])]
         label = label_of(one["metric"]).strip()
         of = "wait: " if one["metric"].startswith("loader/") else ""
+        of = "  of it: " if _whole(one, rows) is not one else of
         yield row(f"  {of}{label}", measured(one["value"], one["unit"]), *share)
     yield from (f"  {note}" for note in verdict["notes"])
+
+
+def _in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The largest first; what is within another after that one."""
+
+    def key(one: dict[str, Any]) -> tuple[float, bool]:
+        whole = _whole(one, rows)
+        return -(whole["share"] or 0.0), whole is not one
+
+    return sorted(rows, key=key)
+
+
+def _whole(one: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The row that a row is within, itself if there is none."""
+    within = PART_OF.get(one["metric"])
+    return next((other for other in rows if other["metric"] == within), one)
 
 
 def _would_help(summary: dict[str, Any], room: _Room) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainobs.analysis.step_time import TAKING
+from trainobs.core.labels import PART_OF, label_of
 from trainobs.core.text import counted, duration, percent, quantity, size
 from trainobs.report import own_counters
 from trainobs.report.loaders import DID
@@ -75,13 +76,24 @@ def _loader(summary: dict[str, Any]) -> Iterator[str]:
     waited = sum(step["parts"].get(name, 0.0) for name in (_WAIT, TAKING)) if step else 0.0
     if not step or waited < _NOTABLE * step["mean_ns"]:
         return
-    causes = {label: step["waited"].get(name) for name, label in _WAITED.items()}
-    known = [ns for ns in causes.values() if ns is not None]
-    if len(known) < len(causes):
-        yield f"Loader: why it was waited for {duration(waited)} a step was not recorded"
-    else:
-        causes["not known"] = waited - sum(known)
+    causes = _causes(step["waited"], waited)
+    if causes:
         yield f"  what was waited for{_shares(': ', causes, waited)}"
+    else:
+        yield f"Loader: why it was waited for {duration(waited)} a step was not recorded"
+
+
+def _causes(known: Mapping[str, float], waited: float) -> dict[str, float]:
+    """What the loader was waited for, in parts that add up to it; empty where it is not known."""
+    if not known.keys() >= _WAITED.keys():
+        return {}
+    causes = {label: known[name] for name, label in _WAITED.items()}
+    causes["not known"] = waited - sum(causes.values())
+    for name, whole in PART_OF.items():
+        part = min(known.get(name, 0.0), known[whole])
+        causes[label_of(name).strip()] = part
+        causes[_WAITED[whole]] -= part
+    return causes
 
 
 def _shares(

@@ -52,7 +52,7 @@ export function noSteps({ info, outcome }, summary) {
 // The numbers that the verdict was made from.
 export function evidence({ verdict: { run } }, { metrics, taking }) {
   const told = run.evidence.filter(({ share }) => share === null || share >= LEAST);
-  const rows = told.map((row) => [metrics[row.metric]?.label ?? row.metric,
+  const rows = told.map((row) => [`${"\u2003".repeat(metrics[row.metric]?.indent ?? 0)}${metrics[row.metric]?.label ?? row.metric}`,
     inUnit(row.value, row.unit), row.share === null ? null : percent(row.share)]);
   return rows.length ? table(`What the verdict rests on${taking ? `; ${taking.label} is part of waiting for data` : ""}`, ["", "a step", "share of the step"], rows) : null;
 }
