@@ -9,7 +9,7 @@ from trainobs.core.text import gained
 from trainobs.replay.changes import MOST_WORKERS, Change
 from trainobs.replay.predict import Replay
 from trainobs.verdict import record
-from trainobs.verdict.causes import Situation, free_cpus, taken_by_others
+from trainobs.verdict.causes import Situation, free_cpus, kernels_share, taken_by_others
 from trainobs.verdict.parts import known
 from trainobs.verdict.verdict import Advice, Cause, Facts, VerdictKind
 
@@ -24,6 +24,10 @@ SETTINGS, EASY = {"workers", "persistent"}, 0.9
 
 PART = 0.5
 """Share of a cost that a change which cannot take all of it away is sure to."""
+
+KERNELS = 1 / 3
+"""Share of what the loader computes that is the kernel's work, from which on to halve it is no
+advice: it cannot be had from transforms alone, and there may be none."""
 
 MEMORY = 0.5
 """Share of a rank's memory that its workers may have."""
@@ -62,9 +66,8 @@ def _replayed(kind: VerdictKind, cause: Cause | None, now: Situation) -> _Found:
         if cause is Cause.STORAGE:
             # Not "keep it in memory": who reads each file once reads it from the device.
             yield _try(replay, Change("device", 2.0), "a device twice as fast")
-        elif cause is Cause.TRANSFORM:
-            half = _try(replay, Change("transform", 0.5), "halve the CPU time of transforms")
-            yield half
+        elif cause is Cause.TRANSFORM and kernels_share(now) < KERNELS:
+            yield _try(replay, Change("transform", 0.5), "halve the CPU time of transforms")
     elif kind is VerdictKind.CHECKPOINT:
         yield _try(replay, Change("checkpoint", 0.5), "save half as often")
     elif kind is VerdictKind.VALIDATION:

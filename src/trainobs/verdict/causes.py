@@ -154,6 +154,19 @@ def _beside_makers(now: Situation) -> float:
     return _while_asleep(now, known(now.ns("sched/child_cpu_ns")) + max(0.0, used), step - slept)
 
 
+def kernels_share(now: Situation) -> float:
+    """Share of what the loader computes that is no transform: the kernel copies, or frees memory.
+
+    Memory may be freed inside read calls, so that these are not added up. What they lacked CPUs for
+    is taken to be spread evenly.
+    """
+    busy = known(now.ns("batch/compute_ns")) + known(now.ns("batch/cpu_wait_ns"))
+    slept = known(now.ns("batch/device_ns")) + known(now.ns("batch/sleep_ns"))
+    read = known(now.ns("io/data_read_ns")) - slept
+    freed = known(now.ns("memory/reclaim_ns"))
+    return min(1.0, max(0.0, read, freed) / busy) if busy else 0.0
+
+
 def _while_asleep(now: Situation, used: float, awake: float) -> float:
     """CPU time of others that surely had no room in the time in which somebody was awake.
 

@@ -75,6 +75,7 @@ INPUTS = tuple(
             "sched/child_cpu_ns",
             "sched/throttled_ns",
             "sched/others_cpu_ratio",
+            "io/data_read_ns",
             "io/checkpoint_write_ns",
             "io/fsync_ns",
             "io/main_fsync_ns",
