@@ -38,6 +38,8 @@ def write(tmp_path):
         step_ms: float = 30,
         steps: int = STEPS,
         resident: float = 1e8,
+        direct: float = 0.0,
+        device_ms: float = 0.0,
         **facts: object,
     ):
         sink = RunLogSink(tmp_path / name)
@@ -58,12 +60,15 @@ def write(tmp_path):
             sched__work_runqueue_ns=[0.0] * steps,
             sched__others_cpu_ratio=[0.0] * steps,
             memory__worker_rss_bytes=[resident] * steps,
+            io__data_read_bytes=[1e6] * steps,
+            io__data_direct_read_bytes=[direct] * steps,
         )
         rows = np.zeros(steps, BATCH_ROW)
         rows["for_step"] = rows["number"] = np.arange(steps)
         rows["fetch_begin_ns"], rows["fetch_end_ns"] = start, start + int(wait * MS)
         rows["begin_ns"], rows["end_ns"] = start - int(20 * MS), start + int(wait * MS)
-        rows["compute_ns"] = int(step_ms * MS)
+        rows["compute_ns"] = int((step_ms - device_ms) * MS)
+        rows["device_ns"] = int(device_ms * MS)
         sink.write(replace(record, batches=rows, start_ns=start))
         sink.end({})
         return tmp_path / name
@@ -91,6 +96,18 @@ def test_a_second_worker_is_predicted_to_hide_the_loader(write, capsys):
 def test_without_changes_usual_ones_are_tried(write, capsys):
     page = said(capsys, "whatif", write())
     assert {"workers=2", "persistent", "cached", "compute=0.5x"} <= set(page.split())
+
+
+def test_what_is_read_by_o_direct_is_not_predicted_to_be_in_memory(write, capsys):
+    slow = {"device_ms": 15.0}
+    assert "cached" in said(capsys, "whatif", write(**slow))
+    assert "  cached: " not in said(capsys, "report", write("direct", direct=1e6, **slow))
+    page = said(capsys, "whatif", write("other", direct=1e6, **slow))
+    assert "device=2x" in page
+    assert "cached" not in page
+    with pytest.raises(TrainobsError, match="O_DIRECT"):
+        predict(write("third", direct=1e6), {"cached": True})
+    assert "cached: the data is in memory" in said(capsys, "report", write("fourth", **slow))
 
 
 def test_the_report_tells_what_would_help_and_nothing_that_would_not(write, capsys):

@@ -319,6 +319,17 @@ def test_batches_that_sleep_at_once_are_counted_as_such():
     assert trace.concurrency[0] == pytest.approx(2.0)
 
 
+def test_what_is_read_by_o_direct_is_never_in_memory():
+    read = {"io/data_read_bytes": np.full(STEPS, 8e6)}
+    some = traced(record() | read | {"io/data_direct_read_bytes": np.full(STEPS, 3e6)})
+    most = traced(record() | read | {"io/data_direct_read_bytes": np.full(STEPS, 5e6)})
+    assert some is not None
+    assert most is not None
+    assert with_changes(some, [Change("cached", 0.0)])[0].make_device.sum() == 0
+    with pytest.raises(TrainobsError, match=r"O_DIRECT[\s\S]*do:"):
+        with_changes(most, [Change("cached", 0.0)])
+
+
 def test_every_change_tells_what_it_is():
     assert all(kind.tells for kind in KNOWN.values())
     assert str(Change("persistent", 0.0)) == "persistent"

@@ -8,7 +8,7 @@ from typing import Any
 
 from trainobs.analysis.verdicts import Steps, records, verdicts
 from trainobs.core.errors import TrainobsError
-from trainobs.replay.changes import KNOWN, Change, parse
+from trainobs.replay.changes import KNOWN, Change, is_possible, parse
 from trainobs.replay.predict import Prediction, Replay
 from trainobs.replay.trace import FEWEST
 from trainobs.runlog.reader import RunLog
@@ -98,8 +98,10 @@ def whatif(run: RunLog, words: list[str]) -> dict[str, Any]:
     Raises:
         TrainobsError: a change is not known, or the run cannot be replayed.
     """
-    asked = [parse(words)] if words else [(change,) for change in parse(_TRIED)]
-    replay = replayed(run)
+    asked, replay = [parse(words)], replayed(run)
+    if not words:
+        tried = (change for change in parse(_TRIED) if is_possible(change.name, replay.trace))
+        asked = [(change,) for change in tried]
     return {
         "run": str(run.path),
         "step_ns": replay.trace.step_ns,
@@ -192,4 +194,5 @@ def _tried(room: float, replay: Replay) -> list[str]:
     """Changes that can be made: more workers where there is room for them; not less of the work."""
     workers = [n for n in (1, 2, 4, 8, 16) if replay.trace.workers < n <= room]
     real = (word for word in _TRIED if not word.startswith(("workers", "compute")))
-    return [*(f"workers={n}" for n in workers), *real]
+    possible = (word for word in real if is_possible(word.partition("=")[0], replay.trace))
+    return [*(f"workers={n}" for n in workers), *possible]

@@ -171,9 +171,24 @@ def _faster(trace: Trace, value: float) -> tuple[Trace, ...]:
     return (replace(trace, make_device=trace.make_device / value),)
 
 
-def _off(*fields: str) -> Callable[[Trace, float], tuple[Trace, ...]]:
-    scaled = _scaled(*fields)
-    return lambda trace, value: scaled(trace, 0.0)
+def is_possible(name: str, trace: Trace) -> bool:
+    """Whether a change can be made to a run: what it reads by O_DIRECT is never in memory."""
+    return not (name == "cached" and trace.reads_directly)
+
+
+def _cached(trace: Trace, value: float) -> tuple[Trace, ...]:
+    """The device is not waited for.
+
+    Raises:
+        TrainobsError: the data does not come by way of the page cache.
+    """
+    if not is_possible("cached", trace):
+        raise TrainobsError(
+            failed="cached cannot be predicted.",
+            found="most of what calls read they read by O_DIRECT, which passes by the page cache",
+            do="read it without O_DIRECT, and observe that; or predict device=2x",
+        )
+    return (replace(trace, make_device=trace.make_device * 0.0),)
 
 
 def _checkpoint(trace: Trace, value: float) -> tuple[Trace, ...]:
@@ -227,7 +242,7 @@ KNOWN: Mapping[str, Kind] = {
     "workers": Kind(_workers, "loader workers (num_workers)"),
     "prefetch": Kind(_prefetch, "batches that each worker may be ahead (prefetch_factor)"),
     "persistent": Kind(_persistent, "workers live on between epochs", is_switch=True),
-    "cached": Kind(_off("make_device"), "the data is in memory", is_switch=True),
+    "cached": Kind(_cached, "the data is in memory", is_switch=True),
     "device": Kind(_faster, "speed of the device that holds the data", is_factor=True),
     "latency": Kind(
         _scaled("make_sleep"), "what the loader sleeps for other than the device", is_factor=True

@@ -29,7 +29,10 @@ BATCH = tuple(f"batch/{name}" for name in (*BATCH_TIMES, *BATCH_MARKS, *BATCH_BY
 THREADS = ("sched/thread_cpu_ns", "sched/main_await_ns")
 """CPU time of the other threads, and how long the training thread slept until one was done."""
 
-USED = (*NEEDED, START, CHECKPOINT, VALIDATION, *THREADS, "sched/worker_cpu_ns")
+READ = ("io/data_read_bytes", "io/data_direct_read_bytes")
+"""Training data read, and the part of it that passed by the page cache."""
+
+USED = (*NEEDED, START, CHECKPOINT, VALIDATION, *THREADS, "sched/worker_cpu_ns", *READ)
 
 FEWEST = 24
 """Steps below which a replay says nothing."""
@@ -74,6 +77,7 @@ class Trace:
             anything else.
         handed_bytes: in a batch; NaN if unknown.
         step: measured time of each step.
+        reads_directly: whether most of what is read by calls passes by the page cache.
     """
 
     cpu: Floats
@@ -101,6 +105,7 @@ class Trace:
     concurrency: tuple[float, float]
     handed_bytes: float
     step: Floats
+    reads_directly: bool = False
 
     def __len__(self) -> int:
         return len(self.step)
@@ -178,6 +183,7 @@ def trace_of(
             _concurrency(columns, made["sleep_ns"]),
         ),
         handed_bytes=_mean(columns.get("batch/handed_bytes")),
+        reads_directly=bool(get[READ[1]].sum() > 0.5 * get[READ[0]].sum()),
         step=get[STEP],
     )
 
