@@ -23,6 +23,13 @@ def test_a_sentence_says_what_its_time_is():
     assert mixed.as_json()["costs"][0] == "loader-bound"
 
 
+def test_the_time_of_a_cause_is_its_own_and_not_that_of_others_beside_it():
+    garbage = {"python__gc_ns": 60 * MS, "sched__main_runqueue_ns": 30 * MS}
+    assert sentence(verdict_on(**garbage)) == (
+        "compute-bound: 60 ms a step, 60 % of it; cause: Python's garbage collector"
+    )
+
+
 def test_evidence_has_no_nothing():
     slept = {"sched__other_sleep_ns": 60 * MS, "phase__other_ns": 70 * MS}
     verdict = verdict_on(**IN_STEP | slept, net__received_bytes=5e3)

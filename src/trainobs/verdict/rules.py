@@ -140,6 +140,8 @@ def judge_by(replay: Replay | None, record: Record, facts: Facts) -> Verdict:
     held_up = outcome is VerdictKind.COMPUTE and parts.lost >= BOUND * parts.step
     found = find(outcome, now) if held_up or outcome is not VerdictKind.COMPUTE else None
     cause = found.cause if found else None
+    if held_up and found:  # `lost` has what others cost, too
+        ns = min(ns, found.ns)
     taken_by, lacked = _taken_by(now, cause)
     return Verdict(
         len(record),

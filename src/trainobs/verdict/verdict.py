@@ -125,7 +125,8 @@ class Verdict:
         steps: steps it was made from.
         kind: None where it abstains.
         cause: None where no one cause covers enough of the time.
-        ns_per_step: time of the part that `kind` names; None where it abstains.
+        ns_per_step: time of the part that `kind` names; of computation that is held up, what the
+            cause takes of it, where one is named; None where it abstains.
         share: the same as a share of all time.
         step_ns: time of a step, validation and checkpoints included.
         costs: of a mixed verdict, the kinds of cost that it is about, the largest first.
