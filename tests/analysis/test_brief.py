@@ -29,6 +29,7 @@ from tests.analysis.runs import (
 from tests.samples import batch
 from trainobs.analysis.summary import summarize
 from trainobs.core.catalogue import METRICS
+from trainobs.core.errors import TrainobsError
 from trainobs.core.labels import LABELS
 from trainobs.core.records import SETUP
 from trainobs.report import brief, page
@@ -232,6 +233,21 @@ def test_what_is_unknown_without_ebpf_is_said(made):
     assert "Loader: why it was waited for 60 ms a step was not recorded" in lines
     (why,) = (line for line in lines if line.startswith("Not eBPF, because: "))
     assert "Operation not permitted: the process has neither CAP_BPF" in why
+
+
+def test_why_there_is_no_ebpf_is_told_with_the_remedy(made):
+    summary = made(without_ebpf)
+    path = f"/home/{'a' * 60}/site-packages/trainobs/probes/objects/trainobs.x86_64.bpf.o"
+    error = TrainobsError("cannot load the probes", f"{path} does not exist", "make bpf")
+    summary["capabilities"] = {"ebpf": str(error)}
+    lines = lines_of(summary)
+    at = next(n for n, line in enumerate(lines) if line.startswith("Not eBPF, because: "))
+    assert "".join(line.strip() for line in lines[at : at + 2]).endswith("bpf.o does not exist")
+    assert "cannot load" not in "".join(lines)
+    assert lines[at + 2] == "  To get it: make bpf"
+    summary |= {"level": "ebpf", "capabilities": {"io": str(error)}}
+    (line,) = (line for line in lines_of(summary) if line.startswith("Off: io (/home/"))
+    assert line.endswith("...)")
 
 
 def test_tables_ranks_and_the_gpu_have_a_line_each(made):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from trainobs.core.labels import PART_OF, label_of
 from trainobs.core.text import counted, duration, gained, measured, percent, printable
 from trainobs.report import empty, facts
-from trainobs.report.losses import lost, not_observed, unreadable
+from trainobs.report.losses import found_and_remedy, lost, not_observed, unreadable
 from trainobs.report.rows import WIDTH, cut, cut_path, paragraph, row
 from trainobs.report.sections import (
     PART_LABELS,
@@ -61,7 +61,7 @@ def render(summary: dict[str, Any], now_ns: int, *, is_newest: bool = False) -> 
     groups: list[list[str]] = []
     for room in (_USUAL, _LITTLE):
         groups = [list(_head(summary, now_ns, is_newest)), *_about_steps(summary, room)]
-        groups.append([*facts.others(summary), *_missing(summary), _more(summary)])
+        groups.append([*facts.others(summary), *_missing(summary, room), _more(summary)])
         groups = [group for group in groups if group]
         free = LINES - sum(map(len, groups))
         if free >= 0:
@@ -186,8 +186,8 @@ def _step(summary: dict[str, Any], room: _Room) -> Iterator[str]:
         yield part(f"{counted(len(rest), 'other part')}", others, step["mean_ns"])
 
 
-def _missing(summary: dict[str, Any]) -> Iterator[str]:
-    """What the reader cannot know from the above; at most three lines."""
+def _missing(summary: dict[str, Any], room: _Room) -> Iterator[str]:
+    """What the reader cannot know from the above; at most six lines, where room is scarce four."""
     if found := lost(summary):
         yield f"Lost: {', '.join(found)}"
     if files := unreadable(summary):
@@ -195,11 +195,14 @@ def _missing(summary: dict[str, Any]) -> Iterator[str]:
         yield cut(f"Unreadable: {files[0]}", WIDTH - len(more)) + more
     off = not_observed(summary)
     if summary["level"] in ("procfs", "timing") and "ebpf" in off:
-        yield f"Not eBPF, because: {off['ebpf']}"
+        why, remedy = found_and_remedy(off["ebpf"])
+        yield from paragraph(f"Not eBPF, because: {why}", most=room.verdict)
+        if remedy:
+            yield from paragraph(f"To get it: {remedy}", "  ", "    ", most=room.verdict)
     elif off:
         name, why = next(iter(off.items()))
         more = f", and {len(off) - 1} more" if len(off) > 1 else ""
-        yield cut(f"Off: {name} ({why}", WIDTH - len(more) - 1) + ")" + more
+        yield cut(f"Off: {name} ({found_and_remedy(why)[0]}", WIDTH - len(more) - 1) + ")" + more
 
 
 def _more(summary: dict[str, Any]) -> str:

@@ -85,3 +85,13 @@ def not_observed(summary: dict[str, Any]) -> dict[str, str]:
     if gpm != "on":  # known only where the process used a GPU
         off["gpu activity"] = gpm
     return {name: " ".join(why.split()) for name, why in off.items()}
+
+
+def found_and_remedy(why: str) -> tuple[str, str]:
+    """Of a reason from `not_observed`: what was found, and what to do, "" where nobody says.
+
+    A message of trainobs (`core.errors`) has these in lines of their own.
+    """
+    _, is_message, rest = why.partition(" found: ")
+    found, _, remedy = rest.rpartition(" do: ") if is_message else (why, "", "")
+    return found or why, remedy
