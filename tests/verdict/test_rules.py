@@ -25,7 +25,7 @@ from tests.verdict.constructed import (
 from trainobs.verdict import advice
 from trainobs.verdict.record import INPUTS, PHASES, STEP, Record
 from trainobs.verdict.rules import judge
-from trainobs.verdict.sentence import lines, notes, sentence
+from trainobs.verdict.sentence import lines, sentence
 from trainobs.verdict.verdict import Advice, Cause, Facts, VerdictKind, facts_from
 
 
@@ -373,41 +373,6 @@ def test_a_setting_that_brings_about_as_much_comes_before_work_on_the_code(
     monkeypatch.setattr(advice, "_replayed", lambda *_: iter((work, setting)))
     monkeypatch.setattr(advice, "_by_share", lambda *_: iter(()))
     assert advice.advise(VerdictKind.LOADER, Cause.TRANSFORM, None).change == told
-
-
-COPIES = {"batch__compute_ns": 80 * MS, "batch__cpu_wait_ns": 10 * MS, "batch__device_ns": 10 * MS}
-
-
-@pytest.mark.parametrize(
-    ("read_ms", "freed_ms", "device_ms", "told"),
-    [
-        (55, 0, 10, "50 %"),
-        (55, 60, 10, "67 %"),
-        (35, 0, 10, ""),
-        (55, 0, 50, ""),
-        (nan, nan, 0, ""),
-    ],
-)
-def test_transforms_are_not_to_be_halved_where_the_kernel_computes(
-    monkeypatch, read_ms, freed_ms, device_ms, told
-):
-    alone = replace(TWO_CPUS, workers=0)
-    spent = {"io__data_read_ns": read_ms * MS, "memory__reclaim_ns": freed_ms * MS}
-    asleep = {"batch__device_ns": device_ms * MS}
-    made = columns(**split(compute=90, device=10), **COPIES | spent | asleep)
-    record = Record()
-    record.add(made)
-    verdict = judge(record, alone)
-    assert verdict.cause is Cause.TRANSFORM
-    said = [line for line in notes(verdict) if "the kernel's" in line]
-    assert [line.split(" of what")[0] for line in said] == ([f"some {told}"] if told else [])
-
-    tried: list[str] = []
-    monkeypatch.setattr(advice, "_try", lambda _, change, text: tried.append(text))
-    monkeypatch.setattr(advice, "_workers", lambda *_: iter(()))
-    now = SimpleNamespace(replay=object(), facts=alone, ns=record.mean().__getitem__)
-    list(advice._replayed(VerdictKind.LOADER, Cause.TRANSFORM, now))
-    assert tried == ([] if told else ["halve the CPU time of transforms"])
 
 
 @pytest.mark.parametrize(("workers", "live_on"), [(2, False), (2, True), (0, False)])
