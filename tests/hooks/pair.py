@@ -32,7 +32,7 @@ class Ear:
         self.watched = False
         self.followed: list[int] = []
         self.fetches: list[Got] = []
-        self.turns: list[tuple[int, int]] = []
+        self.turns: list[tuple[int, int, int]] = []
 
     def follow(self, loader: int) -> None:
         self.followed.append(loader)
@@ -40,8 +40,8 @@ class Ear:
     def fetched(self, fetch: Fetch) -> None:
         self.fetches.append(Got(*fetch))
 
-    def turned(self, serial: int, duration_ns: int) -> None:
-        self.turns.append((serial, duration_ns))
+    def turned(self, serial: int, duration_ns: int, workers_ns: int) -> None:
+        self.turns.append((serial, duration_ns, workers_ns))
 
     def batches(self) -> list[tuple[int, int, int]]:
         """Pass, worker and number of each batch."""

@@ -6,7 +6,9 @@ import copy
 import gc
 import pickle
 import threading
+import time
 from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import pytest
@@ -19,7 +21,12 @@ from trainobs.core.abi import MAIN_WORKER, Phase
 from trainobs.hooks.marks import MarkingInit
 from trainobs.session.forks import abandon_in_children, keep_in_children, others_here
 
-METHODS = (DataLoader.__iter__, _BaseDataLoaderIter.__next__)
+
+def methods() -> tuple[Callable[..., Any], ...]:
+    return DataLoader.__iter__, _BaseDataLoaderIter.__next__, BaseProcess.start
+
+
+METHODS = methods()
 
 
 class Numbers(Dataset[int]):
@@ -155,9 +162,36 @@ def test_the_loader_is_as_it_was_and_its_own_init_ran(pair):
 def test_starts_and_ends_are_told_where_they_are_waited_for(pair):
     loader = DataLoader(Numbers(), 5)
     pair.train(loader)
-    assert [serial for serial, _ in pair.ear.turns] == [1, 3]
+    assert [serial for serial, *_ in pair.ear.turns] == [1, 3]
+    assert [workers_ns for *_, workers_ns in pair.ear.turns] == [0, 0]
     list(DataLoader(Numbers(), 5))  # outside every phase
     assert len(pair.ear.turns) == 2
+
+
+class Ordering:
+    """A sampler that takes its time for the order."""
+
+    def __iter__(self):
+        time.sleep(0.2)
+        return iter(range(10))
+
+    def __len__(self):
+        return 10
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_of_a_start_the_order_of_a_sampler_is_not_the_workers(pair, persistent):
+    options = {"num_workers": 1, "persistent_workers": persistent}
+    loader = DataLoader(Numbers(), 5, sampler=Ordering(), **options)
+    pair.train(loader)
+    pair.train(loader)
+    (_, first_ns, of_first_ns), (_, ended_ns, of_end_ns), (_, again_ns, of_again_ns), _ = (
+        pair.ear.turns
+    )
+    assert 0 < of_first_ns <= first_ns - 200e6
+    assert of_end_ns == ended_ns
+    assert again_ns >= 200e6
+    assert (of_again_ns == 0) == persistent
 
 
 def test_it_opens_steps_where_nobody_else_does():
@@ -186,13 +220,13 @@ def test_in_validation_it_opens_none():
 
 def test_torch_is_as_it_was_after_the_last_watch():
     first, second = Pair(), Pair()
-    assert (DataLoader.__iter__, _BaseDataLoaderIter.__next__) != METHODS
+    assert methods() != METHODS
     first.watch.close()
     first.watch.close()
-    assert (DataLoader.__iter__, _BaseDataLoaderIter.__next__) != METHODS
+    assert methods() != METHODS
     second.train(DataLoader(Numbers(), 5))
     second.watch.close()
-    assert (DataLoader.__iter__, _BaseDataLoaderIter.__next__) == METHODS
+    assert methods() == METHODS
     assert first.ear.fetches == []
     assert len(second.ear.fetches) == 2
 

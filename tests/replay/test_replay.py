@@ -33,6 +33,8 @@ def run(**changed: object) -> Trace:
         "make_queued": 0.0,
         "is_first": none > 0,
         "start": 0.0,
+        "other_start": (0.0, 0.0),
+        "has_new_workers": True,
         "receive": 0.0,
         "feed": 0.0,
         "feed_cpu": 0.0,
@@ -120,6 +122,22 @@ def test_workers_that_start_with_each_epoch_cost_their_start_and_an_empty_queue(
     assert step_ms(started) == pytest.approx((50 + 10 * 30 + 20) / 10, rel=0.03)
     persistent, *_ = with_changes(started, parse(["persistent"]))
     assert step_ms(persistent) == pytest.approx((10 * 30 + 20) / 10, rel=0.03)
+
+
+def test_what_is_not_the_workers_of_a_start_stays_and_may_stay_where_nobody_knows():
+    is_first = np.arange(STEPS) % 10 == 0
+    started = run(is_first=is_first, start=50 * MS, other_start=(40 * MS, 40 * MS))
+    after = [trace.start for trace in with_changes(started, parse(["persistent"]))]
+    assert set(after) == {40 * MS}
+    unknown = replace(started, other_start=(0.0, 50 * MS))
+    low, high = (
+        replay(replace(unknown, step=0 * BUSY + step_ms(unknown) * MS))
+        .predict(parse(["persistent"]))
+        .gain
+    )
+    assert low < 1.0 < 1.1 < high
+    live_on = replace(started, has_new_workers=False)
+    assert with_changes(live_on, parse(["persistent"])) == (live_on,)
 
 
 def test_what_slows_steps_down_where_epochs_begin_may_go_with_the_start_of_workers():

@@ -10,7 +10,16 @@ import pytest
 
 from trainobs.core.abi import BATCH, BATCHES, MAIN_WORKER, Phase
 from trainobs.steps.closed_step import ClosedStep
-from trainobs.steps.ledger import MAX_FOLLOWED, MAX_KEPT, REST, SPLIT, TURNOVER, Key, Ledger
+from trainobs.steps.ledger import (
+    MAX_FOLLOWED,
+    MAX_KEPT,
+    OF_WORKERS,
+    REST,
+    SPLIT,
+    TURNOVER,
+    Key,
+    Ledger,
+)
 
 LOADER = 7
 DEVICE, CPU_WAIT, COMPUTE, SLEEP = SPLIT
@@ -85,9 +94,10 @@ def test_what_was_ready_before_is_hand_over(book):
 
 def test_until_a_worker_begins_its_first_batch_it_starts(book):
     book.fetch(1, book.make(0, 70, 90), 50, 100)
-    book.ledger.turned(1, 13)
+    book.ledger.turned(1, 13, 5)
     columns, _ = book.close(step(1, 30, 200, wait=70))
     assert (columns[COMPUTE], columns[REST], columns[TURNOVER]) == ([20], [50], [13 + 20])
+    assert columns[OF_WORKERS] == [5 + 20]
 
 
 def test_the_training_thread_itself_does_not_start(book):
@@ -113,7 +123,7 @@ def test_what_is_not_known_is_not_0(reason):
     steps = [step(1, 0, 40), step(2, 40, 200, 70, unexplained=int(reason == "unexplained"))]
     columns, rows = book.close(*steps)
     if reason == "untimed":
-        assert columns.keys() == {TURNOVER}
+        assert columns.keys() == {TURNOVER, OF_WORKERS}
         assert [
             rows[0][name] for name in ("device_ns", "cpu_wait_ns", "compute_ns", "sleep_ns")
         ] == [-1] * 4
@@ -148,7 +158,7 @@ def test_a_fetch_that_nobody_waited_for_is_in_no_wait(book):
 
 def test_a_step_that_was_none_passes_its_fetches_on(book):
     book.fetch(2, book.make(0, 0, 100), 50, 100)
-    book.ledger.turned(2, 5)
+    book.ledger.turned(2, 5, 0)
     book.ledger.carry(2, 1)
     columns, (row,) = book.close(step(1, 0, 200, wait=60))
     assert (columns[COMPUTE], columns[TURNOVER], row["for_step"]) == ([50], [5 + 0], 101)
@@ -205,9 +215,10 @@ def test_where_nobody_watches_nothing_is_said():
 def test_without_probes_the_start_of_workers_is_known():
     ledger = Ledger()
     ledger.watched = True
-    ledger.turned(1, 30)
+    ledger.turned(1, 30, 10)
     columns, rows = ledger.close([step(1, 0, 100, wait=50)], last=True)
-    assert {name: column.tolist() for name, column in columns.items()} == {TURNOVER: [30]}
+    told = {name: column.tolist() for name, column in columns.items()}
+    assert told == {TURNOVER: [30], OF_WORKERS: [10]}
     assert rows is None
 
 

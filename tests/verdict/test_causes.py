@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.verdict.constructed import (
@@ -113,8 +114,26 @@ def test_what_waited_for_a_cpu_was_not_handed_over_late():
 
 
 def test_workers_that_start_with_each_epoch_are_no_hand_over():
-    verdict = verdict_on(**split(handover=100), loader__start_stop_ns=95 * MS)
-    assert verdict.cause is Cause.START
+    late = split(handover=100) | {"loader__start_stop_ns": 95 * MS}
+    workers = {"loader__worker_start_stop_ns": 90 * MS}
+    assert verdict_on(**late, **workers).cause is Cause.START
+    live_on = replace(TWO_CPUS, has_persistent_workers=True)
+    assert verdict_on(live_on, **late, **workers).cause is not Cause.START
+    assert verdict_on(replace(TWO_CPUS, workers=0), **late).cause is not Cause.START
+
+
+@pytest.mark.parametrize("of_workers", [20 * MS, np.nan])  # the rest: a sampler, say
+def test_the_start_of_a_loader_is_blamed_on_workers_as_far_as_it_is_surely_theirs(of_workers):
+    late = split(handover=100) | {"loader__start_stop_ns": 95 * MS}
+    found = verdict_on(**late, loader__worker_start_stop_ns=of_workers)
+    assert (found.kind, found.cause) == (VerdictKind.LOADER, None)
+
+
+def test_what_the_training_thread_computes_before_workers_that_live_on_is_called_so():
+    order = {"loader__start_stop_ns": 95 * MS, "loader__worker_start_stop_ns": 0.0}
+    busy = split(handover=100) | order | {"sched__wait_offcpu_ns": 2 * MS}
+    live_on = replace(TWO_CPUS, has_persistent_workers=True)
+    assert verdict_on(live_on, **busy).cause is Cause.FETCH
 
 
 @pytest.mark.parametrize(

@@ -94,14 +94,14 @@ class Told:
         loop.start()
         return loop
 
-    def made(self, its: LoopPass | Fetch, begin_ns: int, end_ns: int) -> None:
-        """An iterator was made."""
-        self.turned(begin_ns, end_ns)
+    def made(self, its: LoopPass | Fetch, took_ns: int, workers_ns: int) -> None:
+        """An iterator was made, and its workers were started meanwhile."""
+        self.turned(took_ns, workers_ns)
         its.made()
 
-    def ended(self, its: LoopPass | Fetch, begin_ns: int, end_ns: int) -> None:
-        """An iterator has ended, and with it its workers."""
-        self.turned(begin_ns, end_ns)
+    def ended(self, its: LoopPass | Fetch, took_ns: int, *, waits_for_workers: bool) -> None:
+        """An iterator has ended, and with it its workers, which may be all that took time."""
+        self.turned(took_ns, took_ns if waits_for_workers else 0)
         its.over()
 
     def failed(self, its: LoopPass | Fetch) -> None:
@@ -110,8 +110,8 @@ class Told:
             self.clock.doubt()
         its.failed()
 
-    def turned(self, begin_ns: int, end_ns: int) -> None:
-        """Workers were started, or waited for as they ended."""
+    def turned(self, took_ns: int, workers_ns: int) -> None:
+        """A loader started or ended, and some of that is surely its workers'."""
         if self.clock.phase == _LOADER:
             self.clock.explain()
-            self.ledger.turned(self.clock.serial, end_ns - begin_ns)
+            self.ledger.turned(self.clock.serial, took_ns, workers_ns)

@@ -1,8 +1,8 @@
-"""Two methods of torch, wrapped while somebody watches.
+"""Two methods of torch and one of Python, wrapped while somebody watches.
 
-They are `DataLoader.__iter__`, and `__next__` of its iterators. Loaders are never changed for
-longer than it takes to make their iterator: for that moment they have a `worker_init_fn` that has
-the workers mark their batches (see `marks`).
+They are `DataLoader.__iter__`, `__next__` of its iterators, and `start` of processes. Loaders are
+never changed for longer than it takes to make their iterator: for that moment they have a
+`worker_init_fn` that has the workers mark their batches (see `marks`).
 
 A fault of ours ends what is watched, and nothing else: what is done around torch's own methods is
 done `safely`.
@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from threading import get_ident
+from multiprocessing.process import BaseProcess
+from threading import get_ident, local
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -38,6 +39,7 @@ class _Wrapping:
         self.live = True
         self._undo: dict[tuple[type, str], tuple[Callable[..., Any], Callable[..., Any]]] = {}
         self._wrap(_BaseDataLoaderIter, "__next__", _watched_next)
+        self._wrap(BaseProcess, "start", _timed_start)
 
     def wrap_loaders(self) -> None:
         """Wrap the loaders that make iterators of torch in a method of their own."""
@@ -120,18 +122,39 @@ def _watched_iter(make: Callable[[Any], Any], wrapping: _Wrapping) -> Callable[[
         if begun is None:
             return make(loader)
         told, serial, marked = begun
-        begin_ns = time.monotonic_ns()
+        begin_ns, _starts.took_ns = time.monotonic_ns(), 0
         try:
             with _marking(loader, serial if marked else None):
                 iterator = make(loader)
         except BaseException:
             _safely(watches, _not_made, told)
             raise
+        took_ns, workers_ns = time.monotonic_ns() - begin_ns, _starts.took_ns
         _safely(watches, _begin_pass, iterator, loader, serial, marked, watches)
-        observed = _safely(watches, _made, iterator, told, begin_ns)
+        observed = _safely(watches, _made, iterator, told, took_ns, workers_ns)
         return iterator if observed is None else observed
 
     return watched_iter
+
+
+class _Starts(local):
+    took_ns = 0
+
+
+_starts = _Starts()
+"""What this thread took to start processes since it last began to make an iterator."""
+
+
+def _timed_start(start: Callable[[Any], None], wrapping: _Wrapping) -> Callable[[Any], None]:
+    @wraps(start)
+    def timed_start(process: Any) -> None:
+        begin_ns = time.monotonic_ns()
+        try:
+            start(process)
+        finally:
+            _starts.took_ns += time.monotonic_ns() - begin_ns
+
+    return timed_start
 
 
 def _begin(loader: Any, watches: Sequence[Told]) -> tuple[list[Any], int, bool]:
@@ -143,10 +166,9 @@ def _begin(loader: Any, watches: Sequence[Told]) -> tuple[list[Any], int, bool]:
     return told, serial, any(watch.ledger.marks for watch in watches)
 
 
-def _made(iterator: Any, told: list[Any], begin_ns: int) -> Any:
-    end_ns = time.monotonic_ns()
+def _made(iterator: Any, told: list[Any], took_ns: int, workers_ns: int) -> Any:
     for watch, its in told:
-        watch.made(its, begin_ns, end_ns)
+        watch.made(its, took_ns, workers_ns)
         if isinstance(its, LoopPass):
             iterator = followed(iterator, watch, its)
     return iterator
@@ -222,9 +244,11 @@ def _without(error: BaseException, at: LoaderPass, told: Iterable[tuple[Told, An
     over = isinstance(error, StopIteration)
     at.void(over=over)
     end_ns = time.monotonic_ns()
+    # Those of a stream may have been asked for more data, which none of them has.
+    waits_for_workers = bool(at.workers) and not at.until_one_ends
     for watch, its in told:
         if over:
-            watch.ended(its, its.begin_ns, end_ns)
+            watch.ended(its, end_ns - its.begin_ns, waits_for_workers=waits_for_workers)
         else:
             watch.failed(its)
 

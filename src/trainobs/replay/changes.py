@@ -138,11 +138,17 @@ def _slower(trace: Trace) -> Trace:
 
 
 def _persistent(trace: Trace, value: float) -> tuple[Trace, ...]:
-    """What workers compute beside their batches may be their start, and gone as well."""
-    stays = replace(trace, start=0.0)
+    """What workers compute beside their batches may be their start, and gone as well.
+
+    What else the loader does as an epoch begins stays, as a sampler that makes its order.
+    """
+    if not trace.has_new_workers:
+        return (trace,)
+    least, most = trace.other_start
+    sure, stays = replace(trace, start=most), replace(trace, start=least)
     gone = max(0.0, trace.feed_cpu - HANDED_NS)
     less = replace(stays, feed=trace.feed - gone, feed_cpu=trace.feed_cpu - gone)
-    return stays, less, _undisturbed(less)
+    return sure, stays, less, _undisturbed(less)
 
 
 def _undisturbed(trace: Trace) -> Trace:

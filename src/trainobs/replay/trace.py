@@ -16,6 +16,7 @@ Floats = npt.NDArray[np.float64]
 STEP = "step/duration_ns"
 WAIT = "loader/wait_ns"
 START = "loader/start_stop_ns"
+STARTING_WORKERS = "loader/worker_start_stop_ns"
 CHECKPOINT = "phase/checkpoint_ns"
 VALIDATION = "phase/validation_ns"
 NEEDED = (STEP, WAIT, "sched/wait_offcpu_ns", "sched/work_offcpu_ns", "sched/work_runqueue_ns")
@@ -32,7 +33,7 @@ THREADS = ("sched/thread_cpu_ns", "sched/main_await_ns")
 READ = ("io/data_read_bytes", "io/data_direct_read_bytes")
 """Training data read, and the part of it that passed by the page cache."""
 
-USED = (*NEEDED, START, CHECKPOINT, VALIDATION, *THREADS, "sched/worker_cpu_ns", *READ)
+USED = (*NEEDED, START, STARTING_WORKERS, CHECKPOINT, VALIDATION, *THREADS, "sched/worker_cpu_ns", *READ)
 
 FEWEST = 24
 """Steps below which a replay says nothing."""
@@ -61,7 +62,10 @@ class Trace:
         make_sleep: time asleep for anything else meanwhile.
         make_queued: time without a CPU meanwhile, on average.
         is_first: whether the step is the first of an epoch.
-        start: what starting and ending the workers takes in each epoch.
+        start: what starting and ending the loader and its workers takes in each epoch.
+        other_start: the part of it that is not the workers', as a sampler that makes its order;
+            least and most.
+        has_new_workers: whether new ones start with each epoch.
         receive: CPU time of the training thread for taking over a batch.
         feed: time from the end of a batch until it can be taken over.
         feed_cpu: CPU time of its worker meanwhile.
@@ -92,6 +96,8 @@ class Trace:
     make_queued: float
     is_first: npt.NDArray[np.bool_]
     start: float
+    other_start: tuple[float, float]
+    has_new_workers: bool
     receive: float
     feed: float
     feed_cpu: float
@@ -130,6 +136,7 @@ def trace_of(
     cpus: float,
     most_cpus: float,
     threads: int = 0,
+    has_new_workers: bool = False,
 ) -> Trace | None:
     """The trace of consecutive steps; None where the record tells too little.
 
@@ -141,6 +148,7 @@ def trace_of(
         cpus: that the run has, less what others take.
         most_cpus: that it has.
         threads: of torch in one operation; 0: unknown.
+        has_new_workers: whether new ones start with each epoch.
     """
     enough = len(epochs) >= FEWEST and all(_known(columns, name) > 0.9 for name in NEEDED)
     if not enough or any(_known(columns, f"batch/{name}") < 0.9 for name in BATCH_TIMES):
@@ -148,6 +156,8 @@ def trace_of(
     made = {name: _whole(columns[f"batch/{name}"]) for name in BATCH_TIMES}
     get = {name: _zeros(columns, name, len(epochs)) for name in USED}
     cpu, off, receive = _of_main(get, made, workers)
+    other = get[START] - get[STARTING_WORKERS]
+    is_split = _known(columns, STARTING_WORKERS) > 0.9  # not in older runs
     is_first = np.diff(epochs, prepend=epochs[0]) != 0
     side = float(get["sched/thread_cpu_ns"].sum() / max(1.0, cpu.sum()))
     extra = float(np.mean((get["sched/worker_cpu_ns"] - made["compute_ns"])[~is_first]))
@@ -167,7 +177,9 @@ def trace_of(
         make_sleep=made["sleep_ns"],
         make_queued=float(made["cpu_wait_ns"].mean()),
         is_first=is_first,
-        start=float(get[START].sum() / max(1, is_first.sum())) if is_first.any() else 0.0,
+        start=_in_each(is_first, get[START]),
+        other_start=(_in_each(is_first, other) if is_split else 0.0, _in_each(is_first, other)),
+        has_new_workers=has_new_workers,
         receive=receive,
         feed=feed,
         feed_cpu=feed_cpu,
@@ -200,6 +212,11 @@ def _of_main(
         return outside - off, off, float(np.median(np.maximum(0.0, waited)))
     around = np.maximum(0.0, get[WAIT] - sum(made.values()))  # the data set
     return outside - off + around, off, 0.0
+
+
+def _in_each(is_first: npt.NDArray[np.bool_], times: Floats) -> float:
+    """What an epoch has of some times, if any begins."""
+    return float(times.sum() / is_first.sum()) if is_first.any() else 0.0
 
 
 def _known(columns: Mapping[str, Floats], name: str) -> float:

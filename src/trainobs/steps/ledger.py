@@ -33,6 +33,7 @@ SPLIT = ("loader/device_ns", "loader/cpu_wait_ns", "loader/compute_ns", "loader/
 
 REST = "loader/handover_ns"
 TURNOVER = "loader/start_stop_ns"
+OF_WORKERS = "loader/worker_start_stop_ns"
 
 Columns = dict[str, npt.NDArray[np.float64]]
 Rows = npt.NDArray[np.void]
@@ -116,9 +117,12 @@ class Ledger:
         """The fetches from a loader will tell which batch they got."""
         self._followed.append(loader)
 
-    def turned(self, serial: int, duration_ns: int) -> None:
-        """Take a start or end of workers, waited for in the step of a serial."""
-        self._turns.append([serial, duration_ns])
+    def turned(self, serial: int, duration_ns: int, workers_ns: int) -> None:
+        """Take a start or end of a loader, and what of it is surely that of its workers.
+
+        It was waited for in the step of a serial.
+        """
+        self._turns.append([serial, duration_ns, workers_ns])
 
     def carry(self, cancelled: int, serial: int) -> None:
         """What was opened as a step of its own belongs to the step before."""
@@ -228,7 +232,7 @@ class _Split:
     def __init__(self, steps: ClosedSteps) -> None:
         self._steps = steps
         self._parts = np.zeros((len(steps), len(SPLIT)))
-        self._turns = np.zeros(len(steps))
+        self._turns = np.zeros((len(steps), 2))  # in all, and surely of workers
         self._known = steps.unexplained == 0
 
     def take(self, fetches: Ints, is_known: npt.NDArray[np.bool_], rows: Rows) -> None:
@@ -250,18 +254,18 @@ class _Split:
         rows["for_step"][delivered] = self._steps.step[place[delivered]]
         parts, start_ns = _parts_of(rows, _are_first(got[:, _KEY]))
         np.add.at(self._parts, place[waited], parts[waited])
-        np.add.at(self._turns, place[waited], start_ns[waited])
+        np.add.at(self._turns, place[waited], start_ns[waited, None])
 
     def turn(self, turns: Sequence[list[int]]) -> None:
-        """Add starts and ends of workers: the serial and the time of each."""
+        """Add starts and ends: of each the serial, the time, and what is surely of workers."""
         if turns:
-            serials, durations_ns = np.array(turns, np.int64).T
-            place = self._steps.places(serials)
-            np.add.at(self._turns, place[place >= 0], durations_ns[place >= 0])
+            table = np.array(turns, np.int64)
+            place = self._steps.places(table[:, 0])
+            np.add.at(self._turns, place[place >= 0], table[place >= 0, 1:])
 
     def columns(self, *, timed: bool) -> Columns:
         """The parts in whole ns, which add up to the wait; NaN where one is unknown."""
-        columns = {TURNOVER: self._turns}
+        columns = dict(zip((TURNOVER, OF_WORKERS), self._turns.T, strict=True))
         if timed:
             wait = self._steps.phase_ns[:, Phase.LOADER].astype(np.float64)
             total = self._parts.sum(axis=1)

@@ -61,7 +61,7 @@ def _replayed(kind: VerdictKind, cause: Cause | None, now: Situation) -> _Found:
         return
     if kind is VerdictKind.LOADER:
         yield from _workers(replay, now)
-        if now.facts.workers and not now.facts.has_persistent_workers:
+        if now.facts.has_new_workers:
             yield _try(replay, Change("persistent", 0.0), "persistent_workers=True")
         if cause is Cause.STORAGE:
             # Not "keep it in memory": who reads each file once reads it from the device.

@@ -116,12 +116,18 @@ def _replayed(now: Situation, replay: Replay) -> tuple[float, Candidates]:
             Candidate(asleep, saved(**sleep), (*names[3:4], *_BESIDE.get(asleep, ()))),
             Candidate(Cause.FETCH, fetched, _FETCHED),
             Candidate(Cause.HANDOVER, max(0.0, handed), names[4:]),
-            Candidate(Cause.START, saved(start=0.0), (record.START,)),
+            *_start(now, saved(start=trace.other_start[1])),
             Candidate(
                 _lack(now), saved(cpus=inf, most_cpus=inf) if _lacks(now) else 0.0, names[1:2]
             ),
         )
     )
+
+
+def _start(now: Situation, ns: float) -> Candidates:
+    """Workers that start, if new ones do, with the time that is surely theirs."""
+    if now.facts.has_new_workers:
+        yield Candidate(Cause.START, ns, (record.START, record.STARTING_WORKERS))
 
 
 def _lacks(now: Situation) -> bool:
@@ -195,7 +201,8 @@ def _handed_over(now: Situation) -> float:
 def _fetched(now: Situation) -> float:
     """CPU time of the training thread in the wait, but for what taking over any batch costs."""
     computed = known(now.ns(record.LOADER) - now.ns("sched/wait_offcpu_ns"))
-    computed -= known(now.ns(record.START))
+    # Some of the start of new workers is computed, too. Of others it is a sampler, or the like.
+    computed -= known(now.ns(record.START)) if now.facts.has_new_workers else 0.0
     if now.facts.workers is None:  # it may make the batches itself
         return max(0.0, computed)
     return computed - HANDED_NS if now.facts.workers and computed >= FETCHES_NS else 0.0
@@ -208,7 +215,7 @@ def _split(now: Situation) -> Candidates:
     """From the wait as it was divided where the batches were made."""
     names = record.SPLIT
     device, cpu_wait, compute, slept, handover = (now.ns(name) for name in names)
-    start, asleep = known(now.ns(record.START)), _sleep(now)
+    asleep = _sleep(now)
     lacked = known(now.ns("sched/wait_runqueue_ns")) if now.facts.workers else 0.0
     # Of the training thread, which made the batches: no more than the rest of the step holds.
     rest = now.parts.step - known(now.ns(record.LOADER))
@@ -218,7 +225,7 @@ def _split(now: Situation) -> Candidates:
     yield Candidate(Cause.TRANSFORM, known(compute) - collected, names[2:3])
     yield Candidate(Cause.GARBAGE, collected, (*names[2:3], record.GARBAGE))
     yield Candidate(asleep, known(slept), (*names[3:4], *_BESIDE.get(asleep, ())))
-    yield Candidate(Cause.START, start, (record.START,))
+    yield from _start(now, known(now.ns(record.STARTING_WORKERS)))
     fetched = _fetched(now)
     yield Candidate(Cause.FETCH, fetched, _FETCHED)
     # Older run logs have sleep in the hand-over; and a worker that computes hands over late.

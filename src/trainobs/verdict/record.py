@@ -35,6 +35,7 @@ PHASES = (LOADER, TRANSFER, *COMPUTE, CHECKPOINT, VALIDATION, LOGGING, NAMED, OT
 GARBAGE = "python/gc_ns"
 INTERPRETER = "python/gil_wait_ns"
 START = "loader/start_stop_ns"
+STARTING_WORKERS = "loader/worker_start_stop_ns"
 SPLIT = (
     "loader/device_ns",
     "loader/cpu_wait_ns",
@@ -101,7 +102,7 @@ BATCH_NEEDED = ("for_step", "loader", *BATCH_TIMES, *BATCH_BYTES, *BATCH_MARKS)
 """Columns of the table `batches` that are looked at."""
 
 _INDEX = {name: index for index, name in enumerate(INPUTS)}
-_ALL_STEPS = [_INDEX[name] for name in (*PHASES, GARBAGE, START, *SPLIT)]
+_ALL_STEPS = [_INDEX[name] for name in (*PHASES, GARBAGE, START, STARTING_WORKERS, *SPLIT)]
 
 BLOCKS = 64
 """Blocks kept at most."""

@@ -248,6 +248,7 @@ def replay_of(record: Record, facts: Facts) -> Replay | None:
         cpus=free_cpus(now) or cpus,
         most_cpus=cpus,
         threads=facts.torch_threads or 0,
+        has_new_workers=facts.has_new_workers,
     )
     return None if trace is None else Replay(trace, mean[names.STEP])
 

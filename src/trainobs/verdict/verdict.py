@@ -95,7 +95,8 @@ class Facts:
         workers: worker processes of the training loader, 0 for none; None: unknown.
         prefetch: batches that each of them may be ahead.
         torch_threads: threads of torch in one operation; None: unknown.
-        has_persistent_workers: whether they live on between epochs.
+        has_persistent_workers: whether they live on between epochs, or may: some of several
+            loaders have such.
         has_accelerator: whether a GPU is in use, for which the training thread may sleep.
         world_size: processes in the job.
         ranks_here: those of them that share the CPUs of this machine, this one included.
@@ -115,6 +116,11 @@ class Facts:
     world_size: int = 1
     ranks_here: int = 1
     others_wait_ns: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def has_new_workers(self) -> bool:
+        """Whether new workers start with each epoch."""
+        return bool(self.workers) and not self.has_persistent_workers
 
 
 @dataclass(frozen=True)
@@ -182,9 +188,8 @@ def facts_from(info: Mapping[str, Any]) -> Facts:
     settings, host = info.get("settings") or {}, info.get("host") or {}
     ranks_here = int(host.get("local_world_size") or world_size)
     workers = settings.get("loader_workers")
-    loader: Mapping[str, Any] = next(
-        (one for one in info.get("loaders") or () if one.get("workers") == workers), {}
-    )
+    loaders = [one for one in info.get("loaders") or () if one.get("workers") == workers]
+    loader: Mapping[str, Any] = next(iter(loaders), {})
     quota, usable = host.get("cpu_quota"), host.get("usable_cpu_count")
     return Facts(
         usable_cpus=_usable_cpus(host, ranks_here),
@@ -194,7 +199,7 @@ def facts_from(info: Mapping[str, Any]) -> Facts:
         workers=workers,
         prefetch=loader.get("prefetch_factor") or 2,
         torch_threads=settings.get("torch_threads"),
-        has_persistent_workers=bool(loader.get("persistent_workers")),
+        has_persistent_workers=any(one.get("persistent_workers") for one in loaders),
         has_accelerator=bool(info.get("gpu")),
         world_size=world_size,
         ranks_here=ranks_here,

@@ -52,6 +52,13 @@ STEPS: tuple[Metric, ...] = (
         blind="Iterators made outside the time that is known as waiting; without eBPF, the time "
         "from a worker's start to its first batch.",
     ),
+    timed(
+        "loader/worker_start_stop_ns",
+        "The part of loader/start_stop_ns that is surely the workers': the training thread "
+        "started them, or waited for them to begin or to end. The rest may be a sampler that makes "
+        "its order.",
+        blind="The end of workers of an iterable data set. Null in run logs of older versions.",
+    ),
     kernel(
         "loader/received_bytes",
         Cells("bytes", (Op.RECEIVE,), (FileClass.SOCKET,), WORKER),
