@@ -11,10 +11,14 @@ import pytest
 
 from tests.samples import batch, info
 from trainobs import cli
-from trainobs.analysis.whatif import predict
+from trainobs.analysis.verdicts import records
+from trainobs.analysis.whatif import predict, replayed, would_help
 from trainobs.core.errors import TrainobsError
 from trainobs.core.records import BATCH_ROW
+from trainobs.replay.predict import Prediction, Replay
+from trainobs.runlog.reader import RunLog
 from trainobs.runlog.writer import RunLogSink
+from trainobs.verdict.advice import MADE_ONCE
 
 MS = 1e6
 STEPS = 200
@@ -169,6 +173,23 @@ def test_a_run_of_too_few_steps_is_reported_without_predictions(write, capsys, s
 def test_what_is_no_change_is_refused_with_what_is(write, capsys):
     assert cli.main(["whatif", str(write()), "batch=2"]) == 2
     assert "workers, prefetch, persistent" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("counts", "means"),
+    [
+        ({"objects": 1, "passes": 10}, "workers live on between epochs"),
+        ({"objects": 10, "passes": 10}, MADE_ONCE),
+        ({}, None),  # an older run
+    ],
+)
+def test_workers_are_told_to_live_on_where_their_loader_does(write, monkeypatch, counts, means):
+    run = RunLog.open(write(loaders=[loader(**counts)]))
+    monkeypatch.setattr(Replay, "predict", lambda *_: Prediction(1.0, 1.0, (2.0, 2.0)))
+    steps = records(run.ranks[0])
+    found = would_help(run.info, steps.run, replayed(run))["changes"]
+    told = [one["means"] for one in found if "persistent" in one["values"]]
+    assert told == ([means] if means else [])
 
 
 def test_two_runs_tell_what_changed_what_was_predicted_and_what_came(write, capsys):

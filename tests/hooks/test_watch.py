@@ -194,6 +194,16 @@ def test_of_a_start_the_order_of_a_sampler_is_not_the_workers(pair, persistent):
     assert (of_again_ns == 0) == persistent
 
 
+def test_loaders_that_work_alike_are_counted(pair):
+    loader = DataLoader(Numbers(), 5)
+    for _ in range(3):
+        pair.train(loader)
+    pair.train(DataLoader(Numbers(), 5))
+    pair.train(DataLoader(Numbers(), 2))
+    counted = [(one["objects"], one["passes"]) for one in pair.watch.info.loaders]
+    assert counted == [(2, 4), (1, 1)]
+
+
 def test_it_opens_steps_where_nobody_else_does():
     pair = Pair(opens_steps=True)
     pair.ticking.clock.mixed = False

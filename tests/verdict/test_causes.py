@@ -18,7 +18,7 @@ from tests.verdict.constructed import (
     verdict_on,
 )
 from trainobs.verdict.sentence import sentence
-from trainobs.verdict.verdict import Cause, VerdictKind
+from trainobs.verdict.verdict import Cause, VerdictKind, facts_from
 
 
 @pytest.mark.parametrize(
@@ -120,6 +120,42 @@ def test_workers_that_start_with_each_epoch_are_no_hand_over():
     live_on = replace(TWO_CPUS, has_persistent_workers=True)
     assert verdict_on(live_on, **late, **workers).cause is not Cause.START
     assert verdict_on(replace(TWO_CPUS, workers=0), **late).cause is not Cause.START
+
+
+@pytest.mark.parametrize("live_on", [False, True])  # a loader that is gone has no workers
+def test_workers_of_loaders_that_are_made_anew_are_told_as_such(live_on):
+    late = split(handover=100) | {"loader__start_stop_ns": 95 * MS}
+    made = replace(TWO_CPUS, has_new_loaders=True, has_persistent_workers=live_on)
+    found = verdict_on(made, **late, loader__worker_start_stop_ns=90 * MS)
+    assert found.cause is Cause.REMADE
+
+
+def _loaders(*counts):
+    return [
+        {"workers": 2, "persistent_workers": True, "objects": objects, "passes": passes}
+        for objects, passes in counts
+    ]
+
+
+@pytest.mark.parametrize(
+    ("loaders", "made_anew"),
+    [
+        (_loaders((25, 25)), True),
+        (_loaders((25, 25), (25, 25)), True),
+        (_loaders(*[(1, 1)] * 5), True),  # of other lengths
+        (_loaders((1, 25)), False),
+        (_loaders((2, 50)), False),
+        (_loaders((5, 50)), False),  # folds, of ten epochs each
+        (_loaders((2, 2)), False),  # one for validation, say
+        (_loaders((1, 1), (1, 1)), False),
+        (_loaders((25, 25), (1, 25)), None),
+        ([{"workers": 2, "persistent_workers": False}], None),  # of an older run
+    ],
+)
+def test_loaders_are_made_anew_where_most_passes_have_one_of_their_own(loaders, made_anew):
+    facts = facts_from({"settings": {"loader_workers": 2}, "loaders": loaders})
+    assert facts.has_new_loaders is made_anew
+    assert facts.has_new_workers == bool(made_anew or not loaders[0]["persistent_workers"])
 
 
 @pytest.mark.parametrize("of_workers", [20 * MS, np.nan])  # the rest: a sampler, say

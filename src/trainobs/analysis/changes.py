@@ -160,7 +160,7 @@ def _change(old: RunLog, name: str, before: Any, value: Any) -> list[str] | None
     if name == "prefetch_factor":
         return [f"prefetch={value}"] if value else []
     if name == "persistent_workers" and value:
-        return ["persistent"]
+        return None if facts_from(old.info).has_new_loaders else ["persistent"]
     if name == OTHERS and not facts_from(old.info).quota:
         return [f"cpus={(facts_from(old.info).usable_cpus or 1.0) * (1 - value)}"]
     if name == _COLD and value < before:

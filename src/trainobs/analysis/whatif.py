@@ -12,10 +12,10 @@ from trainobs.replay.changes import KNOWN, Change, is_possible, parse
 from trainobs.replay.predict import Prediction, Replay
 from trainobs.replay.trace import FEWEST
 from trainobs.runlog.reader import RunLog
-from trainobs.verdict.advice import ABOUT, LEAST, workers_in_memory
+from trainobs.verdict.advice import ABOUT, LEAST, MADE_ONCE, workers_in_memory
 from trainobs.verdict.record import Record
 from trainobs.verdict.rules import FEWEST_STEPS, replay_of, why_no_replay
-from trainobs.verdict.verdict import facts_from
+from trainobs.verdict.verdict import Facts, facts_from
 
 _TRIED = (
     "workers=1",
@@ -155,7 +155,9 @@ def would_help(info: Mapping[str, Any], record: Record, replay: Replay | None) -
         return {"changes": [], "refused": why, "replayed": False}
     fit = workers_in_memory(facts, record.mean()["memory/worker_rss_bytes"])
     room = min(facts.usable_cpus or 1.0, fit)
-    found = [_alone(change, replay) for change in parse(_tried(room, replay))]
+    found = [_alone(change, replay, facts) for change in parse(_tried(room, replay))]
+    if facts.has_new_loaders is None:  # whether workers can live on is not known
+        found = [one for one in found if "persistent" not in one["values"]]
     sure = [one for one in found if one["gain"][0] >= LEAST]
     most = max((one["gain"][0] for one in sure if "workers" in one["values"]), default=0.0)
     enough = [one for one in sure if "workers" in one["values"] and one["gain"][0] >= ABOUT * most]
@@ -173,12 +175,15 @@ def _too_short(record: Record) -> str | None:
     )
 
 
-def _alone(change: Change, replay: Replay) -> dict[str, Any]:
+def _alone(change: Change, replay: Replay, facts: Facts) -> dict[str, Any]:
     kind = KNOWN[change.name]
     values = {change.name: True if kind.is_switch else change.value}
     now = f", now {replay.trace.workers}" if change.name == "workers" else ""
     told = _told((change,), replay.predict([change]))
-    return {**told, "means": f"{_amount(change)}{kind.tells}{now}", "values": values}
+    means = f"{_amount(change)}{kind.tells}{now}"
+    if change.name == "persistent" and facts.has_new_loaders:
+        means = MADE_ONCE
+    return {**told, "means": means, "values": values}
 
 
 def _amount(change: Change) -> str:

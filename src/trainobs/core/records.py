@@ -147,7 +147,8 @@ class RunInfo:
         capabilities: probe name -> "on", or why not.
         gpu: device in use, as soon as it is known: "uuid", "name", "driver", and "gpm": "on" or
             why not.
-        loaders: how each loader of torch works: "serial", "workers", "prefetch_factor" and so on.
+        loaders: how each loader of torch works: "serial", "workers", "prefetch_factor" and so on;
+            "objects", how many there were that work so, and "passes", how many iterators.
         tables: embedding tables of the model whose lookups are counted.
         phases: those with a name of the user's, as far as they were in use.
         counters: of the user's own programs.

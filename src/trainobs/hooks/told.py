@@ -10,6 +10,7 @@ from typing import Any
 from trainobs.core.abi import Phase
 from trainobs.core.records import RunInfo
 from trainobs.core.signals import let_signals_through
+from trainobs.hooks.loader_facts import KnownLoaders
 from trainobs.hooks.loop_pass import Fetch, LoopPass
 from trainobs.steps.clock import StepClock
 from trainobs.steps.ledger import Ledger
@@ -35,6 +36,7 @@ class Told:
         on_fault: called after a fault of ours, while it is handled; the loop goes on unwatched.
 
     Attributes:
+        known_loaders: those of which an iterator was made.
         observed: loaders whose fetches are the loop's, by their identity.
         opens_steps: as above.
         thread: the one whose loaders count.
@@ -50,6 +52,7 @@ class Told:
         on_fault: Callable[[], None] = _raise,
     ) -> None:
         self.observed: dict[int, weakref.ref[Any]] = {}
+        self.known_loaders = KnownLoaders()
         self.clock = clock
         self.clock.mixed = self.opens_steps = opens_steps
         self.ledger = ledger

@@ -161,7 +161,7 @@ def _begin(loader: Any, watches: Sequence[Told]) -> tuple[list[Any], int, bool]:
     """Who is told of an iterator that is about to be made, its serial, and whether to mark."""
     serial = next(serials)
     for watch in watches:
-        note_loader(watch.info, loader, serial)
+        note_loader(watch.info, loader, serial, is_new=watch.known_loaders.is_new(loader))
     told = [(watch, watch.starts(loader)) for watch in watches]
     return told, serial, any(watch.ledger.marks for watch in watches)
 

@@ -73,6 +73,8 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "loaders.*": (dict,),
     "loaders.*.workers": (int,),
     "loaders.*.prefetch_factor": (int, NoneType),
+    "loaders.*.objects": (int,),
+    "loaders.*.passes": (int,),
     "summary": (dict, NoneType),
     "summary.outcome": (str, NoneType),
     "summary.losses": (dict,),

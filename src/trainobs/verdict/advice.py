@@ -32,6 +32,9 @@ advice: it cannot be had from transforms alone, and there may be none."""
 MEMORY = 0.5
 """Share of a rank's memory that its workers may have."""
 
+MADE_ONCE = "make the loader once, before the loop, with persistent_workers=True"
+"""For workers to live on, their loader has to."""
+
 _Found = Iterator[Advice]
 
 
@@ -61,8 +64,9 @@ def _replayed(kind: VerdictKind, cause: Cause | None, now: Situation) -> _Found:
         return
     if kind is VerdictKind.LOADER:
         yield from _workers(replay, now)
-        if now.facts.has_new_workers:
-            yield _try(replay, Change("persistent", 0.0), "persistent_workers=True")
+        if now.facts.has_new_workers and now.facts.has_new_loaders is not None:
+            text = MADE_ONCE if now.facts.has_new_loaders else "persistent_workers=True"
+            yield _try(replay, Change("persistent", 0.0), text)
         if cause is Cause.STORAGE:
             # Not "keep it in memory": who reads each file once reads it from the device.
             yield _try(replay, Change("device", 2.0), "a device twice as fast")

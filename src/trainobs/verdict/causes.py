@@ -127,7 +127,8 @@ def _replayed(now: Situation, replay: Replay) -> tuple[float, Candidates]:
 def _start(now: Situation, ns: float) -> Candidates:
     """Workers that start, if new ones do, with the time that is surely theirs."""
     if now.facts.has_new_workers:
-        yield Candidate(Cause.START, ns, (record.START, record.STARTING_WORKERS))
+        cause = Cause.REMADE if now.facts.has_new_loaders else Cause.START
+        yield Candidate(cause, ns, (record.START, record.STARTING_WORKERS))
 
 
 def _lacks(now: Situation) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
@@ -35,6 +35,7 @@ class Cause(Enum):
     FETCH = "what the training thread itself computes to get a batch"
     HANDOVER = "the hand-over of batches"
     START = "workers that start and end with each epoch"
+    REMADE = "loaders that are made anew, each with new workers"
     OTHERS = "other processes on its CPUs"
     QUOTA = "the CPU quota of its control group"
     FULL = "this run uses all the CPU time that it can get"
@@ -97,6 +98,8 @@ class Facts:
         torch_threads: threads of torch in one operation; None: unknown.
         has_persistent_workers: whether they live on between epochs, or may: some of several
             loaders have such.
+        has_new_loaders: whether loaders are made anew for most passes, so that no worker can live
+            on; None: some are, or nobody knows.
         has_accelerator: whether a GPU is in use, for which the training thread may sleep.
         world_size: processes in the job.
         ranks_here: those of them that share the CPUs of this machine, this one included.
@@ -112,6 +115,7 @@ class Facts:
     prefetch: int = 2
     torch_threads: int | None = None
     has_persistent_workers: bool = False
+    has_new_loaders: bool | None = False
     has_accelerator: bool = False
     world_size: int = 1
     ranks_here: int = 1
@@ -120,7 +124,9 @@ class Facts:
     @property
     def has_new_workers(self) -> bool:
         """Whether new workers start with each epoch."""
-        return bool(self.workers) and not self.has_persistent_workers
+        return bool(self.workers) and (
+            not self.has_persistent_workers or self.has_new_loaders is True
+        )
 
 
 @dataclass(frozen=True)
@@ -200,10 +206,27 @@ def facts_from(info: Mapping[str, Any]) -> Facts:
         prefetch=loader.get("prefetch_factor") or 2,
         torch_threads=settings.get("torch_threads"),
         has_persistent_workers=any(one.get("persistent_workers") for one in loaders),
+        has_new_loaders=_are_made_anew(loaders),
         has_accelerator=bool(info.get("gpu")),
         world_size=world_size,
         ranks_here=ranks_here,
     )
+
+
+FEW_PASSES = 3
+"""Passes over loaders of one set-up below which these say nothing: a validation may be one pass."""
+
+
+def _are_made_anew(loaders: Sequence[Mapping[str, Any]]) -> bool | None:
+    """Whether most passes have a loader of their own; None: those of some set-ups, or not known."""
+    if not all(one.get("passes") for one in loaders):
+        return None
+    counts = [(one["objects"], one["passes"]) for one in loaders]
+    enough = [count for count in counts if count[1] >= FEW_PASSES]
+    if len(counts) - len(enough) >= FEW_PASSES:  # loaders of parts of the data, of other lengths
+        enough.append((FEW_PASSES, FEW_PASSES))
+    found = {objects > passes / 2 for objects, passes in enough}
+    return None if len(found) > 1 else True in found
 
 
 def _usable_cpus(host: Mapping[str, Any], ranks_here: int) -> float | None:
