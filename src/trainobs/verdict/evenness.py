@@ -147,16 +147,33 @@ def _alone(record: Record, first: int, last: int) -> str:
 
 
 def _rare(record: Record, values: Floats) -> str:
-    """A cost that comes every so many steps, or a few times one soon after another."""
+    """A cost that comes every so many steps, or a few times one soon after another.
+
+    Of what comes mostly in one part of the run nobody knows how often it will come.
+    """
     largest = np.sort(values)[::-1]
     needed = int(np.searchsorted(np.cumsum(largest), MOST * values.sum()))
     at = np.flatnonzero(values >= largest[needed] / 2)
     count, within = len(at), int(at[-1] - at[0]) + 1
     if count < 2 or count > FEW * len(values):
         return ""
-    if within <= FEW * len(values) and len(values) == len(record):
+    is_whole = len(values) == len(record)
+    if within <= FEW * len(values) and is_whole:
         return _alone(record, int(at[0]), int(at[-1]))
+    first, last = _densest(values)
+    if last - first < FEW * len(values):
+        told = f"mostly in steps {record.first + first} to {record.first + last}"
+        return told if is_whole else ""
     return f"in about 1 step of {round(len(values) / count)}"
+
+
+def _densest(values: Floats) -> tuple[int, int]:
+    """The first and the last of the fewest consecutive steps that have most of a cost."""
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    ends = np.searchsorted(sums, sums[:-1] + MOST * sums[-1])  # of each begin, one behind the last
+    found = np.flatnonzero(ends < len(sums))
+    first = int(found[np.argmin(ends[found] - found)])
+    return first, int(ends[first]) - 1
 
 
 def _course(record: Record, names: tuple[str, ...]) -> tuple[npt.NDArray[np.int64], Floats]:
