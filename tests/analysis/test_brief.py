@@ -203,13 +203,13 @@ def test_what_is_within_the_hand_over_is_shown_as_a_part_of_it(tmp_path):
     run = write(tmp_path / "run", steps_of(10, 20, **split, **started), **facts)
     lines = lines_of(summary_of(run))
     at = next(n for n, line in enumerate(lines) if line.startswith("  wait: batches handed over"))
-    assert lines[at + 1].startswith("    of it: workers starting and ending  ")
+    assert lines[at + 1].startswith("    of it: loaders starting and ending  ")
     assert (
-        "  what was waited for: workers starting and ending 80 %, batches handed over 10 %" in lines
+        "  what was waited for: loaders starting and ending 80 %, batches handed over 10 %" in lines
     )
     full = page.render(summary_of(run)).splitlines()
     at = next(n for n, line in enumerate(full) if line.startswith("    batches handed over"))
-    assert full[at + 1].startswith("      workers starting and ending  ")
+    assert full[at + 1].startswith("      loaders starting and ending  ")
 
 
 def test_shares_of_the_step_are_those_of_the_verdict(made):
