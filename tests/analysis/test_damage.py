@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -191,4 +192,4 @@ def test_what_no_run_can_have_measured_is_shown_as_not_measured(write_run):
         assert summary["metrics"][name]["mean"] is None
         assert summary["metrics"][name]["sum"] is None
     assert summary["step"] is None
-    assert "-5" not in render(summary)
+    assert not re.search(r"\s-\d", render(summary))

@@ -158,7 +158,13 @@ def test_loaders_are_made_anew_where_most_passes_have_one_of_their_own(loaders, 
     assert facts.has_new_workers == bool(made_anew or not loaders[0]["persistent_workers"])
 
 
-@pytest.mark.parametrize("of_workers", [20 * MS, np.nan])  # the rest: a sampler, say
+def test_a_start_is_the_workers_where_most_of_it_is_surely_theirs():
+    """The rest is mostly what goes with them: queues, and threads."""
+    late = split(handover=100) | {"loader__start_stop_ns": 90 * MS}
+    assert verdict_on(**late, loader__worker_start_stop_ns=50 * MS).cause is Cause.START
+
+
+@pytest.mark.parametrize("of_workers", [20 * MS, 40 * MS, np.nan])  # the rest: a sampler, say
 def test_the_start_of_a_loader_is_blamed_on_workers_as_far_as_it_is_surely_theirs(of_workers):
     late = split(handover=100) | {"loader__start_stop_ns": 95 * MS}
     found = verdict_on(**late, loader__worker_start_stop_ns=of_workers)

@@ -33,7 +33,16 @@ THREADS = ("sched/thread_cpu_ns", "sched/main_await_ns")
 READ = ("io/data_read_bytes", "io/data_direct_read_bytes")
 """Training data read, and the part of it that passed by the page cache."""
 
-USED = (*NEEDED, START, STARTING_WORKERS, CHECKPOINT, VALIDATION, *THREADS, "sched/worker_cpu_ns", *READ)
+USED = (
+    *NEEDED,
+    START,
+    STARTING_WORKERS,
+    CHECKPOINT,
+    VALIDATION,
+    *THREADS,
+    "sched/worker_cpu_ns",
+    *READ,
+)
 
 FEWEST = 24
 """Steps below which a replay says nothing."""

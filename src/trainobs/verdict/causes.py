@@ -97,7 +97,7 @@ def _replayed(now: Situation, replay: Replay) -> tuple[float, Candidates]:
         return now.parts.step * (1.0 - 1.0 / replay.gain(trace))
 
     trace: Trace = replay.trace
-    none = 0.0 * trace.make_cpu
+    none, other = 0.0 * trace.make_cpu, trace.other_start[1]
     device, sleep, asleep = {"make_device": none}, {"make_sleep": none}, _sleep(now)
     held = trace.feed_held
     cpu = {"make_cpu": none, "feed": trace.feed - held, "feed_held": 0.0}
@@ -116,7 +116,7 @@ def _replayed(now: Situation, replay: Replay) -> tuple[float, Candidates]:
             Candidate(asleep, saved(**sleep), (*names[3:4], *_BESIDE.get(asleep, ()))),
             Candidate(Cause.FETCH, fetched, _FETCHED),
             Candidate(Cause.HANDOVER, max(0.0, handed), names[4:]),
-            *_start(now, saved(start=trace.other_start[1])),
+            *_start(now, saved(start=trace.start - _theirs(trace.start, trace.start - other))),
             Candidate(
                 _lack(now), saved(cpus=inf, most_cpus=inf) if _lacks(now) else 0.0, names[1:2]
             ),
@@ -125,10 +125,15 @@ def _replayed(now: Situation, replay: Replay) -> tuple[float, Candidates]:
 
 
 def _start(now: Situation, ns: float) -> Candidates:
-    """Workers that start, if new ones do, with the time that is surely theirs."""
+    """Workers that start, if new ones do."""
     if now.facts.has_new_workers:
         cause = Cause.REMADE if now.facts.has_new_loaders else Cause.START
         yield Candidate(cause, ns, (record.START, record.STARTING_WORKERS))
+
+
+def _theirs(start: float, sure: float) -> float:
+    """What of a start is laid to the workers: all of it, where most of it is surely theirs."""
+    return known(start if 2 * known(sure) >= start else sure)
 
 
 def _lacks(now: Situation) -> bool:
@@ -226,7 +231,7 @@ def _split(now: Situation) -> Candidates:
     yield Candidate(Cause.TRANSFORM, known(compute) - collected, names[2:3])
     yield Candidate(Cause.GARBAGE, collected, (*names[2:3], record.GARBAGE))
     yield Candidate(asleep, known(slept), (*names[3:4], *_BESIDE.get(asleep, ())))
-    yield from _start(now, known(now.ns(record.STARTING_WORKERS)))
+    yield from _start(now, _theirs(now.ns(record.START), now.ns(record.STARTING_WORKERS)))
     fetched = _fetched(now)
     yield Candidate(Cause.FETCH, fetched, _FETCHED)
     # Older run logs have sleep in the hand-over; and a worker that computes hands over late.
