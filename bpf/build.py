@@ -76,9 +76,8 @@ def machine(name: str | None = None) -> str:
 def object_paths(arch: str, out: Path = OBJECTS) -> dict[Path, tuple[str, str]]:
     """Where the objects for a type of machine belong: their sources, and what sets them apart.
 
-    Those of `KINDS`, and likewise those that count files, which are twice as much to verify
-    (files.bpf.h). Then one that is linked to programs of a user's, and one for processes observed
-    from outside.
+    Those of `KINDS`, and likewise those that count files, which are more to verify (files.bpf.h).
+    Then one that is linked to programs of a user's, and one for processes observed from outside.
     """
     return {
         **{

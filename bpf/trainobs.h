@@ -215,8 +215,7 @@ struct tobs_file {
 	unsigned long long front; /* all bytes before it are known; bit 63: it moves no more */
 	unsigned long long size;
 	unsigned int class;
-	unsigned int
-		mixed; /* which bytes are moved first in the epoch, and of what class, is not known */
+	unsigned int mixed;	  /* which of its bytes are new in the epoch is not known */
 	char parent[TOBS_PARENT]; /* the beginning of the name of its directory, ... */
 	char name[TOBS_NAME];	  /* ... and the end of its own */
 };

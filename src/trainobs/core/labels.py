@@ -46,7 +46,7 @@ _MORE: Mapping[str, str] = {
     "loader/sleep_ns": "  loader asleep, cause unknown",
     "loader/handover_ns": "  batches handed over",
     "loader/start_stop_ns": "    loaders starting and ending",
-    "loader/worker_start_stop_ns": "      of it surely of workers",
+    "loader/worker_start_stop_ns": "      surely of its workers",
     "sched/wait_offcpu_ns": "  asleep, or no CPU, while it waits",
     "sched/work_runqueue_ns": "  ready to run in the step, no CPU",
     "sched/work_iowait_ns": "  asleep for a device in the step",

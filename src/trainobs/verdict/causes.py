@@ -167,10 +167,10 @@ def _beside_makers(now: Situation) -> float:
 
 
 def kernels_share(now: Situation) -> float:
-    """Share of what the loader computes that is no transform: the kernel copies, or frees memory.
+    """Share of what the loader computes that may be the kernel's, which copies, or frees memory.
 
-    Memory may be freed inside read calls, so that these are not added up. What they lacked CPUs for
-    is taken to be spread evenly.
+    Other threads may do that, too. Memory may be freed inside read calls, so that these are not
+    added up. What they lacked CPUs for is taken to be spread evenly.
     """
     busy = known(now.ns("batch/compute_ns")) + known(now.ns("batch/cpu_wait_ns"))
     slept = known(now.ns("batch/device_ns")) + known(now.ns("batch/sleep_ns"))

@@ -156,7 +156,7 @@ def judge_by(replay: Replay | None, record: Record, facts: Facts) -> Verdict:
         where=_where(outcome, now),
         cpu_taken_by=taken_by,
         cpu_lacked_share=lacked,
-        kernels_share=_of_the_kernel(now, cause),
+        kernel_may_compute=cause is Cause.TRANSFORM and kernels_share(now) >= KERNELS,
         evidence=tuple(_evidence(now, outcome, found)),
         advice=advise(outcome, cause, now),
         replayed=replayed,
@@ -269,12 +269,6 @@ def _taken_by(now: Situation, cause: Cause | None) -> tuple[Cause | None, float]
     who = contention(now)
     is_sure = who is Cause.QUOTA or (who is Cause.OTHERS and is_full(now))
     return (who if is_sure and share >= BOUND and who is not cause else None), share
-
-
-def _of_the_kernel(now: Situation, cause: Cause | None) -> float:
-    """What part of the loader's own computation is no code of the user's, where it is large."""
-    share = kernels_share(now) if cause is Cause.TRANSFORM else 0.0
-    return share if share >= KERNELS else 0.0
 
 
 def _where(kind: VerdictKind, now: Situation) -> str:

@@ -48,10 +48,11 @@ def notes(verdict: Verdict) -> Iterator[str]:
     late = shares.get("loader/handover_ns", 0.0) > shares.get("loader/compute_ns", 0.0)
     if verdict.cause is Cause.TRANSFORM and late:
         yield "a worker that computes in Python hands its batches over late"
-    if verdict.kernels_share:
-        share = percent(verdict.kernels_share)
-        does = "it copies in read calls, or frees memory"
-        yield f"some {share} of what the loader computes is the kernel's: {does}"
+    if verdict.kernel_may_compute:
+        yield (
+            "much of what the loader computes may be the kernel's, which copies what is read, or "
+            "frees memory"
+        )
     if verdict.cpu_taken_by:
         share = percent(verdict.cpu_lacked_share)
         yield f"a CPU was lacking for {share} of the step, because of {verdict.cpu_taken_by.value}"

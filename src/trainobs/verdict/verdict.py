@@ -149,8 +149,8 @@ class Verdict:
             is known, and is not the cause.
         cpu_lacked_share: of the step, in which the training thread, or who made its batches, waited
             for a CPU.
-        kernels_share: of the loader's own computation, where that is the cause: what the kernel
-            does, if it is a third or more.
+        kernel_may_compute: whether a third or more of the loader's own computation, where that is
+            the cause, may be the kernel's: its time is known of all threads, and not by who.
         evidence: rows of numbers, those that decided first.
         advice: the change that is predicted to help most, or None.
         abstained_because: why there is no `kind`, or None.
@@ -170,7 +170,7 @@ class Verdict:
     where: str = ""
     cpu_taken_by: Cause | None = None
     cpu_lacked_share: float = 0.0
-    kernels_share: float = 0.0
+    kernel_may_compute: bool = False
     evidence: tuple[Evidence, ...] = ()
     advice: Advice | None = None
     abstained_because: str | None = None
