@@ -1,7 +1,7 @@
 """Inject faults into small trainings, and see whether the verdicts name them: `make faults`.
 
-    python benchmarks/verdicts.py [--quick] [--only NAME]... [--keep DIR]
-    python benchmarks/verdicts.py --judge DIR [--write]
+    python benchmarks/verdicts.py [--unprivileged] [--quick] [--only NAME]... [--keep DIR]
+    python benchmarks/verdicts.py [--unprivileged] --judge DIR [--write]
     python benchmarks/verdicts.py --predict [--rounds N] [--keep DIR | --judge DIR]
 
 Each case is run with its fault, once more with the remedy that takes the fault away, and, if the
@@ -11,7 +11,8 @@ own, under observation. The verdict is the one that `trainobs report` gives. The
 
 `--keep` keeps every run, and does not run again what it finds there; `--judge` runs nothing, and
 judges what was kept, with `--write` into the page as well. `--predict` does the same for predicted
-effects of changes. Root is needed where a fault needs control groups, and for the eBPF level.
+effects of changes. Root is needed where a fault needs control groups, and for the eBPF level; with
+`--unprivileged` no training may load probes, and the page has what is not right then.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,10 @@ from trainobs.host.facts import host_facts
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parent.parent / "docs" / "verdicts.md"
 
+_USUAL = "verdicts", "measured", pages.table
+_UNPRIVILEGED = "verdicts-unprivileged", "unprivileged", pages.exceptions
+"""Begin of the file's name, markers in the page, and what stands between them."""
+
 
 def main() -> int:
     """Run the suite, or judge what it left; 1 if a verdict was wrong."""
@@ -55,14 +61,17 @@ def main() -> int:
         names = arguments.only or [
             name for name, case in CASES.items() if case.quick or not arguments.quick
         ]
-        results = suite(names, folder, arguments)
+        change = {"unprivileged": True} if arguments.unprivileged else {}
+        cases = {name: CASES[name].changed(**change) for name in names}
+        results = suite(cases, folder, arguments)
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2))
     whole = not (arguments.only or arguments.quick)
     if whole and (arguments.write or not arguments.judge):
-        path = RESULTS / f"verdicts-{results['date']}.json"
+        kind, marker, table = _UNPRIVILEGED if arguments.unprivileged else _USUAL
+        path = RESULTS / f"{kind}-{results['date']}.json"
         path.write_text(json.dumps(results, indent=2) + "\n")
-        page.fill(PAGE, pages.table(results, path))
+        page.fill(PAGE, table(results, path), marker)
         print(f"written: {path} and {PAGE}")
     return 1 if any(found["result"] == "wrong" for found in results["cases"].values()) else 0
 
@@ -70,6 +79,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a few cases, without their remedies")
+    parser.add_argument("--unprivileged", action="store_true", help="nobody may load probes")
     parser.add_argument("--only", choices=CASES, action="append", help="this case; no results")
     parser.add_argument("--keep", type=Path, help="keep runs there; run only what is missing")
     parser.add_argument("--judge", type=Path, help="run nothing, judge what was kept there")
@@ -80,14 +90,16 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def suite(names: list[str], folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+def suite(
+    cases: Mapping[str, Case], folder: Path, arguments: argparse.Namespace
+) -> dict[str, Any]:
     """Run cases one after the other, unless they are only to be judged."""
     found = {}
-    for name in names:
+    for name, case in cases.items():
         place = folder / name
         if not arguments.judge:
-            attempt(CASES[name], place, with_remedy=not arguments.quick)
-        found[name] = judged(CASES[name], place)
+            attempt(case, place, with_remedy=not arguments.quick)
+        found[name] = judged(case, place)
         _tell(name, found[name])
     return {**_machine(folder), "cases": found}
 

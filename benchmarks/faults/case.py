@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from faults.setting import Setting
@@ -33,6 +33,10 @@ class Case:
     remedy: Mapping[str, Any] = field(default_factory=dict)
     right: tuple[Right, ...] = (HEALTHY,)
     quick: bool = False
+
+    def changed(self, **changes: Any) -> Case:
+        """The same with other values of some fields of its setting."""
+        return replace(self, setting=self.setting.changed(**changes))
 
     @property
     def healthy(self) -> bool:

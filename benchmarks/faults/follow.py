@@ -3,7 +3,7 @@
 A change has one or more of these:
 
     workers, prefetch, threads: as many
-    persistent: workers live longer than an epoch
+    persistent: workers live longer than an epoch, by one loader for all
     cached: the data is in the page cache
     transform: what items compute, times this
     latency: what items sleep and what the server takes, times this
@@ -69,9 +69,10 @@ def _validation(setting: Setting, factor: float) -> dict[str, Any]:
     return {"validate_every": round(setting.training.validate_every / factor) if factor else 0}
 
 
-_SAME_NAME = ("workers", "prefetch", "threads", "persistent")
+_SAME_NAME = ("workers", "prefetch", "threads")
 
 _OTHERS: dict[str, Callable[[Setting, Any], dict[str, Any]]] = {
+    "persistent": lambda setting, value: {"persistent": value, "remade": False},
     "cached": lambda setting, value: {"cold": not value},
     "transform": lambda setting, factor: _times(setting, _COMPUTED, factor),
     "latency": lambda setting, factor: _times(setting, _ASLEEP, factor),

@@ -33,6 +33,7 @@ class Machine:
         busy_per_cpu: processes for each CPU that do nothing, as fast as they can.
         busy_first_epoch: they end with the first epoch.
         answer_ms: time that the server takes to answer; None: there is no server.
+        unprivileged: it may load no probes, as most users.
     """
 
     read_mb_s: float | None = None
@@ -42,6 +43,7 @@ class Machine:
     busy_per_cpu: int = 0
     busy_first_epoch: bool = False
     answer_ms: float | None = None
+    unprivileged: bool = False
 
 
 @contextmanager

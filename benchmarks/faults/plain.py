@@ -26,7 +26,6 @@ def train(training: Training, folder: Path, run_dir: Path) -> list[int]:
         When training began and when each step ended, by the monotonic clock, in ns.
     """
     torch.set_num_threads(training.threads)
-    loader = loader_of(_of_rank(training), folder)
     loop = _Loop(training, folder)
     with (
         closing(loop),
@@ -34,9 +33,11 @@ def train(training: Training, folder: Path, run_dir: Path) -> list[int]:
         observe(run_dir=run_dir) as obs,
     ):
         marks = _Nothing() if training.loop == "bare" else obs
-        batches = obs.loader(loader)
+        batches = obs.loader(loader_of(_of_rank(training), folder))
         times = [time.monotonic_ns()]
-        for _ in range(training.epochs):
+        for epoch in range(training.epochs):
+            if training.remade and epoch:
+                batches = obs.loader(loader_of(_of_rank(training), folder))
             for images, labels, *_ballast in batches:
                 loop.step(marks, images, labels)
                 times.append(time.monotonic_ns())

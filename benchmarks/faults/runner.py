@@ -21,6 +21,7 @@ from faults.setting import Setting
 
 BENCHMARKS = Path(__file__).parents[1]
 JOB_S = 240
+WITHOUT_PROBES = ("setpriv", "--bounding-set=-sys_admin,-bpf,-perfmon")
 RUN = "run"
 """Directory of the run log, beside the file of `Kept`."""
 
@@ -93,6 +94,7 @@ def _train(setting: Setting, folder: Path, place: Path, environment: dict[str, s
     ranks = setting.training.ranks
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     command = [
+        *(WITHOUT_PROBES if setting.machine.unprivileged else []),
         sys.executable,
         *(launcher if ranks > 1 else []),
         *("-m", "faults.job"),

@@ -26,6 +26,7 @@ class Training:
         workers: of the loader.
         prefetch: batches that a worker makes ahead.
         persistent: workers live longer than an epoch.
+        remade: each epoch has a loader of its own.
         item_cpu_ms: CPU time that making an item takes.
         item_sleep_ms: time asleep that making an item takes, as for storage far away.
         slow_every: every so many batches one item is slow; 0: none is.
@@ -70,6 +71,7 @@ class Training:
         validation_cpu_ms: CPU time that an item of validation takes.
         validation_cold: items of validation are cold files of 128 KiB.
         log_cpu_ms: CPU time that a callback takes to print, after each step.
+        log_sleep_ms: time that it waits, asleep, for a server to take that.
     """
 
     loop: str = "plain"
@@ -85,6 +87,7 @@ class Training:
     workers: int = 1
     prefetch: int = 2
     persistent: bool = False
+    remade: bool = False
     item_cpu_ms: float = 0.0
     item_sleep_ms: float = 0.0
     slow_every: int = 0
@@ -128,3 +131,4 @@ class Training:
     validation_cpu_ms: float = 0.0
     validation_cold: bool = False
     log_cpu_ms: float = 0.0
+    log_sleep_ms: float = 0.0

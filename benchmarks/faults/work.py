@@ -86,7 +86,7 @@ class Log:
     """A callback that prints what it computes."""
 
     def __init__(self, training: Training, folder: Path) -> None:
-        self._cpu_ms = training.log_cpu_ms
+        self._cpu_ms, self._sleep_ms = training.log_cpu_ms, training.log_sleep_ms
         self._path = folder / "log.jsonl"
 
     def write(self, step: int) -> None:
@@ -95,6 +95,7 @@ class Log:
             busy(self._cpu_ms)
             with open(self._path, "a") as file:
                 print(json.dumps({"step": step}), file=file)
+        sleep(self._sleep_ms)
 
 
 class Checkpoints:

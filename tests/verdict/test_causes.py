@@ -62,6 +62,7 @@ def test_workers_that_sleep_while_what_they_started_computes_are_told_from_other
         (1, {"child": 190}, Cause.HELPERS),
         (1, {"thread": 190}, Cause.HELPERS),
         (1, {"thread": 95, "child": 95}, Cause.HELPERS),
+        (2, {"thread": 200, "child": 95}, Cause.HELPERS),  # 99 of them for the step, at most
         (1, {"child": 120}, Cause.SLEEP),  # as it may have while the step computed
         (2, {"thread": 190}, Cause.SLEEP),  # half of it for the step, maybe
         (None, {"thread": 190}, Cause.SLEEP),

@@ -351,6 +351,21 @@ def test_sleep_in_logging_is_called_so():
     assert ", in no phase" in sentence(verdict_on(phase__other_ns=70 * MS, **asleep))
 
 
+def test_sleep_of_some_steps_is_no_work_that_nobody_marks():
+    asleep = every(8, 400 * MS)
+    work = [62 * MS + ns * 1.8 for ns in asleep]
+    loop = {"phase__other_ns": work, "sched__other_sleep_ns": asleep, "without": MARKS}
+    told = sentence(verdict_on(**loop, sched__work_offcpu_ns=asleep, sched__main_offcpu_ns=asleep))
+    assert told.startswith("asleep: 50.0 ms a step")
+
+
+def test_nothing_that_took_no_time_is_evidence():
+    for parts in ({"device": 100}, {"compute": 100}):
+        verdict = verdict_on(**split(**parts), sched__main_await_ns=0.0)
+        assert verdict.evidence
+        assert all(row.value for row in verdict.evidence)
+
+
 def test_of_two_costs_the_evidence_says_what_each_consists_of():
     made = {"loader__device_ns": 30 * MS, "loader__compute_ns": 5 * MS}
     record = Record()

@@ -91,6 +91,13 @@ _FORWARD = (
         log_cpu_ms=40,
         remedy={"log_cpu_ms": 0},
     ),
+    fault(
+        "remote_log",
+        "a callback that waits 40 ms for a server of logs, in no phase",
+        ASLEEP + ABSTAINS,
+        log_sleep_ms=40,
+        remedy={"log_sleep_ms": 0},
+    ),
 )
 
 _MOVING = (

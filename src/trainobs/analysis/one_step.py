@@ -21,8 +21,9 @@ LOADER_PARTS = (
     "loader/compute_ns",
     "loader/sleep_ns",
     "loader/handover_ns",
+    "loader/start_stop_ns",
 )
-"""Metrics that say why a step waited for its data."""
+"""Metrics that say why a step waited for its data; the last is a part of the one before it."""
 
 PHASES = {phase_metric(phase): phase.name.lower() for phase in (*list(Phase)[2:], Phase.OTHER)}
 """Metric -> phase of the step."""

@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from trainobs.core.catalogue import named_phase_metric
 from trainobs.core.catalogue.named import named_phase
-from trainobs.core.labels import LABELS, label_of
+from trainobs.core.labels import LABELS, PART_OF, label_of
 from trainobs.core.records import SETUP
 from trainobs.runlog.rank import RankLog
-from trainobs.verdict.record import LOADER, NAMED, OTHER, PHASES, SPLIT, STEP
+from trainobs.verdict.record import LOADER, NAMED, OTHER, PHASES, SPLIT, START, STEP
 
 Floats = npt.NDArray[np.float64]
 
@@ -77,7 +77,7 @@ class RunMeans:
         rows = np.flatnonzero(rank.step() != SETUP)[1:]
         phases = (name for name in PHASES if name != NAMED)
         own = map(named_phase_metric, rank.phases)
-        columns = rank.metrics((STEP, *phases, *own, *SPLIT))
+        columns = rank.metrics((STEP, *phases, *own, *SPLIT, START))
         return cls({name: column[rows] for name, column in columns.items()})
 
 
@@ -153,9 +153,15 @@ def _phases(runs: Sequence[RunMeans]) -> Iterator[Part]:
 
 
 def _causes(runs: Sequence[RunMeans]) -> Iterator[Part]:
-    for name in SPLIT:
-        yield Part(name, LABELS[name].strip(), [run.of[name] for run in runs])
+    """In parts that add up: where it is known of all, the loaders' start is not in the hand-over."""
+    causes = {name: [run.of[name] for run in runs] for name in SPLIT}
     left = [_without(run.of[LOADER], [run.of[name] for name in SPLIT]) for run in runs]
+    if all(START in run.of for run in runs):
+        causes[START], whole = [run.of[START] for run in runs], PART_OF[START]
+        pairs = zip(causes[whole], causes[START], strict=True)
+        causes[whole] = [handed - starting for handed, starting in pairs]
+    for name, means in causes.items():
+        yield Part(name, LABELS[name].strip(), means)
     waits = [run.of[LOADER].all for run in runs]
     if any(abs(one.all) > ROUNDING * wait for one, wait in zip(left, waits, strict=True)):
         yield Part("loader/unknown_ns", "not known", left)

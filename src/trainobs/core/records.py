@@ -89,6 +89,11 @@ class StepTable:
     def __len__(self) -> int:
         return len(self.step)
 
+    @property
+    def step_count(self) -> int:
+        """Rows that are steps of the loop: all but that of the time before the first."""
+        return int(np.count_nonzero(self.step != SETUP))
+
     def select(self, rows: slice | npt.NDArray[np.bool_]) -> StepTable:
         """Some of the steps, without `batches`, which are not of one step each."""
         lookups = self.lookups

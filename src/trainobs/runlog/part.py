@@ -40,6 +40,9 @@ class RunLogPart:
 
     Args:
         coverage: which numbers of kernel cells are known; the others are null.
+
+    Attributes:
+        step_count: rows that are steps of the loop; to be read.
     """
 
     def __init__(self, coverage: Coverage) -> None:
@@ -50,6 +53,7 @@ class RunLogPart:
         self._batches: list[npt.NDArray[np.void]] = []
         self._own: list[tuple[int, Mapping[str, npt.NDArray[np.float64]]]] = []
         self._length = 0
+        self.step_count = 0
 
     def __len__(self) -> int:
         return self._length
@@ -66,6 +70,7 @@ class RunLogPart:
         if batch.batches is not None:
             self._batches.append(batch.batches)
         self._length += len(batch)
+        self.step_count += batch.step_count
 
     def steps(self) -> Table:
         """The `steps` table: step, epoch, start_ns, then one column per metric.

@@ -119,7 +119,7 @@ class RunLogSink(Sink):
     def write(self, batch: StepTable) -> None:
         """Take the next closed steps; those beyond `HELD_STEPS` are dropped and counted."""
         if len(self._part) and len(self._part) + len(batch) > HELD_STEPS:
-            self.lost_steps += len(batch)
+            self.lost_steps += batch.step_count
             return
         self._part.append(batch)
         if len(self._part) >= SEAL_STEPS and not self._failing:
@@ -216,7 +216,7 @@ class RunLogSink(Sink):
         store(self._part_file(STEPS), self._part.steps())
         self._stored = len(self._part)
         if self._stored >= SEAL_STEPS:
-            self._sealed_steps.append(self._stored)
+            self._sealed_steps.append(self._part.step_count)
             self._part, self._stored = RunLogPart(self._coverage), 0
 
     def _store_latency(self) -> None:

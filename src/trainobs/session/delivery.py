@@ -46,7 +46,7 @@ class Delivery:
         before = self.sink.lost_steps
         self.call(lambda: self.sink.write(batch))
         dropped = self.sink.lost_steps - before  # of this batch, or of what came before it
-        self._unsaved = max(0, self._unsaved + len(batch) - dropped)
+        self._unsaved = max(0, self._unsaved + batch.step_count - dropped)
 
     def flush(self) -> bool:
         """Make safe what was handed over; False if that failed, for now or for good."""

@@ -211,7 +211,7 @@ def _changed(record: Record, names: tuple[str, ...]) -> str:
     after = (total[-1] - total[cuts - 1]) / (weights[-1] - weights[cuts - 1])
     between = weights[cuts - 1] * (weights[-1] - weights[cuts - 1]) * (after - before) ** 2
     best = int(between.argmax())
-    mean = total[-1] / weights[-1]
+    mean = float(np.average(values, weights=steps))
     spread = float((steps * (values - mean) ** 2).sum())
     divided = float(between[best]) / int(weights[-1])
     if spread <= 0 or divided < max(EXPLAINED * spread, _grown(steps, values - mean)):

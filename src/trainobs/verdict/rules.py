@@ -95,7 +95,7 @@ _METRICS_OF: Mapping[VerdictKind, tuple[str, ...]] = {
 _PARTS_OF: Mapping[VerdictKind, tuple[str, ...]] = {
     VerdictKind.LOADER: (*names.SPLIT, names.START),
     VerdictKind.COMMUNICATION: ("net/sent_bytes",),
-    VerdictKind.SLEEP: ("net/sent_bytes", "net/received_bytes"),
+    VerdictKind.SLEEP: ("sched/main_await_ns", "net/sent_bytes", "net/received_bytes"),
     VerdictKind.MEMORY: ("memory/major_fault_count",),
 }
 
@@ -352,6 +352,7 @@ _OF_THE_THREAD = {
     names.START,
     "sched/main_runqueue_ns",
     "sched/main_offcpu_ns",
+    "sched/main_await_ns",
     "sched/wait_offcpu_ns",
     "ranks/wait_ns",
 }

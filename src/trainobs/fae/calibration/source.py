@@ -222,9 +222,6 @@ class _Batches:
     def __iter__(self) -> Iterator[list[int]]:
         return (numbers.tolist() for numbers in self.numbers())
 
-    def __len__(self) -> int:
-        return -(-(self._count - self._start) // self._size)
-
 
 class _OnlyKjt:
     """Collates as the loader does, and keeps only the lookups: less goes through the queue.

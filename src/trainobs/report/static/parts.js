@@ -6,6 +6,7 @@ export const STEP = "step/duration_ns";
 export const WAIT = "loader/wait_ns";
 
 const HANDED = "loader/handover_ns";
+const STARTING = "loader/start_stop_ns"; // as a metric a part of HANDED; here beside it, so that all add up
 const OFF_CPU = "sched/wait_offcpu_ns";
 const TAKING = "loader/taking_ns"; // no metric: what taking any batch over costs the training thread
 
@@ -16,6 +17,7 @@ export const CAUSES = [
   ["loader/compute_ns", "#ddcc77"],
   ["loader/sleep_ns", "#aa4499"],
   [HANDED, "#ee8866"],
+  [STARTING, "#ffaabb"],
 ];
 
 const PARTS = [
@@ -32,11 +34,12 @@ const PARTS = [
 ];
 const REST = ["phase/other_ns", "#bbbbbb"];
 const UNMEASURED = "#e8e8e8";
-const OWN_COLOURS = ["#aaaa00", "#99ddff", "#ffaabb", "#77aadd", "#44bb99"];
+const OWN_COLOURS = ["#aaaa00", "#99ddff", "#b997c7", "#77aadd", "#44bb99"];
 
 // The parts of some windows that are not zero, each {name, label, colour, values}; they add up to
 // the step, what was not measured included. Phases with names of one's own come after the known ones.
-export function partsOf(columns, { parts, metrics, taking }) {
+export function partsOf(measured, { parts, metrics, taking }) {
+  const columns = withStartingApart(measured);
   const known = new Set([...PARTS, REST].map(([name]) => name));
   const own = parts.filter((name) => !known.has(name)).map((name, i) => [name, OWN_COLOURS[i % OWN_COLOURS.length]]);
   const split = splitWait(columns, taking);
@@ -51,6 +54,12 @@ export function partsOf(columns, { parts, metrics, taking }) {
     step === null ? null : Math.max(0, step - shown.reduce((sum, part) => sum + (part.values[i] ?? 0), 0)));
   const unmeasured = { name: "", label: "in no part that was measured", colour: UNMEASURED, values: rest };
   return total(rest) > 0.005 * total(columns[STEP]) ? [...shown, unmeasured] : shown;
+}
+
+function withStartingApart(columns) {
+  const [handed, starting] = [columns[HANDED], columns[STARTING]];
+  if (!handed || !starting) return columns;
+  return { ...columns, [HANDED]: handed.map((ns, i) => (ns === null ? null : Math.max(0, ns - (starting[i] ?? 0)))) };
 }
 
 // The wait for data without what its causes explain and without the taking over of batches, which is what of the
