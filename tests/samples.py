@@ -155,7 +155,8 @@ def _split_the_wait(columns: dict[str, np.ndarray], random: np.random.Generator)
         columns[f"loader/{part}_ns"] = np.floor(wait * share)
         rest -= columns[f"loader/{part}_ns"]
     columns["loader/handover_ns"] = rest
-    columns["loader/start_stop_ns"] = np.zeros(len(wait))
+    starts = np.arange(len(wait)) % RARELY == 1
+    columns["loader/start_stop_ns"] = np.where(starts, np.floor(rest / 2), 0)
 
 
 RARELY = 50

@@ -144,6 +144,16 @@ def test_parts_add_up_to_the_step_and_to_its_difference(write, a_side):
     }
 
 
+def test_what_starts_loaders_is_no_hand_over_where_both_sides_know_it(write):
+    starting = write("a", columns(10, 20, loader__start_stop_ns=[1.5 * MS] * 100))
+    found = compared(starting, write("b", columns(10, 20, loader__start_stop_ns=[0.0] * 100)))
+    assert part(found, "loader/start_stop_ns")["ns"] == pytest.approx([1.5 * MS, 0])
+    assert part(found, "loader/handover_ns")["ns"] == pytest.approx([0.5 * MS, 2 * MS], rel=0.01)
+    found = compared(starting, write("old", columns(10, 20)))
+    assert part(found, "loader/handover_ns")["ns"] == pytest.approx([2 * MS, 2 * MS], rel=0.01)
+    assert "loader/start_stop_ns" not in {one["name"] for one in every_part(found["parts"])}
+
+
 def test_the_step_is_the_mean_of_all_but_the_first(write):
     first = columns(10, 20)
     first["step__duration_ns"][0] += 1e12

@@ -62,6 +62,7 @@ def run(tmp_path) -> Path:
         loader__wait_ns=[0, 80 * MS, 4 * MS, 20 * MS],
         loader__device_ns=[0, 60 * MS, 0, np.nan],
         loader__handover_ns=[0, 5 * MS, 4 * MS, np.nan],
+        loader__start_stop_ns=[0, 3 * MS, 0, np.nan],
         phase__forward_ns=[0, 220 * MS, 96 * MS, 180 * MS],
     )
     sink.write(replace(steps, batches=np.array(ROWS, BATCH_ROW)))
@@ -149,6 +150,8 @@ def test_the_command_answers_for_one_step(run, capsys):
     assert "A batch of worker 1, finished 60 ms after the step began" in text
     assert "A batch of worker 0, finished 900 ms before the step began" in text
     assert "  slowest file: b.jpg, 55 ms" in text
+    (starts,) = lines_of(text, "      loaders starting and ending")
+    assert starts.split()[-4:] == ["3", "ms", "1.5", "ms"]
     assert main(["report", str(run), "--step", "9", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["batches"][0]["worker"], answer["batches"][0]["device_ns"]) == (None, None)

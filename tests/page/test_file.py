@@ -62,6 +62,8 @@ def test_what_is_waited_for_is_told_as_in_the_report(busy):
     waits = [float(cells[1].split()[0]) for name, cells in rows.items() if "waiting" in name]
     waited = 100 * step["parts"]["loader/wait_ns"] / step["mean_ns"]
     assert sum(waits) == pytest.approx(waited, abs=0.6)
+    starts = step["waited"]["loader/start_stop_ns"]
+    assert rows["waiting: loaders starting and ending"][0] == duration(starts)
 
 
 def test_zooming_in_shows_the_numbers_of_those_steps(busy):

@@ -17,7 +17,7 @@ from tests.integrations.models import logged_steps, step_numbers
 from tests.samples import batch, small_disk
 from tests.session.jobs import wait_for
 from trainobs import observe
-from trainobs.core.records import RunInfo, StepTable
+from trainobs.core.records import SETUP, RunInfo, StepTable
 from trainobs.core.sink import Sink
 from trainobs.runlog import writer
 from trainobs.runlog.reader import RunLog
@@ -226,6 +226,13 @@ class Dropping(Sink):
         self.refuses -= 1
         if self.refuses >= 0:
             raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_what_is_lost_before_the_first_step_is_no_step():
+    delivery = Delivery(Dropping(refuses=1))
+    delivery.write(batch([SETUP, 0, 1]))
+    delivery.flush()
+    assert delivery.lost_steps == 2
 
 
 @pytest.mark.parametrize(("dropped_at", "because"), [(0, "ENOSPC: No space left"), (2, "")])

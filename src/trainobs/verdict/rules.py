@@ -95,7 +95,7 @@ _METRICS_OF: Mapping[VerdictKind, tuple[str, ...]] = {
 _PARTS_OF: Mapping[VerdictKind, tuple[str, ...]] = {
     VerdictKind.LOADER: (*names.SPLIT, names.START),
     VerdictKind.COMMUNICATION: ("net/sent_bytes",),
-    VerdictKind.SLEEP: ("sched/main_await_ns", "net/sent_bytes", "net/received_bytes"),
+    VerdictKind.SLEEP: ("net/sent_bytes", "net/received_bytes"),
     VerdictKind.MEMORY: ("memory/major_fault_count",),
 }
 
@@ -334,7 +334,9 @@ def _evidence(
     deciding = (*of_kind, *(found.metrics if found else ()))
     named = [name for name in now.mean if named_phase(name)]
     phases = (*(name for name in names.PHASES if name != names.NAMED), *named)
-    others = sorted((*phases, *HELD_UP, *names.SLEEPS), key=lambda name: -known(now.ns(name)))
+    times = [*phases, *HELD_UP, *names.SLEEPS]
+    times += [names.AWAITED] if kind is VerdictKind.SLEEP else []
+    others = sorted(times, key=lambda name: -known(now.ns(name)))
     for name in dict.fromkeys((*deciding, *others)):
         value = now.ns(name)
         unit = METRICS[name].unit if name in METRICS else "ns"
@@ -352,7 +354,7 @@ _OF_THE_THREAD = {
     names.START,
     "sched/main_runqueue_ns",
     "sched/main_offcpu_ns",
-    "sched/main_await_ns",
+    names.AWAITED,
     "sched/wait_offcpu_ns",
     "ranks/wait_ns",
 }
