@@ -90,9 +90,7 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def suite(
-    cases: Mapping[str, Case], folder: Path, arguments: argparse.Namespace
-) -> dict[str, Any]:
+def suite(cases: Mapping[str, Case], folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """Run cases one after the other, unless they are only to be judged."""
     found = {}
     for name, case in cases.items():

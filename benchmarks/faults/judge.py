@@ -37,6 +37,13 @@ BUSY = 0.15
 LACKED = 0.1
 """Time in the run queue, as a share of the step, from which on a run lacked CPUs."""
 
+LESS = {
+    "WORKERS": {"TRANSFORM", "HANDOVER"},
+    "CPU": {"OTHERS", "QUOTA", "FULL", "OWN_THREADS"},
+    "ASLEEP": {"STORAGE", "SLEEP", "NETWORK", "HELPERS"},
+}
+"""Causes that are told where no probe tells which of some it is."""
+
 Found = dict[str, Any]
 
 
@@ -92,6 +99,8 @@ def result_of(
         return "wrong", "advice where nothing is wrong"
     if said in case.right:
         return "right", ""
+    if any((said[0], one) in case.right for one in LESS.get(said[1] or "", ())):
+        return "vague", "one of several causes"
     if said[1] is None and any(said[0] == kind for kind, _ in case.right) and said != HEALTHY:
         return "vague", "no cause"
     if said[0] is None:

@@ -153,7 +153,7 @@ def _phases(runs: Sequence[RunMeans]) -> Iterator[Part]:
 
 
 def _causes(runs: Sequence[RunMeans]) -> Iterator[Part]:
-    """In parts that add up: where it is known of all, the loaders' start is not in the hand-over."""
+    """In parts that add up: where all know it, the start of loaders is not in the hand-over."""
     causes = {name: [run.of[name] for run in runs] for name in SPLIT}
     left = [_without(run.of[LOADER], [run.of[name] for name in SPLIT]) for run in runs]
     if all(START in run.of for run in runs):

@@ -12,7 +12,16 @@ from trainobs.core.catalogue.named import named_phase
 from trainobs.core.records import SETUP
 from trainobs.runlog.rank import RankLog
 from trainobs.verdict.parts import parts_of
-from trainobs.verdict.record import LOADER, NAMED, PHASES, SPLIT, START, STEP, Record
+from trainobs.verdict.record import (
+    LOADER,
+    NAMED,
+    PHASES,
+    SPLIT,
+    START,
+    STEP,
+    WAITED_OFF_CPU,
+    Record,
+)
 from trainobs.verdict.verdict import Facts, VerdictKind
 
 TAKING = "loader/taking_ns"
@@ -30,7 +39,7 @@ def step_time(rank: RankLog, record: Record, facts: Facts) -> dict[str, Any] | N
     Returns:
         `steps` that it is of; `first_is_out`, whether the first is left out; `mean_ns`, `p95_ns`
         and `max_ns`; `parts`: metric of a phase -> its time in a step, over all of these steps,
-        with the part of the wait for the loader that is `TAKING` by itself;
+        with the part of the wait for the loader that is `TAKING` by itself, if that is known;
         `waited`: the same of what the loader was waited for, where that is known; a step that does
         not know it leaves its wait unexplained. What is unknown in all steps is left out.
     """
@@ -55,7 +64,7 @@ def step_time(rank: RankLog, record: Record, facts: Facts) -> dict[str, Any] | N
 def _parts(mean: Mapping[str, float], facts: Facts) -> dict[str, float]:
     named = tuple(name for name in mean if named_phase(name))
     parts = _known(mean, (*(name for name in PHASES if name != NAMED), *named))
-    if LOADER in parts:
+    if LOADER in parts and not isnan(mean[WAITED_OFF_CPU]):
         waited = parts_of(mean, facts).part[VerdictKind.LOADER]
         parts |= {LOADER: waited, TAKING: parts[LOADER] - waited}
     return parts

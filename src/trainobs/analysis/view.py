@@ -31,15 +31,12 @@ from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES, STEPS
 from trainobs.verdict.parts import HANDED_NS, HANDED_SHARE
-from trainobs.verdict.record import LOADER, NAMED, PHASES, SPLIT, START, STEP
+from trainobs.verdict.record import LOADER, NAMED, PHASES, SPLIT, START, STEP, WAITED_OFF_CPU
 from trainobs.verdict.verdict import facts_from
 
 PARTS = (*SPLIT, START, *(name for name in PHASES if name != NAMED))
-"""Metrics that a step is made of; what the loader was waited for is a part of its wait, and its start
-of the hand-over."""
-
-WAITED_OFF_CPU = "sched/wait_offcpu_ns"
-"""Of the wait for data, that in which the training thread did not take batches over."""
+"""Metrics that a step is made of; what the loader was waited for is a part of its wait, and the
+start of loaders one of the hand-over."""
 
 _ROOMS = {
     "storage": ("io", "cache", "block"),

@@ -87,10 +87,10 @@ class WorkerTime:
         """`watch` learns when the threads were last read."""
         self._watch = watch
         self._next_ns = 0
-        self._last = [0, 0]
+        self._last = [0, 0, 0]
 
     def totals(self, family: Family, now: int) -> list[int]:
-        """Run-queue and off-CPU time since birth, ns, summed over threads.
+        """Run-queue, off-CPU and CPU time since birth, ns, summed over threads.
 
         Args:
             family: the threads to read.
@@ -101,11 +101,11 @@ class WorkerTime:
         began = time.monotonic_ns()
         after_end = self._read(family.threads, now)
         words = b"".join([thread.raw for thread in family.threads]).split()
+        ran = sum(map(int, words[0::3]))
         runqueue = family.ended_runqueue_ns + sum(map(int, words[1::3]))
         alive = len(family.threads) * now - family.started_ns - after_end
-        offcpu = family.ended_offcpu_ns + alive - sum(map(int, words[0::3]))
-        last = self._last
-        self._last = [max(runqueue, last[0]), max(offcpu, last[1])]
+        totals = (runqueue, family.ended_offcpu_ns + alive - ran, family.ended_cpu_ns + ran)
+        self._last = list(map(max, totals, self._last))
         ended = time.monotonic_ns()
         self._next_ns = ended + REST * (ended - began)
         return self._last
@@ -124,7 +124,7 @@ class WorkerTime:
 
 
 class OwnTime:
-    """Scheduler times of the calling thread.
+    """Scheduler times of the calling thread, and what the others of its process compute.
 
     Off-CPU time is wall time less CPU time by the clock, not by field 1 of `schedstat`: that one
     is brought up to date only at the timer tick while the thread runs.
@@ -133,20 +133,20 @@ class OwnTime:
     def __init__(self, proc: Path) -> None:
         """Binds to the calling thread."""
         self._path = str(proc / "thread-self" / "schedstat")
-        self._last = [0, 0]
+        self._last = [0, 0, 0]
         self._schedstat: Kept | None = None
         self._bind()
         self.has_runqueue = self._schedstat is not None
 
     def totals(self) -> list[int]:
-        """Run-queue (0 without `has_runqueue`) and off-CPU time since the start, ns."""
+        """Run-queue (0 without `has_runqueue`) and off-CPU time, and others' CPU time, ns.
+
+        All since the start.
+        """
         if threading.get_ident() != self._ident:
             self._bind()  # training has moved to another thread: go on from the same totals
-        base, last = self._base, self._last
-        self._last = [
-            max(last[0], self._runqueue_ns() - base[0]),
-            max(last[1], time.monotonic_ns() - time.thread_time_ns() - base[1]),
-        ]
+        now = zip(self._clocks(), self._base, strict=True)
+        self._last = list(map(max, self._last, (clock - base for clock, base in now)))
         return self._last
 
     def close(self) -> None:
@@ -158,8 +158,12 @@ class OwnTime:
         self.close()
         self._ident = threading.get_ident()
         self._schedstat = open_schedstat(self._path)
-        offcpu_ns = time.monotonic_ns() - time.thread_time_ns()
-        self._base = [self._runqueue_ns() - self._last[0], offcpu_ns - self._last[1]]
+        clocks = zip(self._clocks(), self._last, strict=True)
+        self._base = [clock - last for clock, last in clocks]
+
+    def _clocks(self) -> tuple[int, int, int]:
+        own = time.thread_time_ns()
+        return self._runqueue_ns(), time.monotonic_ns() - own, time.process_time_ns() - own
 
     def _runqueue_ns(self) -> int:
         if self._schedstat is None:

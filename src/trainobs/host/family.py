@@ -58,11 +58,11 @@ class Thread(Kept):
         slept_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
         self.start_ns = boot_ns - slept_ns
 
-    def sums(self, seen_ns: int) -> tuple[int, int]:
-        """Run-queue and off-CPU time of its life, ns, if it was last alive at `seen_ns`."""
+    def sums(self, seen_ns: int) -> tuple[int, int, int]:
+        """Run-queue, off-CPU and CPU time of its life, ns, if it was last alive at `seen_ns`."""
         cpu_ns, runqueue_ns = map(int, self.raw.split()[:2])
         alive_ns = (self.end_ns or seen_ns) - self.start_ns
-        return runqueue_ns, max(0, alive_ns - cpu_ns)
+        return runqueue_ns, max(0, alive_ns - cpu_ns), cpu_ns
 
 
 class Family(NamedTuple):
@@ -74,6 +74,7 @@ class Family(NamedTuple):
         started_ns: sum of the threads' `start_ns`.
         ended_runqueue_ns: run-queue time of threads that have ended.
         ended_offcpu_ns: off-CPU time of threads that have ended.
+        ended_cpu_ns: CPU time of threads that have ended.
     """
 
     processes: tuple[Process, ...] = ()
@@ -81,6 +82,7 @@ class Family(NamedTuple):
     started_ns: int = 0
     ended_runqueue_ns: int = 0
     ended_offcpu_ns: int = 0
+    ended_cpu_ns: int = 0
 
 
 class Watch:
@@ -101,7 +103,7 @@ class Watch:
         self._tree = find_tree(proc)
         self._known: dict[int, Process] = {}
         self._retired: list[Kept] = []
-        self._ended = [0, 0]
+        self._ended = [0, 0, 0]
         self._kept = 0
         self._owner = os.getpid()
         self._lock = threading.Lock()
@@ -168,9 +170,8 @@ class Watch:
         self._retire(process)
 
     def _end(self, thread: Thread) -> None:
-        runqueue_ns, offcpu_ns = thread.sums(self.seen_ns)
-        self._ended[0] += runqueue_ns
-        self._ended[1] += offcpu_ns
+        for place, ns in enumerate(thread.sums(self.seen_ns)):
+            self._ended[place] += ns
         self._retire(thread)
 
     def _retire(self, kept: Kept) -> None:

@@ -15,8 +15,8 @@ from trainobs.host.family import Watch
 from trainobs.host.procfs import Kept, keep
 
 _IO = ("io/read_bytes", "io/write_bytes", "block/read_bytes", "block/write_bytes")
-_OWN = ("sched/main_runqueue_ns", "sched/main_offcpu_ns")
-_WORKERS = ("sched/worker_runqueue_ns", "sched/worker_offcpu_ns")
+_OWN = ("sched/main_runqueue_ns", "sched/main_offcpu_ns", "sched/thread_cpu_ns")
+_WORKERS = ("sched/worker_runqueue_ns", "sched/worker_offcpu_ns", "sched/worker_cpu_ns")
 _PRESSURE = ("pressure/cpu_ns", "pressure/io_ns", "pressure/memory_ns")
 _FAULTS = ("memory/major_fault_count",)
 
@@ -43,6 +43,7 @@ class HostSampler:
         * Processes of another user count once their parent has waited for them.
         * `sched/worker_*`: workers that torch does not name `pt_data_worker`, and threads that
           live for less than the refresh interval.
+        * `sched/thread_cpu_ns` has this library's own threads in it.
         * A worker shows up at the next refresh, with all that it has done by then.
     """
 
@@ -97,7 +98,7 @@ class HostSampler:
             part.close()
 
     def _names(self) -> tuple[str, ...]:
-        names = _IO + _OWN + _WORKERS if self._own.has_runqueue else (*_IO, _OWN[1])
+        names = _IO + _OWN + _WORKERS if self._own.has_runqueue else _IO + _OWN[1:]
         return names + self._pressure.names + _FAULTS
 
     def _totals(self) -> list[int]:
@@ -110,7 +111,7 @@ class HostSampler:
         if self._own.has_runqueue:
             values = values + own + self._workers.totals(family, now)
         else:
-            values = [*values, own[1]]
+            values = values + own[1:]
         watch.reading = False
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
         values = [*values, *self._pressure.totals(now), faults]

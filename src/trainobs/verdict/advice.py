@@ -9,8 +9,9 @@ from trainobs.core.text import gained
 from trainobs.replay.changes import MOST_WORKERS, Change
 from trainobs.replay.predict import Replay
 from trainobs.verdict import record
-from trainobs.verdict.causes import Situation, free_cpus, kernels_share, taken_by_others
-from trainobs.verdict.parts import known
+from trainobs.verdict.causes import kernels_share
+from trainobs.verdict.cpus import free_cpus, taken_by_others
+from trainobs.verdict.parts import Situation, known
 from trainobs.verdict.verdict import Advice, Cause, Facts, VerdictKind
 
 LEAST = 1.05

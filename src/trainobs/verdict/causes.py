@@ -10,8 +10,9 @@ from typing import NamedTuple
 from trainobs.replay.predict import Replay
 from trainobs.replay.trace import COMPUTES, Trace
 from trainobs.verdict import record
-from trainobs.verdict.parts import HANDED_NS, Mean, StepParts, known
-from trainobs.verdict.verdict import Cause, Facts, VerdictKind
+from trainobs.verdict.cpus import contention
+from trainobs.verdict.parts import HANDED_NS, Situation, known
+from trainobs.verdict.verdict import Cause, VerdictKind
 
 COVERAGE = 0.60
 """Share of the time in question that a cause has to explain before it is named."""
@@ -19,37 +20,11 @@ COVERAGE = 0.60
 RIVAL = 0.60
 """Share of the largest cause from which on a second one keeps it from being named."""
 
-FULL = 0.85
-"""Use of its CPUs from which on a run that waits for them has no other cause than itself."""
-
-CROWD = 2.0
-"""Threads of the training process for each CPU that wait for it, on average, from which on they are
-far too many. A few wait wherever the CPUs are in full use."""
-
-THROTTLES = 0.1
-"""Share of the step in which a quota that is used up has to keep threads from CPUs."""
-
-THROTTLED = 0.5
-"""Share of the time without a CPU that a quota must explain, to be what it is for."""
-
 FETCHES_NS = 3e6
 """CPU time of the training thread in a wait from which on it does more than take a batch over (1.1
 to 2.1 ms in the cases of docs/verdicts.md): a sampler computes, or there are very many tensors."""
 
 _NETWORK_BYTES = 1024.0
-
-
-class Situation(NamedTuple):
-    """All that a rule may look at; `replay` where the record can be replayed."""
-
-    mean: Mean
-    parts: StepParts
-    facts: Facts
-    replay: Replay | None
-
-    def ns(self, metric: str) -> float:
-        """Value of a metric per step, NaN if unknown."""
-        return self.mean[metric]
 
 
 class Candidate(NamedTuple):
@@ -160,10 +135,15 @@ def _beside_makers(now: Situation) -> float:
     if workers:
         used = now.ns("sched/worker_cpu_ns") - known(now.ns("batch/compute_ns"))
         return _while_asleep(now, known(used), workers * step - slept)
-    threads = (now.facts.torch_threads or inf) - 1  # they compute where the training thread does
+    used = known(now.ns("sched/child_cpu_ns")) + max(0.0, used_in_wait(now))
+    return _while_asleep(now, used, step - slept)
+
+
+def used_in_wait(now: Situation) -> float:
+    """CPU time of other threads that torch's own cannot have used: those compute in the step."""
+    threads = (now.facts.torch_threads or inf) - 1 + now.facts.has_accelerator  # with autograd's
     used = known(now.ns("sched/thread_cpu_ns"))
-    used -= threads * (step - known(now.ns(record.LOADER))) if threads else 0.0
-    return _while_asleep(now, known(now.ns("sched/child_cpu_ns")) + max(0.0, used), step - slept)
+    return used - (threads * (now.parts.step - known(now.ns(record.LOADER))) if threads else 0.0)
 
 
 def kernels_share(now: Situation) -> float:
@@ -206,7 +186,7 @@ def _handed_over(now: Situation) -> float:
 
 def _fetched(now: Situation) -> float:
     """CPU time of the training thread in the wait, but for what taking over any batch costs."""
-    computed = known(now.ns(record.LOADER) - now.ns("sched/wait_offcpu_ns"))
+    computed = known(now.ns(record.LOADER) - now.ns(record.WAITED_OFF_CPU))
     # Some of the start of new workers is computed, too. Of others it is a sampler, or the like.
     computed -= known(now.ns(record.START)) if now.facts.has_new_workers else 0.0
     if now.facts.workers is None:  # it may make the batches itself
@@ -214,7 +194,13 @@ def _fetched(now: Situation) -> float:
     return computed - HANDED_NS if now.facts.workers and computed >= FETCHES_NS else 0.0
 
 
-_FETCHED = ("sched/wait_offcpu_ns",)
+_FETCHED = (record.WAITED_OFF_CPU,)
+
+_CONTENTION = (
+    "sched/thread_runqueue_ns",
+    "sched/worker_runqueue_ns",
+    "sched/others_cpu_ratio",
+)
 
 
 def _split(now: Situation) -> Candidates:
@@ -244,17 +230,25 @@ def _inferred(now: Situation) -> Candidates:
     """From the scheduler, where the wait is not divided.
 
     A training thread that waits for its loader leaves no worker idle, so workers spend their time
-    on what the wait is for. What they compute is left unsaid: from here it looks like idleness.
+    on what the wait is for: but for sleep, which from here looks like idleness.
     """
     wait, workers = now.parts.part[VerdictKind.LOADER], now.facts.workers or 0
     who = "worker" if workers else "main"
     share = wait / (workers * now.parts.step) if workers else 1.0
-    for cause, what in ((Cause.STORAGE, "iowait"), (contention(now), "runqueue")):
+    waits = [(Cause.STORAGE, "iowait"), (contention(now), "runqueue")]
+    for cause, what in (*waits, *([(Cause.WORKERS, "cpu")] if workers else [])):
         metric = f"sched/{who}_{what}_ns"
-        yield Candidate(cause, known(now.ns(metric)) * share, (metric,))
-    if not workers:  # the training thread makes the batches, and was on the CPU for the rest
-        off = "sched/main_offcpu_ns"
-        yield Candidate(Cause.TRANSFORM, known(wait - now.ns(off)), (off,))
+        yield Candidate(cause, min(wait, known(now.ns(metric)) * share), (metric,))
+    if workers:
+        yield from _start(now, _theirs(now.ns(record.START), now.ns(record.STARTING_WORKERS)))
+        return
+    # The training thread makes the batches. Of all that it computed and slept, how much must lie
+    # in the wait?
+    metric, rest = "sched/main_offcpu_ns", now.parts.step - wait
+    off = now.ns(metric)
+    slept = off - rest - known(now.ns("sched/main_runqueue_ns"))
+    yield Candidate(Cause.TRANSFORM, known(wait - off), (metric,))
+    yield Candidate(Cause.ASLEEP, known(slept - known(now.ns("sched/main_iowait_ns"))), (metric,))
 
 
 def _compute(now: Situation) -> tuple[float, Candidates]:
@@ -280,71 +274,6 @@ def _device(now: Situation) -> Cause:
     only = now.ns("block/read_count") < 1.0  # a step; not so where it is unknown
     is_fsync = only and synced >= COVERAGE * known(now.parts.device) > 0
     return Cause.FSYNC if is_fsync else Cause.STORAGE
-
-
-_CONTENTION = (
-    "sched/thread_runqueue_ns",
-    "sched/worker_runqueue_ns",
-    "sched/others_cpu_ratio",
-)
-
-_WAITING = ("sched/main_runqueue_ns", "sched/thread_runqueue_ns", "sched/worker_runqueue_ns")
-_USING = ("sched/thread_cpu_ns", "sched/worker_cpu_ns", "sched/child_cpu_ns")
-
-
-def taken_by_others(now: Situation) -> float:
-    """Share of this rank's CPUs that went to processes that are no ranks; NaN if unknown.
-
-    Other ranks are entitled to their part of the machine. Below 0: they use less than that.
-    """
-    ranks = now.facts.ranks_here
-    return now.ns("sched/others_cpu_ratio") * ranks - (ranks - 1)
-
-
-def free_cpus(now: Situation) -> float | None:
-    """CPUs that others leave to this rank; None if unknown."""
-    facts, taken = now.facts, known(taken_by_others(now))
-    if facts.usable_cpus is None:
-        return None
-    left = (facts.all_cpus or facts.usable_cpus) * (1 - min(0.95, max(0.0, taken)))
-    return min(facts.usable_cpus, left)
-
-
-def cpus_used(now: Situation) -> float:
-    """CPUs that this run computes on, on average; NaN if unknown."""
-    own = now.parts.step - now.ns("sched/main_offcpu_ns")
-    return (own + sum(now.ns(name) for name in _USING)) / now.parts.step
-
-
-def is_full(now: Situation) -> bool:
-    """Whether this run and others surely used about all CPUs: else a wait has another reason."""
-    cpus = now.facts.all_cpus or now.facts.usable_cpus or inf
-    return cpus_used(now) + taken_by_others(now) * cpus >= FULL * cpus
-
-
-def contention(now: Situation) -> Cause:
-    """What kept the threads of this run from the CPUs that they waited for.
-
-    On average `waiting` threads of this run had no CPU. Others are to blame if the CPU time they
-    used would have served most of these; the run itself, if it uses about all that there is.
-    """
-    cpus, taken = now.facts.usable_cpus, taken_by_others(now)
-    waits = [now.ns(name) for name in _WAITING]
-    waiting = sum(map(known, waits)) / now.parts.step
-    throttled = known(now.ns("sched/throttled_ns")) / now.parts.step
-    used_up = cpus is not None and cpus_used(now) >= FULL * cpus and throttled >= THROTTLES
-    if now.facts.quota and (used_up or throttled >= THROTTLED * waiting):
-        return Cause.QUOTA
-    if cpus is None or any(map(isnan, waits)):  # there may be more that wait than is known of
-        return Cause.CPU
-    all_cpus = now.facts.all_cpus or cpus
-    if not isnan(taken) and taken * all_cpus >= 0.8 * min(waiting, all_cpus):
-        return Cause.OTHERS
-    if known(now.ns("sched/thread_runqueue_ns")) >= CROWD * cpus * now.parts.step:
-        return Cause.OWN_THREADS
-    if not isnan(taken) and cpus_used(now) >= FULL * (free_cpus(now) or cpus):
-        return Cause.FULL
-    return Cause.CPU
 
 
 def _checkpoint(now: Situation) -> tuple[float, Candidates]:

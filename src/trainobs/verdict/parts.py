@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isnan, nan
+from typing import NamedTuple
 
+from trainobs.replay.predict import Replay
 from trainobs.verdict import record
 from trainobs.verdict.verdict import Facts, VerdictKind
 
@@ -43,6 +45,8 @@ class StepParts:
         device: time in which it slept for a device.
         interpreter: time in which it slept for Python's interpreter lock.
         asleep: phase -> time in which it slept for something that is not known.
+        unexplained: time outside loader, checkpoints and validation in which it surely slept, where
+            nobody knows whether for other threads of its process, which computed.
         off: time in which it was off the CPU for any reason, of that in which it computes; where
             that is unknown, all of computation.
     """
@@ -55,6 +59,7 @@ class StepParts:
     device: float
     interpreter: float
     asleep: Mapping[str, float]
+    unexplained: float
     off: float
 
     @property
@@ -75,6 +80,19 @@ class StepParts:
         return known(self.garbage) + (self.off if any(map(isnan, parts)) else sum(parts))
 
 
+class Situation(NamedTuple):
+    """All that a rule may look at; `replay` where the record can be replayed."""
+
+    mean: Mean
+    parts: StepParts
+    facts: Facts
+    replay: Replay | None
+
+    def ns(self, metric: str) -> float:
+        """Value of a metric per step, NaN if unknown."""
+        return self.mean[metric]
+
+
 def known(ns: float) -> float:
     """A time, or 0 for one that was not measured."""
     return 0.0 if isnan(ns) else ns
@@ -92,7 +110,11 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
     memory = _memory(mean, known(device))
     gil, polled = _interpreter(mean, usual)
     asleep = {name.split("/")[1].removesuffix("_sleep_ns"): mean[name] for name in record.SLEEPS}
+    is_told = facts.has_accelerator or facts.world_size > 1  # it may be for these
+    unexplained = 0.0 if is_told else _outside(mean, rare)
+    for_threads = mean["sched/thread_cpu_ns"]
     asleep[""] = polled + _for_idle_threads(mean, gil + polled)
+    asleep[""] += max(0.0, known(unexplained - for_threads))
     in_step = (known(ns) for phase, ns in asleep.items() if phase != "transfer")  # that is copying
     slept = 0.0 if facts.has_accelerator else sum(in_step)
     communication = _at_most(computing + unmarked, _communication(mean, facts, step))
@@ -116,8 +138,21 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
         device=device - known(memory) if known(memory) and known(device) else device,
         interpreter=gil,
         asleep=asleep,
+        unexplained=unexplained,
         off=_off(mean, rare, computing),
     )
+
+
+def _outside(mean: Mean, rare: float) -> float:
+    """Where no phase knows its sleep: what of it must lie outside loader and what is rare.
+
+    0 where it is known by phases.
+    """
+    if not all(isnan(mean[name]) for name in record.SLEEPS):
+        return 0.0
+    explained = known(mean["sched/main_runqueue_ns"]) + known(mean["sched/main_iowait_ns"])
+    slept = mean["sched/main_offcpu_ns"] - explained - known(mean[record.INTERPRETER])
+    return max(0.0, known(slept - known(mean[record.LOADER]) - rare))
 
 
 def _off(mean: Mean, rare: float, computing: float) -> float:
@@ -132,10 +167,12 @@ def _at_most(limit: float, ns: float) -> float:
 
 
 def _waited(mean: Mean, facts: Facts) -> float:
-    """The wait for the loader, less what taking over any batch costs."""
-    wait = mean[record.LOADER]
-    taking = wait - mean["sched/wait_offcpu_ns"] if facts.workers else 0.0
-    return wait - min(HANDED_NS, HANDED_SHARE * mean[record.STEP], max(0.0, known(taking)))
+    """The wait for the loader, less what taking over any batch costs, or may cost."""
+    wait, computed = mean[record.LOADER], 0.0
+    if facts.workers:
+        off = known(mean[record.WAITED_OFF_CPU])
+        computed = max(0.0, wait - off)
+    return wait - min(HANDED_NS, HANDED_SHARE * mean[record.STEP], computed)
 
 
 def _runqueue(mean: Mean, usual: float) -> float:

@@ -34,6 +34,8 @@ NAMED = "phase/*_ns"
 PHASES = (LOADER, TRANSFER, *COMPUTE, CHECKPOINT, VALIDATION, LOGGING, NAMED, OTHER)
 GARBAGE = "python/gc_ns"
 INTERPRETER = "python/gil_wait_ns"
+WAITED_OFF_CPU = "sched/wait_offcpu_ns"
+"""Of the wait for data, that in which the training thread did not take batches over."""
 AWAITED = "sched/main_await_ns"
 """Sleep of the training thread until another thread of its process was done."""
 START = "loader/start_stop_ns"

@@ -15,17 +15,10 @@ from trainobs.replay.predict import Replay
 from trainobs.replay.trace import trace_of
 from trainobs.verdict import record as names
 from trainobs.verdict.advice import KERNELS, advise
-from trainobs.verdict.causes import (
-    Candidate,
-    Situation,
-    contention,
-    find,
-    free_cpus,
-    is_full,
-    kernels_share,
-)
+from trainobs.verdict.causes import Candidate, find, kernels_share, used_in_wait
+from trainobs.verdict.cpus import contention, free_cpus, is_full
 from trainobs.verdict.evenness import InSomeSteps, in_some_steps, when
-from trainobs.verdict.parts import StepParts, known, parts_of
+from trainobs.verdict.parts import HOLDS, Situation, StepParts, known, parts_of
 from trainobs.verdict.record import WINDOW, Record
 from trainobs.verdict.verdict import Cause, Evidence, Facts, Verdict, VerdictKind
 
@@ -188,6 +181,8 @@ def _outcome(record: Record, now: Situation) -> tuple[VerdictKind | str, float]:
         return VerdictKind.COMPUTE, lost
     if unmarked >= max(BOUND * parts.step, most):
         return _unmarked(now, parts.other), 0.0
+    if why := _why_unseen(now, top, most):
+        return why, 0.0
     if some.ns >= max(BOUND * parts.step, most):
         share = percent(some.ns / parts.step)
         return f"{share} of the step is in no phase, and {some.where} only, {_RARE}", 0.0
@@ -200,7 +195,29 @@ def _outcome(record: Record, now: Situation) -> tuple[VerdictKind | str, float]:
     if isnan(part[VerdictKind.COMMUNICATION]):
         return "the time in collectives was not measured", 0.0
     computing = known(part[VerdictKind.COMPUTE])
+    if isnan(now.ns("sched/main_offcpu_ns")):
+        share = percent(min(1.0, (parts.step - known(now.ns(names.LOADER))) / parts.step))
+        return (
+            f"{share} of the step is no wait for data, and nobody knows how much it computes",
+            0.0,
+        )
     return VerdictKind.COMPUTE, computing + (other if is_computation else 0.0)
+
+
+def _why_unseen(now: Situation, top: VerdictKind, most: float) -> str:
+    """Why the largest cost may be none, or another one larger, where no probe tells; or ""."""
+    parts, wait = now.parts, known(now.parts.part[VerdictKind.LOADER])
+    is_asleep = top is VerdictKind.SLEEP and most >= BOUND * parts.step
+    if parts.unexplained >= max(BOUND * parts.step, most) and not is_asleep:
+        share = percent(min(1.0, parts.unexplained / parts.step))
+        return f"for {share} of the step the training thread sleeps, and nobody knows for what"
+    beside = used_in_wait(now) if isnan(now.ns(names.INTERPRETER)) else 0.0
+    if top is VerdictKind.LOADER and BOUND * parts.step <= wait <= beside / HOLDS:
+        return (
+            "the training thread waits for data while other threads of its process compute, which "
+            "may keep the interpreter's lock from it"
+        )
+    return ""
 
 
 def _is_computation(now: Situation) -> bool:
@@ -355,7 +372,7 @@ _OF_THE_THREAD = {
     "sched/main_runqueue_ns",
     "sched/main_offcpu_ns",
     names.AWAITED,
-    "sched/wait_offcpu_ns",
+    names.WAITED_OFF_CPU,
     "ranks/wait_ns",
 }
 """Times of the training thread, which are parts of the step; others are sums over threads."""

@@ -32,6 +32,8 @@ class Cause(Enum):
     SLEEP = "the loader asleep, for something not known (a network, a lock, another process)"
     NETWORK = "the loader asleep, while it received its data from a network"
     HELPERS = "the loader asleep, while other threads or processes of this run computed"
+    WORKERS = "what its workers compute"
+    ASLEEP = "the loader asleep, for a device, a network, a lock or another process"
     FETCH = "what the training thread itself computes to get a batch"
     HANDOVER = "the hand-over of batches"
     START = "workers that start and end with each epoch"

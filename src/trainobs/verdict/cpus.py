@@ -1,0 +1,79 @@
+"""Who has the CPUs that threads of a run wait for."""
+
+from __future__ import annotations
+
+from math import inf, isnan
+
+from trainobs.verdict.parts import Situation, known
+from trainobs.verdict.verdict import Cause
+
+FULL = 0.85
+"""Use of its CPUs from which on a run that waits for them has no other cause than itself."""
+
+CROWD = 2.0
+"""Threads of the training process for each CPU that wait for it, on average, from which on they are
+far too many. A few wait wherever the CPUs are in full use."""
+
+THROTTLES = 0.1
+"""Share of the step in which a quota that is used up has to keep threads from CPUs."""
+
+THROTTLED = 0.5
+"""Share of the time without a CPU that a quota must explain, to be what it is for."""
+
+_WAITING = ("sched/main_runqueue_ns", "sched/thread_runqueue_ns", "sched/worker_runqueue_ns")
+_USING = ("sched/thread_cpu_ns", "sched/worker_cpu_ns", "sched/child_cpu_ns")
+
+
+def taken_by_others(now: Situation) -> float:
+    """Share of this rank's CPUs that went to processes that are no ranks; NaN if unknown.
+
+    Other ranks are entitled to their part of the machine. Below 0: they use less than that.
+    """
+    ranks = now.facts.ranks_here
+    return now.ns("sched/others_cpu_ratio") * ranks - (ranks - 1)
+
+
+def free_cpus(now: Situation) -> float | None:
+    """CPUs that others leave to this rank; None if unknown."""
+    facts, taken = now.facts, known(taken_by_others(now))
+    if facts.usable_cpus is None:
+        return None
+    left = (facts.all_cpus or facts.usable_cpus) * (1 - min(0.95, max(0.0, taken)))
+    return min(facts.usable_cpus, left)
+
+
+def cpus_used(now: Situation) -> float:
+    """CPUs that this run computes on, on average; NaN if unknown."""
+    own = now.parts.step - now.ns("sched/main_offcpu_ns")
+    return (own + sum(now.ns(name) for name in _USING)) / now.parts.step
+
+
+def is_full(now: Situation) -> bool:
+    """Whether this run and others surely used about all CPUs: else a wait has another reason."""
+    cpus = now.facts.all_cpus or now.facts.usable_cpus or inf
+    return cpus_used(now) + taken_by_others(now) * cpus >= FULL * cpus
+
+
+def contention(now: Situation) -> Cause:
+    """What kept the threads of this run from the CPUs that they waited for.
+
+    On average `waiting` threads of this run had no CPU. Others are to blame if the CPU time they
+    used would have served most of these; the run itself, if it uses about all that there is.
+    """
+    cpus, taken = now.facts.usable_cpus, taken_by_others(now)
+    waits = [now.ns(name) for name in _WAITING]
+    waiting = sum(map(known, waits)) / now.parts.step
+    throttled = known(now.ns("sched/throttled_ns")) / now.parts.step
+    used_up = cpus is not None and cpus_used(now) >= FULL * cpus and throttled >= THROTTLES
+    if now.facts.quota and (used_up or throttled >= THROTTLED * waiting):
+        return Cause.QUOTA
+    if cpus is None or any(map(isnan, waits)):  # there may be more that wait than is known of
+        return Cause.CPU
+    all_cpus = now.facts.all_cpus or cpus
+    if not isnan(taken) and taken * all_cpus >= 0.8 * min(waiting, all_cpus):
+        return Cause.OTHERS
+    if known(now.ns("sched/thread_runqueue_ns")) >= CROWD * cpus * now.parts.step:
+        return Cause.OWN_THREADS
+    if not isnan(taken) and cpus_used(now) >= FULL * (free_cpus(now) or cpus):
+        return Cause.FULL
+    return Cause.CPU
