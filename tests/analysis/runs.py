@@ -36,6 +36,7 @@ def steps_of(wait_ms: float, forward_ms: float, count: int = 200, **columns):
         "step__duration_ns": [3 * took * MS] + [took * MS] * (count - 1),
         "loader__wait_ns": [3 * wait_ms * MS] + [wait_ms * MS] * (count - 1),
         "phase__forward_ns": [3 * forward_ms * MS] + [forward_ms * MS] * (count - 1),
+        "sched__main_offcpu_ns": [wait_ms * MS] * count,
         "sched__wait_offcpu_ns": [wait_ms * MS] * count,
         "sched__work_offcpu_ns": [0.0] * count,
         "sched__work_runqueue_ns": [0.0] * count,

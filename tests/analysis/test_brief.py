@@ -34,7 +34,7 @@ from trainobs.core.labels import LABELS
 from trainobs.core.records import SETUP
 from trainobs.report import brief, page
 from trainobs.runlog.reader import RunLog
-from trainobs.verdict import causes, record, rules
+from trainobs.verdict import causes, cpus, record, rules
 
 MS = 1e6
 NOW = 1_700_000_000_000_000_000 + 3600 * 10**9
@@ -360,7 +360,13 @@ def test_everything_that_evidence_may_be_has_a_name_for_people():
     names = {*rules.HELD_UP, *record.PHASES, *record.SPLIT, *record.SLEEPS, record.START}
     for metrics in (*rules._METRICS_OF.values(), *rules._PARTS_OF.values()):
         names |= {*metrics}
-    names |= {*causes._CONTENTION, *causes._WAITING, "sched/main_offcpu_ns", "io/fsync_ns"}
+    names |= {
+        *causes._CONTENTION,
+        *cpus._WAITING,
+        *cpus._USING,
+        "sched/main_offcpu_ns",
+        "io/fsync_ns",
+    }
     names |= {"io/checkpoint_write_ns", "sched/main_iowait_ns", "sched/worker_iowait_ns"}
     assert sorted(names - LABELS.keys()) == [record.NAMED]  # which evidence tells one by one
 

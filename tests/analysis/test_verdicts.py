@@ -32,6 +32,7 @@ def summary_of(tmp_path):
             step__duration_ns=[9000 * MS, *(wait + 100 * MS)],
             loader__wait_ns=[9000 * MS, *wait],
             phase__forward_ns=[0, *[100 * MS] * steps],
+            sched__main_offcpu_ns=[0, *wait],
             sched__worker_iowait_ns=[0, *(wait + 100 * MS) * 1.9],
         )
         epochs = [0, *np.repeat(range(len(waits_ms)), EPOCH)]

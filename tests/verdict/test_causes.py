@@ -323,6 +323,7 @@ def test_taking_over_batches_is_nothing_to_remedy():
         "phase__transfer_ns": 0.0,
         "phase__other_ns": 0.1 * MS,
         "loader__wait_ns": 0.7 * MS,
+        "sched__main_offcpu_ns": 0.7 * MS,
     }
     assert verdict_on(**short, sched__wait_offcpu_ns=0.1 * MS).kind is VerdictKind.COMPUTE
     short["sched__main_runqueue_ns"] = 0.0

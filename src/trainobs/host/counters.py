@@ -162,8 +162,8 @@ class OwnTime:
         self._base = [clock - last for clock, last in clocks]
 
     def _clocks(self) -> tuple[int, int, int]:
-        own = time.thread_time_ns()
-        return self._runqueue_ns(), time.monotonic_ns() - own, time.process_time_ns() - own
+        queued, now, own = self._runqueue_ns(), time.monotonic_ns(), time.thread_time_ns()
+        return queued, now - own, time.process_time_ns() - own
 
     def _runqueue_ns(self) -> int:
         if self._schedstat is None:

@@ -247,8 +247,9 @@ def _inferred(now: Situation) -> Candidates:
     metric, rest = "sched/main_offcpu_ns", now.parts.step - wait
     off = now.ns(metric)
     slept = off - rest - known(now.ns("sched/main_runqueue_ns"))
-    yield Candidate(Cause.TRANSFORM, known(wait - off), (metric,))
-    yield Candidate(Cause.ASLEEP, known(slept - known(now.ns("sched/main_iowait_ns"))), (metric,))
+    slept -= known(now.ns("sched/main_iowait_ns"))
+    yield Candidate(Cause.TRANSFORM, max(0.0, known(wait - off)), (metric,))
+    yield Candidate(Cause.ASLEEP, max(0.0, known(slept)), (metric,))
 
 
 def _compute(now: Situation) -> tuple[float, Candidates]:

@@ -38,6 +38,7 @@ class StepParts:
     Attributes:
         step: all of it, validation and checkpoints too.
         part: what each kind of verdict is about.
+        maybe_taking_over: what of the wait for the loader may be that, where it is not known.
         other: time outside every phase that was marked, and logging; but for collectives.
         garbage: time in Python's garbage collector.
         runqueue: time in which the training thread was ready to run and had no CPU; loader,
@@ -53,6 +54,7 @@ class StepParts:
 
     step: float
     part: Mapping[VerdictKind, float]
+    maybe_taking_over: float
     other: float
     garbage: float
     runqueue: float
@@ -61,6 +63,11 @@ class StepParts:
     asleep: Mapping[str, float]
     unexplained: float
     off: float
+
+    def least(self, kind: VerdictKind) -> float:
+        """How much of a cost is sure; 0 for what was not measured."""
+        less = self.maybe_taking_over if kind is VerdictKind.LOADER else 0.0
+        return max(0.0, known(self.part[kind]) - less)
 
     @property
     def lost(self) -> float:
@@ -110,6 +117,8 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
     memory = _memory(mean, known(device))
     gil, polled = _interpreter(mean, usual)
     asleep = {name.split("/")[1].removesuffix("_sleep_ns"): mean[name] for name in record.SLEEPS}
+    most = min(HANDED_NS, HANDED_SHARE * step)
+    taken_over = _taken_over(mean, facts)
     is_told = facts.has_accelerator or facts.world_size > 1  # it may be for these
     unexplained = 0.0 if is_told else _outside(mean, rare)
     for_threads = mean["sched/thread_cpu_ns"]
@@ -123,7 +132,7 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
     return StepParts(
         step=step,
         part={
-            VerdictKind.LOADER: _waited(mean, facts),
+            VerdictKind.LOADER: mean[record.LOADER] - min(most, known(taken_over)),
             VerdictKind.COPY: mean[record.TRANSFER],
             VerdictKind.COMMUNICATION: communication,
             VerdictKind.CHECKPOINT: mean[record.CHECKPOINT],
@@ -132,6 +141,7 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
             VerdictKind.COMPUTE: max(0.0, computed),
             VerdictKind.MEMORY: _at_most(step, memory),
         },
+        maybe_taking_over=most if isnan(taken_over) else 0.0,
         other=unmarked + known(mean[record.LOGGING]) + min(0.0, computed),
         garbage=_at_most(max(0.0, step - rare - known(mean[record.LOADER])), garbage),
         runqueue=_runqueue(mean, usual),
@@ -166,13 +176,9 @@ def _at_most(limit: float, ns: float) -> float:
     return ns if isnan(ns) else min(limit, ns)
 
 
-def _waited(mean: Mean, facts: Facts) -> float:
-    """The wait for the loader, less what taking over any batch costs, or may cost."""
-    wait, computed = mean[record.LOADER], 0.0
-    if facts.workers:
-        off = known(mean[record.WAITED_OFF_CPU])
-        computed = max(0.0, wait - off)
-    return wait - min(HANDED_NS, HANDED_SHARE * mean[record.STEP], computed)
+def _taken_over(mean: Mean, facts: Facts) -> float:
+    """What the training thread computed of the wait for the loader, to take a batch over."""
+    return max(0.0, mean[record.LOADER] - mean[record.WAITED_OFF_CPU]) if facts.workers else 0.0
 
 
 def _runqueue(mean: Mean, usual: float) -> float:

@@ -164,7 +164,7 @@ def _outcome(record: Record, now: Situation) -> tuple[VerdictKind | str, float]:
     marked = sum(known(now.ns(name)) for name in names.PHASES) / parts.step
     if abs(marked - 1.0) > ADDS_UP:
         return f"the phases add up to {percent(marked)} of the step", 0.0
-    costs = {kind: known(part[kind]) for kind in OVERHEADS}
+    costs = {kind: parts.least(kind) for kind in OVERHEADS}
     top = max(costs, key=lambda kind: costs[kind])
     most, lost = costs[top], parts.lost
     is_memory_unknown = isnan(part[VerdictKind.MEMORY])
@@ -189,9 +189,8 @@ def _outcome(record: Record, now: Situation) -> tuple[VerdictKind | str, float]:
     if most >= BOUND * parts.step:
         second = max(ns for kind, ns in costs.items() if kind is not top)
         if second >= max(BOUND * parts.step, RIVAL * most):
-            counted = (ns for ns in costs.values() if ns >= BOUND * parts.step)
-            return VerdictKind.MIXED, min(parts.step, sum(counted))
-        return top, most
+            return VerdictKind.MIXED, min(parts.step, sum(part[kind] for kind in _costs(parts)))
+        return top, part[top]
     if isnan(part[VerdictKind.COMMUNICATION]):
         return "the time in collectives was not measured", 0.0
     computing = known(part[VerdictKind.COMPUTE])
@@ -211,7 +210,8 @@ def _why_unseen(now: Situation, top: VerdictKind, most: float) -> str:
     if parts.unexplained >= max(BOUND * parts.step, most) and not is_asleep:
         share = percent(min(1.0, parts.unexplained / parts.step))
         return f"for {share} of the step the training thread sleeps, and nobody knows for what"
-    beside = used_in_wait(now) if isnan(now.ns(names.INTERPRETER)) else 0.0
+    is_seen = not isnan(now.ns(names.INTERPRETER)) or not isnan(now.ns(names.SPLIT[0]))
+    beside = 0.0 if is_seen else used_in_wait(now)
     if top is VerdictKind.LOADER and BOUND * parts.step <= wait <= beside / HOLDS:
         return (
             "the training thread waits for data while other threads of its process compute, which "
@@ -316,7 +316,7 @@ def _named(now: Situation, slept: float, most: float) -> str:
 
 def _costs(parts: StepParts) -> tuple[VerdictKind, ...]:
     """The costs that are bottlenecks, the largest first."""
-    found = [kind for kind in OVERHEADS if known(parts.part[kind]) >= BOUND * parts.step]
+    found = [kind for kind in OVERHEADS if parts.least(kind) >= BOUND * parts.step]
     return tuple(sorted(found, key=lambda kind: -parts.part[kind]))
 
 
