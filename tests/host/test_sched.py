@@ -119,6 +119,42 @@ def test_sleep_is_off_cpu_and_not_on_the_run_queue() -> None:
         assert runqueue <= outer - 199_000_000
 
 
+def test_what_other_threads_compute_is_told_from_what_the_training_thread_does() -> None:
+    def work() -> None:
+        began = time.thread_time_ns()
+        while time.thread_time_ns() - began < BUSY_NS:
+            pass
+
+    with sampling() as sampler:
+        before = value(sampler, "sched/thread_cpu_ns")
+        other = threading.Thread(target=work)
+        other.start()
+        other.join()
+        between = value(sampler, "sched/thread_cpu_ns")
+        assert BUSY_NS <= between - before < 1.2 * BUSY_NS
+        work()
+        assert value(sampler, "sched/thread_cpu_ns") - between < 0.2 * BUSY_NS
+
+
+def test_what_a_worker_computes_stays_when_it_has_ended() -> None:
+    def work() -> int:
+        become_worker()
+        began = time.thread_time_ns()
+        while time.thread_time_ns() - began < BUSY_NS:
+            pass
+        return time.thread_time_ns()
+
+    with sampling() as sampler:
+        child = Child(work)
+        used = int(child.run())
+        sampler.refresh()
+        told = value(rested(sampler), "sched/worker_cpu_ns")
+        assert 0.9 * used < told < 1.1 * used + 10_000_000  # what it did around that
+        child.end()
+        sampler.refresh()
+        assert value(rested(sampler), "sched/worker_cpu_ns") >= told
+
+
 def test_a_sleeping_worker_is_off_cpu_from_its_birth() -> None:
     with sampling() as sampler:
         unborn = time.monotonic_ns()

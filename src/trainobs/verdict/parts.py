@@ -178,7 +178,8 @@ def _at_most(limit: float, ns: float) -> float:
 
 def _taken_over(mean: Mean, facts: Facts) -> float:
     """What the training thread computed of the wait for the loader, to take a batch over."""
-    return max(0.0, mean[record.LOADER] - mean[record.WAITED_OFF_CPU]) if facts.workers else 0.0
+    computed = mean[record.LOADER] - mean[record.WAITED_OFF_CPU] if facts.workers else 0.0
+    return computed if isnan(computed) else max(0.0, computed)
 
 
 def _runqueue(mean: Mean, usual: float) -> float:
