@@ -50,8 +50,14 @@ def test_a_cause_of_a_divided_wait_covers_most_of_it_and_has_no_rival(cause, par
 )
 def test_without_ebpf_it_is_known_what_workers_compute_and_wait_for_cpus(told, cause):
     told = {f"sched__{name}_ns": ms * MS for name, ms in told.items()}
-    unknown = {"sched__thread_runqueue_ns": np.nan}
+    unknown = {"sched__thread_runqueue_ns": np.nan, "sched__main_offcpu_ns": 99 * MS}
     verdict = verdict_on(**WAITING, **told, **unknown)
+    assert (verdict.kind, verdict.cause) == (VerdictKind.LOADER, cause)
+
+
+@pytest.mark.parametrize(("off", "cause"), [(5, Cause.FETCH), (60, None)])
+def test_without_ebpf_it_is_known_what_the_training_thread_computes_at_least_in_a_wait(off, cause):
+    verdict = verdict_on(**WAITING, sched__main_offcpu_ns=off * MS)
     assert (verdict.kind, verdict.cause) == (VerdictKind.LOADER, cause)
 
 

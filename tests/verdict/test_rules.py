@@ -78,12 +78,12 @@ def test_a_record_of_an_older_version_does_not_tell_sleep_from_the_hand_over():
 
 
 def test_where_the_wait_is_not_divided_the_device_is_seen_by_the_scheduler():
-    step = 199 * MS
-    verdict = verdict_on(**WAITING, sched__worker_iowait_ns=2 * step * 0.9)
+    step, waits = 199 * MS, {**WAITING, "sched__main_offcpu_ns": 99 * MS}
+    verdict = verdict_on(**waits, sched__worker_iowait_ns=2 * step * 0.9)
     assert verdict.cause is Cause.STORAGE
-    assert verdict_on(**WAITING, sched__worker_iowait_ns=2 * step * 0.25).cause is None
+    assert verdict_on(**waits, sched__worker_iowait_ns=2 * step * 0.25).cause is None
     unknown = replace(TWO_CPUS, workers=None)
-    assert verdict_on(unknown, **WAITING, sched__worker_iowait_ns=2 * step * 0.9).cause is None
+    assert verdict_on(unknown, **waits, sched__worker_iowait_ns=2 * step * 0.9).cause is None
 
 
 def test_without_workers_the_training_thread_tells():

@@ -185,8 +185,14 @@ def _handed_over(now: Situation) -> float:
 
 
 def _fetched(now: Situation) -> float:
-    """CPU time of the training thread in the wait, but for what taking over any batch costs."""
-    computed = known(now.ns(record.LOADER) - now.ns(record.WAITED_OFF_CPU))
+    """CPU time of the training thread in the wait, but for what taking over any batch costs.
+
+    At least: where the wait is not divided, all of its time off the CPU may be in it.
+    """
+    off = now.ns(record.WAITED_OFF_CPU)
+    if isnan(off) and isnan(now.ns(record.SPLIT[0])):
+        off = now.ns("sched/main_offcpu_ns")
+    computed = max(0.0, known(now.ns(record.LOADER) - off))
     # Some of the start of new workers is computed, too. Of others it is a sampler, or the like.
     computed -= known(now.ns(record.START)) if now.facts.has_new_workers else 0.0
     if now.facts.workers is None:  # it may make the batches itself
@@ -241,6 +247,7 @@ def _inferred(now: Situation) -> Candidates:
         yield Candidate(cause, min(wait, known(now.ns(metric)) * share), (metric,))
     if workers:
         yield from _start(now, _theirs(now.ns(record.START), now.ns(record.STARTING_WORKERS)))
+        yield Candidate(Cause.FETCH, _fetched(now), ("sched/main_offcpu_ns",))
         return
     # The training thread makes the batches. Of all that it computed and slept, how much must lie
     # in the wait?
