@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from faults.case import HEALTHY, Case, Right
+from faults.case import HEALTHY, Case, Right, because
 from faults.follow import CannotFollow, followed, name_of
 from faults.machine import CPUS
 from faults.runner import Kept, kept
@@ -37,12 +37,16 @@ BUSY = 0.15
 LACKED = 0.1
 """Time in the run queue, as a share of the step, from which on a run lacked CPUs."""
 
-LESS = {
-    "WORKERS": {"TRANSFORM", "HANDOVER"},
-    "CPU": {"OTHERS", "QUOTA", "FULL", "OWN_THREADS"},
-    "ASLEEP": {"STORAGE", "SLEEP", "NETWORK", "HELPERS"},
+LESS: Mapping[Right, tuple[Right, ...]] = {
+    ("LOADER", "WORKERS"): because("LOADER", "TRANSFORM", "HANDOVER"),
+    ("LOADER", "ASLEEP"): because("LOADER", "STORAGE", "SLEEP", "NETWORK", "HELPERS"),
+    ("SLEEP", "UNKNOWN"): because("MEMORY", "RECLAIM", "FAULTS") + because("MEMORY"),
+    **{
+        (kind, "CPU"): because(kind, "OTHERS", "QUOTA", "FULL", "OWN_THREADS")
+        for kind in ("COMPUTE", "LOADER")
+    },
 }
-"""Causes that are told where no probe tells which of some it is."""
+"""What is told where no probe tells which of some it is: vague, and not wrong."""
 
 Found = dict[str, Any]
 
@@ -99,7 +103,8 @@ def result_of(
         return "wrong", "advice where nothing is wrong"
     if said in case.right:
         return "right", ""
-    if any((said[0], one) in case.right for one in LESS.get(said[1] or "", ())):
+    less = LESS.get(said, ()) if case.setting.machine.unprivileged else ()
+    if any(one in case.right for one in less):
         return "vague", "one of several causes"
     if said[1] is None and any(said[0] == kind for kind, _ in case.right) and said != HEALTHY:
         return "vague", "no cause"

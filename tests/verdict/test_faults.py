@@ -14,6 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from trainobs.verdict.verdict import Cause
+
 SUITE = Path(__file__).parents[2] / "benchmarks" / "verdicts.py"
 
 
@@ -110,6 +112,22 @@ def verdict_of(kind: str | None, cause: str | None, **more: object) -> dict[str,
 def test_the_suite_calls_wrong_what_is_wrong(faults, case, kind, cause, gain, result):
     case = faults("cases").CASES[case]
     found, _ = faults("judge").result_of(case, verdict_of(kind, cause), gain, {})
+    assert found == result
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause", "result"),
+    [
+        ("loader-bound", Cause.ASLEEP.value, "vague"),
+        ("loader-bound", "waiting for a CPU", "wrong"),
+        ("asleep", "not known", "wrong"),
+    ],
+)
+def test_where_no_probes_are_loaded_one_of_several_causes_is_vague(faults, kind, cause, result):
+    case = faults("cases").CASES["slow_storage"]
+    of = faults("judge").result_of
+    assert of(case, verdict_of(kind, cause), 9.0, {})[0] == "wrong"
+    found, _ = of(case.changed(unprivileged=True), verdict_of(kind, cause), 9.0, {})
     assert found == result
 
 
