@@ -39,40 +39,6 @@ def test_a_cause_of_a_divided_wait_covers_most_of_it_and_has_no_rival(cause, par
     assert (verdict.kind, verdict.cause) == (VerdictKind.LOADER, cause)
 
 
-@pytest.mark.parametrize(
-    ("told", "cause"),
-    [
-        ({"worker_cpu": 300}, Cause.WORKERS),  # of 2 * 199
-        ({"worker_cpu": 200}, None),
-        ({"worker_cpu": 250, "worker_runqueue": 200}, None),
-        ({"worker_runqueue": 300, "worker_cpu": 50}, Cause.CPU),
-    ],
-)
-def test_without_ebpf_it_is_known_what_workers_compute_and_wait_for_cpus(told, cause):
-    told = {f"sched__{name}_ns": ms * MS for name, ms in told.items()}
-    unknown = {"sched__thread_runqueue_ns": np.nan, "sched__main_offcpu_ns": 99 * MS}
-    verdict = verdict_on(**WAITING, **told, **unknown)
-    assert (verdict.kind, verdict.cause) == (VerdictKind.LOADER, cause)
-
-
-@pytest.mark.parametrize(("off", "cause"), [(5, Cause.FETCH), (60, None)])
-def test_without_ebpf_it_is_known_what_the_training_thread_computes_at_least_in_a_wait(off, cause):
-    verdict = verdict_on(**WAITING, sched__main_offcpu_ns=off * MS)
-    assert (verdict.kind, verdict.cause) == (VerdictKind.LOADER, cause)
-
-
-@pytest.mark.parametrize(
-    ("wait", "off", "cause"),
-    [(100, 5, Cause.TRANSFORM), (400, 390, Cause.ASLEEP), (100, 95, None), (400, 200, None)],
-)
-def test_without_ebpf_a_wait_of_the_thread_that_makes_batches_is_told_by_its_bounds(
-    wait, off, cause
-):
-    facts = replace(TWO_CPUS, workers=0)
-    verdict = verdict_on(facts, loader__wait_ns=wait * MS, sched__main_offcpu_ns=off * MS)
-    assert (verdict.kind, verdict.cause) == (VerdictKind.LOADER, cause)
-
-
 def test_sleep_while_data_came_from_a_network_is_called_so():
     asleep = split(sleep=100)
     assert verdict_on(**asleep, batch__received_bytes=5e6).cause is Cause.NETWORK

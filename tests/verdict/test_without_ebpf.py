@@ -1,0 +1,89 @@
+"""What a verdict goes by where `/proc` alone is read: times off the CPU, queues, CPU times."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.verdict.constructed import MS, TWO_CPUS, WAITING, split, verdict_on
+from trainobs.verdict.sentence import sentence
+from trainobs.verdict.verdict import Cause, VerdictKind
+
+
+def test_where_nobody_knows_the_sleep_of_phases_it_is_not_called_computation():
+    """As `/proc` tells it: the time off the CPU, the queue, and what the other threads computed."""
+    off = {"sched__main_offcpu_ns": 60 * MS}
+    asleep = verdict_on(**off, sched__thread_cpu_ns=2 * MS)
+    assert sentence(asleep) == "asleep: 56 ms a step, 56 % of it; cause: not known"
+    for_threads = verdict_on(**off, sched__thread_cpu_ns=50 * MS)
+    assert for_threads.abstained_because == (
+        "for 58 % of the step the training thread sleeps, and nobody knows for what"
+    )
+    for facts in (replace(TWO_CPUS, has_accelerator=True), TWO_CPUS):
+        told = verdict_on(
+            facts, sched__thread_cpu_ns=2 * MS, **off if facts is not TWO_CPUS else {}
+        )
+        assert told.kind is VerdictKind.COMPUTE
+    unseen = verdict_on(without=("sched/main_offcpu_ns",))
+    assert unseen.abstained_because == (
+        "99 % of the step is no wait for data, and nobody knows how much it computes"
+    )
+
+
+def test_a_wait_that_may_be_the_taking_over_of_batches_is_no_bottleneck():
+    """Below the eBPF level nobody knows what the training thread computed in it."""
+    step = {"phase__forward_ns": 3 * MS, "phase__backward_ns": 1 * MS, "phase__other_ns": 0.0}
+    step |= {"phase__optimizer_ns": 0.0, "phase__transfer_ns": 0.0, "sched__main_offcpu_ns": 1 * MS}
+    assert verdict_on(**step, loader__wait_ns=1.4 * MS).kind is VerdictKind.COMPUTE
+    waits = verdict_on(**step, loader__wait_ns=2 * MS)
+    assert (waits.kind, waits.ns_per_step) == (VerdictKind.LOADER, 2 * MS)
+    known = verdict_on(**step, loader__wait_ns=1.4 * MS, sched__wait_offcpu_ns=1.4 * MS)
+    assert known.kind is VerdictKind.LOADER
+
+
+def test_a_wait_beside_threads_that_compute_may_be_one_for_the_interpreter_lock():
+    facts = replace(TWO_CPUS, torch_threads=1)
+    waits = WAITING | {"sched__main_offcpu_ns": 100 * MS}
+    assert verdict_on(facts, **waits, sched__thread_cpu_ns=20 * MS).kind is VerdictKind.LOADER
+    beside = waits | {"sched__thread_cpu_ns": 90 * MS}
+    assert "interpreter's lock" in (verdict_on(facts, **beside).abstained_because or "")
+    torch_computes = replace(facts, torch_threads=2)
+    assert verdict_on(torch_computes, **beside).kind is VerdictKind.LOADER
+    assert verdict_on(facts, **beside, python__gil_wait_ns=0.0).kind is VerdictKind.LOADER
+    assert verdict_on(facts, **beside | split(sleep=100)).kind is VerdictKind.LOADER
+
+
+@pytest.mark.parametrize(
+    ("told", "cause"),
+    [
+        ({"worker_cpu": 300}, Cause.WORKERS),  # of 2 * 199
+        ({"worker_cpu": 200}, None),
+        ({"worker_cpu": 250, "worker_runqueue": 200}, None),
+        ({"worker_runqueue": 300, "worker_cpu": 50}, Cause.CPU),
+    ],
+)
+def test_without_ebpf_it_is_known_what_workers_compute_and_wait_for_cpus(told, cause):
+    told = {f"sched__{name}_ns": ms * MS for name, ms in told.items()}
+    unknown = {"sched__thread_runqueue_ns": np.nan, "sched__main_offcpu_ns": 99 * MS}
+    verdict = verdict_on(**WAITING, **told, **unknown)
+    assert (verdict.kind, verdict.cause) == (VerdictKind.LOADER, cause)
+
+
+@pytest.mark.parametrize(("off", "cause"), [(5, Cause.FETCH), (60, None)])
+def test_without_ebpf_it_is_known_what_the_training_thread_computes_at_least_in_a_wait(off, cause):
+    verdict = verdict_on(**WAITING, sched__main_offcpu_ns=off * MS)
+    assert (verdict.kind, verdict.cause) == (VerdictKind.LOADER, cause)
+
+
+@pytest.mark.parametrize(
+    ("wait", "off", "cause"),
+    [(100, 5, Cause.TRANSFORM), (400, 390, Cause.ASLEEP), (100, 95, None), (400, 200, None)],
+)
+def test_without_ebpf_a_wait_of_the_thread_that_makes_batches_is_told_by_its_bounds(
+    wait, off, cause
+):
+    facts = replace(TWO_CPUS, workers=0)
+    verdict = verdict_on(facts, loader__wait_ns=wait * MS, sched__main_offcpu_ns=off * MS)
+    assert (verdict.kind, verdict.cause) == (VerdictKind.LOADER, cause)
