@@ -23,6 +23,7 @@ def steps(first: int, epoch: int, wait_ms: float, number: int = 20):
         step__duration_ns=[(100 + wait_ms) * MS] * number,
         loader__wait_ns=[wait_ms * MS] * number,
         phase__forward_ns=[100 * MS] * number,
+        sched__main_offcpu_ns=[wait_ms * MS] * number,
     )
     return replace(made, epoch=np.full(number, epoch, np.int32))
 

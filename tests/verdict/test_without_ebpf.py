@@ -28,8 +28,10 @@ def test_where_nobody_knows_the_sleep_of_phases_it_is_not_called_computation():
         assert told.kind is VerdictKind.COMPUTE
     unseen = verdict_on(without=("sched/main_offcpu_ns",))
     assert unseen.abstained_because == (
-        "99 % of the step is no wait for data, and nobody knows how much it computes"
+        "99 % of the step is no wait for data; how much of it is computation, nobody knows"
     )
+    unmarked = verdict_on(without=("sched/main_offcpu_ns", "loader/wait_ns"))
+    assert unmarked.abstained_because == "nobody knows how much of the step is computation"
 
 
 def test_a_wait_that_may_be_the_taking_over_of_batches_is_no_bottleneck():

@@ -195,11 +195,7 @@ def _outcome(record: Record, now: Situation) -> tuple[VerdictKind | str, float]:
         return "the time in collectives was not measured", 0.0
     computing = known(part[VerdictKind.COMPUTE])
     if isnan(now.ns("sched/main_offcpu_ns")):
-        share = percent(min(1.0, (parts.step - known(now.ns(names.LOADER))) / parts.step))
-        return (
-            f"{share} of the step is no wait for data, and nobody knows how much it computes",
-            0.0,
-        )
+        return _uncounted(now), 0.0
     return VerdictKind.COMPUTE, computing + (other if is_computation else 0.0)
 
 
@@ -218,6 +214,15 @@ def _why_unseen(now: Situation, top: VerdictKind, most: float) -> str:
             "may keep the interpreter's lock from it"
         )
     return ""
+
+
+def _uncounted(now: Situation) -> str:
+    """Why there is no verdict where nobody tells how long the training thread was on a CPU."""
+    wait = now.ns(names.LOADER)
+    if isnan(wait):
+        return "nobody knows how much of the step is computation"
+    share = percent(max(0.0, 1.0 - wait / now.parts.step))
+    return f"{share} of the step is no wait for data; how much of it is computation, nobody knows"
 
 
 def _is_computation(now: Situation) -> bool:
