@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
+from tests.samples import busy_run
+from trainobs.analysis.view import RunView
 from trainobs.core.errors import RunLogError
 from trainobs.report import page_data
 from trainobs.report.page_data import page_json
+from trainobs.verdict.record import NAMED, PHASES, STEP, VALIDATION
 
 
 def steps_of(run) -> int:
     return json.loads(page_json(run, {}))["steps"]
+
+
+def test_a_phase_that_was_first_marked_late_took_no_time_before(write_run):
+    steps = busy_run(3000)
+    steps.columns[VALIDATION][:2949] = np.nan  # it takes its time in the 2,950th
+    phases = [name for name in PHASES if name != NAMED]
+    steps.columns[STEP][:] = np.nansum([steps.columns[name] for name in phases], axis=0)
+    view = RunView.open(write_run(steps=steps))
+    for every in (1, 4):
+        found = view.piece(f"steps/parts/{every}/{2944 // 1024 // every}")["columns"]
+        last = [sum(found[name][at] for name in phases) for at in range(len(found[STEP]))]
+        assert last == pytest.approx(found[STEP], rel=1e-3)
 
 
 def test_a_run_that_is_busy_keeps_no_other_from_its_pieces(write_run):

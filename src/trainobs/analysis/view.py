@@ -11,7 +11,7 @@ Every piece has a path, by which the page asks a server for it, or finds it in i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,16 @@ _OF_A_BATCH = (
 )
 
 
+def _fill(columns: Mapping[str, npt.NDArray[np.float32]], parts: Iterable[str]) -> None:
+    """Where a part is unknown in some steps it took no time in these: a validation before the first.
+
+    Else means over the steps that know it would add up to more than a step.
+    """
+    for column in (columns[name] for name in parts):
+        if np.isfinite(column).any():
+            column[np.isnan(column) & np.isfinite(columns[STEP])] = 0.0
+
+
 class _BeyondError(Exception):
     """There are fewer pieces of a kind."""
 
@@ -110,7 +120,9 @@ class RunView:
         read = self._rank.columns(STEPS, ("step", "start_ns", *self._names["parts"]))
         self._rows = np.flatnonzero(read["step"] != SETUP)
         self._step, self._start_ns = (read.pop(name)[self._rows] for name in ("step", "start_ns"))
-        self._groups = {"parts": self._levels_of(read)}
+        steps = self._levels_of(read)
+        _fill(steps.columns, self._parts)
+        self._groups = {"parts": steps}
         self._batches: dict[str, npt.NDArray[np.int64]] | None = None
 
     @classmethod
