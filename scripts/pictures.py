@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from chromium import chromium
+from chromium import chromium  # type: ignore[import-not-found] # beside this script
 from playwright.sync_api import Page
 
 from trainobs.analysis.view import RunView

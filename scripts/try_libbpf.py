@@ -22,6 +22,7 @@ from pathlib import Path
 from trainobs.core.abi import FileClass, Op
 from trainobs.core.errors import ProbeError
 from trainobs.probes import libbpf, shared
+from trainobs.probes.compiling import OBJECTS
 from trainobs.probes.kernel_names import KERNEL_BTF, KernelNames
 from trainobs.probes.kernel_side import KernelSide
 from trainobs.probes.libbpf_log import captured_log
@@ -110,7 +111,7 @@ if __name__ == "__main__":
     if sys.argv[1] == "plain":
         Path(sys.argv[2]).write_bytes(plain(KERNEL_BTF.read_bytes()))
     else:
-        libbpf.SONAMES = (sys.argv[2],)
-        shared.OBJECTS = Path(os.environ.get("OBJECTS", shared.OBJECTS))
+        libbpf.SONAMES = (sys.argv[2], sys.argv[2])
+        shared.OBJECTS = Path(os.environ.get("OBJECTS", OBJECTS))  # type: ignore[attr-defined] # imported there
         says, opens, loads, attaches, counts, *why = run()
         print(f"{says:<7} {opens:<7} {loads:<7} {attaches:<8} {counts:<8}", *why)
