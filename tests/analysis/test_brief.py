@@ -230,7 +230,7 @@ def test_what_is_unknown_without_ebpf_is_said(made):
     lines = lines_of(made(without_ebpf))
     storage = "Storage, first step included: 3 MB read by calls a step, of which files is unknown"
     assert storage in lines
-    assert "Loader: why it was waited for 60 ms a step was not recorded" in lines
+    assert "Loader: waited for 60 ms a step; how its batches were made was not recorded" in lines
     (why,) = (line for line in lines if line.startswith("Not eBPF, because: "))
     assert "Operation not permitted: the process has neither CAP_BPF" in why
 
