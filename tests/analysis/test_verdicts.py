@@ -50,7 +50,7 @@ def test_each_epoch_and_the_run_have_a_verdict(summary_of):
     found = summary_of(100, 5, **TWO_WORKERS)["verdict"]
     first, second = found["epochs"][0], found["epochs"][1]
     found_of = (first["kind"], first["cause"], first["steps"])
-    assert found_of == ("loader-bound", "the device", EPOCH - 1), "without the first step"
+    assert found_of == ("loader-bound", "storage", EPOCH - 1), "without the first step"
     assert first["ns_per_step"] == pytest.approx(100 * MS)
     assert (second["kind"], second["cause"]) == ("compute-bound", None)
     assert found["run"]["steps"] == 2 * EPOCH - 1
@@ -61,7 +61,7 @@ def test_the_verdict_is_the_first_section_of_the_page(summary_of):
     assert sections[0].startswith("trainobs report of")
     assert sections[1].splitlines() == [
         "Verdict",
-        "  loader-bound: 100 ms a step, 50 % of it; cause: the device",
+        "  loader-bound: 100 ms a step, 50 % of it; cause: storage",
         "  waiting for data                             100 ms     50 %",
         "  loader workers asleep for a device           380 ms",
         "  forward                                      100 ms     50 %",
@@ -72,7 +72,7 @@ def test_epochs_are_on_the_page_where_their_verdict_changes(summary_of):
     page = render(summary_of(100, 100, 5, 5, **TWO_WORKERS)).splitlines()
     epochs = [line for line in page if line.startswith("  epoch ")]
     assert epochs == [
-        "  epoch 0: loader-bound: 100 ms a step, 50 % of it; cause: the device",
+        "  epoch 0: loader-bound: 100 ms a step, 50 % of it; cause: storage",
         "  epoch 2: compute-bound: 100 ms a step, 95 % of it",
     ]
 

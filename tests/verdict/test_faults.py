@@ -96,12 +96,12 @@ def verdict_of(kind: str | None, cause: str | None, **more: object) -> dict[str,
 @pytest.mark.parametrize(
     ("case", "kind", "cause", "gain", "result"),
     [
-        ("slow_storage", "loader-bound", "the device", 9.0, "right"),
+        ("slow_storage", "loader-bound", "storage", 9.0, "right"),
         ("slow_storage", "loader-bound", None, 9.0, "vague"),
         ("slow_storage", "loader-bound", "fsync", 9.0, "wrong"),
         ("slow_storage", "compute-bound", None, 9.0, "wrong"),
         ("slow_storage", None, None, 9.0, "abstained"),
-        ("slow_storage", "loader-bound", "the device", 1.1, "not injected"),
+        ("slow_storage", "loader-bound", "storage", 1.1, "not injected"),
         ("printing_callback", None, None, 9.0, "right"),
         ("frequent_gc", "compute-bound", None, 9.0, "wrong"),  # as if nothing were wrong
         ("healthy_no_worker", "compute-bound", None, None, "right"),
@@ -142,7 +142,7 @@ def test_where_no_probes_are_loaded_one_of_several_causes_is_vague(faults, kind,
     ],
 )
 def test_advice_that_does_harm_is_wrong(faults, advice, result):
-    case, verdict = faults("cases").CASES["slow_storage"], verdict_of("loader-bound", "the device")
+    case, verdict = faults("cases").CASES["slow_storage"], verdict_of("loader-bound", "storage")
     assert faults("judge").result_of(case, verdict, 9.0, advice)[0] == result
 
 

@@ -253,8 +253,8 @@ def test_the_cpus_of_a_rank_are_shared_with_the_ranks_beside_it():
 def test_a_verdict_is_json_and_a_sentence():
     verdict = verdict_on(**split(device=100))
     data = json.loads(json.dumps(verdict.as_json(), allow_nan=False))
-    assert (data["kind"], data["cause"]) == ("loader-bound", "the device")
-    assert sentence(verdict) == "loader-bound: 100 ms a step, 50 % of it; cause: the device"
+    assert (data["kind"], data["cause"]) == ("loader-bound", "storage")
+    assert sentence(verdict) == "loader-bound: 100 ms a step, 50 % of it; cause: storage"
     assert data["evidence"][0] == {
         "metric": "loader/wait_ns",
         "value": pytest.approx(100 * MS),

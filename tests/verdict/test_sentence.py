@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import nan
 
 from tests.verdict.constructed import IN_STEP, MS, TWO_CPUS, split, verdict_on
-from trainobs.verdict.sentence import notes, sentence
+from trainobs.verdict.sentence import lines, notes, sentence
 from trainobs.verdict.verdict import VerdictKind
 
 
@@ -84,3 +84,34 @@ def test_who_took_the_cpus_is_told_where_it_is_half_of_the_cause():
         other = verdict_on(alone, **IN_STEP | wait | ready | taken | changed)
         assert other.cpu_taken_by is None, changed
         assert not list(notes(other))
+
+
+def test_of_what_is_not_in_all_steps_time_and_share_are_told_as_means_of_all():
+    late = [1 * MS] * 40 + [200 * MS] * 24
+    told = sentence(verdict_on(loader__wait_ns=late, sched__main_offcpu_ns=late))
+    assert told == "loader-bound: 75.6 ms a step on average, 43 % of all time, since step 40"
+
+
+def test_a_row_stands_below_another_only_as_a_part_of_it():
+    held_up = verdict_on(sched__work_runqueue_ns=60 * MS, sched__main_runqueue_ns=60 * MS)
+    shown = [line for line in lines(held_up) if "no CPU" in line]
+    assert shown
+    assert not any(line.startswith(" ") for line in shown)
+    waits = list(lines(verdict_on(**split(compute=80, handover=20))))
+    at = next(n for n, line in enumerate(waits) if line.startswith("waiting for data"))
+    assert waits[at + 1].startswith("  loader computes")
+
+
+def test_the_wait_in_the_evidence_is_the_one_of_the_sentence():
+    over = split(compute=80, handover=20) | {"sched__wait_offcpu_ns": 97 * MS}
+    verdict = verdict_on(**over)
+    rows = {row.metric: row.value for row in verdict.evidence}
+    assert rows["loader/wait_ns"] == verdict.ns_per_step == 99 * MS
+    assert rows["loader/compute_ns"] + rows["loader/handover_ns"] == 99 * MS
+
+
+def test_a_lock_that_is_polled_is_not_left_to_look_like_the_interpreter_lock():
+    polled = {"python__gil_wait_ns": 60 * MS, "sched__thread_cpu_ns": 1 * MS}
+    verdict = verdict_on(**IN_STEP | {"sched__work_offcpu_ns": 62 * MS} | polled)
+    assert verdict.kind is VerdictKind.SLEEP
+    assert any("another lock" in note for note in notes(verdict))

@@ -25,7 +25,7 @@ from trainobs.core.catalogue import METRICS, STEP_METRICS, named_phase_metric
 from trainobs.core.catalogue.named import metric_of_phase, named_phase
 from trainobs.core.catalogue.own_counters import metrics_of_counter
 from trainobs.core.errors import RunLogError
-from trainobs.core.labels import TAKING, label_of
+from trainobs.core.labels import TAKING, WITHIN, label_of
 from trainobs.core.records import SETUP, UNKNOWN
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
@@ -85,7 +85,7 @@ _OF_A_BATCH = (
 
 
 def _fill(columns: Mapping[str, npt.NDArray[np.float32]], parts: Iterable[str]) -> None:
-    """Where a part is unknown in some steps it took no time in these: a validation before the first.
+    """A part that is unknown in some steps took no time there, as a validation before the first.
 
     Else means over the steps that know it would add up to more than a step.
     """
@@ -178,8 +178,8 @@ class RunView:
             lowest rank; `levels`: steps in a window of each level, finest first; `chunk`: windows
             in a chunk; `lane_steps`: steps in a chunk of lanes; `ranks`; `parts`; `taking`: what
             taking a batch over is called, and what it counts at most; `groups`: name -> its
-            columns; `metrics`: name -> `label`, `unit`, `kind`, `chart` and `tells`; `lanes`:
-            whether there are batches.
+            columns; `metrics`: name -> `label`, `within`, `unit`, `kind`, `chart` and `tells`;
+            `lanes`: whether there are batches.
         """
         info = self.run.info
         told = ("host", "level", "capabilities", "world_size", "settings", "loaders", "trainobs")
@@ -209,10 +209,9 @@ class RunView:
     def _about(self, name: str) -> dict[str, Any]:
         metric = METRICS.get(name) or self._own.get(name)
         metric = metric or metric_of_phase(named_phase(name) or name)
-        label = label_of(name)
         return {
-            "label": label.strip(),
-            "indent": (len(label) - len(label.lstrip())) // 2,
+            "label": label_of(name).strip(),
+            "within": WITHIN.get(name),
             "unit": metric.unit,
             "kind": metric.kind.name.lower(),
             "chart": metric.chart,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from trainobs.core.abi import Phase
 from trainobs.core.catalogue import phase_metric
@@ -46,7 +46,7 @@ _MORE: Mapping[str, str] = {
     "loader/sleep_ns": "  loader asleep, cause unknown",
     "loader/handover_ns": "  batches handed over",
     "loader/start_stop_ns": "    loaders starting and ending",
-    "loader/worker_start_stop_ns": "      surely of its workers",
+    "loader/worker_start_stop_ns": "      of it workers, at least",
     "sched/wait_offcpu_ns": "  asleep, or no CPU, while it waits",
     "sched/work_runqueue_ns": "  ready to run in the step, no CPU",
     "sched/work_iowait_ns": "  asleep for a device in the step",
@@ -59,7 +59,7 @@ _MORE: Mapping[str, str] = {
     "sched/forward_sleep_ns": "asleep in forward, cause unknown",
     "sched/backward_sleep_ns": "asleep in backward, cause unknown",
     "sched/optimizer_sleep_ns": "asleep in optimizer, cause unknown",
-    "sched/other_sleep_ns": "asleep elsewhere, cause unknown",
+    "sched/other_sleep_ns": "asleep in other code, cause unknown",
     "python/gc_ns": "Python's garbage collector",
     "ranks/wait_ns": "waiting in collectives",
     "memory/major_fault_count": "page faults that read from a device",
@@ -80,6 +80,27 @@ LABELS: Mapping[str, str] = {
 
 PART_OF: Mapping[str, str] = {"loader/start_stop_ns": "loader/handover_ns"}
 """Part of the wait for data -> the part that it is within, for lists in which all others add up."""
+
+_WAIT, _OFF = "loader/wait_ns", "sched/main_offcpu_ns"
+
+WITHIN: Mapping[str, str] = {
+    **PART_OF,
+    "loader/worker_start_stop_ns": "loader/start_stop_ns",
+    **{
+        f"loader/{part}_ns": _WAIT
+        for part in ("device", "cpu_wait", "compute", "sleep", "handover")
+    },
+    "sched/wait_offcpu_ns": _WAIT,
+    **{f"sched/{part}_ns": _OFF for part in ("main_iowait", "main_runqueue")},
+    **{f"sched/work_{part}_ns": _OFF for part in ("iowait", "runqueue")},
+}
+"""Metric with an indented name -> the one that it is a part of."""
+
+
+def label_among(metric: str, shown: Collection[str]) -> str:
+    """The name in a list that has `shown` above it: indented only below what it is a part of."""
+    whole = WITHIN.get(metric)
+    return label_of(metric) if whole in shown else label_of(metric).lstrip()
 
 
 def label_of(metric: str) -> str:

@@ -249,9 +249,9 @@ KNOWN: Mapping[str, Kind] = {
     "prefetch": Kind(_prefetch, "batches that each worker may be ahead (prefetch_factor)"),
     "persistent": Kind(_persistent, "workers live on between epochs", is_switch=True),
     "cached": Kind(_cached, "the data is in memory", is_switch=True),
-    "device": Kind(_faster, "speed of the device that holds the data", is_factor=True),
+    "device": Kind(_faster, "speed of the storage that holds the data", is_factor=True),
     "latency": Kind(
-        _scaled("make_sleep"), "what the loader sleeps for other than the device", is_factor=True
+        _scaled("make_sleep"), "sleep of the loader for other things than storage", is_factor=True
     ),
     "transform": Kind(_transform, "CPU time of making a batch", is_factor=True),
     "compute": Kind(_scaled("cpu"), "CPU time of the training thread", is_factor=True),

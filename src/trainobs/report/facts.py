@@ -80,7 +80,8 @@ def _loader(summary: dict[str, Any]) -> Iterator[str]:
     if causes:
         yield f"  what was waited for{_shares(': ', causes, waited)}"
     else:
-        yield f"Loader: waited for {duration(waited)} a step; how its batches were made was not recorded"
+        time = duration(waited)
+        yield f"Loader: waited for {time} a step; how its batches were made was not recorded"
 
 
 def _causes(known: Mapping[str, float], waited: float) -> dict[str, float]:

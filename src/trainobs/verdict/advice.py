@@ -44,7 +44,9 @@ def advise(kind: VerdictKind, cause: Cause | None, now: Situation) -> Advice | N
 
     A setting of the loader that brings about as much comes before work on the code.
     """
-    found = [*_replayed(kind, cause, now), *_by_share(kind, cause, now)]
+    found = list(_replayed(kind, cause, now))
+    replayed = {name for advice in found for name in advice.change}
+    found += [one for one in _by_share(kind, cause, now) if not replayed & one.change.keys()]
     sure = [advice for advice in found if advice.gain[0] >= LEAST]
     best = max(sure, key=lambda advice: advice.gain[0], default=None)
     settings = [one for one in sure if SETTINGS & one.change.keys()]
@@ -70,7 +72,7 @@ def _replayed(kind: VerdictKind, cause: Cause | None, now: Situation) -> _Found:
             yield _try(replay, Change("persistent", 0.0), text)
         if cause is Cause.STORAGE:
             # Not "keep it in memory": who reads each file once reads it from the device.
-            yield _try(replay, Change("device", 2.0), "a device twice as fast")
+            yield _try(replay, Change("device", 2.0), "storage twice as fast")
         elif cause is Cause.TRANSFORM and kernels_share(now) < KERNELS:
             yield _try(replay, Change("transform", 0.5), "halve the CPU time of transforms")
     elif kind is VerdictKind.CHECKPOINT:

@@ -62,7 +62,7 @@ _NOT_DONE = ("sched/work_runqueue_ns", names.GARBAGE, names.INTERPRETER, names.S
 """Time outside the phases that is known for something else than what the loop does there. Waiting
 for a device is not: a checkpoint that nobody marks does, and the kernel tells no phase of it."""
 
-_RARE = "as for a validation, a checkpoint or an optimizer that steps then"
+_RARE = "in no phase, as for a validation, a checkpoint or an optimizer that steps then"
 
 _NOT_MARKED = ": code of the loop, or of a callback, that nobody marks"
 
@@ -185,7 +185,7 @@ def _outcome(record: Record, now: Situation) -> tuple[VerdictKind | str, float]:
         return why, 0.0
     if some.ns >= max(BOUND * parts.step, most):
         share = percent(some.ns / parts.step)
-        return f"{share} of the step is in no phase, and {some.where} only, {_RARE}", 0.0
+        return f"{share} of all time is what the loop takes longer {some.where}, {_RARE}", 0.0
     if most >= BOUND * parts.step:
         second = max(ns for kind, ns in costs.items() if kind is not top)
         if second >= max(BOUND * parts.step, RIVAL * most):
@@ -359,8 +359,11 @@ def _evidence(
     times = [*phases, *HELD_UP, *names.SLEEPS]
     times += [names.AWAITED] if kind is VerdictKind.SLEEP else []
     others = sorted(times, key=lambda name: -known(now.ns(name)))
+    taken_over = now.ns(names.LOADER) - now.parts.part[VerdictKind.LOADER]
     for name in dict.fromkeys((*deciding, *others)):
         value = now.ns(name)
+        if name in (names.LOADER, names.SPLIT[-1]):  # a part of its own
+            value = max(0.0, value - taken_over)
         unit = METRICS[name].unit if name in METRICS else "ns"
         is_share = unit == "ns" and (name in _OF_THE_THREAD or name in named)
         share = value / now.parts.step if is_share else None

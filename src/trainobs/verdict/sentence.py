@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainobs.core.labels import label_of
+from trainobs.core.labels import label_among
 from trainobs.core.text import duration, measured, percent
 from trainobs.verdict.advice import told
-from trainobs.verdict.verdict import Cause, Verdict
+from trainobs.verdict.verdict import Cause, Verdict, VerdictKind
 
 _PLACES = {"other": "no phase", "named": "no phase, logging or a phase of its own"}
+
+_SHARE = 0.1
+"""Of the step, from which on a row of evidence that seems to contradict the sentence is told of."""
 
 _SHOWN = 6
 """Rows of evidence that are shown; all are in the JSON."""
@@ -24,7 +27,8 @@ def sentence(verdict: Verdict) -> str:
         text += f" of {' and '.join(cost.value for cost in verdict.costs)}"
     if verdict.ns_per_step is not None and verdict.share is not None:
         lost = "held up for " if verdict.held_up and not verdict.cause else ""
-        text += f": {lost}{duration(verdict.ns_per_step)} a step, {percent(verdict.share)} of it"
+        of = "a step on average, {} of all time" if verdict.when else "a step, {} of it"
+        text += f": {lost}{duration(verdict.ns_per_step)} {of.format(percent(verdict.share))}"
     text += f", in {_PLACES.get(verdict.where, verdict.where)}" if verdict.where else ""
     text += f", {verdict.when}" if verdict.when else ""
     if verdict.cause:
@@ -34,9 +38,11 @@ def sentence(verdict: Verdict) -> str:
 
 def lines(verdict: Verdict) -> Iterator[str]:
     """The evidence, the advice, and what a reader should know besides."""
-    for row in verdict.evidence[:_SHOWN]:
+    shown = [row.metric for row in verdict.evidence[:_SHOWN]]
+    for number, row in enumerate(verdict.evidence[:_SHOWN]):
+        label = label_among(row.metric, shown[:number])
         share = "" if row.share is None else f" {percent(row.share):>8}"
-        yield f"{label_of(row.metric):<40}{measured(row.value, row.unit):>11}{share}"
+        yield f"{label:<40}{measured(row.value, row.unit):>11}{share}"
     yield from notes(verdict)
     if verdict.advice:
         yield f"advice: {told(verdict.advice)}"
@@ -48,6 +54,11 @@ def notes(verdict: Verdict) -> Iterator[str]:
     late = shares.get("loader/handover_ns", 0.0) > shares.get("loader/compute_ns", 0.0)
     if verdict.cause is Cause.TRANSFORM and late:
         yield "a worker that computes in Python hands its batches over late"
+    if verdict.kind is VerdictKind.SLEEP and shares.get("python/gil_wait_ns", 0.0) >= _SHARE:
+        yield (
+            "no other thread computed meanwhile, so what looks like a wait for the GIL is another "
+            "lock, asked for again and again"
+        )
     if verdict.kernel_may_compute:
         yield (
             "much of what the loader computes may be the kernel's, which copies what is read, or "

@@ -27,7 +27,7 @@ class VerdictKind(Enum):
 class Cause(Enum):
     """Why that part takes the time it takes."""
 
-    STORAGE = "the device"
+    STORAGE = "storage"
     TRANSFORM = "the loader's own computation"
     SLEEP = "the loader asleep, for something not known (a network, a lock, another process)"
     NETWORK = "the loader asleep, while it received its data from a network"
@@ -60,7 +60,8 @@ class Evidence:
 
     Attributes:
         metric: name in the catalogue.
-        value: per step, over all steps but the first of the run.
+        value: per step, over all steps but the first of the run. The wait for data is here without
+            what taking over any batch costs.
         unit: unit of the value.
         share: of the step; None for what is no part of its time.
     """

@@ -12,7 +12,7 @@ const KINDS = {
   "checkpoint-bound": "Saving checkpoints takes the time.",
   "validation-bound": "Validation takes the time.",
   "memory-bound": "The machine is short of memory.",
-  "asleep": "Training sleeps for something that is not known.",
+  "asleep": "The training thread sleeps in the step.",
   "mixed": "Several costs count, and none of them stands out.",
 };
 
@@ -35,7 +35,7 @@ function helpNote({ refused, replayed }, advice) {
   if (refused) return el("p", { class: "muted" }, `What ${advice ? "else " : ""}would help is not known: ${refused}.`);
   if (advice) return null;
   if (!replayed) return el("p", { class: "muted" }, "What would help is not known: too little is known of how the batches were made to replay this run.");
-  return el("p", { class: "muted" }, "A replay of this run finds no change that is sure to bring 5 %.");
+  return el("p", { class: "muted" }, "Of the changes that a replay can try (workers, transforms, storage, checkpoints, validation), none is sure to bring 5 %.");
 }
 
 // In place of steps, where there are none.
@@ -50,11 +50,13 @@ export function noSteps({ info, outcome }, summary) {
 }
 
 // The numbers that the verdict was made from.
-export function evidence({ verdict: { run } }, { metrics, taking }) {
+export function evidence({ verdict: { run } }, { metrics }) {
   const told = run.evidence.filter(({ share }) => share === null || share >= LEAST);
-  const rows = told.map((row) => [`${"\u2003".repeat(metrics[row.metric]?.indent ?? 0)}${metrics[row.metric]?.label ?? row.metric}`,
+  const shown = new Map(); // metric -> how deep it stands below what it is a part of
+  for (const { metric } of told) shown.set(metric, 1 + (shown.get(metrics[metric]?.within) ?? -1));
+  const rows = told.map((row) => [`${"\u2003".repeat(shown.get(row.metric))}${metrics[row.metric]?.label ?? row.metric}`,
     inUnit(row.value, row.unit), row.share === null ? null : percent(row.share)]);
-  return rows.length ? table(`What the verdict rests on${taking ? `; ${taking.label} is part of waiting for data` : ""}`, ["", "a step", "share of the step"], rows) : null;
+  return rows.length ? table("What the verdict rests on", ["", "a step", "share of the step"], rows) : null;
 }
 
 // Changes with the gains that a replay predicts; null where there are none.
