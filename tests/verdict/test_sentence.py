@@ -97,6 +97,7 @@ def test_a_row_stands_below_another_only_as_a_part_of_it():
     shown = [line for line in lines(held_up) if "no CPU" in line]
     assert shown
     assert not any(line.startswith(" ") for line in shown)
+    assert any(line.startswith("training thread ready, no CPU free") for line in shown)
     waits = list(lines(verdict_on(**split(compute=80, handover=20))))
     at = next(n for n, line in enumerate(waits) if line.startswith("waiting for data"))
     assert waits[at + 1].startswith("  loader computes")

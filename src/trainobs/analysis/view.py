@@ -25,7 +25,7 @@ from trainobs.core.catalogue import METRICS, STEP_METRICS, named_phase_metric
 from trainobs.core.catalogue.named import metric_of_phase, named_phase
 from trainobs.core.catalogue.own_counters import metrics_of_counter
 from trainobs.core.errors import RunLogError
-from trainobs.core.labels import TAKING, WITHIN, label_of
+from trainobs.core.labels import TAKING, WITHIN, label_among, label_of
 from trainobs.core.records import SETUP, UNKNOWN
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
@@ -178,8 +178,9 @@ class RunView:
             lowest rank; `levels`: steps in a window of each level, finest first; `chunk`: windows
             in a chunk; `lane_steps`: steps in a chunk of lanes; `ranks`; `parts`; `taking`: what
             taking a batch over is called, and what it counts at most; `groups`: name -> its
-            columns; `metrics`: name -> `label`, `within`, `unit`, `kind`, `chart` and `tells`;
-            `lanes`: whether there are batches.
+            columns; `metrics`: name -> `label`, `alone` (the same in a list without
+            what it is `within`), `unit`, `kind`, `chart` and `tells`; `lanes`: whether there are
+            batches.
         """
         info = self.run.info
         told = ("host", "level", "capabilities", "world_size", "settings", "loaders", "trainobs")
@@ -211,6 +212,7 @@ class RunView:
         metric = metric or metric_of_phase(named_phase(name) or name)
         return {
             "label": label_of(name).strip(),
+            "alone": label_among(name, ()),
             "within": WITHIN.get(name),
             "unit": metric.unit,
             "kind": metric.kind.name.lower(),

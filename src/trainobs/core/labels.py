@@ -96,11 +96,21 @@ WITHIN: Mapping[str, str] = {
 }
 """Metric with an indented name -> the one that it is a part of."""
 
+_ALONE: Mapping[str, str] = {
+    "sched/main_iowait_ns": "training thread asleep for a device",
+    "sched/main_runqueue_ns": "training thread ready, no CPU free",
+    "sched/work_iowait_ns": "in the step, asleep for a device",
+    "sched/work_runqueue_ns": "in the step, ready, no CPU free",
+}
+"""The same -> its name where that is not above it, if its own says too little there."""
+
 
 def label_among(metric: str, shown: Collection[str]) -> str:
     """The name in a list that has `shown` above it: indented only below what it is a part of."""
     whole = WITHIN.get(metric)
-    return label_of(metric) if whole in shown else label_of(metric).lstrip()
+    if whole in shown:
+        return label_of(metric)
+    return _ALONE.get(metric) or label_of(metric).lstrip()
 
 
 def label_of(metric: str) -> str:

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from trainobs.core.labels import PART_OF, label_of
+from trainobs.core.labels import PART_OF, label_among
 from trainobs.core.text import counted, duration, gained, measured, percent, printable
 from trainobs.report import empty, facts
 from trainobs.report.losses import found_and_remedy, lost, not_observed, unreadable
@@ -125,7 +125,7 @@ def _verdict(summary: dict[str, Any], room: _Room) -> Iterator[str]:
     most = room.evidence * (2 if verdict["kind"] == "mixed" else 1)  # of each cost
     for one in _in_order(rows)[:most]:
         share = [] if one["share"] is None else [percent(one["share"])]
-        label = label_of(one["metric"]).strip()
+        label = label_among(one["metric"], ())
         of = "wait: " if one["metric"].startswith("loader/") else ""
         of = "  of it: " if _whole(one, rows) is not one else of
         yield row(f"  {of}{label}", measured(one["value"], one["unit"]), *share)

@@ -377,6 +377,7 @@ _OF_THE_THREAD = {
     *names.SLEEPS,
     *HELD_UP,
     names.START,
+    names.STARTING_WORKERS,
     "sched/main_runqueue_ns",
     "sched/main_offcpu_ns",
     names.AWAITED,

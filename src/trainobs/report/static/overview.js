@@ -54,7 +54,8 @@ export function evidence({ verdict: { run } }, { metrics }) {
   const told = run.evidence.filter(({ share }) => share === null || share >= LEAST);
   const shown = new Map(); // metric -> how deep it stands below what it is a part of
   for (const { metric } of told) shown.set(metric, 1 + (shown.get(metrics[metric]?.within) ?? -1));
-  const rows = told.map((row) => [`${"\u2003".repeat(shown.get(row.metric))}${metrics[row.metric]?.label ?? row.metric}`,
+  const labelOf = (name) => (shown.get(name) ? "\u2003".repeat(shown.get(name)) + metrics[name].label : metrics[name]?.alone ?? name);
+  const rows = told.map((row) => [labelOf(row.metric),
     inUnit(row.value, row.unit), row.share === null ? null : percent(row.share)]);
   return rows.length ? table("What the verdict rests on", ["", "a step", "share of the step"], rows) : null;
 }
