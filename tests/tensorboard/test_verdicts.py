@@ -64,7 +64,10 @@ def test_each_epoch_has_a_verdict_at_its_last_step_and_the_run_has_one_at_the_en
         (39, "**epoch 1: compute-bound: 100 ms a step, 95 % of it**"),
     ]
     assert heads(found["trainobs/verdict/run"]) == [
-        (39, "**the run: loader-bound: 51.3 ms a step, 34 % of it, in the first epoch only**")
+        (
+            39,
+            "**the run: loader-bound: 51.3 ms a step on average, 34 % of all time, in the first epoch only**",
+        )
     ]
 
 

@@ -70,7 +70,9 @@ def test_what_came_once_is_told_so_though_no_sample_has_it(steps, at, told):
         ({step: 100 for step in range(9, 200, 20)}, "in about 1 step of 20"),
         ({step: 900 * 0.8**step for step in range(13)} | {150: 300}, "mostly in steps 0 to 6"),
         ({step: 900 for step in (60, 63, 70, 71, 180)}, "mostly in steps 60 to 71"),
-        ({step: 15 for step in range(100, 200)}, "since step 100"),
+        ({step: 15 for step in range(100, 200)}, "more since step 100"),
+        ({step: 90 for step in range(100, 200)}, "since step 100"),
+        ({step: 15 for step in range(50)}, ""),  # and what does a step do then?
         ({step: 5 for step in range(0, 200, 2)}, ""),  # two kinds of steps
     ],
 )

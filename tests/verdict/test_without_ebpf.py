@@ -16,7 +16,7 @@ def test_where_nobody_knows_the_sleep_of_phases_it_is_not_called_computation():
     """As `/proc` tells it: the time off the CPU, the queue, and what the other threads computed."""
     off = {"sched__main_offcpu_ns": 60 * MS}
     asleep = verdict_on(**off, sched__thread_cpu_ns=2 * MS)
-    assert sentence(asleep) == "asleep: 56 ms a step, 56 % of it; cause: not known"
+    assert sentence(asleep) == "asleep: at least 56 ms a step, 56 % of it; cause: not known"
     for_threads = verdict_on(**off, sched__thread_cpu_ns=50 * MS)
     assert for_threads.abstained_because == (
         "for 58 % of the step the training thread sleeps, and nobody knows for what"
@@ -89,3 +89,28 @@ def test_without_ebpf_a_wait_of_the_thread_that_makes_batches_is_told_by_its_bou
     facts = replace(TWO_CPUS, workers=0)
     verdict = verdict_on(facts, loader__wait_ns=wait * MS, sched__main_offcpu_ns=off * MS)
     assert (verdict.kind, verdict.cause) == (VerdictKind.LOADER, cause)
+
+
+def test_without_ebpf_want_of_a_cpu_in_the_step_is_no_cause_of_a_wait():
+    """Of the queue of the whole step, what the rest of the step may hold is not laid to it."""
+    facts, off = replace(TWO_CPUS, workers=0), {"sched__main_offcpu_ns": 160 * MS}
+    queued = {"sched__main_runqueue_ns": 80 * MS}
+    assert verdict_on(facts, loader__wait_ns=100 * MS, **off, **queued).cause is None
+    long = {"loader__wait_ns": 400 * MS, "sched__main_offcpu_ns": 480 * MS}
+    assert verdict_on(facts, **long, sched__main_runqueue_ns=450 * MS).cause is Cause.CPU
+
+
+def test_without_ebpf_held_up_is_what_held_up_longer_than_sleep_may_have():
+    queued = {"sched__main_runqueue_ns": 30 * MS, "sched__thread_cpu_ns": 5 * MS}
+    waited = verdict_on(**queued, sched__main_offcpu_ns=50 * MS)
+    assert (waited.kind, waited.cause) == (VerdictKind.COMPUTE, Cause.CPU)
+    assert sentence(waited).startswith("compute-bound: 30 ms a step, 30 % of it; cause: waiting")
+    slept = verdict_on(**queued, sched__main_offcpu_ns=75 * MS)
+    assert (slept.kind, slept.is_least) == (VerdictKind.SLEEP, True)
+
+
+def test_a_thread_that_is_hardly_off_the_cpu_waits_for_no_interpreter_lock():
+    facts = replace(TWO_CPUS, workers=0, torch_threads=2)  # torch's thread spins while it is called
+    spins = {"sched__thread_cpu_ns": 190 * MS, "sched__main_offcpu_ns": 5 * MS}
+    verdict = verdict_on(facts, **WAITING, **spins)
+    assert (verdict.kind, verdict.cause) == (VerdictKind.LOADER, Cause.TRANSFORM)

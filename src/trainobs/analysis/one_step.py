@@ -36,8 +36,8 @@ def explain(run: RunLog, step: int) -> dict[str, Any]:
     """Where one step of the lowest rank went, and what it took to make its batches.
 
     Returns:
-        `run`, `rank`, `step`, `epoch`; `metrics`: name -> `value` in the step and `median` of all
-        steps; `batches`: the one that was finished last first, each with `worker` (None: the
+        `run`, `level`, `rank`, `step`, `epoch`; `metrics`: name -> `value` in the step and `median`
+        of all steps; `batches`: the one that was finished last first, each with `worker` (None: the
         training thread), `number`, `read_bytes`, `read_count`, `device_ns`, `cpu_wait_ns`,
         `compute_ns`, `sleep_ns`, `slowest_ns`, `slowest_file`, `made_ns`, and `ended_ns` after the
         step began, below 0 for one that was made ahead. None where unknown.
@@ -54,6 +54,7 @@ def explain(run: RunLog, step: int) -> dict[str, Any]:
     values = rank.metrics(metrics)
     return {
         "run": str(run.path),
+        "level": run.info.get("level"),
         "rank": rank.rank,
         "step": step,
         "epoch": int(rank.epoch()[rows[0]]),

@@ -11,6 +11,11 @@ from trainobs.core.text import duration, printable, quantity, size
 from trainobs.report.loaders import DID, maker
 from trainobs.report.rows import or_unknown, row
 
+_UNKNOWN = {
+    "ebpf": "they came from no DataLoader of torch, or were of no known step",
+    "attached": "the process was observed from outside",
+}
+
 _LABELS = {"step/duration_ns": "took", **PHASES}
 
 
@@ -30,7 +35,8 @@ def _step(found: dict[str, Any]) -> Iterator[str]:
 
 def _makers(found: dict[str, Any]) -> Iterator[str]:
     if not found["batches"]:
-        yield "Its batches are not known: no DataLoader of torch, no eBPF, or observed from outside"
+        why = _UNKNOWN.get(found["level"], "it was not observed by eBPF")
+        yield f"Its batches are not known: {why}"
     for batch in found["batches"]:
         ended = batch["ended_ns"]
         when = f"{duration(abs(ended))} {'after' if ended > 0 else 'before'} the step began"

@@ -57,8 +57,9 @@ def advise(kind: VerdictKind, cause: Cause | None, now: Situation) -> Advice | N
 
 
 def told(advice: Advice) -> str:
-    """Advice with its gain, in words."""
-    return f"{advice.text}: {gained(*advice.gain)} (predicted)"
+    """Advice with its gain, in words; only a replay tells the most that it may be."""
+    by = "by its share of the time" if advice.gain[1] is None else "predicted"
+    return f"{advice.text}: {gained(*advice.gain)} ({by})"
 
 
 def _replayed(kind: VerdictKind, cause: Cause | None, now: Situation) -> _Found:

@@ -241,8 +241,9 @@ def _inferred(now: Situation) -> Candidates:
     wait, workers = now.parts.part[VerdictKind.LOADER], now.facts.workers or 0
     who = "worker" if workers else "main"
     share = wait / (workers * now.parts.step) if workers else 1.0
-    waits = [(Cause.STORAGE, "iowait"), (contention(now), "runqueue")]
-    for cause, what in (*waits, *([(Cause.WORKERS, "cpu")] if workers else [])):
+    found = {Cause.STORAGE: "iowait"}
+    found |= {contention(now): "runqueue", Cause.WORKERS: "cpu"} if workers else {}
+    for cause, what in found.items():
         metric = f"sched/{who}_{what}_ns"
         yield Candidate(cause, min(wait, known(now.ns(metric)) * share), (metric,))
     if workers:
@@ -252,9 +253,10 @@ def _inferred(now: Situation) -> Candidates:
     # The training thread makes the batches. Of all that it computed and slept, how much must lie
     # in the wait?
     metric, rest = "sched/main_offcpu_ns", now.parts.step - wait
-    off = now.ns(metric)
-    slept = off - rest - known(now.ns("sched/main_runqueue_ns"))
+    off, queued = now.ns(metric), known(now.ns("sched/main_runqueue_ns"))
+    slept = off - rest - queued
     slept -= known(now.ns("sched/main_iowait_ns"))
+    yield Candidate(contention(now), max(0.0, queued - rest), ("sched/main_runqueue_ns",))
     yield Candidate(Cause.TRANSFORM, max(0.0, known(wait - off)), (metric,))
     yield Candidate(Cause.ASLEEP, max(0.0, known(slept)), (metric,))
 

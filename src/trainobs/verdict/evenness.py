@@ -18,6 +18,9 @@ FEW = 0.15
 TIMES = 2.0
 """How many times as much a step must take after a change as before it, or before it as after."""
 
+LITTLE = 0.1
+"""Share of the longer time before or after a change below which the other counts as nothing."""
+
 EXPLAINED = 0.6
 """Share of the differences between steps that a change at one moment has to explain."""
 
@@ -219,6 +222,8 @@ def _changed(record: Record, names: tuple[str, ...]) -> str:
     if min(cuts[best], len(steps) - cuts[best]) < SIDE * len(steps):
         return ""
     number = record.first + int(weights[cuts[best] - 1])
-    if after[best] > TIMES * before[best]:
-        return f"since step {number}"
-    return f"until step {number}" if before[best] > TIMES * after[best] else ""
+    more, less = max(after[best], before[best]), min(after[best], before[best])
+    if more <= TIMES * less:
+        return ""
+    told = f"{'since' if after[best] > before[best] else 'until'} step {number}"
+    return told if less < LITTLE * more else f"more {told}"

@@ -46,8 +46,9 @@ class StepParts:
         device: time in which it slept for a device.
         interpreter: time in which it slept for Python's interpreter lock.
         asleep: phase -> time in which it slept for something that is not known.
-        unexplained: time outside loader, checkpoints and validation in which it surely slept, where
-            nobody knows whether for other threads of its process, which computed.
+        sees_sleep: whether it is known by phases what it slept for.
+        unexplained: without that, time outside loader, checkpoints and validation in which it must
+            have slept, maybe for other threads of its process, which computed; 0 with it.
         off: time in which it was off the CPU for any reason, of that in which it computes; where
             that is unknown, all of computation.
     """
@@ -61,6 +62,7 @@ class StepParts:
     device: float
     interpreter: float
     asleep: Mapping[str, float]
+    sees_sleep: bool
     unexplained: float
     off: float
 
@@ -84,7 +86,11 @@ class StepParts:
     def most_lost(self) -> float:
         """The same with what is unknown at its largest."""
         parts = (self.runqueue, self.device, self.interpreter)
-        return known(self.garbage) + (self.off if any(map(isnan, parts)) else sum(parts))
+        if not any(map(isnan, parts)):
+            return known(self.garbage) + sum(parts)
+        if not self.sees_sleep and not isnan(self.unexplained):
+            return self.lost  # the unknown is in that, and was weighed against this
+        return known(self.garbage) + self.off
 
 
 class Situation(NamedTuple):
@@ -120,7 +126,8 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
     most = min(HANDED_NS, HANDED_SHARE * step)
     taken_over = _taken_over(mean, facts)
     is_told = facts.has_accelerator or facts.world_size > 1  # it may be for these
-    unexplained = 0.0 if is_told else _outside(mean, rare)
+    sees_sleep = not all(isnan(mean[name]) for name in record.SLEEPS)
+    unexplained = 0.0 if is_told or sees_sleep else _outside(mean, rare)
     for_threads = mean["sched/thread_cpu_ns"]
     asleep[""] = polled + _for_idle_threads(mean, gil + polled)
     asleep[""] += max(0.0, known(unexplained - for_threads))
@@ -148,21 +155,18 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
         device=device - known(memory) if known(memory) and known(device) else device,
         interpreter=gil,
         asleep=asleep,
+        sees_sleep=sees_sleep,
         unexplained=unexplained,
         off=_off(mean, rare, computing),
     )
 
 
 def _outside(mean: Mean, rare: float) -> float:
-    """Where no phase knows its sleep: what of it must lie outside loader and what is rare.
-
-    0 where it is known by phases.
-    """
-    if not all(isnan(mean[name]) for name in record.SLEEPS):
-        return 0.0
+    """Where no phase knows its sleep: what of it must lie outside loader and what is rare."""
     explained = known(mean["sched/main_runqueue_ns"]) + known(mean["sched/main_iowait_ns"])
     slept = mean["sched/main_offcpu_ns"] - explained - known(mean[record.INTERPRETER])
-    return max(0.0, known(slept - known(mean[record.LOADER]) - rare))
+    outside = slept - known(mean[record.LOADER]) - rare
+    return outside if isnan(outside) else max(0.0, outside)
 
 
 def _off(mean: Mean, rare: float, computing: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import isnan
+from math import inf, isnan
 
 import numpy as np
 
@@ -147,6 +147,7 @@ def judge_by(replay: Replay | None, record: Record, facts: Facts) -> Verdict:
         held_up=held_up,
         when=_when(record, outcome, cause, held_up=held_up),
         where=_where(outcome, now),
+        is_least=outcome is VerdictKind.SLEEP and not parts.sees_sleep,
         cpu_taken_by=taken_by,
         cpu_lacked_share=lacked,
         kernel_may_compute=cause is Cause.TRANSFORM and kernels_share(now) >= KERNELS,
@@ -177,7 +178,7 @@ def _outcome(record: Record, now: Situation) -> tuple[VerdictKind | str, float]:
     not_done = max(0.0, lost - known(parts.device)) + known(parts.asleep["other"])
     other = max(0.0, parts.other - not_done)
     unmarked = 0.0 if is_computation else other
-    if lost >= max(BOUND * parts.step, most, some.ns, unmarked):
+    if lost >= max(BOUND * parts.step, most, some.ns, unmarked, known(parts.unexplained)):
         return VerdictKind.COMPUTE, lost
     if unmarked >= max(BOUND * parts.step, most):
         return _unmarked(now, parts.other), 0.0
@@ -203,11 +204,14 @@ def _why_unseen(now: Situation, top: VerdictKind, most: float) -> str:
     """Why the largest cost may be none, or another one larger, where no probe tells; or ""."""
     parts, wait = now.parts, known(now.parts.part[VerdictKind.LOADER])
     is_asleep = top is VerdictKind.SLEEP and most >= BOUND * parts.step
-    if parts.unexplained >= max(BOUND * parts.step, most) and not is_asleep:
-        share = percent(min(1.0, parts.unexplained / parts.step))
+    slept = known(parts.unexplained)
+    if slept >= max(BOUND * parts.step, most) and not is_asleep:
+        share = percent(min(1.0, slept / parts.step))
         return f"for {share} of the step the training thread sleeps, and nobody knows for what"
     is_seen = not isnan(now.ns(names.INTERPRETER)) or not isnan(now.ns(names.SPLIT[0]))
-    beside = 0.0 if is_seen else used_in_wait(now)
+    # Who waits for that lock is off the CPU.
+    off = now.ns("sched/main_offcpu_ns") - known(now.ns("sched/main_runqueue_ns"))
+    beside = 0.0 if is_seen else min(used_in_wait(now), inf if isnan(off) else off)
     if top is VerdictKind.LOADER and BOUND * parts.step <= wait <= beside / HOLDS:
         return (
             "the training thread waits for data while other threads of its process compute, which "
@@ -280,7 +284,10 @@ def _when(record: Record, kind: VerdictKind, cause: Cause | None, *, held_up: bo
     if kind in (VerdictKind.CHECKPOINT, VerdictKind.VALIDATION, VerdictKind.MIXED):
         return ""
     if kind is VerdictKind.COMPUTE:
-        return when(record, _TIMES_OF.get(cause, HELD_UP[:1]) if held_up else _COMPUTING)
+        if held_up:
+            return when(record, _TIMES_OF.get(cause, HELD_UP[:1]))
+        told = when(record, _COMPUTING)
+        return "" if "until" in told else told  # what was the longest at first goes on
     return when(record, _METRICS_OF[kind])
 
 

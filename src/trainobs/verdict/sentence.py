@@ -28,6 +28,7 @@ def sentence(verdict: Verdict) -> str:
     if verdict.ns_per_step is not None and verdict.share is not None:
         lost = "held up for " if verdict.held_up and not verdict.cause else ""
         of = "a step on average, {} of all time" if verdict.when else "a step, {} of it"
+        lost += "at least " if verdict.is_least else ""
         text += f": {lost}{duration(verdict.ns_per_step)} {of.format(percent(verdict.share))}"
     text += f", in {_PLACES.get(verdict.where, verdict.where)}" if verdict.where else ""
     text += f", {verdict.when}" if verdict.when else ""

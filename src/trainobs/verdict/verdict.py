@@ -148,6 +148,7 @@ class Verdict:
         held_up: whether that time is no computation, but what holds it up.
         when: where in the run that time lies ("since step 120"), or "" if it is in all steps.
         where: the phase that it lies in ("forward"), or "".
+        is_least: whether that time is a lower bound.
         cpu_taken_by: who had the CPUs that were lacking for a fifth of the step or more, where that
             is known, and is not the cause.
         cpu_lacked_share: of the step, in which the training thread, or who made its batches, waited
@@ -171,6 +172,7 @@ class Verdict:
     held_up: bool = False
     when: str = ""
     where: str = ""
+    is_least: bool = False
     cpu_taken_by: Cause | None = None
     cpu_lacked_share: float = 0.0
     kernel_may_compute: bool = False
