@@ -66,7 +66,8 @@ def test_each_epoch_has_a_verdict_at_its_last_step_and_the_run_has_one_at_the_en
     assert heads(found["trainobs/verdict/run"]) == [
         (
             39,
-            "**the run: loader-bound: 51.3 ms a step on average, 34 % of all time, in the first epoch only**",
+            "**the run: loader-bound: 51.3 ms a step on average, 34 % of all time, "
+            "in the first epoch only**",
         )
     ]
 
