@@ -87,6 +87,7 @@ def test_a_directory_below_a_file_loses_the_record_and_not_the_training(tmp_path
     assert sorted(warnings(caplog)) == sorted(
         [refusal("runlog"), refusal("tensorboard"), loss("runlog", 30), loss("tensorboard", 30)]
     )
+    assert caplog.text.count("  do:    give `run_dir` a directory that can be written") == 4
 
 
 def test_a_read_only_disk_loses_the_record_and_not_the_training(tmp_path, caplog):
@@ -96,6 +97,7 @@ def test_a_read_only_disk_loses_the_record_and_not_the_training(tmp_path, caplog
     assert sorted(warnings(caplog)) == sorted(
         [refusal("runlog"), refusal("tensorboard"), loss("runlog", 30), loss("tensorboard", 30)]
     )
+    assert caplog.text.count("  do:    give `run_dir` a directory that can be written") == 4
 
 
 def test_a_disk_that_is_full_for_a_while_loses_nothing(tmp_path, caplog):

@@ -83,12 +83,12 @@ class Delivery:
             self._told = True
             logger.warning(
                 "cannot store the record in the %s; %s\n"
-                "  found: %s: %s\n  do:    nothing for this training run, it goes on; "
-                "`trainobs report` says what was lost",
+                "  found: %s: %s\n  do:    %s; this training goes on",
                 self.sink.name,
                 then,
                 type(error).__name__,
                 str(error),  # the error itself holds on to all that it went through
+                _remedy(self._fault) or "nothing: `trainobs report` says what was lost",
             )
 
 
@@ -230,8 +230,17 @@ def _part(summary: dict[str, object], name: str) -> dict[str, object]:
 
 def _tell_lost(name: str, count: int, because: str) -> None:
     logger.warning(
-        "the %s lost the records of %d steps\n  found: %s\n  do:    nothing for this run",
+        "the %s lost the records of %d steps\n  found: %s\n  do:    %s",
         name,
         count,
         because,
+        _remedy(because) or "nothing for this run",
     )
+
+
+def _remedy(fault: str) -> str:
+    """What to do about a fault of the disk, as in "EACCES: Permission denied"; "" for others."""
+    code = fault.partition(":")[0]
+    if code in ("EACCES", "EPERM", "EROFS", "ENOTDIR"):
+        return "give `run_dir` a directory that can be written"
+    return "make room on the disk" if code in ("ENOSPC", "EDQUOT") else ""
