@@ -52,6 +52,8 @@ def main() -> None:
                 with obs.step():
                     (directory / f"{step}").write_bytes(bytes(100_000))
                     time.sleep(0.01)
+        if probes == ["auto"]:
+            observe(run_dir=directory / "again").close()
     except ProbeError as error:
         print(f"{type(error).__name__}: {error.cause.name}\n{error}")
 

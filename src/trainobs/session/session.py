@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from traceback import clear_frames
 
@@ -370,6 +370,7 @@ def _first_refusal(status: Mapping[str, str]) -> str:
     return next(state for name, state in status.items() if name in CALLS and state != "on")
 
 
+@cache  # once for a process: a notebook's cells are run again and again
 def _tell_level(level: str, why_not: str, quiet: bool) -> None:
     source = "/proc counters of the process tree" if level == "procfs" else "timing only"
     grade = logging.INFO if quiet else logging.WARNING
