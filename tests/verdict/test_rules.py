@@ -157,7 +157,7 @@ def test_where_collectives_are_not_measured_sleep_tells_if_something_was_sent():
     assert verdict_on(ranks, **asleep).kind is VerdictKind.COMMUNICATION
     alone = verdict_on(**asleep)  # nobody to wait for
     assert alone.abstained_because == (
-        "for 58 % of the step the training thread sleeps, and nobody knows for what"
+        "for 58 % of the step the training thread is off the CPU, and nobody knows why"
     )
     for unknown in (
         {"net__sent_bytes": 0.0},

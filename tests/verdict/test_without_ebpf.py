@@ -16,10 +16,10 @@ def test_where_nobody_knows_the_sleep_of_phases_it_is_not_called_computation():
     """As `/proc` tells it: the time off the CPU, the queue, and what the other threads computed."""
     off = {"sched__main_offcpu_ns": 60 * MS}
     asleep = verdict_on(**off, sched__thread_cpu_ns=2 * MS)
-    assert sentence(asleep) == "asleep: at least 56 ms a step, 56 % of it; cause: not known"
+    assert sentence(asleep) == "asleep: at least 52 ms a step, 52 % of it; cause: not known"
     for_threads = verdict_on(**off, sched__thread_cpu_ns=50 * MS)
     assert for_threads.abstained_because == (
-        "for 58 % of the step the training thread sleeps, and nobody knows for what"
+        "for 58 % of the step the training thread is off the CPU, and nobody knows why"
     )
     for facts in (replace(TWO_CPUS, has_accelerator=True), TWO_CPUS):
         told = verdict_on(
@@ -114,3 +114,14 @@ def test_a_thread_that_is_hardly_off_the_cpu_waits_for_no_interpreter_lock():
     spins = {"sched__thread_cpu_ns": 190 * MS, "sched__main_offcpu_ns": 5 * MS}
     verdict = verdict_on(facts, **WAITING, **spins)
     assert (verdict.kind, verdict.cause) == (VerdictKind.LOADER, Cause.TRANSFORM)
+
+
+def test_a_cpu_that_a_hypervisor_takes_is_no_sleep():
+    """It is no want of a CPU to the scheduler, and no CPU time either."""
+    taken = {"sched__main_offcpu_ns": 60 * MS, "sched__thread_cpu_ns": 0.0}
+    told = verdict_on(**taken, sched__others_cpu_ratio=0.3)
+    assert "is off the CPU, and nobody knows why" in (told.abstained_because or "")
+    facts, waits = replace(TWO_CPUS, workers=0), {"loader__wait_ns": 400 * MS}
+    off = waits | {"sched__main_offcpu_ns": 390 * MS}
+    assert verdict_on(facts, **off).cause is Cause.ASLEEP
+    assert verdict_on(facts, **off, sched__others_cpu_ratio=0.3).cause is None

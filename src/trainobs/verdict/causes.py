@@ -11,7 +11,7 @@ from trainobs.replay.predict import Replay
 from trainobs.replay.trace import COMPUTES, Trace
 from trainobs.verdict import record
 from trainobs.verdict.cpus import contention
-from trainobs.verdict.parts import HANDED_NS, Situation, known
+from trainobs.verdict.parts import HANDED_NS, Situation, known, stolen
 from trainobs.verdict.verdict import Cause, VerdictKind
 
 COVERAGE = 0.60
@@ -255,7 +255,7 @@ def _inferred(now: Situation) -> Candidates:
     metric, rest = "sched/main_offcpu_ns", now.parts.step - wait
     off, queued = now.ns(metric), known(now.ns("sched/main_runqueue_ns"))
     slept = off - rest - queued
-    slept -= known(now.ns("sched/main_iowait_ns"))
+    slept -= known(now.ns("sched/main_iowait_ns")) + stolen(now.mean, now.facts)
     yield Candidate(contention(now), max(0.0, queued - rest), ("sched/main_runqueue_ns",))
     yield Candidate(Cause.TRANSFORM, max(0.0, known(wait - off)), (metric,))
     yield Candidate(Cause.ASLEEP, max(0.0, known(slept)), (metric,))

@@ -48,7 +48,7 @@ class StepParts:
         asleep: phase -> time in which it slept for something that is not known.
         sees_sleep: whether it is known by phases what it slept for.
         unexplained: without that, time outside loader, checkpoints and validation in which it must
-            have slept, maybe for other threads of its process, which computed; 0 with it.
+            have been off the CPU for no want of one; 0 with it.
         off: time in which it was off the CPU for any reason, of that in which it computes; where
             that is unknown, all of computation.
     """
@@ -128,9 +128,8 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
     is_told = facts.has_accelerator or facts.world_size > 1  # it may be for these
     sees_sleep = not all(isnan(mean[name]) for name in record.SLEEPS)
     unexplained = 0.0 if is_told or sees_sleep else _outside(mean, rare)
-    for_threads = mean["sched/thread_cpu_ns"]
     asleep[""] = polled + _for_idle_threads(mean, gil + polled)
-    asleep[""] += max(0.0, known(unexplained - for_threads))
+    asleep[""] += max(0.0, known(unexplained - mean["sched/thread_cpu_ns"]) - stolen(mean, facts))
     in_step = (known(ns) for phase, ns in asleep.items() if phase != "transfer")  # that is copying
     slept = 0.0 if facts.has_accelerator else sum(in_step)
     communication = _at_most(computing + unmarked, _communication(mean, facts, step))
@@ -159,6 +158,13 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
         unexplained=unexplained,
         off=_off(mean, rare, computing),
     )
+
+
+def stolen(mean: Mean, facts: Facts) -> float:
+    """What a hypervisor may have taken of a step at most: that looks like sleep to `/proc`."""
+    cpus = (facts.all_cpus or 1.0) * facts.ranks_here
+    share = max(0.0, known(mean["sched/others_cpu_ratio"]))
+    return min(1.0, share * cpus) * mean[record.STEP]
 
 
 def _outside(mean: Mean, rare: float) -> float:

@@ -207,7 +207,7 @@ def _why_unseen(now: Situation, top: VerdictKind, most: float) -> str:
     slept = known(parts.unexplained)
     if slept >= max(BOUND * parts.step, most) and not is_asleep:
         share = percent(min(1.0, slept / parts.step))
-        return f"for {share} of the step the training thread sleeps, and nobody knows for what"
+        return f"for {share} of the step the training thread is off the CPU, and nobody knows why"
     is_seen = not isnan(now.ns(names.INTERPRETER)) or not isnan(now.ns(names.SPLIT[0]))
     # Who waits for that lock is off the CPU.
     off = now.ns("sched/main_offcpu_ns") - known(now.ns("sched/main_runqueue_ns"))
