@@ -108,8 +108,9 @@ def test_sleeping_for_neither_device_nor_cpu_is_neither_of_them(place: Path, wor
     asleep = sum(of_batches(run, "sleep_ns"))
     made = sum(of_batches(run, "end_ns")) - sum(of_batches(run, "begin_ns"))
     # Who loses the CPU between setting the timer and going to sleep is ready, not asleep.
-    assert 2 * FILES * SLEEP_S * 1e9 <= asleep + sum(of_batches(run, "cpu_wait_ns"))
-    assert FILES * SLEEP_S * 1e9 <= asleep <= made
+    at_least = 2 * FILES * SLEEP_S * 1e9
+    assert asleep + sum(of_batches(run, "cpu_wait_ns")) >= at_least
+    assert 0.5 * at_least <= asleep <= made
     parts = ("device_ns", "cpu_wait_ns", "compute_ns", "sleep_ns")
     assert sum(sum(of_batches(run, part)) for part in parts) == made
     of_steps = waits(run)  # of which busy CPUs take their part, and delay the hand-over

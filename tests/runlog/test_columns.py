@@ -12,7 +12,7 @@ import pytest
 from trainobs.core.records import UNKNOWN
 from trainobs.runlog import columns
 from trainobs.runlog.columns import NAN, TABLES, Column, tables_of_run
-from trainobs.runlog.parquet import values_of, why_unreadable
+from trainobs.runlog.parquet import _are_among, values_of, why_unreadable
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES, EMBEDDINGS, KERNEL, STEPS
 
@@ -57,6 +57,13 @@ def test_a_word_that_means_nothing_is_damage(tmp_path, packed, used, reason):
     part = tmp_path / "part.parquet"
     pq.write_table(pa.table({"role": list(used)}), part, use_dictionary=packed)
     assert why_unreadable(part, (Column("role", words=("a", "b")),)) == reason
+
+
+@pytest.mark.parametrize(("used", "whole"), [([0, 0], True), ([-1, 0], False), ([0, 1], False)])
+def test_an_index_that_has_no_word_is_damage(used, whole):
+    """pyarrow refuses to read one, as far as is known."""
+    chunk = pa.DictionaryArray.from_arrays(pa.array(used, pa.int32()), pa.array(["a"]), safe=False)
+    assert _are_among(("a",), pa.chunked_array([chunk])) == whole
 
 
 def test_every_table_has_columns_of_different_names():
