@@ -167,6 +167,16 @@ def test_a_fetch_told_of_in_c_is_that_of_python(seed):
         assert ours.act() == reference.act()
 
 
+def test_what_is_kept_of_a_step_brings_no_full_garbage_collection_nearer():
+    """Python counts what outlives two collections, and looks at everything when that is much."""
+    watch = Watch("C", 3)
+    for _ in range(100):
+        watch.act()
+    step = watch.clock.closed[-1]
+    for kept in (step, step.phase_ns, watch.fetched[-1]):
+        assert not gc.is_tracked(kept)
+
+
 @pytest.mark.parametrize("module", [straight, straight_python], ids=["C", "Python"])
 def test_a_context_swallows_faults_of_its_own_and_lets_the_loops_through(module):
     handled: list[object] = []
