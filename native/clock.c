@@ -52,12 +52,13 @@ int is_set(PyObject *function)
 	return function && function != Py_None;
 }
 
-/* Hide from the garbage collector something new, or NULL, that refers to nothing but numbers.
- * Thousands of them live until the collector of steps takes them. Each that outlives two collections
- * brings the next full one nearer, which stops a training for 0.1 s and more. */
-PyObject *leaf(PyObject *new)
+/* Hide something new, or NULL, from Python's garbage collector; it must be in no circle of references.
+ * What a step leaves lives until it is collected, thousands of steps later. Python takes all that
+ * outlives two of its collections for growth, and then looks at everything, which stops a training
+ * for 0.1 s and more. */
+PyObject *untracked(PyObject *new)
 {
-	if (new)
+	if (new && PyObject_GC_IsTracked(new))
 		PyObject_GC_UnTrack(new);
 	return new;
 }
@@ -131,7 +132,7 @@ PyObject *marker_times(Marker *self)
 		if (!ns || PyList_SetItem(list, i, ns))
 			Py_CLEAR(list);
 	}
-	return leaf(list);
+	return untracked(list);
 }
 
 /* A ClosedStep of the step that ends now. */
@@ -151,7 +152,7 @@ static PyObject *closed(Marker *self, long long now)
 			       self->unexplained, self->merged ? self->merged : names.nothing);
 	step = values ? new_tuple(names.closed_step, values, NULL) : NULL;
 	Py_XDECREF(values);
-	return leaf(step);
+	return untracked(step);
 }
 
 /* Begin the next step, in a phase, with one look at the time and one store for both. */

@@ -92,7 +92,7 @@ static int note(Telling *self, Passing *at, long long number, long long end_ns, 
 	fetch = Py_BuildValue("[LLLLLLLNN]", clock->serial, at->loader, at->passes, worker, number,
 			      self->begin_ns, end_ns, PyBool_FromLong(waited),
 			      PyBool_FromLong((self->loop && !self->found) || clock->delivering));
-	failed = !leaf(fetch) || tell(self->fetched, fetch, NULL);
+	failed = !untracked(fetch) || tell(self->fetched, fetch, NULL);
 	Py_XDECREF(fetch);
 	return failed ? -1 : 0;
 }

@@ -323,11 +323,23 @@ static int look_up(void)
 	return PyErr_Occurred() ? -1 : 0;
 }
 
+static PyObject *untrack(PyObject *module, PyObject *thing)
+{
+	Py_INCREF(thing);
+	return untracked(thing);
+}
+
+static PyMethodDef functions[] = {
+	METHOD("untracked", untrack, METH_O),
+	{ 0 },
+};
+
 static struct PyModuleDef definition = {
 	.m_base = PyModuleDef_HEAD_INIT,
 	.m_name = "trainobs.steps._straight",
 	.m_doc = "What nearly every step does; see trainobs.steps.straight_python.",
 	.m_size = -1,
+	.m_methods = functions,
 };
 
 PyMODINIT_FUNC PyInit__straight(void)

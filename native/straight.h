@@ -56,7 +56,7 @@ PyObject *ask(PyObject *function, PyObject *one, PyObject *two);
 int tell(PyObject *function, PyObject *one, PyObject *two);
 int tell_method(PyObject *self, PyObject *name, PyObject *argument);
 PyObject *none(int failed);
-PyObject *leaf(PyObject *new);
+PyObject *untracked(PyObject *new);
 
 PyObject *marker_times(Marker *self);
 int marker_mark(Marker *self);

@@ -175,6 +175,7 @@ def test_what_is_kept_of_a_step_brings_no_full_garbage_collection_nearer():
     step = watch.clock.closed[-1]
     for kept in (step, step.phase_ns, watch.fetched[-1]):
         assert not gc.is_tracked(kept)
+    assert straight.untracked(5) == straight_python.untracked(5) == 5  # is never tracked
 
 
 @pytest.mark.parametrize("module", [straight, straight_python], ids=["C", "Python"])

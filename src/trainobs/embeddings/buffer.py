@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from trainobs.core.now import now_s
 from trainobs.core.signals import let_signals_through
 from trainobs.embeddings.sampling import SamplingInterval
 from trainobs.embeddings.sites import Site
+from trainobs.steps.straight import untracked
 
 MAX_TAKES = 4096
 """Steps that nobody has asked for yet; the oldest is let go."""
@@ -72,18 +73,22 @@ class Call(NamedTuple):
     ids: Ids | None
 
 
+def _new_list() -> list[Any]:
+    return untracked([])
+
+
 @dataclass(eq=False, slots=True)
 class Take:
     """What was asked for in one step."""
 
     serial: int
     sampled: bool
-    calls: list[Call] = field(default_factory=list)
-    misses: list[tuple[tuple[int, ...], Host]] = field(default_factory=list)
-    times: list[tuple[Site, int]] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=_new_list)
+    misses: list[tuple[tuple[int, ...], Host]] = field(default_factory=_new_list)
+    times: list[tuple[Site, int]] = field(default_factory=_new_list)
     sample_bytes: int = 0
     hook_ns: int = 0
-    streams: set[torch.cuda.Stream] = field(default_factory=set)
+    streams: set[torch.cuda.Stream] = field(default_factory=lambda: untracked(set()))
     arrived: bool = True
 
 
@@ -186,7 +191,7 @@ class LookupBuffer:
         take = self._takes.get(serial)
         if take is None:
             room = self._waiting_bytes < MAX_SAMPLE_BYTES
-            take = Take(serial, serial >= 0 and room and self._interval.choose())
+            take = untracked(Take(serial, serial >= 0 and room and self._interval.choose()))
             if serial >= 0:
                 self._takes[serial] = take
                 if len(self._takes) > MAX_TAKES:

@@ -31,6 +31,7 @@ from trainobs.embeddings.buffer import (
 from trainobs.embeddings.caches import Cache
 from trainobs.embeddings.sites import Site
 from trainobs.embeddings.timing import ForwardTimer, Uncopied
+from trainobs.steps.straight import untracked
 
 _NO_KEYS = ("",)
 
@@ -124,7 +125,7 @@ class SiteHook(Uncopied):
         call, ids = seen
         self.site.blind = False
         self.last = call, ids
-        take.calls.append(call)
+        take.calls.append(untracked(call))
         if take.sampled:
             if self.caches and self._read_in != take.serial:
                 self._read_in = take.serial

@@ -37,8 +37,9 @@ if TYPE_CHECKING or _native is None:
     Passing = straight_python.Passing
     Telling = straight_python.Telling
     prctl = straight_python.prctl
+    untracked = straight_python.untracked
     wide = straight_python.wide
 else:
     Between, Marker = _native.Between, _native.Marker
     Passing, Telling = _native.Passing, _native.Telling
-    prctl, wide = _native.prctl, int
+    prctl, untracked, wide = _native.prctl, _native.untracked, int
