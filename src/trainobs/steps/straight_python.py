@@ -222,7 +222,7 @@ prctl: Callable[..., int] = ctypes.PyDLL(None).prctl
 
 
 def untracked(thing: T, /) -> T:
-    """The same, without Python's garbage collector; in C alone (`untracked` in `native/clock.c`)."""
+    """Hide it from Python's garbage collector, which C alone can do: see `native/clock.c`."""
     return thing
 
 
