@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -104,6 +106,27 @@ def test_a_place_where_no_directory_can_be_made_stops_no_training(
     session.stop()
     assert place == tmp_path / "file" / "run"
     assert "cannot store the record in the runlog" in caplog.text
+
+
+def test_where_the_usual_place_can_never_be_written_the_run_goes_to_a_temporary_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    usual = Path("/sys/trainobs/now")  # which nobody may write to, root included
+    session, place = open_session(OFF, usual, log_every_n_steps=1)
+    session.stop()
+    assert place.is_relative_to(tempfile.gettempdir())
+    assert place.name == usual.name
+    assert list(RunLog.open(place).ranks) == [0]
+    assert f"The run goes to {place}" in caplog.text
+    assert str(usual.parent) in caplog.text
+    shutil.rmtree(place.parent)
+
+
+def test_ranks_that_would_not_find_each_others_temporary_place_wait_for_the_usual_one() -> None:
+    usual = Path("/sys/trainobs/run")
+    session, place = open_session(OFF, usual, log_every_n_steps=1, rank=1, world_size=2)
+    session.stop()
+    assert place == usual
 
 
 def test_the_search_for_a_free_name_ends(

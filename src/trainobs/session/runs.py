@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from trainobs.core.errors import MissingPackageError, SettingError
+from trainobs.core.log import logger
 from trainobs.core.sink import Sink
 from trainobs.runlog.arrivals import ArrivalsSink, Row
 from trainobs.runlog.counts import SavedCounts
@@ -36,6 +39,9 @@ from trainobs.session.stand_ins import EventsHere, Source
 from trainobs.tensorboard.layout import LaidOut
 from trainobs.tensorboard.rank_spread import RanksSink
 from trainobs.tensorboard.sink import EventFile, EventWriter, TensorBoardSink, tell_nobody
+
+_NEVER = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""Why a directory cannot be written, now or later."""
 
 
 class Job(Protocol):
@@ -98,7 +104,8 @@ def open_session(
     points = _Points(log_every_n_steps, first_step, settings.tensorboard == "all")
     tells = rank == 0 and not settings.quiet and not settings.unasked
     with ExitStack() as undo:
-        place, claimed = _place(run_dir, rank, settings.run_dir is not None, undo)
+        refuses = settings.run_dir is not None
+        run_dir, place, claimed = _place(run_dir, rank, world_size, refuses, undo)
         # Absolute, since a writer process has another working directory.
         home, asked = place.absolute(), run_dir.absolute()
         lookups = LookupWatch(home)
@@ -164,11 +171,14 @@ def _ranks(job: Job, rank: int, world_size: int, points: _Points) -> RanksSink:
     )
 
 
-def _place(run_dir: Path, rank: int, refuses: bool, undo: ExitStack) -> tuple[Path, bool]:
-    """The directory for the run, and whether it is claimed: not before its disk lets us.
+def _place(
+    run_dir: Path, rank: int, world_size: int, refuses: bool, undo: ExitStack
+) -> tuple[Path, Path, bool]:
+    """Where the run was to go, the directory for it, and whether that is claimed.
 
-    Here, and not when the run log begins in the observer's thread: a job that begins at the same
-    moment would choose the same one meanwhile, and TensorBoard's events have to go there as well.
+    Not before its disk lets us. Here, and not when the run log begins in the observer's thread: a
+    job that begins at the same moment would choose the same one meanwhile, and TensorBoard's
+    events have to go there as well.
     """
     try:
         if refuses:
@@ -177,7 +187,7 @@ def _place(run_dir: Path, rank: int, refuses: bool, undo: ExitStack) -> tuple[Pa
         undo.callback(give_back, place, rank)
         if refuses:
             try_to_write(place, rank)
-        return place, True
+        return run_dir, place, True
     except OSError as error:
         if refuses:
             raise SettingError(
@@ -185,6 +195,17 @@ def _place(run_dir: Path, rank: int, refuses: bool, undo: ExitStack) -> tuple[Pa
                 str(error),
                 "give a `run_dir` of your own that can be written, with room on its disk",
             ) from error
+        if world_size == 1 and error.errno in _NEVER:  # ranks would not find each other's
+            with suppress(OSError):
+                place = claim(Path(tempfile.mkdtemp(prefix="trainobs-"), run_dir.name), rank)
+                undo.callback(give_back, place, rank)
+                logger.warning(
+                    "The run goes to %s\n  found: %s\n"
+                    "  do:    give a `run_dir` that can be written",
+                    place,
+                    error,
+                )
+                return place, place, True
     with suppress(OSError):  # the run log will meet the same, tell of it and try again
-        return next_free(run_dir, rank), False
-    return run_dir, False
+        return run_dir, next_free(run_dir, rank), False
+    return run_dir, run_dir, False
