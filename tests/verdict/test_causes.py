@@ -223,6 +223,15 @@ def test_the_ranks_beside_this_one_may_use_their_part_of_the_machine():
     assert verdict_on(four, **held_up, sched__others_cpu_ratio=0.95).cause is Cause.OTHERS
 
 
+def test_a_rank_uses_all_that_it_can_get_only_where_nobody_else_takes_much():
+    """What the other rank was entitled to and did not get either is in nobody's account."""
+    two = replace(TWO_CPUS, world_size=2, ranks_here=2)
+    starved = {"sched__main_runqueue_ns": 60 * MS, "sched__thread_runqueue_ns": 150 * MS}
+    starved |= {"sched__main_offcpu_ns": 60 * MS, "ranks__wait_ns": 0.0}
+    starved |= {f"sched__{whose}_cpu_ns": 0.0 for whose in ("thread", "worker", "child")}
+    assert verdict_on(two, **starved, sched__others_cpu_ratio=0.89).cause is Cause.CPU
+
+
 def test_a_first_read_is_storage_and_a_page_that_comes_back_is_memory():
     asleep = IN_STEP | {"sched__work_iowait_ns": 60 * MS, "memory__major_fault_count": 900}
     unknown = verdict_on(**asleep)

@@ -29,8 +29,8 @@ def reason(summary: dict[str, Any]) -> str:
         return "There is no directory rank=0 in it, which holds the steps: it was left behind."
     if outcome is None:
         return (
-            "The run is still in its first step, was killed in it, or the log could not be written "
-            "for long enough: steps are stored every few seconds."
+            "The run is still in its first step, was killed in it or before its first steps were "
+            "stored, which happens every few seconds, or the log could not be written."
         )
     if (summary["attached"] or {}).get("periods"):
         return (

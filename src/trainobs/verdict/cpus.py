@@ -10,6 +10,9 @@ from trainobs.verdict.verdict import Cause
 FULL = 0.85
 """Use of its CPUs from which on a run that waits for them has no other cause than itself."""
 
+LITTLE_TAKEN = 0.2
+"""Share of a rank's CPUs below which others do not keep it from them."""
+
 CROWD = 2.0
 """Threads of the training process for each CPU that wait for it, on average, from which on they are
 far too many. A few wait wherever the CPUs are in full use."""
@@ -74,6 +77,8 @@ def contention(now: Situation) -> Cause:
         return Cause.OTHERS
     if known(now.ns("sched/thread_runqueue_ns")) >= CROWD * cpus * now.parts.step:
         return Cause.OWN_THREADS
-    if not isnan(taken) and cpus_used(now) >= FULL * (free_cpus(now) or cpus):
+    # What other ranks were entitled to and did not get is in nobody's account.
+    sure = not isnan(taken) and (now.facts.ranks_here == 1 or taken < LITTLE_TAKEN)
+    if sure and cpus_used(now) >= FULL * (free_cpus(now) or cpus):
         return Cause.FULL
     return Cause.CPU

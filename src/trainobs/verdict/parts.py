@@ -134,7 +134,7 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
     slept = 0.0 if facts.has_accelerator else sum(in_step)
     communication = _at_most(computing + unmarked, _communication(mean, facts, step))
     computed = computing - known(communication)
-    sleep = max(0.0, slept - known(communication)) if facts.world_size > 1 else slept
+    sleep = slept - min(known(communication), asleep[""]) if facts.world_size > 1 else slept
     return StepParts(
         step=step,
         part={
@@ -218,11 +218,15 @@ def _interpreter(mean: Mean, usual: float) -> tuple[float, float]:
     return 0.0, waited
 
 
+def _for_others(mean: Mean) -> float:
+    """The wait for other threads, also for the interpreter's lock, in work; NaN if unknown."""
+    slept = sum(mean[name] for name in record.SLEEPS) + mean["sched/work_iowait_ns"]
+    return mean["sched/work_offcpu_ns"] - mean["sched/work_runqueue_ns"] - slept
+
+
 def _for_idle_threads(mean: Mean, interpreter: float) -> float:
     """The wait for other threads of the process that did not compute meanwhile either."""
-    slept = sum(mean[name] for name in record.SLEEPS) + mean["sched/work_iowait_ns"]
-    off = mean["sched/work_offcpu_ns"] - mean["sched/work_runqueue_ns"]
-    idle = off - slept - known(interpreter) - mean["sched/thread_cpu_ns"]
+    idle = _for_others(mean) - known(interpreter) - mean["sched/thread_cpu_ns"]
     return max(0.0, known(idle))
 
 
@@ -234,7 +238,11 @@ def _communication(mean: Mean, facts: Facts, step: float) -> float:
     if facts.world_size == 1:
         return 0.0
     measured, sent = mean["ranks/wait_ns"], sum(known(mean[name]) for name in _NET)
-    if not isnan(measured) or not sent:
+    if not isnan(measured):
+        # It has the waits in checkpoints and validation, of which other times tell.
+        in_work = _for_others(mean)
+        return measured if isnan(in_work) else min(measured, max(0.0, in_work))
+    if not sent:
         return measured
     slept = _unexplained_sleep(mean, facts)
     return slept if slept >= SLEEP_SHOWS * step else nan
