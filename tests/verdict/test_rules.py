@@ -23,7 +23,7 @@ from tests.verdict.constructed import (
     verdict_on,
 )
 from trainobs.verdict import advice
-from trainobs.verdict.record import INPUTS, PHASES, SLEEPS, STEP, Record
+from trainobs.verdict.record import INPUTS, PHASES, STEP, Record
 from trainobs.verdict.rules import judge
 from trainobs.verdict.sentence import lines, sentence
 from trainobs.verdict.verdict import Advice, Cause, Facts, VerdictKind, facts_from
@@ -130,73 +130,6 @@ def test_waiting_for_the_interpreter_lock_is_named_where_it_is_what_computation_
     assert verdict_on(python__gil_wait_ns=6 * MS).cause is None  # too little to ask
     held_up = verdict_on(python__gil_wait_ns=30 * MS, sched__main_runqueue_ns=30 * MS)
     assert held_up.cause is None  # two causes share the time
-
-
-def test_the_interpreter_lock_is_no_collective_where_these_were_not_measured():
-    ranks = replace(TWO_CPUS, world_size=2)
-    sleep = {"sched__main_offcpu_ns": 63 * MS, "net__sent_bytes": 1e6, "python__gil_wait_ns": 0.0}
-    assert verdict_on(ranks, **sleep).kind is VerdictKind.COMMUNICATION
-    explained = verdict_on(ranks, **{**sleep, "python__gil_wait_ns": 60 * MS})
-    assert (explained.kind, explained.cause) == (VerdictKind.COMPUTE, Cause.INTERPRETER)
-
-
-def test_collectives_take_their_time_out_of_computation():
-    ranks = replace(TWO_CPUS, world_size=2)
-    verdict = verdict_on(ranks, ranks__wait_ns=60 * MS)
-    assert (verdict.kind, verdict.cause) == (VerdictKind.COMMUNICATION, None)
-    assert verdict.share == pytest.approx(0.6)
-    late = replace(ranks, others_wait_ns={1: 2 * MS})
-    assert verdict_on(late, ranks__wait_ns=60 * MS).cause is Cause.STRAGGLER
-    alike = replace(ranks, others_wait_ns={1: 50 * MS})
-    assert verdict_on(alike, ranks__wait_ns=60 * MS).cause is None
-
-
-def off_cpu(ns, **sleeps):
-    """A training thread that was off the CPU in work, and what it slept for there."""
-    return {
-        "sched__work_offcpu_ns": ns,
-        "sched__work_runqueue_ns": 0.0,
-        "sched__work_iowait_ns": 0.0,
-        **{name.replace("/", "__"): 0.0 for name in SLEEPS},
-        **sleeps,
-    }
-
-
-def test_what_is_waited_for_in_a_checkpoint_is_no_second_cost():
-    """`ranks/wait_ns` has the waits of all phases; those of work are off the CPU there."""
-    ranks = replace(TWO_CPUS, world_size=2)
-    saves = {"phase__checkpoint_ns": 40 * MS, "ranks__wait_ns": 45 * MS}
-    verdict = verdict_on(ranks, **saves, **off_cpu(8 * MS))
-    assert (verdict.kind, verdict.ns_per_step) == (VerdictKind.CHECKPOINT, 40 * MS)
-    both = verdict_on(ranks, **saves, **off_cpu(38 * MS))
-    assert (both.kind, both.ns_per_step) == (VerdictKind.MIXED, 78 * MS)
-
-
-def test_a_wait_in_collectives_is_no_part_of_other_sleep():
-    ranks = replace(TWO_CPUS, world_size=2)
-    asleep = off_cpu(58 * MS, sched__other_sleep_ns=50 * MS, sched__thread_cpu_ns=20 * MS)
-    verdict = verdict_on(ranks, **asleep, ranks__wait_ns=8 * MS)
-    assert (verdict.kind, verdict.ns_per_step) == (VerdictKind.SLEEP, 50 * MS)
-
-
-def test_where_collectives_are_not_measured_sleep_tells_if_something_was_sent():
-    ranks = replace(TWO_CPUS, world_size=2)
-    asleep = {"sched__main_offcpu_ns": 60 * MS, "net__sent_bytes": 1e6, "python__gil_wait_ns": 0.0}
-    assert verdict_on(ranks, **asleep).kind is VerdictKind.COMMUNICATION
-    alone = verdict_on(**asleep)  # nobody to wait for
-    assert alone.abstained_because == (
-        "for 58 % of the step the training thread is off the CPU, and nobody knows why"
-    )
-    for unknown in (
-        {"net__sent_bytes": 0.0},
-        {"sched__main_offcpu_ns": 10 * MS},
-        {"python__gil_wait_ns": nan},  # it may have been that
-    ):
-        verdict = verdict_on(ranks, **asleep | unknown)
-        assert verdict.abstained_because == "the time in collectives was not measured"
-    assert verdict_on(ranks, **WAITING).kind is VerdictKind.LOADER  # whatever else there is
-    in_loader = asleep | {"sched__main_offcpu_ns": 101 * MS}
-    assert verdict_on(ranks, **WAITING, **in_loader).kind is VerdictKind.LOADER
 
 
 def test_fsync_of_a_checkpoint_is_a_cause():
