@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -41,8 +42,8 @@ def test_observe_refuses_what_it_cannot_write(unwritable):
     refused(lambda: observe(run_dir=unwritable, probes="off"))
 
 
-def test_a_directory_that_nobody_named_costs_the_record_and_not_the_training(
-    unwritable, monkeypatch, told, capfd
+def test_a_directory_that_nobody_named_costs_no_training_and_the_record_where_it_may_come_back(
+    request, unwritable, monkeypatch, told, capfd
 ):
     above = next(path for path in unwritable.parents if path.exists())
     if above.is_file():
@@ -55,8 +56,14 @@ def test_a_directory_that_nobody_named_costs_the_record_and_not_the_training(
             with obs.step():
                 steps += 1
     assert steps == 3
-    assert told()[0].startswith("cannot store the record")
-    assert "the run is in" not in capfd.readouterr().err
+    if request.node.callspec.params["unwritable"] == "read-only":
+        assert told() == [f"The run goes to {obs.run_dir}"]
+        assert step_numbers(obs.run_dir) == [0, 1, 2]
+        assert f"the run is in {obs.run_dir}\n" in capfd.readouterr().err
+        shutil.rmtree(obs.run_dir.parent)
+    else:
+        assert told()[0].startswith("cannot store the record")
+        assert "the run is in" not in capfd.readouterr().err
 
 
 def test_a_lightning_callback_refuses_a_directory_that_was_named(unwritable, tmp_path):
@@ -73,8 +80,9 @@ def test_a_trainer_trains_where_nobody_named_a_directory(tmp_path, told):
     with small_disk(tmp_path / "disk", "ro,size=256k") as disk:
         callback = ObsCallback(probes="off")
         Lightning("lightning.pytorch", disk).fit(callback)
-    assert told()[0].startswith("cannot store the record")
-    assert not callback.run_dir.exists()
+    assert told() == [f"The run goes to {callback.run_dir}"]
+    assert step_numbers(callback.run_dir)
+    shutil.rmtree(callback.run_dir.parent)
 
 
 def test_a_taken_directory_is_told_at_the_start_and_at_the_end(tmp_path, capfd):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+import tempfile
 import threading
 import time
 from contextlib import suppress
@@ -90,8 +91,17 @@ def test_a_directory_below_a_file_loses_the_record_and_not_the_training(tmp_path
     assert caplog.text.count("  do:    give `run_dir` a directory that can be written") == 4
 
 
-def test_a_read_only_disk_loses_the_record_and_not_the_training(tmp_path, caplog):
+def test_a_read_only_disk_loses_nothing_where_there_is_a_temporary_directory(tmp_path, caplog):
     with small_disk(tmp_path / "disk", "ro,size=1m") as disk:
+        place = train_unnamed(disk / "run")
+    assert step_numbers(place) == list(range(30))
+    assert warnings(caplog) == [f"The run goes to {place}"]
+    shutil.rmtree(place.parent)
+
+
+def test_a_read_only_disk_loses_the_record_and_not_the_training(tmp_path, caplog, monkeypatch):
+    with small_disk(tmp_path / "disk", "ro,size=1m") as disk:
+        monkeypatch.setattr(tempfile, "tempdir", str(disk))
         train_unnamed(disk / "run")
         assert list(disk.iterdir()) == []
     assert sorted(warnings(caplog)) == sorted(
