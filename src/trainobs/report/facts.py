@@ -76,12 +76,12 @@ def _loader(summary: dict[str, Any]) -> Iterator[str]:
     waited = sum(step["parts"].get(name, 0.0) for name in (_WAIT, TAKING)) if step else 0.0
     if not step or waited < _NOTABLE * step["mean_ns"]:
         return
-    causes = _causes(step["waited"], waited)
+    causes, time = _causes(step["waited"], waited), f"Loader: waited for {duration(waited)} a step"
     if causes:
-        yield f"  what was waited for{_shares(': ', causes, waited)}"
+        begin = "  what was waited for" if found else time
+        yield f"{begin}{_shares(': ', causes, waited)}"
     else:
-        time = duration(waited)
-        yield f"Loader: waited for {time} a step; how its batches were made was not recorded"
+        yield f"{time}; how its batches were made was not recorded"
 
 
 def _causes(known: Mapping[str, float], waited: float) -> dict[str, float]:
