@@ -147,7 +147,7 @@ def test_the_page_of_a_killed_run_without_steps_says_so(write_run):
     for file in (path / "rank=0").iterdir():
         file.unlink()
     page = render(summarize(RunLog.open(path)))
-    assert "  ended      not ended, or killed" in page
+    assert "  ended      not yet, or it was killed" in page
     assert "  ebpf: permission denied" in page
     assert "procfs: on" not in page
 

@@ -52,7 +52,7 @@ def _header(summary: dict[str, Any]) -> Iterator[str]:
         yield from paragraph(attached(summary["attached"]), "  process    ", " " * 13)
     yield f"  rank       {summary['rank']}, of {summary['world_size']} in the job"
     yield f"  steps      {summary['steps']}, in {duration(training_ns(summary))}"
-    yield f"  ended      {summary['outcome'] or 'not ended, or killed'}"
+    yield f"  ended      {summary['outcome'] or 'not yet, or it was killed'}"
     yield f"  cost       {_cost(summary)}"
     for number, line in enumerate(lost(summary) or ["nothing"]):
         yield f"  {'' if number else 'lost':<10} {line}"
