@@ -114,7 +114,7 @@ def main() -> int:
     parser.add_argument("checkout", type=Path)
     parser.add_argument("tests", nargs="*")
     parser.add_argument("-k", default="", help="which of them, in the words of pytest")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     suite, checkout = SUITES[args.suite], args.checkout.resolve()
     tests = args.tests or [test for test in suite.tests if (checkout / test).exists()]
     if args.suite == "torch":
