@@ -7,8 +7,9 @@ from math import nan
 
 import pytest
 
-from tests.verdict.constructed import MS, TWO_CPUS, WAITING, verdict_on
-from trainobs.verdict.record import SLEEPS
+from tests.verdict.constructed import MS, TWO_CPUS, WAITING, columns, verdict_on
+from trainobs.verdict.parts import parts_of
+from trainobs.verdict.record import SLEEPS, Record
 from trainobs.verdict.verdict import Cause, VerdictKind
 
 
@@ -57,6 +58,13 @@ def test_a_wait_in_collectives_is_no_part_of_other_sleep():
     asleep = off_cpu(58 * MS, sched__other_sleep_ns=50 * MS, sched__thread_cpu_ns=20 * MS)
     verdict = verdict_on(ranks, **asleep, ranks__wait_ns=8 * MS)
     assert (verdict.kind, verdict.ns_per_step) == (VerdictKind.SLEEP, 50 * MS)
+
+
+def test_beside_a_gpu_there_is_no_sleep_to_take_a_wait_off():
+    record = Record()
+    record.add(columns(**off_cpu(58 * MS, sched__thread_cpu_ns=0.0), ranks__wait_ns=8 * MS))
+    parts = parts_of(record.mean(), replace(TWO_CPUS, world_size=2, has_accelerator=True))
+    assert parts.part[VerdictKind.SLEEP] == 0.0
 
 
 def test_where_collectives_are_not_measured_sleep_tells_if_something_was_sent():

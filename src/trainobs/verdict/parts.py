@@ -134,7 +134,7 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
     slept = 0.0 if facts.has_accelerator else sum(in_step)
     communication = _at_most(computing + unmarked, _communication(mean, facts, step))
     computed = computing - known(communication)
-    sleep = slept - min(known(communication), asleep[""]) if facts.world_size > 1 else slept
+    waits = min(known(communication), asleep[""]) if facts.world_size > 1 else 0.0
     return StepParts(
         step=step,
         part={
@@ -143,7 +143,7 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
             VerdictKind.COMMUNICATION: communication,
             VerdictKind.CHECKPOINT: mean[record.CHECKPOINT],
             VerdictKind.VALIDATION: mean[record.VALIDATION],
-            VerdictKind.SLEEP: sleep,
+            VerdictKind.SLEEP: max(0.0, slept - waits),
             VerdictKind.COMPUTE: max(0.0, computed),
             VerdictKind.MEMORY: _at_most(step, memory),
         },
