@@ -46,8 +46,8 @@ CASES = {
     # All of it. The end writes the run, and so imports what that takes.
     "observe": (
         "import tempfile, torch.utils.data; RUN = tempfile.mkdtemp() + '/run'",
-        "from trainobs import observe; obs = observe(run_dir=RUN, quiet=True)",
-        "obs.close()",
+        "from trainobs import observe; run = observe(run_dir=RUN); run.__enter__()",
+        "run.__exit__(None, None, None)",
     ),
 }
 

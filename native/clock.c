@@ -52,10 +52,10 @@ int is_set(PyObject *function)
 	return function && function != Py_None;
 }
 
-/* Hide something new, or NULL, from Python's garbage collector; it must be in no circle of references.
- * What a step leaves lives until it is collected, thousands of steps later. Python takes all that
- * outlives two of its collections for growth, and then looks at everything, which stops a training
- * for 0.1 s and more. */
+/* Hide something new, or NULL, from Python's garbage collector, which then frees no circle of references
+ * that it is in. What a step leaves lives until it is collected, thousands of steps later. Python takes
+ * all that outlives two of its collections for growth, and then looks at everything, which stops a
+ * training for 0.1 s and more. */
 PyObject *untracked(PyObject *new)
 {
 	if (new && PyObject_GC_IsTracked(new))

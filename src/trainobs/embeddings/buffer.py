@@ -73,7 +73,7 @@ class Call(NamedTuple):
     ids: Ids | None
 
 
-def _new_list() -> list[Any]:
+def _untracked_list() -> list[Any]:
     return untracked([])
 
 
@@ -83,9 +83,9 @@ class Take:
 
     serial: int
     sampled: bool
-    calls: list[Call] = field(default_factory=_new_list)
-    misses: list[tuple[tuple[int, ...], Host]] = field(default_factory=_new_list)
-    times: list[tuple[Site, int]] = field(default_factory=_new_list)
+    calls: list[Call] = field(default_factory=_untracked_list)
+    misses: list[tuple[tuple[int, ...], Host]] = field(default_factory=_untracked_list)
+    times: list[tuple[Site, int]] = field(default_factory=_untracked_list)
     sample_bytes: int = 0
     hook_ns: int = 0
     streams: set[torch.cuda.Stream] = field(default_factory=lambda: untracked(set()))

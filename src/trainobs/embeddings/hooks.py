@@ -77,7 +77,7 @@ class SiteHook(Uncopied):
         self._timer.cancel()
         if self._handle is not None:
             opaque.forget(self._handle)
-        self.last = None
+        self.last = None  # which keeps the site, and so the module
 
     def note(self, asked: tuple[Any, ...], trains: bool) -> None:
         """Compiled code is about to look rows up; see `trainobs.embeddings.opaque`."""

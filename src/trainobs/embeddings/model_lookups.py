@@ -23,6 +23,7 @@ from trainobs.embeddings.sites import Site, SiteKind
 from trainobs.embeddings.step_lookups import Noted
 from trainobs.embeddings.totals import LookupTotals
 from trainobs.steps.closed_step import ClosedStep
+from trainobs.steps.straight import untracked
 
 
 class ModelLookups:
@@ -137,7 +138,7 @@ class ModelLookups:
         measured = self.ready(step) and step.serial < self._buffer.failed_serial
         self._interval.stepped(step.end_ns - step.start_ns)
         takes = filter(None, map(self._buffer.hand_out, step.serials))
-        return Noted(step.step, step.epoch, joined(list(takes)), measured)
+        return untracked(Noted(step.step, step.epoch, joined(list(takes)), measured))
 
     def _account(self, noted: Sequence[Noted], counting_ns: int) -> None:
         """Tell the interval what the samples among these steps have cost."""

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from trainobs.core.records import SETUP
 from trainobs.embeddings.buffer import Amounts, Call, Take, host
+from trainobs.embeddings.sites import Site
+from trainobs.steps.straight import untracked
 
 
 class Noted(NamedTuple):
@@ -49,18 +51,18 @@ class StepLookups:
     """
 
     def __init__(self, table_count: int, noted: Noted) -> None:
-        self.asked = [False] * table_count
-        self.lookups = [0.0] * table_count
-        self.near = [0.0] * table_count
-        self.bags = [0.0] * table_count
-        self.trains = [False] * table_count
+        self.asked = untracked([False] * table_count)
+        self.lookups = untracked([0.0] * table_count)
+        self.near = untracked([0.0] * table_count)
+        self.bags = untracked([0.0] * table_count)
+        self.trains = untracked([False] * table_count)
         self.ids: dict[int, list[Looked]] = {}
-        self._unsampled: set[int] = set()
+        self._unsampled: set[int] = untracked(set())
         self._measured = noted.measured
         self._is_step = noted.step != SETUP
         take = noted.take if noted.measured else None
-        self.calls = take.calls if take is not None else []
-        self.times = take.times if take is not None else []
+        self.calls: Sequence[Call] = take.calls if take is not None else ()
+        self.times: Sequence[tuple[Site, int]] = take.times if take is not None else ()
         for call in self.calls:
             self.add(call)
         for table in self._unsampled:

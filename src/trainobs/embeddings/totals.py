@@ -20,6 +20,7 @@ from trainobs.embeddings.sites import Found
 from trainobs.embeddings.step_lookups import Looked, Noted, StepLookups
 from trainobs.embeddings.table import TIERS, Gradient
 from trainobs.embeddings.timing import lay_times
+from trainobs.steps.straight import untracked
 
 ID_BYTES = 8
 """Bytes of an id in the all-reduce of a sparse gradient."""
@@ -70,7 +71,8 @@ class LookupTotals:
             steps: consecutive steps.
             epoch: their epoch, for the sample of inputs.
         """
-        asked = [StepLookups(len(self._found.tables), noted) for noted in steps]
+        table_count = len(self._found.tables)
+        asked = [untracked(StepLookups(table_count, noted)) for noted in steps]
         blind = [t for site in self._found.sites if site.blind for t in site.tables]
         for one in asked:
             one.unmeasured(blind)

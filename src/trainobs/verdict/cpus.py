@@ -77,7 +77,7 @@ def contention(now: Situation) -> Cause:
         return Cause.OTHERS
     if known(now.ns("sched/thread_runqueue_ns")) >= CROWD * cpus * now.parts.step:
         return Cause.OWN_THREADS
-    # What other ranks were entitled to and did not get is in nobody's account.
+    # Other ranks may have got less than their part, which `taken` takes them to have.
     sure = not isnan(taken) and (now.facts.ranks_here == 1 or taken < LITTLE_TAKEN)
     if sure and cpus_used(now) >= FULL * (free_cpus(now) or cpus):
         return Cause.FULL
