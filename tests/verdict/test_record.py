@@ -138,6 +138,35 @@ def test_the_batch_that_was_asked_for_first_is_the_step_s_even_if_late():
     assert found["batch/compute_ns"].tolist() == [10]
 
 
+def _asked(*rows: tuple[int, int, float]) -> dict[str, np.ndarray]:
+    """Batches that take 1 each to make, of (step, loader, when it was asked for)."""
+    step, loader, when = (np.array(column) for column in zip(*rows, strict=True))
+    rest = ("device_ns", "sleep_ns", "cpu_wait_ns", "received_bytes", "handed_bytes", "begin_ns")
+    return {
+        "for_step": step,
+        "loader": loader,
+        "fetch_begin_ns": when,
+        "compute_ns": np.ones(len(step)),
+        **dict.fromkeys((*rest, "end_ns", "fetch_end_ns"), np.zeros(len(step))),
+    }
+
+
+def test_all_batches_count_of_a_step_that_accumulates_gradients():
+    steps = np.arange(6)
+    rows = [(step, 1, 10.0 * step + part) for step in range(6) for part in (0, 3, 5, 7)]
+    found = batch_columns(steps, 10.0 * steps + 2, _asked(*rows))
+    assert found["batch/compute_ns"].tolist() == [4] * 6
+
+
+def test_batches_of_a_validation_do_not_count():
+    steps = np.arange(12)
+    training = [(step, 1, 10.0 * step) for step in range(12)]
+    between = [(step, 2, 10.0 * step + 3 + part) for step in (3, 7) for part in range(4)]
+    one_by_one = [(9, loader, 95.0 + part) for loader in (3, 4) for part in range(3)]
+    found = batch_columns(steps, 10.0 * steps + 2, _asked(*training, *between, *one_by_one))
+    assert found["batch/compute_ns"].tolist() == [1] * 12
+
+
 def test_where_numbers_begin_again_nobody_knows_which_step_a_batch_was_for():
     batches = {
         name: np.array([1, 0, 1])

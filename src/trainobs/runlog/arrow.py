@@ -2,6 +2,7 @@
 
 `pyarrow.array` looks whether it was given something of pandas', and imports pandas for that where
 it is installed: 0.3 s and 38 MiB, in the middle of a training. So columns are made from buffers.
+`pyarrow.parquet` imports the clients of S3, GCS, Azure and HDFS: 4 MiB. So what it wraps is used.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from trainobs.runlog.columns import Column
 from trainobs.runlog.table import Table
@@ -35,9 +35,10 @@ def _encode(table: pa.Table) -> bytes:
         if field.name not in keys and not pa.types.is_boolean(field.type)
     }
     stream = pa.BufferOutputStream()
-    pq.write_table(
-        table,
+    writer = _writer(
         stream,
+        table.schema,
+        version="2.6",
         compression="zstd",
         compression_level=3,
         use_dictionary=keys,
@@ -47,7 +48,21 @@ def _encode(table: pa.Table) -> bytes:
         # Readers skip parts by step; bounds of the other columns would only cost bytes.
         write_statistics=["step"] if "step" in table.column_names else False,
     )
+    writer.write_table(table)
+    writer.close()
     return bytes(stream.getvalue())
+
+
+def _writer(stream: pa.BufferOutputStream, schema: pa.Schema, **options: Any) -> Any:
+    """What `pyarrow.parquet.ParquetWriter` wraps (tried: pyarrow 14 and 26), or that itself."""
+    try:
+        from pyarrow._parquet import ParquetWriter
+
+        return ParquetWriter(stream, schema, writer_engine_version="V2", **options)
+    except (AttributeError, ImportError, TypeError, ValueError):  # it is not the one that was tried
+        from pyarrow.parquet import ParquetWriter
+
+        return ParquetWriter(stream, schema, **options)
 
 
 def _array_of(column: Column, values: npt.NDArray[Any]) -> pa.Array:

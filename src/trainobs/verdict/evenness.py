@@ -12,6 +12,9 @@ from trainobs.verdict.record import WINDOW, Floats, Record
 MOST = 0.7
 """Share of the time that has to lie in some steps, for it to be theirs."""
 
+ALL = 0.9
+"""Share of the time from which on it lies in some steps alone; below it does mostly."""
+
 FEW = 0.15
 """Share of the steps that are few."""
 
@@ -122,15 +125,15 @@ def _ordinal(number: int) -> str:
 
 def _first_epoch(values: Floats, epochs: npt.NDArray[np.int64]) -> str:
     first = epochs == epochs[0]
-    is_first = values[first].sum() >= 0.9 * values.sum() and first.mean() <= 0.5
+    is_first = values[first].sum() >= ALL * values.sum() and first.mean() <= 0.5
     return "in the first epoch only" if is_first else ""
 
 
 def _as_epochs_begin(values: Floats, epochs: npt.NDArray[np.int64]) -> str:
     is_first = np.diff(epochs, prepend=epochs[0]) != 0
     some = EDGE <= is_first.sum() <= len(epochs) / 3
-    is_theirs = values[is_first].sum() >= MOST * values.sum()
-    return "in the first step of an epoch" if some and is_theirs else ""
+    share = values[is_first].sum() / values.sum()
+    return f"{_mostly(share)}in the first step of an epoch" if some and share >= MOST else ""
 
 
 def _once(record: Record, names: tuple[str, ...]) -> str:
@@ -140,13 +143,19 @@ def _once(record: Record, names: tuple[str, ...]) -> str:
     at = int(times.argmax())
     if not 0 < MOST * times.sum() <= times[at] or steps[at] > FEW * ends[-1]:
         return ""
-    return _alone(record, int(ends[at] - steps[at]), int(ends[at] - 1))
+    return _within(record, int(ends[at] - steps[at]), int(ends[at] - 1), times[at] / times.sum())
 
 
-def _alone(record: Record, first: int, last: int) -> str:
-    if first == last:
-        return f"in step {record.first + first} alone"
-    return f"in steps {record.first + first} to {record.first + last} alone"
+def _within(record: Record, first: int, last: int, share: float) -> str:
+    """That a share of a cost lies from one step to another."""
+    here = f"in step {record.first + first}"
+    if first < last:
+        here = f"in steps {record.first + first} to {record.first + last}"
+    return f"{here} alone" if share >= ALL else f"mostly {here}"
+
+
+def _mostly(share: float) -> str:
+    return "" if share >= ALL else "mostly "
 
 
 def _rare(record: Record, values: Floats) -> str:
@@ -162,12 +171,14 @@ def _rare(record: Record, values: Floats) -> str:
         return ""
     is_whole = len(values) == len(record)
     if within <= FEW * len(values) and is_whole:
-        return _alone(record, int(at[0]), int(at[-1]))
+        share = values[at[0] : at[-1] + 1].sum() / values.sum()
+        return _within(record, int(at[0]), int(at[-1]), share)
     first, last = _densest(values)
     if last - first < FEW * len(values):
         told = f"mostly in steps {record.first + first} to {record.first + last}"
         return told if is_whole else ""
-    return f"in about 1 step of {round(len(values) / count)}"
+    share = values[at].sum() / values.sum()
+    return f"{_mostly(share)}in about 1 step of {round(len(values) / count)}"
 
 
 def _densest(values: Floats) -> tuple[int, int]:

@@ -337,8 +337,8 @@ def batch_columns(
     Args:
         steps: numbers of the steps, shape (n,). Where they do not ascend, as in a loop that counts
             from 0 again in each epoch, nobody knows which step a batch was for.
-        until: when the wait of each was over, if it came first: what was asked for later is
-            no batch of the training, but of a validation.
+        until: when the wait of each was over, if it came first: what was asked for later, of a
+            loader that gives no other batches in time, is of a validation.
         batches: column of the table `batches` -> values, -1 or NaN for unknown; with `for_step`.
     """
     for_step = np.asarray(batches["for_step"], np.float64)
@@ -348,12 +348,14 @@ def batch_columns(
     is_own[is_own] = steps[at[is_own]] == for_step[is_own]
     own = np.flatnonzero(is_own)
     at = at[own]
+    loader = np.asarray(batches["loader"], np.int64)[own]
     asked = np.asarray(batches["fetch_begin_ns"], np.float64)[own]
     first = np.full(len(steps), np.inf)
     np.fmin.at(first, at, asked)
     # The first one is the training's even if the thread lost its CPU before it asked.
-    trains = ~(asked > np.maximum(until, first)[at])
-    own, at = own[trains], at[trains]
+    in_time = ~(asked > np.maximum(until, first)[at])
+    trains = in_time | np.isin(loader, _of_training(loader[in_time], at[in_time]))
+    own, at, loader = own[trains], at[trains], loader[trains]
     columns = {}
     for name in (*BATCH_TIMES, *BATCH_BYTES, *BATCH_MARKS):
         values = np.asarray(batches[name], np.float64)[own]
@@ -366,7 +368,24 @@ def batch_columns(
             column[at] = 0.0
             np.add.at(column, at, values)
         columns[f"batch/{name}"] = column
-    given = np.unique(np.stack([at, np.asarray(batches["loader"], np.int64)[own]]), axis=1)[0]
+    given = np.unique(np.stack([at, loader]), axis=1)[0]
     columns[LOADERS] = np.full(len(steps), np.nan)
     columns[LOADERS][at] = np.bincount(given, minlength=len(steps))[at]
     return columns
+
+
+def _of_training(loader: npt.NDArray[np.int64], at: npt.NDArray[np.int64]) -> list[int]:
+    """The loaders from which most steps take a batch as they begin, of those that take any.
+
+    They may give more to a step, which accumulates the gradients of several batches.
+
+    Args:
+        loader: of batches that were asked for as their steps began, shape (n,).
+        at: indices of these steps, shape (n,).
+    """
+    found = []
+    for number in np.unique(loader).tolist():
+        taking = np.unique(at[loader == number])
+        if len(taking) > 1 and 2 * len(taking) > taking[-1] - taking[0]:
+            found.append(number)
+    return found
