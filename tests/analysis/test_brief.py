@@ -223,7 +223,7 @@ def test_shares_of_the_step_are_those_of_the_verdict(made):
 def test_a_healthy_run_says_that_nothing_would_help(made):
     page = "\n".join(lines_of(made(compute_bound)))
     assert "Verdict: compute-bound: 100 ms a step" in page
-    assert "What would help: a replay of this run finds no change" in page
+    assert "What would help: not known; no change of the loader" in page
 
 
 def test_what_is_unknown_without_ebpf_is_said(made):

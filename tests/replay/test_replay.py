@@ -348,6 +348,39 @@ def test_what_is_read_by_o_direct_is_never_in_memory():
         with_changes(most, [Change("cached", 0.0)])
 
 
+def test_storage_that_other_threads_may_have_read_is_gone_or_not():
+    slept = record() | {"batch/sleep_ns": np.full(STEPS, 20 * MS)}
+    reads = {"io/data_read_ns": np.full(STEPS, 10 * MS), "cache/read_stall_ratio": np.ones(STEPS)}
+    trace = traced(slept | reads)
+    assert trace is not None
+    assert trace.others_read == pytest.approx(0.5)
+    for change, left in ((Change("cached", 0.0), 10), (Change("device", 2.0), 15)):
+        sleeps = [after.make_sleep.mean() / MS for after in with_changes(trace, [change])]
+        assert sleeps == pytest.approx([20, left])
+    own = traced(slept | reads | {"batch/device_ns": np.full(STEPS, 10 * MS)})
+    assert own is not None
+    assert own.others_read == 0, "makers of batches slept for these"
+
+
+def test_a_device_that_may_have_a_limit_is_told_from_one_that_takes_its_time():
+    in_turn = np.where(np.arange(STEPS) % 4 == 0, 40 * MS, 0.0)
+    grown = np.where(np.arange(STEPS) < STEPS / 2, 0.0, 20 * MS)
+    for device, is_paced in ((in_turn, True), (np.full(STEPS, 10 * MS), False), (grown, False)):
+        trace = traced(record() | {"batch/device_ns": device})
+        assert trace is not None
+        assert trace.is_paced is is_paced
+
+
+def test_where_a_device_may_have_a_limit_no_gain_is_sure_but_by_reading_less():
+    none = np.zeros(STEPS)
+    now = run(workers=0, make_device=none + 30 * MS, make_cpu=none, step=none + 50 * MS)
+    paced = replace(now, is_paced=True)
+    for change in (Change("workers", 1.0), Change("compute", 0.5), Change("cached", 0.0)):
+        before, after = (replay(trace).predict([change]).gain for trace in (now, paced))
+        assert after[1] == before[1]
+        assert after[0] == (before[0] if change.name == "cached" else pytest.approx(0.97, abs=0.01))
+
+
 def test_every_change_tells_what_it_is():
     assert all(kind.tells for kind in KNOWN.values())
     assert str(Change("persistent", 0.0)) == "persistent"

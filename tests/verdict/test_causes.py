@@ -45,6 +45,22 @@ def test_sleep_while_data_came_from_a_network_is_called_so():
     assert verdict_on(**asleep, batch__received_bytes=100.0).cause is Cause.SLEEP
 
 
+@pytest.mark.parametrize(
+    ("reads", "cause"),
+    [
+        ({"io__data_read_ns": 100 * MS, "cache__read_stall_ratio": 0.9}, Cause.READERS),
+        ({"io__data_read_ns": 100 * MS, "cache__read_stall_ratio": 0.1}, Cause.SLEEP),
+        ({"sched__worker_iowait_ns": 160 * MS}, Cause.READERS),
+        ({"block__read_ns": 90 * MS}, Cause.READERS),
+        # What the makers of batches read themselves.
+        ({"block__read_ns": 90 * MS, "batch__device_ns": 20 * MS}, Cause.SLEEP),
+        ({"sched__worker_iowait_ns": 90 * MS, "batch__device_ns": 70 * MS}, Cause.SLEEP),
+    ],
+)
+def test_sleep_while_other_threads_read_is_called_so(reads, cause):
+    assert verdict_on(**split(sleep=100), batch__sleep_ns=95 * MS, **reads).cause is cause
+
+
 WORKERS_ASLEEP = {**split(sleep=100), "batch__sleep_ns": 380 * MS}  # of 2 * 199
 
 

@@ -25,6 +25,10 @@ LACKED = 1.5
 replay: well above what measures of its time are off by."""
 
 
+LESS_READ = {"cached", "device"}
+"""Changes that help where the device lets through so many bytes a second."""
+
+
 class Model(NamedTuple):
     """What the record does not tell.
 
@@ -95,6 +99,8 @@ class Replay:
             for after in with_changes(self.trace, changes)
             for model in self._models
         ]
+        if self.trace.is_paced and not LESS_READ & {change.name for change in changes}:
+            found.append((1.0, 0.0))
         low = min(ratio * (1 - _margin(ratio, off)) for ratio, off in found)
         high = max(ratio * (1 + _margin(ratio, off)) for ratio, off in found)
         return Prediction(low * measured, high * measured, (1 / high, 1 / low))

@@ -164,7 +164,8 @@ def _would_help(summary: dict[str, Any], room: _Room) -> Iterator[str]:
         yield "What would help, as predicted"
         yield from lines[: room.changes]
     elif found["replayed"]:
-        yield "What would help: a replay of this run finds no change that is sure to bring 5 %"
+        yield "What would help: not known; no change of the loader, its storage, checkpoints or"
+        yield "  validation is sure to bring 5 % by a replay, which can try no others"
     elif found["refused"]:
         yield from paragraph(f"What would help: not known; {found['refused']}", most=room.verdict)
 

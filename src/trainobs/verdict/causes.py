@@ -8,7 +8,7 @@ from math import inf, isnan
 from typing import NamedTuple
 
 from trainobs.replay.predict import Replay
-from trainobs.replay.trace import COMPUTES, Trace
+from trainobs.replay.trace import COMPUTES, STORAGE, Trace, asleep_in_reads
 from trainobs.verdict import record
 from trainobs.verdict.cpus import contention
 from trainobs.verdict.parts import HANDED_NS, Situation, known, stolen
@@ -58,7 +58,10 @@ def find(kind: VerdictKind, now: Situation) -> Candidate | None:
 def _loader(now: Situation) -> tuple[float, Candidates]:
     whole = now.parts.part[VerdictKind.LOADER]
     if now.replay and now.facts.workers:
-        return _replayed(now, now.replay)
+        whole, candidates = _replayed(now, now.replay)
+        if now.replay.trace.is_paced:  # what else takes less time leaves more to wait for it
+            return whole, (one for one in candidates if one.cause is Cause.STORAGE)
+        return whole, candidates
     if now.facts.workers is None:
         return whole, iter((Candidate(Cause.FETCH, _fetched(now), _FETCHED),))
     return whole, (_inferred(now) if isnan(now.ns(record.SPLIT[0])) else _split(now))
@@ -121,10 +124,13 @@ def _lack(now: Situation) -> Cause:
 
 
 def _sleep(now: Situation) -> Cause:
-    """What the makers of batches slept for: whoever computed while they did, or sent them data."""
+    """What the makers of batches slept for: who computed or read meanwhile, or sent them data."""
     slept = known(now.ns("batch/sleep_ns"))
     if slept and _beside_makers(now) >= COVERAGE * slept:
         return Cause.HELPERS
+    reads = asleep_in_reads(map(now.ns, STORAGE), known(now.ns("batch/device_ns")))
+    if slept and reads >= COVERAGE * slept:
+        return Cause.READERS
     received = now.ns("batch/received_bytes")
     return Cause.NETWORK if known(received) >= _NETWORK_BYTES else Cause.SLEEP
 
@@ -173,6 +179,7 @@ def _while_asleep(now: Situation, used: float, awake: float) -> float:
 
 _BESIDE = {
     Cause.HELPERS: ("sched/thread_cpu_ns", "sched/worker_cpu_ns", "sched/child_cpu_ns"),
+    Cause.READERS: STORAGE,
     Cause.CHILDREN: ("sched/child_cpu_ns",),
 }
 

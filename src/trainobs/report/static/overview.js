@@ -35,7 +35,7 @@ function helpNote({ refused, replayed }, advice) {
   if (refused) return el("p", { class: "muted" }, `What ${advice ? "else " : ""}would help is not known: ${refused}.`);
   if (advice) return null;
   if (!replayed) return el("p", { class: "muted" }, "What would help is not known: too little is known of how the batches were made to replay this run.");
-  return el("p", { class: "muted" }, "Of the changes that a replay can try (workers, transforms, storage, checkpoints, validation), none is sure to bring 5 %.");
+  return el("p", { class: "muted" }, "What would help is not known: no change of the loader, its storage, checkpoints or validation is sure to bring 5 % by a replay, which can try no others.");
 }
 
 // In place of steps, where there are none.
