@@ -7,7 +7,8 @@ Each time is a whole `trainobs attach` with a run log, which ends in one of `WAY
 moment. After each nothing may be left: no program, no descriptor, no mapping; in a training that
 lives on no breakpoint, and no descriptor, thread or mapping that it had not after the first time.
 The steps of all logs are held against what the loops wrote down, but for those of a loop that was
-killed. With `--one` all of it happens to one training, which is killed in none of these ways.
+killed. A `trainobs top` beside it has breakpoints of its own in the same trainings, and is to end
+before. With `--one` all of it happens to one training, which is killed in none of these ways.
 Prints JSON.
 """
 

@@ -23,6 +23,7 @@ GROUP = Path("/sys/fs/cgroup/memory/trainobs-storm")
 MEMORY_BYTES = 300 << 20
 
 _HIDE = 'mount -t tmpfs none {}; exec "$@"'
+_NO_ROOM = 'mount -t tmpfs -o size=1m none /dev/shm; exec "$@"'
 _FEW = 'ulimit -n {}; exec "$@"'
 _SMALL = f'echo $$ > {GROUP}/cgroup.procs; exec "$@"'
 
@@ -35,6 +36,9 @@ CONFINEMENTS: dict[str, tuple[list[str], list[str]]] = {
     "another clock": (["unshare", "-T", "--monotonic", "86400", "--boottime", "86400"], []),
     "a process name space": (["unshare", "-p", "-f", "--mount-proc"], ["--workers", "2"]),
     "no network": (["unshare", "-n"], []),
+    "root without capabilities": (["setpriv", "--inh-caps=-all", "--bounding-set=-all"], []),
+    "a user name space": (["unshare", "-U", "-r"], ["--workers", "2"]),
+    "1 MiB of /dev/shm": (["unshare", "-m", "sh", "-c", _NO_ROOM, "sh"], ["--workers", "2"]),
     f"{MEMORY_BYTES >> 20} MiB of memory": (["sh", "-c", _SMALL, "sh"], []),
 }
 """What is withheld -> what to put before the command, and words of the training."""

@@ -114,8 +114,19 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, name: str) 
 def test_a_kernel_without_type_information_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(shared, "KERNEL_BTF", tmp_path / "vmlinux")
-    assert refusal().cause is ProbeCause.NO_BTF
+    monkeypatch.setattr(shared, "KERNEL_BTF", tmp_path / "btf" / "vmlinux")
+    error = refusal()
+    assert error.cause is ProbeCause.NO_BTF
+    assert "CONFIG_DEBUG_INFO_BTF" in error.do
+
+
+def test_where_sys_is_not_mounted_it_is_not_the_kernel_that_lacks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(shared, "KERNEL_BTF", tmp_path / "kernel" / "btf" / "vmlinux")
+    error = refusal()
+    assert error.cause is ProbeCause.NO_BTF
+    assert error.do == "mount /sys where the training runs"
 
 
 @pytest.mark.parametrize("capabilities", [(), (CAP_BPF,), (CAP_PERFMON,)])

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.kernel.privileges import keep_capabilities
 from tests.kernel.processes import in_child
 from tests.kernel_state import BPF_SYSCALL
 from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.probes import obstacles
 from trainobs.probes.doctor import examine, render
 from trainobs.probes.kernel_side import KernelSide
+from trainobs.probes.served import who_may
 
 CLONE_NEWUSER = 0x10000000
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
@@ -75,6 +77,44 @@ def test_what_hinders_a_process_with_every_capability_is_named(
         page = render(examine())
         assert "In the way: " in page
         assert found.split()[0] in page.partition("In the way: ")[2]
+
+    in_child(attempt)
+
+
+@pytest.mark.needs_bpf
+@needs_root
+def test_root_of_a_container_is_not_told_to_run_as_root() -> None:
+    def attempt() -> None:
+        keep_capabilities()
+        error = refused()
+        assert "lacks CAP_BPF or CAP_PERFMON" in error.found
+        assert "run as root" not in error.do
+        assert "--cap-add BPF --cap-add PERFMON" in error.do
+
+    in_child(attempt)
+
+
+@pytest.mark.needs_bpf
+@needs_root
+def test_capabilities_are_no_remedy_in_a_user_namespace() -> None:
+    def attempt() -> None:
+        enter_user_namespace()
+        keep_capabilities()
+        error = refused()
+        assert "user namespace" in error.found
+        assert "CAP_BPF" not in error.do
+
+    in_child(attempt)
+
+
+@needs_root
+def test_a_group_that_a_user_namespace_lacks_is_not_called_nogroup(tmp_path: Path) -> None:
+    os.chown(tmp_path, 0, 12345)
+
+    def attempt() -> None:
+        assert who_may(tmp_path) == "12345"
+        enter_user_namespace()
+        assert who_may(tmp_path).startswith(f"the one that owns {tmp_path} on the host")
 
     in_child(attempt)
 

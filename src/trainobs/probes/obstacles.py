@@ -18,6 +18,15 @@ JIT = Path("/proc/sys/net/core/bpf_jit_enable")
 _NO_CAPABILITIES = "the process lacks CAP_BPF or CAP_PERFMON"
 _USER_NAMESPACE = "the process is in a user namespace, whose capabilities do not count for bpf(2)"
 _LOCKDOWN = "the kernel is locked down (confidentiality): BPF programs may not read its memory"
+_SERVICE = "have root start `trainobs-probed --group GROUP`"
+_CLIMB = (
+    f"run as root, {_SERVICE}, or give the process CAP_BPF and CAP_PERFMON "
+    "(`setpriv --inh-caps=+bpf,+perfmon --ambient-caps=+bpf,+perfmon`)"
+)
+_CLIMB_AS_ROOT = (
+    "start the container with CAP_BPF and CAP_PERFMON (`--cap-add BPF --cap-add PERFMON`), or "
+    f"{_SERVICE} on the host"
+)
 _ALL_UIDS = ["0", "0", str(2**32 - 1)]
 _SECCOMP_FILTER = "2"  # SECCOMP_MODE_FILTER
 
@@ -59,10 +68,10 @@ def jit() -> bool | None:
 def obstacles() -> list[str]:
     """All that stands in the way of this process, or of some programs, as far as it can be seen."""
     found = []
-    if not may_load():
-        found.append(_NO_CAPABILITIES)
-    elif in_user_namespace():
+    if in_user_namespace():
         found.append(_USER_NAMESPACE)
+    elif not may_load():
+        found.append(_NO_CAPABILITIES)
     if has_seccomp_filter():
         found.append("a seccomp filter checks system calls, and may refuse bpf(2)")
     if lockdown() == "confidentiality":
@@ -74,15 +83,12 @@ def obstacles() -> list[str]:
 
 def why_not_permitted(error: int) -> ProbeError:
     """The error of a process that may not load programs, with the likely reason."""
-    do = (
-        "run as root, have root start `trainobs-probed --group GROUP`, or give the process CAP_BPF "
-        "and CAP_PERFMON (`setpriv --inh-caps=+bpf,+perfmon --ambient-caps=+bpf,+perfmon`)"
-    )
-    if not may_load():
-        why = _NO_CAPABILITIES
-    elif in_user_namespace():
+    if in_user_namespace():
         why = _USER_NAMESPACE
         do = "run outside of it (rootless containers have one), or use trainobs-probed of the host"
+    elif not may_load():
+        why = _NO_CAPABILITIES
+        do = _CLIMB if os.geteuid() else _CLIMB_AS_ROOT
     elif has_seccomp_filter():
         why = "the process has the capabilities; a seccomp filter refuses bpf(2)"
         do = "allow bpf(2) in the container's seccomp profile, or use trainobs-probed of the host"

@@ -19,6 +19,7 @@ from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.core.log import logger
 from trainobs.core.now import now_s
 from trainobs.probes import protocol
+from trainobs.probes.obstacles import in_user_namespace
 from trainobs.probes.own_programs import OwnProbe
 from trainobs.probes.programs import PROBES, programs_of
 from trainobs.probes.side import Side
@@ -29,6 +30,7 @@ WITHOUT_RIGHTS = (
 )
 """What is found, and what to do, where programs of the user's cannot be loaded."""
 
+_UNMAPPED_GID = 65534  # DEFAULT_OVERFLOWGID of linux/highuid.h
 _PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.1  # of one who asks again
 _COUNT_EVERY_NS = 1_000_000_000
 
@@ -321,6 +323,8 @@ def who_may(path: Path) -> str:
         number = path.stat().st_gid
     except OSError:
         return f"the one that owns {path}"
+    if number == _UNMAPPED_GID and in_user_namespace():
+        return f"the one that owns {path} on the host, which has no number in this user namespace"
     try:
         return grp.getgrgid(number).gr_name
     except KeyError:

@@ -313,12 +313,10 @@ def kernel_names() -> KernelNames:
     try:
         names = KernelNames(KERNEL_BTF)
     except (FileNotFoundError, PermissionError, ValueError) as error:
-        raise ProbeError(
-            ProbeCause.NO_BTF,
-            "cannot relocate the probes",
-            str(error),
-            "use a kernel built with CONFIG_DEBUG_INFO_BTF, as distributions do since 2021",
-        ) from error
+        do = "use a kernel built with CONFIG_DEBUG_INFO_BTF, as distributions do since 2021"
+        if not KERNEL_BTF.parents[1].exists():
+            do = "mount /sys where the training runs"
+        raise ProbeError(ProbeCause.NO_BTF, "cannot relocate the probes", str(error), do) from error
     except OSError as error:
         raise unable(error) from error
     if _version() > prototypes.KNOWN:
