@@ -249,7 +249,7 @@ def test_less_work_never_takes_longer(name):
         )
         kind = KNOWN[name]
         less = {"device": 4.0, "cpus": 16.0, "workers": trace.workers + 1.0, "prefetch": 8.0}
-        less["threads"] = 1.0
+        less |= {"threads": 1.0, "others": 0.0}
         best = min(step_ms(after) for after in kind.apply(trace, less.get(name, 0.25)))
         assert best <= 1.03 * step_ms(trace)
 
@@ -277,7 +277,7 @@ def test_a_change_is_read_as_it_is_written():
         "threads=0",
         "threads=1.5",
     ]
-    + ["cpus=inf"],
+    + ["cpus=inf", "others=1", "others=-0.5", "others"],
 )
 def test_a_change_that_makes_no_sense_is_refused_with_what_does(word):
     with pytest.raises(TrainobsError, match=r"cannot be predicted[\s\S]*found:[\s\S]*do:"):
@@ -379,6 +379,23 @@ def test_where_a_device_may_have_a_limit_no_gain_is_sure_but_by_reading_less():
         before, after = (replay(trace).predict([change]).gain for trace in (now, paced))
         assert after[1] == before[1]
         assert after[0] == (before[0] if change.name == "cached" else pytest.approx(0.97, abs=0.01))
+
+
+def test_others_that_give_way_cost_nothing_wherever_they_take_what_is_idle():
+    now = run(cpus=1.0, most_cpus=4.0, make_cpu=np.zeros(STEPS), step=np.zeros(STEPS) + 20 * MS)
+    more = replay(now).predict(parse(["others=0.9"])).gain
+    assert more[0] < 0.45, "they may take them for good"
+    assert more[1] >= 1.0
+    fewer = replay(now).predict(parse(["others=0.1"])).gain
+    assert fewer[0] > 0.95, "nobody loses by that"
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "validation"])
+def test_nothing_is_predicted_of_what_is_not_marked(name):
+    with pytest.raises(TrainobsError, match=r"unmarked[\s\S]*do: +mark it"):
+        replay(run()).predict(parse([f"{name}=0.5x"]))
+    marked = run(**{name: np.zeros(STEPS) + 5 * MS}, step=np.zeros(STEPS) + 30 * MS)
+    assert replay(marked).predict(parse([f"{name}=0.5x"])).gain[1] > 1.0
 
 
 def test_every_change_tells_what_it_is():

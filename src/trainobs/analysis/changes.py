@@ -162,7 +162,7 @@ def _change(old: RunLog, name: str, before: Any, value: Any) -> list[str] | None
     if name == "persistent_workers" and value:
         return None if facts_from(old.info).has_new_loaders else ["persistent"]
     if name == OTHERS and not facts_from(old.info).quota:
-        return [f"cpus={(facts_from(old.info).usable_cpus or 1.0) * (1 - value)}"]
+        return [f"others={min(value, 0.99)}"]
     if name == _COLD and value < before:
         return ["cached"]
     return None

@@ -8,7 +8,7 @@ from typing import Any
 
 from trainobs.analysis.verdicts import Steps, records, verdicts
 from trainobs.core.errors import TrainobsError
-from trainobs.replay.changes import KNOWN, Change, is_possible, parse
+from trainobs.replay.changes import KNOWN, Change, example_of, is_possible, parse
 from trainobs.replay.predict import Prediction, Replay
 from trainobs.replay.trace import FEWEST
 from trainobs.runlog.reader import RunLog
@@ -37,7 +37,7 @@ _TRIED = (
 _SHOWN = 5
 
 CHANGES = {
-    name if kind.is_switch else f"{name}={'0.5x' if kind.is_factor else '4'}": kind.tells
+    name if kind.is_switch else f"{name}={example_of(name)}": kind.tells
     for name, kind in KNOWN.items()
 }
 """An example of each change -> what it means."""

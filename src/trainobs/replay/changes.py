@@ -133,8 +133,18 @@ def _cpus(trace: Trace, value: float) -> tuple[Trace, ...]:
     return free, _slower(free)
 
 
+def _others(trace: Trace, value: float) -> tuple[Trace, ...]:
+    """Who gave way to this run still does: only what they take for good is lost or won."""
+    then = replace(trace, cpus=max(0.1, trace.most_cpus * (1.0 - value)))
+    return then, (_slower if then.cpus < trace.cpus else _quicker)(then)
+
+
 def _slower(trace: Trace) -> Trace:
     return replace(trace, cpu=trace.cpu * SLOWER, make_cpu=trace.make_cpu * SLOWER)
+
+
+def _quicker(trace: Trace) -> Trace:
+    return replace(trace, cpu=trace.cpu / SLOWER, make_cpu=trace.make_cpu / SLOWER)
 
 
 def _persistent(trace: Trace, value: float) -> tuple[Trace, ...]:
@@ -183,8 +193,13 @@ def _faster(trace: Trace, value: float) -> tuple[Trace, ...]:
 
 
 def is_possible(name: str, trace: Trace) -> bool:
-    """Whether a change can be made to a run: what it reads by O_DIRECT is never in memory."""
-    return not (name == "cached" and trace.reads_directly)
+    """Whether a change can be made to a run.
+
+    What it reads by O_DIRECT is never in memory, and of what it did not mark nothing is known.
+    """
+    if name == "cached":
+        return not trace.reads_directly
+    return name not in _MARKED or bool(getattr(trace, name).any())
 
 
 def _cached(trace: Trace, value: float) -> tuple[Trace, ...]:
@@ -202,8 +217,31 @@ def _cached(trace: Trace, value: float) -> tuple[Trace, ...]:
     return _faster(trace, inf)
 
 
+_MARKED = ("checkpoint", "validation")
+
+
+def _marked(name: str, trace: Trace) -> None:
+    if not is_possible(name, trace):
+        raise TrainobsError(
+            failed=f"{name} cannot be predicted.",
+            found=f"the record has no time in the phase {name}: it is unmarked, or there is none",
+            do=f'mark it, with obs.phase("{name}"), and observe that',
+        )
+
+
+def _validation(trace: Trace, value: float) -> tuple[Trace, ...]:
+    """Raises TrainobsError where none is marked."""
+    _marked("validation", trace)
+    return (replace(trace, validation=trace.validation * value),)
+
+
 def _checkpoint(trace: Trace, value: float) -> tuple[Trace, ...]:
-    """A disk that writes behind blocks when it likes: of rarer saves each may take longer."""
+    """A disk that writes behind blocks when it likes: of rarer saves each may take longer.
+
+    Raises:
+        TrainobsError: none is marked.
+    """
+    _marked("checkpoint", trace)
     shares = (value, (1 + value) / 2) if value else (value,)
     return tuple(replace(trace, checkpoint=trace.checkpoint * share) for share in shares)
 
@@ -261,11 +299,17 @@ KNOWN: Mapping[str, Kind] = {
     "transform": Kind(_transform, "CPU time of making a batch", is_factor=True),
     "compute": Kind(_scaled("cpu"), "CPU time of the training thread", is_factor=True),
     "checkpoint": Kind(_checkpoint, "time blocked by checkpoints", is_factor=True),
-    "validation": Kind(_scaled("validation"), "time in validation", is_factor=True),
+    "validation": Kind(_validation, "time in validation", is_factor=True),
     "threads": Kind(_threads, "threads of torch in one operation (torch.set_num_threads)"),
     "cpus": Kind(_cpus, "CPUs of this run, all to itself"),
+    "others": Kind(_others, "share of the CPUs that other processes take"),
 }
 """Name -> what it does."""
+
+
+def example_of(name: str) -> str:
+    """A value of a change that has one."""
+    return "0.5x" if KNOWN[name].is_factor else "0.5" if name == "others" else "4"
 
 
 def parse(words: Iterable[str]) -> tuple[Change, ...]:
@@ -290,12 +334,14 @@ def _parse(word: str) -> Change:
         value = float(text.removesuffix("x"))
     except ValueError:
         value = -1.0
-    example = f"{name}=0.5x" if kind.is_factor else f"{name}=4"
+    example = f"{name}={example_of(name)}"
     least = {"device": 1e-3, "threads": 1.0}.get(name, 0.0)
     if not least <= value < inf or (name in _NUMBERS and value != int(value)):
         raise _refused(word, f"{text!r} is no value of {name}", f"for example {example}")
     if name == "workers" and value > MOST_WORKERS:
         raise _refused(word, f"more than {MOST_WORKERS} workers", f"for example {example}")
+    if name == "others" and value >= 1.0:
+        raise _refused(word, f"a share of {value:g}", f"for example {example}")
     return Change(name, value)
 
 

@@ -147,7 +147,7 @@ def _late(now: Situation) -> float:
 _Rule = tuple[str, tuple[tuple[str, float | bool], ...], Callable[[Situation], float], float]
 
 _COLLECTS: _Rule = (
-    "gc.freeze() after the set-up, and collect every some hundred steps instead of by count",
+    "gc.freeze() after the set-up, and collect no more than once in some hundred steps",
     (("gc", False),),
     lambda now: known(now.ns(record.GARBAGE)),
     PART,
