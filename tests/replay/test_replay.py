@@ -7,58 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.replay.constructed import MS, STEPS, replay, run, step_ms
 from trainobs.core.errors import TrainobsError
 from trainobs.replay.changes import KNOWN, SYNCHRONIZING, Change, parse, with_changes
-from trainobs.replay.predict import Replay
-from trainobs.replay.simulate import simulate
-from trainobs.replay.trace import BATCH, FEWEST, NEEDED, Trace, trace_of
-
-MS = 1e6
-STEPS = 120
-
-
-def run(**changed: object) -> Trace:
-    """Steps of 20 ms on a CPU, batches of 30 ms on another, one worker, four CPUs."""
-    none = np.zeros(STEPS)
-    fields = {
-        "cpu": none + 20 * MS,
-        "away": none,
-        "queued": 0.0,
-        "awaits": none,
-        "checkpoint": none,
-        "validation": none,
-        "make_cpu": none + 30 * MS,
-        "make_device": none,
-        "make_sleep": none,
-        "make_queued": 0.0,
-        "is_first": none > 0,
-        "start": 0.0,
-        "other_start": (0.0, 0.0),
-        "has_new_workers": True,
-        "receive": 0.0,
-        "feed": 0.0,
-        "feed_cpu": 0.0,
-        "feed_held": 0.0,
-        "workers": 1,
-        "prefetch": 2,
-        "cpus": 4.0,
-        "most_cpus": 4.0,
-        "side": 0.0,
-        "threads": 2,
-        "concurrency": (1.0, 1.0),
-        "handed_bytes": 1e6,
-        "step": none + 30 * MS,
-    }
-    return Trace(**fields | changed)
-
-
-def replay(trace: Trace) -> Replay:
-    return Replay(trace, trace.step_ns)
-
-
-def step_ms(trace: Trace, *, shared: bool = True) -> float:
-    return simulate(trace, shared=shared)[trace.settled].mean() / MS
-
 
 BUSY = np.zeros(STEPS) + 30 * MS
 
@@ -282,93 +233,6 @@ def test_a_change_is_read_as_it_is_written():
 def test_a_change_that_makes_no_sense_is_refused_with_what_does(word):
     with pytest.raises(TrainobsError, match=r"cannot be predicted[\s\S]*found:[\s\S]*do:"):
         parse([word])
-
-
-def record(**changed: float) -> dict[str, np.ndarray]:
-    """Columns of steps that wait 10 of 30 ms for a worker that computes."""
-    ends = np.arange(1, STEPS + 1) * 30 * MS
-    columns = {name: np.zeros(STEPS) for name in (*NEEDED, *BATCH)}
-    columns |= {
-        "step/duration_ns": np.full(STEPS, 30 * MS),
-        "loader/wait_ns": np.full(STEPS, 10 * MS),
-        "sched/wait_offcpu_ns": np.full(STEPS, 9 * MS),
-        "sched/work_offcpu_ns": np.full(STEPS, 2 * MS),
-        "sched/work_runqueue_ns": np.full(STEPS, 2 * MS),
-        "batch/compute_ns": np.full(STEPS, 28 * MS),
-        "batch/begin_ns": ends - 30 * MS,
-        "batch/end_ns": ends - 2 * MS,
-        "batch/fetch_begin_ns": ends - 11 * MS,
-        "batch/fetch_end_ns": ends,
-    }
-    return columns | {name: np.full(STEPS, value) for name, value in changed.items()}
-
-
-def traced(columns: dict[str, np.ndarray]) -> Trace | None:
-    return trace_of(
-        columns, np.zeros(len(columns[NEEDED[0]])), workers=1, prefetch=2, cpus=2.0, most_cpus=2.0
-    )
-
-
-def test_a_trace_is_what_the_record_says_without_what_comes_of_it():
-    trace = traced(record())
-    assert trace is not None
-    assert trace.cpu.mean() == pytest.approx(18 * MS)
-    assert trace.away.mean() == 0.0, "want of a CPU is brought forth by the replay"
-    assert trace.receive == pytest.approx(1 * MS)
-    assert trace.feed == pytest.approx(1 * MS)
-    assert step_ms(trace) == pytest.approx(28, rel=0.03), "on its way while the next is made"
-
-
-def test_without_batches_or_with_few_steps_there_is_no_trace():
-    assert traced(record() | {"batch/compute_ns": np.full(STEPS, np.nan)}) is None
-    few = {name: column[: FEWEST - 1] for name, column in record().items()}
-    assert traced(few) is None
-    some = np.where(np.arange(STEPS) % 30 == 0, np.nan, 28 * MS)
-    assert traced(record() | {"batch/compute_ns": some}) is not None
-
-
-def test_batches_that_sleep_at_once_are_counted_as_such():
-    both = np.full(STEPS, 28 * MS)
-    at_once = record() | {"batch/device_ns": both, "batch/compute_ns": both * 0}
-    at_once["batch/begin_ns"] = np.repeat(np.arange(STEPS / 2) * 60 * MS, 2)
-    at_once["batch/end_ns"] = at_once["batch/begin_ns"] + 28 * MS
-    trace = traced(at_once)
-    assert trace is not None
-    assert trace.concurrency[0] == pytest.approx(2.0)
-
-
-def test_what_is_read_by_o_direct_is_never_in_memory():
-    read = {"io/data_read_bytes": np.full(STEPS, 8e6)}
-    some = traced(record() | read | {"io/data_direct_read_bytes": np.full(STEPS, 3e6)})
-    most = traced(record() | read | {"io/data_direct_read_bytes": np.full(STEPS, 5e6)})
-    assert some is not None
-    assert most is not None
-    assert with_changes(some, [Change("cached", 0.0)])[0].make_device.sum() == 0
-    with pytest.raises(TrainobsError, match=r"O_DIRECT[\s\S]*do:"):
-        with_changes(most, [Change("cached", 0.0)])
-
-
-def test_storage_that_other_threads_may_have_read_is_gone_or_not():
-    slept = record() | {"batch/sleep_ns": np.full(STEPS, 20 * MS)}
-    reads = {"io/data_read_ns": np.full(STEPS, 10 * MS), "cache/read_stall_ratio": np.ones(STEPS)}
-    trace = traced(slept | reads)
-    assert trace is not None
-    assert trace.others_read == pytest.approx(0.5)
-    for change, left in ((Change("cached", 0.0), 10), (Change("device", 2.0), 15)):
-        sleeps = [after.make_sleep.mean() / MS for after in with_changes(trace, [change])]
-        assert sleeps == pytest.approx([20, left])
-    own = traced(slept | reads | {"batch/device_ns": np.full(STEPS, 10 * MS)})
-    assert own is not None
-    assert own.others_read == 0, "makers of batches slept for these"
-
-
-def test_a_device_that_may_have_a_limit_is_told_from_one_that_takes_its_time():
-    in_turn = np.where(np.arange(STEPS) % 4 == 0, 40 * MS, 0.0)
-    grown = np.where(np.arange(STEPS) < STEPS / 2, 0.0, 20 * MS)
-    for device, is_paced in ((in_turn, True), (np.full(STEPS, 10 * MS), False), (grown, False)):
-        trace = traced(record() | {"batch/device_ns": device})
-        assert trace is not None
-        assert trace.is_paced is is_paced
 
 
 def test_where_a_device_may_have_a_limit_no_gain_is_sure_but_by_reading_less():
