@@ -35,9 +35,11 @@ def counted(count: int, one: str, many: str = "") -> str:
 
 
 def percent(share: float) -> str:
-    """A share of one; small shares keep a digit that tells them from nothing."""
+    """A share of one; what is nearly nothing or nearly all keeps a digit that tells it from that."""
     if 0 < share < 1e-4:
         return "<0.01 %"
+    if 0.995 <= share < 1 - 1e-6:
+        return f"{100 * share:.1f} %" if share < 0.9995 else ">99.9 %"
     return f"{100 * share:.2g} %" if 0 < share < 0.1 else f"{100 * share:.0f} %"
 
 

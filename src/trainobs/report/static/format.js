@@ -33,6 +33,7 @@ export const observedBy = (level) => LEVELS[level] ?? "in an unknown way";
 
 export function percent(share) {
   if (share > 0 && share < 1e-4) return "<0.01 %";
+  if (share >= 0.995 && share < 1 - 1e-6) return share < 0.9995 ? `${(100 * share).toFixed(1)} %` : ">99.9 %";
   return `${share > 0 && share < 0.1 ? Number((100 * share).toPrecision(2)) : (100 * share).toFixed(0)} %`;
 }
 
