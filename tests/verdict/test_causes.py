@@ -17,7 +17,7 @@ from tests.verdict.constructed import (
     split,
     verdict_on,
 )
-from trainobs.verdict.sentence import sentence
+from trainobs.verdict.sentence import notes, sentence
 from trainobs.verdict.verdict import Cause, VerdictKind, facts_from
 
 
@@ -331,6 +331,17 @@ def test_sleep_that_nothing_explains_is_called_unknown_with_its_phase():
     assert verdict_on(**asleep, sched__child_cpu_ns=90 * MS).cause is Cause.UNKNOWN
     gpu = replace(TWO_CPUS, has_accelerator=True)  # for which it may wait asleep
     assert verdict_on(gpu, **asleep).kind is VerdictKind.COMPUTE
+
+
+def test_what_memory_once_held_is_told_to_be_read_again():
+    waits = {**split(device=100), "block__read_bytes": 8e6}
+    told = "half or more of what is read from storage may have been in memory before"
+    for pages, is_told in ((1000, True), (900, False)):
+        verdict = verdict_on(**waits, memory__refault_count=pages)
+        assert verdict.may_be_read_again is is_told
+        assert any(line.startswith(told) for line in notes(verdict)) is is_told
+    computing = verdict_on(block__read_bytes=8e6, memory__refault_count=2000.0)
+    assert not computing.may_be_read_again
 
 
 def test_a_lock_that_nobody_held_while_computing_is_not_the_interpreter_s():

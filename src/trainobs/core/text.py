@@ -35,7 +35,7 @@ def counted(count: int, one: str, many: str = "") -> str:
 
 
 def percent(share: float) -> str:
-    """A share of one; what is nearly nothing or nearly all keeps a digit that tells it from that."""
+    """A share of one; what is nearly nothing or nearly all keeps a digit that tells so."""
     if 0 < share < 1e-4:
         return "<0.01 %"
     if 0.995 <= share < 1 - 1e-6:

@@ -24,6 +24,12 @@ FETCHES_NS = 3e6
 """CPU time of the training thread in a wait from which on it does more than take a batch over (1.1
 to 2.1 ms in the cases of docs/verdicts.md): a sampler computes, or there are very many tensors."""
 
+SMALLEST_PAGE = 4096
+"""Bytes, of all kernels that are supported."""
+
+STORAGE_SHOWS = 0.1
+"""Share of the step waited for storage, from which on it is told that memory lost what it reads."""
+
 _NETWORK_BYTES = 1024.0
 
 
@@ -163,6 +169,14 @@ def kernels_share(now: Situation) -> float:
     read = known(now.ns("io/data_read_ns")) - slept
     freed = known(now.ns("memory/reclaim_ns"))
     return min(1.0, max(0.0, read, freed) / busy) if busy else 0.0
+
+
+def may_be_read_again(now: Situation) -> bool:
+    """Whether half or more of what a loader waits for from storage memory once held, and lost."""
+    waited = known(now.ns(record.SPLIT[0]))
+    again = SMALLEST_PAGE * known(now.ns("memory/refault_count"))
+    read = known(now.ns("block/read_bytes"))
+    return waited >= STORAGE_SHOWS * now.parts.step and 0 < read <= 2 * again
 
 
 def _while_asleep(now: Situation, used: float, awake: float) -> float:

@@ -65,6 +65,11 @@ def notes(verdict: Verdict) -> Iterator[str]:
             "much of what the loader computes may be the kernel's, which copies what is read, or "
             "frees memory"
         )
+    if verdict.may_be_read_again:
+        yield (
+            "half or more of what is read from storage may have been in memory before, which could "
+            "not hold it"
+        )
     if verdict.cpu_taken_by:
         share = percent(verdict.cpu_lacked_share)
         yield f"a CPU was lacking for {share} of the step, because of {verdict.cpu_taken_by.value}"

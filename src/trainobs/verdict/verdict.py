@@ -156,6 +156,8 @@ class Verdict:
             for a CPU.
         kernel_may_compute: whether a third or more of the loader's own computation, where that is
             the cause, may be the kernel's: its time is known of all threads, and not by who.
+        may_be_read_again: whether half or more of what a loader reads from storage may have been in
+            memory before: of all that the control group read, so much was read again.
         evidence: rows of numbers, those that decided first.
         advice: the change that is predicted to help most, or None.
         abstained_because: why there is no `kind`, or None.
@@ -177,6 +179,7 @@ class Verdict:
     cpu_taken_by: Cause | None = None
     cpu_lacked_share: float = 0.0
     kernel_may_compute: bool = False
+    may_be_read_again: bool = False
     evidence: tuple[Evidence, ...] = ()
     advice: Advice | None = None
     abstained_because: str | None = None
