@@ -171,8 +171,8 @@ def kernels_share(now: Situation) -> float:
     return min(1.0, max(0.0, read, freed) / busy) if busy else 0.0
 
 
-def may_be_read_again(now: Situation) -> bool:
-    """Whether half or more of what a loader waits for from storage memory once held, and lost."""
+def reads_again(now: Situation) -> bool:
+    """Whether memory may have held, and lost, half or more of what a loader reads from storage."""
     waited = known(now.ns(record.SPLIT[0]))
     again = SMALLEST_PAGE * known(now.ns("memory/refault_count"))
     read = known(now.ns("block/read_bytes"))

@@ -15,13 +15,7 @@ from trainobs.replay.predict import Replay
 from trainobs.replay.trace import trace_of
 from trainobs.verdict import record as names
 from trainobs.verdict.advice import KERNELS, advise
-from trainobs.verdict.causes import (
-    Candidate,
-    find,
-    kernels_share,
-    may_be_read_again,
-    used_in_wait,
-)
+from trainobs.verdict.causes import Candidate, find, kernels_share, reads_again, used_in_wait
 from trainobs.verdict.cpus import contention, free_cpus, is_full
 from trainobs.verdict.evenness import InSomeSteps, in_some_steps, when
 from trainobs.verdict.parts import HOLDS, Situation, StepParts, known, parts_of
@@ -157,7 +151,7 @@ def judge_by(replay: Replay | None, record: Record, facts: Facts) -> Verdict:
         cpu_taken_by=taken_by,
         cpu_lacked_share=lacked,
         kernel_may_compute=cause is Cause.TRANSFORM and kernels_share(now) >= KERNELS,
-        may_be_read_again=outcome is VerdictKind.LOADER and may_be_read_again(now),
+        may_be_read_again=outcome is VerdictKind.LOADER and reads_again(now),
         evidence=tuple(_evidence(now, outcome, found)),
         advice=advise(outcome, cause, now),
         replayed=replayed,
