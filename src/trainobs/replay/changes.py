@@ -150,7 +150,9 @@ def _quicker(trace: Trace) -> Trace:
 def _persistent(trace: Trace, value: float) -> tuple[Trace, ...]:
     """What workers compute beside their batches may be their start, and gone as well.
 
-    What else the loader does as an epoch begins stays, as a sampler that makes its order.
+    What else the loader does as an epoch begins stays, as a sampler that makes its order. All steps
+    may become quicker, too: with new workers in each of many short epochs a backward pass took 1.12
+    to 1.26 times as much CPU time.
     """
     if not trace.has_new_workers:
         return (trace,)
@@ -158,7 +160,7 @@ def _persistent(trace: Trace, value: float) -> tuple[Trace, ...]:
     sure, stays = replace(trace, start=most), replace(trace, start=least)
     gone = max(0.0, trace.feed_cpu - HANDED_NS)
     less = replace(stays, feed=trace.feed - gone, feed_cpu=trace.feed_cpu - gone)
-    return sure, stays, less, _undisturbed(less)
+    return sure, stays, less, _quicker(_undisturbed(less))
 
 
 def _undisturbed(trace: Trace) -> Trace:
