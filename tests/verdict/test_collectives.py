@@ -26,8 +26,12 @@ def test_collectives_take_their_time_out_of_computation():
     verdict = verdict_on(ranks, ranks__wait_ns=60 * MS)
     assert (verdict.kind, verdict.cause) == (VerdictKind.COMMUNICATION, None)
     assert verdict.share == pytest.approx(0.6)
-    late = replace(ranks, others_wait_ns={1: 2 * MS})
-    assert verdict_on(late, ranks__wait_ns=60 * MS).cause is Cause.STRAGGLER
+    late = verdict_on(
+        replace(ranks, others_wait_ns={1: 55 * MS, 3: 2 * MS}), ranks__wait_ns=60 * MS
+    )
+    assert late.cause is Cause.STRAGGLER
+    assert late.advice is not None
+    assert late.advice.text.startswith("look at rank 3, which waits least")
     alike = replace(ranks, others_wait_ns={1: 50 * MS})
     assert verdict_on(alike, ranks__wait_ns=60 * MS).cause is None
 

@@ -132,6 +132,8 @@ def _by_share(kind: VerdictKind, cause: Cause | None, now: Situation) -> _Found:
         return
     text, change, of, least = rule
     share = min(0.99, max(0.0, of(now)) / now.parts.step)
+    if waits := now.facts.others_wait_ns:
+        text = text.format(least=min(waits, key=lambda rank: waits[rank]))
     yield Advice(text, (1 / (1 - least * share), None), dict(change))
 
 
@@ -181,7 +183,7 @@ _SHARES: dict[tuple[VerdictKind, Cause | None], _Rule] = {
         PART,
     ),
     (VerdictKind.COMMUNICATION, Cause.STRAGGLER): (
-        "look at the rank that waits least: if it were as fast as the others",
+        "look at rank {least}, which waits least: if it were as fast as the others",
         (("straggler", False),),
         _late,
         PART,
