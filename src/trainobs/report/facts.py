@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trainobs.analysis.step_time import TAKING
@@ -28,6 +28,12 @@ _WAITED = {
 
 _CAUSES = 2
 """Shares that a line has room for."""
+
+_SLOW = 2.0
+"""How many times as long as any other a worker takes for a batch that is worth a line."""
+
+_SOME = 8
+"""Batches of each worker from which on they are compared."""
 
 _LEAST = 0.005
 """Share below which a cause is left out."""
@@ -76,12 +82,25 @@ def _loader(summary: dict[str, Any]) -> Iterator[str]:
     waited = sum(step["parts"].get(name, 0.0) for name in (_WAIT, TAKING)) if step else 0.0
     if not step or waited < _NOTABLE * step["mean_ns"]:
         return
+    yield from _slow_worker(summary["workers"])
     causes, time = _causes(step["waited"], waited), f"Loader: waited for {duration(waited)} a step"
     if causes:
         begin = "  what was waited for" if found else time
         yield f"{begin}{_shares(': ', causes, waited)}"
     else:
         yield f"{time}; how its batches were made was not recorded"
+
+
+def _slow_worker(workers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The one worker that is slower than all others, if there are any and it is."""
+    processes = [one for one in workers if one["worker"] is not None]
+    if any(one["made_ns"] is None or one["batches"] < _SOME for one in processes):
+        return
+    made = sorted((one["made_ns"], one["worker"]) for one in processes)
+    if len(made) > 1 and made[-1][0] >= _SLOW * made[-2][0] > 0:
+        rest = duration(sum(ns for ns, _ in made[:-1]) / (len(made) - 1))
+        others = "the others" if len(made) > 2 else "the other"
+        yield f"  worker {made[-1][1]} takes {duration(made[-1][0])} a batch, {others} {rest}"
 
 
 def _causes(known: Mapping[str, float], waited: float) -> dict[str, float]:
