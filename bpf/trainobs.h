@@ -334,6 +334,8 @@ struct tobs_control {
 	unsigned int root_class; /* ... and the class of what lies below it */
 	unsigned int found;	 /* tobs_adopt, tobs_leave: threads `tid`; tobs_release: tasks */
 	unsigned int client_fd; /* tobs_adopt, where guarded: a connection that the reader has open */
+	unsigned int
+		limits_hidden; /* 1: whose requests a limit holds back (askers.h); 2: there is one */
 };
 
 /* One system call number: what it does, and which arguments (from 1) hold file descriptors. */
@@ -365,7 +367,7 @@ _Static_assert(sizeof(struct tobs_seen) ==
 _Static_assert(sizeof(struct tobs_calls) == 8 + 8 * TOBS_CALLS, "no padding");
 _Static_assert(sizeof(struct tobs_settings) == 56, "no padding");
 _Static_assert(sizeof(struct tobs_own_row) == 16 * TOBS_OWN * TOBS_ROLES, "no padding");
-_Static_assert(sizeof(struct tobs_control) == 32, "no padding");
+_Static_assert(sizeof(struct tobs_control) == 36, "no padding");
 _Static_assert(sizeof(struct tobs_rows) <= 4 << 20, "more than an element may have");
 _Static_assert(sizeof(struct tobs_counts) <= sizeof(struct tobs_rows), "of another element's size");
 _Static_assert(sizeof(struct tobs_counts) ==
