@@ -27,7 +27,8 @@ static __always_inline void count_added(struct task_state *task, struct folio *f
 	pages = folio_pages(folio);
 	switch (call_of(task)) {
 	case TOBS_READ + 1:
-		task->added_pages += pages; /* counted when the read ends */
+	case TOBS_HINT + 1:
+		task->added_pages += pages; /* counted when the call ends */
 		break;
 	case TOBS_WRITE + 1:
 		/* A page that is not written to is one of a source. */

@@ -159,6 +159,8 @@ static __always_inline void exit_call(struct task_state *task, struct pt_regs *r
 		bytes = result;
 	else if (op == TOBS_MMAP && (unsigned long)result < -4095UL)
 		bytes = syscall_arg(regs, 2);
+	else if (op == TOBS_HINT)
+		bytes = bytes_of_pages(task->added_pages);
 	op = unknown(task, op);
 	class = unknown(task, class);
 	bytes = unknown(task, bytes);

@@ -30,7 +30,7 @@ enum tobs_op {
 	TOBS_CACHE_MISS,  /* pages that reads brought into the page cache */
 	TOBS_DEMAND_MISS, /* reads that started read-ahead and waited for it */
 	TOBS_FAULT,	  /* faults of mapped files that the page tables could not serve */
-	TOBS_FAULT_FILL,  /* pages that faults or hints brought into the page cache */
+	TOBS_FAULT_FILL,  /* pages that faults brought into the page cache, or madvise */
 	TOBS_BLOCK_READ,  /* block requests, from issue to completion */
 	TOBS_BLOCK_WRITE,
 	TOBS_OFFCPU,   /* periods off the CPU; wait_ns: of those, asleep for a block device */
@@ -43,7 +43,8 @@ enum tobs_op {
 	/* Of the training thread; in place of a class the phase, logging among other. */
 	TOBS_PHASE_OFF,	  /* off the CPU; wait_ns: of that, ready to run */
 	TOBS_PHASE_SLEEP, /* asleep for nothing that is known; wait_ns: for a block device */
-	TOBS_AIO, /* calls of io_submit that went well: what they read and write is not counted */
+	TOBS_AIO,  /* calls of io_submit that went well: what they read and write is not counted */
+	TOBS_HINT, /* posix_fadvise and readahead; bytes: pages they brought into the page cache */
 	TOBS_OPS,
 };
 
