@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Block requests, with the classes of the files whose pages they carry. */
-#include "file_class.h"
+#include "askers.h"
+#include "limits.bpf.h"
 
 #define MAX_BIOS 2048 /* of one request: more than its segments, each of which may be one */
 #define MAX_FRONT_MERGES 16
@@ -68,23 +69,46 @@ static __always_inline void keep_request(u64 key, struct request_start *start)
 		lose_request(used_slots());
 }
 
+/* Who asked for a request that is begun for others: a limit may have held it back. */
+static __always_inline bool take_submitter(struct bio *bio, u32 op, struct request_start *start)
+{
+	struct limited_bio *kept = limited(bio);
+	struct asker *asker;
+
+	if (kept) {
+		start->role = kept->role;
+		start->slot = kept->slot;
+		start->class = kept->class;
+		return true;
+	}
+	asker = asker_of(bio, op);
+	if (!asker)
+		return false;
+	start->role = asker->role;
+	start->slot = asker->slot;
+	start->class = asker->class;
+	return true;
+}
+
 /*
  * A request begins where its task is known, but has its size only when no more can be merged into
  * it. Writes of others are kept too: write-back puts files of ours and of others into one.
  */
-static __always_inline int begin_request(u64 key, u32 flags)
+static __always_inline int begin_request(u64 key, struct bio *bio, u32 flags)
 {
 	u32 op = flags & REQ_OP_MASK;
 	struct request_start start = { .role = TOBS_KERNEL };
 	struct task_state *task = current_state();
 
 	forget_request(key);
-	if (op != REQ_OP_WRITE && (op != REQ_OP_READ || !task))
+	if (op != REQ_OP_WRITE && op != REQ_OP_READ)
 		return 0;
 	if (task) {
 		start.role = task->role;
 		start.slot = task->slot;
 		start.class = task->call ? task->class : TOBS_OTHER;
+	} else if (!take_submitter(bio, op, &start) && op == REQ_OP_READ) {
+		return 0;
 	}
 	start.ns = bpf_ktime_get_ns();
 	keep_request(key, &start);
@@ -94,7 +118,7 @@ static __always_inline int begin_request(u64 key, u32 flags)
 SEC("tp_btf/block_io_start")
 int BPF_PROG(tobs_blk_start, struct request *request)
 {
-	return begin_request((u64)request, request->cmd_flags);
+	return begin_request((u64)request, request->bio, request->cmd_flags);
 }
 
 /* The request becomes part of another, which takes over its bios. */
@@ -117,7 +141,7 @@ int BPF_PROG(tobs_blk_getrq, struct bio *bio)
 {
 	if (!bio->bi_iter.bi_size)
 		return 0; /* a flush, which ends without having been issued */
-	return begin_request((u64)bio, bio->bi_opf);
+	return begin_request((u64)bio, bio, bio->bi_opf);
 }
 
 SEC("tp_btf/block_rq_merge")
@@ -213,6 +237,7 @@ static long count_bio(u32 index, struct request_end *end)
 		count_in_session(end, slot, bytes);
 	if (end->slot < end->end_slot)
 		return 0;
+	forget_submitter(bio, bytes);
 	end->slot = end->first_slot;
 	end->left -= bytes;
 	end->bio = BPF_CORE_READ(bio, bi_next);

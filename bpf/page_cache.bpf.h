@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Page cache: what had to be brought in, and who had to wait for it. */
-#include "file_class.h"
+#include "askers.h"
 
 /* Class of a file without a call that names it: it may have been mapped before we came. */
 static __always_inline u32 mapped_class(struct task_state *task, struct inode *inode)
@@ -23,10 +23,12 @@ static __always_inline void count_added(struct task_state *task, struct folio *f
 
 	if (!is_regular(inode))
 		return; /* metadata, kept by the block device */
+	keep_reader(task, folio, inode);
 	pages = folio_pages(folio);
 	switch (call_of(task)) {
 	case TOBS_READ + 1:
-		task->added_pages += pages; /* counted when the read ends */
+	case TOBS_HINT + 1:
+		task->added_pages += pages; /* counted when the call ends */
 		break;
 	case TOBS_WRITE + 1:
 		/* A page that is not written to is one of a source. */

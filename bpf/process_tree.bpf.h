@@ -4,7 +4,7 @@
  * Storage vanishes with its task, so nobody has to clean up after one; what a session that ends
  * still follows is let go of by tobs_release.
  */
-#include "file_class.h"
+#include "askers.h"
 #include "rights.h"
 
 #define MAX_ANCESTORS 8 /* main, fork server, worker, and some to spare */
@@ -179,6 +179,8 @@ int tobs_adopt(struct bpf_iter__task *context)
 
 	if (!task || !set)
 		return 0;
+	if (call->limits_hidden > 1)
+		keep_readers();
 	if (set->guarded && !set->user_ns)
 		take_client(set, call->client_fd);
 	if (!may_follow(task, call->slot))

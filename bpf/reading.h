@@ -137,15 +137,22 @@ static __always_inline struct page *head_of(struct page *page)
 	return (struct page *)((unsigned long)page & info);
 }
 
+/* The first folio, or page, that a bio carries. */
+static __always_inline struct page *bio_folio(struct bio *bio)
+{
+	struct page *page = BPF_CORE_READ(bio, bi_io_vec, bv_page);
+
+	return page ? head_of(page) : NULL;
+}
+
 /* The file whose pages a bio carries, the block device for metadata; NULL for direct I/O. */
 static __always_inline struct inode *bio_inode(struct bio *bio)
 {
-	struct page *page = BPF_CORE_READ(bio, bi_io_vec, bv_page);
+	struct page *page = bio_folio(bio);
 	unsigned long mapping;
 
 	if (!page)
 		return NULL;
-	page = head_of(page);
 	if (bpf_core_type_exists(struct folio))
 		mapping = (unsigned long)BPF_CORE_READ((struct folio *)page, mapping);
 	else

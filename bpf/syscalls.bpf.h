@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* System calls on files: read, write, fsync, open, mmap and io_uring families. */
+#include "askers.h"
 #include "batches.h"
 #include "files.bpf.h"
 
@@ -9,8 +10,10 @@ static __always_inline void begin_file_call(struct task_state *task, struct targ
 	if (target.kind != S_IFREG || task->class == TOBS_PSEUDO)
 		return;
 	task->flags = CALL_REGULAR;
-	if (op == TOBS_READ && flags_of(&target) & O_DIRECT)
+	if (op == TOBS_READ && flags_of(&target) & O_DIRECT) {
 		task->flags |= CALL_DIRECT;
+		begin_direct_read();
+	}
 }
 
 static __always_inline void begin_call(struct task_state *task, struct pt_regs *regs, u32 op,
@@ -33,6 +36,8 @@ static __always_inline void begin_call(struct task_state *task, struct pt_regs *
 	}
 	task->call = op + 1;
 	task->call_ns = bpf_ktime_get_ns();
+	if (op == TOBS_FSYNC)
+		begin_sync(task);
 }
 
 /* Whether a call of TOBS_MARK forbids others of its user to look at the task. */
@@ -145,6 +150,8 @@ static __always_inline void exit_call(struct task_state *task, struct pt_regs *r
 	ns = bpf_ktime_get_ns() - task->call_ns;
 	op = task->call - 1;
 	task->call = 0;
+	if (op == TOBS_FSYNC)
+		end_sync(task);
 	if ((op == TOBS_URING_ENTER || op == TOBS_AIO) && result < 0)
 		return; /* where there is no io_uring, asking for it makes no ring */
 	class = op == TOBS_OPEN ? opened_class(task, result) : task->class;
@@ -152,6 +159,8 @@ static __always_inline void exit_call(struct task_state *task, struct pt_regs *r
 		bytes = result;
 	else if (op == TOBS_MMAP && (unsigned long)result < -4095UL)
 		bytes = syscall_arg(regs, 2);
+	else if (op == TOBS_HINT)
+		bytes = bytes_of_pages(task->added_pages);
 	op = unknown(task, op);
 	class = unknown(task, class);
 	bytes = unknown(task, bytes);

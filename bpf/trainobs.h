@@ -30,7 +30,7 @@ enum tobs_op {
 	TOBS_CACHE_MISS,  /* pages that reads brought into the page cache */
 	TOBS_DEMAND_MISS, /* reads that started read-ahead and waited for it */
 	TOBS_FAULT,	  /* faults of mapped files that the page tables could not serve */
-	TOBS_FAULT_FILL,  /* pages that faults or hints brought into the page cache */
+	TOBS_FAULT_FILL,  /* pages that faults brought into the page cache, or madvise */
 	TOBS_BLOCK_READ,  /* block requests, from issue to completion */
 	TOBS_BLOCK_WRITE,
 	TOBS_OFFCPU,   /* periods off the CPU; wait_ns: of those, asleep for a block device */
@@ -43,7 +43,8 @@ enum tobs_op {
 	/* Of the training thread; in place of a class the phase, logging among other. */
 	TOBS_PHASE_OFF,	  /* off the CPU; wait_ns: of that, ready to run */
 	TOBS_PHASE_SLEEP, /* asleep for nothing that is known; wait_ns: for a block device */
-	TOBS_AIO, /* calls of io_submit that went well: what they read and write is not counted */
+	TOBS_AIO,  /* calls of io_submit that went well: what they read and write is not counted */
+	TOBS_HINT, /* posix_fadvise and readahead; bytes: pages they brought into the page cache */
 	TOBS_OPS,
 };
 
@@ -334,6 +335,8 @@ struct tobs_control {
 	unsigned int root_class; /* ... and the class of what lies below it */
 	unsigned int found;	 /* tobs_adopt, tobs_leave: threads `tid`; tobs_release: tasks */
 	unsigned int client_fd; /* tobs_adopt, where guarded: a connection that the reader has open */
+	unsigned int
+		limits_hidden; /* 1: whose requests a limit holds back (askers.h); 2: there is one */
 };
 
 /* One system call number: what it does, and which arguments (from 1) hold file descriptors. */
@@ -365,7 +368,7 @@ _Static_assert(sizeof(struct tobs_seen) ==
 _Static_assert(sizeof(struct tobs_calls) == 8 + 8 * TOBS_CALLS, "no padding");
 _Static_assert(sizeof(struct tobs_settings) == 56, "no padding");
 _Static_assert(sizeof(struct tobs_own_row) == 16 * TOBS_OWN * TOBS_ROLES, "no padding");
-_Static_assert(sizeof(struct tobs_control) == 32, "no padding");
+_Static_assert(sizeof(struct tobs_control) == 36, "no padding");
 _Static_assert(sizeof(struct tobs_rows) <= 4 << 20, "more than an element may have");
 _Static_assert(sizeof(struct tobs_counts) <= sizeof(struct tobs_rows), "of another element's size");
 _Static_assert(sizeof(struct tobs_counts) ==

@@ -324,6 +324,7 @@ enum bpf_func_id {
 #define REQ_OP_READ 0
 #define REQ_OP_WRITE 1
 #define TASK_RUNNING 0
+#define PF_WQ_WORKER 0x20
 #define PF_IO_WORKER 0x10 /* include/linux/sched.h, v5.12 */
 #if defined(__TARGET_ARCH_arm64)
 #define O_DIRECT 0200000

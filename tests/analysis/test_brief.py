@@ -114,6 +114,7 @@ def test_a_run_with_everything_to_tell_fits_a_screen_and_loses_no_subject(made):
     summary["verdict"]["run"]["text"][0] *= 3
     summary["would_help"] = bound["would_help"]
     summary["metrics"]["cache/fault_fill_bytes"]["mean"] = 1e6
+    summary["metrics"]["cache/hint_bytes"]["mean"] = 1e6
     summary["lost"]["files"] = {"a": "damaged", "b": "damaged"}
     summary["lost"]["steps"] = {"runlog": 7}
     summary["metrics"]["fae/hot_lookup_ratio"] = {"mean": 0.9}

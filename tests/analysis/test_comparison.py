@@ -318,6 +318,26 @@ def test_data_in_memory_is_told_of_the_steps_that_are_compared(write):
     assert told == [0.5, 1.0]
 
 
+def test_data_behind_hints_is_neither_found_in_memory_nor_told_to_be_cold(write):
+    def run(name, op, filled):
+        of_data = FileClass.DATA, Role.MAIN
+        reads = [(row, Op.CACHE_READ, *of_data, {"count": 1, "bytes": 8192}) for row in range(100)]
+        fills = [(row, op, *of_data, {"count": 1, "bytes": filled}) for row in range(100)]
+        known = {name: 100 * [0.0] for name in ("cache__miss_bytes", "cache__hint_bytes")}
+        known |= {f"cache__{'hint' if op is Op.HINT else 'miss'}_bytes": 100 * [float(filled)]}
+        known |= {"io__data_read_bytes": 100 * [8192.0], "cache__hit_ratio": 100 * [0.5]}
+        steps = batch(range(100), cells(100, *reads, *fills), **columns(10, 20, **known))
+        return write(name, steps)
+
+    warm, missed = run("warm", Op.CACHE_MISS, 0), run("missed", Op.CACHE_MISS, 8192)
+    hinted = run("hinted", Op.HINT, 8192)
+    for cold, ratio, told in ((missed, 0.0, True), (hinted, None, False)):
+        found = compared(cold, warm)
+        (values,) = (c["values"] for c in found["conditions"] if c["name"] == "cache/hit_ratio")
+        assert values == [ratio, 1.0]
+        assert ("data from a device" in found["changes"]) is told
+
+
 def test_runs_of_a_side_that_differ_are_told(write, capsys):
     side = [write(f"a{n}", settings={"loader_workers": 1, "torch_threads": n}) for n in (1, 2)]
     page = said(capsys, "compare", *side, "--", write("b"))

@@ -108,12 +108,13 @@ def _mean(share: Callable[[RunLog], float | None], side: Sequence[RunLog]) -> fl
 
 
 def _cold(run: RunLog) -> float | None:
-    """Share of the data read that was brought in from a device."""
+    """Share of the data read that was brought in from a device; None: read-ahead hints hide it."""
     rank = next(iter(run.ranks.values()))
-    read, missed = (
-        np.nansum(rank.metric(name)) for name in ("io/data_read_bytes", "cache/miss_bytes")
+    read, missed, hinted = (
+        np.nansum(rank.metric(name))
+        for name in ("io/data_read_bytes", "cache/miss_bytes", "cache/hint_bytes")
     )
-    return float(min(1.0, missed / read)) if read else None
+    return float(min(1.0, missed / read)) if read and not hinted else None
 
 
 def others_share(run: RunLog) -> float | None:

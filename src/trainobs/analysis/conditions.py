@@ -82,6 +82,7 @@ def _lowest(run: RunLog) -> RankLog:
 _CONDITIONS: Mapping[str, _Condition] = {
     "cache/hit_ratio": _Condition("data in memory when asked for", _of_sums, "ratio"),
     "cache/miss_bytes": _Condition("data from storage, a step", per_step, "bytes"),
+    "cache/hint_bytes": _Condition("data from storage by hints, a step", per_step, "bytes"),
     "block/read_bytes": _Condition("from block devices, a step", per_step, "bytes"),
     "sched/others_cpu_ratio": _Condition("CPU taken by other processes", per_step, "ratio"),
     "pressure/cpu_ns": _Condition("some task short of CPU", _share_of_step, "ratio"),

@@ -29,8 +29,7 @@ def unknown_metrics(*, times_fetches: bool, finds_data: bool) -> frozenset[str]:
 
 def _sums(metric: Metric) -> Iterator[Cells]:
     if isinstance(metric.formula, Ratio):
-        yield metric.formula.part
-        yield metric.formula.whole
+        yield from metric.formula.sums
     elif metric.formula:
         yield metric.formula
 

@@ -40,6 +40,7 @@ class Op(IntEnum):
     PHASE_OFF = 23
     PHASE_SLEEP = 24
     AIO = 25
+    HINT = 26
 
 
 UNTABLED = (Op.ONCPU, Op.PHASE_OFF, Op.PHASE_SLEEP)

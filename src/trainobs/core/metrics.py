@@ -64,22 +64,36 @@ class Cells:
 
 @dataclass(frozen=True)
 class Ratio:
-    """`part / whole`, or one minus that; clipped to [0, 1]; undefined where `whole` is 0."""
+    """`part / whole`, or one minus that; clipped to [0, 1]; undefined where `whole` is 0.
+
+    Nor is it defined where `unless` is not 0: something that nobody can tell the share of.
+    """
 
     part: Cells
     whole: Cells
     complement: bool = False
+    unless: Cells | None = None
+
+    @property
+    def sums(self) -> tuple[Cells, ...]:
+        """What it is made from, in the order that `of` takes."""
+        return (self.part, self.whole, *((self.unless,) if self.unless else ()))
 
     @property
     def programs(self) -> Programs:
-        """Programs of the kernel side that both sums rest on."""
-        return self.part.programs | self.whole.programs
+        """Programs of the kernel side that the sums rest on."""
+        return Programs().union(*(cells.programs for cells in self.sums))
 
     def of(
-        self, part: npt.NDArray[np.float64], whole: npt.NDArray[np.float64]
+        self,
+        part: npt.NDArray[np.float64],
+        whole: npt.NDArray[np.float64],
+        *unless: npt.NDArray[np.float64],
     ) -> npt.NDArray[np.float64]:
-        """The share, from both sums; shape (n,)."""
+        """The share, from the sums; shape (n,)."""
         share = np.clip(divided(part, whole), 0.0, 1.0)
+        for sums in unless:
+            share = np.where(sums > 0, np.nan, share)
         return 1.0 - share if self.complement else share
 
 
@@ -181,7 +195,7 @@ class Formulas:
         for metric, numbers in zip(self._metrics, self._numbers, strict=True):
             column = sums[numbers[0]]
             if isinstance(metric.formula, Ratio):
-                column = metric.formula.of(column, sums[numbers[1]])
+                column = metric.formula.of(*(sums[number] for number in numbers))
             columns[metric.name] = column
         return columns
 
@@ -197,7 +211,7 @@ class Formulas:
 
 def _sums_of(formula: Cells | Ratio | None) -> tuple[Cells, ...]:
     if isinstance(formula, Ratio):
-        return formula.part, formula.whole
+        return formula.sums
     return (formula,) if formula else ()
 
 

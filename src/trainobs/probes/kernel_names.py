@@ -25,6 +25,7 @@ class KernelNames:
 
     Attributes:
         strange: hooks that have other arguments there than programs read (`prototypes`).
+        functions: whether programs may be attached to its functions (`functions`).
 
     Raises:
         OSError: it cannot be read.
@@ -33,6 +34,7 @@ class KernelNames:
 
     def __init__(self, path: Path = KERNEL_BTF) -> None:
         self.strange: frozenset[str] = frozenset()
+        self.functions = True
         # Only the strings: the kernel hands out 4 KiB a call, and types are the larger part.
         with path.open("rb", buffering=0) as file:
             begin = file.read(_HEADER.size)

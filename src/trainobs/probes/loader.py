@@ -137,6 +137,10 @@ class LibbpfLoader:
         for link in self._links.pop(name, ()):
             self._library.bpf_link__destroy(link)
 
+    def do_without(self, name: str) -> None:
+        """A part of which nothing is attached is had without programs of its own."""
+        self._hooks[name] = ()
+
     def hooks(self, name: str) -> tuple[tuple[str, str], ...]:
         """Programs that were loaded for a part, and where each of them hooks in."""
         return self._hooks[name]

@@ -36,6 +36,8 @@ class Way:
             for kind, name in targets
             if f"{kind}/{name}" in names.strange
         ]
+        if not names.functions and any(kind in _OF_FUNCTIONS for kind, _ in targets):
+            lacking.append(_NO_FUNCTIONS)
         if self.needs and self.needs not in names:
             lacking.append(_NEEDS[self.needs])
         return lacking
@@ -61,8 +63,16 @@ class Program:
         hooks = self.ways[0].hooks
         return hooks[0][1].removeprefix("tp_btf/") if hooks else ""
 
+    def lacks(self, names: KernelNames) -> list[str]:
+        """What a kernel does not have for the best way, and whether it refuses others."""
+        best, *others = (way.lacks(names) for way in self.ways)
+        refused = any(_NO_FUNCTIONS in lacking for lacking in others) and _NO_FUNCTIONS not in best
+        return [*best, _NO_FUNCTIONS] if refused else best
+
 
 _WORDS = {"tp_btf": "tracepoint {}", "fentry": "function {}", "fexit": "function {}"}
+_OF_FUNCTIONS = ("fentry", "fexit")
+_NO_FUNCTIONS = "function that programs may be attached to (not permitted)"
 _NEEDS = {
     "BPF_FUNC_check_mtu": "storage for tasks in tracing programs (Linux 5.12)",
     "BPF_FUNC_task_pt_regs": "helper bpf_task_pt_regs (Linux 5.15)",
@@ -87,6 +97,8 @@ def _traced(
 def _way(**hooks: str) -> Way:
     return Way(tuple(hooks.items()))
 
+
+LIMIT = "tobs_blk_limit"
 
 PROBES: dict[str, tuple[Program, ...]] = {
     "syscalls": (
@@ -132,6 +144,15 @@ PROBES: dict[str, tuple[Program, ...]] = {
             ),
         ),
         _traced("tobs_blk_done", "block_rq_complete", "bytes and latency of block requests"),
+        Program(
+            LIMIT,
+            "whose block request it is that a limit of a control group held back",
+            (
+                _way(tobs_blk_limit="fentry/__blk_throtl_bio"),
+                _way(tobs_blk_limit_f="fentry/blk_throtl_bio"),
+                Way(),  # by who brought a page in: bpf/askers.h
+            ),
+        ),
     ),
     "sched": (
         _traced("tobs_switch", "sched_switch", "time off the CPU and in the run queue"),
@@ -252,7 +273,7 @@ def choose(
     """
     found = {name: way_after(program, None, names) for name, program in programs.items()}
     off = {
-        name: f"this kernel has no {', no '.join(programs[name].ways[0].lacks(names))}"
+        name: f"this kernel has no {', no '.join(programs[name].lacks(names))}"
         for name, way in found.items()
         if way is None
     }

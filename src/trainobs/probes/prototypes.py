@@ -47,6 +47,8 @@ READ: Mapping[str, tuple[str, ...]] = {
     "tp_btf/task_rename": ("task_struct*", "char*"),
     "tp_btf/sched_process_exec": ("task_struct*", NUMBER, "linux_binprm*"),
     "fentry/page_cache_sync_ra": (),
+    "fentry/__blk_throtl_bio": ("bio*",),
+    "fentry/blk_throtl_bio": ("bio*",),
     "fentry/filemap_fault": ("vm_fault*",),
     "fexit/inet_sendmsg": (*_MESSAGE, NUMBER),
     "fexit/inet6_sendmsg": (*_MESSAGE, NUMBER),

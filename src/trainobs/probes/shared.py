@@ -19,14 +19,18 @@ from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.probes import prototypes
 from trainobs.probes.compiling import OBJECTS
 from trainobs.probes.file_counts import ENTRIES
+from trainobs.probes.functions import refuses_functions
+from trainobs.probes.io_limits import has_read_limit
 from trainobs.probes.kernel_names import KERNEL_BTF, KernelNames
 from trainobs.probes.libbpf import open_library
 from trainobs.probes.loader import LibbpfLoader
 from trainobs.probes.obstacles import obstacles
 from trainobs.probes.programs import (
     ITERATORS,
+    LIMIT,
     PROBES,
     TREE,
+    Way,
     choose,
     left_alone,
     programs_of,
@@ -49,7 +53,8 @@ _SPARE_DESCRIPTORS = 24
 _SETTINGS = struct.Struct("IIII32xq")  # struct tobs_settings, without what tobs_adopt writes
 _SET = struct.Struct("IIII")  # open, guarded, class_epoch, infer_data
 _AHEAD = struct.Struct("q")  # clock_ahead_ns
-_CONTROL = struct.Struct("IIIIIIII")  # struct tobs_control
+_CONTROL = struct.Struct("IIIIIIIII")  # struct tobs_control
+_HIDDEN, _LIMITED = 1, 2  # tobs_control::limits_hidden
 _FOUND = struct.Struct("I")
 _FOUND_OFFSET = 24
 
@@ -84,6 +89,7 @@ class SharedProbes:
         self._programs = programs_of(probes)
         self._lock = threading.Lock()
         self._slots = 0
+        self._limits_hidden = 0
         try:
             self._start(names, required)
         except OSError as error:  # too few descriptors, or too little memory to map
@@ -118,6 +124,8 @@ class SharedProbes:
             self._loader.detach(name)
         off |= alone
         self.status = {name: off.get(name, "on") for name in self._programs}
+        if self.status.get(LIMIT) == "on" and not self._loader.hooks(LIMIT):
+            self._limits_hidden = _HIDDEN
         self._statistics = ProbeStatistics(self.program_fds())
 
     def _attach(self, name: str, off: dict[str, str]) -> None:
@@ -125,6 +133,9 @@ class SharedProbes:
         try:
             self._loader.attach(name)
         except ProbeError as error:
+            if Way() in self._programs[name].ways:
+                self._loader.do_without(name)
+                return
             off[name] = f"{error.failed}: {error.found}"
 
     def _need(
@@ -198,6 +209,8 @@ class SharedProbes:
         with self._lock:
             at = slot * _SETTINGS.size + _SETTINGS.size - _AHEAD.size
             _AHEAD.pack_into(self._settings, at, clock_ahead_ns(tgid))
+            if self._limits_hidden and has_read_limit(tgid):
+                self._limits_hidden = _LIMITED
             return bool(self._call("tobs_adopt", slot, tgid=tgid, tid=tid, client=client))
 
     def leave(self, slot: int, tgid: int, tid: int) -> bool:
@@ -275,7 +288,7 @@ class SharedProbes:
     ) -> int:
         """Run an iterator program with its arguments; what it has found."""
         self._control[: _CONTROL.size] = _CONTROL.pack(
-            self._slots, slot, tgid, tid, root_fd, root_class, 0, client
+            self._slots, slot, tgid, tid, root_fd, root_class, 0, client, self._limits_hidden
         )
         if program:
             self._loader.run_iterator(program)
@@ -319,6 +332,7 @@ def kernel_names() -> KernelNames:
         raise ProbeError(ProbeCause.NO_BTF, "cannot relocate the probes", str(error), do) from error
     except OSError as error:
         raise unable(error) from error
+    names.functions = not refuses_functions()
     if _version() > prototypes.KNOWN:
         names.strange = prototypes.strange_hooks(open_library())
     return names

@@ -53,6 +53,8 @@ _CALLS: dict[str, _Call] = {
     "io_uring_setup": _Call(Op.URING_ENTER, 0, 425, 425),
     "io_uring_enter": _Call(Op.URING_ENTER, 0, 426, 426),
     "io_submit": _Call(Op.AIO, 0, 209, 2),
+    "readahead": _Call(Op.HINT, 1, 187, 213),
+    "fadvise64": _Call(Op.HINT, 1, 221, 223),
     "prctl": _Call(MARK, 0, 157, 167),
 }
 

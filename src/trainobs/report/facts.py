@@ -126,6 +126,10 @@ def _shares(
     return f"{begin}{told}" if told else ""
 
 
+_FILLED = {"cache/hint_bytes": "read-ahead hints", "cache/fault_fill_bytes": "mapped files"}
+"""What brings data into memory beside read calls."""
+
+
 def _storage(summary: dict[str, Any]) -> Iterator[str]:
     read, calls = _mean(summary, "io/data_read_bytes"), _mean(summary, "io/read_bytes")
     below = []
@@ -139,8 +143,9 @@ def _storage(summary: dict[str, Any]) -> Iterator[str]:
         yield f"{size(calls)} read by calls a step, of which files is unknown"
     elif read is None and summary["level"] == "timing":
         yield "unknown (timing alone)"
-    if mapped := _mean(summary, "cache/fault_fill_bytes"):
-        yield f"mapped files: {size(mapped)} brought into memory a step"
+    filled = {what: _mean(summary, name) for name, what in _FILLED.items()}
+    if by := [f"{what}: {size(mean)}" for what, mean in filled.items() if mean]:
+        yield f"{', '.join(by)} brought into memory a step"
     if below := [*below, *_devices(summary)]:
         yield "; ".join(below)
 

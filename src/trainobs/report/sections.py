@@ -27,6 +27,7 @@ _RANKS = 16
 _RATES = {
     "io/data_read_bytes": "training data read",
     "cache/miss_bytes": "  of it brought in from storage",
+    "cache/hint_bytes": "data brought in by read-ahead hints",
     "cache/fault_fill_bytes": "mapped data brought in",
     "io/checkpoint_write_bytes": "checkpoints written",
     "io/library_read_bytes": "code and libraries read",

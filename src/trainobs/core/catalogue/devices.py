@@ -7,6 +7,8 @@ from trainobs.core.catalogue.making import CHECKPOINT, DATA, kernel
 from trainobs.core.coverage import BLOCK
 from trainobs.core.metrics import Cells, Metric, MetricKind
 
+_LIMITS = "What a limit of a control group (io.max) holds back has not been issued: that is sleep."
+
 DEVICES: tuple[Metric, ...] = (
     kernel(
         "block/read_bytes",
@@ -40,6 +42,7 @@ DEVICES: tuple[Metric, ...] = (
         "block/read_ns",
         Cells("ns", (Op.BLOCK_READ,)),
         "Time of block requests that read, from issue to completion, summed.",
+        blind=_LIMITS,
         source="block_io_start, block_rq_complete",
     ),
     Metric(
@@ -48,7 +51,7 @@ DEVICES: tuple[Metric, ...] = (
         MetricKind.QUANTILE,
         "block_io_start, block_rq_complete",
         "99th percentile latency of block requests that read, interpolated in log2 buckets.",
-        blind="A step with few requests shows nearly its slowest one.",
+        blind=f"A step with few requests shows nearly its slowest one. {_LIMITS}",
         chart="Reads from block devices: 99th percentile",
         spread=True,
         rests_on=BLOCK,

@@ -8,6 +8,8 @@ from trainobs.core.metrics import Cells, Metric, MetricKind, Ratio
 
 _WAITS = "Read-ahead in earlier steps can hide or overshoot it: judge it over many steps."
 _AHEAD = "Workers read ahead, so this is what they did during the step, not what the step consumed."
+_HINTED = Cells("bytes", (Op.HINT,), DATA)
+_HINTS = "Unknown where hints brought data in (cache/hint_bytes): for which reads is not told."
 _TREE = "Sockets and pipes count too, as the kernel counts them."
 
 FILES: tuple[Metric, ...] = (
@@ -110,9 +112,14 @@ FILES: tuple[Metric, ...] = (
         MetricKind.RATIO,
         "mm_filemap_add_to_page_cache",
         "Share of the data pages read that were in memory before the read asked for them.",
-        "Mapped files, and direct reads, which bypass the cache. " + _WAITS,
+        f"Mapped files, and direct reads, which bypass the cache. {_HINTS} {_WAITS}",
         "Data found in the page cache",
-        Ratio(Cells("bytes", (Op.CACHE_MISS,), DATA), Cells("bytes", (Op.CACHE_READ,), DATA), True),
+        Ratio(
+            Cells("bytes", (Op.CACHE_MISS,), DATA),
+            Cells("bytes", (Op.CACHE_READ,), DATA),
+            True,
+            _HINTED,
+        ),
     ),
     Metric(
         "cache/demand_hit_ratio",
@@ -120,9 +127,12 @@ FILES: tuple[Metric, ...] = (
         MetricKind.RATIO,
         "page_cache_sync_ra",
         "Share of the data reads that did not have to start read-ahead and wait for it.",
-        "Mapped files, and reads by io_uring.",
+        f"Mapped files, and reads by io_uring. {_HINTS}",
         formula=Ratio(
-            Cells("count", (Op.DEMAND_MISS,), DATA), Cells("count", (Op.CACHE_READ,), DATA), True
+            Cells("count", (Op.DEMAND_MISS,), DATA),
+            Cells("count", (Op.CACHE_READ,), DATA),
+            True,
+            _HINTED,
         ),
     ),
     Metric(
@@ -143,7 +153,14 @@ FILES: tuple[Metric, ...] = (
     kernel(
         "cache/fault_fill_bytes",
         Cells("bytes", (Op.FAULT_FILL,), DATA),
-        "Data pages brought into memory by faults of mapped files and by readahead hints.",
+        "Data pages brought into memory by faults of mapped files, and by madvise for them.",
         source="mm_filemap_add_to_page_cache",
+    ),
+    kernel(
+        "cache/hint_bytes",
+        _HINTED,
+        "Data pages brought into memory by posix_fadvise and readahead, ahead of what reads them.",
+        source="mm_filemap_add_to_page_cache",
+        blind="Hints by io_uring, which count in cache/miss_bytes.",
     ),
 )
