@@ -1,6 +1,8 @@
 # What one does with this repository. `make help` lists it.
 
 PYTHON ?= python3
+# Of `make test-oldest`: numpy 1.24 has wheels for no newer one than 3.11.
+OLDEST_PYTHON ?= python3.10
 # Any pip requirement; to change it, `make clean` first. PyPI's torch brings CUDA, several gigabytes:
 # without a GPU, point PIP_EXTRA_INDEX_URL at PyTorch's index of CPU builds.
 TORCH ?= torch==2.13.0
@@ -15,6 +17,7 @@ VENV := .venv
 READY := $(VENV)/.ready
 BIN := $(VENV)/bin
 PEERS := .venv-peers
+OLDEST := .venv-oldest
 TWINE := build/twine
 PLUGIN := packages/trainobs-tensorboard
 OBJECT := src/trainobs/probes/objects/trainobs.$(shell uname -m).preemptible.bpf.o
@@ -24,7 +27,7 @@ NATIVE_FILES := $(wildcard native/*.c native/*.h)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup bpf demo demo-imagenet demo-dlrm test test-all test-kernels check format bench bench-fae storm gpu-bundle bench-peers profile-dlrm faults pictures docs wheel release clean
+.PHONY: help setup bpf demo demo-imagenet demo-dlrm test test-all test-oldest test-kernels check format bench bench-fae storm gpu-bundle bench-peers profile-dlrm faults pictures docs wheel release clean
 
 help: ## Show this list
 	@echo "usage: make TARGET [PYTHON=$(PYTHON)] [TORCH=$(TORCH)] [RUN=DIR] [ARGS=...]"
@@ -69,6 +72,14 @@ test: setup bpf ## Run the tests, but for slow ones; those of the kernel side ne
 
 test-all: test ## Run the slow ones, too
 	bash tests/run slow $(ARGS)
+
+test-oldest: setup bpf $(OLDEST)/.ready ## Run the tests with the oldest versions that pyproject.toml allows
+	VENV=$(OLDEST) bash tests/run "not slow" -o filterwarnings=default --ignore=tests/embeddings --ignore=tests/fae $(ARGS)
+
+$(OLDEST)/.ready: pyproject.toml $(PLUGIN)/pyproject.toml tests/oldest.txt
+	$(OLDEST_PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/pip install -c tests/oldest.txt -e ".[tests,examples]" -e $(PLUGIN)
+	touch $@
 
 test-kernels: setup bpf ## Try the probes on other kernels, in virtual machines; as root, hours
 	bash tests/guests/setup
@@ -134,5 +145,5 @@ $(TWINE)/.ready:
 	touch $@
 
 clean: ## Remove the environments, the probes and caches; runs, demo data and build/ stay
-	rm -rf $(VENV) $(PEERS) dist src/trainobs/probes/objects $(NATIVE) .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) $(OLDEST) dist src/trainobs/probes/objects $(NATIVE) .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

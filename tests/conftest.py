@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import gc
+import multiprocessing
 import os
 import signal
 import sys
@@ -234,6 +235,7 @@ def _left(before: Things, now: Things) -> dict[str, list[str]]:
 
 def _child_processes() -> set[tuple[str, object]]:
     found: set[tuple[str, object]] = set()
+    multiprocessing.active_children()  # takes in what has ended: torch 2.5 leaves failed workers
     for task in os.listdir("/proc/self/task"):
         for child in _read(f"/proc/self/task/{task}/children").split():
             command = _read(f"/proc/{child}/cmdline").replace("\0", " ")

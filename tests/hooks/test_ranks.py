@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tests import needs
 from tests.lone_rank import lone_rank
 from trainobs.core.collectives import Collective
 from trainobs.core.records import UNKNOWN
@@ -37,6 +38,7 @@ def test_without_a_process_group_there_is_no_job():
     assert (job.waits_on_host(), job.store("x"), job.arrivals()) == (False, None, [])
 
 
+@needs.recorder
 def test_each_collective_is_told_once_with_the_time_it_was_asked_for(group):
     job = TorchJob()
     job.arrivals(True)
@@ -113,6 +115,7 @@ def test_groups_without_all_ranks_and_messages_between_two_are_left_out(group, m
     assert one[3:] == (Collective.OTHER, UNKNOWN, UNKNOWN)
 
 
+@needs.recorder
 def test_a_collective_has_its_kind_and_the_bytes_of_its_tensors(group, monkeypatch):
     record = distributed._flight_record
     before = len(record()["entries"])  # of groups of other tests, which had the same names
@@ -154,6 +157,7 @@ def test_a_group_keeps_its_number_when_an_older_one_is_gone(group, monkeypatch):
     assert one.group == int(name) == 2
 
 
+@needs.store_clone
 def test_the_jobs_store_is_another_connection_with_names_of_its_own(group):
     store = TorchJob().store("trainobs")
     store.put("0/0", b"x")

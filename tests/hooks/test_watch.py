@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from tests import needs
 from tests.hooks.pair import Pair
 from trainobs.core.abi import MAIN_WORKER, Phase
 from trainobs.hooks.marks import MarkingInit
@@ -95,6 +96,7 @@ def test_a_stream_is_known_until_one_of_its_workers_has_no_data_any_more(pair):
     assert all(step.unexplained == 0 for step in pair.ticking.closed()[: len(known)])
 
 
+@needs.any_order
 def test_of_a_loader_in_any_order_no_batch_is_known_and_the_wait_is_doubtful(pair):
     assert pair.train(DataLoader(Numbers(), 2, num_workers=2, in_order=False))
     assert pair.ear.fetches == []

@@ -279,6 +279,8 @@ def test_tuners_run_before_and_leave_no_steps_behind(lightning, installed, monke
     finder = lightning.pl.callbacks.LearningRateFinder(num_training_steps=3, update_attr=False)
     module = lightning.module()
     module.lr = 0.1
-    lightning.trainer(finder, logger=False, enable_checkpointing=True).fit(module, loader())
+    trainer = lightning.trainer(finder, logger=False, enable_checkpointing=True)
+    trainer.fit(module, loader())
     (run,) = runs(installed)
-    assert step_numbers(run) == EIGHT
+    assert trainer.global_step > 3  # 8, but for Lightning before 2.5.3, where batches are missing
+    assert step_numbers(run) == list(range(trainer.global_step))

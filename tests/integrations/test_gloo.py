@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests import warm
+from tests import needs, warm
 from tests.integrations.gloo_job import METRICS, NUMBERS, PARAMETERS
 from trainobs.analysis.io_numbers import files_read
 from trainobs.analysis.summary import summarize
@@ -65,6 +65,7 @@ def peers(run: RunLog, rank: int) -> dict[int | None, dict[str, Any]]:
     return {one["rank"]: one for one in io_of(run, rank)["peers"]}
 
 
+@needs.recorder
 @pytest.mark.parametrize("rank", range(RANKS))
 def test_each_kind_has_the_bytes_of_its_tensors(ddp: RunLog, rank: int) -> None:
     _, kinds = collectives(ddp, rank)
@@ -77,6 +78,7 @@ def test_each_kind_has_the_bytes_of_its_tensors(ddp: RunLog, rank: int) -> None:
     }
 
 
+@needs.recorder
 @pytest.mark.parametrize("rank", range(RANKS))
 def test_sockets_have_what_the_algorithms_of_gloo_send(ddp: RunLog, rank: int) -> None:
     """A ring passes all of a tensor around twice to add it up, once to gather; a root sends each.
@@ -94,6 +96,7 @@ def test_sockets_have_what_the_algorithms_of_gloo_send(ddp: RunLog, rank: int) -
     assert found["received_bytes"] == pytest.approx(found["sent_bytes"], rel=0.01)
 
 
+@needs.recorder
 def test_the_report_tells_of_them(ddp: RunLog) -> None:
     text = io_text.render(summarize(ddp))
     lines = text.partition("Collectives in a step")[2].splitlines()

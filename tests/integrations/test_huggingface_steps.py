@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback
 
+from tests import needs
 from tests.integrations.models import FILE_BYTES, read_steps, step_numbers
 from tests.integrations.trainers import (
     Sample,
@@ -226,6 +227,7 @@ def test_what_a_checkpoint_writes_is_a_checkpoint(hf, callback):
     assert sum(sizes) * 0.9 < written[4] < sum(sizes) * 1.5  # torch.save writes some parts twice
 
 
+@needs.needs_torch("2.6", "what transformers demands to resume")
 @pytest.mark.needs_bpf
 @pytest.mark.parametrize("at", [4, 8])
 def test_a_resumed_training_goes_on_counting(hf, at):

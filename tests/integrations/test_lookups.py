@@ -303,7 +303,7 @@ def test_a_model_that_cannot_be_looked_through_is_told_and_trains(tmp_path, told
 def test_torchrec_collections_are_counted_by_table(tmp_path):
     with warnings.catch_warnings():  # FBGEMM's, of what its build lacks
         warnings.simplefilter("ignore")
-        import torchrec
+        torchrec = pytest.importorskip("torchrec")
     config = torchrec.EmbeddingBagConfig
     tables = [
         config(name="user", num_embeddings=50, embedding_dim=4, feature_names=["u", "friend"]),

@@ -30,7 +30,7 @@ def mounted(kind: str, source: Path, target: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        subprocess.run(["umount", target], check=True)
+        subprocess.run(["umount", "--lazy", target], check=True)
 
 
 @contextmanager

@@ -42,7 +42,7 @@ def test_a_name_that_begins_several_functions_is_none_of_them() -> None:
     assert elf.offset_of("no_such_function") is None
     elf.close()
     elf.close()
-    assert math.cbrt(8) == 2
+    assert math.sqrt(9) == 3
 
 
 @pytest.mark.parametrize("content", [b"", b"\x7fELF", b"#!/bin/sh\n" * 100, bytes(4096)])

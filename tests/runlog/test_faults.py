@@ -82,7 +82,7 @@ def test_what_was_stored_outlives_a_disk_that_fills_up(disk):
     sink.begin(info())
     sink.write(busy_run(100))
     sink.flush()
-    (small / "filler").write_bytes(bytes(160 << 10))
+    (small / "filler").write_bytes(bytes(152 << 10))
     sink.write(busy_run(500))
     with pytest.raises(OSError, match="No space left"):
         sink.flush()

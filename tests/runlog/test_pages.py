@@ -79,7 +79,7 @@ def stands_for_much(path):
     data = path.read_bytes()
     begin = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
     of_file, of_column, of_group, rest = data[begin:-8].split(ROW_COUNT)
-    footer = of_file + ROW_COUNT + of_column + ROW_COUNT + of_group + MANY + rest
+    footer = of_file + ROW_COUNT + of_column + MANY + of_group + MANY + rest
     path.write_bytes(data[:begin] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
 
 

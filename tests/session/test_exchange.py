@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch.distributed as dist
 
-from tests import warm
+from tests import needs, warm
 from trainobs.hooks import distributed
 from trainobs.hooks.distributed import TorchStore
 from trainobs.session import exchange
@@ -172,6 +172,7 @@ def server() -> Iterator[tuple[subprocess.Popen[str], int]]:
     process.stdout.close()
 
 
+@needs.store_clone
 def test_torchs_store_has_what_was_put_until_it_is_removed(server):
     shared = dist.TCPStore("127.0.0.1", server[1])
     before = shared.num_keys()
@@ -186,6 +187,7 @@ def test_torchs_store_has_what_was_put_until_it_is_removed(server):
     assert shared.num_keys() == before
 
 
+@needs.store_clone
 def test_a_job_that_waits_for_a_key_does_not_keep_the_exchange_from_going_on(server):
     shared = dist.TCPStore("127.0.0.1", server[1])
     ours = TorchStore(dist.PrefixStore("trainobs", shared.clone()))
@@ -200,6 +202,7 @@ def test_a_job_that_waits_for_a_key_does_not_keep_the_exchange_from_going_on(ser
     assert not waiting.is_alive()
 
 
+@needs.store_clone
 def test_a_rank_that_is_stopped_stops_nobody_else(server, monkeypatch):
     """Its store does not answer, and torch waits for it in C++; Python goes on meanwhile."""
     monkeypatch.setattr(distributed, "TIMEOUT_S", 500)

@@ -77,7 +77,11 @@ class TorchJob:
         return {part.rpartition(":")[2] for part in config.split(",")} == {"gloo"}
 
     def store(self, prefix: str) -> TorchStore | None:
-        """A connection of our own to the job's key-value store; None while there is no job."""
+        """A connection of our own to the job's key-value store; None while there is no job.
+
+        Raises:
+            AttributeError: torch is older than 2.8, and cannot make one.
+        """
         distributed = _initialized()
         if distributed is None:
             return None

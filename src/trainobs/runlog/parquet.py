@@ -206,7 +206,9 @@ def _bits(chunk: pa.Array, number: int) -> npt.NDArray[np.bool_]:
 
 def _plain(chunk: pa.Array) -> npt.NDArray[Any]:
     """The numbers of a piece of a column, anything where they are null; without a copy."""
-    kind = np.dtype(chunk.type.to_pandas_dtype())
+    of = chunk.type  # whose `to_pandas_dtype` imports pandas, where pyarrow is old
+    letter = "f" if pa.types.is_floating(of) else "i" if pa.types.is_signed_integer(of) else "u"
+    kind = np.dtype(f"{letter}{of.bit_width // 8}")
     buffer = chunk.buffers()[1]
     if buffer is None:
         return np.zeros(len(chunk), kind)

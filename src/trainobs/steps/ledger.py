@@ -334,7 +334,8 @@ def _rows(entries: Rows, steps: ClosedSteps) -> Rows:
     for name in ("for_step", "fetch_begin_ns", "fetch_end_ns"):
         rows[name] = UNKNOWN
     rows["loader"] = entries["loader"]
-    rows["worker"] = np.where(entries["worker"] == MAIN_WORKER, UNKNOWN, entries["worker"])
+    worker = entries["worker"].astype(np.int64)
+    rows["worker"] = np.where(worker == MAIN_WORKER, UNKNOWN, worker)
     for name in _SAME:
         rows[name] = entries[name]
     rows["slowest_file"] = entries["slowest_name"]
