@@ -12,7 +12,7 @@ import torch
 
 with warnings.catch_warnings():  # FBGEMM for CPUs warns of kernels that only GPUs have
     warnings.simplefilter("ignore")
-    import torchrec  # noqa: F401
+    pytest.importorskip("torchrec")
 
 from benchmarks.dlrm_profile import run, step, work
 from tests.examples.conftest import DLRM, forget

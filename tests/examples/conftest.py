@@ -64,7 +64,7 @@ def dlrm() -> Iterator[SimpleNamespace]:
     names = ("columns", "criteo", "criteo_text", "data", "model", "options", "sharded", "synthetic")
     with warnings.catch_warnings():  # FBGEMM for CPUs warns of kernels that only GPUs have
         warnings.simplefilter("ignore")
-        import torchrec  # noqa: F401
+        pytest.importorskip("torchrec")
     with modules_of(DLRM, *names) as modules:
         yield modules
 
