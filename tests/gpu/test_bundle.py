@@ -16,6 +16,7 @@ import pytest
 from benchmarks.gpu import bundle
 from benchmarks.gpu.join import join
 from benchmarks.gpu.plan import Piece, pieces, run
+from tests.session.jobs import wait_for
 
 ROOT = Path(__file__).parents[2]
 TELL = "import json, sys; json.dump({'is': 'told'}, open(sys.argv[1], 'w'))"
@@ -23,6 +24,13 @@ TELL = "import json, sys; json.dump({'is': 'told'}, open(sys.argv[1], 'w'))"
 
 def piece(name, code, about_s=0.0, limit_s=20.0):
     return Piece(name, ("-c", code, "{out}"), about_s, limit_s)
+
+
+def is_over(pid):
+    try:
+        return "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 def came(folder):
@@ -58,8 +66,7 @@ def test_a_piece_is_ended_at_its_limit_with_its_children_and_keeps_what_it_wrote
     assert run([piece("long", code, limit_s=0.7)], tmp_path, within_s=60) == []
     state = json.loads((tmp_path / "long.json").read_text())
     assert state["came"] == "ran too long"
-    status = Path(f"/proc/{state['found']}/status")
-    assert not status.exists() or "State:\tZ" in status.read_text()
+    wait_for(lambda: is_over(state["found"]), patience_s=10)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
