@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zlib
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +23,7 @@ from trainobs.core.catalogue import CATALOGUE
 from trainobs.core.errors import RunLogError
 from trainobs.core.metrics import MetricKind
 from trainobs.core.records import BATCH_ROW, SETUP
-from trainobs.runlog import directory, writer
+from trainobs.runlog import arrow, directory, writer
 from trainobs.runlog.directory import claim, next_free
 from trainobs.runlog.writer import RunLogSink
 
@@ -253,12 +254,12 @@ def test_pandas_is_imported_neither_in_a_training_nor_by_a_report(tmp_path):
         "from trainobs.runlog.writer import RunLogSink\n"
         "sink = RunLogSink(Path(sys.argv[1]))\n"
         "sink.begin(info()); sink.write(busy_run(10)); sink.latency(NO_LATENCY + 1); sink.end({})\n"
-        "print('pandas' in sys.modules)\n"
+        "print('pandas' in sys.modules, 'pyarrow.fs' in sys.modules)\n"
     )
     command = [sys.executable, "-c", writer, tmp_path / "run"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    assert done.stdout == "False\n"
+    assert done.stdout == "False False\n"
     reader = (
         "import sys\nfrom pathlib import Path\n"
         "from trainobs.analysis.summary import summarize\n"
@@ -269,3 +270,11 @@ def test_pandas_is_imported_neither_in_a_training_nor_by_a_report(tmp_path):
     command[2] = reader
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize("private", [None, SimpleNamespace(), SimpleNamespace(ParquetWriter=dict)])
+def test_a_pyarrow_whose_own_writer_is_another_writes_the_same(monkeypatch, private):
+    table = pa.table({"step": range(100), "share": np.linspace(0, 1, 100), "is": [True] * 100})
+    usual = arrow._encode(table)
+    monkeypatch.setitem(sys.modules, "pyarrow._parquet", private)
+    assert arrow._encode(table) == usual

@@ -54,7 +54,7 @@ def _encode(table: pa.Table) -> bytes:
 
 
 def _writer(stream: pa.BufferOutputStream, schema: pa.Schema, **options: Any) -> Any:
-    """What `pyarrow.parquet.ParquetWriter` wraps (tried: pyarrow 14 and 26), or that itself."""
+    """What `pyarrow.parquet.ParquetWriter` wraps (tried: pyarrow 15 and 26), or that itself."""
     try:
         from pyarrow._parquet import ParquetWriter
 
