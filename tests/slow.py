@@ -29,6 +29,8 @@ SLOW: dict[str, str] = {
     r"attach/test_bpftrace::": "the same calls counted by an own probe, in test_own",
     r"attach/test_inside::test_(nothing|a_process_that|another_users)": "faults, signals, refusals",
     r"attach/test_inside::test_steps.*\[(?!plain)": "the plain loop",
+    r"attach/test_doubts::test_what_speaks.*\[summed_up": "two threads that step an optimizer",
+    r"attach/test_refused::test_a_process_that_ends.*\[(ranks_of|loaded)": "three other moments",
     r"attach/test_own::test_nothing.*\[process": "the observer killed",
     r"attach/test_own::test_ranks": "counts of one process, step by step",
     r"attach/test_periodic::test_a_loop.*\[(?!files)": "a loop that reads files",
@@ -57,6 +59,7 @@ SLOW: dict[str, str] = {
     r"fae/test_data_module::test_lightning_goes_on\[(module-step=(10|20)|module with)": "15 steps",
     r"fae/test_intervals::test_of_independent_inputs\[(0\.1|0\.97|1)": "shares of 0.004 and 0.5",
     r"fae/test_killed::": "going on from a state, in test_pack_resume",
+    r"fae/test_sharder_processed::test_two_ranks.*\[collection": "features; one rank, four ranks",
     r"fae/test_observed::test_what_is_logged.*\[(False-\w+-seq|True-\w+-bags)": (
         "sequences with ranks of their own, bags without, in each mode"
     ),
@@ -199,6 +202,7 @@ SLOW: dict[str, str] = {
     ),
     r"service/test_runs::test_workers_that_outlive": "children that outlive, in test_refusal",
     r"service/test_sessions::test_where_no_slot": "slots that rest",
+    r"integrations/test_signals::test_it_reaches.*\[off --collects": "signals in the loop; probes",
     r"session/test_claims::test_jobs_that_begin": "a directory that is taken",
     r"session/test_clock_steps::": "collectives around a step of the clock, in hooks/test_ranks",
     r"session/test_endings::test_(a_job_whose|a_run_that_is_never)": "ends that are no accident",
