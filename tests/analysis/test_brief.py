@@ -32,7 +32,7 @@ from trainobs.core.catalogue import METRICS
 from trainobs.core.errors import TrainobsError
 from trainobs.core.labels import LABELS
 from trainobs.core.records import SETUP
-from trainobs.report import brief, facts, page
+from trainobs.report import brief, page
 from trainobs.runlog.reader import RunLog
 from trainobs.verdict import causes, cpus, record, rules
 
@@ -380,21 +380,3 @@ def test_what_explains_numbers_that_seem_to_contradict_the_verdict_is_told(made,
     lines = lines_of(summary)
     assert f"  {note}" in lines
     assert len(lines) <= brief.LINES
-
-
-@pytest.mark.parametrize(
-    ("made", "told"),
-    [
-        ([30, 5, 7], "  worker 0 takes 30 ms a batch, the others 6 ms"),
-        ([5, 30], "  worker 1 takes 30 ms a batch, the other 5 ms"),
-        ([30, 16, 5], None),
-        ([30, None], None),
-    ],
-)
-def test_one_worker_that_is_slower_than_all_others_is_named(made, told):
-    makers = [
-        {"worker": number, "batches": 8, "made_ns": None if ms is None else ms * MS}
-        for number, ms in enumerate(made)
-    ]
-    assert next(facts._slow_worker(makers), None) == told
-    assert not any(facts._slow_worker([one | {"batches": 7} for one in makers])), "too few"

@@ -48,16 +48,16 @@ def test_sleep_while_data_came_from_a_network_is_called_so():
 @pytest.mark.parametrize(
     ("reads", "cause"),
     [
-        ({"io__data_read_ns": 100 * MS, "cache__read_stall_ratio": 0.9}, Cause.READERS),
+        ({"io__data_read_ns": 100 * MS, "cache__read_stall_ratio": 0.9}, Cause.STORAGE_BESIDE),
         ({"io__data_read_ns": 100 * MS, "cache__read_stall_ratio": 0.1}, Cause.SLEEP),
-        ({"sched__worker_iowait_ns": 160 * MS}, Cause.READERS),
-        ({"block__read_ns": 90 * MS}, Cause.READERS),
+        ({"sched__worker_iowait_ns": 160 * MS}, Cause.STORAGE_BESIDE),
+        ({"block__read_ns": 90 * MS}, Cause.SLEEP),  # it may be read-ahead
+        ({"sched__worker_iowait_ns": 160 * MS, "batch__received_bytes": 5e6}, Cause.SLEEP),
         # What the makers of batches read themselves.
-        ({"block__read_ns": 90 * MS, "batch__device_ns": 20 * MS}, Cause.SLEEP),
         ({"sched__worker_iowait_ns": 90 * MS, "batch__device_ns": 70 * MS}, Cause.SLEEP),
     ],
 )
-def test_sleep_while_other_threads_read_is_called_so(reads, cause):
+def test_sleep_while_threads_waited_for_storage_is_called_so(reads, cause):
     assert verdict_on(**split(sleep=100), batch__sleep_ns=95 * MS, **reads).cause is cause
 
 

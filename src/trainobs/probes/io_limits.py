@@ -22,7 +22,7 @@ def has_read_limit(
         proc: where the kernel tells of processes.
         groups: where control groups are mounted.
     """
-    with suppress(OSError, UnicodeDecodeError):
+    with suppress(OSError, ValueError):
         lines = (proc / str(tgid) / "cgroup").read_text().splitlines()
         return any(map(_has_text, _files(lines, groups)))
     return False

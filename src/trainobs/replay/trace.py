@@ -33,14 +33,12 @@ THREADS = ("sched/thread_cpu_ns", "sched/main_await_ns")
 READ = ("io/data_read_bytes", "io/data_direct_read_bytes")
 """Training data read, and the part of it that passed by the page cache."""
 
-STORAGE = (
-    "io/data_read_ns",
-    "cache/read_stall_ratio",
-    "sched/worker_iowait_ns",
-    "block/read_ns",
-)
+STORAGE = ("io/data_read_ns", "cache/read_stall_ratio", "sched/worker_iowait_ns")
 """Time of all threads in reads of data, the share of it asleep for the device; time asleep for a
-device of all threads of workers; time of block requests."""
+device of all threads of workers."""
+
+REQUESTS = "block/read_ns"
+"""Time of block requests that read: also of read-ahead, for which nobody sleeps."""
 
 USED = (
     *NEEDED,
@@ -52,6 +50,7 @@ USED = (
     "sched/worker_cpu_ns",
     *READ,
     *STORAGE,
+    REQUESTS,
 )
 
 FEWEST = 24
@@ -250,8 +249,11 @@ def _of_main(
 
 def _others_read(columns: Mapping[str, Floats], made: Mapping[str, Floats]) -> float:
     slept = float(made["sleep_ns"].mean())
-    means = (_mean(columns.get(name)) for name in STORAGE)
-    reads = asleep_in_reads(means, float(made["device_ns"].mean()))
+    device = float(made["device_ns"].mean())
+    reads = asleep_for_storage((_mean(columns.get(name)) for name in STORAGE), device)
+    # Reads of no known file may be other threads', if makers of batches hardly slept for any.
+    requests = _mean(columns.get(REQUESTS)) - 10 * device
+    reads = max(reads, requests if requests > 0 else 0.0)
     return min(1.0, reads / slept) if slept else 0.0
 
 
@@ -269,16 +271,17 @@ def _is_paced(device_ns: Floats, step_ns: Floats) -> bool:
     return is_uneven and bool(sums <= EVENED * PACED_STEPS * single)
 
 
-def asleep_in_reads(storage: Iterable[float], device: float) -> float:
-    """How long other threads than the makers of batches slept to read from a device; at most.
+def asleep_for_storage(storage: Iterable[float], device: float) -> float:
+    """How long threads waited for storage, beside what makers of batches are known to have.
+
+    It may be a maker itself: who reads directly from a network sleeps there for no block device.
 
     Args:
         storage: means of `STORAGE`, NaN for unknown.
         device: how long the makers of batches slept for a device.
     """
-    read_ns, stalled, iowait_ns, block_ns = storage
-    # Block requests tell of reads of no known file. They are the makers', if these slept for them.
-    found = [read_ns * stalled - device, iowait_ns - device, block_ns - 10 * device]
+    read_ns, stalled, iowait_ns = storage
+    found = (read_ns * stalled - device, iowait_ns - device)
     return max((ns for ns in found if ns > 0), default=0.0)
 
 

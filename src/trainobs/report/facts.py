@@ -35,6 +35,10 @@ _SLOW = 2.0
 _SOME = 8
 """Batches of each worker from which on they are compared."""
 
+_ALIKE = 1.1
+"""How many times as many batches as another a worker may have made, to be compared: those of one
+loader take turns, and those of several loaders have the same numbers."""
+
 _LEAST = 0.005
 """Share below which a cause is left out."""
 
@@ -95,6 +99,9 @@ def _slow_worker(workers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """The one worker that is slower than all others, if there are any and it is."""
     processes = [one for one in workers if one["worker"] is not None]
     if any(one["made_ns"] is None or one["batches"] < _SOME for one in processes):
+        return
+    counts = [one["batches"] for one in processes]
+    if counts and max(counts) > _ALIKE * min(counts):
         return
     made = sorted((one["made_ns"], one["worker"]) for one in processes)
     if len(made) > 1 and made[-1][0] >= _SLOW * made[-2][0] > 0:

@@ -8,7 +8,7 @@ from math import inf, isnan
 from typing import NamedTuple
 
 from trainobs.replay.predict import Replay
-from trainobs.replay.trace import COMPUTES, STORAGE, Trace, asleep_in_reads
+from trainobs.replay.trace import COMPUTES, STORAGE, Trace, asleep_for_storage
 from trainobs.verdict import record
 from trainobs.verdict.cpus import contention
 from trainobs.verdict.parts import HANDED_NS, Situation, known, stolen
@@ -130,15 +130,19 @@ def _lack(now: Situation) -> Cause:
 
 
 def _sleep(now: Situation) -> Cause:
-    """What the makers of batches slept for: who computed or read meanwhile, or sent them data."""
+    """What makers of batches slept for: whoever computed or waited meanwhile, or sent them data.
+
+    Where one waited for storage and data came from a network, nobody knows which it was.
+    """
     slept = known(now.ns("batch/sleep_ns"))
     if slept and _beside_makers(now) >= COVERAGE * slept:
         return Cause.HELPERS
-    reads = asleep_in_reads(map(now.ns, STORAGE), known(now.ns("batch/device_ns")))
-    if slept and reads >= COVERAGE * slept:
-        return Cause.READERS
-    received = now.ns("batch/received_bytes")
-    return Cause.NETWORK if known(received) >= _NETWORK_BYTES else Cause.SLEEP
+    reads = asleep_for_storage(map(now.ns, STORAGE), known(now.ns("batch/device_ns")))
+    is_storage = bool(slept) and reads >= COVERAGE * slept
+    is_network = known(now.ns("batch/received_bytes")) >= _NETWORK_BYTES
+    if is_storage == is_network:
+        return Cause.SLEEP
+    return Cause.STORAGE_BESIDE if is_storage else Cause.NETWORK
 
 
 def _beside_makers(now: Situation) -> float:
@@ -193,7 +197,7 @@ def _while_asleep(now: Situation, used: float, awake: float) -> float:
 
 _BESIDE = {
     Cause.HELPERS: ("sched/thread_cpu_ns", "sched/worker_cpu_ns", "sched/child_cpu_ns"),
-    Cause.READERS: STORAGE,
+    Cause.STORAGE_BESIDE: STORAGE,
     Cause.CHILDREN: ("sched/child_cpu_ns",),
 }
 

@@ -31,7 +31,7 @@ class Cause(Enum):
     TRANSFORM = "the loader's own computation"
     SLEEP = "the loader asleep, for something not known (a network, a lock, a thread, a process)"
     NETWORK = "the loader asleep, while it received its data from a network"
-    READERS = "the loader asleep, while other threads of this run read from storage"
+    STORAGE_BESIDE = "the loader asleep, while threads of this run waited for storage"
     HELPERS = "the loader asleep, while other threads or processes of this run computed"
     WORKERS = "what its workers compute"
     ASLEEP = "the loader asleep, for a device, a network, a lock or another process"

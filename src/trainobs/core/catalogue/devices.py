@@ -61,7 +61,9 @@ DEVICES: tuple[Metric, ...] = (
         Cells("bytes", (Op.BLOCK_WRITE,)),
         "Bytes written to block devices: by the process tree, and by the kernel for its files.",
         source="block_rq_complete",
-        blind="Write-back of files that are neither data nor checkpoint.",
+        blind="Write-back of files that are neither data nor checkpoint. Where no program may attach "
+        "to functions of the kernel: direct and synchronous writes that a limit of a control group "
+        "(io.max) held back.",
     ),
     kernel(
         "block/checkpoint_write_bytes",
