@@ -8,6 +8,10 @@ from trainobs.core.coverage import BLOCK
 from trainobs.core.metrics import Cells, Metric, MetricKind
 
 _LIMITS = "What a limit of a control group (io.max) holds back has not been issued: that is sleep."
+_HELD_BACK = (
+    "Where no program may attach to functions of the kernel: direct and synchronous writes that a "
+    "limit of a control group (io.max) held back."
+)
 
 DEVICES: tuple[Metric, ...] = (
     kernel(
@@ -61,9 +65,7 @@ DEVICES: tuple[Metric, ...] = (
         Cells("bytes", (Op.BLOCK_WRITE,)),
         "Bytes written to block devices: by the process tree, and by the kernel for its files.",
         source="block_rq_complete",
-        blind="Write-back of files that are neither data nor checkpoint. Where no program may attach "
-        "to functions of the kernel: direct and synchronous writes that a limit of a control group "
-        "(io.max) held back.",
+        blind=f"Write-back of files that are neither data nor checkpoint. {_HELD_BACK}",
     ),
     kernel(
         "block/checkpoint_write_bytes",
