@@ -94,21 +94,29 @@ static __always_inline u32 known_class(u32 slot, struct inode *inode)
 	return known ? known->class : TOBS_OTHER;
 }
 
-/* Python code lies in many places that nobody registers: the project, a notebook's folder. */
+/* Python code lies in many places that nobody registers: the project, a notebook's folder. And so do
+ * shared objects, also with a version behind their name: libarrow.so.2300, libz.so.1.3.1 */
 static __always_inline bool is_code(struct dentry *dentry)
 {
 	u32 length = BPF_CORE_READ(dentry, d_name.len);
 	const unsigned char *name = BPF_CORE_READ(dentry, d_name.name);
-	char end[4] = {};
+	u64 end[2] = {}; /* the last 16 characters, or what lies before the name */
 
 	if (length < 4)
 		return false;
-	bpf_probe_read_kernel(end, sizeof(end), name + length - 4);
-	if (end[1] == '.' && end[2] == 'p' && end[3] == 'y')
+	bpf_probe_read_kernel(end, sizeof(end), name + length - sizeof(end));
+	if (end[1] >> 40 == 0x79702e /* ".py" */ || end[1] >> 32 == 0x6379702e /* ".pyc" */ ||
+	    end[1] >> 40 == 0x6f732e /* ".so" */)
 		return true;
-	if (end[1] == '.' && end[2] == 's' && end[3] == 'o')
-		return true;
-	return end[0] == '.' && end[1] == 'p' && end[2] == 'y' && end[3] == 'c';
+	if ((end[1] >> 56) - '0' > 9)
+		return false;
+	for (u32 i = 0; i < 8; i++) { /* characters of the version */
+		end[1] = end[1] << 8 | end[0] >> 56;
+		end[0] <<= 8;
+		if ((u32)(end[1] >> 32) == 0x2e6f732e /* ".so." */)
+			return true;
+	}
+	return false;
 }
 
 /* A way up from a file to the nearest directory whose class is known. */

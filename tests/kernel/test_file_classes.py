@@ -155,7 +155,10 @@ def test_an_inode_number_that_is_used_again_starts_anew(
         assert {class_of(observed, path) for path in again} == {OTHER}
 
 
-@pytest.mark.parametrize("name", ["m.py", "m.pyc", "m.so"])
+CODE = ["m.py", "m.pyc", "m.so", "libm.so.6", "libz.so.1.3.1", "libarrow_dataset.so.2300.0.0"]
+
+
+@pytest.mark.parametrize("name", CODE)
 def test_code_is_library_unless_it_lies_in_data(
     observed: ObservedKernel, place: Path, name: str
 ) -> None:
@@ -164,6 +167,13 @@ def test_code_is_library_unless_it_lies_in_data(
     (place / "data").mkdir()
     observed.data(place / "data")
     assert class_of(observed, new(place / "data" / name)) is DATA
+
+
+@pytest.mark.parametrize("name", ["1.so6", "m.soa.6", "so.6", "20261127", "m.so.", "m.so." + "1" * 9])
+def test_what_only_looks_like_a_version_is_no_library(
+    observed: ObservedKernel, place: Path, name: str
+) -> None:
+    assert class_of(observed, new(place / "project" / name)) is OTHER
 
 
 def test_a_listing_opens_no_data(observed: ObservedKernel, place: Path) -> None:
