@@ -365,8 +365,6 @@ static __always_inline void count_aside(struct task_state *task, u32 op, long re
 	};
 	struct tobs_total *total;
 
-	if (!task->aside_ns)
-		return;
 	total = total_for(&key);
 	if (total) {
 		bump(result < 0 ? &total->access.failed_count : &total->access.count, 1);

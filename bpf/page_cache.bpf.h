@@ -56,25 +56,29 @@ PREEMPTIBLE_PROG("tp_btf/mm_filemap_add_to_page_cache", tobs_cache_add, struct f
 	return 0;
 }
 
-static __always_inline int wait_for_read_ahead(void)
+static __always_inline bool is_in_read(struct task_state *task)
 {
-	struct task_state *task = current_state();
-
-	if (task && task->call == TOBS_READ + 1)
-		task->flags |= CALL_READ_AHEAD;
-	return 0;
+	return task && task->call == TOBS_READ + 1;
 }
 
 PREEMPTIBLE_PROG("tp_btf/page_cache_sync_ra", tobs_ra_wait, struct inode *inode)
 {
-	return wait_for_read_ahead();
+	struct task_state *task = current_state();
+
+	if (is_in_read(task))
+		KEEPING_CPU(task->flags |= CALL_READ_AHEAD);
+	return 0;
 }
 
 /* Before v6.18 there is no such tracepoint; the function is as old as v5.10. */
 SEC("fentry/page_cache_sync_ra")
 int BPF_PROG(tobs_ra_wait_f)
 {
-	return wait_for_read_ahead();
+	struct task_state *task = current_state();
+
+	if (is_in_read(task))
+		task->flags |= CALL_READ_AHEAD;
+	return 0;
 }
 
 /* Whether a fault is handled a second time, since it had to wait for its page. Mostly the page is then
@@ -90,24 +94,28 @@ static __always_inline bool is_same_fault(struct task_state *task)
 	return is_same;
 }
 
-static __always_inline int fault_on(struct inode *inode, bool again)
+static __always_inline void count_fault(struct task_state *task, struct inode *inode)
 {
-	struct task_state *task = task_of_event(SEEN_FAULT, again);
-
-	if (task && !is_same_fault(task))
-		KEEPING_CPU(
-			add(account_of(task), TOBS_FAULT, mapped_class(task, inode), 1, 0, 0, 0));
-	return 0;
+	if (!is_same_fault(task))
+		add(account_of(task), TOBS_FAULT, mapped_class(task, inode), 1, 0, 0, 0);
 }
 
 PREEMPTIBLE_PROG("tp_btf/mm_filemap_fault", tobs_fault, struct address_space *mapping)
 {
-	return fault_on(BPF_CORE_READ(mapping, host), again);
+	struct task_state *task = task_of_event(SEEN_FAULT, again);
+
+	if (task)
+		KEEPING_CPU(count_fault(task, BPF_CORE_READ(mapping, host)));
+	return 0;
 }
 
 /* Before v6.12 there is no such tracepoint. */
 SEC("fentry/filemap_fault")
 int BPF_PROG(tobs_fault_f, struct vm_fault *fault)
 {
-	return fault_on(BPF_CORE_READ(fault, vma, vm_file, f_inode), false);
+	struct task_state *task = current_state();
+
+	if (task)
+		count_fault(task, BPF_CORE_READ(fault, vma, vm_file, f_inode));
+	return 0;
 }

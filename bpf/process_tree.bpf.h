@@ -55,18 +55,30 @@ static __always_inline void follow(struct task_struct *task, u32 slot, u32 role)
 	}
 }
 
+static __always_inline void follow_child(struct task_state *parent, struct task_struct *child,
+					 bool is_thread)
+{
+	follow(child, parent->slot, child_role(parent->role, is_thread));
+	if (!is_open(parent->slot)) /* it has ended meanwhile, and may not come by again */
+		bpf_task_storage_delete(&tasks, child);
+}
+
 /* Not sched_process_fork, which passes over the threads that io_uring starts. */
 PREEMPTIBLE_PROG("tp_btf/task_newtask", tobs_fork, struct task_struct *child)
 {
 	struct task_struct *parent = bpf_get_current_task_btf();
 	struct task_state *state = state_of(parent);
 
-	if (!state || !is_open(state->slot))
-		return 0;
-	follow(child, state->slot, child_role(state->role, child->tgid == parent->tgid));
-	if (!is_open(state->slot)) /* it has ended meanwhile, and may not come by again */
-		bpf_task_storage_delete(&tasks, child);
+	if (state && is_open(state->slot))
+		KEEPING_CPU(follow_child(state, child, child->tgid == parent->tgid));
 	return 0;
+}
+
+static __always_inline void follow_program(struct task_struct *task, u32 slot,
+					   struct linux_binprm *program)
+{
+	if (BPF_CORE_READ_BITFIELD(program, secureexec) || !may_follow(task, slot))
+		bpf_task_storage_delete(&tasks, task);
 }
 
 /* A program that has more rights than the client whose session it is, such as sudo, is not followed
@@ -77,10 +89,8 @@ PREEMPTIBLE_PROG("tp_btf/sched_process_exec", tobs_exec, struct task_struct *tas
 	struct task_state *state = state_of(task);
 	struct tobs_settings *set = state ? settings_of(state->slot) : NULL;
 
-	if (!set || !set->guarded)
-		return 0;
-	if (BPF_CORE_READ_BITFIELD(program, secureexec) || !may_follow(task, state->slot))
-		bpf_task_storage_delete(&tasks, task);
+	if (set && set->guarded)
+		KEEPING_CPU(follow_program(task, state->slot, program));
 	return 0;
 }
 
@@ -93,18 +103,21 @@ static __always_inline void let_go(struct task_struct *task)
 		bpf_task_storage_delete(&tasks, task);
 }
 
-PREEMPTIBLE_PROG("tp_btf/task_rename", tobs_rename, struct task_struct *task, const char *comm)
+static __always_inline void take_name(struct task_state *state, struct task_struct *task,
+				      struct name name)
 {
-	struct task_state *state = state_of(task);
-	struct name name;
-
-	if (!state)
-		return 0;
-	name = name_of(comm);
 	if (is_detach_name(name))
 		let_go(task);
 	else if (task->pid == task->tgid && is_worker_name(name))
 		state->role = TOBS_WORKER;
+}
+
+PREEMPTIBLE_PROG("tp_btf/task_rename", tobs_rename, struct task_struct *task, const char *comm)
+{
+	struct task_state *state = state_of(task);
+
+	if (state)
+		KEEPING_CPU(take_name(state, task, name_of(comm)));
 	return 0;
 }
 

@@ -145,8 +145,6 @@ static __always_inline void exit_call(struct task_state *task, struct pt_regs *r
 		count_aside(task, machine.syscalls[nr].op_plus_one - 1, result);
 		return;
 	}
-	if (!task->call) /* the second one: the first one was there */
-		return;
 	ns = bpf_ktime_get_ns() - task->call_ns;
 	op = task->call - 1;
 	task->call = 0;
@@ -183,6 +181,14 @@ static __always_inline void exit_call(struct task_state *task, struct pt_regs *r
 			     ns);
 }
 
+/* Whether the begin of the call was seen, and no other program has seen this end of it. */
+static __always_inline bool ends_call(struct task_state *task, u64 nr)
+{
+	if (COUNTS_FILES && machine.syscalls[nr].op_plus_one > TOBS_MARK + 1)
+		return task->aside_ns;
+	return task->call;
+}
+
 PREEMPTIBLE_PROG("tp_btf/sys_exit", tobs_sys_exit, struct pt_regs *regs, long result)
 {
 	u64 nr = (u32)syscall_number(regs);
@@ -192,7 +198,7 @@ PREEMPTIBLE_PROG("tp_btf/sys_exit", tobs_sys_exit, struct pt_regs *regs, long re
 	if (nr >= TOBS_SYSCALLS || !machine.syscalls[nr].op_plus_one)
 		return 0;
 	task = current_state();
-	if (task)
+	if (task && ends_call(task, nr))
 		KEEPING_CPU(exit_call(task, regs, nr, result));
 	return 0;
 }
@@ -251,9 +257,9 @@ static __always_inline void count_request(struct task_state *task, struct io_kio
 /* The arguments behind the request changed with v6.13; the result stands in the request too. */
 PREEMPTIBLE_PROG("tp_btf/io_uring_complete", tobs_uring, void *ring, struct io_kiocb *request)
 {
-	struct task_state *task = task_of_event(SEEN_URING, again);
+	struct task_state *task = request ? task_of_event(SEEN_URING, again) : NULL;
 
-	if (task && request)
+	if (task)
 		KEEPING_CPU(count_request(task, request));
 	return 0;
 }

@@ -29,6 +29,7 @@ struct task_state {
 	u8 flags;
 	u8 slot;		 /* its session */
 	u8 seen;		 /* enum seen */
+	u8 handed;		 /* likewise */
 	struct tobs_batch batch; /* the one that it makes; begin_ns 0: none */
 };
 

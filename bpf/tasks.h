@@ -54,8 +54,9 @@ static __always_inline struct task_state *current_state(void)
 	return state_of(bpf_get_current_task_btf());
 }
 
-/* Events whose first program says in task_state::seen that it was there: preemption.h. Where it does
- * no harm to count twice, none is needed. */
+/* Events whose first program says in task_state::seen that it was there, unless the second one says in
+ * task_state::handed that it calls it: preemption.h. Where it does no harm to count twice, neither is
+ * needed. */
 enum seen {
 	SEEN_ENTER = 1,
 	SEEN_URING = 2,
@@ -74,10 +75,15 @@ static __always_inline struct task_state *task_of_event(enum seen event, bool ag
 	if (!task)
 		return NULL;
 	if (!again) {
-		task->seen |= event;
+		if (task->handed & event)
+			task->handed &= ~event;
+		else
+			task->seen |= event;
 	} else if (task->seen & event) {
 		task->seen &= ~event;
 		return NULL;
+	} else {
+		task->handed |= event;
 	}
 #endif
 	return task;

@@ -19,7 +19,7 @@ from trainobs.core.files import close_all
 from trainobs.probes.libbpf import open_library, open_object, too_old
 from trainobs.probes.libbpf_log import captured_log
 from trainobs.probes.obstacles import may_load, why_not_permitted
-from trainobs.probes.programs import AGAIN, Way
+from trainobs.probes.programs import AGAIN, FIRST, Way
 
 _ENOTSUPP = 524  # include/linux/errno.h: not for user space, which has no words for it
 _RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
@@ -188,7 +188,7 @@ class LibbpfLoader:
         close_all(descriptor for descriptor in descriptors if descriptor >= 0)
 
     def _in_order(self, way: Way) -> Iterator[tuple[str, str]]:
-        """Programs as they are attached, each before its second copy, and their hooks."""
+        """Programs as they are attached, each before its second one, and their hooks."""
         for program, hook in reversed(way.hooks):
             for each in (program, program + AGAIN):
                 if each in self._programs:
@@ -203,7 +203,18 @@ class LibbpfLoader:
             for name, count in entries.items():
                 self._library.bpf_map__set_max_entries(self._maps[name], count)
             error = -self._library.bpf_object__load(self._object)
+            for program in wanted if not error else ():
+                if program + FIRST in self._maps:
+                    self._let_be_called(program)
         return error, log
+
+    def _let_be_called(self, program: str) -> None:
+        """By the one that is attached after it."""
+        calls = self.map_fd(program + FIRST)
+        key, first = C.c_uint32(0), C.c_uint32(self.program_fd(program))
+        if self._library.bpf_map_update_elem(calls, C.addressof(key), C.addressof(first), 0):
+            error = C.get_errno()
+            raise OSError(error, f"{program} cannot be called: {os.strerror(error)}")
 
     def _open(self, path: Path, wanted: set[str], machine: bytes) -> None:
         library = self._library

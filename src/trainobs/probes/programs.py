@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from trainobs.core.errors import SettingError, shown
 from trainobs.probes.kernel_names import KernelNames
 
-AGAIN = "_again"
-"""What the name of a program's second copy ends with, where it has one: bpf/preemption.h."""
+AGAIN, FIRST = "_again", "_first"
+"""What the names of a program's second one end with, where it has one, and of the map by which that
+calls the first one: bpf/preemption.h."""
 
 
 @dataclass(frozen=True)
