@@ -90,15 +90,27 @@ def test_the_replicated_table_is_trained_and_costs_no_flush() -> None:
 @pytest.mark.usefixtures("lone_rank")
 def test_a_collection_of_replicated_tables_alone_is_the_stock_one() -> None:
     one = beside()
-    alone = replace(one, tables=tuple(replace(t, sharding="data_parallel") for t in one.tables))
+    alone = replace(one, tables=one.tables[1:])
     model: Any = Model(alone)
     plan = plan_of(model, alone).plan["collection"]
     env = ShardingEnv.from_process_group(dist.group.WORLD)
     sharded = fae_sharder(one, profile_of(one)).shard(model.collection, plan, env)
     assert type(sharded) is ShardedEmbeddingBagCollection
     (kjt,) = (kjt for kind, kjt in batches(one, 0) if kind == "plain")
-    for given in (split(kjt, SlotMap.from_profile(profile_of(one))), kjt):
-        assert sharded(given).keys() == ["f0", "f1", "f2"]
+    given = split(kjt, SlotMap.from_profile(profile_of(one)))
+    assert torch.equal(sharded(given).values(), sharded(kjt).values())
+
+
+@pytest.mark.usefixtures("lone_rank")
+def test_it_is_refused_if_the_hot_lookups_of_its_tables_stand_apart() -> None:
+    one = beside()
+    alone = replace(one, tables=tuple(replace(t, sharding="data_parallel") for t in one.tables))
+    model: Any = Model(alone)
+    plan = plan_of(model, alone).plan["collection"]
+    env = ShardingEnv.from_process_group(dist.group.WORLD)
+    with pytest.raises(FAEError, match="of table 't0'") as error:
+        fae_sharder(one, profile_of(one)).shard(model.collection, plan, env)
+    assert "calibrate without it" in str(error.value)
 
 
 @pytest.mark.usefixtures("lone_rank")

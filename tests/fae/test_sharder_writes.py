@@ -59,6 +59,14 @@ def test_it_does_on_all_ranks(pair: Ranks, mode: str) -> None:
         assert max(worst.values()) < TOLERANCE
 
 
+@pytest.mark.parametrize("mode", ["overlay", "partitioned"])
+def test_it_does_where_a_rank_has_one_table_alone(pair: Ranks, mode: str) -> None:
+    # the parameter of t0, which is written to first, is empty on the rank of t1
+    one = case("table_wise", mode=mode, world_size=2, kinds=("mixed", "pure", "plain", "pure"))
+    for worst in pair.run(_worst, one, ("zero", "clamp", "average", "data")):
+        assert max(worst.values()) < TOLERANCE
+
+
 def _worst(rank: int, one: Case, writes: Iterable[str]) -> dict[str, float]:
     """The largest difference to the stock sharder, which a write left out would make large."""
     without, worst = _trained(rank, one, "stock", None), {}

@@ -79,12 +79,27 @@ def check_plan(
             f"{type(env).__name__} without a process group",
             "shard in a process group: ShardingEnv.from_process_group",
         )
-    hot = {feature: table.name for table in profile.tables for feature in table.features}
+    check_replicated([config for config in configs if config.name in replicated], profile)
     for config in configs:
         if config.name in replicated:
-            _refuse(config.name, _replicated_refusals(config, profile, hot))
+            _refuse(config.name, [_replicated_sequences(config)])
         else:
             _refuse(config.name, _refusals(config, plan[config.name], mode, is_weighted))
+
+
+def check_replicated(configs: Iterable[BaseEmbeddingConfig], profile: FAEProfile) -> None:
+    """Refuse data_parallel tables whose lookups packed batches would have elsewhere.
+
+    Args:
+        configs: of such tables.
+        profile: which rows are hot.
+
+    Raises:
+        FAEError: see its message.
+    """
+    hot = {feature: table.name for table in profile.tables for feature in table.features}
+    for config in configs:
+        _refuse(config.name, _replicated_refusals(config, profile, hot))
 
 
 def replicated_tables(plan: Plan) -> frozenset[str]:
@@ -230,12 +245,6 @@ def _replicated_refusals(
     shared = [name for name in config.feature_names if name in hot]
     return [
         (
-            not hasattr(config, "pooling"),
-            "a data_parallel plan of a table of sequences, which TorchRec 1.8 cannot train on "
-            "hosts, so that it was not tried",
-            "plan it table_wise",
-        ),
-        (
             any(table.name == config.name for table in profile.tables),
             "a data_parallel plan, and the table in the profile",
             "calibrate without it: each rank has all of its rows anyway",
@@ -247,6 +256,15 @@ def _replicated_refusals(
             "plan both alike, or give the feature another name for one of them",
         ),
     ]
+
+
+def _replicated_sequences(config: BaseEmbeddingConfig) -> _Refusal:
+    return (
+        not hasattr(config, "pooling"),
+        "a data_parallel plan of a table of sequences, which TorchRec 1.8 cannot train on hosts, "
+        "so that it was not tried",
+        "plan it table_wise",
+    )
 
 
 def _dropped_optimizer(info: EmbeddingShardingInfo) -> _Refusal:

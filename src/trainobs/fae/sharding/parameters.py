@@ -19,12 +19,12 @@ _SHOW = "_show_hot_rows"
 _SHARING = (Tensor.data, Tensor.T, Tensor.mT, Tensor.H, Tensor.mH)  # properties that give values
 
 
-class ShownSlice(TableBatchedEmbeddingSlice):  # type: ignore[misc]  # TorchRec has no types
-    """A table's parameter, as TorchRec makes it, with the newest values of its hot rows.
+class _Shown(Tensor):
+    """A parameter that shows hot rows: a base before TorchRec's."""
 
-    They are written to the table before an operator reads or writes the parameter, also through
-    `data`, which gives a tensor that does so no more.
-    """
+    @staticmethod
+    def _show_hot_rows() -> None:
+        """What a copy has, which is of no collection."""
 
     @classmethod
     def __torch_function__(
@@ -40,9 +40,31 @@ class ShownSlice(TableBatchedEmbeddingSlice):  # type: ignore[misc]  # TorchRec 
                 for argument in (*args, *(kwargs or {}).values()):
                     parts = argument if isinstance(argument, (list, tuple)) else (argument,)
                     for part in parts:
-                        if isinstance(part, ShownSlice):
-                            getattr(part, _SHOW)()
+                        if isinstance(part, _Shown):
+                            part._show_hot_rows()
             return func(*args, **(kwargs or {}))
+
+
+class ShownSlice(
+    _Shown,
+    TableBatchedEmbeddingSlice,  # type: ignore[misc]  # TorchRec has no types
+):
+    """A table's parameter, as TorchRec makes it, with the newest values of its hot rows.
+
+    They are written to the table before an operator reads or writes the parameter, also through
+    `data`, which gives a tensor that does so no more.
+    """
+
+
+class ShownElsewhere(_Shown, nn.Parameter):
+    """The empty parameter of a table that other ranks have.
+
+    A write to it tells that there is one on all ranks (`TableWrites`): hot rows that this rank has
+    trained must be in the tables by then.
+    """
+
+
+_SHOWN = {TableBatchedEmbeddingSlice: ShownSlice, nn.Parameter: ShownElsewhere}
 
 
 def show_in(module: nn.Module, show: Callable[[], None], but: Collection[str] = ()) -> None:
@@ -54,9 +76,9 @@ def show_in(module: nn.Module, show: Callable[[], None], but: Collection[str] = 
         but: tables whose parameters do not.
     """
     for name, parameter in module.named_parameters():
-        is_left_out = name.split(".")[-2] in but
-        if type(parameter) is TableBatchedEmbeddingSlice and not is_left_out:
-            parameter.__class__ = ShownSlice
+        shown = _SHOWN.get(type(parameter))
+        if shown is not None and name.split(".")[-2] not in but:
+            parameter.__class__ = shown
             setattr(parameter, _SHOW, show)
 
 

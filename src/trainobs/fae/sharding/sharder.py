@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import torch
@@ -11,11 +12,12 @@ from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.fp_embeddingbag import FeatureProcessedEmbeddingBagCollectionSharder
 from torchrec.distributed.types import ParameterSharding, ShardingEnv, ShardingType
+from torchrec.modules.embedding_configs import BaseEmbeddingConfig
 
 from trainobs.core.errors import SettingError
 from trainobs.fae.profile.arguments import check_profile
 from trainobs.fae.profile.profile import FAEProfile
-from trainobs.fae.sharding.checks import replicated_tables
+from trainobs.fae.sharding.checks import check_replicated, replicated_tables
 from trainobs.fae.sharding.cost import sends_less_partitioned
 from trainobs.fae.sharding.sharded import Mode
 from trainobs.fae.sharding.sharded_bags import ShardedFAEEmbeddingBagCollection
@@ -50,7 +52,7 @@ class _HotRowSharder:
                 "give the number of inputs in a batch of each rank",
             )
         super().__init__(**settings)
-        self._profile = check_profile(profile)
+        self.profile = check_profile(profile)
         self._mode: Mode | Literal["auto"] = mode
         self._batch_size = batch_size
 
@@ -68,6 +70,7 @@ class _HotRowSharder:
             FAEError: the profile is of another model, or hot rows could not be exact.
         """
         if len(replicated_tables(params)) == len(params):  # no table may have hot rows
+            check_replicated(_configs_of(module), self.profile)
             base: Any = super()
             return base.shard(module, params, env, device, module_fqn)
         stock: Any = self
@@ -75,7 +78,7 @@ class _HotRowSharder:
             module,
             params,
             env,
-            self._profile,
+            self.profile,
             self._mode_of(module, params, env),
             fused_params=stock.fused_params,
             device=device,
@@ -90,14 +93,11 @@ class _HotRowSharder:
         """What "auto" stands for in a collection."""
         if self._mode != "auto":
             return self._mode
-        whole: Any = module
-        pools = hasattr(whole, "embedding_bag_configs")
-        configs = whole.embedding_bag_configs() if pools else whole.embedding_configs()
         replicated = replicated_tables(params)
-        configs = [config for config in configs if config.name not in replicated]
-        self._profile.check(configs)
+        configs = [config for config in _configs_of(module) if config.name not in replicated]
+        self.profile.check(configs)
         assert self._batch_size is not None
-        is_less = sends_less_partitioned(self._profile, configs, env.world_size, self._batch_size)
+        is_less = sends_less_partitioned(self.profile, configs, env.world_size, self._batch_size)
         return "partitioned" if is_less else "overlay"
 
     def sharding_types(self, compute_device_type: str) -> list[str]:
@@ -112,6 +112,15 @@ class _HotRowSharder:
             if self._mode != "paper":
                 kernels.append(EmbeddingComputeKernel.FUSED_UVM_CACHING.value)
         return kernels
+
+
+def _configs_of(collection: Any) -> Sequence[BaseEmbeddingConfig]:
+    """The tables of an EmbeddingBagCollection or EmbeddingCollection."""
+    pools = hasattr(collection, "embedding_bag_configs")
+    found: Sequence[BaseEmbeddingConfig] = (
+        collection.embedding_bag_configs() if pools else collection.embedding_configs()
+    )
+    return found
 
 
 class FAEEmbeddingBagCollectionSharder(
@@ -203,6 +212,8 @@ class FAEFeatureProcessedEmbeddingBagCollectionSharder(
             FAEError: the profile is of another model, or hot rows could not be exact.
         """
         if len(replicated_tables(params)) == len(params):  # no table may have hot rows
+            bags, _ = module.split()
+            check_replicated(_configs_of(bags), self._of_tables.profile)
             return super().shard(module, params, env, device, module_fqn)
         return self.sharded_module_type(
             module,
