@@ -137,7 +137,7 @@ def print_comparison(before: Trained, after: Trained, device: torch.device) -> N
     if device.type == "cpu":
         print(
             "There is no device here: hot rows lie in the same memory as the tables, so no link\n"
-            "is spared, and the times show what hot rows cost, not what they gain on a GPU."
+            "is spared: the times say nothing of what hot rows gain on a GPU."
         )
 
 

@@ -19,13 +19,16 @@ from trainobs.fae import (
     FAEEmbeddingCollectionSharder,
     FAEProfile,
     HotRowReservation,
+    ShuffleScheduler,
     TableProfile,
     calibrate,
+    measure,
     pack,
     pack_data_module,
 )
 from trainobs.fae.calibration import calibrator
 from trainobs.fae.packing import loader
+from trainobs.fae.profile.arguments import byte_count
 
 
 @pytest.mark.parametrize(
@@ -85,6 +88,40 @@ def test_what_cannot_be_calibrated_is_refused(settings: dict[str, Any], message:
     arguments = {"source": [], "tables": model, "hot_bytes": 100, "progress": False, **settings}
     with pytest.raises((SettingError, FAEError), match=message):
         calibrate(**arguments)
+
+
+@pytest.mark.parametrize("given", [4e9, np.int64(4_000_000_000), "4GB", "4e9"])
+def test_bytes_may_be_any_whole_number(given: Any) -> None:
+    assert byte_count(given, "hot_bytes") == 4_000_000_000
+    assert type(byte_count(given, "hot_bytes")) is int
+
+
+@pytest.mark.parametrize("given", [1.5, float("nan"), float("inf"), True, np.float64(-3), [1]])
+def test_bytes_are_a_whole_number(given: Any) -> None:
+    with pytest.raises(SettingError, match="hot_bytes is no amount of memory"):
+        byte_count(given, "hot_bytes")
+
+
+@pytest.mark.parametrize("place", ["/proc/calibration", __file__, f"{__file__}/state"])
+def test_a_calibration_that_cannot_be_kept_is_refused_before_it_reads(place: str) -> None:
+    class Unread:
+        def __iter__(self) -> Any:
+            raise AssertionError("it was read")
+
+    tables = Model(case()).collection
+    with pytest.raises(SettingError, match="cannot keep the state of the calibration"):
+        calibrate(Unread(), tables=tables, hot_bytes=100, progress=False, resume=place)
+
+
+def test_data_without_a_name_is_not_measured() -> None:
+    with pytest.raises(SettingError, match="a list in the place of loaders"):
+        measure(profile_of(case()), [])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("loss", ["x", None, [1.0, 2.0]])
+def test_a_loss_that_is_no_number_is_refused(loss: Any) -> None:
+    with pytest.raises(SettingError, match="in the place of a test loss"):
+        ShuffleScheduler().report(loss)
 
 
 def test_hot_ids_that_are_no_array_are_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -225,3 +226,21 @@ def _sync_time(rank: int) -> tuple[int, Any]:
         model(Batch(packed(kind, kjt, slots)))[0].backward()
     lookups = sum(len(ids_of(case, kjt, table)) for _, kjt in feed for table in case.tables)
     return lookups, model.module.collection.served_by_hot_rows.totals()
+
+
+def test_a_stock_collection_that_is_given_packed_batches_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = build(CASE, EmbeddingBagCollectionSharder())
+    slots = SlotMap.from_profile(profile_of(CASE))
+    feed = [(Batch(kjt), Batch(packed(kind, kjt, slots))) for kind, kjt in batches(CASE, 0)]
+    for place in (0, 1):
+        logging.disable(logging.NOTSET)
+        run_dir = tmp_path / f"{place}"
+        with observe(probes="off", run_dir=run_dir, model=model, embedding_every=1) as obs:
+            for batch in feed:
+                with obs.step():
+                    model(batch[place])
+        logging.disable(logging.WARNING)
+        assert caplog.text.count("lookups of hot rows are lost") == place
+    assert "module 'collection', which keeps no hot rows" in caplog.text

@@ -221,10 +221,23 @@ def test_a_missing_file_is_refused(tmp_path):
 def test_saving_where_that_is_impossible_leaves_nothing(profile, tmp_path):
     with pytest.raises(OSError, match="No such file or directory"):
         profile.save(tmp_path / "missing" / "profile")
-    (tmp_path / "full").mkdir()
-    with pytest.raises(OSError, match="Is a directory"):
-        profile.save(tmp_path / "full")
-    assert [path.name for path in tmp_path.iterdir()] == ["full"]
+    with pytest.raises(OSError, match="missing/profile"):
+        profile.save(tmp_path / "missing" / "profile")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/null")])
+def test_nothing_but_a_file_is_replaced(profile, tmp_path, make):
+    make(tmp_path / "profile")
+    kind = (tmp_path / "profile").lstat().st_mode
+    with pytest.raises(OSError, match="not a regular file"):
+        profile.save(tmp_path / "profile")
+    assert [path.lstat().st_mode for path in tmp_path.iterdir()] == [kind]
+
+
+def test_a_profile_shows_itself_in_a_line(profile):
+    assert repr(profile).startswith(f"<FAEProfile {profile.fingerprint}: ")
+    assert len(repr(profile)) < 80
 
 
 @pytest.mark.parametrize(

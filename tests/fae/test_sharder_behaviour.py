@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -303,6 +304,26 @@ def test_the_planner_leaves_room_for_hot_rows() -> None:
     assert _can(plan, room + profile.hot_bytes * 2, with_hot)
     with pytest.raises(FAEError, match="no room for the hot rows"):
         plan(profile.hot_bytes // 2, with_hot)
+
+
+ADAGRAD = 2 * 8 * 4  # bytes of a row of 8 values with Adagrad's state; the profile has none
+
+
+@pytest.mark.usefixtures("lone_rank")
+def test_rows_that_take_more_than_the_profile_says_are_counted_and_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    one = replace(case(), optimizer="adagrad")
+    profile = profile_of(one)
+    rows = profile.hot_bytes // profile.tables[0].row_bytes
+    for limit, is_told in ((rows * ADAGRAD, False), (rows * ADAGRAD - 1, True)):
+        caplog.clear()
+        logging.disable(logging.NOTSET)
+        given = replace(profile, budget_bytes=limit)
+        collection = build(one, fae_sharder(one, given)).module.collection
+        logging.disable(logging.WARNING)
+        assert collection.served_by_hot_rows.totals().hot_bytes == rows * ADAGRAD
+        assert ("the hot rows take" in caplog.text) == is_told
 
 
 def _can(plan: Callable[[int, object], object], room_bytes: int, reservation: object) -> bool:

@@ -169,7 +169,9 @@ def test_code_is_library_unless_it_lies_in_data(
     assert class_of(observed, new(place / "data" / name)) is DATA
 
 
-@pytest.mark.parametrize("name", ["1.so6", "m.soa.6", "so.6", "20261127", "m.so.", "m.so." + "1" * 9])
+@pytest.mark.parametrize(
+    "name", ["1.so6", "m.soa.6", "so.6", "20261127", "m.so.", "m.so." + "1" * 9]
+)
 def test_what_only_looks_like_a_version_is_no_library(
     observed: ObservedKernel, place: Path, name: str
 ) -> None:

@@ -30,12 +30,21 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
-        with open(temporary, "xb") as file:
+        with _made(temporary, path) as file:
             yield file
         os.replace(temporary, path)
     except BaseException:  # Ctrl-C, too
         with suppress(OSError):  # give the space back to a full disk
             temporary.unlink()
+        raise
+
+
+def _made(temporary: Path, path: Path) -> BinaryIO:
+    """The file to write to; an error names the one that is meant."""
+    try:
+        return open(temporary, "xb")
+    except OSError as error:
+        error.filename = os.fspath(path)
         raise
 
 

@@ -3,7 +3,8 @@
 A module that keeps hot rows (`trainobs.fae`) and the observer of lookups know only this of each
 other: the module has an attribute of the name `ATTRIBUTE`, which answers as `ServesHotRows` does,
 and one of the name `COLLECTION`, the sharded collection of TorchRec that has the tables. The
-observer finds the module among those of the model.
+observer finds the module among those of the model. In a batch the lookups of hot rows stand under
+keys of their own: the feature, `HOT_SUFFIX`, and more.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 ATTRIBUTE = "served_by_hot_rows"
 COLLECTION = "sharded_collection"
+HOT_SUFFIX = "#hot:"
 
 
 class HotTotals(NamedTuple):

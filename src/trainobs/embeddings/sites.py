@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from trainobs.core.hot_rows import COLLECTION
+from trainobs.core.hot_rows import COLLECTION, HOT_SUFFIX
+from trainobs.core.log import logger
 from trainobs.embeddings.table import WatchedTable
 
 MAX_KEYS = 4096
@@ -61,6 +62,7 @@ class Site:
     passed_over: int | None = None
     near: str = ""
     names: list[str] = field(default_factory=list)
+    _warned: bool = False
     _served: dict[str, tuple[list[int], NDArray[np.int64] | None]] = field(default_factory=dict)
 
     @property
@@ -84,9 +86,22 @@ class Site:
         slots_of_key = getattr(self.module, "slots_of_key", None)
         answer = slots_of_key(key) if slots_of_key is not None else None
         if answer is None:
+            if slots_of_key is None and key.partition(HOT_SUFFIX)[0] in self.features:
+                self._warn_of_lost()
             return [], None
         feature, rows = answer
         return self.features.get(feature, []), rows
+
+    def _warn_of_lost(self) -> None:
+        """Nothing fails where a stock collection takes a batch that was packed for another one."""
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "lookups of hot rows are lost, and the model trains without them\n  found: packed "
+                "batches in %s, which keeps no hot rows\n  do:    shard it with one of FAE's "
+                "sharders and the profile that the batches were packed with, or do not pack",
+                f"module {self.path!r}" if self.path else "the model",
+            )
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainobs.access.counts import AccessCounts
-from trainobs.core.errors import FAEError
+from trainobs.core.errors import FAEError, SettingError
 from trainobs.core.quotients import Interval
 from trainobs.core.text import percent
 from trainobs.fae.calibration.from_counts import by_one_feature, counted_run, profile_of_counts
@@ -56,8 +56,15 @@ def measure(
         confidence: of intervals.
 
     Raises:
+        SettingError: the loaders have no names.
         FAEError: a batch does not fit the profile's tables.
     """
+    if not isinstance(loaders, Mapping):
+        raise SettingError(
+            "cannot tell which data is meant",
+            f"a {type(loaders).__name__} in the place of loaders",
+            'give them by name, such as {"monday": loader}',
+        )
     found = {}
     with untouched_randomness():
         for name, loader in loaders.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,7 +13,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from trainobs.access.counts import AccessCounts
-from trainobs.core.errors import FAEError
+from trainobs.core.errors import FAEError, SettingError, shown
 from trainobs.core.now import now_s
 from trainobs.fae.calibration.sample import DataSample
 from trainobs.fae.calibration.stopping import Stopping
@@ -37,12 +38,15 @@ class Checkpoints:
     Args:
         directory: made where it is missing; None saves nothing.
         settings: what makes a calibration this one; another one's state is refused.
+
+    Raises:
+        SettingError: nothing can be written there.
     """
 
     def __init__(
         self, directory: str | os.PathLike[str] | None, settings: Mapping[str, Any]
     ) -> None:
-        self._directory = None if directory is None else Path(directory)
+        self._directory = None if directory is None else _writable(Path(directory))
         self._settings = dict(settings)
         self._saved_at = now_s()
 
@@ -108,3 +112,18 @@ class Checkpoints:
                 file.unlink(missing_ok=True)
             with suppress(OSError):  # someone keeps other things there
                 self._directory.rmdir()
+
+
+def _writable(directory: Path) -> Path:
+    """The directory, before the data is read for nothing."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise SettingError(
+            "cannot keep the state of the calibration",
+            f"resume={shown(str(directory))}: {error.strerror}",
+            "give a directory that can be written to",
+        ) from error
+    return directory

@@ -30,10 +30,10 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.core.errors import FAEError
+from trainobs.core.hot_rows import HOT_SUFFIX
 from trainobs.core.log import logger
 from trainobs.fae.profile.profile import FAEProfile, TableProfile
 
-HOT_SUFFIX = "#hot:"
 _INTEGERS = (torch.int64, torch.int32)
 _TOLD: set[str] = set()  # features of which it was said that they ask for rows that are not there
 

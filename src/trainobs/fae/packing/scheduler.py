@@ -12,10 +12,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from trainobs.core.errors import FAEError
+from trainobs.core.errors import FAEError, SettingError, shown
 
 Mark = tuple[Any, ...]
 """Where a schedule stands; small, so that one can be taken in each step."""
+
+_CANNOT_ADAPT = "cannot adapt the rate of pure and mixed batches"
 
 
 class Schedule(Protocol):
@@ -191,12 +193,17 @@ class ShuffleScheduler:
                 tensor the number is kept.
 
         Raises:
-            FAEError: the loss is no number.
+            SettingError: the loss is no number.
+            FAEError: it is NaN.
         """
-        loss = float(test_loss)
+        try:
+            loss = float(test_loss)
+        except (TypeError, ValueError) as error:
+            found = f"{shown(test_loss)} in the place of a test loss"
+            raise SettingError(_CANNOT_ADAPT, found, "give a number") from error
         if math.isnan(loss):
             raise FAEError(
-                "cannot adapt the rate of pure and mixed batches",
+                _CANNOT_ADAPT,
                 "a test loss that is not a number",
                 "look whether training has diverged; report a loss of test data",
             )

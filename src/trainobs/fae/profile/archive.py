@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainobs.core.errors import FAEError, shown
-from trainobs.core.files import npz_members, replacing
+from trainobs.core.files import NotRegularError, npz_members, replacing
 
 _FACTS = "facts"
 _DIGEST = "digest"
@@ -65,13 +65,17 @@ def write_archive(
         arrays: of numbers; order is kept.
 
     Raises:
-        OSError: the directory is missing or not writable, or the disk is full; `path` is as before.
+        OSError: the directory is missing or not writable, the disk is full, or `path` is a device
+            or a directory; it is as before.
     """
+    place = Path(path)
+    if place.exists() and not place.is_file():
+        raise NotRegularError(path)
     head = {"kind": kind.name, "schema": kind.schema, "arrays": list(arrays), "facts": facts}
     encoded = np.frombuffer(json.dumps(head, allow_nan=True).encode(), dtype=np.uint8)
     members = {f"array-{i}": array for i, array in enumerate(arrays.values())}
     digest = _digest([encoded, *members.values()])
-    with replacing(Path(path)) as file:
+    with replacing(place) as file:
         np.savez(file, **{_FACTS: encoded, _DIGEST: digest}, **members)  # type: ignore[arg-type]
         file.flush()
         os.fsync(file.fileno())

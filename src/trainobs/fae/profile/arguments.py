@@ -53,7 +53,7 @@ def is_within(number: Any, low: float, high: float) -> bool:
     return isinstance(number, Real) and low <= float(number) < high
 
 
-def byte_count(size: int | str, what: str) -> int:
+def byte_count(size: float | str, what: str) -> int:
     """Bytes of `4 * 2**30`, `"4GiB"`, `"512 MB"` or `"1.5e9"`.
 
     MB is a million bytes, MiB 1,048,576. Case does not matter; a bare "4G" is refused, since it
@@ -71,10 +71,11 @@ def byte_count(size: int | str, what: str) -> int:
         if match and match[2] in _UNITS and match[1].count(".") < 2 and match[1] != ".":
             amount = float(match[1]) * _UNITS[match[2]]
             size = int(amount) if math.isfinite(amount) else size
-    if not isinstance(size, int) or isinstance(size, bool) or size <= 0:
+    is_whole = isinstance(size, Real) and not isinstance(size, bool) and float(size).is_integer()
+    if not is_whole or size <= 0:
         raise SettingError(
             f"{what} is no amount of memory",
             repr(size),
-            'give bytes as a number, or text such as "4GiB" or "512MB"',
+            'give whole bytes as a number, or text such as "4GiB" or "512MB"',
         )
-    return size
+    return int(size)

@@ -122,9 +122,6 @@ def _configs_of_module(module: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _table(config: Any, optimizer: Any, is_positional: bool) -> ModelTable:
-    # here, as workers of a Ray job only count
-    from torchrec.modules.embedding_configs import DATA_TYPE_NUM_BITS
-
     lacking = [name for name in _ASKED if not hasattr(config, name)]
     if lacking:
         raise FAEError(
@@ -132,9 +129,7 @@ def _table(config: Any, optimizer: Any, is_positional: bool) -> ModelTable:
             f"a {type(config).__name__} among them, without {lacking[0]}",
             "give tables=model.embedding_bag_configs(), or the model before it is sharded",
         )
-    weight_bytes = (config.embedding_dim * DATA_TYPE_NUM_BITS[config.data_type] + 7) // 8
-    each, beside = _STATE_FLOATS[_optimizer_name(optimizer or DEFAULT_OPTIMIZER)]
-    state_bytes = (each * config.embedding_dim + beside) * _FLOAT_BYTES
+    weight_bytes, state_bytes = _row_bytes(config, optimizer or DEFAULT_OPTIMIZER)
     return ModelTable(
         name=config.name,
         row_count=config.num_embeddings,
@@ -145,6 +140,31 @@ def _table(config: Any, optimizer: Any, is_positional: bool) -> ModelTable:
         is_sequence=not hasattr(config, "pooling"),
         is_positional=is_positional,
     )
+
+
+def trained_row_bytes(configs: Iterable[tuple[Any, Any]]) -> dict[str, int]:
+    """Bytes of a row of each table, weights and optimizer state, as it is trained.
+
+    Args:
+        configs: of tables, each with its optimizer (see `tables_of`); None where that is unknown,
+            and the table is left out.
+    """
+    return {c.name: sum(_row_bytes(c, optimizer)) for c, optimizer in configs if optimizer}
+
+
+def optimizers_in(model: Any) -> Iterator[tuple[Any, Any]]:
+    """Each table's config in a model, and its optimizer as far as the model says it."""
+    return ((config, optimizer) for config, optimizer, _ in _configs(model))
+
+
+def _row_bytes(config: Any, optimizer: Any) -> tuple[int, int]:
+    """Bytes of a row's weights, and of its optimizer state."""
+    # here, as workers of a Ray job only count
+    from torchrec.modules.embedding_configs import DATA_TYPE_NUM_BITS
+
+    each, beside = _STATE_FLOATS[_optimizer_name(optimizer)]
+    weights = (config.embedding_dim * DATA_TYPE_NUM_BITS[config.data_type] + 7) // 8
+    return weights, (each * config.embedding_dim + beside) * _FLOAT_BYTES
 
 
 def _optimizer_name(optimizer: Any) -> str:

@@ -122,6 +122,11 @@ class FAEProfile:
                 "name each table of the model differently; TorchRec asks for that too",
             )
 
+    def __repr__(self) -> str:
+        """In one line; `summary` says more, and the attributes the rest."""
+        hot_count = sum(len(table.hot_ids) for table in self.tables)
+        return f"<FAEProfile {self.fingerprint}: {hot_count} hot rows of {len(self.tables)} tables>"
+
     def __getstate__(self) -> dict[str, Any]:
         """Without slots: they are made again where they are needed, and are long."""
         return {**self.__dict__, "_slots": {}}

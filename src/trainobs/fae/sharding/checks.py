@@ -121,8 +121,7 @@ def check_optimizers(infos: Iterable[EmbeddingShardingInfo]) -> None:
         if info.param_sharding.sharding_type == ShardingType.DATA_PARALLEL.value:
             _refuse(info.embedding_config.name, [_dropped_optimizer(info)])
             continue
-        settings = info.fused_params or {}
-        optimizer = settings.get("optimizer", EmbOptimType.EXACT_SGD)
+        settings, optimizer = info.fused_params or {}, optimizer_of(info)
         bad = {
             "weight_decay_mode": settings.get("weight_decay_mode", _DECAYS[0]) not in _DECAYS,
             "global_weight_decay": settings.get("global_weight_decay") is not None,
@@ -150,6 +149,11 @@ def check_optimizers(infos: Iterable[EmbeddingShardingInfo]) -> None:
             found = f"{name}={settings.get(name)}"
             refusals.append((bool(is_bad), found, "leave it out, or use the stock sharder"))
         _refuse(info.embedding_config.name, refusals)
+
+
+def optimizer_of(info: EmbeddingShardingInfo) -> Any:
+    """The fused optimizer of a table, as FBGEMM takes it."""
+    return (info.fused_params or {}).get("optimizer", EmbOptimType.EXACT_SGD)
 
 
 def output_type(infos: Iterable[EmbeddingShardingInfo]) -> torch.dtype:

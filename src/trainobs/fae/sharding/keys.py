@@ -11,7 +11,8 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.core.errors import FAEError
-from trainobs.fae.kjt.split import HOT_SUFFIX, overlaid_tables, read_mark
+from trainobs.core.hot_rows import HOT_SUFFIX
+from trainobs.fae.kjt.split import overlaid_tables, read_mark
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.batch import SplitBatch
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
@@ -11,10 +11,13 @@ from torchrec.distributed.planner.storage_reservations import FixedPercentageSto
 from torchrec.distributed.planner.types import ParameterConstraints, Topology
 from torchrec.distributed.types import ModuleSharder
 
-from trainobs.core.errors import FAEError
+from trainobs.core.errors import FAEError, shown
+from trainobs.core.log import logger
+from trainobs.core.text import size
 from trainobs.fae.kjt.bitmap import bitmap_bytes
 from trainobs.fae.kjt.split import overlaid_tables
 from trainobs.fae.profile.arguments import check_profile
+from trainobs.fae.profile.model_tables import optimizers_in, trained_row_bytes
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.torchrec_private import remember_topology
 
@@ -37,8 +40,7 @@ class HotRowReservation(FixedPercentageStorageReservation):  # type: ignore[misc
 
     def __init__(self, profile: FAEProfile, percentage: float = _DEFAULT_PERCENTAGE) -> None:
         super().__init__(percentage)
-        tables = overlaid_tables(check_profile(profile))
-        self._hot_bytes = needed_bytes(profile, tables)
+        self._profile = check_profile(profile)
 
     def reserve(
         self,
@@ -55,20 +57,54 @@ class HotRowReservation(FixedPercentageStorageReservation):  # type: ignore[misc
         """
         reserved = super().reserve(topology, batch_size, module, sharders, constraints)
         room = "hbm" if topology.compute_device == "cuda" else "ddr"
+        tables = overlaid_tables(self._profile)
+        said = ((c, optimizer) for c, optimizer in optimizers_in(module) if c.name in tables)
+        hot_bytes = needed_bytes(self._profile, tables, trained_row_bytes(said))
         for device in reserved.devices:
-            left = getattr(device.storage, room) - self._hot_bytes
+            left = getattr(device.storage, room) - hot_bytes
             if left < 0:
-                _no_room(self._hot_bytes, getattr(device.storage, room), f"device {device.rank}")
+                _no_room(hot_bytes, getattr(device.storage, room), f"device {device.rank}")
             setattr(device.storage, room, left)
         remember_topology(self, reserved)
         return reserved
 
 
-def needed_bytes(profile: FAEProfile, tables: Collection[str]) -> int:
-    """Bytes that the hot rows of some tables take on a device, and the map that finds them."""
+def needed_bytes(profile: FAEProfile, tables: Collection[str], row_bytes: Mapping[str, int]) -> int:
+    """Bytes that the hot rows of some tables take on a device, and the map that finds them.
+
+    Args:
+        profile: which rows are hot.
+        tables: which ones.
+        row_bytes: what a row takes in the training; of other tables what the profile says.
+    """
     of_tables = [profile.table(name) for name in tables]
     slots = bitmap_bytes(table.row_count for table in of_tables)
-    return sum(table.hot_bytes for table in of_tables) + slots
+    rows = (len(t.hot_ids) * row_bytes.get(t.name, t.row_bytes) for t in of_tables)
+    return sum(rows) + slots
+
+
+def warn_of_more(profile: FAEProfile, row_bytes: Mapping[str, int]) -> None:
+    """Tell where hot rows take more than the limit, since they were chosen for less state.
+
+    Args:
+        profile: which rows are hot.
+        row_bytes: what a row of a table of a collection takes in the training.
+    """
+    of_tables = [profile.table(name) for name in row_bytes if name in overlaid_tables(profile)]
+    more = {t.name: len(t.hot_ids) * (row_bytes[t.name] - t.row_bytes) for t in of_tables}
+    taken = profile.hot_bytes + sum(more.values())
+    if taken > profile.budget_bytes and any(each > 0 for each in more.values()):
+        table = profile.table(max(more, key=more.__getitem__))
+        logger.warning(
+            "trainobs: the hot rows take %s, more than the %s that their profile was made for: a "
+            "row of %s takes %d bytes, weights and optimizer state, and was taken for %d. "
+            "Calibrate with tables=model or optimizer=, so that it knows the optimizer.",
+            size(taken),
+            size(profile.budget_bytes),
+            shown(table.name),
+            row_bytes[table.name],
+            table.row_bytes,
+        )
 
 
 def check_room(needed_bytes: int, device: torch.device) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from operator import add
 
 import numpy as np
@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torchrec.modules.embedding_configs import DATA_TYPE_NUM_BITS, BaseEmbeddingConfig
 
-from trainobs.core.hot_rows import HotTotals
-from trainobs.fae.kjt.split import HOT_SUFFIX, overlaid_tables
+from trainobs.core.hot_rows import HOT_SUFFIX, HotTotals
+from trainobs.fae.kjt.split import overlaid_tables
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.batch import SplitBatch
 
@@ -66,12 +66,19 @@ class ServedCounts:
         feature, _, mark = key.partition(HOT_SUFFIX)
         return self._rows.get(mark.partition("@")[2], {}).get(feature)
 
-    def use(self, profile: FAEProfile, configs: Iterable[BaseEmbeddingConfig], share: int) -> None:
+    def use(
+        self,
+        profile: FAEProfile,
+        configs: Iterable[BaseEmbeddingConfig],
+        trained: Mapping[str, int],
+        share: int,
+    ) -> None:
         """Count for these hot rows from now on.
 
         Args:
             profile: which rows are hot.
             configs: of the collection's tables.
+            trained: bytes of a row of each, with its optimizer's state.
             share: ranks that have each a part of the hot rows; 1 where each has all.
         """
         self._features = {}
@@ -82,7 +89,7 @@ class ServedCounts:
             table = profile.table(config.name)
             expected = _expected_ratio(profile, config.name)
             row_bytes = config.embedding_dim * DATA_TYPE_NUM_BITS[config.data_type] / 8
-            hot_bytes += table.hot_bytes * (config.name in overlaid)
+            hot_bytes += len(table.hot_ids) * trained[config.name] * (config.name in overlaid)
             for name in table.features:
                 others = self._features.get(name, (0.0, 0.0))[0]  # tables that it looks up as well
                 self._features[name] = (others + row_bytes, expected)

@@ -19,6 +19,7 @@ from torchrec.sparse.tensor_dict import maybe_td_to_kjt
 from trainobs.core.errors import FAEError
 from trainobs.fae.kjt.split import overlaid_tables
 from trainobs.fae.profile.arguments import check_profile
+from trainobs.fae.profile.model_tables import trained_row_bytes
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.batch import SplitBatch
 from trainobs.fae.sharding.bounds import BoundsCheck
@@ -26,6 +27,7 @@ from trainobs.fae.sharding.checks import (
     check_optimizers,
     check_plan,
     check_replicas,
+    optimizer_of,
     output_type,
     replicated_tables,
 )
@@ -36,7 +38,7 @@ from trainobs.fae.sharding.layout import lay_out
 from trainobs.fae.sharding.overlay import HotOverlay
 from trainobs.fae.sharding.parameters import show_in
 from trainobs.fae.sharding.partition import Partition
-from trainobs.fae.sharding.planner import check_room, needed_bytes
+from trainobs.fae.sharding.planner import check_room, needed_bytes, warn_of_more
 from trainobs.fae.sharding.rates import LookupCounts
 from trainobs.fae.sharding.replicas import Replicas
 from trainobs.fae.sharding.served import FeatureRows, ServedCounts
@@ -272,6 +274,9 @@ class ShardedFAEModule(
         """Keep the rows of a profile over the tables, which have their newest values."""
         shards = backing_shards(self._stock)
         overlay = self._overlay
+        trained = trained_row_bytes((i.embedding_config, optimizer_of(i)) for i in self._infos)
+        if self._env.rank == 0:
+            warn_of_more(profile, trained)
         rows: Replicas | Partition
         overlaid = overlaid_tables(profile) & {config.name for config in self._configs}
         if self._mode == "partitioned" and overlaid:
@@ -290,7 +295,7 @@ class ShardedFAEModule(
             share = 1
             layout = lay_out(self._infos, self._outputs, profile)
             tables = {slab.table for kernel in layout.kernels for slab in kernel.slabs}
-            check_room(needed_bytes(profile, tables), self._device)
+            check_room(needed_bytes(profile, tables, trained), self._device)
             if overlay.group is not None:
                 check_replicas(layout, self._device)
             rows = Replicas(
@@ -298,7 +303,7 @@ class ShardedFAEModule(
             )
         overlay.use(profile, rows, TableWrites(self._stock, shards))
         self._lookup_counts = LookupCounts(shards)
-        overlay.served.use(profile, self._configs, share)
+        overlay.served.use(profile, self._configs, trained, share)
         self._checked_served = False
 
     def _split(self, ctx: FAEContext, features: KeyedJaggedTensor) -> SplitBatch:
