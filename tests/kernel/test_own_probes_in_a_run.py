@@ -36,6 +36,7 @@ def test_over_a_thousand_steps_with_four_workers_not_one_count_is_off(tmp_path: 
     training = rank.step() != SETUP
     assert training.sum() == STEPS
     assert run.info["capabilities"]["own.c"] == "on"
+    told = run.info["summary"]["losses"]["runs"]  # 0 before Linux 7.0
     steps = np.array([of_step(number) for number in range(STEPS)]).T
     items = np.array([of_item(index) for index in range(BATCH * STEPS)]).sum(axis=0)
     for at, (name, worth) in enumerate([("getsid_calls", 0), ("called", 3), ("marked", 5)]):
@@ -43,9 +44,11 @@ def test_over_a_thousand_steps_with_four_workers_not_one_count_is_off(tmp_path: 
         for metric, factor in sums:
             roles = {role: rank.metric(of_role(metric, role)) for role in OWN_ROLES}
             main, thread, worker, child = roles.values()
-            assert (main[training] == factor * steps[at]).all(), metric
-            assert (thread[training] == factor * (1, 0, 2)[at]).all(), metric
-            assert worker.sum() == factor * items[at], metric
+            done = [factor * steps[at], np.full(STEPS, factor * (1, 0, 2)[at])]
+            short = np.array(done) - (main[training], thread[training])
+            missing = short.sum() + factor * items[at] - worker.sum()
+            assert (short >= 0).all(), metric
+            assert 0 <= missing <= factor * told, metric
             assert not child.any()
             assert (rank.metric(metric) == main + thread + worker).all()
 
