@@ -256,6 +256,61 @@ def test_tables_that_share_a_module_are_one_and_names_are_paths():
     assert [table.name for table in lookups.tables] == ["a", "b.1"]
 
 
+class Hashed(nn.Embedding):
+    def forward(self, ids):
+        return super().forward(ids % self.num_embeddings)
+
+
+class Positions(nn.Embedding):
+    """As of transformers' BART: it gets the ids of words, and looks up their places."""
+
+    def forward(self, words):
+        return super().forward(torch.arange(words.shape[-1]))
+
+
+def with_own_forward(bag):
+    plain = bag.forward
+    bag.forward = lambda ids: plain(ids // 2)
+    return bag
+
+
+def of_its_own(name):
+    return {
+        "hashed": lambda: Hashed(10, 2),
+        "positions": lambda: Positions(10, 2),
+        "instance": lambda: with_own_forward(nn.EmbeddingBag(10, 2)),
+    }[name]()
+
+
+@pytest.mark.parametrize("name", ["hashed", "positions", "instance"])
+def test_what_a_forward_of_its_own_looks_up_is_unknown(name, caplog):
+    model, steps = nn.ModuleDict({"own": of_its_own(name), "plain": nn.Embedding(20, 2)}), Steps()
+    lookups = ModelLookups(model, lambda: steps.serial, every=1)
+    steps.begin()
+    for table in model.values():
+        table(torch.tensor([[11, 12, 13]]))
+    rows = lookups.rows(steps.closed())
+    lookups.close()
+    found = {lookups.tables[row["table"]].name: float(row["lookup_count"]) for row in rows}
+    np.testing.assert_equal(found, {"own": np.nan, "plain": 3.0})
+    assert lookups.counts.total("own") == 0
+    assert caplog.records == []  # of no id can it be said that the table has not got it
+
+
+def test_a_subclass_without_a_forward_of_its_own_is_counted():
+    class Named(nn.Embedding):
+        pass
+
+    model, steps = Named(10, 2), Steps()
+    torch.nn.utils.parametrize.register_parametrization(model, "weight", nn.Identity())
+    lookups = ModelLookups(model, lambda: steps.serial, every=1)
+    steps.begin()
+    model(torch.tensor([1, 2]))
+    (row,) = lookups.rows(steps.closed())
+    lookups.close()
+    assert row["lookup_count"] == 2
+
+
 def test_inputs_are_sampled_whole():
     model, steps = nn.ModuleDict({"a": nn.Embedding(9, 1), "b": nn.EmbeddingBag(9, 1)}), Steps()
     lookups = ModelLookups(model, lambda: steps.serial, every=1)

@@ -38,7 +38,8 @@ def find(model: nn.Module, rank: int = 0) -> Found:
         site_and_tables = _describe(module, path, rank)
         if site_and_tables:
             site, tables = site_and_tables
-            site.blind = hidden or compiled_before
+            site.unseen = _has_own_forward(module, site.kind)
+            site.blind = hidden or compiled_before or site.unseen
             found.add(site, tables)
     return found
 
@@ -109,6 +110,26 @@ def _kind(module: nn.Module) -> SiteKind | None:
     if serves_hot_rows or _is_of("torchrec.", module, *_COLLECTIONS):
         return SiteKind.JAGGED
     return SiteKind.BATCHED if _is_of("fbgemm_gpu.", module, *_KERNELS) else None
+
+
+def _has_own_forward(module: nn.Module, kind: SiteKind) -> bool:
+    """Whether a user's forward stands in for the known one: ids may be others than its caller's.
+
+    That of an instance is only looked at in torch's modules: TorchRec's pipelines set their own.
+    """
+    names = {SiteKind.JAGGED: _COLLECTIONS, SiteKind.BATCHED: tuple(_KERNELS)}
+    known = names.get(kind, ("Embedding", "EmbeddingBag"))
+    if kind not in names and "forward" in vars(module):
+        return True
+    return next(
+        (
+            type(module).forward is not cls.forward
+            for cls in type(module).__mro__
+            if cls.__name__ in known
+            and cls.__module__.startswith(("torch.", "torchrec.", "fbgemm_gpu."))
+        ),
+        False,  # what serves hot rows answers for itself
+    )
 
 
 _COLLECTIONS = (

@@ -56,8 +56,9 @@ class ModelLookups:
 
     Notes:
         It does not see rows that are read without calling their module (`F.embedding` on its
-        weight), nor what a replayed CUDA graph or code that was compiled before looks up: there
-        its rows are NaN.
+        weight): they are in none of its numbers. Nor does it see what a replayed CUDA graph or
+        code that was compiled before looks up, or a subclass with a forward of its own, which need
+        not look up what it is given: there its rows are NaN.
     """
 
     def __init__(
@@ -81,7 +82,8 @@ class ModelLookups:
         self._buffer = LookupBuffer(serial, self._interval, aside)
         self._leaving = Leaving(model, self._found.sites)
         self._totals = LookupTotals(self._found, self.counts, world_size)
-        self.hooks = [_put_on(site, self._buffer) for site in self._found.sites]
+        seen = [site for site in self._found.sites if not site.unseen]
+        self.hooks = [_put_on(site, self._buffer) for site in seen]
         if world_size == 1:  # with more, kernels serve other ranks' lookups too
             for hook in self.hooks:
                 hook.caches = caches(hook.site)

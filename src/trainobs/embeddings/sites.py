@@ -41,6 +41,7 @@ class Site:
         tables: its tables, as indices into those of the model.
         features: feature -> the tables that it looks up; of a batched kernel, its number.
         blind: lookups may go unseen: its tables are unmeasured where none was seen.
+        unseen: nobody knows which ids it looks up: it has no hook, and its tables no numbers.
         passed_over: an id that is not looked up (`padding_idx` of a bag).
         near: memory of this rank's device, one of `MEMORIES`.
         names: of its tables, as the module calls them.
@@ -59,6 +60,7 @@ class Site:
     tables: list[int] = field(default_factory=list)
     features: dict[str, list[int]] = field(default_factory=dict)
     blind: bool = False
+    unseen: bool = False
     passed_over: int | None = None
     near: str = ""
     names: list[str] = field(default_factory=list)
