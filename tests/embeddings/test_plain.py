@@ -256,6 +256,36 @@ def test_tables_that_share_a_module_are_one_and_names_are_paths():
     assert [table.name for table in lookups.tables] == ["a", "b.1"]
 
 
+def test_modules_that_share_a_weight_are_one_table():
+    model, steps = nn.ModuleDict({"a": nn.Embedding(10, 2), "b": nn.EmbeddingBag(10, 2)}), Steps()
+    model["c"] = nn.Embedding(10, 2, padding_idx=3)
+    model["b"].weight = model["c"].weight = model["a"].weight
+    lookups = ModelLookups(model, lambda: steps.serial, every=1)
+    steps.begin()
+    model["a"](torch.tensor([1, 2])).sum().backward()
+    model["b"](torch.tensor([[2, 3], [4, 5]]))
+    model["c"](torch.tensor([9, 9]))
+    (row,) = lookups.rows(steps.closed())
+    lookups.close()
+    (table,) = lookups.tables
+    assert (table.name, table.row_count) == ("a", 10)
+    assert (row["lookup_count"], row["bag_count"], row["unique_rows"]) == (8, 6, 6)
+    assert lookups.counts.counts("a").tolist() == [0, 1, 2, 1, 1, 1, 0, 0, 0, 2]
+    assert row["forward_ns"] > 0
+
+
+def test_a_weight_that_is_also_looked_up_unseen_has_no_numbers():
+    model, steps = nn.ModuleDict({"a": nn.Embedding(10, 2), "b": Hashed(10, 2)}), Steps()
+    model["b"].weight = model["a"].weight
+    lookups = ModelLookups(model, lambda: steps.serial, every=1)
+    steps.begin()
+    model["a"](torch.tensor([1, 2]))
+    (row,) = lookups.rows(steps.closed())
+    lookups.close()
+    assert np.isnan(row["lookup_count"])
+    assert lookups.counts.total("a") == 0
+
+
 class Hashed(nn.Embedding):
     def forward(self, ids):
         return super().forward(ids % self.num_embeddings)

@@ -160,3 +160,18 @@ def test_closed_in_mid_forward_nothing_is_left():
     steps.model(IDS)
     assert not steps.model._forward_hooks
     assert not steps.model._forward_pre_hooks
+
+
+def test_modules_that_share_a_weight_add_up_their_times():
+    first, second = nn.EmbeddingBag(10, 4), nn.EmbeddingBag(10, 4)
+    second.weight = first.weight
+    steps = Steps(nn.ModuleList([first, second]))
+    first.__class__ = second.__class__ = Slow
+    around = call_time(first) + call_time(second)
+    (row,) = steps.close()
+    assert first.took_ns + second.took_ns <= row["forward_ns"] <= around
+    first(IDS)
+    with pytest.raises(RuntimeError, match=OUTSIDE):
+        second(IDS + 100)
+    (row,) = steps.close()
+    assert np.isnan(row["forward_ns"])

@@ -11,7 +11,7 @@ from torch import nn
 
 from trainobs.core.hot_rows import COLLECTION, HOT_SUFFIX
 from trainobs.core.log import logger
-from trainobs.embeddings.table import WatchedTable
+from trainobs.embeddings.table import Gradient, WatchedTable
 
 MAX_KEYS = 4096
 """Keys whose tables are remembered; marks in keys may make new ones for ever."""
@@ -108,13 +108,18 @@ class Site:
 
 @dataclass
 class Found:
-    """What a model has."""
+    """What a model has. Of modules that share one weight, that is one table."""
 
     tables: list[WatchedTable] = field(default_factory=list)
     sites: list[Site] = field(default_factory=list)
 
     def add(self, site: Site, tables: list[WatchedTable]) -> None:
         """Another site, whose `tables` and `features` count from 0."""
+        if site.kind in (SiteKind.EMBEDDING, SiteKind.BAG):
+            for index, known in enumerate(self.tables):
+                if known.weight is not None and known.weight is tables[0].weight:
+                    self._share(site, tables[0], index)
+                    return
         taken = {table.info.name for table in self.tables}
         first = len(self.tables)
         site.names = [table.info.name for table in tables]
@@ -125,6 +130,20 @@ class Found:
         site.tables = list(range(first, len(self.tables)))
         site.features = {f: [first + t for t in ts] for f, ts in site.features.items()}
         self.sites.append(site)
+
+    def _share(self, site: Site, table: WatchedTable, index: int) -> None:
+        """Another site of a table that is there; what one looks up unseen, the table lacks."""
+        known = self.tables[index]
+        if known.untrained != table.untrained:
+            known.untrained = None
+        if known.gradient is not table.gradient:
+            known.gradient = Gradient.DENSE  # which a sum of a dense and a sparse one is
+        site.names, site.tables, site.features = [known.info.name], [index], {"": [index]}
+        self.sites.append(site)
+        sharing = [one for one in self.sites if index in one.tables]
+        if any(one.unseen for one in sharing):
+            for one in sharing:
+                one.unseen = one.blind = True
 
 
 def _free(name: str, path: str, taken: set[str]) -> str:

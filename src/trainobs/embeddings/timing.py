@@ -68,9 +68,9 @@ class ForwardTimer(Uncopied):
 
 
 def lay_times(rows: NDArray[np.void], of: NDArray[np.intp], asked: Sequence[StepLookups]) -> None:
-    """Lay the time of a module's forwards on its tables, by the bytes that each read.
+    """Lay the time of modules' forwards on their tables, by the bytes that each read.
 
-    It stays unknown where not all calls of the module were timed.
+    It stays unknown where not all calls of a module of the table were timed.
 
     Args:
         rows: of `LOOKUP_ROW`; `forward_ns` is filled in.
@@ -78,11 +78,15 @@ def lay_times(rows: NDArray[np.void], of: NDArray[np.intp], asked: Sequence[Step
         asked: the steps.
     """
     for index, one in enumerate(asked):
-        for site in {id(site): site for site, _ in one.times}.values():
+        if not one.times:
+            continue
+        in_step = np.flatnonzero(of == index)
+        times = np.zeros(len(in_step))
+        for site in {id(call.site): call.site for call in one.calls}.values():
             spent = [ns for timed, ns in one.times if timed is site]
-            if len(spent) != sum(call.site is site for call in one.calls):
-                continue
-            places = np.flatnonzero((of == index) & np.isin(rows["table"], site.tables))
-            read = rows["bytes"][places]
-            if np.nansum(read) > 0:
-                rows["forward_ns"][places] = sum(spent) * read / np.nansum(read)
+            of_site = np.isin(rows["table"][in_step], site.tables)
+            read = rows["bytes"][in_step[of_site]]
+            is_known = len(spent) == sum(call.site is site for call in one.calls)
+            share = sum(spent) / np.nansum(read) if is_known and np.nansum(read) > 0 else np.nan
+            times[of_site] += share * read
+        rows["forward_ns"][in_step] = np.where(times > 0, times, np.nan)
