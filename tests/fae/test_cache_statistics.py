@@ -15,7 +15,7 @@ from torchrec.distributed.types import CacheParams
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from tests.fae.skewed import kjt, power_law, tables
-from trainobs.core.errors import FAEError
+from trainobs.core.errors import FAEError, SettingError
 from trainobs.core.quotients import UNKNOWN
 from trainobs.fae import FAEProfile, TableProfile, calibrate
 from trainobs.fae.kjt.inputs import keys_of, parts_of
@@ -39,18 +39,26 @@ def profile():
     )
 
 
-def test_the_miss_rate_is_that_of_a_cache_of_the_rows_counted_most(profile):
-    statistics = profile.cache_statistics("t_skewed", BATCH)
+@pytest.mark.parametrize("batch", [1, BATCH])
+def test_the_miss_rate_is_that_of_a_cache_of_the_rows_counted_most(profile, batch):
+    statistics = profile.cache_statistics("t_skewed", batch)
     counted = parts_of(keys_of(np.arange(60_000), 0)) < 2
     counts = np.bincount(data(0)[0][counted], minlength=ROWS[0])
     ties = np.random.default_rng(5).random(ROWS[0])  # rows with low numbers are the hotter ones
-    fresh = data(1)[0]
+    steps = data(1)[0][: 100 * BATCH].reshape(-1, batch)
+    different = np.concatenate([np.unique(step) for step in steps])
     for clf in (0.0001, 0.001, 0.01, 0.1, 0.5, 0.9):
         cached = np.lexsort((ties, -counts))[: int(clf * ROWS[0])]
-        missed = 1 - np.isin(fresh, cached).mean()
+        missed = 1 - np.isin(different, cached).mean()
         assert statistics.expected_miss_rate(clf) == pytest.approx(missed, abs=0.02)
     assert statistics.expected_miss_rate(0) == 1
     assert statistics.expected_miss_rate(1) == 0
+
+
+@pytest.mark.parametrize("batch", [0, -1, "512", 1.5])
+def test_a_step_has_a_whole_number_of_inputs(profile, batch):
+    with pytest.raises(SettingError, match="batch_size"):
+        profile.cache_statistics("t_flat", batch)
 
 
 def test_the_lookups_are_the_different_rows_of_a_batch(profile):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from torchrec.distributed.types import CacheStatistics
 
+from trainobs.core.arguments import check_whole
 from trainobs.fae.profile.predictions import TablePrediction
 
 
@@ -14,23 +15,27 @@ class TableCacheStatistics(CacheStatistics):  # type: ignore[misc]
     Args:
         expected: of the table.
         row_count: rows of the table.
-        batch_size: inputs of a step, over all ranks.
+        batch_size: inputs of a step, over all ranks; 1 or more.
+
+    Raises:
+        SettingError: `batch_size` is no such number.
 
     Notes:
-        The miss rate is that of a cache that holds the rows counted most. LFU comes to that; LRU
-        misses more often. Rows of one group are taken as equally likely. Where they are not (most
-        of all among rows that the calibration never saw) there are fewer different rows in a
-        batch than `expected_lookups` says.
+        All is of the different rows of a step, as a cache is asked once a step for each. It holds
+        the rows counted most: LFU comes to that; LRU misses more often. Rows of one group are taken
+        as equally likely. Where they are not (most of all among rows that the calibration never
+        saw) there are fewer different rows in a batch than `expected_lookups` says.
     """
 
     def __init__(self, expected: TablePrediction, row_count: int, batch_size: int) -> None:
+        lookups = expected.lookups_per_input * check_whole(batch_size, "batch_size", least=1)
         rows = expected.group_rows.astype(np.float64)
         ratios = np.nan_to_num(expected.group_ratios, nan=0.0)
-        self._ends = np.concatenate([[0.0], np.cumsum(rows)]) / row_count
-        self._misses = 1.0 - np.concatenate([[0.0], np.cumsum(ratios)])
-        lookups = expected.lookups_per_input * batch_size
         unseen = np.exp(lookups * np.log1p(-np.minimum(ratios / rows, 1 - 1e-12)))
-        self._lookups = float(np.sum(rows * (1.0 - unseen)))
+        found = np.concatenate([[0.0], np.cumsum(rows * (1.0 - unseen))])
+        self._ends = np.concatenate([[0.0], np.cumsum(rows)]) / row_count
+        self._lookups = float(found[-1])
+        self._misses = 1.0 - found / (self._lookups or 1.0)
 
     @property
     def expected_lookups(self) -> float:
@@ -38,7 +43,7 @@ class TableCacheStatistics(CacheStatistics):  # type: ignore[misc]
         return self._lookups
 
     def expected_miss_rate(self, clf: float) -> float:
-        """Share of lookups that miss a cache of `clf` times the table's rows: 1 at 0, 0 at 1."""
+        """Share of these that miss a cache of `clf` times the table's rows: 1 at 0, 0 at 1."""
         if clf >= 1:
             return 0.0
         return float(np.interp(clf, self._ends, self._misses))
