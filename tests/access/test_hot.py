@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainobs.access import AccessCounts
-from trainobs.access.hot import all_hot_share, are_hot, drift, hot_rows, served_by_hot_rows
+from trainobs.access.hot import (
+    all_hot_share,
+    are_hot,
+    drift,
+    hot_rows,
+    most_served,
+    served_by_hot_rows,
+)
 
 TABLES = {"a": 4, "b": 40, "c": 10**9}
 ROW_BYTES = {"a": 16, "b": 16, "c": 64}
@@ -153,6 +160,29 @@ def test_an_input_is_judged_by_the_others_alone(seed, count):
     widths = {name: width for name, width in ROW_BYTES.items() if name != "b"}
     served = served_by_hot_rows(counts, widths, 10**9)
     assert served.all_hot.value == pytest.approx(expected / count)
+
+
+@pytest.mark.parametrize("memory_bytes", [1 << 26, 20_000])
+def test_no_rows_within_a_budget_served_more_than_the_most(memory_bytes):
+    """Where all fits: rows that were looked up once served that lookup. With sketches: more."""
+    random = np.random.default_rng(0)
+    ids = {name: (random.pareto(1.0, 3000) * 2).astype(np.int64) % 5000 for name in "ab"}
+    counts = AccessCounts(dict.fromkeys(ids, 5000), budget_bytes=memory_bytes)
+    for name, of_table in ids.items():
+        counts.add(name, of_table)
+    widths = {"a": 16, "b": 40}
+    lookups = np.concatenate([np.bincount(ids[name], minlength=5000) for name in ids])
+    of_rows = np.repeat(list(widths.values()), 5000)
+    order = np.argsort(-lookups / of_rows, kind="stable")
+    for budget_bytes in (16, 100, 5000, 10**6):
+        hot = order[np.cumsum(of_rows[order]) <= budget_bytes]
+        truth = lookups[hot].sum() / lookups.sum()
+        most = most_served(counts, widths, budget_bytes)
+        assert truth <= most + 1e-12
+        if memory_bytes == 1 << 26:
+            assert most < truth + lookups.max() / lookups.sum()
+    assert most == 1
+    assert np.isnan(most_served(AccessCounts({"a": 5}), {"a": 4}, 100))
 
 
 def test_a_table_that_is_hot_as_a_whole_serves_all():

@@ -101,6 +101,30 @@ def served_by_hot_rows(
     return ServedShares(served / total if total else math.nan, all_hot, len(sample))
 
 
+def most_served(counts: AccessCounts, row_bytes: Mapping[str, int], budget_bytes: int) -> float:
+    """What no rows within a budget served more of: a share of the lookups that were counted.
+
+    The bound of G. B. Dantzig (Operations Research 5, 1957): the row that does not fit any more
+    counts for the part that would. A sketch's error is added.
+
+    Args:
+        counts: of lookups.
+        row_bytes: bytes of a row; only these tables take part.
+        budget_bytes: for all tables together.
+
+    Returns:
+        NaN without lookups.
+    """
+    spectra = [counts.spectrum(name) for name in row_bytes]
+    widths = list(row_bytes.values())
+    ranking = Ranking.from_spectra(spectra, widths)
+    served = np.cumsum(ranking.scores * ranking.bytes)
+    most = np.interp(budget_bytes, [0, *np.cumsum(ranking.bytes)], [0.0, *served])
+    error = max((one.error / width for one, width in zip(spectra, widths, strict=True)), default=0)
+    total = sum(spectrum.total for spectrum in spectra)
+    return min(1.0, float(most + error * budget_bytes) / total) if total else math.nan
+
+
 def _fill(
     counts: AccessCounts, row_bytes: Mapping[str, int], budget_bytes: int
 ) -> tuple[list[Spectrum], dict[str, HotLimit], float]:

@@ -37,8 +37,9 @@ def hot_rows(rank: RankLog, embeddings: dict[str, Any] | None) -> dict[str, Any]
 
     Returns:
         `parts`: of the run, each with its `first_step` and `last_step`, the `hot_lookup_ratio` and
-        the `drift_ratio`. `at_most_ratio`: what the rows that this run looked up most would serve
-        in as many bytes, if they had no optimizer state. What is unknown is None.
+        the `drift_ratio`. `at_most_ratio`: what the rows that this run looked up most served of
+        the lookups that were counted, in as many bytes, if they had no optimizer state: no others
+        served more. What is unknown is None.
     """
     sums = rank.metrics({*_HOT[:2], *_DRIFT[:2]})
     steps = np.flatnonzero((rank.step() != SETUP) & (sums[_HOT.whole] > 0))
@@ -57,7 +58,7 @@ def hot_rows(rank: RankLog, embeddings: dict[str, Any] | None) -> dict[str, Any]
             }
             for part in np.array_split(steps, count)
         ],
-        "at_most_ratio": (skew.get("hot_bytes") or {}).get("lookup_ratio"),
+        "at_most_ratio": (skew.get("hot_bytes") or {}).get("at_most_ratio"),
     }
 
 

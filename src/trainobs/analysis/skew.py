@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from trainobs.access import AccessCounts
-from trainobs.access.hot import drift, served_by_hot_rows
+from trainobs.access.hot import drift, most_served, served_by_hot_rows
 from trainobs.access.skew import served_share, working_set_rows, zipf
 from trainobs.core.embedding_table import EmbeddingTable
 from trainobs.core.quotients import Interval
@@ -59,8 +59,9 @@ def skew(
         `table_ratio` of all bytes, and what the hottest
         rows over all tables serve within it: `lookup_ratio`, and `all_hot` of the sampled inputs
         (`value`, `low`, `high` at 95 %, `inputs`), as `trainobs.access.hot.ServedShares` has it.
-        `hot_bytes`: the same for a budget of so many bytes, of which rows take their weights alone;
-        None without hot rows.
+        `hot_bytes`: for a budget of so many bytes (`budget_bytes`), of which rows take their
+        weights alone, the `at_most_ratio` of the lookups counted that any rows serve; None without
+        hot rows.
         `drift`: for each pair of epochs `from`, `to`, `value`, `low`, `high`: see
         `trainobs.access.hot.drift`.
         What is unknown is None.
@@ -72,7 +73,10 @@ def skew(
     return {
         "tables": {name: _of_table(counts, name) for name in known},
         "budgets": [_of_budget(counts, row_bytes, *one) for one in budgets if one[1]],
-        "hot_bytes": _of_budget(counts, row_bytes, hot_bytes / total_bytes, hot_bytes)
+        "hot_bytes": {
+            "budget_bytes": hot_bytes,
+            "at_most_ratio": _number(most_served(counts, row_bytes, hot_bytes)),
+        }
         if hot_bytes and total_bytes
         else None,
         "drift": _drift(counts, row_bytes, int(DRIFT_BUDGET * total_bytes)),

@@ -49,4 +49,4 @@ def _over_the_run(found: dict[str, Any] | None) -> Iterator[str]:
         yield f"  of the lookups, from step {first} to {last}: {shares}"
     if found["at_most_ratio"] is not None:
         most = percent(found["at_most_ratio"])
-        yield f"  {most:>8} at most, had a refresh kept the rows that this run looked up most"
+        yield f"  {most:>8} at most of those counted by row, had the rows looked up most been hot"
