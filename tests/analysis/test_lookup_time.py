@@ -1,4 +1,4 @@
-"""The share of a step that goes with its lookups: found where it is so, and only there."""
+"""The share of a step that grows with its lookups: found where it is so, and only there."""
 
 from __future__ import annotations
 

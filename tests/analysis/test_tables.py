@@ -110,9 +110,19 @@ def test_the_section_shows_the_tables_that_read_most_first(tmp_path):
         "item 2 64 B 0.66 % - - -",
         "2 tables, 1.10 k rows, 67.2 kB: hbm, host",
         "repeated and hot rows, and all below: from the ids of 2 of 4 steps",
-        "share of the step that goes with the bytes they read: not known:",
+        "share of the step that grows with the bytes they read: not known:",
         "fewer than 100 steps of which time and bytes are known",
     ]
+    assert max(map(len, raw_section(summary))) <= 100
+
+
+def test_what_grows_with_the_bytes_is_not_said_to_be_theirs(tmp_path):
+    summary = summary_of(write_run(tmp_path / "run"))
+    found = {"known": True, "ratio": 0.6, "low_ratio": 0.5555, "high_ratio": 0.6444, "steps": 600}
+    summary["embeddings"]["time"]["by_bytes"] = found
+    assert section(summary)[-1] == (
+        "share of the step that grows with the bytes they read, lookups or not: 60 % (56 % to 64 %)"
+    )
     assert max(map(len, raw_section(summary))) <= 100
 
 

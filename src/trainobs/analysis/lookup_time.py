@@ -1,4 +1,4 @@
-"""What share of a step's time its embedding lookups explain, as far as that can be told."""
+"""What share of a step's time grows with the bytes that its embedding lookups read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ELSEWHERE = ("loader/wait_ns", "phase/checkpoint_ns", "phase/validation_ns", "p
 
 
 def explained(rank: RankLog) -> dict[str, Any]:
-    """How much of the time of a step goes with the bytes that its lookups read.
+    """How much of the time of a step grows with the bytes that its lookups read.
 
     Steps whose inputs have more ids read more bytes. Their time (forward, backward and optimizer,
     or without these the step less what is known to be something else) is regressed on those bytes,
@@ -43,9 +43,10 @@ def explained(rank: RankLog) -> dict[str, Any]:
         99 %, and the number of `steps`; otherwise `why` not.
 
     Notes:
-        It takes a byte more to cost as much as the others, and so misses what lookups cost
-        whatever their number. What runs beside the training thread (a GPU) shows only as far as it
-        is waited for.
+        Whatever else is done for each id (attention over a history) grows with these bytes too,
+        and is in it. It takes a byte more to cost as much as the others, and so misses what lookups
+        cost whatever their number. What runs beside the training thread (a GPU) shows only as far
+        as it is waited for.
     """
     time_ns, step_ns, lookup_bytes, bags = _columns(rank)
     known = np.isfinite(time_ns) & np.isfinite(step_ns) & np.isfinite(lookup_bytes)

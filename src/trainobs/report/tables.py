@@ -79,9 +79,9 @@ def _timed(time: dict[str, Any]) -> Iterator[str]:
     if by_bytes["known"]:
         low, high = percent(by_bytes["low_ratio"]), percent(by_bytes["high_ratio"])
         share = f"{percent(by_bytes['ratio'])} ({low} to {high})"
-        yield f"  share of the step that goes with the bytes they read: {share}"
+        yield f"  share of the step that grows with the bytes they read, lookups or not: {share}"
     else:
-        yield "  share of the step that goes with the bytes they read: not known:"
+        yield "  share of the step that grows with the bytes they read: not known:"
         yield f"    {by_bytes['why']}"
 
 
