@@ -18,7 +18,7 @@ from tests.fae.skewed import kjt, power_law, tables
 from trainobs.core.errors import FAEError, SettingError
 from trainobs.core.quotients import UNKNOWN
 from trainobs.fae import FAEProfile, TableProfile, calibrate
-from trainobs.fae.kjt.inputs import keys_of, parts_of
+from trainobs.fae.kjt.inputs import blocks_of, keys_of, parts_of
 from trainobs.fae.profile.cache_statistics import TableCacheStatistics
 from trainobs.fae.profile.predictions import TablePrediction
 
@@ -42,7 +42,7 @@ def profile():
 @pytest.mark.parametrize("batch", [1, BATCH])
 def test_the_miss_rate_is_that_of_a_cache_of_the_rows_counted_most(profile, batch):
     statistics = profile.cache_statistics("t_skewed", batch)
-    counted = parts_of(keys_of(np.arange(60_000), 0)) < 2
+    counted = parts_of(keys_of(blocks_of(np.arange(60_000)), 0)) < 2
     counts = np.bincount(data(0)[0][counted], minlength=ROWS[0])
     ties = np.random.default_rng(5).random(ROWS[0])  # rows with low numbers are the hotter ones
     steps = data(1)[0][: 100 * BATCH].reshape(-1, batch)

@@ -15,7 +15,7 @@ from tests.fae.skewed import BUDGET, KEYS, ROWS, Batches, click_loader, kjt, mat
 from trainobs.core.errors import FAEError, SettingError
 from trainobs.fae import calibrate
 from trainobs.fae.calibration.source import InputSource
-from trainobs.fae.kjt.inputs import keys_of, parts_of
+from trainobs.fae.kjt.inputs import blocks_of, keys_of, parts_of
 from trainobs.fae.profile.arguments import byte_count
 from trainobs.fae.profile.model_tables import tables_of
 
@@ -34,8 +34,8 @@ def test_multi_hot_inputs_are_counted_lookup_by_lookup():
         weights=torch.ones(int(lengths.sum())),
     )
     profile = quiet([batch], margin=0)
-    counted = parts_of(keys_of(np.arange(8000), 0)) < 2
-    reporting = parts_of(keys_of(np.arange(8000), 0)) == 3
+    counted = parts_of(keys_of(blocks_of(np.arange(8000)), 0)) < 2
+    reporting = parts_of(keys_of(blocks_of(np.arange(8000)), 0)) == 3
     cold = np.zeros(8000)
     for i, table in enumerate(profile.tables):
         counts = np.bincount(ids[i][np.repeat(counted, lengths[i])], minlength=ROWS[i])
@@ -77,7 +77,7 @@ def test_a_table_that_two_features_lookup_is_counted_for_both():
     shared[0].feature_names = ["small", "middle"]
     ids = matrix(0, 8000)
     profile = quiet(Batches(ids % 3000), of=shared, margin=0)
-    counted = parts_of(keys_of(np.arange(8000), 0)) < 2
+    counted = parts_of(keys_of(blocks_of(np.arange(8000)), 0)) < 2
     counts = np.bincount((ids % 3000)[:2, counted].ravel(), minlength=3000)
     cold = np.setdiff1d(np.arange(3000), profile.tables[0].hot_ids)
     assert counts[profile.tables[0].hot_ids].min() >= counts[cold].max()

@@ -115,7 +115,13 @@ def _profile_of(
     resume: str | os.PathLike[str] | None,
     progress: bool,
 ) -> FAEProfile:
-    sample = DataSample(goal.tables, goal.seed, goal.memory, decides=goal.margin > 0)
+    sample = DataSample(
+        goal.tables,
+        goal.seed,
+        goal.memory,
+        decides=goal.margin > 0,
+        in_blocks=not reader.is_sampled,
+    )
     stopping = Stopping(goal.confidence, goal.margin)
     checkpoints = Checkpoints(resume, json.loads(json.dumps(goal._asdict())))
     checkpoints.restore(sample, stopping)

@@ -40,9 +40,9 @@ def calibrate_dataset(
 
     Each worker reads a share of the data and counts it as `calibrate` does; then the counts are
     added up. Which inputs are counted and which held out follows from `input_id` alone. So the
-    result is, bit for bit, that of `calibrate(loader, margin=0)` on a loader that yields the same
-    inputs in the order of their ids 0, 1, 2, ..., as long as `memory` holds a counter for each
-    row.
+    result is, bit for bit, that of `calibrate(loader, margin=0)` on a loader that is read as it
+    comes and yields the same inputs in the order of their ids 0, 1, 2, ..., as long as `memory`
+    holds a counter for each row.
 
     Args:
         dataset: a row an input. A feature's column holds an integer, or a list of them.
@@ -66,9 +66,8 @@ def calibrate_dataset(
     warn_no_need(found, budget)
     names = [input_id, *((columns or {}).get(name, name) for name in features_of(found))]
     _check(dataset, names)
-    sample = _read(
-        dataset, names, partial(DataSample, found, seed, memory_bytes, decides=False), workers
-    )
+    new_sample = partial(DataSample, found, seed, memory_bytes, decides=False, in_blocks=True)
+    sample = _read(dataset, names, new_sample, workers)
     made: Made = {
         "source": "Ray Data",
         "order": "as read",

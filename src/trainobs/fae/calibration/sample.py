@@ -16,7 +16,7 @@ from trainobs.core.text import quantity, size
 from trainobs.fae.calibration.choice import RowCounts
 from trainobs.fae.calibration.held_out import HeldOut, KeyedLot
 from trainobs.fae.calibration.parting import limits_of, parted
-from trainobs.fae.kjt.inputs import Inputs, InputUse, keys_of, parts_of
+from trainobs.fae.kjt.inputs import Inputs, InputUse, blocks_of, keys_of, parts_of
 from trainobs.fae.profile.model_tables import ModelTable, features_of
 
 _HELD_OUT_RATIO = 1 / 16
@@ -48,6 +48,9 @@ class DataSample:
         seed: tells which inputs are counted and which held out.
         memory_bytes: for counters and held-out inputs.
         decides: whether inputs are kept to decide by, as `Stopping` does.
+        in_blocks: whether neighbours in the data serve for the same. In data that come in an order
+            of theirs neighbours may be of one session: held out beside those that were counted,
+            they would look as if hot rows served any data so well.
 
     Attributes:
         input_count: inputs that were added.
@@ -56,7 +59,13 @@ class DataSample:
     """
 
     def __init__(
-        self, tables: Sequence[ModelTable], seed: int, memory_bytes: int, *, decides: bool
+        self,
+        tables: Sequence[ModelTable],
+        seed: int,
+        memory_bytes: int,
+        *,
+        decides: bool,
+        in_blocks: bool,
     ) -> None:
         self.tables = tuple(tables)
         self.features = features_of(tables)
@@ -69,6 +78,7 @@ class DataSample:
         rows = {table.name: table.row_count for table in self.tables}
         self.access = AccessCounts(rows, budget_bytes=memory_bytes)
         self._seed = seed
+        self._in_blocks = in_blocks
         self._looked_up = [
             (table, [self.features.index(feature) for feature in table.features])
             for table in self.tables
@@ -99,7 +109,7 @@ class DataSample:
             FAEError: an id is outside of its table.
         """
         keys = keys_of(numbers, self._seed)
-        uses = parts_of(keys)
+        uses = parts_of(keys_of(blocks_of(numbers), self._seed) if self._in_blocks else keys)
         counted = np.flatnonzero(uses < InputUse.DECIDING)
         held_out = [np.flatnonzero(uses == use) for use in self._held_out]
         inputs, *others = parted(batches, self._limits, [counted, *held_out])

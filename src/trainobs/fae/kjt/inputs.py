@@ -104,6 +104,17 @@ def keys_of(numbers: NDArray[np.int64], seed: int) -> NDArray[np.uint64]:
     return np.asarray(x ^ (x >> np.uint64(31)))
 
 
+def blocks_of(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The block of neighbours that each input belongs to, by its number in the data.
+
+    There are 32 blocks from each power of two to the next, so that few data have many blocks too,
+    until they have 1,024 inputs: many more than the sessions of a log.
+    """
+    bits = np.frexp(numbers.astype(np.float64))[1].astype(np.int64)
+    shift = np.clip(bits - 6, 0, 10)
+    return np.asarray(32 * shift + (numbers >> shift))
+
+
 def parts_of(keys: NDArray[np.uint64]) -> NDArray[np.uint8]:
     """The `InputUse` of each input; both 0 and 1 are counted."""
     return np.asarray(keys & np.uint64(3), dtype=np.uint8)
