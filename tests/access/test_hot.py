@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -57,13 +58,15 @@ def test_only_tables_with_row_bytes_take_part():
     assert hot_rows(counts, {}, 10**6) == {}
 
 
-def inputs(seed: int, count: int, shift: int = 0, tables=TABLES, budget_bytes=1 << 20):
-    """Inputs with a lookup of each table, popular rows first from `shift` on."""
+def inputs(seed: int, count: int, shift: int = 0, each: int = 1, budget_bytes=1 << 20):
+    """Inputs with `each` lookups of each table, popular rows first from `shift` on."""
     random = np.random.default_rng(seed)
-    counts = AccessCounts(tables, budget_bytes=budget_bytes, seed=seed)
+    counts = AccessCounts(TABLES, budget_bytes=budget_bytes, seed=seed)
+    lengths = np.full((len(TABLES), 100), each)
     for _ in range(count // 100):
-        ids = [(random.pareto(1.0, 100) * 2 + shift).astype(np.int64) % n for n in tables.values()]
-        counts.add_inputs(list(tables), np.concatenate(ids), np.ones((len(tables), 100), np.int64))
+        drawn = (random.pareto(1.0, 100 * each) * 2 + shift for _ in TABLES)
+        ids = [row.astype(np.int64) % n for row, n in zip(drawn, TABLES.values(), strict=True)]
+        counts.add_inputs(list(TABLES), np.concatenate(ids), lengths)
     return counts.inputs()[0]
 
 
@@ -199,14 +202,15 @@ def test_a_table_that_is_hot_as_a_whole_serves_all():
 def test_without_drift_the_interval_holds_zero_at_its_rate_or_more_often():
     hits = 0
     for seed in range(100):
-        found = drift(inputs(seed, 600), inputs(seed + 500, 600), TABLES, ROW_BYTES, 800, 0.9)
+        before, after = (inputs(other, 600, each=3) for other in (seed, seed + 500))
+        found = drift(before, after, TABLES, ROW_BYTES, 800, 0.9)
         hits += found.low <= 0 <= found.high
     assert hits >= 85
 
 
 def test_drift_is_seen_and_larger_when_more_rows_change():
-    before, same = inputs(1, 5000), inputs(2, 5000)
-    little, much = inputs(3, 5000, shift=3), inputs(4, 5000, shift=1000)
+    before, same = inputs(1, 5000, each=3), inputs(2, 5000, each=3)
+    little, much = inputs(3, 5000, 3, each=3), inputs(4, 5000, 1000, each=3)
     none, some, all_ = (
         drift(before, after, TABLES, ROW_BYTES, 800) for after in (same, little, much)
     )
@@ -216,8 +220,50 @@ def test_drift_is_seen_and_larger_when_more_rows_change():
     assert some.high < all_.low
 
 
+def epochs(*lookups):
+    """Samples of epochs whose inputs look up these rows of one table, (inputs, lookups)."""
+    counts = AccessCounts({"a": 20_000}, seed=0)
+    for epoch, rows in enumerate(lookups):
+        counts.add_inputs(["a"], rows.ravel(), np.full((1, len(rows)), rows.shape[1]), epoch=epoch)
+    return counts.inputs().values()
+
+
+def zipf_rows(random, shape, shift=0):
+    return (random.zipf(1.15, shape) - 1 + shift) % 20_000
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_inputs_that_come_again_hide_no_drift_and_are_none(again):
+    """90 % of the inputs do, or are as before; the rows of the others are 5.2 % of the lookups."""
+    random = np.random.default_rng(0)
+    first = zipf_rows(random, (6000, 3))
+    same = first if again else zipf_rows(random, first.shape)
+    moved = np.concatenate([same[:5400], zipf_rows(random, (600, 3), shift=7000)])
+    for later, low, high in ((same, -0.003, 0.003), (moved, 0.03, 0.06)):
+        found = drift(*epochs(first, later), {"a": 20_000}, {"a": 64}, 64_000)
+        assert low < found.value < high
+        assert (found.low <= 0 <= found.high) == (later is same)
+
+
+def test_of_inputs_that_are_alike_nobody_knows_which_came_again():
+    random = np.random.default_rng(0)
+    one_row = zipf_rows(random, (2000, 1))
+    assert math.isnan(drift(*epochs(one_row, one_row), {"a": 20_000}, {"a": 64}, 64_000).value)
+
+
+def test_inputs_have_the_same_content_if_all_their_lookups_are_the_same():
+    counts = AccessCounts({"a": 9, "b": 9})
+    ids = np.array([1, 2, 1, 2, 2, 1, 3, 1, 2, 3])  # a of each input, then b
+    counts.add_inputs(["a", "b"], ids, np.array([[2, 2, 0, 2, 0], [0, 0, 1, 1, 2]]))
+    sample = counts.inputs()[0]
+    lookups = list(zip(sample.tables.tolist(), sample.ids.tolist(), strict=True))
+    found = [sorted(lookups[a:b]) for a, b in pairwise(sample.offsets)]
+    for one, other in combinations(range(5), 2):
+        assert (sample.contents[one] == sample.contents[other]) == (found[one] == found[other])
+
+
 def test_too_few_inputs_tell_no_drift():
-    few, many = inputs(1, 100).where(np.arange(100) < 15), inputs(2, 100)
+    few, many = inputs(1, 100, each=3).where(np.arange(100) < 15), inputs(2, 100, each=3)
     assert math.isnan(drift(few, many, TABLES, ROW_BYTES, 800).value)
     assert math.isnan(drift(many, few, TABLES, ROW_BYTES, 800).value)
     assert not math.isnan(drift(many, many, TABLES, ROW_BYTES, 800).value)

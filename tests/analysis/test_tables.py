@@ -170,7 +170,12 @@ def test_a_budget_says_what_its_rows_serve_and_which_inputs_they_serve_whole(tmp
     assert tenth["all_hot"]["inputs"] > 1000
 
 
-def test_epochs_that_are_alike_have_no_drift(tmp_path, counts):
+def test_epochs_that_are_alike_have_no_drift(tmp_path):
+    counts = AccessCounts({"user": 1000, "item": 100}, seed=0)
+    for epoch in (0, 1):
+        ids = np.random.default_rng(epoch).zipf(1.5, 20_000) % 1000
+        counts.add("user", ids)
+        counts.add_inputs(["user"], ids, np.full((1, 4000), 5), epoch=epoch)
     path = write_run(tmp_path / "run", counts=counts)
     (drift,) = summary_of(path)["embeddings"]["skew"]["drift"]
     assert (drift["from"], drift["to"]) == (0, 1)

@@ -23,6 +23,8 @@ HotRows = Mapping[str, NDArray[np.int64]]
 HALVES = 32
 """Random halves of a sample that are tried, to see how much a number depends on the sample."""
 DRIFT_INPUTS_MIN = 16
+OTHERS_MIN = 0.5
+"""Of an epoch's inputs, the share that must have other lookups than those they are tried on."""
 
 
 def hot_rows(
@@ -205,7 +207,8 @@ def drift(
     Half of the later epoch's inputs are set aside. Of their lookups two sets of hot rows serve a
     share: rows that are hot in the other half, and rows that are hot in as many inputs of the
     earlier epoch. The first share less the second is the drift. Both sets come from equally
-    many inputs and neither from those they are tried on: without drift it is 0 on average.
+    many inputs and neither from those they are tried on, nor from inputs with the same lookups,
+    which may be the same that came again: without drift it is 0 on average.
 
     Args:
         before: sampled inputs of the earlier epoch.
@@ -218,17 +221,19 @@ def drift(
             inputs, which is somewhat too wide: half as many inputs choose worse.
 
     Returns:
-        NaN with fewer than `DRIFT_INPUTS_MIN` inputs on a side.
+        NaN with fewer than `DRIFT_INPUTS_MIN` inputs on a side, and where so many have the same
+        lookups (`OTHERS_MIN`) that nobody can tell which came again.
     """
-    size = min(len(before), len(after) // 2)
-    if size < DRIFT_INPUTS_MIN:
+    chosen = _three_parts(before, after)
+    size = len(chosen[0])
+    if size < max(DRIFT_INPUTS_MIN, OTHERS_MIN * len(chosen[2])):
         return UNKNOWN
     rows = np.array(list(tables.values()), np.int64)
     widths = np.array([row_bytes[name] for name in tables], np.int64)
-    order = np.argsort(after.draws)
-    earlier = _Keyed.from_sample(before, np.argsort(before.draws)[:size], rows, widths)
-    own = _Keyed.from_sample(after, order[:size], rows, widths)
-    tried = _Keyed.from_sample(after, order[size : 2 * size], rows, widths)
+    earlier, own, tried = (
+        _Keyed.from_sample(sample, inputs, rows, widths)
+        for sample, inputs in zip((before, after, after), chosen, strict=True)
+    )
 
     def loss(old: _Keyed, new: _Keyed, tried: _Keyed) -> float:
         served = [places(tried.keys, side.hottest(budget_bytes))[1] for side in (new, old)]
@@ -236,12 +241,23 @@ def drift(
         return float(gained / max(len(tried.keys), 1))
 
     random = np.random.default_rng(size)
-    halves = [
-        loss(*(side.half(random, size) for side in (earlier, own, tried))) for _ in range(HALVES)
-    ]
+    halves = [loss(*(side.half(random) for side in (earlier, own, tried))) for _ in range(HALVES)]
     value = loss(earlier, own, tried)
     half = normal_quantile(confidence) * float(np.std(halves, ddof=1))
     return Interval(value, value - half, value + half)
+
+
+def _three_parts(before: InputSample, after: InputSample) -> list[NDArray[np.intp]]:
+    """Inputs of the earlier epoch, as many of the later one, and those to try their rows on."""
+    earlier, own = np.argsort(before.draws), np.argsort(after.draws)
+    half = min(len(earlier), len(own) // 2)
+    own, tried = own[:half], own[half : 2 * half]
+    contents = after.contents[tried]
+    came_again = np.isin(before.contents[earlier], contents)
+    if came_again.any():
+        earlier, own = earlier[~came_again], own[~np.isin(after.contents[own], contents)]
+    size = min(len(earlier), len(own))
+    return [earlier[:size], own[:size], tried]
 
 
 @dataclass(frozen=True)
@@ -251,6 +267,7 @@ class _Keyed:
     keys: NDArray[np.int64]
     widths: NDArray[np.int64]
     inputs: NDArray[np.int64]
+    size: int
 
     @classmethod
     def from_sample(
@@ -266,12 +283,12 @@ class _Keyed:
         chosen = (numbers >= 0) & (sample.ids >= 0) & (sample.ids < rows[sample.tables])
         tables = sample.tables[chosen]
         keys = sample.ids[chosen] + (np.cumsum(rows) - rows)[tables]
-        return cls(keys, widths[tables], numbers[chosen])
+        return cls(keys, widths[tables], numbers[chosen], len(inputs))
 
-    def half(self, random: np.random.Generator, size: int) -> _Keyed:
-        """The lookups of half of the inputs, of which there are `size`."""
-        kept = (random.permutation(size) < size // 2)[self.inputs]
-        return _Keyed(self.keys[kept], self.widths[kept], self.inputs[kept])
+    def half(self, random: np.random.Generator) -> _Keyed:
+        """The lookups of half of the inputs."""
+        kept = (random.permutation(self.size) < self.size // 2)[self.inputs]
+        return _Keyed(self.keys[kept], self.widths[kept], self.inputs[kept], self.size // 2)
 
     def hottest(self, budget_bytes: int) -> NDArray[np.int64]:
         """Keys with most lookups for their bytes until the budget is full, ascending."""

@@ -55,6 +55,16 @@ class InputSample:
         """Where the lookups of each input begin, and where those of the last one end."""
         return np.concatenate(([0], np.cumsum(self.sizes)))
 
+    @property
+    def contents(self) -> NDArray[np.uint64]:
+        """A number for each input that inputs with the same lookups share, and hardly others do."""
+        x = self.ids.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        x += (self.tables.astype(np.uint64) + np.uint64(1)) * np.uint64(0xC2B2AE3D27D4EB4F)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
+        sums = np.cumsum(np.append(np.uint64(0), x ^ (x >> np.uint64(31))))
+        return np.asarray(np.diff(sums[self.offsets]))
+
     def where(self, keep: NDArray[np.bool_]) -> InputSample:
         """Those inputs for which `keep` is true."""
         lookups = np.repeat(keep, self.sizes)
