@@ -9,7 +9,7 @@ from numpy.testing import assert_array_equal
 from tests.fae.skewed import KEYS, ROWS, matrix, tables
 from trainobs.access.counts import AccessCounts
 from trainobs.core.errors import AccessCountsError, FAEError
-from trainobs.fae import calibrate
+from trainobs.fae import calibrate, propose_refresh
 
 NAMES = [f"t_{key}" for key in KEYS]
 BUDGET = 20_000
@@ -91,6 +91,57 @@ def test_epochs_whose_sample_is_gone_were_counted_too():
     assert len(counts.inputs()) == 4
     profile = calibrated(counts)
     assert profile.made["inputs_counted"] == 20_000 - profile.predictions.input_count
+
+
+def epochs(*data, budget_bytes=64 << 20):
+    """Counts of a run whose epochs read these inputs, in an order of each."""
+    counts = AccessCounts(dict(zip(NAMES, ROWS, strict=True)), budget_bytes=budget_bytes, seed=0)
+    for epoch, ids in enumerate(data):
+        shuffled = ids[:, np.random.default_rng(epoch).permutation(ids.shape[1])]
+        for name, row in zip(NAMES, shuffled, strict=True):
+            counts.add(name, row)
+        lengths = np.ones(ids.shape, dtype=np.int64)
+        counts.add_inputs(NAMES, shuffled.ravel(), lengths, epoch=epoch)
+    return counts
+
+
+def test_epochs_of_the_same_inputs_are_judged_as_one(caplog):
+    fresh = matrix(99, 300_000)
+    misses = 0
+    for seed in range(20):
+        counts = epochs(*[matrix(seed, 4000)] * 3)
+        profile = calibrated(counts, confidence=0.9)
+        share = profile.predictions.all_hot_ratio
+        misses += not share.low <= hot_inputs(profile, fresh) <= share.high
+        assert profile.predictions.input_count == 1000
+        assert profile.made["inputs_counted"] == 9000
+    assert misses <= 2 + 3.7 * 1.4
+    assert caplog.records == []
+
+
+def test_epochs_of_other_inputs_all_judge(caplog):
+    profile = calibrated(epochs(matrix(1, 4000), matrix(2, 4000)))
+    assert profile.predictions.input_count == 2000
+    assert caplog.records == []
+
+
+def test_inputs_that_came_again_and_are_not_all_known_are_told(caplog):
+    again = epochs(*[matrix(1, 8000)] * 2, budget_bytes=3_000_000)
+    assert sum(map(len, again.inputs().values())) < 16_000
+    profile = calibrated(again)
+    (told,) = (record.getMessage() for record in caplog.records)
+    assert "holds for their own data alone" in told
+    refresh = propose_refresh(profile, again, tables(), least_gain=-1.0)
+    assert not refresh.is_worth_it
+    assert refresh.summary().endswith("not surely worth it")
+    assert propose_refresh(profile, epochs(matrix(1, 8000)), tables(), least_gain=-1.0).is_worth_it
+
+
+def test_as_many_inputs_that_are_alike_are_taken_off_as_judge():
+    ids = np.zeros((3, 4000), dtype=np.int64)
+    ids[:, 2000:] = matrix(1, 2000)
+    profile = calibrated(epochs(ids, ids))
+    assert profile.made["inputs_counted"] == 6000
 
 
 def test_a_file_and_a_run_directory_give_the_same(tmp_path):

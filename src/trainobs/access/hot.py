@@ -71,7 +71,8 @@ def served_by_hot_rows(
     before that lookup. So each lookup, and each input of the latest epoch's sample, is judged by
     what the others make hot: leave-one-out cross-validation (M. Stone, JRSS B 36, 1974). Of rows
     that are all hot that leaves the estimate of Good and Turing for those never seen (I. J. Good,
-    Biometrika 40, 1953).
+    Biometrika 40, 1953). An input that came again in another epoch is one of its others: of epochs
+    over the same data it is what hot rows serve of that data.
 
     Args:
         counts: of lookups; those of the sampled inputs must be among them.

@@ -138,7 +138,7 @@ class Refresh(NamedTuple):
 
     def summary(self) -> str:
         """In a line."""
-        word = "worth it" if self.is_worth_it else "not worth it"
+        word = "worth it" if self.is_worth_it else "not surely worth it"
         return (
             f"hot lookups {percent(self.now.hot_lookups.value)} now, "
             f"{percent(self.then.hot_lookups.value)} after a refresh: {word}"
@@ -156,7 +156,8 @@ def propose_refresh(
 ) -> Refresh:
     """Whether to give hot rows up for others, by the lookups of a run.
 
-    Both sets of hot rows are tried on inputs of the run that had no part in choosing either. A
+    Both sets of hot rows are tried on inputs of the run that had no part in choosing the new ones;
+    where those cannot be told from others (`calibrate` warns of that) it is never worth it. A
     refresh is worth it if it surely gains `least_gain`: so hot rows that are as good as others, but
     for chance, stay (hysteresis).
 
@@ -176,18 +177,18 @@ def propose_refresh(
     _check_same(profile, found)
     found = tuple(t._replace(is_positional=profile.table(t.name).is_positional) for t in found)
     other = profile_of_counts(counts, found, profile.budget_bytes, confidence)
-    inputs = counted_run(counts, found).inputs
+    run = counted_run(counts, found)
     old, new = (
-        served(by_one_feature(found), {t.name: t.hot_ids for t in each.tables}, inputs)
+        served(by_one_feature(found), {t.name: t.hot_ids for t in each.tables}, run.inputs)
         for each in (profile, other)
     )
     scale = float(new.all.mean())
-    gains = (new.hot - old.hot) / scale if scale else nothing(inputs).hot
+    gains = (new.hot - old.hot) / scale if scale else nothing(run.inputs).hot
     surely = -mean_upper(-gains, confidence)
     return Refresh(
         other,
         _shares(old, confidence),
         _shares(new, confidence),
         float(gains.mean()),
-        surely >= least_gain,
+        run.is_apart and surely >= least_gain,
     )

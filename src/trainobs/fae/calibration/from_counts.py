@@ -15,6 +15,7 @@ from trainobs.access.counts import AccessCounts
 from trainobs.access.input_sample import InputSample
 from trainobs.access.sketch import Sketch, places
 from trainobs.core.errors import FAEError
+from trainobs.core.log import logger
 from trainobs.fae.calibration.choice import RowCounts
 from trainobs.fae.calibration.outcome import profile_of
 from trainobs.fae.kjt.inputs import Inputs
@@ -23,6 +24,9 @@ from trainobs.fae.profile.profile import FAEProfile
 
 _HELD_OUT_RATIO = 0.25
 """Of the inputs that were counted; as much of a loader's is held out for the predictions."""
+
+SURE = 3.0
+"""Standard deviations that are no chance."""
 
 
 def profile_of_counts(
@@ -34,7 +38,9 @@ def profile_of_counts(
     """Choose hot rows from counts of a run.
 
     Counts come with a sample of whole inputs, which were counted too. The lookups of those that
-    are to judge are taken off the counts, so that these inputs had no part in the choice.
+    are to judge are taken off the counts, so that these inputs had no part in the choice. Where
+    epochs had the same inputs, the last one's judge, and are taken off all epochs; where the sample
+    lacks some of them, a warning says that they cannot be.
 
     Args:
         source: counts, a file of them, or a run directory.
@@ -48,6 +54,12 @@ def profile_of_counts(
         AccessCountsError: the file cannot be read.
     """
     run = counted_run(source, tables)
+    if not run.is_apart:
+        logger.warning(
+            "what is predicted from these access counts holds for their own data alone\n"
+            "  found: inputs that came again in another epoch, and a sample without all of them\n"
+            "  do:    calibrate from the loader, or from the counts of one epoch"
+        )
     # Counts are by table: each is looked up as if by one feature of its own.
     by_table = by_one_feature(tables)
     made: dict[str, str | int | float] = {"source": "access counts", "inputs_counted": run.counted}
@@ -66,11 +78,14 @@ class CountedRun(NamedTuple):
         counts: of each table's rows, without the lookups of `inputs`.
         counted: inputs that they are of.
         inputs: others of the run, by table.
+        is_apart: whether they are others: no input that came again in another epoch judges rows
+            that it helped to choose.
     """
 
     counts: dict[str, RowCounts]
     counted: int
     inputs: Inputs
+    is_apart: bool
 
 
 def counted_run(
@@ -85,19 +100,28 @@ def counted_run(
     access = source if isinstance(source, AccessCounts) else AccessCounts.load(source)
     for table in tables:
         _check(access, table)
-    samples = [_held_out(sample) for sample in access.inputs().values()]
-    inputs = _inputs(samples, access, tables)
+    samples = [sample for _, sample in sorted(access.inputs().items())]
+    came_again = _came_again(samples)
+    if came_again:
+        held_out = [_held_out(samples[-1])]
+        others = [_others_of(held_out[0], sample) for sample in samples[:-1]]
+    else:
+        held_out, others = [_held_out(sample) for sample in samples], []
+    inputs = _inputs(held_out, access, tables)
     if not inputs.size:
         raise FAEError(
             "cannot calibrate from these access counts",
             "no sample of inputs with them",
             "offer inputs by AccessCounts.add_inputs, or calibrate from the loader",
         )
+    taken = _inputs([*held_out, *others], access, tables)
     counts = {
         table.name: RowCounts(partial(_without, access, table.name, ids))
-        for table, ids in zip(tables, inputs.ids, strict=True)
+        for table, ids in zip(tables, taken.ids, strict=True)
     }
-    return CountedRun(counts, max(1, _input_count(access, samples) - inputs.size), inputs)
+    every = _input_count(access, samples)
+    is_apart = not came_again or every == sum(map(len, samples))
+    return CountedRun(counts, max(1, every - taken.size), inputs, is_apart)
 
 
 def by_one_feature(tables: Sequence[ModelTable]) -> list[ModelTable]:
@@ -111,6 +135,38 @@ def _held_out(sample: InputSample) -> InputSample:
     if len(sample) <= room:
         return sample
     return sample.where(sample.draws <= np.partition(sample.draws, room - 1)[room - 1])
+
+
+def _came_again(samples: Sequence[InputSample]) -> bool:
+    """Whether the last epoch had inputs of the one before.
+
+    They are told by their lookups. Some are the same by chance: as many as in one epoch.
+    """
+    if len(samples) < 2:
+        return False
+    before, after = samples[-2:]
+    order = np.argsort(after.draws)
+    half = min(len(order) // 2, len(before))
+    tried = after.contents[order[half : 2 * half]]
+    earlier = before.contents[np.argsort(before.draws)[:half]]
+    own = after.contents[order[:half]]
+    again, chance = (np.count_nonzero(np.isin(tried, side)) for side in (earlier, own))
+    return bool(again - chance > SURE * np.sqrt(again + chance))
+
+
+def _others_of(held_out: InputSample, sample: InputSample) -> InputSample:
+    """The inputs of another epoch that are those held out: as many of each as there."""
+    return sample.where(np.isin(_numbered(sample.contents), _numbered(held_out.contents)))
+
+
+def _numbered(contents: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Contents of inputs, with the second, third, ... of the same made others."""
+    order = np.argsort(contents, kind="stable")
+    begins = np.flatnonzero(np.append(True, np.diff(contents[order]) != 0))[: len(contents)]
+    number = np.arange(len(contents)) - np.repeat(begins, np.diff(np.append(begins, len(contents))))
+    numbered = contents.copy()
+    numbered[order] += number.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return numbered
 
 
 def _input_count(access: AccessCounts, samples: Sequence[InputSample]) -> int:
