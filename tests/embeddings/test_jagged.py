@@ -177,3 +177,24 @@ def test_inputs_of_a_collection_are_whole():
     ends = sample.offsets
     pairs = list(zip(sample.tables.tolist(), sample.ids.tolist(), strict=True))
     assert sorted(sorted(pairs[a:b]) for a, b in zip(ends, ends[1:], strict=False)) == wanted
+
+
+def test_what_a_collection_with_a_forward_of_its_own_looks_up_is_unknown():
+    class Hashed(EmbeddingBagCollection):
+        def forward(self, features):
+            values = features.values() % 10
+            return super().forward(
+                KeyedJaggedTensor(features.keys(), values, lengths=features.lengths())
+            )
+
+    config = EmbeddingBagConfig(
+        name="users", embedding_dim=4, num_embeddings=10, feature_names=["user"]
+    )
+    module, steps = Hashed(tables=[config]), Steps()
+    lookups = ModelLookups(module, lambda: steps.serial, every=1)
+    steps.begin()
+    module(KeyedJaggedTensor(["user"], torch.tensor([11, 12]), lengths=torch.tensor([1, 1])))
+    (row,) = lookups.rows(steps.closed())
+    lookups.close()
+    assert row["lookup_count"] != row["lookup_count"]
+    assert lookups.counts.total("users") == 0

@@ -119,16 +119,12 @@ def _has_own_forward(module: nn.Module, kind: SiteKind) -> bool:
     """
     names = {SiteKind.JAGGED: _COLLECTIONS, SiteKind.BATCHED: tuple(_KERNELS)}
     known = names.get(kind, ("Embedding", "EmbeddingBag"))
-    if kind not in names and "forward" in vars(module):
-        return True
-    return next(
-        (
-            type(module).forward is not cls.forward
-            for cls in type(module).__mro__
-            if cls.__name__ in known
-            and cls.__module__.startswith(("torch.", "torchrec.", "fbgemm_gpu."))
-        ),
-        False,  # what serves hot rows answers for itself
+    classes: tuple[Any, ...] = type(module).__mro__
+    return (kind not in names and "forward" in vars(module)) or any(
+        cls.forward is not classes[0].forward
+        for cls in classes
+        if cls.__name__ in known
+        and cls.__module__.startswith(("torch.", "torchrec.", "fbgemm_gpu."))
     )
 
 

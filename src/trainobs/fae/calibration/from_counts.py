@@ -166,7 +166,7 @@ def _numbered(contents: NDArray[np.uint64]) -> NDArray[np.uint64]:
     number = np.arange(len(contents)) - np.repeat(begins, np.diff(np.append(begins, len(contents))))
     numbered = contents.copy()
     numbered[order] += number.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    return numbered
+    return np.asarray(numbered)
 
 
 def _input_count(access: AccessCounts, samples: Sequence[InputSample]) -> int:
