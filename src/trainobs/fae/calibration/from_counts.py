@@ -145,13 +145,12 @@ def _came_again(samples: Sequence[InputSample]) -> bool:
     if len(samples) < 2:
         return False
     before, after = samples[-2:]
-    order = np.argsort(after.draws)
-    half = min(len(order) // 2, len(before))
-    tried = after.contents[order[half : 2 * half]]
-    earlier = before.contents[np.argsort(before.draws)[:half]]
-    own = after.contents[order[:half]]
-    again, chance = (np.count_nonzero(np.isin(tried, side)) for side in (earlier, own))
-    return bool(again - chance > SURE * np.sqrt(again + chance))
+    size = min(len(before), len(after))
+    earlier, own = (each.contents[np.argsort(each.draws)[:size]] for each in (before, after))
+    again = np.count_nonzero(np.isin(own, earlier))
+    _, of_each = np.unique(own, return_counts=True)
+    chance = int(of_each[of_each > 1].sum())
+    return bool(again - chance > SURE * np.sqrt(again + 2 * chance))  # these come two at a time
 
 
 def _others_of(held_out: InputSample, sample: InputSample) -> InputSample:
