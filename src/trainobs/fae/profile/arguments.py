@@ -71,8 +71,8 @@ def byte_count(size: float | str, what: str) -> int:
         if match and match[2] in _UNITS and match[1].count(".") < 2 and match[1] != ".":
             amount = float(match[1]) * _UNITS[match[2]]
             size = int(amount) if math.isfinite(amount) else size
-    is_whole = isinstance(size, Real) and not isinstance(size, bool) and float(size).is_integer()
-    if not is_whole or size <= 0:
+    is_number = isinstance(size, Real) and not isinstance(size, bool)
+    if not is_number or not float(size).is_integer() or float(size) <= 0:
         raise SettingError(
             f"{what} is no amount of memory",
             repr(size),

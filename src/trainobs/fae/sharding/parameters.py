@@ -78,7 +78,7 @@ def show_in(module: nn.Module, show: Callable[[], None], but: Collection[str] = 
     for name, parameter in module.named_parameters():
         shown = _SHOWN.get(type(parameter))
         if shown is not None and name.split(".")[-2] not in but:
-            parameter.__class__ = shown
+            parameter.__class__ = shown  # type: ignore[assignment]  # of the same layout
             setattr(parameter, _SHOW, show)
 
 

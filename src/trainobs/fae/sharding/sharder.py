@@ -200,7 +200,7 @@ class FAEFeatureProcessedEmbeddingBagCollectionSharder(
 
     def shard(
         self,
-        module: nn.Module,
+        module: Any,
         params: dict[str, ParameterSharding],
         env: ShardingEnv,
         device: torch.device | None = None,
