@@ -256,10 +256,11 @@ __noinline int count_access(struct access *access)
 	if (!total)
 		return 0;
 	add_access(&total->access, access);
-	if (access->event == EVENT_CALL && access->result > 0)
+	if (access->event == EVENT_CALL && access->result > 0) {
 		count_size(total, access->result);
-	if (!file)
-		bump(&total->unlisted_count, 1);
+		if (!file)
+			bump(&total->unlisted_count, 1);
+	}
 	return 0;
 }
 

@@ -206,7 +206,7 @@ struct tobs_access {
 /* In `totals`: all files of a class. */
 struct tobs_total {
 	struct tobs_access access;
-	unsigned long long unlisted_count;    /* calls on files for which `files` has no room */
+	unsigned long long unlisted_count;    /* of `count`, on files without room */
 	unsigned long long sizes[TOBS_SIZES]; /* calls that moved [2^b, 2^(b+1)) bytes */
 };
 

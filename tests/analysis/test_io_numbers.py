@@ -82,7 +82,7 @@ def test_losses_of_other_things_take_nothing_away(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"unlisted_count": 4}, "4 calls on files for which there was no room"),
+        ({"unlisted_count": 4}, "the files of 4 calls, for which there was no room; the sums have"),
         ({"end": None}, "the run goes on, or died"),
         ({"epoch": 1}, "epochs without a record: 0;"),
     ],

@@ -287,7 +287,8 @@ def _left_out(
     unlisted = int(table["unlisted_count"][are_classes].sum())
     if unlisted:
         said.append(
-            f"{counted(unlisted, 'call')} on files for which there was no room: only in the sums"
+            f"the files of {counted(unlisted, 'call')}, for which there was no room; the sums have "
+            "these calls, and their bytes may be new or not"
         )
     if not run.info.get("summary"):
         said.append("what was read since the last epoch that was over: the run goes on, or died")
