@@ -29,7 +29,7 @@ enum tobs_op {
 			     io_uring bytes alone */
 	TOBS_CACHE_MISS,  /* pages that reads brought into the page cache */
 	TOBS_DEMAND_MISS, /* reads that started read-ahead and waited for it */
-	TOBS_FAULT,	  /* faults of mapped files that the page tables could not serve */
+	TOBS_FAULT,	  /* faults of mapped files that fault-around did not serve */
 	TOBS_FAULT_FILL,  /* pages that faults brought into the page cache, or madvise */
 	TOBS_BLOCK_READ,  /* block requests, from issue to completion */
 	TOBS_BLOCK_WRITE,

@@ -91,8 +91,27 @@ def test_a_file_in_memory_fills_nothing(observed: ObservedKernel, place: Path) -
     path = write_file(place / "big", SIZE)
     observed.data(place)
     with kept_in_memory([path]), mapped(path) as mapping:
+        before = sum(faults())
         got = observed.during(lambda: touch_all(mapping))
+        all_faults = sum(faults()) - before
     assert got.count(Op.FAULT_FILL, DATA) == got.count(Op.BLOCK_READ, DATA) == 0
+    assert got.count(Op.FAULT, DATA) < all_faults  # fault-around has served the others
+
+
+@pytest.mark.needs_program("tobs_fault")
+def test_each_page_that_is_written_to_faults(observed: ObservedKernel, place: Path) -> None:
+    path = write_file(place / "big", SIZE)
+    observed.data(place)
+
+    def write_all(mapping: mmap.mmap) -> None:
+        for offset in range(0, SIZE, PAGE):
+            mapping[offset] = 1
+
+    with path.open("rb") as file:
+        mapping = mmap.mmap(file.fileno(), SIZE, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+    with kept_in_memory([path]), mapping:
+        got = observed.during(lambda: write_all(mapping))
+    assert got.count(Op.FAULT, DATA, MAIN) == SIZE // PAGE
 
 
 def test_a_mapping_is_counted_by_its_length(observed: ObservedKernel, place: Path) -> None:

@@ -238,7 +238,7 @@ def _files(
 def _mapped(
     rank: RankLog, table: Columns, are_classes: npt.NDArray[np.bool_]
 ) -> dict[int, tuple[int, int]]:
-    """Classes of which files are mapped -> how often they were, and faults on them.
+    """Classes of which files are mapped -> how often they were, and faults as in `Op.FAULT`.
 
     A mapping may be older than the run, and serves all epochs after the one that made it.
     """
@@ -257,8 +257,8 @@ def _said_of_maps(maps: Mapping[int, tuple[int, int]]) -> list[str]:
         return []
     count, faults = maps[FileClass.DATA]
     return [
-        f"training data is mapped ({counted(count, 'new mapping')}, {counted(faults, 'fault')}): "
-        "reads of a mapping make no calls"
+        f"training data is mapped ({counted(count, 'new mapping')}, {counted(faults, 'fault')} "
+        "that fault-around did not serve): reads of a mapping make no calls"
     ]
 
 

@@ -52,9 +52,11 @@ FILES: tuple[Metric, ...] = (
     kernel(
         "io/data_fault_count",
         Cells("count", (Op.FAULT,), DATA),
-        "Page faults on mapped training data that the page tables could not serve.",
+        "Page faults on mapped training data that fault-around did not serve: writes, and reads of "
+        "pages that were not in memory.",
         unit="faults",
-        blind="Pages mapped by fault-around cost no further fault.",
+        blind="Nearly all reads of pages in memory: their faults are served with pages around, or "
+        "there is none. All faults on tmpfs.",
         source="mm_filemap_fault",
     ),
     kernel(
