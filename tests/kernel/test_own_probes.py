@@ -179,6 +179,24 @@ def test_a_program_that_is_refused_is_told_and_keeps_nothing_else_from_running(
         own.stop()
 
 
+def test_what_is_added_to_a_counter_without_a_name_is_told_of_once(
+    place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    counted = f"if (n == {GETSID}) {{ trainobs_add(0, 1, 0); trainobs_add(2, 1, 7); }}"
+    own = Own(Probe(source(place, HEAD.format("named") + PROGRAM.format(counted), "unnamed.c")))
+    try:
+        with caplog.at_level(logging.WARNING, logger="trainobs"):
+            assert own.during(lambda: None)["probe/named"] == 0
+            assert not caplog.records
+            assert own.during(lambda: os.getsid(0))["probe/named"] == 1
+            own.during(lambda: os.getsid(0))
+    finally:
+        own.stop()
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("unnamed.c adds to counters that it does not name;")
+    assert "found: count of counter 2, value of counter 2\n" in said
+
+
 def test_a_hundred_counters_are_a_matter_of_several_files(place: Path) -> None:
     def files(count: int, each: int) -> Iterator[Probe]:
         for number in range(count):

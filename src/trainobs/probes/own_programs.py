@@ -27,7 +27,8 @@ from trainobs.probes.trial import try_object
 SHARED_MAPS = ("tasks", "session_clocks")
 """Maps of ours that they are given: who is followed, and in which step."""
 
-_SHAPE = (OWN_COUNTERS, len(Role), len(OWN_CELL.names or ()))
+_FIELDS = OWN_CELL.names or ()
+_SHAPE = (OWN_COUNTERS, len(Role), len(_FIELDS))
 _WORDS = int(np.prod(_SHAPE))
 _TABLE_BYTES = RING * _WORDS * 8
 
@@ -73,6 +74,7 @@ class OwnPrograms:
         self._file_of = file_of
         self._tables: list[Words] = []
         self._told: list[list[OwnSum]] = []
+        self._unnamed: set[str] = set()
         self._objects: list[ExtraObject | BccProgram] = []
 
     def of(self, slot: int) -> OwnTables | None:
@@ -116,8 +118,9 @@ class OwnPrograms:
         columns = {name: np.full(count, np.nan) for name in names}
         for told, table in zip(self._told, grown, strict=True):
             cells = table.reshape(count, *_SHAPE).astype(np.float64)
+            self._tell_unnamed(told, cells)
             for number, field, counter in told:
-                by_role = cells[:, number, :, (OWN_CELL.names or ()).index(field)]
+                by_role = cells[:, number, :, _FIELDS.index(field)]
                 columns[counter.name] = by_role[:, list(OWN_ROLES)].sum(axis=1)
                 columns |= {of_role(counter.name, role): by_role[:, role] for role in OWN_ROLES}
         return columns
@@ -188,6 +191,20 @@ class OwnPrograms:
                     "give each counter a name of its own",
                 )
         self.counters += [one.counter for one in told]
+
+    def _tell_unnamed(self, told: Sequence[OwnSum], cells: npt.NDArray[np.float64]) -> None:
+        """Of each program once: what it adds to a sum without a name is in no column."""
+        probe, named = told[0].counter.probe, {(one.number, one.field) for one in told}
+        added = np.argwhere(cells.any(axis=(0, 2))).tolist()
+        unnamed = [f"{_FIELDS[f]} of counter {n}" for n, f in added if (n, _FIELDS[f]) not in named]
+        if unnamed and probe not in self._unnamed:
+            self._unnamed.add(probe)
+            logger.warning(
+                "%s adds to counters that it does not name; this is in no column\n  found: %s\n"
+                "  do:    name each: a count by TRAINOBS_COUNTER, a value by TRAINOBS_VALUE",
+                probe,
+                ", ".join(unnamed),
+            )
 
     def _refuse(self, name: str, found: str, do: str, failed: str = "") -> None:
         failed = failed or f"cannot use {name}"
