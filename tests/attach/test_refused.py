@@ -21,7 +21,7 @@ from tests.attach.target import ROOT, Target, attached
 from tests.kernel.privileges import become_nobody
 from tests.kernel.processes import fork, join
 from trainobs.attach import job
-from trainobs.attach.process import ENDED, TORCH, find, look_at, state_of
+from trainobs.attach.process import ENDED, TORCH, find, look_at, out_of_reach, state_of
 from trainobs.attach.process import Target as Seen
 from trainobs.attach.top import Machine
 from trainobs.cli import main
@@ -179,6 +179,10 @@ def test_another_users_process_is_refused(training: Target) -> None:
         assert str(caught.value).endswith("do:    run it as root, outside of containers")
 
     join(fork(work))
+
+
+def test_root_that_may_not_look_at_a_process_is_not_told_to_be_root() -> None:
+    assert out_of_reach(os.getpid(), "no").do.startswith("see what keeps root from it: ")
 
 
 def test_a_process_that_observes_itself_is_refused_and_a_shell_leads_to_what_it_runs() -> None:

@@ -26,12 +26,13 @@ from trainobs.probes import trial
 from trainobs.probes.compiling import compile_source
 from trainobs.probes.kernel_side import KernelSide
 from trainobs.probes.own_probe import Probe
-from trainobs.probes.own_programs import OwnPrograms, _support
+from trainobs.probes.own_programs import SHARED_MAPS, OwnPrograms, _support
 from trainobs.probes.trial import try_object
 
 pytestmark = pytest.mark.needs_bpf
 
 HEAD = '#include "trainobs_probe.h"\nTRAINOBS_COUNTER(0, "{}", "calls");\n'
+MARKS = "#include <bpf/usdt.bpf.h>\n"
 PROGRAM = 'SEC("tp_btf/sys_enter") int BPF_PROG(p, void *regs, long n) {{ {} return 0; }}\n'
 ADD = PROGRAM.format("trainobs_add(0, 1, 0);")
 
@@ -60,6 +61,7 @@ class Own:
         self.programs: OwnPrograms = self._observed.kernel.own
         self.during = self._observed.during_own
         self.stop = self._observed.stop
+        self.maps = self._observed.kernel._probes.maps
 
 
 @pytest.fixture
@@ -104,6 +106,18 @@ def test_nobody_else_is_counted(own: Own, marked: Marked, outsider: Outsider) ->
     assert not any(step.values())
 
 
+MISSING = (
+    ("tp_btf/no_such", "'no_such'", "cannot load", "available_events"),
+    ("tracepoint/syscalls/no_such", "'syscalls/no_such'", "cannot attach", "available_events"),
+    ("kprobe/no_such", "no_such", "cannot attach", "available_filter_functions"),
+    ("uprobe/libc.so.6:no_such", "'no_such'", "attach p to uprobe/libc.so.6:no_such", "nm -D"),
+    ("uretprobe/no_such.so:f", "'no_such.so'", "cannot attach", "a file that is there"),
+    (f"usdt/{sys.executable}:a:b", ".note.stapsdt", "cannot attach", "readelf --notes"),
+    ("usdt//no/such:a:b", "/no/such", "cannot attach", "a file that is there"),
+    ("no/such", "'no/such'", "cannot load", "SEC() that libbpf knows"),
+)
+"""What programs are on and is not there: section, what is found, what failed, what to do."""
+
 BAD = {
     "words.c": (
         HEAD.format("x") + PROGRAM.format("return nothing;"),
@@ -115,15 +129,15 @@ BAD = {
         "invalid mem access",
         "cannot load",
     ),
-    "tracepoint.c": (
-        HEAD.format("z") + ADD.replace("sys_enter", "no_such"),
-        "'no_such'",
-        "cannot load",
-    ),
-    "function.c": (
-        HEAD.format("w") + ADD.replace("tp_btf/sys_enter", "uprobe/libc.so.6:no_such"),
-        "'no_such'",
+    **{
+        f"missing{n}.c": (HEAD.format(f"w{n}") + MARKS + ADD.replace("tp_btf/sys_enter", at), *told)
+        for n, (at, *told) in enumerate(MISSING)
+    },
+    "mark.c": (
+        HEAD.format("m") + ADD.replace("tp_btf/sys_enter", f"usdt/{sys.executable}:a:b"),
+        "did you forget",
         "cannot attach",
+        "include <bpf/usdt.bpf.h>",
     ),
     "nowhere.c": (HEAD.format("v") + ADD.replace("tp_btf/sys_enter", "uprobe"), "p", "attach p to"),
     "name.c": (HEAD.format("a/{b}") + ADD, "a name has 1 to 40 letters", "cannot use"),
@@ -150,10 +164,10 @@ BAD = {
     ),
     "number.c": (HEAD.format("a").replace("(0", "(32") + ADD, "counter 32", "cannot use"),
     "twice.c": (HEAD.format("a b") + HEAD.format("a_b").replace("(0", "(1") + ADD, "two", "use"),
-    "none.c": ('#include "trainobs_probe.h"\n' + ADD, "names no counter", "cannot use"),
+    "none.c": ("int f(void) { return 0; }", "names no counter", "cannot use", "trainobs_probe.h"),
     "taken.c": (HEAD.format("getsid calls") + ADD, "own.bpf.o has a counter", "cannot use"),
 }
-"""File -> program, what is found, what failed."""
+"""File -> program, what is found, what failed, and with some what to do."""
 
 
 def test_a_program_that_is_refused_is_told_and_keeps_nothing_else_from_running(
@@ -165,16 +179,17 @@ def test_a_program_that_is_refused_is_told_and_keeps_nothing_else_from_running(
     try:
         assert own.programs.status["own.bpf.o"] == "on"
         told = dict(zip(BAD, (record.getMessage() for record in caplog.records), strict=True))
-        for name, (_, found, failed) in BAD.items():
+        for name, (_, found, failed, *do) in BAD.items():
             lines = told[name].splitlines()
             assert len(lines) == 3, told[name]
             assert failed in lines[0], told[name]
             assert lines[0].endswith("the training goes on"), told[name]
             assert found in lines[1], told[name]
+            assert all(words in lines[2] for words in do), told[name]
             assert found in own.programs.status[name]
         step = own.during(lambda: marked.do(3, 2, 1))
         assert [step[f"probe/{name}"] for name in COUNTERS] == [3, 2, 6, 1, 5]
-        assert np.isnan([step["probe/y"], step["probe/w"], step["probe/w{role=main}"]]).all()
+        assert np.isnan([step["probe/y"], step["probe/w3"], step["probe/w3{role=main}"]]).all()
     finally:
         own.stop()
 
@@ -234,6 +249,32 @@ def test_a_broken_object_is_refused_and_ends_nothing(place: Path, built: Path, k
     assert own.programs.status.pop("fine.c") == "on"
     (told,) = own.programs.status.values()
     assert told.startswith(("cannot use", "cannot open", "cannot link", "cannot load"))
+
+
+def test_a_file_without_the_mark_is_said_to_have_none(place: Path, marked: Marked) -> None:
+    text = HEAD.format("m") + MARKS + 'SEC("usdt") int p(void *r) { return 0; }'
+    own = Own(Probe(source(place, text, "m.c"), attach={"p": f"usdt/{marked.path}:tobs:no"}))
+    own.stop()
+    assert own.programs.status["m.c"].endswith(f": {marked.path} has no mark tobs:no")
+
+
+def test_a_file_is_told_by_the_name_that_the_program_has_for_it(
+    own: Own, place: Path, marked: Marked
+) -> None:
+    text = HEAD.format("n") + ADD.replace("tp_btf/sys_enter", "uprobe/libmine.so:no_such")
+    programs = OwnPrograms(file_of=lambda name: str(marked.path))
+    programs.load([Probe(source(place, text, "n.c"))], own.maps(SHARED_MAPS))
+    told = programs.status["n.c"]
+    assert told.startswith("cannot attach p to uprobe/libmine.so:no_such of n.c: ")
+    assert "'no_such' in 'libmine.so'" in told
+
+
+def test_a_program_of_another_machine_is_no_object_of_bpf(place: Path) -> None:
+    path = place / "python.o"
+    path.write_bytes(Path(sys.executable).read_bytes())
+    own = Own(Probe(path))
+    own.stop()
+    assert "no object of BPF programs: an ELF file for machine" in own.programs.status[path.name]
 
 
 def test_a_ready_object_is_tried_by_nothing_that_lies_in_the_working_directory(

@@ -54,6 +54,13 @@ def test_what_is_no_program_is_refused(path: object) -> None:
     assert "ends in .c or .o" in caught.value.do
 
 
+def test_a_directory_is_refused_by_its_name(tmp_path: Path) -> None:
+    for path, found in ((tmp_path, f"'{tmp_path}'"), (tmp_path / "a.c", "there is no file ")):
+        with pytest.raises(SettingError) as caught:
+            Probe(path)
+        assert caught.value.found.startswith(found)
+
+
 @pytest.mark.parametrize(
     "attach", [3, {"f": 3}, {3: "uprobe/a:b"}, {"f": "kprobe/a:b"}, {"f": "usdt/a:b"}, {"f": "a:b"}]
 )

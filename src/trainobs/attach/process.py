@@ -146,12 +146,17 @@ def ended(pid: int) -> AttachError:
 
 def out_of_reach(pid: int, found: str) -> AttachError:
     """What is needed of it is not there for this user, or any more."""
-    return ended(pid) if has_ended(pid) else refused(pid, found, DO_ROOT)
+    do = DO_ROOT if os.geteuid() else _DO_AS_ROOT
+    return ended(pid) if has_ended(pid) else refused(pid, found, do)
 
 
 _DO_PID = "give the number of a training process: `trainobs top` lists them"
 DO_ROOT = "run it as root, outside of containers"
 """What to do where a right is missing."""
+_DO_AS_ROOT = (
+    "see what keeps root from it: a capability that it lacks (CAP_SYS_PTRACE, or one that the "
+    "process has), a container, a security module"
+)
 
 
 def _check_is_there(pid: int, proc: Path) -> Mapping[str, str]:

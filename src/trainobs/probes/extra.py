@@ -6,7 +6,6 @@ What is in it lives and ends by itself: nothing of the probes that run depends o
 from __future__ import annotations
 
 import ctypes as C
-import errno
 import os
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from trainobs.probes.libbpf import (
 )
 from trainobs.probes.libbpf_log import captured_log
 from trainobs.probes.loader import each_of, error_text, refusal
+from trainobs.probes.remedies import missing_mark, remedy
 
 _OURS = ("anon_inode:bpf-", "anon_inode:bpf_", "anon_inode:btf", "anon_inode:[perf_event]")
 """What descriptors of programs, maps, links, types and uprobes lead to."""
@@ -110,7 +110,8 @@ class ExtraObject:
             self._need_names(program)
         options = UprobeOptions(sz=C.sizeof(UprobeOptions), retprobe=returns)
         options.func_name = None if symbol is None else symbol.encode()
-        place = f"{path}:{symbol or ''}+{offset:#x}"
+        place = f"{'uretprobe' if returns else 'uprobe'}/{path}:{symbol or ''}"
+        place += f"+{offset:#x}" if offset else ""
         encoded = os.fsencode(path)
         self._attach(
             program,
@@ -231,19 +232,13 @@ class ExtraObject:
             error = C.get_errno()
             self._links += [link] if link else []  # before anything can go wrong
         if not link:
-            raise self._refused(f"attach {program} to {place} of", error, log)
+            raise self._refused(f"attach {program} to {place} of", error, log, place)
 
-    def _refused(self, what: str, error: int, log: list[str]) -> ProbeError:
-        found = refusal(log) or error_text(self._library, abs(error))
-        no_right = "uprobe" in found and abs(error) in (errno.EACCES, errno.EPERM)
-        return ProbeError(
-            ProbeCause.REFUSED,
-            f"cannot {what} {self._name}",
-            found,
-            "run as root, or give the process CAP_SYS_ADMIN, which uprobes take"
-            if no_right
-            else "change the program; what `trainobs doctor` says holds for it, too",
-        )
+    def _refused(self, what: str, error: int, log: list[str], place: str = "") -> ProbeError:
+        number = abs(error)
+        found = refusal(log) or missing_mark(place, number) or error_text(self._library, number)
+        failed, do = f"cannot {what} {self._name}", remedy(place, found, number)
+        return ProbeError(ProbeCause.REFUSED, failed, found, do)
 
     @contextmanager
     def _keeping_descriptors(self) -> Iterator[None]:

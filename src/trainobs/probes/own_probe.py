@@ -62,10 +62,11 @@ class Probe:
 def _file(value: object) -> Path:
     found = shown(value)
     if isinstance(value, str | os.PathLike):
-        path = Path(value).expanduser().absolute()
-        if path.suffix in (_SOURCE, _OBJECT) and path.is_file():
-            return path
-        found = f"{path} does not exist" if path.suffix in (_SOURCE, _OBJECT) else found
+        path, found = Path(value).expanduser().absolute(), shown(os.fspath(value))
+        if path.suffix in (_SOURCE, _OBJECT):
+            if path.is_file():
+                return path
+            found = f"there is no file {path}"
     raise SettingError(
         "cannot use a probe of your own", found, f"give a file that ends in {_SOURCE} or {_OBJECT}"
     )

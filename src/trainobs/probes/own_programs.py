@@ -5,7 +5,8 @@ from __future__ import annotations
 import mmap
 import platform
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -224,17 +225,24 @@ def attach(found: ExtraObject, program: str, place: str | None, file_of: FileOf)
         found.attach(program)
     elif kind == "usdt":
         path, provider, name = target.rsplit(":", 2)
-        found.attach_usdt(program, file_of(path), provider, name)
+        with _told_as(path, file := file_of(path)):
+            found.attach_usdt(program, file, provider, name)
     else:
         path, _, inside = target.rpartition(":")
         symbol, _, offset = inside.partition("+")
-        found.attach_uprobe(
-            program,
-            file_of(path),
-            int(offset or "0", 0),
-            symbol=symbol,
-            returns=kind == "uretprobe",
-        )
+        at, returns = int(offset or "0", 0), kind == "uretprobe"
+        with _told_as(path, file := file_of(path)):
+            found.attach_uprobe(program, file, at, symbol=symbol, returns=returns)
+
+
+@contextmanager
+def _told_as(written: str, file: str) -> Iterator[None]:
+    """In errors a file has the name that the program has for it: the other is one of /proc."""
+    try:
+        yield
+    except ProbeError as error:
+        texts = (text.replace(file, written) for text in (error.failed, error.found, error.do))
+        raise ProbeError(error.cause, *texts) from error
 
 
 def _refuse_others(probe: Probe, found: ExtraObject, name: str) -> None:

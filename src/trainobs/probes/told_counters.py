@@ -18,6 +18,7 @@ from trainobs.core.own_counter import OwnCounter
 _SECTION = b"trainobs"
 _HEADER = struct.Struct("<IIQQQQ")  # the begin of Elf64_Shdr: name, type, flags, ..., offset, size
 _HEADER_BYTES = 64
+_BPF = 247  # EM_BPF of linux/elf-em.h
 _MOST_BYTES = 64 << 20
 _FIELDS = {"counter": "count", "value": "value"}
 _LIKE = re.compile(r"(counter|value):([0-9]{1,2}):([^:]*):([^:]*)")
@@ -43,7 +44,8 @@ def told_counters(path: Path, probe: str) -> list[OwnSum]:
     try:
         told = _section(elf).decode(errors="replace")
     except (struct.error, ValueError, IndexError) as error:
-        raise _refused(probe, f"no object of BPF programs: {error}", "compile it again") from error
+        do = "compile it for BPF (`clang -target bpf -g`), or give the source"
+        raise _refused(probe, f"no object of BPF programs: {error}", do) from error
     return checked_counters([text for text in told.split("\0") if text], probe)
 
 
@@ -54,9 +56,8 @@ def checked_counters(texts: Sequence[str], probe: str) -> list[OwnSum]:
         ProbeError: REFUSED: there is none, a bad one, or one twice.
     """
     if not texts:
-        raise _refused(
-            probe, "it names no counter", 'add TRAINOBS_COUNTER(0, "what it counts", "calls")'
-        )
+        do = 'include "trainobs_probe.h"; add TRAINOBS_COUNTER(0, "what it counts", "calls")'
+        raise _refused(probe, "it names no counter", do)
     told = [_told(text, probe) for text in texts]
     for number, one in enumerate(told):
         if any(one.counter.name == other.counter.name for other in told[:number]):
@@ -85,6 +86,9 @@ def _section(elf: bytes) -> bytes:
     """The contents of the section; empty without it."""
     if elf[:6] != b"\x7fELF\x02\x01":
         raise ValueError("not a 64-bit ELF file in little-endian order")
+    (machine,) = struct.unpack_from("<H", elf, 0x12)
+    if machine != _BPF:
+        raise ValueError(f"an ELF file for machine {machine}, and BPF is {_BPF}")
     (table,) = struct.unpack_from("<Q", elf, 0x28)
     count, names_index = struct.unpack_from("<HH", elf, 0x3C)
     headers = [_HEADER.unpack_from(elf, table + i * _HEADER_BYTES) for i in range(count)]
