@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import signal
 import subprocess
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from trainobs.probes.compiler import FLAGS, TARGET_ARCH, compiler_command, witho
 OBJECTS = Path(__file__).parent / "objects"
 """Where the compiled programs are, and what a program of the user's includes."""
 
-_TIMEOUT_S = 120.0  # zig compiles parts of itself when it is used for the first time
+_TIMEOUT_S = 120.0  # of a machine with much else to do
+_CPU_S = 10  # the run begins after it; a program of 40 lines takes 0.03 s
 _TOLD_LINES = 3
 
 
@@ -29,6 +31,7 @@ def compile_source(source: Path, target: Path, choice: str = "auto") -> Path:
     arch = TARGET_ARCH.get(platform.machine(), platform.machine())
     command = [*compiler, *FLAGS, f"-D__TARGET_ARCH_{arch}", f"-I{OBJECTS / 'include'}"]
     command += ["-c", str(source), "-o", str(target)]
+    command = ["sh", "-c", 'ulimit -t "$0"; exec "$@"', str(_CPU_S), *command]
     try:
         done = subprocess.run(
             command,
@@ -43,6 +46,10 @@ def compile_source(source: Path, target: Path, choice: str = "auto") -> Path:
         raise ProbeError(
             ProbeCause.NO_COMPILER, failed, str(error), "see that the compiler runs"
         ) from error
+    if done.returncode < 0:
+        found = f"it ended by {signal.Signals(-done.returncode).name}, as after {_CPU_S} s of CPU"
+        do = "make it smaller, or compile it yourself and give the object"
+        raise ProbeError(ProbeCause.REFUSED, failed, f"the compiler has not finished: {found}", do)
     if done.returncode:
         raise ProbeError(ProbeCause.REFUSED, failed, _telling(done.stderr), f"change {source}")
     return target
