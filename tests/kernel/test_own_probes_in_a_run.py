@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import platform
+import textwrap
 import time
 from pathlib import Path
 
@@ -14,14 +15,17 @@ import pytest
 
 from tests.kernel.jobs.own_probes import BATCH, of_item, of_step
 from tests.kernel.lifetime import PATIENCE_S, own_programs, still_loaded
+from tests.kernel.observed import ObservedKernel
 from tests.kernel.own import Marked, source
 from tests.kernel.processes import run_job, start_job
 from trainobs.core.own_counter import OWN_ROLES, of_role
 from trainobs.core.records import SETUP
+from trainobs.probes.own_probe import Probe
 from trainobs.runlog.reader import RunLog
 
 pytestmark = pytest.mark.needs_bpf
 
+PAGE = Path(__file__).parents[2] / "docs" / "own-probes.md"
 STEPS = 1000
 INT3 = 0xCC  # what a uprobe puts in place of an instruction, on x86
 
@@ -51,6 +55,26 @@ def test_over_a_thousand_steps_with_four_workers_not_one_count_is_off(tmp_path: 
             assert 0 <= missing <= factor * told, metric
             assert not child.any()
             assert (rank.metric(metric) == main + thread + worker).all()
+
+
+READS = """#include "trainobs_probe.h"
+TRAINOBS_COUNTER(0, "reads", "calls");
+TRAINOBS_VALUE(1, "asked", "bytes");
+"""
+
+
+def test_arguments_are_read_as_the_page_has_it(tmp_path: Path) -> None:
+    _, text = PAGE.read_text().split("* Arguments have names")
+    program = textwrap.dedent(text.split("  ```c\n")[1].split("  ```\n")[0])
+    read = "0" if platform.machine() == "x86_64" else "63"
+    program = program.replace("number == 0", f"number == {read}")
+    observed = ObservedKernel(own=[Probe(source(tmp_path, READS + program))])
+    try:
+        with open("/dev/zero", "rb", buffering=0) as zeros:
+            counted = observed.during_own(lambda: [zeros.read(100) for _ in range(7)])
+    finally:
+        observed.stop()
+    assert (counted["probe/reads"], counted["probe/asked"]) == (7, 700)
 
 
 def test_nothing_stays_when_the_training_is_killed(tmp_path: Path) -> None:
