@@ -7,8 +7,8 @@ import errno
 _RIGHTS = (errno.EACCES, errno.EPERM)
 
 _KERNEL = (
-    "name what this kernel has: see available_events and available_filter_functions in "
-    "/sys/kernel/tracing"
+    "name what this kernel has: available_events and available_filter_functions in "
+    "/sys/kernel/tracing list it, once that is there (`mount -t tracefs none /sys/kernel/tracing`)"
 )
 _CODE = "give a file that is there, and a function in it: `nm FILE` or `nm -D FILE` lists them"
 _MARK = "give a file that is there, and a mark in it: `readelf --notes FILE` lists them"
