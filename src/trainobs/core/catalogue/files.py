@@ -52,8 +52,8 @@ FILES: tuple[Metric, ...] = (
     kernel(
         "io/data_fault_count",
         Cells("count", (Op.FAULT,), DATA),
-        "Page faults on mapped training data that fault-around did not serve: writes, and reads of "
-        "pages that were not in memory.",
+        "Page faults that mapped a page of training data, without those that fault-around served: "
+        "by writes, and by reads of pages that were not in memory.",
         unit="faults",
         blind="Nearly all reads of pages in memory: their faults are served with pages around, or "
         "there is none. All faults on tmpfs.",
