@@ -34,7 +34,6 @@ BLOCK_READ = Latency("latency/block_read", "Block device reads", Op.BLOCK_READ)
 
 LATENCIES = (
     Latency("latency/data_read", "Read calls on training data", Op.READ, FileClass.DATA),
-    Latency("latency/data_fault", "Faults of mapped training data", Op.FAULT, FileClass.DATA),
     Latency(
         "latency/checkpoint_write", "Write calls on checkpoints", Op.WRITE, FileClass.CHECKPOINT
     ),
