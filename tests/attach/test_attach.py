@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests import kernel_state
@@ -98,6 +99,17 @@ def test_a_signal_ends_it_with_a_complete_run_log(
     assert process.returncode == 0, told
     assert json.loads((tmp_path / "run" / "run.json").read_text())["summary"]["outcome"] == "ok"
     assert len(steps_of(tmp_path / "run").step()) > 20
+
+
+def test_the_last_steps_wait_like_those_before(
+    training: Target, tmp_path: Path, clean: None
+) -> None:
+    """Our programs go one by one, and the training goes on meanwhile."""
+    assert attached(training.pid(), tmp_path / "run", "--for", "1").returncode == 0
+    log = steps_of(tmp_path / "run")
+    waits, away = (log.metric(f"{name}_ns") for name in ("loader/wait", "sched/wait_offcpu"))
+    assert (waits[log.step() >= 0] > 0).all()
+    assert np.median(away[-10:]) < 2_000_000  # it sleeps 5 ms a step, and in no fetch
 
 
 def test_a_killed_observer_leaves_nothing(training: Target, tmp_path: Path, clean: None) -> None:

@@ -85,3 +85,13 @@ def test_steps_that_come_meanwhile_wait_for_the_next_read() -> None:
             numbers += [step.step for step in kernel.clock.closed]
             kernel.clock.closed.clear()
     assert numbers == [SETUP, *range(999)]
+
+
+def test_at_the_end_no_step_begins_any_more() -> None:
+    kernel = Kernel()
+    kernel.clock.start(RULE, times_fetches=True)
+    kernel.begin(5000)
+    kernel.clock.finish()
+    assert kernel.seen[0][["opens", "timed"]].tolist() == (0, 0)
+    assert [step.step for step in kernel.clock.closed] == [SETUP]
+    assert kernel.clock.over

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -120,7 +121,14 @@ class SeenClock:
         self._next = serial
 
     def finish(self) -> None:
-        """No step will follow."""
+        """Have no step follow, and close those that are over.
+
+        To be called while all of our programs run: without the one that sees fetches end, the last
+        steps would be all wait.
+        """
+        self._seen["opens"] = self._seen["timed"] = 0
+        with suppress(OverrunError):
+            self.read()
         self.over = True
 
     def _of(self, serial: int) -> npt.NDArray[np.void]:

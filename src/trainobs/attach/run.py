@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.attach.clock import OverrunError, SeenClock
+from trainobs.attach.clock import SeenClock
 from trainobs.attach.functions import NONE_FOUND, TorchFunction, places_in
 from trainobs.attach.process import DO_ROOT, Target, ended, out_of_reach, refused, worker_count
 from trainobs.attach.readings import OutsideReadings
@@ -174,9 +174,10 @@ class AttachedRun:
                 losses = self._side.losses()
                 parts.callback(self._readings.close)
                 parts.callback(observer.stop, {"outcome": outcome, "losses": losses})
-                parts.callback(self._read_last)
                 parts.callback(self._readings.stop)
             parts.callback(self._side.stop)
+            if observer:
+                parts.callback(self._finish)
 
     def _add_roots(self, data: Sequence[Path] | None) -> None:
         for root in library_roots_of(self.process):
@@ -235,10 +236,8 @@ class AttachedRun:
             "by_pid": os.getpid(),
         }
 
-    def _read_last(self) -> None:
-        """What is mapped stays when the probes are gone. Tell how often a step had each event."""
-        with suppress(OverrunError):
-            self.clock.read()
+    def _finish(self) -> None:
+        """Have no step follow, and tell how often a step had each event."""
         self.clock.finish()
         if count := self.clock.step_count:
             means = (self.clock.counts / count).tolist()
