@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from trainobs.analysis.conditions import per_step
+from trainobs.analysis.step_kinds import events_of
 from trainobs.analysis.whatif import replayed
 from trainobs.core.errors import TrainobsError
 from trainobs.replay.changes import parse
@@ -25,7 +26,12 @@ _OF_A_LOADER = (
 
 _LEVEL, _TRAINOBS = "level of observation", "trainobs"
 
-_UNKNOWN_IF_NONE = ("torch_threads", "cpus", "host", "kernel", "python", "torch", _LEVEL)
+_EVENTS = {"optimizer": "optimizer steps a step", "backward": "backward passes a step"}
+
+_UNKNOWN_IF_NONE = (
+    *("torch_threads", "cpus", "host", "kernel", "python", "torch", _LEVEL),
+    *_EVENTS.values(),
+)
 """Facts that every run has: one that does not tell may have had the same."""
 
 CACHED = 0.5
@@ -71,6 +77,7 @@ def facts(run: RunLog) -> dict[str, Any]:
     if own is not None:
         loaders.remove(own)
     host, settings = run.info.get("host", {}), run.info.get("settings", {})
+    events = events_of(run)
     return {
         **{name: (own or {"workers": known.workers}).get(name) for name in _OF_A_LOADER},
         **{
@@ -89,6 +96,10 @@ def facts(run: RunLog) -> dict[str, Any]:
         "torch": settings.get("torch"),
         _TRAINOBS: run.info.get("trainobs"),
         _LEVEL: run.info.get("level"),
+        **{
+            name: round(events[event], 1) if event in events else None
+            for event, name in _EVENTS.items()
+        },
     }
 
 

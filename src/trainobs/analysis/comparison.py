@@ -18,6 +18,7 @@ from trainobs.analysis.part_means import (
     not_in_all,
     parts_of,
 )
+from trainobs.analysis.step_kinds import unlike
 from trainobs.analysis.welch import Estimate, estimate, half_width, relative
 from trainobs.core.errors import TrainobsError, shown
 from trainobs.core.labels import LABELS, label_of
@@ -51,8 +52,8 @@ def compare(old: Sequence[RunLog], new: Sequence[RunLog]) -> dict[str, Any]:
         * answer: of B, "faster" or "slower"; "none" where the interval holds no difference that is
           worth naming; "unknown" where there is no interval, and `why_unknown`.
         * step_ns: pair: mean of all steps but the first.
-        * gain: how many times as fast B is: the ratio a / b of these; `gain_interval`: [low, high],
-          which holds it at 95 %.
+        * gain: how many times as fast B is: the ratio a / b of these, None where their steps are
+          not the same thing; `gain_interval`: [low, high], which holds it at 95 %.
         * units: "runs", of which the interval was made, or "blocks" of consecutive steps where
           each side is one run. `these_runs`: [low, high] for just these two, without what equal
           runs differ by; None for several.
@@ -79,7 +80,7 @@ def compare(old: Sequence[RunLog], new: Sequence[RunLog]) -> dict[str, Any]:
     found = changes(old, new)
     others = [others_share(run) for run in (*old, *new)]
     is_in_turn = _are_in_turn(old, new)
-    interval = Intervals(means, others, is_in_turn=is_in_turn)
+    interval = Intervals(means, others, is_in_turn=is_in_turn, unlike=unlike(old, new))
     gain, parts = interval.gain(), parts_of(every)
     prediction, why_not = predicted(old[0], found)
     return {
@@ -106,6 +107,8 @@ class Intervals:
         others: share of the CPUs that other processes took of each run; None where unknown.
         is_in_turn: whether all runs of one side came before those of the other, so that a machine
             that changes meanwhile looks like a difference.
+        unlike: why their steps are not the same thing, so that no interval holds anything; "" if
+            they are.
     """
 
     def __init__(
@@ -114,12 +117,15 @@ class Intervals:
         others: Sequence[float | None],
         *,
         is_in_turn: bool = False,
+        unlike: str = "",
     ) -> None:
         self._sides = sides
+        self._unlike = unlike
         self._others = [UNKNOWN_SHARE if share is None else share for share in others]
         self._is_in_turn = is_in_turn
         self._alone = all(len(side) == 1 for side in sides)
         self._equal_runs = EQUAL_RUNS if self._alone or is_in_turn else 0.0
+        self._equal_runs = math.nan if unlike else self._equal_runs
         steps = [one.of[STEP] for side in sides for one in side]
         self._step_ns = max(one.all for one in steps)
         self._a, self._b = self._estimates(steps)
@@ -134,14 +140,15 @@ class Intervals:
         half = math.hypot(within, math.log1p(self._equal_runs), *doubts)
         low, high = math.exp(middle - half), math.exp(middle + half)
         alone = [math.exp(middle - within), math.exp(middle + within)]
+        has_alone = self._alone and not math.isnan(within) and not self._unlike
         return {
             "answer": _answer(low, high),
             "why_unknown": self._why_unknown() if math.isnan(half) else None,
             "step_ns": [self._a.mean, self._b.mean],
-            "gain": math.exp(middle),
+            "gain": None if self._unlike else math.exp(middle),
             "gain_interval": None if math.isnan(half) else [low, high],
             "units": "blocks" if self._alone else "runs",
-            "these_runs": alone if self._alone and not math.isnan(within) else None,
+            "these_runs": alone if has_alone else None,
         }
 
     def told(self, parts: Sequence[Part], count: int) -> Iterator[dict[str, Any]]:
@@ -176,6 +183,8 @@ class Intervals:
         return blocks._replace(mean=runs[0].all)
 
     def _why_unknown(self) -> str:
+        if self._unlike:
+            return self._unlike
         steps = (f"{name} has {s[0].steps}" for name, s in zip(_SIDES, self._sides, strict=True))
         return f"it takes {ENOUGH_STEPS} steps after the first; {' and '.join(steps)}"
 
@@ -212,9 +221,9 @@ def _rows(parts: Sequence[Part]) -> int:
 
 
 def _holds(
-    prediction: Sequence[float] | None, gain: float, interval: Sequence[float] | None
+    prediction: Sequence[float] | None, gain: float | None, interval: Sequence[float] | None
 ) -> bool | None:
-    if prediction is None or interval is None:
+    if prediction is None or gain is None or interval is None:
         return None
     if interval[1] < prediction[0] or interval[0] > prediction[1]:
         return False

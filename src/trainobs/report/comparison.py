@@ -56,16 +56,17 @@ _WIDE = 10.0
 
 def _sentence(found: Found) -> str:
     ends = found["gain_interval"]
-    if found["answer"] == "none" and ends and ends[1] > _WIDE * ends[0]:
+    if not ends:
+        return f"Whether B is faster is unknown: {found['why_unknown']}"
+    if found["answer"] == "none" and ends[1] > _WIDE * ends[0]:
         return "No difference is shown: the runs are too few, or differ too much, to tell"
-    low, high = map(times, found["gain_interval"] or (1.0, 1.0))
-    slow_low, slow_high = (times(1 / gain) for gain in reversed(found["gain_interval"] or (1, 1)))
+    low, high = map(times, ends)
+    slow_low, slow_high = (times(1 / gain) for gain in reversed(ends))
     return {
         "faster": f"B is {times(found['gain'])} times as fast as A ({low} to {high})",
         "slower": f"B is slower: a step takes {times(1 / found['gain'])} times as long as in A "
         f"({slow_low} to {slow_high})",
         "none": f"No difference is shown: B is {low} to {high} times as fast as A, within noise",
-        "unknown": f"Whether B is faster is unknown: {found['why_unknown']}",
     }[found["answer"]]
 
 
