@@ -78,6 +78,13 @@ static __always_inline void begin_scope(struct tobs_seen *seen, struct tobs_cloc
 	}
 }
 
+/* A turn is an optimizer's steps and the fetches after them, however many there are of both. */
+static __always_inline void count_turn(struct tobs_seen *seen, u32 event)
+{
+	if (event == (seen->half_turns & 1 ? TOBS_EVENT_FETCH : TOBS_EVENT_OPTIMIZER))
+		seen->half_turns++;
+}
+
 static __always_inline void count(struct tobs_seen *seen, struct task_state *task,
 				  struct tobs_clock *clock, u32 event, u64 now)
 {
@@ -89,6 +96,7 @@ static __always_inline void count(struct tobs_seen *seen, struct task_state *tas
 		return;
 	__sync_fetch_and_add(&seen->counts[event], 1);
 	seen->tids[event] = tid;
+	count_turn(seen, event);
 	if (!seen->opens)
 		return;
 	if (seen->opens & 1U << event && (!seen->needs || seen->came & seen->needs))

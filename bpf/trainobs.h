@@ -280,7 +280,7 @@ struct tobs_seen {
 	unsigned int came;  /* events of the step that goes on */
 	unsigned int timed; /* whether fetches are timed */
 	unsigned int depth; /* scopes with a name, from a fetch inwards; 0: no fetch goes on */
-	unsigned int padding;
+	unsigned int half_turns; /* odd: an optimizer has stepped since the last fetch */
 	unsigned long long fetch_ns; /* when the fetch that goes on began */
 	unsigned long long scopes;   /* that began so far, while there was no rule for steps ... */
 	unsigned long long ends;     /* ... and that ended */

@@ -189,6 +189,26 @@ def many_steps() -> None:
             time.sleep(0.002)
 
 
+def short_epochs() -> None:
+    """The same of an epoch of one batch: two fetches come together."""
+    net, fetched = model(), batches(length=1)
+    optimizer, batch = sgd(net), next(fetched)
+    for number, _ in enumerate(going_on()):
+        if number % 12 == 11:
+            batch = next(fetched)
+        step(net, optimizer, batch)
+
+
+def buffered() -> None:
+    """Twelve batches at once, and then a step with each."""
+    net, fetched = model(), batches()
+    optimizer = sgd(net)
+    ready: list[torch.Tensor] = []
+    for _ in going_on():
+        ready = ready or [next(fetched) for _ in range(12)]
+        step(net, optimizer, ready.pop())
+
+
 def some_steps() -> None:
     """Five steps with each batch: as much as a step of several optimizers may have."""
     net, fetched = model(), batches()
@@ -319,7 +339,15 @@ LOOPS: dict[str, Callable[[], None]] = {
     loop.__name__: loop
     for loop in (
         *(gan, gan_without_loader, actor_critic, changing, pauses, population, zipped, nested),
-        *(ahead, in_backward, wrapped, many_steps, some_steps, prefetched, threads_backward),
-        *(threads_without_loader, two_threads, summed_up, functional, in_a_child, evaluated),
+        *(ahead, in_backward, wrapped, many_steps, some_steps, short_epochs, buffered, prefetched),
+        *(
+            threads_backward,
+            threads_without_loader,
+            two_threads,
+            summed_up,
+            functional,
+            in_a_child,
+            evaluated,
+        ),
     )
 }

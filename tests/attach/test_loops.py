@@ -99,6 +99,7 @@ def test_steps_and_their_bytes_are_exact(
     seen = _note(tmp_path / "run")["events_per_step"]
     if events:
         assert [seen[name] for name in EVENTS] == pytest.approx(events, rel=0.1)
+        assert ("optimizer steps in a step" in done.stderr) == (events[1] > 1)
 
 
 @pytest.mark.parametrize(
@@ -107,6 +108,8 @@ def test_steps_and_their_bytes_are_exact(
         ("without_loader", OPTIMIZERS),
         ("minibatches", OPTIMIZERS),
         ("many_steps", OPTIMIZERS),
+        ("short_epochs", OPTIMIZERS),
+        ("buffered", OPTIMIZERS),
         ("prefetched", OPTIMIZERS),
         ("actor_critic", OPTIMIZERS),
         ("gan_without_loader", OPTIMIZERS),

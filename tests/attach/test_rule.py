@@ -7,14 +7,22 @@ from itertools import count, product
 
 import pytest
 
-from trainobs.attach.rule import PARTS, SEVERAL, Rule, Seen, doubt_of, rule_for
+from trainobs.attach.rule import MANY, PARTS, SEVERAL, Rule, Seen, doubt_of, rule_for
 from trainobs.core.abi import Event
 
 TRAINER, OTHER = 7, 8
 
 
-def seen(backward: int, optimizer: int, fetch: int, seconds: float, fetcher: int = TRAINER) -> Seen:
-    return Seen((backward, optimizer, fetch), (TRAINER, TRAINER, fetcher), seconds)
+def seen(
+    backward: int,
+    optimizer: int,
+    fetch: int,
+    seconds: float,
+    fetcher: int = TRAINER,
+    turns: int | None = None,
+) -> Seen:
+    counts, tids = (backward, optimizer, fetch), (TRAINER, TRAINER, fetcher)
+    return Seen(counts, tids, seconds, turns=min(optimizer, fetch) if turns is None else turns)
 
 
 def events(rule: Rule | None) -> tuple[Event, Event | None] | None:
@@ -43,6 +51,10 @@ FETCH, OPTIMIZER, BACKWARD = Event.FETCH, Event.OPTIMIZER, Event.BACKWARD
         (seen(900, 1, 900, 59), None),  # it will step again
         (seen(32, 32, 2, 0.1), (OPTIMIZER, BACKWARD)),  # many steps with a batch
         (seen(2, 32, 2, 0.1), (FETCH, OPTIMIZER)),  # an optimizer for each parameter
+        (seen(2, 2, 2, 0.1, turns=1), None),  # the last two steps with a batch, and two fetches
+        (seen(2, 2, 2, 11, turns=1), None),  # nor are these, of slow steps: wait for a second turn
+        (seen(2, 2, 3, 18, turns=2), (FETCH, OPTIMIZER)),
+        (seen(17, 17, 2, 11, turns=1), (OPTIMIZER, BACKWARD)),
         (seen(0, 9, 0, 100), None),  # no gradients: no training
         (seen(0, 0, 900, 100), None),  # inference
     ],
@@ -51,15 +63,22 @@ def test_rules(what: Seen, expected: tuple[Event, Event | None] | None) -> None:
     assert events(rule_for(what)) == expected
 
 
+@pytest.mark.parametrize("batches", [1, 2, 12])
 @pytest.mark.parametrize("each", range(1, 16))
-def test_the_rule_is_the_same_whenever_one_looks(each: int) -> None:
-    """So many steps with each batch, seen from any of them on, and looked at after each event."""
-    for first, every in product(range(each + 1), (1, 3, 50)):
-        counts, rule = Counter[Event](), None
+def test_the_rule_is_the_same_whenever_one_looks(each: int, batches: int) -> None:
+    """So many steps in each turn, seen from any of them on, and looked at after each event.
+
+    A turn may begin with several fetches, as where an epoch is one batch.
+    """
+    turn = [(FETCH,)] * batches + [(BACKWARD, OPTIMIZER)] * each
+    for first, every in product(range(len(turn)), (1, 3, 50)):
+        counts, rule, turns, stepped = Counter[Event](), None, 0, False
         for number in count(first):
-            events_now = (FETCH,) if number % (each + 1) == 0 else (BACKWARD, OPTIMIZER)
+            events_now = turn[number % len(turn)]
             counts.update(events_now)
-            rule = rule_for(seen(*(counts[event] for event in Event), 1.0))
+            turns += stepped and FETCH in events_now
+            stepped = OPTIMIZER in events_now
+            rule = rule_for(seen(*(counts[event] for event in Event), 1.0, turns=turns))
             if rule and number % every == 0:
                 break
         assert events(rule) == ((FETCH, OPTIMIZER) if each < 9 else (OPTIMIZER, BACKWARD)), first
@@ -80,10 +99,17 @@ def test_backward_passes_in_other_threads_are_no_steps() -> None:
 def test_what_speaks_against_a_rule() -> None:
     by_optimizer = Rule(FETCH, OPTIMIZER, TRAINER, "")
     by_passes = Rule(BACKWARD, None, TRAINER, "")
-    assert doubt_of(by_optimizer, (9, 9, 9), (5, 0, 5)) == ""
-    assert doubt_of(by_optimizer, (9, 9, 9), (0, 1, 0)).startswith(SEVERAL)
-    assert doubt_of(by_passes, (9, 0, 9), (0, 0, 0)) == ""
-    assert doubt_of(by_passes, (9, 1, 9), (0, 0, 0)) == PARTS
+
+    def since(*counts: int, elsewhere: tuple[int, ...] = (0, 0, 0), turns: int = 9) -> Seen:
+        return Seen(counts, (TRAINER,) * 3, 1.0, elsewhere=elsewhere, turns=turns)
+
+    assert doubt_of(by_optimizer, since(9, 9, 9, elsewhere=(5, 0, 5))) == ""
+    assert doubt_of(by_optimizer, since(9, 9, 9, elsewhere=(0, 1, 0))).startswith(SEVERAL)
+    assert doubt_of(by_optimizer, since(80, 80, 18)) == ""  # eight in each, of the one that goes on
+    assert doubt_of(by_optimizer, since(90, 90, 18)) == MANY
+    assert doubt_of(by_optimizer, since(10, 900, 10)) == ""  # an optimizer for each parameter
+    assert doubt_of(by_passes, since(9, 0, 9)) == ""
+    assert doubt_of(by_passes, since(9, 1, 9)) == PARTS
 
 
 def test_fetches_of_another_thread_begin_no_step() -> None:

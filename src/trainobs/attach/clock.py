@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -62,8 +63,7 @@ class SeenClock:
         self._seen = seen
         self._start_ns = self._begin_ns = now()
         self._now = now
-        self._rule: Rule | None = None
-        self._seen_before: Sequence[int] = ()
+        self._taken: tuple[Rule, Seen] | None = None  # and what was seen before
         self._next = 0
 
     @property
@@ -82,15 +82,15 @@ class SeenClock:
         seconds = (self._now() - self._start_ns) / 1e9
         scopes, ends = int(row["scopes"]), int(row["ends"])
         counts, tids, elsewhere = (row[name].tolist() for name in ("counts", "tids", "elsewhere"))
-        return Seen(counts, tids, seconds, scopes, ends, elsewhere)
+        return Seen(counts, tids, seconds, scopes, ends, elsewhere, int(row["half_turns"]) // 2)
 
     def doubt(self) -> str:
         """What speaks against the rule by what was seen since; "" if nothing does."""
-        if self._rule is None:
+        if self._taken is None:
             return ""
-        seen = self.look()
-        since = np.subtract(seen.counts, self._seen_before).tolist()
-        return doubt_of(self._rule, since, seen.elsewhere)
+        (rule, before), seen = self._taken, self.look()
+        counts = np.subtract(seen.counts, before.counts).tolist()
+        return doubt_of(rule, replace(seen, counts=counts, turns=seen.turns - before.turns))
 
     def start(self, rule: Rule, *, times_fetches: bool) -> None:
         """Have steps begin by a rule from now on.
@@ -100,7 +100,7 @@ class SeenClock:
             times_fetches: whether the end of a fetch is seen, too.
         """
         self.measured = {_OTHER, _LOADER} if times_fetches else set()
-        self._rule, self._seen_before = rule, self.look().counts
+        self._taken = rule, self.look()
         self._seen["timed"] = times_fetches
         self._seen["needs"] = 0 if rule.needs is None else 1 << rule.needs
         self._seen["opens"] = 1 << rule.opens  # last: from here on there are steps

@@ -25,13 +25,14 @@ summed up over many backward passes, ..."""
 PATIENCE_PASSES = 64
 """... at least so many, or for six times that long."""
 
-STEPS_WITH_A_BATCH = 8.5
+STEPS_IN_A_TURN = 8.5
 """Steps of an optimizer, each after a backward pass, from which on they are steps by themselves:
 some loops take many with one batch. No loop takes just so many."""
 
 
 SEVERAL = "several threads step an optimizer"
 PARTS = "these are parts of an optimizer's steps"
+MANY = "each of these is many steps of an optimizer"
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Seen:
         scopes: how many scopes with a name began, of which a fetch is one.
         ends: how many of them were seen to end.
         elsewhere: how often it was another thread that did it than the time before.
+        turns: how often a fetch came after an optimizer had stepped, however often either did.
     """
 
     counts: Sequence[int]
@@ -70,6 +72,7 @@ class Seen:
     scopes: int = 0
     ends: int = 0
     elsewhere: Sequence[int] = (0,) * len(Event)
+    turns: int = 0
 
     @property
     def ends_are_seen(self) -> bool:
@@ -88,10 +91,9 @@ class Seen:
         return min(self.counts[Event.OPTIMIZER], self.counts[Event.BACKWARD])
 
     @property
-    def fetches(self) -> int:
-        """By the thread that steps the optimizer."""
-        is_same = self.tids[Event.FETCH] == self.tids[Event.OPTIMIZER]
-        return self.counts[Event.FETCH] if is_same else 0
+    def own_turns(self) -> int:
+        """With fetches by the thread that steps the optimizer."""
+        return self.turns if self.tids[Event.FETCH] == self.tids[Event.OPTIMIZER] else 0
 
 
 _FETCHED = "a step begins with the first fetch of a batch after {}"
@@ -113,11 +115,13 @@ def rule_for(seen: Seen, patience_s: float = PATIENCE_S) -> Rule | None:
     if seen.elsewhere[Event.OPTIMIZER]:
         return None
     is_late = seen.seconds >= patience_s
-    cut = 0 if is_late else 1  # turns with a batch that may be seen in part, at either end
-    few = seen.steps < STEPS_WITH_A_BATCH * (seen.fetches - cut)
-    many = seen.steps >= STEPS_WITH_A_BATCH * (seen.fetches + cut)
-    if seen.has(Event.FETCH, Event.OPTIMIZER) and few:
-        return Rule(Event.FETCH, Event.OPTIMIZER, seen.tids[Event.OPTIMIZER], _BY_OPTIMIZER)
+    # Turns that may be seen in part, at either end.
+    cut = 0 if is_late and seen.own_turns >= FEWEST else 1
+    few = seen.steps < STEPS_IN_A_TURN * (seen.own_turns - cut)
+    many = seen.steps >= STEPS_IN_A_TURN * (seen.own_turns + cut)
+    if seen.has(Event.FETCH, Event.OPTIMIZER) and not many:
+        tid = seen.tids[Event.OPTIMIZER]
+        return Rule(Event.FETCH, Event.OPTIMIZER, tid, _BY_OPTIMIZER) if few else None
     if seen.has(Event.OPTIMIZER, Event.BACKWARD) and (is_late or many):
         return Rule(Event.OPTIMIZER, Event.BACKWARD, seen.tids[Event.OPTIMIZER], _OPTIMIZERS)
     return _late_rule_for(seen, patience_s) if is_late else None
@@ -141,14 +145,16 @@ def _late_rule_for(seen: Seen, patience_s: float) -> Rule | None:
     return None
 
 
-def doubt_of(rule: Rule, counts: Sequence[int], elsewhere: Sequence[int]) -> str:
+def doubt_of(rule: Rule, since: Seen) -> str:
     """What speaks against a rule that was taken; "" if nothing does.
 
     Args:
         rule: the rule.
-        counts: of each `Event` since then.
-        elsewhere: how often another thread than the one that trains did it.
+        since: what was seen since then; `elsewhere` of other threads than the one that trains.
     """
     if Event.OPTIMIZER not in (rule.opens, rule.needs):
-        return PARTS if counts[Event.OPTIMIZER] else ""
-    return f"{SEVERAL}, and these are the steps of one" if elsewhere[Event.OPTIMIZER] else ""
+        return PARTS if since.counts[Event.OPTIMIZER] else ""
+    if since.elsewhere[Event.OPTIMIZER]:
+        return f"{SEVERAL}, and these are the steps of one"
+    is_many = since.steps >= STEPS_IN_A_TURN * (since.turns + 1)  # one began before
+    return MANY if rule.opens is Event.FETCH and is_many else ""

@@ -39,6 +39,9 @@ LEVEL = "attached"
 
 _OF_FETCHES = frozenset({"tobs_named", "tobs_ended"})
 
+_SEVERAL = 1.05
+"""Steps of optimizers in a step, from which on a step is more than one, and is said to be."""
+
 _Loaded = TypeVar("_Loaded")
 
 
@@ -161,8 +164,7 @@ class AttachedRun:
         self.clock.read()
         if not self._doubt and (doubt := self.clock.doubt()):
             self._doubt = doubt
-            self._noted()["steps"] = f"{doubt}: {self._noted()['steps']}"
-            tell(f"process {self.process.tgid}: {doubt}")
+            self._qualify(doubt)
         if len(self.clock.closed) >= FULL:
             self._collector.collect()
 
@@ -243,6 +245,13 @@ class AttachedRun:
             means = (self.clock.counts / count).tolist()
             names = (event.name.lower() for event in Event)
             self._noted()["events_per_step"] = dict(zip(names, means, strict=True))
+            if means[Event.OPTIMIZER] >= _SEVERAL:
+                self._qualify(f"{means[Event.OPTIMIZER]:.3g} optimizer steps in a step")
+
+    def _qualify(self, what: str) -> None:
+        """Tell of the rule what was not known as it was taken."""
+        self._noted()["steps"] = f"{what}: {self._noted()['steps']}"
+        tell(f"process {self.process.tgid}: {what}")
 
     def _noted(self) -> dict[str, Any]:
         note = self.info.settings[LEVEL]

@@ -189,7 +189,7 @@ SEEN = np.dtype(
         ("came", "<u4"),
         ("timed", "<u4"),
         ("depth", "<u4"),
-        ("padding", "<u4"),
+        ("half_turns", "<u4"),
         ("fetch_ns", "<u8"),
         ("scopes", "<u8"),
         ("ends", "<u8"),
