@@ -57,12 +57,17 @@ static __always_inline void set_phase(struct tobs_clock *clock, u32 phase)
 	clock->word = (step_word(clock) & ~0xffULL) | phase;
 }
 
-/* A scope with a name begins; of a fetch those inside of it are counted, to find its end. */
+/* A scope with a name begins; those inside of a fetch, or of an optimizer's step, are counted to
+ * find its end. */
 static __always_inline void begin_scope(struct tobs_seen *seen, struct tobs_clock *clock, u32 event,
 					u64 now)
 {
 	if (!seen->opens)
 		__sync_fetch_and_add(&seen->scopes, 1);
+	if (event == TOBS_EVENT_FETCH) /* should an end have been missed */
+		seen->inside = 0;
+	if (seen->inside || (seen->nests && event == TOBS_EVENT_OPTIMIZER))
+		seen->inside++;
 	if (!seen->timed)
 		return;
 	if (event == TOBS_EVENT_OPTIMIZER && seen->depth) { /* it is not inside of a fetch */
@@ -147,6 +152,8 @@ int tobs_named(struct pt_regs *regs)
 
 	if (!seen || !clock)
 		return 0;
+	if (event == TOBS_EVENT_OPTIMIZER && seen->inside && counts(seen, task))
+		event = TOBS_EVENTS; /* one around it steps by its means, as SAM or Lookahead does */
 	if (event < TOBS_EVENTS)
 		count(seen, task, clock, event, now);
 	if (counts(seen, task))
@@ -166,6 +173,8 @@ int tobs_ended(struct pt_regs *regs)
 		return 0;
 	if (!seen->opens)
 		__sync_fetch_and_add(&seen->ends, 1);
+	if (seen->inside)
+		seen->inside--;
 	if (!seen->depth || --seen->depth)
 		return 0;
 	step_in(seen, step_word(clock) >> 8)->loader_ns += bpf_ktime_get_ns() - seen->fetch_ns;

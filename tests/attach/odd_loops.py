@@ -178,6 +178,26 @@ def wrapped() -> None:
     train(net, Around(sgd(net)))
 
 
+def sharpness() -> None:
+    """An optimizer that has a second backward pass made, and steps by another one (SAM)."""
+
+    class Twice(torch.optim.Optimizer):
+        def __init__(self, inner: torch.optim.Optimizer) -> None:
+            self.inner = inner
+            super().__init__(inner.param_groups, {})
+
+        def step(self, closure: Callable[[], None]) -> None:
+            closure()
+            self.inner.step()
+
+    net = model()
+    optimizer = Twice(sgd(net))
+    for _ in going_on():
+        backward(net(torch.zeros(1, 16)).sum())
+        note("turn")
+        optimizer.step(lambda: backward(net(torch.zeros(1, 16)).sum()))
+
+
 def many_steps() -> None:
     """Twelve steps with each batch, at once."""
     net, fetched = model(), batches()
@@ -340,14 +360,7 @@ LOOPS: dict[str, Callable[[], None]] = {
     for loop in (
         *(gan, gan_without_loader, actor_critic, changing, pauses, population, zipped, nested),
         *(ahead, in_backward, wrapped, many_steps, some_steps, short_epochs, buffered, prefetched),
-        *(
-            threads_backward,
-            threads_without_loader,
-            two_threads,
-            summed_up,
-            functional,
-            in_a_child,
-            evaluated,
-        ),
+        *(threads_backward, threads_without_loader, two_threads, summed_up, functional),
+        *(in_a_child, evaluated, sharpness),
     )
 }

@@ -70,7 +70,7 @@ EVENTS = ("backward", "optimizer", "fetch")
         ("nested", FETCHES, (1, 1, 2)),
         ("ahead", FETCHES, (1, 1, 1)),
         ("in_backward", FETCHES, (1, 16, 1)),
-        ("wrapped", FETCHES, (1, 2, 1)),
+        ("wrapped", FETCHES, (1, 1, 1)),
         ("some_steps", FETCHES, (5, 5, 1)),
         ("threads_backward", FETCHES, (0, 1, 1)),  # those of other threads are not in steps
         ("functional", FETCHES_AND_PASSES, (1, 0, 1)),
@@ -108,6 +108,7 @@ def test_steps_and_their_bytes_are_exact(
         ("without_loader", OPTIMIZERS),
         ("minibatches", OPTIMIZERS),
         ("many_steps", OPTIMIZERS),
+        ("sharpness", StepRule("turn", None, OPTIMIZERS.told, is_first=True)),
         ("short_epochs", OPTIMIZERS),
         ("buffered", OPTIMIZERS),
         ("prefetched", OPTIMIZERS),

@@ -100,10 +100,12 @@ class SeenClock:
             times_fetches: whether the end of a fetch is seen, too.
         """
         self.measured = {_OTHER, _LOADER} if times_fetches else set()
-        self._taken = rule, self.look()
+        seen = self.look()
+        self._taken = rule, seen
         self._seen["timed"] = times_fetches
         self._seen["needs"] = 0 if rule.needs is None else 1 << rule.needs
-        self._seen["opens"] = 1 << rule.opens  # last: from here on there are steps
+        self._seen["opens"] = 1 << rule.opens  # from here on there are steps, ...
+        self._seen["nests"] = seen.ends_are_seen  # ... and no scopes of other threads
 
     def read(self) -> None:
         """Close the steps that are over.

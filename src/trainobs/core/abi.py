@@ -190,6 +190,8 @@ SEEN = np.dtype(
         ("timed", "<u4"),
         ("depth", "<u4"),
         ("half_turns", "<u4"),
+        ("nests", "<u4"),
+        ("inside", "<u4"),
         ("fetch_ns", "<u8"),
         ("scopes", "<u8"),
         ("ends", "<u8"),
