@@ -105,6 +105,15 @@ def test_the_long_page_has_columns_plurals_and_shares_right_as_well(made, make):
     assert faults(page.render(summary), longest=None) == []
 
 
+@pytest.mark.parametrize("make", [busy, loader_bound, of_64_ranks, with_gpu])
+def test_what_a_step_is_and_had_is_told_to_its_end(made, make):
+    told, events = "long " * 50 + "rule", {"backward": 1.0, "optimizer": 0.0, "fetch": 1.0}
+    seen = {"pid": 1234567, "steps": told, "events_per_step": events}
+    text = brief.render(made(make) | {"level": "attached", "attached": seen}, NOW)
+    assert faults(text) == []
+    assert f"{told}; events a step: backward 1, optimizer 0, fetch 1" in " ".join(text.split())
+
+
 def test_a_run_with_everything_to_tell_fits_a_screen_and_loses_no_subject(made):
     tables, ranks, gpu, bound = map(made, (with_tables, of_64_ranks, with_gpu, loader_bound))
     summary = made(busy)

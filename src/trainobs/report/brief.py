@@ -102,7 +102,7 @@ def _head(summary: dict[str, Any], now_ns: int, is_newest: bool) -> Iterator[str
     by = _LEVELS.get(summary["level"], summary["level"])
     yield f"  {_age(summary, now_ns)}{where}; observed by {by}{cost}"
     if summary["attached"]:
-        yield from paragraph(f"process {attached(summary['attached'])}", "  ", "  ", most=2)
+        yield from paragraph(f"process {attached(summary['attached'])}", "  ", "  ")
 
 
 def _age(summary: dict[str, Any], now_ns: int) -> str:
