@@ -121,7 +121,7 @@ ASKED = StepRule("ask", "opt", FETCHES.told, is_first=True)
 FETCHES_AND_PASSES = StepRule("get", "back", "first fetch of a batch after a backward pass")
 OPTIMIZERS = StepRule("opt", "back", "first step of an optimizer after a backward pass")
 STEPS = StepRule("opt", None, "a step begins with each step of an optimizer")
-PASSES = StepRule("back", None, "each backward pass begins a step")
+PASSES = StepRule("back", None, "each backward pass is taken for a step")
 
 
 def boundaries(events: list[Event], rule: StepRule) -> list[int]:

@@ -84,6 +84,14 @@ def test_the_rule_is_the_same_whenever_one_looks(each: int, batches: int) -> Non
         assert events(rule) == ((FETCH, OPTIMIZER) if each < 9 else (OPTIMIZER, BACKWARD)), first
 
 
+@pytest.mark.parametrize("fetches", [0, 64])
+def test_where_no_optimizer_is_seen_steps_may_be_parts_or_none(fetches: int) -> None:
+    rule = rule_for(seen(64, 0, fetches, 11))
+    assert rule is not None
+    assert "several backward passes" in rule.told
+    assert "where nothing is trained, no steps" in rule.told
+
+
 def test_several_threads_have_no_rule() -> None:
     both = Seen((8, 8, 8), (TRAINER,) * 3, 100, elsewhere=(0, 1, 0))
     assert rule_for(both) is None

@@ -101,8 +101,11 @@ _BY_OPTIMIZER = _FETCHED.format("an optimizer has stepped")
 _BY_BACKWARD = _FETCHED.format("a backward pass")
 _OPTIMIZERS = "a step begins with the first step of an optimizer after a backward pass"
 _STEPS = "a step begins with each step of an optimizer"
-_PASSES = "steps are backward passes: each backward pass begins a step"
-_UNSEEN = "; no optimizer was seen to step: where gradients are summed up, these are parts of steps"
+_PASSES = "each backward pass is taken for a step"
+_UNSEEN = (
+    "; no optimizer was seen to step: where a step has several backward passes, as for sums or "
+    "penalties of gradients, these are parts of it; where nothing is trained, no steps"
+)
 
 
 def rule_for(seen: Seen, patience_s: float = PATIENCE_S) -> Rule | None:
