@@ -30,6 +30,7 @@ SLOW: dict[str, str] = {
     r"attach/test_inside::test_(nothing|a_process_that|another_users)": "faults, signals, refusals",
     r"attach/test_inside::test_steps.*\[(?!plain)": "the plain loop",
     r"attach/test_doubts::test_what_speaks.*\[summed_up": "two threads that step an optimizer",
+    r"attach/test_doubts::test_one_look": "the rate of a process, in test_attach",
     r"attach/test_refused::test_a_process_that_ends.*\[(ranks_of|loaded)": "three other moments",
     r"attach/test_own::test_nothing.*\[process": "the observer killed",
     r"attach/test_own::test_ranks": "counts of one process, step by step",

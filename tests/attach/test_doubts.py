@@ -13,6 +13,7 @@ import pytest
 from tests.attach.target import (
     FETCHES,
     FETCHES_AND_PASSES,
+    PASSES,
     PATIENCE_S,
     StepRule,
     Target,
@@ -21,7 +22,7 @@ from tests.attach.target import (
 )
 from trainobs.analysis.summary import summarize
 from trainobs.attach.process import look_at
-from trainobs.attach.top import Machine, Row
+from trainobs.attach.top import Machine, Row, watch
 from trainobs.report import brief
 from trainobs.runlog.reader import RunLog
 
@@ -64,6 +65,16 @@ def test_what_speaks_against_a_rule_later_is_told(
     observer.communicate(timeout=PATIENCE_S)
     report = brief.render(summarize(RunLog.open(tmp_path / "run")), time.time_ns())
     assert f"{target.pid()}: {doubt}" in " ".join(report.split())
+
+
+def test_one_look_at_all_processes_waits_for_a_rule_that_comes_late(
+    start: Callable[..., Target],
+) -> None:
+    pid = start("bare", 600).pid()
+    (rows,) = watch(once=True)
+    (row,) = (row for row in rows if row["pid"] == pid)
+    assert row["steps"].startswith(PASSES.told)
+    assert row["steps_per_s"] > 10
 
 
 def test_a_process_whose_child_trains_is_told(start: Callable[..., Target], tmp_path: Path) -> None:

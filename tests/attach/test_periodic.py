@@ -20,6 +20,7 @@ from tests.kernel.own import source
 from trainobs.analysis.summary import summarize
 from trainobs.attach.process import find
 from trainobs.core.errors import AttachError
+from trainobs.core.text import duration
 from trainobs.report import brief, page
 from trainobs.runlog.reader import RunLog
 
@@ -86,7 +87,9 @@ def test_a_change_of_the_period_is_told_and_both_are_right(
     done = attached(target.pid(), tmp_path / "run", "--for", "10")
     found = check_periods(tmp_path / "run", target)
     assert found[0] > 1.5 * min(found), done.stderr
-    assert done.stderr.count("a period of") == len(found)
+    assert done.stderr.count("a period of about ") == len(found)
+    for period in found:  # as the report tells it
+        assert f" a period of {duration(period)}, " in done.stderr
     assert kernel_state.left_behind(before) == []
 
 

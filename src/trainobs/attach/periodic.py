@@ -99,6 +99,11 @@ class PeriodWatch:
         calls = counted(self._count + self._calls.lost_count, "system call")
         return f"no lock: {self._turns.why_not.why}; {calls} in {seconds:.1f} s"
 
+    def tell_all(self) -> None:
+        """What came of each period, which was told as it had just begun."""
+        for spell in self.spells:
+            tell(f"{_at(spell.ends[0])} to {_at(spell.ends[-1])} {_told(spell)}")
+
     def stop(self) -> None:
         """Take everything out of the kernel. May be called twice."""
         self._calls.stop()
@@ -106,7 +111,7 @@ class PeriodWatch:
     def _tell(self) -> None:
         spells = self._turns.spells
         for before, spell in zip([None, *spells][self._told :], spells[self._told :], strict=False):
-            tell(f"{_at(spell.ends[0])} {_told(spell)}{_change(before, spell)}")
+            tell(f"{_at(spell.ends[0])} {_told(spell, 'about ')}{_change(before, spell)}")
         self._told = len(spells)
         if self._was_locked and not self._turns.is_locked:
             tell(f"{_at(spells[-1].ends[-1])} no period any more: {self._turns.why_not.why}")
@@ -142,6 +147,7 @@ def observe(
     while not wait(READ_S) and (end is None or time.monotonic() < end):
         watch.read()
     watch.read()
+    watch.tell_all()
 
 
 def record(watch: PeriodWatch, place: Path, outcome: str) -> None:
@@ -184,10 +190,10 @@ def _as_json(spell: Spell) -> dict[str, float | int | None]:
     }
 
 
-def _told(spell: Spell) -> str:
+def _told(spell: Spell, how: str = "") -> str:
     rate = 1e9 / spell.period_ns
     calls = counted(spell.pattern.calls, "system call")
-    return f"a period of {duration(spell.period_ns)}, {rate:.3g} a second, of {calls}"
+    return f"a period of {how}{duration(spell.period_ns)}, {rate:.3g} a second, of {calls}"
 
 
 def _change(before: Spell | None, spell: Spell) -> str:

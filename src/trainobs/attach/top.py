@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainobs.attach.process import Target, look_at, training_processes
-from trainobs.attach.rule import SEVERAL, Rule, rule_for
+from trainobs.attach.rule import PATIENCE_S, SEVERAL, Rule, rule_for
 from trainobs.attach.run import AttachedRun, loaded
 from trainobs.core.abi import SLOTS, Event, FileClass, Op, Phase, Role
 from trainobs.core.errors import TrainobsError
@@ -20,8 +20,9 @@ EVERY_S = 2.0
 """Time that a row is about."""
 
 LOOK_S = 0.1
-SETTLE_S = 5.0
-"""How long one look waits until steps are seen."""
+SETTLE_S, LATE_S = 5.0, PATIENCE_S + 1.0
+"""How long one look waits until it is known what steps are: where nothing of a training was seen so
+far, and where something was."""
 
 REFRESH_S = 5.0
 """How often processes are looked for that have begun since."""
@@ -31,6 +32,7 @@ _READS = [Op.READ, Op.URING_READ]
 
 
 NOT_SEEN = "not seen to train"
+_NO_RULE = "its steps are not known yet"
 
 
 class Row(NamedTuple):
@@ -86,6 +88,17 @@ class Watched:
             self.run.start(rule, times_fetches=self.run.times_fetches(rule))
             self._before = None
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is known what its steps are, or waiting for that is no use."""
+        patience_s = LATE_S if self._is_seen() else SETTLE_S
+        return self.rule is not None or self.run.clock.look().seconds >= patience_s
+
+    def _is_seen(self) -> bool:
+        """Whether it was seen to do what belongs to a training."""
+        counts = self.run.clock.look().counts
+        return bool(counts[Event.BACKWARD] or counts[Event.OPTIMIZER])
+
     def row(self) -> Row:
         """What it did since the last row."""
         now = self._totals()
@@ -93,7 +106,7 @@ class Watched:
         if self.run.clock.look().elsewhere[Event.OPTIMIZER]:
             return Row(self.run.process, note=SEVERAL)
         if self.rule is None:
-            return Row(self.run.process, note=NOT_SEEN)
+            return Row(self.run.process, note=_NO_RULE if self._is_seen() else NOT_SEEN)
         if note := self.run.clock.doubt() or ("" if before else "just seen to train"):
             return Row(self.run.process, steps=self.rule.told, note=note)
         assert before is not None
@@ -172,8 +185,8 @@ class Machine:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is known of each that was found what its steps are."""
-        return all(watched.rule for watched in self._watched.values())
+        """Whether each that was found is."""
+        return all(watched.is_settled for watched in self._watched.values())
 
     def close(self) -> None:
         """Take everything out of the kernel. May be called twice."""
@@ -217,7 +230,7 @@ def watch(*, once: bool) -> Iterator[list[dict[str, Any]]]:
     """Rows again and again, as dictionaries that JSON takes.
 
     Args:
-        once: look until it is known of all what their steps are, or for `SETTLE_S`, and tell once.
+        once: look until all are settled, or for `LATE_S`, and tell once.
 
     Raises:
         ProbeError: the kernel side cannot run.
@@ -227,7 +240,7 @@ def watch(*, once: bool) -> Iterator[list[dict[str, Any]]]:
         began = time.monotonic()
         while True:
             machine.look()
-            if once and not machine.is_settled and time.monotonic() < began + SETTLE_S:
+            if once and not machine.is_settled and time.monotonic() < began + LATE_S:
                 time.sleep(LOOK_S)
                 continue
             machine.rows()
