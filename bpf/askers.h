@@ -18,6 +18,7 @@ struct asker {
 	u8 class;
 	u8 role;
 	u8 slot;
+	u8 unused[5]; /* by name, so that it is set: before v6.3 no unset bytes go into a map */
 };
 
 struct {

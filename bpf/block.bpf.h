@@ -11,7 +11,8 @@ struct request_start {
 	u64 ns;
 	enum tobs_class class; /* for direct I/O, which carries no page of a file */
 	enum tobs_role role;
-	u32 slot; /* of the session that it is issued for; none if the role is TOBS_KERNEL */
+	u32 slot;   /* of the session that it is issued for; none if the role is TOBS_KERNEL */
+	u32 unused; /* as in struct asker */
 };
 
 struct {

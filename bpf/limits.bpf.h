@@ -15,6 +15,7 @@ struct limited_bio {
 	u8 class; /* as in struct request_start */
 	u8 role;
 	u8 slot;
+	u8 unused; /* as in struct asker */
 };
 
 struct {

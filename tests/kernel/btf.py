@@ -92,6 +92,37 @@ class Btf:
         (kind,) = (kind for member, kind, _ in definition.members if member == "value")
         return self.size(self.types[kind].size_or_type)
 
+    def map_types(self) -> dict[str, dict[str, int]]:
+        """The types of keys and values of all maps, by map; of maps in maps those of the inner."""
+        found = {}
+        for variable in self.types:
+            definition = self.types[variable.size_or_type] if variable.kind == VARIABLE else None
+            of = {member: kind for member, kind, _ in definition.members} if definition else {}
+            if "type" not in of:
+                continue
+            if "values" in of:
+                pointer = self.types[self.types[of["values"]].words[0]]
+                of = {m: kind for m, kind, _ in self.types[pointer.size_or_type].members}
+            found[variable.name] = {
+                m: self.types[kind].size_or_type for m, kind in of.items() if m in ("key", "value")
+            }
+        return found
+
+    def holes(self, number: int) -> list[str]:
+        """Members of a structure, however deep, in front of which there are bytes of no member."""
+        found = self.types[number]
+        if found.kind == ARRAY:
+            return self.holes(found.words[0])
+        if found.kind in (POINTER, INT, UNION, ENUM, ENUM64):
+            return []
+        if found.kind != STRUCT:
+            return self.holes(found.size_or_type)
+        at, holes = 0, []
+        for member, kind, bit in found.members:
+            holes += [f"{found.name}.{member}"] if bit // 8 > at else self.holes(kind)
+            at = bit // 8 + self.size(kind)
+        return holes + ([f"the end of {found.name}"] if at < found.size_or_type else [])
+
     def _read(self, data: bytes, at: int) -> int:
         name, info, size_or_type = struct.unpack_from("<III", data, at)
         kind, count = info >> 24 & 0x1F, info & 0xFFFF

@@ -92,6 +92,15 @@ def test_enumerations_agree(btf: Btf, name: str, prefix: str, python: type[IntEn
     assert theirs == ours | {key: lengths[key] for key in theirs.keys() & lengths.keys()}
 
 
+def test_no_map_has_bytes_of_no_member(btf: Btf) -> None:
+    """Nothing sets these, and before Linux 6.3 a program may not put them into a map."""
+    found = {
+        name: [btf.holes(kind) for kind in of.values()] for name, of in btf.map_types().items()
+    }
+    assert {"askers", "requests", "tasks"} <= found.keys()
+    assert not {name: holes for name, holes in found.items() if any(holes)}
+
+
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
