@@ -110,11 +110,13 @@ static __always_inline bool is_code(struct dentry *dentry)
 		return true;
 	if ((end[1] >> 56) - '0' > 9)
 		return false;
-	for (u32 i = 0; i < 8; i++) { /* characters of the version */
+	for (u32 i = 0; i < 12; i++) { /* characters of the version, which begins with a digit */
+		u8 first = end[1] >> 56;
+
 		end[1] = end[1] << 8 | end[0] >> 56;
 		end[0] <<= 8;
 		if ((u32)(end[1] >> 32) == 0x2e6f732e /* ".so." */)
-			return true;
+			return (u8)(first - '0') <= 9;
 	}
 	return false;
 }

@@ -23,6 +23,8 @@ struct {
 	__type(value, struct tobs_seen);
 } seen_process SEC(".maps");
 
+#define LONGEST_STEP_NS (30ULL * 1000000000) /* of an optimizer that steps by others */
+
 static __always_inline struct tobs_seen *seen_by(struct task_state *task)
 {
 	u32 zero = 0;
@@ -66,6 +68,8 @@ static __always_inline void begin_scope(struct tobs_seen *seen, struct tobs_cloc
 		__sync_fetch_and_add(&seen->scopes, 1);
 	if (event == TOBS_EVENT_FETCH) /* should an end have been missed */
 		seen->inside = 0;
+	if (!seen->inside && seen->nests && event == TOBS_EVENT_OPTIMIZER)
+		seen->outer_ns = now;
 	if (seen->inside || (seen->nests && event == TOBS_EVENT_OPTIMIZER))
 		seen->inside++;
 	if (!seen->timed)
@@ -152,8 +156,12 @@ int tobs_named(struct pt_regs *regs)
 
 	if (!seen || !clock)
 		return 0;
-	if (event == TOBS_EVENT_OPTIMIZER && seen->inside && counts(seen, task))
-		event = TOBS_EVENTS; /* one around it steps by its means, as SAM or Lookahead does */
+	if (event == TOBS_EVENT_OPTIMIZER && seen->inside && counts(seen, task)) {
+		if (now - seen->outer_ns < LONGEST_STEP_NS)
+			event = TOBS_EVENTS; /* one around it steps by its means, as SAM does */
+		else
+			seen->inside = 0; /* its end was missed */
+	}
 	if (event < TOBS_EVENTS)
 		count(seen, task, clock, event, now);
 	if (counts(seen, task))

@@ -283,6 +283,7 @@ struct tobs_seen {
 	unsigned int half_turns; /* odd: an optimizer has stepped since the last fetch */
 	unsigned int nests; /* whether scopes are seen to end, so that one inside another is known */
 	unsigned int inside;	     /* scopes with a name, from a step of an optimizer inwards */
+	unsigned long long outer_ns; /* when that step began */
 	unsigned long long fetch_ns; /* when the fetch that goes on began */
 	unsigned long long scopes;   /* that began so far, while there was no rule for steps ... */
 	unsigned long long ends;     /* ... and that ended */
@@ -365,7 +366,7 @@ _Static_assert(sizeof(struct tobs_batch) == 120 + TOBS_NAME, "no padding");
 _Static_assert(sizeof(struct tobs_losses) == 24, "no padding");
 _Static_assert(sizeof(struct tobs_seen_step) == 16 + 8 * TOBS_EVENTS, "no padding");
 _Static_assert(sizeof(struct tobs_seen) ==
-		       64 + 16 * TOBS_EVENTS + TOBS_RING * sizeof(struct tobs_seen_step),
+		       72 + 16 * TOBS_EVENTS + TOBS_RING * sizeof(struct tobs_seen_step),
 	       "no padding");
 _Static_assert(sizeof(struct tobs_calls) == 8 + 8 * TOBS_CALLS, "no padding");
 _Static_assert(sizeof(struct tobs_settings) == 56, "no padding");

@@ -131,6 +131,9 @@ def test_tables_of_one_module_share_its_time_by_their_bytes():
     wide, thin = steps.close()
     assert wide["forward_ns"] == pytest.approx(4 * thin["forward_ns"])
     assert wide["forward_ns"] > 0
+    model(torchrec.KeyedJaggedTensor(["w", "t"], ids[:2], lengths=torch.tensor([1, 1, 0, 0])))
+    wide, thin = steps.close()
+    assert wide["forward_ns"] > 0 == thin["forward_ns"]  # which was asked, for nothing
 
 
 def test_copies_and_pickles_of_a_model_in_mid_forward_are_plain():

@@ -137,6 +137,24 @@ def test_inputs_that_came_again_and_are_not_all_known_are_told(caplog):
     assert propose_refresh(profile, epochs(matrix(1, 8000)), tables(), least_gain=-1.0).is_worth_it
 
 
+@pytest.mark.parametrize("tail", [4, 100, 1000])
+def test_an_epoch_that_was_cut_short_hides_no_repetition(tail, caplog):
+    data = matrix(1, 4000)
+    profile = calibrated(epochs(data, data, data, data[:, :tail]))
+    assert profile.predictions.input_count == 1000
+    assert profile.made["inputs_counted"] <= 9000 + tail
+    assert caplog.records == []
+
+
+def test_samples_too_small_to_show_a_repetition_are_told(caplog):
+    counts = epochs(*[matrix(1, 60_000)] * 2, budget_bytes=1_000_000)
+    assert max(map(len, counts.inputs().values())) < 700
+    profile = calibrated(counts)
+    (told,) = (record.getMessage() for record in caplog.records)
+    assert "or may have" in told
+    assert not propose_refresh(profile, counts, tables(), least_gain=-1.0).is_worth_it
+
+
 def test_as_many_inputs_that_are_alike_are_taken_off_as_judge():
     ids = np.zeros((3, 4000), dtype=np.int64)
     ids[:, 2000:] = matrix(1, 2000)

@@ -9,6 +9,7 @@ import pytest
 
 from trainobs.access.interval import normal_quantile
 from trainobs.fae.calibration.intervals import count_interval, mean_upper, ratio
+from trainobs.fae.kjt.inputs import InputUse, blocks_of, keys_of, parts_of
 
 TRIALS = 2000
 
@@ -46,6 +47,27 @@ def test_of_neighbours_that_are_alike():
         return (random.random(6000) < shares).astype(float), np.ones(6000)
 
     assert misses(draw, 0.4, 0.95) <= allowed_misses(0.95)
+
+
+@pytest.mark.parametrize(("count", "session"), [(1000, 1), (1000, 20), (20_000, 200)])
+def test_of_inputs_held_out_by_runs_of_neighbours(count, session):
+    numbers = np.arange(count)
+    trials, missed = 500, 0
+    for seed in range(trials):
+        random = np.random.default_rng(seed)
+        lookups = random.integers(1, 5, count)
+        shares = random.beta(2, 3, count // session + 1)
+        hot = random.binomial(lookups, np.repeat(shares, session)[:count])
+        kept = parts_of(keys_of(blocks_of(numbers), seed)) == InputUse.REPORTING
+        begins = np.flatnonzero(np.diff(np.append(-1, blocks_of(numbers[kept]))))
+        low, high = ratio(hot[kept], lookups[kept], 0.95, begins)[1:]
+        missed += not low <= hot.sum() / lookups.sum() <= high
+    assert missed <= 0.05 * trials + 3.7 * math.sqrt(0.05 * trials)
+
+
+def test_a_single_run_of_neighbours_tells_next_to_nothing():
+    low, high = ratio(np.ones(500), np.ones(500), 0.95, np.array([0]))[1:]
+    assert high - low > 0.7
 
 
 def test_an_interval_that_is_too_narrow_is_found_out():

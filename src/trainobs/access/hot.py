@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainobs.access.counts import AccessCounts
-from trainobs.access.input_sample import InputSample
+from trainobs.access.input_sample import InputSample, may_share
 from trainobs.access.interval import normal_quantile, wilson
 from trainobs.access.ranking import HotLimit, Ranking, by_score
 from trainobs.access.sketch import counts_of, places
@@ -208,8 +208,8 @@ def drift(
     Half of the later epoch's inputs are set aside. Of their lookups two sets of hot rows serve a
     share: rows that are hot in the other half, and rows that are hot in as many inputs of the
     earlier epoch. The first share less the second is the drift. Both sets come from equally
-    many inputs and neither from those they are tried on, nor from inputs with the same lookups,
-    which may be the same that came again: without drift it is 0 on average.
+    many inputs and neither from those they are tried on, nor, where these may have come again, from
+    inputs with the same lookups: without drift it is 0 on average.
 
     Args:
         before: sampled inputs of the earlier epoch.
@@ -253,10 +253,10 @@ def _three_parts(before: InputSample, after: InputSample) -> list[NDArray[np.int
     earlier, own = np.argsort(before.draws), np.argsort(after.draws)
     half = min(len(earlier), len(own) // 2)
     own, tried = own[:half], own[half : 2 * half]
-    contents = after.contents[tried]
-    came_again = np.isin(before.contents[earlier], contents)
-    if came_again.any():
-        earlier, own = earlier[~came_again], own[~np.isin(after.contents[own], contents)]
+    if may_share(before, after):
+        contents = after.contents[tried[after.sizes[tried] > 0]]
+        earlier = earlier[~np.isin(before.contents[earlier], contents)]
+        own = own[~np.isin(after.contents[own], contents)]
     size = min(len(earlier), len(own))
     return [earlier[:size], own[:size], tried]
 

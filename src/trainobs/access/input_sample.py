@@ -22,6 +22,9 @@ KEPT_SHARE = 0.4
 """Of the memory; the rest is for what waits, and for the moment in which both become one."""
 WAITING_SHARE = 0.2
 
+SURE = 3.0
+"""Standard deviations that are no chance."""
+
 
 @dataclass(frozen=True)
 class InputSample:
@@ -175,3 +178,21 @@ class Reservoir:
         }
         self._parts = [InputSample(**joined)]
         self._waiting_bytes = 0
+
+
+def may_share(one: InputSample, other: InputSample) -> bool:
+    """Whether two epochs may have had the same inputs.
+
+    They are told by their lookups. Some are the same by chance: as many as in one epoch. Where the
+    samples are so small that of the same data they would hardly share any, nobody can tell.
+    """
+    few, many = sorted((one, other), key=len)
+    if not len(few):
+        return False
+    shared = np.count_nonzero(np.isin(few.contents, many.contents))
+    _, of_each = np.unique(many.contents, return_counts=True)
+    chance = len(few) * float(of_each[of_each > 1].sum()) / len(many)
+    if abs(shared - chance) > SURE * np.sqrt(shared + 2 * chance):  # these come two at a time
+        return bool(shared > chance)
+    same = (len(few) - chance) * len(many) / max(many.seen, len(many))
+    return bool(same <= SURE * np.sqrt(same + 2 * chance))

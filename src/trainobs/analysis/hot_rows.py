@@ -22,10 +22,10 @@ _HOT, _DRIFT = SHARES["fae/hot_lookup_ratio"], SHARES["fae/drift_ratio"]
 
 
 def hot_bytes(rank: RankLog) -> int | None:
-    """Bytes of hot rows, with optimizer state, at the end of the run; None without any."""
+    """Bytes of a device's hot rows, with optimizer state, at most in the run; None without any."""
     held = rank.metric("fae/hot_bytes")
     known = held[np.isfinite(held)]
-    return int(known[-1]) if len(known) else None
+    return int(known.max()) if len(known) else None
 
 
 def hot_rows(rank: RankLog, embeddings: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -38,8 +38,8 @@ def hot_rows(rank: RankLog, embeddings: dict[str, Any] | None) -> dict[str, Any]
     Returns:
         `parts`: of the run, each with its `first_step` and `last_step`, the `hot_lookup_ratio` and
         the `drift_ratio`. `at_most_ratio`: what the rows that this run looked up most served of
-        the lookups that were counted, in as many bytes, if they had no optimizer state: no others
-        served more. What is unknown is None.
+        the lookups that were counted, in as many bytes on every rank, if they had no optimizer
+        state: no rows that stay the same served more. What is unknown is None.
     """
     sums = rank.metrics({*_HOT[:2], *_DRIFT[:2]})
     steps = np.flatnonzero((rank.step() != SETUP) & (sums[_HOT.whole] > 0))

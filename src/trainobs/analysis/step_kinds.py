@@ -37,8 +37,8 @@ class StepKind:
     def told(self) -> str:
         """What it had, in words."""
         one, many = _NAMES[self.event]
-        number = round(self.count, 1)
-        return f"{number:g} {one if number == 1 else many}"
+        number = f"{self.count:.3g}"
+        return f"{number} {one if number == '1' else many}"
 
 
 def events_of(run: RunLog) -> dict[str, float]:
@@ -49,16 +49,20 @@ def events_of(run: RunLog) -> dict[str, float]:
 
 def unlike(old: Sequence[RunLog], new: Sequence[RunLog]) -> str:
     """Why steps of A and of B are not the same thing, or those of one side; "" if they are."""
-    kinds = [_kind_of(run) for run in (*old, *new)]
-    for number, kind in enumerate(kinds):
-        if not kind.is_like(kinds[0]):
-            whose = "another of A" if number < len(old) else "one of B"
-            return f"a step of A has {kinds[0].told()}, and {whose} has {kind.told()}"
+    sides = ["A"] * len(old) + ["B"] * len(new)
+    found = [(side, _kind_of(run)) for side, run in zip(sides, (*old, *new), strict=True)]
+    seen = [(side, kind) for side, kind in found if kind is not None]
+    for side, kind in seen:
+        if not kind.is_like(seen[0][1]):
+            whose = f"another of {side}" if side == seen[0][0] else f"one of {side}"
+            return f"a step of {seen[0][0]} has {seen[0][1].told()}, and {whose} has {kind.told()}"
+        if len(seen) < len(found) and not kind.is_like(StepKind("optimizer", 1.0)):
+            return f"a step of {side} has {kind.told()}, and others are what the training marked"
     return ""
 
 
-def _kind_of(run: RunLog) -> StepKind:
-    """What a step of a run is; one that is marked is that of an optimizer."""
+def _kind_of(run: RunLog) -> StepKind | None:
+    """What a step of a run is, as seen from outside; None where the training told its steps."""
     events = events_of(run)
-    event = "optimizer" if events.get("optimizer", 1.0) else "backward"
-    return StepKind(event, events.get(event, 1.0))
+    event = "optimizer" if events.get("optimizer") else "backward"
+    return StepKind(event, events[event]) if event in events else None

@@ -46,7 +46,13 @@ def _skew(run: RunLog, rank: RankLog) -> dict[str, Any] | None:
     except AccessCountsError as error:
         run.unreadable[run.path / COUNTS_DIR] = error.found
         return None
-    return None if counts is None else skew(counts, rank.tables, hot_bytes(rank))
+    return None if counts is None else skew(counts, rank.tables, _all_hot_bytes(run, rank))
+
+
+def _all_hot_bytes(run: RunLog, rank: RankLog) -> int | None:
+    """Of all ranks, each of which may have a part of its own (mode "partitioned")."""
+    of_rank = hot_bytes(rank)
+    return None if of_rank is None else of_rank * run.info.get("world_size", 1)
 
 
 def _time(rank: RankLog, lookups: TableLookups) -> dict[str, Any]:

@@ -192,6 +192,7 @@ SEEN = np.dtype(
         ("half_turns", "<u4"),
         ("nests", "<u4"),
         ("inside", "<u4"),
+        ("outer_ns", "<u8"),
         ("fetch_ns", "<u8"),
         ("scopes", "<u8"),
         ("ends", "<u8"),

@@ -116,11 +116,13 @@ def _has_own_forward(module: nn.Module, kind: SiteKind) -> bool:
     """Whether a user's forward stands in for the known one: ids may be others than its caller's.
 
     That of an instance is only looked at in torch's modules: TorchRec's pipelines set their own.
+    Accelerate's (`_hf_hook`) moves ids and weights, and calls the known one.
     """
     names = {SiteKind.JAGGED: _COLLECTIONS, SiteKind.BATCHED: tuple(_KERNELS)}
     known = names.get(kind, ("Embedding", "EmbeddingBag"))
     classes: tuple[Any, ...] = type(module).__mro__
-    return (kind not in names and "forward" in vars(module)) or any(
+    is_set = "forward" in vars(module) and not hasattr(module, "_hf_hook")
+    return (kind not in names and is_set) or any(
         cls.forward is not classes[0].forward
         for cls in classes
         if cls.__name__ in known

@@ -81,7 +81,7 @@ def lay_times(rows: NDArray[np.void], of: NDArray[np.intp], asked: Sequence[Step
         if not one.times:
             continue
         in_step = np.flatnonzero(of == index)
-        times = np.zeros(len(in_step))
+        times, are_asked = np.zeros(len(in_step)), np.zeros(len(in_step), np.bool_)
         for site in {id(call.site): call.site for call in one.calls}.values():
             spent = [ns for timed, ns in one.times if timed is site]
             of_site = np.isin(rows["table"][in_step], site.tables)
@@ -89,4 +89,5 @@ def lay_times(rows: NDArray[np.void], of: NDArray[np.intp], asked: Sequence[Step
             is_known = len(spent) == sum(call.site is site for call in one.calls)
             share = sum(spent) / np.nansum(read) if is_known and np.nansum(read) > 0 else np.nan
             times[of_site] += share * read
-        rows["forward_ns"][in_step] = np.where(times > 0, times, np.nan)
+            are_asked |= of_site
+        rows["forward_ns"][in_step] = np.where(are_asked, times, np.nan)

@@ -17,7 +17,8 @@ _ALWAYS = "hooks on the model"
 _SAMPLED = "ids of sampled steps"
 _SAMPLE = "Null in steps whose ids were not taken."
 _ASKED = (
-    "Lookups that a compiled region hides are null, not zero. Rows that are read without a call of "
+    "Lookups that a compiled region hides, or a forward that is not the known one, are null, not "
+    "zero. Rows that are read without a call of "
     "the table's module (F.embedding) are not among them."
 )
 

@@ -6,13 +6,14 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainobs.access.counts import AccessCounts
-from trainobs.access.input_sample import InputSample
+from trainobs.access.input_sample import InputSample, may_share
 from trainobs.access.sketch import Sketch, places
 from trainobs.core.errors import FAEError
 from trainobs.core.log import logger
@@ -25,9 +26,6 @@ from trainobs.fae.profile.profile import FAEProfile
 _HELD_OUT_RATIO = 0.25
 """Of the inputs that were counted; as much of a loader's is held out for the predictions."""
 
-SURE = 3.0
-"""Standard deviations that are no chance."""
-
 
 def profile_of_counts(
     source: AccessCounts | str | os.PathLike[str],
@@ -39,8 +37,8 @@ def profile_of_counts(
 
     Counts come with a sample of whole inputs, which were counted too. The lookups of those that
     are to judge are taken off the counts, so that these inputs had no part in the choice. Where
-    epochs had the same inputs, the last one's judge, and are taken off all epochs; where the sample
-    lacks some of them, a warning says that they cannot be.
+    epochs had the same inputs, or may have had, those of one judge, and are taken off all of them;
+    where the sample lacks some, a warning says that they cannot be.
 
     Args:
         source: counts, a file of them, or a run directory.
@@ -57,7 +55,7 @@ def profile_of_counts(
     if not run.is_apart:
         logger.warning(
             "what is predicted from these access counts holds for their own data alone\n"
-            "  found: inputs that came again in another epoch, and a sample without all of them\n"
+            "  found: inputs that came again in another epoch, or may have, and a sample of them\n"
             "  do:    calibrate from the loader, or from the counts of one epoch"
         )
     # Counts are by table: each is looked up as if by one feature of its own.
@@ -78,7 +76,7 @@ class CountedRun(NamedTuple):
         counts: of each table's rows, without the lookups of `inputs`.
         counted: inputs that they are of.
         inputs: others of the run, by table.
-        is_apart: whether they are others: no input that came again in another epoch judges rows
+        is_apart: whether they surely are: no input that came again in another epoch judges rows
             that it helped to choose.
     """
 
@@ -101,10 +99,12 @@ def counted_run(
     for table in tables:
         _check(access, table)
     samples = [sample for _, sample in sorted(access.inputs().items())]
-    came_again = _came_again(samples)
-    if came_again:
-        held_out = [_held_out(samples[-1])]
-        others = [_others_of(held_out[0], sample) for sample in samples[:-1]]
+    every, sampled = _input_count(access, samples), sum(map(len, samples))
+    may_have_come_again = any(may_share(*pair) for pair in combinations(samples, 2))
+    if may_have_come_again:
+        longest = max(range(len(samples)), key=lambda i: (len(samples[i]), i))
+        held_out = [_held_out(samples.pop(longest))]
+        others = [_others_of(held_out[0], sample) for sample in samples]
     else:
         held_out, others = [_held_out(sample) for sample in samples], []
     inputs = _inputs(held_out, access, tables)
@@ -119,8 +119,7 @@ def counted_run(
         table.name: RowCounts(partial(_without, access, table.name, ids))
         for table, ids in zip(tables, taken.ids, strict=True)
     }
-    every = _input_count(access, samples)
-    is_apart = not came_again or every == sum(map(len, samples))
+    is_apart = not may_have_come_again or every == sampled
     return CountedRun(counts, max(1, every - taken.size), inputs, is_apart)
 
 
@@ -135,22 +134,6 @@ def _held_out(sample: InputSample) -> InputSample:
     if len(sample) <= room:
         return sample
     return sample.where(sample.draws <= np.partition(sample.draws, room - 1)[room - 1])
-
-
-def _came_again(samples: Sequence[InputSample]) -> bool:
-    """Whether the last epoch had inputs of the one before.
-
-    They are told by their lookups. Some are the same by chance: as many as in one epoch.
-    """
-    if len(samples) < 2:
-        return False
-    before, after = samples[-2:]
-    size = min(len(before), len(after))
-    earlier, own = (each.contents[np.argsort(each.draws)[:size]] for each in (before, after))
-    again = np.count_nonzero(np.isin(own, earlier))
-    _, of_each = np.unique(own, return_counts=True)
-    chance = int(of_each[of_each > 1].sum())
-    return bool(again - chance > SURE * np.sqrt(again + 2 * chance))  # these come two at a time
 
 
 def _others_of(held_out: InputSample, sample: InputSample) -> InputSample:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainobs.fae.kjt.inputs import Inputs, joined
+from trainobs.fae.kjt.inputs import Inputs, blocks_of, joined
 
 KeyedLot = tuple[NDArray[np.int64], NDArray[np.uint64], Inputs]
 """Numbers of inputs in the data, their keys, and themselves."""
@@ -57,6 +57,12 @@ class HeldOut:
     def inputs(self) -> Inputs:
         """What was kept, in the order of the data."""
         return self._gathered()[2]
+
+    def inputs_by_blocks(self) -> Inputs:
+        """The same, with where each block of neighbours begins."""
+        numbers, _, inputs = self._gathered()
+        blocks = np.append(-1, blocks_of(numbers))
+        return inputs._replace(begins=np.flatnonzero(np.diff(blocks)))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """All that `restore` needs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 from statistics import NormalDist
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainobs.access.interval import wilson_around
+from trainobs.access.interval import normal_quantile, wilson_around
 from trainobs.core.quotients import UNKNOWN, Interval
 
 BLOCKS = 100
@@ -18,7 +19,10 @@ BLOCKS = 100
 
 
 def ratio(
-    parts: NDArray[np.number[Any]], wholes: NDArray[np.number[Any]], confidence: float
+    parts: NDArray[np.number[Any]],
+    wholes: NDArray[np.number[Any]],
+    confidence: float,
+    begins: NDArray[np.intp] | None = None,
 ) -> Interval:
     """The ratio of two sums over inputs, with an interval.
 
@@ -26,12 +30,14 @@ def ratio(
     ratio did: an input's lookups are not independent of each other, and in data that are not
     shuffled nor are neighbouring inputs. The spread is that of the linearised ratio (Cochran,
     Sampling Techniques, 3rd ed., sec. 6.4) over inputs, or over `BLOCKS` blocks of neighbours
-    where that is larger.
+    where that is larger. Of inputs that were held out by runs of neighbours a run is one trial, or
+    several are where there are more than `BLOCKS`; few of them spread as Student's t does.
 
     Args:
         parts: a number from 0 to `wholes` for each input, in the order of the data.
         wholes: of each input; for a share of inputs, ones.
         confidence: with which the interval covers the ratio in the whole data.
+        begins: where such runs begin.
 
     Returns:
         NaN throughout where the wholes add up to nothing.
@@ -39,10 +45,15 @@ def ratio(
     total = float(same * len(wholes) if (same := constant(wholes)) is not None else wholes.sum())
     if total == 0:
         return UNKNOWN
+    edges = _edges(len(parts)) if begins is None else _runs(begins)
     if same == 1 and parts.dtype == np.bool_:
-        return _ratio_of_flags(parts.view(np.bool_), confidence)
-    value = float(parts.sum()) / total
-    return wilson_around(value, _trials(value, parts, wholes), confidence)
+        value, trials = _of_flags(parts.view(np.bool_), edges)
+    else:
+        value = float(parts.sum()) / total
+        trials = _trials(value, parts, wholes, edges)
+    if begins is not None:
+        trials = trials * _lost_by_few(len(edges), confidence) if len(edges) > 1 else 1.0
+    return wilson_around(value, trials, confidence)
 
 
 def constant(numbers: NDArray[Any]) -> float | None:
@@ -50,10 +61,26 @@ def constant(numbers: NDArray[Any]) -> float | None:
     return float(numbers[0]) if len(numbers) and numbers.strides == (0,) else None
 
 
-def mean_upper(differences: NDArray[np.number[Any]], confidence: float) -> float:
-    """What the mean of numbers, one an input, does not exceed at a confidence (one-sided)."""
-    error = float(differences.std() / np.sqrt(max(len(differences), 1)))
-    return float(differences.mean()) + NormalDist().inv_cdf(confidence) * error
+def mean_upper(
+    differences: NDArray[np.number[Any]],
+    confidence: float,
+    begins: NDArray[np.intp] | None = None,
+) -> float:
+    """What the mean of numbers, one an input, does not exceed at a confidence (one-sided).
+
+    Args:
+        differences: the numbers.
+        confidence: so sure it is.
+        begins: where runs of neighbours begin; see `ratio`.
+    """
+    count, mean = max(len(differences), 1), float(differences.mean())
+    error = float(differences.std() / np.sqrt(count))
+    if begins is not None and len(begins) > 1:
+        blocks = np.add.reduceat(differences - mean, _runs(begins))
+        spread = float(np.square(blocks).sum()) * len(blocks) / (len(blocks) - 1)
+        few = _lost_by_few(len(blocks), confidence)
+        error = max(error, math.sqrt(spread / few) / count)
+    return mean + NormalDist().inv_cdf(confidence) * error
 
 
 def count_interval(count: int, confidence: float) -> tuple[float, float]:
@@ -67,22 +94,26 @@ def count_interval(count: int, confidence: float) -> tuple[float, float]:
     return _expected(count, tail), _expected(count, 1 - tail)
 
 
-def _ratio_of_flags(flags: NDArray[np.bool_], confidence: float) -> Interval:
-    """The same of parts that are none or one, of wholes that are one each: told by counting."""
+def _of_flags(flags: NDArray[np.bool_], edges: Sequence[int]) -> tuple[float, float]:
+    """The ratio of parts that are none or one to wholes that are one each, and its trials."""
     count = len(flags)
-    edges = [*_edges(count), count]
+    edges = [*edges, count]
     blocks = [int(np.count_nonzero(flags[a:b])) for a, b in pairwise(edges)]
     value = sum(blocks) / count
     squares = value * (1 - value) * count
     residuals = np.array(blocks) - value * np.diff(edges)
-    trials = _independent(value, count, squares, residuals) or float(count)
-    return wilson_around(value, trials, confidence)
+    return value, _independent(value, count, squares, residuals) or float(count)
 
 
-def _trials(value: float, parts: NDArray[np.number[Any]], wholes: NDArray[np.number[Any]]) -> float:
+def _trials(
+    value: float,
+    parts: NDArray[np.number[Any]],
+    wholes: NDArray[np.number[Any]],
+    edges: Sequence[int],
+) -> float:
     """Independent trials that tell as much of the ratio as these inputs."""
     residuals = parts - value * (wholes if constant(wholes) is None else wholes[:1])
-    blocks = np.add.reduceat(residuals, _edges(len(residuals)))
+    blocks = np.add.reduceat(residuals, edges)
     squares = float(np.square(residuals, out=residuals).sum())
     trials = _independent(value, float(wholes.sum()), squares, blocks)
     return trials or float(np.count_nonzero(wholes))
@@ -93,6 +124,23 @@ def _edges(count: int) -> list[int]:
     if count < 2 * BLOCKS:
         return [0]
     return [int(at) for at in np.linspace(0, count, BLOCKS, endpoint=False)]
+
+
+def _runs(begins: NDArray[np.intp]) -> list[int]:
+    """Where at most `BLOCKS` blocks of whole runs begin."""
+    count = min(len(begins), BLOCKS)
+    return [int(begins[int(at)]) for at in np.linspace(0, len(begins), count, endpoint=False)]
+
+
+def _lost_by_few(blocks: int, confidence: float) -> float:
+    """What of their trials so few blocks are worth, whose spread is not known better.
+
+    The square of the normal quantile over Student's t (M. Abramowitz, I. A. Stegun, Handbook of
+    Mathematical Functions, 26.7.5).
+    """
+    z, free = normal_quantile(confidence), blocks - 1
+    wider = (z**3 + z) / (4 * free) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)
+    return float((z / (z + wider)) ** 2)
 
 
 def _independent(
@@ -108,7 +156,7 @@ def _independent(
     """
     spread = squares
     if len(blocks) > 1:
-        spread = max(spread, float(np.square(blocks).sum()) * BLOCKS / (BLOCKS - 1))
+        spread = max(spread, float(np.square(blocks).sum()) * len(blocks) / (len(blocks) - 1))
     if not (0 < value < 1 and spread > 0):
         return None
     return value * (1 - value) * total**2 / spread

@@ -110,7 +110,9 @@ def predict(
         groups = _groups(
             table, counts[table.name], ids[0] if len(ids) == 1 else np.concatenate(ids)
         )
-        return found, TablePrediction(_mean(found.all), ratio(*found, confidence), *groups)
+        return found, TablePrediction(
+            _mean(found.all), ratio(*found, confidence, inputs.begins), *groups
+        )
 
     by_table, by_width = {}, {table.weight_bytes: nothing(inputs) for table in tables}
     for table, (found, prediction) in zip(tables, each(of, tables), strict=True):
@@ -125,11 +127,11 @@ def predict(
     return Predictions(
         confidence=confidence,
         input_count=inputs.size,
-        all_hot_ratio=ratio(total.is_all_hot, np.ones(inputs.size), confidence),
-        hot_lookup_ratio=ratio(*total, confidence),
+        all_hot_ratio=ratio(total.is_all_hot, np.ones(inputs.size), confidence, inputs.begins),
+        hot_lookup_ratio=ratio(*total, confidence, inputs.begins),
         bytes_per_input=_mean(moved.all),
         hot_bytes_per_input=Interval(
-            *(_mean(moved.all) * share for share in ratio(*moved, confidence))
+            *(_mean(moved.all) * share for share in ratio(*moved, confidence, inputs.begins))
         ),
         threshold=threshold,
         threshold_bytes=threshold_bytes,

@@ -138,7 +138,8 @@ class DataSample:
 
     def held_out(self, use: InputUse) -> Inputs:
         """The inputs that are kept for a use."""
-        return self._held_out[use].inputs()
+        kept = self._held_out[use]
+        return kept.inputs_by_blocks() if self._in_blocks else kept.inputs()
 
     def counts(self) -> Mapping[str, RowCounts]:
         """Lookups of each row as they are now; several threads may ask."""

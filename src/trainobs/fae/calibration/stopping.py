@@ -86,9 +86,10 @@ class Stopping:
         return max(_SMALLEST_LOOK, int(needed))
 
     def _is_narrow(self, sample: DataSample, choice: Choice) -> bool:
-        found = served(sample.tables, choice.hot_ids, sample.held_out(InputUse.REPORTING))
+        inputs = sample.held_out(InputUse.REPORTING)
+        found = served(sample.tables, choice.hot_ids, inputs)
         shares = (HotLookupCounts(found.is_all_hot, np.ones_like(found.all)), found)
-        intervals = [ratio(*share, self._confidence) for share in shares]
+        intervals = [ratio(*share, self._confidence, inputs.begins) for share in shares]
         return all(share.high - share.low <= 2 * self._margin for share in intervals)
 
     def _gain(
@@ -103,6 +104,6 @@ class Stopping:
         new = served(sample.tables, choice.hot_ids, inputs)
         scale = max(float(new.all.mean()), 1e-9) if len(new.all) else 1.0
         return max(
-            mean_upper(new.is_all_hot - old.is_all_hot, self._confidence),
-            mean_upper((new.hot - old.hot) / scale, self._confidence),
+            mean_upper(new.is_all_hot - old.is_all_hot, self._confidence, inputs.begins),
+            mean_upper((new.hot - old.hot) / scale, self._confidence, inputs.begins),
         )

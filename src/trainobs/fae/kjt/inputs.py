@@ -33,11 +33,13 @@ class Inputs(NamedTuple):
         ids: of each feature, the ids of all inputs, one input after the other; rows of a matrix
             where that is what there was.
         lengths: of each feature, lookups of each input; None where each has exactly one.
+        begins: where runs of neighbours in the data begin, of inputs that were held out by runs.
     """
 
     size: int
     ids: tuple[Ids, ...] | Ids
     lengths: tuple[Lengths | None, ...]
+    begins: NDArray[np.intp] | None = None
 
     @property
     def lookup_count(self) -> int:
