@@ -90,6 +90,20 @@ def test_what_a_forward_of_its_own_looks_up_is_unknown(name, caplog):
     assert caplog.records == []  # of no id can it be said that the table has not got it
 
 
+def test_what_accelerate_moves_between_devices_is_counted():
+    hooks = pytest.importorskip("accelerate.hooks")
+    model, steps = nn.Embedding(10, 2), Steps()
+    hooks.add_hook_to_module(model, hooks.AlignDevicesHook())
+    assert "forward" in vars(model)
+    lookups = ModelLookups(model, lambda: steps.serial, every=1)
+    steps.begin()
+    model(torch.tensor([[1, 2, 3]]))
+    (row,) = lookups.rows(steps.closed())
+    lookups.close()
+    assert row["lookup_count"] == 3
+    assert lookups.counts.total(lookups.tables[0].name) == 3
+
+
 def test_a_subclass_without_a_forward_of_its_own_is_counted():
     class Named(nn.Embedding):
         pass
