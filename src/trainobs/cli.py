@@ -201,7 +201,7 @@ def _add_outside(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="all training processes of this machine: their rate, and what they wait for",
         epilog="One's own processes, as root all. While it runs, they are observed from outside.",
     )
-    top.add_argument("--once", action="store_true", help="look for 13 s at most, and print once")
+    top.add_argument("--once", action="store_true", help="look for 24 s at most, and print once")
     top.add_argument("--json", action="store_true", help="print the rows as JSON, once")
     top.set_defaults(command=_top)
 

@@ -24,6 +24,9 @@ SETTLE_S, LATE_S = 5.0, PATIENCE_S + 1.0
 """How long one look waits until it is known what steps are: where nothing of a training was seen so
 far, and where something was."""
 
+ONCE_S = 2 * LATE_S
+"""How long at most: others may begin meanwhile, and to see each begins with work of its own."""
+
 REFRESH_S = 5.0
 """How often processes are looked for that have begun since."""
 
@@ -230,7 +233,7 @@ def watch(*, once: bool) -> Iterator[list[dict[str, Any]]]:
     """Rows again and again, as dictionaries that JSON takes.
 
     Args:
-        once: look until all are settled, or for `LATE_S`, and tell once.
+        once: look until all are settled, or for `ONCE_S`, and tell once.
 
     Raises:
         ProbeError: the kernel side cannot run.
@@ -240,7 +243,7 @@ def watch(*, once: bool) -> Iterator[list[dict[str, Any]]]:
         began = time.monotonic()
         while True:
             machine.look()
-            if once and not machine.is_settled and time.monotonic() < began + LATE_S:
+            if once and not machine.is_settled and time.monotonic() < began + ONCE_S:
                 time.sleep(LOOK_S)
                 continue
             machine.rows()
