@@ -27,8 +27,8 @@ def test_other_numbers_of_optimizer_steps_are_other_steps(write_run, seen, said)
     new = seen_run("new", *seen)
     told = f"a step of A has 1 optimizer step, and {said}" if said else ""
     assert unlike([seen_run("old", 1, 1)], [new]) == told
-    # What a step is that the training marked, nobody knows.
+    # What a step is that the training marked, or that was found from inside, nobody knows.
     marked = RunLog.open(write_run("marked", settings={"torch": "2.13"}))
-    told = f"a step of B{said[8:]}, and others are what the training marked" if said else ""
+    told = f"a step of B{said[8:]}; of others that is not known" if said else ""
     assert unlike([marked], [new]) == told
     assert unlike([marked], [marked]) == ""

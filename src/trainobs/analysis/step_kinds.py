@@ -57,7 +57,7 @@ def unlike(old: Sequence[RunLog], new: Sequence[RunLog]) -> str:
             whose = f"another of {side}" if side == seen[0][0] else f"one of {side}"
             return f"a step of {seen[0][0]} has {seen[0][1].told()}, and {whose} has {kind.told()}"
         if len(seen) < len(found) and not kind.is_like(StepKind("optimizer", 1.0)):
-            return f"a step of {side} has {kind.told()}, and others are what the training marked"
+            return f"a step of {side} has {kind.told()}; of others that is not known"
     return ""
 
 

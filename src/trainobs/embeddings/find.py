@@ -94,10 +94,10 @@ def _dynamo_has_compiled() -> bool:
     return dynamo is not None and bool(dynamo.counters.get("frames"))
 
 
-def _is_of(package: str, module: nn.Module, *names: str) -> bool:
-    """Whether a module is of one of these classes of a package, which need not be imported."""
+def _is_of(package: str, one: object, *names: str) -> bool:
+    """Whether an object is of one of these classes of a package, which need not be imported."""
     return any(
-        cls.__name__ in names and cls.__module__.startswith(package) for cls in type(module).__mro__
+        cls.__name__ in names and cls.__module__.startswith(package) for cls in type(one).__mro__
     )
 
 
@@ -116,12 +116,14 @@ def _has_own_forward(module: nn.Module, kind: SiteKind) -> bool:
     """Whether a user's forward stands in for the known one: ids may be others than its caller's.
 
     That of an instance is only looked at in torch's modules: TorchRec's pipelines set their own.
-    Accelerate's (`_hf_hook`) moves ids and weights, and calls the known one.
+    Accelerate's own move ids and weights, and call the known one.
     """
     names = {SiteKind.JAGGED: _COLLECTIONS, SiteKind.BATCHED: tuple(_KERNELS)}
     known = names.get(kind, ("Embedding", "EmbeddingBag"))
     classes: tuple[Any, ...] = type(module).__mro__
-    is_set = "forward" in vars(module) and not hasattr(module, "_hf_hook")
+    is_set = "forward" in vars(module) and not _is_of(
+        "accelerate.hooks", getattr(module, "_hf_hook", None), *_MOVES
+    )
     return (kind not in names and is_set) or any(
         cls.forward is not classes[0].forward
         for cls in classes
@@ -130,6 +132,7 @@ def _has_own_forward(module: nn.Module, kind: SiteKind) -> bool:
     )
 
 
+_MOVES = ("AlignDevicesHook", "CpuOffload")  # from one device to another, and no more
 _COLLECTIONS = (
     "EmbeddingBagCollection",
     "EmbeddingCollection",
