@@ -38,6 +38,7 @@ __all__ = ["TARGET_ARCH", "ZIG", "build", "copy_headers", "has_clang"]
 SOURCE = "bpf/trainobs.bpf.c"
 SUPPORT = "bpf/support.bpf.c"
 SEEN = "bpf/seen.bpf.c"
+AGAIN = "bpf/again.bpf.c"
 KINDS = {"": "", ".nokfunc": "-DTOBS_NO_KFUNC", ".preemptible": "-DTOBS_PREEMPTIBLE"}
 """The second kind is for kernels without the kfunc that the first one calls: READ in reading.h. The
 third one is for those on which a program may lose its CPU: preemption.h."""
@@ -45,7 +46,8 @@ third one is for those on which a program may lose its CPU: preemption.h."""
 OBJECTS = ROOT / "src" / "trainobs" / "probes" / "objects"
 
 HEADERS = (
-    *("bpf/trainobs_probe.h", "bpf/vmlinux.h", "bpf/linux/*.h", "bpf/vendor/bpf/*.h"),
+    *("bpf/trainobs_probe.h", "bpf/own_preemption.h"),
+    *("bpf/vmlinux.h", "bpf/linux/*.h", "bpf/vendor/bpf/*.h"),
     *("bpf/trainobs_bcc.c", "bpf/trainobs.h", "bpf/task_state.h", "bpf/own.h"),  # of a BccProbe
 )
 """What a program of a user's includes; below `include/` without the first of these folders."""
@@ -77,7 +79,8 @@ def object_paths(arch: str, out: Path = OBJECTS) -> dict[Path, tuple[str, str]]:
     """Where the objects for a type of machine belong: their sources, and what sets them apart.
 
     Those of `KINDS`, and likewise those that count files, which are more to verify (files.bpf.h).
-    Then one that is linked to programs of a user's, and one for processes observed from outside.
+    Then one that is linked to programs of a user's, one for processes observed from outside, and one
+    for each program of a user's where a program may lose its CPU.
     """
     return {
         **{
@@ -87,6 +90,7 @@ def object_paths(arch: str, out: Path = OBJECTS) -> dict[Path, tuple[str, str]]:
         },
         out / f"support.{arch}.bpf.o": (SUPPORT, ""),
         out / f"seen.{arch}.bpf.o": (SEEN, ""),
+        out / f"again.{arch}.bpf.o": (AGAIN, ""),
     }
 
 

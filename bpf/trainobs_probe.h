@@ -57,6 +57,68 @@ extern int trainobs_add(__u32 counter, __u64 count, __u64 value);
 	static const char trainobs_##what##_##index[] SEC("trainobs") \
 		__attribute__((used)) = #what ":" #index ":" name ":" unit
 
+/*
+ * Since v7.0 a task may lose its CPU in a program of a tracepoint, which the kernel then leaves out of
+ * all else on that CPU. Compiled there, programs of BPF_PROG keep the CPU, and have a second one.
+ */
+#ifdef TRAINOBS_PREEMPTIBLE
+#include "own_preemption.h"
+
+/* Tell the second program that this one is there; after preemption.h, task_of_event. */
+static __always_inline void trainobs_enter(void *entered, unsigned long long event)
+{
+	struct trainobs_entered *told;
+
+	if (!trainobs_add(0, 0, 0))
+		return;
+	told = bpf_task_storage_get(entered, bpf_get_current_task_btf(), NULL,
+				    BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!told)
+		return;
+	if (told->handed == event)
+		told->handed = 0;
+	else
+		*trainobs_place(told, event) = event;
+}
+
+/* clang-format off */
+#undef BPF_PROG
+#define BPF_PROG(name, args...)                                                             \
+	name(unsigned long long *ctx);                                                      \
+	struct {                                                                            \
+		__uint(type, BPF_MAP_TYPE_PROG_ARRAY);                                      \
+		__uint(max_entries, 1);                                                     \
+		__type(key, __u32);                                                         \
+		__type(value, __u32);                                                       \
+	} name##_first SEC(".maps");                                                        \
+	struct {                                                                            \
+		__uint(type, BPF_MAP_TYPE_TASK_STORAGE);                                    \
+		__uint(map_flags, BPF_F_NO_PREALLOC);                                       \
+		__type(key, int);                                                           \
+		__type(value, struct trainobs_entered);                                     \
+	} name##_entered SEC(".maps");                                                      \
+	static __always_inline typeof(name(0)) ____##name(unsigned long long *ctx, ##args); \
+	typeof(name(0)) name(unsigned long long *ctx)                                       \
+	{                                                                                   \
+		typeof(name(0)) result;                                                     \
+		unsigned long flags;                                                        \
+		void *same = ctx; /* see preemption.h: never reached */                     \
+		barrier_var(same);                                                          \
+		if (!ctx)                                                                   \
+			bpf_tail_call(same, &name##_first, 0);                              \
+		bpf_preempt_disable();                                                      \
+		trainobs_enter(&name##_entered, (unsigned long long)same);                  \
+		_Pragma("GCC diagnostic push")                                              \
+		_Pragma("GCC diagnostic ignored \"-Wint-conversion\"")                      \
+		result = ____##name(___bpf_ctx_cast(args));                                 \
+		_Pragma("GCC diagnostic pop")                                               \
+		TRAINOBS_LET_GO(flags);                                                     \
+		return result;                                                              \
+	}                                                                                   \
+	static __always_inline typeof(name(0)) ____##name(unsigned long long *ctx, ##args)
+/* clang-format on */
+#endif
+
 #ifndef TRAINOBS_LICENSE
 #define TRAINOBS_LICENSE "GPL" /* without which the kernel refuses most of its helpers */
 #endif

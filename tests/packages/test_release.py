@@ -130,7 +130,8 @@ def test_a_wheel_holds_the_probes_for_its_machine_and_no_other_machine_code(dist
     }
     folder = "trainobs/probes/objects"
     kinds = [f"{arch}{kind}{files}" for kind in KINDS for files in ("", ".files")]
-    objects = (*(f"trainobs.{kind}" for kind in kinds), f"support.{arch}", f"seen.{arch}")
+    objects = (*(f"trainobs.{kind}" for kind in kinds), f"support.{arch}")
+    objects += (f"seen.{arch}", f"again.{arch}")
     native = ("core/_lookups.so", "steps/_straight.abi3.so")
     in_c = {f"trainobs/{name}": OF_MACHINE[arch] for name in native}
     assert machines == in_c | {f"{folder}/{name}.bpf.o": EM_BPF for name in objects}

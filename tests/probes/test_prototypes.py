@@ -87,7 +87,7 @@ def test_types_that_cannot_be_read_have_nothing_strange(tmp_path: Path) -> None:
 @pytest.fixture
 def newer(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that nobody has looked at, with other arguments of two tracepoints."""
-    monkeypatch.setattr(shared, "_version", lambda: (99, 0))
+    monkeypatch.setattr(shared, "kernel_version", lambda: (99, 0))
     other = {"tp_btf/sched_switch": ("task_struct*",), "tp_btf/block_io_start": ("bio*",)}
     monkeypatch.setattr(prototypes, "READ", {**READ, **other})
 
@@ -117,7 +117,7 @@ def test_a_probe_that_is_asked_for_and_has_other_arguments_is_an_error() -> None
 
 @pytest.mark.needs_bpf
 def test_a_kernel_that_was_looked_at_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "_version", lambda: prototypes.KNOWN)
+    monkeypatch.setattr(shared, "kernel_version", lambda: prototypes.KNOWN)
     monkeypatch.setattr(prototypes, "READ", {"tp_btf/sched_switch": ("task_struct*",)})
     kernel = KernelSide(["sched"])
     kernel.stop()

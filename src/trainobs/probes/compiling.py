@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import signal
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from trainobs.core.errors import ProbeCause, ProbeError
@@ -18,8 +19,10 @@ _CPU_S = 10  # the run begins after it; a program of 40 lines takes 0.03 s
 _TOLD_LINES = 3
 
 
-def compile_source(source: Path, target: Path, choice: str = "auto") -> Path:
-    """Compile `source` to an object at `target`; its path.
+def compile_source(
+    source: Path, target: Path, choice: str = "auto", defines: Sequence[str] = ()
+) -> Path:
+    """Compile `source` to an object at `target`, with some macros; its path.
 
     Raises:
         ProbeError: NO_COMPILER; REFUSED with the compiler's words.
@@ -30,6 +33,7 @@ def compile_source(source: Path, target: Path, choice: str = "auto") -> Path:
         raise ProbeError(ProbeCause.NO_COMPILER, failed, *without_compiler(choice))
     arch = TARGET_ARCH.get(platform.machine(), platform.machine())
     command = [*compiler, *FLAGS, f"-D__TARGET_ARCH_{arch}", f"-I{OBJECTS / 'include'}"]
+    command += [f"-D{name}" for name in defines]
     command += ["-c", str(source), "-o", str(target)]
     command = ["sh", "-c", 'ulimit -t "$0"; exec "$@"', str(_CPU_S), *command]
     try:

@@ -22,7 +22,7 @@ from trainobs.probes.libbpf import (
     open_object,
 )
 from trainobs.probes.libbpf_log import captured_log
-from trainobs.probes.loader import each_of, error_text, refusal
+from trainobs.probes.loader import each_of, error_text, let_be_called, refusal
 from trainobs.probes.remedies import missing_mark, remedy
 
 _OURS = ("anon_inode:bpf-", "anon_inode:bpf_", "anon_inode:btf", "anon_inode:[perf_event]")
@@ -41,6 +41,7 @@ class ExtraObject:
         name: what errors call it.
         only: programs to load; None: all.
         entries: name -> how many elements a map of the object's own is to have.
+        targets: program -> tracepoint that it is for, where its section does not say.
 
     Attributes:
         programs: program -> its section, which says what it is attached to.
@@ -57,11 +58,13 @@ class ExtraObject:
         name: str,
         only: Collection[str] | None = None,
         entries: Mapping[str, int] | None = None,
+        targets: Mapping[str, str] | None = None,
     ) -> None:
         self.programs: dict[str, str] = {}
         self._name = name
         self._only = only
         self._entries = entries or {}
+        self._targets = targets or {}
         self._library = open_library()
         self._object: int | None = None
         self._handles: dict[str, int] = {}
@@ -82,6 +85,18 @@ class ExtraObject:
             ProbeError: REFUSED.
         """
         self._attach(program, self.programs[program], self._library.bpf_program__attach)
+
+    def attach_to_tracepoint(self, program: str) -> None:
+        """Attach a program to the tracepoint that `targets` has for it.
+
+        Raises:
+            ProbeError: REFUSED.
+        """
+        target = self._targets[program]
+        if self.programs[program].startswith("tp_btf"):
+            return self.attach(program)
+        attach = self._library.bpf_program__attach_raw_tracepoint
+        return self._attach(program, target, lambda handle: attach(handle, target.encode()))
 
     def attach_uprobe(
         self,
@@ -141,6 +156,18 @@ class ExtraObject:
         """Descriptor of a map of the object."""
         return int(self._library.bpf_map__fd(self._maps[name]))
 
+    def has_map(self, name: str) -> bool:
+        """Whether the object has such a map."""
+        return name in self._maps
+
+    def let_be_called(self, program: str, calls: str) -> None:
+        """Let a program be called by those that have a map of the object's.
+
+        Raises:
+            OSError: the kernel does not take it.
+        """
+        let_be_called(self._library, self.map_fd(calls), self.program_fds()[program])
+
     def program_fds(self) -> dict[str, int]:
         """Program -> its descriptor."""
         fd = self._library.bpf_program__fd
@@ -193,7 +220,7 @@ class ExtraObject:
             section = library.bpf_program__section_name
             self.programs = {n: section(handle).decode() for n, handle in self._handles.items()}
             self._leave_out()
-            error = self._reuse(maps) or self._resize()
+            error = self._reuse(maps) or self._resize() or self._aim()
             error = error or library.bpf_object__load(self._object)
         if error:
             raise self._refused("load", error, log)
@@ -214,6 +241,14 @@ class ExtraObject:
         for name, count in self._entries.items():
             if error := self._library.bpf_map__set_max_entries(self._maps[name], count):
                 return int(error)
+        return 0
+
+    def _aim(self) -> int:
+        for name, target in self._targets.items():
+            if self.programs[name].startswith("tp_btf"):  # a raw one is aimed as it is attached
+                set_target = self._library.bpf_program__set_attach_target
+                if error := set_target(self._handles[name], 0, target.encode()):
+                    return int(error)
         return 0
 
     def _need_names(self, program: str) -> None:

@@ -83,6 +83,8 @@ _SIGNATURES: _Signatures = {
     "bpf_program__set_autoload": (C.c_int, [_Pointer, C.c_bool]),
     "bpf_program__section_name": (C.c_char_p, [_Pointer]),
     "bpf_program__attach": (_Pointer, [_Pointer]),
+    "bpf_program__attach_raw_tracepoint": (_Pointer, [_Pointer, C.c_char_p]),
+    "bpf_program__set_attach_target": (C.c_int, [_Pointer, C.c_int, C.c_char_p]),
     "bpf_program__attach_uprobe_opts": (
         _Pointer,
         [_Pointer, C.c_int, C.c_char_p, C.c_size_t, C.POINTER(UprobeOptions)],

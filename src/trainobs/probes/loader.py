@@ -205,16 +205,9 @@ class LibbpfLoader:
             error = -self._library.bpf_object__load(self._object)
             for program in wanted if not error else ():
                 if program + FIRST in self._maps:
-                    self._let_be_called(program)
+                    calls, first = self.map_fd(program + FIRST), self.program_fd(program)
+                    let_be_called(self._library, calls, first)
         return error, log
-
-    def _let_be_called(self, program: str) -> None:
-        """By the one that is attached after it."""
-        calls = self.map_fd(program + FIRST)
-        key, first = C.c_uint32(0), C.c_uint32(self.program_fd(program))
-        if self._library.bpf_map_update_elem(calls, C.addressof(key), C.addressof(first), 0):
-            error = C.get_errno()
-            raise OSError(error, f"{program} cannot be called: {os.strerror(error)}")
 
     def _open(self, path: Path, wanted: set[str], machine: bytes) -> None:
         library = self._library
@@ -286,6 +279,18 @@ def each_of(
         found[name_of(item).decode()] = item
         item = advance(whole, item)
     return found
+
+
+def let_be_called(library: C.CDLL, calls: int, program: int) -> None:
+    """Let a program be called by those that have the map `calls`; both are descriptors.
+
+    Raises:
+        OSError: the kernel does not take it.
+    """
+    key, value = C.c_uint32(0), C.c_uint32(program)
+    if library.bpf_map_update_elem(calls, C.addressof(key), C.addressof(value), 0):
+        error = C.get_errno()
+        raise OSError(error, f"a program cannot be called: {os.strerror(error)}")
 
 
 def error_text(library: C.CDLL, error: int) -> str:

@@ -6,7 +6,7 @@ import mmap
 import platform
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +21,8 @@ from trainobs.probes.bcc_probe import BccProbe
 from trainobs.probes.bcc_program import BccProgram
 from trainobs.probes.compiling import OBJECTS, compile_source
 from trainobs.probes.extra import ExtraObject
+from trainobs.probes.kernel_version import may_lose_cpu
+from trainobs.probes.own_object import OwnObject
 from trainobs.probes.own_probe import KINDS, Probe
 from trainobs.probes.told_counters import OwnSum, checked_counters, told_counters
 from trainobs.probes.trial import try_object
@@ -32,6 +34,9 @@ _FIELDS = OWN_CELL.names or ()
 _SHAPE = (OWN_COUNTERS, len(Role), len(_FIELDS))
 _WORDS = int(np.prod(_SHAPE))
 _TABLE_BYTES = RING * _WORDS * 8
+
+_TWICE = "TRAINOBS_PREEMPTIBLE"
+"""Has each program of BPF_PROG keep the CPU and be followed by a second one: bpf/own_preemption.h."""
 
 OwnProbe = Probe | BccProbe
 
@@ -76,7 +81,7 @@ class OwnPrograms:
         self._tables: list[Words] = []
         self._told: list[list[OwnSum]] = []
         self._unnamed: set[str] = set()
-        self._objects: list[ExtraObject | BccProgram] = []
+        self._objects: list[OwnObject | BccProgram] = []
 
     def of(self, slot: int) -> OwnTables | None:
         """What they count for a session; None if it is not known what that would be."""
@@ -154,30 +159,41 @@ class OwnPrograms:
         if isinstance(probe, BccProbe):
             told = checked_counters(probe.told(), name)
             self._take(told, name)
-            self._keep(told, BccProgram(probe, maps, _TABLE_BYTES), 1)
+            program = BccProgram(probe, maps, _TABLE_BYTES)
+            self._keep(told, program, _table(program.map_fd("own_rows"), 1))
             return
         with tempfile.TemporaryDirectory(prefix="trainobs-") as place:
-            path = probe.file
-            if probe.is_source:
-                path = compile_source(path, Path(place) / f"{path.stem}.bpf.o")
-            told = told_counters(path, name)
+            paths = _objects_of(probe, Path(place))
+            told = told_counters(paths[0], name)
             if not probe.is_source:
-                try_object([path, _support()], name)
+                try_object([*paths, _support()], name)
             self._take(told, name)
-            entries = {"own_rows": self._slots}
-            found = ExtraObject([path, _support()], maps, name, entries=entries)
+            first = self._first_taken(paths, maps, name)
+        found = OwnObject(first, maps)
         try:
-            for program, section in found.programs.items():
+            for program, section in first.programs.items():
                 named = section if self._file_of else None  # libbpf knows the section by itself
-                attach(found, program, probe.attach.get(program, named), self._file_of or str)
-            _refuse_others(probe, found, name)
-            self._keep(told, found, self._slots)
+                attach(first, program, probe.attach.get(program, named), self._file_of or str)
+            _refuse_others(probe, first, name)
+            found.attach_seconds()
+            self._keep(told, found, _table(first.map_fd("own_rows"), self._slots))
         except BaseException:
             found.close()
             raise
 
-    def _keep(self, told: list[OwnSum], found: ExtraObject | BccProgram, slots: int) -> None:
-        self._tables.append(_table(found.map_fd("own_rows"), slots))
+    def _first_taken(
+        self, paths: Sequence[Path], maps: Mapping[str, int], name: str
+    ) -> ExtraObject:
+        """The first object of some that the kernel takes."""
+        entries = {"own_rows": self._slots}
+        *others, last = ([path, _support()] for path in paths)
+        for parts in others:
+            with suppress(ProbeError):
+                return ExtraObject(parts, maps, name, entries=entries)
+        return ExtraObject(last, maps, name, entries=entries)
+
+    def _keep(self, told: list[OwnSum], found: OwnObject | BccProgram, table: Words) -> None:
+        self._tables.append(table)
         self._objects.append(found)
         self._told.append(told)
 
@@ -243,6 +259,19 @@ def _told_as(written: str, file: str) -> Iterator[None]:
     except ProbeError as error:
         texts = (text.replace(file, written) for text in (error.failed, error.found, error.do))
         raise ProbeError(error.cause, *texts) from error
+
+
+def _objects_of(probe: Probe, place: Path) -> list[Path]:
+    """Its programs, as the kernel may take them: the best first."""
+    if not probe.is_source:
+        return [probe.file]
+    forms: dict[str, Sequence[str]] = {"once": ()}
+    if may_lose_cpu():
+        forms = {"twice": (_TWICE,)} | forms
+    return [
+        compile_source(probe.file, place / f"{form}.bpf.o", defines=defines)
+        for form, defines in forms.items()
+    ]
 
 
 def _refuse_others(probe: Probe, found: ExtraObject, name: str) -> None:

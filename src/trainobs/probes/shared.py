@@ -6,7 +6,6 @@ import errno
 import mmap
 import os
 import platform
-import re
 import resource
 import struct
 import threading
@@ -22,6 +21,7 @@ from trainobs.probes.file_counts import ENTRIES
 from trainobs.probes.functions import refuses_functions
 from trainobs.probes.io_limits import has_read_limit
 from trainobs.probes.kernel_names import KERNEL_BTF, KernelNames
+from trainobs.probes.kernel_version import kernel_version, may_lose_cpu
 from trainobs.probes.libbpf import open_library
 from trainobs.probes.loader import LibbpfLoader
 from trainobs.probes.obstacles import obstacles
@@ -43,9 +43,6 @@ from trainobs.probes.time_namespace import clock_ahead_ns
 
 KFUNC = "bpf_rdonly_cast"
 """What all objects but one call, as READ in bpf/reading.h says. Linux 6.2"""
-
-PREEMPTIBLE = (7, 0)
-"""Linux from which on a task may lose its CPU in a program of a tracepoint: bpf/preemption.h."""
 
 _SPARE_DESCRIPTORS = 24
 """Beside one for each program and one for its link: maps, and what libbpf has open as it loads."""
@@ -101,7 +98,7 @@ class SharedProbes:
 
     def _start(self, names: KernelNames, required: bool) -> None:
         ways, off = choose(self._programs, names)
-        copies = 2 if _version() >= PREEMPTIBLE else 1
+        copies = 2 if may_lose_cpu() else 1
         _need_descriptors(copies * sum(len(way.hooks) for way in ways.values()))
         self._need(off, required, ProbeCause.NO_TRACEPOINT)
         self._loader.load(
@@ -333,7 +330,7 @@ def kernel_names() -> KernelNames:
     except OSError as error:
         raise unable(error) from error
     names.functions = not refuses_functions()
-    if _version() > prototypes.KNOWN:
+    if kernel_version() > prototypes.KNOWN:
         names.strange = prototypes.strange_hooks(open_library())
     return names
 
@@ -349,16 +346,11 @@ def object_files(
         counts_files: whether they count files and peers.
     """
     kinds = [""] if KFUNC in names else []
-    if KFUNC in names and (version or _version()) >= PREEMPTIBLE:
+    if KFUNC in names and may_lose_cpu(version):
         kinds.insert(0, ".preemptible")
     stem = f"trainobs.{platform.machine()}"
     end = ".files.bpf.o" if counts_files else ".bpf.o"
     return [OBJECTS / f"{stem}{kind}{end}" for kind in (*kinds, ".nokfunc")]
-
-
-def _version() -> tuple[int, int]:
-    major, minor = re.findall(r"\d+", platform.release())[:2]
-    return int(major), int(minor)
 
 
 def machine_facts(*, counts_files: bool = False) -> bytes:
