@@ -20,6 +20,7 @@ from trainobs.core.abi import Role
 from trainobs.core.own_counter import OWN_ROLES, of_role
 from trainobs.probes import bcc_child
 from trainobs.probes.kernel_side import KernelSide
+from trainobs.probes.statistics import ProbeStatistics
 
 pytestmark = pytest.mark.needs_bpf
 
@@ -72,6 +73,13 @@ def test_each_role_counts_in_its_step_and_its_process_is_none_of_them(
     assert observed.kernel.own.status == {"bcc bcc": "on"}
     mounts = Path("/proc/self/mounts").read_text()
     assert "trainobs-" not in mounts
+    programs = observed.kernel.own.program_fds()  # of what they cost, and are left out of
+    assert len(programs) == 2
+    assert "0:on_call" in programs
+    statistics = ProbeStatistics(programs)
+    in_them = statistics.share(sleep=lambda s: marked.do(1000, 1000, 0))
+    assert in_them
+    assert min(statistics.run_counts()) >= 1000
 
     def work() -> None:
         marked.do(7, 1, 0)

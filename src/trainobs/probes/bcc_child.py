@@ -2,8 +2,9 @@
 
 A process of its own, so that the compiler inside bcc (LLVM, some 140 MB) is not in the training,
 and whatever becomes of it the training goes on. It gets an `Order` as a line on its standard input
-and answers with a line of JSON: {} once the programs run, {"found": ...} if they do not. Then it
-lets itself go of by the probes of its parent at each further line, and ends with its parent.
+and answers with a line of JSON: {"programs": {name: number}} once they run, {"found": ...} if they
+do not. Then it lets itself go of by the probes of its parent at each further line, and ends with its
+parent.
 """
 
 from __future__ import annotations
@@ -67,10 +68,19 @@ def main() -> int:
     except Exception as error:
         print(json.dumps({"found": f"{type(error).__name__}: {error}"}), flush=True)
         return 1
-    print("{}", flush=True)
+    print(json.dumps({"programs": _numbers(programs)}), flush=True)
     _stay()
     del programs
     return 0
+
+
+def _numbers(programs: Any) -> dict[str, int]:
+    """The kernel's number of each program."""
+    found = {}
+    for name, function in programs.funcs.items():
+        told = Path(f"/proc/self/fdinfo/{function.fd}").read_text()
+        found[name.decode()] = int(re.findall(r"^prog_id:\s+(\d+)$", told, re.MULTILINE)[0])
+    return found
 
 
 def _run(order: Mapping[str, Any]) -> object:

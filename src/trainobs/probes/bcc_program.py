@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.core.interpreter import fresh_python
@@ -38,6 +39,7 @@ class BccProgram:
     def __init__(self, probe: BccProbe, maps: Mapping[str, int], row_bytes: int) -> None:
         self._maps = dict(maps)
         self._rows = _new_map(row_bytes)
+        self._programs: dict[str, int] = {}
         self._child: subprocess.Popen[bytes] | None = None
         self._place = tempfile.TemporaryDirectory(prefix="trainobs-")
         try:
@@ -51,8 +53,8 @@ class BccProgram:
         return self._rows
 
     def program_fds(self) -> dict[str, int]:
-        """None: the programs are in another process."""
-        return {}
+        """Program -> a descriptor of it in this process."""
+        return self._programs
 
     def adopted(self) -> None:
         """The probes follow this process and its children from now on: the child is none."""
@@ -73,7 +75,7 @@ class BccProgram:
                 child.kill()
                 child.wait()
         self._place.cleanup()
-        self._close_rows()
+        self._close()
 
     def abandon(self) -> None:
         """In a forked child: the process is the parent's."""
@@ -83,12 +85,14 @@ class BccProgram:
             for stream in (child.stdin, child.stdout):
                 if stream:
                     stream.close()
-        self._close_rows()
+        self._close()
 
-    def _close_rows(self) -> None:
+    def _close(self) -> None:
         rows, self._rows = self._rows, -1
-        if rows >= 0:
-            os.close(rows)
+        programs, self._programs = self._programs, {}
+        for descriptor in (*programs.values(), rows):
+            if descriptor >= 0:
+                os.close(descriptor)
 
     def _begin(self, probe: BccProbe) -> None:
         place = Path(self._place.name, "pins")
@@ -107,13 +111,17 @@ class BccProgram:
                 pass_fds=list(maps.values()),
             )
             answer = self._ask(self._child, json.dumps(order).encode() + b"\n")
-            if answer:
+            if "programs" not in answer:
                 log.seek(0)
                 said = log.read().decode(errors="replace")
-                raise _refused(probe, answer.get("found", ""), said)
+                raise _refused(probe, answer["found"], said)
+        by_number = open_library().bpf_prog_get_fd_by_id
+        for name, number in answer["programs"].items():
+            if (descriptor := by_number(number)) >= 0:  # else the child has ended
+                self._programs[name] = descriptor
 
-    def _ask(self, child: subprocess.Popen[bytes], order: bytes) -> dict[str, str]:
-        """The answer; with nothing in it the programs run."""
+    def _ask(self, child: subprocess.Popen[bytes], order: bytes) -> dict[str, Any]:
+        """The answer of `bcc_child`."""
         assert child.stdin
         assert child.stdout
         child.stdin.write(order)

@@ -106,6 +106,7 @@ _SIGNATURES: _Signatures = {
     ),
     "bpf_map_delete_batch": (C.c_int, [C.c_int, _Pointer, C.POINTER(C.c_uint32), _Pointer]),
     "bpf_map_get_fd_by_id": (C.c_int, [C.c_uint32]),
+    "bpf_prog_get_fd_by_id": (C.c_int, [C.c_uint32]),
     "bpf_obj_pin": (C.c_int, [C.c_int, C.c_char_p]),
     "bpf_map_delete_elem": (C.c_int, [C.c_int, _Pointer]),
     "bpf_enable_stats": (C.c_int, [C.c_int]),

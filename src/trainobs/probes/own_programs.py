@@ -265,13 +265,11 @@ def _objects_of(probe: Probe, place: Path) -> list[Path]:
     """Its programs, as the kernel may take them: the best first."""
     if not probe.is_source:
         return [probe.file]
-    forms: dict[str, Sequence[str]] = {"once": ()}
+    paths = []
     if may_lose_cpu():
-        forms = {"twice": (_TWICE,)} | forms
-    return [
-        compile_source(probe.file, place / f"{form}.bpf.o", defines=defines)
-        for form, defines in forms.items()
-    ]
+        with suppress(ProbeError):  # also a name of the user's that is in the way
+            paths.append(compile_source(probe.file, place / "twice.bpf.o", defines=(_TWICE,)))
+    return [*paths, compile_source(probe.file, place / "once.bpf.o")]
 
 
 def _refuse_others(probe: Probe, found: ExtraObject, name: str) -> None:
