@@ -79,8 +79,8 @@ def object_paths(arch: str, out: Path = OBJECTS) -> dict[Path, tuple[str, str]]:
     """Where the objects for a type of machine belong: their sources, and what sets them apart.
 
     Those of `KINDS`, and likewise those that count files, which are more to verify (files.bpf.h).
-    Then one that is linked to programs of a user's, one for processes observed from outside, and one
-    for each program of a user's where a program may lose its CPU.
+    Then one that is linked to programs of a user's, one for processes observed from outside, and
+    one that is loaded behind each program of a user's at a tracepoint.
     """
     return {
         **{

@@ -18,10 +18,10 @@ extern void bpf_local_irq_save(unsigned long *flags) __ksym;
 extern void bpf_local_irq_restore(unsigned long *flags) __ksym;
 
 /* After bpf_preempt_disable: the kernel takes the CPU when the program has ended (preemption.h). */
-#define TRAINOBS_LET_GO(flags)               \
-	({                                   \
-		bpf_local_irq_save(&flags);  \
-		bpf_preempt_enable();        \
+#define TRAINOBS_LET_GO(flags)                 \
+	({                                     \
+		bpf_local_irq_save(&flags);    \
+		bpf_preempt_enable();          \
 		bpf_local_irq_restore(&flags); \
 	})
 
@@ -29,7 +29,7 @@ extern void bpf_local_irq_restore(unsigned long *flags) __ksym;
 
 struct trainobs_entered {
 	unsigned long long at[TRAINOBS_NESTED]; /* where the first one was, and the second not yet */
-	unsigned long long handed; /* where the second one calls the first one */
+	unsigned long long handed;		/* where the second one calls the first one */
 };
 
 /* The place of an event, or else a free one; the first one where there is none. */
@@ -38,10 +38,10 @@ static __always_inline unsigned long long *trainobs_place(struct trainobs_entere
 {
 	unsigned long long *place = &entered->at[0];
 
-	_Pragma("unroll") for (int i = TRAINOBS_NESTED - 1; i >= 0; i--)
+	for (int i = 0; i < TRAINOBS_NESTED; i++)
 		if (!entered->at[i])
 			place = &entered->at[i];
-	_Pragma("unroll") for (int i = 0; i < TRAINOBS_NESTED; i++)
+	for (int i = 0; i < TRAINOBS_NESTED; i++)
 		if (entered->at[i] == event)
 			place = &entered->at[i];
 	return place;

@@ -1,4 +1,4 @@
-"""More processes than CPUs that call getsid all the time, and what programs of a user's count of it.
+"""More processes than CPUs that call getsid all the time, and what a user's programs count of it.
 
 usage: python -m tests.guests.own_crowd DIRECTORY
 
@@ -44,7 +44,8 @@ def main() -> None:
         (place / f"{name}.c").write_text(SOURCE.format(name=name, number=GETSID))
     once = compile_source(place / "once.c", place / "once.bpf.o")
     getsid = ctypes.CDLL(None).getsid
-    with observe(run_dir=place / "run", probes=["auto", Probe(place / "twice.c"), Probe(once)]) as obs:
+    probes = ["auto", Probe(place / "twice.c"), Probe(once)]
+    with observe(run_dir=place / "run", probes=probes) as obs:
         children = []
         for _ in range(PROCESSES):
             child = os.fork()

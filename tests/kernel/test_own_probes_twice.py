@@ -1,4 +1,4 @@
-"""Where a task may lose its CPU in a program of a user's, a second one counts what that is left out of.
+"""Where a task may lose its CPU in a program of a user's, a second one counts what that leaves out.
 
 On this kernel none may: what is new in Linux 7.0 alone is when the kernel leaves a program out, and
 `tests/guests/own_crowd.py` has that. The programs are the same, and here the first ones are not

@@ -3,8 +3,8 @@
 A process of its own, so that the compiler inside bcc (LLVM, some 140 MB) is not in the training,
 and whatever becomes of it the training goes on. It gets an `Order` as a line on its standard input
 and answers with a line of JSON: {"programs": {name: number}} once they run, {"found": ...} if they
-do not. Then it lets itself go of by the probes of its parent at each further line, and ends with its
-parent.
+do not. Then it lets itself go of by the probes of its parent at each further line, and ends with
+its parent.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _WORDS = int(np.prod(_SHAPE))
 _TABLE_BYTES = RING * _WORDS * 8
 
 _TWICE = "TRAINOBS_PREEMPTIBLE"
-"""Has each program of BPF_PROG keep the CPU and be followed by a second one: bpf/own_preemption.h."""
+"""Has programs of BPF_PROG keep the CPU and be followed by a second one: bpf/own_preemption.h."""
 
 OwnProbe = Probe | BccProbe
 
@@ -159,8 +159,8 @@ class OwnPrograms:
         if isinstance(probe, BccProbe):
             told = checked_counters(probe.told(), name)
             self._take(told, name)
-            program = BccProgram(probe, maps, _TABLE_BYTES)
-            self._keep(told, program, _table(program.map_fd("own_rows"), 1))
+            bcc = BccProgram(probe, maps, _TABLE_BYTES)
+            self._keep(told, bcc, _table(bcc.map_fd("own_rows"), 1))
             return
         with tempfile.TemporaryDirectory(prefix="trainobs-") as place:
             paths = _objects_of(probe, Path(place))
@@ -172,7 +172,7 @@ class OwnPrograms:
         found = OwnObject(first, maps)
         try:
             for program, section in first.programs.items():
-                named = section if self._file_of else None  # libbpf knows the section by itself
+                named = section if self._file_of else ""  # libbpf knows the section by itself
                 attach(first, program, probe.attach.get(program, named), self._file_of or str)
             _refuse_others(probe, first, name)
             found.attach_seconds()
@@ -234,9 +234,9 @@ class OwnPrograms:
         )
 
 
-def attach(found: ExtraObject, program: str, place: str | None, file_of: FileOf) -> None:
+def attach(found: ExtraObject, program: str, place: str, file_of: FileOf) -> None:
     """Attach a program to a place as `Probe` has it; else to what its section says."""
-    kind, _, target = (place or "").partition("/")
+    kind, _, target = place.partition("/")
     if kind not in KINDS or ":" not in target:
         found.attach(program)
     elif kind == "usdt":
