@@ -211,9 +211,10 @@ def process_of(exe: str, tmp_path: Path, **facts: Any) -> Seen:
     [("/usr/bin/python3.14", (3, 14)), ("/opt/bin/python3", None), ("/bin/sleep", None)],
 )
 def test_the_version_of_a_python_is_in_its_name(
-    tmp_path: Path, exe: str, version: tuple[int, int] | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exe: str, version: tuple[int, int] | None
 ) -> None:
-    assert python_of(process_of(exe, tmp_path), tmp_path) == version
+    monkeypatch.setattr(inside, "PROC", tmp_path)
+    assert python_of(process_of(exe, tmp_path)) == version
 
 
 @pytest.mark.parametrize(

@@ -73,12 +73,15 @@ def test_what_is_no_training_process_is_refused() -> None:
     thread.join()
 
 
-def test_a_thread_of_the_kernel_and_number_0_are_refused(tmp_path: Path) -> None:
+def test_a_thread_of_the_kernel_and_number_0_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     status = "Name:\tkworker\nState:\tI (idle)\nTgid:\t7\nPPid:\t2\nUid:\t0\t0\t0\t0\n"
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "status").write_text(status)
-    with pytest.raises(AttachError, match="it is a thread of the kernel"):
-        find(7, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("trainobs.attach.process.PROC", tmp_path)
+        assert "it is a thread of the kernel" in refusal(7)
     assert "there is no such process" in refusal(0)
 
 

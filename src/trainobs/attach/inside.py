@@ -323,9 +323,9 @@ def _check(process: Target) -> None:
         raise refused(process.tgid, "it is in a container, with files of its own", do)
 
 
-def python_of(process: Target, proc: Path = PROC) -> Version | None:
+def python_of(process: Target) -> Version | None:
     """Which Python a process runs, by the name of its program or library; None if none tells."""
-    place = f"{proc}/{process.tgid}"
+    place = f"{PROC}/{process.tgid}"
     with suppress(OSError):
         files = [os.readlink(f"{place}/exe"), *(path for _, path in mappings(place))]
         for file in files:

@@ -163,18 +163,18 @@ def attach(
         return _observe(runs, rules, ending, seconds, run_dir)
 
 
-def ranks_of(process: Target, proc: Path = PROC) -> list[Target]:
+def ranks_of(process: Target) -> list[Target]:
     """A process and, where a launcher has started it as a rank, the other ranks of its job here."""
     if process.number("WORLD_SIZE", 1) < 2 or "RANK" not in process.environment:
         return [process]
     try:
-        parent = parse_stat(read_bytes(f"{proc}/{process.tgid}/stat")).parent
+        parent = parse_stat(read_bytes(f"{PROC}/{process.tgid}/stat")).parent
     except OSError as error:
         raise ended(process.tgid) from error
     found = {process.tgid: process}
-    for tgid in find_tree(proc).descendants(parent) or ():
+    for tgid in find_tree(PROC).descendants(parent) or ():
         with suppress(OSError):
-            other = found.get(tgid) or look_at(tgid, proc)
+            other = found.get(tgid) or look_at(tgid)
             if _is_rank_of(other, process) and not other.is_observed:
                 found[tgid] = other
     ranks = sorted(found.values(), key=lambda one: one.number("RANK", 0))

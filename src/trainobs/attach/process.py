@@ -87,13 +87,13 @@ class Target:
         return int(value) if value.isdecimal() and len(value) <= _MOST_DIGITS else otherwise
 
 
-def look_at(tgid: int, proc: Path = PROC) -> Target:
+def look_at(tgid: int) -> Target:
     """What `/proc` tells of a process.
 
     Raises:
         OSError: it has ended, or this user may not look at it.
     """
-    place = f"{proc}/{tgid}"
+    place = f"{PROC}/{tgid}"
     status = _status(place)
     words = read_bytes(f"{place}/cmdline").decode(errors="replace").split("\0")
     libraries, is_observed = _mapped(place)
@@ -109,16 +109,16 @@ def look_at(tgid: int, proc: Path = PROC) -> Target:
     )
 
 
-def find(pid: int, proc: Path = PROC) -> Target:
+def find(pid: int) -> Target:
     """The process to observe.
 
     Raises:
         AttachError: there is none, it is another user's, or it cannot be observed.
     """
-    status = _check_is_there(pid, proc)
+    status = _check_is_there(pid)
     _check_user(pid, int(status["Uid"].split()[1]))
     try:
-        process = look_at(pid, proc)
+        process = look_at(pid)
     except OSError as error:
         raise out_of_reach(pid, str(error)) from error
     if pid == os.getpid():
@@ -130,7 +130,7 @@ def find(pid: int, proc: Path = PROC) -> Target:
             "read its run log: `trainobs report RUN`, or `--watch` while it runs",
         )
     if process.torch is None:
-        _refuse_launcher(process, proc)
+        _refuse_launcher(process)
     return process
 
 
@@ -159,9 +159,9 @@ _DO_AS_ROOT = (
 )
 
 
-def _check_is_there(pid: int, proc: Path) -> Mapping[str, str]:
+def _check_is_there(pid: int) -> Mapping[str, str]:
     try:
-        status = _status(f"{proc}/{pid}")
+        status = _status(f"{PROC}/{pid}")
     except OSError as error:
         raise refused(pid, "there is no such process", _DO_PID) from error
     if status["State"][0] in ENDED:
@@ -180,9 +180,9 @@ def _check_user(pid: int, uid: int) -> None:
         raise refused(pid, f"it is of another user (uid {uid})", DO_ROOT)
 
 
-def _refuse_launcher(process: Target, proc: Path) -> None:
+def _refuse_launcher(process: Target) -> None:
     """Refuse what has no torch itself, where something that it has started has."""
-    below = training_below(process.tgid, proc)
+    below = training_below(process.tgid)
     if not below:
         return
     shown = ", ".join(str(child.tgid) for child in below[:8])
@@ -193,66 +193,64 @@ def _refuse_launcher(process: Target, proc: Path) -> None:
     )
 
 
-def training_below(tgid: int, proc: Path = PROC) -> list[Target]:
+def training_below(tgid: int) -> list[Target]:
     """Descendants of a process that have torch, loader workers left out."""
-    return [
-        one for child in find_tree(proc).descendants(tgid) or () for one in _trains(child, proc)
-    ]
+    return [one for child in find_tree(PROC).descendants(tgid) or () for one in _trains(child)]
 
 
-def training_processes(proc: Path = PROC) -> list[Target]:
+def training_processes() -> list[Target]:
     """All processes of this machine with torch that this user may observe, workers left out."""
-    tgids = [int(name) for name in os.listdir(proc) if name.isdigit()]
-    own = [one for tgid in tgids for one in _trains(tgid, proc)]
+    tgids = [int(name) for name in os.listdir(PROC) if name.isdigit()]
+    own = [one for tgid in tgids for one in _trains(tgid)]
     return [one for one in own if os.geteuid() in (0, one.uid) and one.tgid != os.getpid()]
 
 
-def _trains(tgid: int, proc: Path) -> Iterator[Target]:
+def _trains(tgid: int) -> Iterator[Target]:
     try:
-        if read_bytes(f"{proc}/{tgid}/comm").strip() != WORKER_NAME:
-            process = look_at(tgid, proc)
+        if read_bytes(f"{PROC}/{tgid}/comm").strip() != WORKER_NAME:
+            process = look_at(tgid)
             if process.torch:
                 yield process
     except OSError:
         return  # ended meanwhile, or another user's
 
 
-def worker_count(tgid: int, proc: Path = PROC) -> int:
+def worker_count(tgid: int) -> int:
     """Loader workers that a process has now."""
     count = 0
-    for child in find_tree(proc).descendants(tgid) or ():
+    for child in find_tree(PROC).descendants(tgid) or ():
         try:
-            stat = parse_stat(read_bytes(f"{proc}/{child}/stat"))
+            stat = parse_stat(read_bytes(f"{PROC}/{child}/stat"))
         except OSError:
             continue  # ended meanwhile
         count += stat.name == WORKER_NAME.decode() and stat.parent == tgid
     return count
 
 
-def state_of(tgid: int, proc: Path = PROC) -> str:
+def state_of(tgid: int) -> str:
     """Its state, one letter of proc_pid_status(5); "X" where it has ended."""
     try:
-        return _status(f"{proc}/{tgid}")["State"][0]
+        return _status(f"{PROC}/{tgid}")["State"][0]
     except OSError:
         return "X"
 
 
-def has_ended(tgid: int, proc: Path = PROC) -> bool:
+def has_ended(tgid: int) -> bool:
     """Whether it has ended, or is about to: its memory is gone first."""
     try:
-        status = _status(f"{proc}/{tgid}")
+        status = _status(f"{PROC}/{tgid}")
     except OSError:
         return True
     return status["State"][0] in ENDED or "VmSize" not in status
 
 
-def image_of(tgid: int, proc: Path = PROC) -> bytes:
+def image_of(tgid: int) -> bytes:
     """What differs between the programs that a process runs: where the stack of each begins.
 
     Zero where this user may not see it; empty where the process has ended.
     """
     with suppress(OSError):
-        raw = read_bytes(f"{proc}/{tgid}/stat")
+        raw = read_bytes(f"{PROC}/{tgid}/stat")
         return raw[raw.rindex(b")") :].split()[26]  # proc_pid_stat(5): startstack
     return b""
 

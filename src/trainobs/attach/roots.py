@@ -13,29 +13,29 @@ from trainobs.host.procfs import PROC
 from trainobs.session.settings import SYSTEM, SYSTEM_PREFIXES
 
 
-def library_roots_of(process: Target, proc: Path = PROC) -> list[Path]:
+def library_roots_of(process: Target) -> list[Path]:
     """Directories with its Python, its packages and its system files, as this process calls them.
 
     From what is running there, not from the Python that runs this: it may be another one.
     """
     paths = [Path(path) for path in SYSTEM]
     with suppress(OSError, IndexError):  # it has ended, or has a strange name
-        paths.append(Path(os.readlink(proc / str(process.tgid) / "exe")).parents[1])
+        paths.append(Path(os.readlink(PROC / str(process.tgid) / "exe")).parents[1])
     if process.environment.get("VIRTUAL_ENV"):
         paths.append(Path(process.environment["VIRTUAL_ENV"]))
     if process.torch:  # .../site-packages/torch/lib/libtorch_cpu.so
         paths.append(Path(process.torch.path).parents[2])
     own = sorted({path for path in paths if path not in SYSTEM_PREFIXES})
-    return [path for path in (inside(process, path, proc) for path in own) if path.is_dir()]
+    return [path for path in (inside(process, path) for path in own) if path.is_dir()]
 
 
-def data_roots(process: Target, given: Sequence[Path], proc: Path = PROC) -> list[Path]:
+def data_roots(process: Target, given: Sequence[Path]) -> list[Path]:
     """Directories and files with training data, which are named as the process names them.
 
     Raises:
         SettingError: one is not there.
     """
-    roots = [inside(process, path, proc) for path in given]
+    roots = [inside(process, path) for path in given]
     for path, root in zip(given, roots, strict=True):
         if not os.path.exists(root):
             raise SettingError(
@@ -46,11 +46,11 @@ def data_roots(process: Target, given: Sequence[Path], proc: Path = PROC) -> lis
     return roots
 
 
-def inside(process: Target, path: Path, proc: Path = PROC) -> Path:
+def inside(process: Target, path: Path) -> Path:
     """A path of a process; one of its own mounts, where it is in a container."""
-    place = proc / str(process.tgid)
+    place = PROC / str(process.tgid)
     try:
-        is_same = os.readlink(place / "ns/mnt") == os.readlink(proc / "self/ns/mnt")
+        is_same = os.readlink(place / "ns/mnt") == os.readlink(PROC / "self/ns/mnt")
     except OSError:
         is_same = True
     path = path.absolute()
