@@ -93,14 +93,9 @@ NOTHING = Counted(np.empty(0, IO_ROW), np.empty(0, SPREAD_ROW))
 
 
 class Gathered:
-    """Brings together the entries of the kernel's maps, of which only the largest files are kept.
+    """Brings together the entries of the kernel's maps; only the largest files are kept."""
 
-    Args:
-        top: files of a class that have a row of their own, for each epoch and operation.
-    """
-
-    def __init__(self, top: int = TOP) -> None:
-        self._top = top
+    def __init__(self) -> None:
         self._largest: dict[tuple[int, int, int], Rows] = {}
         self._files: dict[tuple[int, int, int], int] = {}
         self._spread: dict[tuple[int, int, int, int], npt.NDArray[np.int64]] = {}
@@ -114,7 +109,7 @@ class Gathered:
             before = self._largest.get(place, np.empty(0, IO_ROW))
             rows = np.concatenate([before, _file_rows(keys[group], own)])
             order = np.argsort(-rows["bytes"], kind="stable")
-            self._largest[place] = rows[order[: self._top]]
+            self._largest[place] = rows[order[:TOP]]
             self._files[place] = self._files.get(place, 0) + len(own)
             self._count(place, Spread.FILE_BYTES, own["access"]["bytes"])
             self._count(place, Spread.FILE_OPENS, own["access"]["open_count"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -53,11 +54,9 @@ class Device:
         uuid: str,
         name: str,
         driver: str,
-        now: Callable[[], int],
     ) -> None:
         self._nvml = nvml
         self._board = board
-        self._now = now
         self._gone = _errors(nvml, _GONE)
         self._never = _errors(nvml, _NEVER)
         self._levels: dict[str, Callable[[], float]] = {
@@ -72,7 +71,7 @@ class Device:
             "gpu/throttle_hardware_ratio": self._braked,
         }
         self.uuid = uuid
-        self.read_ns = now()
+        self.read_ns = time.monotonic_ns()
         self._counters = self._read_counters()
         if _ENERGY not in self._counters:  # before Volta
             self._levels["gpu/power_w"] = self._sensor_power
@@ -86,7 +85,7 @@ class Device:
             GpuError: the device has gone for good.
         """
         try:
-            begin_ns, self.read_ns = self.read_ns, self._now()
+            begin_ns, self.read_ns = self.read_ns, time.monotonic_ns()
             before, self._counters = self._counters, self._read_counters()
             values = {"gpu/window_ns": float(self.read_ns - begin_ns)}
             values.update(self._rates(before, self.read_ns - begin_ns))
@@ -118,7 +117,7 @@ class Device:
             else:
                 instance = nvml.nvmlDeviceGetGpuInstanceId(handle)
                 sample = partial(nvml.nvmlGpmMigSampleGet, board, instance)
-            return Gpm(nvml, sample, self._now), ""
+            return Gpm(nvml, sample), ""
         except nvml.NVMLError as error:
             return None, str(error)
 

@@ -7,6 +7,7 @@ Hopper and newer, without its daemon, and they do not stand in the way of a prof
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -37,16 +38,14 @@ class Gpm:
     Args:
         nvml: the module pynvml.
         sample: fills a sample: `nvmlGpmSampleGet` of a board, or its like of a MIG instance.
-        now: CLOCK_MONOTONIC in ns.
 
     Raises:
         NVMLError: the device gives no samples after all.
     """
 
-    def __init__(self, nvml: Any, sample: Callable[[Any], None], now: Callable[[], int]) -> None:
+    def __init__(self, nvml: Any, sample: Callable[[Any], None]) -> None:
         self._nvml = nvml
         self._sample = sample
-        self._now = now
         self._at_ns = 0
         self._samples: list[Any] = []
         self._request = nvml.c_nvmlGpmMetricsGet_t()
@@ -67,7 +66,7 @@ class Gpm:
         Raises:
             NVMLError: no sample could be had.
         """
-        if self._now() - self._at_ns < SHORTEST_NS:
+        if time.monotonic_ns() - self._at_ns < SHORTEST_NS:
             return {}
         before, after = self._samples
         self._take(after)
@@ -89,4 +88,4 @@ class Gpm:
 
     def _take(self, sample: Any) -> None:
         self._sample(sample)
-        self._at_ns = self._now()  # afterwards, so that two are never closer than they seem
+        self._at_ns = time.monotonic_ns()  # afterwards, so that two are never closer than they seem

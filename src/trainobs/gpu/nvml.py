@@ -8,8 +8,6 @@ to some ms each, during which work of the process itself may be held up. So what
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -29,9 +27,8 @@ class Nvml:
         GpuError: there is no NVML, or no driver behind it.
     """
 
-    def __init__(self, now: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(self) -> None:
         self._nvml = _module()
-        self._now = now
         try:
             self._nvml.nvmlInit()
         except self._nvml.NVMLError as error:
@@ -87,7 +84,6 @@ class Nvml:
                 uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
                 name=_text(nvml.nvmlDeviceGetName(board)),
                 driver=self.driver,
-                now=self._now,
             )
         except nvml.NVMLError as error:
             raise GpuError(

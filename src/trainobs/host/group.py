@@ -17,7 +17,10 @@ _REFAULTS = {b"workingset_refault_file": 1}
 
 
 class GroupLimits:
-    """Running totals of the control groups of a process, by default this one, and of those above.
+    """Running totals of the control groups of a process, and of those above.
+
+    Args:
+        tgid: the process; None: this one.
 
     Source: Documentation/admin-guide/cgroup-v2.rst; Documentation/scheduler/sched-bwc.rst.
 
@@ -25,9 +28,9 @@ class GroupLimits:
         names: catalogue names, in the order of `totals`: what the groups do not tell is not there.
     """
 
-    def __init__(self, proc: Path = PROC, mount: Path = CGROUP, tgid: int | None = None) -> None:
-        cpu = [folder / "cpu.stat" for folder in cgroups(proc, mount, "cpu", tgid)]
-        memory = [folder / "memory.stat" for folder in cgroups(proc, mount, "memory", tgid)[:1]]
+    def __init__(self, tgid: int | None) -> None:
+        cpu = [folder / "cpu.stat" for folder in cgroups(PROC, CGROUP, "cpu", tgid)]
+        memory = [folder / "memory.stat" for folder in cgroups(PROC, CGROUP, "memory", tgid)[:1]]
         asked = {THROTTLED: (cpu, _THROTTLED), REFAULTS: (memory, _REFAULTS)}
         self._asked = {name: one for name, one in asked.items() if _sum(*one) is not None}
         self.names = tuple(self._asked)

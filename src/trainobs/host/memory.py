@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import resource
-from pathlib import Path
 
 from trainobs.host.family import WORKER_NAME
 from trainobs.host.procfs import PROC, Stat, parse_stat, read_bytes
@@ -27,7 +26,6 @@ class WorkerMemory:
     """Resident memory and major faults of a process's loader workers; for one thread.
 
     Args:
-        proc: where `/proc` is mounted.
         tgid: the process; None: this one.
 
     Notes:
@@ -35,10 +33,9 @@ class WorkerMemory:
         count, and those of the server that forks them.
     """
 
-    def __init__(self, proc: Path = PROC, tgid: int | None = None) -> None:
-        self._proc = proc
-        self._root = tgid or int(os.readlink(proc / "self"))
-        self._tree = find_tree(proc)
+    def __init__(self, tgid: int | None = None) -> None:
+        self._root = tgid or int(os.readlink(PROC / "self"))
+        self._tree = find_tree(PROC)
         self._tgids: list[int] = []
         self._faults: dict[int, int] = {}
         self._ended_faults = 0
@@ -62,7 +59,7 @@ class WorkerMemory:
 
     def _stat(self, tgid: int) -> Stat | None:
         try:
-            return parse_stat(read_bytes(f"{self._proc}/{tgid}/stat"))
+            return parse_stat(read_bytes(f"{PROC}/{tgid}/stat"))
         except OSError:
             return None  # ended meanwhile
 
@@ -71,6 +68,6 @@ class WorkerMemory:
         if stat.parent != self._root or stat.name == WORKER_NAME.decode():
             return False
         try:
-            return b"multiprocessing.forkserver" in read_bytes(f"{self._proc}/{tgid}/cmdline")
+            return b"multiprocessing.forkserver" in read_bytes(f"{PROC}/{tgid}/cmdline")
         except OSError:
             return False

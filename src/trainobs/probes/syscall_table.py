@@ -70,12 +70,12 @@ _ASIDE: dict[str, _Call] = {
 """Those that are followed only where files are counted."""
 
 
-def syscall_table(machine: str | None = None, *, counts_files: bool = False) -> bytes:
+def syscall_table(*, counts_files: bool) -> bytes:
     """`struct tobs_syscall[SIZE]` for this machine: op + 1 and some arguments for each number."""
-    machine = machine or platform.machine()
+    is_x86 = platform.machine() == "x86_64"
     table = bytearray(_ENTRY * SIZE)
     for call in {**_CALLS, **(_ASIDE if counts_files else {})}.values():
-        number = call.x86_64 if machine == "x86_64" else call.aarch64
+        number = call.x86_64 if is_x86 else call.aarch64
         if number is not None:
             entry = bytes([call.op + 1, call.fd_arg, call.source_arg, call.offset_arg])
             table[_ENTRY * number : _ENTRY * (number + 1)] = entry

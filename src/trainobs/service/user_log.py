@@ -5,9 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable
 
-from trainobs.core.now import now_s
 from trainobs.service.shares import Allowance
 
 AT_ONCE, REGAIN_S = 64, 1.0
@@ -19,8 +17,8 @@ _logger = logging.getLogger("trainobs.service")
 class UserLog:
     """Logs what users do. May be used by several threads."""
 
-    def __init__(self, now: Callable[[], float] = now_s) -> None:
-        self._allowance = Allowance(AT_ONCE, REGAIN_S, now)
+    def __init__(self) -> None:
+        self._allowance = Allowance(AT_ONCE, REGAIN_S)
         self._lock = threading.Lock()
         self._left_out: Counter[int] = Counter()
 

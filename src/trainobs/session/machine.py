@@ -56,12 +56,12 @@ class MachineReadings:
         """
         self._pressure = Pressure(PROC) if pressure else None
         self._stalls = Totals(self._pressure.names if self._pressure else ())
-        self._workers = WorkerMemory(tgid=self._tgid)
+        self._workers = WorkerMemory(self._tgid)
         self._resident = Gauges(("memory/worker_rss_bytes",), _FRESH_NS)
         self._faults = Totals(("memory/worker_major_fault_count",))
         self._numa = RemoteMemory()
         self._remote = Totals(self._numa.names)
-        self._limits = GroupLimits(tgid=self._tgid)
+        self._limits = GroupLimits(self._tgid)
         self._kept = Totals(self._limits.names)
         self._others = OthersCpu(tgid=self._tgid)
         self._taken = Gauges((NAME,), fresh_ns=3 * WINDOW_NS)
