@@ -37,7 +37,7 @@ def data_roots_of(loader: object) -> list[Path]:
     Returns:
         Existing paths, none of which lies below another; empty where nothing is to be seen.
     """
-    found = {path.resolve() for path in _paths_of(loader, _MAX_DEPTH) if _exists(path)}
+    found = {path.resolve() for path in _paths_of(loader, _MAX_DEPTH) if os.path.exists(path)}
     # These hold everything, and so tell nothing. Not Path.home, which fails for a nameless user.
     found -= {Path("/"), Path(os.path.expanduser("~")).resolve()}
     return sorted(path for path in found if not found & set(path.parents))
@@ -58,13 +58,6 @@ def workers_of(loader: object) -> int | None:
         return sum(counts) if counts else None
     workers = _fields(inner).get("num_workers")
     return workers if isinstance(workers, int) else None
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # too long to be a path, or where this user may not look
-        return False
 
 
 def _paths_of(thing: object, depth: int) -> Iterator[Path]:
@@ -112,7 +105,7 @@ def _directories(value: object) -> Iterator[Path]:
         return
     for item in value[:: max(1, len(value) // _LOOK_AT)]:
         for path in _as_path(_first(item)):
-            if _exists(path):
+            if os.path.exists(path):
                 yield path.parent
 
 

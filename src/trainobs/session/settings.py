@@ -154,21 +154,13 @@ def _data_roots(value: PathLike | Iterable[PathLike] | None) -> tuple[Path, ...]
     many = [value] if is_one else _listed("data_roots", value, "give paths that exist")
     roots = tuple(_path("data_roots", root) for root in many)
     for root in roots:
-        if not _exists(root):
+        if not os.path.exists(root):
             raise _bad(
                 "data_roots",
                 f"{shown(str(root))} does not exist",
                 "give directories or files that exist, or leave it out to have them found",
             )
     return roots
-
-
-def _exists(path: Path) -> bool:
-    """Whether it can be seen."""
-    try:
-        return path.exists()
-    except OSError:
-        return False
 
 
 def _run_dir(value: object) -> Path:
