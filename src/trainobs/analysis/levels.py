@@ -44,9 +44,6 @@ class Levels:
     columns: Mapping[str, Floats]
     peaks: tuple[str, ...] = ()
 
-    def __len__(self) -> int:
-        return len(next(iter(self.columns.values()), ()))
-
     def chunk(self, every: int, number: int) -> dict[str, list[float | None]]:
         """One chunk of a level.
 

@@ -65,10 +65,6 @@ class StepCells:
     def __getitem__(self, rows: slice | npt.NDArray[np.bool_]) -> StepCells:
         return StepCells(self.places, self.values[rows])
 
-    def total(self) -> StepCells:
-        """All steps added up, as one."""
-        return StepCells(self.places, self.values.sum(axis=0, dtype=np.uint64, keepdims=True))
-
     def plus(self, row: int, other: StepCells) -> StepCells:
         """With the one step of `other` added to the step at `row`."""
         places = np.union1d(self.places, other.places)
