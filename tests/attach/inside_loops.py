@@ -28,6 +28,7 @@ from tests.attach.loop_parts import (
     KIND,
     PLACE,
     Files,
+    accumulated,
     backward,
     batches,
     going_on,
@@ -50,16 +51,6 @@ def run_script(*_: object) -> None:
 def plain() -> None:
     net = model()
     train(net, torch.optim.SGD(net.parameters(), 0.1), length=7)
-
-
-def accumulated() -> None:
-    net, fetched = model(), batches()
-    optimizer = torch.optim.AdamW(net.parameters())
-    for _ in going_on():
-        for _ in range(4):
-            backward(net(next(fetched)).sum())
-        optimizer.step()
-        optimizer.zero_grad()
 
 
 def two_workers() -> None:

@@ -82,6 +82,16 @@ def train(
         optimizer.step()
 
 
+def accumulated() -> None:
+    net, fetched = model(), batches()
+    optimizer = torch.optim.AdamW(net.parameters())
+    for _ in going_on():
+        for _ in range(4):
+            backward(net(next(fetched)).sum())
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def write_down() -> None:
     rank = os.environ.get("RANK", "0")
     path = PLACE / f"truth-{rank}.json"

@@ -26,6 +26,7 @@ from tests.attach.loop_parts import (
     KIND,
     PLACE,
     Files,
+    accumulated,
     backward,
     batches,
     going_on,
@@ -43,16 +44,6 @@ def plain(workers: int = 0, length: int = 1_000_000) -> None:
 
 def epochs() -> None:
     plain(length=7)
-
-
-def accumulated() -> None:
-    net, fetched = model(), batches()
-    optimizer = torch.optim.AdamW(net.parameters())
-    for _ in going_on():
-        for _ in range(4):
-            backward(net(next(fetched)).sum())
-        optimizer.step()
-        optimizer.zero_grad()
 
 
 def two_optimizers() -> None:
