@@ -282,7 +282,7 @@ int marker_begin_batch(Marker *self, PyObject *step, long long epoch, int leads)
 		if (self->step < LAST_STEP)
 			self->step++;
 		self->done = 0;
-		if (marker_publish(self))
+		if (!self->by_optimizer && marker_publish(self))
 			return -1;
 	}
 	if (!self->ever_stepped)

@@ -165,6 +165,7 @@ static PyMemberDef marker_members[] = {
 	OWN_NUMBER(switches),
 	OWN_NUMBER(unexplained),
 	FLAG(by_fetches),
+	FLAG(by_optimizer),
 	FLAG(delivering),
 	FLAG(mixed),
 	OWN_FLAG(done),

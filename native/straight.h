@@ -37,7 +37,8 @@ typedef struct {
 	Py_ssize_t depth, room;
 	long long serial, step, epoch, start_ns, since_ns, switches, unexplained;
 	long long unended_batches, calm, phase;
-	char by_fetches, delivering, mixed, done, ever_stepped, explained, stepped_in_epoch;
+	char by_fetches, by_optimizer, delivering, mixed;
+	char done, ever_stepped, explained, stepped_in_epoch;
 } Marker;
 
 /* What is looked up once, as the module is imported. */

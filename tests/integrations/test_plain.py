@@ -26,7 +26,7 @@ from tests.integrations.models import (
 )
 from trainobs import observe
 from trainobs.core.abi import Phase
-from trainobs.integrations import plain
+from trainobs.integrations import found_steps, once
 from trainobs.runlog.reader import RunLog
 from trainobs.steps.clock import LAST_STEP
 
@@ -143,7 +143,7 @@ def test_steps_need_no_loader_and_may_have_numbers_of_their_own(run_dir):
 @pytest.fixture
 def untold(monkeypatch):
     """As in a process that has told nothing yet."""
-    monkeypatch.setattr(plain, "_told", set())
+    monkeypatch.setattr(once, "_told", set())
 
 
 class NoNumber:
@@ -373,7 +373,7 @@ def test_a_mark_in_another_thread_changes_nothing_and_is_told(run_dir, told, unt
 
 @pytest.mark.parametrize("marked", [True, False])
 def test_a_loop_that_goes_on_without_its_loader_is_told(run_dir, told, untold, monkeypatch, marked):
-    monkeypatch.setattr(plain, "_LONG_NS", 0)
+    monkeypatch.setattr(found_steps, "_LONG_NS", 0)
     with observe(run_dir=run_dir, probes="off") as obs:
         for _ in islice(cycle(obs.loader(loader())), 100):
             with obs.phase("validation" if marked else "forward"):

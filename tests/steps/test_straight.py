@@ -41,6 +41,7 @@ class Twin:
         self.clock = self.ticking.clock
         self.clock.by_fetches = seed % 2 == 0
         self.clock.calm = seed % 5
+        self.optimizes = seed % 4 < 2
         self.clock.on_cancel = self.maybe("cancel")
         if seed % 7 == 0:
             self.clock.on_switch = self.maybe("switch")
@@ -59,6 +60,8 @@ class Twin:
         chance, clock = self.chance, self.clock
         self.ticking.ns += chance.randrange(50)
         leads = chance.randrange(4) > 0
+        if clock.by_optimizer and chance.randrange(9) == 0:
+            clock.exhausted = True
         number = chance.choice([None, None, chance.randrange(2**62)])
         phases = [*range(len(Phase)), *range(len(Phase), len(Phase) + len(clock.named))]
         actions: list[tuple[str, tuple[Any, ...]]] = [
@@ -67,6 +70,8 @@ class Twin:
             *[("begin_batch", (number, chance.choice([None, 3]), leads)), ("end_step", ())] * 3,
             ("begin_step", (number,)) if chance.randrange(9) == 0 else ("end_step", ()),
             *[("explain", ()), ("doubt", ()), ("cancel", ()), ("begin_epoch", ())],
+            *[("stepped", ()), ("begin_pass", ())] * (2 if self.optimizes else 0),
+            ("by_marks", ()) if chance.randrange(99) == 0 else ("leave", ()),
             ("name_phase", (chance.choice("abcdef"),)),
             ("detach", ()) if chance.randrange(99) == 0 else ("leave", ()),
         ]
@@ -81,6 +86,7 @@ class Twin:
             came = str(error)
         known = clock.serial, clock.step, clock.epoch, clock.phase, clock.in_phase
         more = clock.over, clock.unended_batches, clock.by_fetches, clock.goes_on_ns
+        more = *more, clock.by_optimizer, clock.exhausted
         closed = [(*step, type(step).__name__) for step in clock.closed]
         return name, came, known, more, closed, self.ticking.word.history[-3:], self.told[-3:]
 

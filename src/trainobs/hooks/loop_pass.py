@@ -78,6 +78,7 @@ class LoopPass(Telling):
         if self.aside:
             self.clock.enter(Phase.LOADER.value)
         else:
+            self.clock.begin_pass()
             trains = torch.is_grad_enabled()
             leads = self.clock.fetches.may_lead(trains=trains, of=self._of)
             if leads:
@@ -91,9 +92,10 @@ class LoopPass(Telling):
 
     def _ask_first(self) -> None:
         clock = self.clock
+        clock.begin_pass()
         trains = torch.is_grad_enabled()
         self.leads = clock.fetches.lead(self._name, trains=trains, of=self._of)
-        if self.leads or not clock.by_fetches:
+        if self.leads or not (clock.by_fetches or clock.by_optimizer):
             self.epoch = clock.begin_epoch()
 
     def over(self) -> None:
@@ -101,9 +103,14 @@ class LoopPass(Telling):
         self.ended = True
         if not self.loop:
             return
-        self.clock.end_fetch()
+        clock = self.clock
+        clock.end_fetch()
         if not self.aside:
-            self.clock.cancel()
+            clock.read_all |= bool(self.leads)
+            if clock.by_optimizer and (self.leads or clock.exhausted):
+                clock.exhausted = True
+            else:
+                clock.cancel()
             self.let_go()
             self.leads = False  # if somebody asks again
 

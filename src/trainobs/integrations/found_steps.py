@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import gc
-import sys
-import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from trainobs.core.abi import Phase
+from trainobs.core.records import SETUP
 from trainobs.hooks.datasets import data_roots_of
 from trainobs.hooks.loader_pass import LoaderPass, passes, serials
 from trainobs.hooks.loop_pass import Fetch, LoopPass
+from trainobs.hooks.optimizers import OptimizerHooks
 from trainobs.hooks.watch import LoaderWatch
+from trainobs.integrations.once import take_no_notice, tell_once
 from trainobs.session.session import Session
 from trainobs.steps.clock import StepClock
 
@@ -31,12 +28,80 @@ _OPTIMIZER = Phase.OPTIMIZER.value
 ALONE = 8
 """Steps of optimizers, without a fetch, after which a loop is one without torch's loaders."""
 
+_LONG_NS = 1_000_000_000
+"""What a last step, or a run without one, takes at least that is worth a word."""
+
 PATIENCE_FETCHES, PATIENCE_S = 64, 10.0
 """Fetches, and time, after which a loop without a step of an optimizer has none of torch's."""
 
 BY_OPTIMIZER = "a step begins with the first fetch of a batch after an optimizer has stepped"
 BY_FETCH = "each fetch of a batch begins a step: no optimizer of torch's steps"
 BY_ONE_OPTIMIZER = "a step begins as an optimizer has stepped: no loader of torch's is asked"
+
+
+class OptimizerSteps:
+    """Ends the steps of a loop that marks none as an optimizer of torch's steps in this thread.
+
+    Args:
+        clock: of this thread; its fetches end steps until then.
+        on_fault: called while a fault of ours is handled.
+
+    Attributes:
+        count: how often an optimizer has stepped.
+    """
+
+    def __init__(self, clock: StepClock, on_fault: Callable[[], None]) -> None:
+        self.count = 0
+        self._clock = clock
+        self._main: Callable[[], object] = lambda: None
+        self._hooks = OptimizerHooks(self._stepped, on_fault)
+
+    def close(self) -> None:
+        """Be told of nothing any more."""
+        self._hooks.close()
+
+    def _stepped(self, optimizer: object) -> None:
+        clock = self._clock
+        self.count += 1
+        if self._main() is None:
+            self._main = weakref.ref(optimizer)
+        if clock.step == SETUP:  # no batch was fetched
+            if self.count <= ALONE:
+                return
+            clock.exhausted = True
+        clock.stepped(main=self._main() is optimizer)
+
+
+def tell_of_steps(clock: StepClock, optimizers: OptimizerSteps | None) -> None:
+    """At the end of a loop, whose steps may not be what its author means.
+
+    Args:
+        clock: of the loop.
+        optimizers: what ended its steps; None where it marked them.
+    """
+    fetches, last_ns = clock.fetches, clock.goes_on_ns
+    if clock.unended_batches > 1:
+        take_no_notice("loop without steps", "no `with obs.step():`", "put each step into one")
+    elif fetches.count and clock.by_optimizer:
+        found = f"{fetches.count} batches before the first step of an optimizer, each now a step"
+        do = 'put a validation into `obs.phase("validation")`, or each step into `obs.step()`'
+        tell_once("trainobs took batches for steps", found, do)
+    elif fetches.count and not clock.by_fetches:
+        found = f"`obs.step()` was first used after {fetches.count} steps from fetches"
+        take_no_notice("missing mark of the first steps", found, "use it from the first step on")
+    elif clock.by_fetches and 0 < fetches.took_ns < last_ns and last_ns > _LONG_NS:
+        share = last_ns / (last_ns + fetches.took_ns)
+        found = f"the last step, from the last fetch to the end, took {share:.0%} of the run"
+        do = "close the run after its loop, or put each step into `with obs.step():`"
+        take_no_notice("loop that went on without a fetch", found, do)
+    elif clock.step != SETUP or optimizers is None:
+        pass
+    elif optimizers.count or last_ns > _LONG_NS:
+        found = "no batch of a loader that was given to `obs.loader`, and no `obs.step()`"
+        if optimizers.count:
+            found += f"; {optimizers.count} steps of optimizers, but the first {ALONE + 1} make none"
+        do = "give the loop's loader to `obs.loader(...)`, or put each step into `obs.step()`"
+        tell_once("trainobs found no step in this run", found, do)
 
 
 class StepFinder:
@@ -57,27 +122,22 @@ class StepFinder:
         self._clock = clock
         self._found = found
         self._on_fault = on_fault
-        self._thread = threading.get_ident()
         self._began_s = time.monotonic()
         self._rule = ""
         self._fetches = self._steps = 0
         self._optimizing = False
         self._one: Callable[[], object] = lambda: None
-        self._handles: Sequence[Any] = ()
+        self._hooks: OptimizerHooks | None = None
         clock.join()
 
     def watch_optimizers(self) -> None:
         """Be told of all optimizers of torch's, from now on."""
-        before, after = self._guarded(self._stepping), self._guarded(self._stepped)
-        self._handles = (
-            register_optimizer_step_pre_hook(before),
-            register_optimizer_step_post_hook(after),
-        )
+        self._hooks = OptimizerHooks(self._stepped, self._on_fault, self._stepping)
 
     def close(self) -> None:
         """Be told of nothing any more."""
-        for handle in self._handles:
-            handle.remove()
+        if self._hooks is not None:
+            self._hooks.close()
         self.leave()
 
     def leave(self) -> None:
@@ -98,20 +158,6 @@ class StepFinder:
             self._clock.by_fetches = True
             self._clock.end_step()
             self._settle(BY_FETCH)
-
-    def _guarded(self, hook: Callable[[object], None]) -> Callable[..., None]:
-        def hooked(optimizer: object, *_: object) -> None:
-            if threading.get_ident() != self._thread:
-                return
-            try:
-                hook(optimizer)
-            except Exception:
-                self._on_fault()
-
-        # Where torch compiles what calls an optimizer, it would look into ours as well.
-        if "torch._dynamo" in sys.modules:
-            return torch.compiler.disable(hooked)  # type: ignore[no-any-return, no-untyped-call]
-        return hooked
 
     def _stepping(self, _: object) -> None:
         self.leave()

@@ -33,8 +33,7 @@ from torch.nn import Module
 
 from trainobs.core.abi import Phase
 from trainobs.core.catalogue.named import may_name_a_phase
-from trainobs.core.errors import TrainobsError, shown
-from trainobs.core.log import logger
+from trainobs.core.errors import TrainobsError
 from trainobs.core.signals import let_signals_through
 from trainobs.core.switch import switched_off
 from trainobs.hooks.cuda import Cuda
@@ -42,8 +41,10 @@ from trainobs.hooks.datasets import data_roots_of, workers_of
 from trainobs.hooks.distributed import TorchJob
 from trainobs.hooks.stand_in import inner_of
 from trainobs.hooks.watch import LoaderWatch
+from trainobs.integrations.found_steps import OptimizerSteps, tell_of_steps
 from trainobs.integrations.guard import FAULT, tell_fault
 from trainobs.integrations.models import check_model, watch_lookups
+from trainobs.integrations.once import take_no_notice
 from trainobs.integrations.scope import NOTHING, Scope
 from trainobs.session.forks import abandon_in_children, keep_in_children
 from trainobs.session.runs import default_run_dir, open_session
@@ -72,19 +73,8 @@ def _step_number(value: SupportsIndex | None) -> int | None:
     if 0 <= number <= LAST_STEP:
         return number
     if value is not None:
-        _tell_once("bad step number", value, f"give a whole number from 0 to {LAST_STEP}")
+        take_no_notice("bad step number", value, f"give a whole number from 0 to {LAST_STEP}")
     return None
-
-
-def _tell_once(what: str, value: object, do: str) -> None:
-    if what not in _told:
-        _told.add(what)
-        logger.warning(
-            "trainobs takes no notice of a %s\n  found: %s\n  do:    %s", what, shown(value), do
-        )
-
-
-_told: set[str] = set()
 
 
 class Observation:
@@ -108,6 +98,7 @@ class Observation:
         self._ended = False
         self._session: Session | None = None
         self._watch: LoaderWatch | None = None
+        self._optimizers: OptimizerSteps | None = None
         self._end_of_child: Finalize | None = None
         self._scopes: dict[str, Scope] = {}
         self._begin()
@@ -124,9 +115,9 @@ class Observation:
         A loader of torch is given back itself; for another one stands an object of its class, with
         its attributes and operators.
 
-        In a loop that never uses `step`, each fetch begins a step. Of several loaders these are the
-        fetches of the one that the loop went to first. A loop inside `torch.no_grad()` or `phase`,
-        as a validation may be, begins none; `no_grad` in the body of its loop comes too late.
+        In a loop that never uses `step`, a step begins with the first fetch after an optimizer of
+        torch's has stepped; where none does, with each fetch of the loader that the loop went to
+        first. A loop inside `torch.no_grad()` or `phase`, as a validation may be, begins none.
         """
         session, given = self._session, inner_of(loader)
         if session is None or self._watch is None:
@@ -146,7 +137,7 @@ class Observation:
 
         It may hold the whole step, or, under gradient accumulation, only the optimizer's part:
         what came before, from the first fetch on, belongs to the step too. Before its first use,
-        that is up to 32 batches or two minutes; of more, each fetch has begun a step.
+        that is up to 32 batches or two minutes; of more, steps were taken from optimizers.
 
         Args:
             number: the step's number; by default one more than the last, from 0.
@@ -154,9 +145,12 @@ class Observation:
         session = self._session
         if session is None or threading.get_ident() != self._thread:
             return self._tell_unused()
+        clock = session.clock
+        if self._optimizers is not None:
+            self._leave_optimizers()
+            clock.by_marks()
         if number is None:
             return self._step
-        clock = session.clock
         return Between(clock.begin_step, _step_number(number), clock.end_step, self._fault)
 
     def phase(self, name: str) -> Scope:
@@ -195,6 +189,7 @@ class Observation:
     def abandon(self) -> None:
         """In a forked child: the run is the parent's."""
         self._session = self._watch = None
+        self._leave_optimizers()
         atexit.unregister(self._end_at_exit)
         _running.clear()
 
@@ -226,9 +221,15 @@ class Observation:
             raise
 
     def _new_watch(self, session: Session) -> LoaderWatch:
-        """What is told of loaders; their fetches end steps, until `step` is used."""
+        """What is told of loaders; their fetches end steps, until an optimizer or `step` does."""
         session.clock.by_fetches = True
+        self._optimizers = OptimizerSteps(session.clock, self._fault)
         return LoaderWatch(session.clock, session.ledger, session.info, on_fault=self._fault)
+
+    def _leave_optimizers(self) -> None:
+        optimizers, self._optimizers = self._optimizers, None
+        if optimizers is not None:
+            optimizers.close()
 
     def _end_at_exit(self) -> None:
         """The interpreter says what it told last of, which may be long ago in a notebook."""
@@ -238,6 +239,8 @@ class Observation:
     def _end(self, outcome: str) -> None:
         session, self._session = self._session, None
         watch, self._watch = self._watch, None
+        optimizers = self._optimizers
+        self._leave_optimizers()
         if session is None:
             return
         self._ended = True
@@ -253,7 +256,7 @@ class Observation:
                 last.callback(session.stop, outcome)
                 if watch is not None:
                     last.callback(watch.close)
-                _tell_of_steps(session.clock)
+                tell_of_steps(session.clock, optimizers)
         except Exception:
             let_signals_through()
             if outcome != FAULT:  # what fails again was told of
@@ -268,7 +271,7 @@ class Observation:
 
     def _tell_unused(self) -> Scope:
         if self._ended:
-            _tell_once(
+            take_no_notice(
                 "use of an observation that has ended",
                 str(self.run_dir),
                 "call `observe` again for another run",
@@ -276,7 +279,7 @@ class Observation:
         elif self._session is not None:
             found = f"in the thread {threading.current_thread().name}"
             do = "mark steps and phases in the thread that called `observe`"
-            _tell_once("mark in another thread", found, do)
+            take_no_notice("mark in another thread", found, do)
         return NOTHING
 
     def _new_scope(self, name: object, clock: StepClock) -> Scope:
@@ -293,34 +296,16 @@ class Observation:
         """A name that cannot be one counts as `other`: a misspelt word must not end a training."""
         if not isinstance(name, str) or not may_name_a_phase(name):
             do = f"use letters, digits, _, . and -, or one of {', '.join(map(repr, _PHASES))}"
-            _tell_once("name that can be no phase's", name, do)
+            take_no_notice("name that can be no phase's", name, do)
             phase = None
         elif (phase := clock.name_phase(name)) is None:
             do = f"use at most {MAX_NAMED} names of your own in a run"
-            _tell_once("phase beyond the first with names of their own", name, do)
+            take_no_notice("phase beyond the first with names of their own", name, do)
         return Phase.OTHER.value if phase is None else phase
 
 
 _running: list[Observation] = []
 """Those of this process that have not ended."""
-
-
-_LONG_NS = 1_000_000_000
-"""What a last step takes at least that is worth a word."""
-
-
-def _tell_of_steps(clock: StepClock) -> None:
-    fetches, last_ns = clock.fetches, clock.goes_on_ns
-    if clock.unended_batches > 1:
-        _tell_once("loop without steps", "no `with obs.step():`", "put each step into one")
-    elif fetches.count and not clock.by_fetches:
-        found = f"`obs.step()` was first used after {fetches.count} steps from fetches"
-        _tell_once("missing mark of the first steps", found, "use it from the first step on")
-    elif clock.by_fetches and 0 < fetches.took_ns < last_ns and last_ns > _LONG_NS:
-        share = last_ns / (last_ns + fetches.took_ns)
-        found = f"the last step, from the last fetch to the end, took {share:.0%} of the run"
-        do = "close the run after its loop, or put each step into `with obs.step():`"
-        _tell_once("loop that went on without a fetch", found, do)
 
 
 def _open(settings: Settings) -> tuple[Session, Path] | None:

@@ -50,7 +50,11 @@ class StepClock(Marker):
         serial: of the step that the kernel counts for: 0 is the set-up; to be read.
         step: number of the current step, as the loop counts; `SETUP` before the first; to be read.
         by_fetches: whether fetches end steps: off where a framework marks them, and once a loop
-            does.
+            does, or an optimizer steps.
+        by_optimizer: whether a step is what a fetch opens and an optimizer steps in.
+        exhausted: whether, in such a loop, the loader has no batch any more, or there is none. Then
+            each step of the optimizer ends one: a loop that fetches ahead has batches left.
+        read_all: whether a loader had no batch any more in this epoch.
         fetches: which fetches do, and the first of these steps.
         delivering: whether what a loader gives now goes to the step that fetches it, where no loop
             goes to it. One that reads ahead gets it for the next step.
@@ -64,7 +68,10 @@ class StepClock(Marker):
     """
 
     # There is a `__dict__` for what somebody puts in the place of a method.
-    __slots__ = ("__dict__", "_epoch_count", "_finished", "measured", "named", "on_cancel", "over")
+    __slots__ = (
+        *("__dict__", "_before_epoch", "_epoch_count", "_finished", "exhausted", "measured"),
+        *("named", "on_cancel", "over", "read_all"),
+    )
 
     def __init__(
         self,
@@ -90,10 +97,13 @@ class StepClock(Marker):
         self.over = False
         self.measured = {_OTHER}
         self.named: list[str] = []
-        self.by_fetches = self.delivering = self.mixed = False
+        self.by_fetches = self.by_optimizer = self.exhausted = False
+        self.delivering = self.mixed = False
         self.fetches = FetchSteps()
         self.calm = 0
         self._epoch_count = 0
+        self._before_epoch = SETUP
+        self.read_all = False
         self._stepped_in_epoch = False
         self._ever_stepped = False
         self.unended_batches = 0
@@ -134,25 +144,69 @@ class StepClock(Marker):
 
         A loader that begins beside another, before a step was done, is of the same epoch.
         """
-        if self._stepped_in_epoch or self._epoch_count == 0:
+        if self._begins_epoch():
             self._epoch_count += 1
-            self._stepped_in_epoch = False
+            self._stepped_in_epoch = self.read_all = False
+            self._before_epoch = self.step
         return self._epoch_count - 1
 
     def begin_reading(self) -> None:
         """A pass over the training data is about to begin, and its workers with it."""
-        begins = self._stepped_in_epoch or self._epoch_count == 0
-        self.read_for(self._epoch_count if begins else self._epoch_count - 1)
+        self.read_for(self._epoch_count if self._begins_epoch() else self._epoch_count - 1)
+
+    def _begins_epoch(self) -> bool:
+        if self._epoch_count == 0:
+            return True
+        # A single batch, as in `next(iter(loader))`, is a look at the data.
+        looked = self.by_fetches and not self.read_all and self.step - self._before_epoch <= 1
+        return self._stepped_in_epoch and not looked
 
     def read_for(self, epoch: int) -> None:
         """Tell the kernel for which epoch files are read from now on."""
         if len(self._word) > 1:
             self._word[1] = epoch
 
+    def stepped(self, *, main: bool = True) -> None:
+        """An optimizer has stepped, in a loop that marks no step: what a fetch has opened is one.
+
+        So what is fetched in vain, for a look at the data or a validation with gradients, is part
+        of the step that comes. What was taken for steps before the first time is part of this one.
+
+        Args:
+            main: whether it is the optimizer that ends steps where the loader is exhausted.
+        """
+        if self.by_fetches:
+            self._mark_first()
+            self.by_optimizer = True
+        if self.exhausted and not main:
+            return
+        if self._done and self._previous is not None:  # no batch came: it was there already
+            self.begin_batch()
+        self._publish()
+        self.end_step()
+        if self.exhausted:
+            self._open(self.phase)
+
+    def begin_pass(self) -> None:
+        """A loader is about to be asked for its first batch: no step is left from those before."""
+        if self.exhausted:
+            self.exhausted = False
+            self.cancel()
+
+    def by_marks(self) -> None:
+        """The loop marks its steps from now on, after an optimizer has ended some."""
+        if not self.by_optimizer:
+            return
+        self.by_optimizer = self.exhausted = False
+        if not self._done:
+            self._publish()
+        elif self._previous is None and self.step != SETUP:
+            self._done = False  # the mark is of the step that has just ended
+
     def cancel(self) -> None:
         """No batch came: what was opened goes back to the step before."""
         before = self._previous
-        if before is None:
+        if before is None or not self._done:
             return
         self._switch(self.phase)
         self._phase_ns = _added(before.phase_ns, self._phase_ns)
@@ -174,6 +228,9 @@ class StepClock(Marker):
         if self._finished:
             return
         self.cancel()
+        if self._previous is not None:  # there were batches, but no optimizer stepped
+            before, self._previous = self._previous, None
+            self._merge([before])
         self.on_cancel = None
         self.closed.extend(self.fetches.release())
         self._open(self.phase)
@@ -205,7 +262,8 @@ class StepClock(Marker):
             self._phase_ns = _added(step.phase_ns, self._phase_ns)
             self._switches += step.switches
             self._unexplained += step.unexplained
-        self._merged = tuple(step.serial for step in held)
+        before = (serial for step in held for serial in step.serials)
+        self._merged = (*before, *(self._merged or ()))
         self._start_ns = held[0].start_ns
         self.step, self.epoch = held[0].step, held[0].epoch
 

@@ -1,8 +1,8 @@
-"""Steps of a loop that marks none: one from each fetch.
+"""Steps of a loop that marks none, and in which no optimizer steps: one from each fetch.
 
-Whether a loop marks none is known late: under gradient accumulation the first mark comes after
-several fetches. So the first steps that were taken from fetches are held back, and become one if a
-mark comes.
+Whether that is so is known late: under gradient accumulation the first mark, or step of an
+optimizer, comes after several fetches. So the first steps that were taken from fetches are held
+back, and become one if it comes.
 """
 
 from __future__ import annotations

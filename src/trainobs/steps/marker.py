@@ -43,6 +43,7 @@ class Marker:
         "_unexplained",
         "_word",
         "by_fetches",
+        "by_optimizer",
         "calm",
         "closed",
         "delivering",
@@ -57,6 +58,7 @@ class Marker:
     )
 
     by_fetches: bool
+    by_optimizer: bool
     calm: int
     closed: deque[ClosedStep]
     delivering: bool
@@ -149,6 +151,8 @@ class Marker:
             step: its number; by default one more than the step before.
             epoch: its epoch, if the loop counts them.
             leads: as its fetch.
+
+        Where steps are those of an optimizer, it is real once one has stepped: `StepClock.stepped`.
         """
         if self._done and (leads or not self.by_fetches):
             if self._previous is None:
@@ -156,7 +160,8 @@ class Marker:
             if self.step < LAST_STEP:
                 self.step += 1
             self._done = False
-            self._publish()
+            if not self.by_optimizer:
+                self._publish()
         if not self._ever_stepped:
             self.unended_batches += 1
         if step is not None:

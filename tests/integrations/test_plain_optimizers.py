@@ -1,0 +1,332 @@
+"""Steps of a plain loop that marks none: an optimizer of torch's ends them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from trainobs import load_run, observe
+from trainobs.integrations import once
+from trainobs.integrations.plain import Observation
+
+BATCHES, EPOCHS = 16, 3
+ALL = BATCHES * EPOCHS
+
+
+def batches(count: int = BATCHES, **arguments: object) -> DataLoader[tuple[torch.Tensor, ...]]:
+    return DataLoader(TensorDataset(torch.rand(4 * count, 3)), batch_size=4, **arguments)  # type: ignore[arg-type]
+
+
+class Model:
+    """A model with two optimizers."""
+
+    def __init__(self) -> None:
+        self.net = torch.nn.Linear(3, 1)
+        self.one, self.other = (torch.optim.SGD(self.net.parameters(), lr=0.1) for _ in range(2))
+
+    def look(self, batch: list[torch.Tensor]) -> torch.Tensor:
+        loss: torch.Tensor = self.net(batch[0]).sum()
+        return loss
+
+    def train(self, batch: list[torch.Tensor], *, steps: bool = True) -> None:
+        self.look(batch).backward()
+        if steps:
+            self.one.step()
+            self.one.zero_grad()
+
+
+Loop = Callable[[Observation, Model], None]
+
+
+def each(obs: Observation, model: Model) -> None:
+    loader = obs.loader(batches())
+    for _ in range(EPOCHS):
+        for batch in loader:
+            model.train(batch)
+
+
+def accumulated(obs: Observation, model: Model) -> None:
+    loader = obs.loader(batches())
+    for _ in range(EPOCHS):
+        for number, batch in enumerate(loader):
+            model.train(batch, steps=number % 4 == 3)
+
+
+def accumulated_over_epochs(obs: Observation, model: Model) -> None:
+    loader, number = obs.loader(batches()), 0
+    for _ in range(EPOCHS):
+        for batch in loader:
+            number += 1
+            model.train(batch, steps=number % 5 == 0)
+
+
+def accumulated_with_a_rest(obs: Observation, model: Model) -> None:
+    loader = obs.loader(batches())
+    for _ in range(EPOCHS):
+        for number, batch in enumerate(loader):
+            model.train(batch, steps=number % 5 == 4)
+        model.one.step()  # of the one batch that is left
+
+
+def looks_first(obs: Observation, model: Model) -> None:
+    loader = obs.loader(batches())
+    for _ in range(EPOCHS):
+        next(iter(loader))
+        for batch in loader:
+            model.train(batch)
+
+
+def validates_with_gradients(obs: Observation, model: Model) -> None:
+    loader, others = obs.loader(batches()), obs.loader(batches(7))
+    for _ in range(EPOCHS):
+        for batch in loader:
+            model.train(batch)
+        for source in (others, loader):
+            for batch in source:
+                model.look(batch)
+
+
+def validates_within_an_epoch(obs: Observation, model: Model) -> None:
+    loader, others = obs.loader(batches()), obs.loader(batches(7))
+    for _ in range(EPOCHS):
+        for number, batch in enumerate(loader):
+            model.train(batch)
+            if number % 5 == 0:
+                for other in others:
+                    model.look(other)
+
+
+def validates_without_gradients(obs: Observation, model: Model) -> None:
+    loader, others = obs.loader(batches()), obs.loader(batches(7))
+    for _ in range(EPOCHS):
+        for batch in loader:
+            model.train(batch)
+        with torch.no_grad():
+            for batch in others:
+                model.look(batch)
+
+
+def validates_before(obs: Observation, model: Model) -> None:
+    for batch in obs.loader(batches(7)):
+        model.look(batch)
+    each(obs, model)
+
+
+def fetches_ahead(obs: Observation, model: Model, ahead: int = 1) -> None:
+    loader = obs.loader(batches())
+    for _ in range(EPOCHS):
+        source = iter(loader)
+        waiting = [next(source) for _ in range(ahead)]
+        while waiting:
+            waiting += [batch] if (batch := next(source, None)) else []
+            model.train(waiting.pop(0))
+
+
+def fetches_two_ahead(obs: Observation, model: Model) -> None:
+    fetches_ahead(obs, model, 2)
+
+
+def two_optimizers(obs: Observation, model: Model) -> None:
+    loader = obs.loader(batches())
+    for _ in range(EPOCHS):
+        for batch in loader:
+            model.train(batch)
+            model.other.step()
+
+
+def several_steps_of_a_batch(obs: Observation, model: Model) -> None:
+    loader = obs.loader(batches())
+    for _ in range(EPOCHS):
+        for batch in loader:
+            for _ in range(4):
+                model.train(batch)
+
+
+def two_loaders(obs: Observation, model: Model) -> None:
+    one, other = obs.loader(batches()), obs.loader(batches(BATCHES + 3))
+    for _ in range(EPOCHS):
+        for batch, _ in zip(one, other, strict=False):
+            model.train(batch)
+
+
+def loader_in_a_loader(obs: Observation, model: Model) -> None:
+    outer, inner = obs.loader(batches(4)), obs.loader(batches(4))
+    for _ in range(EPOCHS):
+        for _ in outer:
+            for batch in inner:
+                model.train(batch)
+
+
+def with_workers(obs: Observation, model: Model) -> None:
+    loader = obs.loader(batches(num_workers=2))
+    for _ in range(EPOCHS):
+        for number, batch in enumerate(loader):
+            model.train(batch, steps=number % 2 == 1)
+
+
+def closures(obs: Observation, model: Model) -> None:
+    optimizer = torch.optim.LBFGS(model.net.parameters(), max_iter=3)
+    loader = obs.loader(batches())
+
+    def closure(batch: list[torch.Tensor]) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model.look(batch) ** 2
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    for _ in range(EPOCHS):
+        for batch in loader:
+            optimizer.step(partial(closure, batch))
+
+
+def by_hand(obs: Observation, model: Model) -> None:
+    loader = obs.loader(batches())
+    for _ in range(EPOCHS):
+        for batch in loader:
+            model.train(batch, steps=False)
+            with torch.no_grad():
+                for parameter in model.net.parameters():
+                    parameter -= 0.1
+
+
+LOOPS: list[tuple[Loop, int]] = [
+    (each, ALL),
+    (accumulated, ALL // 4),
+    (accumulated_over_epochs, ALL // 5),
+    (accumulated_with_a_rest, (BATCHES // 5 + 1) * EPOCHS),
+    (looks_first, ALL),
+    (validates_with_gradients, ALL),
+    (validates_within_an_epoch, ALL),
+    (validates_without_gradients, ALL),
+    (fetches_ahead, ALL),
+    (fetches_two_ahead, ALL),
+    (two_optimizers, ALL),
+    (several_steps_of_a_batch, ALL),
+    (two_loaders, ALL),
+    (loader_in_a_loader, 16 * EPOCHS),
+    (with_workers, ALL // 2),
+    (closures, ALL),
+    (by_hand, ALL),
+]
+
+
+@pytest.fixture
+def untold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(once, "_told", set())
+
+
+def observed(run_dir: Path, loop: Loop) -> list[tuple[int, int]]:
+    """Number and epoch of the steps of a loop, without gaps between them."""
+    with observe(run_dir=run_dir, probes="off", quiet=True) as obs:
+        loop(obs, Model())
+    steps = load_run(run_dir).steps.to_pandas().query("step >= 0")
+    begin, took = steps["start_ns"].to_numpy(), steps["step/duration_ns"].to_numpy()
+    assert all(a + d == b for (a, b), d in zip(pairwise(begin), took, strict=False))
+    return [(int(step), int(epoch)) for step, epoch in zip(steps.step, steps.epoch, strict=True)]
+
+
+@pytest.mark.parametrize(("loop", "count"), LOOPS, ids=[loop.__name__ for loop, _ in LOOPS])
+def test_a_step_is_one_of_the_optimizer(
+    tmp_path: Path, loop: Loop, count: int, untold: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    steps = observed(tmp_path / "run", loop)
+    assert [number for number, _ in steps] == list(range(count))
+    epochs = [epoch for _, epoch in steps]
+    assert set(epochs) == set(range(EPOCHS))
+    assert sorted(epochs) == epochs
+    assert caplog.text == ""
+
+
+def test_a_short_validation_before_the_first_step_belongs_to_it(tmp_path: Path) -> None:
+    assert len(observed(tmp_path / "run", validates_before)) == ALL
+
+
+def test_a_long_one_is_told(
+    tmp_path: Path, untold: None, told: Callable[[], list[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    def loop(obs: Observation, model: Model) -> None:
+        for batch in obs.loader(batches(100)):
+            model.look(batch)
+        each(obs, model)
+
+    assert len(observed(tmp_path / "run", loop)) == 100 + ALL
+    assert told() == ["trainobs took batches for steps"]
+    assert "100 batches before the first step of an optimizer" in caplog.text
+
+
+def test_without_a_loader_the_optimizer_alone_makes_steps(tmp_path: Path, untold: None) -> None:
+    def loop(obs: Observation, model: Model) -> None:
+        for _ in range(100):
+            model.train([torch.rand(4, 3)])
+            model.other.step()
+
+    # The first nine show that there is no loader; the second optimizer ends none.
+    assert len(observed(tmp_path / "run", loop)) in (100 - 5, 100 - 4)
+
+
+def test_a_loader_that_comes_later_makes_them(tmp_path: Path) -> None:
+    def loop(obs: Observation, model: Model) -> None:
+        for _ in range(30):
+            model.train([torch.rand(4, 3)])
+        accumulated(obs, model)
+
+    assert len(observed(tmp_path / "run", loop)) == 30 - 9 + ALL // 4
+
+
+def test_a_run_without_a_step_is_told(
+    tmp_path: Path, untold: None, told: Callable[[], list[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    def loop(obs: Observation, model: Model) -> None:
+        for _ in range(5):
+            model.train([torch.rand(4, 3)])
+
+    assert observed(tmp_path / "run", loop) == []
+    assert told() == ["trainobs found no step in this run"]
+    assert "5 steps of optimizers" in caplog.text
+
+
+@pytest.mark.parametrize("since", [0, 3, 40])
+@pytest.mark.parametrize("around", [True, False])
+def test_marks_say_it_from_their_first_use_on(tmp_path: Path, since: int, around: bool) -> None:
+    def loop(obs: Observation, model: Model) -> None:
+        loader, number = obs.loader(batches()), 0
+        for _ in range(EPOCHS):
+            for batch in loader:
+                number += 1
+                if number <= since:
+                    model.train(batch)
+                elif around:
+                    with obs.step():
+                        model.train(batch)
+                        model.one.step()
+                else:
+                    model.train(batch)
+                    with obs.step():
+                        pass
+
+    assert [number for number, _ in observed(tmp_path / "run", loop)] == list(range(ALL))
+
+
+def test_an_optimizer_in_another_thread_ends_none(tmp_path: Path) -> None:
+    def loop(obs: Observation, model: Model) -> None:
+        for batch in obs.loader(batches()):
+            thread = threading.Thread(target=model.train, args=[batch])
+            thread.start()
+            thread.join()
+
+    assert len(observed(tmp_path / "run", loop)) == BATCHES  # each fetch
+
+
+def test_after_the_run_no_optimizer_tells_anything(tmp_path: Path) -> None:
+    from torch.optim import optimizer
+
+    before = len(optimizer._global_optimizer_post_hooks)
+    observed(tmp_path / "run", each)
+    assert len(optimizer._global_optimizer_post_hooks) == before
