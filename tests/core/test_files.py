@@ -8,6 +8,7 @@ import os
 import socket
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from trainobs.core.files import (
@@ -68,6 +69,12 @@ def test_what_is_no_file_is_not_opened(tmp_path, monkeypatch, make):
     make(Path("it"))
     with pytest.raises(NotRegularError, match="not a regular file"):
         open_regular("it")
+
+
+def test_json_has_numbers_of_numpys_as_numbers():
+    value = {"a": np.int64(3), "b": [np.float32(0.5), np.bool_(True)], "c": Path("x")}
+    assert json.loads(dumps(value)) == {"a": 3, "b": [0.5, True], "c": "x"}
+    assert json.loads(dumps({"a": np.float32(math.nan)})) == {"a": None}
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])

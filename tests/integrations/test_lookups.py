@@ -376,3 +376,16 @@ def test_a_call_that_torch_refuses_costs_nothing_that_was_counted(tmp_path, told
     (name,) = [name for name in summary["metrics"] if name.startswith("embedding/lookup_count")]
     assert summary["metrics"][name]["sum"] == 9 * 32
     assert AccessCounts.load(tmp_path / "run").total("Embedding") == 9 * 32
+
+
+def test_sizes_of_numpys_make_a_run_log_that_can_be_read(tmp_path):
+    """As in dlrm_s_pytorch.py, whose tables get their sizes from an array."""
+    rows, dim, workers = np.array([ROWS, DIM, 0])
+    model = nn.Sequential(nn.EmbeddingBag(rows, dim), nn.Linear(dim, 1))
+    with observe(run_dir=tmp_path / "run", model=model, **OFF) as obs:
+        for ids in obs.loader(DataLoader(Ids(32), BATCH, num_workers=workers)):
+            model(ids).sum().backward()
+    summary = summarize(RunLog.open(tmp_path / "run"))
+    assert "40" in render(summary)
+    (table,) = RunLog.open(tmp_path / "run").info["tables"]
+    assert (table["row_count"], table["row_bytes"]) == (ROWS, 4 * DIM)

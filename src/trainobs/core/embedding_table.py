@@ -34,6 +34,8 @@ class EmbeddingTable:
     placement: str = "host"
 
     def __post_init__(self) -> None:
+        for name in ("row_count", "dim", "row_bytes"):  # modules keep what they were given: NumPy's
+            object.__setattr__(self, name, int(getattr(self, name)))
         for name in ("name", "module", "placement"):
             object.__setattr__(self, name, encodable(getattr(self, name)))
         object.__setattr__(self, "features", tuple(map(encodable, self.features)))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 
 def dumps(
@@ -13,19 +14,23 @@ def dumps(
     *,
     indent: int | None = None,
     separators: tuple[str, str] | None = None,
-    default: Callable[[Any], Any] | None = None,
 ) -> str:
-    """A value as JSON in ASCII, with neither NaN nor Infinity; lone surrogates are escapes."""
+    """A value as JSON in ASCII, with neither NaN nor Infinity; lone surrogates are escapes.
+
+    A number of NumPy's is one, and what else JSON does not know is its text.
+    """
 
     def text(of: object) -> str:
-        return json.dumps(
-            of, indent=indent, separators=separators, default=default, allow_nan=False
-        )
+        return json.dumps(of, indent=indent, separators=separators, default=_known, allow_nan=False)
 
     try:
         return text(value)
     except ValueError:
         return text(_finite(value))
+
+
+def _known(value: Any) -> object:
+    return _finite(value.item()) if isinstance(value, np.generic) else str(value)
 
 
 def _finite(value: Any) -> Any:

@@ -99,7 +99,7 @@ def tell_of_steps(clock: StepClock, optimizers: OptimizerSteps | None) -> None:
     elif optimizers.count or last_ns > _LONG_NS:
         found = "no batch of a loader that was given to `obs.loader`, and no `obs.step()`"
         if optimizers.count:
-            found += f"; {optimizers.count} steps of optimizers, but the first {ALONE + 1} make none"
+            found += f"; {optimizers.count} steps of optimizers; the first {ALONE + 1} make none"
         do = "give the loop's loader to `obs.loader(...)`, or put each step into `obs.step()`"
         tell_once("trainobs found no step in this run", found, do)
 

@@ -199,7 +199,7 @@ class RunLogSink(Sink):
             **facts,
             "summary": self._summary,
         }
-        text = dumps(document, indent=2, default=str).encode()
+        text = dumps(document, indent=2).encode()
         if text != self._written_run:
             replace_file(run_file(self._run_dir, self._rank), text)
             self._written_run = text
