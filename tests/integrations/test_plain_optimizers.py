@@ -271,6 +271,26 @@ def test_without_a_loader_the_optimizer_alone_makes_steps(tmp_path: Path, untold
     assert len(observed(tmp_path / "run", loop)) in (100 - 5, 100 - 4)
 
 
+@pytest.mark.parametrize("broken_off", [False, True])
+@pytest.mark.parametrize("gradients", [False, True])
+def test_without_one_a_validation_ends_nothing(
+    tmp_path: Path, gradients: bool, broken_off: bool
+) -> None:
+    def loop(obs: Observation, model: Model) -> None:
+        others = obs.loader(batches(7))
+        for number in range(100):
+            model.train([torch.rand(4, 3)])
+            if number % 10 == 9:
+                with torch.set_grad_enabled(gradients):
+                    for batch in others:
+                        model.look(batch)
+                        if broken_off:
+                            break
+
+    with_first = len(observed(tmp_path / "run", loop))
+    assert with_first == 100 - 9
+
+
 def test_a_loader_that_comes_later_makes_them(tmp_path: Path) -> None:
     def loop(obs: Observation, model: Model) -> None:
         for _ in range(30):

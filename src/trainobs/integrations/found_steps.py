@@ -68,7 +68,7 @@ class OptimizerSteps:
         if clock.step == SETUP:  # no batch was fetched
             if self.count <= ALONE:
                 return
-            clock.exhausted = True
+            clock.alone = clock.exhausted = True
         clock.stepped(main=self._main() is optimizer)
 
 

@@ -54,6 +54,7 @@ class StepClock(Marker):
         by_optimizer: whether a step is what a fetch opens and an optimizer steps in.
         exhausted: whether, in such a loop, the loader has no batch any more, or there is none. Then
             each step of the optimizer ends one: a loop that fetches ahead has batches left.
+        alone: whether there is no loader that the loop trains from.
         read_all: whether a loader had no batch any more in this epoch.
         fetches: which fetches do, and the first of these steps.
         delivering: whether what a loader gives now goes to the step that fetches it, where no loop
@@ -69,8 +70,8 @@ class StepClock(Marker):
 
     # There is a `__dict__` for what somebody puts in the place of a method.
     __slots__ = (
-        *("__dict__", "_before_epoch", "_epoch_count", "_finished", "exhausted", "measured"),
-        *("named", "on_cancel", "over", "read_all"),
+        *("__dict__", "_before_epoch", "_epoch_count", "_finished", "_with_batches", "alone"),
+        *("exhausted", "measured", "named", "on_cancel", "over", "read_all"),
     )
 
     def __init__(
@@ -97,7 +98,8 @@ class StepClock(Marker):
         self.over = False
         self.measured = {_OTHER}
         self.named: list[str] = []
-        self.by_fetches = self.by_optimizer = self.exhausted = False
+        self.by_fetches = self.by_optimizer = self.exhausted = self.alone = False
+        self._with_batches = 0
         self.delivering = self.mixed = False
         self.fetches = FetchSteps()
         self.calm = 0
@@ -180,6 +182,9 @@ class StepClock(Marker):
             self.by_optimizer = True
         if self.exhausted and not main:
             return
+        if self.alone:  # until two steps on end had batches: one may come after a validation
+            self._with_batches = 0 if self._done else self._with_batches + 1
+            self.alone = self.exhausted = self._with_batches < 2
         if self._done and self._previous is not None:  # no batch came: it was there already
             self.begin_batch()
         self._publish()
@@ -197,7 +202,7 @@ class StepClock(Marker):
         """The loop marks its steps from now on, after an optimizer has ended some."""
         if not self.by_optimizer:
             return
-        self.by_optimizer = self.exhausted = False
+        self.by_optimizer = self.exhausted = self.alone = False
         if not self._done:
             self._publish()
         elif self._previous is None and self.step != SETUP:
