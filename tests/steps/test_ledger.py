@@ -206,6 +206,25 @@ def test_an_entry_that_is_being_written_is_read_the_next_time(book):
     assert book.ledger.lost_count == 0
 
 
+def test_an_entry_that_is_overwritten_while_it_is_copied_is_counted_as_lost(book):
+    for number in range(3):
+        book.make(number, 10, 20)
+    ring = book.kernel.batches
+
+    class Copied:
+        def __getitem__(self, of):
+            found = ring[of].copy() if isinstance(of, slice) else ring[of]
+            if isinstance(of, slice):
+                ring["ordinal"][1] += BATCHES
+            return found
+
+    book.ledger._ring = Copied()
+    book.ledger.read()
+    book.ledger._ring = ring
+    assert book.close(step(1, 0, 100), last=True)[1]["number"].tolist() == [0, 2]
+    assert book.ledger.lost_count == 1
+
+
 def test_where_nobody_watches_nothing_is_said():
     ledger = Ledger()
     assert ledger.close([step(1, 0, 100, wait=5)], last=True) == ({}, None)

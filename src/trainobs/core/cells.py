@@ -49,15 +49,23 @@ class StepCells:
             return parts[0]
         places = parts[0].places
         for part in parts[1:]:
-            if not np.array_equal(places, part.places):
+            if part.places is not places and not np.array_equal(places, part.places):
                 places = np.union1d(places, part.places)
         columns = np.zeros((len(places), sum(map(len, parts))), np.uint64)
         first = 0
         for part in parts:
             rows = slice(first, first + len(part))
-            columns[np.searchsorted(places, part.places), rows] = part.values.T
+            if part.places is places:
+                columns[:, rows] = part.values.T
+            else:
+                columns[np.searchsorted(places, part.places), rows] = part.values.T
             first = rows.stop
         return cls(places, columns.T)
+
+    def without_zeros(self) -> StepCells:
+        """Without the numbers that are 0 in all steps."""
+        used = self.values.any(axis=0)
+        return self if used.all() else StepCells(self.places[used], self.values.T[used].T)
 
     def __len__(self) -> int:
         return len(self.values)

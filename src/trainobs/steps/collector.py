@@ -222,13 +222,17 @@ class Collector:
         return [closed[index] for index in range(count)]
 
     def _copy_rows(self, ring: Ring, steps: list[ClosedStep]) -> Taken:
-        self._count_late(ring)
         serials = [step.serial for step in steps]
-        cells, tables = ring.take([serial % RING for serial in serials])
+        (cells, tables), late = ring.take(serials, at_rest := self._at_rest())
+        # What came later than its step was copied counts in the slot's next step, if that has not
+        # begun meanwhile.
+        now = self._clock.serial
+        pairs = zip(at_rest, late, strict=True)
+        self.late_count += sum(count for serial, count in pairs if now < serial + RING)
         for index, step in enumerate(steps):
             if not step.merged and step.serial not in self._carried:
                 continue
-            more = [ring.take([merged % RING]) for merged in step.merged]
+            more = [ring.take([merged])[0] for merged in step.merged]
             more += [taken for serial in step.serials for taken in self._carried.pop(serial, ())]
             for more_cells, more_tables in more:
                 cells = cells.plus(index, more_cells)
@@ -237,26 +241,20 @@ class Collector:
         self._unchecked += serials
         return cells, tables
 
+    def _at_rest(self) -> list[int]:
+        """Serials of steps that were copied half a ring ago, each of them once."""
+        due = self._clock.serial - RING // 2
+        at_rest = [serial for serial in self._unchecked if serial <= due]
+        self._unchecked = [serial for serial in self._unchecked if serial > due]
+        return at_rest
+
     def _carry(self, cancelled: int, serial: int) -> None:
         """Keep what the kernel counted in a step that was none for the step that goes on."""
         self._ledger.carry(cancelled, serial)
         if self._ring:
             with self._lock:
-                taken = self._ring.take([cancelled % RING])
+                taken, _ = self._ring.take([cancelled])
             self._carried.setdefault(serial, []).append(taken)
-
-    def _count_late(self, ring: Ring) -> None:
-        """Count adds that came after their step was copied: they count in the slot's next step.
-
-        Looked for half a ring later, and only in slots whose next step has not begun meanwhile.
-        """
-        due = self._clock.serial - RING // 2
-        at_rest = [serial for serial in self._unchecked if serial <= due]
-        self._unchecked = [serial for serial in self._unchecked if serial > due]
-        late = ring.late([serial % RING for serial in at_rest]) if at_rest else []
-        now = self._clock.serial
-        pairs = zip(at_rest, late, strict=True)
-        self.late_count += sum(count for serial, count in pairs if now < serial + RING)
 
     def _assemble(self, steps: ClosedSteps, taken: Taken | None) -> StepTable:
         columns = self._timings(steps)

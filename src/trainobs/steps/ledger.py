@@ -8,8 +8,10 @@ that is.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterator, Sequence
+from operator import eq
 from typing import Protocol
 
 import numpy as np
@@ -27,6 +29,9 @@ MAX_FOLLOWED = 4096
 
 MAX_FETCHES = 65_536
 """Fetches that wait for their step to close; of more, the oldest are dropped."""
+
+AT_ONCE = 64
+"""Entries of the kernel's ring that are looked at together: as many as steps often bring."""
 
 SPLIT = ("loader/device_ns", "loader/cpu_wait_ns", "loader/compute_ns", "loader/sleep_ns")
 """The parts of `loader/wait_ns`, but for the last one."""
@@ -101,7 +106,7 @@ class Ledger:
         self._receives = receives
         self._taken = 0
         self._followed: deque[int] = deque(maxlen=MAX_FOLLOWED)
-        self._fresh: deque[Rows] = deque()
+        self._fresh: deque[bytes] = deque()
         self._kept_keys = np.empty((0, 4), np.int64)
         self._kept = np.empty(0, BATCH_ROW)
         self._fetches: deque[Fetch] = deque(maxlen=MAX_FETCHES)
@@ -135,25 +140,31 @@ class Ledger:
 
     def read(self) -> None:
         """Copy what the kernel's ring has that was not copied yet."""
-        ring = self._ring
-        if ring is None:
-            return
-        if ring["ordinal"][self._taken % BATCHES] <= self._taken:
-            return  # the next entry is not written: cheaper than to look at all
-        newest = int(ring["ordinal"].max())
-        first = max(self._taken, newest - BATCHES)
-        turns = np.arange(first, newest, dtype=np.uint64)
-        entries = ring[turns % BATCHES]
-        now = ring["ordinal"][turns % BATCHES]
-        unwritten = np.flatnonzero(now < turns + 1)
+        while self._ring is not None and self._read_some(self._ring):
+            pass
+
+    def _read_some(self, ring: Rows) -> bool:
+        """The same of at most `AT_ONCE` entries; whether there may be more."""
+        ordinals = ring["ordinal"].data
+        first = self._taken % BATCHES
+        told = ordinals[first : first + AT_ONCE].tolist()
+        if told[0] > self._taken + 1:  # it came round
+            oldest = max(ordinals) - BATCHES
+            self.lost_count += oldest - self._taken
+            self._taken = oldest
+            return True
         # What another CPU is writing will be there the next time, with all that comes after it.
-        count = int(unwritten[0]) if len(unwritten) else len(turns)
-        whole = (entries["ordinal"] == turns + 1) & (now == turns + 1)
-        whole = whole[:count]
-        self.lost_count += first - self._taken + int((~whole).sum())
-        self._taken = first + count
-        if whole.any():
-            self._fresh.append(entries[:count][whole])
+        if told[0] <= self._taken:
+            return False
+        count = [*map(eq, told, itertools.count(self._taken + 1)), False].index(False)
+        entries = ring[first : first + count].tobytes()
+        whole = list(map(eq, told, ordinals[first : first + count].tolist()))
+        if not all(whole):
+            entries = np.frombuffer(entries, BATCH)[whole].tobytes()
+            self.lost_count += whole.count(False)
+        self._taken += count
+        self._fresh.append(entries)
+        return count == len(told)
 
     def release(self) -> None:
         """Let go of the kernel's memory, when nobody will ask any more."""
@@ -192,10 +203,10 @@ class Ledger:
 
     def _finished(self, steps: ClosedSteps, last: bool) -> Rows:
         """Keep the batches that are finished; returns those that no fetch will name."""
-        fresh = np.concatenate([np.empty(0, BATCH), *self._taken_fresh()])
+        fresh = np.frombuffer(b"".join(self._taken_fresh()), BATCH)
         due = fresh["end_ns"] < (np.iinfo(np.int64).max if last else steps[-1].end_ns)
         if not due.all():
-            self._fresh.appendleft(fresh[~due])
+            self._fresh.appendleft(fresh[~due].tobytes())
             fresh = fresh[due]
         rows = _rows(fresh, steps)
         named = np.isin(fresh["loader"], list(self._followed))
@@ -215,7 +226,7 @@ class Ledger:
         split.take(fetches, is_known, rows)
         return rows
 
-    def _taken_fresh(self) -> Iterator[Rows]:
+    def _taken_fresh(self) -> Iterator[bytes]:
         while self._fresh:
             yield self._fresh.popleft()
 
