@@ -28,13 +28,14 @@ def encode(table: Table) -> bytes:
     """`table` as a Parquet file; every number is kept exactly."""
     arrays = pa.table({c.name: _array_of(c, table.values[c.name]) for c in table.columns})
     plain = [column for column in table.columns if column.words is None]
+    # To begin zstd takes longer than to compress what most columns hold, and gains 1 % of them.
     kinds = {column.name: np.dtype(column.dtype).kind for column in plain}
     stream = pa.BufferOutputStream()
     writer = _writer(
         stream,
         arrays.schema,
         version="2.6",
-        compression="snappy",  # zstd takes 3 % less, and most of the time, for a column of little
+        compression={name: "zstd" if kind in "fS" else "snappy" for name, kind in kinds.items()},
         use_dictionary=[column.name for column in table.columns if column.words is not None],
         column_encoding={name: _ENCODINGS[kind] for name, kind in kinds.items() if kind != "b"},
         write_page_checksum=True,
