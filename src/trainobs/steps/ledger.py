@@ -8,9 +8,9 @@ that is.
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import chain, count
 from operator import eq
 from typing import Protocol
 
@@ -53,6 +53,10 @@ ahead of it."""
 
 _SERIAL, _KEY, _BEGIN, _END, _WAITED, _DELIVERED = 0, slice(1, 5), 5, 6, 7, 8
 _KEY_FIELDS = ("loader", "pass", "worker", "number")
+
+_KEY_BYTES = np.dtype((np.bytes_, 4 * 8))
+_WHOLE = np.dtype((np.void, BATCH_ROW.itemsize))
+"""Rows as one thing each: to copy them field by field takes ten times as long."""
 
 _TIMES = tuple(name.removeprefix("loader/") for name in SPLIT)
 _READS = ("read_bytes", "read_count")
@@ -107,8 +111,8 @@ class Ledger:
         self._taken = 0
         self._followed: deque[int] = deque(maxlen=MAX_FOLLOWED)
         self._fresh: deque[bytes] = deque()
-        self._kept_keys = np.empty((0, 4), np.int64)
-        self._kept = np.empty(0, BATCH_ROW)
+        self._kept_keys = np.empty(0, _KEY_BYTES)
+        self._kept = np.empty(0, _WHOLE)
         self._fetches: deque[Fetch] = deque(maxlen=MAX_FETCHES)
         self.fetched = self._fetches.append
         self._turns: deque[list[int]] = deque(maxlen=MAX_FETCHES)
@@ -156,15 +160,15 @@ class Ledger:
         # What another CPU is writing will be there the next time, with all that comes after it.
         if told[0] <= self._taken:
             return False
-        count = [*map(eq, told, itertools.count(self._taken + 1)), False].index(False)
-        entries = ring[first : first + count].tobytes()
-        whole = list(map(eq, told, ordinals[first : first + count].tolist()))
+        until = first + [*map(eq, told, count(self._taken + 1)), False].index(False)
+        entries = ring[first:until].tobytes()
+        whole = list(map(eq, told, ordinals[first:until].tolist()))
         if not all(whole):
             entries = np.frombuffer(entries, BATCH)[whole].tobytes()
             self.lost_count += whole.count(False)
-        self._taken += count
+        self._taken += len(whole)
         self._fresh.append(entries)
-        return count == len(told)
+        return len(whole) == len(told)
 
     def release(self) -> None:
         """Let go of the kernel's memory, when nobody will ask any more."""
@@ -188,11 +192,13 @@ class Ledger:
         steps = ClosedSteps.from_steps(steps)
         split = _Split(steps)
         unnamed = self._finished(steps, last)
-        fetches = list(_until(self._fetches, steps[-1].serial))
-        fetched = self._join(split, np.array(fetches, np.int64).reshape(-1, 9))
+        numbers = chain.from_iterable(_until(self._fetches, steps[-1].serial))
+        fetched = self._join(split, np.fromiter(numbers, np.int64).reshape(-1, 9))
         split.turn(list(_until(self._turns, steps[-1].serial)))
         given_up = self._given_up(0 if last else MAX_KEPT)
-        rows = np.concatenate([unnamed, fetched, given_up]) if self.marks else None
+        rows = None
+        if self.marks:
+            rows = np.concatenate([unnamed, fetched, given_up]).view(BATCH_ROW)
         unknown = () if self._timed else _TIMES
         unknown += () if reads_known else _READS
         unknown += () if self._receives else ("received_bytes",)
@@ -208,22 +214,25 @@ class Ledger:
         if not due.all():
             self._fresh.appendleft(fresh[~due].tobytes())
             fresh = fresh[due]
-        rows = _rows(fresh, steps)
+        rows = _rows(fresh, steps).view(_WHOLE)
         named = np.isin(fresh["loader"], list(self._followed))
-        keys = np.stack([fresh[field].astype(np.int64) for field in _KEY_FIELDS], axis=1)
+        keys = _keys(np.stack([fresh[field].astype(np.int64) for field in _KEY_FIELDS], axis=1))
         self._kept_keys = np.concatenate([self._kept_keys, keys[named]])
         self._kept = np.concatenate([self._kept, rows[named]])
         return rows[~named]
 
     def _join(self, split: _Split, fetches: Ints) -> Rows:
         """Tell the steps what they waited for; returns the batches that were got, in that order."""
-        places = _found(self._kept_keys, fetches[:, _KEY])
+        # Of two that are equal the last one counts, and each is found once.
+        kept = dict(zip(self._kept_keys.tolist(), range(len(self._kept)), strict=True))
+        wanted = _keys(fetches[:, _KEY]).tolist()
+        places = np.array([kept.pop(key, -1) for key in wanted], np.intp)
         is_known = places >= 0
         rows = self._kept[places[is_known]]
         left = np.ones(len(self._kept), np.bool_)
         left[places[is_known]] = False
         self._kept, self._kept_keys = self._kept[left], self._kept_keys[left]
-        split.take(fetches, is_known, rows)
+        split.take(fetches, is_known, rows.view(BATCH_ROW))
         return rows
 
     def _taken_fresh(self) -> Iterator[bytes]:
@@ -294,24 +303,9 @@ def _until(entries: deque[list[int]], serial: int) -> Iterator[list[int]]:
         yield entries.popleft()
 
 
-def _found(kept: Ints, wanted: Ints) -> npt.NDArray[np.intp]:
-    """Of each wanted key its place among those kept, each of which is found once; -1 for none.
-
-    Args:
-        kept: keys, shape (n, 4); of two that are equal the last one counts.
-        wanted: keys, shape (m, 4).
-    """
-    if not len(kept) or not len(wanted):
-        return np.full(len(wanted), -1)
-    whole = np.dtype((np.void, 4 * 8))  # so that four numbers are compared as one
-    ours, theirs = (np.ascontiguousarray(keys).view(whole)[:, 0] for keys in (kept, wanted))
-    order = np.argsort(ours, kind="stable")
-    places = order[np.maximum(np.searchsorted(ours, theirs, "right", order) - 1, 0)]
-    matched = np.flatnonzero((kept[places] == wanted).all(axis=1))
-    place, first = np.unique(places[matched], return_index=True)
-    found = np.full(len(wanted), -1)
-    found[matched[first]] = place
-    return found
+def _keys(numbers: Ints) -> npt.NDArray[np.bytes_]:
+    """Keys (n, 4), each as one thing."""
+    return np.ascontiguousarray(numbers).view(_KEY_BYTES)[:, 0]
 
 
 def _are_first(keys: Ints) -> npt.NDArray[np.bool_]:
