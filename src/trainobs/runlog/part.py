@@ -78,8 +78,9 @@ class RunLogPart:
         Metrics of hot rows have a column where any of them is known, and so has what the run brings
         along: `StepTable.brought`.
         """
-        self._metrics = [np.concatenate(self._metrics, axis=1)]
-        self._heads = [tuple(map(np.concatenate, zip(*self._heads, strict=True)))]
+        if len(self._metrics) > 1:
+            self._metrics = [np.concatenate(self._metrics, axis=1)]
+            self._heads = [tuple(map(np.concatenate, zip(*self._heads, strict=True)))]
         metrics = {
             metric.name: values
             for index, (metric, values) in enumerate(
@@ -117,7 +118,8 @@ class RunLogPart:
         """The `batches` table; None if no step came with any."""
         if not any(map(len, self._batches)):
             return None
-        self._batches = [np.concatenate(self._batches)]
+        if len(self._batches) > 1:
+            self._batches = [np.concatenate(self._batches)]
         return Table(TABLES[BATCHES], by_field(self._batches[0]))
 
 

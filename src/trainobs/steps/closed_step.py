@@ -105,7 +105,8 @@ class ClosedSteps(tuple[ClosedStep, ...]):
     def places(self, serials: Ints) -> Ints:
         """Of each serial, the place of its step; -1 for that of another one. Shape (m,)."""
         own, place = self.serial, np.arange(len(self))
-        for at, merged in enumerate(self._columns[9]):
+        merges = self._columns[9]
+        for at, merged in enumerate(merges if any(merges) else ()):
             if merged:
                 assert isinstance(merged, tuple)
                 own = np.concatenate([own, np.array(merged, np.int64)])

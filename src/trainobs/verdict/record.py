@@ -368,7 +368,7 @@ def batch_columns(
             column[at] = 0.0
             np.add.at(column, at, values)
         columns[f"batch/{name}"] = column
-    given = np.unique(np.stack([at, loader]), axis=1)[0]
+    given = np.unique(loader * len(steps) + at) % len(steps)
     columns[LOADERS] = np.full(len(steps), np.nan)
     columns[LOADERS][at] = np.bincount(given, minlength=len(steps))[at]
     return columns
