@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import chain, count
 from operator import eq
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -303,7 +303,7 @@ def _until(entries: deque[list[int]], serial: int) -> Iterator[list[int]]:
         yield entries.popleft()
 
 
-def _keys(numbers: Ints) -> npt.NDArray[np.bytes_]:
+def _keys(numbers: Ints) -> npt.NDArray[Any]:
     """Keys (n, 4), each as one thing."""
     return np.ascontiguousarray(numbers).view(_KEY_BYTES)[:, 0]
 
