@@ -34,7 +34,7 @@ from trainobs.core.labels import LABELS
 from trainobs.core.records import SETUP
 from trainobs.report import brief, page
 from trainobs.runlog.reader import RunLog
-from trainobs.verdict import causes, cpus, record, rules
+from trainobs.verdict import causes, cpus, evidence, record
 
 MS = 1e6
 NOW = 1_700_000_000_000_000_000 + 3600 * 10**9
@@ -367,8 +367,9 @@ def test_the_newest_run_of_a_directory_is_named(tmp_path):
 
 
 def test_everything_that_evidence_may_be_has_a_name_for_people():
-    names = {*rules.HELD_UP, *record.PHASES, *record.SPLIT, *record.SLEEPS, record.START}
-    for metrics in (*rules._METRICS_OF.values(), *rules._PARTS_OF.values()):
+    names = {*evidence.HELD_UP, *evidence.OFF_CPU, record.START}
+    names |= {*record.PHASES, *record.SPLIT, *record.SLEEPS}
+    for metrics in (*evidence._METRICS_OF.values(), *evidence._PARTS_OF.values()):
         names |= {*metrics}
     names |= {
         *causes._CONTENTION,

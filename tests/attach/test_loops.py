@@ -125,7 +125,8 @@ def test_without_fetches_the_steps_are_exact_and_no_time_of_a_phase_is_told(
     done = attached(target.pid(), tmp_path / "run", "--for", "3")
     target.stop()
     assert rule.told in done.stderr, done.stderr
-    assert "no verdict: no phase of the steps is known" in done.stderr
+    assert not any(bound in done.stderr for bound in ("loader-bound", "compute-bound"))
+    assert "no phase of the steps is known" not in done.stderr  # the thread's own time tells more
     log = steps_of(tmp_path / "run")
     check_steps(log, target.events(), rule)
     for name in ("loader/wait_ns", "phase/other_ns", "io/data_read_bytes", "sched/work_offcpu_ns"):

@@ -340,8 +340,21 @@ def _asleep(now: Situation) -> tuple[float, Candidates]:
     return 1.0, iter((Candidate(cause, 1.0, _BESIDE.get(cause, ())),))
 
 
+def _no_cpu(now: Situation) -> tuple[float, Candidates]:
+    """Who had the CPUs, where that is known."""
+    ns, who = known(now.parts.runqueue), contention(now)
+    return ns, iter(() if who is Cause.CPU else (Candidate(who, ns, _CONTENTION),))
+
+
+def _any_device(now: Situation) -> tuple[float, Candidates]:
+    """Fsync or not: no record says what else it was."""
+    ns, what = known(now.parts.device), _device(now)
+    synced = (Candidate(what, ns, ("io/main_fsync_ns",)),) if what is Cause.FSYNC else ()
+    return ns, iter(synced)
+
+
 def _nothing(now: Situation) -> tuple[float, Candidates]:
-    """No record says why a copy takes its time, and several costs have no one cause."""
+    """No record says why a copy takes its time; several costs have no one cause; computing none."""
     return 0.0, iter(())
 
 
@@ -359,6 +372,9 @@ _QUESTIONS: dict[VerdictKind, Callable[[Situation], tuple[float, Candidates]]] =
     VerdictKind.VALIDATION: _nothing,
     VerdictKind.MEMORY: _memory,
     VerdictKind.SLEEP: _asleep,
+    VerdictKind.NO_CPU: _no_cpu,
+    VerdictKind.DEVICE: _any_device,
+    VerdictKind.COMPUTES: _nothing,
     VerdictKind.MIXED: _nothing,
 }
 """Kind -> the time in question, and the candidates for it."""

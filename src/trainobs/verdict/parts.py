@@ -11,6 +11,25 @@ from trainobs.replay.predict import Replay
 from trainobs.verdict import record
 from trainobs.verdict.verdict import Facts, VerdictKind
 
+BOUND = 0.20
+"""Share of all time from which a cost is a bottleneck."""
+
+RIVAL = 0.5
+"""Share of the largest cost that makes a second bottleneck its equal."""
+
+OVERHEADS = (
+    VerdictKind.LOADER,
+    VerdictKind.COPY,
+    VerdictKind.COMMUNICATION,
+    VerdictKind.CHECKPOINT,
+    VerdictKind.VALIDATION,
+    VerdictKind.MEMORY,
+    VerdictKind.SLEEP,
+    VerdictKind.NO_CPU,
+    VerdictKind.DEVICE,
+)
+"""Costs beside computation; the last two only where no phase is known."""
+
 FAULTS_PER_STEP = 1.0
 """Refaults, or major faults, a step from which a process lives on pages that were taken from it."""
 
@@ -105,10 +124,19 @@ class Situation(NamedTuple):
         """Value of a metric per step, NaN if unknown."""
         return self.mean[metric]
 
+    @property
+    def knows_phases(self) -> bool:
+        """Whether any phase of the steps is known."""
+        return _knows_phases(self.mean)
+
 
 def known(ns: float) -> float:
     """A time, or 0 for one that was not measured."""
     return 0.0 if isnan(ns) else ns
+
+
+def _knows_phases(mean: Mean) -> bool:
+    return not all(isnan(mean[name]) for name in record.PHASES)
 
 
 def parts_of(mean: Mean, facts: Facts) -> StepParts:
@@ -135,6 +163,9 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
     communication = _at_most(computing + unmarked, _communication(mean, facts, step))
     computed = computing - known(communication)
     waits = min(known(communication), asleep[""]) if facts.world_size > 1 else 0.0
+    runqueue = _runqueue(mean, usual)
+    device = device - known(memory) if known(memory) and known(device) else device
+    is_all = not _knows_phases(mean)  # else it may lie in the wait for the loader, or in a save
     return StepParts(
         step=step,
         part={
@@ -146,12 +177,14 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
             VerdictKind.SLEEP: max(0.0, slept - waits),
             VerdictKind.COMPUTE: max(0.0, computed),
             VerdictKind.MEMORY: _at_most(step, memory),
+            VerdictKind.NO_CPU: runqueue if is_all else nan,
+            VerdictKind.DEVICE: device if is_all else nan,
         },
         maybe_taking_over=most if isnan(taken_over) else 0.0,
         other=unmarked + known(mean[record.LOGGING]) + min(0.0, computed),
         garbage=_at_most(max(0.0, step - rare - known(mean[record.LOADER])), garbage),
-        runqueue=_runqueue(mean, usual),
-        device=device - known(memory) if known(memory) and known(device) else device,
+        runqueue=runqueue,
+        device=device,
         interpreter=gil,
         asleep=asleep,
         sees_sleep=sees_sleep,
@@ -162,6 +195,8 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
 
 def stolen(mean: Mean, facts: Facts) -> float:
     """What a hypervisor may have taken of a step at most: that looks like sleep to `/proc`."""
+    if facts.sees_switches:
+        return 0.0
     cpus = (facts.all_cpus or 1.0) * facts.ranks_here
     share = max(0.0, known(mean["sched/others_cpu_ratio"]))
     return min(1.0, share * cpus) * mean[record.STEP]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import inf, isnan
 
 import numpy as np
 
-from trainobs.core.catalogue import METRICS
 from trainobs.core.catalogue.named import named_phase
 from trainobs.core.text import percent
 from trainobs.replay.changes import MOST_WORKERS
@@ -15,18 +14,22 @@ from trainobs.replay.predict import Replay
 from trainobs.replay.trace import trace_of
 from trainobs.verdict import record as names
 from trainobs.verdict.advice import KERNELS, advise
-from trainobs.verdict.causes import Candidate, find, kernels_share, reads_again, used_in_wait
+from trainobs.verdict.causes import find, kernels_share, reads_again, used_in_wait
 from trainobs.verdict.cpus import contention, free_cpus, is_full
 from trainobs.verdict.evenness import InSomeSteps, in_some_steps, when
-from trainobs.verdict.parts import HOLDS, Situation, StepParts, known, parts_of
+from trainobs.verdict.evidence import HELD_UP, WORTH_SHOWING, evidence, metrics_of
+from trainobs.verdict.parts import (
+    BOUND,
+    HOLDS,
+    OVERHEADS,
+    RIVAL,
+    Situation,
+    known,
+    parts_of,
+)
 from trainobs.verdict.record import WINDOW, Record
-from trainobs.verdict.verdict import Cause, Evidence, Facts, Verdict, VerdictKind
-
-BOUND = 0.20
-"""Share of all time from which a cost is a bottleneck."""
-
-RIVAL = 0.5
-"""Share of the largest cost that makes a second bottleneck its equal."""
+from trainobs.verdict.unphased import outcome_of
+from trainobs.verdict.verdict import Cause, Facts, Verdict, VerdictKind
 
 ADDS_UP = 0.02
 """How far the phases may be from the step that they are parts of."""
@@ -34,29 +37,12 @@ ADDS_UP = 0.02
 FEWEST_STEPS = 6
 """Steps below which nothing is told."""
 
-WORTH_SHOWING = 0.01
-"""Share of the step from which time is in the evidence though it decided nothing."""
-
 REPLAYED_WINDOWS = 4
 """Windows of the sample that are replayed: what a replay takes grows with them."""
 
 SEVERAL = 1.1
 """Loaders that give batches to a step, on average, from which on a run has several: not only in the
 steps after which there is a validation."""
-
-OVERHEADS = (
-    VerdictKind.LOADER,
-    VerdictKind.COPY,
-    VerdictKind.COMMUNICATION,
-    VerdictKind.CHECKPOINT,
-    VerdictKind.VALIDATION,
-    VerdictKind.MEMORY,
-    VerdictKind.SLEEP,
-)
-"""Costs beside computation."""
-
-HELD_UP = ("sched/work_runqueue_ns", "sched/work_iowait_ns", names.GARBAGE, names.INTERPRETER)
-"""Time within the phases in which nothing was computed."""
 
 _NOT_DONE = ("sched/work_runqueue_ns", names.GARBAGE, names.INTERPRETER, names.SLEEPS[-1])
 """Time outside the phases that is known for something else than what the loop does there. Waiting
@@ -73,24 +59,6 @@ _SYNCS = 0.5
 """Share of the logging phase from which on the time inside fsync is told beside it."""
 
 _COMPUTING = (*names.COMPUTE, names.NAMED, names.OTHER)
-
-_METRICS_OF: Mapping[VerdictKind, tuple[str, ...]] = {
-    VerdictKind.LOADER: (names.LOADER,),
-    VerdictKind.COPY: (names.TRANSFER,),
-    VerdictKind.COMPUTE: names.COMPUTE,
-    VerdictKind.COMMUNICATION: ("ranks/wait_ns",),
-    VerdictKind.CHECKPOINT: (names.CHECKPOINT,),
-    VerdictKind.VALIDATION: (names.VALIDATION,),
-    VerdictKind.MEMORY: ("memory/reclaim_ns", "memory/refault_count"),
-    VerdictKind.SLEEP: names.SLEEPS,
-}
-
-_PARTS_OF: Mapping[VerdictKind, tuple[str, ...]] = {
-    VerdictKind.LOADER: (*names.SPLIT, names.START),
-    VerdictKind.COMMUNICATION: ("net/sent_bytes",),
-    VerdictKind.SLEEP: ("net/sent_bytes", "net/received_bytes"),
-    VerdictKind.MEMORY: ("memory/major_fault_count",),
-}
 
 _TIMES_OF: Mapping[Cause | None, tuple[str, ...]] = {
     Cause.GARBAGE: (names.GARBAGE,),
@@ -124,11 +92,13 @@ def judge_by(replay: Replay | None, record: Record, facts: Facts) -> Verdict:
     parts = parts_of(mean, facts)
     now = Situation(mean, parts, facts, None if replay is None or replay.refused else replay)
     outcome, ns = _outcome(record, now)
-    replayed = None if replay is None else not replay.refused
-    if outcome is None or isinstance(outcome, str):
-        evidence = tuple(_evidence(now, None, None))
+    if isinstance(outcome, str):
         return Verdict(
-            len(record), step_ns=parts.step, evidence=evidence, abstained_because=outcome
+            len(record),
+            step_ns=parts.step,
+            knows_phases=now.knows_phases,
+            evidence=tuple(evidence(now, (), None)),
+            abstained_because=outcome,
         )
     held_up = outcome is VerdictKind.COMPUTE and parts.lost >= BOUND * parts.step
     found = find(outcome, now) if held_up or outcome is not VerdictKind.COMPUTE else None
@@ -136,6 +106,7 @@ def judge_by(replay: Replay | None, record: Record, facts: Facts) -> Verdict:
     if held_up and found:  # `lost` has what others cost, too
         ns = min(ns, found.ns)
     taken_by, lacked = _taken_by(now, cause)
+    costs = _costs(now) if outcome is VerdictKind.MIXED else ()
     return Verdict(
         len(record),
         outcome,
@@ -143,7 +114,7 @@ def judge_by(replay: Replay | None, record: Record, facts: Facts) -> Verdict:
         ns,
         min(1.0, ns / parts.step),
         parts.step,
-        costs=_costs(parts) if outcome is VerdictKind.MIXED else (),
+        costs=costs,
         held_up=held_up,
         when=_when(record, outcome, cause, held_up=held_up),
         where=_where(outcome, now),
@@ -152,17 +123,18 @@ def judge_by(replay: Replay | None, record: Record, facts: Facts) -> Verdict:
         cpu_lacked_share=lacked,
         kernel_may_compute=cause is Cause.TRANSFORM and kernels_share(now) >= KERNELS,
         may_be_read_again=outcome is VerdictKind.LOADER and reads_again(now),
-        evidence=tuple(_evidence(now, outcome, found)),
+        knows_phases=now.knows_phases,
+        evidence=tuple(evidence(now, costs or (outcome,), found)),
         advice=advise(outcome, cause, now),
-        replayed=replayed,
+        replayed=None if replay is None else not replay.refused,
     )
 
 
 def _outcome(record: Record, now: Situation) -> tuple[VerdictKind | str, float]:
     """The verdict and the time that it is about; or why there is none."""
     parts, part = now.parts, now.parts.part
-    if all(isnan(now.ns(name)) for name in names.PHASES):
-        return "no phase of the steps is known", 0.0
+    if not now.knows_phases:
+        return outcome_of(now)
     marked = sum(known(now.ns(name)) for name in names.PHASES) / parts.step
     if abs(marked - 1.0) > ADDS_UP:
         return f"the phases add up to {percent(marked)} of the step", 0.0
@@ -191,7 +163,7 @@ def _outcome(record: Record, now: Situation) -> tuple[VerdictKind | str, float]:
     if most >= BOUND * parts.step:
         second = max(ns for kind, ns in costs.items() if kind is not top)
         if second >= max(BOUND * parts.step, RIVAL * most):
-            return VerdictKind.MIXED, min(parts.step, sum(part[kind] for kind in _costs(parts)))
+            return VerdictKind.MIXED, min(parts.step, sum(part[kind] for kind in _costs(now)))
         return top, part[top]
     if isnan(part[VerdictKind.COMMUNICATION]):
         return "the time in collectives was not measured", 0.0
@@ -289,12 +261,12 @@ def _when(record: Record, kind: VerdictKind, cause: Cause | None, *, held_up: bo
             return when(record, _TIMES_OF.get(cause, HELD_UP[:1]))
         told = when(record, _COMPUTING)
         return "" if "until" in told else told  # what was the longest at first goes on
-    return when(record, _METRICS_OF[kind])
+    return when(record, metrics_of(kind)) if metrics_of(kind) else ""
 
 
 def _taken_by(now: Situation, cause: Cause | None) -> tuple[Cause | None, float]:
     """Who had the CPUs that were lacking, beside the cause; and the share of the step."""
-    lacked = known(now.ns(names.SPLIT[1])) + known(now.ns("sched/work_runqueue_ns"))
+    lacked = known(now.ns(names.SPLIT[1])) + known(now.parts.runqueue)
     share = min(1.0, lacked / now.parts.step)
     who = contention(now)
     is_sure = who is Cause.QUOTA or (who is Cause.OTHERS and is_full(now))
@@ -327,10 +299,10 @@ def _named(now: Situation, slept: float, most: float) -> str:
     return sure[0] if sure else "named"
 
 
-def _costs(parts: StepParts) -> tuple[VerdictKind, ...]:
+def _costs(now: Situation) -> tuple[VerdictKind, ...]:
     """The costs that are bottlenecks, the largest first."""
-    found = [kind for kind in OVERHEADS if parts.least(kind) >= BOUND * parts.step]
-    return tuple(sorted(found, key=lambda kind: -parts.part[kind]))
+    found = [kind for kind in OVERHEADS if now.parts.least(kind) >= BOUND * now.parts.step]
+    return tuple(sorted(found, key=lambda kind: -now.parts.part[kind]))
 
 
 def _unmarked(now: Situation, other: float) -> str:
@@ -352,44 +324,3 @@ def _unmarked(now: Situation, other: float) -> str:
         return f"{percent(rest / step)} of the step is in no phase{told}"
     in_logging = f"{percent(logging / step)} of the step is in the logging phase"
     return f"{in_logging}, and {percent(rest / step)} in no phase{told}"
-
-
-def _evidence(
-    now: Situation, kind: VerdictKind | None, found: Candidate | None
-) -> Iterator[Evidence]:
-    """What decided, then what the kind consists of, then what else took time, largest first."""
-    kinds = list(_costs(now.parts)) if kind is VerdictKind.MIXED else [kind] if kind else []
-    of_kind = [name for one in kinds for name in _METRICS_OF[one]]
-    of_kind += [name for one in kinds for name in _PARTS_OF.get(one, ())]
-    deciding = (*of_kind, *(found.metrics if found else ()))
-    named = [name for name in now.mean if named_phase(name)]
-    phases = (*(name for name in names.PHASES if name != names.NAMED), *named)
-    times = [*phases, *HELD_UP, *names.SLEEPS]
-    times += [names.AWAITED] if kind is VerdictKind.SLEEP else []
-    others = sorted(times, key=lambda name: -known(now.ns(name)))
-    taken_over = now.ns(names.LOADER) - now.parts.part[VerdictKind.LOADER]
-    for name in dict.fromkeys((*deciding, *others)):
-        value = now.ns(name)
-        if name in (names.LOADER, names.SPLIT[-1]):  # a part of its own
-            value = max(0.0, value - taken_over)
-        unit = METRICS[name].unit if name in METRICS else "ns"
-        is_share = unit == "ns" and (name in _OF_THE_THREAD or name in named)
-        share = value / now.parts.step if is_share else None
-        if value > 0 and (name in deciding or (share or 0) >= WORTH_SHOWING):
-            yield Evidence(name, value, unit, None if share is None else min(1.0, share))
-
-
-_OF_THE_THREAD = {
-    *names.PHASES,
-    *names.SPLIT,
-    *names.SLEEPS,
-    *HELD_UP,
-    names.START,
-    names.STARTING_WORKERS,
-    "sched/main_runqueue_ns",
-    "sched/main_offcpu_ns",
-    names.AWAITED,
-    names.WAITED_OFF_CPU,
-    "ranks/wait_ns",
-}
-"""Times of the training thread, which are parts of the step; others are sums over threads."""

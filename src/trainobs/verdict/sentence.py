@@ -73,3 +73,8 @@ def notes(verdict: Verdict) -> Iterator[str]:
     if verdict.cpu_taken_by:
         share = percent(verdict.cpu_lacked_share)
         yield f"a CPU was lacking for {share} of the step, because of {verdict.cpu_taken_by.value}"
+    if not verdict.knows_phases:
+        yield (
+            "loading and training are not told apart in these steps; `trainobs.observe` in the "
+            "script does"
+        )

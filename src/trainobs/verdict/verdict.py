@@ -11,7 +11,11 @@ from trainobs.core.records import RunInfo
 
 
 class VerdictKind(Enum):
-    """What bounds a step: the part of it that would have to shrink first."""
+    """What bounds a step: the part of it that would have to shrink first.
+
+    `NO_CPU`, `DEVICE` and `COMPUTES` are of steps of which no phase is known: of whatever the
+    training thread did, loading and training are not told apart.
+    """
 
     LOADER = "loader-bound"
     COPY = "copy-bound"
@@ -21,6 +25,9 @@ class VerdictKind(Enum):
     VALIDATION = "validation-bound"
     MEMORY = "memory-bound"
     SLEEP = "asleep"
+    NO_CPU = "no CPU free"
+    DEVICE = "waiting for a device"
+    COMPUTES = "computing"
     MIXED = "mixed"
 
 
@@ -105,6 +112,8 @@ class Facts:
         has_new_loaders: whether loaders are made anew for most passes, so that no worker can live
             on; None: some are, or nobody knows.
         has_accelerator: whether a GPU is in use, for which the training thread may sleep.
+        sees_switches: whether the kernel counted when the training thread was off the CPU, and not
+            we from `/proc`.
         world_size: processes in the job.
         ranks_here: those of them that share the CPUs of this machine, this one included.
         others_wait_ns: rank -> `ranks/wait_ns` a step, of the other ranks, where their logs are
@@ -121,6 +130,7 @@ class Facts:
     has_persistent_workers: bool = False
     has_new_loaders: bool | None = False
     has_accelerator: bool = False
+    sees_switches: bool = False
     world_size: int = 1
     ranks_here: int = 1
     others_wait_ns: Mapping[int, float] = field(default_factory=dict)
@@ -158,6 +168,8 @@ class Verdict:
             the cause, may be the kernel's: its time is known of all threads, and not by who.
         may_be_read_again: whether half or more of what a loader reads from storage may have been in
             memory before: of all that the control group read, so much was read again.
+        knows_phases: whether any phase of the steps is known, or the time of the training thread
+            alone.
         evidence: rows of numbers, those that decided first.
         advice: the change that is predicted to help most, or None.
         abstained_because: why there is no `kind`, or None.
@@ -180,6 +192,7 @@ class Verdict:
     cpu_lacked_share: float = 0.0
     kernel_may_compute: bool = False
     may_be_read_again: bool = False
+    knows_phases: bool = True
     evidence: tuple[Evidence, ...] = ()
     advice: Advice | None = None
     abstained_because: str | None = None
@@ -190,6 +203,9 @@ class Verdict:
         named = {"kind": self.kind, "cause": self.cause, "cpu_taken_by": self.cpu_taken_by}
         told = {key: value and value.value for key, value in named.items()}
         return {**asdict(self), **told, "costs": [kind.value for kind in self.costs]}
+
+
+_BY_THE_KERNEL = ("ebpf", "attached")
 
 
 def facts_of(info: RunInfo) -> Facts:
@@ -217,6 +233,7 @@ def facts_from(info: Mapping[str, Any]) -> Facts:
         has_persistent_workers=any(one.get("persistent_workers") for one in loaders),
         has_new_loaders=_are_made_anew(loaders),
         has_accelerator=bool(info.get("gpu")),
+        sees_switches=info.get("level") in _BY_THE_KERNEL,
         world_size=world_size,
         ranks_here=ranks_here,
     )

@@ -12,6 +12,9 @@ const KINDS = {
   "checkpoint-bound": "Saving checkpoints takes the time.",
   "validation-bound": "Validation takes the time.",
   "memory-bound": "The machine is short of memory.",
+  "no CPU free": "The training thread is ready to run, and has no CPU.",
+  "waiting for a device": "The training thread sleeps for a device.",
+  "computing": "The training thread computes.",
   "asleep": "The training thread sleeps in the step.",
   "mixed": "Several costs count, and none of them stands out.",
 };
