@@ -127,6 +127,7 @@ def test_a_run_with_everything_to_tell_fits_a_screen_and_loses_no_subject(made):
     summary["lost"]["files"] = {"a": "damaged", "b": "damaged"}
     summary["lost"]["steps"] = {"runlog": 7}
     summary["metrics"]["fae/hot_lookup_ratio"] = {"mean": 0.9}
+    summary["step"] |= {"first_is_long": True, "first_ns": 5e10, "first_share": 0.89}
     text = brief.render(summary, NOW)
     assert faults(text) == []
     begins = ("Verdict:", "What would help", "A step:", "Loader:", "Storage", "Checkpoints:")
@@ -192,7 +193,7 @@ def test_a_loader_bound_run_word_for_word(made):
         "  1.37 to 1.66 times as fast  num_workers=2",
         "  1.37 to 1.66 times as fast  transform=0.5x: half the CPU time of making a batch",
         "",
-        "A step: 30 ms, the mean of 199 steps after the first; p95 30 ms, slowest 30 ms",
+        "A step: 30 ms, the mean of 199 steps after the first; of these p95 30 ms, slowest 30 ms",
         "  forward                                   20 ms       67 %  ########################",
         "  waiting for data                          10 ms       33 %  ############",
         "",

@@ -7,6 +7,7 @@ from math import isnan
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from trainobs.core.catalogue.named import named_phase
 from trainobs.core.records import SETUP
@@ -27,6 +28,10 @@ from trainobs.verdict.verdict import Facts, VerdictKind
 TAKING = "loader/taking_ns"
 """What taking over any batch costs the training thread: verdicts do not call it waiting."""
 
+LONG_SHARE, LONG_TIMES = 0.1, 2.0
+"""Share of the time of all steps, and times as long as the others on average, from which on the
+first step is told of, though all numbers are without it: a compiler, workers, caches."""
+
 
 def step_time(rank: RankLog, record: Record, facts: Facts) -> dict[str, Any] | None:
     """How long a step took; None where no step was timed.
@@ -37,27 +42,43 @@ def step_time(rank: RankLog, record: Record, facts: Facts) -> dict[str, Any] | N
         facts: of the run.
 
     Returns:
-        `steps` that it is of; `first_is_out`, whether the first is left out; `mean_ns`, `p95_ns`
-        and `max_ns`; `parts`: metric of a phase -> its time in a step, over all of these steps,
-        with the part of the wait for the loader that is `TAKING` by itself, if that is known;
-        `waited`: the same of what the loader was waited for, where that is known; a step that does
-        not know it leaves its wait unexplained. What is unknown in all steps is left out.
+        `steps` that it is of; `first_is_out`, whether the first is left out; `first_ns` and
+        `first_share`, what that one took, also of the time of all, and `first_is_long`, whether
+        that is worth telling; `mean_ns`, `p95_ns` and `max_ns`; `parts`: metric of a phase -> its
+        time in a step, over all of these steps, with the part of the wait for the loader that is
+        `TAKING` by itself, if that is known; `waited`: the same of what the loader was waited for,
+        where that is known; a step that does not know it leaves its wait unexplained. What is
+        unknown in all steps is left out.
     """
     if not len(record):
         return None
     mean = record.mean()
-    durations = rank.metric(STEP)[rank.step() != SETUP][-len(record) :]
+    all_steps = rank.metric(STEP)[rank.step() != SETUP]
+    durations = all_steps[-len(record) :]
     durations = durations[np.isfinite(durations)]
     if not durations.size:
         return None
     return {
         "steps": len(record),
-        "first_is_out": bool((rank.step() != SETUP).sum() > len(record)),
+        **_first(all_steps[: -len(record)], durations),
         "mean_ns": mean[STEP],
         "p95_ns": float(np.percentile(durations, 95)),
         "max_ns": float(durations.max()),
         "parts": _parts(mean, facts),
         "waited": _known(mean, (*SPLIT, START)),
+    }
+
+
+def _first(left_out: npt.NDArray[np.float64], others: npt.NDArray[np.float64]) -> dict[str, Any]:
+    """What the step took that is left out, if one is and it was timed."""
+    took = float(left_out[0]) if left_out.size and np.isfinite(left_out[0]) else None
+    share = None if took is None else took / max(1.0, took + float(others.sum()))
+    is_long = took is not None and took >= LONG_TIMES * float(others.mean())
+    return {
+        "first_is_out": bool(left_out.size),
+        "first_ns": took,
+        "first_share": share,
+        "first_is_long": is_long and (share or 0.0) >= LONG_SHARE,
     }
 
 

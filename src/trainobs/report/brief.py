@@ -14,6 +14,7 @@ from trainobs.report.rows import WIDTH, cut, cut_path, paragraph, row
 from trainobs.report.sections import (
     PART_LABELS,
     attached,
+    first_step,
     own_share,
     part,
     part_label,
@@ -40,6 +41,7 @@ class _Room(NamedTuple):
 
 _USUAL = _Room(verdict=2, evidence=3, changes=3, parts=5)
 _LITTLE = _Room(verdict=1, evidence=1, changes=1, parts=2)
+_LEAST = _LITTLE._replace(parts=1)
 """For a run of which there is everything to tell: tables, ranks, a GPU, checkpoints, losses."""
 
 _LEVELS = {
@@ -59,7 +61,7 @@ def render(summary: dict[str, Any], now_ns: int, *, is_newest: bool = False) -> 
         is_newest: whether a directory was asked for, of which this is the newest run.
     """
     groups: list[list[str]] = []
-    for room in (_USUAL, _LITTLE):
+    for room in (_USUAL, _LITTLE, _LEAST):
         groups = [list(_head(summary, now_ns, is_newest)), *_about_steps(summary, room)]
         groups.append([*facts.others(summary), *_missing(summary, room), _more(summary)])
         groups = [group for group in groups if group]
@@ -176,6 +178,7 @@ def _step(summary: dict[str, Any], room: _Room) -> Iterator[str]:
         yield "The step: not timed"
         return
     yield step_line(step)
+    yield from first_step(step)
     found = {name: ns for name, ns in step["parts"].items() if ns > 0}
     parts = sorted(found, key=lambda name: -found[name])
     shown = [name for name in parts if found[name] >= _SMALL * step["mean_ns"]][: room.parts]

@@ -95,6 +95,9 @@ def step_time(summary: dict[str, Any]) -> Iterator[str]:
     if step is None:
         return
     yield step_line(step)
+    yield from first_step(step)
+    if step["first_is_out"]:
+        yield "  bytes, waits and counts below are of all steps, the first included"
     if step["mean_ns"]:
         yield f"  steps per second: {1e9 / step['mean_ns']:.4g}"
     spent = {name: ns for name, ns in step["parts"].items() if ns > 0}
@@ -112,10 +115,18 @@ def part_label(name: str) -> str:
 def step_line(step: Mapping[str, Any]) -> str:
     """The time of a step, in words."""
     first = " after the first" if step["first_is_out"] else ""
+    whose = "of these " if step["first_is_out"] else ""
     p95 = f"p95 {duration(step['p95_ns'])}, " if step["steps"] >= _ENOUGH[95] else ""
-    spread = f"; {p95}slowest {duration(step['max_ns'])}" if step["steps"] > 1 else ""
+    spread = f"; {whose}{p95}slowest {duration(step['max_ns'])}" if step["steps"] > 1 else ""
     of = counted(step["steps"], "step")
     return f"A step: {duration(step['mean_ns'])}, the mean of {of}{first}{spread}"
+
+
+def first_step(step: Mapping[str, Any]) -> Iterator[str]:
+    """What the first step took, which the others are told without, where that is much."""
+    if step["first_is_long"]:
+        took, share = duration(step["first_ns"]), percent(step["first_share"])
+        yield f"  the first step took {took}, {share} of the time of all steps"
 
 
 def part(label: str, ns: float, of_ns: float) -> str:

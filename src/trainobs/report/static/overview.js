@@ -63,6 +63,13 @@ export function evidence({ verdict: { run } }, { metrics }) {
   return rows.length ? table("What the verdict rests on", ["", "a step", "share of the step"], rows) : null;
 }
 
+// How steps differ, in words.
+export function spread(step) {
+  if (!(step?.steps > 1)) return "";
+  const first = step.first_is_long ? ` The first took ${duration(step.first_ns)}, ${percent(step.first_share)} of the time of all steps.` : "";
+  return `Of ${step.steps} steps${step.first_is_out ? " after the first" : ""}, 95 % take less than ${duration(step.p95_ns)}; the slowest took ${duration(step.max_ns)}.${first}`;
+}
+
 // Changes with the gains that a replay predicts; null where there are none.
 function helpTable({ changes }) {
   if (!changes.length) return null;

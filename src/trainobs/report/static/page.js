@@ -7,7 +7,7 @@ import { Following } from "./follow.js";
 import { counted, duration, observedBy } from "./format.js";
 import { files } from "./io.js";
 import { lanes } from "./lanes.js";
-import { evidence, noSteps, stepBar, verdictSection } from "./overview.js";
+import { evidence, noSteps, spread, stepBar, verdictSection } from "./overview.js";
 import { Ranks } from "./ranks.js";
 import { Source } from "./source.js";
 import { timeline } from "./timeline.js";
@@ -213,7 +213,7 @@ class Page {
       return;
     }
     const { step } = summary;
-    put(this.spread, step?.steps > 1 ? `Of ${step.steps} steps${step.first_is_out ? " after the first" : ""}, 95 % take less than ${duration(step.p95_ns)}; the slowest took ${duration(step.max_ns)}.` : "");
+    put(this.spread, spread(step));
     put(this.evidence, ...[evidence(summary, this.head)].filter(Boolean));
     if (this.head.lanes) put(this.workers, ...[workers(summary)].filter(Boolean));
     if (this.head.ranks.length > 1) this.ranks.tell(summary);
