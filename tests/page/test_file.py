@@ -55,6 +55,13 @@ def test_the_parts_of_a_step_are_those_of_the_record_and_add_up(busy):
     assert duration(whole) in opened.page.text_content("#step caption")
 
 
+def test_a_long_first_step_is_told_beside_the_others(write_run, open_page):
+    steps = busy_run(40)
+    steps.columns["step/duration_ns"][0] = 100e9
+    told = open_page(write_run(steps=steps)).page.text_content("#steps")
+    assert re.search(r"the slowest took .+\. The first took 100 s, \d\d % of the time", told)
+
+
 def test_what_is_waited_for_is_told_as_in_the_report(busy):
     step = summarize(RunLog.open(busy.run))["step"]
     rows = numbers(busy.opened, "#step .beside > div:first-child")

@@ -10,7 +10,7 @@ from trainobs.core.labels import PART_OF, label_among
 from trainobs.core.text import counted, duration, gained, measured, percent, printable
 from trainobs.report import empty, facts
 from trainobs.report.losses import found_and_remedy, lost, not_observed, unreadable
-from trainobs.report.rows import WIDTH, cut, cut_path, paragraph, row
+from trainobs.report.rows import WIDTH, cut, cut_path, paragraph, row, statement
 from trainobs.report.sections import (
     PART_LABELS,
     attached,
@@ -26,6 +26,12 @@ LINES = 25
 """Lines that a terminal shows at once."""
 
 _GAIN = 27
+_RAGGED = 40
+"""Characters that lines of words may leave free."""
+
+_ENDING = 36
+"""Characters of how a run ended that its first line has room for, beside the name of the run."""
+
 _SMALL = 0.01
 """Share of a step below which a part of it has no line of its own."""
 
@@ -37,12 +43,16 @@ class _Room(NamedTuple):
     evidence: int
     changes: int
     parts: int
+    statement: int
 
 
-_USUAL = _Room(verdict=2, evidence=3, changes=3, parts=5)
-_LITTLE = _Room(verdict=1, evidence=1, changes=1, parts=2)
-_LEAST = _LITTLE._replace(parts=1)
+_USUAL = _Room(verdict=2, evidence=3, changes=4, parts=5, statement=2)
+_LITTLE = _Room(verdict=2, evidence=1, changes=2, parts=2, statement=1)
+_LEAST = _LITTLE._replace(verdict=1, changes=1, parts=1)
 """For a run of which there is everything to tell: tables, ranks, a GPU, checkpoints, losses."""
+
+_ROOMS = (_USUAL, _USUAL._replace(evidence=1, changes=2, parts=2), _LITTLE, _LEAST)
+"""The first with which the report is no longer than a screen is taken."""
 
 _LEVELS = {
     "ebpf": "eBPF",
@@ -61,9 +71,11 @@ def render(summary: dict[str, Any], now_ns: int, *, is_newest: bool = False) -> 
         is_newest: whether a directory was asked for, of which this is the newest run.
     """
     groups: list[list[str]] = []
-    for room in (_USUAL, _LITTLE, _LEAST):
-        groups = [list(_head(summary, now_ns, is_newest)), *_about_steps(summary, room)]
-        groups.append([*facts.others(summary), *_missing(summary, room), _more(summary)])
+    for room in _ROOMS:
+        groups = [list(_head(summary, room, now_ns, is_newest)), *_about_steps(summary, room)]
+        groups.append(
+            [*facts.others(summary, room.statement), *_missing(summary, room), _more(summary)]
+        )
         groups = [group for group in groups if group]
         free = LINES - sum(map(len, groups))
         if free >= 0:
@@ -82,27 +94,31 @@ def _about_steps(summary: dict[str, Any], room: _Room) -> list[list[str]]:
         list(_verdict(summary, room)),
         list(_would_help(summary, room)),
         list(_step(summary, room)),
-        list(facts.loader_and_storage(summary)),
+        list(facts.loader_and_storage(summary, room.statement)),
     ]
 
 
-def _head(summary: dict[str, Any], now_ns: int, is_newest: bool) -> Iterator[str]:
+def _head(summary: dict[str, Any], room: _Room, now_ns: int, is_newest: bool) -> Iterator[str]:
     newest = "the newest " if summary["is_part"] else ""
     took = f"{newest}{counted(summary['steps'], 'step')} in {duration(training_ns(summary))}"
     took = took if summary["steps"] else "no steps"
     if summary["epochs"] > 1:
         took += f", {counted(summary['epochs'], 'epoch')}"
-    how = f"ended: {cut(summary['outcome'], 30)}" if summary["outcome"] else "not ended, or killed"
-    begin, end = "trainobs report of ", f": {took}, {how}"
+    how = f"ended: {summary['outcome']}" if summary["outcome"] else "not ended, or killed"
+    has_room = len(how) <= _ENDING
+    begin, end = "trainobs report of ", f": {took}{f', {how}' if has_room else ''}"
     which = " (the newest)" if is_newest else ""
     yield begin + cut_path(summary["run"], WIDTH - len(begin + which + end)) + which + end
+    yield from () if has_room else statement(f"  {how}", 1)
     host, world_size = summary["host"], summary["world_size"]
     where = f"on {host.get('hostname', '?')}, Linux {host.get('kernel', '?')}"
     where += f", rank {summary['rank']} of {world_size}" if (world_size or 1) > 1 else ""
     share = own_share(summary)
     cost = "" if share is None else f", which took {share}"
     by = _LEVELS.get(summary["level"], summary["level"])
-    yield f"  {_age(summary, now_ns)}{where}; observed by {by}{cost}"
+    yield from statement(
+        f"  {_age(summary, now_ns)}{where}; observed by {by}{cost}", room.statement
+    )
     if summary["attached"]:
         yield from paragraph(f"process {attached(summary['attached'])}", "  ", "  ")
 
@@ -119,7 +135,7 @@ def _verdict(summary: dict[str, Any], room: _Room) -> Iterator[str]:
     verdict = summary["verdict"]["run"]
     why = verdict["abstained_because"]
     told = verdict["text"][0] if verdict["kind"] else f"none ({why})"
-    yield from paragraph(f"Verdict: {told}", most=room.verdict)
+    yield from statement(f"Verdict: {told}", room.verdict)
     # Phases are told below, all of them.
     phases = {*PART_LABELS, *(summary["step"] or {"parts": ()})["parts"]}
     rows = [one for one in verdict["evidence"] if one["metric"] not in phases]
@@ -131,7 +147,8 @@ def _verdict(summary: dict[str, Any], room: _Room) -> Iterator[str]:
         of = "wait: " if one["metric"].startswith("loader/") else ""
         of = "  of it: " if _whole(one, rows) is not one else of
         yield row(f"  {of}{label}", measured(one["value"], one["unit"]), *share)
-    yield from (f"  {note}" for note in verdict["notes"])
+    for note in verdict["notes"]:
+        yield from statement(f"  {note}", room.statement)
 
 
 def _in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -157,19 +174,26 @@ def _would_help(summary: dict[str, Any], room: _Room) -> Iterator[str]:
         if not advice or one["values"].keys() != advice["change"].keys():
             changes[f"{one['change']}: {one['means']}"] = one["gain"]
     indent = " " * (_GAIN + 3)
-    lines = [
-        line
-        for text, gain in changes.items()
-        for line in paragraph(f"{gained(*gain):<{_GAIN}} {text}", "  ", indent, most=2)
-    ]
-    if lines:
+    rows = [f"{gained(*gain):<{_GAIN}} {text}" for text, gain in changes.items()]
+    told = [paragraph(line, "  ", indent) for line in rows]
+    if told:
         yield "What would help, as predicted"
-        yield from lines[: room.changes]
+        lines = list(_whole_ones(told, room.changes))
+        yield from lines or statement(f"  {rows[0]}", room.changes)
     elif found["replayed"]:
         yield "What would help: not known; no change of the loader, its storage, checkpoints or"
         yield "  validation is sure to bring 5 % by a replay, which can try no others"
     elif found["refused"]:
-        yield from paragraph(f"What would help: not known; {found['refused']}", most=room.verdict)
+        yield from statement(f"What would help: not known; {found['refused']}", room.verdict)
+
+
+def _whole_ones(told: list[list[str]], most: int) -> Iterator[str]:
+    """The first of what takes some lines each, as far as all of it has room."""
+    for lines in told:
+        most -= len(lines)
+        if most < 0:
+            return
+        yield from lines
 
 
 def _step(summary: dict[str, Any], room: _Room) -> Iterator[str]:
@@ -191,22 +215,29 @@ def _step(summary: dict[str, Any], room: _Room) -> Iterator[str]:
 
 
 def _missing(summary: dict[str, Any], room: _Room) -> Iterator[str]:
-    """What the reader cannot know from the above; at most six lines, where room is scarce four."""
+    """What the reader cannot know from the above; where room is scarce in four lines."""
     if found := lost(summary):
-        yield f"Lost: {', '.join(found)}"
+        yield from statement(f"Lost: {', '.join(found)}", room.statement)
     if files := unreadable(summary):
         more = f", and {len(files) - 1} more" if len(files) > 1 else ""
-        yield cut(f"Unreadable: {files[0]}", WIDTH - len(more)) + more
+        yield from _message(f"Unreadable: {files[0]}", more, room.statement)
     off = not_observed(summary)
     if summary["level"] in ("procfs", "timing") and "ebpf" in off:
         why, remedy = found_and_remedy(off["ebpf"])
-        yield from paragraph(f"Not eBPF, because: {why}", most=room.verdict)
+        yield from statement(f"Not eBPF, because: {why}", room.verdict)
         if remedy:
-            yield from paragraph(f"To get it: {remedy}", "  ", "    ", most=room.verdict)
+            yield from statement(f"  To get it: {remedy}", room.verdict)
     elif off:
         name, why = next(iter(off.items()))
+        why = found_and_remedy(why)[0]
         more = f", and {len(off) - 1} more" if len(off) > 1 else ""
-        yield cut(f"Off: {name} ({found_and_remedy(why)[0]}", WIDTH - len(more) - 1) + ")" + more
+        yield from _message(f"Off: {name} ({why}", f"){more}", room.statement)
+
+
+def _message(text: str, end: str, most: int) -> list[str]:
+    """What may be of any length, in so many lines, with an end that is never cut off."""
+    room = most * WIDTH - (most - 1) * _RAGGED
+    return paragraph(cut(text, room - len(end)) + end)
 
 
 def _more(summary: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from trainobs.core.labels import PART_OF, label_of
 from trainobs.core.text import counted, duration, percent, quantity, size
 from trainobs.report import own_counters
 from trainobs.report.loaders import DID
-from trainobs.report.rows import cut
+from trainobs.report.rows import statement
 from trainobs.report.sections import straggler_told
 
 _WAIT = "loader/wait_ns"
@@ -55,20 +55,27 @@ _HELD = {
 }
 
 
-def loader_and_storage(summary: dict[str, Any]) -> Iterator[str]:
-    """Who made the batches, why they were waited for, and where the data came from."""
-    yield from map(cut, _loader(summary))
+def loader_and_storage(summary: dict[str, Any], most: int) -> Iterator[str]:
+    """Who made the batches, why they were waited for, and where the data came from.
+
+    Args:
+        summary: of the run.
+        most: lines for each.
+    """
+    for line in _loader(summary):
+        yield from statement(line, most)
     first = bool(summary["step"]) and summary["step"]["first_is_out"]
     begin = "Storage, first step included: " if first else "Storage: "
     for line in _storage(summary):
-        yield cut(begin + line)
+        yield from statement(begin + line, most)
         begin = "  "
 
 
-def others(summary: dict[str, Any]) -> Iterator[str]:
-    """What only some runs have, one line each."""
+def others(summary: dict[str, Any], most: int) -> Iterator[str]:
+    """What only some runs have, in at most so many lines each."""
     for tell in (_checkpoints, _tables, _hot_rows, own_counters.brief, _ranks, _gpu):
-        yield from map(cut, tell(summary))
+        for line in tell(summary):
+            yield from statement(line, most)
 
 
 def _loader(summary: dict[str, Any]) -> Iterator[str]:

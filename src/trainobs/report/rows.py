@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Callable
 
@@ -33,9 +34,34 @@ def paragraph(text: str, first: str = "", others: str = "  ", most: int | None =
     )
 
 
+def statement(line: str, most: int = 2) -> list[str]:
+    """A sentence of clauses as lines, at most so many.
+
+    What has no room is left out by whole clauses from the end, and never within one: there the
+    numbers are. Only where the first one is too long is the rest of it cut off, behind a word.
+
+    Args:
+        line: text, with the indent of its first line.
+        most: lines.
+    """
+    text = line.lstrip(" ")
+    first = line[: len(line) - len(text)]
+    ends = [found.start() for found in re.finditer(r"[;,] ", text)]
+    ends = [at for at in ends if text.count("(", 0, at) == text.count(")", 0, at)]
+    for told in (text, *(f"{text[: at + 1]} ..." for at in reversed(ends))):
+        lines = paragraph(told, first, f"{first}  ")
+        if len(lines) <= most:
+            return lines
+    return paragraph(text, first, f"{first}  ", most)
+
+
 def cut(line: str, width: int = WIDTH) -> str:
-    """A line that is no wider than that; what is cut off shows as dots."""
-    return line if len(line) <= width else f"{line[: width - 3]}..."
+    """A line that is no wider than that; what is cut off, behind a word, shows as dots."""
+    if len(line) <= width:
+        return line
+    kept = line[: width - 3]
+    at = kept.rfind(" ")
+    return f"{kept[:at] if at > width // 2 else kept}..."
 
 
 def cut_path(path: str, width: int) -> str:

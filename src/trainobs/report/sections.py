@@ -160,8 +160,8 @@ def straggler_told(found: Mapping[str, Any]) -> str:
         return "who waits for whom: not known (torch keeps no record of collectives here)"
     if found["rank"] is None:
         return (
-            "no straggler: no rank alone makes the others wait for a tenth of the step in two "
-            "thirds of the steps"
+            "no straggler: none makes the others wait for a tenth of the step in two thirds of "
+            "the steps"
         )
     late = f"{duration(found['held_up_ns'])} a step, {percent(min(1.0, found['share']))} of it"
     return f"STRAGGLER: rank {found['rank']} makes the others wait for {late}"

@@ -1,0 +1,109 @@
+"""How the report of 25 lines makes room: by whole statements, never within one."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.analysis.runs import RUNS, damaged, loader_bound, of_64_ranks, with_names_of_any_kind
+from trainobs.analysis.summary import summarize
+from trainobs.report import brief
+from trainobs.report.rows import WIDTH, cut, statement
+from trainobs.runlog.reader import RunLog
+
+LOADER = (
+    "Loader: 2 workers made 19,936 batches; 19,900 of known steps, 103 ms each: "
+    "computing 77 %, asleep for a device 20 %"
+)
+
+
+def rendered(summary) -> list[str]:
+    return brief.render(summary, 0).splitlines()
+
+
+def summary_of(make, tmp_path):
+    return summarize(RunLog.open(make(tmp_path / "r")))
+
+
+def test_a_statement_that_is_too_wide_is_wrapped_with_all_its_numbers():
+    lines = statement(f"  {LOADER}")
+    assert " ".join(map(str.strip, lines)) == LOADER
+    assert [line[:4].strip() == "" for line in lines] == [False, True]
+
+
+def test_where_there_is_one_line_whole_clauses_are_left_out():
+    (line,) = statement(LOADER, 1)
+    assert line == LOADER.replace("asleep for a device 20 %", "...")
+    (line,) = statement(LOADER.replace("batches", "batches of images" * 2), 1)
+    assert line.endswith("of known steps, ...")
+
+
+def test_a_clause_in_brackets_stays_whole():
+    (line,) = statement("a" * 60 + "; b (c, " + "d" * 40 + ", e)", 1)
+    assert line == "a" * 60 + "; ..."
+
+
+def test_what_has_no_clauses_is_cut_behind_a_word():
+    assert statement("word " * 40, 1) == [("word " * 19).strip() + "..."]
+    assert cut("word " * 40) == ("word " * 19).strip() + "..."
+    assert len(cut("x" * 101)) == WIDTH
+
+
+@pytest.mark.parametrize("make", [run for run in RUNS if run is not with_names_of_any_kind])
+def test_no_line_ends_within_a_statement(tmp_path, make):
+    cut_off = [
+        line for line in rendered(summary_of(make, tmp_path)) if re.search(r"\w\.\.\.", line)
+    ]
+    # The message of another program may be longer than there is room for.
+    assert [line for line in cut_off if make is not damaged] == []
+
+
+@pytest.mark.parametrize("outcome", ["interpreter exit, after KeyboardInterrupt", "ok"])
+def test_how_a_run_ended_is_told_to_its_end(tmp_path, outcome):
+    summary = summary_of(loader_bound, tmp_path) | {"outcome": outcome, "run": "deep/" * 30}
+    text = "\n".join(rendered(summary))
+    assert f"ended: {outcome}\n" in text
+    assert "200 steps in 6.06 s" in text
+
+
+def test_by_what_a_run_was_observed_is_told_to_its_end(tmp_path):
+    summary = summary_of(of_64_ranks, tmp_path) | {"level": "attached"}
+    summary["host"] |= {"kernel": "6.18.44-from-a-vendor-657"}
+    summary["metrics"]["obs/cpu_ns"]["mean"] = 5e6
+    text = " ".join(line.strip() for line in rendered(summary))
+    assert "rank 0 of 64; observed by eBPF, from outside, which took 5 % of a CPU" in text
+
+
+def test_what_may_be_said_of_ranks_fits_a_line(tmp_path):
+    summary = summary_of(of_64_ranks, tmp_path)
+    summary["straggler"] |= {"known": True, "rank": None}
+    told = "none makes the others wait for a tenth of the step in two thirds of the steps"
+    assert f"  no straggler: {told}" in rendered(summary)
+
+
+def test_long_lines_have_a_second_one_where_there_is_room(tmp_path):
+    summary = summary_of(loader_bound, tmp_path)
+    latency = {"count": 93_612, "p99_ns": 1.26e9}
+    summary["latency"]["latency/block_read"] = latency
+    summary["metrics"]["cache/read_stall_ratio"]["mean"] = 0.77
+    text = " ".join(line.strip() for line in rendered(summary))
+    assert "; p99 of 93,612 reads in the run 1.26 s" in text
+
+
+def test_a_change_that_takes_two_lines_is_told_whole_or_not_at_all(tmp_path):
+    summary = summary_of(loader_bound, tmp_path)
+    long = {"change": "x", "values": {"x": 1}, "means": "so " * 40 + "far", "gain": [1.1, 1.2]}
+    summary["would_help"]["changes"] = [*summary["would_help"]["changes"], long]
+    text = " ".join(" ".join(rendered(summary)).split())
+    assert "x: so so" not in text or text.count("so so far") == 1
+
+
+def test_the_reason_why_a_probe_is_off_keeps_its_end(tmp_path):
+    summary = summary_of(loader_bound, tmp_path)
+    summary["capabilities"] = {"tobs_uring": "no such thing " * 30, "other": "off"}
+    text = "\n".join(rendered(summary))
+    assert "..., and 1 more" not in text
+    assert re.search(
+        r"thing\.\.\.\), and 1 more|such\.\.\.\), and 1 more|no\.\.\.\), and 1 more", text
+    )
