@@ -20,11 +20,14 @@ from trainobs.attach.process import (
     STOPPED,
     TORCH,
     Target,
+    attach_to,
+    cpu_s,
     ended,
     find,
     has_ended,
     image_of,
     look_at,
+    named,
     refused,
     state_of,
     training_below,
@@ -58,6 +61,10 @@ _INSIDE = "observe its steps from inside, by `trainobs.observe`"
 _COUNT_BY_TIME = "count by time: `bpftrace -f json`, docs/own-probes.md"
 
 _IMAGE_EVERY_S = 1.0
+
+_IDLE_S, _IDLE_SHARE = 10.0, 0.02
+"""How long a process does nothing, and how little CPU time that is, until it is given up for those
+that it has started."""
 
 
 class Ending:
@@ -285,6 +292,8 @@ def _claim(place: Path, rank: int) -> Path:
 
 def _look(runs: Sequence[AttachedRun], ending: Ending, seconds: float) -> list[Rule]:
     """The rule of each, as soon as all have one."""
+    before = [cpu_s(run.process.tgid) for run in runs]
+    next_s = _IDLE_S
     while True:
         rules = [rule_for(run.clock.look()) for run in runs]
         found = [rule for rule in rules if rule is not None]
@@ -293,6 +302,11 @@ def _look(runs: Sequence[AttachedRun], ending: Ending, seconds: float) -> list[R
         without = runs[rules.index(None)]
         seen = without.clock.look()
         is_hopeless = seen.elsewhere[Event.OPTIMIZER] or seen.seconds > seconds
+        if seen.seconds > next_s:
+            next_s += _IDLE_S
+            used_s = cpu_s(without.process.tgid) - before[rules.index(None)]
+            is_idle = not any(seen.counts) and used_s < _IDLE_SHARE * seen.seconds
+            is_hopeless = is_hopeless or (is_idle and bool(training_below(without.process.tgid)))
         if ending.wait(READ_S) or is_hopeless:
             raise _no_lock(without, ending.reason)
 
@@ -322,7 +336,7 @@ def _why_no_lock(tgid: int, seen: Seen) -> tuple[str, str]:
         return SEVERAL, f"{_INSIDE} in one of them"
     below = () if any(seen.counts) else training_below(tgid)
     if below:
-        return f"it has started {below[0].tgid}, with torch", f"trainobs attach {below[0].tgid}"
+        return f"it has started {named(below)}, with torch", attach_to(below)
     if any(seen.counts) and not seen.counts[Event.BACKWARD]:
         return "", f"attach while it trains; where that is without autograd, {_INSIDE}"
     return "", "attach while it trains; where a step takes longer, with a longer `--look`"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,9 @@ _LIBRARIES = (TORCH, "libtorch_python.so")
 
 _BPF_MAP = "anon_inode:bpf-map"
 """What a session of ours has mapped, whether it loads the probes itself or is served."""
+
+_COMPILER = "torch/_inductor/compile_worker"
+"""In the command line of processes that compile for one that trains."""
 
 _DELETED = " (deleted)"
 _GPUS = "/dev/nvidia"
@@ -129,8 +132,7 @@ def find(pid: int) -> Target:
             "it is observed by trainobs itself, from inside, which knows more",
             "read its run log: `trainobs report RUN`, or `--watch` while it runs",
         )
-    if process.torch is None:
-        _refuse_launcher(process)
+    _refuse_launcher(process)
     return process
 
 
@@ -181,20 +183,57 @@ def _check_user(pid: int, uid: int) -> None:
 
 
 def _refuse_launcher(process: Target) -> None:
-    """Refuse what has no torch itself, where something that it has started has."""
-    below = training_below(process.tgid)
+    """Refuse what has no torch itself, or only starts ranks, where what it has started has."""
+    starts_ranks = process.torch is not None and _starts_ranks(process)
+    below = training_below(process.tgid) if process.torch is None or starts_ranks else []
     if not below:
         return
-    shown = ", ".join(str(child.tgid) for child in below[:8])
-    raise refused(
-        process.tgid,
-        f"it has not imported torch; of what it has started, {shown} has",
-        f"trainobs attach {below[0].tgid}",
-    )
+    verb = "has" if len(below) == 1 else "have"
+    found = f"it has not imported torch; of what it has started, {named(below)} {verb}"
+    if starts_ranks:
+        found = f"it is the launcher of a job, and no rank of it; {named(below)} {verb} torch, too"
+    raise refused(process.tgid, found, attach_to(below))
+
+
+def _starts_ranks(process: Target) -> bool:
+    """Whether it gives out ranks, the first one too, and has none: torchrun and its like.
+
+    A training that starts the other ranks of its job itself is the first one.
+    """
+    if "RANK" in process.environment:
+        return False
+    ranks = []
+    for tgid in find_tree(PROC).descendants(process.tgid) or ():
+        with suppress(OSError):
+            if parse_stat(read_bytes(f"{PROC}/{tgid}/stat")).parent == process.tgid:
+                environment = dict(_environment(f"{PROC}/{tgid}"))
+                ranks += [environment] if "RANK" in environment else []
+    return any(rank.get("LOCAL_RANK", rank["RANK"]) == "0" for rank in ranks)
+
+
+_NAMED = 8
+
+
+def named(processes: Sequence[Target]) -> str:
+    """Numbers of some processes, in words."""
+    told = [str(process.tgid) for process in processes[:_NAMED]]
+    more = len(processes) - len(told)
+    told += [f"{more} more"] if more else []
+    return " and ".join(filter(None, (", ".join(told[:-1]), told[-1])))
+
+
+def attach_to(processes: Sequence[Target]) -> str:
+    """What to do where these are the ones that train."""
+    first = f"trainobs attach {processes[0].tgid}"
+    if len(processes) == 1:
+        return first
+    if "RANK" in processes[0].environment:
+        return f"{first}, which attaches to all ranks of its job on this machine"
+    return f"{first}, or to another one of them"
 
 
 def training_below(tgid: int) -> list[Target]:
-    """Descendants of a process that have torch, loader workers left out."""
+    """Descendants of a process that have torch, loader workers and compilers left out."""
     return [one for child in find_tree(PROC).descendants(tgid) or () for one in _trains(child)]
 
 
@@ -209,7 +248,7 @@ def _trains(tgid: int) -> Iterator[Target]:
     try:
         if read_bytes(f"{PROC}/{tgid}/comm").strip() != WORKER_NAME:
             process = look_at(tgid)
-            if process.torch:
+            if process.torch and _COMPILER not in process.command:
                 yield process
     except OSError:
         return  # ended meanwhile, or another user's
@@ -233,6 +272,15 @@ def state_of(tgid: int) -> str:
         return _status(f"{PROC}/{tgid}")["State"][0]
     except OSError:
         return "X"
+
+
+def cpu_s(tgid: int) -> float:
+    """CPU time of a process, of all its threads, in seconds; 0 where it has ended."""
+    with suppress(OSError):
+        raw = read_bytes(f"{PROC}/{tgid}/stat")
+        user, system = raw[raw.rindex(b")") + 2 :].split()[11:13]  # proc_pid_stat(5): utime, stime
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    return 0.0
 
 
 def has_ended(tgid: int) -> bool:
