@@ -155,3 +155,19 @@ def test_without_the_scheduler_nothing_is_known():
 )
 def test_the_level_of_a_run_tells_who_counted_its_switches(level, sees):
     assert facts_from({"level": level}).sees_switches is sees
+
+
+def test_of_the_cpus_that_others_took_it_is_told_what_the_same_job_did():
+    job = replace(OUTSIDE, siblings=1, siblings_cpu_ratio=0.48)
+    told = "1 other process with torch of the same job (process group) took 48 % of the CPUs"
+    assert told in list(notes(outside(job, **queued(54), sched__others_cpu_ratio=0.76)))
+    assert told not in list(notes(outside(job, **queued(5), sched__others_cpu_ratio=0.76)))
+    little = replace(job, siblings_cpu_ratio=0.01)
+    assert outside(little, **queued(54), sched__others_cpu_ratio=0.76).siblings == 0
+
+
+def test_what_the_same_job_took_is_read_from_the_run():
+    noted = {"attached": {"siblings": {"processes": 2, "cpu_ratio": 0.5}}}
+    facts = facts_from({"settings": noted})
+    assert (facts.siblings, facts.siblings_cpu_ratio) == (2, 0.5)
+    assert facts_from({"settings": {"attached": None}}).siblings == 0

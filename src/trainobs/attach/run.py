@@ -17,6 +17,7 @@ from trainobs.attach.process import DO_ROOT, Target, ended, out_of_reach, refuse
 from trainobs.attach.readings import OutsideReadings
 from trainobs.attach.roots import data_roots, library_roots_of
 from trainobs.attach.rule import Rule
+from trainobs.attach.siblings import Siblings
 from trainobs.attach.unknown import unknown_metrics
 from trainobs.core.abi import Event, FileClass
 from trainobs.core.coverage import Coverage
@@ -97,6 +98,7 @@ class AttachedRun:
         self._side = OutsideSide(probes, slot, process.tgid, own)
         self._observer: Observer | None = None
         self._doubt = ""
+        self._siblings: Siblings | None = None
         try:
             self._add_roots(data)
             self._seen = self._see_functions()
@@ -154,6 +156,8 @@ class AttachedRun:
         self._observer = Observer(self.info, self._collector, Deliveries(sinks), self._readings)
         self._observer.start()  # which takes a while, and steps may be short
         self.start(rule, times_fetches=times_fetches)
+        if self.info.world_size == 1:  # of ranks it is known what is theirs
+            self._siblings = Siblings(self.process.tgid)
 
     def read(self) -> None:
         """Close the steps that are over, and copy them before the kernel's ring comes round.
@@ -239,8 +243,10 @@ class AttachedRun:
         }
 
     def _finish(self) -> None:
-        """Have no step follow, and tell how often a step had each event."""
+        """Have no step follow, and tell of the others, and how often a step had each event."""
         self.clock.finish()
+        if self._siblings and (note := self._siblings.note()):
+            self._noted()["siblings"] = note
         if count := self.clock.step_count:
             means = (self.clock.counts / count).tolist()
             names = (event.name.lower() for event in Event)

@@ -31,6 +31,9 @@ from trainobs.verdict.record import WINDOW, Record
 from trainobs.verdict.unphased import outcome_of
 from trainobs.verdict.verdict import Cause, Facts, Verdict, VerdictKind
 
+SIBLINGS = 0.05
+"""Share of the CPUs from which on it is told that it is the same job that takes them."""
+
 ADDS_UP = 0.02
 """How far the phases may be from the step that they are parts of."""
 
@@ -106,6 +109,7 @@ def judge_by(replay: Replay | None, record: Record, facts: Facts) -> Verdict:
     if held_up and found:  # `lost` has what others cost, too
         ns = min(ns, found.ns)
     taken_by, lacked = _taken_by(now, cause)
+    by_others = Cause.OTHERS in (cause, taken_by) and facts.siblings_cpu_ratio >= SIBLINGS
     costs = _costs(now) if outcome is VerdictKind.MIXED else ()
     return Verdict(
         len(record),
@@ -121,6 +125,8 @@ def judge_by(replay: Replay | None, record: Record, facts: Facts) -> Verdict:
         is_least=outcome is VerdictKind.SLEEP and not parts.sees_sleep,
         cpu_taken_by=taken_by,
         cpu_lacked_share=lacked,
+        siblings=facts.siblings if by_others else 0,
+        siblings_cpu_ratio=facts.siblings_cpu_ratio if by_others else 0.0,
         kernel_may_compute=cause is Cause.TRANSFORM and kernels_share(now) >= KERNELS,
         may_be_read_again=outcome is VerdictKind.LOADER and reads_again(now),
         knows_phases=now.knows_phases,

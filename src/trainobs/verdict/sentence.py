@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainobs.core.labels import label_among
-from trainobs.core.text import duration, measured, percent
+from trainobs.core.text import counted, duration, measured, percent
 from trainobs.verdict.advice import told
 from trainobs.verdict.verdict import Cause, Verdict, VerdictKind
 
@@ -73,6 +73,12 @@ def notes(verdict: Verdict) -> Iterator[str]:
     if verdict.cpu_taken_by:
         share = percent(verdict.cpu_lacked_share)
         yield f"a CPU was lacking for {share} of the step, because of {verdict.cpu_taken_by.value}"
+    if verdict.siblings:
+        whose = counted(verdict.siblings, "other process", "other processes")
+        yield (
+            f"{whose} with torch of the same job (process group) took "
+            f"{percent(verdict.siblings_cpu_ratio)} of the CPUs"
+        )
     if not verdict.knows_phases:
         yield (
             "loading and training are not told apart in these steps; `trainobs.observe` in the "

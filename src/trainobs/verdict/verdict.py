@@ -116,6 +116,8 @@ class Facts:
             we from `/proc`.
         world_size: processes in the job.
         ranks_here: those of them that share the CPUs of this machine, this one included.
+        siblings: other trainings of the job that are no ranks of it, as far as is known.
+        siblings_cpu_ratio: what they took of the CPUs.
         others_wait_ns: rank -> `ranks/wait_ns` a step, of the other ranks, where their logs are
             at hand.
     """
@@ -133,6 +135,8 @@ class Facts:
     sees_switches: bool = False
     world_size: int = 1
     ranks_here: int = 1
+    siblings: int = 0
+    siblings_cpu_ratio: float = 0.0
     others_wait_ns: Mapping[int, float] = field(default_factory=dict)
 
     @property
@@ -164,6 +168,8 @@ class Verdict:
             is known, and is not the cause.
         cpu_lacked_share: of the step, in which the training thread, or who made its batches, waited
             for a CPU.
+        siblings: other trainings of the same job, where others had the CPUs and these took some.
+        siblings_cpu_ratio: how much of all CPUs.
         kernel_may_compute: whether a third or more of the loader's own computation, where that is
             the cause, may be the kernel's: its time is known of all threads, and not by who.
         may_be_read_again: whether half or more of what a loader reads from storage may have been in
@@ -190,6 +196,8 @@ class Verdict:
     is_least: bool = False
     cpu_taken_by: Cause | None = None
     cpu_lacked_share: float = 0.0
+    siblings: int = 0
+    siblings_cpu_ratio: float = 0.0
     kernel_may_compute: bool = False
     may_be_read_again: bool = False
     knows_phases: bool = True
@@ -219,6 +227,7 @@ def facts_from(info: Mapping[str, Any]) -> Facts:
     settings, host = info.get("settings") or {}, info.get("host") or {}
     ranks_here = int(host.get("local_world_size") or world_size)
     workers = settings.get("loader_workers")
+    siblings = (settings.get("attached") or {}).get("siblings") or {}
     loaders = [one for one in info.get("loaders") or () if one.get("workers") == workers]
     loader: Mapping[str, Any] = next(iter(loaders), {})
     quota, usable = host.get("cpu_quota"), host.get("usable_cpu_count")
@@ -236,6 +245,8 @@ def facts_from(info: Mapping[str, Any]) -> Facts:
         sees_switches=info.get("level") in _BY_THE_KERNEL,
         world_size=world_size,
         ranks_here=ranks_here,
+        siblings=int(siblings.get("processes", 0)),
+        siblings_cpu_ratio=float(siblings.get("cpu_ratio", 0.0)),
     )
 
 
