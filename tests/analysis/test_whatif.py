@@ -44,6 +44,7 @@ def write(tmp_path):
         resident: float = 1e8,
         direct: float = 0.0,
         device_ms: float = 0.0,
+        more: np.ndarray | None = None,
         **facts: object,
     ):
         sink = RunLogSink(tmp_path / name)
@@ -68,11 +69,13 @@ def write(tmp_path):
             io__data_direct_read_bytes=[direct] * steps,
         )
         rows = np.zeros(steps, BATCH_ROW)
+        rows["loader"] = 1
         rows["for_step"] = rows["number"] = np.arange(steps)
         rows["fetch_begin_ns"], rows["fetch_end_ns"] = start, start + int(wait * MS)
         rows["begin_ns"], rows["end_ns"] = start - int(20 * MS), start + int(wait * MS)
         rows["compute_ns"] = int((step_ms - device_ms) * MS)
         rows["device_ns"] = int(device_ms * MS)
+        rows = rows if more is None else np.concatenate([rows, more])
         sink.write(replace(record, batches=rows, start_ns=start))
         sink.end({})
         return tmp_path / name
@@ -225,6 +228,65 @@ def test_a_change_that_no_replay_knows_is_told_and_not_predicted(write, capsys):
     assert "a replay does not tell what a change of batch_size does" in page
     same = write("same")
     assert "nothing that is known has changed" in said(capsys, "report", same, "--after", old)
+
+
+def validating(batches: int, made_ms: float, waited_ms: float, for_step: int = -1) -> np.ndarray:
+    """Batches of a second loader."""
+    rows = np.zeros(batches, BATCH_ROW)
+    rows["loader"], rows["for_step"] = 2, for_step
+    rows["fetch_begin_ns"] = rows["begin_ns"] = 10**12 + np.arange(batches) * 10**9
+    rows["fetch_end_ns"] = rows["fetch_begin_ns"] + int(waited_ms * MS)
+    rows["end_ns"] = rows["begin_ns"] + int(made_ms * MS)
+    return rows
+
+
+def with_two(workers: int, **changed: object) -> dict[str, object]:
+    both = [loader(workers=workers), loader(workers=workers, serial=2, **changed)]
+    return {"settings": {"loader_workers": workers, "torch_threads": 1}, "loaders": both}
+
+
+def test_workers_of_a_loader_for_validation_are_left_out_with_room_for_them(write, capsys):
+    old = write("old", more=validating(10, made_ms=30, waited_ms=12), **with_two(1))
+    new = write("new", step_ms=20, **with_two(2))
+    page = said(capsys, "compare", old, new)
+    told = "predicted for that (loader 2 left out, waited for in 2 % of the time): 1.3"
+    assert told in " ".join(page.split())
+    found = json.loads(said(capsys, "compare", old, new, "--json"))
+    one = json.loads(said(capsys, "whatif", old, "workers=2", "--json"))["changes"][0]["gain"]
+    low, high = found["predicted"]
+    assert low == pytest.approx(1 / (1 / one[0] + 0.03))
+    assert high == pytest.approx(1 / (1 / one[1] - 0.02))
+
+
+@pytest.mark.parametrize(
+    ("more", "changed"),
+    [
+        (validating(50, made_ms=30, waited_ms=30), {}),
+        (validating(10, made_ms=30, waited_ms=12), {"batch_size": 4}),
+        (validating(10, made_ms=-30, waited_ms=12), {"begins": -1}),
+        (None, {}),
+    ],
+    ids=["much", "other batches", "unknown", "none of it"],
+)
+def test_where_the_other_loader_may_matter_nothing_is_predicted(write, capsys, more, changed):
+    if changed.pop("begins", None):
+        more["begin_ns"] = -1
+    old = write("old", more=more, **with_two(1))
+    found = json.loads(
+        said(capsys, "compare", old, write("new", step_ms=20, **with_two(2, **changed)), "--json")
+    )
+    assert found["predicted"] is None
+    assert "of loader 2" in found["why_not"]
+
+
+def test_which_loader_is_the_training_one_is_told_by_the_batches(write, capsys):
+    facts = with_two(1)
+    facts["loaders"].reverse()
+    old = write("old", more=validating(10, made_ms=30, waited_ms=12), **facts)
+    new = with_two(2)
+    new["loaders"].reverse()
+    found = json.loads(said(capsys, "compare", old, write("new", step_ms=20, **new), "--json"))
+    assert found["predicted"] is None
 
 
 def test_runs_without_steps_cannot_be_compared(write, capsys):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from trainobs.analysis.conditions import per_step
+from trainobs.analysis.other_loaders import others
 from trainobs.analysis.step_kinds import events_of
 from trainobs.analysis.whatif import replayed
 from trainobs.core.errors import TrainobsError
+from trainobs.core.text import percent
 from trainobs.replay.changes import parse
 from trainobs.runlog.reader import RunLog
 from trainobs.verdict.verdict import facts_from
@@ -23,6 +26,11 @@ _OF_A_LOADER = (
     "pin_memory",
     "start_method",
 )
+
+_OF_ANOTHER = re.compile(
+    r"(workers|prefetch_factor|persistent_workers|start_method) of (loader \d+)"
+)
+"""Settings of another loader that change what is waited for, and not what is made."""
 
 _LEVEL, _TRAINOBS = "level of observation", "trainobs"
 
@@ -73,7 +81,7 @@ def facts(run: RunLog) -> dict[str, Any]:
     """What a run was set to, by name; None where it does not say."""
     known = facts_from(run.info)
     loaders = [dict(one) for one in run.info.get("loaders", ())]
-    own = next((one for one in loaders if one.get("workers") == known.workers), None)
+    own = _own(run)
     if own is not None:
         loaders.remove(own)
     host, settings = run.info.get("host", {}), run.info.get("settings", {})
@@ -101,6 +109,13 @@ def facts(run: RunLog) -> dict[str, Any]:
             for event, name in _EVENTS.items()
         },
     }
+
+
+def _own(run: RunLog) -> dict[str, Any] | None:
+    """The loader that is taken for the training one."""
+    workers = facts_from(run.info).workers
+    loaders = (dict(one) for one in run.info.get("loaders", ()))
+    return next((one for one in loaders if one.get("workers") == workers), None)
 
 
 def _in_all(runs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -133,14 +148,22 @@ def others_share(run: RunLog) -> float | None:
     return per_step(run, "sched/others_cpu_ratio")
 
 
-def predicted(
-    old: RunLog, found: Mapping[str, Sequence[Any]]
-) -> tuple[list[float] | None, str | None]:
-    """What a replay of the old run makes of the changes.
+class Predicted(NamedTuple):
+    """What a replay makes of some changes.
 
-    Returns:
-        Least and most gain, or None; why nothing is predicted, or None.
+    Attributes:
+        gain: least and most, or None.
+        why_not: why nothing is predicted, or None.
+        left_out: what the replay knows nothing of and `gain` leaves room for, in words, or None.
     """
+
+    gain: list[float] | None
+    why_not: str | None = None
+    left_out: str | None = None
+
+
+def predicted(old: RunLog, found: Mapping[str, Sequence[Any]]) -> Predicted:
+    """What a replay of the old run makes of the changes."""
     made: list[str] = []
     unknown = []
     for name, (before, value) in found.items():
@@ -149,14 +172,22 @@ def predicted(
             unknown.append(name)
         else:
             made += change
-    if unknown:
-        return None, f"a replay does not tell what a change of {', '.join(unknown)} does"
+    of_others = [match for name in unknown if (match := _OF_ANOTHER.fullmatch(name))]
+    beside = others(old, _own(old)) if made and of_others else None
+    if unknown and (beside is None or len(of_others) < len(unknown)):
+        told = ", ".join(unknown)
+        return Predicted(None, f"a replay does not tell what a change of {told} does")
     if not made:
-        return None, "nothing that is known has changed"
+        return Predicted(None, "nothing that is known has changed")
     try:
-        return list(replayed(old).predict(parse(made)).gain), None
+        gain = replayed(old).predict(parse(made)).gain
     except TrainobsError as error:
-        return None, error.found
+        return Predicted(None, error.found)
+    if beside is None:
+        return Predicted(list(gain))
+    whose = " and ".join(dict.fromkeys(match[2] for match in of_others))
+    left_out = f"{whose} left out, waited for in {percent(beside.waited)} of the time"
+    return Predicted(list(beside.widen(*gain)), left_out=left_out)
 
 
 def _change(old: RunLog, name: str, before: Any, value: Any) -> list[str] | None:

@@ -65,7 +65,8 @@ def compare(old: Sequence[RunLog], new: Sequence[RunLog]) -> dict[str, Any]:
           ...) and `values` (pair).
         * changes: name -> [a, b], of settings that differ.
         * predicted: [least, most] gain of these changes by a replay of the first run of A, or None
-          and `why_not`; `holds`: whether `gain` lies in it; None where the interval is wider.
+          and `why_not`; `left_out`: what that leaves room for, in words, or None; `holds`: whether
+          `gain` lies in it; None where the interval is wider.
         * runs: for "A" and "B" a list: `run` (directory), `steps`, `step_ns`, `rank`, `ranks`,
           `level`, `outcome`, `unreadable` (file -> why).
         * notes: sentences on what else to know.
@@ -82,15 +83,16 @@ def compare(old: Sequence[RunLog], new: Sequence[RunLog]) -> dict[str, Any]:
     is_in_turn = _are_in_turn(old, new)
     interval = Intervals(means, others, is_in_turn=is_in_turn, unlike=unlike(old, new))
     gain, parts = interval.gain(), parts_of(every)
-    prediction, why_not = predicted(old[0], found)
+    prediction = predicted(old[0], found)
     return {
         **gain,
         "parts": list(interval.told(parts, _rows(parts))),
         "conditions": conditions(old, new),
         "changes": found,
-        "predicted": prediction,
-        "why_not": why_not,
-        "holds": _holds(prediction, gain["gain"], gain["gain_interval"]),
+        "predicted": prediction.gain,
+        "why_not": prediction.why_not,
+        "left_out": prediction.left_out,
+        "holds": _holds(prediction.gain, gain["gain"], gain["gain_interval"]),
         "runs": {
             name: [_run(*one) for one in zip(side, own, strict=True)]
             for name, side, own in zip(_SIDES, sides, means, strict=True)

@@ -141,7 +141,8 @@ def _changes(found: Found) -> Iterator[str]:
         yield f"{row(f'  {name}', width=_LABEL)} {before} -> {after}"
     if len(changes) > _SETTINGS:
         yield f"  {len(changes) - _SETTINGS} more: --json lists them"
-    yield f"  {_prediction(found)}"
+    told = _prediction(found)
+    yield from textwrap.wrap(told, _WIDTH, initial_indent="  ", subsequent_indent="    ")
 
 
 def _prediction(found: Found) -> str:
@@ -153,7 +154,8 @@ def _prediction(found: Found) -> str:
         False: "that did not hold",
         None: "whether that holds is within noise",
     }
-    return f"predicted for that: {low} to {high} times as fast; {held[found['holds']]}"
+    but = f" ({found['left_out']})" if found["left_out"] else ""
+    return f"predicted for that{but}: {low} to {high} times as fast; {held[found['holds']]}"
 
 
 def _short(value: str) -> str:
