@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from trainobs.core.text import printable
 from trainobs.runlog.schema import RUN_FILE
+from trainobs.session.progress import lines_below
 
 if TYPE_CHECKING:
     from trainobs.verdict.verdict import Verdict
@@ -19,11 +20,12 @@ if TYPE_CHECKING:
 def tell(*lines: str) -> None:
     """Lines on standard error, in one write, so that lines of others do not come between.
 
-    Nothing where it is closed, as in a daemon, or takes no more.
+    They begin below progress bars. Nothing where it is closed, as in a daemon, or takes no more.
     """
     text = "".join(f"trainobs: {printable(line)}\n" for line in lines)
     if sys.stderr is not None:  # which `print` takes for standard output
         with suppress(OSError, ValueError):
+            text = "\n" * lines_below(sys.stderr) + text
             print(text, end="", file=sys.stderr, flush=True)
 
 
