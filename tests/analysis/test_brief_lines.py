@@ -107,3 +107,17 @@ def test_the_reason_why_a_probe_is_off_keeps_its_end(tmp_path):
     assert re.search(
         r"thing\.\.\.\), and 1 more|such\.\.\.\), and 1 more|no\.\.\.\), and 1 more", text
     )
+
+
+@pytest.mark.parametrize(
+    ("lost", "told"),
+    [
+        ({"requests": 28}, "28 block requests (missing from what block devices read and wrote)"),
+        ({"tasks": 1}, "1 task that was not followed (and counted in no number)"),
+        ({"something": 2}, "2 something"),
+    ],
+)
+def test_what_is_lost_is_told_with_what_lacks_it(tmp_path, lost, told):
+    summary = summary_of(loader_bound, tmp_path)
+    summary["lost"]["kernel"] = lost
+    assert f"Lost: {told}" in rendered(summary)

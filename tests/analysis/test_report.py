@@ -110,7 +110,7 @@ def test_the_page_shows_what_matters(summary):
         "  ended      ok",
         "  cost       not measured",
         "  lost       the disk was full: 50 steps are not in TensorBoard",
-        "             2 block requests",
+        "             2 block requests (missing from what block devices read and wrote)",
         "A step: 3 ms, the mean of 3 steps after the first; of these slowest 4 ms",
         "  steps per second: 333.3",
     ):

@@ -17,6 +17,14 @@ _KERNEL = {
     "service": ("loss of the service", "losses of the service"),
 }
 
+_LACKING = {
+    "tasks": "and counted in no number",
+    "requests": "missing from what block devices read and wrote",
+    "classes": "whose bytes may be told as those of others",
+    "runs": "any number may be too small",
+}
+"""What numbers lack by each of these."""
+
 _FULL = ("ENOSPC", "EDQUOT")
 
 _SINKS = {"runlog": "in the run log", "tensorboard": "in TensorBoard"}
@@ -63,7 +71,8 @@ def _events(summary: dict[str, Any]) -> Iterator[str]:
     found = summary["lost"]
     causes = {name: n for name, n in found["kernel"].items() if n}
     for name, n in causes.items():
-        yield counted(n, *_KERNEL.get(name, (name, name)))
+        lacking = f" ({_LACKING[name]})" if name in _LACKING else ""
+        yield f"{counted(n, *_KERNEL.get(name, (name, name)))}{lacking}"
     rest = (found["events"] or 0) - found["dropped"] - sum(causes.values())
     if rest > 0:
         yield counted(rest, "kernel event")
