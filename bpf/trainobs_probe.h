@@ -81,6 +81,13 @@ static __always_inline void trainobs_enter(void *entered, unsigned long long eve
 		*trainobs_place(told, event) = event;
 }
 
+static __always_inline void trainobs_let_go(const char *kept)
+{
+	unsigned long flags;
+
+	TRAINOBS_LET_GO(flags);
+}
+
 /* clang-format off */
 #undef BPF_PROG
 #define BPF_PROG(name, args...)                                                             \
@@ -100,20 +107,17 @@ static __always_inline void trainobs_enter(void *entered, unsigned long long eve
 	static __always_inline typeof(name(0)) ____##name(unsigned long long *ctx, ##args); \
 	typeof(name(0)) name(unsigned long long *ctx)                                       \
 	{                                                                                   \
-		typeof(name(0)) result;                                                     \
-		unsigned long flags;                                                        \
 		void *same = ctx; /* see preemption.h: never reached */                     \
 		barrier_var(same);                                                          \
 		if (!ctx)                                                                   \
 			bpf_tail_call(same, &name##_first, 0);                              \
 		bpf_preempt_disable();                                                      \
+		const char kept __attribute__((cleanup(trainobs_let_go))) = 0;              \
 		trainobs_enter(&name##_entered, (unsigned long long)same);                  \
 		_Pragma("GCC diagnostic push")                                              \
 		_Pragma("GCC diagnostic ignored \"-Wint-conversion\"")                      \
-		result = ____##name(___bpf_ctx_cast(args));                                 \
+		return ____##name(___bpf_ctx_cast(args));                                   \
 		_Pragma("GCC diagnostic pop")                                               \
-		TRAINOBS_LET_GO(flags);                                                     \
-		return result;                                                              \
 	}                                                                                   \
 	static __always_inline typeof(name(0)) ____##name(unsigned long long *ctx, ##args)
 /* clang-format on */

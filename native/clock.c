@@ -290,6 +290,6 @@ int marker_begin_batch(Marker *self, PyObject *step, long long epoch, int leads)
 	if (is_set(step))
 		self->step = number;
 	if (epoch >= 0)
-		self->epoch = epoch;
+		self->epoch = epoch - self->epoch_shift;
 	return 0;
 }

@@ -157,6 +157,7 @@ static PyMemberDef marker_members[] = {
 	NUMBER(serial),
 	NUMBER(step),
 	NUMBER(epoch),
+	NUMBER(epoch_shift),
 	NUMBER(unended_batches),
 	NUMBER(calm),
 	{ "phase", T_LONGLONG, offsetof(Marker, phase), READONLY, NULL },

@@ -35,7 +35,7 @@ typedef struct {
 	Py_ssize_t phases;
 	uint8_t *outer; /* phases that were entered and not left */
 	Py_ssize_t depth, room;
-	long long serial, step, epoch, start_ns, since_ns, switches, unexplained;
+	long long serial, step, epoch, epoch_shift, start_ns, since_ns, switches, unexplained;
 	long long unended_batches, calm, phase;
 	char by_fetches, by_optimizer, delivering, mixed;
 	char done, ever_stepped, explained, stepped_in_epoch;

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 from torch.utils.data import DataLoader, TensorDataset
 
 from trainobs import load_run, observe
 from trainobs.integrations import once
 from trainobs.integrations.plain import Observation
+from trainobs.steps.clock import StepClock
 
 BATCHES, EPOCHS = 16, 3
 ALL = BATCHES * EPOCHS
@@ -245,7 +251,96 @@ def test_a_step_is_one_of_the_optimizer(
 
 
 def test_a_short_validation_before_the_first_step_belongs_to_it(tmp_path: Path) -> None:
-    assert len(observed(tmp_path / "run", validates_before)) == ALL
+    steps = observed(tmp_path / "run", validates_before)
+    assert [epoch for _, epoch in steps] == [n // BATCHES for n in range(ALL)]
+
+
+def test_gradients_of_more_than_an_epoch_leave_its_number(tmp_path: Path) -> None:
+    def loop(obs: Observation, model: Model) -> None:
+        loader, number = obs.loader(batches(6)), 0
+        for _ in range(4):
+            for batch in loader:
+                number += 1
+                model.train(batch, steps=number % 8 == 0)
+
+    assert observed(tmp_path / "run", loop) == [(0, 0), (1, 2), (2, 3)]
+
+
+def test_batches_that_are_kept_make_steps_once_the_loader_is_exhausted(tmp_path: Path) -> None:
+    def loop(obs: Observation, model: Model) -> None:
+        loader = obs.loader(batches())
+        for _ in range(EPOCHS):
+            for batch in list(loader):
+                model.train(batch)
+
+    assert [epoch for _, epoch in observed(tmp_path / "run", loop)] == [
+        n // BATCHES for n in range(ALL)
+    ]
+
+
+def test_another_optimizer_takes_over_where_there_is_no_loader(tmp_path: Path) -> None:
+    def loop(obs: Observation, model: Model) -> None:
+        kept = []
+        for _ in range(3):
+            model = Model()
+            kept.append(model)
+            for _ in range(50):
+                model.train([torch.rand(4, 3)])
+
+    assert len(observed(tmp_path / "run", loop)) == 150 - 9 - 2 * 8
+
+
+def test_lookups_of_a_validation_stay_in_the_step_before_it(tmp_path: Path) -> None:
+    """As where the loop marks its steps."""
+    model = torch.nn.Sequential(torch.nn.EmbeddingBag(10, 3), torch.nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ids = DataLoader(TensorDataset(torch.arange(20).reshape(20, 1) % 10), batch_size=4)
+
+    def counts(run_dir: Path, marks: bool) -> list[float]:
+        with observe(
+            run_dir=run_dir, probes="off", quiet=True, model=model, embedding_every=1
+        ) as obs:
+            loader = obs.loader(ids)
+            for _ in range(EPOCHS):
+                for (batch,) in loader:
+                    with obs.step() if marks else nullcontext():
+                        model(batch).sum().backward()
+                        optimizer.step()
+                with torch.no_grad():
+                    model(torch.zeros(21, 1, dtype=torch.int64))
+        return [row["lookup_count"] for row in load_run(run_dir).embeddings.to_pylist()]
+
+    marked = counts(tmp_path / "marked", True)
+    assert marked == ([4.0] * 4 + [25.0]) * EPOCHS
+    assert counts(tmp_path / "unmarked", False) == marked
+
+
+@pytest.mark.parametrize("how", ["close", "step", "fault"])
+def test_a_run_that_ends_within_an_optimizers_step_leaves_it_alone(
+    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch, told: Callable[[], list[str]]
+) -> None:
+    """torch goes through all hooks meanwhile, and they may not change."""
+    obs = observe(run_dir=tmp_path / "run", probes="off", quiet=True)
+
+    def ends(*_: object) -> None:
+        if how == "fault":
+            monkeypatch.setattr(StepClock, "stepped", None)
+        else:
+            getattr(obs, how)()
+
+    model, later = Model(), []
+    hooks = [register_optimizer_step_pre_hook(ends)]
+    hooks.append(register_optimizer_step_post_hook(lambda *_: ends() if how != "fault" else None))
+    hooks.append(register_optimizer_step_post_hook(lambda *_: later.append(1)))
+    try:
+        for batch in obs.loader(batches(3)):
+            model.train(batch)
+    finally:
+        for hook in hooks:
+            hook.remove()
+        obs.close()
+    assert len(later) == 3
+    assert len(told()) == (how == "fault")
 
 
 def test_a_long_one_is_told(

@@ -30,7 +30,9 @@ def dumps(
 
 
 def _known(value: Any) -> object:
-    return _finite(value.item()) if isinstance(value, np.generic) else str(value)
+    plain = value.item() if isinstance(value, np.generic) else value
+    # JSON does not know a longdouble, whose `item` is itself.
+    return _finite(plain) if isinstance(plain, bool | int | float) else str(plain)
 
 
 def _finite(value: Any) -> Any:

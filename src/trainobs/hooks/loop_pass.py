@@ -96,7 +96,7 @@ class LoopPass(Telling):
         trains = torch.is_grad_enabled()
         self.leads = clock.fetches.lead(self._name, trains=trains, of=self._of)
         if self.leads or not (clock.by_fetches or clock.by_optimizer):
-            self.epoch = clock.begin_epoch()
+            self.epoch = clock.begin_epoch(self._of)
 
     def over(self) -> None:
         """There was no batch any more."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch.optim.optimizer import (
+    Optimizer,
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
@@ -31,26 +31,46 @@ class OptimizerHooks:
     ) -> None:
         self._thread = threading.get_ident()
         self._on_fault = on_fault
-        self._handles: Sequence[Any] = (
-            register_optimizer_step_post_hook(self._guarded(after)),
-            *([register_optimizer_step_pre_hook(self._guarded(before))] if before else []),
-        )
+        self._is_open = True
+        _remove_left()
+        self._handles = [register_optimizer_step_post_hook(self._guarded(after))]
+        if before is not None:
+            self._handles.append(register_optimizer_step_pre_hook(self._guarded(before)))
 
     def close(self) -> None:
-        """Tell of nothing any more. May be called twice."""
-        for handle in self._handles:
-            handle.remove()
+        """Tell of nothing any more. May be called twice, and while an optimizer steps."""
+        self._is_open = False
+        _left.extend(self._handles)
+        self._handles = []
+        _remove_left()
 
     def _guarded(self, hook: Callable[[object], None]) -> Callable[..., None]:
         def hooked(optimizer: object, *_: object) -> None:
-            if threading.get_ident() != self._thread:
+            if not self._is_open or threading.get_ident() != self._thread:
                 return
             try:
                 hook(optimizer)
             except Exception:
                 self._on_fault()
 
-        # Where torch compiles what calls an optimizer, it would look into ours as well.
-        if "torch._dynamo" in sys.modules:
-            return torch.compiler.disable(hooked)  # type: ignore[no-any-return, no-untyped-call]
+        # What `torch.compiler.disable` sets, for which it would import all of torch._dynamo: where
+        # torch compiles what calls an optimizer, it would look into ours as well.
+        hooked._torchdynamo_disable = True  # type: ignore[attr-defined]
         return hooked
+
+
+_FILE = Optimizer.profile_hook_step.__code__.co_filename
+"""Where torch calls the hooks, in a function `wrapper`."""
+
+_left: list[Any] = []
+"""Handles of hooks that could not be removed yet: torch was going through all of them."""
+
+
+def _remove_left() -> None:
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code.co_filename == _FILE and frame.f_code.co_name == "wrapper":
+            return
+    while _left:
+        _left.pop().remove()

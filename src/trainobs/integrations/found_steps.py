@@ -48,12 +48,14 @@ class OptimizerSteps:
 
     Attributes:
         count: how often an optimizer has stepped.
+        first_ns: when one first has.
     """
 
     def __init__(self, clock: StepClock, on_fault: Callable[[], None]) -> None:
-        self.count = 0
+        self.count = self.first_ns = 0
         self._clock = clock
         self._main: Callable[[], object] = lambda: None
+        self._others = 0  # steps of others since the last one of that
         self._hooks = OptimizerHooks(self._stepped, on_fault)
 
     def close(self) -> None:
@@ -63,8 +65,13 @@ class OptimizerSteps:
     def _stepped(self, optimizer: object) -> None:
         clock = self._clock
         self.count += 1
-        if self._main() is None:
-            self._main = weakref.ref(optimizer)
+        if not self.first_ns:
+            self.first_ns = time.monotonic_ns()
+        self._others += 1
+        if self._main() is optimizer:
+            self._others = 0
+        elif self._main() is None or self._others > ALONE:
+            self._main, self._others = weakref.ref(optimizer), 0
         if clock.step == SETUP:  # no batch was fetched
             if self.count <= ALONE:
                 return
@@ -86,6 +93,13 @@ def tell_of_steps(clock: StepClock, optimizers: OptimizerSteps | None) -> None:
         found = f"{fetches.count} batches before the first step of an optimizer, each now a step"
         do = 'put a validation into `obs.phase("validation")`, or each step into `obs.step()`'
         tell_once("trainobs took batches for steps", found, do)
+    elif clock.by_optimizer and optimizers is not None:
+        share = last_ns / (time.monotonic_ns() - optimizers.first_ns)
+        if last_ns > _LONG_NS and share > 0.5:
+            found = f"since the last step of an optimizer {share:.0%} of the time was spent"
+            do = "close the run after its loop; put steps that no optimizer of torch's takes, as "
+            do += "replays of a CUDA graph, into `with obs.step():`"
+            take_no_notice("loop that went on without an optimizer", found, do)
     elif fetches.count and not clock.by_fetches:
         found = f"`obs.step()` was first used after {fetches.count} steps from fetches"
         take_no_notice("missing mark of the first steps", found, "use it from the first step on")

@@ -165,6 +165,11 @@ class Session:
         """Record what a model's hot embedding rows do, once; for the training thread."""
         self._ask_at_each_step()
         self._hot_rows.attach(hot_rows)
+        self.clock.sample_too(self._read_hot_rows)
+
+    def _read_hot_rows(self, serial: int) -> None:
+        if self._hot_rows.source is not None and not self._forgotten:
+            self._hot_rows.stepped(serial)
 
     def _ask_at_each_step(self) -> None:
         self._asks_at_each_step = True
@@ -330,8 +335,6 @@ class Session:
             self._gpu.ask()
         if self._lookups.failed:
             self._lookups.close()
-        if self._hot_rows.source is not None:
-            self._hot_rows.stepped(self.clock.serial - 1)
         waiting = len(self.clock.closed)
         if waiting >= _OVERFLOW:
             try:

@@ -15,7 +15,7 @@ from itertools import zip_longest
 from trainobs.core.abi import Phase
 from trainobs.core.records import SETUP
 from trainobs.steps.closed_step import ClosedStep
-from trainobs.steps.fetch_steps import FetchSteps
+from trainobs.steps.fetch_steps import MAX_HELD, FetchSteps
 from trainobs.steps.marker import LAST_STEP
 from trainobs.steps.straight import Marker
 
@@ -70,7 +70,8 @@ class StepClock(Marker):
 
     # There is a `__dict__` for what somebody puts in the place of a method.
     __slots__ = (
-        *("__dict__", "_before_epoch", "_epoch_count", "_finished", "_with_batches", "alone"),
+        *("__dict__", "_before_epoch", "_early", "_epoch_count", "_finished", "_with_batches"),
+        *("alone",),
         *("exhausted", "measured", "named", "on_cancel", "over", "read_all"),
     )
 
@@ -105,6 +106,8 @@ class StepClock(Marker):
         self.calm = 0
         self._epoch_count = 0
         self._before_epoch = SETUP
+        self._early: list[object] = []
+        self.epoch_shift = 0
         self.read_all = False
         self._stepped_in_epoch = False
         self._ever_stepped = False
@@ -141,20 +144,26 @@ class StepClock(Marker):
         phase_ns = self._phase_ns
         return self._now() - self._start_ns - sum(phase_ns[phase] for phase in _ASIDE)
 
-    def begin_epoch(self) -> int:
+    def begin_epoch(self, of: object = None) -> int:
         """Number, from 0, of the epoch that begins: for loops that do not count epochs.
 
         A loader that begins beside another, before a step was done, is of the same epoch.
+
+        Args:
+            of: what stands for the loader, where that is known.
         """
         if self._begins_epoch():
             self._epoch_count += 1
+            if self.by_fetches and len(self._early) < MAX_HELD:
+                self._early.append(of)
             self._stepped_in_epoch = self.read_all = False
             self._before_epoch = self.step
         return self._epoch_count - 1
 
     def begin_reading(self) -> None:
         """A pass over the training data is about to begin, and its workers with it."""
-        self.read_for(self._epoch_count if self._begins_epoch() else self._epoch_count - 1)
+        count = self._epoch_count if self._begins_epoch() else self._epoch_count - 1
+        self.read_for(count - self.epoch_shift)
 
     def _begins_epoch(self) -> bool:
         if self._epoch_count == 0:
@@ -162,6 +171,16 @@ class StepClock(Marker):
         # A single batch, as in `next(iter(loader))`, is a look at the data.
         looked = self.by_fetches and not self.read_all and self.step - self._before_epoch <= 1
         return self._stepped_in_epoch and not looked
+
+    def sample_too(self, act: Callable[[int], object]) -> None:
+        """Have something done as each step closes, by the training thread; it gets the serial."""
+        before = self._sample
+
+        def sample() -> object:
+            act(self.serial)
+            return before() if before else None
+
+        self._sample = sample
 
     def read_for(self, epoch: int) -> None:
         """Tell the kernel for which epoch files are read from now on."""
@@ -180,6 +199,9 @@ class StepClock(Marker):
         if self.by_fetches:
             self._mark_first()
             self.by_optimizer = True
+            self.exhausted |= self.read_all and self.fetches.leader is None
+        else:  # a pass of a validation may have begun an epoch inside of this one
+            self._epoch_count = min(self._epoch_count, self.epoch + self.epoch_shift + 1)
         if self.exhausted and not main:
             return
         if self.alone:  # until two steps on end had batches: one may come after a validation
@@ -196,7 +218,8 @@ class StepClock(Marker):
         """A loader is about to be asked for its first batch: no step is left from those before."""
         if self.exhausted:
             self.exhausted = False
-            self.cancel()
+            if self._done:  # else there are batches of a step that comes
+                self._rejoin()
 
     def by_marks(self) -> None:
         """The loop marks its steps from now on, after an optimizer has ended some."""
@@ -232,10 +255,9 @@ class StepClock(Marker):
         """Close the last step; the clock is of no use afterwards. May be called twice."""
         if self._finished:
             return
+        if self.by_optimizer:  # there may be batches, but no optimizer stepped
+            self._rejoin()
         self.cancel()
-        if self._previous is not None:  # there were batches, but no optimizer stepped
-            before, self._previous = self._previous, None
-            self._merge([before])
         self.on_cancel = None
         self.closed.extend(self.fetches.release())
         self._open(self.phase)
@@ -247,13 +269,31 @@ class StepClock(Marker):
         """Mark no more for the kernel: in a forked child, or after the probes are gone."""
         self._word = [0]
 
+    def _rejoin(self) -> None:
+        """What was opened belongs to the step before, and keeps its serial.
+
+        What others have found in it is known by that: lookups, times on a GPU.
+        """
+        before = self._previous
+        if before is None:
+            return
+        if self._done and (before.step == SETUP or len(before.merged) >= MAX_HELD):
+            self.cancel()
+            return
+        self._previous = None
+        self._merge([before])
+
     def _mark_first(self) -> None:
         held = self.fetches.marked()
         self.by_fetches = False
-        if self.step != SETUP:
-            self.cancel()
-            self._done = False
-            self._merge(held)
+        if self.step == SETUP:
+            return
+        self.cancel()
+        self._done = False
+        self._merge(held)
+        if held and self._early:  # of a validation that became part of it, no epoch is left
+            *others, own = self._early
+            self.epoch_shift = sum(one is not own and one is not None for one in others)
 
     def _close_fetched(self, step: ClosedStep) -> None:
         self.closed.extend(self.fetches.close(step))

@@ -48,6 +48,7 @@ class Marker:
         "closed",
         "delivering",
         "epoch",
+        "epoch_shift",
         "fetches",
         "mixed",
         "on_switch",
@@ -63,6 +64,7 @@ class Marker:
     closed: deque[ClosedStep]
     delivering: bool
     epoch: int
+    epoch_shift: int
     fetches: FetchSteps
     mixed: bool
     on_switch: Callable[[int, int], None] | None
@@ -167,7 +169,7 @@ class Marker:
         if step is not None:
             self.step = step
         if epoch is not None:
-            self.epoch = epoch
+            self.epoch = epoch - self.epoch_shift
 
     def begin_step(self, number: int | None = None, /) -> None:
         """A step is marked, and from now on fetches end none."""
