@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.analysis.loader_workers import MADE
+from trainobs.analysis.unknown_batches import NO_LOADER, NO_STEP
 from trainobs.core.abi import Phase
 from trainobs.core.catalogue import named_phase_metric, phase_metric
 from trainobs.core.errors import RunLogError
@@ -29,6 +30,7 @@ PHASES = {phase_metric(phase): phase.name.lower() for phase in (*list(Phase)[2:]
 """Metric -> phase of the step."""
 
 _METRICS = ("step/duration_ns", "loader/wait_ns", *LOADER_PARTS, *PHASES)
+_NO_BATCH = "no batch is known to have gone to it, as to others"
 _COUNTS = ("number", "read_bytes", "read_count", *MADE, "slowest_ns")
 
 
@@ -40,7 +42,8 @@ def explain(run: RunLog, step: int) -> dict[str, Any]:
         of all steps; `batches`: the one that was finished last first, each with `worker` (None: the
         training thread), `number`, `read_bytes`, `read_count`, `device_ns`, `cpu_wait_ns`,
         `compute_ns`, `sleep_ns`, `slowest_ns`, `slowest_file`, `made_ns`, and `ended_ns` after the
-        step began, below 0 for one that was made ahead. None where unknown.
+        step began, below 0 for one that was made ahead. None where unknown. `unknown`: why there
+        are none, though eBPF observed; else None.
 
     Raises:
         RunLogError: there is no such step, or a file is damaged.
@@ -52,6 +55,7 @@ def explain(run: RunLog, step: int) -> dict[str, Any]:
         raise _no_such_step(run, rank, step)
     metrics = (*_METRICS, *map(named_phase_metric, rank.phases))
     values = rank.metrics(metrics)
+    batches = _batches(rank, step, int(rank.start_ns()[rows[0]]))
     return {
         "run": str(run.path),
         "level": run.info.get("level"),
@@ -62,7 +66,8 @@ def explain(run: RunLog, step: int) -> dict[str, Any]:
             name: {"value": _known(column[rows[0]]), "median": _median(column[steps >= 0])}
             for name, column in values.items()
         },
-        "batches": _batches(rank, step, int(rank.start_ns()[rows[0]])),
+        "batches": batches,
+        "unknown": None if batches else _why_unknown(run, rank),
     }
 
 
@@ -75,6 +80,14 @@ def _no_such_step(run: RunLog, rank: RankLog, step: int) -> RunLogError:
         found=f"{there}, in {run.path}",
         do="give one of these" if steps.size else "leave --step out",
     )
+
+
+def _why_unknown(run: RunLog, rank: RankLog) -> str | None:
+    if run.info.get("level") != "ebpf":
+        return None
+    if not run.info.get("loaders"):
+        return NO_LOADER
+    return _NO_BATCH if (rank.batches("for_step") != UNKNOWN).any() else NO_STEP
 
 
 def _batches(rank: RankLog, step: int, start_ns: int) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trainobs.analysis.unknown_batches import why_unknown
 from trainobs.analysis.verdicts import Steps, records, verdicts
 from trainobs.core.errors import TrainobsError
 from trainobs.replay.changes import KNOWN, Change, example_of, is_possible, parse
@@ -53,13 +54,11 @@ def replayed(run: RunLog) -> Replay:
     record = records(rank).run if rank else Record()
     replay = replay_of(record, facts_from(run.info))
     if replay is None:
-        why = why_no_replay(facts_from(run.info), record)
-        unknown = "its record does not tell what it took to make each batch of at least 24 steps"
-        observe = "observe a run from inside, with eBPF and torch's DataLoader: `trainobs doctor`"
+        why, unknown = why_no_replay(facts_from(run.info), record), why_unknown(run.info, record)
         raise TrainobsError(
             failed=f"Nothing can be predicted from {run.path}.",
-            found=why or unknown,
-            do="observe one process with one loader, without a GPU" if why else observe,
+            found=why or unknown.why,
+            do="observe one process with one loader, without a GPU" if why else unknown.do,
         )
     if replay.refused:
         raise TrainobsError(
@@ -152,6 +151,8 @@ def would_help(info: Mapping[str, Any], record: Record, replay: Replay | None) -
     facts = facts_from(info)
     if replay is None or replay.refused:
         why = replay.refused if replay else why_no_replay(facts, record) or _too_short(record)
+        if why is None and info.get("level") == "ebpf" and len(record) >= FEWEST:
+            why = why_unknown(info, record).why
         return {"changes": [], "refused": why, "replayed": False}
     fit = workers_in_memory(facts, record.mean()["memory/worker_rss_bytes"])
     room = min(facts.usable_cpus or 1.0, fit)

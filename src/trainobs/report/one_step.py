@@ -11,11 +11,6 @@ from trainobs.core.text import duration, printable, quantity, size
 from trainobs.report.loaders import DID, maker
 from trainobs.report.rows import or_unknown, row
 
-_UNKNOWN = {
-    "ebpf": "they came from no DataLoader of torch, or were of no known step",
-    "attached": "the process was observed from outside",
-}
-
 _LABELS = {"step/duration_ns": "took", **PHASES}
 
 
@@ -35,8 +30,9 @@ def _step(found: dict[str, Any]) -> Iterator[str]:
 
 def _makers(found: dict[str, Any]) -> Iterator[str]:
     if not found["batches"]:
-        why = _UNKNOWN.get(found["level"], "it was not observed by eBPF")
-        yield f"Its batches are not known: {why}"
+        is_outside = found["level"] == "attached"
+        by = "the process was observed from outside" if is_outside else "not observed by eBPF"
+        yield f"Its batches are not known: {found['unknown'] or by}"
     for batch in found["batches"]:
         ended = batch["ended_ns"]
         when = f"{duration(abs(ended))} {'after' if ended > 0 else 'before'} the step began"
