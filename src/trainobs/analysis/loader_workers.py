@@ -18,7 +18,16 @@ Batches = Mapping[str, npt.NDArray[np.int64]]
 MADE = ("device_ns", "cpu_wait_ns", "compute_ns", "sleep_ns")
 """Columns of the table `batches`: what the maker of a batch did."""
 
-OF_A_BATCH = ("for_step", "loader", "worker", "begin_ns", "end_ns", "slowest_ns", *MADE)
+OF_A_BATCH = (
+    "for_step",
+    "loader",
+    "worker",
+    "begin_ns",
+    "end_ns",
+    "fetch_begin_ns",
+    "slowest_ns",
+    *MADE,
+)
 _WAITED = {"wait_ns": "loader/wait_ns", "handover_ns": "loader/handover_ns"}
 WAITED = tuple(_WAITED.values())
 """Metrics that are looked at."""
@@ -29,10 +38,10 @@ def workers(rank: RankLog) -> list[dict[str, Any]]:
 
     Returns:
         For each: `worker` (None: the training thread), `batches` that a step consumed, and their
-        means `made_ns`, `device_ns`, `cpu_wait_ns`, `compute_ns` and `sleep_ns`; of the steps whose
-        last batch it finished, the means `wait_ns` and `handover_ns`; of its slowest read or open
-        of training data `slowest_ns`, `slowest_file`, and `slowest_step`, which consumed it. None
-        where unknown.
+        means `made_ns`, `device_ns`, `cpu_wait_ns`, `compute_ns` and `sleep_ns`; of the steps
+        whose last fetch got a batch of its, the means `wait_ns` and `handover_ns`; of its slowest
+        read or open of training data `slowest_ns`, `slowest_file`, and `slowest_step`, which
+        consumed it. None where unknown.
 
     Raises:
         RunLogError: a file is damaged.
@@ -42,13 +51,14 @@ def workers(rank: RankLog) -> list[dict[str, Any]]:
     consumed = np.flatnonzero(for_step != UNKNOWN)
     if not len(consumed):
         return []
-    last = _last_of_each_step(batches, consumed)
-    waits = rank.metrics(WAITED)
+    fetched = _fetched_in(rank, batches, consumed)
+    last = _last_of_each_step(batches["end_ns"][consumed], fetched)
+    waits, rows = rank.metrics(WAITED), np.arange(len(rank.step()))
     return [
         {
             "worker": None if number == UNKNOWN else number,
             **_made(rank, batches, consumed[worker[consumed] == number]),
-            **_waited(waits, np.isin(rank.step(), for_step[last[worker[last] == number]])),
+            **_waited(waits, np.isin(rows, fetched[last[worker[consumed[last]] == number]])),
         }
         for number in np.unique(worker[consumed]).tolist()
     ]
@@ -111,11 +121,24 @@ def _made(rank: RankLog, batches: Batches, own: Indices) -> dict[str, Any]:
     }
 
 
-def _last_of_each_step(batches: Batches, consumed: Indices) -> Indices:
+def _fetched_in(rank: RankLog, batches: Batches, consumed: Indices) -> Indices:
+    """The row of the step that waited for each batch: of one fetched ahead, not the one it is for.
+
+    Older run logs do not tell when that was.
+    """
+    step = rank.step()
+    order = np.argsort(step, kind="stable")
+    own = np.searchsorted(step, batches["for_step"][consumed], sorter=order)
+    own = np.append(order, 0)[own]
+    rows = np.searchsorted(rank.start_ns(), batches["fetch_begin_ns"][consumed], "right") - 1
+    found: Indices = np.where(rows < 0, own, rows)
+    return found
+
+
+def _last_of_each_step(end_ns: npt.NDArray[np.int64], rows: Indices) -> Indices:
     """Of the batches of a step, the one that was finished last: it is what the step waited for."""
-    for_step = batches["for_step"][consumed]
-    ordered = np.lexsort((batches["end_ns"][consumed], for_step))
-    last: Indices = consumed[ordered[np.diff(for_step[ordered], append=UNKNOWN) != 0]]
+    ordered = np.lexsort((end_ns, rows))
+    last: Indices = ordered[np.diff(rows[ordered], append=UNKNOWN) != 0]
     return last
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from trainobs.hooks.given import Given, given_by
 from trainobs.hooks.loader_pass import pass_of
 from trainobs.hooks.loop_pass import LoopPass
 from trainobs.hooks.stand_in import StandIn, inner_of
@@ -39,8 +40,8 @@ class ObservedLoader(StandIn):
         except BaseException:
             watch.safely(loop.failed)
             raise
-        watch.safely(loop.made)
         observed: Iterator[Any] | None = watch.safely(self._followed, made, loop)
+        watch.safely(loop.made)
         return made if observed is None else observed
 
     def _followed(self, made: Iterator[Any], loop: LoopPass) -> Any:
@@ -50,14 +51,19 @@ class ObservedLoader(StandIn):
 class ObservedIterator(ObservedLoader):
     """Stands for an iterator, or for a loader that is its own."""
 
-    __slots__ = ("trainobs_pass",)
+    __slots__ = ("trainobs_given", "trainobs_pass")
 
+    trainobs_given: Given | None
     trainobs_pass: LoopPass | None
 
     def __new__(cls, inner: object, watch: Told, loop: LoopPass | None = None) -> Any:
         """Of the class of stand-ins for iterators like `inner`."""
         made = super().__new__(cls, inner, watch)
         object.__setattr__(made, "trainobs_pass", loop)
+        given = watch.safely(given_by, inner, watch) if loop and loop.loop else None
+        object.__setattr__(made, "trainobs_given", given)
+        if given is not None:
+            watch.safely(given.explain)
         return made
 
     def __next__(self) -> Any:
@@ -72,15 +78,22 @@ class ObservedIterator(ObservedLoader):
         if loop is None:
             return next(inner)
         watch.safely(loop.ask)
+        given = self.trainobs_given
+        if given is not None:
+            watch.safely(given.ask)
         try:
             batch = next(inner)
         except StopIteration:
+            if given is not None:
+                watch.safely(given.explain)
             watch.safely(loop.over)
             raise
         except BaseException:
             watch.safely(loop.failed)
             raise
         watch.safely(loop.got)
+        if given is not None:
+            watch.safely(given.got)
         return batch
 
     def _followed(self, made: Iterator[Any], loop: LoopPass) -> Any:

@@ -36,6 +36,7 @@ class Told:
         on_fault: called after a fault of ours, while it is handled; the loop goes on unwatched.
 
     Attributes:
+        expected: the `Given` that waits for a loader, its `base`, to make an iterator of torch's.
         known_loaders: those of which an iterator was made.
         observed: loaders whose fetches are the loop's, by their identity.
         opens_steps: as above.
@@ -52,6 +53,7 @@ class Told:
         on_fault: Callable[[], None] = _raise,
     ) -> None:
         self.observed: dict[int, weakref.ref[Any]] = {}
+        self.expected: Any = None
         self.known_loaders = KnownLoaders()
         self.clock = clock
         self.clock.mixed = self.opens_steps = opens_steps

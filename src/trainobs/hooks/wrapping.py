@@ -202,15 +202,18 @@ def _begin_pass(
 ) -> None:
     if not isinstance(iterator, _BaseDataLoaderIter):
         return
-    known = passes.get(id(iterator))
-    if known is not None:
-        known.again(loader, marked=marked)
-        return
-    at = LoaderPass.first(iterator, loader, serial, marked=marked)
-    at.keep_for(iterator)
-    if at.exact:
-        for watch in watches:
-            watch.ledger.follow(serial)
+    at = passes.get(id(iterator))
+    if at is not None:
+        at.again(loader, marked=marked)
+    else:
+        at = LoaderPass.first(iterator, loader, serial, marked=marked)
+        at.keep_for(iterator)
+        if at.exact:
+            for watch in watches:
+                watch.ledger.follow(serial)
+    for watch in watches:
+        if watch.expected is not None and watch.expected.base is loader:
+            watch.expected.begin(at)
 
 
 def _watched_next(fetch: Callable[[Any], Any], wrapping: _Wrapping) -> Callable[[Any], Any]:

@@ -71,7 +71,8 @@ class ObsTrainerCallback(ObservingCallback, TrainerCallback):  # type: ignore[mi
         ProbeError: at the beginning of `train`, a probe that `probes` names cannot run.
 
     Notes:
-        * Accelerate moves a batch to the device inside the fetch, and fetches one batch ahead.
+        * Accelerate moves a batch to the device inside the fetch, and fetches one batch ahead: a
+            step waits for the batch of the next one.
         * A training step of one's own that does not call `compute_loss` or `accelerator.backward`
           leaves `phase/forward_ns` or `phase/backward_ns` unknown.
     """
@@ -175,7 +176,7 @@ class ObsTrainerCallback(ObservingCallback, TrainerCallback):  # type: ignore[mi
             accelerator=Cuda(),
             job=TorchJob(),
         )
-        # Accelerate fetches one batch ahead, so it never says that a step gets what it fetches.
+        # Accelerate fetches one batch ahead: the taps say which batch a step gets, not the fetch.
         self._watch = LoaderWatch(
             self._session.clock,
             self._session.ledger,
@@ -189,7 +190,7 @@ class ObsTrainerCallback(ObservingCallback, TrainerCallback):  # type: ignore[mi
         if trainer is not None:
             self._taps = TrainerTaps(
                 trainer,
-                self._session.clock,
+                self._watch,
                 later=_after(self, trainer.callback_handler.callbacks),
                 on_end=self._end,
                 on_fault=self._fault,

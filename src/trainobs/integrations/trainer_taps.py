@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from trainobs.core.abi import Phase
+from trainobs.hooks.given import Given, given_by
+from trainobs.hooks.told import Told
 from trainobs.steps.clock import StepClock
 
 _PHASES = {
@@ -81,7 +83,7 @@ class TrainerTaps:
 
     Args:
         trainer: a `transformers.Trainer` that is about to train.
-        clock: the clock to tell.
+        watch: to be told of fetches, with its clock.
         later: callbacks that have yet to hear that the training begins.
         on_end: called with the outcome as the training ends, before any callback hears of it; and
             when an exception leaves the training loop.
@@ -91,13 +93,14 @@ class TrainerTaps:
     def __init__(
         self,
         trainer: Any,
-        clock: StepClock,
+        watch: Told,
         *,
         later: Iterable[Any],
         on_end: Callable[[str], None],
         on_fault: Callable[[], None],
     ) -> None:
-        self._clock = clock
+        self._clock, self._watch = watch.clock, watch
+        self._given: Given | None = None
         self._on_end = on_end
         self._on_fault = on_fault
         self._evaluating = False
@@ -159,8 +162,14 @@ class TrainerTaps:
 
     def _fetch(self, method: Around, /, *args: Any, **kwargs: Any) -> Any:
         if args:  # the first is the iterator over the batches
-            args = (_Fetching(args[0], self._clock, self._mark), *args[1:])
+            self._mark(self._look_at, args[0])
+            args = (_Fetching(args[0], self._clock, self._mark, self._given), *args[1:])
         return method(*args, **kwargs)
+
+    def _look_at(self, batches: object) -> None:
+        """See which batches of torch's come from an iterator, one for each epoch."""
+        if self._given is None or not self._given.is_by(batches):
+            self._given = given_by(batches, self._watch)
 
     def _part_of_loop(self, method: Around, /, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -184,8 +193,15 @@ class TrainerTaps:
 class _Fetching:
     """An iterator over the batches, whose fetches the clock is told of."""
 
-    def __init__(self, batches: Iterator[Any], clock: StepClock, mark: Callable[..., None]) -> None:
+    def __init__(
+        self,
+        batches: Iterator[Any],
+        clock: StepClock,
+        mark: Callable[..., None],
+        given: Given | None,
+    ) -> None:
         self._batches = batches
+        self._given = given
         self._clock = clock
         self._mark = mark
 
@@ -193,11 +209,21 @@ class _Fetching:
         return self
 
     def __next__(self) -> Any:
+        given = self._given
         self._mark(self._clock.begin_fetch)
+        if given is not None:
+            self._mark(given.ask)
         try:
-            return next(self._batches)
+            batch = next(self._batches)
+        except StopIteration:
+            if given is not None:
+                self._mark(given.explain)
+            raise
         finally:
             self._mark(self._clock.end_fetch)
+        if given is not None:
+            self._mark(given.got)
+        return batch
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batches, name)

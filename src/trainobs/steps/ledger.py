@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import chain, count
 from operator import eq
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ import numpy.typing as npt
 from trainobs.core.abi import BATCH, BATCHES, MAIN_WORKER, Phase
 from trainobs.core.records import BATCH_ROW, UNKNOWN
 from trainobs.steps.closed_step import ClosedStep, ClosedSteps, Ints
+from trainobs.steps.fetched_ahead import KEY_BYTES, FetchedAhead, Rows, found, keys_of, until
 
 MAX_KEPT = 4096
 """Batches that wait to be fetched; of more, the oldest go to the record without their step."""
@@ -41,7 +42,6 @@ TURNOVER = "loader/start_stop_ns"
 OF_WORKERS = "loader/worker_start_stop_ns"
 
 Columns = dict[str, npt.NDArray[np.float64]]
-Rows = npt.NDArray[np.void]
 Key = tuple[int, int, int, int]
 """Loader, pass over it, worker, and which batch of that worker in that pass."""
 
@@ -49,12 +49,11 @@ Fetch = list[int]
 """One batch that the training thread got: the serial of the step that the clock was in, the four
 numbers of its `Key`, when it was asked for and when it was there (ns of CLOCK_MONOTONIC), whether
 that time counts in `loader/wait_ns`, and whether the step got this very batch, and not one fetched
-ahead of it."""
+ahead of it. Of loaders that `gives_later` names, somebody else tells which step got it."""
 
 _SERIAL, _KEY, _BEGIN, _END, _WAITED, _DELIVERED = 0, slice(1, 5), 5, 6, 7, 8
 _KEY_FIELDS = ("loader", "pass", "worker", "number")
 
-_KEY_BYTES = np.dtype((np.bytes_, 4 * 8))
 _WHOLE = np.dtype((np.void, BATCH_ROW.itemsize))
 """Rows as one thing each: to copy them field by field takes ten times as long."""
 
@@ -82,8 +81,9 @@ class KernelBatches(Protocol):
 class Ledger:
     """Joins the batches of the kernel with the fetches of the training thread.
 
-    `follow`, `fetched`, `turned` and `carry` are for the training thread. `read` is called by
-    whoever collects steps, one thread at a time, and `close` by the one that makes records of them.
+    `follow`, `gives_later`, `fetched`, `given`, `turned` and `carry` are for the training thread.
+    `read` is called by whoever collects steps, one thread at a time, and `close` by the one that
+    makes records of them.
 
     Args:
         kernel: the ring of batches; None where there are no probes.
@@ -92,6 +92,8 @@ class Ledger:
 
     Attributes:
         fetched: takes a fetch that is over. No method, since each step calls it.
+        given: takes, of a loader that `gives_later`, the serial of a step and the `Key` of the
+            batch that it got.
         watched: whether somebody tells of fetches.
         lost_count: batches that were overwritten before they were read.
     """
@@ -111,10 +113,12 @@ class Ledger:
         self._taken = 0
         self._followed: deque[int] = deque(maxlen=MAX_FOLLOWED)
         self._fresh: deque[bytes] = deque()
-        self._kept_keys = np.empty(0, _KEY_BYTES)
+        self._kept_keys = np.empty(0, KEY_BYTES)
         self._kept = np.empty(0, _WHOLE)
         self._fetches: deque[Fetch] = deque(maxlen=MAX_FETCHES)
         self.fetched = self._fetches.append
+        self._ahead = FetchedAhead(MAX_FOLLOWED, MAX_FETCHES)
+        self.given = self._ahead.given
         self._turns: deque[list[int]] = deque(maxlen=MAX_FETCHES)
 
     @property
@@ -125,6 +129,10 @@ class Ledger:
     def follow(self, loader: int) -> None:
         """The fetches from a loader will tell which batch they got."""
         self._followed.append(loader)
+
+    def gives_later(self, loader: int) -> None:
+        """What is fetched from a loader is kept until it is `given` to a step."""
+        self._ahead.loaders.append(loader)
 
     def turned(self, serial: int, duration_ns: int, workers_ns: int) -> None:
         """Take a start or end of a loader, and what of it is surely that of its workers.
@@ -141,6 +149,7 @@ class Ledger:
         for turn in list(self._turns):
             if turn[0] == cancelled:
                 turn[0] = serial
+        self._ahead.carry(cancelled, serial)
 
     def read(self) -> None:
         """Copy what the kernel's ring has that was not copied yet."""
@@ -192,9 +201,11 @@ class Ledger:
         steps = ClosedSteps.from_steps(steps)
         split = _Split(steps)
         unnamed = self._finished(steps, last)
-        numbers = chain.from_iterable(_until(self._fetches, steps[-1].serial))
-        fetched = self._join(split, np.fromiter(numbers, np.int64).reshape(-1, 9))
-        split.turn(list(_until(self._turns, steps[-1].serial)))
+        numbers = chain.from_iterable(until(self._fetches, steps[-1].serial))
+        got, keys = self._join(split, np.fromiter(numbers, np.int64).reshape(-1, 9))
+        got = self._ahead.close(steps, got, keys, room=0 if last else MAX_KEPT)
+        fetched = got.view(_WHOLE)
+        split.turn(list(until(self._turns, steps[-1].serial)))
         given_up = self._given_up(0 if last else MAX_KEPT)
         rows = None
         if self.marks:
@@ -216,24 +227,25 @@ class Ledger:
             fresh = fresh[due]
         rows = _rows(fresh, steps).view(_WHOLE)
         named = np.isin(fresh["loader"], list(self._followed))
-        keys = _keys(np.stack([fresh[field].astype(np.int64) for field in _KEY_FIELDS], axis=1))
+        keys = keys_of(np.stack([fresh[field].astype(np.int64) for field in _KEY_FIELDS], axis=1))
         self._kept_keys = np.concatenate([self._kept_keys, keys[named]])
         self._kept = np.concatenate([self._kept, rows[named]])
         return rows[~named]
 
-    def _join(self, split: _Split, fetches: Ints) -> Rows:
-        """Tell the steps what they waited for; returns the batches that were got, in that order."""
-        # Of two that are equal the last one counts, and each is found once.
-        kept = dict(zip(self._kept_keys.tolist(), range(len(self._kept)), strict=True))
-        wanted = _keys(fetches[:, _KEY]).tolist()
-        places = np.array([kept.pop(key, -1) for key in wanted], np.intp)
+    def _join(self, split: _Split, fetches: Ints) -> tuple[Rows, Ints]:
+        """Tell the steps what they waited for; returns the batches that were got, in that order.
+
+        And the `Key` of each.
+        """
+        places = found(self._kept_keys, keys_of(fetches[:, _KEY]))
         is_known = places >= 0
         rows = self._kept[places[is_known]]
         left = np.ones(len(self._kept), np.bool_)
         left[places[is_known]] = False
         self._kept, self._kept_keys = self._kept[left], self._kept_keys[left]
-        split.take(fetches, is_known, rows.view(BATCH_ROW))
-        return rows
+        got = rows.view(BATCH_ROW)
+        split.take(fetches, is_known, got)
+        return got, fetches[is_known, _KEY]
 
     def _taken_fresh(self) -> Iterator[bytes]:
         while self._fresh:
@@ -295,17 +307,6 @@ class _Split:
             table[~self._known] = np.nan
             columns.update(zip((*SPLIT, REST), table.T, strict=True))
         return columns
-
-
-def _until(entries: deque[list[int]], serial: int) -> Iterator[list[int]]:
-    """Take the entries of steps up to a serial off."""
-    while entries and entries[0][_SERIAL] <= serial:
-        yield entries.popleft()
-
-
-def _keys(numbers: Ints) -> npt.NDArray[Any]:
-    """Keys (n, 4), each as one thing."""
-    return np.ascontiguousarray(numbers).view(_KEY_BYTES)[:, 0]
 
 
 def _are_first(keys: Ints) -> npt.NDArray[np.bool_]:
