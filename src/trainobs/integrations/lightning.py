@@ -22,6 +22,7 @@ from trainobs.hooks.distributed import TorchJob
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.integrations.board import SummaryWriterEvents
 from trainobs.integrations.guard import ObservingCallback, harmless, tell_unrecorded
+from trainobs.integrations.manual import ManualBackward
 from trainobs.integrations.models import watch_lookups
 from trainobs.integrations.profiler_tee import ProfilerTee
 from trainobs.session.runs import default_run_dir, open_session
@@ -37,7 +38,9 @@ _MARKED = frozenset(Phase) - {Phase.LOGGING}
 _LENT = frozenset({"log", "log_dict"})
 """Attributes that a Trainer gives to its callbacks as it begins."""
 
-_OF_A_RUN = _LENT | {"run_dir", "_session", "_trainer", "_tee", "_watch", "_epoch", "_steps_done"}
+_OF_A_RUN = _LENT | {
+    *("run_dir", "_session", "_trainer", "_tee", "_manual", "_watch", "_epoch", "_steps_done"),
+}
 """Attributes that copies go without."""
 
 
@@ -78,12 +81,14 @@ class ObsCallback(ObservingCallback):
     Notes:
         * `dataloader_iter` training steps, and loaders without a length, of which Lightning fetches
           one batch ahead: which step consumed which batch is not known.
-        * Under manual optimization all of the training step is `phase/forward_ns`: Lightning does
-          not tell where backward and optimizer begin.
+        * Under manual optimization a backward pass is known that `manual_backward` makes; what the
+          training step does beside that and the optimizers is `phase/forward_ns`. If optimizers
+          step without one, both are unknown.
     """
 
     _trainer: Any | None = None
     _tee: ProfilerTee | None = None
+    _manual: ManualBackward | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> ObsCallback:
         """A Trainer takes only callbacks of its own namespace, so this is one of every loaded."""
@@ -140,6 +145,8 @@ class ObsCallback(ObservingCallback):
         watch_lookups(session, pl_module, self._settings)
         self._steps_done = trainer.global_step
         self._epoch = trainer.current_epoch  # one that is resumed in its middle has no start
+        if not pl_module.automatic_optimization and self._tee is not None:
+            self._manual = ManualBackward(session.clock, self._tee)
 
     @harmless
     def on_train_epoch_start(self, session: Session, trainer: Any, pl_module: Any) -> None:
@@ -156,10 +163,26 @@ class ObsCallback(ObservingCallback):
         step = trainer.fit_loop.epoch_loop._batches_that_stepped
         session.clock.begin_batch(step, self._epoch)
 
+    def on_before_backward(self, *_: Any, **__: Any) -> None:
+        """Of a backward pass of automatic optimization the tee hears."""
+        if self._manual is not None:
+            self._mark(self._manual.begin)
+
+    def on_after_backward(self, *_: Any, **__: Any) -> None:
+        """Likewise."""
+        if self._manual is not None:
+            self._mark(self._manual.end)
+
+    @harmless
+    def _mark(self, session: Session, mark: Callable[[], None]) -> None:
+        mark()
+
     @harmless
     def on_train_batch_end(self, session: Session, trainer: Any, *_: Any, **__: Any) -> None:
         """Under gradient accumulation only some batches end a step."""
         steps_done = trainer.global_step
+        if self._manual is not None:
+            self._manual.end_batch(stepped=steps_done != self._steps_done)
         if steps_done != self._steps_done:
             self._steps_done = steps_done
             session.clock.end_step()
@@ -241,6 +264,7 @@ class ObsCallback(ObservingCallback):
         self._steps_done = trainer.global_step
 
     def _let_go(self) -> None:
+        self._manual = None
         trainer, self._trainer = self._trainer, None  # not always the one that ends the run
         tee, self._tee = self._tee, None
         if tee is not None:

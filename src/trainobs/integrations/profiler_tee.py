@@ -60,6 +60,7 @@ class ProfilerTee:
             "_clock",
             "_contexts",
             "_idle",
+            "_left_out",
             "_on_failure",
             "_on_fault",
             "_open",
@@ -89,6 +90,7 @@ class ProfilerTee:
         self._clock = clock
         self._contexts: dict[str, AbstractContextManager[Any]] = {}
         self._idle = _is_idle(inner)
+        self._left_out: set[int] = set()
         self._paused = False
         self._phases: dict[str, int | None] = {}
         self._open: list[str] = []
@@ -101,6 +103,11 @@ class ProfilerTee:
     @trainobs_paused.setter
     def trainobs_paused(self, paused: bool) -> None:
         self._paused = paused
+        self._contexts.clear()
+
+    def trainobs_leave_out(self, phase: int) -> None:
+        """Mark a phase no more."""
+        self._left_out.add(phase)
         self._contexts.clear()
 
     @property  # type: ignore[misc]
@@ -158,7 +165,7 @@ class ProfilerTee:
         phase = self._phases.setdefault(action, _PHASES.get(action.rpartition(".")[2]))
         if phase == FAILED:
             self._on_failure()
-        return None if phase == FAILED or self._paused else phase
+        return None if phase == FAILED or self._paused or phase in self._left_out else phase
 
     def trainobs_begin(self, action: str) -> None:
         """Begin the phase of an action, if it has one."""
