@@ -38,8 +38,8 @@ from trainobs.hooks.loop_pass import LoopPass
 from trainobs.hooks.marks import Marks
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.steps.clock import StepClock
+from trainobs.steps.fast_path import Between
 from trainobs.steps.ledger import Ledger
-from trainobs.steps.straight import Between
 
 TURNS = 300
 IN_A_TURN = 12

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The context of a stretch of time, whose two ends somebody is told of, whatever becomes of that. */
-#include "straight.h"
+#include "fast_path.h"
 
 typedef struct {
 	THINGS(begin, *what, *end, *on_fault, *value)

@@ -26,7 +26,7 @@ PACKAGE = ROOT / "src" / "trainobs"
 CLOCK = ("between", "clock", "loader", "module")
 LIBRARIES = {
     PACKAGE / "core" / "_lookups.so": ("-O3", "native/lookups.c", "native/bags.c"),
-    PACKAGE / "steps" / "_straight.abi3.so": ("-O2", *(f"native/{name}.c" for name in CLOCK)),
+    PACKAGE / "steps" / "_fast_path.abi3.so": ("-O2", *(f"native/{name}.c" for name in CLOCK)),
 }
 """Each library, and what it is made of."""
 # Python calls each function with arguments that not each of them needs, and its macros cast.

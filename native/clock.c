@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The step clock: the step word, the times of phases, and closed steps. */
-#include "straight.h"
+#include "fast_path.h"
 
 #include <string.h>
 #include <time.h>

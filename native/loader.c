@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* What a loop gets from its loaders: which batch, when, and what the clock is told of it. */
-#include "straight.h"
+#include "fast_path.h"
 
 #include <sys/prctl.h>
 

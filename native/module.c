@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The step clock as Python sees it, and the module. */
-#include "straight.h"
+#include "fast_path.h"
 
 struct names names;
 
@@ -338,13 +338,13 @@ static PyMethodDef functions[] = {
 
 static struct PyModuleDef definition = {
 	.m_base = PyModuleDef_HEAD_INIT,
-	.m_name = "trainobs.steps._straight",
-	.m_doc = "What nearly every step does; see trainobs.steps.straight_python.",
+	.m_name = "trainobs.steps._fast_path",
+	.m_doc = "What nearly every step does; see trainobs.steps.fast_path_python.",
 	.m_size = -1,
 	.m_methods = functions,
 };
 
-PyMODINIT_FUNC PyInit__straight(void)
+PyMODINIT_FUNC PyInit__fast_path(void)
 {
 	PyObject *module = PyModule_Create(&definition);
 

@@ -22,7 +22,7 @@ from tests.lone_rank import lone_rank
 from trainobs.core.records import SETUP
 from trainobs.embeddings import buffer, opaque
 from trainobs.embeddings.model_lookups import ModelLookups
-from trainobs.steps import straight
+from trainobs.steps import fast_path
 from trainobs.steps.closed_step import ClosedStep
 
 pytestmark = [  # of torch's own making
@@ -86,7 +86,7 @@ def hooked(model, every=1):
     return ModelLookups(model, lambda: steps.serial, every=every), steps
 
 
-@pytest.mark.skipif(straight.LANGUAGE != "C", reason="the part in C is not built")
+@pytest.mark.skipif(fast_path.LANGUAGE != "C", reason="the part in C is not built")
 def test_what_is_noted_brings_no_full_garbage_collection_nearer():
     model = new_model()
     lookups, steps = hooked(model, every=None)

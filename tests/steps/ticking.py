@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from trainobs.core.abi import Phase
 from trainobs.core.records import SETUP
-from trainobs.steps import clock, straight, straight_python
+from trainobs.steps import clock, fast_path, fast_path_python
 from trainobs.steps.clock import StepClock
 from trainobs.steps.closed_step import ClosedStep
 
@@ -19,12 +19,12 @@ def _in_python() -> type[StepClock]:
     """The step clock as it is without C."""
     specification = importlib.util.spec_from_file_location("clock_in_python", clock.__file__)
     module = importlib.util.module_from_spec(specification)
-    with patch.dict(sys.modules, {"trainobs.steps.straight": straight_python}):
+    with patch.dict(sys.modules, {"trainobs.steps.fast_path": fast_path_python}):
         specification.loader.exec_module(module)
     return module.StepClock
 
 
-KINDS = {"Python": _in_python(), **({"C": StepClock} if straight.LANGUAGE == "C" else {})}
+KINDS = {"Python": _in_python(), **({"C": StepClock} if fast_path.LANGUAGE == "C" else {})}
 """Step clocks that do the same."""
 
 

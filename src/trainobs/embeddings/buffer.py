@@ -22,7 +22,7 @@ from trainobs.core.now import now_s
 from trainobs.core.signals import let_signals_through
 from trainobs.embeddings.sampling import SamplingInterval
 from trainobs.embeddings.sites import Site
-from trainobs.steps.straight import untracked
+from trainobs.steps.fast_path import untracked
 
 MAX_TAKES = 4096
 """Steps that nobody has asked for yet; the oldest is let go."""

@@ -31,7 +31,7 @@ from trainobs.embeddings.buffer import (
 from trainobs.embeddings.caches import Cache
 from trainobs.embeddings.sites import Site
 from trainobs.embeddings.timing import ForwardTimer, Uncopied
-from trainobs.steps.straight import untracked
+from trainobs.steps.fast_path import untracked
 
 _NO_KEYS = ("",)
 

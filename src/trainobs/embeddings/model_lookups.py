@@ -23,7 +23,7 @@ from trainobs.embeddings.sites import Site, SiteKind
 from trainobs.embeddings.step_lookups import Noted
 from trainobs.embeddings.totals import LookupTotals
 from trainobs.steps.closed_step import ClosedStep
-from trainobs.steps.straight import untracked
+from trainobs.steps.fast_path import untracked
 
 
 class ModelLookups:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from trainobs.core.records import SETUP
 from trainobs.embeddings.buffer import Amounts, Call, Take, host
 from trainobs.embeddings.sites import Site
-from trainobs.steps.straight import untracked
+from trainobs.steps.fast_path import untracked
 
 
 class Noted(NamedTuple):

@@ -20,7 +20,7 @@ from trainobs.embeddings.sites import Found
 from trainobs.embeddings.step_lookups import Looked, Noted, StepLookups
 from trainobs.embeddings.table import TIERS, Gradient
 from trainobs.embeddings.timing import lay_times
-from trainobs.steps.straight import untracked
+from trainobs.steps.fast_path import untracked
 
 ID_BYTES = 8
 """Bytes of an id in the all-reduce of a sparse gradient."""

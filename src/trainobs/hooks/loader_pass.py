@@ -19,7 +19,7 @@ from trainobs.core.abi import MAIN_WORKER
 from trainobs.hooks.loop_pass import Fetch, LoopPass
 from trainobs.hooks.marks import Marks
 from trainobs.hooks.told import Told
-from trainobs.steps.straight import Passing
+from trainobs.steps.fast_path import Passing
 
 
 class LoaderPass(Passing):

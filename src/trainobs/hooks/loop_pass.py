@@ -8,7 +8,7 @@ import torch
 
 from trainobs.core.abi import Phase
 from trainobs.steps.clock import StepClock
-from trainobs.steps.straight import Telling
+from trainobs.steps.fast_path import Telling
 
 
 class Fetch(Telling):

@@ -17,7 +17,7 @@ from trainobs.core.abi import BATCH_BEGIN, BATCH_END, BATCH_VOID
 from trainobs.core.errors import REPORT
 from trainobs.core.log import logger
 from trainobs.core.signals import let_signals_through
-from trainobs.steps.straight import prctl, wide
+from trainobs.steps.fast_path import prctl, wide
 
 MOST_PARTS = 256
 """Parts of a batch that are looked at for its size; of one with more it is unknown."""

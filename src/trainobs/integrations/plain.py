@@ -51,7 +51,7 @@ from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
 from trainobs.session.settings import PathLike, Probes, Settings
 from trainobs.steps.clock import LAST_STEP, MAX_NAMED, StepClock
-from trainobs.steps.straight import Between
+from trainobs.steps.fast_path import Between
 
 Loader = TypeVar("Loader", bound=Iterable[Any])
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from trainobs.core.abi import Phase
 from trainobs.steps.clock import StepClock
-from trainobs.steps.straight import Between
+from trainobs.steps.fast_path import Between
 
 FETCH = -1
 """Not a phase alone: the fetch of a training batch also begins a step."""

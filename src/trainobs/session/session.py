@@ -39,8 +39,8 @@ from trainobs.session.readings import RunReadings
 from trainobs.session.settings import Settings, library_roots
 from trainobs.steps.clock import StepClock, StepWord
 from trainobs.steps.collector import Collector
+from trainobs.steps.fast_path import LANGUAGE
 from trainobs.steps.ledger import Ledger
-from trainobs.steps.straight import LANGUAGE
 
 _OVERFLOW = FULL + FULL // 2
 """Closed steps at which the training thread collects them itself, lest the ring comes round."""

@@ -15,9 +15,9 @@ from itertools import zip_longest
 from trainobs.core.abi import Phase
 from trainobs.core.records import SETUP
 from trainobs.steps.closed_step import ClosedStep
+from trainobs.steps.fast_path import Marker
 from trainobs.steps.fetch_steps import MAX_HELD, FetchSteps
 from trainobs.steps.marker import LAST_STEP
-from trainobs.steps.straight import Marker
 
 __all__ = ["LAST_STEP", "MAX_NAMED", "StepClock", "StepWord"]
 

@@ -1,4 +1,4 @@
-"""The straight line of the step clock in Python: what nearly every step does.
+"""The fast path of the step clock in Python: what nearly every step does.
 
 What is rare is in `StepClock`. `native/clock.c` does the same in C.
 """

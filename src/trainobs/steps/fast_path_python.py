@@ -1,7 +1,7 @@
-"""The straight line of a step in Python: what nearly every step does, and nothing that is rare.
+"""The fast path of a step in Python: what nearly every step does, and nothing that is rare.
 
 These classes, and `Marker`, are the reference of those in `native/`, which do the same in C, and
-stand in for them where that is not built: see `straight`. What is rare is in the classes that
+stand in for them where that is not built: see `fast_path`. What is rare is in the classes that
 derive from them.
 """
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The straight line of a step, in C: what src/trainobs/steps/straight_python.py does, which is the
+/* The fast path of a step, in C: what src/trainobs/steps/fast_path_python.py does, which is the
  * reference and says what each of it means. Everything runs with the interpreter's lock held. What
  * is rare is a method of the Python class that derives from one of these, and is called from here.
  * An int that is returned is -1 after an exception, and else 0.
@@ -90,7 +90,7 @@ void dealloc(PyObject *self);
 	}
 #define SPEC(type_name, type, type_slots)                                      \
 	{                                                                      \
-		"trainobs.steps._straight." type_name,                         \
+		"trainobs.steps._fast_path." type_name,                        \
 		sizeof(type),                                                  \
 		0,                                                             \
 		Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, \

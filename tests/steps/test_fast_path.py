@@ -17,10 +17,10 @@ import pytest
 from tests.architecture.rooms import ROOT
 from tests.steps.ticking import KINDS, Ticking
 from trainobs.core.abi import Phase
-from trainobs.steps import straight, straight_python
+from trainobs.steps import fast_path, fast_path_python
 from trainobs.steps.clock import StepClock
 
-pytestmark = pytest.mark.skipif(straight.LANGUAGE != "C", reason="the part in C is not built")
+pytestmark = pytest.mark.skipif(fast_path.LANGUAGE != "C", reason="the part in C is not built")
 
 
 class Fault(Exception):
@@ -114,7 +114,7 @@ class Watch:
         self.clock = clock = KINDS[kind]([0])
         self.clock.by_fetches = seed % 2 == 0
         self.clock.mixed, self.clock.delivering = seed % 3 == 0, seed % 5 == 0
-        module: Any = straight if kind == "C" else straight_python
+        module: Any = fast_path if kind == "C" else fast_path_python
         self.fetched: list[list[int]] = []
 
         class Telling(module.Telling):  # type: ignore[misc]
@@ -181,10 +181,10 @@ def test_what_is_kept_of_a_step_brings_no_full_garbage_collection_nearer():
     step = watch.clock.closed[-1]
     for kept in (step, step.phase_ns, watch.fetched[-1]):
         assert not gc.is_tracked(kept)
-    assert straight.untracked(5) == straight_python.untracked(5) == 5  # is never tracked
+    assert fast_path.untracked(5) == fast_path_python.untracked(5) == 5  # is never tracked
 
 
-@pytest.mark.parametrize("module", [straight, straight_python], ids=["C", "Python"])
+@pytest.mark.parametrize("module", [fast_path, fast_path_python], ids=["C", "Python"])
 def test_a_context_swallows_faults_of_its_own_and_lets_the_loops_through(module):
     handled: list[object] = []
 
@@ -254,7 +254,7 @@ def test_a_clock_that_knows_who_knows_it_is_freed():
     class Owner:
         def __init__(self) -> None:
             self.clock = StepClock([0], on_close=self.told)
-            self.context = straight.Between(self.clock.enter, 1, self.clock.leave, self.told)
+            self.context = fast_path.Between(self.clock.enter, 1, self.clock.leave, self.told)
 
         def told(self) -> None:
             pass
@@ -267,14 +267,14 @@ def test_a_clock_that_knows_who_knows_it_is_freed():
 
 
 def test_an_environment_without_it_is_in_python():
-    script = "from trainobs.steps import straight; print(straight.LANGUAGE)"
+    script = "from trainobs.steps import fast_path; print(fast_path.LANGUAGE)"
     for pure, language in {"": "C", "1": "Python"}.items():
-        environment = {**os.environ, straight.PURE: pure}
+        environment = {**os.environ, fast_path.PURE: pure}
         command = [sys.executable, "-c", script]
         done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
         assert done.stdout == f"{language}\n", done.stderr
 
 
 def test_numbers_of_the_kernels_marks_are_wide_enough():
-    assert isinstance(straight_python.wide(2**31), ctypes.c_ulong)
-    assert straight.prctl(0x746F6275, 2**63, -1, 0, 0) == -1  # refused, as the kernel does
+    assert isinstance(fast_path_python.wide(2**31), ctypes.c_ulong)
+    assert fast_path.prctl(0x746F6275, 2**63, -1, 0, 0) == -1  # refused, as the kernel does

@@ -1,4 +1,4 @@
-"""The straight line of a step, in C where that is built, or in Python.
+"""The fast path of a step, in C where that is built, or in Python.
 
 Python cannot be told at import time what to use but by its environment: `TRAINOBS_PURE_PYTHON=1`
 has it use Python. A build without a compiler, PyPy and builds of CPython without the interpreter's
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 from trainobs.core.compiled import is_whole
 from trainobs.core.switch import PURE, is_on
-from trainobs.steps import straight_python
+from trainobs.steps import fast_path_python
 
 
 def _in_c() -> ModuleType | None:
-    if is_on(PURE) or not is_whole(Path(__file__).with_name("_straight.abi3.so")):
+    if is_on(PURE) or not is_whole(Path(__file__).with_name("_fast_path.abi3.so")):
         return None
     try:
-        return import_module("trainobs.steps._straight")
+        return import_module("trainobs.steps._fast_path")
     except ImportError:  # not for this interpreter
         return None
 
@@ -32,13 +32,13 @@ LANGUAGE = "Python" if _native is None else "C"
 """What does what nearly every step does."""
 
 if TYPE_CHECKING or _native is None:
-    Between = straight_python.Between
-    Marker = straight_python.Marker
-    Passing = straight_python.Passing
-    Telling = straight_python.Telling
-    prctl = straight_python.prctl
-    untracked = straight_python.untracked
-    wide = straight_python.wide
+    Between = fast_path_python.Between
+    Marker = fast_path_python.Marker
+    Passing = fast_path_python.Passing
+    Telling = fast_path_python.Telling
+    prctl = fast_path_python.prctl
+    untracked = fast_path_python.untracked
+    wide = fast_path_python.wide
 else:
     Between, Marker = _native.Between, _native.Marker
     Passing, Telling = _native.Passing, _native.Telling
