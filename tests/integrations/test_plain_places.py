@@ -96,7 +96,7 @@ def test_the_ranks_of_a_job_take_one_directory_whenever_they_begin(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
-    with observe(probes="off") as first:
+    with observe(probes="off") as first, first.step():
         time.sleep(1.1)  # names made of the time would differ
         monkeypatch.setenv("RANK", "1")
         with observe(probes="off") as second:
