@@ -278,6 +278,18 @@ def test_batches_that_are_kept_make_steps_once_the_loader_is_exhausted(tmp_path:
     ]
 
 
+def test_of_many_optimizers_without_a_loader_one_ends_steps(tmp_path: Path) -> None:
+    def loop(obs: Observation, model: Model) -> None:
+        parameters = [torch.nn.Parameter(torch.ones(1)) for _ in range(30)]
+        optimizers = [torch.optim.SGD([one], lr=0.1) for one in parameters]
+        for _ in range(100):
+            torch.cat(parameters).sum().backward()  # type: ignore[no-untyped-call]
+            for optimizer in optimizers:
+                optimizer.step()
+
+    assert len(observed(tmp_path / "run", loop)) == 98  # from the second time that the first steps
+
+
 def test_another_optimizer_takes_over_where_there_is_no_loader(tmp_path: Path) -> None:
     def loop(obs: Observation, model: Model) -> None:
         kept = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -55,7 +56,7 @@ class OptimizerSteps:
         self.count = self.first_ns = 0
         self._clock = clock
         self._main: Callable[[], object] = lambda: None
-        self._others = 0  # steps of others since the last one of that
+        self._since: Counter[int] = Counter()  # steps of each other since the last one of that
         self._hooks = OptimizerHooks(self._stepped, on_fault)
 
     def close(self) -> None:
@@ -67,16 +68,17 @@ class OptimizerSteps:
         self.count += 1
         if not self.first_ns:
             self.first_ns = time.monotonic_ns()
-        self._others += 1
-        if self._main() is optimizer:
-            self._others = 0
-        elif self._main() is None or self._others > ALONE:
-            self._main, self._others = weakref.ref(optimizer), 0
+        self._since[id(optimizer)] += 1
+        main = self._main()
+        if main is None or self._since[id(optimizer)] > ALONE:
+            self._main, main = weakref.ref(optimizer), optimizer
+        if main is optimizer:
+            self._since.clear()
         if clock.step == SETUP:  # no batch was fetched
             if self.count <= ALONE:
                 return
             clock.alone = clock.exhausted = True
-        clock.stepped(main=self._main() is optimizer)
+        clock.stepped(main=main is optimizer)
 
 
 def tell_of_steps(clock: StepClock, optimizers: OptimizerSteps | None) -> None:
