@@ -105,9 +105,12 @@ def given_by(iterator: Any, watch: Told) -> Given | None:
         kind = getattr(sys.modules.get(_MODULE), name, None)
         if kind is None or iterator.gi_code is not getattr(kind.__iter__, "__code__", None):
             continue
-        loader = frame.f_locals["self"]
+        loader: Any = frame.f_locals.get("self")
+        base = getattr(loader, "base_dataloader", None)
+        if base is None:  # an older version
+            return None
         if name == "DataLoaderDispatcher" and loader.state.num_processes > 1:
             return None  # rank 0 makes a batch of several, or part of one
-        skipped, base = getattr(loader, "skip_batches", 0), loader.base_dataloader
+        skipped = getattr(loader, "skip_batches", 0)
         return Given(iterator, watch, ahead=ahead, skipped=skipped, base=base)
     return None
