@@ -77,7 +77,8 @@ class Target:
         (self.place / "stop").touch()
 
     def end(self) -> None:
-        """Kill it, if it is still there."""
+        """Kill it, if it is still there; its ranks, if it has any, find that they are to stop."""
+        self.stop()
         self.process.kill()
         self.process.wait()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -141,10 +141,10 @@ def test_a_slow_collector_makes_the_loop_wait_before_the_ring_comes_round(
     assert ring is not None
     take, copying = ring.take, threading.Event()
 
-    def slow_take(slots: list[int]) -> object:
+    def slow_take(*of: Sequence[int]) -> object:
         copying.set()
         time.sleep(0.1)
-        return take(slots)
+        return take(*of)
 
     def run(steps: Iterable[int]) -> None:
         for number in steps:
