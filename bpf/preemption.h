@@ -24,10 +24,7 @@
  * program with one gets no stack of its own for each CPU (bpf_enable_priv_stack, v6.13). Nothing but
  * its own guard, which a tail call passes by, would keep two tasks from using that at once. */
 #ifdef TOBS_PREEMPTIBLE
-extern void bpf_preempt_disable(void) __ksym;
-extern void bpf_preempt_enable(void) __ksym;
-extern void bpf_local_irq_save(unsigned long *flags) __ksym;
-extern void bpf_local_irq_restore(unsigned long *flags) __ksym;
+#include "own_preemption.h"
 
 #define KEEPING_CPU(work)                                                                \
 	({                                                                               \
@@ -39,9 +36,7 @@ extern void bpf_local_irq_restore(unsigned long *flags) __ksym;
 			unsigned long flags_;                                            \
 			bpf_preempt_disable();                                           \
 			work;                                                            \
-			bpf_local_irq_save(&flags_);                                     \
-			bpf_preempt_enable();                                            \
-			bpf_local_irq_restore(&flags_);                                  \
+			TRAINOBS_LET_GO(flags_);                                         \
 		}                                                                        \
 	})
 #else

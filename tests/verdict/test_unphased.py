@@ -159,7 +159,7 @@ def test_the_level_of_a_run_tells_who_counted_its_switches(level, sees):
 
 def test_of_the_cpus_that_others_took_it_is_told_what_the_same_job_did():
     job = replace(OUTSIDE, siblings=1, siblings_cpu_ratio=0.48)
-    told = "1 other process with torch of the same job (process group) took 48 % of the CPUs"
+    told = "1 other process with torch, of its process group, took 48 % of the CPUs"
     assert told in list(notes(outside(job, **queued(54), sched__others_cpu_ratio=0.76)))
     assert told not in list(notes(outside(job, **queued(5), sched__others_cpu_ratio=0.76)))
     little = replace(job, siblings_cpu_ratio=0.01)

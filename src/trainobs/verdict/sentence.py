@@ -76,7 +76,7 @@ def notes(verdict: Verdict) -> Iterator[str]:
     if verdict.siblings:
         whose = counted(verdict.siblings, "other process", "other processes")
         yield (
-            f"{whose} with torch of the same job (process group) took "
+            f"{whose} with torch, of its process group, took "
             f"{percent(verdict.siblings_cpu_ratio)} of the CPUs"
         )
     if not verdict.knows_phases:
