@@ -91,6 +91,15 @@ def without_loader() -> None:
         optimizer.step()
 
 
+def hooked() -> None:
+    """Most of the time it is in a hook of its own, where torch goes through all of them."""
+    handle = of_torch.register_optimizer_step_pre_hook(lambda *_: time.sleep(0.02))
+    try:
+        plain()
+    finally:
+        handle.remove()
+
+
 def faulty() -> None:
     """Something of ours fails in the middle of its run."""
     from trainobs.integrations.found_steps import StepFinder
@@ -152,7 +161,16 @@ def write_down_what_is_left(main: dict[str, Any], known: set[str]) -> None:
 
 LOOPS: dict[str, Callable[[], None]] = {
     loop.__name__: loop
-    for loop in (plain, accumulated, two_workers, validated, without_loader, faulty, preempted)
+    for loop in (
+        plain,
+        accumulated,
+        two_workers,
+        validated,
+        without_loader,
+        hooked,
+        faulty,
+        preempted,
+    )
 }
 
 

@@ -88,6 +88,7 @@ def check_nothing_is_left(target: Target) -> None:
         ("two_workers", ASKED),
         ("validated", ASKED),
         ("without_loader", OPTIMIZED),
+        ("hooked", FETCHES),
     ],
 )
 def test_steps_are_those_of_the_loop(

@@ -257,8 +257,8 @@ class InsideRun:
             return str(told.get(name, ""))
 
         match told.get("what"):
-            case "importing" if self._connection is not None:
-                self.state = f"it did not end to import {of('found')}"
+            case "later" if self._connection is not None:
+                self.state = f"it {of('found')}"
                 self._connection.close()
                 self._connection = None
             case "begun":

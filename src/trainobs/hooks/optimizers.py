@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from torch.optim.optimizer import (
-    Optimizer,
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
+from torch.optim import optimizer
 
 
 class OptimizerHooks:
@@ -33,9 +31,9 @@ class OptimizerHooks:
         self._on_fault = on_fault
         self._is_open = True
         _remove_left()
-        self._handles = [register_optimizer_step_post_hook(self._guarded(after))]
+        self._handles = [optimizer.register_optimizer_step_post_hook(self._guarded(after))]
         if before is not None:
-            self._handles.append(register_optimizer_step_pre_hook(self._guarded(before)))
+            self._handles.append(optimizer.register_optimizer_step_pre_hook(self._guarded(before)))
 
     def close(self) -> None:
         """Tell of nothing any more. May be called twice, and while an optimizer steps."""
@@ -45,11 +43,11 @@ class OptimizerHooks:
         _remove_left()
 
     def _guarded(self, hook: Callable[[object], None]) -> Callable[..., None]:
-        def hooked(optimizer: object, *_: object) -> None:
+        def hooked(of: object, *_: object) -> None:
             if not self._is_open or threading.get_ident() != self._thread:
                 return
             try:
-                hook(optimizer)
+                hook(of)
             except Exception:
                 self._on_fault()
 
@@ -59,18 +57,33 @@ class OptimizerHooks:
         return hooked
 
 
-_FILE = Optimizer.profile_hook_step.__code__.co_filename
-"""Where torch calls the hooks, in a function `wrapper`."""
+def in_use() -> bool:
+    """Whether torch goes through its hooks of optimizers in this thread.
 
-_left: list[Any] = []
-"""Handles of hooks that could not be removed yet: torch was going through all of them."""
-
-
-def _remove_left() -> None:
+    None may be added or removed meanwhile: that raises a RuntimeError in the optimizer's step.
+    """
     frame = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back
         if frame.f_code.co_filename == _FILE and frame.f_code.co_name == "wrapper":
-            return
-    while _left:
-        _left.pop().remove()
+            break
+    else:
+        return False
+    # Most of a step is the optimizer's own work, some of it the user's, as a closure of LBFGS.
+    lists = optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks
+    return any(isinstance(one, _ITERATOR) for one in gc.get_referrers(*lists))
+
+
+_FILE = optimizer.Optimizer.profile_hook_step.__code__.co_filename
+"""Where torch calls the hooks, in a function `wrapper`."""
+
+_ITERATOR = type(iter(OrderedDict[int, object]().values()))
+
+_left: list[Any] = []
+"""Handles of hooks that could not be removed yet."""
+
+
+def _remove_left() -> None:
+    if _left and not in_use():
+        while _left:
+            _left.pop().remove()

@@ -28,7 +28,7 @@ def enter(place: str, request: dict[str, Any], frame: Any) -> None:
         return  # nobody waits for this any more
     importing = [name for name, module in list(sys.modules.items()) if _begins(module)]
     if importing:  # as torch may be: half of it is not there yet
-        _tell(connection, {"what": "importing", "found": importing[0]})
+        _tell(connection, {"what": "later", "found": f"did not end to import {importing[0]}"})
         return
     try:
         from trainobs.integrations.inside import begin

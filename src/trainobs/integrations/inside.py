@@ -25,6 +25,7 @@ from trainobs.core.signals import pass_on
 from trainobs.core.strict_json import dumps
 from trainobs.core.switch import switched_off
 from trainobs.core.version import __version__
+from trainobs.hooks.optimizers import in_use
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.hooks.wrapping import is_watched
 from trainobs.integrations.found_steps import FoundLoaders, StepFinder
@@ -53,6 +54,10 @@ def begin(connection: socket.socket, frame: FrameType, request: dict[str, Any]) 
     _beginning.append(True)
     caller, observation = Caller(connection), None
     try:
+        if in_use():
+            caller.tell("later", found="went through hooks of optimizers")
+            caller.close()
+            return
         _refuse_what_cannot_be(request)
         observation = InsideObservation(caller, request)
         caller.listen(observation.end)
@@ -157,7 +162,9 @@ _Called = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
 def _in_main_thread(action: Callable[[], None], caller: Caller) -> bool:
-    """Have the main thread do something at once; False where it is in the middle of our own code.
+    """Have the main thread do something at once; False where that must wait.
+
+    It must while that thread is in our own code, or goes through hooks, some of which are ours.
 
     For another thread. An exception has no way out of there.
     """
@@ -167,7 +174,7 @@ def _in_main_thread(action: Callable[[], None], caller: Caller) -> bool:
     def call(_: object) -> int:
         frame = sys._getframe()
         try:
-            if not _is_ours(frame.f_back):
+            if not _is_ours(frame.f_back) and not in_use():
                 was_done.append(True)
                 action()
         except BaseException as error:
