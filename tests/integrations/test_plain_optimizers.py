@@ -29,6 +29,7 @@ from tests.integrations.unmarked_loops import (
     validates_before,
 )
 from trainobs import load_run, observe
+from trainobs.cli import main
 from trainobs.integrations import once
 from trainobs.integrations.plain import Observation
 from trainobs.steps.clock import StepClock
@@ -250,6 +251,40 @@ def test_marks_say_it_from_their_first_use_on(tmp_path: Path, since: int, around
                         pass
 
     assert [number for number, _ in observed(tmp_path / "run", loop)] == list(range(ALL))
+
+
+def marked(obs: Observation, model: Model) -> None:
+    for batch in obs.loader(batches()):
+        with obs.step():
+            model.train(batch)
+
+
+def fetched(obs: Observation, model: Model) -> None:
+    for _ in obs.loader(batches()):
+        pass
+
+
+def without_loader(obs: Observation, model: Model) -> None:
+    for _ in range(20):
+        model.train([torch.rand(4, 3)])
+
+
+@pytest.mark.parametrize(
+    ("loop", "rule"),
+    [
+        (marked, "the loop marks its steps"),
+        (fetched, "each fetch of a batch begins a step"),
+        (accumulated, "the first fetch of a batch after an optimizer has stepped"),
+        (without_loader, "a step begins as an optimizer has stepped"),
+    ],
+)
+def test_the_report_says_what_a_step_is(
+    tmp_path: Path, loop: Loop, rule: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert observed(tmp_path / "run", loop)
+    assert main(["report", "--full", str(tmp_path / "run")]) == 0
+    head = capsys.readouterr().out.split("\n\n")[0]
+    assert rule in " ".join(head.split())
 
 
 def test_an_optimizer_in_another_thread_ends_none(tmp_path: Path) -> None:

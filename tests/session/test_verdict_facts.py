@@ -22,6 +22,7 @@ def test_a_run_tells_its_workers_and_what_others_took(tmp_path):
     info = json.loads((tmp_path / "run" / "run.json").read_text())
     assert info["settings"] == {
         "loader_workers": 0,
+        "steps": "the loop marks its steps",
         "torch_threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "written_by": "thread",

@@ -48,6 +48,7 @@ def summarize(run: RunLog) -> dict[str, Any]:
         * verdict: what bounds the `run`, and each of its `epochs`: see docs/verdicts.md.
         * attached: of a run observed from outside `pid`, `user`, `command`, `steps`, which says
           what a step is, and `events_per_step`; else None.
+        * steps_are: what a step is, in words; None where a framework says so.
         * is_part: whether these are only the newest steps.
         * step: see `analysis.step_time.step_time`; the verdict's shares are shares of its mean.
         * newest: see `analysis.step_time.newest_step`.
@@ -147,14 +148,15 @@ def _metrics(
 
 
 def _facts(run: RunLog, rank: RankLog) -> dict[str, Any]:
-    ended = run.info.get("summary")
+    ended, settings = run.info.get("summary"), run.info.get("settings", {})
     return {
         "run": str(run.path),
         "trainobs": run.info["trainobs"],
         "rank": rank.rank,
         "world_size": run.info.get("world_size"),
         "level": run.info.get("level"),
-        "attached": run.info.get("settings", {}).get("attached"),
+        "attached": settings.get("attached"),
+        "steps_are": settings.get("steps"),
         "host": run.info.get("host", {}),
         "capabilities": run.info.get("capabilities", {}),
         "gpu": run.info.get("gpu", {}),

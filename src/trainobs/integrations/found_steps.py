@@ -38,6 +38,7 @@ PATIENCE_FETCHES, PATIENCE_S = 64, 10.0
 BY_OPTIMIZER = "a step begins with the first fetch of a batch after an optimizer has stepped"
 BY_FETCH = "each fetch of a batch begins a step: no optimizer of torch's steps"
 BY_ONE_OPTIMIZER = "a step begins as an optimizer has stepped: no loader of torch's is asked"
+BY_MARKS = "the loop marks its steps"
 
 
 class OptimizerSteps:
@@ -45,6 +46,7 @@ class OptimizerSteps:
 
     Args:
         clock: of this thread; its fetches end steps until then.
+        found: told what a step is from now on.
         on_fault: called while a fault of ours is handled.
 
     Attributes:
@@ -52,9 +54,13 @@ class OptimizerSteps:
         first_ns: when one first has.
     """
 
-    def __init__(self, clock: StepClock, on_fault: Callable[[], None]) -> None:
+    def __init__(
+        self, clock: StepClock, found: Callable[[str], None], on_fault: Callable[[], None]
+    ) -> None:
         self.count = self.first_ns = 0
         self._clock = clock
+        self._found = found
+        self._rule = ""
         self._main: Callable[[], object] = lambda: None
         self._since: Counter[int] = Counter()  # steps of each other since the last one of that
         self._hooks = OptimizerHooks(self._stepped, on_fault)
@@ -78,6 +84,10 @@ class OptimizerSteps:
             if self.count <= ALONE:
                 return
             clock.alone = clock.exhausted = True
+        rule = BY_ONE_OPTIMIZER if clock.alone else BY_OPTIMIZER
+        if rule is not self._rule:
+            self._rule = rule
+            self._found(rule)
         clock.stepped(main=main is optimizer)
 
 

@@ -41,7 +41,7 @@ from trainobs.hooks.datasets import data_roots_of, workers_of
 from trainobs.hooks.distributed import TorchJob
 from trainobs.hooks.stand_in import inner_of
 from trainobs.hooks.watch import LoaderWatch
-from trainobs.integrations.found_steps import OptimizerSteps, tell_of_steps
+from trainobs.integrations.found_steps import BY_FETCH, BY_MARKS, OptimizerSteps, tell_of_steps
 from trainobs.integrations.guard import FAULT, tell_fault
 from trainobs.integrations.models import check_model, watch_lookups
 from trainobs.integrations.once import take_no_notice
@@ -149,6 +149,7 @@ class Observation:
         if self._optimizers is not None:
             self._leave_optimizers()
             clock.by_marks()
+            session.note_steps(BY_MARKS)
         if number is None:
             return self._step
         return Between(clock.begin_step, _step_number(number), clock.end_step, self._fault)
@@ -223,7 +224,8 @@ class Observation:
     def _new_watch(self, session: Session) -> LoaderWatch:
         """What is told of loaders; their fetches end steps, until an optimizer or `step` does."""
         session.clock.by_fetches = True
-        self._optimizers = OptimizerSteps(session.clock, self._fault)
+        session.note_steps(BY_FETCH)
+        self._optimizers = OptimizerSteps(session.clock, session.note_steps, self._fault)
         return LoaderWatch(session.clock, session.ledger, session.info, on_fault=self._fault)
 
     def _leave_optimizers(self) -> None:

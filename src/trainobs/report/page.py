@@ -51,7 +51,9 @@ def _header(summary: dict[str, Any]) -> Iterator[str]:
     if summary["attached"]:
         yield from paragraph(attached(summary["attached"]), "  process    ", " " * 13)
     yield f"  rank       {summary['rank']}, of {summary['world_size']} in the job"
-    yield f"  steps      {summary['steps']}, in {duration(training_ns(summary))}"
+    steps = f"{summary['steps']}, in {duration(training_ns(summary))}"
+    what = f"; {summary['steps_are']}" if summary["steps"] and summary["steps_are"] else ""
+    yield from paragraph(steps + what, "  steps      ", " " * 13)
     yield f"  ended      {summary['outcome'] or 'not yet, or it was killed'}"
     yield f"  cost       {_cost(summary)}"
     for number, line in enumerate(lost(summary) or ["nothing"]):

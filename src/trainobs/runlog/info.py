@@ -56,6 +56,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "counters.*.probe": (str,),
     "settings": (dict,),
     "settings.loader_workers": (int, NoneType),
+    "settings.steps": (str,),
     "settings.attached": (dict,),
     "settings.attached.pid": (int,),
     "settings.attached.steps": (str,),

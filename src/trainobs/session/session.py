@@ -153,6 +153,10 @@ class Session:
         if count is not None:
             self.info.settings.setdefault("loader_workers", count)
 
+    def note_steps(self, found: str) -> None:
+        """Write down what a step is, in words, where no framework says so."""
+        self.info.settings["steps"] = found
+
     def watch_lookups(self, lookups: LookupReadings) -> None:
         """Record the lookups of a model's embedding tables, once; for the training thread."""
         if self._stopped:
