@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainobs.core.errors import TrainobsError
+from trainobs.core.output import write, write_page
 from trainobs.core.strict_json import dumps
 from trainobs.core.text import counted, printable
 from trainobs.core.version import __version__
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         answer: _Answer = options.command(options)
         if answer.text:
-            _write(answer.text)
+            write(answer.text)
     except TrainobsError as error:
         # Line by line, because the message quotes paths and files that may hold anything.
         print(*map(printable, str(error).split("\n")), sep="\n", file=sys.stderr)
@@ -64,36 +65,6 @@ def _sides(words: Sequence[str]) -> list[str]:
     return [*words[:1], *options, *runs]
 
 
-def _write(text: str) -> bool:
-    """Print a text; False if the reader has left, which is no fault. An output may refuse it."""
-    if sys.stdout is None:  # closed before Python began
-        raise _unwritable("standard output is closed")
-    encoding = sys.stdout.encoding or "utf-8"
-    try:
-        print(text.encode(encoding, "backslashreplace").decode(encoding))
-        sys.stdout.flush()
-    except BrokenPipeError:
-        _forget_output()
-        return False
-    except OSError as error:
-        _forget_output()
-        raise _unwritable(str(error)) from error
-    return True
-
-
-def _forget_output() -> None:
-    """Keep Python from flushing once more, and failing once more, at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _unwritable(found: str) -> TrainobsError:
-    return TrainobsError(
-        failed="The output cannot be written.",
-        found=found,
-        do="send it to a terminal, a pipe, or a file on a disk with space left",
-    )
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="trainobs", description="Ties kernel I/O events to the steps of PyTorch training."
@@ -108,6 +79,9 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--io", action="store_true", help="what was read of files, and how, alone")
     what.add_argument("--watch", action="store_true", help="again and again, until the run ends")
     what.add_argument("--step", type=int, metavar="N", help="what step N waited for, alone")
+    report.add_argument(
+        "--rank", type=int, metavar="N", help="of a job, tell of rank N; else of the lowest"
+    )
     report.add_argument(
         "--after",
         type=_path,
@@ -245,20 +219,27 @@ def _report(options: argparse.Namespace) -> _Answer:
     from trainobs.report import brief, html, io_text, one_step, page
     from trainobs.runlog.reader import RunLog
 
-    if options.watch and (options.html or options.json or options.after):
+    other = options.html or options.json or options.after or options.rank is not None
+    if options.watch and other:
         raise TrainobsError(
             failed="The run cannot be watched.",
-            found="--watch with --html, --json or --after",
+            found="--watch with --html, --json, --after or --rank",
             do="give --watch alone, or leave it out",
+        )
+    if options.after is not None and options.rank is not None:
+        raise TrainobsError(
+            failed="The ranks cannot be compared.",
+            found="--after with --rank",
+            do="leave one of them out; of several ranks the lowest is compared",
         )
     if options.watch:
         return _watch(_newest(options.run))
     if options.after is not None:
         return _compared([options.after], [options.run], options)
     newest = _newest(options.run)
-    run = RunLog.open(newest)
+    run = RunLog.open(newest, rank=options.rank)
     if options.html is not None:
-        return _Answer(_write_page(html.page(RunView(run)), options.html))
+        return _Answer(write_page(html.page(RunView(run)), options.html))
     if options.step is not None:
         found = explain(run, options.step)
         return _Answer(dumps(found, indent=2) if options.json else one_step.render(found))
@@ -280,27 +261,8 @@ def _watch(path: Path) -> _Answer:
     if path.exists() and not path.is_dir():
         RunLog.open(path)  # of all that is no directory, one may open the `run.json` of a run
     with suppress(KeyboardInterrupt):  # how one leaves
-        follow(path, _write, redraws=sys.stdout is not None and sys.stdout.isatty())
+        follow(path, write, redraws=sys.stdout is not None and sys.stdout.isatty())
     return _Answer("")
-
-
-def _write_page(page: str, file: Path) -> str:
-    from trainobs.core.files import replace_file
-    from trainobs.core.text import size
-
-    text = page.encode()
-    try:
-        if file.exists() and not file.is_file():  # a pipe or a terminal takes bytes as they come
-            file.write_bytes(text)
-        else:
-            replace_file(file, text)
-    except OSError as error:
-        raise TrainobsError(
-            failed="The page cannot be written.",
-            found=str(error),
-            do="give a file in a directory that you may write to, with space left",
-        ) from error
-    return f"{file}: {size(len(text))}, to be opened in any browser"
 
 
 def _compare(options: argparse.Namespace) -> _Answer:
@@ -333,7 +295,7 @@ def _compared(
 
     found = compare(*([RunLog.open(path) for path in side] for side in (old, new)))
     if options.html is not None:
-        return _Answer(_write_page(comparison_page(found), options.html))
+        return _Answer(write_page(comparison_page(found), options.html))
     return _Answer(dumps(found, indent=2) if options.json else render(found))
 
 
@@ -384,7 +346,7 @@ def _top(options: argparse.Namespace) -> _Answer:
         for rows in top.watch(once=once):
             shown = render(rows, whose, top.NOT_SEEN, fits=redraws)
             text = dumps(rows, indent=2) if options.json else shown
-            if not _write(f"{CLEAR}{text}" if redraws else text):
+            if not write(f"{CLEAR}{text}" if redraws else text):
                 break
     return _Answer("")
 

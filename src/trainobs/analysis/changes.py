@@ -135,9 +135,8 @@ def _mean(share: Callable[[RunLog], float | None], side: Sequence[RunLog]) -> fl
 
 def _cold(run: RunLog) -> float | None:
     """Share of the data read that was brought in from a device; None: read-ahead hints hide it."""
-    rank = next(iter(run.ranks.values()))
     read, missed, hinted = (
-        np.nansum(rank.metric(name))
+        np.nansum(run.rank.metric(name))
         for name in ("io/data_read_bytes", "cache/miss_bytes", "cache/hint_bytes")
     )
     return float(min(1.0, missed / read)) if read and not hinted else None

@@ -269,9 +269,8 @@ def _are_in_turn(old: Sequence[RunLog], new: Sequence[RunLog]) -> bool:
 
 
 def _means_of(run: RunLog) -> RunMeans:
-    rank = next(iter(run.ranks.values()), None)
-    means = RunMeans.from_rank(rank) if rank else None
-    if means is None or not means.steps or means.of[STEP].all <= 0:
+    means = RunMeans.from_rank(run.rank)
+    if not means.steps or means.of[STEP].all <= 0:
         found = f"{shown(str(run.path))} has fewer than two steps"
         raise _no_comparison(found, "give runs that trained for a while")
     return means
@@ -286,7 +285,7 @@ def _run(run: RunLog, means: RunMeans) -> dict[str, Any]:
         "run": str(run.path),
         "steps": means.steps,
         "step_ns": means.of[STEP].all,
-        "rank": next(iter(run.ranks)),
+        "rank": run.rank.rank,
         "ranks": len(run.ranks),
         "level": run.info.get("level"),
         "outcome": (run.info.get("summary") or {}).get("outcome"),

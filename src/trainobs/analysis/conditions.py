@@ -11,7 +11,6 @@ from trainobs.analysis.summary import cells_of
 from trainobs.core.catalogue import METRICS
 from trainobs.core.metrics import evaluate
 from trainobs.core.records import SETUP
-from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
 from trainobs.verdict.record import STEP
 
@@ -52,8 +51,8 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def per_step(run: RunLog, name: str) -> float | None:
-    """The mean over the steps that know it, of the lowest rank; the first step is left out."""
-    rank = _lowest(run)
+    """The mean over the steps that know it, of one rank; the first step is left out."""
+    rank = run.rank
     values = rank.metric(name)[rank.step() != SETUP][1:]
     values = values[np.isfinite(values)]
     return float(values.mean()) if len(values) else None
@@ -61,7 +60,7 @@ def per_step(run: RunLog, name: str) -> float | None:
 
 def _of_sums(run: RunLog, name: str) -> float | None:
     """A ratio over the same steps, which kernel cells are summed for."""
-    rank = _lowest(run)
+    rank = run.rank
     numbers = rank.step()
     cells = cells_of(rank, [SETUP, *numbers[numbers != SETUP][:1].tolist()])
     if cells is None or per_step(run, name) is None:
@@ -73,10 +72,6 @@ def _of_sums(run: RunLog, name: str) -> float | None:
 def _share_of_step(run: RunLog, name: str) -> float | None:
     value, step = per_step(run, name), per_step(run, STEP)
     return None if value is None or not step else value / step
-
-
-def _lowest(run: RunLog) -> RankLog:
-    return next(iter(run.ranks.values()))
 
 
 _CONDITIONS: Mapping[str, _Condition] = {

@@ -20,16 +20,17 @@ class LoadedRun:
 
     Args:
         path: a run directory, or one that holds runs: the newest.
+        rank: the one that `summary` and `verdict` are about; None: the lowest.
 
     Attributes:
         run_dir: the run directory.
 
     Raises:
-        RunLogError: there is no run to read.
+        RunLogError: there is no run to read, or no such rank.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._run = RunLog.open(path)
+    def __init__(self, path: Path, rank: int | None = None) -> None:
+        self._run, self._rank = RunLog.open(path, rank=rank), rank
         self.run_dir = self._run.path
 
     def __repr__(self) -> str:

@@ -35,7 +35,7 @@ _COUNTS = ("number", "read_bytes", "read_count", *MADE, "slowest_ns")
 
 
 def explain(run: RunLog, step: int) -> dict[str, Any]:
-    """Where one step of the lowest rank went, and what it took to make its batches.
+    """Where one step of one rank went, and what it took to make its batches.
 
     Returns:
         `run`, `level`, `rank`, `step`, `epoch`; `metrics`: name -> `value` in the step and `median`
@@ -48,7 +48,7 @@ def explain(run: RunLog, step: int) -> dict[str, Any]:
     Raises:
         RunLogError: there is no such step, or a file is damaged.
     """
-    rank = next(iter(run.ranks.values()), RankLog(0, {}))
+    rank = run.rank
     steps = rank.step()
     rows = np.flatnonzero(steps == step)
     if step < 0 or not rows.size:

@@ -44,11 +44,11 @@ def others(run: RunLog, own: Mapping[str, Any] | None) -> Others | None:
     """What the other loaders of a run take; None where it is not known, or too much.
 
     Args:
-        run: the run; of several ranks, the lowest.
+        run: the run; of several ranks, the one that it tells of.
         own: what is recorded of the loader that is taken for the training one.
     """
-    rank = next(iter(run.ranks.values()), None)
-    if rank is None or own is None:
+    rank = run.rank
+    if own is None:
         return None
     batches = rank.columns(BATCHES, _BATCH)
     trains = _training(batches)

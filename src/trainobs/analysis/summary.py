@@ -40,7 +40,7 @@ from trainobs.verdict.verdict import facts_from
 
 
 def summarize(run: RunLog) -> dict[str, Any]:
-    """Every metric of the lowest rank of a run, and the step time of all of its ranks.
+    """Every metric of one rank of a run, and the step time of all of its ranks.
 
     Returns:
         A dictionary that `json.dumps` takes as it is; what was not measured is None. Its parts:
@@ -76,9 +76,8 @@ def summarize(run: RunLog) -> dict[str, Any]:
     Raises:
         RunLogError: a file is damaged.
     """
-    rank = next(iter(run.ranks.values()), RankLog(0, {}))
-    with rank.keeping(STEPS, _OFTEN):
-        return _summary(run, rank)
+    with run.rank.keeping(STEPS, _OFTEN):
+        return _summary(run, run.rank)
 
 
 _OFTEN = tuple(

@@ -36,10 +36,10 @@ _WAIT = "ranks/wait_ns"
 
 
 def verdicts(run: RunLog, steps: Steps, replay: Replay | None) -> dict[str, Any]:
-    """Verdicts on the lowest rank of a run.
+    """Verdicts on one rank of a run.
 
     Args:
-        run: its log.
+        run: its log, which says which rank.
         steps: what `records` found of that rank.
         replay: the replay of all of them, where there is one.
 
@@ -47,7 +47,7 @@ def verdicts(run: RunLog, steps: Steps, replay: Replay | None) -> dict[str, Any]
         run: the verdict on all steps; epochs: epoch -> verdict; both as `Verdict.as_json` with the
         `text` of the report, and of that the `notes`.
     """
-    others = list(run.ranks.values())[1:]
+    others = [rank for rank in run.ranks.values() if rank is not run.rank]
     facts = replace(facts_from(run.info), others_wait_ns=_waits(others))
     whole = _told(judge_by(replay, steps.run, facts))
     if len(steps.epochs) == 1:

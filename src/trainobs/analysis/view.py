@@ -27,7 +27,6 @@ from trainobs.core.catalogue.own_counters import metrics_of_counter
 from trainobs.core.errors import RunLogError
 from trainobs.core.labels import TAKING, WITHIN, label_among, label_of
 from trainobs.core.records import SETUP, UNKNOWN
-from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES, STEPS
 from trainobs.verdict.parts import HANDED_NS, HANDED_SHARE
@@ -109,7 +108,7 @@ class RunView:
 
     def __init__(self, run: RunLog) -> None:
         self.run = run
-        self._rank = next(iter(run.ranks.values()), RankLog(0, {}))
+        self._rank = run.rank
         named = tuple(map(named_phase_metric, self._rank.phases))
         own = chain.from_iterable(map(metrics_of_counter, self._rank.counters))
         self._own = {metric.name: metric for metric in own}
@@ -126,13 +125,17 @@ class RunView:
         self._batches: dict[str, npt.NDArray[np.int64]] | None = None
 
     @classmethod
-    def open(cls, path: Path) -> RunView:
+    def open(cls, path: Path, rank: int | None = None) -> RunView:
         """The view of a run directory, or of the newest run below it.
 
+        Args:
+            path: the directory.
+            rank: see `RunLog.open`.
+
         Raises:
-            RunLogError: there is none that this version can read.
+            RunLogError: there is none that this version can read, or no such rank.
         """
-        return cls(RunLog.open(path))
+        return cls(RunLog.open(path, rank=rank))
 
     def piece(self, path: str) -> dict[str, Any]:
         """The piece of a path, as a dictionary that `json.dumps` takes.
@@ -174,13 +177,12 @@ class RunView:
         """What the run is, and which pieces there are.
 
         Returns:
-            `run`, its directory; `info`: what of `run.json` is told; `steps`: their number, of the
-            lowest rank; `levels`: steps in a window of each level, finest first; `chunk`: windows
-            in a chunk; `lane_steps`: steps in a chunk of lanes; `ranks`; `parts`; `taking`: what
-            taking a batch over is called, and what it counts at most; `groups`: name -> its
-            columns; `metrics`: name -> `label`, `alone` (the same in a list without
-            what it is `within`), `unit`, `kind`, `chart` and `tells`; `lanes`: whether there are
-            batches.
+            `run`, its directory; `info`: what of `run.json` is told; `rank`: the one that the rest
+            is of; `steps`: their number; `levels`: steps in a window of each level, finest first;
+            `chunk`: windows in a chunk; `lane_steps`: steps in a chunk of lanes; `ranks`; `parts`;
+            `taking`: what taking a batch over is called, and what it counts at most; `groups`: name
+            -> its columns; `metrics`: name -> `label`, `alone` (the same in a list without what it
+            is `within`), `unit`, `kind`, `chart` and `tells`; `lanes`: whether there are batches.
         """
         info = self.run.info
         told = ("host", "level", "capabilities", "world_size", "settings", "loaders", "trainobs")
@@ -188,6 +190,7 @@ class RunView:
             "run": str(self.run.path),
             "info": {name: info.get(name) for name in told},
             "outcome": (info.get("summary") or {}).get("outcome"),
+            "rank": self._rank.rank,
             "steps": len(self._rows),
             "levels": levels(len(self._rows)),
             "chunk": CHUNK,

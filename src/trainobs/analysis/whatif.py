@@ -45,13 +45,12 @@ CHANGES = {
 
 
 def replayed(run: RunLog) -> Replay:
-    """The replay of the lowest rank of a run.
+    """The replay of one rank of a run.
 
     Raises:
         TrainobsError: it cannot be replayed, and why.
     """
-    rank = next(iter(run.ranks.values()), None)
-    record = records(rank).run if rank else Record()
+    record = records(run.rank).run
     replay = replay_of(record, facts_from(run.info))
     if replay is None:
         why, unknown = why_no_replay(facts_from(run.info), record), why_unknown(run.info, record)
@@ -122,7 +121,7 @@ def judged(run: RunLog, steps: Steps) -> dict[str, Any]:
 
     Args:
         run: its log.
-        steps: of its lowest rank, from `analysis.verdicts.records`.
+        steps: of its rank, from `analysis.verdicts.records`.
 
     Returns:
         `verdict`: see `analysis.verdicts.verdicts`; `would_help`: see there.

@@ -233,7 +233,7 @@ def _ranks(summary: dict[str, Any]) -> Iterator[str]:
         told += f"; median steps {duration(timed[fast])} (rank {fast}) to {duration(timed[slow])}"
         told += f" (rank {slow})"
     yield told
-    yield f"  {straggler_told(summary['straggler'])}"
+    yield f"  {straggler_told(summary)}"
 
 
 def _gpu(summary: dict[str, Any]) -> Iterator[str]:

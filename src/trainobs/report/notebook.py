@@ -22,25 +22,26 @@ class ShownRun(LoadedRun):
 
     def _repr_html_(self) -> str:
         """The page, in a frame of its own."""
-        return shown(self.run_dir)
+        return shown(self.run_dir, self._rank)
 
 
-def load_run(run_dir: str | os.PathLike[str]) -> ShownRun:
+def load_run(run_dir: str | os.PathLike[str], rank: int | None = None) -> ShownRun:
     """Read a run, also one that goes on: then it is as it was when each part was asked for.
 
     Args:
         run_dir: a run directory, or one that holds runs: the newest.
+        rank: the one that the page, `summary` and `verdict` are about; None: the lowest.
 
     Raises:
-        RunLogError: there is no run to read.
+        RunLogError: there is no run to read, or no such rank.
     """
-    return ShownRun(Path(run_dir))
+    return ShownRun(Path(run_dir), rank)
 
 
-def shown(run_dir: Path) -> str:
+def shown(run_dir: Path, rank: int | None = None) -> str:
     """The page of a run as far as it is written, or why it cannot be shown."""
     try:
-        text = page(RunView.open(run_dir), BYTES)
+        text = page(RunView.open(run_dir, rank), BYTES)
     except TrainobsError as error:
         return f"<pre>{html.escape(str(error))}</pre>"
     return _FRAME.format(html.escape(text)) + "</iframe>"

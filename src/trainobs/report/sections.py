@@ -136,7 +136,7 @@ def part(label: str, ns: float, of_ns: float) -> str:
 
 
 def ranks(summary: dict[str, Any]) -> Iterator[str]:
-    """The ranks side by side, if there is more than one; the rest is about the first."""
+    """The ranks side by side, if there is more than one; the rest is about one of them."""
     ranks = {rank: one for rank, one in summary["ranks"].items() if one["steps"]}
     if len(ranks) < 2:
         return
@@ -151,11 +151,12 @@ def ranks(summary: dict[str, Any]) -> Iterator[str]:
         yield row(f"  rank {rank}", str(one["steps"]), *times, *others, width=_RANK)
     if len(ranks) > _RANKS:
         yield f"  and {counted(len(ranks) - _RANKS, 'more rank')}"
-    yield from _straggler(summary["straggler"])
+    yield from _straggler(summary)
 
 
-def straggler_told(found: Mapping[str, Any]) -> str:
+def straggler_told(summary: Mapping[str, Any]) -> str:
     """The rank that the others wait for, in a sentence."""
+    found = summary["straggler"]
     if not found["known"]:
         return "who waits for whom: not known (torch keeps no record of collectives here)"
     if found["rank"] is None:
@@ -164,12 +165,15 @@ def straggler_told(found: Mapping[str, Any]) -> str:
             "the steps"
         )
     late = f"{duration(found['held_up_ns'])} a step, {percent(min(1.0, found['share']))} of it"
-    return f"STRAGGLER: rank {found['rank']} makes the others wait for {late}"
+    other = found["rank"] != summary["rank"]
+    see = f"; see `report --rank {found['rank']}`" if other else ""
+    return f"STRAGGLER: rank {found['rank']} makes the others wait for {late}{see}"
 
 
-def _straggler(found: Mapping[str, Any]) -> Iterator[str]:
+def _straggler(summary: Mapping[str, Any]) -> Iterator[str]:
     """The same, with how it is known."""
-    yield f"  {straggler_told(found)}"
+    found = summary["straggler"]
+    yield f"  {straggler_told(summary)}"
     if found["known"] and found["rank"] is not None:
         if found["by"] == "arrival":
             share = percent(found["most_ratio"])

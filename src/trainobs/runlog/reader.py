@@ -11,6 +11,7 @@ from typing import Any
 
 from trainobs.core.coverage import Coverage
 from trainobs.core.errors import RunLogError
+from trainobs.core.text import counted
 from trainobs.runlog import schema as names
 from trainobs.runlog.columns import TABLES
 from trainobs.runlog.directory import BESIDE
@@ -26,8 +27,9 @@ class RunLog:
 
     Attributes:
         path: the run directory.
-        info: the contents of `run.json`.
+        info: the contents of `run.json`, or of the same file of the rank that was asked for.
         ranks: rank number -> what that rank recorded, ascending.
+        rank: the one that is told of where only one is: the lowest, or that which was asked for.
         is_part: whether older parts were left out because only the newest were asked for.
     """
 
@@ -37,11 +39,14 @@ class RunLog:
         info: Mapping[str, Any],
         ranks: Mapping[int, RankLog],
         is_part: bool = False,
+        rank: int | None = None,
     ) -> None:
         self.path = path
         self.info = info
         self.ranks = ranks
         self.is_part = is_part
+        lowest = next(iter(ranks.values()), None) or RankLog(0, {})
+        self.rank = lowest if rank is None else ranks[rank]
 
     @cached_property
     def unreadable(self) -> dict[Path, str]:
@@ -50,30 +55,36 @@ class RunLog:
         return dict(chain.from_iterable(found))
 
     @classmethod
-    def open(cls, path: Path | str, newest_parts: int = 0) -> RunLog:
+    def open(cls, path: Path | str, newest_parts: int = 0, rank: int | None = None) -> RunLog:
         """Open a run directory, or the newest run up to four levels below `path`.
 
         Args:
             path: the directory, or the `run.json` in it.
             newest_parts: how many parts of each table to read, from the last one back; 0: all.
+            rank: the one to tell of; None: the lowest.
 
         Raises:
-            RunLogError: there is no run, or its `run.json` is not one this version can read.
+            RunLogError: there is no run or no such rank, or its `run.json` is not one this version
+                can read.
         """
         try:
             run_dir = _find(Path(path))
             info = read_info(run_dir / names.RUN_FILE)
-            files = {rank: names.files_of(run_dir, rank, TABLES) for rank in names.ranks(run_dir)}
+            files = {one: names.files_of(run_dir, one, TABLES) for one in names.ranks(run_dir)}
             parts = (len(own[names.STEPS]) for own in files.values())
             is_part = 0 < newest_parts < max(parts, default=0)
             ranks = {
-                rank: _open_rank(run_dir, rank, {t: own[t][-newest_parts:] for t in own})
-                for rank, own in files.items()
+                number: _open_rank(run_dir, number, {t: own[t][-newest_parts:] for t in own})
+                for number, own in files.items()
             }
         except OSError as error:
             do = "see that you may read it, and that its file system is there"
             raise cannot_read(Path(path), str(error), do) from error
-        return cls(run_dir, info, ranks, is_part)
+        if rank is not None and rank not in ranks:
+            raise _no_such_rank(run_dir, rank, list(ranks))
+        if rank is not None:
+            info = {**info, **_info_of(names.run_file(run_dir, rank))}
+        return cls(run_dir, info, ranks, is_part, rank)
 
 
 def newest_for(path: Path) -> Path:
@@ -122,6 +133,17 @@ def _find(path: Path) -> Path:
         failed=f"There is no run to read in {path}.",
         found=_what_is_there(path),
         do=f"give the directory that holds {names.RUN_FILE}, or one above it",
+    )
+
+
+def _no_such_rank(run_dir: Path, rank: int, ranks: Sequence[int]) -> RunLogError:
+    found = f"records of {counted(len(ranks), 'rank')}"
+    if ranks:
+        found += f", from {ranks[0]} to {ranks[-1]}" if len(ranks) > 1 else f", {ranks[0]}"
+    return RunLogError(
+        failed=f"There is no record of rank {rank} in {run_dir}.",
+        found=found,
+        do="give one of these; a rank on another machine may have its record there",
     )
 
 

@@ -183,7 +183,8 @@ _SHARES: dict[tuple[VerdictKind, Cause | None], _Rule] = {
         PART,
     ),
     (VerdictKind.COMMUNICATION, Cause.STRAGGLER): (
-        "look at rank {least}, which waits least: if it were as fast as the others",
+        "look at rank {least}, which waits least (`report --rank {least}`): if it were as fast as "
+        "the others",
         (("straggler", False),),
         _late,
         PART,

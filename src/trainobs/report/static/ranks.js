@@ -20,7 +20,7 @@ export class Ranks {
   }
 
   tell({ straggler: found, ranks }) {
-    put(this.sentence, straggler(found));
+    put(this.sentence, straggler(found, this.head.rank));
     const isFirst = ([rank]) => Number(rank) === found?.rank;
     const all = Object.entries(ranks).sort((a, b) => isFirst(b) - isFirst(a) || b[1].p50_ns - a[1].p50_ns);
     const byArrival = all.some(([, one]) => one.held_up_ns !== null);
@@ -59,10 +59,11 @@ export class Ranks {
   }
 }
 
-function straggler(found) {
+function straggler(found, shown) {
   if (!found?.known) return "Whether one rank holds the others up is not known.";
   if (found.rank === null) return "No rank holds the others up.";
-  return `Rank ${found.rank} holds the others up for ${duration(found.held_up_ns)} a step, ${percent(found.share)} of it.`;
+  const see = found.rank === shown ? "" : ` For its page: trainobs report --rank ${found.rank} --html FILE.`;
+  return `Rank ${found.rank} holds the others up for ${duration(found.held_up_ns)} a step, ${percent(found.share)} of it.${see}`;
 }
 
 // The fastest step, and the slowest of 100.

@@ -1,0 +1,66 @@
+"""Writing what a command answers: to standard output, or into a file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from trainobs.core.errors import TrainobsError
+from trainobs.core.files import replace_file
+from trainobs.core.text import size
+
+
+def write(text: str) -> bool:
+    """Print a text; False if the reader has left, which is no fault.
+
+    Raises:
+        TrainobsError: standard output refuses it.
+    """
+    if sys.stdout is None:  # closed before Python began
+        raise _unwritable("standard output is closed")
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        print(text.encode(encoding, "backslashreplace").decode(encoding))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _forget_output()
+        return False
+    except OSError as error:
+        _forget_output()
+        raise _unwritable(str(error)) from error
+    return True
+
+
+def _forget_output() -> None:
+    """Keep Python from flushing once more, and failing once more, at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _unwritable(found: str) -> TrainobsError:
+    return TrainobsError(
+        failed="The output cannot be written.",
+        found=found,
+        do="send it to a terminal, a pipe, or a file on a disk with space left",
+    )
+
+
+def write_page(page: str, file: Path) -> str:
+    """Put a page into a file, and say so.
+
+    Raises:
+        TrainobsError: it cannot be written.
+    """
+    text = page.encode()
+    try:
+        if file.exists() and not file.is_file():  # a pipe or a terminal takes bytes as they come
+            file.write_bytes(text)
+        else:
+            replace_file(file, text)
+    except OSError as error:
+        raise TrainobsError(
+            failed="The page cannot be written.",
+            found=str(error),
+            do="give a file in a directory that you may write to, with space left",
+        ) from error
+    return f"{file}: {size(len(text))}, to be opened in any browser"
