@@ -45,6 +45,7 @@ def test_on_one_node_the_straggler_is_told_by_arrival(job):
         "held_up_ns": SECOND / 4,
         "share": 0.25,
         "most_ratio": 1.0,
+        "verdict": None,
     }
     assert summary["ranks"][0]["arrival_wait_ns"] == SECOND / 4
     assert summary["ranks"][1]["arrival_wait_ns"] == 0
@@ -63,6 +64,7 @@ def test_clocks_of_two_nodes_are_not_compared_but_what_ranks_waited_is(job):
         "steps": 0,
         "held_up_ns": 2.9e8,
         "share": 0.29,
+        "verdict": None,
     }
     assert summary["ranks"][0]["arrival_wait_ns"] is None
     assert "  STRAGGLER: rank 1 makes the others wait for 290 ms a step" in render(summary)

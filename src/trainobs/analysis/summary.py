@@ -22,7 +22,7 @@ from trainobs.analysis.ranks import COMPARED, compare
 from trainobs.analysis.step_time import newest_step, step_time
 from trainobs.analysis.table_lookups import TableLookups
 from trainobs.analysis.tables import embeddings
-from trainobs.analysis.verdicts import Records
+from trainobs.analysis.verdicts import Records, sentence_on
 from trainobs.analysis.whatif import judged
 from trainobs.core.catalogue import CATALOGUE, METRICS, STEP_METRICS
 from trainobs.core.catalogue.hot_rows import SHARES
@@ -71,7 +71,8 @@ def summarize(run: RunLog) -> dict[str, Any]:
           was held up, and what the `kernel` side dropped, by cause; `steps` that a sink dropped,
           and `because` of what; `files` that could not be read; of a run whose end is not
           recorded, `free_bytes` of the disk that it is on.
-        * ranks, straggler: see `analysis.ranks.compare`.
+        * ranks, straggler: see `analysis.ranks.compare`; of the straggler `verdict`, too, the
+          sentence on that rank.
 
     Raises:
         RunLogError: a file is damaged.
@@ -113,8 +114,16 @@ def _summary(run: RunLog, rank: RankLog) -> dict[str, Any]:
         "io": files_read(run, rank),
         "own": [{"name": one.name, **asdict(one)} for one in rank.counters],
         "lost": _lost(run, rank.step(), metrics),
-        **compare(run.ranks),
+        **_compared(run),
     }
+
+
+def _compared(run: RunLog) -> dict[str, Any]:
+    found = compare(run.ranks)
+    late = (found["straggler"] or {}).get("rank")
+    if late is not None:
+        found["straggler"]["verdict"] = sentence_on(run, late)
+    return found
 
 
 _HOT_ROWS = "hot_rows"

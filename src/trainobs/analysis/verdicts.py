@@ -30,7 +30,7 @@ from trainobs.verdict.record import (
 )
 from trainobs.verdict.rules import judge, judge_by
 from trainobs.verdict.sentence import lines, notes, sentence
-from trainobs.verdict.verdict import Verdict, facts_from
+from trainobs.verdict.verdict import Facts, Verdict, facts_from
 
 _WAIT = "ranks/wait_ns"
 
@@ -47,13 +47,19 @@ def verdicts(run: RunLog, steps: Steps, replay: Replay | None) -> dict[str, Any]
         run: the verdict on all steps; epochs: epoch -> verdict; both as `Verdict.as_json` with the
         `text` of the report, and of that the `notes`.
     """
-    others = [rank for rank in run.ranks.values() if rank is not run.rank]
-    facts = replace(facts_from(run.info), others_wait_ns=_waits(others))
+    facts = _facts(run)
     whole = _told(judge_by(replay, steps.run, facts))
     if len(steps.epochs) == 1:
         return {"run": whole, "epochs": dict.fromkeys(steps.epochs, whole)}
     of_epochs = {epoch: _told(judge(record, facts)) for epoch, record in steps.epochs.items()}
     return {"run": whole, "epochs": of_epochs}
+
+
+def sentence_on(run: RunLog, rank: int) -> str | None:
+    """The verdict on another rank, in one sentence; None without one."""
+    other = run.of(rank)
+    verdict = judge(records(other.rank).run, _facts(other))
+    return None if verdict.kind is None else sentence(verdict)
 
 
 class Steps(NamedTuple):
@@ -135,6 +141,11 @@ def _take_by_epoch(
 def _told(verdict: Verdict) -> dict[str, Any]:
     told = {"text": [sentence(verdict), *lines(verdict)], "notes": list(notes(verdict))}
     return verdict.as_json() | told
+
+
+def _facts(run: RunLog) -> Facts:
+    others = [rank for rank in run.ranks.values() if rank is not run.rank]
+    return replace(facts_from(run.info), others_wait_ns=_waits(others))
 
 
 def _waits(ranks: list[RankLog]) -> dict[int, float]:

@@ -11,7 +11,7 @@ from trainobs.core.text import counted, duration, percent, quantity, size
 from trainobs.report import own_counters
 from trainobs.report.loaders import DID
 from trainobs.report.rows import statement
-from trainobs.report.sections import straggler_told
+from trainobs.report.sections import late_because, straggler_told
 
 _WAIT = "loader/wait_ns"
 _NOTABLE = 0.05
@@ -233,7 +233,7 @@ def _ranks(summary: dict[str, Any]) -> Iterator[str]:
         told += f"; median steps {duration(timed[fast])} (rank {fast}) to {duration(timed[slow])}"
         told += f" (rank {slow})"
     yield told
-    yield f"  {straggler_told(summary)}"
+    yield "  " + "; ".join((straggler_told(summary), *late_because(summary)))
 
 
 def _gpu(summary: dict[str, Any]) -> Iterator[str]:

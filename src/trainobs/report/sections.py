@@ -165,9 +165,16 @@ def straggler_told(summary: Mapping[str, Any]) -> str:
             "the steps"
         )
     late = f"{duration(found['held_up_ns'])} a step, {percent(min(1.0, found['share']))} of it"
-    other = found["rank"] != summary["rank"]
-    see = f"; see `report --rank {found['rank']}`" if other else ""
-    return f"STRAGGLER: rank {found['rank']} makes the others wait for {late}{see}"
+    return f"STRAGGLER: rank {found['rank']} makes the others wait for {late}"
+
+
+def late_because(summary: Mapping[str, Any]) -> Iterator[str]:
+    """What is found of the straggler, unless all else is about it anyway."""
+    found = summary["straggler"]
+    if found["rank"] not in (None, summary["rank"]):
+        if found["verdict"]:
+            yield f"that rank: {found['verdict']}"
+        yield f"see `report --rank {found['rank']}`"
 
 
 def _straggler(summary: Mapping[str, Any]) -> Iterator[str]:
@@ -180,6 +187,7 @@ def _straggler(summary: Mapping[str, Any]) -> Iterator[str]:
             yield f"    by arrival at the collectives; longest awaited in {share} of the steps"
         else:
             yield "    it waits that much less in collectives than every other rank"
+    yield from paragraph("; ".join(late_because(summary)), "    ", "      ")
 
 
 def rates(summary: dict[str, Any]) -> Iterator[str]:

@@ -39,14 +39,13 @@ class RunLog:
         info: Mapping[str, Any],
         ranks: Mapping[int, RankLog],
         is_part: bool = False,
-        rank: int | None = None,
+        rank: RankLog | None = None,
     ) -> None:
         self.path = path
         self.info = info
         self.ranks = ranks
         self.is_part = is_part
-        lowest = next(iter(ranks.values()), None) or RankLog(0, {})
-        self.rank = lowest if rank is None else ranks[rank]
+        self.rank = rank or next(iter(ranks.values()), None) or RankLog(0, {})
 
     @cached_property
     def unreadable(self) -> dict[Path, str]:
@@ -80,11 +79,19 @@ class RunLog:
         except OSError as error:
             do = "see that you may read it, and that its file system is there"
             raise cannot_read(Path(path), str(error), do) from error
-        if rank is not None and rank not in ranks:
-            raise _no_such_rank(run_dir, rank, list(ranks))
-        if rank is not None:
-            info = {**info, **_info_of(names.run_file(run_dir, rank))}
-        return cls(run_dir, info, ranks, is_part, rank)
+        run = cls(run_dir, info, ranks, is_part)
+        return run if rank is None else run.of(rank)
+
+    def of(self, rank: int) -> RunLog:
+        """The same run, telling of another rank.
+
+        Raises:
+            RunLogError: there is no such rank.
+        """
+        if rank not in self.ranks:
+            raise _no_such_rank(self.path, rank, list(self.ranks))
+        info = {**self.info, **_info_of(names.run_file(self.path, rank))}
+        return RunLog(self.path, info, self.ranks, self.is_part, self.ranks[rank])
 
 
 def newest_for(path: Path) -> Path:

@@ -62,7 +62,8 @@ export class Ranks {
 function straggler(found, shown) {
   if (!found?.known) return "Whether one rank holds the others up is not known.";
   if (found.rank === null) return "No rank holds the others up.";
-  const see = found.rank === shown ? "" : ` For its page: trainobs report --rank ${found.rank} --html FILE.`;
+  const told = found.verdict ? ` Its own steps: ${found.verdict}.` : "";
+  const see = found.rank === shown ? "" : `${told} For its page: trainobs report --rank ${found.rank} --html FILE.`;
   return `Rank ${found.rank} holds the others up for ${duration(found.held_up_ns)} a step, ${percent(found.share)} of it.${see}`;
 }
 
