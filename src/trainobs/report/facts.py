@@ -10,8 +10,8 @@ from trainobs.core.labels import PART_OF, label_of
 from trainobs.core.text import counted, duration, percent, quantity, size
 from trainobs.report import own_counters
 from trainobs.report.loaders import DID
+from trainobs.report.rank_rows import late_because, straggler_told
 from trainobs.report.rows import statement
-from trainobs.report.sections import late_because, straggler_told
 
 _WAIT = "loader/wait_ns"
 _NOTABLE = 0.05

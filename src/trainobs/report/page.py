@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from trainobs.core.text import duration, printable
-from trainobs.report import empty, hot_lookups, loaders, own_counters, sections, tables
+from trainobs.report import empty, hot_lookups, loaders, own_counters, rank_rows, sections, tables
 from trainobs.report.losses import lost, not_observed, unreadable
 from trainobs.report.rows import paragraph
 from trainobs.report.sections import attached, metric, observed_by, own_share, training_ns
@@ -28,7 +28,7 @@ _WITH_STEPS = (
     sections.verdict,
     sections.would_help,
     sections.step_time,
-    sections.ranks,
+    rank_rows.section,
     loaders.section,
     sections.rates,
     sections.cache,

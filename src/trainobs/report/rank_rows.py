@@ -1,0 +1,68 @@
+"""The report's section on the ranks of a job, and on the one that the others wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trainobs.core.text import counted, duration, percent
+from trainobs.report.rows import or_unknown, paragraph, row
+
+_RANK = 22
+_RANKS = 16
+"""Ranks on the page: the one that others wait for, then the slowest."""
+
+
+def section(summary: dict[str, Any]) -> Iterator[str]:
+    """The ranks side by side, if there is more than one; the rest is about one of them."""
+    ranks = {rank: one for rank, one in summary["ranks"].items() if one["steps"]}
+    if len(ranks) < 2:
+        return
+    titles = ("steps", "median", "p95", "backward", "waited", "awaited")
+    yield row("Ranks", *titles, width=_RANK)
+    first = (summary["straggler"] or {}).get("rank")
+    ordered = sorted(ranks, key=lambda n: (n != first, -(ranks[n]["p50_ns"] or 0), n))
+    for rank, one in ((number, ranks[number]) for number in ordered[:_RANKS]):
+        waited = one["wait_ns"] if one["arrival_wait_ns"] is None else one["arrival_wait_ns"]
+        times = (or_unknown(duration, one[key]) for key in ("p50_ns", "p95_ns", "backward_ns"))
+        others = (or_unknown(duration, waited), or_unknown(percent, one["most_ratio"]))
+        yield row(f"  rank {rank}", str(one["steps"]), *times, *others, width=_RANK)
+    if len(ranks) > _RANKS:
+        yield f"  and {counted(len(ranks) - _RANKS, 'more rank')}"
+    yield from _straggler(summary)
+
+
+def straggler_told(summary: Mapping[str, Any]) -> str:
+    """The rank that the others wait for, in a sentence."""
+    found = summary["straggler"]
+    if not found["known"]:
+        return "who waits for whom: not known (torch keeps no record of collectives here)"
+    if found["rank"] is None:
+        return (
+            "no straggler: none makes the others wait for a tenth of the step in two thirds of "
+            "the steps"
+        )
+    late = f"{duration(found['held_up_ns'])} a step, {percent(min(1.0, found['share']))} of it"
+    return f"STRAGGLER: rank {found['rank']} makes the others wait for {late}"
+
+
+def late_because(summary: Mapping[str, Any]) -> Iterator[str]:
+    """What is found of the straggler, unless all else is about it anyway."""
+    found = summary["straggler"]
+    if found["rank"] not in (None, summary["rank"]):
+        if found["verdict"]:
+            yield f"that rank: {found['verdict']}"
+        yield f"see `report --rank {found['rank']}`"
+
+
+def _straggler(summary: Mapping[str, Any]) -> Iterator[str]:
+    """The same, with how it is known."""
+    found = summary["straggler"]
+    yield f"  {straggler_told(summary)}"
+    if found["known"] and found["rank"] is not None:
+        if found["by"] == "arrival":
+            share = percent(found["most_ratio"])
+            yield f"    by arrival at the collectives; longest awaited in {share} of the steps"
+        else:
+            yield "    it waits that much less in collectives than every other rank"
+    yield from paragraph("; ".join(late_because(summary)), "    ", "      ")
