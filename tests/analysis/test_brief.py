@@ -32,7 +32,7 @@ from trainobs.core.catalogue import METRICS
 from trainobs.core.errors import TrainobsError
 from trainobs.core.labels import LABELS
 from trainobs.core.records import SETUP
-from trainobs.report import brief, page
+from trainobs.report import brief, page, tables
 from trainobs.runlog.reader import RunLog
 from trainobs.verdict import causes, cpus, evidence, record
 
@@ -273,7 +273,8 @@ def test_tables_ranks_and_the_gpu_have_a_line_each(made):
     )
 
 
-def test_tables_that_read_the_same_are_shown_by_size(made):
+def test_tables_that_read_the_same_are_shown_by_size(made, monkeypatch):
+    monkeypatch.setattr(tables, "_SHOWN", 10)
     text = page.render(made(with_tables))
     shown = re.findall(r"^  (\d+)a\.a\.", text, re.MULTILINE)
     assert shown == [str(n) for n in range(11, 1, -1)]

@@ -10,7 +10,7 @@ from trainobs.report.rows import or_unknown, row
 
 _LABEL = 34
 
-_SHOWN = 10
+_SHOWN = 40
 """Tables on the page: those that read the most bytes, of equal ones the largest."""
 
 _MEMORY = {
