@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import weakref
 from inspect import GEN_CREATED, getgeneratorstate
-from types import GeneratorType
+from types import FrameType, GeneratorType
 from typing import Any
 
 from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -87,6 +87,17 @@ class Given:
         self._number = number + 1
         key = (number % at.workers, number // at.workers) if at.workers else (MAIN_WORKER, number)
         self._watch.ledger.given([self._watch.clock.serial, at.loader, at.passes, *key])
+
+
+def fetches_ahead() -> bool:
+    """Whether an iterator of torch's is being made for one that fetches ahead of the loop."""
+    module = sys.modules.get(_MODULE)
+    kinds = [getattr(module, name, None) for name in _AHEAD]
+    codes = [getattr(getattr(kind, "__iter__", None), "__code__", None) for kind in kinds]
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code not in codes:
+        frame = frame.f_back
+    return frame is not None
 
 
 def given_by(iterator: Any, watch: Told) -> Given | None:

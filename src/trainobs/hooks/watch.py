@@ -36,13 +36,22 @@ class LoaderWatch(Told):
         """
         given = inner_of(loader)
         if wrapping.is_told_of(given):
-            known = self.observed.get(id(given))
-            if known is None or known() is not given:
-                self.observed[id(given)] = weakref.ref(given, partial(self.observed.pop, id(given)))
+            self.add(given)
             return given
         kind: Any = ObservedIterator if hasattr(type(given), "__next__") else ObservedLoader
         stand_in: Loader = kind(given, self)
         return stand_in
+
+    def add(self, loader: Any) -> None:
+        """Its fetches are the loop's, as long as it is there."""
+        key = id(loader)
+        known = self.observed.get(key)
+        if known is None or known() is not loader:
+            self.observed[key] = weakref.ref(loader, partial(self._forget, key))
+
+    def _forget(self, key: int, gone: object) -> None:
+        if self.observed.get(key) is gone:
+            del self.observed[key]
 
     def close(self) -> None:
         """Watch no more. May be called twice."""

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 import time
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
-from typing import Any
-
-import torch
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from trainobs.core.abi import Phase
 from trainobs.core.records import SETUP
-from trainobs.hooks.datasets import data_roots_of
-from trainobs.hooks.loader_pass import LoaderPass, passes, serials
-from trainobs.hooks.loop_pass import Fetch, LoopPass
+from trainobs.core.text import counted
 from trainobs.hooks.optimizers import OptimizerHooks
-from trainobs.hooks.watch import LoaderWatch
 from trainobs.integrations.once import take_no_notice, tell_once
-from trainobs.session.session import Session
 from trainobs.steps.clock import StepClock
 
 _OPTIMIZER = Phase.OPTIMIZER.value
@@ -37,7 +27,7 @@ PATIENCE_FETCHES, PATIENCE_S = 64, 10.0
 
 BY_OPTIMIZER = "a step begins with the first fetch of a batch after an optimizer has stepped"
 BY_FETCH = "each fetch of a batch begins a step: no optimizer of torch's steps"
-BY_ONE_OPTIMIZER = "a step begins as an optimizer has stepped: no loader of torch's is asked"
+BY_ONE_OPTIMIZER = "a step begins as an optimizer has stepped: no fetch of a batch is seen"
 BY_MARKS = "the loop marks its steps"
 
 
@@ -99,7 +89,10 @@ def tell_of_steps(clock: StepClock, optimizers: OptimizerSteps | None) -> None:
         optimizers: what ended its steps; None where it marked them.
     """
     fetches, last_ns = clock.fetches, clock.goes_on_ns
-    if clock.unended_batches > 1:
+    if clock.step == SETUP or clock.no_steps:
+        if optimizers is not None and (optimizers.count or last_ns > _LONG_NS):
+            _tell_of_none(optimizers.count)
+    elif clock.unended_batches > 1:
         take_no_notice("loop without steps", "no `with obs.step():`", "put each step into one")
     elif fetches.count and clock.by_optimizer:
         found = f"{fetches.count} batches before the first step of an optimizer, each now a step"
@@ -120,14 +113,14 @@ def tell_of_steps(clock: StepClock, optimizers: OptimizerSteps | None) -> None:
         found = f"the last step, from the last fetch to the end, took {share:.0%} of the run"
         do = "close the run after its loop, or put each step into `with obs.step():`"
         take_no_notice("loop that went on without a fetch", found, do)
-    elif clock.step != SETUP or optimizers is None:
-        pass
-    elif optimizers.count or last_ns > _LONG_NS:
-        found = "no batch of a loader that was given to `obs.loader`, and no `obs.step()`"
-        if optimizers.count:
-            found += f"; {optimizers.count} steps of optimizers; the first {ALONE + 1} make none"
-        do = "give the loop's loader to `obs.loader(...)`, or put each step into `obs.step()`"
-        tell_once("trainobs found no step in this run", found, do)
+
+
+def _tell_of_none(count: int) -> None:
+    found = "no batch of a loader that was given to `obs.loader`, no `obs.step()`, and "
+    found += f"{counted(count, 'step')} of optimizers" if count else "no step of an optimizer"
+    found += f"; the first {ALONE + 1} make none, without a loader of torch's" if count else ""
+    do = "give the loop's loader to `obs.loader(...)`, or put each step into `obs.step()`"
+    tell_once("trainobs found no step in this run", found, do)
 
 
 class StepFinder:
@@ -208,95 +201,3 @@ class StepFinder:
     def _settle(self, rule: str) -> None:
         self._rule = rule
         self._found(rule)
-
-
-class _FoundPass(LoopPass):
-    """A pass that the loop is taken to go to wherever it fetches with gradients.
-
-    Args:
-        clock: of the training thread.
-        asked: called as it does.
-        of: see `LoopPass`.
-    """
-
-    __slots__ = ("_asked",)
-
-    def __init__(
-        self, clock: StepClock, asked: Callable[[], None], of: object | None = None
-    ) -> None:
-        super().__init__(clock, of)
-        self.found = True
-        self._asked = asked
-
-    def over(self) -> None:
-        """See `LoopPass`."""
-        if self.loop:
-            super().over()
-
-    def failed(self) -> None:
-        """See `LoopPass`."""
-        if self.loop:
-            super().failed()
-
-    def _look(self) -> None:
-        self.loop = torch.is_grad_enabled()
-        if self.loop:
-            self._asked()
-
-
-class FoundLoaders(LoaderWatch):
-    """Takes what the main thread gets from torch's loaders for what the loop trains on.
-
-    What it gets without gradients (a validation) belongs to the step that goes on.
-
-    Args:
-        finder: told of fetches.
-        take: told of a loader as a pass over it begins.
-        session: of the run.
-        on_fault: see `Told`.
-    """
-
-    def __init__(
-        self,
-        finder: StepFinder,
-        take: Callable[[Any], object],
-        session: Session,
-        on_fault: Callable[[], None],
-    ) -> None:
-        self._finder = finder
-        self._take = take
-        self._session = session
-        super().__init__(session.clock, session.ledger, session.info, on_fault=on_fault)
-
-    def join(self, *, finds_data: bool) -> None:
-        """Follow the passes that go on already: nothing tells of them but that they are there."""
-        for found in gc.get_objects():
-            if issubclass(type(found), _BaseDataLoaderIter) and id(found) not in passes:
-                at = LoaderPass(next(serials), found._num_workers)
-                at.keep_for(found)
-                at.go_with(self, _FoundPass(self.clock, partial(self._asked, at.workers)))
-                if finds_data:
-                    self._session.add_data_roots(data_roots_of(found._dataset))
-
-    def observe(self, loader: Any) -> Any:
-        """Any loader whose iterators are torch's."""
-        self.observed[id(loader)] = weakref.ref(loader, partial(self._forget, id(loader)))
-        return loader
-
-    def starts(self, loader: Any) -> LoopPass | Fetch:
-        """See `Told`."""
-        if not torch.is_grad_enabled():
-            return Fetch(self.clock, opens=False)
-        self._finder.leave()
-        self._take(loader)
-        asked = partial(self._asked, loader.num_workers)
-        loop = _FoundPass(self.clock, asked, self.observed[id(loader)])
-        loop.start()
-        return loop
-
-    def _asked(self, workers: int) -> None:
-        self._session.note_workers(workers)
-        self._finder.fetching()
-
-    def _forget(self, name: int, _: object) -> None:
-        self.observed.pop(name, None)

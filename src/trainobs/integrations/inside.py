@@ -28,7 +28,8 @@ from trainobs.core.version import __version__
 from trainobs.hooks.optimizers import in_use
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.hooks.wrapping import is_watched
-from trainobs.integrations.found_steps import FoundLoaders, StepFinder
+from trainobs.integrations.found_loaders import FoundLoaders
+from trainobs.integrations.found_steps import StepFinder
 from trainobs.integrations.plain import Observation
 from trainobs.session.forks import abandon_in_children, keep_in_children
 from trainobs.session.session import Session

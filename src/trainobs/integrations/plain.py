@@ -41,6 +41,7 @@ from trainobs.hooks.datasets import data_roots_of, workers_of
 from trainobs.hooks.distributed import TorchJob
 from trainobs.hooks.stand_in import inner_of
 from trainobs.hooks.watch import LoaderWatch
+from trainobs.integrations.found_loaders import UnnamedLoaders
 from trainobs.integrations.found_steps import BY_FETCH, BY_MARKS, OptimizerSteps, tell_of_steps
 from trainobs.integrations.guard import FAULT, tell_fault
 from trainobs.integrations.models import check_model, watch_lookups
@@ -124,10 +125,11 @@ class Observation:
             self._tell_unused()
             return given
         try:
-            if self._settings.data_roots is None:
-                session.add_data_roots(data_roots_of(given))
-            session.note_workers(workers_of(given))
-            return self._watch.observe(given)
+            self._take(given)
+            observed = self._watch.observe(given)
+            if session.clock.by_fetches:
+                session.note_steps(BY_FETCH)
+            return observed
         except Exception:
             self._fault()
             return given
@@ -222,11 +224,18 @@ class Observation:
             raise
 
     def _new_watch(self, session: Session) -> LoaderWatch:
-        """What is told of loaders; their fetches end steps, until an optimizer or `step` does."""
-        session.clock.by_fetches = True
-        session.note_steps(BY_FETCH)
+        """What is told of loaders, from which steps are found until `step` marks them."""
+        session.clock.by_optimizers()
         self._optimizers = OptimizerSteps(session.clock, session.note_steps, self._fault)
-        return LoaderWatch(session.clock, session.ledger, session.info, on_fault=self._fault)
+        return UnnamedLoaders(self._take, session, self._fault)
+
+    def _take(self, loader: Any) -> None:
+        """What is to be known of a loader that the loop goes to."""
+        session = self._session
+        if session is not None:
+            if self._settings.data_roots is None:
+                session.add_data_roots(data_roots_of(loader))
+            session.note_workers(workers_of(loader))
 
     def _leave_optimizers(self) -> None:
         optimizers, self._optimizers = self._optimizers, None

@@ -221,6 +221,21 @@ class StepClock(Marker):
             if self._done:  # else there are batches of a step that comes
                 self._rejoin()
 
+    def by_optimizers(self) -> None:
+        """Fetches end no steps, from the beginning on: nobody has said what the loop trains on."""
+        self.by_fetches, self.by_optimizer = False, True
+
+    @property
+    def no_steps(self) -> bool:
+        """Whether steps are those of an optimizer, and none has stepped."""
+        return self.by_optimizer and not self._ever_stepped
+
+    def by_loaders(self) -> None:
+        """It was said after all: fetches of that end steps, until an optimizer does."""
+        if self.no_steps:
+            self._back_to_setup()
+            self.by_fetches, self.by_optimizer = True, False
+
     def by_marks(self) -> None:
         """The loop marks its steps from now on, after an optimizer has ended some."""
         if not self.by_optimizer:
@@ -255,7 +270,9 @@ class StepClock(Marker):
         """Close the last step; the clock is of no use afterwards. May be called twice."""
         if self._finished:
             return
-        if self.by_optimizer:  # there may be batches, but no optimizer stepped
+        if self.no_steps:
+            self._back_to_setup()
+        elif self.by_optimizer:  # there may be batches, but no optimizer stepped
             self._rejoin()
         self.cancel()
         self.on_cancel = None
@@ -282,6 +299,15 @@ class StepClock(Marker):
             return
         self._previous = None
         self._merge([before])
+
+    def _back_to_setup(self) -> None:
+        """Of what was fetched so far, nothing was for a step."""
+        self._done = True
+        self.cancel()
+        self.step, self.unended_batches = SETUP, 0
+        self.epoch = self._epoch_count = 0
+        self.read_all = self.exhausted = False
+        self.fetches = FetchSteps()
 
     def _mark_first(self) -> None:
         held = self.fetches.marked()

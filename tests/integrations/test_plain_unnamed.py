@@ -1,0 +1,188 @@
+"""A plain loop that names no loader, as where a library makes it: torch's own are found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from tests.integrations.unmarked_loops import (
+    ALL,
+    BATCHES,
+    EPOCHS,
+    LOOPS,
+    Loop,
+    Model,
+    accumulated,
+    batches,
+    by_hand,
+    each,
+)
+from trainobs import load_run, observe
+from trainobs.integrations import once
+from trainobs.integrations.plain import Observation
+from trainobs.report.notebook import ShownRun
+
+
+class Unnamed:
+    """An observation that is told of no loader."""
+
+    def __init__(self, obs: Observation) -> None:
+        self._obs = obs
+
+    def loader(self, loader: Any) -> Any:
+        return loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._obs, name)
+
+
+def observed(run_dir: Path, loop: Callable[[Any, Model], None], **options: Any) -> ShownRun:
+    """A loop's run; it has `Unnamed`, and the observation itself as `named`."""
+    with observe(run_dir=run_dir, probes="off", quiet=True, **options) as obs:
+        unnamed = Unnamed(obs)
+        unnamed.named = obs  # type: ignore[attr-defined]
+        loop(unnamed, Model())
+    return load_run(run_dir)
+
+
+def steps_of(run: ShownRun) -> list[int]:
+    return [int(step) for step in run.steps.to_pandas().query("step >= 0")["epoch"]]
+
+
+FOUND = [(loop, count) for loop, count in LOOPS if loop is not by_hand]
+
+
+@pytest.mark.parametrize(("loop", "count"), FOUND, ids=[loop.__name__ for loop, _ in FOUND])
+def test_steps_are_those_of_a_loop_that_names_its_loader(
+    tmp_path: Path, loop: Loop, count: int
+) -> None:
+    run = observed(tmp_path / "run", loop)
+    epochs = steps_of(run)
+    assert len(epochs) == count
+    assert sorted(set(epochs)) == list(range(EPOCHS))
+    waits = run.steps.to_pandas().query("step >= 0")["loader/wait_ns"]
+    assert (waits > 0).sum() >= count // 4
+
+
+class Slow(TensorDataset):
+    """Each item takes 2 ms."""
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.002)
+        return super().__getitem__(index)  # type: ignore[no-untyped-call]
+
+
+def fit(model: Model) -> None:
+    """What a library does."""
+    for batch in DataLoader(Slow(torch.rand(100, 3)), batch_size=4):
+        model.train(batch)
+
+
+def test_the_wait_for_the_loader_of_a_library_is_a_wait(tmp_path: Path) -> None:
+    run = observed(tmp_path / "run", lambda obs, model: fit(model))
+    assert run.verdict.startswith("loader-bound: ")
+    assert run.summary["metrics"]["loader/wait_ns"]["mean"] > 8e6
+
+
+def test_a_look_at_all_data_before_is_in_the_first_step(tmp_path: Path) -> None:
+    def loop(obs: Any, model: Model) -> None:
+        for _ in batches(100):
+            pass
+        each(obs, model)
+
+    assert len(steps_of(observed(tmp_path / "run", loop))) == ALL
+
+
+def test_a_loader_that_is_named_later_is_the_only_one(tmp_path: Path) -> None:
+    def loop(obs: Any, model: Model) -> None:
+        for _ in batches(100):  # taken for the loop's, until it is known better
+            pass
+        each(obs.named, model)
+        for batch in batches():  # as of a validation with gradients
+            model.look(batch)
+
+    run = observed(tmp_path / "run", loop)
+    assert steps_of(run) == [n // BATCHES for n in range(ALL)]
+    setup = run.steps.to_pandas().query("step.isnull()")
+    assert len(setup) == 1
+    assert setup["step/duration_ns"].iloc[0] > 0
+
+
+def test_a_loader_that_is_named_after_steps_goes_on_with_them(tmp_path: Path) -> None:
+    def loop(obs: Any, model: Model) -> None:
+        each(obs, model)
+        each(obs.named, model)
+
+    assert len(steps_of(observed(tmp_path / "run", loop))) == 2 * ALL
+
+
+def test_without_gradients_no_loader_is_the_loops(tmp_path: Path) -> None:
+    def loop(obs: Any, model: Model) -> None:
+        for _ in range(20):
+            model.train([torch.rand(4, 3)])
+            with torch.no_grad():
+                for batch in batches(3):
+                    model.look(batch)
+
+    run = observed(tmp_path / "run", loop)
+    assert len(steps_of(run)) == 20 - 9
+    assert run.summary["metrics"]["loader/wait_ns"]["max"] is None
+
+
+def test_marked_steps_know_what_they_waited_for_a_loader_that_nobody_named(tmp_path: Path) -> None:
+    def loop(obs: Any, model: Model) -> None:
+        for batch in DataLoader(Slow(torch.rand(40, 3)), batch_size=4):
+            with obs.step():
+                model.train(batch)
+
+    run = observed(tmp_path / "run", loop)
+    assert len(steps_of(run)) == 10
+    assert run.summary["metrics"]["loader/wait_ns"]["mean"] > 8e6
+
+
+@pytest.mark.parametrize("loop", [by_hand, lambda obs, model: time.sleep(1.2)])
+def test_without_an_optimizer_there_is_no_step_and_that_is_told(
+    tmp_path: Path,
+    loop: Loop,
+    monkeypatch: pytest.MonkeyPatch,
+    told: Callable[[], list[str]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(once, "_told", set())
+
+    def slow(obs: Any, model: Model) -> None:
+        loop(obs, model)
+        time.sleep(1.1)
+
+    run = observed(tmp_path / "run", slow)
+    assert steps_of(run) == []
+    assert told() == ["trainobs found no step in this run"]
+    assert "no step of an optimizer" in caplog.text
+
+
+def test_of_a_loader_that_fetches_ahead_no_batch_has_a_step(tmp_path: Path) -> None:
+    accelerate = pytest.importorskip("accelerate")
+
+    def loop(obs: Any, model: Model) -> None:
+        accelerated = accelerate.Accelerator(cpu=True)
+        loader = accelerated.prepare_data_loader(batches())
+        for _ in range(EPOCHS):
+            for batch in loader:
+                model.train(batch)
+
+    with observe(run_dir=tmp_path / "run", quiet=True) as obs:
+        loop(obs, Model())
+    run = load_run(tmp_path / "run")
+    assert len(steps_of(run)) == ALL
+    assert run.batches.to_pandas()["for_step"].isnull().all()
+
+
+def test_accumulated_gradients_of_a_library_are_a_step(tmp_path: Path) -> None:
+    run = observed(tmp_path / "run", accumulated)
+    assert run.summary["steps_are"].startswith("a step begins with the first fetch of a batch")
