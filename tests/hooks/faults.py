@@ -9,19 +9,19 @@ from typing import Any, NamedTuple
 import pytest
 
 from trainobs.hooks import loader_facts, observed_loader, wrapping
+from trainobs.hooks.loader_listener import LoaderListener
 from trainobs.hooks.loader_pass import LoaderPass
 from trainobs.hooks.loop_pass import LoopPass
 from trainobs.hooks.marks import Marks
-from trainobs.hooks.told import Told
 from trainobs.steps.clock import StepClock
 from trainobs.steps.fetch_steps import FetchSteps
 from trainobs.steps.ledger import Ledger
 
-OWNERS = (Told, LoaderPass, LoopPass, Marks, StepClock, FetchSteps, Ledger)
+OWNERS = (LoaderListener, LoaderPass, LoopPass, Marks, StepClock, FetchSteps, Ledger)
 MODULES = (wrapping, observed_loader, loader_facts)
 
 NOT_IN_A_LOOP = {
-    Told: {"abandon", "fault", "safely", "here"},  # guards
+    LoaderListener: {"abandon", "fault", "safely", "here"},  # guards
     wrapping: {
         *("tell", "tell_no_more", "unwrap_if_unwatched", "is_told_of"),
         *("_safely", "_fault", "_watched_iter", "_watched_next", "_marking"),  # guards

@@ -12,14 +12,14 @@ from torch import nn
 from tests.hooks.faults import Place, places
 from tests.integrations.models import Lightning, loader
 from trainobs import ObsCallback, observe
-from trainobs.hooks.told import Told
+from trainobs.hooks.loader_listener import LoaderListener
 from trainobs.runlog.reader import RunLog
 from trainobs.session.session import Session
 from trainobs.steps.clock import StepClock
 from trainobs.steps.fetch_steps import FetchSteps
 from trainobs.steps.ledger import Ledger
 
-OWNERS = (Told, StepClock, FetchSteps, Ledger)
+OWNERS = (LoaderListener, StepClock, FetchSteps, Ledger)
 PLACES = [
     *(place for place in places() if place.owner in OWNERS and place.name != "marks"),
     Place(Session, "_on_close"),

@@ -16,9 +16,9 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from trainobs.core.abi import MAIN_WORKER
+from trainobs.hooks.loader_listener import LoaderListener
 from trainobs.hooks.loop_pass import Fetch, LoopPass
 from trainobs.hooks.marks import Marks
-from trainobs.hooks.told import Told
 from trainobs.steps.fast_path import Passing
 
 
@@ -71,7 +71,7 @@ class LoaderPass(Passing):
         self._loops.clear()
         self.forget()
 
-    def go_with(self, watch: Told, loop: LoopPass) -> None:
+    def go_with(self, watch: LoaderListener, loop: LoopPass) -> None:
         """It is a pass of the loop that somebody watches."""
         self._loops[id(watch)] = loop
         self.forget()
@@ -80,7 +80,7 @@ class LoaderPass(Passing):
         """Tell nobody, until it is said whom again."""
         self.watches, self.tellings = None, ()
 
-    def _tell(self, watches: Sequence[Told]) -> None:
+    def _tell(self, watches: Sequence[LoaderListener]) -> None:
         made: list[LoopPass | Fetch] = []
         for watch in watches:
             loop = self._loops.get(id(watch))

@@ -8,21 +8,21 @@ from typing import Any
 
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from trainobs.hooks.given import Given, given_by
+from trainobs.hooks.batch_matcher import BatchMatcher, matcher_for
+from trainobs.hooks.loader_listener import LoaderListener
 from trainobs.hooks.loader_pass import pass_of
 from trainobs.hooks.loop_pass import LoopPass
-from trainobs.hooks.stand_in import StandIn, inner_of
-from trainobs.hooks.told import Told
+from trainobs.hooks.object_proxy import ObjectProxy, inner_of
 
 
-class ObservedLoader(StandIn):
+class ObservedLoader(ObjectProxy):
     """Stands for a loader. Its iterators are made at once, as the loader's own are."""
 
     __slots__ = ("trainobs_watch",)
 
-    trainobs_watch: Told
+    trainobs_watch: LoaderListener
 
-    def __new__(cls, inner: object, watch: Told, *_: object) -> Any:
+    def __new__(cls, inner: object, watch: LoaderListener, *_: object) -> Any:
         """Of the class of stand-ins for loaders like `inner`."""
         made = super().__new__(cls, inner)
         object.__setattr__(made, "trainobs_watch", watch)
@@ -51,19 +51,19 @@ class ObservedLoader(StandIn):
 class ObservedIterator(ObservedLoader):
     """Stands for an iterator, or for a loader that is its own."""
 
-    __slots__ = ("trainobs_given", "trainobs_pass")
+    __slots__ = ("trainobs_matcher", "trainobs_pass")
 
-    trainobs_given: Given | None
+    trainobs_matcher: BatchMatcher | None
     trainobs_pass: LoopPass | None
 
-    def __new__(cls, inner: object, watch: Told, loop: LoopPass | None = None) -> Any:
+    def __new__(cls, inner: object, watch: LoaderListener, loop: LoopPass | None = None) -> Any:
         """Of the class of stand-ins for iterators like `inner`."""
         made = super().__new__(cls, inner, watch)
         object.__setattr__(made, "trainobs_pass", loop)
-        given = watch.safely(given_by, inner, watch) if loop and loop.loop else None
-        object.__setattr__(made, "trainobs_given", given)
-        if given is not None:
-            watch.safely(given.explain)
+        matcher = watch.safely(matcher_for, inner, watch) if loop and loop.loop else None
+        object.__setattr__(made, "trainobs_matcher", matcher)
+        if matcher is not None:
+            watch.safely(matcher.explain)
         return made
 
     def __next__(self) -> Any:
@@ -78,29 +78,29 @@ class ObservedIterator(ObservedLoader):
         if loop is None:
             return next(inner)
         watch.safely(loop.ask)
-        given = self.trainobs_given
-        if given is not None:
-            watch.safely(given.ask)
+        matcher = self.trainobs_matcher
+        if matcher is not None:
+            watch.safely(matcher.ask)
         try:
             batch = next(inner)
         except StopIteration:
-            if given is not None:
-                watch.safely(given.explain)
+            if matcher is not None:
+                watch.safely(matcher.explain)
             watch.safely(loop.over)
             raise
         except BaseException:
             watch.safely(loop.failed)
             raise
         watch.safely(loop.got)
-        if given is not None:
-            watch.safely(given.got)
+        if matcher is not None:
+            watch.safely(matcher.got)
         return batch
 
     def _followed(self, made: Iterator[Any], loop: LoopPass) -> Any:
         return self if made is self.trainobs_inner else super()._followed(made, loop)
 
 
-class HeldIterator(StandIn):
+class HeldIterator(ObjectProxy):
     """Stands for an iterator with persistent workers, as long as a loop has it.
 
     The loader keeps such an iterator, so that its end does not tell of a loop that breaks off.
@@ -129,7 +129,7 @@ class HeldIterator(StandIn):
                 loop.let_go()
 
 
-def followed(iterator: Any, watch: Told, loop: LoopPass) -> Any:
+def followed(iterator: Any, watch: LoaderListener, loop: LoopPass) -> Any:
     """An iterator whose fetches a loop's pass is told of: torch's own, or what stands for it."""
     if not isinstance(iterator, _BaseDataLoaderIter):
         return ObservedIterator(iterator, watch, loop)

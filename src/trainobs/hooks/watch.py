@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from trainobs.core.records import RunInfo
 from trainobs.hooks import wrapping
+from trainobs.hooks.loader_listener import LoaderListener
+from trainobs.hooks.object_proxy import inner_of
 from trainobs.hooks.observed_loader import ObservedIterator, ObservedLoader
-from trainobs.hooks.stand_in import inner_of
-from trainobs.hooks.told import Told
 from trainobs.session.forks import abandon_in_children, keep_in_children
 from trainobs.steps.clock import StepClock
 from trainobs.steps.ledger import Ledger
@@ -19,8 +19,8 @@ from trainobs.steps.ledger import Ledger
 Loader = TypeVar("Loader", bound=Iterable[Any])
 
 
-class LoaderWatch(Told):
-    """Is told what the loaders of this process do, until `close`; for its arguments see `Told`."""
+class LoaderWatch(LoaderListener):
+    """Is told what the loaders of this process do, until `close`; see `LoaderListener`."""
 
     def __init__(self, clock: StepClock, ledger: Ledger, info: RunInfo, **options: Any) -> None:
         super().__init__(clock, ledger, info, **options)

@@ -23,11 +23,11 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from trainobs.hooks.loader_facts import note_loader
+from trainobs.hooks.loader_listener import LoaderListener
 from trainobs.hooks.loader_pass import LoaderPass, passes, serials
 from trainobs.hooks.loop_pass import LoopPass
 from trainobs.hooks.marks import MarkingInit
 from trainobs.hooks.observed_loader import followed
-from trainobs.hooks.told import Told
 
 _INIT = "worker_init_fn"
 
@@ -60,7 +60,7 @@ class _Wrapping:
             if getattr(cls, name) is wrapper:
                 setattr(cls, name, original)
 
-    def watches(self) -> tuple[Told, ...]:
+    def watches(self) -> tuple[LoaderListener, ...]:
         """Those that are to be told of what this thread does."""
         return _watches.get(get_ident(), ()) if self.live else ()
 
@@ -72,13 +72,13 @@ class _Wrapping:
             self._undo[cls, name] = original, wrapper
 
 
-_watches: dict[int, tuple[Told, ...]] = {}
+_watches: dict[int, tuple[LoaderListener, ...]] = {}
 """Thread -> who is to be told of what it does; none of them is empty."""
 
 _wrapped: list[_Wrapping] = []
 
 
-def tell(watch: Told) -> None:
+def tell(watch: LoaderListener) -> None:
     """Tell a watch, from now on."""
     _watches[watch.thread] = (*_watches.get(watch.thread, ()), watch)
     if not _wrapped:
@@ -86,7 +86,7 @@ def tell(watch: Told) -> None:
     _wrapped[0].wrap_loaders()
 
 
-def tell_no_more(watch: Told) -> None:
+def tell_no_more(watch: LoaderListener) -> None:
     """Tell a watch nothing any more. May be done twice."""
     others = tuple(other for other in _watches.pop(watch.thread, ()) if other is not watch)
     if others:
@@ -157,7 +157,7 @@ def _timed_start(start: Callable[[Any], None], wrapping: _Wrapping) -> Callable[
     return timed_start
 
 
-def _begin(loader: Any, watches: Sequence[Told]) -> tuple[list[Any], int, bool]:
+def _begin(loader: Any, watches: Sequence[LoaderListener]) -> tuple[list[Any], int, bool]:
     """Who is told of an iterator that is about to be made, its serial, and whether to mark."""
     serial = next(serials)
     for watch in watches:
@@ -198,7 +198,7 @@ def _marking(loader: Any, serial: int | None) -> Iterator[None]:
 
 
 def _begin_pass(
-    iterator: Any, loader: Any, serial: int, marked: bool, watches: Sequence[Told]
+    iterator: Any, loader: Any, serial: int, marked: bool, watches: Sequence[LoaderListener]
 ) -> None:
     if not isinstance(iterator, _BaseDataLoaderIter):
         return
@@ -242,7 +242,9 @@ def _watched_next(fetch: Callable[[Any], Any], wrapping: _Wrapping) -> Callable[
     return watched_next
 
 
-def _without(error: BaseException, at: LoaderPass, told: Iterable[tuple[Told, Any]]) -> None:
+def _without(
+    error: BaseException, at: LoaderPass, told: Iterable[tuple[LoaderListener, Any]]
+) -> None:
     """A fetch got no batch."""
     over = isinstance(error, StopIteration)
     at.void(over=over)
@@ -256,7 +258,7 @@ def _without(error: BaseException, at: LoaderPass, told: Iterable[tuple[Told, An
             watch.failed(its)
 
 
-def _safely(watches: Sequence[Told], action: Callable[..., Any], *args: Any) -> Any:
+def _safely(watches: Sequence[LoaderListener], action: Callable[..., Any], *args: Any) -> Any:
     """Do something of ours; if it fails, None, and nobody is told any more."""
     try:
         return action(*args)
@@ -265,6 +267,6 @@ def _safely(watches: Sequence[Told], action: Callable[..., Any], *args: Any) -> 
         return None
 
 
-def _fault(watches: Sequence[Told]) -> None:
+def _fault(watches: Sequence[LoaderListener]) -> None:
     for watch in watches:
         watch.fault()

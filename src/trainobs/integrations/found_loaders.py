@@ -11,7 +11,7 @@ import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from trainobs.hooks.datasets import data_roots_of
-from trainobs.hooks.given import fetches_ahead
+from trainobs.hooks.batch_matcher import fetches_ahead
 from trainobs.hooks.loader_pass import LoaderPass, passes, serials
 from trainobs.hooks.loop_pass import Fetch, LoopPass
 from trainobs.hooks.watch import Loader, LoaderWatch
@@ -29,7 +29,7 @@ class UnnamedLoaders(LoaderWatch):
     Args:
         take: told of such a loader as a pass over it begins.
         session: of the run.
-        on_fault: see `Told`.
+        on_fault: see `LoaderListener`.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class UnnamedLoaders(LoaderWatch):
         return super().observe(loader)
 
     def starts(self, loader: Any) -> LoopPass | Fetch:
-        """See `Told`."""
+        """See `LoaderListener`."""
         if self._is_named or not torch.is_grad_enabled():
             return super().starts(loader)
         self._take(loader)
@@ -103,7 +103,7 @@ class FoundLoaders(LoaderWatch):
         finder: told of fetches.
         take: told of a loader as a pass over it begins.
         session: of the run.
-        on_fault: see `Told`.
+        on_fault: see `LoaderListener`.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class FoundLoaders(LoaderWatch):
         return loader
 
     def starts(self, loader: Any) -> LoopPass | Fetch:
-        """See `Told`."""
+        """See `LoaderListener`."""
         if not torch.is_grad_enabled():
             return Fetch(self.clock, opens=False)
         self._finder.leave()

@@ -39,7 +39,7 @@ from trainobs.core.switch import switched_off
 from trainobs.hooks.cuda import Cuda
 from trainobs.hooks.datasets import data_roots_of, workers_of
 from trainobs.hooks.distributed import TorchJob
-from trainobs.hooks.stand_in import inner_of
+from trainobs.hooks.object_proxy import inner_of
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.integrations.found_loaders import UnnamedLoaders
 from trainobs.integrations.found_steps import BY_FETCH, BY_MARKS, OptimizerSteps, tell_of_steps

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from trainobs.core.abi import Phase
-from trainobs.hooks.given import Given, given_by
-from trainobs.hooks.told import Told
+from trainobs.hooks.batch_matcher import BatchMatcher, matcher_for
+from trainobs.hooks.loader_listener import LoaderListener
 from trainobs.steps.clock import StepClock
 
 _PHASES = {
@@ -93,14 +93,14 @@ class TrainerTaps:
     def __init__(
         self,
         trainer: Any,
-        watch: Told,
+        watch: LoaderListener,
         *,
         later: Iterable[Any],
         on_end: Callable[[str], None],
         on_fault: Callable[[], None],
     ) -> None:
         self._clock, self._watch = watch.clock, watch
-        self._given: Given | None = None
+        self._matcher: BatchMatcher | None = None
         self._on_end = on_end
         self._on_fault = on_fault
         self._evaluating = False
@@ -163,13 +163,13 @@ class TrainerTaps:
     def _fetch(self, method: Around, /, *args: Any, **kwargs: Any) -> Any:
         if args:  # the first is the iterator over the batches
             self._mark(self._look_at, args[0])
-            args = (_Fetching(args[0], self._clock, self._mark, self._given), *args[1:])
+            args = (_Fetching(args[0], self._clock, self._mark, self._matcher), *args[1:])
         return method(*args, **kwargs)
 
     def _look_at(self, batches: object) -> None:
         """See which batches of torch's come from an iterator, one for each epoch."""
-        if self._given is None or not self._given.is_by(batches):
-            self._given = given_by(batches, self._watch)
+        if self._matcher is None or not self._matcher.is_by(batches):
+            self._matcher = matcher_for(batches, self._watch)
 
     def _part_of_loop(self, method: Around, /, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -198,10 +198,10 @@ class _Fetching:
         batches: Iterator[Any],
         clock: StepClock,
         mark: Callable[..., None],
-        given: Given | None,
+        matcher: BatchMatcher | None,
     ) -> None:
         self._batches = batches
-        self._given = given
+        self._matcher = matcher
         self._clock = clock
         self._mark = mark
 
@@ -209,20 +209,20 @@ class _Fetching:
         return self
 
     def __next__(self) -> Any:
-        given = self._given
+        matcher = self._matcher
         self._mark(self._clock.begin_fetch)
-        if given is not None:
-            self._mark(given.ask)
+        if matcher is not None:
+            self._mark(matcher.ask)
         try:
             batch = next(self._batches)
         except StopIteration:
-            if given is not None:
-                self._mark(given.explain)
+            if matcher is not None:
+                self._mark(matcher.explain)
             raise
         finally:
             self._mark(self._clock.end_fetch)
-        if given is not None:
-            self._mark(given.got)
+        if matcher is not None:
+            self._mark(matcher.got)
         return batch
 
     def __getattr__(self, name: str) -> Any:

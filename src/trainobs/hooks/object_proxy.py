@@ -25,7 +25,7 @@ _NOT_OPERATORS = frozenset(
 """Special methods that are about the class, or about how an object is made and unmade."""
 
 
-class StandIn:
+class ObjectProxy:
     """Stands for `trainobs_inner`, whose class, attributes and operators it has.
 
     Python looks operators up in the class of an object. So each class of inner objects has a class
@@ -75,7 +75,7 @@ class StandIn:
 
 def inner_of(one: One) -> One:
     """What somebody stands for: itself, if it stands for nobody else."""
-    if not issubclass(type(one), StandIn):  # `isinstance` would not tell
+    if not issubclass(type(one), ObjectProxy):  # `isinstance` would not tell
         return one
     inner: One = one.trainobs_inner  # type: ignore[attr-defined]
     return inner
@@ -96,9 +96,9 @@ def _both(kind: Any, told: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=64)
-def _like(stand_in: Any, kind: Any) -> Any:
+def _like(proxy: Any, kind: Any) -> Any:
     """A class of stand-ins for objects of a class."""
-    own = {name for base in stand_in.__mro__[:-1] for name in vars(base)} | _NOT_OPERATORS
+    own = {name for base in proxy.__mro__[:-1] for name in vars(base)} | _NOT_OPERATORS
     members: dict[str, Any] = {"__slots__": ()}
     for name in dir(kind):
         if name.startswith("__") and name.endswith("__") and name not in own:
@@ -107,11 +107,11 @@ def _like(stand_in: Any, kind: Any) -> Any:
                 members[name] = _forwarded(name)
             elif name == "__hash__":
                 members[name] = operator
-    return type(kind.__name__, (stand_in,), members)
+    return type(kind.__name__, (proxy,), members)
 
 
 def _forwarded(name: str) -> Callable[..., Any]:
-    def forwarded(self: StandIn, *args: Any, **kwargs: Any) -> Any:
+    def forwarded(self: ObjectProxy, *args: Any, **kwargs: Any) -> Any:
         inner = self.trainobs_inner
         return getattr(type(inner), name)(inner, *map(inner_of, args), **kwargs)
 

@@ -1,4 +1,4 @@
-"""Who is told of loaders: a step clock, and the ledger of batches."""
+"""The listener of loaders: it tells a step clock, and the ledger of batches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _raise() -> None:
     raise  # what is being handled
 
 
-class Told:
+class LoaderListener:
     """Passes on to a clock and a ledger what a loop gets from its loaders.
 
     Everything here may fail without harm if it is called by `safely`.
@@ -36,7 +36,7 @@ class Told:
         on_fault: called after a fault of ours, while it is handled; the loop goes on unwatched.
 
     Attributes:
-        expected: the `Given` that waits for a loader, its `base`, to make an iterator of torch's.
+        expected: the `BatchMatcher` whose loader, its `base`, is about to make torch's iterator.
         known_loaders: those of which an iterator was made.
         observed: loaders whose fetches are the loop's, by their identity.
         opens_steps: as above.

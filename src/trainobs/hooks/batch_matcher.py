@@ -15,8 +15,8 @@ from typing import Any
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from trainobs.core.abi import MAIN_WORKER, Phase
+from trainobs.hooks.loader_listener import LoaderListener
 from trainobs.hooks.loader_pass import LoaderPass, passes
-from trainobs.hooks.told import Told
 
 _AHEAD = {"DataLoaderShard": 1, "DataLoaderDispatcher": 1, "SkipDataLoader": 0}
 """Classes of Accelerate's -> batches that their `__iter__` fetches before the first is given."""
@@ -26,7 +26,7 @@ _MODULE = "accelerate.data_loader"
 _LOADER = Phase.LOADER.value
 
 
-class Given:
+class BatchMatcher:
     """Tells the ledger which batch of torch's each one is that an iterator gives.
 
     It gives them all in turn, but for some that it leaves out first. Where their numbers do not go
@@ -43,7 +43,13 @@ class Given:
     __slots__ = ("_ahead", "_at", "_iterator", "_number", "_passes", "_watch", "base")
 
     def __init__(
-        self, iterator: Any, watch: Told, *, ahead: int = 0, skipped: int = 0, base: object = None
+        self,
+        iterator: Any,
+        watch: LoaderListener,
+        *,
+        ahead: int = 0,
+        skipped: int = 0,
+        base: object = None,
     ) -> None:
         self.base = base
         self._iterator = weakref.ref(iterator)
@@ -100,15 +106,15 @@ def fetches_ahead() -> bool:
     return frame is not None
 
 
-def given_by(iterator: Any, watch: Told) -> Given | None:
+def matcher_for(iterator: Any, watch: LoaderListener) -> BatchMatcher | None:
     """That of an iterator which was not asked for a batch yet; None if its ways are not known."""
     if isinstance(iterator, _BaseDataLoaderIter):
         at = passes.get(id(iterator))
         if at is None:
             return None
-        given = Given(iterator, watch)
-        given.begin(at)
-        return given
+        matcher = BatchMatcher(iterator, watch)
+        matcher.begin(at)
+        return matcher
     frame = iterator.gi_frame if type(iterator) is GeneratorType else None
     if frame is None or getgeneratorstate(iterator) != GEN_CREATED:
         return None
@@ -123,5 +129,5 @@ def given_by(iterator: Any, watch: Told) -> Given | None:
         if name == "DataLoaderDispatcher" and loader.state.num_processes > 1:
             return None  # rank 0 makes a batch of several, or part of one
         skipped = getattr(loader, "skip_batches", 0)
-        return Given(iterator, watch, ahead=ahead, skipped=skipped, base=base)
+        return BatchMatcher(iterator, watch, ahead=ahead, skipped=skipped, base=base)
     return None
