@@ -38,7 +38,7 @@ from trainobs.hooks.loop_pass import LoopPass
 from trainobs.hooks.marks import Marks
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.steps.clock import StepClock
-from trainobs.steps.fast_path import Between
+from trainobs.steps.fast_path import CallbackContext
 from trainobs.steps.ledger import Ledger
 
 TURNS = 300
@@ -74,8 +74,10 @@ class Parts:
         ledger.fetched = deque(maxlen=64).append
         self._fetch = _BaseDataLoaderIter.__next__
         self._watch = LoaderWatch(clock, ledger, RunInfo("timing"))
-        self._step = Between(clock.begin_step, None, clock.end_step, self._watch.fault)
-        self._phases = [Between(clock.enter, n, clock.leave, self._watch.fault) for n in (3, 4, 5)]
+        self._step = CallbackContext(clock.begin_step, None, clock.end_step, self._watch.fault)
+        self._phases = [
+            CallbackContext(clock.enter, n, clock.leave, self._watch.fault) for n in (3, 4, 5)
+        ]
         self._marks = Marks(abi.MAIN_WORKER, 1)
         self._loaders = {workers: self._loader(workers) for workers in (0, 2)}
 

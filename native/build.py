@@ -23,7 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "trainobs"
-CLOCK = ("between", "clock", "loader", "module")
+CLOCK = ("callback_context", "clock", "loader", "module")
 LIBRARIES = {
     PACKAGE / "core" / "_lookups.so": ("-O3", "native/lookups.c", "native/bags.c"),
     PACKAGE / "steps" / "_fast_path.abi3.so": ("-O2", *(f"native/{name}.c" for name in CLOCK)),

@@ -47,7 +47,7 @@ struct names {
 		*tell;
 	PyObject *nothing; /* the empty tuple */
 	PyObject *monotonic_ns, *c_uint64, *addressof;
-	PyTypeObject *closed_step, *marker, *telling;
+	PyTypeObject *closed_step, *marker, *fetch_listener;
 };
 extern struct names names;
 
@@ -73,7 +73,7 @@ int marker_begin_batch(Marker *self, PyObject *step, long long epoch, int leads)
 
 PyTypeObject *add_type(PyObject *module, PyType_Spec *spec);
 int add_loader_types(PyObject *module);
-int add_between(PyObject *module);
+int add_callback_context(PyObject *module);
 
 /* Entries of the tables by which Python knows a type. */
 #define METHOD(name, function, how) { name, (PyCFunction)(void (*)(void))function, how, NULL }

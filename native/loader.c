@@ -12,16 +12,16 @@ typedef struct {
 	long long epoch, begin_ns;
 	long leads;
 	char loop, found, opens, opened, aside;
-} Telling;
+} FetchListener;
 
 typedef struct {
-	THINGS(marks, *tellings, *watches)
+	THINGS(marks, *listeners, *watches)
 	long long loader, workers, passes, number;
 	char exact, until_one_ends;
-} Passing;
+} PassTracker;
 
 /* Whether another pass has taken over. */
-static int look_who_leads(Telling *self, Marker *clock)
+static int look_who_leads(FetchListener *self, Marker *clock)
 {
 	PyObject *leader = PyObject_GetAttr(clock->fetches, names.leader);
 
@@ -31,7 +31,7 @@ static int look_who_leads(Telling *self, Marker *clock)
 }
 
 /* NULL after an exception: where it has none, or one in Python. */
-static Marker *clock_of(Telling *self)
+static Marker *clock_of(FetchListener *self)
 {
 	if (self->clock && PyObject_TypeCheck(self->clock, names.marker))
 		return (Marker *)self->clock;
@@ -39,7 +39,7 @@ static Marker *clock_of(Telling *self)
 	return NULL;
 }
 
-static int ask_for_batch(Telling *self)
+static int ask_for_batch(FetchListener *self)
 {
 	Marker *clock = clock_of(self);
 	int failed = 0;
@@ -64,7 +64,7 @@ static int ask_for_batch(Telling *self)
 	return failed ? -1 : 0;
 }
 
-static int got_batch(Telling *self)
+static int got_batch(FetchListener *self)
 {
 	Marker *clock = clock_of(self);
 
@@ -78,7 +78,8 @@ static int got_batch(Telling *self)
 }
 
 /* Which batch it was, of whom, and when: a `Fetch` of the ledger. */
-static int note(Telling *self, Passing *at, long long number, long long end_ns, int waited)
+static int note(FetchListener *self, PassTracker *at, long long number, long long end_ns,
+		int waited)
 {
 	Marker *clock = (Marker *)self->clock;
 	long long worker = MAIN_WORKER;
@@ -97,7 +98,7 @@ static int note(Telling *self, Passing *at, long long number, long long end_ns, 
 	return failed ? -1 : 0;
 }
 
-static int answered(Telling *self, Passing *at, long long number, long long end_ns)
+static int answered(FetchListener *self, PassTracker *at, long long number, long long end_ns)
 {
 	Marker *clock = clock_of(self);
 	int waited = clock && clock->phase == LOADER;
@@ -113,50 +114,50 @@ static int answered(Telling *self, Passing *at, long long number, long long end_
 	return got_batch(self);
 }
 
-static PyObject *telling_ask(Telling *self, PyObject *unused)
+static PyObject *fetch_listener_ask(FetchListener *self, PyObject *unused)
 {
 	return none(ask_for_batch(self));
 }
 
-static PyObject *telling_got(Telling *self, PyObject *unused)
+static PyObject *fetch_listener_got(FetchListener *self, PyObject *unused)
 {
 	return none(got_batch(self));
 }
 
 /* One of those that are told, borrowed; NULL after an exception. */
-static Telling *told(PyObject *tellings, Py_ssize_t place)
+static FetchListener *listener_at(PyObject *listeners, Py_ssize_t place)
 {
-	PyObject *telling = PyTuple_GetItem(tellings, place);
+	PyObject *listener = PyTuple_GetItem(listeners, place);
 
-	if (telling && !PyObject_TypeCheck(telling, names.telling)) {
-		PyErr_SetString(PyExc_TypeError, "who is told is no Telling");
+	if (listener && !PyObject_TypeCheck(listener, names.fetch_listener)) {
+		PyErr_SetString(PyExc_TypeError, "who is told is no FetchListener");
 		return NULL;
 	}
-	return (Telling *)telling;
+	return (FetchListener *)listener;
 }
 
-static PyObject *passing_ask(Passing *self, PyObject *watches)
+static PyObject *pass_tracker_ask(PassTracker *self, PyObject *watches)
 {
-	PyObject *tellings;
+	PyObject *listeners;
 
 	if (self->watches != watches && tell_method((PyObject *)self, names.tell, watches))
 		return NULL;
-	tellings = self->tellings ? self->tellings : names.nothing;
-	Py_INCREF(tellings);
-	for (Py_ssize_t i = 0; i < PyTuple_Size(tellings); i++) {
-		Telling *telling = told(tellings, i);
+	listeners = self->listeners ? self->listeners : names.nothing;
+	Py_INCREF(listeners);
+	for (Py_ssize_t i = 0; i < PyTuple_Size(listeners); i++) {
+		FetchListener *listener = listener_at(listeners, i);
 
-		if (!telling || ask_for_batch(telling)) {
-			Py_DECREF(tellings);
+		if (!listener || ask_for_batch(listener)) {
+			Py_DECREF(listeners);
 			return NULL;
 		}
 	}
 	if (is_set(self->marks))
 		prctl(BATCH_BEGIN, MAIN_WORKER, self->number, self->loader, self->passes);
-	return tellings;
+	return listeners;
 }
 
-static PyObject *passing_got(Passing *self, PyObject *const *args, Py_ssize_t count)
+static PyObject *pass_tracker_got(PassTracker *self, PyObject *const *args, Py_ssize_t count)
 {
 	long long number, end_ns;
 
@@ -169,9 +170,9 @@ static PyObject *passing_got(Passing *self, PyObject *const *args, Py_ssize_t co
 	number = self->number++;
 	end_ns = monotonic();
 	for (Py_ssize_t i = 0; i < PyTuple_Size(args[0]); i++) {
-		Telling *telling = told(args[0], i);
+		FetchListener *listener = listener_at(args[0], i);
 
-		if (!telling || answered(telling, self, number, end_ns))
+		if (!listener || answered(listener, self, number, end_ns))
 			return NULL;
 	}
 	Py_RETURN_NONE;
@@ -188,69 +189,69 @@ static PyObject *call_prctl(PyObject *module, PyObject *const *args, Py_ssize_t 
 	return PyLong_FromLong(prctl((int)values[0], values[1], values[2], values[3], values[4]));
 }
 
-static PyMemberDef telling_members[] = {
-	MEMBER(Telling, "clock", T_OBJECT, clock),
-	MEMBER(Telling, "fetched", T_OBJECT, fetched),
-	MEMBER(Telling, "_name", T_OBJECT, name),
-	MEMBER(Telling, "epoch", T_LONGLONG, epoch),
-	MEMBER(Telling, "begin_ns", T_LONGLONG, begin_ns),
-	MEMBER(Telling, "leads", T_LONG, leads),
-	MEMBER(Telling, "loop", T_BOOL, loop),
-	MEMBER(Telling, "found", T_BOOL, found),
-	MEMBER(Telling, "opens", T_BOOL, opens),
-	MEMBER(Telling, "opened", T_BOOL, opened),
-	MEMBER(Telling, "aside", T_BOOL, aside),
+static PyMemberDef fetch_listener_members[] = {
+	MEMBER(FetchListener, "clock", T_OBJECT, clock),
+	MEMBER(FetchListener, "fetched", T_OBJECT, fetched),
+	MEMBER(FetchListener, "_name", T_OBJECT, name),
+	MEMBER(FetchListener, "epoch", T_LONGLONG, epoch),
+	MEMBER(FetchListener, "begin_ns", T_LONGLONG, begin_ns),
+	MEMBER(FetchListener, "leads", T_LONG, leads),
+	MEMBER(FetchListener, "loop", T_BOOL, loop),
+	MEMBER(FetchListener, "found", T_BOOL, found),
+	MEMBER(FetchListener, "opens", T_BOOL, opens),
+	MEMBER(FetchListener, "opened", T_BOOL, opened),
+	MEMBER(FetchListener, "aside", T_BOOL, aside),
 	{ 0 },
 };
 
-static PyMemberDef passing_members[] = {
-	MEMBER(Passing, "marks", T_OBJECT, marks),
-	MEMBER(Passing, "tellings", T_OBJECT, tellings),
-	MEMBER(Passing, "watches", T_OBJECT, watches),
-	MEMBER(Passing, "loader", T_LONGLONG, loader),
-	MEMBER(Passing, "workers", T_LONGLONG, workers),
-	MEMBER(Passing, "passes", T_LONGLONG, passes),
-	MEMBER(Passing, "number", T_LONGLONG, number),
-	MEMBER(Passing, "exact", T_BOOL, exact),
-	MEMBER(Passing, "until_one_ends", T_BOOL, until_one_ends),
+static PyMemberDef pass_tracker_members[] = {
+	MEMBER(PassTracker, "marks", T_OBJECT, marks),
+	MEMBER(PassTracker, "listeners", T_OBJECT, listeners),
+	MEMBER(PassTracker, "watches", T_OBJECT, watches),
+	MEMBER(PassTracker, "loader", T_LONGLONG, loader),
+	MEMBER(PassTracker, "workers", T_LONGLONG, workers),
+	MEMBER(PassTracker, "passes", T_LONGLONG, passes),
+	MEMBER(PassTracker, "number", T_LONGLONG, number),
+	MEMBER(PassTracker, "exact", T_BOOL, exact),
+	MEMBER(PassTracker, "until_one_ends", T_BOOL, until_one_ends),
 	{ 0 },
 };
 
-static PyMethodDef telling_methods[] = {
-	METHOD("ask", telling_ask, METH_NOARGS),
-	METHOD("got", telling_got, METH_NOARGS),
+static PyMethodDef fetch_listener_methods[] = {
+	METHOD("ask", fetch_listener_ask, METH_NOARGS),
+	METHOD("got", fetch_listener_got, METH_NOARGS),
 	{ 0 },
 };
 
-static PyMethodDef passing_methods[] = {
-	METHOD("ask", passing_ask, METH_O),
-	METHOD("got", passing_got, METH_FASTCALL),
+static PyMethodDef pass_tracker_methods[] = {
+	METHOD("ask", pass_tracker_ask, METH_O),
+	METHOD("got", pass_tracker_got, METH_FASTCALL),
 	{ 0 },
 };
 
-static int telling_init(Telling *self, PyObject *args, PyObject *named)
+static int fetch_listener_init(FetchListener *self, PyObject *args, PyObject *named)
 {
 	self->leads = self->epoch = -1;
 	return 0;
 }
 
-static PyType_Slot telling_slots[] = {
-	{ Py_tp_init, telling_init },
-	{ Py_tp_methods, telling_methods },
-	{ Py_tp_members, telling_members },
+static PyType_Slot fetch_listener_slots[] = {
+	{ Py_tp_init, fetch_listener_init },
+	{ Py_tp_methods, fetch_listener_methods },
+	{ Py_tp_members, fetch_listener_members },
 	ENDING,
 	{ 0 },
 };
 
-static PyType_Slot passing_slots[] = {
-	{ Py_tp_methods, passing_methods },
-	{ Py_tp_members, passing_members },
+static PyType_Slot pass_tracker_slots[] = {
+	{ Py_tp_methods, pass_tracker_methods },
+	{ Py_tp_members, pass_tracker_members },
 	ENDING,
 	{ 0 },
 };
 
-static PyType_Spec telling_spec = SPEC("Telling", Telling, telling_slots);
-static PyType_Spec passing_spec = SPEC("Passing", Passing, passing_slots);
+static PyType_Spec fetch_listener_spec = SPEC("FetchListener", FetchListener, fetch_listener_slots);
+static PyType_Spec pass_tracker_spec = SPEC("PassTracker", PassTracker, pass_tracker_slots);
 
 int add_loader_types(PyObject *module)
 {
@@ -261,6 +262,6 @@ int add_loader_types(PyObject *module)
 		Py_XDECREF(made);
 		return -1;
 	}
-	names.telling = add_type(module, &telling_spec);
-	return names.telling && add_type(module, &passing_spec) ? 0 : -1;
+	names.fetch_listener = add_type(module, &fetch_listener_spec);
+	return names.fetch_listener && add_type(module, &pass_tracker_spec) ? 0 : -1;
 }

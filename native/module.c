@@ -349,7 +349,7 @@ PyMODINIT_FUNC PyInit__fast_path(void)
 	PyObject *module = PyModule_Create(&definition);
 
 	if (module && (look_up() || !(names.marker = add_type(module, &marker_spec)) ||
-		       add_loader_types(module) || add_between(module)))
+		       add_loader_types(module) || add_callback_context(module)))
 		Py_CLEAR(module);
 	return module;
 }

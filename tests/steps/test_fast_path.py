@@ -117,7 +117,7 @@ class Watch:
         module: Any = fast_path if kind == "C" else fast_path_python
         self.fetched: list[list[int]] = []
 
-        class Telling(module.Telling):  # type: ignore[misc]
+        class FetchListener(module.FetchListener):  # type: ignore[misc]
             def _ask_first(self) -> None:
                 self.leads = clock.fetches.lead(self._name, trains=True)
                 self.epoch = 4
@@ -127,31 +127,31 @@ class Watch:
                 if self.loop and chance.randrange(9) == 0:
                     clock.end_step()
 
-        class Passing(module.Passing):  # type: ignore[misc]
+        class PassTracker(module.PassTracker):  # type: ignore[misc]
             def _tell(self, watches: object) -> None:
                 self.watches = watches
 
             def _look_at(self, iterator: object) -> None:
                 self.exact = self.exact and chance.randrange(9) > 0
 
-        self.at = Passing()
+        self.at = PassTracker()
         self.at.loader, self.at.workers = 7, chance.randrange(4)
         self.at.exact, self.at.until_one_ends = chance.randrange(4) > 0, seed % 4 == 0
-        self.tellings = []
+        self.listeners = []
         for loop, opens, aside, found in FLAGS:
-            telling = Telling()
-            telling.clock, telling.fetched, telling._name = clock, self.fetched.append, object()
-            telling.loop, telling.opens = bool(loop), bool(opens)
-            telling.aside, telling.found = bool(aside), bool(found)
-            self.tellings.append(telling)
+            listener = FetchListener()
+            listener.clock, listener.fetched, listener._name = clock, self.fetched.append, object()
+            listener.loop, listener.opens = bool(loop), bool(opens)
+            listener.aside, listener.found = bool(aside), bool(found)
+            self.listeners.append(listener)
 
     def act(self) -> object:
         chance, clock, at = self.chance, self.clock, self.at
-        at.tellings = tuple(chance.sample(self.tellings, chance.choice([1, 1, 2, 0])))
+        at.listeners = tuple(chance.sample(self.listeners, chance.choice([1, 1, 2, 0])))
         if chance.randrange(5) == 0:
             clock.enter(chance.randrange(len(Phase)))
         told = at.ask(self)
-        assert told == at.tellings
+        assert told == at.listeners
         at.got(told, None, None)
         if chance.randrange(3) == 0:
             clock.end_step()
@@ -162,7 +162,7 @@ class Watch:
         untimed = [fetch[:5] + fetch[7:] for fetch in self.fetched]
         assert all(fetch[5] <= fetch[6] for fetch in self.fetched)
         closed = [(s.serial, s.step, s.epoch, s.switches, s.unexplained) for s in clock.closed]
-        known = [(bool(t.loop), bool(t.opened), int(t.leads), t.epoch) for t in self.tellings]
+        known = [(bool(t.loop), bool(t.opened), int(t.leads), t.epoch) for t in self.listeners]
         return untimed, closed, known, at.number, at.exact, clock.phase, clock.unended_batches
 
 
@@ -197,16 +197,16 @@ def test_a_context_swallows_faults_of_its_own_and_lets_the_loops_through(module)
     def interrupt(_: object = None) -> None:
         raise KeyboardInterrupt
 
-    with module.Between(fail, 1, fail, note, "value") as value:
+    with module.CallbackContext(fail, 1, fail, note, "value") as value:
         assert value == "value"
     assert [str(error) for error in handled] == ["ours", "ours"]
     assert all(error.__traceback__ for error in handled)  # that of a signal's handler is looked for
     assert sys.exc_info() == (None, None, None)
-    with pytest.raises(ZeroDivisionError), module.Between(None, None, None, note):
+    with pytest.raises(ZeroDivisionError), module.CallbackContext(None, None, None, note):
         raise ZeroDivisionError
-    with pytest.raises(KeyboardInterrupt), module.Between(interrupt, 1, None, note):
+    with pytest.raises(KeyboardInterrupt), module.CallbackContext(interrupt, 1, None, note):
         pass
-    with pytest.raises(Fault), module.Between(fail, 1, None, fail):
+    with pytest.raises(Fault), module.CallbackContext(fail, 1, None, fail):
         pass
     assert len(handled) == 2
 
@@ -254,7 +254,9 @@ def test_a_clock_that_knows_who_knows_it_is_freed():
     class Owner:
         def __init__(self) -> None:
             self.clock = StepClock([0], on_close=self.told)
-            self.context = fast_path.Between(self.clock.enter, 1, self.clock.leave, self.told)
+            self.context = fast_path.CallbackContext(
+                self.clock.enter, 1, self.clock.leave, self.told
+            )
 
         def told(self) -> None:
             pass

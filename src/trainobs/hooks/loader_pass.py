@@ -19,10 +19,10 @@ from trainobs.core.abi import MAIN_WORKER
 from trainobs.hooks.loader_listener import LoaderListener
 from trainobs.hooks.loop_pass import Fetch, LoopPass
 from trainobs.hooks.marks import Marks
-from trainobs.steps.fast_path import Passing
+from trainobs.steps.fast_path import PassTracker
 
 
-class LoaderPass(Passing):
+class LoaderPass(PassTracker):
     """A pass over a loader, by one iterator.
 
     Attributes:
@@ -34,7 +34,7 @@ class LoaderPass(Passing):
         marks: for batches that the training thread makes.
         until_one_ends: whether it is exact only until a worker has no data any more: each worker
             of a loader with an iterable data set makes what it has, in turn.
-        watches: those who are told, each by its one of `tellings`.
+        watches: those who are told, each by its one of `listeners`.
     """
 
     __slots__ = ("__weakref__", "_loops", "_ref")
@@ -78,7 +78,7 @@ class LoaderPass(Passing):
 
     def forget(self) -> None:
         """Tell nobody, until it is said whom again."""
-        self.watches, self.tellings = None, ()
+        self.watches, self.listeners = None, ()
 
     def _tell(self, watches: Sequence[LoaderListener]) -> None:
         made: list[LoopPass | Fetch] = []
@@ -86,7 +86,7 @@ class LoaderPass(Passing):
             loop = self._loops.get(id(watch))
             made.append(loop or Fetch(watch.clock, opens=watch.opens_steps))
             made[-1].fetched = watch.ledger.fetched
-        self.watches, self.tellings = watches, tuple(made)
+        self.watches, self.listeners = watches, tuple(made)
 
     def _look_at(self, iterator: Any) -> None:
         if not all(getattr(iterator, "_workers_status", (False,))):

@@ -8,10 +8,10 @@ import torch
 
 from trainobs.core.abi import Phase
 from trainobs.steps.clock import StepClock
-from trainobs.steps.fast_path import Telling
+from trainobs.steps.fast_path import FetchListener
 
 
-class Fetch(Telling):
+class Fetch(FetchListener):
     """Tells a clock of fetches that a framework makes, or that somebody makes beside the loop.
 
     Args:
@@ -34,7 +34,7 @@ class Fetch(Telling):
     made = over = failed
 
 
-class LoopPass(Telling):
+class LoopPass(FetchListener):
     """Tells a clock of one pass over a loader that was given to `obs.loader`.
 
     What is begun, by `start` or `ask`, is ended by `made`, `got`, `over` or `failed`. A pass that

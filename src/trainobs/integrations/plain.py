@@ -52,7 +52,7 @@ from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
 from trainobs.session.settings import PathLike, Probes, Settings
 from trainobs.steps.clock import LAST_STEP, MAX_NAMED, StepClock
-from trainobs.steps.fast_path import Between
+from trainobs.steps.fast_path import CallbackContext
 
 Loader = TypeVar("Loader", bound=Iterable[Any])
 
@@ -154,7 +154,7 @@ class Observation:
             session.note_steps(BY_MARKS)
         if number is None:
             return self._step
-        return Between(clock.begin_step, _step_number(number), clock.end_step, self._fault)
+        return CallbackContext(clock.begin_step, _step_number(number), clock.end_step, self._fault)
 
     def phase(self, name: str) -> Scope:
         """Context of a phase of the step; phases may nest, and the inner one's time is its own.
@@ -211,7 +211,7 @@ class Observation:
             session, self.run_dir = opened
             self._session, self.level = session, session.level
             clock = session.clock
-            self._step: Scope = Between(clock.begin_step, None, clock.end_step, self._fault)
+            self._step: Scope = CallbackContext(clock.begin_step, None, clock.end_step, self._fault)
             self._watch = self._new_watch(session)
             _running.append(self)  # nobody else may keep it
             abandon_in_children(self)
@@ -298,7 +298,7 @@ class Observation:
         known = _PHASES.get(name) if isinstance(name, str) else None
         phase = self._name_phase(name, clock) if known is None else known
         clock.measured.add(phase)
-        scope = Between(clock.enter, phase, clock.leave, self._fault)
+        scope = CallbackContext(clock.enter, phase, clock.leave, self._fault)
         if isinstance(name, str) and len(self._scopes) < _NAMES_KEPT:
             self._scopes[name] = scope
         return scope

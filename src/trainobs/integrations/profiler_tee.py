@@ -13,7 +13,7 @@ from typing import Any
 
 from trainobs.core.abi import Phase
 from trainobs.steps.clock import StepClock
-from trainobs.steps.fast_path import Between
+from trainobs.steps.fast_path import CallbackContext
 
 FETCH = -1
 """Not a phase alone: the fetch of a training batch also begins a step."""
@@ -152,11 +152,11 @@ class ProfilerTee:
         if not self._idle:
             inner: AbstractContextManager[Any] = self.trainobs_inner.profile(action)
             return inner if phase is None else _Timed(self._clock, phase, self._on_fault, inner)
-        clock, context = self._clock, Between(None, None, None, self._on_fault, action)
+        clock, context = self._clock, CallbackContext(None, None, None, self._on_fault, action)
         if phase == FETCH:
-            context = Between(clock.begin_fetch, True, clock.leave, self._on_fault, action)
+            context = CallbackContext(clock.begin_fetch, True, clock.leave, self._on_fault, action)
         elif phase is not None:
-            context = Between(clock.enter, phase, clock.leave, self._on_fault, action)
+            context = CallbackContext(clock.enter, phase, clock.leave, self._on_fault, action)
         self._contexts[action] = context
         return context
 

@@ -32,14 +32,14 @@ LANGUAGE = "Python" if _native is None else "C"
 """What does what nearly every step does."""
 
 if TYPE_CHECKING or _native is None:
-    Between = fast_path_python.Between
+    CallbackContext = fast_path_python.CallbackContext
     Marker = fast_path_python.Marker
-    Passing = fast_path_python.Passing
-    Telling = fast_path_python.Telling
+    PassTracker = fast_path_python.PassTracker
+    FetchListener = fast_path_python.FetchListener
     prctl = fast_path_python.prctl
     untracked = fast_path_python.untracked
     wide = fast_path_python.wide
 else:
-    Between, Marker = _native.Between, _native.Marker
-    Passing, Telling = _native.Passing, _native.Telling
+    CallbackContext, Marker = _native.CallbackContext, _native.Marker
+    PassTracker, FetchListener = _native.PassTracker, _native.FetchListener
     prctl, untracked, wide = _native.prctl, _native.untracked, int

@@ -15,7 +15,15 @@ from typing import Any, TypeVar
 from trainobs.core.abi import MAIN_WORKER, Phase
 from trainobs.steps.marker import Marker
 
-__all__ = ["Between", "Marker", "Passing", "Telling", "prctl", "untracked", "wide"]
+__all__ = [
+    "CallbackContext",
+    "FetchListener",
+    "Marker",
+    "PassTracker",
+    "prctl",
+    "untracked",
+    "wide",
+]
 
 T = TypeVar("T")
 
@@ -25,7 +33,7 @@ _LARGE = 2**31
 """From here on a number does not go through ctypes as it is."""
 
 
-class Telling:
+class FetchListener:
     """Tells a clock of the fetches of one iterator: see `trainobs.hooks.loop_pass`.
 
     Attributes:
@@ -102,7 +110,7 @@ class Telling:
         """Say whether the pass leads, and of which epoch it is."""
         raise NotImplementedError
 
-    def _answered(self, at: Passing, number: int, end_ns: int) -> None:
+    def _answered(self, at: PassTracker, number: int, end_ns: int) -> None:
         """The loader has answered with a batch: which one, if that is known."""
         clock = self.clock
         waited = clock.phase == _LOADER
@@ -120,16 +128,16 @@ class Telling:
         self.got()
 
 
-class Passing:
+class PassTracker:
     """Where an iterator is, and who is told of it: see `trainobs.hooks.loader_pass`."""
 
     __slots__ = (
         "exact",
+        "listeners",
         "loader",
         "marks",
         "number",
         "passes",
-        "tellings",
         "until_one_ends",
         "watches",
         "workers",
@@ -140,20 +148,20 @@ class Passing:
         self.exact = self.until_one_ends = False
         self.marks: Any = None
         self.watches: object = None
-        self.tellings: tuple[Telling, ...] = ()
+        self.listeners: tuple[FetchListener, ...] = ()
 
-    def ask(self, watches: object, /) -> tuple[Telling, ...]:
+    def ask(self, watches: object, /) -> tuple[FetchListener, ...]:
         """A batch is asked for; returns who was told, for `got`."""
         if self.watches is not watches:
             self._tell(watches)
-        tellings = self.tellings
-        for telling in tellings:
-            telling.ask()
+        listeners = self.listeners
+        for listener in listeners:
+            listener.ask()
         if self.marks is not None:
             self.marks.begin(self.passes, self.number)
-        return tellings
+        return listeners
 
-    def got(self, tellings: tuple[Telling, ...], iterator: object, batch: object, /) -> None:
+    def got(self, listeners: tuple[FetchListener, ...], iterator: object, batch: object, /) -> None:
         """The iterator gave a batch."""
         if self.marks is not None:
             self.marks.end(batch)
@@ -162,8 +170,8 @@ class Passing:
         number = self.number
         self.number += 1
         end_ns = time.monotonic_ns()
-        for telling in tellings:
-            telling._answered(self, number, end_ns)
+        for listener in listeners:
+            listener._answered(self, number, end_ns)
 
     def _tell(self, watches: Any) -> None:
         """Have these told from now on."""
@@ -174,7 +182,7 @@ class Passing:
         raise NotImplementedError
 
 
-class Between:
+class CallbackContext:
     """Context of a stretch of time, whose two ends somebody is told of, whatever becomes of that.
 
     Args:

@@ -4,10 +4,10 @@
 
 typedef struct {
 	THINGS(begin, *what, *end, *on_fault, *value)
-} Between;
+} CallbackContext;
 
 /* As `except Exception: on_fault()` does: while the exception is handled. */
-static int fault(Between *self)
+static int fault(CallbackContext *self)
 {
 	PyObject *kind, *error, *trace, *old_kind, *old_error, *old_trace;
 	int failed;
@@ -25,7 +25,7 @@ static int fault(Between *self)
 	return failed;
 }
 
-static PyObject *enter(Between *self, PyObject *unused)
+static PyObject *enter(CallbackContext *self, PyObject *unused)
 {
 	PyObject *value = self->value ? self->value : Py_None;
 
@@ -35,12 +35,12 @@ static PyObject *enter(Between *self, PyObject *unused)
 	return value;
 }
 
-static PyObject *leave(Between *self, PyObject *const *args, Py_ssize_t count)
+static PyObject *leave(CallbackContext *self, PyObject *const *args, Py_ssize_t count)
 {
 	return none(is_set(self->end) && tell(self->end, NULL, NULL) && fault(self));
 }
 
-static int init(Between *self, PyObject *args, PyObject *named)
+static int init(CallbackContext *self, PyObject *args, PyObject *named)
 {
 	Py_ssize_t count = PyTuple_Size(args);
 
@@ -71,9 +71,9 @@ static PyType_Slot slots[] = {
 	{ 0 },
 };
 
-static PyType_Spec spec = SPEC("Between", Between, slots);
+static PyType_Spec spec = SPEC("CallbackContext", CallbackContext, slots);
 
-int add_between(PyObject *module)
+int add_callback_context(PyObject *module)
 {
 	return add_type(module, &spec) ? 0 : -1;
 }
