@@ -165,7 +165,7 @@ def turn(pair: Pair) -> npt.NDArray[np.float64]:
 
 def in_programs(pid: int, times: Ints) -> float:
     """Time in the programs behind uprobes a step, ns; what counting it takes is inside."""
-    from trainobs.probes.outside import FUNCTIONS
+    from trainobs.probes.attached_backend import FUNCTIONS
     from trainobs.probes.statistics import ProbeStatistics
 
     with attached(pid) as descriptors:
@@ -254,7 +254,7 @@ def _units(times: Ints) -> Ints:
 
 def _hits(pid: int, times: Ints) -> dict[str, float]:
     """How often a step comes by a uprobe, by the kernel's count of what runs there."""
-    from trainobs.probes.outside import FUNCTIONS
+    from trainobs.probes.attached_backend import FUNCTIONS
     from trainobs.probes.statistics import ProbeStatistics
 
     with attached(pid) as descriptors:

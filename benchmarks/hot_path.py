@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainobs.core.abi import Op, Role
-from trainobs.probes.kernel_side import KernelSide
+from trainobs.probes.local_backend import LocalBackend
 from trainobs.runlog.writer import RunLogSink
 from trainobs.session.observer import FLUSH_S
 from trainobs.session.session import Session
@@ -118,7 +118,7 @@ def _system_call(repeats: int) -> dict[str, float]:
         return _best_ns(lambda: os.pread(file, 64, 0), repeats)
 
     bare = best()
-    kernel = KernelSide()
+    kernel = LocalBackend()
     untracked = best()
     kernel.adopt()
     tracked = best()

@@ -37,8 +37,8 @@ print(json.dumps({{
 CASES = {
     # The kernel side alone: load, attach, register the process.
     "probes": (
-        "import numpy; from trainobs.probes.kernel_side import KernelSide",
-        "kernel = KernelSide(); kernel.adopt()",
+        "import numpy; from trainobs.probes.local_backend import LocalBackend",
+        "kernel = LocalBackend(); kernel.adopt()",
         "kernel.stop()",
     ),
     # The modules that `observe` brings in beyond those of torch.

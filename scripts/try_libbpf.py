@@ -24,7 +24,7 @@ from trainobs.core.errors import ProbeError
 from trainobs.probes import libbpf, shared
 from trainobs.probes.compiling import OBJECTS
 from trainobs.probes.kernel_names import KERNEL_BTF, KernelNames
-from trainobs.probes.kernel_side import KernelSide
+from trainobs.probes.local_backend import LocalBackend
 from trainobs.probes.libbpf_log import captured_log
 
 INT, ENUM, CONST = 1, 6, 10  # BTF_KIND_...
@@ -73,7 +73,7 @@ def run() -> list[object]:
         return [version, "no", "-", "-", "-", *log[:1]]
     library.bpf_object__close(whole)
     try:
-        side = KernelSide()
+        side = LocalBackend()
     except ProbeError as error:
         loads = "yes" if error.failed.startswith("cannot attach") else "no"
         return [version, "yes", loads, "no", "-", error.found]
@@ -86,7 +86,7 @@ def run() -> list[object]:
         side.stop()
 
 
-def counts_exactly(side: KernelSide) -> bool:
+def counts_exactly(side: LocalBackend) -> bool:
     """Read files of known sizes; whether the probes count as many calls and bytes."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as place:
         sizes = [1009 * (i + 1) for i in range(FILES)]

@@ -41,8 +41,8 @@ from tests.attach.target import FETCHES, Target, boundaries, is_patched
 from trainobs.attach.job import attach
 from trainobs.attach.process import find
 from trainobs.core.errors import AttachError, RunLogError
+from trainobs.probes.attached_backend import FUNCTIONS
 from trainobs.probes.elf import Library
-from trainobs.probes.outside import FUNCTIONS
 from trainobs.runlog.reader import RunLog
 
 LET_GO, TRAINING_ENDS, TRAINING_KILLED = "let go", "training ends", "training killed"

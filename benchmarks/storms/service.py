@@ -29,7 +29,7 @@ from tests.kernel.processes import fork, join
 from tests.service.service import SOMEBODY, Raw, Service, Turns, as_user, serves
 from trainobs.core.errors import ProbeError
 from trainobs.probes import protocol
-from trainobs.probes.served import ServedSide, enter
+from trainobs.probes.service_backend import ServiceBackend, enter
 
 ATTACKERS = 4
 PAUSE_S = 1.25
@@ -144,10 +144,10 @@ def taking_all_sessions(path: Path) -> None:
     """Have as many processes registered as there can be."""
 
     def one() -> None:
-        side = None
+        backend = None
         while True:
             with suppress(OSError, ProbeError):
-                side = side or ServedSide(path)
+                backend = backend or ServiceBackend(path)
             time.sleep(0.1)
 
     for _ in range(16):

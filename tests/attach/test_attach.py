@@ -35,7 +35,7 @@ from trainobs.attach.rule import rule_for
 from trainobs.attach.run import AttachedRun
 from trainobs.attach.top import Machine
 from trainobs.core.abi import FileClass, Op, Role
-from trainobs.probes.outside import FUNCTIONS, OutsideSide
+from trainobs.probes.attached_backend import FUNCTIONS, AttachedBackend
 from trainobs.probes.shared import SharedProbes
 from trainobs.report import brief, page
 from trainobs.runlog.reader import RunLog
@@ -183,21 +183,21 @@ def test_an_observer_that_the_process_has_started_is_none_of_its_children(tmp_pa
     file = tmp_path / "file"
     file.write_bytes(bytes(4096))
 
-    def reads(side: OutsideSide, role: Role) -> int:
-        return int(side.rows["count"][:, Op.READ, FileClass.OTHER, role].sum())
+    def reads(backend: AttachedBackend, role: Role) -> int:
+        return int(backend.rows["count"][:, Op.READ, FileClass.OTHER, role].sum())
 
     def observe() -> None:
         probes = SharedProbes()
-        side = OutsideSide(probes, 0, os.getppid())
-        assert side.follow(os.getppid())
+        backend = AttachedBackend(probes, 0, os.getppid())
+        assert backend.follow(os.getppid())
         for _ in range(2):  # as when the thread that trains is known
-            assert side.follow(os.getppid())
+            assert backend.follow(os.getppid())
             file.read_bytes()
         join(fork(file.read_bytes))
-        assert reads(side, Role.CHILD) == 0
-        while not reads(side, Role.MAIN):
+        assert reads(backend, Role.CHILD) == 0
+        while not reads(backend, Role.MAIN):
             time.sleep(0.01)
-        side.stop()
+        backend.stop()
         probes.stop()
 
     def be_observed() -> None:

@@ -191,8 +191,8 @@ def test_root_that_may_not_look_at_a_process_is_not_told_to_be_root() -> None:
 def test_a_process_that_observes_itself_is_refused_and_a_shell_leads_to_what_it_runs() -> None:
     script = (
         "import os, time, torch\n"
-        "from trainobs.probes.kernel_side import KernelSide\n"
-        "side = KernelSide(('syscalls',))\n"
+        "from trainobs.probes.local_backend import LocalBackend\n"
+        "backend = LocalBackend(('syscalls',))\n"
         "print(os.getpid(), flush=True)\n"
         "time.sleep(100)\n"
     )

@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from trainobs.core.errors import ProbeError
-from trainobs.probes.kernel_side import KernelSide
+from trainobs.probes.local_backend import LocalBackend
 
 TIMES = 3
 
@@ -20,21 +20,21 @@ TIMES = 3
 def load(*, counts_files: bool = False) -> dict[str, Any]:
     """Load and take out again; what it took, and what came of it."""
     wall, cpu = time.perf_counter(), time.process_time()
-    side = KernelSide(counts_files=counts_files)
+    backend = LocalBackend(counts_files=counts_files)
     try:
         took = {
             "ms": (time.perf_counter() - wall) * 1e3,
             "cpu_ms": (time.process_time() - cpu) * 1e3,
         }
-        loader = side._probes._loader
+        loader = backend._probes._loader
         ways = {
             name: [p for p, _ in loader.hooks(name)]
-            for name in side.status
-            if side.status[name] == "on"
+            for name in backend.status
+            if backend.status[name] == "on"
         }
-        return took | {"status": dict(side.status), "loads": loader.load_count, "ways": ways}
+        return took | {"status": dict(backend.status), "loads": loader.load_count, "ways": ways}
     finally:
-        side.stop()
+        backend.stop()
 
 
 def main() -> int:

@@ -142,7 +142,7 @@ def test_without_a_place_to_write_to_it_is_told_once(
 def test_a_lower_level_and_a_bad_setting_are_no_concern_of_the_script(
     lightning, installed, monkeypatch, told
 ):
-    with mock.patch("trainobs.session.session.Opening.side", return_value=(None, "not here")):
+    with mock.patch("trainobs.session.session.Opening.backend", return_value=(None, "not here")):
         lightning.fit()
     assert told() == []
     monkeypatch.setenv("TRAINOBS", "perhaps")

@@ -20,7 +20,7 @@ from tests.integrations.trainers import HuggingFace, TokenFiles
 from trainobs import ObsCallback, ObsTrainerCallback, observe
 from trainobs.analysis.summary import summarize
 from trainobs.cli import main
-from trainobs.probes.kernel_side import KernelSide
+from trainobs.probes.local_backend import LocalBackend
 from trainobs.report import io_text
 from trainobs.runlog.reader import RunLog
 from trainobs.session import file_watch, observer
@@ -197,7 +197,7 @@ def test_a_kernel_side_that_counts_no_files_is_told_once(
 ) -> None:
     """As that of a service, which serves many."""
     monkeypatch.setattr(
-        "trainobs.session.opening.open_side", lambda probes, **options: KernelSide(probes)
+        "trainobs.session.opening.open_backend", lambda probes, **options: LocalBackend(probes)
     )
     data = FileData(tmp_path / "data", 2)
     with observe(run_dir=tmp_path / "run", data_roots=data.root, io=True) as obs:

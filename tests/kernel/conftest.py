@@ -16,7 +16,7 @@ from tests.kernel.counted import observing
 from tests.kernel.ground_truth import EXT4_MAGIC, file_system, write_files
 from tests.kernel.observed import ObservedKernel
 from tests.kernel.processes import Outsider
-from trainobs.probes.served import ServedSide
+from trainobs.probes.service_backend import ServiceBackend
 
 SHARE_A_SET = (
     *("test_file_classes", "test_inferred_classes", "test_interpreter_lock", "test_memory"),
@@ -72,7 +72,7 @@ def observed(request: pytest.FixtureRequest, outsider: Outsider) -> Iterator[Obs
     """This process, followed; the outsider was born before."""
     shares = request.path.stem in SHARE_A_SET
     service = request.getfixturevalue("service_of_tests") if shares else None
-    kernel = ObservedKernel(kernel=ServedSide(service) if service else None)
+    kernel = ObservedKernel(kernel=ServiceBackend(service) if service else None)
     yield kernel
     kernel.stop()
 

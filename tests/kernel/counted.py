@@ -8,11 +8,11 @@ from typing import Any
 from tests.kernel.observed import ObservedKernel
 from trainobs.core.abi import FileClass, FileOp
 from trainobs.core.file_rows import Counted, Spread
-from trainobs.probes.kernel_side import KernelSide
+from trainobs.probes.local_backend import LocalBackend
 
 
 def observing() -> ObservedKernel:
-    return ObservedKernel(kernel=KernelSide(counts_files=True))
+    return ObservedKernel(kernel=LocalBackend(counts_files=True))
 
 
 def watch(kernel: ObservedKernel, place: Path) -> None:

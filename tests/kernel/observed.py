@@ -19,10 +19,10 @@ from trainobs.core.abi import RING, FileClass, Op, Phase, Role
 from trainobs.core.catalogue import kernel_metrics
 from trainobs.core.cells import StepCells
 from trainobs.core.metrics import evaluate
-from trainobs.probes.kernel_side import KernelSide
+from trainobs.probes.backend import ProbeBackend
+from trainobs.probes.local_backend import LocalBackend
 from trainobs.probes.own_probe import Probe
 from trainobs.probes.programs import PROBES
-from trainobs.probes.side import Side
 from trainobs.steps.clock import StepClock
 from trainobs.steps.collector import Collector
 
@@ -107,12 +107,12 @@ class ObservedKernel:
         probes: Collection[str] = tuple(PROBES),
         *,
         required: bool = True,
-        kernel: Side | None = None,
+        kernel: ProbeBackend | None = None,
         own: Sequence[Probe] = (),
     ) -> None:
         """`required`: what this kernel can run must run; `own`: programs beside ours."""
         may_lack = programs_off_here()
-        self.kernel = kernel or KernelSide(probes, required=required and not may_lack)
+        self.kernel = kernel or LocalBackend(probes, required=required and not may_lack)
         off = {name: why for name, why in self.kernel.status.items() if why != "on"}
         if required and not off.keys() <= may_lack:
             self.kernel.stop()
@@ -170,7 +170,7 @@ class ObservedKernel:
 
     def _unfinished(self, since_ns: int, patience_s: float = 0.5) -> bool:
         """Whether a block request since a moment does not end."""
-        assert isinstance(self.kernel, KernelSide), "who loads no probes sees no requests"
+        assert isinstance(self.kernel, LocalBackend), "who loads no probes sees no requests"
         requests = self.kernel._probes._loader.map_fd("requests")
         deadline = time.monotonic() + patience_s
         while any(struct.unpack_from("Q", v)[0] >= since_ns for v in map_values(requests, 8, 24)):

@@ -19,7 +19,7 @@ from trainobs import BccProbe
 from trainobs.core.abi import Role
 from trainobs.core.own_counter import OWN_ROLES, of_role
 from trainobs.probes import bcc_child
-from trainobs.probes.kernel_side import KernelSide
+from trainobs.probes.local_backend import LocalBackend
 from trainobs.probes.statistics import ProbeStatistics
 
 pytestmark = pytest.mark.needs_bpf
@@ -118,7 +118,7 @@ def test_its_process_ends_with_the_one_that_is_killed() -> None:
     told, tell = os.pipe()
 
     def work() -> None:
-        kernel = KernelSide(())
+        kernel = LocalBackend(())
         kernel.load_own([BccProbe(TEXT)])
         (program,) = kernel.own._objects
         os.write(tell, str(program._child.pid).encode())

@@ -15,7 +15,7 @@ from tests.kernel.observed import ObservedKernel
 from tests.kernel.patterns import BLOCK, Read, Truth
 from trainobs.core.abi import FileClass
 from trainobs.probes import file_counts, shared
-from trainobs.probes.kernel_side import KernelSide
+from trainobs.probes.local_backend import LocalBackend
 
 pytestmark = pytest.mark.needs_bpf
 
@@ -110,7 +110,7 @@ def test_nothing_is_counted_unless_it_is_asked_for(observed: ObservedKernel, pla
     """Control: the maps are there, and have no room."""
     assert observed.kernel.files is None
     write_file(place / "a.bin", MIB).read_bytes()
-    assert isinstance(observed.kernel, KernelSide)
+    assert isinstance(observed.kernel, LocalBackend)
     maps = observed.kernel._probes.maps(file_counts.ENTRIES)
     assert len(file_counts.FileCounts(maps).take().rows) == 0
 

@@ -14,13 +14,13 @@ from tests.kernel.lifetime import PATIENCE_S, own_programs, still_loaded
 from tests.kernel.observed import ObservedKernel
 from tests.kernel.processes import fork, run_job
 from trainobs.core.abi import FileClass, Op
-from trainobs.probes.kernel_side import KernelSide
 from trainobs.probes.loader import LibbpfLoader
+from trainobs.probes.local_backend import LocalBackend
 
 pytestmark = pytest.mark.needs_bpf
 
 
-def fork_beside(kernel: KernelSide, *, abandon: bool) -> int:
+def fork_beside(kernel: LocalBackend, *, abandon: bool) -> int:
     """A child that has done what there is to do, and stays."""
     ready, tell_ready = os.pipe()
 
@@ -37,14 +37,14 @@ def fork_beside(kernel: KernelSide, *, abandon: bool) -> int:
     return pid
 
 
-def program_count(kernel: KernelSide) -> int:
+def program_count(kernel: LocalBackend) -> int:
     """Programs that run for it: on older kernels several may stand in for one."""
     return sum(map(len, kernel._probes.hooks().values()))
 
 
 @pytest.mark.parametrize("abandon", [True, False])
 def test_a_forked_child_keeps_the_probes_loaded_unless_it_abandons_them(abandon: bool) -> None:
-    kernel = KernelSide()
+    kernel = LocalBackend()
     programs = own_programs()
     assert len(programs) == program_count(kernel)
     pid = fork_beside(kernel, abandon=abandon)
@@ -62,7 +62,7 @@ def test_children_that_outlive_a_run_hold_none_of_its_programs(place: Path) -> N
     path = write_file(place / "data", 4096)
     output = run_job("outlive", data=str(path), run_dir=str(place / "run"))
     loaded, left = map(int, re.findall(r"\d+", output.splitlines()[-1]))
-    kernel = KernelSide()
+    kernel = LocalBackend()
     kernel.stop()
     assert (loaded, left) == (program_count(kernel), 0)
 
@@ -91,7 +91,7 @@ def test_ends_are_attached_before_beginnings(monkeypatch: pytest.MonkeyPatch) ->
 
     attach_as_it_is = LibbpfLoader.attach
     monkeypatch.setattr(LibbpfLoader, "attach", attach)
-    KernelSide().stop()
+    LocalBackend().stop()
     pairs = [
         ("tobs_blk_start", "tobs_blk_done"),
         ("tobs_sys_enter", "tobs_sys_exit"),
@@ -104,7 +104,7 @@ def test_ends_are_attached_before_beginnings(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_kernel_side_may_start_again_and_again() -> None:
     for _ in range(3):
-        kernel = KernelSide()
+        kernel = LocalBackend()
         kernel.adopt()
         kernel.stop()
     assert own_programs() == set()

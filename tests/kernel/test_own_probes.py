@@ -24,7 +24,7 @@ from trainobs.core.errors import ProbeError
 from trainobs.core.own_counter import OWN_ROLES, of_role
 from trainobs.probes import trial
 from trainobs.probes.compiling import compile_source
-from trainobs.probes.kernel_side import KernelSide
+from trainobs.probes.local_backend import LocalBackend
 from trainobs.probes.own_probe import Probe
 from trainobs.probes.own_programs import SHARED_MAPS, OwnPrograms, _support
 from trainobs.probes.trial import try_object
@@ -323,7 +323,7 @@ def test_without_a_compiler_the_error_says_how_to_get_one(
 
 
 def test_a_forked_child_lets_go_of_all_of_it(built: Path, marked: Marked) -> None:
-    before, kernel = held(), KernelSide(())
+    before, kernel = held(), LocalBackend(())
     ours = own_programs()
     kernel.load_own([Probe(built, attach=marked.attach)])
     theirs = own_programs() - ours
@@ -356,7 +356,7 @@ def held() -> set[str]:
 
 
 def test_what_was_counted_stays_when_the_programs_are_gone(built: Path, marked: Marked) -> None:
-    kernel = KernelSide(())
+    kernel = LocalBackend(())
     kernel.load_own([Probe(built, attach=marked.attach)])
     kernel.adopt()
     marked.do(5, 0, 0)

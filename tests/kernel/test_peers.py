@@ -15,7 +15,7 @@ from trainobs.core.abi import FileClass, Op, Phase, Role
 from trainobs.core.file_rows import Counted
 from trainobs.core.peer_rows import NOT_CONNECTED
 from trainobs.probes import file_counts, shared
-from trainobs.probes.kernel_side import KernelSide
+from trainobs.probes.local_backend import LocalBackend
 
 pytestmark = [
     pytest.mark.needs_bpf,
@@ -220,7 +220,7 @@ def test_what_no_program_counts_is_unknown(
     assert found.peers[f"{kept}_bytes"] == 1009
 
 
-def _without(program: str) -> KernelSide:
+def _without(program: str) -> LocalBackend:
     """The kernel side, where the kernel refused a program."""
     with pytest.MonkeyPatch.context() as patch:
         choose = shared.choose
@@ -231,7 +231,7 @@ def _without(program: str) -> KernelSide:
             return ways, {**off, program: "refused"}
 
         patch.setattr(shared, "choose", refuse)
-        return KernelSide(counts_files=True)
+        return LocalBackend(counts_files=True)
 
 
 def test_no_peers_are_counted_unless_that_is_asked_for(
@@ -240,7 +240,7 @@ def test_no_peers_are_counted_unless_that_is_asked_for(
     """Control: the maps are there, and nothing comes into them."""
     step = observed.during(lambda: connect("127.0.0.1").send(1009))
     assert step.bytes(Op.SEND, FileClass.SOCKET) == 1009
-    assert isinstance(observed.kernel, KernelSide)
+    assert isinstance(observed.kernel, LocalBackend)
     maps = observed.kernel._probes.maps(file_counts.ENTRIES)
     assert len(file_counts.FileCounts(maps).take().peers) == 0
 

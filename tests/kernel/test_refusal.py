@@ -23,8 +23,8 @@ from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.probes import libbpf, programs, shared
 from trainobs.probes.doctor import examine
 from trainobs.probes.kernel_names import KernelNames
-from trainobs.probes.kernel_side import KernelSide
 from trainobs.probes.loader import LibbpfLoader
+from trainobs.probes.local_backend import LocalBackend
 
 pytestmark = pytest.mark.needs_bpf
 
@@ -75,12 +75,12 @@ def lacking(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 def refusal(probes: tuple[str, ...] = tuple(programs.PROBES)) -> ProbeError:
     with pytest.raises(ProbeError) as caught:
-        KernelSide(probes, required=True)
+        LocalBackend(probes, required=True)
     return caught.value
 
 
 def programs_off() -> set[str]:
-    kernel = KernelSide()
+    kernel = LocalBackend()
     kernel.stop()
     return {name for name, state in kernel.status.items() if state != "on"}
 
@@ -210,7 +210,7 @@ def test_a_kernel_without_typed_loads_gets_the_object_that_does_without(
 
 
 def load_count(observed: ObservedKernel) -> int:
-    assert isinstance(observed.kernel, KernelSide)
+    assert isinstance(observed.kernel, LocalBackend)
     return observed.kernel._probes._loader.load_count
 
 
@@ -226,7 +226,7 @@ def test_a_program_asked_for_by_name_and_refused_is_an_error(copied_objects: lis
     error = refusal(("page_cache",))
     assert error.cause is ProbeCause.REFUSED
     assert "tobs_cache_add" in error.failed
-    KernelSide(("syscalls",), required=True).stop()
+    LocalBackend(("syscalls",), required=True).stop()
 
 
 def test_what_a_kernel_lacks_is_named_left_out_and_never_tried(
@@ -250,7 +250,7 @@ def test_what_a_kernel_lacks_is_named_left_out_and_never_tried(
 def test_what_the_verifier_refuses_takes_its_partner_along(copied_objects: list[Path]) -> None:
     for path in copied_objects:
         spoil_program(path, b"tp_btf/block_rq_complete")
-    kernel = KernelSide()
+    kernel = LocalBackend()
     kernel.stop()
     off = {name: state for name, state in kernel.status.items() if state != "on"}
     why = off["tobs_blk_done"]
@@ -275,7 +275,7 @@ def test_what_is_of_no_use_alone_runs_whole_or_not_at_all(
     attach_as_it_is = LibbpfLoader.attach
     monkeypatch.setattr(LibbpfLoader, "attach", attach)
     (partners,) = (group for group in programs.TOGETHER if lost in group)
-    kernel = KernelSide()
+    kernel = LocalBackend()
     try:
         off = {name: state for name, state in kernel.status.items() if state != "on"}
         assert off.keys() == partners
@@ -346,7 +346,7 @@ def test_before_linux_6_5_requests_are_known_by_their_bios(
 def test_without_the_process_tree_nothing_runs(lacking: Callable[..., None]) -> None:
     lacking("task_newtask")
     with pytest.raises(ProbeError) as caught:
-        KernelSide()
+        LocalBackend()
     assert caught.value.cause is ProbeCause.NO_TRACEPOINT
     assert "tobs_fork" in caught.value.failed
 
@@ -354,7 +354,7 @@ def test_without_the_process_tree_nothing_runs(lacking: Callable[..., None]) -> 
 def test_a_kernel_too_old_for_ebpf_is_told_what_it_lacks(lacking: Callable[..., None]) -> None:
     lacking("BPF_FUNC_check_mtu")
     with pytest.raises(ProbeError, match=r"Linux 5\.12"):
-        KernelSide()
+        LocalBackend()
 
 
 @pytest.mark.parametrize("probe", programs.PROBES)

@@ -12,7 +12,7 @@ from tests.kernel.own import Marked, source
 from trainobs import Probe
 from trainobs.probes import statistics
 from trainobs.probes.kernel_names import KERNEL_BTF
-from trainobs.probes.kernel_side import KernelSide
+from trainobs.probes.local_backend import LocalBackend
 
 
 def test_counters_of_a_program_lie_where_the_running_kernel_has_them() -> None:
@@ -23,7 +23,7 @@ def test_counters_of_a_program_lie_where_the_running_kernel_has_them() -> None:
 
 
 def test_left_out_runs_are_a_loss_until_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = KernelSide()
+    kernel = LocalBackend()
     try:
         assert kernel.losses()["runs"] == 0
         # No event makes the kernel leave one out at will: a number that it does know, instead.
@@ -42,7 +42,7 @@ def test_left_out_runs_of_programs_of_the_users_are_a_loss(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(statistics, "_MISSES_OFFSET", kernel_layout(b"bpf_prog_info")[b"load_time"])
-    kernel = KernelSide(())
+    kernel = LocalBackend(())
     try:
         before = kernel.losses()["runs"]
         kernel.load_own([Probe(source(tmp_path), attach=Marked(tmp_path).attach)])

@@ -16,12 +16,12 @@ pytestmark = pytest.mark.needs_bpf
 JOB = """
 import os, resource
 from trainobs.core.errors import ProbeError
-from trainobs.probes.kernel_side import KernelSide
+from trainobs.probes.local_backend import LocalBackend
 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 for limit in range(6, 300, 12):
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     try:
-        KernelSide().stop()
+        LocalBackend().stop()
         print("on")
         break
     except ProbeError as error:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.kernel_state import why_no_bpf
 from trainobs.probes import functions, shared
-from trainobs.probes.kernel_side import KernelSide
+from trainobs.probes.local_backend import LocalBackend
 from trainobs.probes.programs import LIMIT
 
 
@@ -42,7 +42,7 @@ def test_where_functions_are_refused_none_is_tried(monkeypatch: pytest.MonkeyPat
     if reason := why_no_bpf():
         pytest.skip(reason)
     monkeypatch.setattr(shared, "refuses_functions", lambda: True)
-    kernel = KernelSide(["block"])
+    kernel = LocalBackend(["block"])
     try:
         assert kernel.status[LIMIT] == "on"
         assert kernel.hooks()[LIMIT] == ""

@@ -16,8 +16,8 @@ from tests.kernel_state import BPF_SYSCALL
 from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.probes import obstacles
 from trainobs.probes.doctor import examine, render
-from trainobs.probes.kernel_side import KernelSide
-from trainobs.probes.served import who_may
+from trainobs.probes.local_backend import LocalBackend
+from trainobs.probes.service_backend import who_may
 
 CLONE_NEWUSER = 0x10000000
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
@@ -29,7 +29,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="root alone has the ca
 
 def refused() -> ProbeError:
     with pytest.raises(ProbeError) as caught:
-        KernelSide()
+        LocalBackend()
     assert caught.value.cause is ProbeCause.NO_PERMISSION, caught.value
     return caught.value
 

@@ -10,8 +10,8 @@ import pytest
 from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.probes import prototypes, shared
 from trainobs.probes.kernel_names import KERNEL_BTF
-from trainobs.probes.kernel_side import KernelSide
 from trainobs.probes.libbpf import open_library
+from trainobs.probes.local_backend import LocalBackend
 from trainobs.probes.programs import PROBES, TREE, programs_of
 from trainobs.probes.prototypes import NUMBER, READ, strange_hooks
 
@@ -95,7 +95,7 @@ def newer(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.needs_bpf
 @pytest.mark.usefixtures("newer")
 def test_a_program_whose_arguments_changed_does_not_run_and_another_way_stands_in() -> None:
-    kernel = KernelSide()
+    kernel = LocalBackend()
     try:
         off = {name: state for name, state in kernel.status.items() if state != "on"}
         hooks = kernel.hooks()
@@ -111,7 +111,7 @@ def test_a_program_whose_arguments_changed_does_not_run_and_another_way_stands_i
 @pytest.mark.usefixtures("newer")
 def test_a_probe_that_is_asked_for_and_has_other_arguments_is_an_error() -> None:
     with pytest.raises(ProbeError, match="arguments that trainobs knows") as caught:
-        KernelSide(["sched"], required=True)
+        LocalBackend(["sched"], required=True)
     assert caught.value.cause is ProbeCause.NO_TRACEPOINT
 
 
@@ -119,6 +119,6 @@ def test_a_probe_that_is_asked_for_and_has_other_arguments_is_an_error() -> None
 def test_a_kernel_that_was_looked_at_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared, "kernel_version", lambda: prototypes.KNOWN)
     monkeypatch.setattr(prototypes, "READ", {"tp_btf/sched_switch": ("task_struct*",)})
-    kernel = KernelSide(["sched"])
+    kernel = LocalBackend(["sched"])
     kernel.stop()
     assert kernel.status["tobs_switch"] == "on"

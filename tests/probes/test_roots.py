@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from trainobs.core.abi import FileClass
-from trainobs.probes import side
-from trainobs.probes.kernel_side import KernelSide
+from trainobs.probes import backend
+from trainobs.probes.backend import KEPT_ROOTS
+from trainobs.probes.local_backend import LocalBackend
 from trainobs.probes.mounts import mount_points
-from trainobs.probes.side import KEPT_ROOTS
 
 DATA = FileClass.DATA
 
@@ -21,9 +21,9 @@ pytestmark = pytest.mark.needs_bpf
 
 
 @pytest.fixture
-def kernel() -> Iterator[KernelSide]:
+def kernel() -> Iterator[LocalBackend]:
     """Probes without a process to follow."""
-    kernel = KernelSide(["sched"])
+    kernel = LocalBackend(["sched"])
     yield kernel
     kernel.stop()
     vars(kernel).clear()  # the arrays hold the maps, and pytest holds the fixture
@@ -48,17 +48,17 @@ def open_below(place: Path) -> int:
 
 
 def test_thousands_of_roots_have_room_and_the_mounts_are_read_once(
-    kernel: KernelSide, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kernel: LocalBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
-    monkeypatch.setattr(side, "mount_points", lambda: calls.append(1) or mount_points())
+    monkeypatch.setattr(backend, "mount_points", lambda: calls.append(1) or mount_points())
     kernel.add_roots(directories(tmp_path, 3000), DATA)
     assert kernel.losses()["classes"] == 0
     assert len(calls) == 1
 
 
 def test_a_root_that_the_kernel_has_no_room_for_is_told(
-    kernel: KernelSide, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kernel: LocalBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost = iter(range(2))
     monkeypatch.setattr(kernel, "losses", lambda: {"classes": next(lost)})
@@ -66,15 +66,15 @@ def test_a_root_that_the_kernel_has_no_room_for_is_told(
         kernel.add_root(tmp_path, DATA)
 
 
-def test_a_root_that_cannot_be_opened_stops_no_other(kernel: KernelSide, tmp_path: Path) -> None:
+def test_a_root_that_cannot_be_opened_stops_no_other(kernel: LocalBackend, tmp_path: Path) -> None:
     first, second = directories(tmp_path, 2)
     with pytest.raises(FileNotFoundError, match="missing"):
         kernel.add_roots([first, tmp_path / "missing", second], DATA)
     assert open_below(tmp_path) == 2
 
 
-@pytest.mark.parametrize("release", [KernelSide.stop, KernelSide.abandon])
-def test_roots_stay_open_until_the_end(kernel: KernelSide, tmp_path: Path, release) -> None:
+@pytest.mark.parametrize("release", [LocalBackend.stop, LocalBackend.abandon])
+def test_roots_stay_open_until_the_end(kernel: LocalBackend, tmp_path: Path, release) -> None:
     paths = directories(tmp_path, KEPT_ROOTS + 10)
     kernel.add_roots(paths[:3], DATA)
     assert open_below(tmp_path) == 3
@@ -86,7 +86,7 @@ def test_roots_stay_open_until_the_end(kernel: KernelSide, tmp_path: Path, relea
 
 
 def test_few_descriptors_are_left_to_the_training(
-    kernel: KernelSide, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kernel: LocalBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (80, 80))
     kernel.add_roots(directories(tmp_path, 30), DATA)

@@ -21,7 +21,7 @@ from tests.kernel.processes import ROOT, fork, join
 from tests.session.jobs import programs_of, wait_for
 from trainobs.core.abi import FileClass, Op
 from trainobs.probes import protocol
-from trainobs.probes.served import ServedSide, connect, enter
+from trainobs.probes.service_backend import ServiceBackend, connect, enter
 
 SOMEBODY = NOBODY - 1
 """Another user, of the same group."""
@@ -96,7 +96,7 @@ class Observed(ObservedKernel):
     """This process, observed through the service."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(kernel=ServedSide(path))
+        super().__init__(kernel=ServiceBackend(path))
 
 
 class Turns:

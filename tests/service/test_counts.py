@@ -14,7 +14,7 @@ from tests.kernel.processes import fork, in_child, in_thread, in_worker, join, s
 from tests.service.service import MAIN, SOMEBODY, Observed, Service, Turns, as_user, data_of
 from tests.session.jobs import wait_for
 from trainobs.core.abi import FileClass, Op, Role
-from trainobs.probes.served import ServedSide
+from trainobs.probes.service_backend import ServiceBackend
 
 pytestmark = pytest.mark.needs_bpf
 
@@ -237,10 +237,10 @@ def test_runs_that_the_kernel_left_out_are_told_to_whom_the_service_serves(
 ) -> None:
     service = Service(open_place / "probed.sock", code=LEAVES_OUT)
     try:
-        side = ServedSide(service.path)
-        assert side.losses()["runs"] == 0
-        wait_for(lambda: side.losses()["runs"] == 1)  # it asks once a second
-        side.stop()
-        assert side.losses()["runs"] == 2
+        backend = ServiceBackend(service.path)
+        assert backend.losses()["runs"] == 0
+        wait_for(lambda: backend.losses()["runs"] == 1)  # it asks once a second
+        backend.stop()
+        assert backend.losses()["runs"] == 2
     finally:
         service.stop()

@@ -29,7 +29,7 @@ from tests.service.service import (
 from tests.session.jobs import wait_for
 from trainobs.core.errors import ProbeError
 from trainobs.probes import protocol
-from trainobs.probes.served import Busy, ServedSide, connect, enter
+from trainobs.probes.service_backend import Busy, ServiceBackend, connect, enter
 from trainobs.service.connection import FIRST_QUESTION_S, REST_S
 from trainobs.service.server import QUESTION_S, QUESTIONS
 from trainobs.service.sessions import REGAIN_S
@@ -104,7 +104,7 @@ def test_garbage_in_a_session_ends_that_session_alone(service: Service) -> None:
         raw = Raw(service.path)
         assert "session already" in refusal_of(raw.ask("register", tid=os.getpid()))
         served = observed.kernel
-        assert isinstance(served, ServedSide)
+        assert isinstance(served, ServiceBackend)
         served._socket.send(b"}{")
         wait_for(lambda: served.gone_since_ns() is not None)
         assert served.losses()["service"] == 1
@@ -171,7 +171,7 @@ def test_beginning_and_ending_sessions_without_end_is_slowed_down(small_service:
         began = time.monotonic()
         while begun < 100 and not refusal:
             try:
-                ServedSide(small_service.path).stop()
+                ServiceBackend(small_service.path).stop()
                 begun += 1
             except ProbeError as error:
                 refusal = error.found

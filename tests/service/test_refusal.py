@@ -37,10 +37,10 @@ from tests.service.service import (
 from trainobs.core.abi import SUMS, FileClass, Op, Role
 from trainobs.core.errors import ProbeCause, ProbeError, TrainobsError
 from trainobs.probes import protocol
-from trainobs.probes.choice import open_side
-from trainobs.probes.kernel_side import KernelSide
+from trainobs.probes.choice import open_backend
+from trainobs.probes.local_backend import LocalBackend
 from trainobs.probes.own_probe import Probe
-from trainobs.probes.served import ServedSide
+from trainobs.probes.service_backend import ServiceBackend
 from trainobs.service.server import bind
 
 pytestmark = pytest.mark.needs_bpf
@@ -84,7 +84,7 @@ def test_what_is_no_map_of_the_kernel_is_not_mapped(tmp_path: Path) -> None:
         thread = threading.Thread(target=serve)
         thread.start()
         with pytest.raises(ProbeError, match="none of the kernel's"):
-            ServedSide(path)
+            ServiceBackend(path)
         thread.join()
     os.close(memory)
 
@@ -92,18 +92,18 @@ def test_what_is_no_map_of_the_kernel_is_not_mapped(tmp_path: Path) -> None:
 def test_a_session_that_ends_while_another_thread_asks_has_lost_no_service(
     service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
-    side = ServedSide(service.path)
-    before = side.losses()
-    side._counted_ns = 0  # so that it asks again
-    with side._lock:
-        thread = threading.Thread(target=side.losses)
+    backend = ServiceBackend(service.path)
+    before = backend.losses()
+    backend._counted_ns = 0  # so that it asks again
+    with backend._lock:
+        thread = threading.Thread(target=backend.losses)
         thread.start()
-        while side._counted_ns == 0:
+        while backend._counted_ns == 0:
             time.sleep(0.001)
         time.sleep(0.05)  # now it waits for the lock
-        side._hang_up()
+        backend._hang_up()
     thread.join()
-    assert (side.gone_since_ns(), side.losses()) == (None, before)
+    assert (backend.gone_since_ns(), backend.losses()) == (None, before)
     assert caplog.records == []
 
 
@@ -112,7 +112,7 @@ def test_a_user_outside_the_group_may_not_even_connect(service: Service) -> None
 
     def work() -> None:
         with pytest.raises(ProbeError) as caught:
-            ServedSide(service.path)
+            ServiceBackend(service.path)
         assert caught.value.cause is ProbeCause.NO_SERVICE
         assert "Permission denied" in caught.value.found
         assert "nogroup" in caught.value.do
@@ -130,15 +130,15 @@ def test_programs_of_a_user_s_are_nothing_for_the_service(
     probe = Probe(source(tmp_path))
 
     def work() -> None:
-        side = open_side(own=[probe])
-        assert isinstance(side, ServedSide)
-        assert side.own.status["own.c"].startswith("cannot use own.c: this process may load no")
-        assert side.own_tables() is None
+        backend = open_backend(own=[probe])
+        assert isinstance(backend, ServiceBackend)
+        assert backend.own.status["own.c"].startswith("cannot use own.c: this process may load no")
+        assert backend.own_tables() is None
         lines = caplog.text.splitlines()[-3:]
         assert lines[0].endswith("cannot use own.c; it counts nothing, and the training goes on")
         assert "trainobs-probed loads none but its own" in lines[1]
         assert "CAP_BPF and CAP_PERFMON" in lines[2]
-        side.stop()
+        backend.stop()
 
     join(as_user(work))
 
@@ -147,13 +147,13 @@ def test_who_may_load_programs_does_not_go_to_the_service_with_them(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(protocol.VARIABLE, str(service.path))
-    side = open_side((), own=[Probe(source(tmp_path), attach=Marked(tmp_path).attach)])
+    backend = open_backend((), own=[Probe(source(tmp_path), attach=Marked(tmp_path).attach)])
     try:
-        assert isinstance(side, KernelSide)
-        assert side.own.status == {"own.c": "on"}
+        assert isinstance(backend, LocalBackend)
+        assert backend.own.status == {"own.c": "on"}
         assert service.sessions() == 0
     finally:
-        side.stop()
+        backend.stop()
 
 
 def test_a_thread_of_another_process_is_not_registered(service: Service) -> None:
@@ -175,7 +175,7 @@ def test_a_process_with_two_users_is_not_registered(service: Service) -> None:
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(0, NOBODY, 0)
         with pytest.raises(ProbeError, match="real, effective, saved") as caught:
-            ServedSide(service.path)
+            ServiceBackend(service.path)
         assert caught.value.cause is ProbeCause.NO_SERVICE
 
     join(fork(work))
@@ -309,7 +309,7 @@ def test_a_process_that_the_service_cannot_see_is_told_why(open_place: Path) -> 
     )
     try:
         with pytest.raises(ProbeError) as caught:
-            ServedSide(service.path)
+            ServiceBackend(service.path)
         assert "process name space" in caught.value.found
         assert "hostPID" in caught.value.do
     finally:

@@ -28,7 +28,7 @@ from tests.session.jobs import wait_for
 from trainobs.core.abi import FileClass, Op
 from trainobs.core.errors import ProbeError
 from trainobs.probes import protocol
-from trainobs.probes.served import ServedSide
+from trainobs.probes.service_backend import ServiceBackend
 
 pytestmark = pytest.mark.needs_bpf
 
@@ -219,7 +219,7 @@ def test_a_process_that_hides_from_others_of_its_user_is_told_why_it_is_not_foll
     def work() -> None:
         set_dumpable(0)
         with pytest.raises(ProbeError, match="PR_SET_DUMPABLE"):
-            ServedSide(service.path)
+            ServiceBackend(service.path)
 
     join(as_user(work))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from trainobs.attach.process import Mapped, Target, out_of_reach
+from trainobs.probes.attached_backend import FUNCTIONS
 from trainobs.probes.elf import ElfError, Library
-from trainobs.probes.outside import FUNCTIONS
 
 _OF_STEPS = frozenset({"tobs_backward", "tobs_named"})
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from trainobs.core.coverage import Coverage
 from trainobs.host.procfs import PROC, parse_stat, read_bytes
-from trainobs.probes.side import Side
+from trainobs.probes.backend import ProbeBackend
 from trainobs.probes.statistics import statistics_for
 from trainobs.session.machine import MachineReadings
 from trainobs.steps.closed_step import ClosedStep
@@ -26,12 +26,12 @@ class OutsideReadings:
         tgid: the process.
     """
 
-    def __init__(self, side: Side, coverage: Coverage, tgid: int) -> None:
-        self._side, self._coverage, self._tgid = side, coverage, tgid
+    def __init__(self, backend: ProbeBackend, coverage: Coverage, tgid: int) -> None:
+        self._backend, self._coverage, self._tgid = backend, coverage, tgid
         self._cpu_ns = time.process_time_ns()
         self._machine = MachineReadings(tgid)
         self._faults = Totals(("memory/major_fault_count",))
-        self._statistics = statistics_for(side.program_fds())
+        self._statistics = statistics_for(backend.program_fds())
 
     @property
     def other_cpu_ns(self) -> int:
@@ -62,11 +62,11 @@ class OutsideReadings:
 
     def lost_count(self) -> int:
         """What the kernel side could not count so far."""
-        return sum(self._side.losses().values())
+        return sum(self._backend.losses().values())
 
     def latency(self) -> npt.NDArray[np.uint64] | None:
         """Latency histograms so far, without those that are not known."""
-        return self._coverage.histograms(self._side.histograms)
+        return self._coverage.histograms(self._backend.histograms)
 
     def probe_share(self) -> float | None:
         """Share of a CPU that the probes take, sampled now; None where that cannot be told."""

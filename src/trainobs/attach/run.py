@@ -27,7 +27,7 @@ from trainobs.core.records import RunInfo
 from trainobs.core.sink import Sink
 from trainobs.host.facts import host_facts
 from trainobs.host.procfs import PROC, has_rings
-from trainobs.probes.outside import FUNCTIONS, OutsideSide
+from trainobs.probes.attached_backend import FUNCTIONS, AttachedBackend
 from trainobs.probes.own_programs import OwnPrograms
 from trainobs.probes.shared import SharedProbes
 from trainobs.session.delivery import Deliveries
@@ -95,19 +95,19 @@ class AttachedRun:
     ) -> None:
         self.process = process
         self._has_data = data is not None
-        self._side = OutsideSide(probes, slot, process.tgid, own)
+        self._backend = AttachedBackend(probes, slot, process.tgid, own)
         self._observer: Observer | None = None
         self._doubt = ""
         self._siblings: Siblings | None = None
         try:
             self._add_roots(data)
             self._seen = self._see_functions()
-            if not self._side.follow(process.own_tid):
+            if not self._backend.follow(process.own_tid):
                 raise ended(process.tgid)
-            self.clock = SeenClock(self._side.clock, self._side.seen)
+            self.clock = SeenClock(self._backend.clock, self._backend.seen)
             self.info = self._info(rank)
         except BaseException:
-            self._side.stop()
+            self._backend.stop()
             raise
 
     @property
@@ -118,11 +118,11 @@ class AttachedRun:
     @property
     def rows(self) -> npt.NDArray[np.void]:
         """Step rows as the kernel counts them."""
-        return self._side.rows
+        return self._backend.rows
 
     def program_fds(self) -> dict[str, int]:
         """Descriptors of the programs that run on events."""
-        return self._side.program_fds()
+        return self._backend.program_fds()
 
     def times_fetches(self, rule: Rule) -> bool:
         """Whether the wait for the loader can be told under a rule."""
@@ -131,22 +131,22 @@ class AttachedRun:
 
     def start(self, rule: Rule, *, times_fetches: bool) -> None:
         """Have steps by a rule."""
-        self._side.follow(rule.tid)
+        self._backend.follow(rule.tid)
         self.clock.start(rule, times_fetches=times_fetches)
 
     def begin(self, rule: Rule, sinks: Sequence[Sink]) -> None:
         """Have steps by a rule, and record them."""
         times_fetches = self.times_fetches(rule)
         self._note(rule, times_fetches)
-        coverage = Coverage(self._side.status)
-        self._readings = OutsideReadings(self._side, coverage, self.process.tgid)
+        coverage = Coverage(self._backend.status)
+        self._readings = OutsideReadings(self._backend, coverage, self.process.tgid)
         workers = self.info.settings.get("loader_workers")
         self._collector = Collector(
             self.clock,
-            self._side,
+            self._backend,
             coverage=coverage,
             rings=has_rings(PROC / str(self.process.tgid) / "fd"),
-            own=self._side.own_tables(),
+            own=self._backend.own_tables(),
             unknown=unknown_metrics(
                 times_fetches=times_fetches,
                 finds_data=self._has_data or times_fetches or bool(workers),
@@ -177,20 +177,20 @@ class AttachedRun:
         observer, self._observer = self._observer, None
         with ExitStack() as parts:
             if observer:
-                losses = self._side.losses()
+                losses = self._backend.losses()
                 parts.callback(self._readings.close)
                 parts.callback(observer.stop, {"outcome": outcome, "losses": losses})
                 parts.callback(self._readings.stop)
-            parts.callback(self._side.stop)
+            parts.callback(self._backend.stop)
             if observer:
                 parts.callback(self._finish)
 
     def _add_roots(self, data: Sequence[Path] | None) -> None:
         for root in library_roots_of(self.process):
             with suppress(OSError):  # gone, or not for this user to see
-                self._side.add_root(root, FileClass.LIBRARY)
-        self._side.infer_data(data is None)
-        self._side.add_roots(data_roots(self.process, data or ()), FileClass.DATA)
+                self._backend.add_root(root, FileClass.LIBRARY)
+        self._backend.infer_data(data is None)
+        self._backend.add_roots(data_roots(self.process, data or ()), FileClass.DATA)
 
     def _see_functions(self) -> frozenset[str]:
         """Have the process come by our programs; which of them it does."""
@@ -204,7 +204,7 @@ class AttachedRun:
 
     def _see(self, place: TorchFunction) -> None:
         try:
-            self._side.see(*place)
+            self._backend.see(*place)
         except ProbeError as error:
             raise out_of_reach(self.process.tgid, f"{error.failed}: {error.found}") from error
 
@@ -220,10 +220,10 @@ class AttachedRun:
             world_size=world_size,
             host=host,
             clock=clocks(),
-            capabilities=dict(self._side.status)
+            capabilities=dict(self._backend.status)
             | {name: "on" if name in self._seen else why for name, why in missing.items()}
-            | self._side.own.status,
-            counters=self._side.own.counters,
+            | self._backend.own.status,
+            counters=self._backend.own.counters,
             gpu={"name": process.gpu} if process.gpu else {},
         )
 

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.core.abi import CALL_NUMBERS, CALLS, SEEN_CALLS
-from trainobs.probes.outside import seen_object
+from trainobs.probes.attached_backend import seen_object
+from trainobs.probes.backend import mapping
 from trainobs.probes.shared import SharedProbes, unable
-from trainobs.probes.side import mapping
 
 Words = npt.NDArray[np.uint64]
 

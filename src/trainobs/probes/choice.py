@@ -6,25 +6,25 @@ import os
 from collections.abc import Collection, Sequence
 
 from trainobs.core.errors import ProbeCause, ProbeError
-from trainobs.probes.kernel_side import KernelSide
+from trainobs.probes.backend import ProbeBackend
+from trainobs.probes.local_backend import LocalBackend
 from trainobs.probes.obstacles import may_load
 from trainobs.probes.own_programs import OwnProbe
 from trainobs.probes.programs import PROBES
 from trainobs.probes.protocol import socket_path
-from trainobs.probes.served import ServedSide
-from trainobs.probes.side import Side
+from trainobs.probes.service_backend import ServiceBackend
 
 _PROC = "/proc/self"
 
 
-def open_side(
+def open_backend(
     probes: Collection[str] = tuple(PROBES),
     *,
     required: bool = False,
     tid: int | None = None,
     own: Sequence[OwnProbe] = (),
     counts_files: bool = False,
-) -> Side:
+) -> ProbeBackend:
     """The service first, since one set of programs a node costs less than one a process.
 
     But programs of the user's are loaded by this process alone, beside a set of its own, and files
@@ -49,23 +49,23 @@ def open_side(
             "mount /proc where the training runs",
         )
     alone = (own or counts_files) and may_load()
-    side = _open(probes, required, tid, serves=not alone, counts_files=counts_files)
+    backend = _open(probes, required, tid, serves=not alone, counts_files=counts_files)
     if own:
-        side.load_own(own)
-    return side
+        backend.load_own(own)
+    return backend
 
 
 def _open(
     probes: Collection[str], required: bool, tid: int | None, *, serves: bool, counts_files: bool
-) -> Side:
+) -> ProbeBackend:
     path = socket_path() if serves else None
     if path is None or not os.path.exists(path):  # nor may the way there be closed to us
-        return KernelSide(probes, required=required, counts_files=counts_files)
+        return LocalBackend(probes, required=required, counts_files=counts_files)
     try:
-        return ServedSide(path, probes, required=required, tid=tid)
+        return ServiceBackend(path, probes, required=required, tid=tid)
     except ProbeError as error:  # not kept, since it would keep all that its frames know
         found, do = error.found, error.do
     try:
-        return KernelSide(probes, required=required, counts_files=counts_files)
+        return LocalBackend(probes, required=required, counts_files=counts_files)
     except ProbeError as error:
         raise ProbeError(error.cause, error.failed, f"{error.found}; and {found}", do) from error

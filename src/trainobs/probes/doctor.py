@@ -13,13 +13,13 @@ from trainobs.core.compiled import is_whole
 from trainobs.core.coverage import CALLS, Coverage
 from trainobs.core.errors import ProbeError
 from trainobs.core.switch import SWITCH, switched_off
-from trainobs.probes.choice import open_side
+from trainobs.probes.choice import open_backend
 from trainobs.probes.kernel_names import KERNEL_BTF
 from trainobs.probes.libbpf import open_library
 from trainobs.probes.obstacles import capabilities, obstacles
 from trainobs.probes.programs import PROBES, TREE, Program
 from trainobs.probes.protocol import VARIABLE, ProtocolError, socket_path
-from trainobs.probes.served import enter, who_may
+from trainobs.probes.service_backend import enter, who_may
 from trainobs.probes.shared import kernel_names, object_files
 
 _NOT_TRIED = "not tried"
@@ -42,7 +42,7 @@ def examine() -> dict[str, Any]:
     status: dict[str, str] = {}
     hooks: dict[str, str] = {}
     try:
-        kernel = open_side()
+        kernel = open_backend()
         try:
             kernel.adopt()
             status, hooks = kernel.status, kernel.hooks()

@@ -17,7 +17,7 @@ from trainobs.core.records import RunInfo
 from trainobs.host.page_cache import DataSetCache
 
 if TYPE_CHECKING:
-    from trainobs.probes.side import Side
+    from trainobs.probes.backend import ProbeBackend
 
 FILES = "files"
 """Name of this part among the capabilities of a run; not there in a run that was not to have it."""
@@ -32,17 +32,17 @@ class FileWatch:
     def __init__(self) -> None:
         self._roots: list[Path] = []
         self._cache: DataSetCache | None = None
-        self._side: Side | None = None
+        self._backend: ProbeBackend | None = None
         self._looks: list[tuple[int, ...]] = []
         self._epoch = self._before = 0
         self._since_s: float | None = None
 
-    def attach(self, side: Side | None, why_not: str, info: RunInfo) -> None:
+    def attach(self, backend: ProbeBackend | None, why_not: str, info: RunInfo) -> None:
         """Begin, where the kernel side counts files; else say why it does not."""
-        if side is not None and side.files is not None:
-            self._side, state = side, "on"
+        if backend is not None and backend.files is not None:
+            self._backend, state = backend, "on"
         else:
-            calls = side is None or Coverage(side.status).knows(CALLS)
+            calls = backend is None or Coverage(backend.status).knows(CALLS)
             state = why_not or (_SERVED if calls else _NO_CALLS)
             logger.warning(
                 "cannot count what is read of each file; the rest is observed\n  found: %s\n"
@@ -58,9 +58,9 @@ class FileWatch:
 
     def tick(self) -> None:
         """Notice that an epoch is over; for the observer's thread, which does not follow itself."""
-        if self._side is None:
+        if self._backend is None:
             return
-        epoch = int(self._side.clock[EPOCH])
+        epoch = int(self._backend.clock[EPOCH])
         if epoch > self._epoch:
             self._look(epoch - 1)
             self._epoch = epoch
@@ -73,20 +73,20 @@ class FileWatch:
         Raises:
             OSError: the kernel does not tell.
         """
-        if self._side is None or self._side.files is None:
+        if self._backend is None or self._backend.files is None:
             return NOTHING
         if is_last:
-            self._look(int(self._side.clock[EPOCH]))
-            return self._with_looks(self._side.files.take())
+            self._look(int(self._backend.clock[EPOCH]))
+            return self._with_looks(self._backend.files.take())
         if self._since_s is None or now_s() - self._since_s < REST_S:
             return NOTHING
-        counted = self._with_looks(self._side.files.take(self._before))
+        counted = self._with_looks(self._backend.files.take(self._before))
         self._since_s = None
         return counted
 
     def release(self) -> None:
         """The run is over; sinks may keep this."""
-        self._side = None
+        self._backend = None
 
     def _look(self, epoch: int) -> None:
         """Roots that come up later are not among the files that are asked about."""

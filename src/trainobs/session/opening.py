@@ -10,8 +10,8 @@ from __future__ import annotations
 import threading
 
 from trainobs.core.errors import ProbeError
-from trainobs.probes.choice import open_side
-from trainobs.probes.side import Side
+from trainobs.probes.backend import ProbeBackend
+from trainobs.probes.choice import open_backend
 from trainobs.session.settings import Settings
 
 
@@ -27,14 +27,14 @@ class Opening:
         self._settings = settings
         self._removing = removing
         self._tid = threading.get_native_id()
-        self._side: Side | None = None
+        self._backend: ProbeBackend | None = None
         self._why_not = ""
         self._error: BaseException | None = None
         self._opened, self._decided = threading.Event(), threading.Event()
         self._kept = False
         self._thread = threading.Thread(target=self._run, name="trainobs", daemon=True)
 
-    def side(self) -> tuple[Side | None, str]:
+    def backend(self) -> tuple[ProbeBackend | None, str]:
         """The kernel side, or None and why there is none.
 
         Raises:
@@ -54,7 +54,7 @@ class Opening:
                 raise error
         finally:
             del error  # it knows this frame
-        return self._side, self._why_not
+        return self._backend, self._why_not
 
     def keep(self) -> None:
         """The session has it, and will stop it."""
@@ -80,7 +80,7 @@ class Opening:
 
     def _open(self) -> None:
         try:
-            self._side = open_side(
+            self._backend = open_backend(
                 self._settings.probes,
                 required=self._settings.required,
                 tid=self._tid,
@@ -95,7 +95,7 @@ class Opening:
             self._error = error
 
     def _close(self) -> None:
-        side, self._side = self._side, None
-        if side is not None and not self._kept:
+        backend, self._backend = self._backend, None
+        if backend is not None and not self._kept:
             with self._removing:
-                side.stop()
+                backend.stop()

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from trainobs.core.coverage import Coverage
 from trainobs.host.sampler import HostSampler
-from trainobs.probes.side import Side
+from trainobs.probes.backend import ProbeBackend
 from trainobs.probes.statistics import statistics_for
 from trainobs.session.accelerator import AcceleratorWatch
 from trainobs.session.file_watch import FileWatch
@@ -33,7 +33,7 @@ class RunReadings:
 
     def __init__(
         self,
-        kernel: Side | None,
+        kernel: ProbeBackend | None,
         coverage: Coverage,
         *,
         host: HostSampler | None,

@@ -99,7 +99,7 @@ class Session:
         accelerator: Accelerator | None,
         waits_on_host: Callable[[], bool],
     ) -> None:
-        self._kernel, why_not = opening.side()
+        self._kernel, why_not = opening.backend()
         own = self._kernel.own if self._kernel else OwnPrograms()
         if self._kernel is None:
             own.refuse(settings.own, " ".join(why_not.split()), "run `trainobs doctor`")

@@ -9,17 +9,17 @@ from contextlib import closing
 
 from trainobs.core.abi import FileClass, Op
 from trainobs.core.coverage import CALLS, FEEDS, Coverage
+from trainobs.probes.backend import ProbeBackend
 from trainobs.probes.file_counts import ENTRIES, FileCounts
 from trainobs.probes.own_programs import SHARED_MAPS, OwnProbe
 from trainobs.probes.programs import PROBES
 from trainobs.probes.shared import SharedProbes, unable
-from trainobs.probes.side import Side
 from trainobs.probes.statistics import ProbeStatistics
 
 _SLOT = 0
 
 
-class KernelSide(Side):
+class LocalBackend(ProbeBackend):
     """Loads and attaches the probes on construction; `stop` takes them out again.
 
     Args:

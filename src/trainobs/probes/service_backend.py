@@ -19,10 +19,10 @@ from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.core.log import logger
 from trainobs.core.now import now_s
 from trainobs.probes import protocol
+from trainobs.probes.backend import ProbeBackend
 from trainobs.probes.obstacles import in_user_namespace
 from trainobs.probes.own_programs import OwnProbe
 from trainobs.probes.programs import PROBES, programs_of
-from trainobs.probes.side import Side
 
 WITHOUT_RIGHTS = (
     "this process may load no programs, and trainobs-probed loads none but its own",
@@ -35,7 +35,7 @@ _PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.1  # of one who asks again
 _COUNT_EVERY_NS = 1_000_000_000
 
 
-class ServedSide(Side):
+class ServiceBackend(ProbeBackend):
     """Registers the calling process with the service on construction; `stop` ends its session.
 
     The service has one set of programs for all: which of them run is not for one session to choose.

@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.core.abi import SEEN, FileClass
+from trainobs.probes.backend import ProbeBackend, mapping
 from trainobs.probes.compiling import OBJECTS
 from trainobs.probes.detach import detach
 from trainobs.probes.extra import ExtraObject
 from trainobs.probes.own_programs import OwnPrograms
 from trainobs.probes.shared import SharedProbes, unable
-from trainobs.probes.side import Side, mapping
 from trainobs.probes.statistics import ProbeStatistics
 
 FUNCTIONS = {
@@ -43,7 +43,7 @@ def seen_object(probes: SharedProbes, programs: Collection[str]) -> ExtraObject:
     return ExtraObject([file], probes.task_maps(), name, programs)
 
 
-class OutsideSide(Side):
+class AttachedBackend(ProbeBackend):
     """One process, in a slot of probes that others may share.
 
     Args:

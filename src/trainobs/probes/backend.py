@@ -26,7 +26,7 @@ KEPT_ROOTS = 256
 Words = npt.NDArray[np.uint64]
 
 
-class Side:
+class ProbeBackend:
     """What a session writes and reads; subclasses ask the programs, by one way or another.
 
     Attributes:
