@@ -29,11 +29,11 @@ HEADER = struct.Struct("<HBBIIIII")  # struct btf_header
 
 def asked_for(names: KernelNames) -> list[bytes]:
     """Names that the loader may ask for, of those that a kernel has."""
-    ways = [way for program in programs_of(PROBES).values() for way in program.ways]
-    targets = {tuple(hook.split("/")) for way in ways for _, hook in way.hooks}
+    variants = [variant for program in programs_of(PROBES).values() for variant in program.variants]
+    targets = {tuple(hook.split("/")) for variant in variants for _, hook in variant.hooks}
     traced = [name for kind, name in targets if kind == "tp_btf" and names.has_tracepoint(name)]
     plain = {name for kind, name in targets if kind in ("fentry", "fexit")}
-    plain |= {KFUNC, *HELPERS, *(way.needs for way in ways if way.needs)}
+    plain |= {KFUNC, *HELPERS, *(variant.needs for variant in variants if variant.needs)}
     found = [f"btf_trace_{name}" for name in traced] + [name for name in plain if name in names]
     return [name.encode() for name in sorted(found)]
 

@@ -91,13 +91,15 @@ def version_of(kernel: Path) -> tuple[str, str]:
 
 def test_every_kernel_has_what_it_takes_in_one_way_or_another(kernel: Path) -> None:
     version, _ = version_of(kernel)
-    ways, off = choose(programs_of(PROBES), KernelNames(kernel))
+    variants, off = choose(programs_of(PROBES), KernelNames(kernel))
     if version == OLDEST:
         assert "Linux 5.12" in off["tobs_fork"]
         return
     assert off == {}
-    best = {name: program.ways[0] for name, program in programs_of(PROBES).items()}
-    assert {name for name in ways if ways[name] != best[name]} == STAND_INS.get(version, set())
+    best = {name: program.variants[0] for name, program in programs_of(PROBES).items()}
+    assert {name for name in variants if variants[name] != best[name]} == STAND_INS.get(
+        version, set()
+    )
 
 
 def test_the_kfunc_is_called_where_it_is(kernel: Path) -> None:
@@ -113,8 +115,8 @@ def test_each_field_that_a_kernel_lacks_is_one_that_is_not_read_there(
         pytest.skip(reason)
     version, machine = version_of(kernel)
     names = KernelNames(kernel)
-    ways, _ = choose(programs_of(PROBES), names)
-    wanted = {program for way in ways.values() for program, _ in way.hooks}
+    variants, _ = choose(programs_of(PROBES), names)
+    wanted = {program for variant in variants.values() for program, _ in variant.hooks}
     wanted |= {program + AGAIN for program in wanted}
     for counts_files in (False, True):
         best, *_ = object_files(

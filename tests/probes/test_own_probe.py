@@ -12,8 +12,8 @@ import pytest
 from trainobs import BccProbe, Probe
 from trainobs.core.errors import ProbeError, SettingError
 from trainobs.probes import bcc_child
+from trainobs.probes.counter_declarations import checked_counters
 from trainobs.probes.programs import PROBES
-from trainobs.probes.told_counters import checked_counters
 from trainobs.session.settings import Settings
 
 

@@ -24,8 +24,8 @@ HEAD = re.compile(
 HOOKS = {
     hook
     for program in (*programs_of(PROBES).values(), *TREE)
-    for way in program.ways
-    for _, hook in way.hooks
+    for variant in program.variants
+    for _, hook in variant.hooks
     if not hook.startswith("iter/")
 }
 

@@ -36,7 +36,7 @@ def _as_of_1_0(lines: list[str]) -> list[str]:
     return said
 
 
-class _Heard:
+class _ThreadLog:
     """What one thread is told."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class _Heard:
 
 
 _lock = threading.Lock()
-_heard: dict[int, _Heard] = {}
+_heard: dict[int, _ThreadLog] = {}
 """Threads that capture."""
 
 _printers: list[int | None] = []
@@ -85,7 +85,7 @@ def captured_log(library: C.CDLL) -> Iterator[list[str]]:
 
     Those of the calling thread: libbpf has one printer, and several threads may be loading.
     """
-    thread, heard = threading.get_ident(), _Heard()
+    thread, heard = threading.get_ident(), _ThreadLog()
     with _lock:
         _heard[thread] = heard
         if not _printers:

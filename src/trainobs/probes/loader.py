@@ -19,7 +19,7 @@ from trainobs.core.files import close_all
 from trainobs.probes.libbpf import open_library, open_object, too_old
 from trainobs.probes.libbpf_log import captured_log
 from trainobs.probes.obstacles import may_load, why_not_permitted
-from trainobs.probes.programs import AGAIN, FIRST, Way
+from trainobs.probes.programs import AGAIN, FIRST, ProgramVariant
 
 _ENOTSUPP = 524  # include/linux/errno.h: not for user space, which has no words for it
 _RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
@@ -67,30 +67,30 @@ class LibbpfLoader:
 
     def load(
         self,
-        ways: Mapping[str, Way],
+        variants: Mapping[str, ProgramVariant],
         machine: bytes,
-        instead: Callable[[str, Way], Way | None] = lambda name, refused: None,
+        instead: Callable[[str, ProgramVariant], ProgramVariant | None] = lambda *_: None,
         entries: Mapping[str, int] | None = None,
     ) -> None:
-        """Load what the kernel takes; what it refuses, in every way, goes to `refused`.
+        """Load what the kernel takes; what it refuses, in every variant, goes to `refused`.
 
-        libbpf loads all or nothing, so a refused program gives its place to the next way, or is
+        libbpf loads all or nothing, so a refused program gives its place to the next one, or is
         left out, and the rest is tried again. A kernel that takes everything pays for no trial.
 
         Args:
-            ways: program -> way to have it.
+            variants: program -> variant to have it by.
             machine: `struct tobs_machine`, which the programs read.
-            instead: tells the next way to have a program of which one was refused.
+            instead: tells the next variant of a program of which one was refused.
             entries: map -> how many it is to have, where that is not what the object says.
 
         Raises:
             ProbeError: nothing can be loaded at all.
             OSError: the process has no descriptor or no memory for it.
         """
-        left = dict(ways)
+        left = dict(variants)
         paths = list(self._paths)
         while True:
-            wanted = {program for way in left.values() for program in _programs(way)}
+            wanted = {program for variant in left.values() for program in _programs(variant)}
             wanted |= {program + AGAIN for program in wanted}
             error, log = self._try_load(paths[0], wanted, machine, entries or {})
             if not error:
@@ -100,13 +100,15 @@ class LibbpfLoader:
             if len(paths) > 1:
                 paths.pop(0)
                 continue
-            for name, way in _with_any(left, culprits):
+            for name, variant in _with_any(left, culprits):
                 del left[name]
-                if other := instead(name, way):
+                if other := instead(name, variant):
                     left[name] = other
                 else:
-                    self.refused[name] = next(culprits[p] for p in _programs(way) if p in culprits)
-        self._hooks = {name: tuple(self._in_order(way)) for name, way in left.items()}
+                    self.refused[name] = next(
+                        culprits[p] for p in _programs(variant) if p in culprits
+                    )
+        self._hooks = {name: tuple(self._in_order(variant)) for name, variant in left.items()}
 
     def attach(self, name: str) -> None:
         """Let the programs of a part run; ends before beginnings.
@@ -187,9 +189,9 @@ class LibbpfLoader:
         self._links, self._programs, self._maps, self._object = {}, {}, {}, None
         close_all(descriptor for descriptor in descriptors if descriptor >= 0)
 
-    def _in_order(self, way: Way) -> Iterator[tuple[str, str]]:
+    def _in_order(self, variant: ProgramVariant) -> Iterator[tuple[str, str]]:
         """Programs as they are attached, each before its second one, and their hooks."""
-        for program, hook in reversed(way.hooks):
+        for program, hook in reversed(variant.hooks):
             for each in (program, program + AGAIN):
                 if each in self._programs:
                     yield each, hook
@@ -312,20 +314,24 @@ def refusal(log: Sequence[str]) -> str:
     return next((text.removeprefix("libbpf: ") for text in log), "")
 
 
-def _of_functions(ways: Mapping[str, Way]) -> set[str]:
-    """Programs of some ways that functions of the kernel call, not tracepoints."""
-    hooks = chain.from_iterable(way.hooks for way in ways.values())
+def _of_functions(variants: Mapping[str, ProgramVariant]) -> set[str]:
+    """Programs of some variants that functions of the kernel call, not tracepoints."""
+    hooks = chain.from_iterable(variant.hooks for variant in variants.values())
     return {program for program, hook in hooks if hook.startswith(("fentry/", "fexit/"))}
 
 
-def _programs(way: Way) -> list[str]:
-    return [program for program, _ in way.hooks]
+def _programs(variant: ProgramVariant) -> list[str]:
+    return [program for program, _ in variant.hooks]
 
 
-def _with_any(ways: Mapping[str, Way], culprits: Collection[str]) -> list[tuple[str, Way]]:
-    """Those of some ways that use one of some programs."""
+def _with_any(
+    variants: Mapping[str, ProgramVariant], culprits: Collection[str]
+) -> list[tuple[str, ProgramVariant]]:
+    """Those of some variants that use one of some programs."""
     return [
-        (name, way) for name, way in ways.items() if not set(culprits).isdisjoint(_programs(way))
+        (name, variant)
+        for name, variant in variants.items()
+        if not set(culprits).isdisjoint(_programs(variant))
     ]
 
 

@@ -20,11 +20,11 @@ from trainobs.core.own_counter import OWN_ROLES, OwnCounter, of_role
 from trainobs.probes.bcc_probe import BccProbe
 from trainobs.probes.bcc_program import BccProgram
 from trainobs.probes.compiling import OBJECTS, compile_source
+from trainobs.probes.counter_declarations import OwnSum, checked_counters, told_counters
 from trainobs.probes.extra import ExtraObject
 from trainobs.probes.kernel_version import may_lose_cpu
 from trainobs.probes.own_object import OwnObject
 from trainobs.probes.own_probe import KINDS, Probe
-from trainobs.probes.told_counters import OwnSum, checked_counters, told_counters
 from trainobs.probes.trial import try_object
 
 SHARED_MAPS = ("tasks", "session_clocks")

@@ -14,8 +14,8 @@ calls the first one: bpf/preemption.h."""
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way to observe something.
+class ProgramVariant:
+    """One way to observe something; kernels differ in which they have.
 
     Attributes:
         hooks: (program in the object, section that says what it is attached to), what begins before
@@ -51,22 +51,22 @@ class Program:
     Attributes:
         name: the program that it mostly is.
         gives: what a user gets from it.
-        ways: how it is had, the best one first; others stand in for it on other kernels.
+        variants: how it is had, the best one first; others stand in for it on other kernels.
     """
 
     name: str
     gives: str
-    ways: tuple[Way, ...]
+    variants: tuple[ProgramVariant, ...]
 
     @property
     def hook(self) -> str:
         """Where it hooks in, at best; "" if it is a part of another program."""
-        hooks = self.ways[0].hooks
+        hooks = self.variants[0].hooks
         return hooks[0][1].removeprefix("tp_btf/") if hooks else ""
 
     def lacks(self, names: KernelNames) -> list[str]:
-        """What a kernel does not have for the best way, and whether it refuses others."""
-        best, *others = (way.lacks(names) for way in self.ways)
+        """What a kernel does not have for the best variant, and whether it refuses others."""
+        best, *others = (variant.lacks(names) for variant in self.variants)
         refused = any(_NO_FUNCTIONS in lacking for lacking in others) and _NO_FUNCTIONS not in best
         return [*best, _NO_FUNCTIONS] if refused else best
 
@@ -89,14 +89,14 @@ def _has(names: KernelNames, kind: str, name: str) -> bool:
 
 
 def _traced(
-    name: str, tracepoint: str, gives: str, *others: Way, needs: str | None = None
+    name: str, tracepoint: str, gives: str, *others: ProgramVariant, needs: str | None = None
 ) -> Program:
     """A program at a tracepoint, and other ways to have what it gives."""
-    return Program(name, gives, (Way(((name, f"tp_btf/{tracepoint}"),), needs), *others))
+    return Program(name, gives, (ProgramVariant(((name, f"tp_btf/{tracepoint}"),), needs), *others))
 
 
-def _way(**hooks: str) -> Way:
-    return Way(tuple(hooks.items()))
+def _variant(**hooks: str) -> ProgramVariant:
+    return ProgramVariant(tuple(hooks.items()))
 
 
 LIMIT = "tobs_blk_limit"
@@ -120,13 +120,13 @@ PROBES: dict[str, tuple[Program, ...]] = {
             "tobs_ra_wait",
             "page_cache_sync_ra",
             "reads that waited for read-ahead",
-            _way(tobs_ra_wait_f="fentry/page_cache_sync_ra"),
+            _variant(tobs_ra_wait_f="fentry/page_cache_sync_ra"),
         ),
         _traced(
             "tobs_fault",
             "mm_filemap_fault",
             "faults of mapped files",
-            _way(tobs_fault_f="fentry/filemap_fault"),
+            _variant(tobs_fault_f="fentry/filemap_fault"),
         ),
     ),
     "block": (
@@ -134,10 +134,10 @@ PROBES: dict[str, tuple[Program, ...]] = {
             "tobs_blk_start",
             "whose block request it is",
             (
-                _way(
+                _variant(
                     tobs_blk_start="tp_btf/block_io_start", tobs_blk_merge="tp_btf/block_rq_merge"
                 ),
-                _way(
+                _variant(
                     tobs_blk_getrq="tp_btf/block_getrq",
                     tobs_blk_merge_b="tp_btf/block_rq_merge",
                     tobs_blk_issue="tp_btf/block_rq_issue",
@@ -149,9 +149,9 @@ PROBES: dict[str, tuple[Program, ...]] = {
             LIMIT,
             "whose block request it is that a limit of a control group held back",
             (
-                _way(tobs_blk_limit="fentry/__blk_throtl_bio"),
-                _way(tobs_blk_limit_f="fentry/blk_throtl_bio"),
-                Way(),  # by who brought a page in: bpf/askers.h
+                _variant(tobs_blk_limit="fentry/__blk_throtl_bio"),
+                _variant(tobs_blk_limit_f="fentry/blk_throtl_bio"),
+                ProgramVariant(),  # by who brought a page in: bpf/askers.h
             ),
         ),
     ),
@@ -162,7 +162,7 @@ PROBES: dict[str, tuple[Program, ...]] = {
         Program(
             "tobs_await",
             "what the training thread waits for: another thread, or the interpreter lock",
-            (Way(needs="BPF_FUNC_task_pt_regs"),),
+            (ProgramVariant(needs="BPF_FUNC_task_pt_regs"),),
         ),
     ),
     "net": (
@@ -170,7 +170,7 @@ PROBES: dict[str, tuple[Program, ...]] = {
             "tobs_send",
             "sock_send_length",
             "bytes sent on sockets",
-            _way(
+            _variant(
                 tobs_send_4="fexit/inet_sendmsg",
                 tobs_send_6="fexit/inet6_sendmsg",
                 tobs_send_page="fexit/inet_sendpage",
@@ -180,7 +180,7 @@ PROBES: dict[str, tuple[Program, ...]] = {
             "tobs_receive",
             "sock_recv_length",
             "bytes received on sockets",
-            _way(tobs_receive_4="fexit/inet_recvmsg", tobs_receive_6="fexit/inet6_recvmsg"),
+            _variant(tobs_receive_4="fexit/inet_recvmsg", tobs_receive_6="fexit/inet6_recvmsg"),
         ),
     ),
     "memory": (
@@ -198,7 +198,7 @@ PROBES: dict[str, tuple[Program, ...]] = {
 
 
 def _iterator(name: str, gives: str) -> Program:
-    return Program(name, gives, (Way(((name, "iter/task"),)),))
+    return Program(name, gives, (ProgramVariant(((name, "iter/task"),)),))
 
 
 TREE: tuple[Program, ...] = (
@@ -266,26 +266,28 @@ def programs_of(probes: Iterable[str]) -> dict[str, Program]:
 
 def choose(
     programs: Mapping[str, Program], names: KernelNames
-) -> tuple[dict[str, Way], dict[str, str]]:
-    """The best way that a kernel offers to each.
+) -> tuple[dict[str, ProgramVariant], dict[str, str]]:
+    """The best variant that a kernel offers to each.
 
     Returns:
-        Program -> way; and of those that have none, program -> why.
+        Program -> variant; and of those that have none, program -> why.
     """
-    found = {name: way_after(program, None, names) for name, program in programs.items()}
+    found = {name: variant_after(program, None, names) for name, program in programs.items()}
     off = {
         name: f"this kernel has no {', no '.join(programs[name].lacks(names))}"
-        for name, way in found.items()
-        if way is None
+        for name, variant in found.items()
+        if variant is None
     }
     off |= left_alone(found.keys() - off.keys(), off)
-    return {name: way for name, way in found.items() if way and name not in off}, off
+    return {name: variant for name, variant in found.items() if variant and name not in off}, off
 
 
-def way_after(program: Program, refused: Way | None, names: KernelNames) -> Way | None:
-    """The best way that a kernel offers, of those behind one that it refused."""
-    first = program.ways.index(refused) + 1 if refused else 0
-    return next((way for way in program.ways[first:] if not way.lacks(names)), None)
+def variant_after(
+    program: Program, refused: ProgramVariant | None, names: KernelNames
+) -> ProgramVariant | None:
+    """The best variant that a kernel offers, of those behind one that it refused."""
+    first = program.variants.index(refused) + 1 if refused else 0
+    return next((variant for variant in program.variants[first:] if not variant.lacks(names)), None)
 
 
 def left_alone(running: Collection[str], off: Mapping[str, str]) -> dict[str, str]:

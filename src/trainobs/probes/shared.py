@@ -30,11 +30,11 @@ from trainobs.probes.programs import (
     LIMIT,
     PROBES,
     TREE,
-    Way,
+    ProgramVariant,
     choose,
     left_alone,
     programs_of,
-    way_after,
+    variant_after,
 )
 from trainobs.probes.session_maps import SessionMaps, remove
 from trainobs.probes.statistics import ProbeStatistics
@@ -97,26 +97,26 @@ class SharedProbes:
             raise
 
     def _start(self, names: KernelNames, required: bool) -> None:
-        ways, off = choose(self._programs, names)
+        variants, off = choose(self._programs, names)
         copies = 2 if may_lose_cpu() else 1
-        _need_descriptors(copies * sum(len(way.hooks) for way in ways.values()))
+        _need_descriptors(copies * sum(len(variant.hooks) for variant in variants.values()))
         self._need(off, required, ProbeCause.NO_TRACEPOINT)
         self._loader.load(
-            ways,
+            variants,
             machine_facts(counts_files=self._counts_files),
-            lambda name, refused: way_after(self._programs[name], refused, names),
+            lambda name, refused: variant_after(self._programs[name], refused, names),
             ENTRIES if self._counts_files else None,
         )
         off |= self._loader.refused
         self._need(off, required)
-        off |= left_alone(ways.keys() - off.keys(), off)
+        off |= left_alone(variants.keys() - off.keys(), off)
         self._settings = self._mapping("settings", SLOTS * _SETTINGS.size)
         self._control = self._mapping("control", _CONTROL.size)
         for name in reversed(self._programs):  # ends first: what begins meanwhile is seen to end
             if name not in off:
                 self._attach(name, off)
         self._need(off, required)
-        alone = left_alone(ways.keys() - off.keys(), off)
+        alone = left_alone(variants.keys() - off.keys(), off)
         for name in alone:
             self._loader.detach(name)
         off |= alone
@@ -130,7 +130,7 @@ class SharedProbes:
         try:
             self._loader.attach(name)
         except ProbeError as error:
-            if Way() in self._programs[name].ways:
+            if ProgramVariant() in self._programs[name].variants:
                 self._loader.do_without(name)
                 return
             off[name] = f"{error.failed}: {error.found}"
