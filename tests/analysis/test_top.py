@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainobs.attach.top import NOT_SEEN, Watched, _Totals
+from trainobs.attach.top import NOT_SEEN, WatchedProcess, _Totals
 from trainobs.report.top import render
 
 WAITS = {"data": 0.7, "device": None, "CPU": 0.1, "else": 0.2}
@@ -56,5 +56,5 @@ def test_a_wait_that_began_earlier_makes_no_more_than_the_whole_time() -> None:
     run: Any = SimpleNamespace(clock=SimpleNamespace(measured={0}))
     grown = dict.fromkeys(_Totals._fields, 0)
     grown |= {"at_ns": 2_000, "off_ns": 8_000, "data_ns": 6_000, "ready_ns": 1_000}
-    shares = Watched(run)._waits(_Totals(**grown))
+    shares = WatchedProcess(run)._waits(_Totals(**grown))
     assert shares == {"data": 0.75, "device": 0, "CPU": 0.125, "else": 0.125}

@@ -7,7 +7,7 @@ import mmap
 import numpy as np
 import pytest
 
-from trainobs.attach.clock import OverrunError, SeenClock
+from trainobs.attach.clock import KernelStepClock, OverrunError
 from trainobs.attach.rule import Rule
 from trainobs.core.abi import RING, SEEN, Event, Phase
 from trainobs.core.records import SETUP
@@ -21,7 +21,7 @@ class Kernel:
     def __init__(self) -> None:
         self.seen = np.zeros(1, SEEN)
         self.word = memoryview(mmap.mmap(-1, 64)).cast("Q")
-        self.clock = SeenClock(self.word, self.seen, now=lambda: 1000)
+        self.clock = KernelStepClock(self.word, self.seen, now=lambda: 1000)
 
     def begin(self, at_ns: int, loader_ns: int = 0) -> None:
         serial = (self.word[0] >> 8) + 1

@@ -32,7 +32,7 @@ from tests.kernel.privileges import become_nobody
 from tests.kernel.processes import fork, join
 from trainobs.attach import inside
 from trainobs.attach.inside import attach_inside, python_of
-from trainobs.attach.process import Mapped
+from trainobs.attach.process import MappedFile
 from trainobs.attach.process import Target as Seen
 from trainobs.cli import main
 from trainobs.core.errors import AttachError
@@ -204,7 +204,7 @@ def process_of(exe: str, tmp_path: Path, **facts: Any) -> Seen:
     place.mkdir(exist_ok=True)
     (place / "maps").write_text("")
     (place / "exe").symlink_to(exe)
-    return Seen(1, 1, os.getuid(), "python", libraries={inside.TORCH: Mapped("", "")}, **facts)
+    return Seen(1, 1, os.getuid(), "python", libraries={inside.TORCH: MappedFile("", "")}, **facts)
 
 
 @pytest.mark.parametrize(

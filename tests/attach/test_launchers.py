@@ -11,13 +11,13 @@ import pytest
 
 from tests.attach.target import Target, attached
 from trainobs.attach import process
-from trainobs.attach.process import Mapped, attach_to, find, named
+from trainobs.attach.process import MappedFile, attach_to, find, named
 from trainobs.attach.process import Target as Seen
 from trainobs.core.errors import AttachError
 
 pytestmark = pytest.mark.needs_bpf
 
-TORCH = {process.TORCH: Mapped("libtorch_cpu.so", "libtorch_cpu.so")}
+TORCH = {process.TORCH: MappedFile("libtorch_cpu.so", "libtorch_cpu.so")}
 LAUNCHER, CHILD, GRANDCHILD = 100, 101, 102
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from trainobs.attach.period import _NOISE, NoPeriod, Numbers, Pattern, Times, find, likeness
-from trainobs.attach.turns import BLOCK, Turns
+from trainobs.attach.turn_detector import BLOCK, TurnDetector
 
 MS = 1_000_000
 OPEN, STAT, READ, CLOSE, SLEEP, WRITE = 300, 301, 302, 303, 304, 305
@@ -197,7 +197,7 @@ class Loop:
     """Makes calls and hands them over each quarter of a second, as they are read."""
 
     def __init__(self) -> None:
-        self.turns = Turns(0)
+        self.turns = TurnDetector(0)
         self.now_ms = 0.0
 
     def run(self, turn: Turn, count: int) -> None:

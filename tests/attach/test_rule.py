@@ -7,7 +7,7 @@ from itertools import count, product
 
 import pytest
 
-from trainobs.attach.rule import MANY, PARTS, SEVERAL, Rule, Seen, doubt_of, rule_for
+from trainobs.attach.rule import MANY, PARTS, SEVERAL, EventCounts, Rule, doubt_of, rule_for
 from trainobs.core.abi import Event
 
 TRAINER, OTHER = 7, 8
@@ -20,9 +20,11 @@ def seen(
     seconds: float,
     fetcher: int = TRAINER,
     turns: int | None = None,
-) -> Seen:
+) -> EventCounts:
     counts, tids = (backward, optimizer, fetch), (TRAINER, TRAINER, fetcher)
-    return Seen(counts, tids, seconds, turns=min(optimizer, fetch) if turns is None else turns)
+    return EventCounts(
+        counts, tids, seconds, turns=min(optimizer, fetch) if turns is None else turns
+    )
 
 
 def events(rule: Rule | None) -> tuple[Event, Event | None] | None:
@@ -59,7 +61,7 @@ FETCH, OPTIMIZER, BACKWARD = Event.FETCH, Event.OPTIMIZER, Event.BACKWARD
         (seen(0, 0, 900, 100), None),  # inference
     ],
 )
-def test_rules(what: Seen, expected: tuple[Event, Event | None] | None) -> None:
+def test_rules(what: EventCounts, expected: tuple[Event, Event | None] | None) -> None:
     assert events(rule_for(what)) == expected
 
 
@@ -93,14 +95,14 @@ def test_where_no_optimizer_is_seen_steps_may_be_parts_or_none(fetches: int) -> 
 
 
 def test_several_threads_have_no_rule() -> None:
-    both = Seen((8, 8, 8), (TRAINER,) * 3, 100, elsewhere=(0, 1, 0))
+    both = EventCounts((8, 8, 8), (TRAINER,) * 3, 100, elsewhere=(0, 1, 0))
     assert rule_for(both) is None
 
 
 def test_backward_passes_in_other_threads_are_no_steps() -> None:
-    passes = Seen((90, 30, 0), (OTHER, TRAINER, 0), 10.0, elsewhere=(45, 0, 0))
+    passes = EventCounts((90, 30, 0), (OTHER, TRAINER, 0), 10.0, elsewhere=(45, 0, 0))
     assert events(rule_for(passes)) == (OPTIMIZER, None)
-    without_optimizer = Seen((90, 0, 0), (OTHER, 0, 0), 100.0, elsewhere=(45, 0, 0))
+    without_optimizer = EventCounts((90, 0, 0), (OTHER, 0, 0), 100.0, elsewhere=(45, 0, 0))
     assert rule_for(without_optimizer) is None
 
 
@@ -108,8 +110,8 @@ def test_what_speaks_against_a_rule() -> None:
     by_optimizer = Rule(FETCH, OPTIMIZER, TRAINER, "")
     by_passes = Rule(BACKWARD, None, TRAINER, "")
 
-    def since(*counts: int, elsewhere: tuple[int, ...] = (0, 0, 0), turns: int = 9) -> Seen:
-        return Seen(counts, (TRAINER,) * 3, 1.0, elsewhere=elsewhere, turns=turns)
+    def since(*counts: int, elsewhere: tuple[int, ...] = (0, 0, 0), turns: int = 9) -> EventCounts:
+        return EventCounts(counts, (TRAINER,) * 3, 1.0, elsewhere=elsewhere, turns=turns)
 
     assert doubt_of(by_optimizer, since(9, 9, 9, elsewhere=(5, 0, 5))) == ""
     assert doubt_of(by_optimizer, since(9, 9, 9, elsewhere=(0, 1, 0))).startswith(SEVERAL)
@@ -137,4 +139,4 @@ def test_the_thread_is_the_one_that_trains() -> None:
 def test_fetches_are_timed_only_where_scopes_are_seen_to_end(
     scopes: int, ends: int, expected: bool
 ) -> None:
-    assert Seen((2, 2, 2), (7, 7, 7), 1.0, scopes, ends).ends_are_seen is expected
+    assert EventCounts((2, 2, 2), (7, 7, 7), 1.0, scopes, ends).ends_are_seen is expected

@@ -10,11 +10,11 @@ import pytest
 
 from tests.kernel.processes import fork
 from trainobs.attach import siblings
-from trainobs.attach.process import TORCH, Mapped
+from trainobs.attach.process import TORCH, MappedFile
 from trainobs.attach.process import Target as Seen
 from trainobs.attach.siblings import Siblings
 
-TORCHED = {TORCH: Mapped(TORCH, TORCH)}
+TORCHED = {TORCH: MappedFile(TORCH, TORCH)}
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.attach.rule import Rule, Seen, doubt_of
+from trainobs.attach.rule import EventCounts, Rule, doubt_of
 from trainobs.core.abi import RING, Event, Phase
 from trainobs.core.records import SETUP
 from trainobs.steps.clock import MAX_NAMED
@@ -27,7 +27,7 @@ class OverrunError(Exception):
     """Steps came so fast, or were read so late, that the kernel's ring has come round."""
 
 
-class SeenClock:
+class KernelStepClock:
     """Reads what the kernel writes of the steps of a process.
 
     Steps are numbered from 0, from the first that was seen to begin. What came before it is the
@@ -63,7 +63,7 @@ class SeenClock:
         self._seen = seen
         self._start_ns = self._begin_ns = now()
         self._now = now
-        self._taken: tuple[Rule, Seen] | None = None  # and what was seen before
+        self._taken: tuple[Rule, EventCounts] | None = None  # and what was seen before
         self._next = 0
 
     @property
@@ -76,13 +76,15 @@ class SeenClock:
         """Steps that were closed."""
         return max(0, self._next - 1)
 
-    def look(self) -> Seen:
+    def look(self) -> EventCounts:
         """What the process was seen to do so far."""
         row = self._seen[0]
         seconds = (self._now() - self._start_ns) / 1e9
         scopes, ends = int(row["scopes"]), int(row["ends"])
         counts, tids, elsewhere = (row[name].tolist() for name in ("counts", "tids", "elsewhere"))
-        return Seen(counts, tids, seconds, scopes, ends, elsewhere, int(row["half_turns"]) // 2)
+        return EventCounts(
+            counts, tids, seconds, scopes, ends, elsewhere, int(row["half_turns"]) // 2
+        )
 
     def doubt(self) -> str:
         """What speaks against the rule by what was seen since; "" if nothing does."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from trainobs.attach.process import Mapped, Target, out_of_reach
+from trainobs.attach.process import MappedFile, Target, out_of_reach
 from trainobs.probes.attached_backend import FUNCTIONS
 from trainobs.probes.elf import ElfError, Library
 
@@ -37,7 +37,7 @@ def places_in(process: Target) -> list[TorchFunction]:
     return found if _OF_STEPS & {place.program for place in found} else []
 
 
-def _places(process: Target, mapped: Mapped) -> list[TorchFunction]:
+def _places(process: Target, mapped: MappedFile) -> list[TorchFunction]:
     try:
         library = Library(mapped.file)
     except (OSError, ElfError) as error:

@@ -24,7 +24,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from trainobs.attach.job import READ_S, Ending, ending_of, ranks_of
+from trainobs.attach.job import READ_S, StopCondition, ending_of, ranks_of
 from trainobs.attach.process import TORCH, Target, find, mappings, refused
 from trainobs.core.errors import AttachError
 from trainobs.core.version import __version__
@@ -116,7 +116,7 @@ def attach_inside(
 
 def _wait(
     runs: Sequence[InsideRun],
-    ending: Ending,
+    ending: StopCondition,
     seconds: float,
     is_so: Callable[[InsideRun], bool],
 ) -> None:

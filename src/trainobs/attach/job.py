@@ -32,7 +32,7 @@ from trainobs.attach.process import (
     state_of,
     training_below,
 )
-from trainobs.attach.rule import SEVERAL, Rule, Seen, rule_for
+from trainobs.attach.rule import SEVERAL, EventCounts, Rule, rule_for
 from trainobs.attach.run import AttachedRun, loaded
 from trainobs.attach.target_files import file_of
 from trainobs.core.abi import SLOTS, Event
@@ -67,7 +67,7 @@ _IDLE_S, _IDLE_SHARE = 10.0, 0.02
 that it has started."""
 
 
-class Ending:
+class StopCondition:
     """Why to end: a signal, the death of a process, or another program that it runs.
 
     Raises:
@@ -215,13 +215,13 @@ def _ranks(processes: Sequence[Target]) -> list[int]:
 
 
 @contextmanager
-def ending_of(processes: Sequence[Target]) -> Iterator[Ending]:
+def ending_of(processes: Sequence[Target]) -> Iterator[StopCondition]:
     """What ends the observation of some processes; signals, until it is left.
 
     Raises:
         AttachError: one has ended already.
     """
-    ending = Ending(processes)
+    ending = StopCondition(processes)
     try:
         with ending.on_signals():
             yield ending
@@ -249,7 +249,7 @@ def _attach_without_steps(
 def _observe(
     runs: Sequence[AttachedRun],
     rules: Sequence[Rule],
-    ending: Ending,
+    ending: StopCondition,
     seconds: float | None,
     run_dir: Path | None,
 ) -> Path:
@@ -266,7 +266,7 @@ def _observe(
     return place
 
 
-def _tell_reason(ending: Ending) -> None:
+def _tell_reason(ending: StopCondition) -> None:
     if ending.reason:
         tell(ending.reason)
 
@@ -290,7 +290,7 @@ def _claim(place: Path, rank: int) -> Path:
     return found
 
 
-def _look(runs: Sequence[AttachedRun], ending: Ending, seconds: float) -> list[Rule]:
+def _look(runs: Sequence[AttachedRun], ending: StopCondition, seconds: float) -> list[Rule]:
     """The rule of each, as soon as all have one."""
     before = [cpu_s(run.process.tgid) for run in runs]
     next_s = _IDLE_S
@@ -328,7 +328,7 @@ def _no_lock(run: AttachedRun, reason: str) -> AttachError:
     return refused(tgid, found, do)
 
 
-def _why_no_lock(tgid: int, seen: Seen) -> tuple[str, str]:
+def _why_no_lock(tgid: int, seen: EventCounts) -> tuple[str, str]:
     """Why no steps were seen, or ""; and what to do."""
     if state_of(tgid) in STOPPED:
         return "it is stopped by a signal", f"let it go on: `kill -CONT {tgid}`"
@@ -351,7 +351,7 @@ def _sinks(run: AttachedRun, place: Path, asked: Path) -> list[Sink]:
     return [log, TensorBoardSink(board, _POINTS_EVERY, on_verdict=at_end)]
 
 
-def _follow(runs: Sequence[AttachedRun], ending: Ending, until: float | None) -> None:
+def _follow(runs: Sequence[AttachedRun], ending: StopCondition, until: float | None) -> None:
     while not ending.wait(READ_S) and (until is None or time.monotonic() < until):
         try:
             for run in runs:

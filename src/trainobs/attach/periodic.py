@@ -17,7 +17,7 @@ from trainobs.attach.process import (
     refused,
     state_of,
 )
-from trainobs.attach.turns import Spell, Turns
+from trainobs.attach.turn_detector import Spell, TurnDetector
 from trainobs.core.now import clocks
 from trainobs.core.records import RunInfo
 from trainobs.core.text import counted, duration
@@ -54,7 +54,7 @@ class PeriodWatch:
             self._calls.stop()
             raise ended(process.tgid)
         self._began_ns = time.monotonic_ns()
-        self._turns = Turns(self._began_ns)
+        self._turns = TurnDetector(self._began_ns)
         self._next_s = time.monotonic() + _TORCH_EVERY_S
         self._told = 0
         self._count = 0

@@ -34,7 +34,7 @@ STOPPED = "Tt"  # by a signal, by a tracer
 
 
 @dataclass(frozen=True)
-class Mapped:
+class MappedFile:
     """A file that a process has mapped.
 
     Attributes:
@@ -67,12 +67,12 @@ class Target:
     uid: int
     command: str
     environment: Mapping[str, str] = field(default_factory=dict)
-    libraries: Mapping[str, Mapped] = field(default_factory=dict)
+    libraries: Mapping[str, MappedFile] = field(default_factory=dict)
     is_observed: bool = False
     gpu: str = ""
 
     @property
-    def torch(self) -> Mapped | None:
+    def torch(self) -> MappedFile | None:
         """The main library of torch, if it has imported torch."""
         return self.libraries.get(TORCH)
 
@@ -334,9 +334,9 @@ def mappings(place: str) -> Iterator[tuple[str, str]]:
         yield address, path.removesuffix(_DELETED)
 
 
-def _mapped(place: str) -> tuple[dict[str, Mapped], bool]:
+def _mapped(place: str) -> tuple[dict[str, MappedFile], bool]:
     """The libraries of torch, of which Debian's have a version; whether maps of eBPF are mapped."""
-    libraries: dict[str, Mapped] = {}
+    libraries: dict[str, MappedFile] = {}
     is_observed = False
     for address, path in mappings(place):
         is_observed |= path == _BPF_MAP
@@ -347,11 +347,11 @@ def _mapped(place: str) -> tuple[dict[str, Mapped], bool]:
     return libraries, is_observed
 
 
-def mapped_at(place: str, address: str, path: str) -> Mapped:
+def mapped_at(place: str, address: str, path: str) -> MappedFile:
     """A mapped file: by its mapping, for which only root may ask, or else by its path."""
     begin, end = (int(number, 16) for number in address.split("-"))
     file = f"{place}/map_files/{begin:x}-{end:x}"  # in `maps` low ones have zeros in front
-    return Mapped(path, file if os.path.exists(file) else f"{place}/root{path}")
+    return MappedFile(path, file if os.path.exists(file) else f"{place}/root{path}")
 
 
 def _gpu(place: str) -> str:

@@ -53,7 +53,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Seen:
+class EventCounts:
     """What a process was seen to do so far.
 
     Attributes:
@@ -108,7 +108,7 @@ _UNSEEN = (
 )
 
 
-def rule_for(seen: Seen, patience_s: float = PATIENCE_S) -> Rule | None:
+def rule_for(seen: EventCounts, patience_s: float = PATIENCE_S) -> Rule | None:
     """The rule that fits; None as long as it is too early to say.
 
     Args:
@@ -130,7 +130,7 @@ def rule_for(seen: Seen, patience_s: float = PATIENCE_S) -> Rule | None:
     return _late_rule_for(seen, patience_s) if is_late else None
 
 
-def _late_rule_for(seen: Seen, patience_s: float) -> Rule | None:
+def _late_rule_for(seen: EventCounts, patience_s: float) -> Rule | None:
     """Where no thread is seen to do both a backward pass and a step of an optimizer."""
     steps, passes = seen.counts[Event.OPTIMIZER], seen.counts[Event.BACKWARD]
     if seen.has(Event.OPTIMIZER) and FEWEST <= steps <= passes:
@@ -148,7 +148,7 @@ def _late_rule_for(seen: Seen, patience_s: float) -> Rule | None:
     return None
 
 
-def doubt_of(rule: Rule, since: Seen) -> str:
+def doubt_of(rule: Rule, since: EventCounts) -> str:
     """What speaks against a rule that was taken; "" if nothing does.
 
     Args:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.attach.clock import SeenClock
+from trainobs.attach.clock import KernelStepClock
 from trainobs.attach.functions import NONE_FOUND, TorchFunction, places_in
 from trainobs.attach.process import DO_ROOT, Target, ended, out_of_reach, refused, worker_count
 from trainobs.attach.readings import OutsideReadings
@@ -104,7 +104,7 @@ class AttachedRun:
             self._seen = self._see_functions()
             if not self._backend.follow(process.own_tid):
                 raise ended(process.tgid)
-            self.clock = SeenClock(self._backend.clock, self._backend.seen)
+            self.clock = KernelStepClock(self._backend.clock, self._backend.seen)
             self.info = self._info(rank)
         except BaseException:
             self._backend.stop()

@@ -71,7 +71,7 @@ class _Totals(NamedTuple):
     read_bytes: int
 
 
-class Watched:
+class WatchedProcess:
     """One process, from `AttachedRun` on.
 
     Args:
@@ -167,7 +167,7 @@ class Machine:
     def __init__(self, find: Callable[[], list[Target]] = training_processes) -> None:
         self._find = find
         self._probes = loaded(SharedProbes)
-        self._watched: dict[int, Watched] = {}
+        self._watched: dict[int, WatchedProcess] = {}
         self._others: dict[int, Row] = {}
         self._free = list(range(SLOTS))
         self._slots: dict[int, int] = {}
@@ -213,7 +213,9 @@ class Machine:
         else:
             slot = self._free.pop(0)
             try:
-                self._watched[process.tgid] = Watched(AttachedRun(process, self._probes, slot))
+                self._watched[process.tgid] = WatchedProcess(
+                    AttachedRun(process, self._probes, slot)
+                )
                 self._slots[process.tgid] = slot
             except (TrainobsError, OSError) as error:
                 self._free.append(slot)

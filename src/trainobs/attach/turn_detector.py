@@ -104,7 +104,7 @@ class Spell:
         return bool(abs(middle / other - 1) <= max(_CHANGE, _DEVIATIONS * deviation))
 
 
-class Turns:
+class TurnDetector:
     """Takes system calls as they come, and tells of turns.
 
     Args:
