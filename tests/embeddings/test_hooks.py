@@ -266,7 +266,7 @@ def test_a_fault_is_told_once_and_ends_the_counting_not_the_training(caplog, mon
     model = new_model()
     lookups, steps = hooked(model)
     model(*make_batch())
-    monkeypatch.setattr(buffer, "Take", None)
+    monkeypatch.setattr(buffer, "LookupCapture", None)
     steps.begin()
     plain = train(new_model())
     torch.manual_seed(5)

@@ -17,12 +17,12 @@ from tests.embeddings.test_jagged import bag_collection, make_jagged
 from trainobs.access import AccessCounts
 from trainobs.core.embedding_table import EmbeddingTable
 from trainobs.embeddings import buffer
-from trainobs.embeddings.buffer import Call, Ids, LookupBuffer, Take
+from trainobs.embeddings.buffer import CallIds, LookupBuffer, LookupCall, LookupCapture
 from trainobs.embeddings.caches import caches
 from trainobs.embeddings.model_lookups import ModelLookups
 from trainobs.embeddings.sampling import DENSEST, SPARSEST, SamplingInterval
-from trainobs.embeddings.sites import Found, Site, SiteKind
-from trainobs.embeddings.step_lookups import Noted
+from trainobs.embeddings.sites import ModelEmbeddings, Site, SiteKind
+from trainobs.embeddings.step_lookups import CapturedStep
 from trainobs.embeddings.table import TIERS, Gradient, TablePart, WatchedTable, reads
 from trainobs.embeddings.totals import LookupTotals
 from trainobs.steps.clock import StepClock
@@ -33,18 +33,18 @@ ROWS, ROW_BYTES = 100, 16
 def tally_of(parts, row_count=ROWS, world_size=1, gradient=Gradient.FUSED):
     """A totals of one table whose parts lie there, seen from rank 0."""
     info = EmbeddingTable("t", row_count, 4, ROW_BYTES, "m")
-    found = Found()
+    found = ModelEmbeddings()
     site = Site(nn.Identity(), SiteKind.EMBEDDING, "m", features={"": [0]})
     found.add(site, [WatchedTable(info, reads(parts, row_count, 0), gradient)])
     return LookupTotals(found, AccessCounts({"t": row_count}), world_size), site
 
 
 def row_of(totals, site, ids, sampled=True):
-    take = Take(1, sampled)
+    capture = LookupCapture(1, sampled)
     values = np.array(ids, dtype=np.int64)
-    copied = Ids(values, 1, ends=False) if sampled else None
-    take.calls.append(Call(site, ("",), (len(ids),), len(ids), True, copied))
-    return totals.rows([Noted(0, 0, take, measured=True)], 0)[0]
+    copied = CallIds(values, 1, ends=False) if sampled else None
+    capture.calls.append(LookupCall(site, ("",), (len(ids),), len(ids), True, copied))
+    return totals.rows([CapturedStep(0, 0, capture, measured=True)], 0)[0]
 
 
 def whole(memory, rank=0):
@@ -135,9 +135,9 @@ def test_a_step_waits_for_its_copies_and_nobody_for_the_device():
     serial = [1]
     taken = LookupBuffer(lambda: serial[0], SamplingInterval(1))
     stream = Stream()
-    take = taken.enter()
-    take.streams.add(stream)
-    take.arrived = False
+    capture = taken.enter()
+    capture.streams.add(stream)
+    capture.arrived = False
     serial[0] = 2
     taken.enter()
     assert not taken.ready(1)
@@ -153,9 +153,9 @@ def test_what_never_arrives_is_unmeasured():
     lookups = ModelLookups(model, lambda: steps.serial, every=1)
     steps.begin()
     model(torch.tensor([1, 2]))
-    take = lookups._buffer._current
-    take.streams.add(Stream())
-    take.arrived = False
+    capture = lookups._buffer._current
+    capture.streams.add(Stream())
+    capture.arrived = False
     lookups.close()
     rows = lookups.rows(steps.closed())
     assert len(rows) == 1
@@ -284,12 +284,12 @@ def test_misses_of_a_cache_split_the_bytes_of_sampled_steps():
     assert cache.tables == (0, 0)
     rows = []
     for serial, misses in enumerate([0, 3, None, 5]):
-        take = Take(serial, misses is not None)
-        copied = Ids(np.arange(10), 1, ends=False) if misses is not None else None
-        take.calls.append(Call(site, ("",), (10,), 10, True, copied))
+        capture = LookupCapture(serial, misses is not None)
+        copied = CallIds(np.arange(10), 1, ends=False) if misses is not None else None
+        capture.calls.append(LookupCall(site, ("",), (10,), 10, True, copied))
         if misses is not None:
-            take.misses.append((cache.tables, np.array([misses, 0])))
-        rows.append(totals.rows([Noted(serial, 0, take, measured=True)], 0)[0])
+            capture.misses.append((cache.tables, np.array([misses, 0])))
+        rows.append(totals.rows([CapturedStep(serial, 0, capture, measured=True)], 0)[0])
     split = [(row["uvm_hit_bytes"], row["uvm_miss_bytes"]) for row in rows]
     assert np.isnan([split[0], split[2]]).all()
     assert split[1] == (7 * ROW_BYTES, 3 * ROW_BYTES)  # 3 of the 10 lookups before

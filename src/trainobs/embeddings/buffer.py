@@ -1,7 +1,7 @@
 """What the training thread notes of lookups, step by step: as little as it can.
 
-The training thread only appends to the take of its step. The observer's thread reads a take after
-its step is closed, and does there whatever costs time.
+The training thread only appends to the capture of its step. The observer's thread reads a capture
+after its step is closed, and does there whatever costs time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def host(values: Host) -> NDArray[np.integer]:
     return values.numpy() if isinstance(values, torch.Tensor) else values
 
 
-class Amounts(NamedTuple):
+class FeatureCounts(NamedTuple):
     """Lookups of each feature of a call, as a device sums them."""
 
     values: Host
@@ -47,7 +47,7 @@ class Amounts(NamedTuple):
     """They are the places where features begin and end, one more than there are features."""
 
 
-class Ids(NamedTuple):
+class CallIds(NamedTuple):
     """The ids of a call: of one feature after the other, and within one input after the other."""
 
     values: Host
@@ -57,7 +57,7 @@ class Ids(NamedTuple):
     """`lengths` are the places where bags begin, perhaps without the end of the last."""
 
 
-class Call(NamedTuple):
+class LookupCall(NamedTuple):
     """A module was asked for rows.
 
     `lookups` and `bags` have one number for each of `keys`; a single number is that of each key.
@@ -65,12 +65,12 @@ class Call(NamedTuple):
 
     site: Site
     keys: Sequence[str]
-    lookups: Sequence[int] | Amounts | None
+    lookups: Sequence[int] | FeatureCounts | None
     """None: not known."""
     bags: Sequence[int] | int
     trains: bool
     """Whether autograd was on."""
-    ids: Ids | None
+    ids: CallIds | None
 
 
 def _untracked_list() -> list[Any]:
@@ -78,12 +78,12 @@ def _untracked_list() -> list[Any]:
 
 
 @dataclass(eq=False, slots=True)
-class Take:
+class LookupCapture:
     """What was asked for in one step."""
 
     serial: int
     sampled: bool
-    calls: list[Call] = field(default_factory=_untracked_list)
+    calls: list[LookupCall] = field(default_factory=_untracked_list)
     misses: list[tuple[tuple[int, ...], Host]] = field(default_factory=_untracked_list)
     times: list[tuple[Site, int]] = field(default_factory=_untracked_list)
     sample_bytes: int = 0
@@ -92,21 +92,21 @@ class Take:
     arrived: bool = True
 
 
-def joined(takes: Sequence[Take]) -> Take | None:
-    """The takes of steps that became one; sampled only if all of them are."""
-    if len(takes) < 2:
-        return takes[0] if takes else None
-    one = Take(takes[-1].serial, all(take.sampled for take in takes))
-    for take in takes:
-        one.calls += take.calls if one.sampled else [c._replace(ids=None) for c in take.calls]
-        one.misses += take.misses
-        one.times += take.times
-        one.hook_ns += take.hook_ns
+def joined(captures: Sequence[LookupCapture]) -> LookupCapture | None:
+    """The captures of steps that became one; sampled only if all of them are."""
+    if len(captures) < 2:
+        return captures[0] if captures else None
+    one = LookupCapture(captures[-1].serial, all(capture.sampled for capture in captures))
+    for capture in captures:
+        one.calls += capture.calls if one.sampled else [c._replace(ids=None) for c in capture.calls]
+        one.misses += capture.misses
+        one.times += capture.times
+        one.hook_ns += capture.hook_ns
     return one
 
 
 class LookupBuffer:
-    """Opens a take for each step, for the hooks, and hands takes out.
+    """Opens a capture for each step, for the hooks, and hands captures out.
 
     `enter` and `settle` are for the training thread; `ready` and `hand_out` for the observer's.
 
@@ -131,14 +131,14 @@ class LookupBuffer:
         self.failed_serial = 2**63
         self._serial = serial
         self._interval = interval
-        self._takes: dict[int, Take] = {}
+        self._takes: dict[int, LookupCapture] = {}
         self._entered = -1
-        self._current = Take(-1, sampled=False)
-        self._on_the_way: deque[tuple[Take, list[torch.cuda.Event]]] = deque()
+        self._current = LookupCapture(-1, sampled=False)
+        self._on_the_way: deque[tuple[LookupCapture, list[torch.cuda.Event]]] = deque()
         self._waiting_bytes = 0
 
-    def enter(self) -> Take:
-        """The take of the step that runs."""
+    def enter(self) -> LookupCapture:
+        """The capture of the step that runs."""
         serial = self._serial()
         if serial != self._current.serial:
             self._entered = serial
@@ -162,15 +162,15 @@ class LookupBuffer:
 
     def ready(self, serial: int) -> bool:
         """Whether all that was copied from devices in a closed step is there."""
-        take = self._takes.get(serial)
-        return take is None or take.arrived
+        capture = self._takes.get(serial)
+        return capture is None or capture.arrived
 
-    def hand_out(self, serial: int) -> Take | None:
-        """The take of a closed step, once; None where nothing was asked for."""
-        take = self._takes.pop(serial, None)
-        if take is not None:
-            self._waiting_bytes -= take.sample_bytes
-        return take
+    def hand_out(self, serial: int) -> LookupCapture | None:
+        """The capture of a closed step, once; None where nothing was asked for."""
+        capture = self._takes.pop(serial, None)
+        if capture is not None:
+            self._waiting_bytes -= capture.sample_bytes
+        return capture
 
     def settle(self, patience_s: float = 0.25) -> None:
         """Take no more, and wait a little for what is on its way from devices."""
@@ -188,25 +188,27 @@ class LookupBuffer:
             done.streams = set()
             self._on_the_way.append((done, events))
         self._waiting_bytes += done.sample_bytes
-        take = self._takes.get(serial)
-        if take is None:
+        capture = self._takes.get(serial)
+        if capture is None:
             room = self._waiting_bytes < MAX_SAMPLE_BYTES
-            take = untracked(Take(serial, serial >= 0 and room and self._interval.choose()))
+            capture = untracked(
+                LookupCapture(serial, serial >= 0 and room and self._interval.choose())
+            )
             if serial >= 0:
-                self._takes[serial] = take
+                self._takes[serial] = capture
                 if len(self._takes) > MAX_TAKES:
                     self.hand_out(next(iter(self._takes)))
         else:
-            self._waiting_bytes -= take.sample_bytes
-        self._current = take
+            self._waiting_bytes -= capture.sample_bytes
+        self._current = capture
 
     def _look(self) -> None:
         """See what has arrived, without waiting for it."""
         while self._on_the_way:
-            take, events = self._on_the_way[0]
+            capture, events = self._on_the_way[0]
             if not all(event.query() for event in events):  # type: ignore[no-untyped-call]
                 return
-            take.arrived = True
+            capture.arrived = True
             self._on_the_way.popleft()
 
 
@@ -219,19 +221,19 @@ def readable(tensor: torch.Tensor) -> bool:
     return type(tensor) in _PLAIN and tensor.device.type in {"cpu", "cuda"}
 
 
-def copy(take: Take, tensor: torch.Tensor) -> NDArray[np.integer] | torch.Tensor:
+def copy(capture: LookupCapture, tensor: torch.Tensor) -> NDArray[np.integer] | torch.Tensor:
     """The numbers of a tensor as they are now.
 
     On CUDA the copy goes into pinned memory in the current stream, so it comes before whatever
     changes the tensor later, and nothing waits for it.
     """
-    take.sample_bytes += tensor.numel() * tensor.element_size()
+    capture.sample_bytes += tensor.numel() * tensor.element_size()
     if not tensor.is_cuda:
         return tensor.numpy().flatten()
     pinned = torch.empty(tensor.numel(), dtype=tensor.dtype, pin_memory=True)
     pinned.copy_(tensor.reshape(-1), non_blocking=True)
-    take.streams.add(torch.cuda.current_stream(tensor.device))
-    take.arrived = False
+    capture.streams.add(torch.cuda.current_stream(tensor.device))
+    capture.arrived = False
     return pinned
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainobs.embeddings.buffer import Take, host
+from trainobs.embeddings.buffer import LookupCapture, host
 from trainobs.embeddings.sites import Site
 
 
@@ -61,22 +61,24 @@ class MissRates:
         self._lookups = np.zeros(table_count)
         self._misses: dict[int, int] = {}
 
-    def step(self, take: Take | None, lookups: NDArray[np.float64]) -> NDArray[np.float64]:
+    def step(
+        self, capture: LookupCapture | None, lookups: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
         """Rows missed for each lookup since the sample before this step; NaN where unknown.
 
         Args:
-            take: what was noted in the step; all steps in turn.
+            capture: what was noted in the step; all steps in turn.
             lookups: its lookups by table.
         """
-        if take is not None and take.misses:
-            self._read(take)
+        if capture is not None and capture.misses:
+            self._read(capture)
         self._lookups += lookups
         rates: NDArray[np.float64] = self._rates.copy()
         return rates
 
-    def _read(self, take: Take) -> None:
+    def _read(self, capture: LookupCapture) -> None:
         totals: dict[int, int] = {}
-        for tables, copied in take.misses:
+        for tables, copied in capture.misses:
             for table, count in zip(tables, host(copied).tolist(), strict=True):
                 totals[table] = totals.get(table, 0) + count
         for table, total in totals.items():

@@ -10,7 +10,7 @@ from torch import nn
 
 from trainobs.core.embedding_table import EmbeddingTable
 from trainobs.core.hot_rows import ATTRIBUTE, COLLECTION
-from trainobs.embeddings.sites import Found, Site, SiteKind
+from trainobs.embeddings.sites import ModelEmbeddings, Site, SiteKind
 from trainobs.embeddings.table import Gradient, TablePart, WatchedTable, device_memory, reads
 
 _WRAPPERS = {
@@ -25,14 +25,14 @@ _WRAPPERS = {
 """Classes that stand for the module in one of their attributes; that name is in no path."""
 
 
-def find(model: nn.Module, rank: int = 0) -> Found:
+def find(model: nn.Module, rank: int = 0) -> ModelEmbeddings:
     """All tables of a model and the modules that look them up, in the order of the model.
 
     Args:
         model: any module, wrapped (DDP, FSDP, torch.compile, DistributedModelParallel) or not.
         rank: this rank, for what lies on others.
     """
-    found = Found()
+    found = ModelEmbeddings()
     compiled_before = _dynamo_has_compiled()
     for module, path, hidden in _walk(model, "", False):
         site_and_tables = _describe(module, path, rank)

@@ -19,24 +19,24 @@ from torch import nn
 
 from trainobs.embeddings import opaque
 from trainobs.embeddings.buffer import (
-    Amounts,
-    Call,
-    Ids,
+    CallIds,
+    FeatureCounts,
     LookupBuffer,
-    Take,
+    LookupCall,
+    LookupCapture,
     capturing,
     copy,
     readable,
 )
 from trainobs.embeddings.caches import Cache
 from trainobs.embeddings.sites import Site
-from trainobs.embeddings.timing import ForwardTimer, Uncopied
+from trainobs.embeddings.timing import DroppedOnCopy, ForwardTimer
 from trainobs.steps.fast_path import untracked
 
 _NO_KEYS = ("",)
 
 
-class SiteHook(Uncopied):
+class SiteHook(DroppedOnCopy):
     """What is put on a module that looks rows up.
 
     Args:
@@ -52,12 +52,12 @@ class SiteHook(Uncopied):
 
     def __init__(self, site: Site, buffer: LookupBuffer) -> None:
         self.site = site
-        self.last: tuple[Call, torch.Tensor] | None = None
+        self.last: tuple[LookupCall, torch.Tensor] | None = None
         self.caches: list[Cache] = []
         self._read_in = -1
         self._buffer = buffer
         self._timer = ForwardTimer(site)
-        self._to_time: Take | None = None
+        self._to_time: LookupCapture | None = None
         self._handle = self._register()
         self._removable = site.module.register_forward_pre_hook(self, with_kwargs=True)
 
@@ -118,31 +118,31 @@ class SiteHook(Uncopied):
         if ids is None or self._unreadable(ids, trains):
             return
         since_ns = time.perf_counter_ns()
-        take = self._buffer.enter()
-        seen = self._call(take, asked, args, kwargs, trains)
+        capture = self._buffer.enter()
+        seen = self._call(capture, asked, args, kwargs, trains)
         if seen is None:
             return
         call, ids = seen
         self.site.blind = False
         self.last = call, ids
-        take.calls.append(untracked(call))
-        if take.sampled:
-            if self.caches and self._read_in != take.serial:
-                self._read_in = take.serial
+        capture.calls.append(untracked(call))
+        if capture.sampled:
+            if self.caches and self._read_in != capture.serial:
+                self._read_in = capture.serial
                 for cache in self.caches:
-                    counters = copy(take, cache.kernel.table_wise_cache_miss)
-                    take.misses.append((cache.tables, counters))
+                    counters = copy(capture, cache.kernel.table_wise_cache_miss)
+                    capture.misses.append((cache.tables, counters))
             if self._timer.possible and ids.device.type == "cpu":
-                self._to_time = take
-            take.hook_ns += time.perf_counter_ns() - since_ns
+                self._to_time = capture
+            capture.hook_ns += time.perf_counter_ns() - since_ns
 
     def _ids_of(self, asked: Any) -> torch.Tensor | None:
         """The ids in the first argument of a call; None for a call that the module will refuse."""
         return asked if isinstance(asked, torch.Tensor) else None
 
     def _call(
-        self, take: Take, asked: Any, args: Any, kwargs: Any, trains: bool
-    ) -> tuple[Call, torch.Tensor] | None:
+        self, capture: LookupCapture, asked: Any, args: Any, kwargs: Any, trains: bool
+    ) -> tuple[LookupCall, torch.Tensor] | None:
         """What is noted of a call, and its ids; None for one that the module will refuse."""
         raise NotImplementedError
 
@@ -156,8 +156,8 @@ class SiteHook(Uncopied):
             self.site.blind = True
             return True
         if not readable(ids):
-            take = self._buffer.enter()
-            take.calls.append(Call(self.site, (), None, 0, trains, None))
+            capture = self._buffer.enter()
+            capture.calls.append(LookupCall(self.site, (), None, 0, trains, None))
             return True
         return False
 
@@ -171,13 +171,13 @@ class EmbeddingHook(SiteHook):
     """For `nn.Embedding`."""
 
     def _call(
-        self, take: Take, ids: torch.Tensor, args: Any, kwargs: Any, trains: bool
-    ) -> tuple[Call, torch.Tensor]:
+        self, capture: LookupCapture, ids: torch.Tensor, args: Any, kwargs: Any, trains: bool
+    ) -> tuple[LookupCall, torch.Tensor]:
         count = ids.numel()
         width = ids.shape[-1] if ids.dim() > 1 else 1
         bags = count // width if width else 0
-        sample = Ids(copy(take, ids), width, ends=False) if take.sampled else None
-        return Call(self.site, _NO_KEYS, (count,), bags, trains, sample), ids
+        sample = CallIds(copy(capture, ids), width, ends=False) if capture.sampled else None
+        return LookupCall(self.site, _NO_KEYS, (count,), bags, trains, sample), ids
 
 
 class BagHook(SiteHook):
@@ -190,8 +190,8 @@ class BagHook(SiteHook):
         self._ends_with_last = bool(bag.include_last_offset)
 
     def _call(
-        self, take: Take, ids: torch.Tensor, args: Any, kwargs: Any, trains: bool
-    ) -> tuple[Call, torch.Tensor]:
+        self, capture: LookupCapture, ids: torch.Tensor, args: Any, kwargs: Any, trains: bool
+    ) -> tuple[LookupCall, torch.Tensor]:
         offsets = _offsets(args, kwargs)
         if offsets is None:
             bags = ids.shape[0]
@@ -200,20 +200,22 @@ class BagHook(SiteHook):
             if self._ends_with_last and not ids.is_cuda:  # ids behind the last end are in no bag
                 ids = ids[: int(offsets[-1])]
         padding = self.site.passed_over
-        lookups = (ids.numel(),) if padding is None else _unlike(take, ids, padding)
-        sample = self._sample(take, ids, offsets) if take.sampled else None
-        return Call(self.site, _NO_KEYS, lookups, bags, trains, sample), ids
+        lookups = (ids.numel(),) if padding is None else _unlike(capture, ids, padding)
+        sample = self._sample(capture, ids, offsets) if capture.sampled else None
+        return LookupCall(self.site, _NO_KEYS, lookups, bags, trains, sample), ids
 
-    def _sample(self, take: Take, ids: torch.Tensor, offsets: torch.Tensor | None) -> Ids:
+    def _sample(
+        self, capture: LookupCapture, ids: torch.Tensor, offsets: torch.Tensor | None
+    ) -> CallIds:
         if offsets is None:
-            return Ids(copy(take, ids), ids.shape[1], ends=False)
-        return Ids(copy(take, ids), copy(take, offsets), ends=True)
+            return CallIds(copy(capture, ids), ids.shape[1], ends=False)
+        return CallIds(copy(capture, ids), copy(capture, offsets), ends=True)
 
 
-def _unlike(take: Take, ids: torch.Tensor, padding: int) -> tuple[int] | Amounts:
+def _unlike(capture: LookupCapture, ids: torch.Tensor, padding: int) -> tuple[int] | FeatureCounts:
     """How many ids are not the one of the padding."""
     looked_up = torch.count_nonzero(ids != padding)
-    return Amounts(copy(take, looked_up), ends=False) if ids.is_cuda else (int(looked_up),)
+    return FeatureCounts(copy(capture, looked_up), ends=False) if ids.is_cuda else (int(looked_up),)
 
 
 class BatchedHook(SiteHook):
@@ -229,20 +231,24 @@ class BatchedHook(SiteHook):
         """Its offsets would be worked on in the graph: what is compiled goes unseen."""
 
     def _call(
-        self, take: Take, ids: torch.Tensor, args: Any, kwargs: Any, trains: bool
-    ) -> tuple[Call, torch.Tensor] | None:
+        self, capture: LookupCapture, ids: torch.Tensor, args: Any, kwargs: Any, trains: bool
+    ) -> tuple[LookupCall, torch.Tensor] | None:
         offsets = _offsets(args, kwargs)
         if not isinstance(offsets, torch.Tensor):
             return None
         batches = args[4] if len(args) > 4 else kwargs.get("batch_size_per_feature_per_rank")
         bags, ends = self._bags(offsets, batches)
-        lookups: list[int] | Amounts
+        lookups: list[int] | FeatureCounts
         if ends.is_cuda:
-            lookups = Amounts(copy(take, ends), ends=True)
+            lookups = FeatureCounts(copy(capture, ends), ends=True)
         else:
             lookups = np.diff(ends.numpy()).tolist()
-        sample = Ids(copy(take, ids), copy(take, offsets), ends=True) if take.sampled else None
-        return Call(self.site, self._keys, lookups, bags, trains, sample), ids
+        sample = (
+            CallIds(copy(capture, ids), copy(capture, offsets), ends=True)
+            if capture.sampled
+            else None
+        )
+        return LookupCall(self.site, self._keys, lookups, bags, trains, sample), ids
 
     def _bags(
         self, offsets: torch.Tensor, batches: list[list[int]] | None

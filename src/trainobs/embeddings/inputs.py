@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trainobs.access import AccessCounts
 from trainobs.core.embedding_table import EmbeddingTable
-from trainobs.embeddings.buffer import Call, Ids, host
+from trainobs.embeddings.buffer import CallIds, LookupCall, host
 from trainobs.embeddings.step_lookups import rows_of_slots
 
 
@@ -25,7 +25,7 @@ class _Column(NamedTuple):
 
 
 def offer(
-    calls: Sequence[Call], tables: Sequence[EmbeddingTable], counts: AccessCounts, epoch: int
+    calls: Sequence[LookupCall], tables: Sequence[EmbeddingTable], counts: AccessCounts, epoch: int
 ) -> None:
     """Offer the inputs of a step to the sample.
 
@@ -51,9 +51,9 @@ def offer(
             )
 
 
-def _batches(calls: Iterable[Call]) -> list[list[Call]]:
+def _batches(calls: Iterable[LookupCall]) -> list[list[LookupCall]]:
     """Calls that were sampled, by how often their module had been asked before in the step."""
-    batches: list[list[Call]] = []
+    batches: list[list[LookupCall]] = []
     times: Counter[int] = Counter()
     for call in calls:
         number = times[id(call.site)]
@@ -64,7 +64,7 @@ def _batches(calls: Iterable[Call]) -> list[list[Call]]:
     return [batch for batch in batches if all(call.ids is not None for call in batch)]
 
 
-def _slots(call: Call) -> Iterator[_Column]:
+def _slots(call: LookupCall) -> Iterator[_Column]:
     assert call.ids is not None
     values = host(call.ids.values)
     bags = [call.bags] * len(call.keys) if isinstance(call.bags, int) else call.bags
@@ -80,7 +80,7 @@ def _slots(call: Call) -> Iterator[_Column]:
         first, begin = first + count, end
 
 
-def _lengths(ids: Ids, id_count: int, bag_count: int) -> NDArray[np.int64]:
+def _lengths(ids: CallIds, id_count: int, bag_count: int) -> NDArray[np.int64]:
     """Lookups of each bag."""
     if isinstance(ids.lengths, int):
         return np.full(bag_count, ids.lengths, dtype=np.int64)
@@ -91,7 +91,7 @@ def _lengths(ids: Ids, id_count: int, bag_count: int) -> NDArray[np.int64]:
     return np.diff(ends)
 
 
-def _passed_over(call: Call, slot: _Column) -> _Column:
+def _passed_over(call: LookupCall, slot: _Column) -> _Column:
     """Without the ids that a bag's `padding_idx` leaves out."""
     padding = call.site.passed_over
     if padding is None:

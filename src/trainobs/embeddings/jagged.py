@@ -12,7 +12,7 @@ import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.embeddings import opaque
-from trainobs.embeddings.buffer import Amounts, Call, Ids, Take, copy
+from trainobs.embeddings.buffer import CallIds, FeatureCounts, LookupCall, LookupCapture, copy
 from trainobs.embeddings.hooks import SiteHook
 
 
@@ -41,16 +41,21 @@ class JaggedHook(SiteHook):
         return asked.values() if isinstance(asked, KeyedJaggedTensor) else None
 
     def _call(
-        self, take: Take, features: KeyedJaggedTensor, args: Any, kwargs: Any, trains: bool
-    ) -> tuple[Call, torch.Tensor]:
+        self,
+        capture: LookupCapture,
+        features: KeyedJaggedTensor,
+        args: Any,
+        kwargs: Any,
+        trains: bool,
+    ) -> tuple[LookupCall, torch.Tensor]:
         values = features.values()
         alive = values.numel() == 0 or values.untyped_storage().nbytes() > 0
         varied = features.variable_stride_per_key()
         bags = features.stride_per_key() if varied else features.stride()
-        lookups, sample = _lookups(take, features, alive), None
-        if take.sampled and alive:
-            sample = Ids(copy(take, values), copy(take, features.lengths()), ends=False)
-        return Call(self.site, features.keys(), lookups, bags, trains, sample), values
+        lookups, sample = _lookups(capture, features, alive), None
+        if capture.sampled and alive:
+            sample = CallIds(copy(capture, values), copy(capture, features.lengths()), ends=False)
+        return LookupCall(self.site, features.keys(), lookups, bags, trains, sample), values
 
 
 def _strides(bags: list[int]) -> dict[str, Any]:
@@ -61,8 +66,8 @@ def _strides(bags: list[int]) -> dict[str, Any]:
 
 
 def _lookups(
-    take: Take, features: KeyedJaggedTensor, alive: bool
-) -> Sequence[int] | Amounts | None:
+    capture: LookupCapture, features: KeyedJaggedTensor, alive: bool
+) -> Sequence[int] | FeatureCounts | None:
     """Lookups of each key: from what the tensor knows of itself, or summed where the ids are."""
     known: list[int] | None = features.length_per_key_or_none()
     if known is not None:
@@ -78,4 +83,4 @@ def _lookups(
     if features.variable_stride_per_key():
         return None
     of_bags = features.lengths().view(len(features.keys()), -1)
-    return Amounts(copy(take, of_bags.sum(1)), ends=False)
+    return FeatureCounts(copy(capture, of_bags.sum(1)), ends=False)

@@ -17,10 +17,10 @@ from trainobs.embeddings.caches import caches
 from trainobs.embeddings.find import find
 from trainobs.embeddings.hooks import BagHook, BatchedHook, EmbeddingHook, SiteHook
 from trainobs.embeddings.hot_row_readings import HotRowReadings
-from trainobs.embeddings.leaving import Leaving
+from trainobs.embeddings.removed_modules import RemovedModuleWatch
 from trainobs.embeddings.sampling import SamplingInterval
 from trainobs.embeddings.sites import Site, SiteKind
-from trainobs.embeddings.step_lookups import Noted
+from trainobs.embeddings.step_lookups import CapturedStep
 from trainobs.embeddings.totals import LookupTotals
 from trainobs.steps.closed_step import ClosedStep
 from trainobs.steps.fast_path import untracked
@@ -80,7 +80,7 @@ class ModelLookups:
         self._epoch = 0
         self._interval = SamplingInterval(every)
         self._buffer = LookupBuffer(serial, self._interval, aside)
-        self._leaving = Leaving(model, self._found.sites)
+        self._removed = RemovedModuleWatch(model, self._found.sites)
         self._totals = LookupTotals(self._found, self.counts, world_size)
         seen = [site for site in self._found.sites if not site.unseen]
         self.hooks = [_put_on(site, self._buffer) for site in seen]
@@ -108,11 +108,11 @@ class ModelLookups:
             each that may have been, unseen.
         """
         began_ns = time.thread_time_ns()
-        noted = [self._noted(step) for step in steps]
-        takes = [one.take for one in noted if one.take is not None]
-        self._leaving.look({id(call.site) for take in takes for call in take.calls})
-        rows = self._totals.rows(noted, self._epoch)
-        self._account(noted, time.thread_time_ns() - began_ns)
+        captured = [self._captured(step) for step in steps]
+        captures = [one.capture for one in captured if one.capture is not None]
+        self._removed.look({id(call.site) for capture in captures for call in capture.calls})
+        rows = self._totals.rows(captured, self._epoch)
+        self._account(captured, time.thread_time_ns() - began_ns)
         return rows
 
     def begin_epoch(self, epoch: int) -> None:
@@ -136,17 +136,19 @@ class ModelLookups:
         self.hooks.clear()
         self._buffer.settle()
 
-    def _noted(self, step: ClosedStep) -> Noted:
+    def _captured(self, step: ClosedStep) -> CapturedStep:
         measured = self.ready(step) and step.serial < self._buffer.failed_serial
         self._interval.stepped(step.end_ns - step.start_ns)
-        takes = filter(None, map(self._buffer.hand_out, step.serials))
-        return untracked(Noted(step.step, step.epoch, joined(list(takes)), measured))
+        captures = filter(None, map(self._buffer.hand_out, step.serials))
+        return untracked(CapturedStep(step.step, step.epoch, joined(list(captures)), measured))
 
-    def _account(self, noted: Sequence[Noted], counting_ns: int) -> None:
+    def _account(self, captured: Sequence[CapturedStep], counting_ns: int) -> None:
         """Tell the interval what the samples among these steps have cost."""
-        samples = [one.take for one in noted if one.take is not None and one.take.sampled]
-        for take in samples:
-            self._interval.sampled(take.hook_ns + counting_ns / len(samples))
+        samples = [
+            one.capture for one in captured if one.capture is not None and one.capture.sampled
+        ]
+        for capture in samples:
+            self._interval.sampled(capture.hook_ns + counting_ns / len(samples))
 
 
 def _put_on(site: Site, buffer: LookupBuffer) -> SiteHook:

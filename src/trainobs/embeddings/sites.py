@@ -107,7 +107,7 @@ class Site:
 
 
 @dataclass
-class Found:
+class ModelEmbeddings:
     """What a model has. Of modules that share one weight, that is one table."""
 
     tables: list[WatchedTable] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What each table was asked for in a step: the calls of a take, added up."""
+"""What each table was asked for in a step: the calls of a capture, added up."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainobs.core.records import SETUP
-from trainobs.embeddings.buffer import Amounts, Call, Take, host
+from trainobs.embeddings.buffer import FeatureCounts, LookupCall, LookupCapture, host
 from trainobs.embeddings.sites import Site
 from trainobs.steps.fast_path import untracked
 
 
-class Noted(NamedTuple):
+class CapturedStep(NamedTuple):
     """A closed step, and what was noted in it."""
 
     step: int
     epoch: int
-    take: Take | None
+    capture: LookupCapture | None
     measured: bool
-    """Whether `take` is all there was."""
+    """Whether `capture` is all there was."""
 
 
-class Looked(NamedTuple):
+class TableIds(NamedTuple):
     """Ids that one table was asked for."""
 
     ids: NDArray[np.integer]
@@ -37,7 +37,7 @@ class StepLookups:
 
     Args:
         table_count: tables of the run.
-        noted: the step.
+        captured: the step.
 
     Attributes:
         asked: whether it has a row.
@@ -50,19 +50,19 @@ class StepLookups:
         times: how long modules took for them, where that was measured.
     """
 
-    def __init__(self, table_count: int, noted: Noted) -> None:
+    def __init__(self, table_count: int, captured: CapturedStep) -> None:
         self.asked = untracked([False] * table_count)
         self.lookups = untracked([0.0] * table_count)
         self.near = untracked([0.0] * table_count)
         self.bags = untracked([0.0] * table_count)
         self.trains = untracked([False] * table_count)
-        self.ids: dict[int, list[Looked]] = {}
+        self.ids: dict[int, list[TableIds]] = {}
         self._unsampled: set[int] = untracked(set())
-        self._measured = noted.measured
-        self._is_step = noted.step != SETUP
-        take = noted.take if noted.measured else None
-        self.calls: Sequence[Call] = take.calls if take is not None else ()
-        self.times: Sequence[tuple[Site, int]] = take.times if take is not None else ()
+        self._measured = captured.measured
+        self._is_step = captured.step != SETUP
+        capture = captured.capture if captured.measured else None
+        self.calls: Sequence[LookupCall] = capture.calls if capture is not None else ()
+        self.times: Sequence[tuple[Site, int]] = capture.times if capture is not None else ()
         for call in self.calls:
             self.add(call)
         for table in self._unsampled:
@@ -75,7 +75,7 @@ class StepLookups:
                 self.asked[table] = True
                 self.lookups[table] = self.bags[table] = np.nan
 
-    def add(self, call: Call) -> None:
+    def add(self, call: LookupCall) -> None:
         """Another call of the step."""
         keys = call.keys or tuple(call.site.features)
         lookups, bags = _per_key(call), call.bags
@@ -101,7 +101,7 @@ class StepLookups:
 
     def _keep(
         self,
-        call: Call,
+        call: LookupCall,
         tables: Sequence[int],
         rows: NDArray[np.int64] | None,
         ids: NDArray[np.integer],
@@ -111,7 +111,7 @@ class StepLookups:
         elif call.site.passed_over is not None:
             ids = ids[ids != call.site.passed_over]
         for table in tables:
-            self.ids.setdefault(table, []).append(Looked(ids, rows is not None))
+            self.ids.setdefault(table, []).append(TableIds(ids, rows is not None))
 
 
 def rows_of_slots(rows: NDArray[np.int64], slots: NDArray[np.integer]) -> NDArray[np.int64]:
@@ -122,8 +122,8 @@ def rows_of_slots(rows: NDArray[np.int64], slots: NDArray[np.integer]) -> NDArra
     return found
 
 
-def _per_key(call: Call) -> Sequence[int] | None:
-    if not isinstance(call.lookups, Amounts):
+def _per_key(call: LookupCall) -> Sequence[int] | None:
+    if not isinstance(call.lookups, FeatureCounts):
         return call.lookups
     values = host(call.lookups.values)
     counts: list[int] = (np.diff(values) if call.lookups.ends else values).tolist()

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from trainobs.embeddings.buffer import Take
+from trainobs.embeddings.buffer import LookupCapture
 from trainobs.embeddings.sites import Site
 from trainobs.embeddings.step_lookups import StepLookups
 
 
-class Uncopied:
+class DroppedOnCopy:
     """A hook that copies of its module, by deepcopy or pickle, go without."""
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -25,7 +25,7 @@ class Uncopied:
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 
-class ForwardTimer(Uncopied):
+class ForwardTimer(DroppedOnCopy):
     """Times a call of a module, from its last forward pre-hook to its first forward hook.
 
     It is on the module during such calls only: a call looks for forward hooks when its forward is
@@ -39,30 +39,30 @@ class ForwardTimer(Uncopied):
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._take: Take | None = None
+        self._capture: LookupCapture | None = None
         self._handle: RemovableHandle | None = None
         self._since_ns = 0
         self.possible = not any(
             cls.__name__ == "ShardedModule" for cls in type(site.module).__mro__
         )
 
-    def begin(self, take: Take) -> None:
+    def begin(self, capture: LookupCapture) -> None:
         """The forward of this call of the module is about to begin."""
         self.cancel()  # a forward that raised never came to its end
-        self._take = take
+        self._capture = capture
         self._handle = self._site.module.register_forward_hook(self)
         self._since_ns = time.perf_counter_ns()
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
         """The forward is done."""
         now_ns = time.perf_counter_ns()
-        if self._take is not None:
-            self._take.times.append((self._site, now_ns - self._since_ns))
+        if self._capture is not None:
+            self._capture.times.append((self._site, now_ns - self._since_ns))
         self.cancel()
 
     def cancel(self) -> None:
         """Come off the module, if it is on it."""
-        handle, self._handle, self._take = self._handle, None, None
+        handle, self._handle, self._capture = self._handle, None, None
         if handle is not None:
             handle.remove()
 

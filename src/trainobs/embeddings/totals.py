@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from trainobs.access import AccessCounts
 from trainobs.core.embedding_table import LOOKUP_FIELDS, LOOKUP_ROW
 from trainobs.core.log import logger
-from trainobs.embeddings.buffer import Amounts, Call, Ids
+from trainobs.embeddings.buffer import CallIds, FeatureCounts, LookupCall
 from trainobs.embeddings.caches import MissRates
 from trainobs.embeddings.hot import HottestRows
 from trainobs.embeddings.inputs import offer
 from trainobs.embeddings.sample import sample
-from trainobs.embeddings.sites import Found
-from trainobs.embeddings.step_lookups import Looked, Noted, StepLookups
+from trainobs.embeddings.sites import ModelEmbeddings
+from trainobs.embeddings.step_lookups import CapturedStep, StepLookups, TableIds
 from trainobs.embeddings.table import TIERS, Gradient
 from trainobs.embeddings.timing import lay_times
 from trainobs.steps.fast_path import untracked
@@ -27,7 +27,7 @@ ID_BYTES = 8
 
 
 class LookupTotals:
-    """Turns takes into rows.
+    """Turns captures into rows.
 
     What a data-parallel job moves for a table is, of each rank of `W`: with a dense gradient
     `2 * (W - 1) / W` times the bytes of the table (a ring all-reduce), with a sparse one `W - 1`
@@ -40,7 +40,7 @@ class LookupTotals:
         world_size: ranks of the job.
     """
 
-    def __init__(self, found: Found, counts: AccessCounts, world_size: int) -> None:
+    def __init__(self, found: ModelEmbeddings, counts: AccessCounts, world_size: int) -> None:
         tables = found.tables
         self._found = found
         self._counts = counts
@@ -64,7 +64,7 @@ class LookupTotals:
             if site.near in TIERS:
                 self._near[site.tables, TIERS.index(site.near)] = self._row_bytes[site.tables]
 
-    def rows(self, steps: Sequence[Noted], epoch: int) -> NDArray[np.void]:
+    def rows(self, steps: Sequence[CapturedStep], epoch: int) -> NDArray[np.void]:
         """One row for each table that was asked, or may have been unseen, in each step.
 
         Args:
@@ -72,14 +72,14 @@ class LookupTotals:
             epoch: their epoch, for the sample of inputs.
         """
         table_count = len(self._found.tables)
-        asked = [untracked(StepLookups(table_count, noted)) for noted in steps]
+        asked = [untracked(StepLookups(table_count, captured)) for captured in steps]
         blind = [t for site in self._found.sites if site.blind for t in site.tables]
         for one in asked:
             one.unmeasured(blind)
         of, tables = np.nonzero(self._matrix([one.asked for one in asked]))
         rows = np.full(len(of), _unknown_row())
-        rows["step"] = np.array([noted.step for noted in steps], dtype=np.int64)[of]
-        rows["epoch"] = np.array([noted.epoch for noted in steps], dtype=np.int64)[of]
+        rows["step"] = np.array([captured.step for captured in steps], dtype=np.int64)[of]
+        rows["epoch"] = np.array([captured.epoch for captured in steps], dtype=np.int64)[of]
         rows["table"] = tables
         rows["lookup_count"] = self._matrix([one.lookups for one in asked])[of, tables]
         rows["bag_count"] = self._matrix([one.bags for one in asked])[of, tables]
@@ -87,8 +87,10 @@ class LookupTotals:
         near = self._matrix([one.near for one in asked])[of, tables]
         self._derive(rows, trains, near)
         missed = [
-            self._rates.step(noted.take if noted.measured else None, np.nan_to_num(one.lookups))
-            for noted, one in zip(steps, asked, strict=True)
+            self._rates.step(
+                captured.capture if captured.measured else None, np.nan_to_num(one.lookups)
+            )
+            for captured, one in zip(steps, asked, strict=True)
         ]
         sampled = np.array([bool(one.ids) for one in asked], dtype=bool)
         for place in np.flatnonzero(sampled[of]):
@@ -108,11 +110,11 @@ class LookupTotals:
         """Numbers of steps and tables; of no steps, too."""
         return np.array(lines, dtype=np.float64).reshape(len(lines), len(self._found.tables))
 
-    def blame(self, call: Call, ids: torch.Tensor) -> None:
+    def blame(self, call: LookupCall, ids: torch.Tensor) -> None:
         """Name ids of a call that are outside their table, if they can be read without a device."""
-        if ids.device.type == "cpu" and not isinstance(call.lookups, Amounts):
-            call = call._replace(ids=Ids(ids.reshape(-1).numpy(), 0, ends=False))
-            asked = StepLookups(len(self._found.tables), Noted(0, 0, None, measured=True))
+        if ids.device.type == "cpu" and not isinstance(call.lookups, FeatureCounts):
+            call = call._replace(ids=CallIds(ids.reshape(-1).numpy(), 0, ends=False))
+            asked = StepLookups(len(self._found.tables), CapturedStep(0, 0, None, measured=True))
             asked.add(call)
             for table, arrays in asked.ids.items():
                 rows = self._found.tables[table].info.row_count
@@ -171,7 +173,7 @@ class LookupTotals:
             row["uvm_miss_bytes"] = (row["bytes"] - others) * missed_ratio
             row["uvm_hit_bytes"] = row["bytes"] - others - row["uvm_miss_bytes"]
 
-    def _fill(self, row: np.void, ids: list[Looked], near: float) -> None:
+    def _fill(self, row: np.void, ids: list[TableIds], near: float) -> None:
         """What takes the ids of a table in a step, and count them."""
         index = int(row["table"])
         table = self._found.tables[index]

@@ -15,7 +15,7 @@ LOOK_S = 10.0
 """Least time between two walks through the model: one of 10,000 modules takes some 10 ms."""
 
 
-class Leaving:
+class RemovedModuleWatch:
     """Notices modules that are no part of the model any more, such as a table that was replaced.
 
     Only those that nobody calls are looked for. Their tables are unmeasured from then on.
