@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from trainobs.core.abi import FileClass, FileOp
-from trainobs.core.file_rows import CACHE_ROW, IO_ROW, NOTHING, SPREAD_ROW, Counted, Spread
+from trainobs.core.file_rows import CACHE_ROW, IO_ROW, NOTHING, SPREAD_ROW, IoRows, SpreadKind
 from trainobs.core.peer_rows import PEER_ROW
 from trainobs.runlog.io import IoSink
 
@@ -45,10 +45,13 @@ def with_files(
     for field, value in {**COUNTS, **more}.items():
         rows[field] = value
     spread = np.array(
-        [(0, READ, DATA, Spread.CALL_BYTES, 12, 60), (0, READ, DATA, Spread.CALL_BYTES, 20, 40)],
+        [
+            (0, READ, DATA, SpreadKind.CALL_BYTES, 12, 60),
+            (0, READ, DATA, SpreadKind.CALL_BYTES, 20, 40),
+        ],
         SPREAD_ROW,
     )
     cache = np.array([(0, 5, 4, True, 2, 1000, 250, 0)], CACHE_ROW)
-    sink = IoSink(run, rank, lambda is_last: Counted(rows, spread, cache, peers))
+    sink = IoSink(run, rank, lambda is_last: IoRows(rows, spread, cache, peers))
     sink.end({})
     return run

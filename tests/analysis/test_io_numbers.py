@@ -13,7 +13,7 @@ from tests.files_read import with_files
 from tests.samples import EVERY_PROGRAM, batch, cells
 from trainobs.analysis.io_numbers import files_read
 from trainobs.core.abi import FileClass, Op, Role
-from trainobs.core.file_rows import IO_ROW, NOTHING, Counted
+from trainobs.core.file_rows import IO_ROW, NOTHING, IoRows
 from trainobs.runlog.io import IoSink
 from trainobs.runlog.reader import RunLog
 
@@ -123,7 +123,7 @@ def test_files_of_one_number_are_told_apart_by_name_and_in_one_epoch(tmp_path: P
 
     listed = rows((0, b"a", 1), (0, b"a", 10), (0, b"b", 100), (1, b"a", 2), (1, b"b", 200))
     run = write(tmp_path, batch([0, 1], cells(2)), end=OK, capabilities=ON)
-    sink = IoSink(run, 0, lambda is_last: Counted(listed, NOTHING.spread))
+    sink = IoSink(run, 0, lambda is_last: IoRows(listed, NOTHING.spread))
     sink.end({})
     log = RunLog.open(run)
     found = files_read(log, log.ranks[0])

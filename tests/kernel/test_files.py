@@ -20,7 +20,7 @@ from tests.kernel.ground_truth import PRIMES, overlay, write_file, write_files
 from tests.kernel.observed import ObservedKernel
 from tests.kernel.patterns import BLOCK, Read, Truth
 from trainobs.core.abi import FileClass, FileOp
-from trainobs.core.file_rows import Spread
+from trainobs.core.file_rows import SpreadKind
 from trainobs.session.file_watch import EPOCH
 
 pytestmark = pytest.mark.needs_bpf
@@ -72,7 +72,7 @@ def test_known_patterns_are_counted_exactly(
         assert row["unique_least"] == row["unique_most"] == truth.unique
         assert row["untold_bytes"] == row["failed_count"] == row["empty_count"] == 0
         assert row["open_count"] == len({read.stream for read in reads})
-    assert spread(found, Spread.CALL_BYTES) == truth.sizes
+    assert spread(found, SpreadKind.CALL_BYTES) == truth.sizes
     assert of_file(found, file)["file"] == f"{place.name[:31]}/a.bin".encode()
 
 
@@ -130,7 +130,7 @@ def test_shuffled_files_are_told_apart_by_epoch(place: Path, counting: ObservedK
         assert row["file_count"] == len(set(some))
         assert row["first_count"] + row["consecutive_count"] == row["count"]
         twice = len(some) - len(set(some))
-        assert spread(found, Spread.FILE_OPENS) == ({0: 22, 1: 1} if twice else {0: len(some)})
+        assert spread(found, SpreadKind.FILE_OPENS) == ({0: 22, 1: 1} if twice else {0: len(some)})
         largest = found.rows[found.rows["file"] != b""]
         own = largest[largest["class"] == FileClass.DATA]
         assert own["bytes"].tolist() == sorted(own["bytes"].tolist(), reverse=True)

@@ -12,7 +12,7 @@ from tests.kernel.counted import observing, take
 from tests.kernel.observed import Counts, ObservedKernel
 from tests.kernel.processes import in_child, in_worker
 from trainobs.core.abi import FileClass, Op, Phase, Role
-from trainobs.core.file_rows import Counted
+from trainobs.core.file_rows import IoRows
 from trainobs.core.peer_rows import NOT_CONNECTED
 from trainobs.probes import file_counts, shared
 from trainobs.probes.local_backend import LocalBackend
@@ -66,7 +66,7 @@ def connect() -> Iterator[Callable[[str], Connection]]:
         yield lambda address: stack.enter_context(closing(Connection(address)))
 
 
-def amounts(found: Counted, peer: str, own_port: int, **of: int) -> Amounts:
+def amounts(found: IoRows, peer: str, own_port: int, **of: int) -> Amounts:
     """The one row of a connection's end, in a phase, of a role, ..."""
     rows = found.peers
     own = (rows["peer"] == peer.encode()) & (rows["own_port"] == own_port)
@@ -76,7 +76,7 @@ def amounts(found: Counted, peer: str, own_port: int, **of: int) -> Amounts:
     return tuple(rows[own][0].tolist()[-4:])
 
 
-def assert_all_is_told(found: Counted, *steps: Counts) -> None:
+def assert_all_is_told(found: IoRows, *steps: Counts) -> None:
     """The rows together are what the steps have."""
     for op, column in ((Op.SEND, "sent"), (Op.RECEIVE, "received")):
         total = sum(step.bytes(op, FileClass.SOCKET) for step in steps)

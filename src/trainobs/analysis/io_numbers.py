@@ -13,7 +13,7 @@ from trainobs.analysis.collectives import collectives_of
 from trainobs.analysis.peer_numbers import peers_of, peers_unknown
 from trainobs.core.abi import ACCESS, FileClass, FileOp, Op
 from trainobs.core.coverage import IO_URING
-from trainobs.core.file_rows import Spread
+from trainobs.core.file_rows import SpreadKind
 from trainobs.core.records import SETUP
 from trainobs.core.text import counted
 from trainobs.runlog.rank import RankLog
@@ -137,7 +137,8 @@ def _classes(
             rows = np.flatnonzero(of & are_classes)
             if len(rows):
                 histograms = {
-                    kind.name.lower(): _histogram(spread, op, file_class, kind) for kind in Spread
+                    kind.name.lower(): _histogram(spread, op, file_class, kind)
+                    for kind in SpreadKind
                 }
                 found.append(
                     {**_named(op, file_class), **_numbers(table, rows, doubts), **histograms}

@@ -37,7 +37,7 @@ IO_ROW = np.dtype(
 `file_bytes` are -1."""
 
 
-class Spread(IntEnum):
+class SpreadKind(IntEnum):
     """What the histograms of a class are of."""
 
     CALL_BYTES = 0  # calls, by the bytes that each moved
@@ -74,7 +74,7 @@ CACHE_ROW = np.dtype(
 Rows = npt.NDArray[np.void]
 
 
-class Counted(NamedTuple):
+class IoRows(NamedTuple):
     """What was counted in some epochs: rows of `IO_ROW`, `SPREAD_ROW`, `CACHE_ROW`, `PEER_ROW`."""
 
     rows: Rows
@@ -83,16 +83,16 @@ class Counted(NamedTuple):
     peers: Rows = np.empty(0, PEER_ROW)
 
     @classmethod
-    def join(cls, parts: Iterable[Counted]) -> Counted:
+    def join(cls, parts: Iterable[IoRows]) -> IoRows:
         """Several, one after another."""
         listed = [NOTHING, *parts]
         return cls(*map(np.concatenate, zip(*listed, strict=True)))
 
 
-NOTHING = Counted(np.empty(0, IO_ROW), np.empty(0, SPREAD_ROW))
+NOTHING = IoRows(np.empty(0, IO_ROW), np.empty(0, SPREAD_ROW))
 
 
-class Gathered:
+class IoRowsBuilder:
     """Brings together the entries of the kernel's maps; only the largest files are kept."""
 
     def __init__(self) -> None:
@@ -111,10 +111,10 @@ class Gathered:
             order = np.argsort(-rows["bytes"], kind="stable")
             self._largest[place] = rows[order[:TOP]]
             self._files[place] = self._files.get(place, 0) + len(own)
-            self._count(place, Spread.FILE_BYTES, own["access"]["bytes"])
-            self._count(place, Spread.FILE_OPENS, own["access"]["open_count"])
+            self._count(place, SpreadKind.FILE_BYTES, own["access"]["bytes"])
+            self._count(place, SpreadKind.FILE_OPENS, own["access"]["open_count"])
 
-    def counted(self, keys: Rows, totals: Rows) -> Counted:
+    def counted(self, keys: Rows, totals: Rows) -> IoRows:
         """All that was taken, with the sums of the classes: `TOTAL_KEY` and `TOTAL`, (n,)."""
         rows = np.zeros(len(keys), IO_ROW)
         for name in TOTAL_KEY.names or ():
@@ -127,14 +127,14 @@ class Gathered:
         places = list(zip(epochs, ops, classes, strict=True))
         rows["file_count"] = [self._files.get(place, 0) for place in places]
         for place, sizes in zip(places, totals["sizes"].astype(np.int64), strict=True):
-            key = (*place, int(Spread.CALL_BYTES))
+            key = (*place, int(SpreadKind.CALL_BYTES))
             self._spread[key] = np.pad(sizes, (0, FILE_BUCKETS - SIZES))
         ordered = np.concatenate([rows, *self._largest.values()])
         order = np.lexsort((-ordered["bytes"], ordered["file"] != b"", ordered["epoch"]))
-        return Counted(ordered[order], self._spread_rows())
+        return IoRows(ordered[order], self._spread_rows())
 
     def _count(
-        self, place: tuple[int, int, int], of: Spread, amounts: npt.NDArray[np.uint64]
+        self, place: tuple[int, int, int], of: SpreadKind, amounts: npt.NDArray[np.uint64]
     ) -> None:
         own = self._spread.setdefault((*place, int(of)), np.zeros(FILE_BUCKETS, np.int64))
         some = amounts[amounts > 0].astype(np.float64)
@@ -177,5 +177,5 @@ def _take_access(rows: Rows, access: Any) -> None:
         rows[name] = access[name].astype(np.int64)
 
 
-WORDS = {"op": FileOp, "class": FileClass, "of": Spread, **PEER_WORDS}
+WORDS = {"op": FileOp, "class": FileClass, "of": SpreadKind, **PEER_WORDS}
 """Columns that are words in the run log."""

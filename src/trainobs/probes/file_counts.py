@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.core.abi import FILE, FILE_KEY, PEER, PEER_KEY, TOTAL, TOTAL_KEY
-from trainobs.core.file_rows import NOTHING, Counted, Gathered
+from trainobs.core.file_rows import NOTHING, IoRows, IoRowsBuilder
 from trainobs.core.peer_rows import peer_rows
 from trainobs.probes.libbpf import open_library
 
@@ -53,7 +53,7 @@ class FileCounts:
         self._left = NOTHING
         self._lock = threading.Lock()
 
-    def take(self, before: int | None = None) -> Counted:
+    def take(self, before: int | None = None) -> IoRows:
         """What was counted in the epochs before one, or in all: it is told once.
 
         What is counted in those epochs meanwhile may be lost: ask when they are surely over.
@@ -63,27 +63,27 @@ class FileCounts:
         """
         with self._lock:
             left, self._left = self._left, NOTHING
-            return Counted.join([left, self._read(before)])
+            return IoRows.join([left, self._read(before)])
 
     def close(self) -> None:
         """Read what is left; the maps may go then. May be called twice."""
         with self._lock:
             try:
-                self._left = Counted.join([self._left, self._read(None)])
+                self._left = IoRows.join([self._left, self._read(None)])
             finally:
                 self._maps = None
 
-    def _read(self, before: int | None) -> Counted:
+    def _read(self, before: int | None) -> IoRows:
         if self._maps is None:
             return NOTHING
-        gathered = Gathered()
+        builder = IoRowsBuilder()
         for keys, files in self._removed("files", FILE_KEY, FILE, before):
-            gathered.add(keys, files)
+            builder.add(keys, files)
         for _ in self._removed("chunks", CHUNK_KEY, CHUNK, before):
             pass
         keys, totals = self._all_removed(["totals"], TOTAL_KEY, TOTAL, before)
         who, peers = self._all_removed(["peers", "unlisted_peers"], PEER_KEY, PEER, before)
-        counted = gathered.counted(keys, totals)
+        counted = builder.counted(keys, totals)
         return counted._replace(peers=peer_rows(who, peers, self._unknown))
 
     def _all_removed(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from trainobs.core.file_rows import NOTHING, Counted
+from trainobs.core.file_rows import NOTHING, IoRows
 from trainobs.core.sink import Sink
 from trainobs.runlog.columns import TABLES
 from trainobs.runlog.schema import IO, IO_CACHE, IO_PEERS, IO_SPREAD, part_file
@@ -34,7 +34,7 @@ class IoSink(Sink):
 
     name = "log of files"
 
-    def __init__(self, run_dir: Path, rank: int, take: Callable[[bool], Counted]) -> None:
+    def __init__(self, run_dir: Path, rank: int, take: Callable[[bool], IoRows]) -> None:
         self._run_dir = run_dir
         self._rank = rank
         self._take = take
@@ -69,11 +69,11 @@ class IoSink(Sink):
         self._keep(self._take(True))
         self.flush()
 
-    def _keep(self, counted: Counted) -> None:
+    def _keep(self, counted: IoRows) -> None:
         if _size(counted) and _size(self._held) < HELD_ROWS:
-            self._held = Counted.join([self._held, counted])
+            self._held = IoRows.join([self._held, counted])
             self._is_stored = False
 
 
-def _size(counted: Counted) -> int:
+def _size(counted: IoRows) -> int:
     return max(map(len, counted))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainobs.core.coverage import CALLS, Coverage
-from trainobs.core.file_rows import CACHE_ROW, NOTHING, Counted
+from trainobs.core.file_rows import CACHE_ROW, NOTHING, IoRows
 from trainobs.core.log import logger
 from trainobs.core.now import now_s
 from trainobs.core.records import RunInfo
@@ -67,7 +67,7 @@ class FileWatch:
         if self._since_s is None and epoch > self._before:
             self._before, self._since_s = epoch, now_s()
 
-    def take(self, is_last: bool = False) -> Counted:
+    def take(self, is_last: bool = False) -> IoRows:
         """What epochs that are over did, each told once; for the observer's thread.
 
         Raises:
@@ -96,7 +96,7 @@ class FileWatch:
             if self._cache and (content := self._cache.look()):
                 self._looks.append((epoch, *content))
 
-    def _with_looks(self, counted: Counted) -> Counted:
+    def _with_looks(self, counted: IoRows) -> IoRows:
         looks, self._looks = self._looks, []
         return counted._replace(cache=np.array(looks, CACHE_ROW))
 
