@@ -25,7 +25,7 @@ from typing import Any
 
 from benchmarks.storms.processes import stepping
 from trainobs.runlog.reader import RunLog
-from trainobs.session.placement import SWITCH
+from trainobs.session.sink_router import SWITCH
 
 SIZE = 2 << 20
 

@@ -29,7 +29,7 @@ from benchmarks.storms.processes import stepping
 from tests.session.writers import writer_of, writers
 from trainobs.core.errors import RunLogError
 from trainobs.runlog.reader import RunLog
-from trainobs.session.placement import SWITCH
+from trainobs.session.sink_router import SWITCH
 
 SIGNALS = (SIGKILL, SIGTERM, SIGINT, SIGSTOP)
 AT_ONCE = 4

@@ -8,7 +8,7 @@ import pytest
 
 from trainobs.core.records import StepTable
 from trainobs.core.sink import Sink
-from trainobs.session import observer, placement
+from trainobs.session import observer, sink_router
 from trainobs.session.session import Session
 from trainobs.session.settings import Settings
 
@@ -36,7 +36,7 @@ class Noting(Sink):
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Noting:
     """A sink in this process, asked for what comes without steps as often as the thread wakes."""
-    monkeypatch.delenv(placement.SWITCH, raising=False)
+    monkeypatch.delenv(sink_router.SWITCH, raising=False)
     monkeypatch.setattr(observer, "WAKE_S", 0.01)
     return Noting()
 

@@ -23,7 +23,7 @@ from trainobs.core.sink import Sink
 from trainobs.runlog import writer
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.writer import RunLogSink
-from trainobs.session import observer, placement
+from trainobs.session import observer, sink_router
 from trainobs.session.delivery import Delivery
 from trainobs.session.runs import open_session
 from trainobs.session.session import Session
@@ -34,7 +34,7 @@ from trainobs.steps import collector
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Deliver and flush many times in a short run, in this process, which the tests change."""
-    monkeypatch.delenv(placement.SWITCH, raising=False)
+    monkeypatch.delenv(sink_router.SWITCH, raising=False)
     monkeypatch.setattr(observer, "WAKE_S", 0.01)
     monkeypatch.setattr(observer, "FLUSH_S", 0.08)
     monkeypatch.setattr(collector, "SETTLE_NS", 0)

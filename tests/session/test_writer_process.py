@@ -21,7 +21,7 @@ from trainobs import observe
 from trainobs.core.errors import SettingError
 from trainobs.runlog.parquet import read_columns
 from trainobs.runlog.reader import RunLog
-from trainobs.session.placement import SWITCH
+from trainobs.session.sink_router import SWITCH
 
 
 class Training:
@@ -246,7 +246,7 @@ import os, signal, sys, time
 from pathlib import Path
 from tests.session.writers import writer_of
 from trainobs import observe
-from trainobs.session import observer, placement
+from trainobs.session import observer, sink_router
 observer.FLUSH_S = observer.HAND_OVER_S = 0.1
 def no_more_memory(*_):
     raise MemoryError
@@ -261,7 +261,7 @@ with observe(run_dir=run, probes="off", quiet=True) as obs:
     writer = writer_of(os.getpid())
     os.kill(writer, signal.SIGSTOP)  # so that calls wait for it
     steps(obs, 50)
-    placement.unpack = no_more_memory
+    sink_router.unpack = no_more_memory
     os.kill(writer, signal.SIGKILL)
     steps(obs, 50)
 print("trained")

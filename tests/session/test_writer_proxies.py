@@ -12,10 +12,10 @@ import pytest
 from tests.session.jobs import wait_for
 from tests.session.writers import writer_of
 from trainobs.session import observer
-from trainobs.session.placement import SWITCH
 from trainobs.session.runs import open_session
 from trainobs.session.settings import Settings
-from trainobs.session.stand_ins import EventsBack, EventsHere, Source
+from trainobs.session.sink_router import SWITCH
+from trainobs.session.writer_proxies import EventForwarder, EventReceiver, Source
 from trainobs.tensorboard import protos
 
 TAG = "trainobs/step/duration_ms"
@@ -42,7 +42,7 @@ class Writer:
 
 
 def made(*steps: int) -> list[bytes]:
-    back = EventsBack()
+    back = EventForwarder()
     for step in steps:
         back.add_event(protos.Event(step=step))
     back.flush()
@@ -51,7 +51,7 @@ def made(*steps: int) -> list[bytes]:
 
 def test_events_that_are_refused_are_kept_in_order_and_the_writer_process_is_told():
     writer = Writer()
-    here, back = EventsHere(writer), EventsBack()
+    here, back = EventReceiver(writer), EventForwarder()
     writer.is_full = True
     here.take(made(1, 2))
     assert here.fault == (errno.ENOSPC, "No space left on device")

@@ -92,8 +92,8 @@ class Delivery:
             )
 
 
-class Calls(Protocol):
-    """Calls of all sinks of a run, wherever they are; `Deliveries` and `Placement` make them."""
+class SinkDispatcher(Protocol):
+    """Makes calls of all sinks of a run: `Deliveries` does, and `SinkRouter`, wherever they are."""
 
     @property
     def survives(self) -> bool:

@@ -20,7 +20,7 @@ from trainobs.core.log import logger
 from trainobs.core.now import now_s
 from trainobs.core.records import RunInfo, StepTable
 from trainobs.core.sink import Sink
-from trainobs.session.delivery import Calls
+from trainobs.session.delivery import SinkDispatcher
 from trainobs.steps.collector import Collector
 
 BEGIN_S = 5.0
@@ -99,7 +99,7 @@ class Observer:
         self,
         info: RunInfo,
         collector: Collector,
-        deliveries: Calls,
+        deliveries: SinkDispatcher,
         readings: Readings,
     ) -> None:
         self._info = info

@@ -32,10 +32,10 @@ from trainobs.session.ending import tell_end, tell_place
 from trainobs.session.exchange import Exchange, Store
 from trainobs.session.file_watch import FileWatch
 from trainobs.session.lookups import LookupWatch
-from trainobs.session.placement import Placement, process_is_wanted
 from trainobs.session.session import Session
 from trainobs.session.settings import Settings
-from trainobs.session.stand_ins import EventsHere, Source
+from trainobs.session.sink_router import SinkRouter, process_is_wanted
+from trainobs.session.writer_proxies import EventReceiver, Source
 from trainobs.tensorboard.layout import LaidOut
 from trainobs.tensorboard.rank_spread import RanksSink
 from trainobs.tensorboard.sink import EventFile, EventWriter, TensorBoardSink, tell_nobody
@@ -112,7 +112,7 @@ def open_session(
         sinks: list[Sink] = [RunLogSink(home, rank, claimed=claimed)]
         files = FileWatch() if settings.io and settings.probes else None
         sources: dict[str, Source] = {}
-        events = EventsHere(writer) if writer else None
+        events = EventReceiver(writer) if writer else None
         if files:
             sources["files"] = Source(files.take)
             sinks.append(IoSink(home, rank, sources["files"]))
@@ -127,7 +127,7 @@ def open_session(
             sinks.append(TensorBoardSink(board, *points, counts, at_end))
         session = Session(
             settings,
-            Placement(sinks, sources, events),
+            SinkRouter(sinks, sources, events),
             rank=rank,
             world_size=world_size,
             accelerator=accelerator,

@@ -27,16 +27,16 @@ from trainobs.host.sampler import HostSampler
 from trainobs.probes.detach import detach
 from trainobs.probes.own_programs import OwnPrograms
 from trainobs.session.accelerator import Accelerator, AcceleratorWatch
-from trainobs.session.delivery import Calls, Deliveries
+from trainobs.session.delivery import Deliveries, SinkDispatcher
 from trainobs.session.file_watch import FileWatch
 from trainobs.session.forks import abandon_in_children, keep_in_children, others_here
 from trainobs.session.lookups import HotRowSource, HotRowWatch, LookupReadings, LookupWatch
 from trainobs.session.machine import MachineReadings
 from trainobs.session.observer import FULL, Observer
 from trainobs.session.opening import Opening
-from trainobs.session.placement import Placement
 from trainobs.session.readings import RunReadings
 from trainobs.session.settings import Settings, library_roots
+from trainobs.session.sink_router import SinkRouter
 from trainobs.steps.clock import StepClock, StepWord
 from trainobs.steps.collector import Collector
 from trainobs.steps.fast_path import LANGUAGE
@@ -64,7 +64,7 @@ class Session:
     def __init__(
         self,
         settings: Settings,
-        sinks: Sequence[Sink] | Placement,
+        sinks: Sequence[Sink] | SinkRouter,
         *,
         rank: int = 0,
         world_size: int = 1,
@@ -81,7 +81,7 @@ class Session:
         opening = Opening(settings, self._removing)
         self._machine = MachineReadings()
         self._lookups = lookups or LookupWatch()
-        calls: Calls = sinks if isinstance(sinks, Placement) else Deliveries(sinks)
+        calls: SinkDispatcher = sinks if isinstance(sinks, SinkRouter) else Deliveries(sinks)
         try:
             self._begin(settings, opening, calls, rank, world_size, accelerator, waits_on_host)
         except BaseException:
@@ -93,7 +93,7 @@ class Session:
         self,
         settings: Settings,
         opening: Opening,
-        calls: Calls,
+        calls: SinkDispatcher,
         rank: int,
         world_size: int,
         accelerator: Accelerator | None,
@@ -259,7 +259,7 @@ class Session:
 
     def _wire(
         self,
-        calls: Calls,
+        calls: SinkDispatcher,
         accelerator: Accelerator | None,
         waits_on_host: Callable[[], bool],
     ) -> None:

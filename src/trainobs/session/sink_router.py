@@ -21,8 +21,16 @@ from trainobs.core.records import RunInfo, StepTable
 from trainobs.core.sink import Sink
 from trainobs.session.delivery import Deliveries
 from trainobs.session.messages import pack, unpack
-from trainobs.session.stand_ins import EVENTS, INFO, Answer, EventsHere, Reply, SinkCall, Source
 from trainobs.session.writer_process import WriterProcess
+from trainobs.session.writer_proxies import (
+    EVENTS,
+    INFO,
+    EventReceiver,
+    SinkCall,
+    Source,
+    SourceResult,
+    WriterReply,
+)
 
 WRITTEN_BY = "written_by"
 """Setting of a run: who writes its record, and, if that is not the writer process, why."""
@@ -47,7 +55,7 @@ def process_is_wanted() -> bool:
     return value == "process"
 
 
-class Placement:
+class SinkRouter:
     """Calls the sinks of a run, as `Deliveries` does, wherever they are.
 
     Args:
@@ -60,7 +68,7 @@ class Placement:
         self,
         sinks: Sequence[Sink],
         sources: Mapping[str, Source],
-        events: EventsHere | None = None,
+        events: EventReceiver | None = None,
     ) -> None:
         self._here = Deliveries(sink for sink in sinks if sink.stays)
         self._others = Deliveries(sink for sink in sinks if not sink.stays)
@@ -159,7 +167,7 @@ class Placement:
         if self._process:
             self._process.close()
 
-    def _answers(self, *, is_last: bool = False) -> dict[str, Answer]:
+    def _answers(self, *, is_last: bool = False) -> dict[str, SourceResult]:
         """What the sources say, for sinks of a writer process: here these ask themselves."""
         if self._process is None:
             return {}
@@ -169,7 +177,9 @@ class Placement:
         for points in self._here.made():
             self._call("points", points)
 
-    def _call(self, name: str, *args: object, answers: dict[str, Answer] | None = None) -> None:
+    def _call(
+        self, name: str, *args: object, answers: dict[str, SourceResult] | None = None
+    ) -> None:
         if self._process is None:
             getattr(self._others, name)(*args)
             return
@@ -186,7 +196,7 @@ class Placement:
         except OSError as error:
             self._take_over(error)
 
-    def _heed(self, reply: Reply) -> None:
+    def _heed(self, reply: WriterReply) -> None:
         for level, text in reply.logged:
             logger.log(level, "%s", text)
         if reply.said and sys.stderr is not None:

@@ -16,8 +16,16 @@ from typing import Any
 from trainobs.core.records import RunInfo
 from trainobs.session.delivery import Deliveries
 from trainobs.session.messages import pack, unpack
-from trainobs.session.stand_ins import EVENTS, INFO, EventsBack, Heard, Reply, SinkCall, Source
 from trainobs.session.writer_process import MOST_WORDS
+from trainobs.session.writer_proxies import (
+    EVENTS,
+    INFO,
+    EventForwarder,
+    LogCaptureHandler,
+    SinkCall,
+    Source,
+    WriterReply,
+)
 
 logger = logging.getLogger("trainobs")
 
@@ -52,7 +60,7 @@ def main(line: int, training: int, sources: list[str]) -> None:
     os.chdir("/")
     socket_line = socket.socket(fileno=line)
     try:
-        _Writing(socket_line, training, sources).run()
+        _WriterLoop(socket_line, training, sources).run()
     except BaseException as error:
         last_words = f"{type(error).__name__}: {error}".encode()[:MOST_WORDS]
         with suppress(OSError):
@@ -61,21 +69,21 @@ def main(line: int, training: int, sources: list[str]) -> None:
     os._exit(0)  # nothing here needs an orderly end
 
 
-class _Writing:
+class _WriterLoop:
     """The sinks, and what stands for the training."""
 
     def __init__(self, line: socket.socket, training: int, sources: list[str]) -> None:
         self._line = line
         self._training = training
         self._info = RunInfo("")
-        self._events = EventsBack()
+        self._events = EventForwarder()
         self._sources = {name: Source() for name in sources}
         self._stay: dict[str, Any] = {INFO: self._info, EVENTS: self._events, **self._sources}
         self._names = {id(thing): name for name, thing in self._stay.items()}
-        self._heard = Heard()
+        self._logged = LogCaptureHandler()
         self._said = sys.stderr = io.StringIO()
         self._unsafe = 0
-        logger.addHandler(self._heard)
+        logger.addHandler(self._logged)
         logger.setLevel(logging.DEBUG)
         logger.propagate = False
 
@@ -110,9 +118,9 @@ class _Writing:
         said = self._said.getvalue()
         self._said.seek(0)
         self._said.truncate()
-        logged, self._heard.records = self._heard.records, []
+        logged, self._logged.records = self._logged.records, []
         events, self._events.made = self._events.made, []
-        fds = [pack(Reply(number, logged, said, events))]
+        fds = [pack(WriterReply(number, logged, said, events))]
         if is_safe or self._unsafe > STATE_BYTES:
             fds.append(pack(deliveries, self._names))
             self._unsafe = 0

@@ -20,7 +20,7 @@ from trainobs.core.files import close_all
 from trainobs.core.interpreter import fresh_python
 from trainobs.core.unforked import unforked
 from trainobs.session.messages import unpack
-from trainobs.session.stand_ins import Reply
+from trainobs.session.writer_proxies import WriterReply
 
 LAUNCH_S = 10.0
 """How long the launcher may take, which ends as soon as it has forked."""
@@ -48,7 +48,7 @@ _OWN_SETTINGS = {
 """What writes a few MB in one thread needs no pools of memory, and no threads."""
 
 
-class Sent(NamedTuple):
+class SentCall(NamedTuple):
     """A call that was sent: its number, and descriptor and size of the message."""
 
     number: int
@@ -76,7 +76,7 @@ class WriterProcess:
     def __init__(self, state: int, sources: Iterable[str]) -> None:
         self.replied = 0
         self._state = state
-        self._since: deque[Sent] = deque()
+        self._since: deque[SentCall] = deque()
         self._number = 0
         with unforked():  # a child would have the other end, too
             self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -111,10 +111,10 @@ class WriterProcess:
             OSError: it is gone; the call is among those that `state` tells.
         """
         self._number += 1
-        self._since.append(Sent(self._number, fd, os.fstat(fd).st_size))
+        self._since.append(SentCall(self._number, fd, os.fstat(fd).st_size))
         self._put(fd)
 
-    def replies(self, wait_s: float = 0.0) -> list[Reply]:
+    def replies(self, wait_s: float = 0.0) -> list[WriterReply]:
         """What it has told since it was asked last.
 
         Args:
@@ -125,7 +125,7 @@ class WriterProcess:
         """
         if wait_s:
             self._hears(wait_s)
-        found: list[Reply] = []
+        found: list[WriterReply] = []
         try:
             while not self.is_done:
                 found.append(self._receive())
@@ -136,7 +136,7 @@ class WriterProcess:
                 raise
         return found
 
-    def state(self) -> tuple[int, list[Sent]]:
+    def state(self) -> tuple[int, list[SentCall]]:
         """Descriptor of the sinks as they were handed back last, and the calls since."""
         return self._state, list(self._since)
 
@@ -177,7 +177,7 @@ class WriterProcess:
     def _put(self, fd: int) -> None:
         socket.send_fds(self._line, [b"."], [fd])
 
-    def _receive(self) -> Reply:
+    def _receive(self) -> WriterReply:
         last_words, fds, _, _ = socket.recv_fds(self._line, MOST_WORDS, 2)
         if not fds:
             raise ConnectionResetError(last_words.decode(errors="replace") or "it has ended")
@@ -186,7 +186,7 @@ class WriterProcess:
             found = unpack(reply)
         finally:
             os.close(reply)
-        assert isinstance(found, Reply)
+        assert isinstance(found, WriterReply)
         self.replied = found.number
         for fd in state:
             os.close(self._state)

@@ -1,4 +1,4 @@
-"""What sinks know of the training process, and what stands for it in a writer process."""
+"""Proxies in the writer process of what sinks know of the training process, and their messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Fault = tuple[int, str]
 """Error number, 0 for none, and text."""
 
 
-class Answer(NamedTuple):
+class SourceResult(NamedTuple):
     """What a `Source` said; or the fault that it raised, which the sink is to meet."""
 
     said: Any
@@ -39,13 +39,13 @@ class SinkCall(NamedTuple):
 
     name: str
     args: tuple[Any, ...]
-    answers: dict[str, Answer]
+    answers: dict[str, SourceResult]
     fault: Fault | None
     facts: dict[str, Any]
 
 
 @dataclass
-class Reply:
+class WriterReply:
     """What the writer process tells after a call.
 
     Attributes:
@@ -70,7 +70,7 @@ class Source:
 
     def __init__(self, ask: Callable[[bool], Any] | None = None) -> None:
         self._ask = ask
-        self.answer: Answer | None = None
+        self.answer: SourceResult | None = None
 
     def __call__(self, is_last: bool = False) -> Any:
         """What it says, once; where that came with a call, it is not asked again."""
@@ -82,12 +82,12 @@ class Source:
             raise OSError(*answer.fault) if answer.fault[0] else RuntimeError(answer.fault[1])
         return answer.said
 
-    def asked(self, is_last: bool) -> Answer:
+    def asked(self, is_last: bool) -> SourceResult:
         """What it says now, for a call."""
         try:
-            return Answer(self(is_last))
+            return SourceResult(self(is_last))
         except Exception as error:  # the sink's to tell, wherever it is
-            return Answer(None, fault_of(error))
+            return SourceResult(None, fault_of(error))
 
 
 def fault_of(error: Exception) -> Fault:
@@ -96,7 +96,7 @@ def fault_of(error: Exception) -> Fault:
     return getattr(error, "errno", None) or 0, text
 
 
-class EventsHere:
+class EventReceiver:
     """The training's own writer of events, to which those that a writer process made come back."""
 
     def __init__(self, writer: EventWriter) -> None:
@@ -137,8 +137,8 @@ class EventsHere:
             self._writer.flush()
 
 
-class EventsBack:
-    """The same in the writer process: it sends them back."""
+class EventForwarder:
+    """The writer of events in the writer process: it sends them to an `EventReceiver`."""
 
     def __init__(self) -> None:
         self.made: list[bytes] = []
@@ -171,7 +171,7 @@ class EventsBack:
             raise OSError(*self.fault)
 
 
-class Heard(logging.Handler):
+class LogCaptureHandler(logging.Handler):
     """Keeps what is logged, for the training to log."""
 
     def __init__(self) -> None:
