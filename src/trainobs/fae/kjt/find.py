@@ -11,7 +11,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from trainobs.core.errors import FAEError, SettingError, shown
 from trainobs.fae.kjt.inputs import Inputs
 
-Place = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 """Where something is in a batch: names of attributes and keys, and positions; () is the batch."""
 
 _DEPTH = 4
@@ -35,7 +35,7 @@ class KjtFinder:
         self, features: Sequence[str], kjt: str | int | Sequence[str | int] | None = None
     ) -> None:
         self._features = frozenset(features)
-        self.place: Place | None = None
+        self.place: KeyPath | None = None
         if kjt is not None:
             self.place = (kjt,) if isinstance(kjt, (str, int)) else _place(kjt)
 
@@ -58,7 +58,7 @@ class KjtFinder:
         self._check(kjt)
         return kjt
 
-    def _search(self, batch: object) -> Place:
+    def _search(self, batch: object) -> KeyPath:
         found = list(_places(batch))
         fitting = [place for place, kjt in found if self._features.issubset(kjt.keys())] or [
             place for place, _ in found
@@ -133,14 +133,14 @@ def inputs_of(kjt: KeyedJaggedTensor, features: Sequence[str]) -> Inputs:
     return Inputs(count, each, tuple(bags[row] for row in rows))
 
 
-def _place(kjt: object) -> Place:
+def _place(kjt: object) -> KeyPath:
     steps = tuple(kjt) if isinstance(kjt, Sequence) else (None,)
     if not all(isinstance(step, (str, int)) for step in steps):
         raise SettingError("kjt= names no place in a batch", shown(kjt), _NAME_IT)
     return steps
 
 
-def look(batch: object, place: Place) -> object:
+def look(batch: object, place: KeyPath) -> object:
     """What is at a place of a batch; None where there is no such place."""
     for step in place:
         if isinstance(batch, Mapping):
@@ -154,7 +154,7 @@ def look(batch: object, place: Place) -> object:
     return batch
 
 
-def _places(batch: object, place: Place = ()) -> Iterator[tuple[Place, KeyedJaggedTensor]]:
+def _places(batch: object, place: KeyPath = ()) -> Iterator[tuple[KeyPath, KeyedJaggedTensor]]:
     if isinstance(batch, KeyedJaggedTensor):
         yield place, batch
     elif len(place) < _DEPTH:

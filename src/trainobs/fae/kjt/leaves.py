@@ -13,18 +13,18 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec.sparse.tensor_dict import TensorDict
 
 from trainobs.core.errors import FAEError
-from trainobs.fae.kjt.find import Place
+from trainobs.fae.kjt.find import KeyPath
 
 _LEAVES = (Tensor, KeyedJaggedTensor, np.ndarray, str, bytes, bool, int, float, type(None))
 
 
-class Hole(NamedTuple):
+class LeafPlaceholder(NamedTuple):
     """Stands where the leaf of that number was taken out of a batch."""
 
     number: int
 
 
-def take_apart(batch: Any) -> tuple[Any, list[tuple[Place, Any]]]:
+def take_apart(batch: Any) -> tuple[Any, list[tuple[KeyPath, Any]]]:
     """A batch with holes, and what was in them.
 
     Tuples, named tuples, lists, mappings, data classes and other objects with attributes are gone
@@ -33,11 +33,11 @@ def take_apart(batch: Any) -> tuple[Any, list[tuple[Place, Any]]]:
     Raises:
         FAEError: something is neither a container nor a leaf.
     """
-    leaves: list[tuple[Place, Any]] = []
+    leaves: list[tuple[KeyPath, Any]] = []
 
-    def take(place: Place, leaf: Any) -> Hole:
+    def take(place: KeyPath, leaf: Any) -> LeafPlaceholder:
         leaves.append((place, leaf))
-        return Hole(len(leaves) - 1)
+        return LeafPlaceholder(len(leaves) - 1)
 
     return _map(batch, (), take), leaves
 
@@ -45,8 +45,8 @@ def take_apart(batch: Any) -> tuple[Any, list[tuple[Place, Any]]]:
 def put_together(holed: Any, leaves: list[Any]) -> Any:
     """The opposite of `take_apart`, with other leaves."""
 
-    def put(place: Place, hole: Any) -> Any:
-        return leaves[hole.number] if isinstance(hole, Hole) else hole
+    def put(place: KeyPath, leaf: Any) -> Any:
+        return leaves[leaf.number] if isinstance(leaf, LeafPlaceholder) else leaf
 
     return _map(holed, (), put)
 
@@ -60,8 +60,8 @@ def input_count(leaf: Any) -> int | None:
     return None
 
 
-def _map(part: Any, place: Place, change: Callable[[Place, Any], Any]) -> Any:
-    if isinstance(part, (*_LEAVES, Hole)):
+def _map(part: Any, place: KeyPath, change: Callable[[KeyPath, Any], Any]) -> Any:
+    if isinstance(part, (*_LEAVES, LeafPlaceholder)):
         return change(place, part)
     if isinstance(part, tuple):
         parts = [_map(inner, (*place, i), change) for i, inner in enumerate(part)]
@@ -78,7 +78,7 @@ def _map(part: Any, place: Place, change: Callable[[Place, Any], Any]) -> Any:
     return result
 
 
-def _steps(part: Any, place: Place) -> Iterator[tuple[Any, Any]]:
+def _steps(part: Any, place: KeyPath) -> Iterator[tuple[Any, Any]]:
     if isinstance(part, list):
         yield from enumerate(part)
     elif isinstance(part, Mapping):
@@ -91,7 +91,7 @@ def _steps(part: Any, place: Place) -> Iterator[tuple[Any, Any]]:
         _refuse(part, place)
 
 
-def _refuse(part: Any, place: Place) -> None:
+def _refuse(part: Any, place: KeyPath) -> None:
     raise FAEError(
         "cannot take inputs out of a batch",
         f"{type(part).__name__} at {list(place)}",

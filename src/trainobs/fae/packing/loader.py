@@ -16,11 +16,16 @@ from trainobs.core.arguments import check_whole
 from trainobs.core.errors import SettingError
 from trainobs.fae.kjt.find import KjtFinder
 from trainobs.fae.kjt.split import SlotMap
-from trainobs.fae.packing.place import PackSettings, Place, State, check_window
+from trainobs.fae.packing.loader_state import (
+    EpochPosition,
+    PackedLoaderState,
+    PackSettings,
+    check_window,
+)
 from trainobs.fae.packing.scheduler import Schedule, ShuffledOrder
 from trainobs.fae.packing.window import PackedWindow, Packer
 from trainobs.fae.packing.window_agreement import Offer, WindowPlan, agree, exchange
-from trainobs.fae.packing.window_reader import Progress, Recipe
+from trainobs.fae.packing.window_reader import Progress, WindowSettings
 from trainobs.fae.packing.window_source import WindowSource
 from trainobs.fae.profile.arguments import check_loader, check_profile
 from trainobs.fae.profile.profile import FAEProfile
@@ -87,9 +92,11 @@ def pack(
     )
     size = batch_size or getattr(loader, "batch_size", None)
     packer = Packer(SlotMap.from_profile(profile), finder, size, drop_last)
-    recipe = Recipe(packer, window, seed, rank=0 if group is None else dist.get_rank(group))
+    window_settings = WindowSettings(
+        packer, window, seed, rank=0 if group is None else dist.get_rank(group)
+    )
     schedule = ShuffledOrder(seed) if scheduler is None else scheduler
-    return PackedLoader(loader, recipe, settings, schedule, group)
+    return PackedLoader(loader, window_settings, settings, schedule, group)
 
 
 def _check(
@@ -109,12 +116,12 @@ def _check(
         )
 
 
-class _Agreed(NamedTuple):
+class _AgreedWindow(NamedTuple):
     """A window, what all ranks do in it, and where in it they begin."""
 
     window: PackedWindow
     agreement: WindowPlan
-    place: Place
+    place: EpochPosition
 
 
 class PackedLoader:
@@ -128,19 +135,19 @@ class PackedLoader:
     def __init__(
         self,
         loader: Iterable[Any],
-        recipe: Recipe,
+        window_settings: WindowSettings,
         settings: PackSettings,
         scheduler: Schedule,
         group: dist.ProcessGroup | None,
     ) -> None:
         self.loader = loader
         self.scheduler = scheduler
-        self._recipe = recipe
+        self._window_settings = window_settings
         self._settings = settings
         self._group = group
-        self._source = WindowSource(loader, recipe)
+        self._source = WindowSource(loader, window_settings)
         self._is_resumed = False
-        self._recent: deque[Place] = deque([self._begin_of(0)], maxlen=_REMEMBERED_STEPS)
+        self._recent: deque[EpochPosition] = deque([self._begin_of(0)], maxlen=_REMEMBERED_STEPS)
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of the next epoch, or the rest of the one that was interrupted."""
@@ -148,7 +155,7 @@ class PackedLoader:
         windows = self._source.read(place.progress)
         agreed = self._next(windows, place)
         while agreed is not None:
-            following: _Agreed | Exception | None = None
+            following: _AgreedWindow | Exception | None = None
             for batch, within in self._hand_out(agreed):
                 if within is None:  # the window's last: is it the epoch's too?
                     within = agreed.place.behind(agreed.window)
@@ -170,7 +177,7 @@ class PackedLoader:
         Raises:
             TypeError: it does not.
         """
-        loader, size = self.loader, self._recipe.packer.batch_size
+        loader, size = self.loader, self._window_settings.packer.batch_size
         if not self._source.is_indexed or size is None or not isinstance(loader, DataLoader):
             raise TypeError("the packed loader has no length: its loader tells of no inputs")
         inputs = len(loader.sampler)  # type: ignore[arg-type]
@@ -216,8 +223,8 @@ class PackedLoader:
             )
         place = self._recent[-1 - ahead]
         schedule = self.scheduler.state_dict(place.schedule)
-        state = State(self._recipe.packer.batch_size, place, schedule)
-        return state.to_dict(self._settings, self._recipe.rank, self._workers)
+        state = PackedLoaderState(self._window_settings.packer.batch_size, place, schedule)
+        return state.to_dict(self._settings, self._window_settings.rank, self._workers)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was called, with the next iteration.
@@ -225,27 +232,31 @@ class PackedLoader:
         Raises:
             FAEError: the state is damaged, or of a loader with other arguments.
         """
-        rank = self._recipe.rank
-        loaded = State.from_dict(state, self._settings, rank, self._workers)
+        rank = self._window_settings.rank
+        loaded = PackedLoaderState.from_dict(state, self._settings, rank, self._workers)
         self.scheduler.load_state_dict(loaded.schedule)
-        self._recipe.packer.batch_size = loaded.batch_size
-        self._source = WindowSource(self.loader, self._recipe)  # its workers must know the state
+        self._window_settings.packer.batch_size = loaded.batch_size
+        self._source = WindowSource(
+            self.loader, self._window_settings
+        )  # its workers must know the state
         self._stand_at(loaded.place, is_resumed=True)
 
     @property
     def _workers(self) -> int | None:
         return None if self._source.is_indexed else self._source.worker_count
 
-    def _begin_of(self, epoch: int) -> Place:
+    def _begin_of(self, epoch: int) -> EpochPosition:
         generator = self._source.generator
-        return Place(Progress(epoch), generator=generator.get_state() if generator else None)
+        return EpochPosition(
+            Progress(epoch), generator=generator.get_state() if generator else None
+        )
 
-    def _stand_at(self, place: Place, is_resumed: bool) -> None:
+    def _stand_at(self, place: EpochPosition, is_resumed: bool) -> None:
         self._is_resumed = is_resumed
         self._recent.clear()
         self._recent.append(place)
 
-    def _start(self) -> Place:
+    def _start(self) -> EpochPosition:
         """Where the iteration that begins now is to begin."""
         place = self._recent[-1]
         if not self._is_resumed and place.is_within_epoch:
@@ -255,7 +266,7 @@ class PackedLoader:
         self._is_resumed = False
         return place
 
-    def _next(self, windows: Iterator[PackedWindow], place: Place) -> _Agreed | None:
+    def _next(self, windows: Iterator[PackedWindow], place: EpochPosition) -> _AgreedWindow | None:
         """The next window with anything to do, and what all ranks do in it; None after the last."""
         while True:
             window = self._read(windows, place)
@@ -265,10 +276,10 @@ class PackedLoader:
                 return None
             check_window(place, window.digest)
             if sum(agreement):
-                return _Agreed(window, agreement, place)
+                return _AgreedWindow(window, agreement, place)
             place = place.behind(window)
 
-    def _read(self, windows: Iterator[PackedWindow], place: Place) -> PackedWindow | None:
+    def _read(self, windows: Iterator[PackedWindow], place: EpochPosition) -> PackedWindow | None:
         """The next window. Where there is none for an error, the other ranks get one too."""
         try:
             return next(windows, None)
@@ -277,7 +288,7 @@ class PackedLoader:
                 exchange(self._offer(None, place, failed=1), self._group)
             raise
 
-    def _offer(self, window: PackedWindow | None, place: Place, failed: int = 0) -> Offer:
+    def _offer(self, window: PackedWindow | None, place: EpochPosition, failed: int = 0) -> Offer:
         taken = (place.pure_taken, place.mixed_taken)
         common = repr((self._settings, self.scheduler.mark(), taken))
         digest = blake2b(common.encode(), digest_size=7).digest()
@@ -293,7 +304,7 @@ class PackedLoader:
             failed=failed,
         )
 
-    def _hand_out(self, agreed: _Agreed) -> Iterator[tuple[Any, Place | None]]:
+    def _hand_out(self, agreed: _AgreedWindow) -> Iterator[tuple[Any, EpochPosition | None]]:
         """The batches of a window from a place in it on; and the place behind each but the last."""
         window, (pure_count, mixed_count), place = agreed
         pure, mixed = place.pure_taken, place.mixed_taken

@@ -13,7 +13,7 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.core.errors import FAEError
-from trainobs.fae.kjt.find import Place
+from trainobs.fae.kjt.find import KeyPath
 from trainobs.fae.kjt.leaves import input_count, take_apart
 from trainobs.fae.kjt.split import Bags, SlotMap, count_hot, integers, is_one_hot, part
 from trainobs.fae.packing.pool_in_c import PoolInC
@@ -136,12 +136,12 @@ class InputPool:
     """
 
     holed: Any
-    leaves: list[tuple[Place, Any]]
+    leaves: list[tuple[KeyPath, Any]]
     input_count: int
 
     @classmethod
     def from_batches(
-        cls, batches: Sequence[Any], slots: Mapping[Place, SlotMap] | None = None
+        cls, batches: Sequence[Any], slots: Mapping[KeyPath, SlotMap] | None = None
     ) -> InputPool:
         """Pool the inputs of batches.
 
@@ -166,7 +166,7 @@ class InputPool:
         return cls(apart[0][0], pooled, sum(counts))
 
 
-def _count(leaves: list[tuple[Place, Any]]) -> int:
+def _count(leaves: list[tuple[KeyPath, Any]]) -> int:
     """Inputs of a batch."""
     counts = {place: count for place, leaf in leaves if (count := input_count(leaf)) is not None}
     if len(set(counts.values())) != 1 or -1 in counts.values():
@@ -175,7 +175,7 @@ def _count(leaves: list[tuple[Place, Any]]) -> int:
     return next(iter(counts.values()))
 
 
-def _join(place: Place, leaves: list[Any], slots: SlotMap | None) -> Any:
+def _join(place: KeyPath, leaves: list[Any], slots: SlotMap | None) -> Any:
     first = leaves[0]
     if any(type(leaf) is not type(first) for leaf in leaves):
         _refuse(f"{sorted({type(leaf).__name__ for leaf in leaves})} at {list(place)}")
@@ -195,7 +195,7 @@ def _join(place: Place, leaves: list[Any], slots: SlotMap | None) -> Any:
     return first
 
 
-def _check_keys(place: Place, kjts: list[KeyedJaggedTensor]) -> None:
+def _check_keys(place: KeyPath, kjts: list[KeyedJaggedTensor]) -> None:
     for kjt in kjts:
         if kjt.keys() != kjts[0].keys():
             _refuse(f"features {kjts[0].keys()[:5]} and {kjt.keys()[:5]} at {list(place)}")

@@ -101,7 +101,7 @@ class Report:
 
 
 @dataclass
-class _Where:
+class _SchedulePosition:
     """Where a ShuffleScheduler stands."""
 
     rate: float
@@ -156,7 +156,7 @@ class ShuffleScheduler:
         self._settings = {"kind": "adaptive", "floor": floor, "patience": patience, "start": rate}
         self._floor = floor
         self._patience = patience
-        self._now = _Where(rate)
+        self._now = _SchedulePosition(rate)
         self._counts = (0, 0)
         self.history: list[Report] = []
 
@@ -227,7 +227,7 @@ class ShuffleScheduler:
 
     def state_dict(self, mark: Mark | None = None) -> dict[str, Any]:
         """Everything, the history up to the mark included."""
-        where = self._now if mark is None else _Where(*mark)
+        where = self._now if mark is None else _SchedulePosition(*mark)
         history = [astuple(report) for report in self.history[: where.reports]]
         return {**self._settings, "where": asdict(where), "history": history}
 
@@ -239,7 +239,7 @@ class ShuffleScheduler:
         """
         if any(state.get(name) != value for name, value in self._settings.items()):
             _refuse(f"a state of {dict(state)}"[:200], self._settings)
-        self._now = _Where(**state["where"])
+        self._now = _SchedulePosition(**state["where"])
         self.history = [Report(*report) for report in state["history"]]
 
     def _begin_run(self, pure_left: int, mixed_left: int) -> None:

@@ -17,7 +17,7 @@ from torch.utils.data import get_worker_info
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.core.errors import FAEError
-from trainobs.fae.kjt.find import KjtFinder, Place
+from trainobs.fae.kjt.find import KeyPath, KjtFinder
 from trainobs.fae.kjt.leaves import put_together, take_apart
 from trainobs.fae.kjt.split import (
     Bags,
@@ -330,7 +330,7 @@ def _empty(like: Tensor, shape: Sequence[int]) -> Tensor:
     return like.new(storage).resize_(shape)
 
 
-def _place_of(kjt: KeyedJaggedTensor, batch: Any) -> Place:
+def _place_of(kjt: KeyedJaggedTensor, batch: Any) -> KeyPath:
     return next(place for place, leaf in take_apart(batch)[1] if leaf is kjt)
 
 

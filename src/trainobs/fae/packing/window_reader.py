@@ -20,7 +20,7 @@ from trainobs.fae.packing.window import PackedWindow, Packer
 
 
 @dataclass(frozen=True)
-class Recipe:
+class WindowSettings:
     """How windows are made.
 
     Attributes:
@@ -61,11 +61,11 @@ class Progress:
         return Progress(self.epoch, self.windows + 1, by_worker, states)
 
 
-class Passed:
+class SkippedWindow:
     """Stands for a window that was trained on before an interruption."""
 
 
-Item = PackedWindow | TrainobsError | Passed
+Item = PackedWindow | TrainobsError | SkippedWindow
 """Errors are handed over: of one that a worker raises, torch would make a RuntimeError."""
 
 
@@ -88,12 +88,12 @@ class WindowSampler(Sampler[Request]):
 
     Args:
         samples: the loader's batch sampler, or its sampler if it makes no batches.
-        recipe: how windows are made.
+        settings: how windows are made.
     """
 
-    def __init__(self, samples: Iterable[Any], recipe: Recipe) -> None:
+    def __init__(self, samples: Iterable[Any], settings: WindowSettings) -> None:
         self._samples = samples
-        self._recipe = recipe
+        self._settings = settings
         self._epoch = self._passed = 0
 
     def begin(self, epoch: int, passed: int) -> None:
@@ -106,9 +106,9 @@ class WindowSampler(Sampler[Request]):
         samples: Iterator[Any] | None = None
         number = 0
         while True:
-            with seeded("order", self._recipe.seed, epoch, number):
+            with seeded("order", self._settings.seed, epoch, number):
                 samples = iter(self._samples) if samples is None else samples
-                batches = list(islice(samples, self._recipe.window))
+                batches = list(islice(samples, self._settings.window))
             if not batches:
                 return
             if number >= passed:
@@ -123,23 +123,23 @@ class IndexedWindows(Dataset[Item]):
         dataset: the loader's.
         together: whether the loader makes batches of several inputs; else the data set does.
         collate: makes a batch, as the loader's `collate_fn`.
-        recipe: how windows are made.
+        settings: how windows are made.
     """
 
     def __init__(
-        self, dataset: Any, together: bool, collate: Callable[[Any], Any], recipe: Recipe
+        self, dataset: Any, together: bool, collate: Callable[[Any], Any], settings: WindowSettings
     ) -> None:
         self._dataset = dataset
         self._together = together
         self._collate = collate
-        self._recipe = recipe
+        self._settings = settings
 
     def __getitem__(self, request: Request) -> Item:
         """Read and pack a window."""
-        recipe = self._recipe
-        with seeded("data", recipe.seed, recipe.rank, request.epoch, request.number):
+        settings = self._settings
+        with seeded("data", settings.seed, settings.rank, request.epoch, request.number):
             batches = [self._collate(self._fetch(indices)) for indices in request.batches]
-        return _packed(recipe, batches, request.epoch, request.number)
+        return _packed(settings, batches, request.epoch, request.number)
 
     def _fetch(self, indices: Any) -> Any:
         """As torch's fetcher does."""
@@ -160,7 +160,7 @@ class StreamWindows(IterableDataset[Item]):
         size: inputs that the loader puts into a batch; None where batches are yielded.
         drop_last: whether the loader leaves out a batch that is not full.
         collate: makes a batch, as the loader's `collate_fn`.
-        recipe: how windows are made.
+        settings: how windows are made.
         epoch: int64[1] in shared memory, so that workers that persist see it change.
     """
 
@@ -170,41 +170,41 @@ class StreamWindows(IterableDataset[Item]):
         size: int | None,
         drop_last: bool,
         collate: Callable[[Any], Any],
-        recipe: Recipe,
+        settings: WindowSettings,
         epoch: Tensor,
     ) -> None:
         self._stream = stream
         self._size = size
         self._drop_last = drop_last
         self._collate = collate
-        self._recipe = recipe
+        self._settings = settings
         self._epoch = epoch
         self.progress = Progress(0)
 
     def __iter__(self) -> Iterator[Item]:
         """Read and pack the windows of this worker."""
-        recipe, epoch = self._recipe, int(self._epoch)
+        settings, epoch = self._settings, int(self._epoch)
         info = get_worker_info()
         worker = info.id if info else 0
         progress = self.progress if self.progress.epoch == epoch else Progress(epoch)
         passed, state = progress.by_worker.get(worker, 0), progress.states.get(worker)
         number = 0 if state is None else passed
         if state is not None:
-            yield from (Passed() for _ in range(passed))
+            yield from (SkippedWindow() for _ in range(passed))
             if state["ended"]:
                 return
             self._stream.load_state_dict(state["state"])  # type: ignore[attr-defined]
         batches: Iterator[Any] | None = None
         while True:
-            with seeded("data", recipe.seed, recipe.rank, epoch, worker, number):
+            with seeded("data", settings.seed, settings.rank, epoch, worker, number):
                 batches = self._batches() if batches is None else batches
-                read = list(islice(batches, recipe.window))
+                read = list(islice(batches, settings.window))
             if not read:
                 return
             if number < passed:
                 yield self._pass(read)
             else:
-                yield self._mark(_packed(recipe, read, epoch, number, worker), worker, len(read))
+                yield self._mark(_packed(settings, read, epoch, number, worker), worker, len(read))
             number += 1
 
     def _batches(self) -> Iterator[Any]:
@@ -219,8 +219,8 @@ class StreamWindows(IterableDataset[Item]):
 
     def _pass(self, batches: list[Any]) -> Item:
         """The size of a batch comes from the first one, though it is passed over."""
-        self._recipe.packer.learn_batch_size(batches)
-        return Passed()
+        self._settings.packer.learn_batch_size(batches)
+        return SkippedWindow()
 
     def _mark(self, item: Item, worker: int, batch_count: int) -> Item:
         """Say who made a window, and where its stream stands behind it."""
@@ -228,7 +228,7 @@ class StreamWindows(IterableDataset[Item]):
             return item
         state = None
         if hasattr(self._stream, "state_dict") and hasattr(self._stream, "load_state_dict"):
-            is_ended = batch_count < self._recipe.window  # its state may be that of a new begin
+            is_ended = batch_count < self._settings.window  # its state may be that of a new begin
             state = {"ended": is_ended, "state": None if is_ended else self._stream.state_dict()}
         return replace(item, worker=worker, source_state=state)
 
@@ -256,12 +256,12 @@ def seeded(*parts: object) -> Iterator[None]:
 
 
 def _packed(
-    recipe: Recipe, batches: list[Any], epoch: int, number: int, worker: int | None = None
+    settings: WindowSettings, batches: list[Any], epoch: int, number: int, worker: int | None = None
 ) -> PackedWindow | TrainobsError:
     try:
-        return recipe.packer.pack(batches)
+        return settings.packer.pack(batches)
     except TrainobsError as error:
-        first = number * recipe.window
+        first = number * settings.window
         where = f"batches {first} to {first + len(batches) - 1} of epoch {epoch}"
         of = "" if worker is None else f" of worker {worker}"
         return type(error)(error.failed, f"{error.found}; in {where}{of}", error.do)

@@ -13,11 +13,11 @@ from trainobs.core.errors import TrainobsError
 from trainobs.fae.packing.window import PackedWindow
 from trainobs.fae.packing.window_reader import (
     IndexedWindows,
-    Passed,
     Progress,
-    Recipe,
+    SkippedWindow,
     StreamWindows,
     WindowSampler,
+    WindowSettings,
     as_it_is,
 )
 
@@ -30,19 +30,19 @@ class WindowSource:
 
     Args:
         loader: yields batches of inputs.
-        recipe: how windows are made.
+        settings: how windows are made.
     """
 
-    def __init__(self, loader: Iterable[Any], recipe: Recipe) -> None:
+    def __init__(self, loader: Iterable[Any], settings: WindowSettings) -> None:
         self._loader = loader
         self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         self._sampler: WindowSampler | None = None
         self._stream: StreamWindows | None = None
         self.worker_count = 0
         if _is_plain(loader):
-            self._inner = self._like(loader, recipe)
+            self._inner = self._like(loader, settings)
         else:
-            self._stream = StreamWindows(loader, None, False, as_it_is, recipe, self._epoch)
+            self._stream = StreamWindows(loader, None, False, as_it_is, settings, self._epoch)
             self._inner = DataLoader(
                 self._stream,
                 batch_size=None,
@@ -79,10 +79,10 @@ class WindowSource:
         for item in self._inner:
             if isinstance(item, TrainobsError):
                 raise item
-            if not isinstance(item, Passed):
+            if not isinstance(item, SkippedWindow):
                 yield item
 
-    def _like(self, loader: DataLoader[Any], recipe: Recipe) -> DataLoader[Any]:
+    def _like(self, loader: DataLoader[Any], settings: WindowSettings) -> DataLoader[Any]:
         """A loader whose workers do what those of `loader` do, and pack."""
         self.worker_count = loader.num_workers
         together = loader.batch_sampler is not None
@@ -90,12 +90,12 @@ class WindowSource:
         if isinstance(loader.dataset, IterableDataset):
             size = loader.batch_size if together else None
             windows = self._stream = StreamWindows(
-                loader.dataset, size, loader.drop_last, loader.collate_fn, recipe, self._epoch
+                loader.dataset, size, loader.drop_last, loader.collate_fn, settings, self._epoch
             )
         else:
-            windows = IndexedWindows(loader.dataset, together, loader.collate_fn, recipe)
+            windows = IndexedWindows(loader.dataset, together, loader.collate_fn, settings)
             samples: Iterable[Any] = loader.batch_sampler or loader.sampler
-            self._sampler = WindowSampler(samples, recipe)
+            self._sampler = WindowSampler(samples, settings)
         return DataLoader(
             windows,
             batch_size=None,
@@ -103,7 +103,7 @@ class WindowSource:
             collate_fn=as_it_is,
             num_workers=loader.num_workers,
             pin_memory=loader.pin_memory,
-            timeout=loader.timeout * recipe.window,
+            timeout=loader.timeout * settings.window,
             worker_init_fn=loader.worker_init_fn,
             multiprocessing_context=loader.multiprocessing_context,
             generator=loader.generator,

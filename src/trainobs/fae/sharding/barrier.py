@@ -13,7 +13,7 @@ from trainobs.core.errors import FAEError
 from trainobs.fae.sharding.served import Stopwatch
 
 
-class Point(IntEnum):
+class SyncPoint(IntEnum):
     """A point of training at which all ranks wait for each other."""
 
     FORWARD = 1
@@ -23,10 +23,10 @@ class Point(IntEnum):
 
 
 _NAMES = {
-    Point.FORWARD: "forward of a mixed batch",
-    Point.BACKWARD: "backward",
-    Point.PULL: "reading of hot rows from their tables",
-    Point.PURE_FORWARD: "forward of a pure batch",
+    SyncPoint.FORWARD: "forward of a mixed batch",
+    SyncPoint.BACKWARD: "backward",
+    SyncPoint.PULL: "reading of hot rows from their tables",
+    SyncPoint.PURE_FORWARD: "forward of a pure batch",
 }
 
 
@@ -63,7 +63,7 @@ class RankBarrier:
         self._lot = 1 + _KERNELS_A_LOT * (len(self._ranks) + 2)
         self.stopwatch = stopwatch
 
-    def wait(self, point: Point, batch: int, numbers: Sequence[float] = ()) -> Tensor:
+    def wait(self, point: SyncPoint, batch: int, numbers: Sequence[float] = ()) -> Tensor:
         """Wait until all ranks are at a point.
 
         Args:
@@ -81,7 +81,7 @@ class RankBarrier:
         gathered = [self._gather(point, batch, lot) for lot in lots or [[]]]
         return torch.cat(gathered, dim=1)[:, : len(numbers)]
 
-    def _gather(self, point: Point, batch: int, lot: Sequence[float]) -> Tensor:
+    def _gather(self, point: SyncPoint, batch: int, lot: Sequence[float]) -> Tensor:
         padding = [0.0] * (self._lot - len(lot))  # ranks at any two points send one size
         place = (point, batch, self._collection)
         sent = torch.tensor([*place, *lot, *padding], dtype=torch.float64)
@@ -95,7 +95,7 @@ class RankBarrier:
 
     def _refuse(self, gathered: Tensor) -> None:
         places = [
-            f"rank {rank}: {_NAMES[Point(int(point))]}, batch {int(batch)}"
+            f"rank {rank}: {_NAMES[SyncPoint(int(point))]}, batch {int(batch)}"
             + (f" of collection {int(number)}" if number else "")
             for rank, (point, batch, number) in zip(
                 self._ranks, gathered[:, :3].tolist(), strict=True
@@ -105,7 +105,7 @@ class RankBarrier:
             "pack on every rank with trainobs.fae.pack, same profile, seed and world size, and "
             "give every rank as many batches"
         )
-        if Point.PULL in gathered[:, 0]:  # a rank without a shard sees no write to the tables
+        if SyncPoint.PULL in gathered[:, 0]:  # a rank without a shard sees no write to the tables
             do += "; after a write to the tables on some ranks, such as a load in place, call "
             do += "tables_changed() of the collection on every rank"
         raise FAEError("ranks train on batches of different kinds", "; ".join(places[:8]), do)

@@ -15,7 +15,7 @@ from trainobs.core.log import logger
 from trainobs.fae.kjt.bitmap import HotBitmap
 from trainobs.fae.kjt.split import SplitMark, cold_count, read_mark, split_by
 from trainobs.fae.profile.profile import FAEProfile
-from trainobs.fae.sharding.barrier import Point, RankBarrier
+from trainobs.fae.sharding.barrier import RankBarrier, SyncPoint
 from trainobs.fae.sharding.batch import Process, SlotRows, SplitBatch, WholeBatch, join
 from trainobs.fae.sharding.bounds import BoundsCheck
 from trainobs.fae.sharding.partition import Partition
@@ -122,7 +122,9 @@ class HotOverlay:
     def wait_for_ranks(self, batch: SplitBatch) -> None:
         """Wait until all ranks are at the forward of a batch of this kind."""
         if self.barrier is not None:
-            self.barrier.wait(Point.PURE_FORWARD if batch.is_pure else Point.FORWARD, batch.number)
+            self.barrier.wait(
+                SyncPoint.PURE_FORWARD if batch.is_pure else SyncPoint.FORWARD, batch.number
+            )
 
     def whole(self, batch: SplitBatch) -> KeyedJaggedTensor:
         """The batch with its hot lookups among the others."""
@@ -200,7 +202,7 @@ class HotOverlay:
     def _check_profiles(self, barrier: RankBarrier, batch_number: int) -> None:
         """Check that all ranks have the same hot rows, before they exchange any."""
         halves = [int(self.profile.fingerprint[i : i + 8], 16) for i in (0, 8)]  # exact as float64
-        gathered = barrier.wait(Point.PULL, batch_number, halves)
+        gathered = barrier.wait(SyncPoint.PULL, batch_number, halves)
         prints = {"".join(f"{int(half):08x}" for half in rank[:2]) for rank in gathered.tolist()}
         if len(prints) > 1:
             raise FAEError(

@@ -12,7 +12,7 @@ from torchrec.distributed.embedding_types import KJTList
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.fae.profile.profile import FAEProfile
-from trainobs.fae.sharding.barrier import Point, RankBarrier
+from trainobs.fae.sharding.barrier import RankBarrier, SyncPoint
 from trainobs.fae.sharding.batch import Process, SplitBatch
 from trainobs.fae.sharding.hot_kernels import HotKernel, assemble_bags, assemble_sequences
 from trainobs.fae.sharding.layout import HotLayout, SlabRates
@@ -176,7 +176,9 @@ class Replicas:
             mine: this rank's `UniqueRows.counts`, of each kernel.
         """
         numbers = [n for c, r in zip(mine, step.rates, strict=True) for n in (*c, *span(r))]
-        gathered = barrier.wait(Point.BACKWARD, step.batch_number, [step.lookup_count, *numbers])
+        gathered = barrier.wait(
+            SyncPoint.BACKWARD, step.batch_number, [step.lookup_count, *numbers]
+        )
         ranks = len(gathered)
         count = one_count(gathered[:, 0].tolist())
         by_kernel = gathered[:, 1:].view(ranks, len(mine), ranks + 2).transpose(0, 1)
@@ -185,7 +187,7 @@ class Replicas:
         for of_kernel, slabs in zip(by_kernel[:, :, ranks:], step.rates, strict=True):
             known = set(of_kernel[~of_kernel.isnan()].tolist())
             if len(known) > 1:  # all ranks know that, and tell each other more
-                rates.append(agreed(barrier.wait(Point.BACKWARD, step.batch_number, slabs)))
+                rates.append(agreed(barrier.wait(SyncPoint.BACKWARD, step.batch_number, slabs)))
             else:
                 rates.append(list(known) * len(slabs))
         return rates, count, sizes

@@ -36,7 +36,7 @@ class PackSettings:
 
 
 @dataclass(frozen=True)
-class Place:
+class EpochPosition:
     """Between two batches of an epoch.
 
     Attributes:
@@ -60,13 +60,13 @@ class Place:
         """Whether a batch of the epoch was handed out."""
         return self.digest is not None or self.progress.windows > 0
 
-    def behind(self, window: PackedWindow) -> Place:
+    def behind(self, window: PackedWindow) -> EpochPosition:
         """Where the next window begins."""
-        return Place(self.progress.behind(window), generator=self.generator)
+        return EpochPosition(self.progress.behind(window), generator=self.generator)
 
 
 @dataclass(frozen=True)
-class State:
+class PackedLoaderState:
     """All that `PackedLoader.state_dict` holds.
 
     Attributes:
@@ -76,7 +76,7 @@ class State:
     """
 
     batch_size: int | None
-    place: Place
+    place: EpochPosition
     schedule: dict[str, Any]
 
     def to_dict(self, settings: PackSettings, rank: int, workers: int | None) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class State:
     @classmethod
     def from_dict(
         cls, state: Mapping[str, Any], settings: PackSettings, rank: int, workers: int | None
-    ) -> State:
+    ) -> PackedLoaderState:
         """The opposite of `to_dict`.
 
         Args:
@@ -132,7 +132,7 @@ class State:
             raise
 
     @classmethod
-    def _read(cls, state: Mapping[str, Any], rank: int) -> State:
+    def _read(cls, state: Mapping[str, Any], rank: int) -> PackedLoaderState:
         own = state["of_rank"]
         own = own if own["rank"] == rank else {"digest": None, "states": {}, "generator": None}
         by_worker = {int(key): _count(value) for key, value in state["by_worker"].items()}
@@ -141,7 +141,7 @@ class State:
         )
         if sum(by_worker.values()) != progress.windows:
             raise ValueError(f"{progress.windows} windows, by worker {by_worker}")
-        place = Place(
+        place = EpochPosition(
             progress,
             _count(state["pure_taken"]),
             _count(state["mixed_taken"]),
@@ -153,7 +153,7 @@ class State:
         return cls(None if size is None else _count(size), place, dict(state["schedule"]))
 
 
-def check_window(place: Place, digest: int) -> None:
+def check_window(place: EpochPosition, digest: int) -> None:
     """Whether the window in which a run goes on is the one in which it was interrupted.
 
     Raises:
