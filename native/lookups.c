@@ -123,7 +123,7 @@ EXPORT int64_t trainobs_counts(const int64_t *ids, int64_t count, const uint32_t
 	return 0;
 }
 
-/* fae/calibration/parting.py: lookups of the inputs of several batches. */
+/* fae/calibration/input_selection.py: lookups of the inputs of several batches. */
 struct batches {
 	int64_t batch_count, feature_count;
 	const int64_t *sizes;	       /* inputs of each batch */

@@ -17,9 +17,9 @@ from trainobs.fae.calibration.from_counts import profile_of_counts
 from trainobs.fae.calibration.outcome import Made, profile_of_sample, warn_no_need
 from trainobs.fae.calibration.resume import Checkpoints
 from trainobs.fae.calibration.sample import DataSample
-from trainobs.fae.calibration.source import InputSource, InTurn, untouched_randomness
+from trainobs.fae.calibration.source import InputSource, RoundRobinLoader, untouched_randomness
 from trainobs.fae.calibration.stopping import Stopping
-from trainobs.fae.calibration.threads import Behind
+from trainobs.fae.calibration.threads import BackgroundCall
 from trainobs.fae.profile.arguments import byte_count, check_loader, is_within
 from trainobs.fae.profile.model_tables import ModelTable, features_of, tables_of
 from trainobs.fae.profile.profile import FAEProfile
@@ -103,7 +103,7 @@ def _reader_of(
     if isinstance(source, Mapping):
         for each in source.values():
             check_loader(each)
-        loader, kind = InTurn(source), f"{len(source)} loaders in turn"
+        loader, kind = RoundRobinLoader(source), f"{len(source)} loaders in turn"
     check_loader(loader)
     return InputSource(loader, features_of(goal.tables), kjt, goal.seed, workers), kind
 
@@ -154,7 +154,7 @@ def _read(
     try:
         with (
             _progress_bar("calibrate", read, reader.input_count, progress) as advance,
-            Behind(sample.take_in) as take_in,
+            BackgroundCall(sample.take_in) as take_in,
         ):
             for numbers, batches in reader.read_lots(read, lambda: stopping.next_look):
                 take_in(sample.part(numbers, batches))
@@ -194,10 +194,10 @@ def _progress_bar(
         return
     from tqdm.auto import tqdm
 
-    class Bar(tqdm):  # type: ignore[misc]
+    class ProgressBar(tqdm):  # type: ignore[misc]
         monitor_interval = 0  # no thread that watches over bars
 
-    with Bar(
+    with ProgressBar(
         desc=what, initial=done, total=total, unit=" inputs", unit_scale=True, dynamic_ncols=True
     ) as bar:
         yield bar.update

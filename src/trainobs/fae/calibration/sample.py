@@ -15,7 +15,7 @@ from trainobs.access.sketch import Sketch
 from trainobs.core.text import quantity, size
 from trainobs.fae.calibration.choice import RowCounts
 from trainobs.fae.calibration.held_out import HeldOut, KeyedLot
-from trainobs.fae.calibration.parting import limits_of, parted
+from trainobs.fae.calibration.input_selection import limits_of, selected_inputs
 from trainobs.fae.kjt.inputs import Inputs, InputUse, blocks_of, keys_of, parts_of
 from trainobs.fae.profile.model_tables import ModelTable, features_of
 
@@ -23,7 +23,7 @@ _HELD_OUT_RATIO = 1 / 16
 _LOOKUP_BYTES = 8
 
 
-class Parted(NamedTuple):
+class InputsByUse(NamedTuple):
     """Inputs by what they serve for.
 
     Attributes:
@@ -98,7 +98,7 @@ class DataSample:
         """Count inputs, or hold them out; see `part`."""
         self.take_in(self.part(numbers, [inputs]))
 
-    def part(self, numbers: NDArray[np.int64], batches: Sequence[Inputs]) -> Parted:
+    def part(self, numbers: NDArray[np.int64], batches: Sequence[Inputs]) -> InputsByUse:
         """What is to be counted of some inputs, and what held out. It adds nothing yet.
 
         Args:
@@ -112,11 +112,11 @@ class DataSample:
         uses = parts_of(keys_of(blocks_of(numbers), self._seed) if self._in_blocks else keys)
         counted = np.flatnonzero(uses < InputUse.DECIDING)
         held_out = [np.flatnonzero(uses == use) for use in self._held_out]
-        inputs, *others = parted(batches, self._limits, [counted, *held_out])
+        inputs, *others = selected_inputs(batches, self._limits, [counted, *held_out])
         lots = [(numbers[at], keys[at], own) for at, own in zip(held_out, others, strict=True)]
-        return Parted(len(numbers), inputs, lots)
+        return InputsByUse(len(numbers), inputs, lots)
 
-    def take_in(self, parts: Parted) -> None:
+    def take_in(self, parts: InputsByUse) -> None:
         """Add what `part` returned."""
         self.is_whole = False
         for table, features in self._looked_up:

@@ -161,7 +161,7 @@ def _together(batches: Sequence[NumberedInputs]) -> Lot:
     return np.concatenate([numbers for numbers, _ in batches]), [inputs for _, inputs in batches]
 
 
-class InTurn:
+class RoundRobinLoader:
     """Batches of several loaders, one of each in turn, so that any beginning stands for all.
 
     Args:

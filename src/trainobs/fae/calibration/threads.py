@@ -28,7 +28,7 @@ def each(do: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
             yield begun.popleft().result()
 
 
-class Behind(Generic[P]):
+class BackgroundCall(Generic[P]):
     """Does what it is called with in a thread, while the caller prepares the next call.
 
     Args:
@@ -52,7 +52,7 @@ class Behind(Generic[P]):
             wait([last])  # if this is interrupted, `__exit__` still waits
             last.result()
 
-    def __enter__(self) -> Behind[P]:
+    def __enter__(self) -> BackgroundCall[P]:
         return self
 
     def __exit__(

@@ -7,20 +7,20 @@ import pytest
 
 from trainobs.core.errors import FAEError
 from trainobs.core.native import lookups
-from trainobs.fae.calibration import parting
-from trainobs.fae.calibration.parting import Limit, limits_of, parted
+from trainobs.fae.calibration import input_selection
+from trainobs.fae.calibration.input_selection import IdLimit, limits_of, selected_inputs
 from trainobs.fae.kjt.inputs import Inputs
 from trainobs.fae.profile.model_tables import ModelTable
 
 needs_c = pytest.mark.skipif(lookups() is None, reason="the part in C is not built")
 ROWS = (1, 50, 1 << 40)
-LIMITS = [Limit(f"t{rows}", rows) for rows in ROWS]
+LIMITS = [IdLimit(f"t{rows}", rows) for rows in ROWS]
 
 
 @pytest.fixture
 def in_numpy(monkeypatch):
     """Call it to leave C alone from then on."""
-    return lambda: monkeypatch.setattr(parting, "lookups", lambda: None)
+    return lambda: monkeypatch.setattr(input_selection, "lookups", lambda: None)
 
 
 def random_batch(draw: np.random.Generator) -> Inputs:
@@ -59,11 +59,11 @@ def test_c_takes_the_inputs_that_numpy_takes(seed, in_numpy, monkeypatch):
     draw = np.random.default_rng(seed)
     batches = [random_batch(draw) for _ in range(int(draw.integers(1, 6)))]
     choices = random_choices(draw, sum(batch.size for batch in batches))
-    monkeypatch.setattr(parting, "joined", None)  # C does it, or this fails
-    in_c = parted(batches, LIMITS, choices)
+    monkeypatch.setattr(input_selection, "joined", None)  # C does it, or this fails
+    in_c = selected_inputs(batches, LIMITS, choices)
     monkeypatch.undo()
     in_numpy()
-    assert_equal(in_c, parted(batches, LIMITS, choices))
+    assert_equal(in_c, selected_inputs(batches, LIMITS, choices))
     assert not any(np.shares_memory(own, of) for own in in_c[-1].ids for of in batches[0].ids)
 
 
@@ -79,7 +79,7 @@ def test_an_id_that_is_no_row_is_refused_wherever_it_is(bad, lengths, is_in_c, i
         ids[place] = bad
         wrong = fine._replace(ids=(fine.ids[0], ids, fine.ids[2]), lengths=(None, lengths, None))
         with pytest.raises(FAEError, match=r"outside of table 't50'\n.*\n") as refused:
-            parted([fine, wrong, fine], LIMITS, [np.array([0])])
+            selected_inputs([fine, wrong, fine], LIMITS, [np.array([0])])
         assert f"id {bad} (1 of 12 are outside); the table has 50 rows" in str(refused.value)
 
 
@@ -88,7 +88,7 @@ def test_an_array_that_c_cannot_read_is_left_to_numpy():
     strided = np.arange(8)[::2]
     narrow = strided.astype(np.int32)
     batch = Inputs(4, (np.zeros(4, np.int64), strided, narrow), (None,) * 3)
-    (part,) = parted([batch], LIMITS, [np.array([1, 3])])
+    (part,) = selected_inputs([batch], LIMITS, [np.array([1, 3])])
     assert [own.tolist() for own in part.ids] == [[0, 0], [2, 6], [2, 6]]
 
 
@@ -100,7 +100,7 @@ def test_c_reads_no_id_by_lengths_that_do_not_fit(lengths):
     assert library is not None
     for at in range(3):
         places = np.array([at])
-        found = parting._in_c(library, [batch], [Limit("t", 9)], [places])
+        found = input_selection._in_c(library, [batch], [IdLimit("t", 9)], [places])
         if found is not None:  # what is wrong lies behind the input
             assert found[0].ids[0].tolist() == list(
                 range(sum(lengths[:at]), sum(lengths[: at + 1]))
@@ -115,7 +115,7 @@ def test_c_takes_no_input_that_is_not_there(places):
     batch = Inputs(3, (np.arange(3),), (None,))
     library = lookups()
     assert library is not None
-    assert parting._in_c(library, [batch], [Limit("t", 9)], [np.array(places)]) is None
+    assert input_selection._in_c(library, [batch], [IdLimit("t", 9)], [np.array(places)]) is None
 
 
 def test_the_limit_of_a_feature_is_its_smallest_table():

@@ -1,4 +1,4 @@
-"""The inputs of several batches, parted by what they serve for."""
+"""Some of the inputs of several batches, selected by what they serve for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Places = NDArray[np.intp]
 _NUMBER, _PLACE = ctypes.c_int64, ctypes.c_void_p
 
 
-class Limit(NamedTuple):
+class IdLimit(NamedTuple):
     """What ids of a feature are rows of.
 
     Attributes:
@@ -30,15 +30,15 @@ class Limit(NamedTuple):
     row_count: int
 
 
-def limits_of(tables: Sequence[ModelTable], features: Sequence[str]) -> list[Limit]:
+def limits_of(tables: Sequence[ModelTable], features: Sequence[str]) -> list[IdLimit]:
     """The limit of each feature."""
     having = ((table for table in tables if feature in table.features) for feature in features)
     least = (min(own, key=lambda table: table.row_count) for own in having)
-    return [Limit(table.name, table.row_count) for table in least]
+    return [IdLimit(table.name, table.row_count) for table in least]
 
 
-def parted(
-    batches: Sequence[Inputs], limits: Sequence[Limit], choices: Sequence[Places]
+def selected_inputs(
+    batches: Sequence[Inputs], limits: Sequence[IdLimit], choices: Sequence[Places]
 ) -> list[Inputs]:
     """Some of the inputs of several batches.
 
@@ -81,7 +81,7 @@ class _TakingInC(ctypes.Structure):
 
 
 def _in_c(
-    library: CDLL, batches: Sequence[Inputs], limits: Sequence[Limit], choices: Sequence[Places]
+    library: CDLL, batches: Sequence[Inputs], limits: Sequence[IdLimit], choices: Sequence[Places]
 ) -> list[Inputs] | None:
     """The same; None where C cannot read an array, and where there is something to refuse."""
     if not all(map(_is_dense, batches)):
@@ -98,7 +98,7 @@ def _in_c(
     counts = len(batches), len(limits)
     read = _BatchesInC(*counts, *(column.ctypes.data for column in columns))
     takings = (_TakingInC * len(choices))()
-    kept: list[_Taken] = []  # C has addresses of theirs
+    kept: list[_Selection] = []  # C has addresses of theirs
     for taking, places in zip(takings, choices, strict=True):
         room = _room(batches, places, edges)
         if room is None:
@@ -113,7 +113,7 @@ def _in_c(
     return [room.inputs for room in kept] if is_whole else None
 
 
-class _Taken(NamedTuple):
+class _Selection(NamedTuple):
     """Inputs whose ids are still to be written.
 
     Attributes:
@@ -127,7 +127,7 @@ class _Taken(NamedTuple):
     ends: NDArray[np.intp]
 
 
-def _room(batches: Sequence[Inputs], places: Places, edges: NDArray[np.int64]) -> _Taken | None:
+def _room(batches: Sequence[Inputs], places: Places, edges: NDArray[np.int64]) -> _Selection | None:
     """For the inputs at some places; None where their lengths cannot be."""
     ends = np.searchsorted(places, edges)
     lengths = tuple(
@@ -146,7 +146,7 @@ def _room(batches: Sequence[Inputs], places: Places, edges: NDArray[np.int64]) -
         return None
     ids = np.empty(sum(counts), np.int64)
     inputs = Inputs(len(places), tuple(np.split(ids, np.cumsum(counts[:-1]))), lengths)
-    return _Taken(inputs, ids, ends[1:])
+    return _Selection(inputs, ids, ends[1:])
 
 
 def _is_dense(batch: Inputs) -> bool:
