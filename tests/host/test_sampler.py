@@ -22,7 +22,7 @@ from tests.host.helpers import (
 )
 from trainobs.core.catalogue import METRICS
 from trainobs.host import HostSampler
-from trainobs.host.tree import ByChildren, ByParent
+from trainobs.host.tree import ChildrenFileFinder, ParentScanFinder
 
 NOBODY = 65_534
 PR_SET_DUMPABLE = 4
@@ -128,11 +128,11 @@ def test_both_ways_to_find_the_tree_agree() -> None:
         return Child(int).pid
 
     # multiprocessing may have a resource tracker of an earlier test.
-    before = ByChildren(Path("/proc")).descendants(os.getpid())
+    before = ChildrenFileFinder(Path("/proc")).descendants(os.getpid())
     child = Child(with_child)
     grandchild = int(child.run())
-    by_parent = ByParent(Path("/proc"))
-    for tree in (ByChildren(Path("/proc")), by_parent):
+    by_parent = ParentScanFinder(Path("/proc"))
+    for tree in (ChildrenFileFinder(Path("/proc")), by_parent):
         found = tree.descendants(os.getpid())
         assert [pid for pid in found if pid not in before] == [child.pid, grandchild]
         assert set(before) <= set(found)
@@ -154,7 +154,7 @@ def test_children_of_other_threads_are_found() -> None:
     ready.wait()
     try:
         # Not the only one: multiprocessing may have a resource tracker of an earlier test.
-        assert children[0].pid in ByChildren(Path("/proc")).descendants(os.getpid())
+        assert children[0].pid in ChildrenFileFinder(Path("/proc")).descendants(os.getpid())
     finally:
         stop.set()
         thread.join()

@@ -11,8 +11,8 @@ import threading
 import time
 from pathlib import Path
 
-from trainobs.host.family import Family, Thread, Watch
-from trainobs.host.procfs import READ_SIZE, Kept, keep, number_behind
+from trainobs.host.family import Family, FamilyWatch, ThreadSchedstatFile
+from trainobs.host.procfs import READ_SIZE, ProcFile, keep, number_behind
 
 IO_FIELDS = (b"rchar:", b"wchar:", b"read_bytes:", b"write_bytes:")
 PASSES = 3
@@ -37,7 +37,7 @@ class TreeIo:
         vanishes: a pass in between counts it twice.
     """
 
-    def __init__(self, own: Kept) -> None:
+    def __init__(self, own: ProcFile) -> None:
         """`own` is `/proc/self/io`."""
         words = own.raw.split()
         self._own = own
@@ -83,7 +83,7 @@ class WorkerTime:
     read: then they are read less often, and a short step may show its neighbours' times.
     """
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: FamilyWatch) -> None:
         """`watch` learns when the threads were last read."""
         self._watch = watch
         self._next_ns = 0
@@ -110,7 +110,7 @@ class WorkerTime:
         self._next_ns = ended + REST * (ended - began)
         return self._last
 
-    def _read(self, threads: tuple[Thread, ...], now: int) -> int:
+    def _read(self, threads: tuple[ThreadSchedstatFile, ...], now: int) -> int:
         """Reads all threads; returns the time, ns, that ended ones have not lived until `now`."""
         after_end = 0
         for thread in threads:
@@ -134,7 +134,7 @@ class OwnTime:
         """Binds to the calling thread."""
         self._path = str(proc / "thread-self" / "schedstat")
         self._last = [0, 0, 0]
-        self._schedstat: Kept | None = None
+        self._schedstat: ProcFile | None = None
         self._bind()
         self.has_runqueue = self._schedstat is not None
 
@@ -171,7 +171,7 @@ class OwnTime:
         return int(os.pread(self._schedstat.fd, READ_SIZE, 0).split()[1])
 
 
-def open_schedstat(path: str) -> Kept | None:
+def open_schedstat(path: str) -> ProcFile | None:
     """A kept `schedstat`; None where the kernel has none, or keeps no times and shows zeros."""
     kept = keep(Path(path))
     if kept is not None and kept.raw.split() == [b"0", b"0", b"0"]:

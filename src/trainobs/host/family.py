@@ -1,6 +1,6 @@
 """The descendants whose counters are kept open, shared by two threads without a lock.
 
-The observer's thread finds them (`Watch.refresh`) and publishes an immutable `Family`; the
+The observer's thread finds them (`FamilyWatch.refresh`) and publishes an immutable `Family`; the
 training thread reads it. As in RCU, what left the family is closed only when no reader that
 could still hold the old one is at work.
 """
@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from trainobs.host.procfs import Kept, parse_stat, read_bytes
+from trainobs.host.procfs import ProcFile, parse_stat, read_bytes
 from trainobs.host.tree import find_tree, thread_ids
 
 WORKER_NAME = b"pt_data_worker"
@@ -25,7 +25,7 @@ KEPT_LIMIT = 512
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
-class Process(Kept):
+class ProcessIoFile(ProcFile):
     """`/proc/PID/io` of a descendant; `raw` is empty once it has ended.
 
     Attributes:
@@ -38,10 +38,10 @@ class Process(Kept):
     def __init__(self, proc: Path, tgid: int) -> None:
         super().__init__(f"{proc}/{tgid}/io")
         self.tgid = tgid
-        self.threads: dict[str, Thread] | None = None
+        self.threads: dict[str, ThreadSchedstatFile] | None = None
 
 
-class Thread(Kept):
+class ThreadSchedstatFile(ProcFile):
     """`/proc/PID/task/TID/schedstat` of a thread of a worker; `raw` outlives the thread.
 
     Attributes:
@@ -77,15 +77,15 @@ class Family(NamedTuple):
         ended_cpu_ns: CPU time of threads that have ended.
     """
 
-    processes: tuple[Process, ...] = ()
-    threads: tuple[Thread, ...] = ()
+    processes: tuple[ProcessIoFile, ...] = ()
+    threads: tuple[ThreadSchedstatFile, ...] = ()
     started_ns: int = 0
     ended_runqueue_ns: int = 0
     ended_offcpu_ns: int = 0
     ended_cpu_ns: int = 0
 
 
-class Watch:
+class FamilyWatch:
     """Keeps the family up to date.
 
     Attributes:
@@ -101,8 +101,8 @@ class Watch:
         self._proc = proc
         self._root = int(os.readlink(proc / "self"))
         self._tree = find_tree(proc)
-        self._known: dict[int, Process] = {}
-        self._retired: list[Kept] = []
+        self._known: dict[int, ProcessIoFile] = {}
+        self._retired: list[ProcFile] = []
         self._ended = [0, 0, 0]
         self._kept = 0
         self._owner = os.getpid()
@@ -138,12 +138,12 @@ class Watch:
         if tgid in self._known or self._kept >= KEPT_LIMIT:
             return
         try:
-            self._known[tgid] = Process(self._proc, tgid)
+            self._known[tgid] = ProcessIoFile(self._proc, tgid)
         except OSError:
             return  # ended already, or runs as another user: it counts when its parent reaps it
         self._kept += 1
 
-    def _follow(self, process: Process) -> None:
+    def _follow(self, process: ProcessIoFile) -> None:
         path = f"{self._proc}/{process.tgid}"
         if process.threads is None:
             if not _is_worker(path):
@@ -156,25 +156,25 @@ class Watch:
             if tid not in threads and self._kept < KEPT_LIMIT:
                 self._adopt_thread(threads, tid, f"{path}/task/{tid}")
 
-    def _adopt_thread(self, threads: dict[str, Thread], tid: str, path: str) -> None:
+    def _adopt_thread(self, threads: dict[str, ThreadSchedstatFile], tid: str, path: str) -> None:
         try:
-            threads[tid] = Thread(path)
+            threads[tid] = ThreadSchedstatFile(path)
         except OSError:
             return  # ended between the listing and now
         self._kept += 1
 
-    def _drop(self, process: Process) -> None:
+    def _drop(self, process: ProcessIoFile) -> None:
         del self._known[process.tgid]
         for thread in (process.threads or {}).values():
             self._end(thread)
         self._retire(process)
 
-    def _end(self, thread: Thread) -> None:
+    def _end(self, thread: ThreadSchedstatFile) -> None:
         for place, ns in enumerate(thread.sums(self.seen_ns)):
             self._ended[place] += ns
         self._retire(thread)
 
-    def _retire(self, kept: Kept) -> None:
+    def _retire(self, kept: ProcFile) -> None:
         self._kept -= 1
         self._retired.append(kept)
 

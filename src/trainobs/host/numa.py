@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from trainobs.host.procfs import READ_SIZE, Kept, keep, number_behind
+from trainobs.host.procfs import READ_SIZE, ProcFile, keep, number_behind
 
 NODES = Path("/sys/devices/system/node")
 
@@ -24,7 +24,7 @@ class RemoteMemory:
 
     def __init__(self, nodes: Path = NODES) -> None:
         kept = [keep(path / "numastat") for path in sorted(nodes.glob("node[0-9]*"))]
-        self._files: tuple[Kept, ...] = tuple(file for file in kept if file is not None)
+        self._files: tuple[ProcFile, ...] = tuple(file for file in kept if file is not None)
         if len(self._files) < 2:
             self.close()
             self._files = ()

@@ -18,7 +18,7 @@ READ_SIZE = 512
 """Bytes asked for in one read: more than any of the files holds, so one call reads it whole."""
 
 
-class Kept:
+class ProcFile:
     """A `/proc` file whose descriptor stays open; the kernel makes the text anew at each read.
 
     The descriptor belongs to the process or thread that it was opened for, not to its number:
@@ -59,10 +59,10 @@ class Kept:
             os.close(fd)
 
 
-def keep(path: Path) -> Kept | None:
+def keep(path: Path) -> ProcFile | None:
     """A kept file, or None where this machine has no such file or does not let it be read."""
     try:
-        return Kept(str(path))
+        return ProcFile(str(path))
     except OSError:
         return None
 

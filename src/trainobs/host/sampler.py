@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.host.counters import OwnTime, Pressure, TreeIo, WorkerTime
-from trainobs.host.family import Watch
-from trainobs.host.procfs import Kept, keep
+from trainobs.host.family import FamilyWatch
+from trainobs.host.procfs import ProcFile, keep
 
 _IO = ("io/read_bytes", "io/write_bytes", "block/read_bytes", "block/write_bytes")
 _OWN = ("sched/main_runqueue_ns", "sched/main_offcpu_ns", "sched/thread_cpu_ns")
@@ -49,10 +49,10 @@ class HostSampler:
 
     METRICS: ClassVar[tuple[str, ...]] = _IO + _OWN + _WORKERS + _PRESSURE + _FAULTS
 
-    def __init__(self, proc: Path, own_io: Kept) -> None:
+    def __init__(self, proc: Path, own_io: ProcFile) -> None:
         """Use `open`."""
         self._own_io = own_io
-        self._watch = Watch(proc)
+        self._watch = FamilyWatch(proc)
         self._io = TreeIo(own_io)
         self._own = OwnTime(proc)
         self._workers = WorkerTime(self._watch)

@@ -1,8 +1,8 @@
 """Which processes descend from this one.
 
-Two ways with the same answer. `ByChildren` reads `/proc/PID/task/TID/children` and costs what
-the tree holds; kernels without CONFIG_PROC_CHILDREN (and gVisor) lack that file, and there
-`ByParent` reads `/proc/*/stat` and costs what the machine holds.
+Two ways with the same answer. `ChildrenFileFinder` reads `/proc/PID/task/TID/children` and costs
+what the tree holds; kernels without CONFIG_PROC_CHILDREN (and gVisor) lack that file, and there
+`ParentScanFinder` reads `/proc/*/stat` and costs what the machine holds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SCAN_REST = 50
 """A scan of all processes is followed by a pause of this many times what it took: 2 % of a CPU."""
 
 
-class Tree(Protocol):
+class DescendantFinder(Protocol):
     """A way to find descendants."""
 
     def descendants(self, root: int) -> list[int] | None:
@@ -28,9 +28,13 @@ class Tree(Protocol):
         ...
 
 
-def find_tree(proc: Path) -> Tree:
+def find_tree(proc: Path) -> DescendantFinder:
     """The cheapest way that this kernel offers."""
-    return ByChildren(proc) if (proc / "thread-self" / "children").exists() else ByParent(proc)
+    return (
+        ChildrenFileFinder(proc)
+        if (proc / "thread-self" / "children").exists()
+        else ParentScanFinder(proc)
+    )
 
 
 def thread_ids(proc: Path, tgid: int) -> list[str]:
@@ -51,7 +55,7 @@ def _below(root: int, children: Callable[[int], Iterable[int]]) -> list[int]:
     return found
 
 
-class ByChildren:
+class ChildrenFileFinder:
     """Follows `/proc/PID/task/TID/children`.
 
     Notes:
@@ -62,7 +66,7 @@ class ByChildren:
         self._proc = proc
 
     def descendants(self, root: int) -> list[int]:
-        """See `Tree`."""
+        """See `DescendantFinder`."""
         return _below(root, self._children)
 
     def _children(self, tgid: int) -> Iterable[int]:
@@ -74,7 +78,7 @@ class ByChildren:
                 continue  # the thread has ended; its children are on another one's list now
 
 
-class ByParent:
+class ParentScanFinder:
     """Reads the parent of every process of the machine."""
 
     def __init__(self, proc: Path) -> None:
@@ -82,7 +86,7 @@ class ByParent:
         self._next_ns = 0
 
     def descendants(self, root: int) -> list[int] | None:
-        """See `Tree`."""
+        """See `DescendantFinder`."""
         began = time.monotonic_ns()
         if began < self._next_ns:
             return None
