@@ -26,7 +26,7 @@ from tests.integrations.models import (
 )
 from trainobs import observe
 from trainobs.core.abi import Phase
-from trainobs.integrations import found_steps, once
+from trainobs.integrations import found_steps, user_warnings
 from trainobs.runlog.reader import RunLog
 from trainobs.steps.clock import LAST_STEP
 
@@ -143,7 +143,7 @@ def test_steps_need_no_loader_and_may_have_numbers_of_their_own(run_dir):
 @pytest.fixture
 def untold(monkeypatch):
     """As in a process that has told nothing yet."""
-    monkeypatch.setattr(once, "_told", set())
+    monkeypatch.setattr(user_warnings, "_told", set())
 
 
 class NoNumber:

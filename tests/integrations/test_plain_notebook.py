@@ -23,7 +23,7 @@ from trainobs import load_run, observe
 from trainobs.analysis.summary import summarize
 from trainobs.analysis.view import RunView
 from trainobs.core.catalogue.named import metric_of_phase
-from trainobs.integrations import once, plain
+from trainobs.integrations import plain, user_warnings
 from trainobs.integrations.plain import Observation
 from trainobs.report.page import render
 from trainobs.runlog.reader import RunLog
@@ -39,7 +39,7 @@ def run_dir(tmp_path: Path) -> Path:
 @pytest.fixture
 def untold(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process that has told nothing yet."""
-    monkeypatch.setattr(once, "_told", set())
+    monkeypatch.setattr(user_warnings, "_told", set())
 
 
 def outcome(run_dir: Path) -> str:

@@ -30,14 +30,14 @@ from tests.integrations.unmarked_loops import (
 )
 from trainobs import load_run, observe
 from trainobs.cli import main
-from trainobs.integrations import once
+from trainobs.integrations import user_warnings
 from trainobs.integrations.plain import Observation
 from trainobs.steps.clock import StepClock
 
 
 @pytest.fixture
 def untold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(once, "_told", set())
+    monkeypatch.setattr(user_warnings, "_told", set())
 
 
 def observed(run_dir: Path, loop: Loop) -> list[tuple[int, int]]:

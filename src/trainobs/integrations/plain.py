@@ -45,8 +45,8 @@ from trainobs.integrations.found_loaders import UnnamedLoaders
 from trainobs.integrations.found_steps import BY_FETCH, BY_MARKS, OptimizerSteps, tell_of_steps
 from trainobs.integrations.guard import FAULT, tell_fault
 from trainobs.integrations.models import check_model, watch_lookups
-from trainobs.integrations.once import take_no_notice
 from trainobs.integrations.scope import NOTHING, Scope
+from trainobs.integrations.user_warnings import warn_ignored
 from trainobs.session.forks import abandon_in_children, keep_in_children
 from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
@@ -74,7 +74,7 @@ def _step_number(value: SupportsIndex | None) -> int | None:
     if 0 <= number <= LAST_STEP:
         return number
     if value is not None:
-        take_no_notice("bad step number", value, f"give a whole number from 0 to {LAST_STEP}")
+        warn_ignored("bad step number", value, f"give a whole number from 0 to {LAST_STEP}")
     return None
 
 
@@ -282,7 +282,7 @@ class Observation:
 
     def _tell_unused(self) -> Scope:
         if self._ended:
-            take_no_notice(
+            warn_ignored(
                 "use of an observation that has ended",
                 str(self.run_dir),
                 "call `observe` again for another run",
@@ -290,7 +290,7 @@ class Observation:
         elif self._session is not None:
             found = f"in the thread {threading.current_thread().name}"
             do = "mark steps and phases in the thread that called `observe`"
-            take_no_notice("mark in another thread", found, do)
+            warn_ignored("mark in another thread", found, do)
         return NOTHING
 
     def _new_scope(self, name: object, clock: StepClock) -> Scope:
@@ -307,11 +307,11 @@ class Observation:
         """A name that cannot be one counts as `other`: a misspelt word must not end a training."""
         if not isinstance(name, str) or not may_name_a_phase(name):
             do = f"use letters, digits, _, . and -, or one of {', '.join(map(repr, _PHASES))}"
-            take_no_notice("name that can be no phase's", name, do)
+            warn_ignored("name that can be no phase's", name, do)
             phase = None
         elif (phase := clock.name_phase(name)) is None:
             do = f"use at most {MAX_NAMED} names of your own in a run"
-            take_no_notice("phase beyond the first with names of their own", name, do)
+            warn_ignored("phase beyond the first with names of their own", name, do)
         return Phase.OTHER.value if phase is None else phase
 
 
