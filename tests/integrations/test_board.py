@@ -13,14 +13,14 @@ from tests.samples import batch, info
 from tests.tensorboard.readers import layout, opened, points
 from trainobs.integrations import board
 from trainobs.integrations.board import SummaryWriterEvents
-from trainobs.tensorboard.layout import CATEGORY, LaidOut
+from trainobs.tensorboard.layout import CATEGORY, LayoutWriter
 from trainobs.tensorboard.sink import EventFile, TensorBoardSink
 
 THEIRS = {"mine": {"losses": ["Multiline", ["train/loss", "val/loss"]]}}
 
 
 def sink(writer) -> TensorBoardSink:
-    made = TensorBoardSink(LaidOut(writer), 50)
+    made = TensorBoardSink(LayoutWriter(writer), 50)
     made.begin(info())
     return made
 

@@ -18,7 +18,7 @@ from trainobs.core.embedding_table import LOOKUP_FIELDS
 from trainobs.core.own_counter import OwnCounter
 from trainobs.core.sink import Points
 from trainobs.tensorboard.curves import Curves
-from trainobs.tensorboard.layout import LaidOut
+from trainobs.tensorboard.layout import LayoutWriter
 from trainobs.tensorboard.sink import EventFile, TensorBoardSink
 
 STEPS = 40
@@ -39,7 +39,7 @@ def known_in(metric: int, turn: int) -> list[int]:
 
 def write(place: Path, every_tag: bool, turn: int) -> None:
     """A run in which each metric is known in a few steps alone."""
-    sink = TensorBoardSink(LaidOut(EventFile(place)), 50, every_tag=every_tag)
+    sink = TensorBoardSink(LayoutWriter(EventFile(place)), 50, every_tag=every_tag)
     sink.begin(info(tables=(USER,), counters=COUNTERS))
     columns = {metric.name: np.full(STEPS, np.nan) for metric in METRICS[every_tag]}
     for n, column in enumerate(columns.values()):

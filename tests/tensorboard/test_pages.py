@@ -24,7 +24,7 @@ from tests.tensorboard.readers import (
 from trainobs.access import AccessCounts
 from trainobs.core.abi import FileClass, Op, Role
 from trainobs.core.text import printable
-from trainobs.tensorboard.layout import CATEGORY, LaidOut
+from trainobs.tensorboard.layout import CATEGORY, LayoutWriter
 from trainobs.tensorboard.sink import EventFile, TensorBoardSink
 
 HOSTILE = "<script>alert(1)</script>\n![x](http://a/b) **b** | `c` &lt; \u202etxt \udcff\x1b[31m"
@@ -43,14 +43,14 @@ def logs(tmp_path_factory) -> Path:
     buckets = NO_LATENCY.copy()
     buckets[Op.READ, FileClass.DATA, Role.WORKER, 10:20] = 100
     for every_tag in (False, True):
-        file = LaidOut(EventFile(place / ("all" if every_tag else "default")))
+        file = LayoutWriter(EventFile(place / ("all" if every_tag else "default")))
         sink = TensorBoardSink(file, 50, counts=lambda: counts, every_tag=every_tag)
         sink.begin(info(tables=tables))
         sink.write(replace(busy_run(STEPS), lookups=rows))
         sink.latency(buckets)
         sink.flush()
         sink.end({})
-    sink = TensorBoardSink(LaidOut(EventFile(place / "timing")), 50)
+    sink = TensorBoardSink(LayoutWriter(EventFile(place / "timing")), 50)
     sink.begin(info("timing"))
     sink.write(batch(range(3), step__duration_ns=[1e6, 2e6, 3e6]))
     sink.end({})

@@ -17,7 +17,7 @@ from trainobs.core.own_counter import OwnCounter
 from trainobs.core.records import SETUP
 from trainobs.tensorboard import sink as sink_module
 from trainobs.tensorboard.latency import latency_values
-from trainobs.tensorboard.layout import LaidOut
+from trainobs.tensorboard.layout import LayoutWriter
 from trainobs.tensorboard.sink import EventFile, TensorBoardSink
 from trainobs.tensorboard.window import StepWindows, WindowEnds
 
@@ -28,7 +28,9 @@ def log(tmp_path, monkeypatch):
 
     def run(every, *batches, first_step=0, alone=0, every_tag=True):
         monkeypatch.setattr(sink_module, "STEPS_ALONE", alone)
-        sink = TensorBoardSink(LaidOut(EventFile(tmp_path)), every, first_step, every_tag=every_tag)
+        sink = TensorBoardSink(
+            LayoutWriter(EventFile(tmp_path)), every, first_step, every_tag=every_tag
+        )
         sink.begin(info())
         for steps in batches:
             sink.write(steps)

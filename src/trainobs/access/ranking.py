@@ -67,7 +67,7 @@ class HotLimit(NamedTuple):
             yield ids[hot], counts[hot]
 
 
-class Filled(NamedTuple):
+class BudgetFill(NamedTuple):
     """What a budget holds.
 
     Attributes:
@@ -114,17 +114,17 @@ class Ranking:
         order = by_score(columns[0])
         return cls(row_bytes, *(column[order] for column in columns))
 
-    def fill(self, budget: int) -> Filled:
+    def fill(self, budget: int) -> BudgetFill:
         """Take rows in their order until the next does not fit a budget of bytes any more."""
         ends = np.cumsum(self.bytes)
         whole = int(np.searchsorted(ends, budget, side="right"))  # counts of which all rows fit
         left = budget - int(ends[whole - 1] if whole else 0)
         limits = [HotLimit(self._least(table, whole), 0, 0) for table in range(len(self.row_bytes))]
         if whole == len(ends):
-            return Filled(Threshold(0, 0.0), limits, left)
+            return BudgetFill(Threshold(0, 0.0), limits, left)
         table, count = int(self.tables[whole]), int(self.counts[whole])
         limits[table] = HotLimit(limits[table].least, count, left // self.row_bytes[table])
-        return Filled(Threshold(count, float(self.scores[whole])), limits, 0)
+        return BudgetFill(Threshold(count, float(self.scores[whole])), limits, 0)
 
     def _least(self, table: int, whole: int) -> int:
         """The least count of a table among the first `whole`; above all counts if it has none."""

@@ -22,7 +22,7 @@ _FIRST = 0.1
 _BATCH = ("for_step", "loader", "begin_ns", "end_ns", "fetch_begin_ns", "fetch_end_ns")
 
 
-class Others(NamedTuple):
+class OtherLoaderShares(NamedTuple):
     """What all but the training loader take of the time of all steps.
 
     Attributes:
@@ -40,7 +40,7 @@ class Others(NamedTuple):
         return 1 / slower, 1 / max(faster, 0.1 / high)
 
 
-def others(run: RunLog, own: Mapping[str, Any] | None) -> Others | None:
+def others(run: RunLog, own: Mapping[str, Any] | None) -> OtherLoaderShares | None:
     """What the other loaders of a run take; None where it is not known, or too much.
 
     Args:
@@ -61,7 +61,7 @@ def others(run: RunLog, own: Mapping[str, Any] | None) -> Others | None:
         return None
     waited = float((rows["fetch_end_ns"] - rows["fetch_begin_ns"]).sum()) / took
     made = float((rows["end_ns"] - rows["begin_ns"]).sum()) / took
-    return Others(waited, made) if max(waited, made) <= LITTLE else None
+    return OtherLoaderShares(waited, made) if max(waited, made) <= LITTLE else None
 
 
 def _training(batches: Mapping[str, npt.NDArray[Any]]) -> set[int]:

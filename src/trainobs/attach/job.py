@@ -47,7 +47,7 @@ from trainobs.runlog.directory import claim, give_back, try_to_write
 from trainobs.runlog.writer import RunLogSink
 from trainobs.session.ending import tell, tell_end
 from trainobs.session.runs import default_run_dir
-from trainobs.tensorboard.layout import LaidOut
+from trainobs.tensorboard.layout import LayoutWriter
 from trainobs.tensorboard.sink import EventFile, TensorBoardSink
 
 READ_S = 0.05
@@ -346,7 +346,7 @@ def _sinks(run: AttachedRun, place: Path, asked: Path) -> list[Sink]:
     log = RunLogSink(place, run.rank, claimed=True)
     if run.rank:
         return [log]
-    board = LaidOut(EventFile(place / "tensorboard"))
+    board = LayoutWriter(EventFile(place / "tensorboard"))
     at_end = partial(tell_end, place, asked)
     return [log, TensorBoardSink(board, _POINTS_EVERY, on_verdict=at_end)]
 

@@ -36,7 +36,7 @@ from trainobs.session.session import Session
 from trainobs.session.settings import Settings
 from trainobs.session.sink_router import SinkRouter, process_is_wanted
 from trainobs.session.writer_proxies import EventReceiver, Source
-from trainobs.tensorboard.layout import LaidOut
+from trainobs.tensorboard.layout import LayoutWriter
 from trainobs.tensorboard.rank_spread import RanksSink
 from trainobs.tensorboard.sink import EventFile, EventWriter, TensorBoardSink, tell_nobody
 
@@ -121,7 +121,7 @@ def open_session(
             sinks.append(ArrivalsSink(home, rank, sources["arrivals"]))
             sinks.append(_ranks(others, rank, world_size, points))
         if rank == 0:
-            board = LaidOut(events or EventFile(home / "tensorboard"))
+            board = LayoutWriter(events or EventFile(home / "tensorboard"))
             at_end = partial(tell_end, home, asked) if tells else tell_nobody
             counts = SavedCounts(home, rank) if process_is_wanted() else lookups.counts
             sinks.append(TensorBoardSink(board, *points, counts, at_end))

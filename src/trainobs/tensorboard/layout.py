@@ -20,7 +20,7 @@ _Drawn = tuple["protos.layout.Chart", frozenset[str]]
 """A chart with the tags of its curves."""
 
 
-class LaidOut:
+class LayoutWriter:
     """An event writer that also lays out the charts of what it was given.
 
     A chart is there once one of its curves is (`Curves`). It has all of its curves then, and so is

@@ -64,7 +64,7 @@ def when(record: Record, names: tuple[str, ...]) -> str:
     return in_epochs[0] or of_run or in_epochs[1] or _rare(record, values)
 
 
-class InSomeSteps(NamedTuple):
+class UnevenTime(NamedTuple):
     """What some steps took more than the others.
 
     Attributes:
@@ -76,7 +76,7 @@ class InSomeSteps(NamedTuple):
     where: str
 
 
-def in_some_steps(record: Record, names: tuple[str, ...], less: tuple[str, ...]) -> InSomeSteps:
+def in_some_steps(record: Record, names: tuple[str, ...], less: tuple[str, ...]) -> UnevenTime:
     """What few steps took more than the others, or what every so many of them did.
 
     Args:
@@ -93,10 +93,10 @@ def in_some_steps(record: Record, names: tuple[str, ...], less: tuple[str, ...])
     if period is None:
         is_long = values > TIMES * np.median(values)
         if is_long.mean() > FEW:
-            return InSomeSteps(0.0, "")
+            return UnevenTime(0.0, "")
     # Of the mean of all steps: the sample of a long run may have missed the few.
     whole = np.nansum([mean[name] for name in names]) - np.nansum([mean[name] for name in less])
-    return InSomeSteps(max(0.0, float(whole - values[~is_long].mean())), where)
+    return UnevenTime(max(0.0, float(whole - values[~is_long].mean())), where)
 
 
 def _longer(values: Floats) -> npt.NDArray[np.bool_]:

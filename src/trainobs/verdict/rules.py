@@ -16,7 +16,7 @@ from trainobs.verdict import record as names
 from trainobs.verdict.advice import KERNELS, advise
 from trainobs.verdict.causes import find, kernels_share, reads_again, used_in_wait
 from trainobs.verdict.cpus import contention, free_cpus, is_full
-from trainobs.verdict.evenness import InSomeSteps, in_some_steps, when
+from trainobs.verdict.evenness import UnevenTime, in_some_steps, when
 from trainobs.verdict.evidence import HELD_UP, WORTH_SHOWING, evidence, metrics_of
 from trainobs.verdict.parts import (
     BOUND,
@@ -151,7 +151,7 @@ def _outcome(record: Record, now: Situation) -> tuple[VerdictKind | str, float]:
     if is_memory_unknown and known(parts.device) >= max(BOUND * parts.step, most):
         return "computation waited for a device, and nobody knows whether for want of memory", 0.0
     is_computation = _is_computation(now)
-    some = InSomeSteps(0.0, "")
+    some = UnevenTime(0.0, "")
     if is_computation:
         some = in_some_steps(record, (names.OTHER,), _NOT_DONE)
     not_done = max(0.0, lost - known(parts.device)) + known(parts.asleep["other"])
