@@ -24,8 +24,8 @@ from trainobs.core.errors import ProbeError
 from trainobs.probes import libbpf, shared
 from trainobs.probes.compiling import OBJECTS
 from trainobs.probes.kernel_names import KERNEL_BTF, KernelNames
-from trainobs.probes.local_backend import LocalBackend
 from trainobs.probes.libbpf_log import captured_log
+from trainobs.probes.local_backend import LocalBackend
 
 INT, ENUM, CONST = 1, 6, 10  # BTF_KIND_...
 DECL_TAG, TYPE_TAG, ENUM64 = 17, 18, 19  # libbpf knows them since 0.6, 0.7 and 1.0

@@ -47,7 +47,7 @@ class BccProbe:
         return f"bcc {self.name}"
 
     def told(self) -> list[str]:
-        """Its counters, in the words of an object: see `told_counters`."""
+        """Its counters, in the words of an object: see `declared_counters`."""
         return [
             f"{kind.lower()}:{n}:{title}:{unit}"
             for kind, n, title, unit in _TOLD.findall(self.text)

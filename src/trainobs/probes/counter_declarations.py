@@ -32,7 +32,7 @@ class OwnSum(NamedTuple):
     counter: OwnCounter
 
 
-def told_counters(path: Path, probe: str) -> list[OwnSum]:
+def declared_counters(path: Path, probe: str) -> list[OwnSum]:
     """The sums that an object names, in its order.
 
     Raises:

@@ -20,7 +20,7 @@ from trainobs.core.own_counter import OWN_ROLES, OwnCounter, of_role
 from trainobs.probes.bcc_probe import BccProbe
 from trainobs.probes.bcc_program import BccProgram
 from trainobs.probes.compiling import OBJECTS, compile_source
-from trainobs.probes.counter_declarations import OwnSum, checked_counters, told_counters
+from trainobs.probes.counter_declarations import OwnSum, checked_counters, declared_counters
 from trainobs.probes.extra import ExtraObject
 from trainobs.probes.kernel_version import may_lose_cpu
 from trainobs.probes.own_object import OwnObject
@@ -164,7 +164,7 @@ class OwnPrograms:
             return
         with tempfile.TemporaryDirectory(prefix="trainobs-") as place:
             paths = _objects_of(probe, Path(place))
-            told = told_counters(paths[0], name)
+            told = declared_counters(paths[0], name)
             if not probe.is_source:
                 try_object([*paths, _support()], name)
             self._take(told, name)
