@@ -24,7 +24,7 @@ from tests.integrations.unmarked_loops import (
     each,
 )
 from trainobs import load_run, observe
-from trainobs.integrations import once
+from trainobs.integrations import user_warnings
 from trainobs.integrations.plain import Observation
 from trainobs.report.notebook import ShownRun
 
@@ -154,7 +154,7 @@ def test_without_an_optimizer_there_is_no_step_and_that_is_told(
     told: Callable[[], list[str]],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(once, "_told", set())
+    monkeypatch.setattr(user_warnings, "_told", set())
 
     def slow(obs: Any, model: Model) -> None:
         loop(obs, model)

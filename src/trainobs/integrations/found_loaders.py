@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from trainobs.hooks.datasets import data_roots_of
 from trainobs.hooks.batch_matcher import fetches_ahead
+from trainobs.hooks.datasets import data_roots_of
 from trainobs.hooks.loader_pass import LoaderPass, passes, serials
 from trainobs.hooks.loop_pass import Fetch, LoopPass
 from trainobs.hooks.watch import Loader, LoaderWatch
