@@ -199,6 +199,57 @@ def test_a_table_that_is_hot_as_a_whole_serves_all():
     assert math.isnan(served_by_hot_rows(AccessCounts({"a": 3}), {"a": 16}, 100).lookup_ratio)
 
 
+@pytest.mark.parametrize("times", [3, 32, 5000])
+@pytest.mark.parametrize("odd", [0, 1])
+def test_a_budget_that_takes_part_of_rows_with_equal_counts_serves_that_part(times, odd):
+    """Each input looks up one row; `odd`: half of the rows once more, as at the end of a run."""
+    counts = AccessCounts({"a": 200}, budget_bytes=1 << 26)
+    ids = np.concatenate([np.tile(np.arange(100), times), np.arange(50 * odd)])
+    counts.add("a", ids)
+    counts.add_inputs(["a"], ids, np.ones((1, len(ids)), np.int64))
+    for rows in (2, 20, 50, 60):
+        served = served_by_hot_rows(counts, {"a": 16}, rows * 16)
+        truth = (rows * times + min(rows, 50 * odd)) / len(ids)
+        assert served.lookup_ratio == pytest.approx(truth)
+        assert served.all_hot.value == pytest.approx(served.lookup_ratio, abs=0.02)
+
+
+def test_rows_with_equal_counts_are_told_for_each_table():
+    """Positions, of which each input looks up all, beside a table with a long tail."""
+    random = np.random.default_rng(0)
+    counts = AccessCounts({"a": 50, "b": 10**6})
+    ids = {"a": np.tile(np.arange(50), 200), "b": random.zipf(1.2, 10_000) % 10**6}
+    for name, of_table in ids.items():
+        counts.add(name, of_table)
+    served = served_by_hot_rows(counts, {"a": 16}, 160)
+    assert served.lookup_ratio == 0.2
+    both = served_by_hot_rows(counts, dict.fromkeys(ids, 16), 16 * 60)
+    hot = hot_rows(counts, dict.fromkeys(ids, 16), 16 * 60)
+    others = random.zipf(1.2, 10**6) % 10**6
+    truth = len(hot["a"]) / 50 / 2 + np.isin(others, hot["b"]).mean() / 2
+    assert both.lookup_ratio == pytest.approx(truth, abs=0.01)
+
+
+@pytest.mark.parametrize("budget_rows", [1500, 2200, 5000])
+@pytest.mark.parametrize("tail", ["zipf", "flat"])
+def test_what_hot_rows_serve_holds_where_the_budget_takes_few_rows_of_a_count(budget_rows, tail):
+    """Few of the rows looked up twice, or once, are hot: more lookups do not come to them."""
+    shares = []
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        ids, others = (
+            random.zipf(1.3, 20_000) % 10**5 if tail == "zipf" else random.integers(0, 8000, 20_000)
+            for _ in range(2)
+        )
+        counts = AccessCounts({"a": 10**5}, budget_bytes=1 << 26, seed=seed)
+        counts.add("a", ids)
+        counts.add_inputs(["a"], ids, np.ones((1, len(ids)), np.int64))
+        served = served_by_hot_rows(counts, {"a": 16}, 16 * budget_rows)
+        truth = np.isin(others, hot_rows(counts, {"a": 16}, 16 * budget_rows)["a"]).mean()
+        shares.append((served.lookup_ratio - truth, served.all_hot.value - truth))
+    assert np.abs(np.mean(shares, axis=0)).max() < 0.01
+
+
 def test_without_drift_the_interval_holds_zero_at_its_rate_or_more_often():
     hits = 0
     for seed in range(100):

@@ -13,7 +13,7 @@ from trainobs.access.counts import AccessCounts
 from trainobs.access.input_sample import InputSample, may_share
 from trainobs.access.interval import normal_quantile, wilson
 from trainobs.access.ranking import HotLimit, Ranking, by_score
-from trainobs.access.sketch import counts_of, places
+from trainobs.access.sketch import Blocks, counts_of, places
 from trainobs.access.spectrum import Spectrum
 from trainobs.core.quotients import UNKNOWN, Interval
 
@@ -23,6 +23,8 @@ HotRows = Mapping[str, NDArray[np.int64]]
 HALVES = 32
 """Random halves of a sample that are tried, to see how much a number depends on the sample."""
 DRIFT_INPUTS_MIN = 16
+ALIKE = 0.9
+"""Of rows with about some count, the share within one of it from which on that is no chance."""
 OTHERS_MIN = 0.5
 """Of an epoch's inputs, the share that must have other lookups than those they are tried on."""
 
@@ -74,6 +76,10 @@ def served_by_hot_rows(
     Biometrika 40, 1953). An input that came again in another epoch is one of its others: of epochs
     over the same data it is what hot rows serve of that data.
 
+    Of rows with equal counts a budget may take a part. Where that they are equal is no chance, as
+    of positions, which each input looks up once, a lookup less makes a row colder than all others
+    of its kind, though it is as hot as they are. There lookups are judged by all counts.
+
     Args:
         counts: of lookups; those of the sampled inputs must be among them.
         row_bytes: bytes of a row; lookups of other tables are not hot.
@@ -81,22 +87,17 @@ def served_by_hot_rows(
         confidence: of the interval.
     """
     spectra, limits, score = _fill(counts, row_bytes, budget_bytes)
-    total = sum(counts.total(name) for name in row_bytes)
-    served = 0
-    for width, spectrum in zip(row_bytes.values(), spectra, strict=True):
-        levels = spectrum.counts.astype(np.int64)
-        stays = _is_hot(levels - 1, width, score)
-        served += int((levels * spectrum.rows)[stays].sum())
     samples = counts.inputs()
     sample = samples[max(samples)] if samples else InputSample.empty()
     hot = np.zeros(len(sample.ids), np.bool_)
     inputs = np.repeat(np.arange(len(sample)), sample.sizes)
-    for lookups, name in _by_table(sample, counts.tables):
-        if name in limits:
-            ids = sample.ids[lookups]
-            left = counts_of(ids, *limits[name].hot(counts.blocks(name)))
-            left -= _same(inputs[lookups], ids)
-            hot[lookups] = _is_hot(left, row_bytes[name], score)
+    sampled = {name: lookups for lookups, name in _by_table(sample, counts.tables)}
+    total = served = 0
+    for (name, width), spectrum in zip(row_bytes.items(), spectra, strict=True):
+        rows = _HotRows(spectrum, counts.blocks(name), limits[name], width, score)
+        total, served = total + spectrum.total, served + rows.served
+        if (lookups := sampled.get(name)) is not None:
+            hot[lookups] = rows.serve(inputs[lookups], sample.ids[lookups])
     whole = _whole(sample, hot)
     # Whoever looks up a row judges others that do: the estimate varies up to twice as much as that
     # of a share of fixed rows (Good's variance, where rows seen twice are half of those seen once).
@@ -137,10 +138,55 @@ def _fill(
     return spectra, dict(zip(row_bytes, filled.limits, strict=True)), filled.threshold.score
 
 
-def _is_hot(counts: NDArray[np.int64], width: int, score: float) -> NDArray[np.bool_]:
-    """Whether rows with these counts are, at a threshold; without any lookup none is."""
-    hot: NDArray[np.bool_] = (counts > 0) & (counts / width >= score)
-    return hot
+class _HotRows:
+    """What the hot rows of a table serve of other inputs.
+
+    Args:
+        spectrum: of the table.
+        blocks: its rows, and how often each was looked up.
+        limit: which of its rows are hot.
+        width: bytes of a row.
+        score: lookups for each byte at the threshold, 0 where all rows that were looked up are hot.
+    """
+
+    def __init__(
+        self, spectrum: Spectrum, blocks: Blocks, limit: HotLimit, width: int, score: float
+    ) -> None:
+        self._partly, self._width, self._score = limit.partly, width, score
+        ids, counts = limit._replace(more=limit.more + 1).hot(blocks)
+        # Of the rows of which a part is hot, the first that is not: it would be, were they fewer.
+        self._next = int(ids[counts == np.uint64(limit.partly)].max(initial=-1))
+        self._ids, self._counts = ids[ids != self._next], counts[ids != self._next]
+        self._by_all = score > 0 and _alike(spectrum, int(self._counts.min(initial=limit.least)))
+
+    @property
+    def served(self) -> int:
+        """Lookups of the table that they serve, of those that were counted."""
+        counts = self._counts.astype(np.int64)
+        if not self._by_all:
+            counts = counts[self._stay(self._ids, counts - 1)]
+        return int(counts.sum())
+
+    def serve(self, inputs: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether they serve each lookup: of an input, of a row."""
+        seen = counts_of(ids, self._ids, self._counts)
+        return self._stay(ids, seen - _same(inputs, ids)) if not self._by_all else seen > 0
+
+    def _stay(self, ids: NDArray[np.int64], left: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether rows are hot by the lookups that are left; without any none is."""
+        hot: NDArray[np.bool_] = (left > 0) & (left / self._width >= self._score)
+        return np.asarray(hot & ((left != self._partly) | (ids < self._next)))
+
+
+def _alike(spectrum: Spectrum, count: int) -> bool:
+    """Whether rows with about some count have it by no chance, which spreads by its square root.
+
+    A count of one may always be chance.
+    """
+    counts, rows = spectrum.counts, spectrum.rows
+    far = np.abs(counts.astype(np.float64) - count)
+    same = rows[(far <= 1) & (counts > 1)].sum()
+    return bool(count > 1 and same >= ALIKE * rows[far <= 2 * math.sqrt(count)].sum())
 
 
 def _same(inputs: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
