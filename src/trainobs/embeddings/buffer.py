@@ -71,6 +71,10 @@ class LookupCall(NamedTuple):
     trains: bool
     """Whether autograd was on."""
     ids: CallIds | None
+    trained: tuple[int, ...] | None = None
+    """What a backward pass changes of the module's weight; None: not known."""
+    capture: int = 0
+    """Number of its capture among those of steps that became one."""
 
 
 def _untracked_list() -> list[Any]:
@@ -97,8 +101,9 @@ def joined(captures: Sequence[LookupCapture]) -> LookupCapture | None:
     if len(captures) < 2:
         return captures[0] if captures else None
     one = LookupCapture(captures[-1].serial, all(capture.sampled for capture in captures))
-    for capture in captures:
-        one.calls += capture.calls if one.sampled else [c._replace(ids=None) for c in capture.calls]
+    for number, capture in enumerate(captures):
+        changed = {"capture": number} if one.sampled else {"ids": None}
+        one.calls += [untracked(call._replace(**changed)) for call in capture.calls]
         one.misses += capture.misses
         one.times += capture.times
         one.hook_ns += capture.hook_ns

@@ -124,6 +124,8 @@ class SiteHook(DroppedOnCopy):
             return
         call, ids = seen
         self.site.blind = False
+        if take.sampled and trains:
+            call = call._replace(trained=_trained(self.site.module))
         self.last = call, ids
         capture.calls.append(untracked(call))
         if capture.sampled:
@@ -160,6 +162,23 @@ class SiteHook(DroppedOnCopy):
             capture.calls.append(LookupCall(self.site, (), None, 0, trains, None))
             return True
         return False
+
+
+def _trained(module: nn.Module) -> tuple[int, ...] | None:
+    """What a backward pass changes of a module's weight; None where that cannot be seen.
+
+    Optimizers may step within the pass and leave no gradient: they change the weight.
+    """
+    weight = getattr(module, "weight", None)
+    if type(weight) is not nn.Parameter or not weight.requires_grad:
+        return None
+    grad = weight.grad
+    if grad is None:
+        return (weight._version,)
+    if type(grad) is not torch.Tensor:
+        return None
+    place = grad._nnz() if grad.is_sparse else grad.data_ptr()
+    return weight._version, grad._version, place
 
 
 def _offsets(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

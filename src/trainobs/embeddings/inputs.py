@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -29,9 +28,10 @@ def offer(
 ) -> None:
     """Offer the inputs of a step to the sample.
 
-    A module that is asked several times in a step serves another batch each time. The modules of
-    a batch must be asked for as many bags each, or nobody knows which belong to one input; such
-    batches are left out.
+    What is asked for between two backward passes is of the same inputs: a module may be asked for
+    targets and histories, or for positive and negative items. All of it must be for as many bags,
+    or nobody knows which belong to one input; such batches are left out. So are those of which it
+    is not known whether a module was asked again for the same inputs or for others.
 
     Args:
         calls: what was asked for in the step.
@@ -52,16 +52,24 @@ def offer(
 
 
 def _batches(calls: Iterable[LookupCall]) -> list[list[LookupCall]]:
-    """Calls that were sampled, by how often their module had been asked before in the step."""
-    batches: list[list[LookupCall]] = []
-    times: Counter[int] = Counter()
+    """Calls that were sampled, with those for the same inputs together."""
+    batches: list[list[LookupCall]] = [[]]
+    latest: dict[int, LookupCall] = {}
+    unknown: set[int] = set()
     for call in calls:
-        number = times[id(call.site)]
-        times[id(call.site)] += 1
-        if number == len(batches):
+        before = latest.get(id(call.site))
+        if before is not None and (before.capture, before.trained) != (call.capture, call.trained):
             batches.append([])
-        batches[number].append(call)
-    return [batch for batch in batches if all(call.ids is not None for call in batch)]
+            latest.clear()
+        elif before is not None and call.trained is None:
+            unknown.add(len(batches) - 1)
+        latest[id(call.site)] = call
+        batches[-1].append(call)
+    return [
+        batch
+        for number, batch in enumerate(batches)
+        if batch and number not in unknown and all(call.ids is not None for call in batch)
+    ]
 
 
 def _slots(call: LookupCall) -> Iterator[_Column]:
