@@ -51,6 +51,24 @@ def test_what_was_in_the_first_epoch_only_is_told():
     assert "in the first epoch only" in sentence(verdict)
 
 
+@pytest.mark.parametrize("cause", [Cause.GARBAGE, Cause.INTERPRETER])
+def test_what_came_in_one_step_is_of_that_step_and_no_change_is_said_to_help(cause):
+    """One collection in the first of four epochs; and one that comes all the time."""
+    name = {Cause.GARBAGE: "python__gc_ns", Cause.INTERPRETER: "python__gil_wait_ns"}[cause]
+
+    def judged(lost):
+        times = IN_STEP | {name: lost, "phase__forward_ns": lost + 10 * MS}
+        record = Record()
+        record.add(columns(200, **times), np.arange(200) // 50)
+        return judge(record, TWO_CPUS, replays=False)
+
+    one = np.zeros(200)
+    one[3] = 200 * 500 * MS
+    verdict = judged(one)
+    assert (verdict.cause, verdict.when, verdict.advice) == (cause, "in step 3 alone", None)
+    assert judged(np.full(200, 500 * MS)).advice is not None
+
+
 @pytest.mark.parametrize(
     ("steps", "at", "told"), [(200, 120, "in step 120 alone"), (6000, 2500, "in steps 2432 to 25")]
 )

@@ -57,9 +57,11 @@ def when(record: Record, names: tuple[str, ...]) -> str:
     values = np.nansum([sample.columns[name] for name in names], axis=0)
     if len(values) < 2 * EDGE:
         return ""
-    of_run = _changed(record, names) or _once(record, names)
-    if values.sum() <= 0:  # what came once may lie outside the sample
+    # What came once may lie outside the sample. It is of no epoch, though in one.
+    of_run = once(record, names)
+    if of_run or values.sum() <= 0:
         return of_run
+    of_run = _changed(record, names)
     in_epochs = _first_epoch(values, sample.epochs), _as_epochs_begin(values, sample.epochs)
     return in_epochs[0] or of_run or in_epochs[1] or _rare(record, values)
 
@@ -136,8 +138,13 @@ def _as_epochs_begin(values: Floats, epochs: npt.NDArray[np.int64]) -> str:
     return f"{_mostly(share)}in the first step of an epoch" if some and share >= MOST else ""
 
 
-def _once(record: Record, names: tuple[str, ...]) -> str:
-    """A cost that came once; in a long run, in one block."""
+def once(record: Record, names: tuple[str, ...]) -> str:
+    """The step of a cost that came once, such as "in step 3 alone", in a long run the block; or "".
+
+    Args:
+        record: the steps.
+        names: times, which are added up.
+    """
     steps, values = _course(record, names)
     times, ends = steps * values, np.cumsum(steps)
     at = int(times.argmax())

@@ -16,7 +16,7 @@ from trainobs.verdict import record as names
 from trainobs.verdict.advice import KERNELS, advise
 from trainobs.verdict.causes import find, kernels_share, reads_again, used_in_wait
 from trainobs.verdict.cpus import contention, free_cpus, is_full
-from trainobs.verdict.evenness import UnevenTime, in_some_steps, when
+from trainobs.verdict.evenness import UnevenTime, in_some_steps, once, when
 from trainobs.verdict.evidence import HELD_UP, WORTH_SHOWING, evidence, metrics_of
 from trainobs.verdict.parts import (
     BOUND,
@@ -111,6 +111,8 @@ def judge_by(replay: Replay | None, record: Record, facts: Facts) -> Verdict:
     taken_by, lacked = _taken_by(now, cause)
     by_others = Cause.OTHERS in (cause, taken_by) and facts.siblings_cpu_ratio >= SIBLINGS
     costs = _costs(now) if outcome is VerdictKind.MIXED else ()
+    times = _times(outcome, cause, held_up=held_up)
+    came_once = bool(times) and once(record, times) != ""  # nobody knows that it comes again
     return Verdict(
         len(record),
         outcome,
@@ -120,7 +122,7 @@ def judge_by(replay: Replay | None, record: Record, facts: Facts) -> Verdict:
         parts.step,
         costs=costs,
         held_up=held_up,
-        when=_when(record, outcome, cause, held_up=held_up),
+        when=_when(record, outcome, times, held_up=held_up),
         where=_where(outcome, now),
         is_least=outcome is VerdictKind.SLEEP and not parts.sees_sleep,
         cpu_taken_by=taken_by,
@@ -131,7 +133,7 @@ def judge_by(replay: Replay | None, record: Record, facts: Facts) -> Verdict:
         may_be_read_again=outcome is VerdictKind.LOADER and reads_again(now),
         knows_phases=now.knows_phases,
         evidence=tuple(evidence(now, costs or (outcome,), found)),
-        advice=advise(outcome, cause, now),
+        advice=None if came_once else advise(outcome, cause, now),
         replayed=None if replay is None else not replay.refused,
     )
 
@@ -258,16 +260,20 @@ def replay_of(record: Record, facts: Facts) -> Replay | None:
     return None if trace is None else Replay(trace, mean[names.STEP])
 
 
-def _when(record: Record, kind: VerdictKind, cause: Cause | None, *, held_up: bool) -> str:
-    """Checkpoints and validation come now and then, and nobody has to be told."""
-    if kind in (VerdictKind.CHECKPOINT, VerdictKind.VALIDATION, VerdictKind.MIXED):
-        return ""
+def _times(kind: VerdictKind, cause: Cause | None, *, held_up: bool) -> tuple[str, ...]:
+    """The times that a verdict is about."""
     if kind is VerdictKind.COMPUTE:
-        if held_up:
-            return when(record, _TIMES_OF.get(cause, HELD_UP[:1]))
-        told = when(record, _COMPUTING)
-        return "" if "until" in told else told  # what was the longest at first goes on
-    return when(record, metrics_of(kind)) if metrics_of(kind) else ""
+        return _TIMES_OF.get(cause, HELD_UP[:1]) if held_up else _COMPUTING
+    return metrics_of(kind)
+
+
+def _when(record: Record, kind: VerdictKind, times: tuple[str, ...], *, held_up: bool) -> str:
+    """Checkpoints and validation come now and then, and nobody has to be told."""
+    if kind in (VerdictKind.CHECKPOINT, VerdictKind.VALIDATION, VerdictKind.MIXED) or not times:
+        return ""
+    told = when(record, times)
+    goes_on = kind is VerdictKind.COMPUTE and not held_up  # what was the longest at first
+    return "" if goes_on and "until" in told else told
 
 
 def _taken_by(now: Situation, cause: Cause | None) -> tuple[Cause | None, float]:
