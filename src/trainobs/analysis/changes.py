@@ -37,7 +37,7 @@ _LEVEL, _TRAINOBS = "level of observation", "trainobs"
 _EVENTS = {"optimizer": "optimizer steps a step", "backward": "backward passes a step"}
 
 _UNKNOWN_IF_NONE = (
-    *("torch_threads", "cpus", "host", "kernel", "python", "torch", _LEVEL),
+    *("workers", "loaders", "torch_threads", "cpus", "host", "kernel", "python", "torch", _LEVEL),
     *_EVENTS.values(),
 )
 """Facts that every run has: one that does not tell may have had the same."""
@@ -78,22 +78,25 @@ def mixed(side: Sequence[RunLog]) -> list[str]:
 
 
 def facts(run: RunLog) -> dict[str, Any]:
-    """What a run was set to, by name; None where it does not say."""
+    """What a run was set to, by name; None, or no such name, where it does not say."""
     known = facts_from(run.info)
     loaders = [dict(one) for one in run.info.get("loaders", ())]
-    own = _own(run)
-    if own is not None:
+    count, own = len(loaders), _own(run)
+    if own is None:
+        own, loaders = {"workers": known.workers}, []  # nobody knows which is which
+    else:
         loaders.remove(own)
     host, settings = run.info.get("host", {}), run.info.get("settings", {})
     events = events_of(run)
     return {
-        **{name: (own or {"workers": known.workers}).get(name) for name in _OF_A_LOADER},
+        **{name: own[name] for name in _OF_A_LOADER if name in own},
         **{
-            f"{name} of loader {number}": one.get(name)
+            f"{name} of loader {number}": one[name]
             for number, one in enumerate(loaders, 2)
             for name in _OF_A_LOADER
+            if name in one
         },
-        "loaders": 1 + len(loaders),
+        "loaders": count or None,
         "torch_threads": settings.get("torch_threads"),
         "cpus": known.usable_cpus,
         "world_size": known.world_size,
@@ -119,7 +122,10 @@ def _own(run: RunLog) -> dict[str, Any] | None:
 
 
 def _in_all(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names that all have; a loader that is missing somewhere shows in the number of loaders."""
+    """Names that all have; what is unknown somewhere has not changed as far as is known.
+
+    A loader that is missing somewhere shows in the number of loaders.
+    """
     return [name for name in runs[0] if all(name in run for run in runs)]
 
 
