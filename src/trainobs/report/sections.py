@@ -214,12 +214,13 @@ def checkpoints(summary: dict[str, Any]) -> Iterator[str]:
 
 
 def distributions(summary: dict[str, Any]) -> Iterator[str]:
-    """Latency histograms as bars, one row for each power of two."""
+    """Latency histograms as bars, one row for each power of two. They know of no steps."""
     for distribution in filter(None, summary["latency"].values()):
         yield ""
         enough = [q for q, least in _ENOUGH.items() if distribution["count"] >= least]
         times = "   ".join(f"p{q} {duration(distribution[f'p{q}_ns'])}" for q in enough)
-        yield f"{distribution['title']}: {quantity(distribution['count'])}   {times}"
+        count = f"{quantity(distribution['count'])} with the set-up"
+        yield f"{distribution['title']}: {count}   {times}"
         tallest = max(bucket["count"] for bucket in distribution["buckets"])
         for bucket in distribution["buckets"]:
             bounds = f"{duration(bucket['from_ns'])} - {duration(bucket['to_ns'])}"
@@ -235,7 +236,7 @@ def setup(summary: dict[str, Any]) -> Iterator[str]:
         if summary["setup"].get(name)
     }
     if labels:
-        yield "Before the first step (not in the numbers above)"
+        yield "Before the first step (of the numbers above in the histograms alone)"
         for name, label in labels.items():
             value = _FORMATS.get(METRICS[name].unit, quantity)(summary["setup"][name])
             yield row(f"  {label}", value)
