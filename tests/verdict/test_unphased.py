@@ -56,7 +56,8 @@ def test_a_thread_that_had_no_cpu_is_held_up_whatever_it_did():
     told = sentence(verdict)
     assert told == "no CPU free: 54 ms a step, 54 % of it; cause: other processes on its CPUs"
     assert [one.metric for one in verdict.evidence][:1] == ["sched/main_runqueue_ns"]
-    assert any("not told apart" in line for line in lines(verdict))
+    (note,) = (line for line in lines(verdict) if "not told apart" in line)
+    assert "`obs.loader` or `obs.phase` in the script" in note  # `observe` alone does not
 
 
 def test_who_had_the_cpus_is_no_cause_where_nobody_knows():

@@ -81,6 +81,6 @@ def notes(verdict: Verdict) -> Iterator[str]:
         )
     if not verdict.knows_phases:
         yield (
-            "loading and training are not told apart in these steps; `trainobs.observe` in the "
-            "script does"
+            "loading and training are not told apart in these steps; `obs.loader` or `obs.phase` "
+            "in the script tell them apart"
         )
