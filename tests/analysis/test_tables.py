@@ -13,6 +13,7 @@ from trainobs.analysis.summary import summarize
 from trainobs.core.errors import RunLogError
 from trainobs.core.records import SETUP
 from trainobs.report.page import render
+from trainobs.report.rows import cut_names
 from trainobs.runlog.embeddings import EmbeddingsSink
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import counts_file
@@ -130,6 +131,19 @@ def test_tables_with_names_of_any_length_keep_the_page_in_its_width(tmp_path):
     long = replace(USER, name="a." * 100)
     summary = summary_of(write_run(tmp_path / "run", tables=(long, ITEM)))
     assert max(map(len, raw_section(summary))) <= 100
+
+
+def test_long_names_of_tables_are_cut_where_they_are_the_same():
+    begins = [f"linear_model.embedding_dict.feature_{number}.weight" for number in range(12)]
+    ends = [f"{tower}.tower.of.the.model.embedding_dict.item_id" for tower in ("user", "item")]
+    middles = [f"the.model.has.a.{number}.and.a.long.end.in.all.of.its.names" for number in "ab"]
+    names = ["user", *begins, *ends, *middles]
+    shown = cut_names(names, 31)
+    assert len(set(shown.values())) == len(names)
+    assert all(len(label) <= 31 for label in shown.values())
+    assert shown["user"] == "user"
+    assert [shown[name][-10:] for name in begins] == [name[-10:] for name in begins]
+    assert [shown[name][:4] for name in ends] == ["user", "item"]
 
 
 @pytest.fixture

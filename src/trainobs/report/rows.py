@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 WIDTH = 100
 LABEL = 38
@@ -68,3 +69,20 @@ def cut_path(path: str, width: int) -> str:
     """A path that is no wider than that, or than 20; its end tells more than its begin."""
     width = max(width, 20)
     return path if len(path) <= width else f"...{path[3 - width :]}"
+
+
+def cut_names(names: Sequence[str], width: int) -> dict[str, str]:
+    """Different names that are no wider than that, or than 20, and differ still.
+
+    Their ends tell more than their begins; where these are the same, the begins tell, too.
+    """
+    width = max(width, 20)
+    shown = {name: cut_path(name, width) for name in names}
+    same = {label for label, count in Counter(shown.values()).items() if count > 1}
+    for name in (name for name in names if shown[name] in same):
+        shown[name] = f"{name[: width // 2 - 3]}...{name[-(width - width // 2) :]}"
+    counts = Counter(shown.values())
+    for number, name in enumerate((name for name in names if counts[shown[name]] > 1), 1):
+        end = f"...{number}"
+        shown[name] = shown[name][: width - len(end)] + end
+    return shown

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainobs.core.text import counted, duration, percent, quantity, size
-from trainobs.report.rows import or_unknown, row
+from trainobs.report.rows import cut_names, or_unknown, row
 
 _LABEL = 34
 
@@ -36,23 +36,25 @@ def section(summary: dict[str, Any]) -> Iterator[str]:
     )
     heads = ("lookups", "bytes", "of all", "repeated", "hot 1 %", "hot 10 %")
     yield _row("Embedding lookups in a step", *heads)
-    yield from (_table(summary, name, sum(read.values())) for name in largest[:_SHOWN])
+    labels = cut_names(largest[:_SHOWN], _LABEL - 3)
+    for name, label in labels.items():
+        yield _table(summary, name, label, sum(read.values()))
     if len(largest) > _SHOWN:
         yield f"  and {counted(len(largest) - _SHOWN, 'more table')}"
     if len(tables) > len(largest):
         yield f"  not seen to be looked up: {counted(len(tables) - len(largest), 'table')}"
     yield from _about(found)
-    yield from _skewed(found, largest[:_SHOWN])
+    yield from _skewed(found, labels)
     yield from _budgets(found)
     if any(table["placement"].startswith(("host", "uvm")) for table in tables.values()):
         yield from _memory(summary)
 
 
-def _table(summary: dict[str, Any], name: str, read: float) -> str:
+def _table(summary: dict[str, Any], name: str, label: str, read: float) -> str:
     lookups, volume = _mean(summary, "lookup_count", name), _mean(summary, "bytes", name)
     ratios = ("duplicate_ratio", "hottest_1pct_ratio", "hottest_10pct_ratio")
     return _row(
-        f"  {name}",
+        f"  {label}",
         or_unknown(quantity, lookups),
         or_unknown(size, volume),
         or_unknown(percent, volume and volume / read),
@@ -91,17 +93,17 @@ def _share_of_step(time: dict[str, Any]) -> str:
     return f"{percent(ratio)} of the step" if ratio <= 1 else "as much as a mean step"
 
 
-def _skewed(found: dict[str, Any], shown: list[str]) -> Iterator[str]:
+def _skewed(found: dict[str, Any], labels: dict[str, str]) -> Iterator[str]:
     skews = found["skew"]["tables"] if found["skew"] else {}
     row_bytes = {table["name"]: table["row_bytes"] for table in found["tables"]}
-    if not any(name in skews for name in shown):
+    if not any(name in skews for name in labels):
         return
     yield ""
     yield _row("Skew of lookups", "Zipf", "from", "to", "rows: 50 %", "90 %", "in bytes")
-    for name in (name for name in shown if name in skews):
+    for name in (name for name in labels if name in skews):
         law, rows = skews[name]["zipf"], skews[name]["working_set"]
         yield _row(
-            f"  {name}",
+            f"  {labels[name]}",
             *(or_unknown("{:.2f}".format, law[key]) for key in ("exponent", "low", "high")),
             *(or_unknown(quantity, rows[share]) for share in ("0.5", "0.9")),
             or_unknown(size, rows["0.9"] and rows["0.9"] * row_bytes[name]),
@@ -156,5 +158,4 @@ def _mean(summary: dict[str, Any], field: str, table: str) -> float | None:
 
 
 def _row(label: str, *columns: str) -> str:
-    shown = label if len(label) < _LABEL else f"{label[: _LABEL - 4]}..."
-    return row(shown, *columns, width=_LABEL)
+    return row(label, *columns, width=_LABEL)
