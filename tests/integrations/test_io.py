@@ -186,6 +186,7 @@ def test_the_report_tells_it(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main(["report", str(tmp_path / "run"), "--io"]) == 0
     text = capsys.readouterr().out
     assert "Training data by epoch" in text
+    assert "read: by calls; what mapped files serve is not in it" in text
     assert re.search(r"data/\d+ read ", text)
     assert main(["report", str(tmp_path / "run"), "--io", "--json"]) == 0
     assert '"state": "on"' in capsys.readouterr().out

@@ -145,6 +145,8 @@ def _epochs(found: Mapping[str, Any]) -> Iterator[str]:
             _in_memory(epoch["cache"]),
             width=_LABEL,
         )
+    # Nor does anybody know of a mapping of before the run whose pages were in memory.
+    yield "  read: by calls; what mapped files serve is not in it"
     yield from paragraph(_about_cache(found), "  ", "  ")
 
 
