@@ -354,27 +354,6 @@ def test_names_of_runs_are_shown_as_text(write, capsys, name):
     refused(capsys, "compare", run, run)
 
 
-@pytest.mark.parametrize("settings", [{}, {"loader_workers": 3}])
-def test_what_is_unknown_of_a_loader_is_no_change(write, settings):
-    """Of one run it is not known which loader is the training's."""
-    loader = {
-        "serial": 1,
-        "workers": 2,
-        "prefetch_factor": 2,
-        "persistent_workers": True,
-        "batch_size": 8,
-        "pin_memory": False,
-    }
-    told = write("told", columns(10, 20), settings={"loader_workers": 2}, loaders=[loader])
-    untold = write("untold", columns(10, 20), settings=settings, loaders=[loader])
-    without = write("without", columns(10, 20))
-    known = {"workers"} if settings else set()
-    for old, new in ((told, untold), (untold, told)):
-        assert compared(old, new)["changes"].keys() == known
-    for old, new in ((told, without), (without, told), (untold, without)):
-        assert not compared(old, new)["changes"]
-
-
 def test_a_page_fits_a_screen(write, capsys):
     loader = {"serial": 1, "workers": 2, "prefetch_factor": 2, "batch_size": 8}
     runs = []

@@ -1,0 +1,36 @@
+"""Which settings are said to differ between runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainobs.analysis.changes import changes
+from trainobs.runlog.reader import RunLog
+
+LOADER = {
+    "serial": 1,
+    "workers": 2,
+    "prefetch_factor": 2,
+    "persistent_workers": True,
+    "batch_size": 8,
+    "pin_memory": False,
+}
+
+
+@pytest.mark.parametrize("settings", [{}, {"loader_workers": 3}])
+def test_what_is_unknown_of_a_loader_is_no_change(write_run, settings):
+    """Of one run it is not known which loader is the training's."""
+    made = {
+        "told": {"settings": {"loader_workers": 2}, "loaders": [LOADER]},
+        "untold": {"settings": settings, "loaders": [LOADER]},
+        "without": {"settings": {}, "loaders": []},
+    }
+    runs = {name: RunLog.open(write_run(name, **facts)) for name, facts in made.items()}
+
+    def found(old, new):
+        return changes([runs[old]], [runs[new]]).keys()
+
+    known = {"workers"} if settings else set()
+    assert found("told", "untold") == found("untold", "told") == known
+    assert found("told", "without") == found("without", "told") == set()
+    assert found("untold", "without") == set()
