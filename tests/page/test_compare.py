@@ -25,7 +25,8 @@ def sides(write_run):
     for i in range(3):
         steps = busy_run(60, seed=i)
         busy = {"sched/others_cpu_ratio": np.full(60, 0.05)}
-        old.append(write_run(name=f"a{i}", steps=replace(steps, columns=steps.columns | busy)))
+        steps = replace(steps, columns=steps.columns | busy)
+        old.append(write_run(name=f"a{i}", steps=steps, loaders=[LOADER | {"batch_size": 4}]))
         forward = steps.columns["phase/forward_ns"]
         fewer = {
             "phase/forward_ns": np.zeros(60),
@@ -73,7 +74,7 @@ def test_the_numbers_are_those_of_compare(sides, open_comparison):
         one["label"]: [measured(value, one["unit"]) for value in one["values"]]
         for one in found["conditions"]
     }
-    assert numbers(opened, "#compare-settings")["batch_size"] == ["–", "8"]
+    assert numbers(opened, "#compare-settings")["batch_size"] == ["4", "8"]
     assert found["why_not"] in opened.page.text_content("#compare-settings")
     assert str(sides[0][2]) in opened.page.text_content("#compare-runs")
 
