@@ -124,7 +124,7 @@ class SiteHook(DroppedOnCopy):
             return
         call, ids = seen
         self.site.blind = False
-        if take.sampled and trains:
+        if capture.sampled and trains:
             call = call._replace(trained=_trained(self.site.module))
         self.last = call, ids
         capture.calls.append(untracked(call))
