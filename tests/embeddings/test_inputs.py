@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.embeddings.brute import Steps
-from trainobs.embeddings.buffer import Call, Take, joined
+from trainobs.embeddings.buffer import LookupCall, LookupCapture, joined
 from trainobs.embeddings.model_lookups import ModelLookups
 from trainobs.embeddings.sites import Site, SiteKind
 
@@ -90,8 +90,8 @@ def test_modules_of_steps_that_became_one_are_asked_for_other_inputs():
     site, other = (Site(nn.Embedding(9, 2), SiteKind.EMBEDDING, name) for name in "ab")
 
     def take(serial):
-        calls = [Call(one, ("",), (2,), 2, trains=True, ids=None) for one in (site, other)]
-        return Take(serial, sampled=True, calls=calls)
+        calls = [LookupCall(one, ("",), (2,), 2, trains=True, ids=None) for one in (site, other)]
+        return LookupCapture(serial, sampled=True, calls=calls)
 
     one = joined([take(1), take(2)])
     assert [call.capture for call in one.calls] == [0, 0, 1, 1]
