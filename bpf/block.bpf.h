@@ -111,6 +111,8 @@ static __always_inline int begin_request(u64 key, struct bio *bio, u32 flags)
 	} else if (!take_submitter(bio, op, &start) && op == REQ_OP_READ) {
 		return 0;
 	}
+	if (flags & REQ_META) /* of no file, as the log of xfs, though the call that waits is */
+		start.class = TOBS_OTHER;
 	start.ns = bpf_ktime_get_ns();
 	keep_request(key, &start);
 	return 0;

@@ -324,6 +324,7 @@ enum bpf_func_id {
 #define REQ_OP_MASK 0xff
 #define REQ_OP_READ 0
 #define REQ_OP_WRITE 1
+#define REQ_META (1U << 12)
 #define TASK_RUNNING 0
 #define PF_WQ_WORKER 0x20
 #define PF_IO_WORKER 0x10 /* include/linux/sched.h, v5.12 */

@@ -1,4 +1,4 @@
-"""The BTF of an object file: its types, as the compiler saw them.
+"""The BTF of an object file, or of the kernel: its types, as the compiler saw them.
 
 Source: Documentation/bpf/btf.rst of the kernel.
 """
@@ -32,7 +32,8 @@ class Btf:
     """Types by number, as the object file holds them; number 0 is void."""
 
     def __init__(self, path: Path) -> None:
-        data = section(path.read_bytes(), b".BTF")
+        data = path.read_bytes()
+        data = section(data, b".BTF") if data.startswith(b"\x7fELF") else data
         magic, _, _, header, types, types_bytes, strings, _ = struct.unpack_from("<HBBIIIII", data)
         assert magic == 0xEB9F, "no BTF of this machine's byte order"
         self._strings = data[header + strings :]

@@ -1,4 +1,4 @@
-"""A real ext4, and this process observed by real probes."""
+"""A real file system on a disk, and this process observed by real probes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from tests import kernel_state
 from tests.kernel.counted import observing
-from tests.kernel.ground_truth import EXT4_MAGIC, file_system, write_files
+from tests.kernel.ground_truth import MAGICS, file_system, write_files
 from tests.kernel.observed import ObservedKernel
 from tests.kernel.processes import Outsider
 from trainobs.probes.service_backend import ServiceBackend
@@ -38,14 +38,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    """An empty directory on ext4, whose blocks and write-back are known."""
-    if file_system(tmp_path) == EXT4_MAGIC:
+    """An empty directory on a disk, with blocks and write-back: on ext4, or `FILE_SYSTEM`."""
+    kind = os.environ.get("FILE_SYSTEM", "ext4")
+    if file_system(tmp_path) == MAGICS[kind]:
         yield tmp_path
         return
     directory = Path(tempfile.mkdtemp(dir="/var/tmp"))
     try:
-        if file_system(directory) != EXT4_MAGIC:
-            pytest.fail(f"neither {tmp_path} nor /var/tmp is on ext4: set TMPDIR", pytrace=False)
+        if file_system(directory) != MAGICS[kind]:
+            pytest.fail(f"neither {tmp_path} nor /var/tmp is on {kind}: set TMPDIR", pytrace=False)
         yield directory
     finally:
         shutil.rmtree(directory)

@@ -15,7 +15,8 @@ from pathlib import Path
 PAGE = mmap.PAGESIZE
 BLOCK = 4096  # of ext4, whatever the pages
 MIB = 1 << 20
-EXT4_MAGIC = 0xEF53
+MAGICS = {"ext4": 0xEF53, "xfs": 0x58465342, "btrfs": 0x9123683E}
+"""File system on a disk -> its `statfs::f_type` (include/uapi/linux/magic.h)."""
 CACHESTAT = 451  # the same number on all machines
 
 PRIMES = (

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.classified import SIZE, class_of, class_while, new
+from tests.kernel.mounts import mounted
 from tests.kernel.observed import ObservedKernel
 from trainobs.core.abi import FileClass, Op, Role
 from trainobs.probes.shared import SharedProbes
@@ -21,16 +22,6 @@ pytestmark = pytest.mark.needs_bpf
 
 OTHER, DATA, CHECKPOINT = FileClass.OTHER, FileClass.DATA, FileClass.CHECKPOINT
 SHM = FileClass.SHM
-
-
-@contextmanager
-def mounted(kind: str, source: Path, target: Path) -> Iterator[None]:
-    option = {"bind": ["--bind"], "loop": ["-o", "loop"]}.get(kind, ["-t", kind])
-    subprocess.run(["mount", *option, source, target], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", target], check=True)
 
 
 @contextmanager
