@@ -91,6 +91,26 @@ def test_without_ebpf_a_wait_of_the_thread_that_makes_batches_is_told_by_its_bou
     assert (verdict.kind, verdict.cause) == (VerdictKind.LOADER, cause)
 
 
+@pytest.mark.parametrize(
+    ("threads", "beside", "cause"),
+    [
+        (1, {"thread": 390}, Cause.HELPERS),
+        (1, {"child": 390}, Cause.HELPERS),
+        (2, {"thread": 390}, Cause.ASLEEP),  # much of it may have been for the step
+        (1, {"thread": 150}, Cause.ASLEEP),
+        (None, {"thread": 390}, Cause.ASLEEP),
+    ],
+)
+def test_who_makes_batches_in_another_thread_is_not_asleep(threads, beside, cause):
+    """As in `prefetch_generator`: no worker, nobody marks a batch, and a thread computes."""
+    facts = replace(TWO_CPUS, workers=0, torch_threads=threads, sees_switches=True)
+    wait = {"loader__wait_ns": 400 * MS, "sched__main_offcpu_ns": 390 * MS}
+    used = {f"sched__{who}_cpu_ns": ms * MS for who, ms in beside.items()}
+    verdict = verdict_on(facts, **wait, **used, python__gil_wait_ns=0.0)
+    assert (verdict.kind, verdict.cause) == (VerdictKind.LOADER, cause)
+    assert "a thread" in Cause.ASLEEP.value
+
+
 def test_without_ebpf_want_of_a_cpu_in_the_step_is_no_cause_of_a_wait():
     """Of the queue of the whole step, what the rest of the step may hold is not laid to it."""
     facts, off = replace(TWO_CPUS, workers=0), {"sched__main_offcpu_ns": 160 * MS}

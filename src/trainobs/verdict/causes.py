@@ -8,14 +8,12 @@ from math import inf, isnan
 from typing import NamedTuple
 
 from trainobs.replay.predict import Replay
-from trainobs.replay.trace import COMPUTES, STORAGE, Trace, asleep_for_storage
-from trainobs.verdict import record
+from trainobs.replay.trace import COMPUTES, Trace
+from trainobs.verdict import asleep, record
+from trainobs.verdict.asleep import COVERAGE
 from trainobs.verdict.cpus import contention
 from trainobs.verdict.parts import HANDED_NS, Situation, known, stolen
 from trainobs.verdict.verdict import Cause, VerdictKind
-
-COVERAGE = 0.60
-"""Share of the time in question that a cause has to explain before it is named."""
 
 RIVAL = 0.60
 """Share of the largest cause from which on a second one keeps it from being named."""
@@ -29,8 +27,6 @@ SMALLEST_PAGE = 4096
 
 STORAGE_SHOWS = 0.1
 """Share of the step waited for storage, from which on it is told that memory lost what it reads."""
-
-_NETWORK_BYTES = 1024.0
 
 
 class Candidate(NamedTuple):
@@ -82,7 +78,7 @@ def _replayed(now: Situation, replay: Replay) -> tuple[float, Candidates]:
 
     trace: Trace = replay.trace
     none, other = 0.0 * trace.make_cpu, trace.other_start[1]
-    device, sleep, asleep = {"make_device": none}, {"make_sleep": none}, _sleep(now)
+    device, sleep, why = {"make_device": none}, {"make_sleep": none}, asleep.cause_of(now)
     held = trace.feed_held
     cpu = {"make_cpu": none, "feed": trace.feed - held, "feed_held": 0.0}
     hand = {"feed": held, "feed_cpu": 0.0, "receive": 0.0}
@@ -97,7 +93,7 @@ def _replayed(now: Situation, replay: Replay) -> tuple[float, Candidates]:
         (
             Candidate(Cause.STORAGE, saved(**device), names[:1]),
             Candidate(Cause.TRANSFORM, saved(**cpu), names[2:3]),
-            Candidate(asleep, saved(**sleep), (*names[3:4], *_BESIDE.get(asleep, ()))),
+            Candidate(why, saved(**sleep), (*names[3:4], *asleep.BESIDE.get(why, ()))),
             Candidate(Cause.FETCH, fetched, _FETCHED),
             Candidate(Cause.HANDOVER, max(0.0, handed), names[4:]),
             *_start(now, saved(start=trace.start - _theirs(trace.start, trace.start - other))),
@@ -129,39 +125,6 @@ def _lack(now: Situation) -> Cause:
     return contention(now) if _lacks(now) else Cause.CPU
 
 
-def _sleep(now: Situation) -> Cause:
-    """What makers of batches slept for: whoever computed or waited meanwhile, or sent them data.
-
-    Where one waited for storage and data came from a network, nobody knows which it was.
-    """
-    slept = known(now.ns("batch/sleep_ns"))
-    if slept and _beside_makers(now) >= COVERAGE * slept:
-        return Cause.HELPERS
-    reads = asleep_for_storage(map(now.ns, STORAGE), known(now.ns("batch/device_ns")))
-    is_storage = bool(slept) and reads >= COVERAGE * slept
-    is_network = known(now.ns("batch/received_bytes")) >= _NETWORK_BYTES
-    if is_storage == is_network:
-        return Cause.SLEEP
-    return Cause.STORAGE_BESIDE if is_storage else Cause.NETWORK
-
-
-def _beside_makers(now: Situation) -> float:
-    """CPU time of other threads and processes of the run while the makers of batches slept."""
-    workers, step, slept = now.facts.workers, now.parts.step, known(now.ns("batch/sleep_ns"))
-    if workers:
-        used = now.ns("sched/worker_cpu_ns") - known(now.ns("batch/compute_ns"))
-        return _while_asleep(now, known(used), workers * step - slept)
-    used = known(now.ns("sched/child_cpu_ns")) + max(0.0, used_in_wait(now))
-    return _while_asleep(now, used, step - slept)
-
-
-def used_in_wait(now: Situation) -> float:
-    """CPU time of other threads that torch's own cannot have used: those compute in the step."""
-    threads = (now.facts.torch_threads or inf) - 1 + now.facts.has_accelerator  # with autograd's
-    used = known(now.ns("sched/thread_cpu_ns"))
-    return used - (threads * (now.parts.step - known(now.ns(record.LOADER))) if threads else 0.0)
-
-
 def kernels_share(now: Situation) -> float:
     """Share of what the loader computes that may be the kernel's, which copies, or frees memory.
 
@@ -181,25 +144,6 @@ def reads_again(now: Situation) -> bool:
     again = SMALLEST_PAGE * known(now.ns("memory/refault_count"))
     read = known(now.ns("block/read_bytes"))
     return waited >= STORAGE_SHOWS * now.parts.step and 0 < read <= 2 * again
-
-
-def _while_asleep(now: Situation, used: float, awake: float) -> float:
-    """CPU time of others that surely had no room in the time in which somebody was awake.
-
-    That one takes a CPU, and they may have all the rest then: on many CPUs little is sure, and
-    nothing where nobody knows how many there are.
-    """
-    if now.facts.all_cpus is None:
-        return 0.0
-    cpus = now.facts.all_cpus * now.facts.ranks_here
-    return used - max(1.0, cpus - 1.0) * max(0.0, awake)
-
-
-_BESIDE = {
-    Cause.HELPERS: ("sched/thread_cpu_ns", "sched/worker_cpu_ns", "sched/child_cpu_ns"),
-    Cause.STORAGE_BESIDE: STORAGE,
-    Cause.CHILDREN: ("sched/child_cpu_ns",),
-}
 
 
 def _handed_over(now: Situation) -> float:
@@ -238,7 +182,7 @@ def _split(now: Situation) -> Candidates:
     """From the wait as it was divided where the batches were made."""
     names = record.SPLIT
     device, cpu_wait, compute, slept, handover = (now.ns(name) for name in names)
-    asleep = _sleep(now)
+    why = asleep.cause_of(now)
     lacked = known(now.ns("sched/wait_runqueue_ns")) if now.facts.workers else 0.0
     # Of the training thread, which made the batches: no more than the rest of the step holds.
     rest = now.parts.step - known(now.ns(record.LOADER))
@@ -247,7 +191,7 @@ def _split(now: Situation) -> Candidates:
     yield Candidate(Cause.STORAGE, known(device), names[:1])
     yield Candidate(Cause.TRANSFORM, known(compute) - collected, names[2:3])
     yield Candidate(Cause.GARBAGE, collected, (*names[2:3], record.GARBAGE))
-    yield Candidate(asleep, known(slept), (*names[3:4], *_BESIDE.get(asleep, ())))
+    yield Candidate(why, known(slept), (*names[3:4], *asleep.BESIDE.get(why, ())))
     yield from _start(now, _theirs(now.ns(record.START), now.ns(record.STARTING_WORKERS)))
     fetched = _fetched(now)
     yield Candidate(Cause.FETCH, fetched, _FETCHED)
@@ -283,7 +227,9 @@ def _inferred(now: Situation) -> Candidates:
     slept -= known(now.ns("sched/main_iowait_ns")) + stolen(now.mean, now.facts)
     yield Candidate(contention(now), max(0.0, queued - rest), ("sched/main_runqueue_ns",))
     yield Candidate(Cause.TRANSFORM, max(0.0, known(wait - off)), (metric,))
-    yield Candidate(Cause.ASLEEP, max(0.0, known(slept)), (metric,))
+    slept = max(0.0, known(slept))
+    why = asleep.cause_of_undivided(now, slept)
+    yield Candidate(why, slept, (metric, *asleep.BESIDE.get(why, ())))
 
 
 def _compute(now: Situation) -> tuple[float, Candidates]:
@@ -335,9 +281,9 @@ def _communication(now: Situation) -> tuple[float, Candidates]:
 def _asleep(now: Situation) -> tuple[float, Candidates]:
     """Processes of this run, if they computed while the training thread slept; else not known."""
     slept = now.parts.part[VerdictKind.SLEEP]
-    beside = _while_asleep(now, known(now.ns("sched/child_cpu_ns")), now.parts.step - slept)
+    beside = asleep.surely_beside(now, known(now.ns("sched/child_cpu_ns")), now.parts.step - slept)
     cause = Cause.CHILDREN if beside >= COVERAGE * slept else Cause.UNKNOWN
-    return 1.0, iter((Candidate(cause, 1.0, _BESIDE.get(cause, ())),))
+    return 1.0, iter((Candidate(cause, 1.0, asleep.BESIDE.get(cause, ())),))
 
 
 def _no_cpu(now: Situation) -> tuple[float, Candidates]:

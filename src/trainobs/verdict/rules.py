@@ -14,7 +14,8 @@ from trainobs.replay.predict import Replay
 from trainobs.replay.trace import trace_of
 from trainobs.verdict import record as names
 from trainobs.verdict.advice import KERNELS, advise
-from trainobs.verdict.causes import find, kernels_share, reads_again, used_in_wait
+from trainobs.verdict.asleep import used_in_wait
+from trainobs.verdict.causes import find, kernels_share, reads_again
 from trainobs.verdict.cpus import contention, free_cpus, is_full
 from trainobs.verdict.evenness import UnevenTime, in_some_steps, once, when
 from trainobs.verdict.evidence import HELD_UP, WORTH_SHOWING, evidence, metrics_of

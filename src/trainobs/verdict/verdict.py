@@ -41,7 +41,10 @@ class Cause(Enum):
     STORAGE_BESIDE = "the loader asleep, while threads of this run waited for storage"
     HELPERS = "the loader asleep, while other threads or processes of this run computed"
     WORKERS = "what its workers compute"
-    ASLEEP = "the loader asleep, for a device, a network, a lock or another process"
+    ASLEEP = (
+        "the loader asleep, for something not known (a device, a network, a lock, a thread, a "
+        "process)"
+    )
     FETCH = "what the training thread itself computes to get a batch"
     HANDOVER = "the hand-over of batches"
     START = "workers that start and end with each epoch"

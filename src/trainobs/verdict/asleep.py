@@ -1,0 +1,84 @@
+"""What the loader slept for: who of the run computed, or waited for storage, meanwhile."""
+
+from __future__ import annotations
+
+from math import inf
+
+from trainobs.replay.trace import STORAGE, asleep_for_storage
+from trainobs.verdict import record
+from trainobs.verdict.parts import Situation, known
+from trainobs.verdict.verdict import Cause
+
+COVERAGE = 0.60
+"""Share of the time in question that a cause has to explain before it is named."""
+
+_NETWORK_BYTES = 1024.0
+
+
+def cause_of(now: Situation) -> Cause:
+    """What makers of batches slept for: whoever computed or waited meanwhile, or sent them data.
+
+    Where one waited for storage and data came from a network, nobody knows which it was.
+    """
+    slept = known(now.ns("batch/sleep_ns"))
+    if _are_busy(now, slept):
+        return Cause.HELPERS
+    reads = asleep_for_storage(map(now.ns, STORAGE), known(now.ns("batch/device_ns")))
+    is_storage = bool(slept) and reads >= COVERAGE * slept
+    is_network = known(now.ns("batch/received_bytes")) >= _NETWORK_BYTES
+    if is_storage == is_network:
+        return Cause.SLEEP
+    return Cause.STORAGE_BESIDE if is_storage else Cause.NETWORK
+
+
+def cause_of_undivided(now: Situation, slept: float) -> Cause:
+    """The same of a training thread that takes batches from nobody who marks them.
+
+    No worker makes them: so it does, or another thread of its process.
+
+    Args:
+        now: the situation.
+        slept: how long it surely slept in the wait for its loader.
+    """
+    return Cause.HELPERS if _are_busy(now, slept) else Cause.ASLEEP
+
+
+def _are_busy(now: Situation, slept: float) -> bool:
+    return slept > 0 and _beside_makers(now, slept) >= COVERAGE * slept
+
+
+def _beside_makers(now: Situation, slept: float) -> float:
+    """CPU time of other threads and processes of the run while the makers of batches slept."""
+    workers, step = now.facts.workers, now.parts.step
+    if workers:
+        used = now.ns("sched/worker_cpu_ns") - known(now.ns("batch/compute_ns"))
+        return surely_beside(now, known(used), workers * step - slept)
+    used = known(now.ns("sched/child_cpu_ns")) + max(0.0, used_in_wait(now))
+    return surely_beside(now, used, step - slept)
+
+
+def used_in_wait(now: Situation) -> float:
+    """CPU time of other threads that torch's own cannot have used: those compute in the step."""
+    threads = (now.facts.torch_threads or inf) - 1 + now.facts.has_accelerator  # with autograd's
+    used = known(now.ns("sched/thread_cpu_ns"))
+    return used - (threads * (now.parts.step - known(now.ns(record.LOADER))) if threads else 0.0)
+
+
+def surely_beside(now: Situation, used: float, awake: float) -> float:
+    """CPU time of others that surely had no room in the time in which somebody was awake.
+
+    That one takes a CPU, and they may have all the rest then: on many CPUs little is sure, and
+    nothing where nobody knows how many there are.
+    """
+    if now.facts.all_cpus is None:
+        return 0.0
+    cpus = now.facts.all_cpus * now.facts.ranks_here
+    return used - max(1.0, cpus - 1.0) * max(0.0, awake)
+
+
+BESIDE = {
+    Cause.HELPERS: ("sched/thread_cpu_ns", "sched/worker_cpu_ns", "sched/child_cpu_ns"),
+    Cause.STORAGE_BESIDE: STORAGE,
+    Cause.CHILDREN: ("sched/child_cpu_ns",),
+}
+"""Cause -> metrics that tell of it."""
