@@ -187,7 +187,7 @@ def test_a_loader_bound_run_word_for_word(made):
         "Verdict: loader-bound: 10 ms a step, 33 % of it; cause: the loader's own computation",
         "  wait: loader computes                   8.50 ms       28 %",
         "  wait: loader reads from storage            1 ms      3.3 %",
-        "  wait: batches handed over                500 us      1.7 %",
+        "  wait: batches made, on their way         500 us      1.7 %",
         "",
         "What would help, as predicted",
         "  1.37 to 1.66 times as fast  num_workers=2",
@@ -213,13 +213,16 @@ def test_what_is_within_the_hand_over_is_shown_as_a_part_of_it(tmp_path):
     facts = {"settings": {"loader_workers": 1}, "loaders": [LOADER], "end": {"outcome": "ok"}}
     run = write(tmp_path / "run", steps_of(10, 20, **split, **started), **facts)
     lines = lines_of(summary_of(run))
-    at = next(n for n, line in enumerate(lines) if line.startswith("  wait: batches handed over"))
+    at = next(
+        n for n, line in enumerate(lines) if line.startswith("  wait: batches made, on their way")
+    )
     assert lines[at + 1].startswith("    of it: loaders starting and ending  ")
     assert (
-        "  what was waited for: loaders starting and ending 80 %, batches handed over 10 %" in lines
+        "  what was waited for: loaders starting and ending 80 %, batches made, on their way 10 %"
+        in lines
     )
     full = page.render(summary_of(run)).splitlines()
-    at = next(n for n, line in enumerate(full) if line.startswith("    batches handed over"))
+    at = next(n for n, line in enumerate(full) if line.startswith("    batches made, on their way"))
     assert full[at + 1].startswith("      loaders starting and ending  ")
 
 

@@ -130,6 +130,23 @@ def test_what_waited_for_a_cpu_was_not_handed_over_late():
     assert both.cause is None  # as much as all of it, or as little as 30 of 100
 
 
+@pytest.mark.parametrize(
+    ("kept", "worker_cpu", "made", "cause"),
+    [
+        (95, 5, 3, None),  # the next batch is made asleep, and the worker holds its lock
+        (95, 99, 97, None),  # it is computed
+        (95, 99, 5, Cause.HANDOVER),  # and the worker pickles for 94
+        (30, 5, 3, Cause.HANDOVER),
+    ],
+)
+def test_what_a_worker_may_keep_while_it_makes_the_next_batch_is_no_hand_over(
+    kept, worker_cpu, made, cause
+):
+    known = {"batch__kept_ns": kept * MS, "batch__made_compute_ns": made * MS}
+    late = split(handover=100) | known | {"sched__worker_cpu_ns": worker_cpu * MS}
+    assert verdict_on(**late).cause is cause
+
+
 def test_workers_that_start_with_each_epoch_are_no_hand_over():
     late = split(handover=100) | {"loader__start_stop_ns": 95 * MS}
     workers = {"loader__worker_start_stop_ns": 90 * MS}

@@ -16,6 +16,7 @@ from trainobs.replay.predict import Replay
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES, STEPS
+from trainobs.verdict.kept import kept_columns
 from trainobs.verdict.record import (
     BATCH_NEEDED,
     INPUTS,
@@ -123,7 +124,8 @@ class Records:
 def _of_batches(rank: RankLog, is_taken: npt.NDArray[np.bool_]) -> dict[str, Floats]:
     """What is known of the batches of some steps."""
     until = waited_until(rank.start_ns()[is_taken], rank.metric(LOADER)[is_taken])
-    return batch_columns(rank.step()[is_taken], until, rank.columns(BATCHES, BATCH_NEEDED))
+    batches = rank.columns(BATCHES, BATCH_NEEDED)
+    return batch_columns(rank.step()[is_taken], until, batches) | kept_columns(until, batches)
 
 
 def _take_by_epoch(

@@ -22,7 +22,7 @@ _WAITED = {
     "loader/device_ns": "asleep for a device",
     "loader/cpu_wait_ns": "without a CPU",
     "loader/sleep_ns": "asleep, cause unknown",
-    "loader/handover_ns": "batches handed over",
+    "loader/handover_ns": "batches made, on their way",
 }
 """What who made the awaited batch did meanwhile."""
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from trainobs.replay.predict import Replay
 from trainobs.replay.trace import COMPUTES, Trace
-from trainobs.verdict import asleep, record
+from trainobs.verdict import asleep, kept, record
 from trainobs.verdict.asleep import COVERAGE
 from trainobs.verdict.cpus import contention
 from trainobs.verdict.parts import HANDED_NS, Situation, known, stolen
@@ -153,6 +153,15 @@ def _handed_over(now: Situation) -> float:
     return max(0.0, known(now.ns(record.SPLIT[-1])) - known(now.ns(record.START)) - lacked)
 
 
+def _kept(now: Situation) -> float:
+    """How long finished batches may have waited for workers that were busy with the next ones.
+
+    To hand over takes CPU time of theirs beside what they compute for batches: that much it took.
+    """
+    handing = now.ns("sched/worker_cpu_ns") - now.ns(kept.MADE)
+    return max(0.0, known(now.ns(kept.KEPT)) - max(0.0, known(handing)))
+
+
 def _fetched(now: Situation) -> float:
     """CPU time of the training thread in the wait, but for what taking over any batch costs.
 
@@ -197,7 +206,8 @@ def _split(now: Situation) -> Candidates:
     yield Candidate(Cause.FETCH, fetched, _FETCHED)
     # Older run logs have sleep in the hand-over; and a worker that computes hands over late.
     if not isnan(slept) and known(now.ns("batch/compute_ns")) < COMPUTES * known(handover):
-        yield Candidate(Cause.HANDOVER, max(0.0, _handed_over(now) - fetched), names[4:])
+        handed = _handed_over(now) - fetched - _kept(now)
+        yield Candidate(Cause.HANDOVER, max(0.0, handed), names[4:])
     yield Candidate(contention(now), known(cpu_wait) + lacked, (*names[1:2], *_CONTENTION))
 
 

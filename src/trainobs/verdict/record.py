@@ -18,6 +18,7 @@ from trainobs.core.catalogue.named import named_phase
 from trainobs.core.quotients import divided
 from trainobs.core.records import SETUP, UNKNOWN, StepTable
 from trainobs.replay.trace import BATCH, BATCH_BYTES, BATCH_MARKS, BATCH_TIMES, USED
+from trainobs.verdict import kept
 
 Floats = npt.NDArray[np.float64]
 
@@ -96,13 +97,14 @@ INPUTS = tuple(
             "net/received_bytes",
             "ranks/wait_ns",
             *BATCH,
+            *kept.COLUMNS,
             LOADERS,
         )
     )
 )
 """Metrics, and what is known of batches; any of them may be missing."""
 
-BATCH_NEEDED = ("for_step", "loader", *BATCH_TIMES, *BATCH_BYTES, *BATCH_MARKS)
+BATCH_NEEDED = ("for_step", "loader", "worker", *BATCH_TIMES, *BATCH_BYTES, *BATCH_MARKS)
 """Columns of the table `batches` that are looked at."""
 
 _INDEX = {name: index for index, name in enumerate(INPUTS)}
@@ -319,7 +321,8 @@ def columns_of(table: StepTable) -> dict[str, Floats]:
         return table.columns
     own = {name: table.batches[name] for name in BATCH_NEEDED}
     wait = table.columns.get(LOADER, np.zeros(len(table)))
-    return table.columns | batch_columns(table.step, waited_until(table.start_ns, wait), own)
+    until = waited_until(table.start_ns, wait)
+    return table.columns | batch_columns(table.step, until, own) | kept.kept_columns(until, own)
 
 
 def waited_until(start_ns: npt.NDArray[np.int64], wait: Floats) -> Floats:

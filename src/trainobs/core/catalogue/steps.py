@@ -42,7 +42,7 @@ STEPS: tuple[Metric, ...] = (
     ),
     loader_part(
         "loader/handover_ns",
-        "What is left of loader/wait_ns: finished batches handed over to the training thread, and "
+        "What is left of loader/wait_ns: finished batches on their way to the training thread, and "
         "workers that start or end.",
         chart="Waiting for data: hand-over",
     ),
