@@ -11,6 +11,7 @@ import numpy as np
 from trainobs.analysis.conditions import per_step
 from trainobs.analysis.other_loaders import others
 from trainobs.analysis.step_kinds import events_of
+from trainobs.analysis.unnamed_reads import unnamed_bytes
 from trainobs.analysis.whatif import replayed
 from trainobs.core.errors import TrainobsError
 from trainobs.core.text import percent
@@ -140,12 +141,17 @@ def _mean(share: Callable[[RunLog], float | None], side: Sequence[RunLog]) -> fl
 
 
 def _cold(run: RunLog) -> float | None:
-    """Share of the data read that was brought in from a device; None: read-ahead hints hide it."""
+    """Share of the data read that was brought in from a device.
+
+    None: read-ahead hints hide it, or nobody knows what the data is.
+    """
     read, missed, hinted = (
         np.nansum(run.rank.metric(name))
         for name in ("io/data_read_bytes", "cache/miss_bytes", "cache/hint_bytes")
     )
-    return float(min(1.0, missed / read)) if read and not hinted else None
+    if not read or hinted or unnamed_bytes(run, run.rank) is not None:
+        return None
+    return float(min(1.0, missed / read))
 
 
 def others_share(run: RunLog) -> float | None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainobs.analysis.summary import cells_of
+from trainobs.analysis.unnamed_reads import unnamed_bytes
 from trainobs.core.catalogue import METRICS
 from trainobs.core.metrics import evaluate
 from trainobs.core.records import SETUP
@@ -63,10 +64,15 @@ def _of_sums(run: RunLog, name: str) -> float | None:
     rank = run.rank
     numbers = rank.step()
     cells = cells_of(rank, [SETUP, *numbers[numbers != SETUP][:1].tolist()])
-    if cells is None or per_step(run, name) is None:
+    if cells is None or _of_data(run, name) is None:
         return None
     value = float(evaluate(METRICS[name], cells)[0])
     return None if np.isnan(value) else value
+
+
+def _of_data(run: RunLog, name: str) -> float | None:
+    """The same of training data; None where nobody knows what that is."""
+    return per_step(run, name) if unnamed_bytes(run, run.rank) is None else None
 
 
 def _share_of_step(run: RunLog, name: str) -> float | None:
@@ -76,8 +82,8 @@ def _share_of_step(run: RunLog, name: str) -> float | None:
 
 _CONDITIONS: Mapping[str, _Condition] = {
     "cache/hit_ratio": _Condition("data in memory when asked for", _of_sums, "ratio"),
-    "cache/miss_bytes": _Condition("data from storage, a step", per_step, "bytes"),
-    "cache/hint_bytes": _Condition("data from storage by hints, a step", per_step, "bytes"),
+    "cache/miss_bytes": _Condition("data from storage, a step", _of_data, "bytes"),
+    "cache/hint_bytes": _Condition("data from storage by hints, a step", _of_data, "bytes"),
     "block/read_bytes": _Condition("from block devices, a step", per_step, "bytes"),
     "sched/others_cpu_ratio": _Condition("CPU taken by other processes", per_step, "ratio"),
     "pressure/cpu_ns": _Condition("some task short of CPU", _share_of_step, "ratio"),

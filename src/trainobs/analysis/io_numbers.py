@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from trainobs.analysis.collectives import collectives_of
 from trainobs.analysis.peer_numbers import peers_of, peers_unknown
+from trainobs.analysis.unnamed_reads import told_of, unnamed_bytes
 from trainobs.core.abi import ACCESS, FileClass, FileOp, Op
 from trainobs.core.coverage import IO_URING
 from trainobs.core.file_rows import SpreadKind
@@ -42,6 +43,7 @@ def files_read(run: RunLog, rank: RankLog) -> dict[str, Any] | None:
 
     Returns:
         * state: "on", or why nothing is known; then nothing else is there.
+        * unnamed_bytes: see `analysis.unnamed_reads.unnamed_bytes`.
         * unknown: what was read or written and is in none of these numbers, in words.
         * classes: for each `op` and `class` what `_numbers` returns of the whole run, and
           `call_bytes`, `file_bytes` and `file_opens`: what has `from` bytes (or opens) up to twice
@@ -67,13 +69,18 @@ def files_read(run: RunLog, rank: RankLog) -> dict[str, Any] | None:
     unseen = _unseen(run, rank)
     maps = _mapped(rank, table, ~names)
     untimed = np.flatnonzero(rank.cells()["count"][Op.URING_READ].sum(axis=1)).tolist()
-    doubts = _Doubts(set(FileClass) if unseen else set(maps), untimed)
+    unnamed = unnamed_bytes(run, rank)
+    hidden = set(maps) if unnamed is None else {FileClass.DATA, *maps}
+    doubts = _Doubts(set(FileClass) if unseen else hidden, untimed)
     peers = peers_of(run, rank)
+    attached = bool(run.info.get("settings", {}).get("attached"))
+    maybe = [] if unnamed is None else [f"training data: {told_of(unnamed, attached=attached)}"]
     left_out = [*_left_out(run, rank, table, ~names), *peers_unknown(run, rank, peers)]
     return {
         "state": state,
         "rank": rank.rank,
-        "unknown": [*_said_of_maps(maps), *unseen, *left_out],
+        "unnamed_bytes": unnamed,
+        "unknown": [*maybe, *_said_of_maps(maps), *unseen, *left_out],
         "classes": _classes(table, ~names, rank.columns(IO_SPREAD, _SPREAD), doubts),
         "epochs": _epochs(rank, table, ~names, doubts),
         "files": _files(rank, table, names, doubts),

@@ -22,6 +22,7 @@ from trainobs.analysis.ranks import COMPARED, compare
 from trainobs.analysis.step_time import newest_step, step_time
 from trainobs.analysis.table_lookups import TableLookups
 from trainobs.analysis.tables import embeddings
+from trainobs.analysis.unnamed_reads import unnamed_bytes
 from trainobs.analysis.verdicts import Records, sentence_on
 from trainobs.analysis.whatif import judged
 from trainobs.core.catalogue import CATALOGUE, METRICS, STEP_METRICS
@@ -64,6 +65,7 @@ def summarize(run: RunLog) -> dict[str, Any]:
         * checkpoints: see `analysis.checkpoints.checkpoints`.
         * workers, loader: see `workers` and `together` of `analysis.loader_workers`.
         * io: see `analysis.io_numbers.files_read`.
+        * unnamed_bytes: see `analysis.unnamed_reads.unnamed_bytes`.
         * latency: name -> distribution of the whole run, in ns.
         * own: what programs of the user's counted: `name` of the metric, `title`, `unit`, `probe`;
           the parts by role are among `metrics`, as `<name>{role=<role>}`.
@@ -112,6 +114,7 @@ def _summary(run: RunLog, rank: RankLog) -> dict[str, Any]:
         "hot_rows": hot_rows(rank, about_tables) if _HOT_ROWS in _probes(run) else None,
         "latency": {one.name: _distribution(one, buckets) for one in LATENCIES},
         "io": files_read(run, rank),
+        "unnamed_bytes": unnamed_bytes(run, rank),
         "own": [{"name": one.name, **asdict(one)} for one in rank.counters],
         "lost": _lost(run, rank.step(), metrics),
         **_compared(run),

@@ -23,7 +23,7 @@ from trainobs.core.abi import Event, FileClass
 from trainobs.core.coverage import Coverage
 from trainobs.core.errors import AttachError, ProbeCause, ProbeError
 from trainobs.core.now import clocks
-from trainobs.core.records import RunInfo
+from trainobs.core.records import DATA_IS_NAMED, RunInfo
 from trainobs.core.sink import Sink
 from trainobs.host.facts import host_facts
 from trainobs.host.procfs import PROC, has_rings
@@ -106,6 +106,8 @@ class AttachedRun:
                 raise ended(process.tgid)
             self.clock = KernelStepClock(self._backend.clock, self._backend.seen)
             self.info = self._info(rank)
+            if data is not None:
+                self.info.settings[DATA_IS_NAMED] = True
         except BaseException:
             self._backend.stop()
             raise

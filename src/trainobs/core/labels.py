@@ -50,6 +50,7 @@ _MORE: Mapping[str, str] = {
     "sched/wait_offcpu_ns": "  asleep, or no CPU, while it waits",
     "sched/work_runqueue_ns": "  ready to run in the step, no CPU",
     "sched/work_iowait_ns": "  asleep for a device in the step",
+    "sched/thread_iowait_ns": "other threads asleep for a device",
     "sched/thread_runqueue_ns": "other threads ready to run, no CPU",
     "sched/thread_cpu_ns": "CPU time of other threads",
     "sched/worker_cpu_ns": "CPU time of loader workers",

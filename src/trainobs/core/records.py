@@ -18,6 +18,9 @@ from trainobs.core.own_counter import OwnCounter
 SETUP = -1
 """Step number of what happened before the first step; stored as null."""
 
+DATA_IS_NAMED = "data_is_named"
+"""Among `RunInfo.settings`: the user has said which files are training data."""
+
 
 UNKNOWN = -1
 """In a row of `BATCH_ROW`; stored as null."""

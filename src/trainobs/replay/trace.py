@@ -37,6 +37,10 @@ STORAGE = ("io/data_read_ns", "cache/read_stall_ratio", "sched/worker_iowait_ns"
 """Time of all threads in reads of data, the share of it asleep for the device; time asleep for a
 device of all threads of workers."""
 
+BESIDE = ("sched/thread_iowait_ns", "io/fsync_ns", "io/main_fsync_ns", "block/read_ns")
+"""Time asleep for a device of all that are neither workers nor the training thread; time in fsync,
+and of that the training thread's; time of block requests that read."""
+
 REQUESTS = "block/read_ns"
 """Time of block requests that read: also of read-ahead, for which nobody sleeps."""
 
@@ -50,7 +54,7 @@ USED = (
     "sched/worker_cpu_ns",
     *READ,
     *STORAGE,
-    REQUESTS,
+    *BESIDE,
 )
 
 FEWEST = 24
@@ -227,7 +231,7 @@ def trace_of(
         ),
         handed_bytes=_mean(columns.get("batch/handed_bytes")),
         reads_directly=bool(get[READ[1]].sum() > 0.5 * get[READ[0]].sum()),
-        others_read=_others_read(columns, made),
+        others_read=_others_read(columns, made, workers),
         is_paced=_is_paced(made["device_ns"], get[STEP]),
         step=get[STEP],
     )
@@ -248,10 +252,12 @@ def _of_main(
     return outside - off + around, off, 0.0
 
 
-def _others_read(columns: Mapping[str, Floats], made: Mapping[str, Floats]) -> float:
+def _others_read(columns: Mapping[str, Floats], made: Mapping[str, Floats], workers: int) -> float:
     slept = float(made["sleep_ns"].mean())
     device = float(made["device_ns"].mean())
     reads = asleep_for_storage((_mean(columns.get(name)) for name in STORAGE), device)
+    if not workers:
+        reads = max(reads, beside_for_storage(_mean(columns.get(name)) for name in BESIDE))
     # Reads of no known file may be other threads', if makers of batches hardly slept for any.
     requests = _mean(columns.get(REQUESTS)) - 10 * device
     reads = max(reads, requests if requests > 0 else 0.0)
@@ -284,6 +290,17 @@ def asleep_for_storage(storage: Iterable[float], device: float) -> float:
     read_ns, stalled, iowait_ns = storage
     found = (read_ns * stalled - device, iowait_ns - device)
     return max((ns for ns in found if ns > 0), default=0.0)
+
+
+def beside_for_storage(beside: Iterable[float]) -> float:
+    """How long threads and processes of the run waited for storage that are no workers.
+
+    Args:
+        beside: means of `BESIDE`, NaN for unknown.
+    """
+    iowait, synced, synced_here, requests = beside
+    waited = iowait - float(np.nan_to_num(max(0.0, synced - synced_here)))
+    return waited if requests > 0 and waited > 0 else 0.0
 
 
 def _in_each(is_first: npt.NDArray[np.bool_], times: Floats) -> float:

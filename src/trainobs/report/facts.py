@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trainobs.analysis.step_time import TAKING
+from trainobs.analysis.unnamed_reads import told_of
 from trainobs.core.labels import PART_OF, label_of
 from trainobs.core.text import counted, duration, percent, quantity, size
 from trainobs.report import own_counters
@@ -147,7 +148,10 @@ _FILLED = {"cache/hint_bytes": "read-ahead hints", "cache/fault_fill_bytes": "ma
 def _storage(summary: dict[str, Any]) -> Iterator[str]:
     read, calls = _mean(summary, "io/data_read_bytes"), _mean(summary, "io/read_bytes")
     below = []
-    if read:
+    unnamed = summary["unnamed_bytes"]
+    if unnamed is not None:
+        yield f"unknown; {told_of(unnamed, attached=bool(summary['attached']))}"
+    elif read:
         hit, stall = (_mean(summary, f"cache/{of}_ratio") for of in ("hit", "read_stall"))
         cached = "" if hit is None else f", {percent(hit)} from the page cache"
         yield f"{size(read)} of data read a step{cached}"
@@ -157,7 +161,7 @@ def _storage(summary: dict[str, Any]) -> Iterator[str]:
         yield f"{size(calls)} read by calls a step, of which files is unknown"
     elif read is None and summary["level"] == "timing":
         yield "unknown (timing alone)"
-    filled = {what: _mean(summary, name) for name, what in _FILLED.items()}
+    filled = {what: _mean(summary, name) for name, what in _FILLED.items() if unnamed is None}
     if by := [f"{what}: {size(mean)}" for what, mean in filled.items() if mean]:
         yield f"{', '.join(by)} brought into memory a step"
     if below := [*below, *_devices(summary)]:

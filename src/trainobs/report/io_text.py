@@ -88,7 +88,8 @@ def _classes(found: Mapping[str, Any]) -> Iterator[str]:
     heads = ("calls", "bytes", "each byte", "consecut.", "forward", "backward", "aligned")
     yield row("By kind of file", *heads, width=_LABEL)
     for one in found["classes"]:
-        if not one["count"] and one["class"] != "data":
+        is_doubted = found["unnamed_bytes"] is not None
+        if not one["count"] and (one["class"] != "data" or is_doubted):
             continue
         shares = (or_unknown(percent, one[how]) for how in ORDERS[1:])
         yield row(
@@ -134,6 +135,11 @@ def _epochs(found: Mapping[str, Any]) -> Iterator[str]:
     for epoch in found["epochs"]:
         data = [one for one in epoch["classes"] if (one["op"], one["class"]) == ("read", "data")]
         one, seconds = data[0] if data else None, epoch["seconds"]
+        if found["unnamed_bytes"] is not None:
+            least = f">= {size(one['bytes'])}" if one and one["bytes"] else "unknown"
+            taken = or_unknown(lambda s: duration(1e9 * s), seconds)
+            yield row(f"  epoch {epoch['epoch']}", taken, least, width=_LABEL)
+            continue
         yield row(
             f"  epoch {epoch['epoch']}",
             or_unknown(lambda s: duration(1e9 * s), seconds),

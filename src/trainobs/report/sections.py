@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trainobs.analysis.step_time import TAKING
+from trainobs.analysis.unnamed_reads import told_of
 from trainobs.core import labels
 from trainobs.core.catalogue import METRICS, kernel_metrics, phase_metric
 from trainobs.core.labels import PHASES, WAITS, label_of
@@ -41,6 +42,15 @@ _RATES = {
     "io/read_bytes": "all read calls",
     "io/write_bytes": "all write calls",
 }
+
+_OF_DATA = (
+    "io/data_read_bytes",
+    "cache/miss_bytes",
+    "cache/hint_bytes",
+    "cache/fault_fill_bytes",
+    "block/data_read_bytes",
+)
+"""Those of training data alone."""
 
 _CACHE = {
     "cache/hit_ratio": "data already in memory when asked for",
@@ -136,6 +146,9 @@ def rates(summary: dict[str, Any]) -> Iterator[str]:
     """What was moved, per step, per second of training and in all."""
     seconds = training_ns(summary) / 1e9
     rows = _above_zero(summary, _RATES, "sum") | _above_zero(summary, _RATES, "mean")
+    unnamed = summary["unnamed_bytes"]
+    if unnamed is not None:
+        rows = {name: label for name, label in rows.items() if name not in _OF_DATA}
     if rows and seconds:
         yield row("Bytes", "per step", "per second", "in all")
         for name, label in rows.items():
@@ -145,6 +158,9 @@ def rates(summary: dict[str, Any]) -> Iterator[str]:
             rate = None if total is None else total / seconds
             columns = (or_unknown(size, mean), or_unknown(_per_second, rate))
             yield row(f"  {label}", *columns, or_unknown(size, total))
+    if unnamed is not None:
+        why = told_of(unnamed, attached=bool(summary["attached"]))
+        yield from paragraph(f"training data: unknown; {why}", "  ", "  ")
 
 
 def _per_second(rate: float) -> str:
@@ -154,7 +170,7 @@ def _per_second(rate: float) -> str:
 def cache(summary: dict[str, Any]) -> Iterator[str]:
     """How well the page cache served the training data."""
     rows = _above_zero(summary, _CACHE, "mean")
-    if rows:
+    if rows and summary["unnamed_bytes"] is None:
         yield "Page cache"
         for name, label in rows.items():
             share = metric(summary, name)["mean"]
@@ -230,10 +246,11 @@ def distributions(summary: dict[str, Any]) -> Iterator[str]:
 
 def setup(summary: dict[str, Any]) -> Iterator[str]:
     """What went on before the first step; it is in the sums of `--json`."""
+    unknown = () if summary["unnamed_bytes"] is None else _OF_DATA
     labels = {
         name: label.strip()
         for name, label in {**_RATES, **WAITS}.items()
-        if summary["setup"].get(name)
+        if summary["setup"].get(name) and name not in unknown
     }
     if labels:
         yield "Before the first step (of the numbers above in the histograms alone)"

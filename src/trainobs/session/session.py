@@ -18,7 +18,7 @@ from trainobs.core.another_thread import in_another_thread
 from trainobs.core.coverage import CALLS, FEEDS, SCHEDULER, Coverage
 from trainobs.core.log import logger
 from trainobs.core.now import clocks
-from trainobs.core.records import RunInfo
+from trainobs.core.records import DATA_IS_NAMED, RunInfo
 from trainobs.core.signals import let_signals_through
 from trainobs.core.sink import Sink
 from trainobs.host.facts import host_facts
@@ -312,6 +312,8 @@ class Session:
             return
         self._add_roots(library_roots(), FileClass.LIBRARY)
         self._kernel.infer_data(settings.data_roots is None)
+        if settings.data_roots is not None:
+            self.info.settings[DATA_IS_NAMED] = True
         self.add_data_roots(settings.data_roots or ())
         self.detach()
         self._kernel.adopt()

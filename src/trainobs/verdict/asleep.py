@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from math import inf
 
-from trainobs.replay.trace import STORAGE, asleep_for_storage
+from trainobs.replay.trace import BESIDE as STORAGE_BESIDE
+from trainobs.replay.trace import STORAGE, asleep_for_storage, beside_for_storage
 from trainobs.verdict import record
 from trainobs.verdict.parts import Situation, known
 from trainobs.verdict.verdict import Cause
@@ -24,6 +25,7 @@ def cause_of(now: Situation) -> Cause:
     if _are_busy(now, slept):
         return Cause.HELPERS
     reads = asleep_for_storage(map(now.ns, STORAGE), known(now.ns("batch/device_ns")))
+    reads = max(reads, _read_beside(now))
     is_storage = bool(slept) and reads >= COVERAGE * slept
     is_network = known(now.ns("batch/received_bytes")) >= _NETWORK_BYTES
     if is_storage == is_network:
@@ -40,7 +42,15 @@ def cause_of_undivided(now: Situation, slept: float) -> Cause:
         now: the situation.
         slept: how long it surely slept in the wait for its loader.
     """
-    return Cause.HELPERS if _are_busy(now, slept) else Cause.ASLEEP
+    if _are_busy(now, slept):
+        return Cause.HELPERS
+    is_storage = slept > 0 and _read_beside(now) >= COVERAGE * slept
+    return Cause.STORAGE_BESIDE if is_storage else Cause.ASLEEP
+
+
+def _read_beside(now: Situation) -> float:
+    """How long others waited for storage, where they may read for who makes the batches."""
+    return 0.0 if now.facts.workers else beside_for_storage(map(now.ns, STORAGE_BESIDE))
 
 
 def _are_busy(now: Situation, slept: float) -> bool:
@@ -78,7 +88,7 @@ def surely_beside(now: Situation, used: float, awake: float) -> float:
 
 BESIDE = {
     Cause.HELPERS: ("sched/thread_cpu_ns", "sched/worker_cpu_ns", "sched/child_cpu_ns"),
-    Cause.STORAGE_BESIDE: STORAGE,
+    Cause.STORAGE_BESIDE: (*STORAGE, "sched/thread_iowait_ns"),
     Cause.CHILDREN: ("sched/child_cpu_ns",),
 }
 """Cause -> metrics that tell of it."""

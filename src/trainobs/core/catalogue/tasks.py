@@ -67,6 +67,13 @@ TASKS: tuple[Metric, ...] = (
         source="sched_switch",
     ),
     kernel(
+        "sched/thread_iowait_ns",
+        Cells("wait_ns", (Op.OFFCPU,), (), (Role.THREAD, Role.CHILD)),
+        "Time other threads of the training process, and processes that it started, slept for a "
+        "block device; not its loader workers.",
+        source="sched_switch",
+    ),
+    kernel(
         "sched/worker_runqueue_ns",
         Cells("ns", (Op.RUNQUEUE,), (), WORKER),
         "Time loader workers were ready to run and had no CPU.",

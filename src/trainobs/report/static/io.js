@@ -25,7 +25,7 @@ export function files(summary) {
       ["", "calls", "bytes", "each byte", "at a page", "opens", "mappings"],
       io.classes.map((one) => [name(one), quantity(one.count), size(one.bytes), times(one),
         one.aligned === null ? null : percent(one.aligned), quantity(one.open_count), quantity(one.mmap_count)])),
-    el("div", { class: "charts" }, orders(io.classes), data ? sizes(data) : null, ...epochs(io.epochs), data ? opens(data) : null),
+    el("div", { class: "charts" }, orders(io.classes), data ? sizes(data) : null, ...epochs(io.epochs, io.unnamed_bytes !== null), data ? opens(data) : null),
     largest(io.files), io.epochs.length ? calls(io.epochs) : null, peers(io.peers), collectives(io.collectives));
 }
 
@@ -90,11 +90,11 @@ function opens(data) {
 }
 
 // By epoch: how fast training data was read, and how much of the data set the page cache held at its end.
-function epochs(found) {
+function epochs(found, isDoubted) {
   const some = found.length > 24 ? found.filter((_, i) => i % Math.ceil(found.length / 24) === 0) : found;
   const read = some.map((epoch) => {
     const one = epoch.classes.find(({ op, class: kind }) => op === "read" && kind === "data");
-    const rate = one && epoch.seconds ? one.bytes / epoch.seconds : null;
+    const rate = one && epoch.seconds && !isDoubted ? one.bytes / epoch.seconds : null;
     return { label: String(epoch.epoch), value: rate, said: rate === null ? "unknown" : `${size(rate)}/s` };
   });
   const held = some.map(({ epoch, cache }) => {

@@ -1,0 +1,49 @@
+"""What threads and processes of a run read of files that may be training data, and may not.
+
+What loader workers read is training data, and so is what the training thread reads as it waits for
+its loader. Of what other threads and processes read nobody knows that: compilers and loggers read,
+too. Where they have read about as much as is known to be data, numbers of data are no numbers.
+"""
+
+from __future__ import annotations
+
+from trainobs.core.abi import FileClass, Op, Role
+from trainobs.core.records import DATA_IS_NAMED, SETUP
+from trainobs.core.text import size
+from trainobs.runlog.rank import RankLog
+from trainobs.runlog.reader import RunLog
+
+_RIVALS = 0.5
+"""Share of what is known to be data, from which on what is not may be most of it."""
+
+_LEAST = 1 << 20
+"""Bytes in all, below which they are no data set."""
+
+_READS = [Op.READ, Op.URING_READ]
+
+
+def unnamed_bytes(run: RunLog, rank: RankLog) -> int | None:
+    """Bytes read in steps that may be data, where that makes the numbers of data doubtful.
+
+    Args:
+        run: the log of a run.
+        rank: the part of it that is told of.
+    """
+    if run.info.get("settings", {}).get(DATA_IS_NAMED):
+        return None
+    moved = rank.cells([SETUP])["bytes"]
+    data = int(moved[[*_READS, Op.MMAP], FileClass.DATA].sum())
+    unnamed = int(moved[_READS, FileClass.OTHER][:, [Role.THREAD, Role.CHILD]].sum())
+    return unnamed if unnamed >= max(_LEAST, _RIVALS * data) else None
+
+
+def told_of(unnamed: float, *, attached: bool) -> str:
+    """Why numbers of data are unknown, and what to do.
+
+    Args:
+        unnamed: bytes that were read.
+        attached: whether the run was observed from outside.
+    """
+    do = "`--data`" if attached else "`data_roots`"
+    read = f"threads or processes of the run read {size(unnamed)} of files that nobody named"
+    return f"{read}; give {do}"

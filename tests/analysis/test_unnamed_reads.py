@@ -1,0 +1,95 @@
+"""Files that may be training data and may not: what is said of data then, and what is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.analysis.runs import write
+from tests.files_read import with_files
+from tests.samples import EVERY_PROGRAM, batch, cells
+from trainobs.analysis.changes import changes
+from trainobs.analysis.conditions import conditions
+from trainobs.analysis.summary import summarize
+from trainobs.analysis.unnamed_reads import unnamed_bytes
+from trainobs.core.abi import FileClass, Op, Role
+from trainobs.core.records import DATA_IS_NAMED, SETUP
+from trainobs.report import brief, io_text, page
+from trainobs.runlog.reader import RunLog
+
+MB = 1_000_000
+STEPS = 4
+ON = {**EVERY_PROGRAM, "files": "on"}
+
+
+def reads(role: Role, amount: int, of: FileClass = FileClass.OTHER, step: int = 1) -> tuple:
+    return (step, Op.READ, of, role, {"count": 9, "bytes": amount})
+
+
+def run(path: Path, *values: tuple, settings: dict | None = None, missed: float = 0.0) -> RunLog:
+    columns = {
+        "step__duration_ns": [1e7] * STEPS,
+        "io__data_read_bytes": [2048.0] * STEPS,
+        "cache__miss_bytes": [missed] * STEPS,
+        "cache__hint_bytes": [0.0] * STEPS,
+        "cache__hit_ratio": [0.75] * STEPS,
+    }
+    table = batch([SETUP, *range(STEPS - 1)], cells(STEPS, *values), **columns)
+    settings = settings or {}
+    facts = {"capabilities": ON, "settings": settings, "end": {"outcome": "ok"}}
+    return RunLog.open(with_files(write(path, table, **facts), bytes=0, count=0, epoch=0))
+
+
+@pytest.mark.parametrize(
+    ("values", "unnamed"),
+    [
+        ([reads(Role.THREAD, 3 * MB)], 3 * MB),
+        ([reads(Role.THREAD, 2 * MB), reads(Role.CHILD, MB, step=2)], 3 * MB),
+        ([reads(Role.THREAD, 3 * MB), reads(Role.MAIN, 5 * MB, FileClass.DATA)], 3 * MB),
+        ([reads(Role.THREAD, 3 * MB), reads(Role.WORKER, 9 * MB, FileClass.DATA)], None),
+        ([reads(Role.THREAD, MB // 2)], None),  # no data set
+        ([reads(Role.MAIN, 3 * MB)], None),  # not as it waits for its loader: a checkpoint, say
+        ([reads(Role.THREAD, 3 * MB, FileClass.LIBRARY)], None),
+        ([reads(Role.THREAD, 3 * MB, step=0)], None),  # before the first step
+    ],
+)
+def test_what_rivals_the_data_makes_it_doubtful(values, unnamed, tmp_path: Path) -> None:
+    found = run(tmp_path, *values)
+    assert unnamed_bytes(found, found.rank) == unnamed
+
+
+def test_data_that_somebody_named_is_not_doubted(tmp_path: Path) -> None:
+    found = run(tmp_path, reads(Role.THREAD, 3 * MB), settings={DATA_IS_NAMED: True})
+    assert unnamed_bytes(found, found.rank) is None
+
+
+def test_a_report_says_that_data_is_unknown_and_what_to_do(tmp_path: Path) -> None:
+    summary = summarize(run(tmp_path, reads(Role.THREAD, 3 * MB)))
+    told = "threads or processes of the run read 3 MB of files that nobody named; give `data_roots`"
+    for text in (brief.render(summary, 0), io_text.render(summary), page.render(summary)):
+        assert told in " ".join(text.split())
+    files = io_text.render(summary)
+    (row,) = (line for line in files.splitlines() if line.startswith("  epoch 0"))
+    assert row.split() == ["epoch", "0", "30", "ms", "unknown"]
+    for text in (brief.render(summary, 0), page.render(summary)):
+        assert "from the page cache" not in text
+        assert "training data read" not in text
+        assert "data already in memory" not in text
+
+
+def test_nothing_is_said_of_the_cache_where_data_is_unknown(tmp_path: Path) -> None:
+    logs = {
+        name: run(tmp_path / name, *values, missed=missed)
+        for name, missed, values in (
+            ("warm", 0.0, ()),
+            ("cold", 2048.0, ()),
+            ("doubtful", 2048.0, [reads(Role.CHILD, 3 * MB)]),
+        )
+    }
+    assert "data from a device" in changes([logs["warm"]], [logs["cold"]])
+    assert "data from a device" not in changes([logs["warm"]], [logs["doubtful"]])
+    doubtful = {
+        one["name"]: one["values"] for one in conditions([logs["doubtful"]], [logs["cold"]])
+    }
+    assert doubtful["cache/miss_bytes"] == [None, 2048.0]
