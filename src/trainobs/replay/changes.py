@@ -34,6 +34,10 @@ LOCKED = 0.2
 lock that they share. What they compute while they hold it is then done by one at a time, too: with
 4 workers for 2, which held it for 20 ms of CPU time a batch, a step took 0.97 times as long."""
 
+OTHERS_READ = 0.6
+"""Share of the sleep of a loader that may be for what other threads read, from which on a verdict
+says that it is, and that sleep is not halved beside the speed of the storage."""
+
 SYNCHRONIZING = 1.3
 """How much more CPU time the training thread takes for the same work, at most, for giving parts of
 it to other threads. On two CPUs it was less than 1.01 in seven operations of torch; more threads
@@ -195,12 +199,15 @@ def _faster(trace: Trace, value: float) -> tuple[Trace, ...]:
 
 
 def is_possible(name: str, trace: Trace) -> bool:
-    """Whether a change can be made to a run.
+    """Whether a change can be made to a run, and is what its words say.
 
-    What it reads by O_DIRECT is never in memory, and of what it did not mark nothing is known.
+    What it reads by O_DIRECT is never in memory, and of what it did not mark nothing is known. And
+    sleep that may be for what other threads read is not sleep outside of storage.
     """
     if name == "cached":
         return not trace.reads_directly
+    if name == "latency":
+        return trace.others_read < OTHERS_READ
     return name not in _MARKED or bool(getattr(trace, name).any())
 
 
@@ -296,7 +303,9 @@ KNOWN: Mapping[str, Kind] = {
     "cached": Kind(_cached, "the data is in memory", is_switch=True),
     "device": Kind(_faster, "speed of the storage that holds the data", is_factor=True),
     "latency": Kind(
-        _scaled("make_sleep"), "sleep of the loader outside its own storage reads", is_factor=True
+        _scaled("make_sleep"),
+        "sleep of the loader for anything but storage reads of its own",
+        is_factor=True,
     ),
     "transform": Kind(_transform, "CPU time of making a batch", is_factor=True),
     "compute": Kind(_scaled("cpu"), "CPU time of the training thread", is_factor=True),
