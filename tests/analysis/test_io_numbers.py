@@ -12,8 +12,10 @@ from tests.analysis.runs import write
 from tests.files_read import with_files
 from tests.samples import EVERY_PROGRAM, batch, cells
 from trainobs.analysis.io_numbers import files_read
+from trainobs.analysis.summary import summarize
 from trainobs.core.abi import FileClass, Op, Role
 from trainobs.core.file_rows import IO_ROW, NOTHING, IoRows
+from trainobs.report import io_text
 from trainobs.runlog.io import IoSink
 from trainobs.runlog.reader import RunLog
 
@@ -94,6 +96,19 @@ def test_losses_of_other_things_take_nothing_away(tmp_path: Path) -> None:
 def test_what_is_left_out_is_said(options: dict[str, Any], said: str, tmp_path: Path) -> None:
     found = told(tmp_path, **options)
     assert [said in text for text in found["unknown"]] == [True]
+
+
+def test_what_workers_read_after_the_last_step_is_no_epoch(tmp_path: Path) -> None:
+    run = RunLog.open(with_files(write(tmp_path, batch([0, 1], cells(2)), end=OK, capabilities=ON)))
+    summary = summarize(run)
+    (trained,) = summary["io"]["epochs"]
+    assert trained["is_ahead"] is False
+    summary["io"]["epochs"].append({**trained, "epoch": 1, "seconds": None, "is_ahead": True})
+    text = io_text.render(summary)
+    assert ": rank 0, 1 epoch\n" in text
+    assert "\n  read ahead " in text
+    assert "read ahead: by workers, for an epoch of which no step was trained" in text
+    assert told(tmp_path / "ahead", epoch=1)["epochs"][0]["is_ahead"] is True
 
 
 def test_bytes_that_nobody_can_place_may_be_new_or_not(tmp_path: Path) -> None:

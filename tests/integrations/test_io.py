@@ -155,6 +155,35 @@ def test_bytes_of_which_nobody_knows_where_they_lie_widen_the_bounds(tmp_path: P
 
 
 @pytest.mark.needs_bpf
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_iterator_that_is_made_early_begins_no_epoch_before_it_reads(
+    workers: int, tmp_path: Path
+) -> None:
+    """As Keras does it: the next iterator before the validation, and one after the last epoch."""
+    data = FileData(tmp_path / "data", FILES)
+    validation = FileData(tmp_path / "validation", 4)
+    with observe(run_dir=tmp_path / "run", data_roots=tmp_path, io=True) as obs:
+        loader = obs.loader(DataLoader(data, num_workers=workers))
+        made = iter(loader)
+        for _ in range(EPOCHS):
+            for _ in range(FILES):
+                next(made)
+            made = iter(loader)
+            for index in range(len(validation)):
+                validation[index]
+        if workers:
+            time.sleep(0.5)  # until something was read
+        del made
+    io = found(tmp_path / "run")
+    ahead = [epoch["epoch"] for epoch in io["epochs"] if epoch["is_ahead"]]
+    assert ahead == ([EPOCHS] if workers else [])
+    assert f"rank 0, {EPOCHS} epochs\n" in io_text.render(summarize(RunLog.open(tmp_path / "run")))
+    if not workers:  # each has its validation
+        files = [row["file_count"] for row in data_read(io["epochs"])]
+        assert files == [FILES + len(validation)] * EPOCHS
+
+
+@pytest.mark.needs_bpf
 def test_a_run_that_was_killed_tells_that_its_last_epoch_is_missing(tmp_path: Path) -> None:
     data = FileData(tmp_path / "data", FILES)
     with observe(run_dir=tmp_path / "run", data_roots=data.root, io=True) as obs:

@@ -48,9 +48,10 @@ def files_read(run: RunLog, rank: RankLog) -> dict[str, Any] | None:
         * classes: for each `op` and `class` what `_numbers` returns of the whole run, and
           `call_bytes`, `file_bytes` and `file_opens`: what has `from` bytes (or opens) up to twice
           as many, and their `count`. Files count anew in each epoch.
-        * epochs: for each its number, `seconds` in its steps, None where unknown; `classes` as
-          above, without histograms; `calls`: op -> `count`, `failed_count`, `ns` of calls about
-          files; `cache`: None, or what the page cache held of the data set as it was over.
+        * epochs: for each its number, `seconds` in its steps, None where unknown; `is_ahead`,
+          whether workers read ahead for it, and no step of it was trained; `classes` as above,
+          without histograms; `calls`: op -> `count`, `failed_count`, `ns` of calls about files;
+          `cache`: None, or what the page cache held of the data set as it was over.
         * files: those of which most bytes were moved, by name, with the numbers of the epochs in
           which they were among the largest of their class, and `epochs`, how many these were.
         * peers: see `analysis.peer_numbers.peers_of`.
@@ -180,6 +181,7 @@ def _epochs(
             {
                 "epoch": epoch,
                 "seconds": taken.get(epoch),
+                "is_ahead": bool(taken) and epoch > max(taken),
                 "classes": sorted(classes, key=lambda one: -one["bytes"]),
                 "calls": _calls(table, of),
                 "cache": held.get(epoch),

@@ -96,7 +96,7 @@ class LoaderListener:
             fetch.ask()
             return fetch
         loop = LoopPass(self.clock, known)
-        loop.start()
+        loop.start(reads=bool(getattr(loader, "num_workers", True)))
         return loop
 
     def made(self, its: LoopPass | Fetch, took_ns: int, workers_ns: int) -> None:

@@ -71,8 +71,13 @@ class LoopPass(FetchListener):
         """Nobody goes on with it: another pass may lead."""
         self.clock.fetches.follow(self._name)
 
-    def start(self) -> None:
-        """The iterator is about to be made, and its workers with it."""
+    def start(self, *, reads: bool = True) -> None:
+        """The iterator is about to be made, and its workers with it.
+
+        Args:
+            reads: whether something may be read before the first batch is asked for: an iterator
+                without workers may be made long before its epoch, or for none.
+        """
         if not self.loop:
             return
         if self.aside:
@@ -81,7 +86,7 @@ class LoopPass(FetchListener):
             self.clock.begin_pass()
             trains = torch.is_grad_enabled()
             leads = self.clock.fetches.may_lead(trains=trains, of=self._of)
-            if leads:
+            if leads and reads:
                 self.clock.begin_reading()
             self.clock.begin_fetch(leads)
 
@@ -95,6 +100,8 @@ class LoopPass(FetchListener):
         clock.begin_pass()
         trains = torch.is_grad_enabled()
         self.leads = clock.fetches.lead(self._name, trains=trains, of=self._of)
+        if self.leads:
+            clock.begin_reading()
         if self.leads or not (clock.by_fetches or clock.by_optimizer):
             self.epoch = clock.begin_epoch(self._of)
 

@@ -56,7 +56,7 @@ class UnnamedLoaders(LoaderWatch):
         if not fetches_ahead():
             return super().starts(loader)
         loop = _FoundPass(self.clock, lambda: None, self.observed[id(loader)])
-        loop.start()
+        loop.start(reads=bool(getattr(loader, "num_workers", True)))
         return loop
 
 
@@ -141,7 +141,7 @@ class FoundLoaders(LoaderWatch):
         self._take(loader)
         asked = partial(self._asked, loader.num_workers)
         loop = _FoundPass(self.clock, asked, self.observed[id(loader)])
-        loop.start()
+        loop.start(reads=bool(getattr(loader, "num_workers", True)))
         return loop
 
     def _asked(self, workers: int) -> None:

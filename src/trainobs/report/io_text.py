@@ -15,6 +15,7 @@ _LABEL = 22
 _BAR = 40
 _FILE = 34
 _SHOWN = 10
+_AHEAD = "read ahead"
 _PHASES = ("forward", "backward", "optimizer")
 
 
@@ -48,7 +49,7 @@ def _not_asked() -> Iterator[str]:
 
 
 def _head(summary: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
-    epochs = counted(len(found["epochs"]), "epoch")
+    epochs = counted(sum(not one["is_ahead"] for one in found["epochs"]), "epoch")
     yield f"Files of {summary['run']}: rank {found['rank']}, {epochs}"
     for text in found["unknown"]:
         yield from paragraph(f"not in these numbers: {text}", "  ", "    ")
@@ -134,14 +135,15 @@ def _epochs(found: Mapping[str, Any]) -> Iterator[str]:
     yield row("Training data by epoch", *heads, width=_LABEL)
     for epoch in found["epochs"]:
         data = [one for one in epoch["classes"] if (one["op"], one["class"]) == ("read", "data")]
+        name = _AHEAD if epoch["is_ahead"] else f"epoch {epoch['epoch']}"
         one, seconds = data[0] if data else None, epoch["seconds"]
         if found["unnamed_bytes"] is not None:
             least = f">= {size(one['bytes'])}" if one and one["bytes"] else "unknown"
             taken = or_unknown(lambda s: duration(1e9 * s), seconds)
-            yield row(f"  epoch {epoch['epoch']}", taken, least, width=_LABEL)
+            yield row(f"  {name}", taken, least, width=_LABEL)
             continue
         yield row(
-            f"  epoch {epoch['epoch']}",
+            f"  {name}",
             or_unknown(lambda s: duration(1e9 * s), seconds),
             size(one["bytes"]) if one else "0 B",
             size(one["bytes"] / seconds) if one and seconds else "-",
@@ -153,6 +155,9 @@ def _epochs(found: Mapping[str, Any]) -> Iterator[str]:
         )
     # Nor does anybody know of a mapping of before the run whose pages were in memory.
     yield "  read: by calls; what mapped files serve is not in it"
+    if any(epoch["is_ahead"] for epoch in found["epochs"]):
+        told = "by workers, for an epoch of which no step was trained"
+        yield from paragraph(f"{_AHEAD}: {told}", "  ", "  ")
     yield from paragraph(_about_cache(found), "  ", "  ")
 
 

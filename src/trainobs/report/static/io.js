@@ -89,17 +89,23 @@ function opens(data) {
     columns(data.file_opens.map(({ from, count }) => ({ label: label(from), value: count, said: quantity(count) }))));
 }
 
+// What workers read after the last step was for no epoch that was trained.
+function label({ epoch, is_ahead: isAhead }) {
+  return isAhead ? "ahead" : String(epoch);
+}
+
 // By epoch: how fast training data was read, and how much of the data set the page cache held at its end.
 function epochs(found, isDoubted) {
   const some = found.length > 24 ? found.filter((_, i) => i % Math.ceil(found.length / 24) === 0) : found;
   const read = some.map((epoch) => {
     const one = epoch.classes.find(({ op, class: kind }) => op === "read" && kind === "data");
     const rate = one && epoch.seconds && !isDoubted ? one.bytes / epoch.seconds : null;
-    return { label: String(epoch.epoch), value: rate, said: rate === null ? "unknown" : `${size(rate)}/s` };
+    return { label: label(epoch), value: rate, said: rate === null ? "unknown" : `${size(rate)}/s` };
   });
-  const held = some.map(({ epoch, cache }) => {
+  const held = some.map((epoch) => {
+    const { cache } = epoch;
     const share = cache ? cache.cached_bytes / cache.sampled_bytes : null;
-    return { label: String(epoch), value: share, said: share === null ? "unknown" : percent(share) };
+    return { label: label(epoch), value: share, said: share === null ? "unknown" : percent(share) };
   });
   const looks = found.map(({ cache }) => cache).filter(Boolean);
   const last = looks.at(-1);
