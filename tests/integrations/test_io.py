@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -184,6 +185,22 @@ def test_an_iterator_that_is_made_early_begins_no_epoch_before_it_reads(
 
 
 @pytest.mark.needs_bpf
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_a_validation_reads_is_told_as_it_is_counted(workers: int, tmp_path: Path) -> None:
+    training, validation = FileData(tmp_path / "a", FILES), FileData(tmp_path / "b", 4)
+    with observe(run_dir=tmp_path / "run", io=True) as obs:
+        for _ in obs.loader(DataLoader(training, num_workers=workers)):
+            pass
+        with obs.phase("validation"), torch.no_grad():
+            for _ in DataLoader(validation, num_workers=workers):
+                pass
+    (row,) = data_read(found(tmp_path / "run")["epochs"])
+    assert row["file_count"] == FILES + (4 if workers else 0)
+    told = " ".join(io_text.render(summarize(RunLog.open(tmp_path / "run"))).split())
+    assert "reads of a validation are in it where loader workers make them" in told
+
+
+@pytest.mark.needs_bpf
 def test_a_run_that_was_killed_tells_that_its_last_epoch_is_missing(tmp_path: Path) -> None:
     data = FileData(tmp_path / "data", FILES)
     with observe(run_dir=tmp_path / "run", data_roots=data.root, io=True) as obs:
@@ -214,8 +231,8 @@ def test_the_report_tells_it(tmp_path: Path, capsys: pytest.CaptureFixture[str])
             pass
     assert main(["report", str(tmp_path / "run"), "--io"]) == 0
     text = capsys.readouterr().out
-    assert "Training data by epoch" in text
-    assert "read: by calls; what mapped files serve is not in it" in text
+    assert "Data read by epoch" in text
+    assert "by calls, so not what mapped files serve" in " ".join(text.split())
     assert re.search(r"data/\d+ read ", text)
     assert main(["report", str(tmp_path / "run"), "--io", "--json"]) == 0
     assert '"state": "on"' in capsys.readouterr().out

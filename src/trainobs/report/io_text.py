@@ -16,6 +16,10 @@ _BAR = 40
 _FILE = 34
 _SHOWN = 10
 _AHEAD = "read ahead"
+_READ = (
+    "read: by calls, so not what mapped files serve; reads of a validation are in it where loader "
+    "workers make them, or of files that are known to be data"
+)
 _PHASES = ("forward", "backward", "optimizer")
 
 
@@ -132,7 +136,7 @@ def _binary(count: int) -> str:
 
 def _epochs(found: Mapping[str, Any]) -> Iterator[str]:
     heads = ("time", "read", "a second", "in calls", "each byte", "opens", "in memory")
-    yield row("Training data by epoch", *heads, width=_LABEL)
+    yield row("Data read by epoch", *heads, width=_LABEL)
     for epoch in found["epochs"]:
         data = [one for one in epoch["classes"] if (one["op"], one["class"]) == ("read", "data")]
         name = _AHEAD if epoch["is_ahead"] else f"epoch {epoch['epoch']}"
@@ -153,11 +157,10 @@ def _epochs(found: Mapping[str, Any]) -> Iterator[str]:
             _in_memory(epoch["cache"]),
             width=_LABEL,
         )
-    # Nor does anybody know of a mapping of before the run whose pages were in memory.
-    yield "  read: by calls; what mapped files serve is not in it"
     if any(epoch["is_ahead"] for epoch in found["epochs"]):
         told = "by workers, for an epoch of which no step was trained"
         yield from paragraph(f"{_AHEAD}: {told}", "  ", "  ")
+    yield from paragraph(_READ, "  ", "  ")
     yield from paragraph(_about_cache(found), "  ", "  ")
 
 

@@ -110,7 +110,7 @@ function epochs(found, isDoubted) {
   const looks = found.map(({ cache }) => cache).filter(Boolean);
   const last = looks.at(-1);
   return [
-    read.some(({ value }) => value) ? figure("Training data read", "in a second, by epoch", columns(read)) : null,
+    read.some(({ value }) => value) ? figure("Data read", "in a second, by epoch; of a validation where workers read it, or files known to be data", columns(read)) : null,
     last ? figure("Of the data set in the page cache", `as an epoch was over; asked of ${quantity(last.sampled_count)} of ${quantity(last.file_count)}${last.is_all ? "" : " or more"} files`,
       columns(held)) : null,
   ];
