@@ -8,7 +8,10 @@ from typing import Any
 from trainobs.core.text import counted, duration
 from trainobs.report.rows import paragraph
 
-_OWN_LOOP = "a step is a fetch of `obs.loader(...)`, or what `with obs.step():` holds"
+_OWN_LOOP = (
+    "a step is what ends as an optimizer of torch's steps, without one a fetch of "
+    "`obs.loader(...)`, or what `with obs.step():` holds"
+)
 
 
 def why(summary: dict[str, Any]) -> Iterator[str]:
@@ -50,10 +53,10 @@ def reason(summary: dict[str, Any]) -> str:
         )
     if setup.get("loader/wait_ns"):
         return (
-            f"Batches were fetched, and no step was marked: in a loop of your own {_OWN_LOOP}. "
+            f"Batches were fetched, and no step was found: in a loop of your own {_OWN_LOOP}. "
             "Under Lightning the run ended before its second batch was fetched."
         )
     return (
-        f"No batch was fetched and no step was marked: in a loop of your own {_OWN_LOOP}; under "
-        "Lightning and Hugging Face only training has steps."
+        f"No fetch of a batch was seen, and no step was found: in a loop of your own {_OWN_LOOP}; "
+        "under Lightning and Hugging Face only training has steps."
     )
