@@ -26,7 +26,7 @@ from tests.integrations.models import (
 )
 from trainobs import observe
 from trainobs.core.abi import Phase
-from trainobs.integrations import found_steps, user_warnings
+from trainobs.integrations import steps_told, user_warnings
 from trainobs.runlog.reader import RunLog
 from trainobs.steps.clock import LAST_STEP
 
@@ -373,7 +373,7 @@ def test_a_mark_in_another_thread_changes_nothing_and_is_told(run_dir, told, unt
 
 @pytest.mark.parametrize("marked", [True, False])
 def test_a_loop_that_goes_on_without_its_loader_is_told(run_dir, told, untold, monkeypatch, marked):
-    monkeypatch.setattr(found_steps, "_LONG_NS", 0)
+    monkeypatch.setattr(steps_told, "_LONG_NS", 0)
     with observe(run_dir=run_dir, probes="off") as obs:
         for _ in islice(cycle(obs.loader(loader())), 100):
             with obs.phase("validation" if marked else "forward"):

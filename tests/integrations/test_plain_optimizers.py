@@ -231,6 +231,35 @@ def test_a_run_without_a_step_is_told(
     assert "5 steps of optimizers" in caplog.text
 
 
+def test_a_short_run_without_a_step_says_so_and_where_it_is(
+    tmp_path: Path, untold: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    with observe(run_dir=run):
+        pass
+    assert capsys.readouterr().err == f"trainobs: no step was found; the run is in {run}\n"
+    with observe(run_dir=run, quiet=True):
+        pass
+    assert capsys.readouterr().err == ""
+
+
+def test_what_was_given_and_never_asked_is_not_to_be_given_again(
+    tmp_path: Path, untold: None, told: Callable[[], list[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a Keras `PyDataset`, which is indexed."""
+
+    def loop(obs: Observation, model: Model) -> None:
+        batches = obs.loader([torch.rand(4, 3)] * 5)
+        for index in range(len(batches)):
+            model.train([batches[index]])
+
+    assert observed(tmp_path / "run", loop) == []
+    assert told() == ["trainobs found no step in this run"]
+    assert "no batch was fetched from what was given to `obs.loader`" in caplog.text
+    assert "do:    iterate over what `obs.loader` returns, or put each step into" in caplog.text
+    assert "give the loop's loader" not in caplog.text
+
+
 @pytest.mark.parametrize("since", [0, 3, 40])
 @pytest.mark.parametrize("around", [True, False])
 def test_marks_say_it_from_their_first_use_on(tmp_path: Path, since: int, around: bool) -> None:

@@ -35,12 +35,13 @@ def test_a_run_ends_with_its_verdict_its_place_and_where_to_look(tmp_path, capfd
     assert f"`tensorboard --logdir {tmp_path / 'run'}`" in commands
 
 
-def test_a_run_of_few_steps_says_so_and_one_without_steps_nothing(tmp_path, capfd):
+def test_a_run_of_few_steps_says_so_and_one_without_steps_where_it_is(tmp_path, capfd):
     train(tmp_path / "few", steps=3)
     assert "trainobs: no verdict: fewer than 6 steps" in capfd.readouterr().err
     with observe(run_dir=tmp_path / "none", probes="off"):
         pass
-    assert "trainobs:" not in capfd.readouterr().err
+    place = tmp_path / "none"
+    assert capfd.readouterr().err == f"trainobs: no step was found; the run is in {place}\n"
 
 
 def test_a_quiet_run_says_nothing(tmp_path, capfd):

@@ -9,18 +9,13 @@ from collections.abc import Callable
 
 from trainobs.core.abi import Phase
 from trainobs.core.records import SETUP
-from trainobs.core.text import counted
 from trainobs.hooks.optimizers import OptimizerHooks
-from trainobs.integrations.user_warnings import warn_ignored, warn_once
 from trainobs.steps.clock import StepClock
 
 _OPTIMIZER = Phase.OPTIMIZER.value
 
 ALONE = 8
 """Steps of optimizers, without a fetch, after which a loop is one without torch's loaders."""
-
-_LONG_NS = 1_000_000_000
-"""What a last step, or a run without one, takes at least that is worth a word."""
 
 PATIENCE_FETCHES, PATIENCE_S = 64, 10.0
 """Fetches, and time, after which a loop without a step of an optimizer has none of torch's."""
@@ -79,48 +74,6 @@ class OptimizerSteps:
             self._rule = rule
             self._found(rule)
         clock.stepped(main=main is optimizer)
-
-
-def tell_of_steps(clock: StepClock, optimizers: OptimizerSteps | None) -> None:
-    """At the end of a loop, whose steps may not be what its author means.
-
-    Args:
-        clock: of the loop.
-        optimizers: what ended its steps; None where it marked them.
-    """
-    fetches, last_ns = clock.fetches, clock.goes_on_ns
-    if clock.step == SETUP or clock.no_steps:
-        if optimizers is not None and (optimizers.count or last_ns > _LONG_NS):
-            _tell_of_none(optimizers.count)
-    elif clock.unended_batches > 1:
-        warn_ignored("loop without steps", "no `with obs.step():`", "put each step into one")
-    elif fetches.count and clock.by_optimizer:
-        found = f"{fetches.count} batches before the first step of an optimizer, each now a step"
-        do = 'put a validation into `obs.phase("validation")`, or each step into `obs.step()`'
-        warn_once("trainobs took batches for steps", found, do)
-    elif clock.by_optimizer and optimizers is not None:
-        share = last_ns / (time.monotonic_ns() - optimizers.first_ns)
-        if last_ns > _LONG_NS and share > 0.5:
-            found = f"since the last step of an optimizer {share:.0%} of the time was spent"
-            do = "close the run after its loop; put steps that no optimizer of torch's takes, as "
-            do += "replays of a CUDA graph, into `with obs.step():`"
-            warn_ignored("loop that went on without an optimizer", found, do)
-    elif fetches.count and not clock.by_fetches:
-        found = f"`obs.step()` was first used after {fetches.count} steps from fetches"
-        warn_ignored("missing mark of the first steps", found, "use it from the first step on")
-    elif clock.by_fetches and 0 < fetches.took_ns < last_ns and last_ns > _LONG_NS:
-        share = last_ns / (last_ns + fetches.took_ns)
-        found = f"the last step, from the last fetch to the end, took {share:.0%} of the run"
-        do = "close the run after its loop, or put each step into `with obs.step():`"
-        warn_ignored("loop that went on without a fetch", found, do)
-
-
-def _tell_of_none(count: int) -> None:
-    found = "no batch of a loader that was given to `obs.loader`, no `obs.step()`, and "
-    found += f"{counted(count, 'step')} of optimizers" if count else "no step of an optimizer"
-    found += f"; the first {ALONE + 1} make none, without a loader of torch's" if count else ""
-    do = "give the loop's loader to `obs.loader(...)`, or put each step into `obs.step()`"
-    warn_once("trainobs found no step in this run", found, do)
 
 
 class StepFinder:

@@ -42,10 +42,11 @@ from trainobs.hooks.distributed import TorchJob
 from trainobs.hooks.object_proxy import inner_of
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.integrations.found_loaders import UnnamedLoaders
-from trainobs.integrations.found_steps import BY_FETCH, BY_MARKS, OptimizerSteps, tell_of_steps
+from trainobs.integrations.found_steps import BY_FETCH, BY_MARKS, OptimizerSteps
 from trainobs.integrations.guard import FAULT, tell_fault
 from trainobs.integrations.models import check_model, watch_lookups
 from trainobs.integrations.scope import NOTHING, Scope
+from trainobs.integrations.steps_told import tell_if_none, tell_of_steps
 from trainobs.integrations.user_warnings import warn_ignored
 from trainobs.session.forks import abandon_in_children, keep_in_children
 from trainobs.session.runs import default_run_dir, open_session
@@ -268,6 +269,7 @@ class Observation:
                 if watch is not None:
                     last.callback(watch.close)
                 tell_of_steps(session.clock, optimizers)
+            tell_if_none(session, self._settings, self.run_dir)
         except Exception:
             let_signals_through()
             if outcome != FAULT:  # what fails again was told of

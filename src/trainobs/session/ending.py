@@ -34,6 +34,12 @@ def tell_place(run_dir: Path, asked: Path) -> None:
     tell(f"{asked} is taken; this run goes to {run_dir}")
 
 
+def tell_no_step(run_dir: Path) -> None:
+    """One line, where a run could be written: it has no step, so that there is no verdict on it."""
+    if os.path.exists(run_dir / RUN_FILE):
+        tell(f"no step was found; the run is in {run_dir}")
+
+
 def tell_end(run_dir: Path, asked: Path, verdict: Verdict) -> None:
     """Three lines; one where no run could be written.
 
