@@ -11,7 +11,7 @@ typedef struct {
 	THINGS(clock, *fetched, *name)
 	long long epoch, begin_ns;
 	long leads;
-	char loop, found, opens, opened, aside;
+	char loop, found, unmatched, opens, opened, aside;
 } FetchListener;
 
 typedef struct {
@@ -92,7 +92,8 @@ static int note(FetchListener *self, PassTracker *at, long long number, long lon
 	}
 	fetch = Py_BuildValue("[LLLLLLLNN]", clock->serial, at->loader, at->passes, worker, number,
 			      self->begin_ns, end_ns, PyBool_FromLong(waited),
-			      PyBool_FromLong((self->loop && !self->found) || clock->delivering));
+			      PyBool_FromLong((self->loop && !self->unmatched) ||
+					      clock->delivering));
 	failed = !untracked(fetch) || tell(self->fetched, fetch, NULL);
 	Py_XDECREF(fetch);
 	return failed ? -1 : 0;
@@ -198,6 +199,7 @@ static PyMemberDef fetch_listener_members[] = {
 	MEMBER(FetchListener, "leads", T_LONG, leads),
 	MEMBER(FetchListener, "loop", T_BOOL, loop),
 	MEMBER(FetchListener, "found", T_BOOL, found),
+	MEMBER(FetchListener, "unmatched", T_BOOL, unmatched),
 	MEMBER(FetchListener, "opens", T_BOOL, opens),
 	MEMBER(FetchListener, "opened", T_BOOL, opened),
 	MEMBER(FetchListener, "aside", T_BOOL, aside),

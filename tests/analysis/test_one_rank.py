@@ -67,6 +67,13 @@ def test_another_is_told_of_where_it_is_asked_for(
     assert load_run(job, rank=1)._repr_html_() != load_run(job)._repr_html_()
 
 
+def test_of_a_rank_that_was_killed_early_nothing_is_told_of_another(job: Path) -> None:
+    (job / "rank=1" / "rank.json").unlink()
+    found = load_run(job, rank=1).summary
+    assert (found["rank"], found["outcome"], found["level"], found["host"]) == (1, None, None, {})
+    assert found["world_size"] == 2
+
+
 @pytest.mark.parametrize("rank", ["2", "-1"])
 def test_a_rank_without_a_record_is_refused(
     job: Path, capsys: pytest.CaptureFixture[str], rank: str

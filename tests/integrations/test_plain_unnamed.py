@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -133,6 +134,65 @@ def test_without_gradients_no_loader_is_the_loops(tmp_path: Path) -> None:
     run = observed(tmp_path / "run", loop)
     assert len(steps_of(run)) == 20 - 9
     assert run.summary["metrics"]["loader/wait_ns"]["max"] is None
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_look_at_the_data_of_another_loop_is_no_step_of_it(tmp_path: Path, kept: bool) -> None:
+    def loop(obs: Any, model: Model) -> None:
+        looked = iter(batches())
+        model.look(next(looked))
+        if not kept:
+            del looked
+        for _ in range(200):
+            model.train([torch.rand(4, 3)])
+
+    run = observed(tmp_path / "run", loop)
+    assert len(steps_of(run)) == 200 - (64 if kept else 8) - 1
+    assert run.summary["steps_are"].startswith("a step begins as an optimizer has stepped")
+
+
+def test_batches_that_an_older_iterator_gives_without_gradients_are_none(tmp_path: Path) -> None:
+    def loop(obs: Any, model: Model) -> None:
+        others = iter(batches(50))
+        for number, batch in enumerate(batches()):
+            model.train(batch)
+            with torch.no_grad():
+                model.look(next(others))
+            if number == 7:
+                break
+
+    assert len(steps_of(observed(tmp_path / "run", loop))) == 8
+
+
+def test_gradients_may_begin_after_the_iterator_was_made(tmp_path: Path) -> None:
+    def loop(obs: Any, model: Model) -> None:
+        with torch.no_grad():
+            source = iter(batches())
+        for batch in source:
+            model.train(batch)
+
+    assert len(steps_of(observed(tmp_path / "run", loop))) == BATCHES
+
+
+def test_a_pass_with_gradients_after_marked_steps_is_no_step(tmp_path: Path) -> None:
+    def loop(obs: Any, model: Model) -> None:
+        for _ in range(2):
+            for batch in batches():
+                with obs.step():
+                    model.train(batch)
+            for batch in batches():
+                model.look(batch)
+
+    assert len(steps_of(observed(tmp_path / "run", loop))) == 2 * BATCHES
+
+
+def test_the_loader_that_is_named_says_how_many_workers_there_are(tmp_path: Path) -> None:
+    def loop(obs: Any, model: Model) -> None:
+        next(iter(batches(num_workers=1)))
+        each(obs.named, model)
+
+    run = observed(tmp_path / "run", loop)
+    assert json.loads((run.run_dir / "run.json").read_text())["settings"]["loader_workers"] == 0
 
 
 def test_marked_steps_know_what_they_waited_for_a_loader_that_nobody_named(tmp_path: Path) -> None:

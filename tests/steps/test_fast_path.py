@@ -102,8 +102,11 @@ def test_the_clock_in_c_does_what_that_in_python_does(seed):
     assert len(reference.clock.closed) > 5
 
 
-FLAGS = [(1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 0, 0), (1, 0, 1, 0), (1, 0, 0, 1)]
-"""Of those that are told: `loop`, `opens`, `aside`, `found`."""
+FLAGS = [
+    *((1, 0, 0, 0, 0), (0, 1, 0, 0, 0), (0, 0, 0, 0, 0), (1, 0, 1, 0, 0)),
+    *((1, 0, 0, 1, 0), (1, 0, 0, 1, 1), (1, 0, 0, 0, 1)),
+]
+"""Of those that are told: `loop`, `opens`, `aside`, `found`, `unmatched`."""
 
 
 class Watch:
@@ -138,11 +141,12 @@ class Watch:
         self.at.loader, self.at.workers = 7, chance.randrange(4)
         self.at.exact, self.at.until_one_ends = chance.randrange(4) > 0, seed % 4 == 0
         self.listeners = []
-        for loop, opens, aside, found in FLAGS:
+        for loop, opens, aside, found, unmatched in FLAGS:
             listener = FetchListener()
             listener.clock, listener.fetched, listener._name = clock, self.fetched.append, object()
             listener.loop, listener.opens = bool(loop), bool(opens)
             listener.aside, listener.found = bool(aside), bool(found)
+            listener.unmatched = bool(unmatched)
             self.listeners.append(listener)
 
     def act(self) -> object:

@@ -16,8 +16,8 @@ from trainobs.runlog.reader import RunLog
 _RIVALS = 0.5
 """Share of what is known to be data, from which on what is not may be most of it."""
 
-_LEAST = 1 << 20
-"""Bytes in all, below which they are no data set."""
+_LEAST, _LEAST_IN_A_STEP = 1 << 20, 1 << 10
+"""Bytes in all, and in a step, below which they are no data set: loggers read as well."""
 
 _READS = [Op.READ, Op.URING_READ]
 
@@ -34,7 +34,9 @@ def unnamed_bytes(run: RunLog, rank: RankLog) -> int | None:
     moved = rank.cells([SETUP])["bytes"]
     data = int(moved[[*_READS, Op.MMAP], FileClass.DATA].sum())
     unnamed = int(moved[_READS, FileClass.OTHER][:, [Role.THREAD, Role.CHILD]].sum())
-    return unnamed if unnamed >= max(_LEAST, _RIVALS * data) else None
+    steps = int((rank.step() != SETUP).sum())
+    least = max(_LEAST, _LEAST_IN_A_STEP * steps, _RIVALS * data)
+    return unnamed if unnamed >= least else None
 
 
 def told_of(unnamed: float, *, attached: bool) -> str:

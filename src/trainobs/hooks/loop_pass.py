@@ -44,6 +44,7 @@ class LoopPass(FetchListener):
     Args:
         clock: of the training thread.
         of: what stands for the loader (`FetchSteps.lead`).
+        found: see `FetchListener`; the loop goes to it where `_look` says so.
 
     Attributes:
         ended: whether there was no batch any more.
@@ -51,15 +52,16 @@ class LoopPass(FetchListener):
 
     __slots__ = ("_of", "ended")
 
-    def __init__(self, clock: StepClock, of: object | None = None) -> None:
+    def __init__(self, clock: StepClock, of: object | None = None, *, found: bool = False) -> None:
         super().__init__()
-        self.ended = False
-        is_validation = clock.fetches.has_led and not torch.is_grad_enabled()
-        self.loop = clock.phase != Phase.VALIDATION.value and not is_validation
+        self.ended, self.found = False, found
+        if not found:
+            is_validation = clock.fetches.has_led and not torch.is_grad_enabled()
+            self.loop = clock.phase != Phase.VALIDATION.value and not is_validation
+            clock.measured.add(Phase.LOADER.value)
         self._name = object()  # whoever leads is kept: not this object, whose end is to be seen
         self.clock = clock
         self._of = of
-        clock.measured.add(Phase.LOADER.value)
         self.aside = clock.in_phase
 
     def __del__(self) -> None:

@@ -42,12 +42,13 @@ class LoaderWatch(LoaderListener):
         stand_in: Loader = kind(given, self)
         return stand_in
 
-    def add(self, loader: Any) -> None:
-        """Its fetches are the loop's, as long as it is there."""
+    def add(self, loader: Any) -> weakref.ref[Any]:
+        """Its fetches are the loop's, as long as it is there; returns what stands for it."""
         key = id(loader)
         known = self.observed.get(key)
         if known is None or known() is not loader:
-            self.observed[key] = weakref.ref(loader, partial(self._forget, key))
+            known = self.observed[key] = weakref.ref(loader, partial(self._forget, key))
+        return known
 
     def _forget(self, key: int, gone: object) -> None:
         if self.observed.get(key) is gone:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from trainobs.core.abi import Phase
 from trainobs.hooks.batch_matcher import fetches_ahead
 from trainobs.hooks.datasets import data_roots_of
+from trainobs.hooks.loader_facts import KnownLoaders
 from trainobs.hooks.loader_pass import LoaderPass, passes, serials
 from trainobs.hooks.loop_pass import Fetch, LoopPass
 from trainobs.hooks.watch import Loader, LoaderWatch
@@ -20,14 +23,42 @@ from trainobs.session.session import Session
 from trainobs.steps.clock import StepClock
 
 
+class FoundPass(LoopPass):
+    """A pass that the loop is taken to go to wherever it fetches with gradients.
+
+    Args:
+        clock: of the training thread.
+        asked: called as it does; returns whether the loop goes to it indeed.
+        of: see `LoopPass`.
+    """
+
+    __slots__ = ("_asked",)
+
+    def __init__(
+        self,
+        clock: StepClock,
+        asked: Callable[[FoundPass], bool],
+        of: object | None = None,
+    ) -> None:
+        super().__init__(clock, of, found=True)
+        self._asked = asked
+
+    def _look(self) -> None:
+        clock = self.clock
+        trains = torch.is_grad_enabled() and clock.phase != Phase.VALIDATION.value
+        self.loop = trains and self._asked(self)
+        if self.loop:
+            clock.measured.add(Phase.LOADER.value)
+
+
 class UnnamedLoaders(LoaderWatch):
     """Takes each loader of torch's that is asked with gradients for the loop's, until one is named.
 
-    Of a pass of a library that fetches ahead of the loop it is not known which step gets which
-    batch.
+    Where the loop marks its steps, no fetch opens one, and what they wait for is all that is known
+    of fetches. Nor is it known which step gets a batch that a library fetches ahead.
 
     Args:
-        take: told of such a loader as a pass over it begins.
+        take: told of such a loader, once.
         session: of the run.
         on_fault: see `LoaderListener`.
     """
@@ -36,7 +67,8 @@ class UnnamedLoaders(LoaderWatch):
         self, take: Callable[[Any], object], session: Session, on_fault: Callable[[], None]
     ) -> None:
         self._take = take
-        self._is_named = False
+        self._taken = KnownLoaders()
+        self._is_named = self._is_marked = False
         super().__init__(session.clock, session.ledger, session.info, on_fault=on_fault)
 
     def observe(self, loader: Loader) -> Loader:
@@ -47,51 +79,32 @@ class UnnamedLoaders(LoaderWatch):
             self.clock.by_loaders()
         return super().observe(loader)
 
+    def marked(self) -> None:
+        """The loop marks its steps: no fetch opens one, unless of a loader that is named."""
+        self._is_marked = True
+        if not self._is_named and self.clock.fetches.leader is None:  # a look at the data was all
+            self.clock.measured.discard(Phase.LOADER.value)
+
     def starts(self, loader: Any) -> LoopPass | Fetch:
         """See `LoaderListener`."""
-        if self._is_named or not torch.is_grad_enabled():
+        if self._is_named:
             return super().starts(loader)
-        self._take(loader)
-        self.add(loader)
-        if not fetches_ahead():
-            return super().starts(loader)
-        loop = _FoundPass(self.clock, lambda: None, self.observed[id(loader)])
+        known = self.add(loader)
+        loop = FoundPass(self.clock, partial(self._asked, known), known)
+        loop.unmatched = fetches_ahead()
+        loop._look()
         loop.start(reads=bool(getattr(loader, "num_workers", True)))
         return loop
 
-
-class _FoundPass(LoopPass):
-    """A pass that the loop is taken to go to wherever it fetches with gradients.
-
-    Args:
-        clock: of the training thread.
-        asked: called as it does.
-        of: see `LoopPass`.
-    """
-
-    __slots__ = ("_asked",)
-
-    def __init__(
-        self, clock: StepClock, asked: Callable[[], None], of: object | None = None
-    ) -> None:
-        super().__init__(clock, of)
-        self.found = True
-        self._asked = asked
-
-    def over(self) -> None:
-        """See `LoopPass`."""
-        if self.loop:
-            super().over()
-
-    def failed(self) -> None:
-        """See `LoopPass`."""
-        if self.loop:
-            super().failed()
-
-    def _look(self) -> None:
-        self.loop = torch.is_grad_enabled()
-        if self.loop:
-            self._asked()
+    def _asked(self, of: weakref.ref[Any], loop: FoundPass) -> bool:
+        if self._is_named:
+            return False
+        if self._is_marked:
+            loop.aside = loop.unmatched = True
+        loader = of()
+        if loader is not None and self._taken.is_new(loader):
+            self._take(loader)
+        return True
 
 
 class FoundLoaders(LoaderWatch):
@@ -124,7 +137,7 @@ class FoundLoaders(LoaderWatch):
             if issubclass(type(found), _BaseDataLoaderIter) and id(found) not in passes:
                 at = LoaderPass(next(serials), found._num_workers)
                 at.keep_for(found)
-                at.go_with(self, _FoundPass(self.clock, partial(self._asked, at.workers)))
+                at.go_with(self, self._pass_of(at.workers))
                 if finds_data:
                     self._session.add_data_roots(data_roots_of(found._dataset))
 
@@ -139,11 +152,17 @@ class FoundLoaders(LoaderWatch):
             return Fetch(self.clock, opens=False)
         self._finder.leave()
         self._take(loader)
-        asked = partial(self._asked, loader.num_workers)
-        loop = _FoundPass(self.clock, asked, self.observed[id(loader)])
+        loop = self._pass_of(loader.num_workers, self.observed[id(loader)])
+        loop.loop = True
         loop.start(reads=bool(getattr(loader, "num_workers", True)))
         return loop
 
-    def _asked(self, workers: int) -> None:
+    def _pass_of(self, workers: int, of: object | None = None) -> FoundPass:
+        loop = FoundPass(self.clock, partial(self._asked, workers), of)
+        loop.unmatched = True
+        return loop
+
+    def _asked(self, workers: int, _: FoundPass) -> bool:
         self._session.note_workers(workers)
         self._finder.fetching()
+        return True

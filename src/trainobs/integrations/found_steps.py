@@ -14,8 +14,9 @@ from trainobs.steps.clock import StepClock
 
 _OPTIMIZER = Phase.OPTIMIZER.value
 
-ALONE = 8
-"""Steps of optimizers, without a fetch, after which a loop is one without torch's loaders."""
+ALONE, ALONE_AGAIN = 8, 64
+"""Steps of optimizers, without a fetch, after which a loop is one without torch's loaders: where no
+pass over one goes on, and where one does, of which a batch may be for many steps."""
 
 PATIENCE_FETCHES, PATIENCE_S = 64, 10.0
 """Fetches, and time, after which a loop without a step of an optimizer has none of torch's."""
@@ -35,6 +36,7 @@ class OptimizerSteps:
         on_fault: called while a fault of ours is handled.
 
     Attributes:
+        takes_all: whether no loader was named: one that is seen may not be the one of the loop.
         count: how often an optimizer has stepped.
         first_ns: when one first has.
     """
@@ -43,9 +45,11 @@ class OptimizerSteps:
         self, clock: StepClock, found: Callable[[str], None], on_fault: Callable[[], None]
     ) -> None:
         self.count = self.first_ns = 0
+        self.takes_all = True
         self._clock = clock
         self._found = found
         self._rule = ""
+        self._without = 0
         self._main: Callable[[], object] = lambda: None
         self._since: Counter[int] = Counter()  # steps of each other since the last one of that
         self._hooks = OptimizerHooks(self._stepped, on_fault)
@@ -69,6 +73,12 @@ class OptimizerSteps:
             if self.count <= ALONE:
                 return
             clock.alone = clock.exhausted = True
+        elif self.takes_all and not clock.alone:
+            self._without = self._without + 1 if clock.is_idle else 0
+            most = ALONE if clock.fetches.leader is None else ALONE_AGAIN
+            if self._without > most:  # it was a look at the data, or it has another loader
+                clock.alone = clock.exhausted = True
+                clock.measured.discard(Phase.LOADER.value)
         rule = BY_ONE_OPTIMIZER if clock.alone else BY_OPTIMIZER
         if rule is not self._rule:
             self._rule = rule

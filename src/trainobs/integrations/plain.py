@@ -126,8 +126,11 @@ class Observation:
             self._tell_unused()
             return given
         try:
-            self._take(given)
+            if self._optimizers is not None and self._optimizers.takes_all:
+                self._optimizers.takes_all = False
+                session.info.settings.pop("loader_workers", None)  # of what was found until now
             observed = self._watch.observe(given)
+            self._take(given)
             if session.clock.by_fetches:
                 session.note_steps(BY_FETCH)
             return observed
@@ -152,6 +155,8 @@ class Observation:
         if self._optimizers is not None:
             self._leave_optimizers()
             clock.by_marks()
+            if isinstance(self._watch, UnnamedLoaders):
+                self._watch.marked()
             session.note_steps(BY_MARKS)
         if number is None:
             return self._step

@@ -115,7 +115,7 @@ def _head(summary: dict[str, Any], room: _Room, now_ns: int, is_newest: bool) ->
     where += f", rank {summary['rank']} of {world_size}" if (world_size or 1) > 1 else ""
     share = own_share(summary)
     cost = "" if share is None else f", which took {share}"
-    by = _LEVELS.get(summary["level"], summary["level"])
+    by = _LEVELS.get(summary["level"], summary["level"]) or "unknown means"
     yield from statement(
         f"  {_age(summary, now_ns)}{where}; observed by {by}{cost}", room.statement
     )

@@ -268,7 +268,7 @@ def metric(summary: dict[str, Any], name: str) -> dict[str, Any]:
 def observed_by(summary: dict[str, Any]) -> str:
     """By what a run was observed; some probes may run where system calls are not seen."""
     level = summary["level"]
-    text = _LEVELS.get(level, level)
+    text = _LEVELS.get(level, level) or "unknown means"
     on = {name for name, state in summary["capabilities"].items() if state == "on"}
     some = level not in ("ebpf", "attached") and any(
         metric.programs & on for metric in kernel_metrics()

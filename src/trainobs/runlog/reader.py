@@ -22,6 +22,10 @@ _DEPTHS = ("*/", "*/*/", "*/*/*/", "*/*/*/*/")
 """Where below a given directory a run is looked for, near ones first."""
 
 
+_OF_THE_JOB = ("schema", "trainobs", "clock", "world_size")
+"""What `run.json` says of all ranks, also of one that was killed before it wrote its own file."""
+
+
 class RunLog:
     """One run, whole or as far as it can be read.
 
@@ -90,7 +94,9 @@ class RunLog:
         """
         if rank not in self.ranks:
             raise _no_such_rank(self.path, rank, list(self.ranks))
-        info = {**self.info, **_info_of(names.run_file(self.path, rank))}
+        own = _info_of(names.run_file(self.path, rank))
+        common = {name: value for name, value in self.info.items() if name in _OF_THE_JOB}
+        info = {**common, **own} if rank else self.info
         return RunLog(self.path, info, self.ranks, self.is_part, self.ranks[rank])
 
 

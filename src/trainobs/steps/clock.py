@@ -230,11 +230,17 @@ class StepClock(Marker):
         """Whether steps are those of an optimizer, and none has stepped."""
         return self.by_optimizer and not self._ever_stepped
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no batch came since the last step ended."""
+        return self._done
+
     def by_loaders(self) -> None:
         """It was said after all: fetches of that end steps, until an optimizer does."""
         if self.no_steps:
             self._back_to_setup()
             self.by_fetches, self.by_optimizer = True, False
+        self.fetches.follow(self.fetches.leader)
 
     def by_marks(self) -> None:
         """The loop marks its steps from now on, after an optimizer has ended some."""

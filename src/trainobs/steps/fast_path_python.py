@@ -41,7 +41,8 @@ class FetchListener:
         fetched: takes each fetch of which it is known which batch it got (`Ledger.fetched`).
         loop: whether the loop goes to it, so that its fetches open steps and batches.
         found: whether nobody has said what it is for: before each fetch `_look` says whether the
-            loop goes to it, and its batch may be for a later step.
+            loop goes to it.
+        unmatched: whether its batches may be for a later step than the one that fetches them.
         opens: whether a fetch outside every phase opens a step, of which others tell more.
         opened: whether the last fetch did.
         aside: whether the pass began inside a phase, and is timed as waiting alone.
@@ -62,13 +63,15 @@ class FetchListener:
         "loop",
         "opened",
         "opens",
+        "unmatched",
     )
 
     def __init__(self) -> None:
         self.clock: Any = None
         self.fetched: Callable[[list[int]], None] | None = None
         self._name: object = None
-        self.loop = self.found = self.opens = self.opened = self.aside = False
+        self.loop = self.found = self.unmatched = False
+        self.opens = self.opened = self.aside = False
         self.leads = self.epoch = -1
         self.begin_ns = 0
 
@@ -122,7 +125,7 @@ class FetchListener:
             key = (MAIN_WORKER, number)
             if at.workers:
                 key = number % at.workers, number // at.workers
-            delivered = (self.loop and not self.found) or clock.delivering
+            delivered = (self.loop and not self.unmatched) or clock.delivering
             times = self.begin_ns, end_ns
             self.fetched([clock.serial, at.loader, at.passes, *key, *times, waited, delivered])
         self.got()
