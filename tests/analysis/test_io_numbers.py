@@ -107,7 +107,7 @@ def test_what_workers_read_after_the_last_step_is_no_epoch(tmp_path: Path) -> No
     text = io_text.render(summary)
     assert ": rank 0, 1 epoch\n" in text
     assert "\n  read ahead " in text
-    assert "read ahead: by workers, for an epoch of which no step was trained" in text
+    assert "read ahead: after the epochs that have steps, by workers" in text
     assert told(tmp_path / "ahead", epoch=1)["epochs"][0]["is_ahead"] is True
 
 

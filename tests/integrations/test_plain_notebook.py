@@ -244,7 +244,7 @@ def test_nothing_is_predicted_of_a_step_that_takes_from_several_loaders(run_dir,
                 pass
     summary = summarize(RunLog.open(run_dir))
     found = summary["would_help"]["refused"]
-    assert found == "several loaders give batches to a step, and a replay knows one"
+    assert found == "a step gets batches of several loaders or passes, and a replay knows one"
     made = summary["loader"]
     assert (made["workers"], made["in_main"], made["batches"]) == (1, True, 80)
 

@@ -186,10 +186,11 @@ def test_a_pass_with_gradients_after_marked_steps_is_no_step(tmp_path: Path) -> 
     assert len(steps_of(observed(tmp_path / "run", loop))) == 2 * BATCHES
 
 
-def test_the_loader_that_is_named_says_how_many_workers_there_are(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["named", "unnamed"])
+def test_workers_are_those_of_the_loader_that_trains(tmp_path: Path, name: str) -> None:
     def loop(obs: Any, model: Model) -> None:
         next(iter(batches(num_workers=1)))
-        each(obs.named, model)
+        each(obs.named if name == "named" else obs, model)
 
     run = observed(tmp_path / "run", loop)
     assert json.loads((run.run_dir / "run.json").read_text())["settings"]["loader_workers"] == 0

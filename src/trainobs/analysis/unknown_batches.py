@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from trainobs.verdict import record as names
 from trainobs.verdict.record import Record
 
-NO_LOADER = "its batches came from no DataLoader of torch"
+NO_LOADER = "its thread got its batches from no DataLoader of torch"
 NO_STEP = "torch's DataLoader made its batches, and it is not known which step got which"
 
 

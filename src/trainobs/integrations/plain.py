@@ -19,7 +19,6 @@ or, in a notebook::
 from __future__ import annotations
 
 import atexit
-import operator
 import os
 import sys
 import threading
@@ -27,7 +26,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from multiprocessing.util import Finalize
 from pathlib import Path
-from typing import Any, SupportsIndex, TypeVar
+from typing import Any, TypeVar
 
 from torch.nn import Module
 
@@ -45,14 +44,14 @@ from trainobs.integrations.found_loaders import UnnamedLoaders
 from trainobs.integrations.found_steps import BY_FETCH, BY_MARKS, OptimizerSteps
 from trainobs.integrations.guard import FAULT, tell_fault
 from trainobs.integrations.models import check_model, watch_lookups
-from trainobs.integrations.scope import NOTHING, Scope
+from trainobs.integrations.scope import NOTHING, Scope, step_number
 from trainobs.integrations.steps_told import tell_if_none, tell_of_steps
 from trainobs.integrations.user_warnings import warn_ignored
 from trainobs.session.forks import abandon_in_children, keep_in_children
 from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
 from trainobs.session.settings import PathLike, Probes, Settings
-from trainobs.steps.clock import LAST_STEP, MAX_NAMED, StepClock
+from trainobs.steps.clock import MAX_NAMED, StepClock
 from trainobs.steps.fast_path import CallbackContext
 
 Loader = TypeVar("Loader", bound=Iterable[Any])
@@ -64,19 +63,6 @@ _NAMES_KEPT = 100
 """Names of phases, good and bad, that are looked at once: a loop may make them up as it goes."""
 
 _PHASES = {phase.name.lower(): phase.value for phase in Phase}
-
-
-def _step_number(value: SupportsIndex | None) -> int | None:
-    """A number that the record cannot hold gives way to the next number in turn."""
-    try:
-        number = -1 if value is None else operator.index(value)
-    except Exception:  # of what somebody calls a number
-        number = -1
-    if 0 <= number <= LAST_STEP:
-        return number
-    if value is not None:
-        warn_ignored("bad step number", value, f"give a whole number from 0 to {LAST_STEP}")
-    return None
 
 
 class Observation:
@@ -128,7 +114,7 @@ class Observation:
         try:
             if self._optimizers is not None and self._optimizers.takes_all:
                 self._optimizers.takes_all = False
-                session.info.settings.pop("loader_workers", None)  # of what was found until now
+                session.info.settings.pop("loader_workers", None)
             observed = self._watch.observe(given)
             self._take(given)
             if session.clock.by_fetches:
@@ -160,7 +146,7 @@ class Observation:
             session.note_steps(BY_MARKS)
         if number is None:
             return self._step
-        return CallbackContext(clock.begin_step, _step_number(number), clock.end_step, self._fault)
+        return CallbackContext(clock.begin_step, step_number(number), clock.end_step, self._fault)
 
     def phase(self, name: str) -> Scope:
         """Context of a phase of the step; phases may nest, and the inner one's time is its own.
@@ -233,7 +219,13 @@ class Observation:
         """What is told of loaders, from which steps are found until `step` marks them."""
         session.clock.by_optimizers()
         self._optimizers = OptimizerSteps(session.clock, session.note_steps, self._fault)
-        return UnnamedLoaders(self._take, session, self._fault)
+        return UnnamedLoaders(self._found, session, self._fault)
+
+    def _found(self, loader: Any) -> None:
+        session = self._session
+        if session is not None and session.clock.no_steps:  # those before were looked at
+            session.info.settings.pop("loader_workers", None)
+        self._take(loader)
 
     def _take(self, loader: Any) -> None:
         """What is to be known of a loader that the loop goes to."""

@@ -1,9 +1,13 @@
-"""What `step` and `phase` of a plain loop give: the context of a stretch of time."""
+"""What `step` and `phase` of a plain loop give, the context of a stretch of time, and take."""
 
 from __future__ import annotations
 
+import operator
 from contextlib import nullcontext
-from typing import Protocol
+from typing import Protocol, SupportsIndex
+
+from trainobs.integrations.user_warnings import warn_ignored
+from trainobs.steps.clock import LAST_STEP
 
 
 class Scope(Protocol):
@@ -16,3 +20,16 @@ class Scope(Protocol):
 
 NOTHING = nullcontext()
 """A step or phase of which nothing is wanted."""
+
+
+def step_number(value: SupportsIndex | None) -> int | None:
+    """A number that the record cannot hold gives way to the next number in turn."""
+    try:
+        number = -1 if value is None else operator.index(value)
+    except Exception:  # of what somebody calls a number
+        number = -1
+    if 0 <= number <= LAST_STEP:
+        return number
+    if value is not None:
+        warn_ignored("bad step number", value, f"give a whole number from 0 to {LAST_STEP}")
+    return None

@@ -158,7 +158,7 @@ def _epochs(found: Mapping[str, Any]) -> Iterator[str]:
             width=_LABEL,
         )
     if any(epoch["is_ahead"] for epoch in found["epochs"]):
-        told = "by workers, for an epoch of which no step was trained"
+        told = "after the epochs that have steps, by workers ahead of the loop or for a validation"
         yield from paragraph(f"{_AHEAD}: {told}", "  ", "  ")
     yield from paragraph(_READ, "  ", "  ")
     yield from paragraph(_about_cache(found), "  ", "  ")

@@ -229,7 +229,7 @@ def why_no_replay(facts: Facts, record: Record) -> str | None:
     if facts.has_accelerator:
         return "a GPU is in use, and what it would do is not replayed"
     if len(record) and known(record.mean()[names.LOADERS]) > SEVERAL:
-        return "several loaders give batches to a step, and a replay knows one"
+        return "a step gets batches of several loaders or passes, and a replay knows one"
     return None
 
 
