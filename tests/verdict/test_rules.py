@@ -132,6 +132,15 @@ def test_waiting_for_the_interpreter_lock_is_named_where_it_is_what_computation_
     assert held_up.cause is None  # two causes share the time
 
 
+def test_threads_that_may_make_the_batches_are_not_promised_to_cost_nothing():
+    waits = {"python__gil_wait_ns": 60 * MS}
+    idle = verdict_on(**waits, sched__thread_cpu_ns=30 * MS).advice
+    assert idle.gain[0] > 1.3
+    computing = verdict_on(**waits, sched__thread_cpu_ns=95 * MS)
+    assert computing.cause is Cause.INTERPRETER
+    assert computing.advice is None
+
+
 def test_fsync_of_a_checkpoint_is_a_cause():
     saving = {"phase__checkpoint_ns": every(8, 800 * MS)}
     assert verdict_on(**saving).cause is None

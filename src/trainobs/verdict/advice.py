@@ -146,6 +146,12 @@ def _late(now: Situation) -> float:
     return known(now.parts.part[VerdictKind.COMMUNICATION]) - min(waits, default=0.0)
 
 
+def _of_threads(now: Situation) -> float:
+    """What is saved without their Python, even if that makes the batches: these take its time."""
+    left = now.parts.step - known(now.ns("sched/thread_cpu_ns"))
+    return min(known(now.parts.interpreter), max(0.0, left))
+
+
 _Rule = tuple[str, tuple[tuple[str, float | bool], ...], Callable[[Situation], float], float]
 
 _COLLECTS: _Rule = (
@@ -161,7 +167,7 @@ _SHARES: dict[tuple[VerdictKind, Cause | None], _Rule] = {
     (VerdictKind.COMPUTE, Cause.INTERPRETER): (
         "move what the other threads do in Python into a process, or end these threads",
         (("python_threads", 0),),
-        lambda now: known(now.parts.interpreter),
+        _of_threads,
         PART,
     ),
     (VerdictKind.CHECKPOINT, None): (
