@@ -11,7 +11,7 @@ from trainobs.core.abi import Phase
 from trainobs.core.records import RunInfo
 from trainobs.core.signals import let_signals_through
 from trainobs.hooks.loader_facts import KnownLoaders
-from trainobs.hooks.loop_pass import Fetch, LoopPass
+from trainobs.hooks.loop_pass import Fetch, LoopPass, reads_ahead
 from trainobs.steps.clock import StepClock
 from trainobs.steps.ledger import Ledger
 
@@ -96,7 +96,7 @@ class LoaderListener:
             fetch.ask()
             return fetch
         loop = LoopPass(self.clock, known)
-        loop.start(reads=bool(getattr(loader, "num_workers", True)))
+        loop.start(reads=reads_ahead(loader))
         return loop
 
     def made(self, its: LoopPass | Fetch, took_ns: int, workers_ns: int) -> None:

@@ -34,6 +34,11 @@ class Fetch(FetchListener):
     made = over = failed
 
 
+def reads_ahead(loader: object) -> bool:
+    """Whether data may be read as an iterator is made: not where there are no workers."""
+    return bool(getattr(loader, "num_workers", True))
+
+
 class LoopPass(FetchListener):
     """Tells a clock of one pass over a loader that was given to `obs.loader`.
 

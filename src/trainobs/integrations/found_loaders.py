@@ -16,7 +16,7 @@ from trainobs.hooks.batch_matcher import fetches_ahead
 from trainobs.hooks.datasets import data_roots_of
 from trainobs.hooks.loader_facts import KnownLoaders
 from trainobs.hooks.loader_pass import LoaderPass, passes, serials
-from trainobs.hooks.loop_pass import Fetch, LoopPass
+from trainobs.hooks.loop_pass import Fetch, LoopPass, reads_ahead
 from trainobs.hooks.watch import Loader, LoaderWatch
 from trainobs.integrations.found_steps import StepFinder
 from trainobs.session.session import Session
@@ -93,7 +93,7 @@ class UnnamedLoaders(LoaderWatch):
         loop = FoundPass(self.clock, partial(self._asked, known), known)
         loop.unmatched = fetches_ahead()
         loop._look()
-        loop.start(reads=bool(getattr(loader, "num_workers", True)))
+        loop.start(reads=reads_ahead(loader))
         return loop
 
     def _asked(self, of: weakref.ref[Any], loop: FoundPass) -> bool:
@@ -154,7 +154,7 @@ class FoundLoaders(LoaderWatch):
         self._take(loader)
         loop = self._pass_of(loader.num_workers, self.observed[id(loader)])
         loop.loop = True
-        loop.start(reads=bool(getattr(loader, "num_workers", True)))
+        loop.start(reads=reads_ahead(loader))
         return loop
 
     def _pass_of(self, workers: int, of: object | None = None) -> FoundPass:

@@ -1,4 +1,4 @@
-"""What `step` and `phase` of a plain loop give, the context of a stretch of time, and take."""
+"""Contexts of steps and phases of a plain loop, and the number that a step is given."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def _find(path: Path) -> Path:
 def _no_such_rank(run_dir: Path, rank: int, ranks: Sequence[int]) -> RunLogError:
     found = f"records of {counted(len(ranks), 'rank')}"
     if ranks:
-        found += f", from {ranks[0]} to {ranks[-1]}" if len(ranks) > 1 else f", {ranks[0]}"
+        found += f", from {ranks[0]} to {ranks[-1]}" if len(ranks) > 1 else f": {ranks[0]}"
     return RunLogError(
         failed=f"There is no record of rank {rank} in {run_dir}.",
         found=found,
