@@ -23,9 +23,7 @@ PATIENCE_FETCHES, PATIENCE_S = 64, 10.0
 
 BY_OPTIMIZER = "a step begins with the first fetch of a batch after an optimizer has stepped"
 BY_FETCH = "each fetch of a batch begins a step: no optimizer of torch's steps"
-BY_ONE_OPTIMIZER = (
-    "a step begins as an optimizer has stepped: no fetch in it is seen"
-)
+BY_ONE_OPTIMIZER = "a step begins as an optimizer has stepped: no fetch in it is seen"
 BY_MARKS = "the loop marks its steps"
 
 
