@@ -18,6 +18,9 @@ from typing import Any
 
 Command = list[str]
 
+EACH = "each"
+"""What `per_step` says of a tool whose result has a line for every step."""
+
 
 def _nothing(folder: Path) -> dict[str, Any]:
     return {}
@@ -151,7 +154,7 @@ TOOLS = {
         "trainobs",
         "phases, fetch, and what the kernel did: calls, files, page cache, disk, scheduler, "
         "network; of the training and its workers; TensorBoard, Parquet",
-        per_step="each",
+        per_step=EACH,
         switch_on=_trainobs,
         proof="run/run.json",
         mark=b'"level": "ebpf"',
@@ -181,7 +184,7 @@ TOOLS = {
     "torch_profiler": Tool(
         "torch.profiler, all steps",
         "start and duration of every operator; a trace to open in Perfetto",
-        per_step="each",
+        per_step=EACH,
         switch_on=_torch_profiler,
         proof="trace.json",
         mark=b"ProfilerStep#",
@@ -189,7 +192,7 @@ TOOLS = {
     "traceml": Tool(
         "TraceML",
         "fetch, forward, backward, optimizer, the rest; a verdict; CPU and memory once a second",
-        per_step="each",
+        per_step=EACH,
         packages=("traceml-ai",),
         wrap=_traceml,
         proof="run/final_summary.json",
@@ -198,7 +201,7 @@ TOOLS = {
     "dftracer": Tool(
         "DFTracer",
         "every POSIX call on the data, of the training and its workers; steps that one marks",
-        per_step="each",
+        per_step=EACH,
         packages=("dftracer", "pydftracer"),
         switch_on=_dftracer,
         environment=_dftracer_environment,

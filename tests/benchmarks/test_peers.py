@@ -63,16 +63,16 @@ def test_a_ratio_is_that_of_the_same_round(results):
     # The machine was three times as slow in the second round: a ratio of medians would not be 1.02.
     results["rounds"][1].pop(0)
     results["rounds"].append([cell("bare", 500), cell("trainobs", 520)])
-    assert tables.ratios(results, "light", "trainobs") == [1.02, 1.04]
+    assert tables.ratios(results, "light", "trainobs", tables.TIME) == [1.02, 1.04]
     assert row(tables.render(results), "trainobs")[1] == "1.030 (1.025 to 1.035)"
 
 
 def test_the_two_bare_runs_of_a_round_are_averaged_and_compared_with_each_other(results):
     del results["rounds"][1]
     results["rounds"][0].append(cell("again", 1040))
-    assert tables.ratios(results, "light", "trainobs") == [1.0]
-    assert tables.ratios(results, "light", "again") == [1.04]
-    assert tables.ratios(results, "light", "bare") == [1.0]
+    assert tables.ratios(results, "light", "trainobs", tables.TIME) == [1.0]
+    assert tables.ratios(results, "light", "again", tables.TIME) == [1.04]
+    assert tables.ratios(results, "light", "bare", tables.TIME) == [1.0]
     assert row(tables.render(results), "no observer, again")[1] == "1.040"
 
 
@@ -82,25 +82,49 @@ def test_a_tool_that_is_missing_or_fails_is_listed_with_why(results):
     assert row(text, "`strace -f -c`")[1] == "failed: exit status 1: not allowed"
 
 
-def test_the_verdict_compares_only_tools_that_report_on_steps(results):
+def test_the_verdict_compares_only_tools_that_report_on_every_step(results):
+    for cells, bare in zip(results["rounds"], (1000, 3000), strict=True):
+        cells.append(cell("dftracer", 1.011 * bare))
+        cells.append(cell("traceml", 1.021 * bare, cpu_us_per_step=2.01 * bare))
+    text = tables.render(results)
     assert (
-        "Light loop: trainobs 1.020, aim 1.03 met; the lowest of the 2 that report on single "
-        "steps: Lightning DeviceStatsMonitor, 1.010." in tables.render(results)
+        "Light loop, step time: trainobs 1.020, aim 1.03 met. Of the 2 others that report on every "
+        "step, DFTracer (1.011) cost less beyond chance." in text
+    )
+    assert (
+        "Light loop, CPU time a step: trainobs 1.020, aim 1.03 met. Of the 2 others that report on "
+        "every step, TraceML (1.005) and DFTracer (1.011) cost less beyond chance." in text
     )
     for cells in results["rounds"]:
         cells[1]["mean_step_us"] *= 1.02
-    assert "trainobs 1.040, aim 1.03 **missed**;" in tables.render(results)
+    assert "step time: trainobs 1.040, aim 1.03 **missed**." in tables.render(results)
+
+
+def test_who_costs_less_by_chance_is_not_said_to(results):
+    for cells, ratio in zip(results["rounds"], (1.0, 1.05), strict=True):
+        cells.append(cell("dftracer", ratio * cells[0]["mean_step_us"]))
+    results["rounds"][1][1]["mean_step_us"] *= 1.01
+    assert "report on every step, none cost less beyond chance." in tables.render(results)
 
 
 def test_an_aim_is_not_decided_where_chance_moves_more_than_is_at_stake(results):
     for cells in results["rounds"]:
         cells.append(cell("again", cells[0]["mean_step_us"] * 1.02))
-    assert "aim 1.03 met;" in tables.render(results)
+    assert "aim 1.03 met." in tables.render(results)
     for cells in results["rounds"]:
         cells[-1]["mean_step_us"] *= 1.02
     assert (
-        "aim 1.03 **not decided**, since the bare loop differs from itself by 0.040;"
+        "aim 1.03 **not decided**, since the bare loop differs from itself by 0.040."
         in tables.render(results)
+    )
+
+
+def test_an_aim_is_not_decided_between_the_quartiles_of_its_rounds(results):
+    results["rounds"][1][1]["mean_step_us"] *= 1.05
+    results["rounds"][0][1]["mean_step_us"] *= 0.99
+    assert (
+        "trainobs 1.040, aim 1.03 **not decided**, since half of the rounds lie between 1.025 and "
+        "1.056." in tables.render(results)
     )
 
 
