@@ -151,7 +151,7 @@ def test_the_command_answers_for_one_step(run, capsys):
     assert "A batch of worker 1, finished 60 ms after the step began" in text
     assert "A batch of worker 0, finished 900 ms before the step began" in text
     assert "  slowest file: b.jpg, 55 ms" in text
-    (starts,) = lines_of(text, "      loaders starting and ending")
+    (starts,) = lines_of(text, "      of these: loaders starting and ending")
     assert starts.split()[-4:] == ["3", "ms", "1.50", "ms"]
     assert main(["report", str(run), "--step", "9", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)

@@ -269,7 +269,7 @@ def _are_in_turn(old: Sequence[RunLog], new: Sequence[RunLog]) -> bool:
 
 
 def _means_of(run: RunLog) -> RunMeans:
-    means = RunMeans.from_rank(run.rank)
+    means = RunMeans.from_run(run)
     if not means.steps or means.of[STEP].all <= 0:
         found = f"{shown(str(run.path))} has fewer than two steps"
         raise _no_comparison(found, "give runs that trained for a while")

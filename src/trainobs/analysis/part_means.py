@@ -8,12 +8,25 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from trainobs.analysis.step_time import TAKING
+from trainobs.core import labels
 from trainobs.core.catalogue import named_phase_metric
 from trainobs.core.catalogue.named import named_phase
-from trainobs.core.labels import LABELS, PART_OF, label_of
 from trainobs.core.records import SETUP
-from trainobs.runlog.rank import RankLog
-from trainobs.verdict.record import LOADER, NAMED, OTHER, PHASES, SPLIT, START, STEP
+from trainobs.runlog.reader import RunLog
+from trainobs.verdict.parts import HANDED_NS, HANDED_SHARE
+from trainobs.verdict.record import (
+    HANDOVER,
+    LOADER,
+    NAMED,
+    OTHER,
+    PHASES,
+    SPLIT,
+    START,
+    STEP,
+    WAITED_OFF_CPU,
+)
+from trainobs.verdict.verdict import facts_from
 
 Floats = npt.NDArray[np.float64]
 
@@ -72,13 +85,17 @@ class RunMeans:
         self.of = {name: _means(values) for name, values in kept if np.isfinite(values).any()}
 
     @classmethod
-    def from_rank(cls, rank: RankLog) -> RunMeans:
+    def from_run(cls, run: RunLog) -> RunMeans:
         """All steps but the first, in which workers, caches and kernels are made."""
+        rank = run.rank
         rows = np.flatnonzero(rank.step() != SETUP)[1:]
         phases = (name for name in PHASES if name != NAMED)
         own = map(named_phase_metric, rank.phases)
-        columns = rank.metrics((STEP, *phases, *own, *SPLIT, START))
-        return cls({name: column[rows] for name, column in columns.items()})
+        columns = rank.metrics((STEP, *phases, *own, *SPLIT, START, WAITED_OFF_CPU))
+        means = cls({name: column[rows] for name, column in columns.items()})
+        if {STEP, LOADER, WAITED_OFF_CPU} <= means.of.keys():
+            means.of[TAKING] = _taking(means.of, bool(facts_from(run.info).workers))
+        return means
 
 
 def _means(values: Floats) -> Means:
@@ -89,6 +106,21 @@ def _means(values: Floats) -> Means:
         for number in (2, count)
     )
     return Means(float(values.mean()), halves, blocks)
+
+
+def _taking(of: Mapping[str, Means], has_workers: bool) -> Means:
+    """What taking any batch over costs the training thread; without workers, nothing is."""
+
+    def taken(step: Floats, wait: Floats, off: Floats) -> Floats:
+        most = np.minimum(HANDED_NS, HANDED_SHARE * step) * has_workers
+        return np.clip(wait - off, 0.0, most)
+
+    step, wait, off = of[STEP], of[LOADER], of[WAITED_OFF_CPU]
+    return Means(
+        float(taken(*(np.float64(one.all) for one in (step, wait, off)))),
+        taken(step.halves, wait.halves, off.halves),
+        taken(step.blocks, wait.blocks, off.blocks),
+    )
 
 
 @dataclass
@@ -142,26 +174,39 @@ def _marked(runs: Sequence[RunMeans]) -> list[str]:
 
 def _phases(runs: Sequence[RunMeans]) -> Iterator[Part]:
     pooled = not_in_all(runs)
+    taking = _taking_of_all(runs)
     for name in _marked(runs):
         if name not in pooled:
             means = [run.of[name] for run in runs]
-            parts = list(_causes(runs)) if name == LOADER and all(map(causes_known, runs)) else []
-            yield Part(name, label_of(name), means, parts)
+            is_wait = name == LOADER
+            parts = list(_causes(runs, taking)) if is_wait and all(map(causes_known, runs)) else []
+            if is_wait and taking:
+                means = [wait - taken for wait, taken in zip(means, taking, strict=True)]
+            yield Part(name, labels.label_of(name), means, parts)
+            if is_wait and any(one.all for one in taking):
+                yield Part(TAKING, labels.TAKING, taking)
     others = [[run.of[name] for name in (OTHER, *pooled) if name in run.of] for run in runs]
     if all(others):
-        yield Part(OTHER, LABELS[OTHER], [_sum(one) for one in others])
+        yield Part(OTHER, labels.LABELS[OTHER], [_sum(one) for one in others])
 
 
-def _causes(runs: Sequence[RunMeans]) -> Iterator[Part]:
-    """In parts that add up: where all know it, the start of loaders is not in the hand-over."""
+def _taking_of_all(runs: Sequence[RunMeans]) -> list[Means]:
+    """What is no part of the wait in any of them; nothing where some do not know it."""
+    return [run.of[TAKING] for run in runs] if all(TAKING in run.of for run in runs) else []
+
+
+def _causes(runs: Sequence[RunMeans], taking: Sequence[Means]) -> Iterator[Part]:
+    """In parts that add up: what all know of the hand-over by itself is not in that."""
     causes = {name: [run.of[name] for run in runs] for name in SPLIT}
     left = [_without(run.of[LOADER], [run.of[name] for name in SPLIT]) for run in runs]
     if all(START in run.of for run in runs):
-        causes[START], whole = [run.of[START] for run in runs], PART_OF[START]
-        pairs = zip(causes[whole], causes[START], strict=True)
-        causes[whole] = [handed - starting for handed, starting in pairs]
+        causes[START] = [run.of[START] for run in runs]
+    for own in (causes.get(START), taking):
+        if own:
+            pairs = zip(causes[HANDOVER], own, strict=True)
+            causes[HANDOVER] = [handed - part for handed, part in pairs]
     for name, means in causes.items():
-        yield Part(name, LABELS[name].strip(), means)
+        yield Part(name, labels.LABELS[name].strip(), means)
     waits = [run.of[LOADER].all for run in runs]
     if any(abs(one.all) > ROUNDING * wait for one, wait in zip(left, waits, strict=True)):
         yield Part("loader/unknown_ns", "not known", left)

@@ -45,8 +45,8 @@ _MORE: Mapping[str, str] = {
     "loader/compute_ns": "  loader computes",
     "loader/sleep_ns": "  loader asleep, cause unknown",
     "loader/handover_ns": "  batches made, on their way",
-    "loader/start_stop_ns": "    loaders starting and ending",
-    "loader/worker_start_stop_ns": "      of it workers, at least",
+    "loader/start_stop_ns": "  loaders starting and ending",
+    "loader/worker_start_stop_ns": "    workers, at least",
     "sched/wait_offcpu_ns": "  asleep, or no CPU, while it waits",
     "sched/work_runqueue_ns": "  ready to run in the step, no CPU",
     "sched/work_iowait_ns": "  asleep for a device in the step",
@@ -79,17 +79,16 @@ LABELS: Mapping[str, str] = {
 }
 """Metric -> its name for people; an indented one is a part of what stands above it."""
 
-PART_OF: Mapping[str, str] = {"loader/start_stop_ns": "loader/handover_ns"}
-"""Part of the wait for data -> the part that it is within, for lists in which all others add up."""
+PART_OF: Mapping[str, str] = {"loader/worker_start_stop_ns": "loader/start_stop_ns"}
+"""Part of the wait for data -> the part that it is within, in lists in which all others add up."""
 
 _WAIT, _OFF = "loader/wait_ns", "sched/main_offcpu_ns"
 
 WITHIN: Mapping[str, str] = {
     **PART_OF,
-    "loader/worker_start_stop_ns": "loader/start_stop_ns",
     **{
         f"loader/{part}_ns": _WAIT
-        for part in ("device", "cpu_wait", "compute", "sleep", "handover")
+        for part in ("device", "cpu_wait", "compute", "sleep", "handover", "start_stop")
     },
     "sched/wait_offcpu_ns": _WAIT,
     **{f"sched/{part}_ns": _OFF for part in ("main_iowait", "main_runqueue")},

@@ -7,7 +7,7 @@ from typing import Any
 
 from trainobs.analysis.step_time import TAKING
 from trainobs.analysis.unnamed_reads import told_of
-from trainobs.core.labels import PART_OF, label_of
+from trainobs.core.labels import label_of
 from trainobs.core.text import counted, duration, percent, quantity, size
 from trainobs.report import own_counters
 from trainobs.report.loaders import DID
@@ -18,12 +18,14 @@ _WAIT = "loader/wait_ns"
 _NOTABLE = 0.05
 """Share of the step from which it matters why the loader is waited for."""
 
+_HANDOVER, _START = "loader/handover_ns", "loader/start_stop_ns"
+
 _WAITED = {
     "loader/compute_ns": "computing",
     "loader/device_ns": "asleep for a device",
     "loader/cpu_wait_ns": "without a CPU",
     "loader/sleep_ns": "asleep, cause unknown",
-    "loader/handover_ns": "batches made, on their way",
+    _HANDOVER: "batches made, on their way",
 }
 """What who made the awaited batch did meanwhile."""
 
@@ -91,11 +93,12 @@ def _loader(summary: dict[str, Any]) -> Iterator[str]:
         did = {label: found[name] for name, label in DID.items()}
         most = 1 if found["of_no_step"] else _CAUSES
         yield f"Loader: {who} made {made}{_shares(': ', did, found['made_ns'], most)}"
-    waited = sum(step["parts"].get(name, 0.0) for name in (_WAIT, TAKING)) if step else 0.0
+    waited = step["parts"].get(_WAIT, 0.0) if step else 0.0
     if not step or waited < _NOTABLE * step["mean_ns"]:
         return
     yield from _slow_worker(summary["workers"])
-    causes, time = _causes(step["waited"], waited), f"Loader: waited for {duration(waited)} a step"
+    causes = _causes(step["waited"], waited, step["parts"].get(TAKING, 0.0))
+    time = f"Loader: waited for {duration(waited)} a step"
     if causes:
         begin = "  what was waited for" if found else time
         yield f"{begin}{_shares(': ', causes, waited)}"
@@ -118,16 +121,19 @@ def _slow_worker(workers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"  worker {made[-1][1]} takes {duration(made[-1][0])} a batch, {others} {rest}"
 
 
-def _causes(known: Mapping[str, float], waited: float) -> dict[str, float]:
-    """What the loader was waited for, in parts that add up to it; empty where it is not known."""
+def _causes(known: Mapping[str, float], waited: float, taking: float) -> dict[str, float]:
+    """What the loader was waited for, in parts that add up to it; empty where it is not known.
+
+    The hand-over of batches has in it what loaders took to start and to end, and what the training
+    thread takes any batch over for, which is no part of `waited`.
+    """
     if not known.keys() >= _WAITED.keys():
         return {}
     causes = {label: known[name] for name, label in _WAITED.items()}
-    causes["not known"] = waited - sum(causes.values())
-    for name, whole in PART_OF.items():
-        part = min(known.get(name, 0.0), known[whole])
-        causes[label_of(name).strip()] = part
-        causes[_WAITED[whole]] -= part
+    causes["not known"] = waited + taking - sum(causes.values())
+    starting = min(known.get(_START, 0.0), known[_HANDOVER])
+    causes[label_of(_START).strip()] = starting
+    causes[_WAITED[_HANDOVER]] -= starting + taking
     return causes
 
 

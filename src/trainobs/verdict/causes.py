@@ -150,7 +150,7 @@ def _handed_over(now: Situation) -> float:
     """What handing batches over took that was no want of CPUs, at least."""
     queued = known(now.ns("sched/worker_runqueue_ns")) - known(now.ns("batch/cpu_wait_ns"))
     lacked = known(now.ns("sched/wait_runqueue_ns")) + max(0.0, queued)
-    return max(0.0, known(now.ns(record.SPLIT[-1])) - known(now.ns(record.START)) - lacked)
+    return max(0.0, known(now.ns(record.HANDOVER)) - known(now.ns(record.START)) - lacked)
 
 
 def _kept(now: Situation) -> float:

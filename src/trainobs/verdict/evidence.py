@@ -68,8 +68,10 @@ def evidence(
     taken_over = now.ns(names.LOADER) - now.parts.part[VerdictKind.LOADER]
     for name in dict.fromkeys((*deciding, *others)):
         value = now.ns(name)
-        if name in (names.LOADER, names.SPLIT[-1]):  # a part of its own
+        if name in (names.LOADER, names.HANDOVER):  # taking batches over is a part of its own
             value = max(0.0, value - taken_over)
+        if name == names.HANDOVER:  # and so is what loaders take to start and to end
+            value = max(0.0, value - known(now.ns(names.START)))
         unit = METRICS[name].unit if name in METRICS else "ns"
         is_share = unit == "ns" and (name in _OF_THE_THREAD or name in named)
         share = value / now.parts.step if is_share else None

@@ -41,12 +41,14 @@ AWAITED = "sched/main_await_ns"
 """Sleep of the training thread until another thread of its process was done."""
 START = "loader/start_stop_ns"
 STARTING_WORKERS = "loader/worker_start_stop_ns"
+HANDOVER = "loader/handover_ns"
+"""What is left of the wait for data; `START`, and what is taken over, are within it."""
 SPLIT = (
     "loader/device_ns",
     "loader/cpu_wait_ns",
     "loader/compute_ns",
     "loader/sleep_ns",
-    "loader/handover_ns",
+    HANDOVER,
 )
 SLEEPS = (
     "sched/transfer_sleep_ns",
