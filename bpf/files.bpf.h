@@ -240,11 +240,13 @@ __noinline int count_access(struct access *access)
 		begin_streams(access);
 	if (access->event == EVENT_CALL && access->result > 0) {
 		follow_stream(access);
+		barrier_var(file); /* as in add of maps.h: a compiler keeps whether there is one */
 		if (file && !file->mixed)
 			tell_unique(access, file);
 		else
 			access->untold = access->result;
 	}
+	barrier_var(file);
 	if (file) {
 		file->class = access->total.class;
 		if (access->result > 0 || !file->size) /* the one that blocks were counted by */

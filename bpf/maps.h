@@ -127,17 +127,20 @@ static __always_inline void bump(u64 *counter, u64 by)
 static __always_inline void add(struct account to, u32 op, u32 class, u64 count, u64 bytes, u64 ns,
 				u64 wait_ns)
 {
-	u32 number = cell_index(op, class, to.role);
-	u32 index = to.row % TOBS_ROWS_EACH * TOBS_CELLS + number;
+	u32 number = cell_index(op, class, to.role), index;
 	struct tobs_cell *cell;
 
+	/* Or a compiler that sees its range drops what the verifier asks for, which before v5.16 or so
+	 * loses sight of 32 bits that were put on the stack. */
+	barrier_var(number);
+	index = to.row % TOBS_ROWS_EACH * TOBS_CELLS + number;
 	if (!to.rows || !to.counts || number >= TOBS_CELLS)
 		return;
 	/* Before the cell, so that who finds a number there finds this, too. Written once: all CPUs
 	 * read it. */
 	if (!to.counts->touched[number])
 		to.counts->touched[number] = 1;
-	barrier_var(index); /* or a compiler drops what the verifier asks for */
+	barrier_var(index); /* likewise */
 	if (index >= TOBS_ROWS_EACH * TOBS_CELLS)
 		return;
 	cell = (struct tobs_cell *)to.rows + index;
@@ -186,6 +189,7 @@ static __always_inline void observe(struct account to, u32 op, u32 class, u64 ns
 {
 	u32 index = cell_index(op, class, to.role);
 
+	barrier_var(index); /* as in add */
 	if (to.counts && index < TOBS_CELLS)
 		count_latency((struct tobs_buckets *)to.counts->histograms + index, ns);
 }
