@@ -2,8 +2,9 @@
 
 `ObsCallback` observes a Lightning `Trainer`, `ObsTrainerCallback` one of Hugging Face, `observe` a
 training loop of one's own. `load_run` reads what they recorded, `AccessCounts` is what they tell
-about the rows of embedding tables. `Probe` and `BccProbe` are programs of one's own. All are
-imported on first use: `import trainobs` alone brings in neither torch nor a framework.
+about the rows of embedding tables. `Probe` and `BccProbe` are programs of one's own. `Observation`
+is what `observe` returns, `TrainobsError` the base of all errors. All are imported on first use:
+`import trainobs` alone brings in neither torch nor a framework.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from trainobs.core.errors import MissingPackageError
+from trainobs.core.errors import MissingPackageError, TrainobsError
 from trainobs.core.version import __version__
 
 if TYPE_CHECKING:
     from trainobs.access import AccessCounts
     from trainobs.integrations.huggingface import ObsTrainerCallback
     from trainobs.integrations.lightning import ObsCallback
-    from trainobs.integrations.plain import observe
+    from trainobs.integrations.plain import Observation, observe
     from trainobs.probes.bcc_probe import BccProbe
     from trainobs.probes.own_probe import Probe
     from trainobs.report.notebook import load_run
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
         "BccProbe",
         "ObsCallback",
         "ObsTrainerCallback",
+        "Observation",
         "Probe",
+        "TrainobsError",
         "__version__",
         "load_run",
         "observe",
@@ -40,17 +43,24 @@ _HOME = {
     "BccProbe": "trainobs.probes.bcc_probe",
     "ObsCallback": "trainobs.integrations.lightning",
     "ObsTrainerCallback": "trainobs.integrations.huggingface",
+    "Observation": "trainobs.integrations.plain",
     "Probe": "trainobs.probes.own_probe",
     "load_run": "trainobs.report.notebook",
     "observe": "trainobs.integrations.plain",
 }
 
-_EXTRAS = {"ObsCallback": "lightning", "ObsTrainerCallback": "huggingface", "observe": "torch"}
+_EXTRAS = {
+    "ObsCallback": "lightning",
+    "ObsTrainerCallback": "huggingface",
+    "Observation": "torch",
+    "observe": "torch",
+}
 """Name -> the extra that brings what it takes."""
 
 _NEEDS = {
     "ObsCallback": ("lightning", "pytorch_lightning"),
     "ObsTrainerCallback": ("transformers",),
+    "Observation": ("torch",),
     "observe": ("torch",),
 }
 """Name -> packages, one of which it takes; what is not in here takes none."""
@@ -58,7 +68,7 @@ _NEEDS = {
 
 def __getattr__(name: str) -> Any:
     if name == "__all__":  # looked up when it is asked for, by `from trainobs import *`
-        return sorted(["__version__", *filter(_is_usable, _HOME)])
+        return sorted(["TrainobsError", "__version__", *filter(_is_usable, _HOME)])
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

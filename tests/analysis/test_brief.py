@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from tests.analysis.runs import (
-    LOADER,
     RUNS,
     busy,
     compute_bound,
@@ -19,7 +18,6 @@ from tests.analysis.runs import (
     loader_bound,
     of_64_ranks,
     on_a_full_disk,
-    steps_of,
     with_gpu,
     with_names_of_any_kind,
     with_tables,
@@ -27,7 +25,6 @@ from tests.analysis.runs import (
     write,
 )
 from tests.samples import batch
-from trainobs.analysis.comparison import compare
 from trainobs.analysis.summary import summarize
 from trainobs.core.catalogue import METRICS
 from trainobs.core.errors import TrainobsError
@@ -205,53 +202,6 @@ def test_a_loader_bound_run_word_for_word(made):
         "",
         "More: `trainobs report runs/one --full`, `--html FILE`, `tensorboard --logdir runs/one`",
     ]
-
-
-def test_what_loaders_take_to_start_is_shown_beside_the_hand_over(tmp_path):
-    parts = {"device": 0.5, "cpu_wait": 0, "compute": 0.5, "sleep": 0, "handover": 9}
-    split = {f"loader__{part}_ns": [ms * MS] * 200 for part, ms in parts.items()}
-    started = {"loader__start_stop_ns": [8 * MS] * 200}
-    facts = {"settings": {"loader_workers": 1}, "loaders": [LOADER], "end": {"outcome": "ok"}}
-    run = write(tmp_path / "run", steps_of(10, 20, **split, **started), **facts)
-    lines = lines_of(summary_of(run))
-    (starting,) = (line for line in lines if line.startswith("  wait: loaders starting and ending"))
-    assert starting.split()[-4:] == ["8", "ms", "27", "%"]
-    (handed,) = (line for line in lines if line.startswith("  wait: batches made, on their way"))
-    assert handed.split()[-4:] == ["1", "ms", "3.3", "%"]
-    assert (
-        "  what was waited for: loaders starting and ending 80 %, batches made, on their way 10 %"
-        in lines
-    )
-    full = page.render(summary_of(run)).splitlines()
-    assert any(line.startswith("    batches made, on their way") for line in full)
-    assert any(line.startswith("    loaders starting and ending") for line in full)
-
-
-def test_what_any_batch_costs_is_no_part_of_the_wait(tmp_path):
-    """The report, its causes and the comparison of runs tell the same of it."""
-    parts = {"device": 0, "cpu_wait": 0, "compute": 0, "sleep": 0, "handover": 10}
-    split = {f"loader__{part}_ns": [ms * MS] * 200 for part, ms in parts.items()}
-    more = {"loader__start_stop_ns": [4 * MS] * 200, "sched__wait_offcpu_ns": [9 * MS] * 200}
-    facts = {"settings": {"loader_workers": 1}, "loaders": [LOADER], "end": {"outcome": "ok"}}
-    run = write(tmp_path / "run", steps_of(10, 20, **split, **more), **facts)
-    lines = lines_of(summary_of(run))
-    (waited,) = (line for line in lines if line.startswith("  waiting for data"))
-    assert waited.split()[3:5] == ["9", "ms"]
-    assert (
-        "  what was waited for: batches made, on their way 56 %, loaders starting and ending 44 %"
-        in lines
-    )
-    more["sched__wait_offcpu_ns"] = [10 * MS] * 200  # there nothing is taken over
-    other = write(tmp_path / "other", steps_of(10, 20, **split, **more), **facts)
-    runs = RunLog.open(run), RunLog.open(other)
-    runs[1].info["clock"]["wall_ns"] = 1
-    found = compare(runs[:1], runs[1:])["parts"]
-    ns = {part["name"]: part["ns"] for part in found}
-    assert ns["loader/wait_ns"] == pytest.approx([9 * MS, 10 * MS])
-    assert ns["loader/taking_ns"] == pytest.approx([MS, 0])
-    causes = {part["name"]: part["ns"][0] for part in found[0]["parts"]}
-    assert causes["loader/handover_ns"] == pytest.approx(5 * MS)
-    assert causes["loader/start_stop_ns"] == pytest.approx(4 * MS)
 
 
 def test_shares_of_the_step_are_those_of_the_verdict(made):

@@ -154,9 +154,9 @@ def test_the_page_of_a_killed_run_without_steps_says_so(write_run):
 
 def test_histograms_are_said_to_be_with_the_set_up(summary):
     page = render(summary)
-    assert re.search(r"^Block device reads: \d+ with the set-up ", page, re.M), page
+    assert re.search(r"^Block device reads: \d+ including the set-up ", page, re.M), page
     page = render({**summary, "setup": {**summary["setup"], "block/read_count": 435}})
-    assert "Before the first step (of the numbers above in the histograms alone)" in page
+    assert "Before the first step (included above in the histograms only)" in page
 
 
 def test_a_page_without_steps_parts_what_came_before_them(summary):

@@ -26,7 +26,9 @@ def test_the_names_that_trainobs_offers():
         "BccProbe",
         "ObsCallback",
         "ObsTrainerCallback",
+        "Observation",
         "Probe",
+        "TrainobsError",
         "__version__",
         "load_run",
         "observe",
@@ -39,11 +41,19 @@ def test_the_names_that_trainobs_offers():
     [
         (
             ["transformers"],
-            ["AccessCounts", "BccProbe", "ObsCallback", "Probe", "load_run", "observe"],
+            [
+                "AccessCounts",
+                "BccProbe",
+                "ObsCallback",
+                "Observation",
+                "Probe",
+                "load_run",
+                "observe",
+            ],
         ),
         (
             ["lightning", "pytorch_lightning", "transformers"],
-            ["AccessCounts", "BccProbe", "Probe", "load_run", "observe"],
+            ["AccessCounts", "BccProbe", "Observation", "Probe", "load_run", "observe"],
         ),
         (
             ["lightning", "pytorch_lightning", "transformers", "torch"],

@@ -235,7 +235,7 @@ def distributions(summary: dict[str, Any]) -> Iterator[str]:
         yield ""
         enough = [q for q, least in _ENOUGH.items() if distribution["count"] >= least]
         times = "   ".join(f"p{q} {duration(distribution[f'p{q}_ns'])}" for q in enough)
-        count = f"{quantity(distribution['count'])} with the set-up"
+        count = f"{quantity(distribution['count'])} including the set-up"
         yield f"{distribution['title']}: {count}   {times}"
         tallest = max(bucket["count"] for bucket in distribution["buckets"])
         for bucket in distribution["buckets"]:
@@ -253,7 +253,7 @@ def setup(summary: dict[str, Any]) -> Iterator[str]:
         if summary["setup"].get(name) and name not in unknown
     }
     if labels:
-        yield "Before the first step (of the numbers above in the histograms alone)"
+        yield "Before the first step (included above in the histograms only)"
         for name, label in labels.items():
             value = _FORMATS.get(METRICS[name].unit, quantity)(summary["setup"][name])
             yield row(f"  {label}", value)
