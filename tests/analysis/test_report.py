@@ -105,7 +105,7 @@ def test_the_page_shows_what_matters(summary):
     page = render(summary)
     for line in (
         "  host       node7, Linux 6.18",
-        "  observed   by eBPF probes in the kernel",
+        "  observed   by eBPF",
         "  steps      4, in 10 ms",
         "  ended      ok",
         "  cost       not measured",

@@ -69,6 +69,14 @@ _MORE: Mapping[str, str] = {
     "net/received_bytes": "received over the network",
 }
 
+LEVELS: Mapping[str, str] = {
+    "ebpf": "eBPF",
+    "attached": "eBPF, from outside",
+    "procfs": "/proc, without eBPF",
+    "timing": "timing alone",
+}
+"""Level of a run -> what it was observed by; the page has the same words."""
+
 TAKING = "taking batches over"
 """The part of the wait for data that any batch costs the training thread."""
 

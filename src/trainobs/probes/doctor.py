@@ -138,7 +138,7 @@ def _readable(path: Path) -> bool:
     return True
 
 
-_RUNGS = {
+_LEVELS = {
     "ebpf": "eBPF: kernel I/O, page cache, block devices, scheduler and network, step by step",
     "procfs": "/proc: I/O totals, run queue and pressure, step by step; no page cache, no classes",
     "timing": "timing only: steps and phases",
@@ -148,7 +148,7 @@ _RUNGS = {
 def render(found: dict[str, Any]) -> str:
     """The same as a page for a terminal."""
     machine = found["machine"]
-    lines = [f"A training run on this machine is observed by {_RUNGS[found['level']]}.", ""]
+    lines = [f"A training run on this machine is observed by {_LEVELS[found['level']]}.", ""]
     if found["switched_off"]:
         off = f"Nothing is observed: {SWITCH}={os.environ.get(SWITCH)} is in the environment."
         lines = [off, "Without that:", *lines]

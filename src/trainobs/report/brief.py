@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from trainobs.core.labels import PART_OF, label_among
+from trainobs.core.labels import LEVELS, PART_OF, label_among
 from trainobs.core.text import counted, duration, gained, measured, percent, printable
 from trainobs.report import empty, facts
 from trainobs.report.losses import found_and_remedy, lost, not_observed, unreadable
@@ -53,13 +53,6 @@ _LEAST = _LITTLE._replace(verdict=1, changes=1, parts=1)
 
 _ROOMS = (_USUAL, _USUAL._replace(evidence=1, changes=2, parts=2), _LITTLE, _LEAST)
 """The first with which the report is no longer than a screen is taken."""
-
-_LEVELS = {
-    "ebpf": "eBPF",
-    "attached": "eBPF, from outside",
-    "procfs": "/proc, not eBPF",
-    "timing": "timing alone",
-}
 
 
 def render(summary: dict[str, Any], now_ns: int, *, is_newest: bool = False) -> str:
@@ -115,7 +108,7 @@ def _head(summary: dict[str, Any], room: _Room, now_ns: int, is_newest: bool) ->
     where += f", rank {summary['rank']} of {world_size}" if (world_size or 1) > 1 else ""
     share = own_share(summary)
     cost = "" if share is None else f", which took {share}"
-    by = _LEVELS.get(summary["level"], summary["level"]) or "unknown means"
+    by = LEVELS.get(summary["level"], summary["level"]) or "unknown means"
     yield from statement(
         f"  {_age(summary, now_ns)}{where}; observed by {by}{cost}", room.statement
     )

@@ -76,13 +76,6 @@ _GPU = {
     "gpu/power_w": "power of the board",
 }
 
-_LEVELS = {
-    "ebpf": "eBPF probes in the kernel",
-    "attached": "eBPF probes in the kernel, from outside of the process",
-    "procfs": "/proc counters, without eBPF",
-    "timing": "timing alone, without the kernel",
-}
-
 _ENOUGH = {50: 2, 95: 20, 99: 100}
 """Percentile -> events that it takes to speak of it."""
 
@@ -268,7 +261,7 @@ def metric(summary: dict[str, Any], name: str) -> dict[str, Any]:
 def observed_by(summary: dict[str, Any]) -> str:
     """By what a run was observed; some probes may run where system calls are not seen."""
     level = summary["level"]
-    text = _LEVELS.get(level, level) or "unknown means"
+    text = labels.LEVELS.get(level, level) or "unknown means"
     on = {name for name, state in summary["capabilities"].items() if state == "on"}
     some = level not in ("ebpf", "attached") and any(
         metric.programs & on for metric in kernel_metrics()
