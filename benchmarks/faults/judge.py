@@ -39,7 +39,7 @@ LACKED = 0.1
 
 LESS: Mapping[Right, tuple[Right, ...]] = {
     ("LOADER", "WORKERS"): because("LOADER", "TRANSFORM", "HANDOVER"),
-    ("LOADER", "ASLEEP"): because("LOADER", "STORAGE", "SLEEP", "NETWORK", "HELPERS"),
+    ("LOADER", "FETCH_SLEEP"): because("LOADER", "STORAGE", "LOADER_SLEEP", "NETWORK", "HELPERS"),
     ("SLEEP", "UNKNOWN"): because("MEMORY", "RECLAIM", "FAULTS") + because("MEMORY"),
     **{
         (kind, "CPU"): because(kind, "OTHERS", "QUOTA", "FULL", "OWN_THREADS")

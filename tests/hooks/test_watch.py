@@ -20,7 +20,7 @@ from tests import needs
 from tests.hooks.pair import Pair
 from trainobs.core.abi import MAIN_WORKER, Phase
 from trainobs.hooks.marks import MarkingInit
-from trainobs.session.forks import abandon_in_children, keep_in_children, others_here
+from trainobs.session.forks import others_here, register_fork_cleanup, unregister_fork_cleanup
 
 
 def methods() -> tuple[Callable[..., Any], ...]:
@@ -276,9 +276,9 @@ def test_a_watch_is_no_other_session(pair):
 
     one, other = Session(), Session()
     assert not others_here(one)
-    abandon_in_children(other)
+    register_fork_cleanup(other)
     assert others_here(one)
-    keep_in_children(other)
+    unregister_fork_cleanup(other)
     assert others_here(pair.watch) is False
 
 

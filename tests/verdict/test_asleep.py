@@ -13,19 +13,19 @@ from trainobs.verdict.verdict import Cause
 def test_sleep_while_data_came_from_a_network_is_called_so():
     asleep = split(sleep=100)
     assert verdict_on(**asleep, batch__received_bytes=5e6).cause is Cause.NETWORK
-    assert verdict_on(**asleep, batch__received_bytes=100.0).cause is Cause.SLEEP
+    assert verdict_on(**asleep, batch__received_bytes=100.0).cause is Cause.LOADER_SLEEP
 
 
 @pytest.mark.parametrize(
     ("reads", "cause"),
     [
         ({"io__data_read_ns": 100 * MS, "cache__read_stall_ratio": 0.9}, Cause.STORAGE_BESIDE),
-        ({"io__data_read_ns": 100 * MS, "cache__read_stall_ratio": 0.1}, Cause.SLEEP),
+        ({"io__data_read_ns": 100 * MS, "cache__read_stall_ratio": 0.1}, Cause.LOADER_SLEEP),
         ({"sched__worker_iowait_ns": 160 * MS}, Cause.STORAGE_BESIDE),
-        ({"block__read_ns": 90 * MS}, Cause.SLEEP),  # it may be read-ahead
-        ({"sched__worker_iowait_ns": 160 * MS, "batch__received_bytes": 5e6}, Cause.SLEEP),
+        ({"block__read_ns": 90 * MS}, Cause.LOADER_SLEEP),  # it may be read-ahead
+        ({"sched__worker_iowait_ns": 160 * MS, "batch__received_bytes": 5e6}, Cause.LOADER_SLEEP),
         # What the makers of batches read themselves.
-        ({"sched__worker_iowait_ns": 90 * MS, "batch__device_ns": 70 * MS}, Cause.SLEEP),
+        ({"sched__worker_iowait_ns": 90 * MS, "batch__device_ns": 70 * MS}, Cause.LOADER_SLEEP),
     ],
 )
 def test_sleep_while_threads_waited_for_storage_is_called_so(reads, cause):
@@ -36,9 +36,9 @@ def test_sleep_while_threads_waited_for_storage_is_called_so(reads, cause):
     ("beside", "cause"),
     [
         ({"thread_iowait": 90}, Cause.STORAGE_BESIDE),
-        ({"thread_iowait": 30}, Cause.SLEEP),
-        ({"thread_iowait": 90, "read": 0}, Cause.SLEEP),  # for what it writes
-        ({"thread_iowait": 90, "fsync": 80, "main_fsync": 5}, Cause.SLEEP),
+        ({"thread_iowait": 30}, Cause.LOADER_SLEEP),
+        ({"thread_iowait": 90, "read": 0}, Cause.LOADER_SLEEP),  # for what it writes
+        ({"thread_iowait": 90, "fsync": 80, "main_fsync": 5}, Cause.LOADER_SLEEP),
     ],
 )
 def test_without_workers_threads_that_read_for_the_loader_are_no_known_readers(beside, cause):
@@ -55,20 +55,20 @@ def test_without_workers_threads_that_read_for_the_loader_are_no_known_readers(b
     assert verdict.cause is cause
     undivided = WAITING | {"sched__main_offcpu_ns": 199 * MS, "sched__main_runqueue_ns": 0.0}
     found = verdict_on(replace(facts, sees_switches=True), **undivided, **told)
-    assert found.cause is (cause if cause is Cause.STORAGE_BESIDE else Cause.ASLEEP)
+    assert found.cause is (cause if cause is Cause.STORAGE_BESIDE else Cause.FETCH_SLEEP)
     of_workers = verdict_on(**split(sleep=100), batch__sleep_ns=95 * MS, **told)
-    assert of_workers.cause is Cause.SLEEP, "these read for themselves"
+    assert of_workers.cause is Cause.LOADER_SLEEP, "these read for themselves"
 
 
 WORKERS_ASLEEP = {**split(sleep=100), "batch__sleep_ns": 380 * MS}  # of 2 * 199
 
 
-@pytest.mark.parametrize(("used", "cause"), [(330, Cause.HELPERS), (150, Cause.SLEEP)])
+@pytest.mark.parametrize(("used", "cause"), [(330, Cause.HELPERS), (150, Cause.LOADER_SLEEP)])
 def test_workers_that_sleep_while_what_they_started_computes_are_told_from_others(used, cause):
     asleep = {**WORKERS_ASLEEP, "sched__worker_cpu_ns": used * MS, "batch__compute_ns": 5 * MS}
     assert verdict_on(**asleep).cause is cause
     received = verdict_on(**asleep, batch__received_bytes=5e6)  # by a socket of the machine, say
-    assert received.cause is (Cause.NETWORK if cause is Cause.SLEEP else cause)
+    assert received.cause is (Cause.NETWORK if cause is Cause.LOADER_SLEEP else cause)
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,9 @@ def test_workers_that_sleep_while_what_they_started_computes_are_told_from_other
         (1, {"thread": 190}, Cause.HELPERS),
         (1, {"thread": 95, "child": 95}, Cause.HELPERS),
         (2, {"thread": 200, "child": 95}, Cause.HELPERS),  # 99 of them for the step, at most
-        (1, {"child": 120}, Cause.SLEEP),  # as it may have while the step computed
-        (2, {"thread": 190}, Cause.SLEEP),  # half of it for the step, maybe
-        (None, {"thread": 190}, Cause.SLEEP),
+        (1, {"child": 120}, Cause.LOADER_SLEEP),  # as it may have while the step computed
+        (2, {"thread": 190}, Cause.LOADER_SLEEP),  # half of it for the step, maybe
+        (None, {"thread": 190}, Cause.LOADER_SLEEP),
     ],
 )
 def test_a_training_thread_that_makes_batches_may_sleep_for_its_own(threads, beside, cause):
@@ -90,16 +90,16 @@ def test_a_training_thread_that_makes_batches_may_sleep_for_its_own(threads, bes
     verdict = verdict_on(facts, **asleep, **used)
     assert verdict.cause is cause
     shown = {row.metric for row in verdict.evidence}
-    assert shown >= {name.replace("__", "/") for name in used} or cause is Cause.SLEEP
+    assert shown >= {name.replace("__", "/") for name in used} or cause is Cause.LOADER_SLEEP
 
 
 def test_on_many_cpus_what_computed_may_have_done_so_while_nobody_slept():
     many = replace(TWO_CPUS, usable_cpus=8.0, all_cpus=8.0, workers=0, torch_threads=1)
     asleep = split(sleep=100) | {"batch__sleep_ns": 100 * MS}  # of 199
     pool = {"sched__thread_cpu_ns": 600 * MS}  # of six threads, say, in the 99 that are left
-    assert verdict_on(many, **asleep, **pool).cause is Cause.SLEEP
+    assert verdict_on(many, **asleep, **pool).cause is Cause.LOADER_SLEEP
     unknown = replace(many, all_cpus=None)
-    assert verdict_on(unknown, **asleep, **pool).cause is Cause.SLEEP
+    assert verdict_on(unknown, **asleep, **pool).cause is Cause.LOADER_SLEEP
     assert verdict_on(many, **asleep, sched__child_cpu_ns=760 * MS).cause is Cause.HELPERS
 
 
@@ -107,4 +107,4 @@ def test_on_many_cpus_what_computed_may_have_done_so_while_nobody_slept():
 def test_who_seems_to_sleep_longer_than_the_step_had_no_helpers_for_that(cpus):
     facts = replace(TWO_CPUS, usable_cpus=8.0, all_cpus=cpus, workers=0, torch_threads=1)
     asleep = split(sleep=198) | {"batch__sleep_ns": 300 * MS}  # of 199, with what began before it
-    assert verdict_on(facts, **asleep, sched__child_cpu_ns=150 * MS).cause is Cause.SLEEP
+    assert verdict_on(facts, **asleep, sched__child_cpu_ns=150 * MS).cause is Cause.LOADER_SLEEP

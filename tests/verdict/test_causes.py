@@ -27,7 +27,7 @@ from trainobs.verdict.verdict import Cause, VerdictKind, facts_from
         (Cause.STORAGE, {"device": 85, "compute": 15}),
         (Cause.TRANSFORM, {"device": 15, "compute": 85}),
         (Cause.HANDOVER, {"handover": 100}),
-        (Cause.SLEEP, {"sleep": 85, "handover": 15}),
+        (Cause.LOADER_SLEEP, {"sleep": 85, "handover": 15}),
         (Cause.STORAGE, {"device": 70, "compute": 30}),
         (None, {"device": 50, "compute": 50}),
         (None, {"device": 61, "compute": 39}),

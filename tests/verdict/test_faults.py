@@ -118,7 +118,7 @@ def test_the_suite_calls_wrong_what_is_wrong(faults, case, kind, cause, gain, re
 @pytest.mark.parametrize(
     ("kind", "cause", "result"),
     [
-        ("loader-bound", Cause.ASLEEP.value, "vague"),
+        ("loader-bound", Cause.FETCH_SLEEP.value, "vague"),
         ("loader-bound", "waiting for a CPU", "wrong"),
         ("asleep", "not known", "wrong"),
     ],
@@ -156,7 +156,7 @@ def keep(place: Path, step_ms: float, others_cpus: float = 0.0) -> None:
 def test_what_was_advised_is_found_and_its_gain_measured(faults, monkeypatch, tmp_path):
     judge, case = faults("judge"), faults("cases").CASES["far_one_worker"]
     advice = {"text": "num_workers=2", "change": {"workers": 2}, "gain": [1.5, 2.0]}
-    verdict = verdict_of("loader-bound", faults("judge").Cause.SLEEP.value, advice=advice)
+    verdict = verdict_of("loader-bound", faults("judge").Cause.LOADER_SLEEP.value, advice=advice)
     summary = {"level": "ebpf", "verdict": {"run": verdict}, "metrics": {}}
     monkeypatch.setattr(judge.RunLog, "open", lambda path: path)
     monkeypatch.setattr(judge, "summarize", lambda run: summary)

@@ -72,6 +72,7 @@ def test_who_took_the_cpus_is_told_where_it_is_half_of_the_cause():
     told = "a CPU was lacking for 25 % of the step, because of other processes on its CPUs"
     assert list(notes(verdict)) == [told]
     assert verdict.as_json()["cpu_taken_by"] == "other processes on its CPUs"
+    assert verdict.as_json()["cpu_taken_by_code"] == "others"
     # Nobody is blamed who left the CPUs alone, who is the cause already, for a small part, where
     # a CPU was idle, and where nobody knows that none was.
     for changed in (

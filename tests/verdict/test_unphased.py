@@ -73,11 +73,11 @@ def test_threads_of_its_own_are_named():
 def test_a_thread_that_had_a_cpu_computes_and_nobody_says_what():
     verdict = outside(**queued(6))
     assert sentence(verdict) == "computing: 94 ms a step, 94 % of it"
-    assert verdict.kind is VerdictKind.COMPUTES
+    assert verdict.kind is VerdictKind.ON_CPU
     assert verdict.advice is None
 
 
-@pytest.mark.parametrize(("ms", "kind"), [(19, VerdictKind.COMPUTES), (21, VerdictKind.NO_CPU)])
+@pytest.mark.parametrize(("ms", "kind"), [(19, VerdictKind.ON_CPU), (21, VerdictKind.NO_CPU)])
 def test_less_than_a_fifth_holds_nothing_up(ms, kind):
     assert outside(**queued(ms)).kind is kind
 

@@ -81,7 +81,7 @@ def test_without_ebpf_it_is_known_what_the_training_thread_computes_at_least_in_
 
 @pytest.mark.parametrize(
     ("wait", "off", "cause"),
-    [(100, 5, Cause.TRANSFORM), (400, 390, Cause.ASLEEP), (100, 95, None), (400, 200, None)],
+    [(100, 5, Cause.TRANSFORM), (400, 390, Cause.FETCH_SLEEP), (100, 95, None), (400, 200, None)],
 )
 def test_without_ebpf_a_wait_of_the_thread_that_makes_batches_is_told_by_its_bounds(
     wait, off, cause
@@ -96,9 +96,9 @@ def test_without_ebpf_a_wait_of_the_thread_that_makes_batches_is_told_by_its_bou
     [
         (1, {"thread": 390}, Cause.HELPERS),
         (1, {"child": 390}, Cause.HELPERS),
-        (2, {"thread": 390}, Cause.ASLEEP),  # much of it may have been for the step
-        (1, {"thread": 150}, Cause.ASLEEP),
-        (None, {"thread": 390}, Cause.ASLEEP),
+        (2, {"thread": 390}, Cause.FETCH_SLEEP),  # much of it may have been for the step
+        (1, {"thread": 150}, Cause.FETCH_SLEEP),
+        (None, {"thread": 390}, Cause.FETCH_SLEEP),
     ],
 )
 def test_who_makes_batches_in_another_thread_is_not_asleep(threads, beside, cause):
@@ -108,7 +108,7 @@ def test_who_makes_batches_in_another_thread_is_not_asleep(threads, beside, caus
     used = {f"sched__{who}_cpu_ns": ms * MS for who, ms in beside.items()}
     verdict = verdict_on(facts, **wait, **used, python__gil_wait_ns=0.0)
     assert (verdict.kind, verdict.cause) == (VerdictKind.LOADER, cause)
-    assert "a thread" in Cause.ASLEEP.value
+    assert "a thread" in Cause.FETCH_SLEEP.value
 
 
 def test_without_ebpf_want_of_a_cpu_in_the_step_is_no_cause_of_a_wait():
@@ -143,5 +143,5 @@ def test_a_cpu_that_a_hypervisor_takes_is_no_sleep():
     assert "is off the CPU, and nobody knows why" in (told.abstained_because or "")
     facts, waits = replace(TWO_CPUS, workers=0), {"loader__wait_ns": 400 * MS}
     off = waits | {"sched__main_offcpu_ns": 390 * MS}
-    assert verdict_on(facts, **off).cause is Cause.ASLEEP
+    assert verdict_on(facts, **off).cause is Cause.FETCH_SLEEP
     assert verdict_on(facts, **off, sched__others_cpu_ratio=0.3).cause is None

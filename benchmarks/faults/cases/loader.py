@@ -6,9 +6,9 @@ from typing import Any
 
 from faults.case import because, fault
 
-ASLEEP = because("LOADER", "SLEEP")
-HELPERS = because("LOADER", "HELPERS", "SLEEP")  # which may be "another process"
-NETWORK = because("LOADER", "NETWORK", "SLEEP")
+ASLEEP = because("LOADER", "LOADER_SLEEP")
+HELPERS = because("LOADER", "HELPERS", "LOADER_SLEEP")  # which may be "another process"
+NETWORK = because("LOADER", "NETWORK", "LOADER_SLEEP")
 COMPUTES = because("LOADER", "TRANSFORM")
 DEVICE = because("LOADER", "STORAGE")
 FIRST_READ = because("LOADER", "FIRST_READ", "STORAGE")
@@ -76,7 +76,7 @@ _ASLEEP = (
     fault(
         "locked_computing",
         "3 workers, and a lock around a transform of 2 ms",
-        because("LOADER", "SLEEP", "TRANSFORM", "HELPERS"),
+        because("LOADER", "LOADER_SLEEP", "TRANSFORM", "HELPERS"),
         workers=3,
         item_cpu_ms=2,
         locked=True,

@@ -12,7 +12,7 @@ from trainobs.hooks import wrapping
 from trainobs.hooks.loader_listener import LoaderListener
 from trainobs.hooks.object_proxy import inner_of
 from trainobs.hooks.observed_loader import ObservedIterator, ObservedLoader
-from trainobs.session.forks import abandon_in_children, keep_in_children
+from trainobs.session.forks import register_fork_cleanup, unregister_fork_cleanup
 from trainobs.steps.clock import StepClock
 from trainobs.steps.ledger import Ledger
 
@@ -25,7 +25,7 @@ class LoaderWatch(LoaderListener):
     def __init__(self, clock: StepClock, ledger: Ledger, info: RunInfo, **options: Any) -> None:
         super().__init__(clock, ledger, info, **options)
         ledger.watched = True
-        abandon_in_children(self)
+        register_fork_cleanup(self)
         wrapping.tell(self)
 
     def observe(self, loader: Loader) -> Loader:
@@ -56,7 +56,7 @@ class LoaderWatch(LoaderListener):
 
     def close(self) -> None:
         """Watch no more. May be called twice."""
-        keep_in_children(self)
+        unregister_fork_cleanup(self)
         self.abandon()
         wrapping.unwrap_if_unwatched()
 

@@ -31,7 +31,7 @@ from trainobs.hooks.wrapping import is_watched
 from trainobs.integrations.found_loaders import FoundLoaders
 from trainobs.integrations.found_steps import StepFinder
 from trainobs.integrations.plain import Observation
-from trainobs.session.forks import abandon_in_children, keep_in_children
+from trainobs.session.forks import register_fork_cleanup, unregister_fork_cleanup
 from trainobs.session.session import Session
 from trainobs.session.settings import Settings, all_with
 
@@ -109,7 +109,7 @@ class Caller:
         self._log = _ToldHandler(self)
         self._propagates, logger.propagate = logger.propagate, False
         logger.addHandler(self._log)
-        abandon_in_children(self)
+        register_fork_cleanup(self)
 
     def tell(self, what: str, **facts: object) -> None:
         """Tell something; nothing waits for who does not listen."""
@@ -135,7 +135,7 @@ class Caller:
 
     def close(self) -> None:
         """Tell no more, and listen no more. May be called twice."""
-        keep_in_children(self)
+        unregister_fork_cleanup(self)
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self.abandon()

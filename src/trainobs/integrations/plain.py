@@ -47,7 +47,7 @@ from trainobs.integrations.models import check_model, watch_lookups
 from trainobs.integrations.scope import NOTHING, Scope, step_number
 from trainobs.integrations.steps_told import tell_if_none, tell_of_steps
 from trainobs.integrations.user_warnings import warn_ignored
-from trainobs.session.forks import abandon_in_children, keep_in_children
+from trainobs.session.forks import register_fork_cleanup, unregister_fork_cleanup
 from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
 from trainobs.session.settings import PathLike, Probes, Settings
@@ -206,7 +206,7 @@ class Observation:
             self._step: Scope = CallbackContext(clock.begin_step, None, clock.end_step, self._fault)
             self._watch = self._new_watch(session)
             _running.append(self)  # nobody else may keep it
-            abandon_in_children(self)
+            register_fork_cleanup(self)
             atexit.register(self._end_at_exit)
             # A child of multiprocessing calls this, and nothing that is registered with atexit.
             self._end_of_child = Finalize(None, self._end_at_exit, exitpriority=0)
@@ -257,7 +257,7 @@ class Observation:
         atexit.unregister(self._end_at_exit)
         if self._end_of_child is not None:
             self._end_of_child.cancel()
-        keep_in_children(self)
+        unregister_fork_cleanup(self)
         if self in _running:
             _running.remove(self)
         try:

@@ -27,7 +27,7 @@ def others_here(thing: Inherited) -> bool:
     return any(type(other) is type(thing) and other is not thing for other in _inherited)
 
 
-def abandon_in_children(thing: Inherited) -> None:
+def register_fork_cleanup(thing: Inherited) -> None:
     """Have `thing.abandon()` called in every child forked from now on."""
     global _registered
     if not _registered:
@@ -36,8 +36,8 @@ def abandon_in_children(thing: Inherited) -> None:
     _inherited.add(thing)
 
 
-def keep_in_children(thing: Inherited) -> None:
-    """Undo `abandon_in_children`."""
+def unregister_fork_cleanup(thing: Inherited) -> None:
+    """Undo `register_fork_cleanup`."""
     _inherited.discard(thing)
 
 

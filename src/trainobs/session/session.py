@@ -29,7 +29,7 @@ from trainobs.probes.own_programs import OwnPrograms
 from trainobs.session.accelerator import Accelerator, AcceleratorWatch
 from trainobs.session.delivery import Deliveries, SinkDispatcher
 from trainobs.session.file_watch import FileWatch
-from trainobs.session.forks import abandon_in_children, keep_in_children, others_here
+from trainobs.session.forks import others_here, register_fork_cleanup, unregister_fork_cleanup
 from trainobs.session.lookups import HotRowSource, HotRowWatch, LookupReadings, LookupWatch
 from trainobs.session.machine import MachineReadings
 from trainobs.session.observer import FULL, Observer
@@ -129,7 +129,7 @@ class Session:
         self._hot_rows = HotRowWatch(self.info)
         self._wire(calls, accelerator, waits_on_host)
         try:
-            abandon_in_children(self)
+            register_fork_cleanup(self)
             self._register(settings)
             atexit.register(self.stop, "interpreter exit")
             self._observer.start()
@@ -230,7 +230,7 @@ class Session:
     def _let_go(self) -> None:
         """Take out what is in the kernel, and mark no more."""
         self._stopped = True
-        keep_in_children(self)
+        unregister_fork_cleanup(self)
         self.clock.detach()
         self._readings.stop()
         self._gpu.close()

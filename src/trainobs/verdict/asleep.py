@@ -29,7 +29,7 @@ def cause_of(now: Situation) -> Cause:
     is_storage = bool(slept) and reads >= COVERAGE * slept
     is_network = known(now.ns("batch/received_bytes")) >= _NETWORK_BYTES
     if is_storage == is_network:
-        return Cause.SLEEP
+        return Cause.LOADER_SLEEP
     return Cause.STORAGE_BESIDE if is_storage else Cause.NETWORK
 
 
@@ -45,7 +45,7 @@ def cause_of_undivided(now: Situation, slept: float) -> Cause:
     if _are_busy(now, slept):
         return Cause.HELPERS
     is_storage = slept > 0 and _read_beside(now) >= COVERAGE * slept
-    return Cause.STORAGE_BESIDE if is_storage else Cause.ASLEEP
+    return Cause.STORAGE_BESIDE if is_storage else Cause.FETCH_SLEEP
 
 
 def _read_beside(now: Situation) -> float:

@@ -330,7 +330,7 @@ _QUESTIONS: dict[VerdictKind, Callable[[Situation], tuple[float, Candidates]]] =
     VerdictKind.SLEEP: _asleep,
     VerdictKind.NO_CPU: _no_cpu,
     VerdictKind.DEVICE: _any_device,
-    VerdictKind.COMPUTES: _nothing,
+    VerdictKind.ON_CPU: _nothing,
     VerdictKind.MIXED: _nothing,
 }
 """Kind -> the time in question, and the candidates for it."""

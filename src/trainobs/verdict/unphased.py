@@ -38,7 +38,7 @@ def outcome_of(now: Situation) -> tuple[VerdictKind | str, float]:
             whom = "and other threads of its process compute, for which it may wait"
         return f"for {share} of the step the training thread sleeps, {whom}", 0.0
     if not is_bound:
-        return VerdictKind.COMPUTES, on
+        return VerdictKind.ON_CPU, on
     of_two = sorted(costs, key=lambda kind: -costs[kind])[:2]
     if costs[of_two[1]] >= max(BOUND * parts.step, RIVAL * most):
         bound = [ns for ns in costs.values() if ns >= BOUND * parts.step]

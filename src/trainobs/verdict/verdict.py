@@ -13,7 +13,7 @@ from trainobs.core.records import RunInfo
 class VerdictKind(Enum):
     """What bounds a step: the part of it that would have to shrink first.
 
-    `NO_CPU`, `DEVICE` and `COMPUTES` are of steps of which no phase is known: of whatever the
+    `NO_CPU`, `DEVICE` and `ON_CPU` are of steps of which no phase is known: of whatever the
     training thread did, loading and training are not told apart.
     """
 
@@ -27,7 +27,7 @@ class VerdictKind(Enum):
     SLEEP = "asleep"
     NO_CPU = "no CPU free"
     DEVICE = "waiting for a device"
-    COMPUTES = "computing"
+    ON_CPU = "computing"
     MIXED = "mixed"
 
 
@@ -36,12 +36,14 @@ class Cause(Enum):
 
     STORAGE = "storage"
     TRANSFORM = "the loader's own computation"
-    SLEEP = "the loader asleep, for something not known (a network, a lock, a thread, a process)"
+    LOADER_SLEEP = (
+        "the loader asleep, for something not known (a network, a lock, a thread, a process)"
+    )
     NETWORK = "the loader asleep, while it received its data from a network"
     STORAGE_BESIDE = "the loader asleep, while threads of this run waited for storage"
     HELPERS = "the loader asleep, while other threads or processes of this run computed"
     WORKERS = "what its workers compute"
-    ASLEEP = (
+    FETCH_SLEEP = (
         "the loader asleep, for something not known (a device, a network, a lock, a thread, a "
         "process)"
     )
@@ -210,10 +212,15 @@ class Verdict:
     replayed: bool | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """As a dictionary that `json.dumps` takes."""
-        named = {"kind": self.kind, "cause": self.cause, "cpu_taken_by": self.cpu_taken_by}
-        told = {key: value and value.value for key, value in named.items()}
-        return {**asdict(self), **told, "costs": [kind.value for kind in self.costs]}
+        """As a dictionary that `json.dumps` takes.
+
+        `cause_code` and `cpu_taken_by_code` are for programs: the words of a cause may change.
+        """
+        causes = {"cause": self.cause, "cpu_taken_by": self.cpu_taken_by}
+        told = {name: cause and cause.value for name, cause in causes.items()}
+        codes = {f"{name}_code": cause and cause.name.lower() for name, cause in causes.items()}
+        kinds = {"kind": self.kind and self.kind.value, "costs": [one.value for one in self.costs]}
+        return {**asdict(self), **told, **codes, **kinds}
 
 
 _BY_THE_KERNEL = ("ebpf", "attached")
