@@ -7,6 +7,7 @@ Prints one JSON object.
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
 import sys
@@ -26,7 +27,13 @@ def main() -> int:
     place = Path(sys.argv[1])
     data = place / "data"
     data.mkdir(parents=True, exist_ok=True)
-    ring = Uring(8)  # its end is that of this process: the kernel lets go of its threads late
+    try:
+        ring = Uring(8)  # its end is that of this process: the kernel lets go of its threads late
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+        print(json.dumps({"check": "io_uring", "skipped": "this kernel has none", "lies": []}))
+        return 0
     with (
         mmap.mmap(-1, BUFFER) as buffer,
         write(data / "file", SIZE).open("rb") as file,
