@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,8 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         was asked for cannot be done; 130 after Ctrl-C.
     """
     words = sys.argv[1:] if arguments is None else arguments
-    options = _parser().parse_args(_sides(words) if words[:1] == ["compare"] else words)
     try:
+        options = _parser().parse_args(_sides(words) if words[:1] == ["compare"] else words)
         answer: _Answer = options.command(options)
         if answer.text:
             write(answer.text)
@@ -52,6 +51,9 @@ def _sides(words: Sequence[str]) -> list[str]:
     """The words of a comparison with its runs last, and what argparse keeps in place of `--`.
 
     argparse drops `--`, and takes no run after an option that stands behind another run.
+
+    Raises:
+        TrainobsError: the file of the page is forgotten; argparse would take the first run for it.
     """
     options: list[str] = []
     runs: list[str] = []
@@ -60,9 +62,20 @@ def _sides(words: Sequence[str]) -> list[str]:
         if word == "--" or not word.startswith("-"):
             runs.append(_BETWEEN if word == "--" else word)
         else:
-            takes_one = word.startswith("--ht") and "=" not in word  # --html FILE
-            options += [word, *(islice(rest, 1) if takes_one else ())]
+            options.append(word)
+            if word.startswith("--ht") and "=" not in word:  # --html FILE
+                options.append(_file_of_page(next(rest, "")))
     return [*words[:1], *options, *runs]
+
+
+def _file_of_page(word: str) -> str:
+    if word.startswith("-") or not word:
+        raise TrainobsError(
+            failed="The page cannot be written.",
+            found=f"{word or 'nothing'} behind --html",
+            do="give the file of the page there: --html FILE",
+        )
+    return word
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -196,7 +209,7 @@ def _seconds(text: str) -> float:
 def _pid(text: str) -> int:
     if text.isdecimal() and text.isascii():
         return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is no number of a process: see `trainobs top`")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a process ID: see `trainobs top`")
 
 
 def _changes() -> str:
@@ -277,8 +290,8 @@ def _compare(options: argparse.Namespace) -> _Answer:
     if len(sides) != 2 or not all(sides):
         counts = ", then ".join(counted(len(side), "run") for side in sides)
         raise TrainobsError(
-            failed="It is not said which runs to compare with which.",
-            found=counts if len(sides) == 1 else f"between each `--`: {counts}",
+            failed="`trainobs compare` takes two runs, or A... -- B...",
+            found=f"{counts} without `--`" if len(sides) == 1 else f"between each `--`: {counts}",
             do="give two runs, or `--` between those of A and those of B",
         )
     old, new = sides

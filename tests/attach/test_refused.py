@@ -45,9 +45,9 @@ def refusal(pid: int) -> str:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["abc"], "'abc' is no number of a process: see `trainobs top`"),
-        (["1.5"], "'1.5' is no number of a process"),
-        (["-1"], "'-1' is no number of a process"),
+        (["abc"], "'abc' is not a process ID: see `trainobs top`"),
+        (["1.5"], "'1.5' is not a process ID"),
+        (["-1"], "'-1' is not a process ID"),
         (["1", "--for", "0"], "'0' is no time: give seconds, more than 0"),
         (["1", "--for", "inf"], "'inf' is no time"),
         (["1", "--look", "soon"], "'soon' is no time"),

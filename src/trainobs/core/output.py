@@ -7,8 +7,11 @@ import sys
 from pathlib import Path
 
 from trainobs.core.errors import TrainobsError
-from trainobs.core.files import replace_file
+from trainobs.core.files import open_regular, replace_file
 from trainobs.core.text import size
+
+_LOOKED_AT = 256
+"""Bytes of a file that tell whether it is a page."""
 
 
 def write(text: str) -> bool:
@@ -49,13 +52,14 @@ def write_page(page: str, file: Path) -> str:
     """Put a page into a file, and say so.
 
     Raises:
-        TrainobsError: it cannot be written.
+        TrainobsError: it cannot be written, or the file holds anything but a page.
     """
     text = page.encode()
     try:
         if file.exists() and not file.is_file():  # a pipe or a terminal takes bytes as they come
             file.write_bytes(text)
         else:
+            _keep_all_but_pages(file)
             replace_file(file, text)
     except OSError as error:
         raise TrainobsError(
@@ -64,3 +68,18 @@ def write_page(page: str, file: Path) -> str:
             do="give a file in a directory that you may write to, with space left",
         ) from error
     return f"{file}: {size(len(text))}, to be opened in any browser"
+
+
+def _keep_all_but_pages(file: Path) -> None:
+    """Refuse to replace what is no page: a word too few, and it is a file of the run log."""
+    try:
+        with open_regular(file) as before:
+            begin = before.read(_LOOKED_AT)
+    except FileNotFoundError:
+        return
+    if begin and not begin.lstrip().lower().startswith((b"<!doctype html", b"<html")):
+        raise TrainobsError(
+            failed="The page cannot be written.",
+            found=f"{file} holds something else than a page, which would be lost",
+            do="give a file that is not there yet, or one that holds a page",
+        )

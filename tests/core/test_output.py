@@ -1,0 +1,42 @@
+"""Writing a page into a file that its user names."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from trainobs.core.errors import TrainobsError
+from trainobs.core.output import write_page
+
+PAGE = "<!doctype html>\n<html></html>"
+
+
+@pytest.mark.parametrize("before", [None, "", PAGE, "\n<HTML lang='en'>"])
+def test_a_page_replaces_nothing_but_a_page(tmp_path, before):
+    file = tmp_path / "page.html"
+    if before is not None:
+        file.write_text(before)
+    assert write_page(PAGE, file).startswith(f"{file}: ")
+    assert file.read_text() == PAGE
+
+
+@pytest.mark.parametrize("before", [b'{"schema": 1}', b"PAR1", b"import torch  # <html>", b"\n"])
+def test_a_file_of_a_run_log_or_of_a_program_stays(tmp_path, before):
+    file = tmp_path / "run.json"
+    file.write_bytes(before)
+    with pytest.raises(TrainobsError, match=f"{file} holds something else than a page"):
+        write_page(PAGE, file)
+    assert file.read_bytes() == before
+    assert [one.name for one in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_what_takes_bytes_as_they_come_is_written_to():
+    read, written = os.pipe()
+    try:
+        write_page(PAGE, Path(f"/dev/fd/{written}"))
+        assert os.read(read, 100).decode() == PAGE
+    finally:
+        os.close(read)
+        os.close(written)
