@@ -306,7 +306,7 @@ def _compared(
     from trainobs.report.html import comparison_page
     from trainobs.runlog.reader import RunLog
 
-    found = compare(*([RunLog.open(path) for path in side] for side in (old, new)))
+    found = compare(*([RunLog.open(_newest(path)) for path in side] for side in (old, new)))
     if options.html is not None:
         return _Answer(write_page(comparison_page(found), options.html))
     return _Answer(dumps(found, indent=2) if options.json else render(found))
@@ -321,14 +321,17 @@ def _whatif(options: argparse.Namespace) -> _Answer:
     return _Answer(dumps(found, indent=2) if options.json else render(found))
 
 
-def _newest(run: Path) -> Path:
-    """The newest of the runs that were to go to a directory; says so if that is not its own."""
+def _newest(given: str | Path) -> Path:
+    """What every command reads for a path: `newest_for` it. Says so if that is another one."""
     from trainobs.runlog.reader import newest_for
     from trainobs.runlog.schema import RUN_FILE
 
+    run = Path(given)
     newest = newest_for(run)
     if newest != run:
-        told = f"the newest run for {run} is {newest}; for its own, give {run / RUN_FILE}"
+        told = f"the newest run for {run} is {newest}"
+        if (run / RUN_FILE).exists():  # else it was killed as it began: there is nothing to see
+            told += f"; to see {run} itself, give {run / RUN_FILE}"
         print(printable(f"trainobs: {told}"), file=sys.stderr)
     return newest
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 
-from trainobs import __version__
+from trainobs import __version__, load_run
 from trainobs.cli import main
 
 
@@ -39,15 +41,42 @@ def test_a_report_is_of_the_newest_run_that_was_to_go_to_a_directory(write_run, 
         said = capsys.readouterr()
         assert later.name in said.out.splitlines()[0]
         assert said.err == (
-            f"trainobs: the newest run for {path} is {later}; for its own, give {path}/run.json\n"
+            f"trainobs: the newest run for {path} is {later}; "
+            f"to see {path} itself, give {path}/run.json\n"
         )
     for its_own in (f"{path}/run.json", str(later)):
         assert main(["report", its_own]) == 0
         said = capsys.readouterr()
         assert said.err == ""
         assert "(the newest)" not in said.out
-    assert main(["report", str(later), "--after", str(path)]) == 0
+
+
+def test_one_path_is_the_same_run_for_every_command(write_run, capsys):
+    path, other = write_run(wall_ns=1), write_run("other", wall_ns=2)
+    later = write_run("run-2", wall_ns=3, settings={"beside": "run"}, summary={"outcome": "ok"})
+    told = f"trainobs: the newest run for {path} is {later}; to see {path} itself, give "
+    for words in (["report"], ["report", "--watch"], ["compare", str(other)]):
+        assert main([*words, str(path)]) == 0
+        said = capsys.readouterr()
+        assert said.err == f"{told}{path}/run.json\n"
+        assert later.name in said.out
+    assert main(["report", str(other), "--after", str(path)]) == 0
+    said = capsys.readouterr()
+    assert said.err == f"{told}{path}/run.json\n"
+    assert f" steps: {later}\n" in said.out
+    assert load_run(path).run_dir == later
+    assert load_run(path / "run.json").run_dir == path
+    assert main(["report", str(later), "--after", str(path / "run.json")]) == 0
     assert capsys.readouterr().err == ""
+    assert main(["compare", str(path), str(later)]) == 2
+    assert f"{told}{path}/run.json\n" in capsys.readouterr().err
+
+
+def test_what_was_killed_as_it_began_is_not_to_be_seen(write_run, capsys):
+    path, later = write_run(), write_run("run-2", wall_ns=2, settings={"beside": "run"})
+    (path / "run.json").unlink()
+    assert main(["report", str(path)]) == 0
+    assert capsys.readouterr().err == f"trainobs: the newest run for {path} is {later}\n"
 
 
 def test_the_module_runs(write_run):
@@ -188,3 +217,14 @@ def test_an_empty_path_is_no_directory(capsys):
     with pytest.raises(SystemExit):
         main(["report", ""])
     assert "an empty path" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("end", ["--html", "--ht", "--html --json", "--html -- c", "--html="])
+def test_a_page_without_a_file_takes_no_run_for_it(write_run, capsys, end):
+    runs = [write_run(name) / "run.json" for name in ("a", "b")]
+    before = [run.read_bytes() for run in runs]
+    words = ["compare", *map(str, runs), *end.split()]
+    with suppress(SystemExit):
+        assert main(words) == 2
+    assert re.search(r"behind --html\n|an empty path", capsys.readouterr().err)
+    assert [run.read_bytes() for run in runs] == before

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
-from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 
@@ -202,17 +200,6 @@ def test_sides_that_are_not_told_apart_are_refused_in_three_lines(words, capsys)
 def test_runs_that_nothing_divides_are_counted(capsys):
     assert "found: 3 runs without `--`\n" in refused(capsys, "compare", "a", "b", "c")
     assert "between each `--`: 1 run, then 0 runs\n" in refused(capsys, "compare", "a", "--")
-
-
-@pytest.mark.parametrize("end", ["--html", "--ht", "--html --json", "--html -- c", "--html="])
-def test_a_page_without_a_file_takes_no_run_for_it(write, tmp_path, capsys, end):
-    runs = [write(name) / "run.json" for name in ("a", "b")]
-    before = [run.read_bytes() for run in runs]
-    words = ["compare", *map(str, runs), *end.split()]
-    with suppress(SystemExit):
-        assert cli.main(words) == 2
-    assert re.search(r"behind --html\n|an empty path", capsys.readouterr().err)
-    assert [run.read_bytes() for run in runs] == before
 
 
 def test_a_side_without_runs_is_refused_by_the_function_too(write):
