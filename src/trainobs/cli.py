@@ -232,19 +232,7 @@ def _report(options: argparse.Namespace) -> _Answer:
     from trainobs.report import brief, html, io_text, one_step, page
     from trainobs.runlog.reader import RunLog
 
-    other = options.html or options.json or options.after or options.rank is not None
-    if options.watch and other:
-        raise TrainobsError(
-            failed="The run cannot be watched.",
-            found="--watch with --html, --json, --after or --rank",
-            do="give --watch alone, or leave it out",
-        )
-    if options.after is not None and options.rank is not None:
-        raise TrainobsError(
-            failed="The ranks cannot be compared.",
-            found="--after with --rank",
-            do="leave one of them out; of several ranks the lowest is compared",
-        )
+    _refuse_at_odds(options)
     if options.watch:
         return _watch(_newest(options.run))
     if options.after is not None:
@@ -258,13 +246,40 @@ def _report(options: argparse.Namespace) -> _Answer:
         return _Answer(dumps(found, indent=2) if options.json else one_step.render(found))
     summary = summarize(run)
     if options.json:
-        return _Answer(dumps(summary["io"] if options.io else summary, indent=2))
+        return _Answer(dumps(io_text.counted_in(summary) if options.io else summary, indent=2))
     if options.io:
         return _Answer(io_text.render(summary))
     if options.full:
         return _Answer(page.render(summary))
     is_newest = newest != options.run
     return _Answer(brief.render(summary, time.time_ns(), is_newest=is_newest))
+
+
+_AT_ODDS = {
+    "watch": ("which shows the brief report alone", ("json", "html", "after", "rank")),
+    "after": ("which compares whole runs, each by its lowest rank", ("full", "io", "step", "rank")),
+    "html": ("which writes the page of all there is", ("full", "io", "step", "json")),
+    "json": ("which prints every number anyway", ("full",)),
+}
+"""Option -> why others would do nothing beside it, and which ones."""
+
+
+def _refuse_at_odds(options: argparse.Namespace) -> None:
+    """Refuse options of which one would be left out.
+
+    Raises:
+        TrainobsError: there are two.
+    """
+    given = {
+        name for name, value in vars(options).items() if value is not None and value is not False
+    }
+    for name, (why, others) in _AT_ODDS.items():
+        for other in (one for one in others if {name, one} <= given):
+            raise TrainobsError(
+                failed="One of these options would be left out.",
+                found=f"--{other} with --{name}, {why}",
+                do="give one of the two",
+            )
 
 
 def _watch(path: Path) -> _Answer:
@@ -279,6 +294,7 @@ def _watch(path: Path) -> _Answer:
 
 
 def _compare(options: argparse.Namespace) -> _Answer:
+    _refuse_at_odds(options)
     sides: list[list[str]] = [[]]
     for word in options.runs:
         if word == _BETWEEN:

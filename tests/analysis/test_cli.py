@@ -183,10 +183,42 @@ def test_a_command_is_needed(capsys):
     assert "COMMAND" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("more", [["--json"], ["--html", "x.html"]])
-def test_what_does_not_go_with_watching_is_refused(write_run, more, capsys):
-    assert main(["report", str(write_run()), "--watch", *more]) == 2
-    assert "The run cannot be watched." in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("--watch --json", "--json with --watch"),
+        ("--watch --html x.html", "--html with --watch"),
+        ("--watch --rank 0", "--rank with --watch"),
+        ("--after old --step 0", "--step with --after"),
+        ("--after old --full", "--full with --after"),
+        ("--after old --rank 1", "--rank with --after"),
+        ("--step 5 --html x.html", "--step with --html"),
+        ("--io --html x.html", "--io with --html"),
+        ("--html x.html --json", "--json with --html"),
+        ("--full --json", "--full with --json"),
+    ],
+)
+def test_an_option_that_would_be_left_out_is_refused(write_run, words, found, capsys):
+    assert main(["report", str(write_run()), *words.split()]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"  found: {found}, which " in said.err
+
+
+def test_options_that_go_together_are_taken(write_run, tmp_path, capsys):
+    run = str(write_run())
+    for words in ("--step 1 --json --rank 0", "--full --rank 0", f"--html {tmp_path}/a --rank 0"):
+        assert main(["report", run, *words.split()]) == 0
+    assert main(["compare", run, run, "--html", "x.html", "--json"]) == 2
+    assert "--json with --html" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--io"], ["--io", "--json"]])
+def test_files_that_were_not_counted_are_no_answer(write_run, words, capsys):
+    assert main(["report", str(write_run()), *words]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("This run did not count what it read of each file.\n  found: ")
 
 
 def test_a_file_is_not_waited_for(tmp_path, write_run, capsys):

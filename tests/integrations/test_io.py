@@ -260,8 +260,8 @@ def test_without_probes_no_files_are_counted(
     with observe(run_dir=tmp_path / "run", probes="off", io=True, quiet=True) as obs:
         for _ in obs.loader([1, 2]):
             pass
-    assert main(["report", str(tmp_path / "run"), "--io"]) == 0
-    assert "did not count what it read of each file" in capsys.readouterr().out
+    assert main(["report", str(tmp_path / "run"), "--io"]) == 2
+    assert "did not count what it read of each file" in capsys.readouterr().err
 
 
 @pytest.mark.needs_bpf

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trainobs.analysis.io_numbers import ORDERS
+from trainobs.core.errors import TrainobsError
 from trainobs.core.file_rows import TOP
 from trainobs.core.peer_rows import NOT_CONNECTED
 from trainobs.core.text import bar, counted, duration, percent, printable, quantity, size
@@ -28,12 +29,13 @@ def render(summary: Mapping[str, Any]) -> str:
 
     Args:
         summary: what `analysis.summary.summarize` returns.
+
+    Raises:
+        TrainobsError: see `counted_in`.
     """
-    found, none = summary["io"], nothing(summary)
+    found, none = counted_in(summary), nothing(summary)
     parts: Sequence[Iterator[str]]
-    if found is None:
-        parts = (_not_asked(),)
-    elif found["state"] != "on":
+    if found["state"] != "on":
         parts = (iter(paragraph(f"Files were not counted: {found['state']}")),)
     else:
         parts = (
@@ -47,9 +49,20 @@ def render(summary: Mapping[str, Any]) -> str:
     return "\n\n".join(text for text in texts if text)
 
 
-def _not_asked() -> Iterator[str]:
-    yield "This run did not count what it read of each file."
-    yield "  do:    observe it with io=True, and probes: observe(io=True), ObsCallback(io=True)"
+def counted_in(summary: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What `--io --json` prints.
+
+    Raises:
+        TrainobsError: files were not to be counted.
+    """
+    found: Mapping[str, Any] | None = summary["io"]
+    if found is None:
+        raise TrainobsError(
+            failed="This run did not count what it read of each file.",
+            found=f"no counts of files in {summary['run']}",
+            do="observe it with io=True, and probes: observe(io=True), ObsCallback(io=True)",
+        )
+    return found
 
 
 def _head(summary: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
