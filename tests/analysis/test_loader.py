@@ -160,7 +160,10 @@ def test_the_command_answers_for_one_step(run, capsys):
 
 @pytest.mark.parametrize("step", [6, -1])  # what was before the first step is none
 def test_a_step_that_is_not_there_is_three_lines(run, step):
-    with pytest.raises(RunLogError, match=r"(?s)no step .*found: steps 7 to 9, 3 of them.*do:"):
+    with pytest.raises(
+        RunLogError,
+        match=r"(?s)no step .*found: steps 7 to 9, 3 of them.*do: *give one from 7 to 9",
+    ):
         explain(RunLog.open(run), step)
 
 

@@ -82,7 +82,7 @@ def test_a_rank_without_a_record_is_refused(
     assert capsys.readouterr().err == (
         f"There is no record of rank {rank} in {job}.\n"
         "  found: records of 2 ranks, from 0 to 1\n"
-        "  do:    give one of these; a rank on another machine may have its record there\n"
+        "  do:    give one from 0 to 1; a rank on another machine may have its record there\n"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from itertools import count
 
@@ -11,8 +12,10 @@ import pytest
 
 from tests.samples import batch, info
 from trainobs import cli
+from trainobs.analysis.summary import summarize
 from trainobs.analysis.verdicts import records
-from trainobs.analysis.whatif import predict, replayed, would_help
+from trainobs.analysis.whatif import predict, replayed
+from trainobs.analysis.would_help import would_help
 from trainobs.core.errors import TrainobsError
 from trainobs.core.records import BATCH_ROW
 from trainobs.replay.predict import Prediction, Replay
@@ -127,14 +130,39 @@ def test_the_report_tells_what_would_help_and_nothing_that_would_not(write, caps
 
 def test_a_run_that_cannot_be_replayed_says_why(write, capsys):
     short = write(steps=12)
-    with pytest.raises(TrainobsError, match="at least 24 steps"):
+    with pytest.raises(
+        TrainobsError, match="11 steps to replay; 24 are needed, and the first does not count"
+    ):
         predict(short, {"workers": 2})
     wrong = write("wrong", step_ms=60, loaders=[loader(workers=8)], settings={"loader_workers": 8})
-    with pytest.raises(TrainobsError, match="times as long as it did"):
+    with pytest.raises(TrainobsError, match=r"off by \d+ % \(limit 10 %\)"):
         predict(wrong, {"workers": 2})
     assert cli.main(["whatif", str(wrong)]) == 2
     assert "a longer run, or one on a quieter machine" in capsys.readouterr().err
     assert "What would help: not known" in said(capsys, "report", wrong)
+
+
+def test_what_is_missing_first_is_the_cause_that_is_told(write, tmp_path, capsys):
+    def cause(run) -> str:
+        assert cli.main(["whatif", str(run)]) == 2
+        return capsys.readouterr().err.splitlines()[1].removeprefix("  found: ")
+
+    assert cause(write("one", steps=1)).startswith("1 step to replay; 24 are needed")
+    bare = write("bare")
+    shutil.rmtree(bare / "rank=0")
+    assert cause(bare).startswith("no steps. There is no directory rank=0 in it")
+    killed = tmp_path / "killed"
+    RunLogSink(killed).begin(info())
+    assert cause(killed).startswith("no steps. The run is still in its first step")
+    for table in ("batches", "steps"):
+        run = write(table)
+        (run / f"rank=0/{table}-00000.parquet").write_bytes(b"PAR1")
+        why = f"unreadable files: rank=0/{table}-00000.parquet: not a whole Parquet file"
+        assert cause(run).startswith(why)
+    run = RunLog.open(tmp_path / "batches")
+    assert summarize(run)["would_help"]["refused"].startswith("unreadable files: rank=0/batches")
+    assert cli.main(["report", str(tmp_path / "steps"), "--step", "3"]) == 2
+    assert "unreadable files: steps-00000.parquet: not a whole" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

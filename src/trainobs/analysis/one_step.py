@@ -15,6 +15,7 @@ from trainobs.core.errors import RunLogError
 from trainobs.core.records import UNKNOWN
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
+from trainobs.runlog.schema import STEPS
 
 LOADER_PARTS = (
     "loader/device_ns",
@@ -75,10 +76,14 @@ def _no_such_step(run: RunLog, rank: RankLog, step: int) -> RunLogError:
     steps = rank.step()
     steps = steps[steps >= 0]
     there = f"steps {steps.min()} to {steps.max()}, {steps.size} of them" if steps.size else "none"
+    there += f", in {run.path}"
+    do = f"give one from {steps.min()} to {steps.max()}" if steps.size else "leave --step out"
+    if unreadable := rank.files.unreadable(STEPS):
+        file, why = next(iter(unreadable.items()))
+        there += f"; unreadable files: {file.name}: {why}"
+        do = "copy them anew from where the run was written" + (f", or {do}" if steps.size else "")
     return RunLogError(
-        failed=f"There is no step {step} in the record of rank {rank.rank}.",
-        found=f"{there}, in {run.path}",
-        do="give one of these" if steps.size else "leave --step out",
+        failed=f"There is no step {step} in the record of rank {rank.rank}.", found=there, do=do
     )
 
 

@@ -24,7 +24,7 @@ from trainobs.analysis.table_lookups import TableLookups
 from trainobs.analysis.tables import embeddings
 from trainobs.analysis.unnamed_reads import unnamed_bytes
 from trainobs.analysis.verdicts import Records, sentence_on
-from trainobs.analysis.whatif import judged
+from trainobs.analysis.would_help import judged
 from trainobs.core.catalogue import CATALOGUE, METRICS, STEP_METRICS
 from trainobs.core.catalogue.hot_rows import SHARES
 from trainobs.core.catalogue.named import metric_of_phase
@@ -53,7 +53,7 @@ def summarize(run: RunLog) -> dict[str, Any]:
         * is_part: whether these are only the newest steps.
         * step: see `analysis.step_time.step_time`; the verdict's shares are shares of its mean.
         * newest: see `analysis.step_time.newest_step`.
-        * would_help: see `analysis.whatif.would_help`.
+        * would_help: see `analysis.would_help.would_help`.
         * metrics: name -> unit; `sum` over the whole run, what came before the first step
           included; `mean`, `p50`, `p95` and `max` over steps. A ratio has no sum, and its mean is
           formed from the kernel cells of the whole run; the mean of a quantile is that quantile of

@@ -1,14 +1,22 @@
-"""Why nothing is known of the batches of a run that was observed by eBPF."""
+"""Why a run cannot be replayed: mostly, nothing is known of its batches."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from trainobs.core.text import counted
+from trainobs.replay.trace import FEWEST
+from trainobs.runlog.reader import RunLog
+from trainobs.runlog.schema import BATCHES, STEPS
 from trainobs.verdict import record as names
 from trainobs.verdict.record import Record
+from trainobs.verdict.rules import why_no_replay
+from trainobs.verdict.verdict import facts_from
 
-NO_LOADER = "its thread got its batches from no DataLoader of torch"
+NOTHING: Mapping[str, str] = {}
+
+NO_LOADER = "the training thread got its batches from no DataLoader of torch"
 NO_STEP = "torch's DataLoader made its batches, and it is not known which step got which"
 
 
@@ -27,16 +35,39 @@ _TOO_LITTLE = Unknown(
 )
 
 
-def why_unknown(info: Mapping[str, Any], record: Record) -> Unknown:
-    """Why a run cannot be replayed that is not too short, and of a kind that can be.
+def why_unknown(
+    info: Mapping[str, Any], record: Record, unreadable: Mapping[str, str] = NOTHING
+) -> Unknown:
+    """Why a run cannot be replayed.
 
     Args:
         info: contents of the `run.json`.
         record: its steps.
+        unreadable: its files of steps and batches that cannot be read -> why.
     """
-    if info.get("level") != "ebpf" or "loaders" not in info or knows_batches(record):
+    if why := why_no_replay(facts_from(info), record):
+        return Unknown(why, "observe one process with one loader, without a GPU")
+    if unreadable:
+        (file, why), more = next(iter(unreadable.items())), len(unreadable) - 1
+        found = f"unreadable files: {file}: {why}{f', and {more} more' if more else ''}"
+        return Unknown(found, "copy them anew from where the run was written")
+    if len(record) < FEWEST:
+        there = counted(len(record), "step")
+        found = f"{there} to replay; {FEWEST} are needed, and the first does not count"
+        return Unknown(found, "observe a longer run" + ("" if _by_ebpf(info) else ", with eBPF"))
+    if not _by_ebpf(info) or "loaders" not in info or knows_batches(record):
         return _TOO_LITTLE
     return _NO_STEP if info["loaders"] else _NO_LOADER
+
+
+def unreadable_of(run: RunLog) -> dict[str, str]:
+    """The files of steps and batches of the rank that is told of that cannot be read -> why."""
+    found = run.rank.files.unreadable(STEPS, BATCHES)
+    return {str(file.relative_to(run.path)): why for file, why in found.items()}
+
+
+def _by_ebpf(info: Mapping[str, Any]) -> bool:
+    return info.get("level") == "ebpf"
 
 
 def knows_batches(record: Record) -> bool:

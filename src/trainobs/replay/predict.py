@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from trainobs.core.text import percent
 from trainobs.replay.changes import Change, with_changes
 from trainobs.replay.simulate import simulate
 from trainobs.replay.trace import Trace
@@ -83,9 +84,8 @@ class Replay:
                 f"the steps kept for a replay took {times:.2f} times as long as the others"
             )
         elif not self._models:
-            self.refused = (
-                f"replayed without any change, the run takes {self.fit:.2f} times as long as it did"
-            )
+            off, most = percent(abs(self.fit - 1.0)), percent(self._tolerance())
+            self.refused = f"the replay of the run as it was is off by {off} (limit {most})"
 
     def gain(self, trace: Trace) -> float:
         """Speed-up if the run were another trace: the least, over the models that fit."""

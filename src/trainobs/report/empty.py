@@ -1,62 +1,15 @@
-"""Why a run has no steps, as far as its log tells."""
+"""Why a run has no steps, as the reports say it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from trainobs.core.text import counted, duration
+from trainobs.analysis.no_steps import reason
 from trainobs.report.rows import paragraph
-
-_OWN_LOOP = (
-    "a step is what ends as an optimizer of torch's steps, without one a fetch of "
-    "`obs.loader(...)`, or what `with obs.step():` holds"
-)
 
 
 def why(summary: dict[str, Any]) -> Iterator[str]:
     """Why there is no step to tell of."""
     yield "No step was recorded"
     yield from paragraph(reason(summary), "  ", "  ")
-
-
-def reason(summary: dict[str, Any]) -> str:
-    """The same in a sentence or two, without its heading."""
-    outcome, setup = summary["outcome"], summary["setup"]
-    damaged = sum("steps-" in name for name in summary["lost"]["files"])
-    if damaged:
-        return f"{counted(damaged, 'file')} of steps cannot be read; the reason is below."
-    if summary["lost"]["steps"].get("runlog"):
-        return "Steps were trained and could not be stored; the reason is below."
-    if not summary["ranks"]:
-        return "There is no directory rank=0 in it, which holds the steps: it was left behind."
-    if outcome is None:
-        return (
-            "The run is still in its first step, was killed in it or before its first steps were "
-            "stored, which happens every few seconds, or the log could not be written."
-        )
-    if (summary["attached"] or {}).get("periods"):
-        return (
-            "No function of torch was found in the process, so that nobody knows its steps: only a "
-            "rate and a period of its system calls are told, above."
-        )
-    if summary["attached"]:
-        return "No step began and ended while trainobs was attached to the process."
-    if outcome.startswith("given up"):
-        return f"Observing ended by a fault of trainobs before a step was complete ({outcome})."
-    if outcome != "ok":
-        return f"The training ended before a step was complete: {outcome}."
-    if validated := setup.get("phase/validation_ns"):
-        return (
-            f"Validation ran for {duration(validated)}, and no training: of Lightning, only `fit` "
-            f"has steps; in a loop of your own {_OWN_LOOP}."
-        )
-    if setup.get("loader/wait_ns"):
-        return (
-            f"Batches were fetched, and no step was found: in a loop of your own {_OWN_LOOP}. "
-            "Under Lightning the run ended before its second batch was fetched."
-        )
-    return (
-        f"No fetch of a batch was seen, and no step was found: in a loop of your own {_OWN_LOOP}; "
-        "under Lightning and Hugging Face only training has steps."
-    )

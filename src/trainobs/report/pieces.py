@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from trainobs.analysis.no_steps import reason
 from trainobs.analysis.view import RunView
-from trainobs.report import empty, io_text
+from trainobs.report import io_text
 
 
 def piece(view: RunView, path: str) -> dict[str, Any]:
@@ -21,5 +22,5 @@ def piece(view: RunView, path: str) -> dict[str, Any]:
     found = view.piece(path)
     if path != "summary":
         return found
-    no_steps = None if found["steps"] else empty.reason(found)
+    no_steps = None if found["steps"] else reason(found)
     return {**found, "no_steps": no_steps, "no_files": io_text.nothing(found)}

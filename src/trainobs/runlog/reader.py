@@ -150,13 +150,16 @@ def _find(path: Path) -> Path:
 
 
 def _no_such_rank(run_dir: Path, rank: int, ranks: Sequence[int]) -> RunLogError:
-    found = f"records of {counted(len(ranks), 'rank')}"
-    if ranks:
-        found += f", from {ranks[0]} to {ranks[-1]}" if len(ranks) > 1 else f": {ranks[0]}"
+    found, do = f"records of {counted(len(ranks), 'rank')}", "leave the rank out"
+    if len(ranks) > 1:
+        which = f"from {ranks[0]} to {ranks[-1]}"
+        found, do = f"{found}, {which}", f"give one {which}"
+    elif ranks:
+        found += f": {ranks[0]}"
     return RunLogError(
         failed=f"There is no record of rank {rank} in {run_dir}.",
         found=found,
-        do="give one of these; a rank on another machine may have its record there",
+        do=f"{do}; a rank on another machine may have its record there",
     )
 
 

@@ -1,0 +1,137 @@
+"""What would help a run, tried by a replay of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainobs.analysis.unknown_batches import NOTHING, unreadable_of, why_unknown
+from trainobs.analysis.verdicts import Steps, verdicts
+from trainobs.replay.changes import KNOWN, Change, is_possible, parse
+from trainobs.replay.predict import Prediction, Replay
+from trainobs.replay.trace import FEWEST
+from trainobs.runlog.reader import RunLog
+from trainobs.verdict.advice import ABOUT, LEAST, MADE_ONCE, workers_in_memory
+from trainobs.verdict.record import Record
+from trainobs.verdict.rules import FEWEST_STEPS, replay_of, why_no_replay
+from trainobs.verdict.verdict import Facts, facts_from
+
+TRIED = (
+    "workers=1",
+    "workers=2",
+    "workers=4",
+    "workers=8",
+    "persistent",
+    "prefetch=8",
+    "cached",
+    "device=2x",
+    "latency=0.5x",
+    "transform=0.5x",
+    "compute=0.5x",
+    "checkpoint=0.5x",
+    "validation=0.5x",
+)
+"""Changes that are tried where nobody names one."""
+
+_SHOWN = 5
+
+
+def judged(run: RunLog, steps: Steps) -> dict[str, Any]:
+    """What bounds a run, and what would help, by one replay of it.
+
+    Args:
+        run: its log.
+        steps: of its rank, from `analysis.verdicts.records`.
+
+    Returns:
+        `verdict`: see `analysis.verdicts.verdicts`; `would_help`: see there.
+    """
+    replay = replay_of(steps.run, facts_from(run.info))
+    unreadable = {} if replay else unreadable_of(run)
+    return {
+        "verdict": verdicts(run, steps, replay),
+        "would_help": would_help(run.info, steps.run, replay, unreadable),
+    }
+
+
+def would_help(
+    info: Mapping[str, Any],
+    record: Record,
+    replay: Replay | None,
+    unreadable: Mapping[str, str] = NOTHING,
+) -> dict[str, Any]:
+    """The changes that are sure to help, the best first.
+
+    Args:
+        info: contents of the `run.json`.
+        record: its steps.
+        replay: of these, where there is one.
+        unreadable: see `why_unknown`.
+
+    Returns:
+        `changes`: as `whatif` has them, those whose least gain is 5 % or more, and of numbers of
+        workers the fewest that are about as good as the best; each with what it
+        `means`, and `values` as `predict` takes them; `refused`: why there are none, or None;
+        `replayed`: whether any were tried.
+    """
+    facts = facts_from(info)
+    if replay is None or replay.refused:
+        why = replay.refused if replay else None
+        if replay is None and (unreadable or not _is_told_anyway(info, record)):
+            why = why_unknown(info, record, unreadable).why
+        return {"changes": [], "refused": why, "replayed": False}
+    fit = workers_in_memory(facts, record.mean()["memory/worker_rss_bytes"])
+    room = min(facts.usable_cpus or 1.0, fit)
+    found = [_alone(change, replay, facts) for change in parse(_tried(room, replay))]
+    if facts.has_new_loaders is None:  # whether workers can live on is not known
+        found = [one for one in found if "persistent" not in one["values"]]
+    sure = [one for one in found if one["gain"][0] >= LEAST]
+    most = max((one["gain"][0] for one in sure if "workers" in one["values"]), default=0.0)
+    enough = [one for one in sure if "workers" in one["values"] and one["gain"][0] >= ABOUT * most]
+    best = [one for one in sure if "workers" not in one["values"]] + enough[:1]
+    best = sorted(best, key=lambda one: -one["gain"][0])[:_SHOWN]
+    return {"changes": best, "refused": None, "replayed": True}
+
+
+def _is_told_anyway(info: Mapping[str, Any], record: Record) -> bool:
+    """Whether a report says why nothing is known: there is no verdict, or no eBPF."""
+    if why_no_replay(facts_from(info), record):
+        return False
+    return len(record) < FEWEST_STEPS or (len(record) >= FEWEST and info.get("level") != "ebpf")
+
+
+def _alone(change: Change, replay: Replay, facts: Facts) -> dict[str, Any]:
+    kind = KNOWN[change.name]
+    values = {change.name: True if kind.is_switch else change.value}
+    now = f", now {replay.trace.workers}" if change.name == "workers" else ""
+    found = told((change,), replay.predict([change]))
+    means = f"{_amount(change)}{kind.tells}{now}"
+    if change.name == "persistent" and facts.has_new_loaders:
+        means = MADE_ONCE
+    return {**found, "means": means, "values": values}
+
+
+def _amount(change: Change) -> str:
+    """How much of what it scales a change leaves, in words: only these are tried by themselves."""
+    kind = KNOWN[change.name]
+    if not kind.is_factor:
+        return ""
+    amount = {0.5: "half", 2.0: "twice"}[change.value]
+    return f"{amount} of " if kind.tells.startswith("what") else f"{amount} the "
+
+
+def _tried(room: float, replay: Replay) -> list[str]:
+    """Changes that can be made: more workers where there is room for them; not less of the work."""
+    workers = [n for n in (1, 2, 4, 8, 16) if replay.trace.workers < n <= room]
+    real = (word for word in TRIED if not word.startswith(("workers", "compute")))
+    possible = (word for word in real if is_possible(word.partition("=")[0], replay.trace))
+    return [*(f"workers={n}" for n in workers), *possible]
+
+
+def told(changes: tuple[Change, ...], prediction: Prediction) -> dict[str, Any]:
+    """A prediction, as `whatif` has it."""
+    return {
+        "change": " ".join(map(str, changes)),
+        "step_ns": [prediction.low, prediction.high],
+        "gain": list(prediction.gain),
+    }
