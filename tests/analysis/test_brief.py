@@ -198,7 +198,7 @@ def test_a_loader_bound_run_word_for_word(made):
         "Loader: 1 worker made 200 batches, 29.9 ms each: computing 100 %",
         "  what was waited for: computing 85 %, asleep for a device 10 %",
         "Storage, first step included: 2 MB of data read a step",
-        "  block devices: 1 MB read and 4 kB written a step",
+        "  1 MB read from and 4 kB written to block devices a step",
         "",
         "More: `trainobs report runs/one --full`, `--html FILE`, `tensorboard --logdir runs/one`",
     ]

@@ -6,7 +6,14 @@ import re
 
 import pytest
 
-from tests.analysis.runs import RUNS, damaged, loader_bound, of_64_ranks, with_names_of_any_kind
+from tests.analysis.runs import (
+    RUNS,
+    damaged,
+    loader_bound,
+    of_64_ranks,
+    with_names_of_any_kind,
+    with_tables,
+)
 from trainobs.analysis.summary import summarize
 from trainobs.report import brief
 from trainobs.report.rows import WIDTH, cut, statement
@@ -121,3 +128,36 @@ def test_what_is_lost_is_told_with_what_lacks_it(tmp_path, lost, told):
     summary = summary_of(loader_bound, tmp_path)
     summary["lost"]["kernel"] = lost
     assert f"Lost: {told}" in rendered(summary)
+
+
+@pytest.mark.parametrize(("gain", "blanks"), [([1.37, 1.66], 2), ([1.74, None], 2), ([2, 2], 11)])
+def test_a_gain_is_apart_from_the_change_that_brings_it(tmp_path, gain, blanks):
+    summary = summary_of(loader_bound, tmp_path)
+    advice = summary["verdict"]["run"]["advice"]
+    summary["verdict"]["run"]["advice"] = advice | {"text": "look at rank 1", "gain": gain}
+    (line,) = (line for line in rendered(summary) if "look at rank 1" in line)
+    assert line.endswith(f" times as fast{' ' * blanks}look at rank 1")
+
+
+def test_what_devices_did_is_no_second_heading(tmp_path):
+    summary = summary_of(loader_bound, tmp_path)
+    for name in ("io/data_read_bytes", "cache/read_stall_ratio"):
+        summary["metrics"][name] = {"mean": 0.0}
+    for filled in (None, 3e6):
+        summary["metrics"]["cache/hint_bytes"] = filled and {"mean": filled}
+        (line,) = (line for line in rendered(summary) if line.startswith("Storage"))
+        assert line.count(":") == 1
+    assert line.endswith(": 3 MB by read-ahead hints brought into memory a step")
+
+
+def test_a_budget_that_serves_next_to_nothing_is_passed_over(tmp_path):
+    summary = summary_of(with_tables, tmp_path)
+    serving = {64: 0.0, 128: 0.009, 1024: 0.2, 4096: 0.9}
+    budgets = [
+        {"budget_bytes": size, "lookup_ratio": share, "holds_rows": True}
+        for size, share in serving.items()
+    ]
+    summary["embeddings"]["skew"] = {"budgets": budgets}
+    assert "the hottest 1.02 kB serve 20 %" in " ".join(rendered(summary))
+    summary["embeddings"]["skew"] = {"budgets": budgets[:2]}
+    assert "the hottest" not in " ".join(rendered(summary))

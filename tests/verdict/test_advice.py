@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.verdict.constructed import MS, TWO_CPUS, columns, split
+from trainobs.replay.changes import KNOWN
 from trainobs.verdict import advice
 from trainobs.verdict.record import Record
 from trainobs.verdict.rules import judge
@@ -47,4 +48,4 @@ def test_transforms_are_not_to_be_halved_where_the_kernel_computes(
     monkeypatch.setattr(advice, "_workers", lambda *_: iter(()))
     now = SimpleNamespace(replay=object(), facts=alone, ns=record.mean().__getitem__)
     list(advice._replayed(VerdictKind.LOADER, Cause.TRANSFORM, now))
-    assert tried == ([] if told else ["halve the CPU time of transforms"])
+    assert tried == ([] if told else [f"half the {KNOWN['transform'].tells}"])  # as `whatif` says

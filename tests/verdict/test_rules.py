@@ -323,7 +323,7 @@ def test_of_two_costs_the_evidence_says_what_each_consists_of():
 def test_a_setting_that_brings_about_as_much_comes_before_work_on_the_code(
     monkeypatch, of_workers, told
 ):
-    work = Advice("halve the CPU time of transforms", (1.57, 1.67), {"transform": 0.5})
+    work = Advice("half the CPU time of making a batch", (1.57, 1.67), {"transform": 0.5})
     setting = Advice("num_workers=2", (of_workers, 2.1), {"workers": 2.0})
     monkeypatch.setattr(advice, "_replayed", lambda *_: iter((work, setting)))
     monkeypatch.setattr(advice, "_by_share", lambda *_: iter(()))

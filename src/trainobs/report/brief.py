@@ -25,7 +25,9 @@ from trainobs.report.sections import (
 LINES = 25
 """Lines that a terminal shows at once."""
 
-_GAIN = 27
+_GAIN = 26
+"""Characters of a usual gain; the longest that is shown makes the column wider."""
+
 _RAGGED = 40
 """Characters that lines of words may leave free."""
 
@@ -166,8 +168,9 @@ def _would_help(summary: dict[str, Any], room: _Room) -> Iterator[str]:
     for one in found["changes"]:
         if not advice or one["values"].keys() != advice["change"].keys():
             changes[f"{one['change']}: {one['means']}"] = one["gain"]
-    indent = " " * (_GAIN + 3)
-    rows = [f"{gained(*gain):<{_GAIN}} {text}" for text, gain in changes.items()]
+    width = max((_GAIN, *(len(gained(*gain)) for gain in changes.values())))
+    indent = " " * (width + 4)
+    rows = [f"{gained(*gain):<{width}}  {text}" for text, gain in changes.items()]
     told = [paragraph(line, "  ", indent) for line in rows]
     if told:
         yield "What would help, as predicted"

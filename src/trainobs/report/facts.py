@@ -45,6 +45,10 @@ loader take turns, and those of several loaders have the same numbers."""
 _LEAST = 0.005
 """Share below which a cause is left out."""
 
+_SERVED = 0.01
+"""Share of the lookups that the hottest rows have to serve for a line about them: a budget for one
+row of each table may serve next to none."""
+
 _GPU = {
     "gpu/sm_active_ratio": "multiprocessors at work {}",
     "gpu/tensor_active_ratio": "tensor cores {}",
@@ -168,19 +172,19 @@ def _storage(summary: dict[str, Any]) -> Iterator[str]:
     elif read is None and summary["level"] == "timing":
         yield "unknown (timing alone)"
     filled = {what: _mean(summary, name) for name, what in _FILLED.items() if unnamed is None}
-    if by := [f"{what}: {size(mean)}" for what, mean in filled.items() if mean]:
-        yield f"{', '.join(by)} brought into memory a step"
+    if by := [f"{size(mean)} by {what}" for what, mean in filled.items() if mean]:
+        yield f"{' and '.join(by)} brought into memory a step"
     if below := [*below, *_devices(summary)]:
         yield "; ".join(below)
 
 
 def _devices(summary: dict[str, Any]) -> Iterator[str]:
     read, written = _mean(summary, "block/read_bytes"), _mean(summary, "block/write_bytes")
-    parts = [f"{size(read)} read"] if read else []
-    parts += [f"{size(written)} written"] if written else []
+    parts = [f"{size(read)} read from"] if read else []
+    parts += [f"{size(written)} written to"] if written else []
     if not parts:
         return
-    yield f"block devices: {' and '.join(parts)} a step"
+    yield f"{' and '.join(parts)} block devices a step"
     latency = summary["latency"].get("latency/block_read")
     if latency and latency["count"] >= 100:
         number = counted(latency["count"], "read")
@@ -215,7 +219,9 @@ def _tables(summary: dict[str, Any]) -> Iterator[str]:
     if 0 < (found["time"]["forward_ratio"] or 0) <= 1:
         told += f" in {percent(found['time']['forward_ratio'])} of its time"
     budgets = (found["skew"] or {}).get("budgets") or []
-    serving = [one for one in budgets if one["lookup_ratio"] is not None and one["holds_rows"]]
+    serving = [
+        one for one in budgets if one["holds_rows"] and (one["lookup_ratio"] or 0) >= _SERVED
+    ]
     if serving:
         one = serving[0]
         told += f"; the hottest {size(one['budget_bytes'])} serve {percent(one['lookup_ratio'])}"

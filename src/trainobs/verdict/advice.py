@@ -75,7 +75,7 @@ def _replayed(kind: VerdictKind, cause: Cause | None, now: Situation) -> _Found:
             # Not "keep it in memory": who reads each file once reads it from the device.
             yield _try(replay, Change("device", 2.0), "storage twice as fast")
         elif cause is Cause.TRANSFORM and kernels_share(now) < KERNELS:
-            yield _try(replay, Change("transform", 0.5), "halve the CPU time of transforms")
+            yield _try(replay, Change("transform", 0.5), "half the CPU time of making a batch")
     elif kind is VerdictKind.CHECKPOINT:
         yield _try(replay, Change("checkpoint", 0.5), "save half as often")
     elif kind is VerdictKind.VALIDATION:
