@@ -203,13 +203,13 @@ def test_a_run_of_too_few_steps_is_reported_without_predictions(write, capsys, s
 
 def test_what_is_no_change_is_refused_with_what_is(write, capsys):
     assert cli.main(["whatif", str(write()), "batch=2"]) == 2
-    assert "workers, prefetch, persistent" in capsys.readouterr().err
+    assert "one of num_workers, prefetch_factor, persistent_workers" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("counts", "means"),
     [
-        ({"objects": 1, "passes": 10}, "workers live on between epochs"),
+        ({"objects": 1, "passes": 10}, "workers live on between epochs (persistent_workers)"),
         ({"objects": 10, "passes": 10}, MADE_ONCE),
         ({}, None),  # an older run
     ],

@@ -9,7 +9,15 @@ import pytest
 
 from tests.replay.constructed import MS, STEPS, replay, run, step_ms
 from trainobs.core.errors import TrainobsError
-from trainobs.replay.changes import KNOWN, SLOWER, SYNCHRONIZING, Change, parse, with_changes
+from trainobs.replay.changes import (
+    KNOWN,
+    SLOWER,
+    SYNCHRONIZING,
+    Change,
+    examples,
+    parse,
+    with_changes,
+)
 
 BUSY = np.zeros(STEPS) + 30 * MS
 
@@ -212,6 +220,29 @@ def test_a_change_is_read_as_it_is_written():
         "transform=0.5x",
         "cpus=1.5",
     ]
+
+
+def test_a_change_has_the_name_of_torchs_argument_too():
+    given = ["num_workers=4", "prefetch_factor=8", "persistent_workers=True", "persistent_workers"]
+    assert parse(given) == parse(["workers=4", "prefetch=8", "persistent", "persistent"])
+    assert {"num_workers=4", "persistent_workers=True", "cached"} <= dict(examples()).keys()
+    assert all(parse([example]) for example, _ in examples())
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("workers", r"workers needs a value\n.* give one, such as workers=4"),
+        ("num_workers=", r"num_workers needs a value\n.* give one, such as num_workers=4"),
+        ("cached=1", r"cached takes no value\n.* give cached"),
+        ("persistent_workers=False", "persistent_workers can only be True"),
+        ("workers=x", "workers cannot be 'x'"),
+        ("nope", r"give one of num_workers, prefetch_factor, persistent_workers, cached"),
+    ],
+)
+def test_what_a_change_lacks_is_told(word, told):
+    with pytest.raises(TrainobsError, match=told):
+        parse([word])
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from trainobs.analysis.unknown_batches import Unknown, unreadable_of, why_unknow
 from trainobs.analysis.verdicts import records
 from trainobs.analysis.would_help import TRIED, told
 from trainobs.core.errors import TrainobsError
-from trainobs.replay.changes import KNOWN, example_of, is_possible, parse
+from trainobs.replay.changes import examples, is_possible, parse
 from trainobs.replay.predict import Prediction, Replay
 from trainobs.replay.trace import FEWEST
 from trainobs.runlog.reader import RunLog
@@ -20,10 +20,7 @@ from trainobs.verdict.record import Record
 from trainobs.verdict.rules import replay_of
 from trainobs.verdict.verdict import facts_from
 
-CHANGES = {
-    name if kind.is_switch else f"{name}={example_of(name)}": kind.tells
-    for name, kind in KNOWN.items()
-}
+CHANGES = dict(examples())
 """An example of each change -> what it means."""
 
 

@@ -105,7 +105,8 @@ def _alone(change: Change, replay: Replay, facts: Facts) -> dict[str, Any]:
     values = {change.name: True if kind.is_switch else change.value}
     now = f", now {replay.trace.workers}" if change.name == "workers" else ""
     found = told((change,), replay.predict([change]))
-    means = f"{_amount(change)}{kind.tells}{now}"
+    argument = f" ({kind.argument})" if kind.argument else ""
+    means = f"{_amount(change)}{kind.tells}{argument}{now}"
     if change.name == "persistent" and facts.has_new_loaders:
         means = MADE_ONCE
     return {**found, "means": means, "values": values}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import inf, isnan
 from typing import Any, NamedTuple
@@ -73,12 +73,14 @@ class Kind(NamedTuple):
         tells: for the help of the command.
         is_factor: whether its value is a factor ("0.5x").
         is_switch: whether it has no value.
+        argument: of torch's DataLoader that makes it; as good a name.
     """
 
     apply: Callable[[Trace, float], tuple[Trace, ...]]
     tells: str
     is_factor: bool = False
     is_switch: bool = False
+    argument: str = ""
 
 
 def with_changes(trace: Trace, changes: Iterable[Change]) -> tuple[Trace, ...]:
@@ -297,9 +299,16 @@ def _prefetch(trace: Trace, value: float) -> tuple[Trace, ...]:
 
 
 KNOWN: Mapping[str, Kind] = {
-    "workers": Kind(_workers, "loader workers (num_workers)"),
-    "prefetch": Kind(_prefetch, "batches that each worker may be ahead (prefetch_factor)"),
-    "persistent": Kind(_persistent, "workers live on between epochs", is_switch=True),
+    "workers": Kind(_workers, "loader workers", argument="num_workers"),
+    "prefetch": Kind(
+        _prefetch, "batches that each worker may be ahead", argument="prefetch_factor"
+    ),
+    "persistent": Kind(
+        _persistent,
+        "workers live on between epochs",
+        is_switch=True,
+        argument="persistent_workers",
+    ),
     "cached": Kind(_cached, "the data is in memory", is_switch=True),
     "device": Kind(_faster, "speed of the storage that holds the data", is_factor=True),
     "latency": Kind(
@@ -318,13 +327,28 @@ KNOWN: Mapping[str, Kind] = {
 """Name -> what it does."""
 
 
-def example_of(name: str) -> str:
-    """A value of a change that has one."""
-    return "0.5x" if KNOWN[name].is_factor else "0.5" if name == "others" else "4"
+_ARGUMENTS = {kind.argument: name for name, kind in KNOWN.items() if kind.argument}
+
+
+def examples() -> Iterator[tuple[str, str]]:
+    """For each change an example, by the name of torch's argument if it has one; what it tells."""
+    for name, kind in KNOWN.items():
+        if kind.argument:
+            yield _example(kind.argument, name), f"{kind.tells}; or {_example(name, name)}"
+        else:
+            yield _example(name, name), kind.tells
+
+
+def _example(word: str, name: str) -> str:
+    """A change with a value, if it has one, by either name."""
+    if KNOWN[name].is_switch:
+        return f"{word}=True" if word in _ARGUMENTS else word
+    value = "0.5x" if KNOWN[name].is_factor else "0.5" if name == "others" else "4"
+    return f"{word}={value}"
 
 
 def parse(words: Iterable[str]) -> tuple[Change, ...]:
-    """Changes as they are written on the command line, such as "workers=4", "device=2x", "cached".
+    """Changes as they are written on the command line, such as "num_workers=4", "workers=4".
 
     Raises:
         TrainobsError: one is not known, or its value is of no use.
@@ -333,22 +357,27 @@ def parse(words: Iterable[str]) -> tuple[Change, ...]:
 
 
 def _parse(word: str) -> Change:
-    name, _, text = word.partition("=")
+    given, _, text = word.partition("=")
+    name = _ARGUMENTS.get(given, given)
     kind = KNOWN.get(name)
     if kind is None:
-        raise _refused(word, f"{name!r} is no change that can be replayed", ", ".join(KNOWN))
+        names = ", ".join(kind.argument or name for name, kind in KNOWN.items())
+        raise _refused(word, f"{given!r} is no change that can be replayed", f"one of {names}")
+    example = _example(given, name)
     if kind.is_switch:
-        if text:
-            raise _refused(word, f"{name} has no value", name)
+        if text and example != word:
+            only = "takes no value" if given == name else "can only be True"
+            raise _refused(word, f"{given} {only}", example)
         return Change(name, 0.0)
+    if not text:
+        raise _refused(word, f"{given} needs a value", f"one, such as {example}")
     try:
         value = float(text.removesuffix("x"))
     except ValueError:
         value = -1.0
-    example = f"{name}={example_of(name)}"
     least = {"device": 1e-3, "threads": 1.0}.get(name, 0.0)
     if not least <= value < inf or (name in _NUMBERS and value != int(value)):
-        raise _refused(word, f"{text!r} is no value of {name}", f"for example {example}")
+        raise _refused(word, f"{given} cannot be {text!r}", f"for example {example}")
     if name == "workers" and value > MOST_WORKERS:
         raise _refused(word, f"more than {MOST_WORKERS} workers", f"for example {example}")
     if name == "others" and value >= 1.0:

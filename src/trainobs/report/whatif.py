@@ -25,5 +25,6 @@ def render(found: dict[str, Any]) -> str:
 
 def help_text() -> str:
     """The changes that can be named, for the help of the command."""
-    names = (f"  {example:<16}{tells}" for example, tells in CHANGES.items())
+    width = max(map(len, CHANGES)) + 2
+    names = (f"  {example:<{width}}{tells}" for example, tells in CHANGES.items())
     return "\n".join(("changes:", *names))
