@@ -235,6 +235,7 @@ class Nowhere:
         ("probes", "foo", "'foo'", '"auto", "off", or a list of \'syscalls\''),
         ("probes", ["nope", "block"], "unknown probe 'nope'", "'block'"),
         ("probes", [["block"]], "['block']", "'block'"),
+        ("probes", ["auto", "block"], "\"auto\" beside 'block'", 'leave "auto" out'),
         ("probes", 3, "3", '"auto", "off"'),
         ("probes", None, "None", '"auto", "off"'),
         ("data_roots", "/no/such/place", "'/no/such/place' does not exist", "that exist"),

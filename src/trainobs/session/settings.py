@@ -131,9 +131,15 @@ def _probes(value: Probes) -> tuple[frozenset[str] | None, tuple[OwnProbe, ...]]
     listed = _listed("probes", value, WHAT_TO_GIVE)
     own = tuple(one for one in listed if isinstance(one, OwnProbe))
     names = [one for one in listed if not isinstance(one, OwnProbe)]
-    asks_for_all = all(isinstance(name, str) and name == "auto" for name in names)
-    if asks_for_all and listed:
+    others = [name for name in names if not (isinstance(name, str) and name == "auto")]
+    if listed and not others:
         return None, own
+    if len(others) < len(names):
+        raise _bad(
+            "probes",
+            f'"auto" beside {shown(others[0])}',
+            'leave "auto" out, and each that is named must work; or name none, and each may fail',
+        )
     return check_names(names), own
 
 
