@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from trainobs import load_run
+from trainobs import load_run, observe
 from trainobs.analysis.summary import summarize
 from trainobs.core.errors import RunLogError
 from trainobs.runlog.reader import RunLog
@@ -71,3 +71,17 @@ def test_it_needs_no_torch(write_run):
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (done.returncode, bool(done.stdout)) == (0, True), done.stderr
+
+
+@pytest.mark.parametrize("value", [None, 3])
+def test_what_is_no_path_is_told_in_three_lines(value):
+    with pytest.raises(RunLogError, match=rf"found: {value}, where a path.*\n.*TRAINOBS=off"):
+        load_run(value)
+
+
+def test_an_observation_that_is_off_has_no_run(monkeypatch, tmp_path):
+    monkeypatch.setenv("TRAINOBS", "off")
+    with observe(run_dir=tmp_path / "run") as obs:
+        pass
+    with pytest.raises(RunLogError, match="There is no run to read"):
+        load_run(obs.run_dir)

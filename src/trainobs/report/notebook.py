@@ -8,7 +8,8 @@ from pathlib import Path
 
 from trainobs.analysis.loaded import LoadedRun
 from trainobs.analysis.view import RunView
-from trainobs.core.errors import TrainobsError
+from trainobs.core.errors import RunLogError, TrainobsError
+from trainobs.core.errors import shown as shown_value
 from trainobs.report.html import page
 
 BYTES = 1_000_000
@@ -36,7 +37,15 @@ def load_run(run_dir: str | os.PathLike[str], rank: int | None = None) -> ShownR
     Raises:
         RunLogError: there is no run to read, or no such rank.
     """
-    return ShownRun(Path(run_dir), rank)
+    try:
+        path = Path(run_dir)
+    except TypeError as error:
+        raise RunLogError(
+            failed="There is no run to read.",
+            found=f"{shown_value(run_dir)}, where a path was expected",
+            do="give a run directory; where TRAINOBS=off turns observing off there is none",
+        ) from error
+    return ShownRun(path, rank)
 
 
 def shown(run_dir: Path, rank: int | None = None) -> str:
