@@ -79,7 +79,7 @@ def test_what_cannot_be_packed_is_refused(settings: dict[str, Any], message: str
         ({"source": 3}, "an? int in the place of a loader"),
         ({"tables": "t0"}, "a str among them, without name"),
         ({"tables": {"t0": 20}}, "a str among them, without name"),
-        ({"tables": [nn.Embedding(20, 8)]}, "a Embedding among them, without name"),
+        ({"tables": [nn.Embedding(20, 8)]}, "an Embedding among them, without name"),
         ({"kjt": 3.5}, "found: 3.5"),
     ],
 )

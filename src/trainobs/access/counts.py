@@ -24,7 +24,7 @@ from trainobs.access.ranking import Ranking
 from trainobs.access.sketch import Blocks, Sketch, joined, rows_among
 from trainobs.access.spectrum import Spectrum
 from trainobs.core.arguments import check_whole
-from trainobs.core.errors import AccessCountsError, SettingError
+from trainobs.core.errors import AccessCountsError, SettingError, a_type
 
 DEFAULT_BUDGET_BYTES = 64 << 20
 PIECE = 1 << 16
@@ -256,7 +256,7 @@ class AccessCounts:
             AccessCountsError: a table has another number of rows there; nothing was changed.
         """
         if other is self or not isinstance(other, AccessCounts):
-            found = "the object itself" if other is self else f"a {type(other).__name__}"
+            found = "the object itself" if other is self else a_type(other)
             raise SettingError(
                 "cannot merge access counts", found, "give an AccessCounts that counted elsewhere"
             )
@@ -372,7 +372,7 @@ def _checked(tables: Mapping[str, int]) -> dict[str, int]:
     if not isinstance(tables, Mapping):
         raise SettingError(
             "cannot count accesses",
-            f"a {type(tables).__name__} in the place of tables",
+            f"{a_type(tables)} in the place of tables",
             "give a mapping of each table's name to its number of rows",
         )
     try:
@@ -394,5 +394,5 @@ def _check_ids(failed: str, ids: Any) -> None:
     if isinstance(ids, np.ndarray):
         found = f"an array of shape {ids.shape} and type {ids.dtype}"
     else:
-        found = f"a {type(ids).__name__}"
+        found = a_type(ids)
     raise SettingError(failed, found, "give a one-dimensional NumPy array of integers")

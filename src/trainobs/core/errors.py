@@ -22,13 +22,23 @@ SHOWN = 200
 """Characters of a value that a message shows."""
 
 
+def a_type(value: object) -> str:
+    """The type of a value, for a message: "an int"."""
+    return with_article(type(value).__name__)
+
+
+def with_article(name: str) -> str:
+    """A name of a type behind "a" or "an"."""
+    return f"{'an' if name[:1] in 'AEIOUaeiou' else 'a'} {name}"
+
+
 def shown(value: object) -> str:
     """A value for a message: its `repr` on one line, cut where it is long. Raises nothing."""
     length = len(value) if isinstance(value, str | bytes) else 0
     try:
         text = repr(value[:SHOWN] if isinstance(value, str | bytes) else value)
     except Exception as error:
-        text = f"a {type(value).__name__} without a repr: {type(error).__name__}"
+        text = f"{a_type(value)} without a repr: {type(error).__name__}"
     line = " ".join(text.splitlines())
     length = max(length, len(line))
     return line if length <= SHOWN else f"{line[:SHOWN]}... ({length:,} characters)"

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from trainobs.core.abi import Phase
-from trainobs.core.errors import SettingError
+from trainobs.core.errors import SettingError, a_type
 from trainobs.integrations.guard import tell_fault
 from trainobs.session.session import Session
 from trainobs.session.settings import Settings
@@ -22,7 +22,7 @@ def check_model(model: Any) -> nn.Module | None:
     if model is None or isinstance(model, nn.Module):
         return model
     raise SettingError(
-        "bad value for `model`", f"a {type(model).__name__}", "give the torch.nn.Module that trains"
+        "bad value for `model`", a_type(model), "give the torch.nn.Module that trains"
     )
 
 

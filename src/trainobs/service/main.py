@@ -66,10 +66,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _count(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= SLOTS:
-        raise argparse.ArgumentTypeError(f"a number from 1 to {SLOTS} is needed")
-    return number
+    with suppress(ValueError):
+        if 1 <= (number := int(text)) <= SLOTS:
+            return number
+    raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to {SLOTS}")
 
 
 def _run(options: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainobs.access.counts import AccessCounts
-from trainobs.core.errors import FAEError, SettingError
+from trainobs.core.errors import FAEError, SettingError, a_type
 from trainobs.core.quotients import Interval
 from trainobs.core.text import percent
 from trainobs.fae.calibration.from_counts import by_one_feature, counted_run, profile_of_counts
@@ -62,7 +62,7 @@ def measure(
     if not isinstance(loaders, Mapping):
         raise SettingError(
             "cannot tell which data is meant",
-            f"a {type(loaders).__name__} in the place of loaders",
+            f"{a_type(loaders)} in the place of loaders",
             'give them by name, such as {"monday": loader}',
         )
     found = {}

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 from trainobs.core.arguments import check_whole
-from trainobs.core.errors import SettingError
+from trainobs.core.errors import SettingError, a_type
 from trainobs.fae.kjt.find import KjtFinder
 from trainobs.fae.kjt.split import SlotMap
 from trainobs.fae.packing.loader_state import (
@@ -111,7 +111,7 @@ def _check(
     if scheduler is not None and not hasattr(scheduler, "is_next_pure"):
         raise SettingError(
             "cannot pack a loader",
-            f"a {type(scheduler).__name__} in the place of a scheduler",
+            f"{a_type(scheduler)} in the place of a scheduler",
             "give a ShuffleScheduler(), or leave it out",
         )
 

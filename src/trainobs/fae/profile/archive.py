@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trainobs.core.errors import FAEError, shown
+from trainobs.core.errors import FAEError, shown, with_article
 from trainobs.core.files import NotRegularError, npz_members, replacing
 
 _FACTS = "facts"
@@ -30,7 +30,7 @@ def check_is(kind: type[Kind], value: Any) -> Kind:
         ValueError: it is of another.
     """
     if type(value) is not kind:
-        raise ValueError(f"{shown(value)}, where a {kind.__name__} was expected")
+        raise ValueError(f"{shown(value)}, where {with_article(kind.__name__)} was expected")
     return value
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from numbers import Real
 from typing import Any
 
-from trainobs.core.errors import SettingError
+from trainobs.core.errors import SettingError, a_type
 from trainobs.fae.profile.profile import FAEProfile
 
 _UNITS = {
@@ -29,7 +29,7 @@ def check_profile(profile: Any) -> FAEProfile:
         return profile
     raise SettingError(
         "cannot tell which rows are hot",
-        f"a {type(profile).__name__} in the place of a profile",
+        f"{a_type(profile)} in the place of a profile",
         "give what calibrate() or FAEProfile.load(path) returns",
     )
 
@@ -43,7 +43,7 @@ def check_loader(loader: Any) -> None:
     if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
         raise SettingError(
             "cannot read batches",
-            f"a {type(loader).__name__} in the place of a loader",
+            f"{a_type(loader)} in the place of a loader",
             "give a DataLoader, or anything that can be iterated and yields batches",
         )
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from trainobs.core.errors import FAEError, SettingError
+from trainobs.core.errors import FAEError, SettingError, a_type
 
 DEFAULT_OPTIMIZER = "rowwise_adagrad"
 
@@ -126,7 +126,7 @@ def _table(config: Any, optimizer: Any, is_positional: bool) -> ModelTable:
     if lacking:
         raise FAEError(
             "cannot tell the embedding tables",
-            f"a {type(config).__name__} among them, without {lacking[0]}",
+            f"{a_type(config)} among them, without {lacking[0]}",
             "give tables=model.embedding_bag_configs(), or the model before it is sharded",
         )
     weight_bytes, state_bytes = _row_bytes(config, optimizer or DEFAULT_OPTIMIZER)

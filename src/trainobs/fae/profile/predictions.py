@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainobs.core.errors import a_type
 from trainobs.core.quotients import Interval
 from trainobs.core.text import printable, quantity, size
 
@@ -146,5 +147,5 @@ def _interval(values: list[Any]) -> Interval:
 
 def _number(value: Any) -> Any:
     if type(value) not in (int, float):
-        raise TypeError(f"a {type(value).__name__} where a number was expected")
+        raise TypeError(f"{a_type(value)} where a number was expected")
     return value

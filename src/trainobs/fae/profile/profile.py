@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainobs.core.errors import FAEError, shown
+from trainobs.core.errors import FAEError, a_type, shown
 from trainobs.core.text import quantity, size
 from trainobs.fae.profile.archive import ArchiveKind, check_is, read_archive, write_archive
 from trainobs.fae.profile.predictions import Predictions, from_archive, to_archive
@@ -71,7 +71,7 @@ class TableProfile:
             self._refuse(found, "give a name, and a tuple of names")
         ids = self.hot_ids
         if not isinstance(ids, np.ndarray):
-            self._refuse(f"a {type(ids).__name__}")
+            self._refuse(a_type(ids))
         if ids.dtype != np.int64 or ids.ndim != 1:
             self._refuse(f"an array of {ids.dtype} with {ids.ndim} dimensions")
         if len(ids) and not (ids[0] >= 0 and ids[-1] < self.row_count):

@@ -17,7 +17,7 @@ from torchrec.distributed.types import Awaitable, LazyAwaitable
 from torchrec.modules.embedding_configs import PoolingType
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
-from trainobs.core.errors import FAEError
+from trainobs.core.errors import FAEError, a_type
 from trainobs.fae.kjt.split import read_mark
 from trainobs.fae.sharding.context import FAEContext
 from trainobs.fae.sharding.order import check_order
@@ -53,7 +53,7 @@ class ShardedFAEFeatureProcessedEmbeddingBagCollection(StockProcessed):
             if not hasattr(processor, "pre_process_input"):
                 raise FAEError(
                     _CANNOT,
-                    f"a {type(processor).__name__}, which must see whole bags: it has no "
+                    f"{a_type(processor)}, which must see whole bags: it has no "
                     "pre_process_input, which TorchRec's row-wise plans need as well",
                     "give it that method, or use the stock sharder",
                 )
