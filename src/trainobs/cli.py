@@ -230,14 +230,15 @@ def _report(options: argparse.Namespace) -> _Answer:
     from trainobs.analysis.summary import summarize
     from trainobs.analysis.view import RunView
     from trainobs.report import brief, html, io_text, one_step, page
+    from trainobs.report.at_odds import refuse_at_odds
     from trainobs.runlog.reader import RunLog
 
-    _refuse_at_odds(options)
+    refuse_at_odds(options)
     if options.watch:
-        return _watch(_newest(options.run))
+        return _watch(_newest_run(options.run))
     if options.after is not None:
         return _compared([options.after], [options.run], options)
-    newest = _newest(options.run)
+    newest = _newest_run(options.run)
     run = RunLog.open(newest, rank=options.rank)
     if options.html is not None:
         return _Answer(write_page(html.page(RunView(run)), options.html))
@@ -255,33 +256,6 @@ def _report(options: argparse.Namespace) -> _Answer:
     return _Answer(brief.render(summary, time.time_ns(), is_newest=is_newest))
 
 
-_AT_ODDS = {
-    "watch": ("which shows the brief report alone", ("json", "html", "after", "rank")),
-    "after": ("which compares whole runs, each by its lowest rank", ("full", "io", "step", "rank")),
-    "html": ("which writes the page of all there is", ("full", "io", "step", "json")),
-    "json": ("which prints every number anyway", ("full",)),
-}
-"""Option -> why others would do nothing beside it, and which ones."""
-
-
-def _refuse_at_odds(options: argparse.Namespace) -> None:
-    """Refuse options of which one would be left out.
-
-    Raises:
-        TrainobsError: there are two.
-    """
-    given = {
-        name for name, value in vars(options).items() if value is not None and value is not False
-    }
-    for name, (why, others) in _AT_ODDS.items():
-        for other in (one for one in others if {name, one} <= given):
-            raise TrainobsError(
-                failed="One of these options would be left out.",
-                found=f"--{other} with --{name}, {why}",
-                do="give one of the two",
-            )
-
-
 def _watch(path: Path) -> _Answer:
     from trainobs.report.follow import follow
     from trainobs.runlog.reader import RunLog
@@ -294,7 +268,9 @@ def _watch(path: Path) -> _Answer:
 
 
 def _compare(options: argparse.Namespace) -> _Answer:
-    _refuse_at_odds(options)
+    from trainobs.report.at_odds import refuse_at_odds
+
+    refuse_at_odds(options)
     sides: list[list[str]] = [[]]
     for word in options.runs:
         if word == _BETWEEN:
@@ -322,7 +298,8 @@ def _compared(
     from trainobs.report.html import comparison_page
     from trainobs.runlog.reader import RunLog
 
-    found = compare(*([RunLog.open(_newest(path)) for path in side] for side in (old, new)))
+    _tell_newer([*map(Path, old), *map(Path, new)])
+    found = compare(*([RunLog.open(path) for path in side] for side in (old, new)))
     if options.html is not None:
         return _Answer(write_page(comparison_page(found), options.html))
     return _Answer(dumps(found, indent=2) if options.json else render(found))
@@ -333,23 +310,36 @@ def _whatif(options: argparse.Namespace) -> _Answer:
     from trainobs.report.whatif import render
     from trainobs.runlog.reader import RunLog
 
-    found = whatif(RunLog.open(_newest(options.run)), options.changes)
+    found = whatif(RunLog.open(_newest_run(options.run)), options.changes)
     return _Answer(dumps(found, indent=2) if options.json else render(found))
 
 
-def _newest(given: str | Path) -> Path:
-    """What every command reads for a path: `newest_for` it. Says so if that is another one."""
+def _newest_run(run: Path) -> Path:
+    """The newest of the runs that were to go to a directory; says so if that is not its own."""
     from trainobs.runlog.reader import newest_for
     from trainobs.runlog.schema import RUN_FILE
 
-    run = Path(given)
     newest = newest_for(run)
     if newest != run:
         told = f"the newest run for {run} is {newest}"
         if (run / RUN_FILE).exists():  # else it was killed as it began: there is nothing to see
             told += f"; to see {run} itself, give {run / RUN_FILE}"
-        print(printable(f"trainobs: {told}"), file=sys.stderr)
+        _tell(told)
     return newest
+
+
+def _tell_newer(compared: Sequence[Path]) -> None:
+    """Say that runs are compared as they are named, where a newer one lies beside one of them."""
+    from trainobs.runlog.reader import newest_for
+
+    for run in compared:
+        newest = newest_for(run)
+        if newest not in compared:
+            _tell(f"{run} itself is compared; the newest run for it is {newest}")
+
+
+def _tell(text: str) -> None:
+    print(printable(f"trainobs: {text}"), file=sys.stderr)
 
 
 def _attach(options: argparse.Namespace) -> _Answer:

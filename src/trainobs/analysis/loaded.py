@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trainobs.analysis.summary import summarize
-from trainobs.runlog.reader import RunLog, newest_for
+from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES, EMBEDDINGS, KERNEL, STEPS
 from trainobs.runlog.whole import whole_table
 
@@ -19,8 +19,7 @@ class LoadedRun:
     front of them: `run.steps.to_pandas()`. One that the run does not have is None.
 
     Args:
-        path: a run directory; where later runs lie beside it, the newest of these, and
-            `RUN/run.json` stands for the one in `RUN`. Or one that holds runs: the newest.
+        path: a run directory, taken as it is, or one that holds runs: the newest.
         rank: the one that `summary` and `verdict` are about; None: the lowest.
 
     Attributes:
@@ -31,7 +30,7 @@ class LoadedRun:
     """
 
     def __init__(self, path: Path, rank: int | None = None) -> None:
-        self._run, self._rank = RunLog.open(newest_for(path), rank=rank), rank
+        self._run, self._rank = RunLog.open(path, rank=rank), rank
         self.run_dir = self._run.path
 
     def __repr__(self) -> str:

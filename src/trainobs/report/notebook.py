@@ -30,8 +30,8 @@ def load_run(run_dir: str | os.PathLike[str], rank: int | None = None) -> ShownR
     """Read a run, also one that goes on: then it is as it was when each part was asked for.
 
     Args:
-        run_dir: a run directory; where later runs lie beside it, the newest of these, and
-            `RUN/run.json` stands for the one in `RUN`. Or one that holds runs: the newest.
+        run_dir: a run directory, taken as it is (`trainobs report` takes the newest of it and of
+            those beside it); or one that holds runs: the newest.
         rank: the one that the page, `summary` and `verdict` are about; None: the lowest.
 
     Raises:
