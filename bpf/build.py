@@ -24,6 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))  # this file runs before the package is installed, too
 
+from trainobs.core.compiled import mark_of  # noqa: E402
 from trainobs.probes.compiler import (  # noqa: E402
     FLAGS,
     TARGET_ARCH,
@@ -186,7 +187,7 @@ def _compile(command: list[str], source: str, target: Path, verbose: bool) -> No
             )
         if verbose:
             sys.stderr.write(done.stderr)
-        fresh.write_bytes(without_dwarf(fresh.read_bytes()))
+        fresh.write_bytes(without_dwarf(fresh.read_bytes()) + mark_of(ROOT / "bpf"))
         # Renamed, so that a run which starts meanwhile loads the old object or the new, never half.
         fresh.replace(target)
     finally:

@@ -22,6 +22,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "src"))  # this file runs before the package is installed, too
+
+from trainobs.core.compiled import mark_of  # noqa: E402
+
 PACKAGE = ROOT / "src" / "trainobs"
 CLOCK = ("callback_context", "clock", "loader", "module")
 LIBRARIES = {
@@ -81,6 +85,8 @@ def _compile(command: list[str], target: Path, verbose: bool) -> None:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if done.returncode:
             raise BuildError(f"{shlex.join(command)}\n{done.stderr.strip()}")
+        with fresh.open("ab") as file:
+            file.write(mark_of(ROOT / "native"))
         fresh.replace(target)  # a run that starts meanwhile loads the old one or the new one
     finally:
         fresh.unlink(missing_ok=True)

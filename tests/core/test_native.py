@@ -6,17 +6,20 @@ import ctypes
 import faulthandler
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from trainobs.core import native
-from trainobs.core.compiled import is_whole
+from trainobs.core import compiled, native
+from trainobs.core.compiled import is_whole, mark_of
 from trainobs.core.errors import ProbeError
 from trainobs.core.native import lookups
 from trainobs.probes.compiling import OBJECTS
 from trainobs.probes.loader import LibbpfLoader
+from trainobs.steps import fast_path
 
 PACKAGE = Path(native.__file__).parents[1]
 FILES = [*PACKAGE.glob("*/*.so"), *OBJECTS.glob("*.bpf.o")]
@@ -40,7 +43,8 @@ def cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_what_is_built_is_whole_and_nothing_less_is(file: Path, tmp_path: Path) -> None:
     assert is_whole(file)
     data = file.read_bytes()
-    for length in (0, 1, 63, 64, len(data) // 2, len(data) - 1):
+    end = len(data) - len(mark_of(PACKAGE))
+    for length in (0, 1, 63, 64, end // 2, end - 1):
         (tmp_path / "part").write_bytes(data[:length])
         assert not is_whole(tmp_path / "part"), length
 
@@ -79,3 +83,82 @@ def test_half_an_object_of_the_probes_is_told(tmp_path: Path) -> None:
     (tmp_path / "half.o").write_bytes(data[: len(data) // 2])
     with pytest.raises(ProbeError, match="half.o is cut off"):
         LibbpfLoader([tmp_path / "half.o"])
+
+
+def other_sources(place: Path) -> None:
+    """A checkout whose sources are not those that this one was built from."""
+    for folder in ("bpf", "native"):
+        (place / folder).mkdir()
+    (place / "bpf" / "trainobs.h").write_text("/* newer */")
+    (place / "native" / "clock.c").write_text("/* newer */")
+
+
+@pytest.fixture
+def pulled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Sources that are newer than what was built, as after a `git pull`."""
+    other_sources(tmp_path)
+    caches = (native.lookups, compiled._expected, compiled.tell_stale_native)
+    for cache in caches:
+        cache.cache_clear()
+    monkeypatch.setattr(compiled, "_ROOT", tmp_path)
+    yield
+    for cache in caches:
+        cache.cache_clear()
+
+
+def test_what_is_built_is_of_the_sources_beside_it() -> None:
+    for file in OBJECTS.glob("*.bpf.o"):
+        assert compiled.flaw_of(file, "bpf") == ""
+    for file in filter(Path.exists, (native._PATH, fast_path._PATH)):
+        assert compiled.flaw_of(file, "native") == ""
+
+
+def test_a_stale_library_is_not_loaded_and_that_is_told_once(
+    pulled: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    if not is_whole(native._PATH):
+        pytest.skip("the part in C is not built")
+    assert lookups() is None
+    native.lookups.cache_clear()
+    assert lookups() is None
+    (line,) = caplog.messages
+    assert "built from other sources" in line
+    assert "`make bpf`" in line
+    assert "\n" not in line
+
+
+def test_what_was_installed_without_sources_is_loaded(
+    pulled: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "bpf" / "trainobs.h").unlink()
+    assert (lookups() is not None) == is_whole(native._PATH)
+    assert caplog.messages == []
+
+
+def test_a_stale_object_of_the_probes_is_told(pulled: None) -> None:
+    file = next(OBJECTS.glob("*.bpf.o"))
+    with pytest.raises(ProbeError, match="built from other sources than .*/bpf holds"):
+        LibbpfLoader([file])
+
+
+def test_a_stale_fast_path_leaves_a_run_to_python(tmp_path: Path) -> None:
+    if not is_whole(fast_path._PATH):
+        pytest.skip("the part in C is not built")
+    other_sources(tmp_path)
+    script = f"""
+from pathlib import Path
+from trainobs.core import compiled
+compiled._ROOT = Path({str(tmp_path)!r})
+from trainobs import observe
+with observe(probes="off", run_dir={str(tmp_path / "run")!r}, quiet=True) as observation:
+    for number in range(3):
+        with observation.step():
+            pass
+from trainobs.steps.fast_path import LANGUAGE
+print(LANGUAGE)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "Python\n"
+    assert done.stderr.count("built from other sources") == 1

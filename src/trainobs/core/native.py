@@ -9,7 +9,7 @@ import ctypes
 from functools import lru_cache
 from pathlib import Path
 
-from trainobs.core.compiled import is_whole
+from trainobs.core.compiled import is_stale, is_whole, tell_stale_native
 from trainobs.core.switch import PURE, is_on
 
 _PATH = Path(__file__).with_name("_lookups.so")
@@ -29,14 +29,17 @@ _ARGUMENTS = {
 
 @lru_cache(maxsize=1)
 def lookups() -> ctypes.CDLL | None:
-    """The library; None where it is not built, or cut off, or Python is asked for."""
+    """The library; None where it is not built, cut off or stale, or Python is asked for."""
     if is_on(PURE) or not is_whole(_PATH):
+        return None
+    if is_stale(_PATH, "native"):
+        tell_stale_native()
         return None
     try:
         library = ctypes.CDLL(str(_PATH))
         for name, arguments in _ARGUMENTS.items():
             function = getattr(library, name)
             function.argtypes, function.restype = arguments, _NUMBER
-    except (OSError, AttributeError):  # not built, for another machine, or of another time
+    except (OSError, AttributeError):  # for another machine, or of another time
         return None
     return library

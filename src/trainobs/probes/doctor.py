@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainobs.core.catalogue import lost_without
-from trainobs.core.compiled import is_whole
+from trainobs.core.compiled import flaw_of
 from trainobs.core.coverage import CALLS, Coverage
 from trainobs.core.errors import ProbeError
 from trainobs.core.switch import SWITCH, switched_off
@@ -120,7 +120,7 @@ def _libbpf_version() -> str | None:
 
 def _has_object() -> bool:
     try:
-        return all(map(is_whole, object_files(kernel_names())))
+        return not any(flaw_of(path, "bpf") for path in object_files(kernel_names()))
     except ProbeError:
         return False
 
@@ -165,7 +165,9 @@ def render(found: dict[str, Any]) -> str:
         "kernel": f"{machine['kernel']} ({machine['machine']})",
         "kernel BTF": "yes" if machine["btf"] else "no: /sys/kernel/btf/vmlinux is missing",
         "libbpf": machine["libbpf"] or "none, or older than 0.5",
-        "probe object": "yes" if machine["object"] else "no: it was not built (make bpf)",
+        "probe object": "yes"
+        if machine["object"]
+        else "no: it was not built, or is stale (make bpf)",
         "capabilities": ", ".join(machine["capabilities"]) or "none that BPF needs",
         "python": f"{machine['python']} ({sys.executable})",
     }

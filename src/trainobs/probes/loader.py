@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
-from trainobs.core.compiled import is_whole
+from trainobs.core.compiled import flaw_of
 from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.core.files import close_all
 from trainobs.probes.libbpf import open_library, open_object, too_old
@@ -48,11 +48,11 @@ class LibbpfLoader:
 
     def __init__(self, paths: Sequence[Path]) -> None:
         for path in paths:
-            if not is_whole(path):
+            if flaw := flaw_of(path, "bpf"):
                 raise ProbeError(
                     ProbeCause.NO_OBJECT,
                     "cannot load the probes",
-                    f"{path} {'is cut off' if path.exists() else 'does not exist'}",
+                    f"{path} {flaw}",
                     "build the package again, with clang or the ziglang wheel: make bpf",
                 )
         self.refused: dict[str, str] = {}

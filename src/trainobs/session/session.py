@@ -39,7 +39,7 @@ from trainobs.session.settings import Settings, library_roots
 from trainobs.session.sink_router import SinkRouter
 from trainobs.steps.clock import StepClock, StepWord
 from trainobs.steps.collector import Collector
-from trainobs.steps.fast_path import LANGUAGE
+from trainobs.steps.fast_path import LANGUAGE, tell_if_stale
 from trainobs.steps.ledger import Ledger
 
 _OVERFLOW = FULL + FULL // 2
@@ -99,6 +99,7 @@ class Session:
         accelerator: Accelerator | None,
         waits_on_host: Callable[[], bool],
     ) -> None:
+        tell_if_stale()
         self._kernel, why_not = opening.backend()
         own = self._kernel.own if self._kernel else OwnPrograms()
         if self._kernel is None:
