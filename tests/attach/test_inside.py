@@ -187,7 +187,7 @@ def test_a_process_that_does_not_come_by_runs_nothing_later(
     target = begin("plain")
     os.kill(target.pid(), signal.SIGSTOP)
     try:
-        with pytest.raises(AttachError, match="its main thread did not come by"):
+        with pytest.raises(AttachError, match="its main thread reached no safe point"):
             attach_inside(target.pid(), look_s=2, run_dir=tmp_path / "run")
     finally:
         os.kill(target.pid(), signal.SIGCONT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -63,3 +64,29 @@ def test_what_a_signal_handler_raises_is_no_fault_of_a_handler(handler):
 def test_the_caller_is_told_and_not_what_catches(caplog):
     logger.warning("something")
     assert caplog.records[0].pathname == __file__
+
+
+SCRIPT = """
+import logging, sys
+from trainobs.core.log import logger
+if sys.argv[1:]:
+    logging.basicConfig(format="%(name)s says: %(message)s")
+logger.warning("cannot do %s\\n  found: nothing", "it")
+logger.warning("%s takes no notice of 5 %%", "trainobs")
+"""
+
+
+@pytest.mark.parametrize(
+    ("handlers", "first"),
+    [((), "trainobs: cannot do it"), (("own",), "trainobs says: cannot do it")],
+)
+def test_each_message_says_who_says_it(handlers, first):
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *handlers], capture_output=True, text=True, check=True
+    )
+    begin = "trainobs says: " if handlers else ""
+    assert done.stderr.splitlines() == [
+        first,
+        "  found: nothing",
+        f"{begin}trainobs takes no notice of 5 %",
+    ]

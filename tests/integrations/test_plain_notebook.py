@@ -204,7 +204,7 @@ def test_after_its_end_a_loader_is_as_it_was_given(run_dir, told, untold):
     observed = obs.loader(batches)
     obs.close()
     assert obs.loader(observed) is batches
-    assert told() == ["trainobs takes no notice of a use of an observation that has ended"]
+    assert told() == ["trainobs takes no notice of what is marked after the end of a run"]
 
 
 def for_steps(run_dir: Path) -> list[int | None]:
@@ -291,7 +291,7 @@ def test_marks_that_come_too_late_are_told(run_dir, told, untold):
     steps(obs, 1)
     obs.close()
     assert step_numbers(run_dir) == list(range(40))
-    assert told() == ["trainobs takes no notice of a missing mark of the first steps"]
+    assert told() == ["trainobs took the first 39 batches for steps"]
 
 
 def test_loaders_side_by_side_make_one_step_and_one_inside_another_none(run_dir):
@@ -305,7 +305,7 @@ def test_loaders_side_by_side_make_one_step_and_one_inside_another_none(run_dir)
     assert read_steps(run_dir)["epoch"].to_pylist()[1:] == [0] * 8 + [1] * 8
 
 
-def test_names_of_ones_own_are_parts_of_the_step(run_dir, told, untold):
+def test_names_of_ones_own_are_parts_of_the_step(run_dir, told, untold, caplog):
     obs = observe(run_dir=run_dir, probes="off")
     for index, _ in enumerate(obs.loader(loader(24))):
         with obs.phase("augment"):
@@ -319,9 +319,8 @@ def test_names_of_ones_own_are_parts_of_the_step(run_dir, told, untold):
         with obs.phase(f"more_{number}"):
             pass
     obs.close()
-    assert told() == [
-        "trainobs takes no notice of a phase beyond the first with names of their own"
-    ]
+    assert told() == ["phase 'more_14' is counted as other"]
+    assert "found: 16 names of your own before it, and a run has at most so many" in caplog.text
     found = read_steps(run_dir)
     assert RunLog.open(run_dir).info["phases"][:2] == ["augment", "log-2.x"]
     assert min(found["phase/augment_ns"].to_pylist()[1:]) >= 2e6

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import pairwise
@@ -30,7 +32,7 @@ from tests.integrations.unmarked_loops import (
 )
 from trainobs import load_run, observe
 from trainobs.cli import main
-from trainobs.integrations import user_warnings
+from trainobs.integrations import steps_told, user_warnings
 from trainobs.integrations.plain import Observation
 from trainobs.steps.clock import StepClock
 
@@ -332,3 +334,74 @@ def test_after_the_run_no_optimizer_tells_anything(tmp_path: Path) -> None:
     before = len(optimizer._global_optimizer_post_hooks)
     observed(tmp_path / "run", each)
     assert len(optimizer._global_optimizer_post_hooks) == before
+
+
+@pytest.mark.parametrize("without", [torch.no_grad, torch.inference_mode])
+def test_batches_without_gradients_are_said_to_make_no_steps(
+    tmp_path: Path,
+    untold: None,
+    told: Callable[[], list[str]],
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+    without: Callable[[], torch.no_grad],
+) -> None:
+    def loop(obs: Observation, model: Model) -> None:
+        with without():
+            for batch in obs.loader(batches(5)):
+                model.look(batch)
+
+    assert observed(tmp_path / "run", loop) == []
+    assert told() == ["trainobs found no step in this run"]
+    why = "5 batches were fetched without gradients (no_grad, inference_mode); no step begins there"
+    assert f"found: {why}\n  do:    put each step into `with obs.step():`" in caplog.text
+    assert main(["report", str(tmp_path / "run")]) == 0
+    report = " ".join(capsys.readouterr().out.split())
+    assert f"{why}: put each step into `with obs.step():`." in report
+
+
+def test_a_loop_inside_of_a_phase_is_said_to_make_no_steps(
+    tmp_path: Path, untold: None, told: Callable[[], list[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    def loop(obs: Observation, model: Model) -> None:
+        with obs.phase("forward"):
+            for batch in obs.loader(batches(5)):
+                model.look(batch)
+
+    assert observed(tmp_path / "run", loop) == []
+    assert told() == ["trainobs found no step in this run"]
+    assert "was gone through inside of `obs.phase`; no step begins there" in caplog.text
+
+
+def test_what_goes_on_after_the_last_step_of_an_optimizer_is_told(
+    tmp_path: Path,
+    untold: None,
+    told: Callable[[], list[str]],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(steps_told, "_LONG_NS", 500_000_000)
+
+    def loop(obs: Observation, model: Model) -> None:
+        each(obs, model)
+        time.sleep(1.0)
+
+    assert len(observed(tmp_path / "run", loop)) == ALL
+    (line,) = told()
+    assert re.fullmatch(r"the last step includes 1\.\d\d s after the last optimizer step", line)
+    assert re.search(
+        r"found: \S+ % of the time since the first optimizer step came after", caplog.text
+    )
+
+
+def test_one_long_step_has_nothing_after_it(
+    tmp_path: Path, untold: None, told: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps_told, "_LONG_NS", 100_000_000)
+
+    def loop(obs: Observation, model: Model) -> None:
+        for batch in obs.loader(batches(1)):
+            time.sleep(0.3)
+            model.train(batch)
+
+    assert len(observed(tmp_path / "run", loop)) == 1
+    assert told() == []

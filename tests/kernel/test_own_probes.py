@@ -266,7 +266,7 @@ def test_a_file_is_told_by_the_name_that_the_program_has_for_it(
     programs = OwnPrograms(file_of=lambda name: str(marked.path))
     programs.load([Probe(source(place, text, "n.c"))], own.maps(SHARED_MAPS))
     told = programs.status["n.c"]
-    assert told.startswith("cannot attach p to uprobe/libmine.so:no_such of n.c: ")
+    assert told.startswith("cannot attach `p` to uprobe/libmine.so:no_such of n.c: ")
     assert "'no_such' in 'libmine.so'" in told
 
 

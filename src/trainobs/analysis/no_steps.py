@@ -26,7 +26,7 @@ def reason(summary: dict[str, Any], where: str = "below") -> str:
     if summary["lost"]["steps"].get("runlog"):
         return f"Steps were trained and could not be stored; the reason is {where}."
     if not summary["ranks"]:
-        return "There is no directory rank=0 in it, which holds the steps: it was left behind."
+        return "There is no directory rank=0 in it, which holds the steps: copy it, too."
     if outcome is None:
         return (
             "The run is still in its first step, was killed in it or before its first steps were "
@@ -43,6 +43,8 @@ def reason(summary: dict[str, Any], where: str = "below") -> str:
         return f"Observing ended by a fault of trainobs before a step was complete ({outcome})."
     if outcome != "ok":
         return f"The training ended before a step was complete: {outcome}."
+    if noted := summary["no_step"]:
+        return f"{noted[0].upper()}{noted[1:]}: put each step into `with obs.step():`."
     if validated := setup.get("phase/validation_ns"):
         return (
             f"Validation ran for {duration(validated)}, and no training: of Lightning, only `fit` "

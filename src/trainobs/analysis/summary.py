@@ -50,6 +50,7 @@ def summarize(run: RunLog) -> dict[str, Any]:
         * attached: of a run observed from outside `pid`, `user`, `command`, `steps`, which says
           what a step is, and `events_per_step`; else None.
         * steps_are: what a step is, in words; None where a framework says so.
+        * no_step: why there is none, in words, where the run says so.
         * is_part: whether these are only the newest steps.
         * step: see `analysis.step_time.step_time`; the verdict's shares are shares of its mean.
         * newest: see `analysis.step_time.newest_step`.
@@ -168,6 +169,7 @@ def _facts(run: RunLog, rank: RankLog) -> dict[str, Any]:
         "level": run.info.get("level"),
         "attached": settings.get("attached"),
         "steps_are": settings.get("steps"),
+        "no_step": settings.get("no_step"),
         "host": run.info.get("host", {}),
         "capabilities": run.info.get("capabilities", {}),
         "gpu": run.info.get("gpu", {}),

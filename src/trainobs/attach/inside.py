@@ -154,7 +154,7 @@ class InsideRun:
         self.process = process
         self.rule = self.run_dir = self.outcome = ""
         self.is_over = False
-        self.state = "its main thread did not come by"
+        self.state = "its main thread reached no safe point, where Python handles signals"
         self._request = request
         self._connection: socket.socket | None = None
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -201,7 +201,10 @@ class InsideRun:
             with suppress(AttachError):
                 self.read()
         if asked and not self.is_over:
-            tell(f"process {self.process.tgid} does not come by; its run ends when it does")
+            tell(
+                f"process {self.process.tgid} has not reached a safe point within {_END_S:g} s; "
+                "its run ends when it does"
+            )
         if self._connection is not None:
             self._connection.close()
         self._withdraw()

@@ -64,6 +64,7 @@ class LoopPass(FetchListener):
             is_validation = clock.fetches.has_led and not torch.is_grad_enabled()
             self.loop = clock.phase != Phase.VALIDATION.value and not is_validation
             clock.measured.add(Phase.LOADER.value)
+            clock.fetches.in_phases |= clock.in_phase
         self._name = object()  # whoever leads is kept: not this object, whose end is to be seen
         self.clock = clock
         self._of = of

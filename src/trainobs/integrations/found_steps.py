@@ -39,12 +39,13 @@ class OptimizerSteps:
         takes_all: whether no loader was named: one that is seen may not be the one of the loop.
         count: how often an optimizer has stepped.
         first_ns: when one first has.
+        last_ns: when one last has.
     """
 
     def __init__(
         self, clock: StepClock, found: Callable[[str], None], on_fault: Callable[[], None]
     ) -> None:
-        self.count = self.first_ns = 0
+        self.count = self.first_ns = self.last_ns = 0
         self.takes_all = True
         self._clock = clock
         self._found = found
@@ -61,8 +62,9 @@ class OptimizerSteps:
     def _stepped(self, optimizer: object) -> None:
         clock = self._clock
         self.count += 1
+        self.last_ns = time.monotonic_ns()
         if not self.first_ns:
-            self.first_ns = time.monotonic_ns()
+            self.first_ns = self.last_ns
         self._since[id(optimizer)] += 1
         main = self._main()
         if main is None or self._since[id(optimizer)] > ALONE:

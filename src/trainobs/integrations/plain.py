@@ -32,7 +32,7 @@ from torch.nn import Module
 
 from trainobs.core.abi import Phase
 from trainobs.core.catalogue.named import may_name_a_phase
-from trainobs.core.errors import TrainobsError
+from trainobs.core.errors import TrainobsError, shown
 from trainobs.core.signals import let_signals_through
 from trainobs.core.switch import switched_off
 from trainobs.hooks.cuda import Cuda
@@ -46,7 +46,7 @@ from trainobs.integrations.guard import FAULT, tell_fault
 from trainobs.integrations.models import check_model, watch_lookups
 from trainobs.integrations.scope import NOTHING, Scope, step_number
 from trainobs.integrations.steps_told import tell_if_none, tell_of_steps
-from trainobs.integrations.user_warnings import warn_ignored
+from trainobs.integrations.user_warnings import warn_once
 from trainobs.session.forks import register_fork_cleanup, unregister_fork_cleanup
 from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
@@ -265,7 +265,7 @@ class Observation:
                 last.callback(session.stop, outcome)
                 if watch is not None:
                     last.callback(watch.close)
-                tell_of_steps(session.clock, optimizers)
+                tell_of_steps(session, optimizers)
             tell_if_none(session, self._settings, self.run_dir)
         except Exception:
             let_signals_through()
@@ -281,15 +281,15 @@ class Observation:
 
     def _tell_unused(self) -> Scope:
         if self._ended:
-            warn_ignored(
-                "use of an observation that has ended",
-                str(self.run_dir),
+            warn_once(
+                "trainobs takes no notice of what is marked after the end of a run",
+                f"the run in {self.run_dir} has ended",
                 "call `observe` again for another run",
             )
         elif self._session is not None:
-            found = f"in the thread {threading.current_thread().name}"
+            found = f"the thread {shown(threading.current_thread().name)}"
             do = "mark steps and phases in the thread that called `observe`"
-            warn_ignored("mark in another thread", found, do)
+            warn_once("trainobs takes no notice of a mark in another thread", found, do)
         return NOTHING
 
     def _new_scope(self, name: object, clock: StepClock) -> Scope:
@@ -305,13 +305,15 @@ class Observation:
     def _name_phase(self, name: object, clock: StepClock) -> int:
         """A name that cannot be one counts as `other`: a misspelt word must not end a training."""
         if not isinstance(name, str) or not may_name_a_phase(name):
+            found = "a name that no phase can have"
             do = f"use letters, digits, _, . and -, or one of {', '.join(map(repr, _PHASES))}"
-            warn_ignored("name that can be no phase's", name, do)
-            phase = None
         elif (phase := clock.name_phase(name)) is None:
-            do = f"use at most {MAX_NAMED} names of your own in a run"
-            warn_ignored("phase beyond the first with names of their own", name, do)
-        return Phase.OTHER.value if phase is None else phase
+            found = f"{MAX_NAMED} names of your own before it, and a run has at most so many"
+            do = "have several parts of the step share a name"
+        else:
+            return phase
+        warn_once(f"phase {shown(name)} is counted as other", found, do, kind=found)
+        return Phase.OTHER.value
 
 
 _running: list[Observation] = []

@@ -6,7 +6,8 @@ import operator
 from contextlib import nullcontext
 from typing import Protocol, SupportsIndex
 
-from trainobs.integrations.user_warnings import warn_ignored
+from trainobs.core.errors import shown
+from trainobs.integrations.user_warnings import warn_once
 from trainobs.steps.clock import LAST_STEP
 
 
@@ -31,5 +32,6 @@ def step_number(value: SupportsIndex | None) -> int | None:
     if 0 <= number <= LAST_STEP:
         return number
     if value is not None:
-        warn_ignored("bad step number", value, f"give a whole number from 0 to {LAST_STEP}")
+        do = f"give a whole number from 0 to {LAST_STEP}"
+        warn_once("trainobs takes no notice of a bad step number", shown(value), do)
     return None

@@ -6,13 +6,15 @@ import time
 from pathlib import Path
 
 from trainobs.core.records import SETUP
-from trainobs.core.text import counted
+from trainobs.core.text import counted, duration, percent
 from trainobs.integrations.found_steps import ALONE, OptimizerSteps
-from trainobs.integrations.user_warnings import warn_ignored, warn_once
+from trainobs.integrations.user_warnings import warn_once
 from trainobs.session.ending import tell_no_step
 from trainobs.session.session import Session
 from trainobs.session.settings import Settings
 from trainobs.steps.clock import StepClock
+
+_MARK = "`with obs.step():`"
 
 _LONG_NS = 1_000_000_000
 """What a last step, or a run without one, takes at least that is worth a word."""
@@ -29,46 +31,76 @@ def _has_steps(clock: StepClock) -> bool:
     return clock.step != SETUP and not clock.no_steps
 
 
-def tell_of_steps(clock: StepClock, optimizers: OptimizerSteps | None) -> None:
+def tell_of_steps(session: Session, optimizers: OptimizerSteps | None) -> None:
     """At the end of a loop, whose steps may not be what its author means.
 
     Args:
-        clock: of the loop.
+        session: of the loop.
         optimizers: what ended its steps; None where it marked them.
     """
+    clock = session.clock
     fetches, last_ns = clock.fetches, clock.goes_on_ns
     if not _has_steps(clock):
-        if optimizers is not None and (optimizers.count or last_ns > _LONG_NS):
-            _tell_of_none(optimizers.count, was_given=clock.by_fetches)
+        if optimizers is not None:
+            _tell_of_none(session, optimizers.count, last_ns)
     elif clock.unended_batches > 1:
-        warn_ignored("loop without steps", "no `with obs.step():`", "put each step into one")
+        found = f"{_batches(clock.unended_batches)}, and nothing that ends a step"
+        do = f"put each step into {_MARK}"
+        warn_once("trainobs takes the whole loop for one step", found, do)
     elif fetches.count and clock.by_optimizer:
-        found = f"{fetches.count} batches before the first step of an optimizer, each now a step"
+        found = f"{_batches(fetches.count)} before the first step of an optimizer, each now a step"
         do = 'put a validation into `obs.phase("validation")`, or each step into `obs.step()`'
         warn_once("trainobs took batches for steps", found, do)
     elif clock.by_optimizer and optimizers is not None:
-        share = last_ns / (time.monotonic_ns() - optimizers.first_ns)
-        if last_ns > _LONG_NS and share > 0.5:
-            found = f"since the last step of an optimizer {share:.0%} of the time was spent"
-            do = "close the run after its loop; put steps that no optimizer of torch's takes, as "
-            do += "replays of a CUDA graph, into `with obs.step():`"
-            warn_ignored("loop that went on without an optimizer", found, do)
+        _tell_of_rest(optimizers, last_ns)
     elif fetches.count and not clock.by_fetches:
-        found = f"`obs.step()` was first used after {fetches.count} steps from fetches"
-        warn_ignored("missing mark of the first steps", found, "use it from the first step on")
+        failed = f"trainobs took the first {_batches(fetches.count)} for steps"
+        found = "`obs.step()` was first used after them"
+        warn_once(failed, found, "use it from the first step on", kind=found)
     elif clock.by_fetches and 0 < fetches.took_ns < last_ns and last_ns > _LONG_NS:
+        failed = f"the last step includes {duration(last_ns)} after the last fetch"
         share = last_ns / (last_ns + fetches.took_ns)
-        found = f"the last step, from the last fetch to the end, took {share:.0%} of the run"
-        do = "close the run after its loop, or put each step into `with obs.step():`"
-        warn_ignored("loop that went on without a fetch", found, do)
+        found = f"{percent(share)} of the run came after the last fetch"
+        do = f"call `obs.close()` behind the loop, or put each step into {_MARK}"
+        warn_once(failed, found, do, kind="after the last fetch")
 
 
-def _tell_of_none(count: int, *, was_given: bool) -> None:
-    found = "no batch was fetched from what" if was_given else "no batch of a loader that"
-    found += " was given to `obs.loader`, no `obs.step()`, and "
-    found += f"{counted(count, 'step')} of optimizers" if count else "no step of an optimizer"
-    found += f"; the first {ALONE + 1} make none, without a loader of torch's" if count else ""
-    do = "iterate over what `obs.loader` returns" if was_given else "give the loop's loader to"
-    do += ", or put" if was_given else " `obs.loader(...)`, or put"
-    do += " each step into `obs.step()`"
-    warn_once("trainobs found no step in this run", found, do)
+def _batches(count: int) -> str:
+    return counted(count, "batch", "batches")
+
+
+def _tell_of_rest(optimizers: OptimizerSteps, last_ns: int) -> None:
+    """Of what came after the last step of an optimizer, but for validations and the like."""
+    now_ns = time.monotonic_ns()
+    rest_ns = min(now_ns - optimizers.last_ns, last_ns)
+    share = rest_ns / max(now_ns - optimizers.first_ns, 1)
+    if rest_ns > _LONG_NS and share > 0.5:
+        failed = f"the last step includes {duration(rest_ns)} after the last optimizer step"
+        found = f"{percent(share)} of the time since the first optimizer step came after the last"
+        do = "call `obs.close()` behind the loop; put steps that no optimizer of torch's takes, as "
+        do += f"replays of a CUDA graph, into {_MARK}"
+        warn_once(failed, found, do, kind="after the last optimizer step")
+
+
+def _tell_of_none(session: Session, count: int, last_ns: int) -> None:
+    clock, failed = session.clock, "trainobs found no step in this run"
+    was_given, batches = clock.by_fetches, clock.unended_batches
+    if was_given and batches:  # such a pass leads no steps, and no other one came
+        found = f"{counted(batches, 'batch was', 'batches were')} fetched without gradients "
+        found += "(no_grad, inference_mode); no step begins there"
+        session.info.settings["no_step"] = found
+        warn_once(failed, found, f"put each step into {_MARK}")
+    elif was_given and clock.fetches.in_phases:
+        found = "what `obs.loader` returned was gone through inside of `obs.phase`; no step begins "
+        found += "there"
+        session.info.settings["no_step"] = found
+        warn_once(failed, found, f"put each step into {_MARK}")
+    elif count or last_ns > _LONG_NS:
+        found = "no batch was fetched from what" if was_given else "no batch of a loader that"
+        found += " was given to `obs.loader`, no `obs.step()`, and "
+        found += f"{counted(count, 'step')} of optimizers" if count else "no step of an optimizer"
+        alone = f"; the first {ALONE + 1} make none, without a loader of torch's"
+        found += alone if count else ""
+        do = "iterate over what `obs.loader` returns" if was_given else "give the loop's loader to"
+        do += ", or put" if was_given else " `obs.loader(...)`, or put"
+        warn_once(failed, found, f"{do} each step into `obs.step()`")

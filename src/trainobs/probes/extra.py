@@ -256,8 +256,8 @@ class ExtraObject:
             version = self._library.libbpf_version_string().decode()
             raise ProbeError(
                 ProbeCause.NO_LIBBPF,
-                f"cannot attach {program} of {self._name}",
-                f"libbpf {version} knows no code by its name",
+                f"cannot attach `{program}` of {self._name}",
+                f"libbpf {version} cannot attach by function name or USDT; 0.8 or newer is needed",
                 RENEW,
             )
 
@@ -267,7 +267,7 @@ class ExtraObject:
             error = C.get_errno()
             self._links += [link] if link else []  # before anything can go wrong
         if not link:
-            raise self._refused(f"attach {program} to {place} of", error, log, place)
+            raise self._refused(f"attach `{program}` to {place} of", error, log, place)
 
     def _refused(self, what: str, error: int, log: list[str], place: str = "") -> ProbeError:
         number = abs(error)

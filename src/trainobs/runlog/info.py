@@ -57,6 +57,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "settings": (dict,),
     "settings.loader_workers": (int, NoneType),
     "settings.steps": (str,),
+    "settings.no_step": (str,),
     "settings.attached": (dict,),
     "settings.attached.pid": (int,),
     "settings.attached.steps": (str,),

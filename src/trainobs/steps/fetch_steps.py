@@ -25,13 +25,14 @@ class FetchSteps:
         took_ns: all that such steps took that are over.
         leader: the pass whose fetches end steps.
         has_led: whether there was one.
+        in_phases: whether a pass began inside of a phase, so that it could not lead.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self.took_ns = 0
         self.leader: object | None = None
-        self.has_led = False
+        self.has_led = self.in_phases = False
         self._led: object | None = None
         self._held: list[ClosedStep] | None = []  # None: it was decided
 
