@@ -38,6 +38,10 @@ def test_a_run_ends_with_its_verdict_its_place_and_where_to_look(tmp_path, capfd
 def test_a_run_of_few_steps_says_so_and_one_without_steps_where_it_is(tmp_path, capfd):
     train(tmp_path / "few", steps=3)
     assert "trainobs: no verdict: fewer than 6 steps" in capfd.readouterr().err
+    train(tmp_path / "one", steps=1)
+    told = capfd.readouterr().err.splitlines()
+    assert told[0] == "trainobs: no verdict: fewer than 6 steps after the first"
+    assert told[1] == f"trainobs: the run is in {tmp_path / 'one'}"
     with observe(run_dir=tmp_path / "none", probes="off"):
         pass
     place = tmp_path / "none"

@@ -42,7 +42,7 @@ class Verdicts:
     An epoch is over when a step of another one comes, or the run ends.
 
     Attributes:
-        of_run: the verdict on the run, once it has ended.
+        of_run: the verdict on the run, once it has ended; None without a step.
     """
 
     def __init__(self, info: RunInfo) -> None:
@@ -72,10 +72,11 @@ class Verdicts:
             self._at = int(usual.step[last - 1]), int(usual.start_ns[last - 1])
 
     def end(self) -> Iterator[Text]:
-        """Texts for the last epoch and for the run."""
-        if self._epoch is not None:
-            yield self._end_epoch()
+        """Texts for the last epoch and for the run, unless there is no step after the first."""
+        if self._first.seen:
             self.of_run = judge(self._of_run, facts_of(self._info))
+        if self._epoch is not None and self.of_run is not None:
+            yield self._end_epoch()
             yield Text(*self._at, RUN_TAG, _markdown("the run", self.of_run))
 
     def _end_epoch(self) -> Text:
