@@ -16,7 +16,7 @@ from tests.analysis.runs import (
 )
 from trainobs.analysis.summary import summarize
 from trainobs.report import brief
-from trainobs.report.rows import WIDTH, cut, statement
+from trainobs.report.rows import WIDTH, cut, paragraph, statement
 from trainobs.runlog.reader import RunLog
 
 LOADER = (
@@ -161,3 +161,19 @@ def test_a_budget_that_serves_next_to_nothing_is_passed_over(tmp_path):
     assert "the hottest 1.02 kB serve 20 %" in " ".join(rendered(summary))
     summary["embeddings"]["skew"] = {"budgets": budgets[:2]}
     assert "the hottest" not in " ".join(rendered(summary))
+
+
+@pytest.mark.parametrize(
+    "whole", ["99 %", "1.31 ms", "2 min", "4.10 kB", "`report --rank 1`", "1 h"]
+)
+def test_no_line_parts_a_number_from_its_unit_or_breaks_code(whole):
+    for length in range(60, WIDTH + 4):
+        lines = paragraph(f"{'x' * length} {whole}, and more")
+        assert any(whole in line for line in lines)
+        assert all(len(line) <= WIDTH for line in lines)
+
+
+def test_what_is_longer_than_a_line_is_broken_all_the_same():
+    lines = paragraph(f"`{'word ' * 40}` 3 steps")
+    assert max(map(len, lines)) <= WIDTH
+    assert len(lines) == 3

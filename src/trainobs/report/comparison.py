@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trainobs.core.text import duration, percent, printable, size, times
-from trainobs.report.rows import or_unknown, row
+from trainobs.report.rows import or_unknown, paragraph, row
 
-_WIDTH = 100
 _SMALL = 0.01
 """Share of the step below which parts that do not differ are put together."""
 
@@ -142,7 +140,7 @@ def _changes(found: Found) -> Iterator[str]:
     if len(changes) > _SETTINGS:
         yield f"  {len(changes) - _SETTINGS} more: --json lists them"
     told = _prediction(found)
-    yield from textwrap.wrap(told, _WIDTH, initial_indent="  ", subsequent_indent="    ")
+    yield from paragraph(told, "  ", "    ")
 
 
 def _prediction(found: Found) -> str:
@@ -164,4 +162,4 @@ def _short(value: str) -> str:
 
 def _notes(found: Found) -> Iterator[str]:
     for note in found["notes"][:_NOTES]:
-        yield from textwrap.wrap(note, _WIDTH, initial_indent="  ", subsequent_indent="  ")
+        yield from paragraph(note, "  ", "  ")

@@ -11,6 +11,11 @@ WIDTH = 100
 LABEL = 38
 COLUMN = 11
 
+_TIE = "\x00"
+"""Stands for a blank at which no line ends."""
+
+_WHOLE = re.compile(r"`[^`]*`|\d (?=(%|[num]?s|h|min|[kMGT]?B|[KMG]iB|times)(?![^\W\d_]))")
+
 
 def row(label: str, *columns: str, width: int = LABEL) -> str:
     """A row of a table, whose label takes `width` characters; columns never touch."""
@@ -23,9 +28,12 @@ def or_unknown(form: Callable[[float], str], value: float | None) -> str:
 
 
 def paragraph(text: str, first: str = "", others: str = "  ", most: int | None = None) -> list[str]:
-    """Text as lines, the first and the others with their indents, and at most so many."""
-    return textwrap.wrap(
-        text,
+    """Text as lines, the first and the others with their indents, and at most so many.
+
+    No number is parted from its unit, and no `code` is broken, unless it is longer than a line.
+    """
+    lines = textwrap.wrap(
+        _WHOLE.sub(_tied, text),
         WIDTH,
         initial_indent=first,
         subsequent_indent=others,
@@ -33,6 +41,12 @@ def paragraph(text: str, first: str = "", others: str = "  ", most: int | None =
         placeholder="...",
         break_on_hyphens=False,
     )
+    return [line.replace(_TIE, " ") for line in lines]
+
+
+def _tied(found: re.Match[str]) -> str:
+    text = found[0]
+    return text.replace(" ", _TIE) if len(text) <= WIDTH // 2 else text
 
 
 def statement(line: str, most: int = 2) -> list[str]:
