@@ -16,7 +16,7 @@ from trainobs.core.errors import FAEError, SettingError
 from trainobs.fae import calibrate
 from trainobs.fae.calibration.source import InputSource
 from trainobs.fae.kjt.inputs import blocks_of, keys_of, parts_of
-from trainobs.fae.profile.arguments import byte_count
+from trainobs.fae.profile.arguments import byte_count, told_bytes
 from trainobs.fae.profile.model_tables import tables_of
 
 
@@ -174,6 +174,27 @@ def test_tables_that_fit_are_hot_as_a_whole_with_a_warning(inputs, caplog):
         assert profile.predictions.all_hot_ratio.value == 1
 
 
+def test_nothing_is_said_of_hot_rows_where_an_error_comes(caplog):
+    with pytest.raises(FAEError, match="no KeyedJaggedTensor in int"):
+        quiet([1, 2, 3], budget="4GiB")
+    assert caplog.text == ""
+
+
+def test_what_was_given_in_gib_is_told_in_gib_and_one_table_as_one(caplog):
+    one = tables(ROWS[:1], KEYS[:1])
+    profile = quiet(Batches(matrix(0, 2000)), of=one, budget="4GiB")
+    assert profile.tables[0].is_wholly_hot
+    assert "found: the table takes " in caplog.text
+    assert "hot_bytes is 4 GiB\n" in caplog.text
+    assert [told_bytes(b) for b in (1 << 20, 3 << 29, 1_000_000)] == ["1 MiB", "1,536 MiB", "1 MB"]
+
+
+@pytest.mark.parametrize("nothing", [[], ()], ids=str)
+def test_no_tables_are_a_bad_value(nothing):
+    with pytest.raises(SettingError, match="none in tables="):
+        calibrate(Batches(matrix(0, 3)), nothing)
+
+
 def test_memory_is_told_before_it_is_taken(capsys):
     calibrate(Batches(matrix(0, 2000)), tables(), BUDGET, memory="64MB", progress=True)
     told = capsys.readouterr().err.splitlines()[0]
@@ -190,7 +211,7 @@ def test_rows_that_are_looked_up_equally_often_are_refused():
 
 
 def test_a_loader_without_data_is_refused():
-    with pytest.raises(FAEError, match="found: 0 inputs to count, and none to judge"):
+    with pytest.raises(FAEError, match="found: no input was read\n  do:    give a loader of bat"):
         quiet([])
 
 
@@ -246,7 +267,7 @@ def test_a_model_tells_its_tables_and_their_optimizer():
     assert tables_of(model) == tables_of(tables())
     in_backward(torch.optim.Adagrad, bags.parameters(), {"lr": 0.1})
     assert tables_of(model) == tables_of(tables(), EmbOptimType.EXACT_ADAGRAD)
-    with pytest.raises(FAEError, match="none in Linear"):
+    with pytest.raises(SettingError, match="none in tables=, a Linear"):
         tables_of(torch.nn.Linear(2, 2))
 
 

@@ -11,6 +11,7 @@ from trainobs.fae.calibration.choice import Choice, RowCounts, choose
 from trainobs.fae.calibration.predict import predict
 from trainobs.fae.calibration.sample import DataSample
 from trainobs.fae.kjt.inputs import Inputs, InputUse
+from trainobs.fae.profile.arguments import told_bytes
 from trainobs.fae.profile.model_tables import ModelTable
 from trainobs.fae.profile.predictions import Predictions
 from trainobs.fae.profile.profile import FAEProfile, TableProfile
@@ -65,7 +66,8 @@ def profile_of(
         )
     choice = choose(tables, counts, budget)
     predictions = predict(tables, choice, counts, counted_inputs, inputs, confidence)
-    _refuse_no_gain(tables, choice, predictions, counted_inputs)
+    _refuse_no_gain(tables, choice, predictions, made)
+    _warn_no_need(tables, budget)
     chosen = tuple(
         TableProfile(
             name=table.name,
@@ -82,22 +84,21 @@ def profile_of(
     return FAEProfile(chosen, budget, predictions, made)
 
 
-def warn_no_need(tables: Sequence[ModelTable], budget: int) -> None:
+def _warn_no_need(tables: Sequence[ModelTable], budget: int) -> None:
     """Warn where the budget holds all tables: it may be that of a larger model."""
     total = sum(table.total_bytes for table in tables)
     if total <= budget:
         logger.warning(
-            "all rows will be hot\n  found: all %d tables take %s with optimizer state, and "
-            "hot_bytes is %s\n"
+            "all rows will be hot\n  found: %s %s with optimizer state, and hot_bytes is %s\n"
             "  do:    nothing, or put these tables on the device (TorchRec's kernel fused)",
-            len(tables),
+            "the table takes" if len(tables) == 1 else f"all {len(tables)} tables take",
             size(total),
-            size(budget),
+            told_bytes(budget),
         )
 
 
 def _refuse_no_gain(
-    tables: Sequence[ModelTable], choice: Choice, predictions: Predictions, counted_inputs: int
+    tables: Sequence[ModelTable], choice: Choice, predictions: Predictions, made: Made
 ) -> None:
     """Refuse hot rows that are hardly looked up more than others.
 
@@ -110,11 +111,13 @@ def _refuse_no_gain(
     """
     is_partly_hot = any(len(choice.hot_ids[t.name]) < t.row_count for t in tables)
     if predictions.input_count == 0 and is_partly_hot:
-        raise FAEError(
-            "cannot calibrate",
-            f"{counted_inputs} inputs to count, and none to judge the rows by",
-            "give a loader of more inputs",
-        )
+        read, counted_inputs = made.get("inputs_read", 0), made["inputs_counted"]
+        found, do = "no input was read", "give a loader of batches, whose KeyedJaggedTensors have"
+        do += " lengths or offsets: without them they hold no input"
+        if read:
+            found = f"{read} inputs were read and {counted_inputs} counted, which leaves none to "
+            found, do = f"{found}judge the rows by", "give a loader of hundreds of inputs, or more"
+        raise FAEError("cannot calibrate", found, do)
     total = served = blindly = 0.0
     for table in tables:
         hot = len(choice.hot_ids[table.name])

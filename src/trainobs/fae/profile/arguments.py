@@ -9,6 +9,7 @@ from numbers import Real
 from typing import Any
 
 from trainobs.core.errors import SettingError, a_type
+from trainobs.core.text import size
 from trainobs.fae.profile.profile import FAEProfile
 
 _UNITS = {
@@ -53,29 +54,38 @@ def is_within(number: Any, low: float, high: float) -> bool:
     return isinstance(number, Real) and low <= float(number) < high
 
 
-def byte_count(size: float | str, what: str) -> int:
+def told_bytes(count: int) -> str:
+    """Bytes that somebody gave, in GiB or MiB where these are whole, else as all sizes are told."""
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20)):
+        if count and count % factor == 0:
+            return f"{count // factor:,} {unit}"
+    return size(count)
+
+
+def byte_count(amount: float | str, what: str) -> int:
     """Bytes of `4 * 2**30`, `"4GiB"`, `"512 MB"` or `"1.5e9"`.
 
     MB is a million bytes, MiB 1,048,576. Case does not matter; a bare "4G" is refused, since it
     is read either way.
 
     Args:
-        size: the amount.
+        amount: number or text.
         what: name of the parameter, for the message.
 
     Raises:
         SettingError: it is not a positive amount.
     """
-    if isinstance(size, str):
-        match = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([a-z]*)\s*", size.lower())
+    given = amount
+    if isinstance(amount, str):
+        match = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([a-z]*)\s*", amount.lower())
         if match and match[2] in _UNITS and match[1].count(".") < 2 and match[1] != ".":
-            amount = float(match[1]) * _UNITS[match[2]]
-            size = int(amount) if math.isfinite(amount) else size
-    is_number = isinstance(size, Real) and not isinstance(size, bool)
-    if not is_number or not float(size).is_integer() or float(size) <= 0:
+            number = float(match[1]) * _UNITS[match[2]]
+            amount = int(number) if math.isfinite(number) else amount
+    is_number = isinstance(amount, Real) and not isinstance(amount, bool)
+    if not is_number or not float(amount).is_integer() or float(amount) <= 0:
         raise SettingError(
             f"{what} is no amount of memory",
-            repr(size),
+            repr(given),
             'give whole bytes as a number, or text such as "4GiB" or "512MB"',
         )
-    return int(size)
+    return int(amount)

@@ -63,15 +63,15 @@ def tables_of(tables: Any, optimizer: Any = None) -> tuple[ModelTable, ...]:
             the model's tables, else `DEFAULT_OPTIMIZER`.
 
     Raises:
-        SettingError: the optimizer is unknown.
-        FAEError: there are no tables, or two of one name.
+        SettingError: the optimizer is unknown, or there are no tables.
+        FAEError: there are two of one name.
     """
     found = [_table(config, optimizer or own, at) for config, own, at in _configs(tables)]
     names = [table.name for table in found]
     if not found:
-        raise FAEError(
+        raise SettingError(
             "cannot tell the embedding tables",
-            f"none in {type(tables).__name__}",
+            f"none in tables=, a {type(tables).__name__}",
             "give tables=model.embedding_bag_configs(), or the model before it is sharded",
         )
     if len(set(names)) < len(names):

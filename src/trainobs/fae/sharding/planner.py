@@ -16,7 +16,7 @@ from trainobs.core.log import logger
 from trainobs.core.text import size
 from trainobs.fae.kjt.bitmap import bitmap_bytes
 from trainobs.fae.kjt.split import overlaid_tables
-from trainobs.fae.profile.arguments import check_profile
+from trainobs.fae.profile.arguments import check_profile, told_bytes
 from trainobs.fae.profile.model_tables import optimizers_in, trained_row_bytes
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.torchrec_private import remember_topology
@@ -100,7 +100,7 @@ def warn_of_more(profile: FAEProfile, row_bytes: Mapping[str, int]) -> None:
             "row of %s takes %d bytes, weights and optimizer state, and was taken for %d. "
             "Calibrate with tables=model or optimizer=, so that it knows the optimizer.",
             size(taken),
-            size(profile.budget_bytes),
+            told_bytes(profile.budget_bytes),
             shown(table.name),
             row_bytes[table.name],
             table.row_bytes,

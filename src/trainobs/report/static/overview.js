@@ -11,7 +11,7 @@ const KINDS = {
   "communication-bound": "Training waits for other ranks.",
   "checkpoint-bound": "Saving checkpoints takes the time.",
   "validation-bound": "Validation takes the time.",
-  "memory-bound": "The machine is short of memory.",
+  "memory-bound": "This run is short of memory.",
   "no CPU free": "The training thread is ready to run, and has no CPU.",
   "waiting for a device": "The training thread sleeps for a device.",
   "computing": "The training thread computes.",
