@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tests.samples import ITEM, USER, batch, busy_run, info, lookup_rows
+from tests.samples import ITEM, USER, batch, busy_run, cells, info, lookup_rows
 from trainobs.core.records import BATCH_ROW, SETUP
 from trainobs.runlog.embeddings import EmbeddingsSink
 from trainobs.runlog.writer import RunLogSink
@@ -48,7 +48,8 @@ def steps_of(wait_ms: float, forward_ms: float, count: int = 200, **columns):
     rows["end_ns"] = start + int(wait_ms * MS)
     rows["begin_ns"] = rows["end_ns"] - int(took * MS)
     rows["compute_ns"] = int(took * MS)
-    return replace(batch(range(count), **usual | columns), batches=rows, start_ns=start)
+    told = batch(range(count), cells(count), **usual | columns)
+    return replace(told, batches=rows, start_ns=start)
 
 
 SPLIT = {

@@ -11,11 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.samples import batch, info
 from trainobs.analysis.summary import summarize
 from trainobs.cli import main
 from trainobs.core.errors import RunLogError
 from trainobs.report.page import render
 from trainobs.runlog.reader import RunLog
+from trainobs.runlog.writer import RunLogSink
 
 ESCAPE = "\x1b]0;pwned\x07"
 
@@ -193,3 +195,31 @@ def test_what_no_run_can_have_measured_is_shown_as_not_measured(write_run):
         assert summary["metrics"][name]["sum"] is None
     assert summary["step"] is None
     assert not re.search(r"\s-\d", render(summary))
+
+
+def test_missing_steps_are_told_at_the_head(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("trainobs.runlog.writer.SEAL_STEPS", 4)
+    sink = RunLogSink(tmp_path / "run")
+    sink.begin(info())
+    for first in (0, 4, 8):
+        sink.write(batch(range(first, first + 4), step__duration_ns=[1e6] * 4))
+    sink.end({"outcome": "ok"})
+    path = tmp_path / "run"
+    assert summarize(RunLog.open(path))["lost"]["missing_steps"] == 0
+    (path / "rank=0" / "steps-00000.parquet").unlink()
+    assert main(["report", str(path), "--full"]) == 0
+    head = capsys.readouterr().out.partition("\n\n")[0]
+    assert "lost       1 file of steps cannot be read: 4 steps are missing" in head
+    assert main(["report", str(path)]) == 0
+    assert ": 8 steps in 8 ms, 4 missing, ended: ok" in capsys.readouterr().out.splitlines()[0]
+
+
+def test_that_all_cells_of_the_kernel_are_gone_is_told(write_run, capsys):
+    path = write_run()
+    assert summarize(RunLog.open(path))["lost"]["files"] == {}
+    for file in (path / "rank=0").glob("kernel-*.parquet"):
+        file.unlink()
+    assert main(["report", str(path), "--full"]) == 0
+    text = capsys.readouterr().out
+    assert "lost       1 file of other tables cannot be read" in text
+    assert "  rank=0/kernel-00000.parquet: no such file" in text

@@ -35,7 +35,7 @@ from trainobs.core.metrics import MetricKind, evaluate
 from trainobs.core.records import SETUP
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
-from trainobs.runlog.schema import BATCHES, KERNEL, STEPS
+from trainobs.runlog.schema import BATCHES, KERNEL, STEPS, part_file
 from trainobs.verdict.record import BATCH_NEEDED, LOADER, STEP
 from trainobs.verdict.verdict import facts_from
 
@@ -117,7 +117,7 @@ def _summary(run: RunLog, rank: RankLog) -> dict[str, Any]:
         "io": files_read(run, rank),
         "unnamed_bytes": unnamed_bytes(run, rank),
         "own": [{"name": one.name, **asdict(one)} for one in rank.counters],
-        "lost": _lost(run, rank.step(), metrics),
+        "lost": _lost(run, rank, metrics),
         **_compared(run),
     }
 
@@ -221,14 +221,13 @@ def _distribution(latency: Latency, buckets: npt.NDArray[np.uint64]) -> dict[str
     }
 
 
-def _lost(
-    run: RunLog, steps: npt.NDArray[np.int64], metrics: dict[str, Statistics]
-) -> dict[str, Any]:
+def _lost(run: RunLog, rank: RankLog, metrics: dict[str, Statistics]) -> dict[str, Any]:
     ended = run.info.get("summary") or {}
     events = metrics["obs/lost_count"]["sum"]
-    gaps = int(
-        (np.diff(steps[steps >= 0]) - 1).clip(0).sum()
-    )  # a run that was killed tells of none
+    steps = rank.step()[rank.step() >= 0]
+    gaps = int((np.diff(steps) - 1).clip(0).sum())  # a run that was killed tells of none
+    files = run.unreadable | _gone(run, rank, metrics)
+    before = int(steps[0]) if len(steps) else 0  # a loop may give numbers of its own
     return {
         "events": events,
         # A run that was killed has not written how many.
@@ -236,9 +235,18 @@ def _lost(
         "kernel": ended.get("losses", {}),
         "steps": ended.get("lost_steps", {}),
         "because": ended.get("lost_because", {}),
-        "files": {str(path): reason for path, reason in run.unreadable.items()},
+        "files": {str(path): reason for path, reason in files.items()},
+        "missing_steps": gaps + before if rank.files.unreadable(STEPS) else 0,
         "free_bytes": None if ended else _free_bytes(run.path),
     }
+
+
+def _gone(run: RunLog, rank: RankLog, metrics: dict[str, Statistics]) -> dict[Path, str]:
+    """The table of the kernel's cells, where steps have numbers that are formed from it."""
+    formed = (metrics[metric.name]["max"] is not None for metric in CATALOGUE if metric.formula)
+    if rank.files[KERNEL] or rank.files.unreadable(KERNEL) or not any(formed):
+        return {}
+    return {part_file(run.path, rank.rank, KERNEL, 0): "no such file"}
 
 
 def _free_bytes(path: Path) -> int | None:

@@ -97,6 +97,8 @@ def _head(summary: dict[str, Any], room: _Room, now_ns: int, is_newest: bool) ->
     newest = "the newest " if summary["is_part"] else ""
     took = f"{newest}{counted(summary['steps'], 'step')} in {duration(training_ns(summary))}"
     took = took if summary["steps"] else "no steps"
+    if summary["steps"] and (missing := summary["lost"]["missing_steps"]):
+        took += f", {missing:,} missing"
     if summary["epochs"] > 1:
         took += f", {counted(summary['epochs'], 'epoch')}"
     how = f"ended: {summary['outcome']}" if summary["outcome"] else "not ended, or killed"

@@ -78,6 +78,19 @@ def _events(summary: dict[str, Any]) -> Iterator[str]:
         yield counted(rest, "kernel event")
 
 
+def missing_files(summary: dict[str, Any]) -> Iterator[str]:
+    """What files cannot be read, and how many steps these held, as far as numbers tell."""
+    found = summary["lost"]
+    steps = sum(Path(file).name.startswith("steps-") for file in found["files"])
+    others = len(found["files"]) - steps
+    if steps:
+        missing = found["missing_steps"]
+        what = f": {counted(missing, 'step')} {'is' if missing == 1 else 'are'} missing"
+        yield f"{counted(steps, 'file')} of steps cannot be read{what if missing else ''}"
+    if others:
+        yield f"{counted(others, 'file')} of other tables cannot be read"
+
+
 def unreadable(summary: dict[str, Any]) -> list[str]:
     """Each file that could not be read, within the run, with the reason."""
     run = Path(summary["run"])

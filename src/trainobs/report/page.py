@@ -7,7 +7,7 @@ from typing import Any
 
 from trainobs.core.text import duration, printable
 from trainobs.report import empty, hot_lookups, loaders, own_counters, rank_rows, sections, tables
-from trainobs.report.losses import lost, not_observed, unreadable
+from trainobs.report.losses import lost, missing_files, not_observed, unreadable
 from trainobs.report.rows import paragraph
 from trainobs.report.sections import attached, metric, observed_by, own_share, training_ns
 
@@ -56,7 +56,7 @@ def _header(summary: dict[str, Any]) -> Iterator[str]:
     yield from paragraph(steps + what, "  steps      ", " " * 13)
     yield f"  ended      {summary['outcome'] or 'not yet, or it was killed'}"
     yield f"  cost       {_cost(summary)}"
-    for number, line in enumerate(lost(summary) or ["nothing"]):
+    for number, line in enumerate([*missing_files(summary), *lost(summary)] or ["nothing"]):
         yield f"  {'' if number else 'lost':<10} {line}"
 
 
