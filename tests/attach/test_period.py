@@ -251,9 +251,9 @@ def test_a_few_slow_turns_are_no_change() -> None:
 def test_a_loop_that_stops_has_no_period_any_more_until_it_goes_on() -> None:
     loop = Loop()
     loop.run(slept(20), 400)
-    assert loop.turns.is_locked
+    assert loop.turns.has_period
     loop.wait(2000)
-    assert not loop.turns.is_locked
+    assert not loop.turns.has_period
     assert loop.turns.why_not.why == "it has stopped"
     loop.run(slept(20), 400)
     first, second = loop.turns.spells
@@ -265,7 +265,7 @@ def test_another_order_is_no_turn_of_it() -> None:
     loop = Loop()
     loop.run(slept(20), 400)
     loop.run([(STAT, 1.0), (OPEN, 2.0), (WRITE, 3.0), (OPEN, 4.0), (READ, 1.0)], 30)
-    assert not loop.turns.is_locked or len(loop.turns.spells) == 1
+    assert not loop.turns.has_period or len(loop.turns.spells) == 1
     loop.run([(STAT, 1.0), (OPEN, 2.0), (WRITE, 3.0), (OPEN, 4.0), (READ, 1.0)], 800)
     first, second = loop.turns.spells
     assert first.ends[-1] < 8300 * MS
@@ -276,6 +276,6 @@ def test_calls_that_were_lost_are_no_turns() -> None:
     loop = Loop()
     loop.run(slept(20), 400)
     loop.turns.forget("too fast", int(loop.now_ms * MS))
-    assert not loop.turns.is_locked
+    assert not loop.turns.has_period
     loop.run(slept(20), 400)
     assert len(loop.turns.spells) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -18,9 +19,11 @@ from tests import kernel_state
 from tests.attach.target import PATIENCE_S, ROOT, THINGS, Target, attached
 from tests.kernel.own import source
 from trainobs.analysis.summary import summarize
-from trainobs.attach.process import find
+from trainobs.attach.process import DO_ROOT, find
+from trainobs.attach.run import loaded
 from trainobs.core.errors import AttachError
 from trainobs.core.text import duration
+from trainobs.probes import obstacles
 from trainobs.report import brief, page
 from trainobs.runlog.reader import RunLog
 
@@ -75,7 +78,7 @@ def test_what_has_no_period_of_its_own_has_none(
     target = start(kind, 600, module=THINGS)
     done = attached(target.pid(), tmp_path / "run", "--for", "1", "--look", "5")
     assert done.returncode == 2, done.stderr
-    assert "found: no lock: " in done.stderr
+    assert "found: no stable period found: " in done.stderr
     assert not (tmp_path / "run").exists()
 
 
@@ -169,3 +172,56 @@ def test_this_process_itself_and_threads_of_the_kernel_are_refused() -> None:
         find(os.getpid())
     with pytest.raises(AttachError, match="a thread of the kernel"):
         find(2)
+
+
+OBSERVE = """
+import sys, time
+from trainobs.attach import periodic
+from trainobs.attach.process import find
+from trainobs.core.errors import AttachError
+periodic.IDLE_S = 0.3
+watch = periodic.PeriodWatch(find(int(sys.argv[1])), "")
+began_s = time.monotonic()
+try:
+    periodic.observe(watch, lambda s: bool(time.sleep(s)), seconds=None, look_s=2.0)
+except AttachError as error:
+    print(time.monotonic() - began_s > 2.0, error.found)
+watch.stop()
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        (["sleep", "600"], "False it runs no torch and no Python, and did nothing in 0 s"),
+        ([sys.executable, "-c", "import time; time.sleep(600)"], "True no stable period found: "),
+    ],
+    ids=["a program", "Python"],
+)
+def test_what_cannot_become_a_training_is_given_up_early(command: list[str], found: str) -> None:
+    process = subprocess.Popen(command)
+    try:
+        time.sleep(1.0)  # so that it sleeps
+        words = [sys.executable, "-c", OBSERVE, str(process.pid)]
+        done = subprocess.run(words, capture_output=True, text=True, check=True)
+    finally:
+        process.kill()
+        process.wait()
+    assert done.stdout.startswith(found)
+    assert done.stdout.count("system call") <= 1
+
+
+@pytest.mark.parametrize(("uid", "do"), [(0, "start the container with CAP_BPF"), (1000, DO_ROOT)])
+def test_root_without_capabilities_is_told_how_to_get_them(
+    monkeypatch: pytest.MonkeyPatch, uid: int, do: str
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    monkeypatch.setattr(obstacles, "capabilities", list)
+
+    def load() -> None:
+        raise obstacles.why_not_permitted(errno.EPERM)
+
+    with pytest.raises(AttachError) as caught:
+        loaded(load)
+    assert caught.value.do.startswith(do)
+    assert "trainobs-probed" not in caught.value.do

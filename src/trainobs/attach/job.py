@@ -17,6 +17,8 @@ from trainobs.attach.clock import OverrunError
 from trainobs.attach.functions import NONE_FOUND, places_in
 from trainobs.attach.periodic import PeriodWatch, observe, record
 from trainobs.attach.process import (
+    IDLE_S,
+    IDLE_SHARE,
     STOPPED,
     TORCH,
     Target,
@@ -61,10 +63,6 @@ _INSIDE = "observe its steps from inside, by `trainobs.observe`"
 _COUNT_BY_TIME = "count by time: `bpftrace -f json`, docs/own-probes.md"
 
 _IMAGE_EVERY_S = 1.0
-
-_IDLE_S, _IDLE_SHARE = 10.0, 0.02
-"""How long a process does nothing, and how little CPU time that is, until it is given up for those
-that it has started."""
 
 
 class StopCondition:
@@ -293,7 +291,7 @@ def _claim(place: Path, rank: int) -> Path:
 def _look(runs: Sequence[AttachedRun], ending: StopCondition, seconds: float) -> list[Rule]:
     """The rule of each, as soon as all have one."""
     before = [cpu_s(run.process.tgid) for run in runs]
-    next_s = _IDLE_S
+    next_s = IDLE_S
     while True:
         rules = [rule_for(run.clock.look()) for run in runs]
         found = [rule for rule in rules if rule is not None]
@@ -303,15 +301,15 @@ def _look(runs: Sequence[AttachedRun], ending: StopCondition, seconds: float) ->
         seen = without.clock.look()
         is_hopeless = seen.elsewhere[Event.OPTIMIZER] or seen.seconds > seconds
         if seen.seconds > next_s:
-            next_s += _IDLE_S
+            next_s += IDLE_S
             used_s = cpu_s(without.process.tgid) - before[rules.index(None)]
-            is_idle = not any(seen.counts) and used_s < _IDLE_SHARE * seen.seconds
+            is_idle = not any(seen.counts) and used_s < IDLE_SHARE * seen.seconds
             is_hopeless = is_hopeless or (is_idle and bool(training_below(without.process.tgid)))
         if ending.wait(READ_S) or is_hopeless:
-            raise _no_lock(without, ending.reason)
+            raise _no_steps(without, ending.reason)
 
 
-def _no_lock(run: AttachedRun, reason: str) -> AttachError:
+def _no_steps(run: AttachedRun, reason: str) -> AttachError:
     seen = run.clock.look()
     counts = ", ".join(
         f"{what} {seen.counts[event]}"
@@ -322,13 +320,13 @@ def _no_lock(run: AttachedRun, reason: str) -> AttachError:
         }.items()
     )
     tgid = run.process.tgid
-    why, do = _why_no_lock(tgid, seen)
-    reason = reason or why
-    found = f"no lock: in {seen.seconds:.1f} s {counts}{f'; {reason}' if reason else ''}"
+    why, do = _why_no_steps(tgid, seen)
+    reason = f"; {reason or why}" if reason or why else ""
+    found = f"no step boundary found: in {seen.seconds:.1f} s {counts}{reason}"
     return refused(tgid, found, do)
 
 
-def _why_no_lock(tgid: int, seen: EventCounts) -> tuple[str, str]:
+def _why_no_steps(tgid: int, seen: EventCounts) -> tuple[str, str]:
     """Why no steps were seen, or ""; and what to do."""
     if state_of(tgid) in STOPPED:
         return "it is stopped by a signal", f"let it go on: `kill -CONT {tgid}`"

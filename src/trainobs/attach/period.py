@@ -72,6 +72,8 @@ _NOISE = {
 }
 """Calls of allocators, locks and clocks: how many there are differs from turn to turn."""
 
+TOO_FEW = "too few system calls"
+
 
 @dataclass(frozen=True)
 class Pattern:
@@ -124,7 +126,7 @@ def find(times: Times, numbers: Numbers, seconds: float) -> Pattern | NoPeriod:
 def _find(times: Times, numbers: Numbers, seconds: float) -> Pattern | NoPeriod:
     most = len(numbers) // FEWEST
     if most < 1:
-        return NoPeriod(f"too few system calls: {len(numbers)} in {seconds:.1f} s")
+        return NoPeriod(f"{TOO_FEW}: {len(numbers)} in {seconds:.1f} s")
     alike, same = likeness(numbers, 4 * most)
     best = float(alike[1 : most + 1].max())
     if best < _ALIKE:

@@ -8,13 +8,19 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from trainobs.attach.period import TOO_FEW
 from trainobs.attach.process import (
+    DO_PID,
     ENDED,
+    IDLE_S,
+    IDLE_SHARE,
     STOPPED,
     Target,
+    cpu_s,
     ended,
     look_at,
     refused,
+    runs_python,
     state_of,
 )
 from trainobs.attach.turn_detector import Spell, TurnDetector
@@ -58,7 +64,8 @@ class PeriodWatch:
         self._next_s = time.monotonic() + _TORCH_EVERY_S
         self._told = 0
         self._count = 0
-        self._was_locked = False
+        self._had_period = False
+        self._cpu_s = cpu_s(process.tgid)
         tell(f"process {process.tgid}: {why}; looking for a period in its system calls")
 
     @property
@@ -93,11 +100,28 @@ class PeriodWatch:
                 found = "it has imported torch meanwhile, so that its steps can be seen"
                 raise refused(tgid, found, f"trainobs attach {tgid}")
 
-    def no_lock(self) -> str:
+    def no_period(self) -> str:
         """Why there is no period so far."""
         seconds = (time.monotonic_ns() - self._began_ns) / 1e9
-        calls = counted(self._count + self._calls.lost_count, "system call")
-        return f"no lock: {self._turns.why_not.why}; {calls} in {seconds:.1f} s"
+        calls, why = self._count + self._calls.lost_count, self._turns.why_not.why
+        told = f"{counted(calls, 'system call')} in {seconds:.1f} s"
+        return f"no stable period found: {told if why.startswith(TOO_FEW) else f'{why}; {told}'}"
+
+    def check_idle(self) -> None:
+        """After some time, give up a program that cannot be, or become, a training.
+
+        One in Python may import torch later. What is linked to torch has it from its start.
+
+        Raises:
+            AttachError: it is neither, and has done nothing so far.
+        """
+        seconds = (time.monotonic_ns() - self._began_ns) / 1e9
+        tgid = self.process.tgid
+        if self.process.torch or self._count or seconds < IDLE_S or runs_python(tgid):
+            return
+        if cpu_s(tgid) - self._cpu_s < IDLE_SHARE * seconds and state_of(tgid) not in STOPPED:
+            found = f"it runs no torch and no Python, and did nothing in {seconds:.0f} s"
+            raise refused(tgid, found, DO_PID)
 
     def tell_all(self) -> None:
         """What came of each period, which was told as it had just begun."""
@@ -113,9 +137,9 @@ class PeriodWatch:
         for before, spell in zip([None, *spells][self._told :], spells[self._told :], strict=False):
             tell(f"{_at(spell.ends[0])} {_told(spell, 'about ')}{_change(before, spell)}")
         self._told = len(spells)
-        if self._was_locked and not self._turns.is_locked:
+        if self._had_period and not self._turns.has_period:
             tell(f"{_at(spells[-1].ends[-1])} no period any more: {self._turns.why_not.why}")
-        self._was_locked = self._turns.is_locked and bool(spells)
+        self._had_period = self._turns.has_period and bool(spells)
 
 
 def observe(
@@ -141,8 +165,9 @@ def observe(
         is_over = wait(READ_S)
         watch.read()
         watch.check_torch()
+        watch.check_idle()
         if not watch.spells and (is_over or time.monotonic() > until):
-            raise refused(watch.process.tgid, watch.no_lock() + _state(watch.process), _do(watch))
+            raise refused(watch.process.tgid, watch.no_period() + _state(watch.process), _do(watch))
     end = None if seconds is None else time.monotonic() + seconds
     while not wait(READ_S) and (end is None or time.monotonic() < end):
         watch.read()

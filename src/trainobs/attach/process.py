@@ -125,7 +125,7 @@ def find(pid: int) -> Target:
     except OSError as error:
         raise out_of_reach(pid, str(error)) from error
     if pid == os.getpid():
-        raise refused(pid, "it is this `trainobs attach` itself", _DO_PID)
+        raise refused(pid, "it is this `trainobs attach` itself", DO_PID)
     if process.is_observed:
         raise refused(
             pid,
@@ -152,7 +152,10 @@ def out_of_reach(pid: int, found: str) -> AttachError:
     return ended(pid) if has_ended(pid) else refused(pid, found, do)
 
 
-_DO_PID = "give the number of a training process: `trainobs top` lists them"
+DO_PID = "give the number of a training process: `trainobs top` lists them"
+IDLE_S, IDLE_SHARE = 10.0, 0.02
+"""How long a process does nothing, and how little CPU time that is, until it is given up."""
+
 DO_ROOT = "run it as root, outside of containers"
 """What to do where a right is missing."""
 _DO_AS_ROOT = (
@@ -165,11 +168,11 @@ def _check_is_there(pid: int) -> Mapping[str, str]:
     try:
         status = _status(f"{PROC}/{pid}")
     except OSError as error:
-        raise refused(pid, "there is no such process", _DO_PID) from error
+        raise refused(pid, "there is no such process", DO_PID) from error
     if status["State"][0] in ENDED:
-        raise refused(pid, "it has ended; only its parent has not noticed yet", _DO_PID)
+        raise refused(pid, "it has ended; only its parent has not noticed yet", DO_PID)
     if "VmSize" not in status and status["PPid"] in ("0", "2"):  # kthreadd, and what it started
-        raise refused(pid, "it is a thread of the kernel", _DO_PID)
+        raise refused(pid, "it is a thread of the kernel", DO_PID)
     if int(status["Tgid"]) != pid:
         do = f"give the process: trainobs attach {status['Tgid']}"
         raise refused(pid, f"it is a thread of process {status['Tgid']}", do)
@@ -290,6 +293,16 @@ def has_ended(tgid: int) -> bool:
     except OSError:
         return True
     return status["State"][0] in ENDED or "VmSize" not in status
+
+
+def runs_python(tgid: int) -> bool:
+    """Whether it is an interpreter of Python, or has one; so it may be where nobody may see it."""
+    with suppress(OSError):
+        place = f"{PROC}/{tgid}"
+        if "python" in os.path.basename(os.readlink(f"{place}/exe")).lower():
+            return True
+        return b"/libpython" in read_bytes(f"{place}/maps")
+    return True
 
 
 def image_of(tgid: int) -> bytes:

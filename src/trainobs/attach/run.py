@@ -58,7 +58,9 @@ def loaded(load: Callable[[], _Loaded]) -> _Loaded:
     except ProbeError as error:
         if error.cause is not ProbeCause.NO_PERMISSION:
             raise
-        raise AttachError("cannot observe processes from outside", error.found, DO_ROOT) from error
+        # What root is told of the service is of no use here.
+        do = DO_ROOT if os.geteuid() else error.do.partition(", or ")[0]
+        raise AttachError("cannot observe processes from outside", error.found, do) from error
 
 
 class AttachedRun:

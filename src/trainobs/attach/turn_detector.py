@@ -111,7 +111,7 @@ class TurnDetector:
         now_ns: CLOCK_MONOTONIC as it begins.
 
     Attributes:
-        spells: so far, oldest first; the last one goes on if `is_locked`.
+        spells: so far, oldest first; the last one goes on if `has_period`.
         why_not: why there is no period now.
     """
 
@@ -125,7 +125,7 @@ class TurnDetector:
         self._forget()
 
     @property
-    def is_locked(self) -> bool:
+    def has_period(self) -> bool:
         """Whether a period is known now."""
         return self._pattern is not None
 
