@@ -338,13 +338,8 @@ def test_after_the_run_no_optimizer_tells_anything(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("without", [torch.no_grad, torch.inference_mode])
 def test_batches_without_gradients_are_said_to_make_no_steps(
-    tmp_path: Path,
-    untold: None,
-    told: Callable[[], list[str]],
-    caplog: pytest.LogCaptureFixture,
-    capsys: pytest.CaptureFixture[str],
-    without: Callable[[], torch.no_grad],
-) -> None:
+    tmp_path, untold, told, caplog, capsys, without
+):
     def loop(obs: Observation, model: Model) -> None:
         with without():
             for batch in obs.loader(batches(5)):
@@ -373,12 +368,8 @@ def test_a_loop_inside_of_a_phase_is_said_to_make_no_steps(
 
 
 def test_what_goes_on_after_the_last_step_of_an_optimizer_is_told(
-    tmp_path: Path,
-    untold: None,
-    told: Callable[[], list[str]],
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    tmp_path, untold, told, caplog, monkeypatch
+):
     monkeypatch.setattr(steps_told, "_LONG_NS", 500_000_000)
 
     def loop(obs: Observation, model: Model) -> None:

@@ -140,11 +140,7 @@ BAD = {
         "cannot attach",
         "include <bpf/usdt.bpf.h>",
     ),
-    "nowhere.c": (
-        HEAD.format("v") + ADD.replace("tp_btf/sys_enter", "uprobe"),
-        "p",
-        "attach `p` to",
-    ),
+    "nowhere.c": (HEAD.format("v") + ADD.replace("tp_btf/sys_enter", "uprobe"), "p", "`p` to"),
     "name.c": (HEAD.format("a/{b}") + ADD, "a name has 1 to 40 letters", "cannot use"),
     "long.c": (HEAD.format("a" * 41) + ADD, "a name has 1 to 40", "cannot use"),
     "colon.c": (HEAD.format("a:b") + ADD, "'counter:0:a:b:calls'", "cannot use"),

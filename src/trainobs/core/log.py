@@ -29,4 +29,4 @@ class _Harmless(logging.LoggerAdapter):  # type: ignore[type-arg]
             let_signals_through()
 
 
-logger = _Harmless(logging.getLogger(_SENDER), {})
+logger = _Harmless(logging.getLogger("trainobs"), {})
