@@ -81,9 +81,13 @@ def end_of_two_ranks(*command: object, **variables: object) -> tuple[int, list[s
 
 
 def without_last_lines(errors: str) -> str:
-    """Errors, without what each run says as it ends (`session/ending.py`)."""
-    lines = errors.splitlines(keepends=True)
-    return "".join(line for line in lines if not line.startswith("trainobs: "))
+    """Errors, without what each run says as it ends (`session/ending.py`), and who says them."""
+    lines, sender = errors.splitlines(keepends=True), "trainobs: "
+    return "".join(
+        line.removeprefix(sender)
+        for line, after in zip(lines, [*lines[1:], ""], strict=False)
+        if not line.startswith(sender) or after.startswith("  found: ")
+    )
 
 
 @contextmanager
