@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
-from tests.fae.skewed import BUDGET, KEYS, ROWS, Batches, matrix, quiet, tables
+from tests.fae.skewed import BUDGET, KEYS, ROWS, Batches, click_loader, matrix, quiet, tables
 from tests.fae.test_from_counts import counted
 from trainobs.core.errors import FAEError
 from trainobs.fae import calibrate, measure, propose_refresh
+from trainobs.fae.calibration.source import InputSource
 
 
 def day(number, count=12_000):
@@ -37,6 +40,74 @@ def test_rows_of_all_days_are_hot_and_not_those_of_the_first_alone():
     of_all, of_first = (measure(profile, later) for profile in (whole, first))
     for name in later:
         assert of_all[name].hot_lookups.low > of_first[name].hot_lookups.high
+
+
+def nights(number, count=60_000):
+    """A day whose first quarter looks up other rows than the rest of it."""
+    ids = matrix(200 + number, count)
+    ids[2, : count // 4] = ROWS[2] - 1 - ids[2, : count // 4]
+    return ids
+
+
+def truly_hot(profile, days_ids):
+    parts = [
+        [profile.slots(f"t_{key}")[ids] >= 0 for key, ids in zip(KEYS, day_ids, strict=True)]
+        for day_ids in days_ids
+    ]
+    return np.mean(parts)
+
+
+def test_days_of_single_inputs_are_sampled_at_random_each_over_all_of_it():
+    ids = [nights(number) for number in range(3)]
+    loaders = {str(number): click_loader(own) for number, own in enumerate(ids)}
+    profile = quiet(loaders, margin=0.03, workers=0)
+    assert profile.made["order"] == "random"
+    assert profile.made["inputs_read"] < 90_000
+    share = profile.predictions.hot_lookup_ratio
+    assert share.low < truly_hot(profile, ids) < share.high < share.low + 0.06
+    found = measure(profile, {"0": loaders["0"]}, inputs=10_000)["0"].hot_lookups
+    assert found.low < truly_hot(profile, ids[:1]) < found.high < found.low + 0.06
+
+
+def test_of_days_of_which_beginnings_were_read_the_rest_is_left_room_for(caplog):
+    ids = [nights(number) for number in range(3)]
+    loaders = {str(number): Batches(own) for number, own in enumerate(ids)}
+    profile = quiet(loaders, margin=0.03)
+    predictions = profile.predictions
+    read = profile.made["inputs_read"] / 180_000
+    assert predictions.unread_ratio == pytest.approx(1 - read, abs=0.01)
+    for share in (predictions.hot_lookup_ratio, predictions.tables["t_large"].hot_lookup_ratio):
+        assert share.high - share.low > predictions.unread_ratio > 0.25
+    true = truly_hot(profile, ids)
+    assert predictions.hot_lookup_ratio.low < true < predictions.hot_lookup_ratio.high
+    assert "  read               beginnings alone; " in profile.summary()
+    assert "chosen by the beginning of the data" in caplog.text
+    found = measure(profile, loaders, inputs=10_000)["0"].hot_lookups
+    assert found.low < truly_hot(profile, ids[:1]) < found.high
+
+
+def test_of_loaders_that_tell_no_length_nothing_is_known_before_their_end():
+    ids = nights(0)
+    profile = quiet({"0": Endless(ids)}, margin=0.03)
+    assert profile.predictions.hot_lookup_ratio[1:] == (0, 1)
+    assert measure(profile, {"0": Endless(ids)}, inputs=1000)["0"].all_hot[1:] == (0, 1)
+    assert "nobody knows how much was not read" in profile.summary()
+
+
+class Endless(Batches):
+    """A loader that tells no length."""
+
+    __len__ = None
+
+
+def test_of_days_of_unequal_length_as_large_a_share_is_read():
+    loaders = {"long": click_loader(day(0, 30_000)), "short": click_loader(day(1, 3000))}
+    source = InputSource(loaders, KEYS, None, 0, None)
+    numbers = np.concatenate([own for own, _ in itertools.islice(source.read(), 66)])
+    assert np.sum(numbers >= 30_000) == pytest.approx(len(numbers) / 11, abs=256)
+    again = [own for own, _ in source.read(len(numbers))]
+    whole = np.concatenate([numbers, *again])
+    assert np.array_equal(np.sort(whole), np.arange(33_000))
 
 
 def test_loaders_of_unequal_length_are_read_to_their_ends():

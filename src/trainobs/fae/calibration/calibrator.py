@@ -17,7 +17,7 @@ from trainobs.fae.calibration.from_counts import profile_of_counts
 from trainobs.fae.calibration.outcome import Made, profile_of_sample
 from trainobs.fae.calibration.resume import Checkpoints
 from trainobs.fae.calibration.sample import DataSample
-from trainobs.fae.calibration.source import InputSource, RoundRobinLoader, untouched_randomness
+from trainobs.fae.calibration.source import InputSource, untouched_randomness
 from trainobs.fae.calibration.stopping import Stopping
 from trainobs.fae.calibration.threads import BackgroundCall
 from trainobs.fae.profile.arguments import byte_count, check_loader, is_within
@@ -49,9 +49,10 @@ def calibrate(
 
     Args:
         source: a loader, that can be iterated again for training; its batches are or hold a
-            KeyedJaggedTensor. Or several by name, such as one for each day: a batch is read of
-            each in turn. Or access counts: an `AccessCounts`, the file of one, or the directory of
-            a run that was observed.
+            KeyedJaggedTensor. Or several by name, such as one for each day: as much is read of
+            each. What cannot be sampled is read from its beginning; where reading ends before
+            it does, intervals leave room for the rest. Or access counts: an `AccessCounts`, the
+            file of one, or the directory of a run that was observed.
         tables: the model before it is sharded, or its `EmbeddingBagConfig`s or `EmbeddingConfig`s.
         hot_bytes: what hot rows may take on each device, their optimizer state included: a number
             of bytes, or text such as "4GiB".
@@ -61,7 +62,7 @@ def calibrate(
             gain that a sample twice as large could have brought; 0 reads all of the data.
         optimizer: of the tables, see `fae.profile.model_tables.tables_of`.
         seed: tells which inputs are read first, which are counted and which held out.
-        workers: processes that read; by default as many as the DataLoader has.
+        workers: processes that read each loader; by default as many as the DataLoader has.
         memory: for counters and held-out inputs; the largest tables are counted as far as it
             goes, see `AccessCounts`.
         resume: directory for the state, every minute and on an interruption, from which the same
@@ -98,13 +99,12 @@ def _reader_of(
     source: Iterable[Any] | Mapping[str, Iterable[Any]], goal: _Goal, kjt: Any, workers: int | None
 ) -> tuple[InputSource, str]:
     """What reads a loader, or several in turn; and what it reads, in words."""
-    loader, kind = source, type(source).__name__
+    kind = type(source).__name__
     if isinstance(source, Mapping):
-        for each in source.values():
-            check_loader(each)
-        loader, kind = RoundRobinLoader(source), f"{len(source)} loaders in turn"
-    check_loader(loader)
-    return InputSource(loader, features_of(goal.tables), kjt, goal.seed, workers), kind
+        kind = f"{len(source)} loaders in turn"
+    for each in source.values() if isinstance(source, Mapping) else [source]:
+        check_loader(each)
+    return InputSource(source, features_of(goal.tables), kjt, goal.seed, workers), kind
 
 
 def _profile_of(
@@ -135,7 +135,7 @@ def _profile_of(
         "seed": goal.seed,
         "margin": goal.margin,
     }
-    profile = profile_of_sample(sample, goal.hot_bytes, goal.confidence, made)
+    profile = profile_of_sample(sample, goal.hot_bytes, goal.confidence, made, reader.unread_ratio)
     checkpoints.remove()
     return profile
 

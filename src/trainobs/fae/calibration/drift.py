@@ -18,10 +18,13 @@ from trainobs.fae.calibration.predict import HotLookupCounts, nothing, served
 from trainobs.fae.calibration.source import InputSource, untouched_randomness
 from trainobs.fae.kjt.inputs import check_ids, joined
 from trainobs.fae.profile.model_tables import ModelTable, features_of, tables_of
+from trainobs.fae.profile.predictions import with_unread
 from trainobs.fae.profile.profile import FAEProfile
 
 LEAST_GAIN = 0.01
 """Share of the lookups that a refresh must surely bring: less is not worth a flush and a pull."""
+
+_SEED = 0x6D656173757265  # no calibration's: it would find the inputs that were counted first
 
 
 class Served(NamedTuple):
@@ -50,7 +53,8 @@ def measure(
 
     Args:
         profile: of hot rows.
-        loaders: by name; each is read from its beginning, or at random where it can be.
+        loaders: by name; each is read at random where it can be, else from its beginning, and
+            then intervals leave room for what was not read.
         kjt: see `calibrate`.
         inputs: to read of each, at least, if there are so many.
         confidence: of intervals.
@@ -79,7 +83,7 @@ def _measured(
     hot_ids = {table.name: table.hot_ids for table in profile.tables}
     parts: list[HotLookupCounts] = []
     count = 0
-    reader = InputSource(loader, features_of(tables), kjt, 0, None)
+    reader = InputSource(loader, features_of(tables), kjt, _SEED, None)
     for _, batches in reader.read_lots(0, lambda: most):
         lot = joined(batches)
         for table in tables:
@@ -94,7 +98,11 @@ def _measured(
         if parts
         else (np.empty(0), np.empty(0))
     )
-    return _shares(HotLookupCounts(hot, every), confidence)
+    found = _shares(HotLookupCounts(hot, every), confidence)
+    return found._replace(
+        all_hot=with_unread(found.all_hot, reader.unread_ratio),
+        hot_lookups=with_unread(found.hot_lookups, reader.unread_ratio),
+    )
 
 
 def _shares(found: HotLookupCounts, confidence: float) -> Served:

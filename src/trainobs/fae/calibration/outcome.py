@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from trainobs.core.errors import FAEError
 from trainobs.core.log import logger
@@ -13,7 +14,7 @@ from trainobs.fae.calibration.sample import DataSample
 from trainobs.fae.kjt.inputs import Inputs, InputUse
 from trainobs.fae.profile.arguments import told_bytes
 from trainobs.fae.profile.model_tables import ModelTable
-from trainobs.fae.profile.predictions import Predictions
+from trainobs.fae.profile.predictions import Predictions, unread_text
 from trainobs.fae.profile.profile import FAEProfile, TableProfile
 
 Made = dict[str, str | int | float]
@@ -22,17 +23,29 @@ LEAST_GAIN_RATIO = 0.1
 """Share that hot rows must serve, at least, of what as many rows picked blindly would not."""
 
 
-def profile_of_sample(sample: DataSample, budget: int, confidence: float, made: Made) -> FAEProfile:
-    """The profile that follows from what was read.
+def profile_of_sample(
+    sample: DataSample, budget: int, confidence: float, made: Made, unread_ratio: float = 0.0
+) -> FAEProfile:
+    """The profile that follows from what was read; a share of the data may lie behind it.
 
     Raises:
         FAEError: nothing was held out, or there is nothing to gain.
     """
     made = {**made, "inputs_read": sample.input_count, "inputs_counted": sample.counted_inputs}
     inputs = sample.held_out(InputUse.REPORTING)
-    return profile_of(
+    profile = profile_of(
         sample.tables, sample.counts(), sample.counted_inputs, inputs, budget, confidence, made
     )
+    if not unread_ratio or profile.predictions is None or _are_wholly_hot(profile):
+        return profile
+    logger.warning(
+        "hot rows are chosen by the beginning of the data\n  found: %d inputs of loaders that "
+        "cannot be asked for single inputs; %s\n  do:    margin=0 reads all of it; a DataLoader "
+        "of single samples is read at random",
+        sample.input_count,
+        unread_text(unread_ratio),
+    )
+    return replace(profile, predictions=profile.predictions.with_unread(unread_ratio))
 
 
 def profile_of(
@@ -82,6 +95,11 @@ def profile_of(
         for table in tables
     )
     return FAEProfile(chosen, budget, predictions, made)
+
+
+def _are_wholly_hot(profile: FAEProfile) -> bool:
+    """Whether no data can look up another row."""
+    return all(table.is_wholly_hot for table in profile.tables)
 
 
 def _warn_no_need(tables: Sequence[ModelTable], budget: int) -> None:

@@ -1,28 +1,21 @@
-"""Reads inputs from a loader: a random sample of the data where it lets itself be sampled."""
+"""Reads inputs from a loader, or from several: a random sample of the data where that can be."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-)
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from trainobs.core.errors import SettingError, TrainobsError
+from trainobs.core.errors import SettingError
 from trainobs.core.now import now_s
+from trainobs.fae.calibration.part import Sampled, part_of
 from trainobs.fae.kjt.find import KjtFinder, inputs_of
-from trainobs.fae.kjt.inputs import Inputs, keys_of
+from trainobs.fae.kjt.inputs import Inputs
 
 NumberedInputs = tuple[NDArray[np.int64], Inputs]
 Lot = tuple[NDArray[np.int64], list[Inputs]]
@@ -33,23 +26,19 @@ LOT_LOOKUPS = 1 << 20
 LOT_SECONDS = 1.0
 """A lot of a slow loader ends before it is full."""
 
-_ROUNDS = 4  # of the network in `Permutation`
-
 
 class InputSource:
-    """Inputs of a loader, with their numbers in the data.
+    """Inputs of a loader, or of several that are parts of the data, with their numbers in it.
 
-    A DataLoader whose data set is asked for single samples, in order or shuffled by torch's own
-    sampler, is sampled: a second loader like it asks for them in a random order of its own, so a
-    part of the data stands for all of it. Anything else is read from its beginning, in its own
-    order.
+    Of parts whose length is known as large a share is read of each, whenever reading ends; of
+    others a batch of each in turn. See `trainobs.fae.calibration.part` for what is read of one.
 
     Args:
-        loader: yields batches.
+        source: a loader, or several by name, such as one for each day; all are open at once.
         features: that the tables look up.
         kjt: where the KeyedJaggedTensor is in a batch, see `KjtFinder`.
         seed: of the order.
-        workers: processes that read; None for as many as the loader has.
+        workers: processes that read each part; None for as many as its loader has.
 
     Attributes:
         is_sampled: whether inputs come in a random order that this source has made.
@@ -60,36 +49,55 @@ class InputSource:
 
     def __init__(
         self,
-        loader: Iterable[Any],
+        source: Iterable[Any] | Mapping[str, Iterable[Any]],
         features: Sequence[str],
         kjt: Any,
         seed: int,
         workers: int | None,
     ) -> None:
+        loaders = list(source.values()) if isinstance(source, Mapping) else [source]
         self._features = features
-        self._finder = KjtFinder(features, kjt)
-        self.is_sampled = _is_sampled(loader)
-        self._loader: Any = loader
-        self._workers = workers
-        self._seed = seed
-        if workers is not None and not self.is_sampled:
-            raise SettingError(
-                "cannot set the number of workers that calibrate",
-                f"{type(loader).__name__} with an order of its own",
-                "leave workers= out, and give the loader its workers",
-            )
+        finder = KjtFinder(features, kjt)
+        self._parts = [part_of(own, finder, seed + i, workers) for i, own in enumerate(loaders)]
+        self.is_sampled = all(part.is_sampled for part in self._parts)
+        for part, loader in zip(self._parts, loaders, strict=True):
+            if workers is not None and not part.is_sampled:
+                raise SettingError(
+                    "cannot set the number of workers that calibrate",
+                    f"{type(loader).__name__} with an order of its own",
+                    "leave workers= out, and give the loader its workers",
+                )
 
     @property
     def input_count(self) -> int | None:
-        """Inputs that there are, None where the loader does not tell."""
-        if self.is_sampled:
-            return len(self._loader.dataset)
-        try:
-            batches = len(self._loader)
-        except TypeError:
-            return None
-        size = getattr(self._loader, "batch_size", None)
-        return None if size is None else batches * size
+        """Inputs that there are, None where a loader does not tell."""
+        counts = [part.input_count for part in self._parts]
+        return None if None in counts else sum(count or 0 for count in counts)
+
+    @property
+    def unread_ratio(self) -> float:
+        """Share of the data that what was read does not stand for, 1 where nobody knows it.
+
+        None of a part that is sampled. Of one that is read in its own order, all behind what was
+        read: it may look up other rows.
+        """
+        behind = [part for part in self._parts if not part.is_over]
+        if not behind:
+            return 0.0
+        if not self._are_counted or not all(part.is_as_long_as_told for part in behind):
+            return 1.0
+        read = [part for part in self._parts if part.read_count]
+        sizes = [part.read_count / part.read_ratio for part in read]
+        unread = (
+            size * (1 - part.read_ratio)
+            for size, part in zip(sizes, read, strict=True)
+            if not part.is_sampled
+        )
+        return sum(unread) / sum(sizes)
+
+    @property
+    def _are_counted(self) -> bool:
+        return all(part.batch_count is not None for part in self._parts)
 
     def read(self, start: int = 0) -> Iterator[NumberedInputs]:
         """The inputs, batch by batch.
@@ -101,9 +109,43 @@ class InputSource:
         Raises:
             FAEError: a batch cannot be used.
         """
-        batches = self._read_sampled(start) if self.is_sampled else self._read_in_order(start)
-        for numbers, kjt in batches:
-            yield numbers, inputs_of(kjt, self._features)
+        for part in self._parts:
+            part.begin()
+        self._skip(start)
+        read = sum(part.read_count for part in self._parts)
+        firsts = np.cumsum([0, *(part.input_count or 0 for part in self._parts)])
+        batches = [part.batches() for part in self._parts]
+        while (at := self._next_part()) is not None:
+            found = next(batches[at], None)
+            if found is None:
+                continue
+            places, kjt = found
+            numbers = (
+                places + firsts[at] if self.is_sampled else np.arange(read, read + len(places))
+            )
+            read += len(places)
+            if read > start:
+                yield numbers, inputs_of(kjt, self._features)
+
+    def _next_part(self) -> int | None:
+        """The part to read a batch of: that of which the least was read; None at the end."""
+        are_counted = self._are_counted
+        left = [
+            (part.read_ratio if are_counted else part.read_batches, at)
+            for at, part in enumerate(self._parts)
+            if not part.is_over
+        ]
+        return min(left)[1] if left else None
+
+    def _skip(self, start: int) -> None:
+        """Go on behind so many inputs, whole batches, without reading them, where that can be."""
+        sampled = [part for part in self._parts if isinstance(part, Sampled)]
+        if len(sampled) < len(self._parts):
+            return
+        while sum(part.read_count for part in sampled) < start:
+            if (at := self._next_part()) is None:
+                return
+            sampled[at].skip()
 
     def read_lots(self, start: int, look_at: Callable[[], int]) -> Iterator[Lot]:
         """The same, several batches at a time.
@@ -130,56 +172,9 @@ class InputSource:
         if batches:
             yield _together(batches)
 
-    def _read_in_order(self, start: int) -> Iterator[tuple[NDArray[np.int64], KeyedJaggedTensor]]:
-        number = 0
-        for batch in self._loader:
-            kjt = self._finder(batch)
-            number += kjt.stride()
-            if number > start:
-                yield np.arange(number - kjt.stride(), number), kjt
-
-    def _read_sampled(self, start: int) -> Iterator[tuple[NDArray[np.int64], KeyedJaggedTensor]]:
-        loader = self._loader
-        batches = _Batches(len(loader.dataset), loader.batch_size or 1, self._seed, start)
-        again = DataLoader(
-            loader.dataset,
-            batch_sampler=batches,
-            num_workers=loader.num_workers if self._workers is None else self._workers,
-            collate_fn=_OnlyKjt(loader.collate_fn, self._finder),
-            timeout=loader.timeout,
-            worker_init_fn=loader.worker_init_fn,
-            multiprocessing_context=loader.multiprocessing_context,
-            generator=torch.Generator().manual_seed(self._seed % 2**63),
-        )
-        for numbers, kjt in zip(batches.numbers(), again, strict=True):
-            if isinstance(kjt, TrainobsError):
-                raise kjt
-            yield numbers, kjt
-
 
 def _together(batches: Sequence[NumberedInputs]) -> Lot:
     return np.concatenate([numbers for numbers, _ in batches]), [inputs for _, inputs in batches]
-
-
-class RoundRobinLoader:
-    """Batches of several loaders, one of each in turn, so that any beginning stands for all.
-
-    Args:
-        loaders: of the parts of the data, such as days; all are open at once.
-    """
-
-    def __init__(self, loaders: Mapping[str, Iterable[Any]]) -> None:
-        self._loaders = loaders
-
-    def __iter__(self) -> Iterator[Any]:
-        """As long as any of them lasts."""
-        left = [iter(loader) for loader in self._loaders.values()]
-        while left:
-            for batches in list(left):
-                try:
-                    yield next(batches)
-                except StopIteration:
-                    left.remove(batches)
 
 
 @contextmanager
@@ -192,82 +187,3 @@ def untouched_randomness() -> Iterator[None]:
         torch.set_rng_state(states[0])
         random.setstate(states[1])
         np.random.set_state(states[2])
-
-
-def _is_sampled(loader: object) -> bool:
-    return (
-        isinstance(loader, DataLoader)
-        and not isinstance(loader.dataset, IterableDataset)
-        and isinstance(loader.dataset, Sized)
-        and type(loader.batch_sampler) is BatchSampler
-        and type(loader.sampler) in (RandomSampler, SequentialSampler)
-        and len(loader.dataset) > 0
-    )
-
-
-class _Batches:
-    """Numbers of the samples of each batch, in a random order without replacement."""
-
-    def __init__(self, count: int, batch_size: int, seed: int, start: int) -> None:
-        self._order = Permutation(count, seed)
-        self._count = count
-        self._size = batch_size
-        self._start = start
-
-    def numbers(self) -> Iterator[NDArray[np.int64]]:
-        """As arrays."""
-        for first in range(self._start, self._count, self._size):
-            yield self._order(np.arange(first, min(first + self._size, self._count)))
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return (numbers.tolist() for numbers in self.numbers())
-
-
-class _OnlyKjt:
-    """Collates as the loader does, and keeps only the lookups: less goes through the queue.
-
-    An error of ours goes that way too: raised in a worker, torch would make a RuntimeError of it.
-    """
-
-    def __init__(self, collate: Callable[[list[Any]], Any], finder: KjtFinder) -> None:
-        self._collate = collate
-        self._finder = finder
-
-    def __call__(self, samples: list[Any]) -> KeyedJaggedTensor | TrainobsError:
-        batch = self._collate(samples)
-        try:
-            return self._finder(batch)
-        except TrainobsError as error:
-            return error
-
-
-class Permutation:
-    """Puts the numbers below `count` into a pseudo-random order, which any part can be asked of.
-
-    A Feistel network over the next even power of two, walked until it ends below `count` (Black and
-    Rogaway, Ciphers with arbitrary finite domains, CT-RSA 2002).
-
-    Args:
-        count: of numbers; 1 or more.
-        seed: another seed, another order.
-    """
-
-    def __init__(self, count: int, seed: int) -> None:
-        self._count = count
-        self._half = np.uint64(max(1, (int(count - 1).bit_length() + 1) // 2))
-        self._mask = np.uint64((1 << int(self._half)) - 1)
-        self._seed = seed
-
-    def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The numbers at some positions of the order."""
-        numbers = self._mix(positions.astype(np.uint64))
-        while np.any(outside := numbers >= self._count):
-            numbers[outside] = self._mix(numbers[outside])
-        return numbers.astype(np.int64)
-
-    def _mix(self, numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        left, right = numbers >> self._half, numbers & self._mask
-        for turn in range(_ROUNDS):
-            noise = keys_of(right.astype(np.int64), self._seed + (turn << 32)) & self._mask
-            left, right = right, left ^ noise
-        return np.asarray((left << self._half) | right)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,9 @@ class Predictions:
             left out. NaN where the budget held every row that was seen.
         threshold_bytes: bytes of hot rows at the threshold, and at both ends of its interval.
         tables: by name.
+        unread_ratio: share of the data that what was read cannot stand for, as it lies behind
+            beginnings; 1 where its length is not known. Intervals of shares cover whatever it may
+            hold, if its inputs make as many lookups.
     """
 
     confidence: float
@@ -65,6 +68,23 @@ class Predictions:
     threshold: Interval
     threshold_bytes: Interval
     tables: Mapping[str, TablePrediction]
+    unread_ratio: float = 0.0
+
+    def with_unread(self, ratio: float) -> Predictions:
+        """The same figures where a share of the data lies behind the beginnings that were read."""
+        tables = {
+            name: replace(table, hot_lookup_ratio=with_unread(table.hot_lookup_ratio, ratio))
+            for name, table in self.tables.items()
+        }
+        every = self.bytes_per_input
+        return replace(
+            self,
+            all_hot_ratio=with_unread(self.all_hot_ratio, ratio),
+            hot_lookup_ratio=with_unread(self.hot_lookup_ratio, ratio),
+            hot_bytes_per_input=with_unread(self.hot_bytes_per_input, ratio, every),
+            tables=tables,
+            unread_ratio=ratio,
+        )
 
     def summary(self) -> dict[str, str]:
         """What is expected, as a few lines by their name."""
@@ -87,8 +107,22 @@ class Predictions:
             text = f"{value} lookups in a million inputs ({low} to {high}, with which {sizes})"
             lines["threshold"] = text
         lines["judged by"] = f"{quantity(self.input_count)} inputs that were not counted"
+        if self.unread_ratio:
+            lines["read"] = f"beginnings alone; {unread_text(self.unread_ratio)}"
         lines["intervals"] = f"{100 * self.confidence:g} %"
         return lines
+
+
+def with_unread(share: Interval, ratio: float, whole: float = 1.0) -> Interval:
+    """What covers a share, of a `whole`, though of some of the data nothing is known."""
+    read = 1 - ratio
+    return Interval(share.value, read * share.low, read * share.high + ratio * whole)
+
+
+def unread_text(ratio: float) -> str:
+    """How much of the data lies behind the beginnings that were read, in words."""
+    much = "nobody knows how much" if ratio == 1 else f"{100 * ratio:.1f} % of the data"
+    return f"{much} was not read, and may look up other rows"
 
 
 def _share(share: Interval) -> str:
@@ -109,6 +143,7 @@ _NUMBERS = ("confidence", "input_count", "bytes_per_input")
 def to_archive(predictions: Predictions) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Facts for JSON, and arrays, of which `from_archive` makes the predictions again."""
     facts: dict[str, Any] = {name: getattr(predictions, name) for name in _ESTIMATES + _NUMBERS}
+    facts["unread_ratio"] = predictions.unread_ratio
     facts["tables"] = [
         [name, table.lookups_per_input, table.hot_lookup_ratio]
         for name, table in predictions.tables.items()
@@ -129,6 +164,7 @@ def from_archive(facts: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> P
     """
     known: dict[str, Any] = {name: _number(facts[name]) for name in _NUMBERS}
     known.update((name, _interval(facts[name])) for name in _ESTIMATES)
+    known["unread_ratio"] = _number(facts.get("unread_ratio", 0.0))  # older ones have none
     tables = {
         name: TablePrediction(
             _number(lookups),
