@@ -7,8 +7,11 @@ from functools import partial
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from torchrec.modules.embedding_configs import EmbeddingBagConfig
 
+from tests.fae.skewed import kjt, matrix, quiet
 from trainobs.access.sketch import Sketch
+from trainobs.core.errors import FAEError
 from trainobs.fae.calibration.choice import SMALL_TABLES_RATIO, RowCounts, choose
 from trainobs.fae.profile.model_tables import ModelTable
 
@@ -136,6 +139,41 @@ def test_tables_that_share_a_feature_have_the_same_hot_rows(sketched):
     expected, _ = brute_force(both, sums, 1500)
     assert chosen.hot_ids["deep"].tolist() == expected["deep"]
     assert chosen.hot_ids["alone"].tolist() == expected["alone"]
+
+
+def pair_and(*others, rows=(1000, 2000)):
+    configs = [
+        *(
+            EmbeddingBagConfig(
+                name=name, num_embeddings=count, embedding_dim=4, feature_names=["item"]
+            )
+            for name, count in zip(("wide", "deep"), rows, strict=True)
+        ),
+        *others,
+    ]
+    ids = matrix(0, 20_000, (1000, 500))[: 1 + len(others)]
+    return [kjt(ids, ("item", "user")[: 1 + len(others)])], configs
+
+
+USER = EmbeddingBagConfig(name="user", num_embeddings=500, embedding_dim=4, feature_names=["user"])
+
+
+def test_tables_that_cannot_be_hot_are_named_and_no_fault_of_others(caplog):
+    loader, configs = pair_and(USER)
+    for budget in ("1GB", 4000):
+        caplog.clear()
+        profile = quiet(loader, of=configs, budget=budget, margin=0)
+        assert [len(table.hot_ids) > 0 for table in profile.tables] == [False, False, True]
+        assert "no row of wide, deep will be hot\n  found: they share features" in caplog.text
+        assert "all rows will be hot" not in caplog.text
+        assert "  left out           wide, deep, which share features\n" in profile.summary()
+        assert "every row that was looked up is hot" not in profile.summary()
+
+
+def test_a_model_of_such_tables_alone_is_refused_for_that():
+    loader, configs = pair_and()
+    with pytest.raises(FAEError, match="wide, deep, which share features and differ in their num"):
+        quiet(loader, of=configs, budget="1GB")
 
 
 def test_tables_of_other_sizes_that_share_a_feature_take_no_bytes():

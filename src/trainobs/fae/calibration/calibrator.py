@@ -14,7 +14,7 @@ from trainobs.core.arguments import check_whole
 from trainobs.core.errors import SettingError, shown
 from trainobs.fae.calibration.choice import choose
 from trainobs.fae.calibration.from_counts import profile_of_counts
-from trainobs.fae.calibration.outcome import Made, profile_of_sample
+from trainobs.fae.calibration.outcome import Made, profile_of_sample, warn_left_out
 from trainobs.fae.calibration.resume import Checkpoints
 from trainobs.fae.calibration.sample import DataSample
 from trainobs.fae.calibration.source import InputSource, untouched_randomness
@@ -78,6 +78,7 @@ def calibrate(
     check_whole(seed, "seed")
     limits = byte_count(hot_bytes, "hot_bytes"), byte_count(memory, "memory")
     goal = _Goal(tables_of(tables, optimizer), *limits, confidence, margin, seed)
+    warn_left_out(goal.tables)
     if isinstance(source, (AccessCounts, str, os.PathLike)):
         return profile_of_counts(source, goal.tables, goal.hot_bytes, confidence)
     reader, kind = _reader_of(source, goal, kjt, workers)

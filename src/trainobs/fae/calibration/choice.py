@@ -13,7 +13,7 @@ from trainobs.access.ranking import HotLimit, Ranking, Threshold
 from trainobs.access.sketch import Sketch, blocks_of, counts_of, joined
 from trainobs.access.spectrum import Spectrum
 from trainobs.fae.calibration.threads import each
-from trainobs.fae.profile.model_tables import ModelTable
+from trainobs.fae.profile.model_tables import ModelTable, left_out, sharing
 
 SMALL_TABLES_RATIO = 0.05
 """Share of the budget that whole small tables may take before rows are ranked."""
@@ -101,7 +101,8 @@ def choose(tables: Sequence[ModelTable], counts: Mapping[str, RowCounts], budget
         budget: bytes for weights and optimizer state of hot rows; never exceeded. Rows of equal
             count at the limit are taken from the first table's first row on.
     """
-    groups = [g for g in sharing(tables) if len({table.row_count for table in g}) == 1]
+    apart = left_out(tables)
+    groups = [group for group in sharing(tables) if group[0].name not in apart]
     joint = {g[0].name: RowCounts.together([counts[t.name] for t in g]) for g in groups}
     wide = [g[0]._replace(row_bytes=sum(table.row_bytes for table in g)) for g in groups]
     small = _small(wide, budget)
@@ -120,17 +121,6 @@ def choose(tables: Sequence[ModelTable], counts: Mapping[str, RowCounts], budget
     none = np.empty(0, dtype=np.int64)
     in_order = {table.name: of_table.get(table.name, none) for table in tables}
     return Choice(in_order, threshold, ranking, small_bytes)
-
-
-def sharing(tables: Sequence[ModelTable]) -> list[list[ModelTable]]:
-    """Groups of tables of which each shares a feature with another one, in the tables' order."""
-    groups: list[list[ModelTable]] = []
-    for table in tables:
-        features = set(table.features)
-        joined = [g for g in groups if any(features.intersection(t.features) for t in g)]
-        groups = [g for g in groups if g not in joined]
-        groups.append([*(t for g in joined for t in g), table])
-    return sorted(groups, key=lambda group: tables.index(group[0]))
 
 
 def _added(parts: Sequence[NDArray[np.uint64] | Sketch]) -> NDArray[np.uint64] | Sketch:

@@ -13,7 +13,7 @@ from trainobs.fae.calibration.predict import predict
 from trainobs.fae.calibration.sample import DataSample
 from trainobs.fae.kjt.inputs import Inputs, InputUse
 from trainobs.fae.profile.arguments import told_bytes
-from trainobs.fae.profile.model_tables import ModelTable
+from trainobs.fae.profile.model_tables import ModelTable, left_out, some_of
 from trainobs.fae.profile.predictions import Predictions, unread_text
 from trainobs.fae.profile.profile import FAEProfile, TableProfile
 
@@ -105,7 +105,7 @@ def _are_wholly_hot(profile: FAEProfile) -> bool:
 def _warn_no_need(tables: Sequence[ModelTable], budget: int) -> None:
     """Warn where the budget holds all tables: it may be that of a larger model."""
     total = sum(table.total_bytes for table in tables)
-    if total <= budget:
+    if total <= budget and not left_out(tables):
         logger.warning(
             "all rows will be hot\n  found: %s %s with optimizer state, and hot_bytes is %s\n"
             "  do:    nothing, or put these tables on the device (TorchRec's kernel fused)",
@@ -115,18 +115,38 @@ def _warn_no_need(tables: Sequence[ModelTable], budget: int) -> None:
         )
 
 
+def warn_left_out(tables: Sequence[ModelTable]) -> None:
+    """Tell of tables that can have no hot rows, whatever the budget is."""
+    if apart := left_out(tables):
+        logger.warning(
+            "no row of %s will be hot\n  found: they share features and differ in their number of "
+            "rows, and a lookup is hot in all tables of its feature or in none\n"
+            "  do:    give them as many rows, or features of their own",
+            some_of(apart),
+        )
+
+
 def _refuse_no_gain(
     tables: Sequence[ModelTable], choice: Choice, predictions: Predictions, made: Made
 ) -> None:
     """Refuse hot rows that are hardly looked up more than others.
 
     Judged by the tables of which a part is hot: what a whole table on the device serves is no
-    merit of its rows.
+    merit of its rows, and tables that can have no hot rows are no fault of others.
 
     Raises:
         FAEError: no inputs were held out, or hot rows would surely not serve `LEAST_GAIN_RATIO` of
             what rows picked blindly leave.
     """
+    apart = left_out(tables)
+    tables = [table for table in tables if table.name not in apart]
+    if not tables:
+        raise FAEError(
+            "there is nothing to gain from hot rows",
+            f"{some_of(apart)}, which share features and differ in their number of rows: none of "
+            "these may be hot",
+            "give them as many rows, or features of their own, or train on them as they are",
+        )
     is_partly_hot = any(len(choice.hot_ids[t.name]) < t.row_count for t in tables)
     if predictions.input_count == 0 and is_partly_hot:
         read, counted_inputs = made.get("inputs_read", 0), made["inputs_counted"]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainobs.core.errors import FAEError, SettingError, TrainobsError
-from trainobs.fae.calibration.outcome import Made, profile_of_sample
+from trainobs.fae.calibration.outcome import Made, profile_of_sample, warn_left_out
 from trainobs.fae.calibration.sample import DataSample
 from trainobs.fae.kjt.inputs import Inputs
 from trainobs.fae.profile.arguments import byte_count
@@ -63,6 +63,7 @@ def calibrate_dataset(
     budget = byte_count(hot_bytes, "hot_bytes")
     memory_bytes = byte_count(memory, "memory")
     found = tables_of(tables, optimizer)
+    warn_left_out(found)
     names = [input_id, *((columns or {}).get(name, name) for name in features_of(found))]
     _check(dataset, names)
     new_sample = partial(DataSample, found, seed, memory_bytes, decides=False, in_blocks=True)

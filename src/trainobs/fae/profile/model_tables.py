@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from trainobs.core.errors import FAEError, SettingError, a_type
 
@@ -140,6 +140,53 @@ def _table(config: Any, optimizer: Any, is_positional: bool) -> ModelTable:
         is_sequence=not hasattr(config, "pooling"),
         is_positional=is_positional,
     )
+
+
+class _OfFeatures(Protocol):
+    """A `ModelTable`, or a table of a profile."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def features(self) -> tuple[str, ...]: ...
+
+    @property
+    def row_count(self) -> int: ...
+
+
+T = TypeVar("T", bound=_OfFeatures)
+
+
+def sharing(tables: Sequence[T]) -> list[list[T]]:
+    """Groups of tables of which each shares a feature with another one, in the tables' order."""
+    groups: list[list[T]] = []
+    for table in tables:
+        features = set(table.features)
+        joined = [g for g in groups if any(features.intersection(t.features) for t in g)]
+        groups = [g for g in groups if g not in joined]
+        groups.append([*(t for g in joined for t in g), table])
+    return sorted(groups, key=lambda group: tables.index(group[0]))
+
+
+def left_out(tables: Sequence[_OfFeatures]) -> list[str]:
+    """Names of tables that share a feature and differ in their number of rows: none may be hot.
+
+    A lookup of that feature is hot in all of them or in none, and FBGEMM takes an id outside of the
+    smaller one for another row of it alone.
+    """
+    return [
+        table.name
+        for group in sharing(tables)
+        if len({table.row_count for table in group}) > 1
+        for table in group
+    ]
+
+
+def some_of(names: Iterable[str]) -> str:
+    """A few of many names."""
+    names = list(names) or ["none"]
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def trained_row_bytes(configs: Iterable[tuple[Any, Any]]) -> dict[str, int]:

@@ -100,7 +100,9 @@ class Predictions:
         spared = size(self.hot_bytes_per_input.value)
         lines["off the host link"] = f"{spared} of {size(self.bytes_per_input)} per input and way"
         if math.isnan(self.threshold.value):
-            lines["threshold"] = "none: every row that was looked up is hot"
+            lines["threshold"] = (
+                "none: there is room for every row that was looked up and may be hot"
+            )
         else:
             value, low, high = (quantity(each) for each in self.threshold)
             sizes = " to ".join(size(each) for each in sorted(self.threshold_bytes[1:]))

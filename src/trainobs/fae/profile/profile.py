@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from trainobs.core.errors import FAEError, a_type, shown
 from trainobs.core.text import quantity, size
 from trainobs.fae.profile.archive import ArchiveKind, check_is, read_archive, write_archive
+from trainobs.fae.profile.model_tables import left_out, some_of
 from trainobs.fae.profile.predictions import Predictions, from_archive, to_archive
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ class FAEProfile:
             FAEError: there is none.
         """
         if name not in self._by_name:
-            self._refuse(f"table {name!r}; the profile has {_some(self._by_name)}")
+            self._refuse(f"table {name!r}; the profile has {some_of(self._by_name)}")
         return self._by_name[name]
 
     def slots(self, table: str) -> NDArray[np.int32]:
@@ -225,9 +226,11 @@ class FAEProfile:
         hot_count = sum(len(table.hot_ids) for table in self.tables)
         row_count = sum(table.row_count for table in self.tables)
         whole_count = sum(table.is_wholly_hot for table in self.tables)
+        apart = left_out(self.tables)
         lines = {
             "hot rows": f"{quantity(hot_count)} of {quantity(row_count)}",
             "tables": f"{len(self.tables)}, {whole_count} of them wholly hot",
+            **({"left out": f"{some_of(apart)}, which share features"} if apart else {}),
             "memory": f"{size(self.hot_bytes)} of {size(self.budget_bytes)}",
             **(self.predictions.summary() if self.predictions else {}),
         }
@@ -305,9 +308,3 @@ class FAEProfile:
 
     def _refuse(self, found: str) -> None:
         raise FAEError("the FAE profile was not made for this model", found, _OTHER_MODEL)
-
-
-def _some(names: Iterable[str]) -> str:
-    """A few of many names."""
-    names = list(names) or ["none"]
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
