@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode
 from torchrec.datasets.utils import Batch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
@@ -136,6 +137,22 @@ def test_of_several_the_one_with_the_features_is_taken_or_the_one_named():
 def test_batches_that_do_not_fit_say_what_is_wrong(batch, found):
     with pytest.raises(FAEError, match=found):
         quiet([batch(matrix(0, 2000))])
+
+
+def test_a_bad_id_is_left_out_and_told_unless_it_is_to_be_fatal(caplog):
+    ids = matrix(0, 20_000)
+    as_it_is = quiet(Batches(ids), margin=0)
+    bad = ids.copy()
+    bad[2, 100] = ROWS[2]
+    profile = quiet(Batches(bad), margin=0)
+    assert profile.made["lookups_left_out"] == 1
+    assert "1 lookup of table 't_large' left out" in caplog.text
+    assert "ids outside of its 20000 rows, such as 20000" in caplog.text
+    for table, other in zip(profile.tables, as_it_is.tables, strict=True):
+        assert len(np.setxor1d(table.hot_ids, other.hot_ids)) <= 2
+    for fatal in (BoundsCheckMode.FATAL, "FATAL"):
+        with pytest.raises(FAEError, match="an id is outside of table 't_large'"):
+            quiet(Batches(bad), margin=0, bounds_check_mode=fatal)
 
 
 def test_features_with_a_batch_size_of_their_own_are_refused():

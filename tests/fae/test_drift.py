@@ -135,13 +135,15 @@ def test_as_much_is_measured_as_asked_for():
     assert measure(quiet(Batches(day(1)), margin=0), loaders, inputs=1000)["day 0"].inputs == 1024
 
 
-def test_ids_outside_their_table_are_refused():
+def test_ids_outside_their_table_are_left_out_unless_most_are(caplog):
     ids = day(0)
     profile = quiet(Batches(ids), margin=0)
     ids = ids.copy()
     ids[2, 5] = ROWS[2]
-    with pytest.raises(FAEError, match="an id is outside of table 't_large'"):
-        measure(profile, {"broken": Batches(ids)})
+    assert measure(profile, {"broken": Batches(ids)})["broken"].inputs == 12_000
+    assert "1 lookup of table 't_large' left out" in caplog.text
+    with pytest.raises(FAEError, match="an id is outside of table 't_small'"):
+        measure(profile, {"broken": Batches(ids + 1000)})
 
 
 def proposed(profile, ids, **more):

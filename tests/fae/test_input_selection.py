@@ -8,7 +8,8 @@ import pytest
 from trainobs.core.errors import FAEError
 from trainobs.core.native import lookups
 from trainobs.fae.calibration import input_selection
-from trainobs.fae.calibration.input_selection import IdLimit, limits_of, selected_inputs
+from trainobs.fae.calibration.input_selection import selected_inputs
+from trainobs.fae.calibration.outside import IdLimit, OutsideIds, limits_of
 from trainobs.fae.kjt.inputs import Inputs
 from trainobs.fae.profile.model_tables import ModelTable
 
@@ -60,10 +61,10 @@ def test_c_takes_the_inputs_that_numpy_takes(seed, in_numpy, monkeypatch):
     batches = [random_batch(draw) for _ in range(int(draw.integers(1, 6)))]
     choices = random_choices(draw, sum(batch.size for batch in batches))
     monkeypatch.setattr(input_selection, "joined", None)  # C does it, or this fails
-    in_c = selected_inputs(batches, LIMITS, choices)
+    in_c = selected_inputs(batches, OutsideIds(LIMITS), choices)
     monkeypatch.undo()
     in_numpy()
-    assert_equal(in_c, selected_inputs(batches, LIMITS, choices))
+    assert_equal(in_c, selected_inputs(batches, OutsideIds(LIMITS), choices))
     assert not any(np.shares_memory(own, of) for own in in_c[-1].ids for of in batches[0].ids)
 
 
@@ -79,8 +80,16 @@ def test_an_id_that_is_no_row_is_refused_wherever_it_is(bad, lengths, is_in_c, i
         ids[place] = bad
         wrong = fine._replace(ids=(fine.ids[0], ids, fine.ids[2]), lengths=(None, lengths, None))
         with pytest.raises(FAEError, match=r"outside of table 't50'\n.*\n") as refused:
-            selected_inputs([fine, wrong, fine], LIMITS, [np.array([0])])
+            selected_inputs([fine, wrong, fine], OutsideIds(LIMITS, True), [np.array([0])])
         assert f"id {bad} (1 of 12 are outside); the table has 50 rows" in str(refused.value)
+        outside = OutsideIds(LIMITS)
+        (part,) = selected_inputs([fine, wrong, fine], outside, [np.arange(3, 9)])
+        kept = np.delete(ids, place)
+        assert part.ids[1].tolist() == [0, *kept, 0]
+        owner = np.repeat(np.arange(4), [1] * 4 if lengths is None else lengths)
+        left = np.bincount(np.delete(owner, place), minlength=4)
+        assert part.lengths[1].tolist() == [1, *left, 1]
+        assert outside.count == 1
 
 
 @needs_c
@@ -88,7 +97,7 @@ def test_an_array_that_c_cannot_read_is_left_to_numpy():
     strided = np.arange(8)[::2]
     narrow = strided.astype(np.int32)
     batch = Inputs(4, (np.zeros(4, np.int64), strided, narrow), (None,) * 3)
-    (part,) = selected_inputs([batch], LIMITS, [np.array([1, 3])])
+    (part,) = selected_inputs([batch], OutsideIds(LIMITS), [np.array([1, 3])])
     assert [own.tolist() for own in part.ids] == [[0, 0], [2, 6], [2, 6]]
 
 

@@ -124,7 +124,7 @@ def test_data_that_do_not_fit_say_what_is_wrong(ray_data, row, kind, found):
     whole = {"number": 0, **dict.fromkeys(KEYS, 1), **row}
     whole = {name: value for name, value in whole.items() if value is not None}
     with pytest.raises(kind, match=found):
-        calibrate_dataset(ray_data.from_items([whole]), tables(), BUDGET, input_id="number")
+        calibrate_dataset(ray_data.from_items([whole] * 200), tables(), BUDGET, input_id="number")
 
 
 def test_columns_that_are_no_integers_are_refused():

@@ -39,6 +39,7 @@ def calibrate(
     memory: int | str = "2GiB",
     resume: str | os.PathLike[str] | None = None,
     progress: bool = True,
+    bounds_check_mode: Any = None,
 ) -> FAEProfile:
     """The rows to keep on the device, and what they will serve: equal for equal data.
 
@@ -68,6 +69,8 @@ def calibrate(
         resume: directory for the state, every minute and on an interruption, from which the same
             call goes on; removed at the end.
         progress: show what memory it takes, and a progress bar, on standard error.
+        bounds_check_mode: TorchRec's, of the training. Under FATAL an id outside of its table is
+            an error, otherwise its lookup is left out and counted.
 
     Raises:
         SettingError: an argument has a bad value.
@@ -78,11 +81,12 @@ def calibrate(
     check_whole(seed, "seed")
     limits = byte_count(hot_bytes, "hot_bytes"), byte_count(memory, "memory")
     goal = _Goal(tables_of(tables, optimizer), *limits, confidence, margin, seed)
+    is_fatal = "FATAL" in getattr(bounds_check_mode, "name", str(bounds_check_mode))
     warn_left_out(goal.tables)
     if isinstance(source, (AccessCounts, str, os.PathLike)):
         return profile_of_counts(source, goal.tables, goal.hot_bytes, confidence)
     reader, kind = _reader_of(source, goal, kjt, workers)
-    return _profile_of(reader, kind, goal, resume, progress)
+    return _profile_of(reader, kind, goal, resume, progress, is_fatal)
 
 
 class _Goal(NamedTuple):
@@ -114,6 +118,7 @@ def _profile_of(
     goal: _Goal,
     resume: str | os.PathLike[str] | None,
     progress: bool,
+    is_fatal: bool,
 ) -> FAEProfile:
     sample = DataSample(
         goal.tables,
@@ -121,6 +126,7 @@ def _profile_of(
         goal.memory,
         decides=goal.margin > 0,
         in_blocks=not reader.is_sampled,
+        is_fatal=is_fatal,
     )
     stopping = Stopping(goal.confidence, goal.margin)
     checkpoints = Checkpoints(resume, json.loads(json.dumps(goal._asdict())))

@@ -14,9 +14,10 @@ from trainobs.core.quotients import Interval
 from trainobs.core.text import percent
 from trainobs.fae.calibration.from_counts import by_one_feature, counted_run, profile_of_counts
 from trainobs.fae.calibration.intervals import mean_upper, ratio
+from trainobs.fae.calibration.outside import OutsideIds, limits_of
 from trainobs.fae.calibration.predict import HotLookupCounts, nothing, served
 from trainobs.fae.calibration.source import InputSource, untouched_randomness
-from trainobs.fae.kjt.inputs import check_ids, joined
+from trainobs.fae.kjt.inputs import joined
 from trainobs.fae.profile.model_tables import ModelTable, features_of, tables_of
 from trainobs.fae.profile.predictions import with_unread
 from trainobs.fae.profile.profile import FAEProfile
@@ -82,13 +83,11 @@ def _measured(
     tables = _tables_of(profile)
     hot_ids = {table.name: table.hot_ids for table in profile.tables}
     parts: list[HotLookupCounts] = []
+    outside = OutsideIds(limits_of(tables, features_of(tables)))
     count = 0
     reader = InputSource(loader, features_of(tables), kjt, _SEED, None)
     for _, batches in reader.read_lots(0, lambda: most):
-        lot = joined(batches)
-        for table in tables:
-            for feature in table.features:
-                check_ids(lot.ids[features_of(tables).index(feature)], table.name, table.row_count)
+        lot = outside.without(joined(batches))
         parts.append(served(tables, hot_ids, lot))
         count += lot.size
         if count >= most:
@@ -98,6 +97,7 @@ def _measured(
         if parts
         else (np.empty(0), np.empty(0))
     )
+    outside.tell()
     found = _shares(HotLookupCounts(hot, every), confidence)
     return found._replace(
         all_hot=with_unread(found.all_hot, reader.unread_ratio),

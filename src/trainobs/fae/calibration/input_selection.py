@@ -11,54 +11,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainobs.core.native import lookups
-from trainobs.fae.kjt.inputs import Inputs, check_ids, joined
-from trainobs.fae.profile.model_tables import ModelTable
+from trainobs.fae.calibration.outside import IdLimit, OutsideIds
+from trainobs.fae.kjt.inputs import Inputs, joined
 
 Places = NDArray[np.intp]
 _NUMBER, _PLACE = ctypes.c_int64, ctypes.c_void_p
 
 
-class IdLimit(NamedTuple):
-    """What ids of a feature are rows of.
-
-    Attributes:
-        table: the smallest that has the feature.
-        row_count: rows of it.
-    """
-
-    table: str
-    row_count: int
-
-
-def limits_of(tables: Sequence[ModelTable], features: Sequence[str]) -> list[IdLimit]:
-    """The limit of each feature."""
-    having = ((table for table in tables if feature in table.features) for feature in features)
-    least = (min(own, key=lambda table: table.row_count) for own in having)
-    return [IdLimit(table.name, table.row_count) for table in least]
-
-
 def selected_inputs(
-    batches: Sequence[Inputs], limits: Sequence[IdLimit], choices: Sequence[Places]
+    batches: Sequence[Inputs], outside: OutsideIds, choices: Sequence[Places]
 ) -> list[Inputs]:
-    """Some of the inputs of several batches.
+    """Some of the inputs of several batches, without ids that are outside of their table.
 
     Args:
         batches: at least one, all of the same features.
-        limits: of each feature.
+        outside: leaves these ids out.
         choices: places among the inputs of all batches behind each other, ascending.
 
     Returns:
         The inputs of each choice; no view of `batches`.
 
     Raises:
-        FAEError: an id is outside of its table.
+        FAEError: see `OutsideIds.without`.
     """
     library = lookups()
-    if library is not None and (parts := _in_c(library, batches, limits, choices)) is not None:
-        return parts
-    inputs = joined(batches)
-    for ids, limit in zip(inputs.ids, limits, strict=True):
-        check_ids(ids, *limit)
+    if library is not None:
+        parts = _in_c(library, batches, outside.limits, choices)
+        if parts is not None:
+            return parts
+    inputs = outside.without(joined(batches))
     return [inputs.take(places) for places in choices]
 
 

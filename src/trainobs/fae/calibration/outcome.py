@@ -32,6 +32,9 @@ def profile_of_sample(
         FAEError: nothing was held out, or there is nothing to gain.
     """
     made = {**made, "inputs_read": sample.input_count, "inputs_counted": sample.counted_inputs}
+    if sample.outside.count:
+        made["lookups_left_out"] = sample.outside.count
+        sample.outside.tell()
     inputs = sample.held_out(InputUse.REPORTING)
     profile = profile_of(
         sample.tables, sample.counts(), sample.counted_inputs, inputs, budget, confidence, made

@@ -15,7 +15,8 @@ from trainobs.access.sketch import Sketch
 from trainobs.core.text import quantity, size
 from trainobs.fae.calibration.choice import RowCounts
 from trainobs.fae.calibration.held_out import HeldOut, KeyedLot
-from trainobs.fae.calibration.input_selection import limits_of, selected_inputs
+from trainobs.fae.calibration.input_selection import selected_inputs
+from trainobs.fae.calibration.outside import OutsideIds, limits_of
 from trainobs.fae.kjt.inputs import Inputs, InputUse, blocks_of, keys_of, parts_of
 from trainobs.fae.profile.model_tables import ModelTable, features_of
 
@@ -51,10 +52,12 @@ class DataSample:
         in_blocks: whether neighbours in the data serve for the same. In data that come in an order
             of theirs neighbours may be of one session: held out beside those that were counted,
             they would look as if hot rows served any data so well.
+        is_fatal: whether an id outside of its table is an error; else its lookup is left out.
 
     Attributes:
         input_count: inputs that were added.
         counted_inputs: those of them that were counted.
+        outside: lookups that were left out.
         is_whole: whether no batch is half added, because adding it was interrupted.
     """
 
@@ -66,6 +69,7 @@ class DataSample:
         *,
         decides: bool,
         in_blocks: bool,
+        is_fatal: bool = False,
     ) -> None:
         self.tables = tuple(tables)
         self.features = features_of(tables)
@@ -83,7 +87,7 @@ class DataSample:
             (table, [self.features.index(feature) for feature in table.features])
             for table in self.tables
         ]
-        self._limits = limits_of(self.tables, self.features)
+        self.outside = OutsideIds(limits_of(self.tables, self.features), is_fatal)
 
     def memory(self) -> str:
         """What counters and held-out inputs take at most, in a line."""
@@ -106,13 +110,13 @@ class DataSample:
             batches: as many inputs together, with the features of `features`.
 
         Raises:
-            FAEError: an id is outside of its table.
+            FAEError: ids are outside of their table, see `OutsideIds`.
         """
         keys = keys_of(numbers, self._seed)
         uses = parts_of(keys_of(blocks_of(numbers), self._seed) if self._in_blocks else keys)
         counted = np.flatnonzero(uses < InputUse.DECIDING)
         held_out = [np.flatnonzero(uses == use) for use in self._held_out]
-        inputs, *others = selected_inputs(batches, self._limits, [counted, *held_out])
+        inputs, *others = selected_inputs(batches, self.outside, [counted, *held_out])
         lots = [(numbers[at], keys[at], own) for at, own in zip(held_out, others, strict=True)]
         return InputsByUse(len(numbers), inputs, lots)
 
@@ -131,6 +135,7 @@ class DataSample:
     def merge(self, other: DataSample) -> None:
         """Take over what another process read of the same data; no input twice."""
         self.access.merge(other.access)
+        self.outside.merge(other.outside)
         for use, kept in self._held_out.items():
             kept.merge(other._held_out[use])
         self.input_count += other.input_count
@@ -154,7 +159,8 @@ class DataSample:
     def arrays(self) -> dict[str, NDArray[Any]]:
         """All but the counts, for `restore`."""
         arrays: dict[str, NDArray[Any]] = {
-            "input-counts": np.array([self.input_count, self.counted_inputs])
+            "input-counts": np.array([self.input_count, self.counted_inputs]),
+            **self.outside.arrays(),
         }
         for use, kept in self._held_out.items():
             own = kept.arrays()
@@ -164,6 +170,7 @@ class DataSample:
     def restore(self, arrays: Mapping[str, NDArray[Any]], access: AccessCounts) -> None:
         """Hold what `arrays` told, and counts that were saved with it, and nothing else."""
         self.input_count, self.counted_inputs = (int(count) for count in arrays["input-counts"])
+        self.outside.restore(arrays)
         for use, kept in self._held_out.items():
             start = f"{use.name.lower()}-"
             kept.restore({k.removeprefix(start): arrays[k] for k in arrays if k.startswith(start)})
