@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
-from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.distributed.planner.storage_reservations import HeuristicalStorageReservation
 from torchrec.distributed.planner.types import PlannerError
 from torchrec.distributed.types import ShardingEnv
 from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
@@ -296,7 +296,8 @@ def test_the_planner_leaves_room_for_hot_rows() -> None:
         )
         return planner.plan(model, [sharder])
 
-    stock = FixedPercentageStorageReservation(percentage=0.15)
+    with pytest.warns(FutureWarning):  # TorchRec's default, of which it warns itself
+        stock = HeuristicalStorageReservation(percentage=0.15)
     room = next(r for r in range(table_bytes, 1 << 20, 256) if _can(plan, r, stock))
     with_hot = HotRowReservation(profile)
     assert not _can(plan, room, with_hot)

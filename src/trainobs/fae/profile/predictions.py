@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainobs.core.errors import a_type
-from trainobs.core.quotients import Interval
+from trainobs.core.quotients import UNKNOWN, Interval
 from trainobs.core.text import printable, quantity, size
 
 _COLDEST = 3
@@ -86,6 +86,36 @@ class Predictions:
             unread_ratio=ratio,
         )
 
+    def without(self, given_up: Collection[str]) -> Predictions:
+        """What is expected where some tables have no hot rows any more, as far as that follows.
+
+        Inputs that look none of these tables up are taken to be no more often all hot than others.
+        """
+        none = Interval(0.0, 0.0, 0.0)
+        gone = [n for n in given_up if self.tables[n].hot_lookup_ratio.high > 0]
+        tables = {
+            name: replace(table, hot_lookup_ratio=none) if name in gone else table
+            for name, table in self.tables.items()
+        }
+        if not gone:
+            return self
+        parts = [
+            [table.lookups_per_input * end for end in table.hot_lookup_ratio]
+            for table in tables.values()
+            if table.lookups_per_input > 0
+        ]
+        lookups = sum(t.lookups_per_input for t in tables.values() if t.lookups_per_input > 0)
+        share = [sum(ends) / lookups for ends in zip(*parts, strict=True)] if parts else UNKNOWN
+        left = max(0.0, 1 - max(self.tables[name].lookups_per_input for name in gone))
+        return replace(
+            self,
+            all_hot_ratio=Interval(self.all_hot_ratio.value * left, 0.0, self.all_hot_ratio.high),
+            hot_lookup_ratio=Interval(*share),
+            hot_bytes_per_input=UNKNOWN,  # the widths are not known here
+            threshold_bytes=UNKNOWN,
+            tables=tables,
+        )
+
     def summary(self) -> dict[str, str]:
         """What is expected, as a few lines by their name."""
         lines = {
@@ -97,15 +127,15 @@ class Predictions:
         if coldest:
             names = (f"{printable(name)} {100 * value:.1f} %" for value, name in coldest)
             lines["least so"] = ", ".join(names)
-        spared = size(self.hot_bytes_per_input.value)
-        lines["off the host link"] = f"{spared} of {size(self.bytes_per_input)} per input and way"
+        spared, every = map(_size, (self.hot_bytes_per_input.value, self.bytes_per_input))
+        lines["off the host link"] = f"{spared} of {every} per input and way"
         if math.isnan(self.threshold.value):
             lines["threshold"] = (
                 "none: there is room for every row that was looked up and may be hot"
             )
         else:
             value, low, high = (quantity(each) for each in self.threshold)
-            sizes = " to ".join(size(each) for each in sorted(self.threshold_bytes[1:]))
+            sizes = " to ".join(_size(each) for each in sorted(self.threshold_bytes[1:]))
             text = f"{value} lookups in a million inputs ({low} to {high}, with which {sizes})"
             lines["threshold"] = text
         lines["judged by"] = f"{quantity(self.input_count)} inputs that were not counted"
@@ -127,7 +157,13 @@ def unread_text(ratio: float) -> str:
     return f"{much} was not read, and may look up other rows"
 
 
+def _size(count: float) -> str:
+    return "unknown" if math.isnan(count) else size(count)
+
+
 def _share(share: Interval) -> str:
+    if math.isnan(share.value):
+        return "unknown: there was nothing to judge by"
     value, low, high = (f"{100 * each:.1f}" for each in share)
     return f"{value} % ({low} to {high})"
 

@@ -26,7 +26,7 @@ from trainobs.core.errors import FAEError
 from trainobs.fae.kjt.split import overlaid_tables
 from trainobs.fae.profile.arguments import check_profile
 from trainobs.fae.profile.profile import FAEProfile
-from trainobs.fae.sharding.sharded import Mode
+from trainobs.fae.sharding.mode import Mode, check_mode
 
 _HOST = "fused_uvm"
 """The kernel whose tables have hot rows: others are on the device, or have a cache there."""
@@ -54,6 +54,7 @@ class HotRowEnumerator(EmbeddingEnumerator):  # type: ignore[misc]  # TorchRec h
 
     Raises:
         FAEError: the profile has no predictions.
+        SettingError: there is no such mode; "auto" is none before there is a plan.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class HotRowEnumerator(EmbeddingEnumerator):  # type: ignore[misc]  # TorchRec h
         constraints: Mapping[str, ParameterConstraints] | None = None,
         mode: Mode = "overlay",
     ) -> None:
+        check_mode(mode, "cannot tell the planner what hot rows take")
         by_shard = mode == "partitioned"
         estimators = [
             EmbeddingPerfEstimator(topology, constraints),
@@ -112,6 +114,7 @@ class _HotRowEstimator(ShardEstimator):  # type: ignore[misc]
         assert predictions is not None
         hot = np.nan_to_num(predictions.tables[option.name].hot_lookup_ratio.value)
         left = 1 - hot + hot * self._device_share
+        rows = max((self._hot_rows(option, shard) for shard in option.shards), default=0)
         for shard in option.shards:
             shard.perf = dataclasses.replace(
                 shard.perf,
@@ -119,16 +122,20 @@ class _HotRowEstimator(ShardEstimator):  # type: ignore[misc]
                 bwd_compute=shard.perf.bwd_compute * left,
             )
             if self._by_shard:
-                hbm = shard.storage.hbm + self._hot_bytes(option, shard)
+                hbm = shard.storage.hbm + self._bytes_of(option, shard, max(1, rows))
                 shard.storage = dataclasses.replace(shard.storage, hbm=hbm)
 
-    def _hot_bytes(self, option: ShardingOption, shard: Shard) -> int:
-        """What the hot rows of a shard take, as wide as it is."""
-        table = self._profile.table(option.name)
+    def _hot_rows(self, option: ShardingOption, shard: Shard) -> int:
         first = shard.offset[0]
-        begin, end = np.searchsorted(table.hot_ids, [first, first + shard.size[0]])
+        hot_ids = self._profile.table(option.name).hot_ids
+        begin, end = np.searchsorted(hot_ids, [first, first + shard.size[0]])
+        return int(end - begin)
+
+    def _bytes_of(self, option: ShardingOption, shard: Shard, rows: int) -> int:
+        """What hot rows take as wide as a shard: as many as its table's fullest shard has."""
+        table = self._profile.table(option.name)
         columns: int = shard.size[1]
-        return -(-int(end - begin) * table.row_bytes * columns // table.dim)
+        return -(-rows * table.row_bytes * columns // table.dim)
 
 
 def planned_profile(profile: FAEProfile, plan: ShardingPlan) -> FAEProfile:
@@ -142,19 +149,22 @@ def planned_profile(profile: FAEProfile, plan: ShardingPlan) -> FAEProfile:
         plan: of a planner that has a `HotRowEnumerator`.
     """
     kernels = dict(_kernels(plan))
+    given_up = [table.name for table in profile.tables if kernels.get(table.name) != _HOST]
     tables = tuple(
-        table
-        if kernels.get(table.name) == _HOST
-        else dataclasses.replace(table, hot_ids=table.hot_ids[:0])
+        dataclasses.replace(table, hot_ids=table.hot_ids[:0]) if table.name in given_up else table
         for table in profile.tables
     )
-    return FAEProfile(tables, profile.budget_bytes, made=profile.made)
+    predictions = profile.predictions and profile.predictions.without(given_up)
+    return FAEProfile(tables, profile.budget_bytes, predictions, profile.made)
 
 
 def _kernels(plan: ShardingPlan) -> Iterable[tuple[str, str]]:
+    """The kernel of each table; of one in a host's memory that which has hot rows."""
     for module in plan.plan.values():
         for name, sharding in module.items():
-            yield name, sharding.compute_kernel
+            shards = getattr(sharding.sharding_spec, "shards", ())
+            on_hosts = [shard.placement.device().type == "cpu" for shard in shards]
+            yield name, _HOST if any(on_hosts) else sharding.compute_kernel
 
 
 def _bandwidth(topology: Topology, kernel: str) -> float:

@@ -70,6 +70,11 @@ class HotOverlay:
         self._is_ahead = False  # whether batches have trained rows since they were written back
         self.generation += 1
 
+    def let_go(self) -> None:
+        """Give the memory of hot rows that were flushed back; `use` comes next."""
+        del self._rows
+        self._bitmaps, self._slot_rows = {}, {}
+
     def flush(self) -> None:
         """Write the hot rows to the tables, optimizer state too; on this rank alone."""
         self._look_for_writes()

@@ -35,9 +35,12 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from trainobs.core.errors import FAEError
 from trainobs.fae.kjt.constants import permuted
 from trainobs.fae.kjt.split import overlaid_tables
+from trainobs.fae.profile.model_tables import trained_row_bytes
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.batch import Process, SlotRows, SplitBatch
+from trainobs.fae.sharding.checks import optimizer_of
 from trainobs.fae.sharding.layout import optimizer_settings
+from trainobs.fae.sharding.planner import check_room, needed_bytes
 from trainobs.fae.sharding.rates import LookupCounts
 from trainobs.fae.sharding.torchrec_private import (
     StockBags,
@@ -84,6 +87,12 @@ class Partition:
 
     Attributes:
         write_back: between the hot rows and this rank's shards.
+        own_bytes: that hot rows take on this rank, optimizer state included. A shard has room for
+            as many as the shard of its table with most.
+
+    Raises:
+        FAEError: the device has no room, or plans of tables that share a feature part rows
+            differently.
     """
 
     def __init__(
@@ -113,6 +122,9 @@ class Partition:
         self._pools = pools
         self._dims = {i.embedding_config.name: i.embedding_config.embedding_dim for i in infos}
         self._rows = {table.config.name: table.rows for table in tables}
+        self.own_bytes: int | None = sum(_bytes_on(env.rank, table) for table in tables)
+        maps = needed_bytes(profile, self._rows, {}, "partitioned")
+        check_room(self.own_bytes + maps, device)
         self._slots = SlotRows(self._rows, profile, device)
         hot = _sharded(tables, env, device, pools, is_weighted)
         self._collection = hot.module
@@ -177,6 +189,19 @@ class _HotTable(NamedTuple):
     sharding: ParameterSharding
     info: EmbeddingShardingInfo  # of the table they come from
     rows: Tensor
+
+
+def _bytes_on(rank: int, table: _HotTable) -> int:
+    """What a rank's shards of a table of hot rows take, optimizer state included."""
+    spec: Any = table.sharding.sharding_spec
+    total = 0
+    for shard in spec.shards:
+        if shard.placement.rank() == rank:
+            rows, columns = shard.shard_sizes
+            config = dataclasses.replace(table.config, embedding_dim=columns)
+            (row_bytes,) = trained_row_bytes([(config, optimizer_of(table.info))]).values()
+            total += rows * row_bytes
+    return total
 
 
 def _row_starts(info: EmbeddingShardingInfo) -> list[int]:

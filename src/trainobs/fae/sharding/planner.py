@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
 from torch import nn
-from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.distributed.planner.storage_reservations import HeuristicalStorageReservation
 from torchrec.distributed.planner.types import ParameterConstraints, Topology
 from torchrec.distributed.types import ModuleSharder
 
@@ -19,28 +20,47 @@ from trainobs.fae.kjt.split import overlaid_tables
 from trainobs.fae.profile.arguments import check_profile, told_bytes
 from trainobs.fae.profile.model_tables import optimizers_in, trained_row_bytes
 from trainobs.fae.profile.profile import FAEProfile
+from trainobs.fae.sharding.mode import Mode, check_mode
 from trainobs.fae.sharding.torchrec_private import remember_topology
 
+_SLOT_ROW_BYTES = 8  # of `SlotRows`
 _DEFAULT_PERCENTAGE = 0.15  # what TorchRec's planner reserves by default
 
 
-class HotRowReservation(FixedPercentageStorageReservation):  # type: ignore[misc]  # no types
-    """Reserves what hot rows take on each device, beside what TorchRec reserves.
+class HotRowReservation(HeuristicalStorageReservation):  # type: ignore[misc]  # no types
+    """Reserves what hot rows take on each device, beside what TorchRec reserves by default.
 
         EmbeddingShardingPlanner(topology, storage_reservation=HotRowReservation(profile))
 
     TorchRec's planner does not ask a sharder for its storage, so without this it fills devices with
     tables and leaves no room.
 
+    It reserves the hot rows of all tables: give those of tables that a plan puts on the device up
+    by `planned_profile`, and plan once more.
+
     Args:
         profile: the hot rows, all of which each device holds, with a map that finds them in
             batches that come whole: 0.27 bytes for each row of their tables, hot or not.
-        percentage: of a device, for what is in no table, as in TorchRec.
+        percentage: of a device, for what is in neither a table nor a parameter nor a batch.
+        mode: of the sharder. Under "partitioned" hot rows are charged by the shard, with
+            `HotRowEnumerator`, and 8 bytes for each are reserved; "paper" takes 8 bytes more.
+
+    Raises:
+        SettingError: there is no such mode.
     """
 
-    def __init__(self, profile: FAEProfile, percentage: float = _DEFAULT_PERCENTAGE) -> None:
-        super().__init__(percentage)
+    def __init__(
+        self,
+        profile: FAEProfile,
+        percentage: float = _DEFAULT_PERCENTAGE,
+        mode: Mode = "overlay",
+    ) -> None:
+        with warnings.catch_warnings():  # TorchRec's planner takes the same by default
+            warnings.simplefilter("ignore", FutureWarning)
+            super().__init__(percentage)
+        check_mode(mode, "cannot reserve room for hot rows")
         self._profile = check_profile(profile)
+        self._mode: Mode = mode
 
     def reserve(
         self,
@@ -59,7 +79,7 @@ class HotRowReservation(FixedPercentageStorageReservation):  # type: ignore[misc
         room = "hbm" if topology.compute_device == "cuda" else "ddr"
         tables = overlaid_tables(self._profile)
         said = ((c, optimizer) for c, optimizer in optimizers_in(module) if c.name in tables)
-        hot_bytes = needed_bytes(self._profile, tables, trained_row_bytes(said))
+        hot_bytes = needed_bytes(self._profile, tables, trained_row_bytes(said), self._mode)
         for device in reserved.devices:
             left = getattr(device.storage, room) - hot_bytes
             if left < 0:
@@ -69,18 +89,29 @@ class HotRowReservation(FixedPercentageStorageReservation):  # type: ignore[misc
         return reserved
 
 
-def needed_bytes(profile: FAEProfile, tables: Collection[str], row_bytes: Mapping[str, int]) -> int:
-    """Bytes that the hot rows of some tables take on a device, and the map that finds them.
+def needed_bytes(
+    profile: FAEProfile,
+    tables: Collection[str],
+    row_bytes: Mapping[str, int],
+    mode: Mode = "overlay",
+) -> int:
+    """Bytes that the hot rows of some tables take on a device, and the maps that find them.
 
     Args:
         profile: which rows are hot.
         tables: which ones.
         row_bytes: what a row takes in the training; of other tables what the profile says.
+        mode: of the sharder. Under "partitioned" it is the maps alone: what rows take on a device
+            depends on the plan.
     """
     of_tables = [profile.table(name) for name in tables]
     slots = bitmap_bytes(table.row_count for table in of_tables)
-    rows = (len(t.hot_ids) * row_bytes.get(t.name, t.row_bytes) for t in of_tables)
-    return sum(rows) + slots
+    rows = sum(len(t.hot_ids) * row_bytes.get(t.name, t.row_bytes) for t in of_tables)
+    if mode == "partitioned":
+        return slots + _SLOT_ROW_BYTES * sum(len(table.hot_ids) for table in of_tables)
+    if mode == "paper":  # of all tables, as the batch that is made whole has their lookups
+        slots += _SLOT_ROW_BYTES * sum(len(table.hot_ids) for table in profile.tables)
+    return rows + slots
 
 
 def warn_of_more(profile: FAEProfile, row_bytes: Mapping[str, int]) -> None:

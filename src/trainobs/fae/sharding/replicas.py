@@ -54,7 +54,10 @@ class Replicas:
     Attributes:
         kernels: with the rows.
         write_back: between the rows and this rank's shards.
+        own_bytes: None, as every rank has all hot rows; see `ServedCounts.use`.
     """
+
+    own_bytes: int | None = None
 
     def __init__(
         self,

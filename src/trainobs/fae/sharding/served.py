@@ -71,7 +71,7 @@ class ServedCounts:
         profile: FAEProfile,
         configs: Iterable[BaseEmbeddingConfig],
         trained: Mapping[str, int],
-        share: int,
+        own_bytes: int | None,
     ) -> None:
         """Count for these hot rows from now on.
 
@@ -79,7 +79,7 @@ class ServedCounts:
             profile: which rows are hot.
             configs: of the collection's tables.
             trained: bytes of a row of each, with its optimizer's state.
-            share: ranks that have each a part of the hot rows; 1 where each has all.
+            own_bytes: that hot rows take on this rank, where it has a part of them alone.
         """
         self._features = {}
         rows: dict[str, FeatureRows] = {}
@@ -95,7 +95,9 @@ class ServedCounts:
                 self._features[name] = (others + row_bytes, expected)
                 rows[name] = (name, table.hot_ids)
         self._rows = {**dict(list(self._rows.items())[-1:]), profile.fingerprint: rows}
-        self._totals = self._totals._replace(hot_bytes=hot_bytes // share)
+        self._totals = self._totals._replace(
+            hot_bytes=hot_bytes if own_bytes is None else own_bytes
+        )
 
     def expect(self, batch: SplitBatch) -> None:
         """Note a batch that will be looked up."""

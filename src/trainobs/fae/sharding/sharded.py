@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,7 @@ from trainobs.fae.sharding.context import FAEContext
 from trainobs.fae.sharding.hot_collections import HotCollections
 from trainobs.fae.sharding.keys import check_hot_keys, check_keys, check_order_of_keys, check_served
 from trainobs.fae.sharding.layout import lay_out
+from trainobs.fae.sharding.mode import Mode
 from trainobs.fae.sharding.overlay import HotOverlay
 from trainobs.fae.sharding.parameters import show_in
 from trainobs.fae.sharding.partition import Partition
@@ -44,8 +45,6 @@ from trainobs.fae.sharding.replicas import Replicas
 from trainobs.fae.sharding.served import FeatureRows, ServedCounts
 from trainobs.fae.sharding.torchrec_private import Plan, StockBags, StockSequences
 from trainobs.fae.sharding.write_back import TableWrites, backing_shards
-
-Mode = Literal["overlay", "paper", "partitioned"]
 
 
 class ShardedFAEModule(
@@ -159,21 +158,29 @@ class ShardedFAEModule(
     def refresh(self, profile: FAEProfile) -> None:
         """Keep other rows on the device from here on; all ranks call it between two batches.
 
-        Rows that are no longer hot go back to their tables. Make the loader's packer anew with the
-        same profile, and let a training pipeline run empty before.
+        Rows that are no longer hot go back to their tables, and the device is given their memory
+        back before others take it. Make the loader's packer anew with the same profile, and let a
+        training pipeline run empty before.
 
         Args:
             profile: which rows are hot now.
 
         Raises:
-            FAEError: it is of another model, or the device has no room.
+            FAEError: it is of another model, or the device has no room; hot rows are then those
+                of before.
         """
+        before = self._overlay.profile
         check_profile(profile).check(self._configs)
         self.flush()
         for lookup in self._stock.lookups:
             lookup.flush()  # rows in the caches of the tables: to the tables,
             lookup.purge()  # and out, since those that are hot now must not be found there
-        self._use(profile)
+        self._overlay.let_go()
+        try:
+            self._use(profile)
+        except FAEError:
+            self._use(before)
+            raise
 
     def update_shards(
         self,
@@ -280,7 +287,6 @@ class ShardedFAEModule(
         rows: Replicas | Partition
         overlaid = overlaid_tables(profile) & {config.name for config in self._configs}
         if self._mode == "partitioned" and overlaid:
-            share = self._env.world_size
             rows = Partition(
                 self._infos,
                 self._outputs,
@@ -292,10 +298,9 @@ class ShardedFAEModule(
                 self._is_weighted,
             )
         else:
-            share = 1
             layout = lay_out(self._infos, self._outputs, profile)
             tables = {slab.table for kernel in layout.kernels for slab in kernel.slabs}
-            check_room(needed_bytes(profile, tables, trained), self._device)
+            check_room(needed_bytes(profile, tables, trained, self._mode), self._device)
             if overlay.group is not None:
                 check_replicas(layout, self._device)
             rows = Replicas(
@@ -303,7 +308,7 @@ class ShardedFAEModule(
             )
         overlay.use(profile, rows, TableWrites(self._stock, shards))
         self._lookup_counts = LookupCounts(shards)
-        overlay.served.use(profile, self._configs, trained, share)
+        overlay.served.use(profile, self._configs, trained, rows.own_bytes)
         self._checked_served = False
 
     def _split(self, ctx: FAEContext, features: KeyedJaggedTensor) -> SplitBatch:

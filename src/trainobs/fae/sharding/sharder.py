@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -19,7 +19,7 @@ from trainobs.fae.profile.arguments import check_profile
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.checks import check_replicated, replicated_tables
 from trainobs.fae.sharding.cost import sends_less_partitioned
-from trainobs.fae.sharding.sharded import Mode
+from trainobs.fae.sharding.mode import Mode, check_mode
 from trainobs.fae.sharding.sharded_bags import ShardedFAEEmbeddingBagCollection
 from trainobs.fae.sharding.sharded_processed import (
     ShardedFAEFeatureProcessedEmbeddingBagCollection,
@@ -40,11 +40,7 @@ class _HotRowSharder:
         batch_size: int | None = None,
         **settings: Any,
     ) -> None:
-        modes = (*get_args(Mode), "auto")
-        if mode not in modes:
-            raise SettingError(
-                "cannot shard with hot rows", f"mode {mode!r}", f"give one of {', '.join(modes)}"
-            )
+        check_mode(mode, "cannot shard with hot rows", "auto")
         if mode == "auto" and (not isinstance(batch_size, int) or batch_size < 1):
             raise SettingError(
                 "cannot choose a mode by its cost",

@@ -26,7 +26,7 @@ from torchrec.distributed.embeddingbag import (
     _create_mean_pooling_divisor,
 )
 from torchrec.distributed.fp_embeddingbag import ShardedFeatureProcessedEmbeddingBagCollection
-from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.distributed.planner.storage_reservations import HeuristicalStorageReservation
 from torchrec.distributed.planner.types import Topology
 from torchrec.distributed.types import ParameterSharding
 from torchrec.distributed.utils import modify_input_for_feature_processor
@@ -253,7 +253,7 @@ def collection_settings(sharder: Any) -> dict[str, Any]:
     return {"sharded_module_order_overwrite": sharder._sharded_module_order_overwrite}
 
 
-def remember_topology(reservation: FixedPercentageStorageReservation, reserved: Topology) -> None:
+def remember_topology(reservation: HeuristicalStorageReservation, reserved: Topology) -> None:
     """Set the topology of a reservation that the planner's report shows."""
     reservation._last_reserved_topology = reserved
 
