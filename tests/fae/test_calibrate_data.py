@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -216,8 +218,54 @@ def test_memory_is_told_before_it_is_taken(capsys):
     calibrate(Batches(matrix(0, 2000)), tables(), BUDGET, memory="64MB", progress=True)
     told = capsys.readouterr().err.splitlines()[0]
     assert told == (
-        "calibrate: 92.2 kB to count the lookups of 23.0 k rows, up to 8 MB for inputs held out"
+        "calibrate: up to 93.9 MB of memory: 92.2 kB to count the lookups of 23.0 k rows, 26.7 MB "
+        "for inputs held out, 67.1 MB for batches on their way, 16 kB for the numbers of hot rows"
     )
+
+
+def test_without_a_progress_bar_the_log_tells_the_memory(caplog):
+    with caplog.at_level("INFO", "trainobs"):
+        quiet(Batches(matrix(0, 2000)))
+    assert "calibrate: up to " in caplog.text
+
+
+_TAKES = """
+import re, sys, contextlib, io
+from pathlib import Path
+import numpy as np
+from tests.fae.skewed import kjt, tables
+from trainobs.fae import calibrate
+
+def status(name):
+    return int(re.search(name + r":\\s+(\\d+)", open("/proc/self/status").read())[1]) * 1024
+
+def told(rows, hot, memory, count):
+    ids = (np.random.default_rng(0).random((1, count)) ** 3 * rows).astype(np.int64)
+    loader = [kjt(ids[:, at : at + 8192], ("k",)) for at in range(0, count, 8192)]
+    with contextlib.redirect_stderr(io.StringIO()) as errors:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        before = status("VmRSS")
+        calibrate(loader, tables((rows,), ("k",)), hot, memory=memory, margin=0, optimizer="sgd")
+    return errors.getvalue().split("up to ")[1].split(" of")[0], status("VmHWM") - before
+
+told(1000, 10_000, "1MB", 5000)  # what is imported, and kept, once
+print(*told(*map(int, sys.argv[1:])), sep="\\n")
+"""
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [100_000_000, 20_000_000],
+    ids=["a counter a row", "hottest rows alone"],
+)
+def test_what_is_told_is_what_it_takes_at_most(memory):
+    rows = 10_000_000  # all of them hot where there is a counter for each
+    given = rows, rows * 16, memory, 1_000_000
+    found = subprocess.run(
+        [sys.executable, "-c", _TAKES, *map(str, given)], capture_output=True, text=True, check=True
+    )
+    told, took = found.stdout.split("\n")[:2]
+    assert rows < int(took) <= byte_count(told, "told")
 
 
 def test_rows_that_are_looked_up_equally_often_are_refused():

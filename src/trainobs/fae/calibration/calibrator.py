@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 from trainobs.access.counts import AccessCounts
 from trainobs.core.arguments import check_whole
 from trainobs.core.errors import SettingError, shown
+from trainobs.core.log import logger
 from trainobs.fae.calibration.choice import choose
 from trainobs.fae.calibration.from_counts import profile_of_counts
+from trainobs.fae.calibration.memory import memory_of
 from trainobs.fae.calibration.outcome import Made, profile_of_sample, warn_left_out
 from trainobs.fae.calibration.resume import Checkpoints
 from trainobs.fae.calibration.sample import DataSample
@@ -65,10 +67,11 @@ def calibrate(
         seed: tells which inputs are read first, which are counted and which held out.
         workers: processes that read each loader; by default as many as the DataLoader has.
         memory: for counters and held-out inputs; the largest tables are counted as far as it
-            goes, see `AccessCounts`.
+            goes, see `AccessCounts`. Batches, and 8 or 16 bytes for each hot row, come beside it.
         resume: directory for the state, every minute and on an interruption, from which the same
             call goes on; removed at the end.
-        progress: show what memory it takes, and a progress bar, on standard error.
+        progress: show what memory it takes, and a progress bar, on standard error; else the log
+            has the memory.
         bounds_check_mode: TorchRec's, of the training. Under FATAL an id outside of its table is
             an error, otherwise its lookup is left out and counted.
 
@@ -131,8 +134,11 @@ def _profile_of(
     stopping = Stopping(goal.confidence, goal.margin)
     checkpoints = Checkpoints(resume, json.loads(json.dumps(goal._asdict())))
     checkpoints.restore(sample, stopping)
+    told = f"calibrate: {memory_of(sample, goal.hot_bytes, decides=goal.margin > 0)}"
     if progress:
-        print(f"calibrate: {sample.memory()}", file=sys.stderr)
+        print(told, file=sys.stderr)
+    else:
+        logger.info(told)
     with untouched_randomness():
         enough = _read(reader, sample, stopping, checkpoints, goal.hot_bytes, progress)
     made: Made = {

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from trainobs.access.counts import AccessCounts
 from trainobs.access.sketch import Sketch
-from trainobs.core.text import quantity, size
 from trainobs.fae.calibration.choice import RowCounts
 from trainobs.fae.calibration.held_out import HeldOut, KeyedLot
 from trainobs.fae.calibration.input_selection import selected_inputs
@@ -22,6 +21,7 @@ from trainobs.fae.profile.model_tables import ModelTable, features_of
 
 _HELD_OUT_RATIO = 1 / 16
 _LOOKUP_BYTES = 8
+_INPUT_BYTES = 16  # its number and its key
 
 
 class InputsByUse(NamedTuple):
@@ -89,14 +89,12 @@ class DataSample:
         ]
         self.outside = OutsideIds(limits_of(self.tables, self.features), is_fatal)
 
-    def memory(self) -> str:
-        """What counters and held-out inputs take at most, in a line."""
-        rows = sum(table.row_count for table in self.tables)
-        held_out = sum(kept.limit for kept in self._held_out.values()) * _LOOKUP_BYTES
-        found = f"{size(self.access.counter_bytes)} to count the lookups of {quantity(rows)} rows"
-        if self.access.sketched:
-            found += f" ({len(self.access.sketched)} tables by their hottest rows alone)"
-        return f"{found}, up to {size(held_out)} for inputs held out"
+    @property
+    def held_out_bytes(self) -> int:
+        """What inputs that are held out take at most, where each looks each feature up."""
+        lookups = sum(kept.limit for kept in self._held_out.values())
+        each = _LOOKUP_BYTES + _INPUT_BYTES / max(1, len(self.features))
+        return int(lookups * each)
 
     def add(self, numbers: NDArray[np.int64], inputs: Inputs) -> None:
         """Count inputs, or hold them out; see `part`."""
