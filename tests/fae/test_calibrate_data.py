@@ -214,6 +214,12 @@ def test_no_tables_are_a_bad_value(nothing):
         calibrate(Batches(matrix(0, 3)), nothing)
 
 
+def test_a_profile_of_no_inputs_says_what_is_unknown():
+    summary = quiet([], budget="1MB").summary()
+    assert "  inputs all hot     unknown: there was nothing to judge by\n" in summary
+    assert "  off the host link  unknown of unknown per input and way\n" in summary
+
+
 def test_memory_is_told_before_it_is_taken(capsys):
     calibrate(Batches(matrix(0, 2000)), tables(), BUDGET, memory="64MB", progress=True)
     told = capsys.readouterr().err.splitlines()[0]
@@ -312,6 +318,8 @@ def test_sizes_that_are_none_are_refused(text):
         ("adagrad", 32),
         ("RowWiseAdagrad", 20),
         (torch.optim.Adam, 48),
+        (torch.optim.AdamW, 48),
+        ("adamw", 48),
         ("partial_row_wise_adam", 36),
     ],
     ids=str,

@@ -17,6 +17,7 @@ _STATE_FLOATS = {  # of a row: (for each of its values, beside them)
     "adagrad": (1, 0),
     "rowwise_adagrad": (0, 1),
     "adam": (2, 0),
+    "adamw": (2, 0),
     "lamb": (2, 0),
     "partial_rowwise_adam": (1, 1),
     "partial_rowwise_lamb": (1, 1),
