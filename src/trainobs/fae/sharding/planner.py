@@ -36,7 +36,8 @@ class HotRowReservation(HeuristicalStorageReservation):  # type: ignore[misc]  #
     tables and leaves no room.
 
     It reserves the hot rows of all tables: give those of tables that a plan puts on the device up
-    by `planned_profile`, and plan once more.
+    by `planned_profile`, and plan once more. A table that fits the device only in the place of its
+    own hot rows stays on the host.
 
     Args:
         profile: the hot rows, all of which each device holds, with a map that finds them in
