@@ -94,6 +94,18 @@ def test_of_loaders_that_tell_no_length_nothing_is_known_before_their_end():
     assert "nobody knows how much was not read" in profile.summary()
 
 
+def test_a_loader_that_ends_where_reading_does_is_known_whole():
+    ids = nights(0, 1024)
+    profile = quiet(Batches(day(1)), margin=0)
+    found = measure(profile, {"0": Endless(ids)}, inputs=1024)["0"]
+    assert found.hot_lookups.high - found.hot_lookups.low < 0.5
+    source = InputSource(Endless(ids), KEYS, None, 0, None)
+    for _ in itertools.islice(source.read(), 3):
+        pass
+    source.look_for_end()  # reads the fourth and last, and does not know so
+    assert source.unread_ratio == 1
+
+
 class Endless(Batches):
     """A loader that tells no length."""
 

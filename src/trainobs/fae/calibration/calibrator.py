@@ -175,6 +175,7 @@ def _read(
                 if stopping.is_due(read):
                     take_in.settle()
                     if stopping.is_enough(sample, choose(sample.tables, sample.counts(), budget)):
+                        reader.look_for_end()
                         return True
                 if checkpoints.is_due():
                     take_in.settle()

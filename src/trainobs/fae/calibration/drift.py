@@ -57,7 +57,8 @@ def measure(
         loaders: by name; each is read at random where it can be, else from its beginning, and
             then intervals leave room for what was not read.
         kjt: see `calibrate`.
-        inputs: to read of each, at least, if there are so many.
+        inputs: to read of each, at least, if there are so many. To have all of a loader that is read
+            from its beginning, ask for as many as it has.
         confidence: of intervals.
 
     Raises:
@@ -91,6 +92,7 @@ def _measured(
         parts.append(served(tables, hot_ids, lot))
         count += lot.size
         if count >= most:
+            reader.look_for_end()
             break
     hot, every = (
         (np.concatenate([np.empty(0), *column]) for column in zip(*parts, strict=True))

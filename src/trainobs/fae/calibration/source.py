@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from trainobs.core.errors import SettingError
 from trainobs.core.now import now_s
-from trainobs.fae.calibration.part import Sampled, part_of
+from trainobs.fae.calibration.part import NumberedKjt, Sampled, part_of
 from trainobs.fae.kjt.find import KjtFinder, inputs_of
 from trainobs.fae.kjt.inputs import Inputs
 
@@ -59,6 +59,7 @@ class InputSource:
         self._features = features
         finder = KjtFinder(features, kjt)
         self._parts = [part_of(own, finder, seed + i, workers) for i, own in enumerate(loaders)]
+        self._batches: list[Iterator[NumberedKjt]] = []
         self.is_sampled = all(part.is_sampled for part in self._parts)
         for part, loader in zip(self._parts, loaders, strict=True):
             if workers is not None and not part.is_sampled:
@@ -95,6 +96,17 @@ class InputSource:
         )
         return sum(unread) / sum(sizes)
 
+    def look_for_end(self) -> None:
+        """Find out whether loaders that tell no length end where reading ended.
+
+        It costs a batch of each that does not. What is wrong with that one is no concern of what
+        was read.
+        """
+        for part, batches in zip(self._parts, self._batches, strict=True):
+            if not part.is_over and part.batch_count is None:
+                with suppress(Exception):
+                    next(batches, None)
+
     @property
     def _are_counted(self) -> bool:
         return all(part.batch_count is not None for part in self._parts)
@@ -114,9 +126,9 @@ class InputSource:
         self._skip(start)
         read = sum(part.read_count for part in self._parts)
         firsts = np.cumsum([0, *(part.input_count or 0 for part in self._parts)])
-        batches = [part.batches() for part in self._parts]
+        self._batches = [part.batches() for part in self._parts]
         while (at := self._next_part()) is not None:
-            found = next(batches[at], None)
+            found = next(self._batches[at], None)
             if found is None:
                 continue
             places, kjt = found
