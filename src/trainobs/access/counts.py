@@ -97,11 +97,6 @@ class AccessCounts:
         return pool + BYTES_PER_ROW * sum(self._tables[name] for name in self._dense)
 
     @property
-    def entry_count(self) -> int:
-        """Rows that have a counter in the pool at most."""
-        return self._plan.entry_count
-
-    @property
     def sketched(self) -> tuple[str, ...]:
         """Tables without a counter for each row."""
         return tuple(self._in_pool)

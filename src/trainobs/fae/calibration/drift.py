@@ -57,7 +57,7 @@ def measure(
         loaders: by name; each is read at random where it can be, else from its beginning, and
             then intervals leave room for what was not read.
         kjt: see `calibrate`.
-        inputs: to read of each, at least, if there are so many. To have all of a loader that is read
+        inputs: to read of each, at least, if there are so many. To have all of one that is read
             from its beginning, ask for as many as it has.
         confidence: of intervals.
 

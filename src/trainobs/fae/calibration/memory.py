@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trainobs.access.counts import AccessCounts
+from trainobs.access.dense import BYTES_PER_ROW
 from trainobs.core.text import quantity, size
 from trainobs.fae.calibration.sample import DataSample
 from trainobs.fae.calibration.source import LOT_LOOKUPS
@@ -14,8 +16,8 @@ _HELD_OUT_COPIES = 2
 """Inputs held out are copied where they are put in the order of the data."""
 _LOT_COPIES = 8
 """Ids and lengths of a lot, what is selected of it, and the lot before it, which is counted."""
-_SKETCH_ENTRY = 32
-"""Bytes of a counted row of a sketch, beside its counter, where hot ones are looked for."""
+_SKETCH_COPIES = 2
+"""Rows and counts of a sketch, beside its counters, where hot ones are looked for."""
 
 
 def memory_of(sample: DataSample, budget: int, *, decides: bool) -> str:
@@ -28,8 +30,7 @@ def memory_of(sample: DataSample, budget: int, *, decides: bool) -> str:
     """
     access = sample.access
     counters = access.counter_bytes
-    if access.sketched:
-        counters += _SKETCH_ENTRY * access.entry_count
+    counters += _SKETCH_COPIES * (counters - _dense_bytes(access))
     held_out = _HELD_OUT_COPIES * sample.held_out_bytes
     lots = _LOT_COPIES * _ID * LOT_LOOKUPS
     hot = (2 if decides else 1) * _ID * most_hot(sample.tables, budget)
@@ -40,6 +41,12 @@ def memory_of(sample: DataSample, budget: int, *, decides: bool) -> str:
         f"lookups of {quantity(rows)} rows{most}, {size(held_out)} for inputs held out, "
         f"{size(lots)} for batches on their way, {size(hot)} for the numbers of hot rows"
     )
+
+
+def _dense_bytes(access: AccessCounts) -> int:
+    """What tables with a counter for each row have."""
+    rows = (count for name, count in access.tables.items() if name not in access.sketched)
+    return BYTES_PER_ROW * sum(rows)
 
 
 def most_hot(tables: Sequence[ModelTable], budget: int) -> int:

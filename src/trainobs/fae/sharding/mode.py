@@ -1,4 +1,4 @@
-"""How hot rows are laid over the ranks."""
+"""The modes in which a sharder keeps hot rows."""
 
 from __future__ import annotations
 
