@@ -86,6 +86,7 @@ class Case:
         output_type: of the embeddings.
         processed: by what weights are learned: "" (they are given), "features" (a processor for
             each) or "collection" (one for all).
+        weight_type: of given weights; batches have integers where there should be none.
     """
 
     seed: int
@@ -106,6 +107,7 @@ class Case:
     data_type: DataType = DataType.FP32
     output_type: DataType = DataType.FP32
     processed: str = ""
+    weight_type: torch.dtype = torch.float32
 
     @property
     def tolerance(self) -> float:
@@ -221,6 +223,7 @@ class Batch(Pipelineable):
 def batches(case: Case, rank: int) -> list[tuple[str, KeyedJaggedTensor]]:
     """This rank's batches, whole."""
     rng = np.random.default_rng([case.seed, 7, rank])
+    is_odd = not case.weight_type.is_floating_point
     result = []
     for kind in case.kinds:
         keys: list[str] = []
@@ -240,13 +243,13 @@ def batches(case: Case, rank: int) -> list[tuple[str, KeyedJaggedTensor]]:
                     count *= 0
                 lengths.append(count)
                 values.append(rng.choice(among, size=count.sum()) if count.sum() else [])
-                weights.append(rng.uniform(0.5, 2.0, size=count.sum()))
+                weights.append(rng.uniform(0.5, 4.0 if is_odd else 2.0, size=count.sum()))
         kjt = KeyedJaggedTensor(
             keys=keys,
             values=torch.tensor(np.concatenate(values), dtype=torch.int64),
             lengths=torch.tensor(np.concatenate(lengths), dtype=torch.int32),
-            weights=torch.tensor(np.concatenate(weights), dtype=torch.float32)
-            if case.weighted and not case.processed
+            weights=torch.tensor(np.concatenate(weights)).to(case.weight_type)
+            if (case.weighted and not case.processed) or is_odd
             else None,
         )
         result.append((kind, kjt))

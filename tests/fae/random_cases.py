@@ -6,12 +6,14 @@ import itertools
 from dataclasses import replace
 
 import numpy as np
+import torch
 from torchrec.modules.embedding_configs import DataType, PoolingType
 
 from tests.fae.parity import OPTIMIZERS, Case, Table
 
 SEQUENCE_SHARDINGS = ("table_wise", "row_wise", "column_wise")
 PROCESSORS = ("features", "collection")
+BY_ROW = ("row_wise", "table_row_wise", "grid_shard")
 SHARDINGS = (*SEQUENCE_SHARDINGS, "table_row_wise", "grid_shard")
 
 
@@ -62,13 +64,26 @@ def random_case(seed: int, world_size: int, sequences: bool = False) -> Case:
     )
     if weighted and rng.random() < 0.5:
         return with_processors(case, str(rng.choice(PROCESSORS)))
-    return case
+    return replace(case, weight_type=_random_weight_type(case))
 
 
 def with_processors(case: Case, kind: str) -> Case:
     """The same case with learned weights, and without means."""
     tables = tuple(replace(table, pooling=PoolingType.SUM) for table in case.tables)
     return replace(case, tables=tables, weighted=True, processed=kind)
+
+
+def _random_weight_type(case: Case) -> torch.dtype:
+    """A type of weights that the stock collection takes on hosts."""
+    by_row = any(table.sharding in BY_ROW for table in case.tables)
+    choices = [torch.float32]
+    if case.weighted:
+        if all(table.pooling is PoolingType.SUM for table in case.tables):
+            choices.append(torch.float64)
+        choices += [torch.float16] * (not by_row)
+    elif case.world_size == 1 and not by_row and not case.sequences:
+        choices.append(torch.int64)
+    return choices[int(np.random.default_rng([case.seed, 11]).integers(len(choices)))]
 
 
 def _random_pooling(rng: np.random.Generator, sharding: str, weighted: bool) -> PoolingType:

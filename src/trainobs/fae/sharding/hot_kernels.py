@@ -111,7 +111,7 @@ class HotKernel:
         offsets = torch.arange(len(rows) + 1, device=rows.device)  # of a sequence each is a bag
         if self._pools:
             offsets = lookups.offsets().long()
-        found: Tensor = self._tables(rows, offsets, lookups.weights_or_none())
+        found: Tensor = self._tables(rows, offsets, _factors(lookups))
         return found
 
     def reduce(
@@ -128,7 +128,7 @@ class HotKernel:
             share: by which they are multiplied, as TorchRec does between ranks.
         """
         by_bag, places = self._by_bag(lookups, gradients, share)
-        found, sums = unique.reduce(by_bag, places, lookups.weights_or_none())
+        found, sums = unique.reduce(by_bag, places, _factors(lookups))
         return found, sums if share == 1 else sums * share
 
     def weight_gradients(
@@ -195,6 +195,15 @@ class HotKernel:
         with torch.enable_grad(), without_clipping(self._tables):
             pooled = self._tables(rows, bags)
         pooled.backward(spread.view(blocks, each, width).transpose(0, 1).reshape(each, -1))
+
+
+def _factors(lookups: KeyedJaggedTensor) -> Tensor | None:
+    """float32[lookups], by which embeddings are multiplied; None where they are not.
+
+    TorchRec drops weights that are no floating point before its kernels, which take any others.
+    """
+    weights = lookups.weights_or_none()
+    return weights.float() if weights is not None and weights.is_floating_point() else None
 
 
 def assemble_bags(

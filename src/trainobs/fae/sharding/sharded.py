@@ -17,6 +17,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec.sparse.tensor_dict import maybe_td_to_kjt
 
 from trainobs.core.errors import FAEError
+from trainobs.fae.kjt.expand import without_inverse
 from trainobs.fae.kjt.split import overlaid_tables
 from trainobs.fae.profile.arguments import check_profile
 from trainobs.fae.profile.model_tables import trained_row_bytes
@@ -106,11 +107,10 @@ class ShardedFAEModule(
         self._is_weighted = is_weighted
         self._module_fqn: str | None = settings.get("module_fqn")
         self._device: torch.device = settings.get("device") or torch.device("cpu")
-        tables = {feature: c.name for c in configs for feature in c.feature_names}
-        self._outputs = []  # feature and table of each embedding
-        for name in stock.output_names:  # "feature@table" of features that look up several
-            feature, _, table = name.partition("@")
-            self._outputs.append((feature, table or tables[feature]))
+        served = [(feature, c.name) for c in configs for feature in c.feature_names]
+        names = {f"{feature}@{table}": (feature, table) for feature, table in served}
+        names.update((one[0], one) for one in served)  # TorchRec adds the table if there are two
+        self._outputs = [names[name] for name in stock.output_names]  # feature, table
         self._collections = HotCollections.from_env(env)
         self._features = list(dict.fromkeys(feature for feature, _ in self._outputs))
         split = [i for i in self._infos if i.embedding_config.name not in replicated]
@@ -252,6 +252,8 @@ class ShardedFAEModule(
         features = maybe_td_to_kjt(features, self._features)
         if features.variable_stride_per_key():
             features = self._expanded(features)
+        elif features.inverse_indices_or_none() is not None:
+            features = without_inverse(features)
         self._check(features)
         batch = self._split(ctx, features)
         awaitable = self._send_cold(ctx, batch)

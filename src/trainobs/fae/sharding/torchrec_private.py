@@ -258,6 +258,11 @@ def remember_topology(reservation: HeuristicalStorageReservation, reserved: Topo
     reservation._last_reserved_topology = reserved
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def write_counts(tensors: Sequence[Tensor]) -> list[int]:
-    """How often torch wrote to each tensor; writes of FBGEMM, and through `data`, do not count."""
-    return [tensor._version for tensor in tensors]  # torch's count, for autograd's checks
+    """How often torch wrote to each tensor; writes of FBGEMM, and through `data`, do not count.
+
+    A compiler would look into the tables' parameters, which look here as they are used.
+    """
+    with torch._C.DisableTorchFunctionSubclass():
+        return [tensor._version for tensor in tensors]  # torch's count, for autograd's checks

@@ -55,7 +55,7 @@ class TableWrites:
         found += [p for p in stock.module.parameters() if not p.numel()]
         places = {tensor.data_ptr() if tensor.numel() else id(tensor): tensor for tensor in found}
         self._tensors = list(places.values())
-        self._counts = write_counts(self._tensors)
+        self._counts: list[int] = write_counts(self._tensors)
 
     def are_new(self) -> bool:
         """Whether there were any since the last call."""
