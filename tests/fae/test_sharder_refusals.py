@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from fbgemm_gpu.split_table_batched_embeddings_ops_training import UserEnabledConfigDefinition
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+    UserEnabledConfigDefinition,
+    WeightDecayMode,
+)
 from tensordict import TensorDict
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -21,6 +24,7 @@ from torchrec.modules.feature_processor_ import PositionWeightedModule
 from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 from torchrec.optim.optimizers import LAMB
+from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from tests.fae.parity import (
@@ -194,6 +198,7 @@ def test_a_profile_of_another_model_is_refused(
         ("bfloat16 tables", "rows of BF16"),
         ("half bytes", "rows of INT4"),
         ("grid means", "means under grid_shard"),
+        ("decay", "row-wise Adagrad with weight_decay on hosts"),
         ("weighted means", "weighted means under table_wise"),
     ],
 )
@@ -208,6 +213,9 @@ def test_what_could_not_be_exact_is_refused(what: str, message: str) -> None:
     elif what == "settings of Adam":
         optimizer = torch.optim.Adam
         settings["extra_optimizer_config"] = UserEnabledConfigDefinition(True)
+    elif what == "decay":
+        optimizer = RowWiseAdagrad
+        settings = {"weight_decay": 0.1, "weight_decay_mode": WeightDecayMode.L2}
     elif what == "clipping":
         settings["gradient_clipping"] = True
     elif what == "outputs":
@@ -313,6 +321,14 @@ def test_a_reshard_is_refused() -> None:
     moved = {"t0": model.plan.plan["collection"]["t0"]}
     with pytest.raises(FAEError, match="a reshard of t0"):
         model.reshard({"collection": (0.0, moved)}, "collection")
+
+
+@pytest.mark.usefixtures("lone_rank")
+def test_a_tracker_that_would_miss_the_hot_lookups_is_refused() -> None:
+    one = case()
+    model = build(one, FAEEmbeddingBagCollectionSharder(profile_of(one)))
+    with pytest.raises(FAEError, match="would see cold lookups only"):
+        model.module.collection.register_post_lookup_tracker_fn(print)
 
 
 @pytest.mark.usefixtures("lone_rank")

@@ -108,11 +108,12 @@ def replicated_tables(plan: Plan) -> frozenset[str]:
     return frozenset(name for name, of_table in plan.items() if of_table.sharding_type == kind)
 
 
-def check_optimizers(infos: Iterable[EmbeddingShardingInfo]) -> None:
+def check_optimizers(infos: Iterable[EmbeddingShardingInfo], device: torch.device) -> None:
     """Refuse optimizers that need more than a row's own state and gradient to train it.
 
     Args:
         infos: of the collection's tables.
+        device: where the hot rows are to be.
 
     Raises:
         FAEError: an optimizer does so, or was not tested with hot rows.
@@ -143,6 +144,17 @@ def check_optimizers(infos: Iterable[EmbeddingShardingInfo]) -> None:
                 and info.param_sharding.sharding_type not in DIVIDED_BY_COLLECTION,
                 "gradient_clipping of means that FBGEMM pools, before it divides their gradients",
                 "plan the table row_wise, or pool sums",
+            )
+        )
+        refusals.append(
+            (
+                device.type == "cpu"
+                and optimizer is EmbOptimType.EXACT_ROWWISE_ADAGRAD
+                and bool(settings.get("weight_decay"))
+                and settings.get("weight_decay_mode", _DECAYS[0]) != _DECAYS[0],
+                "row-wise Adagrad with weight_decay on hosts, where FBGEMM decays the rows of a "
+                "table only if several features look up the tables of its kernel",
+                "leave out the decay, train on GPUs, or use the stock sharder",
             )
         )
         for name, is_bad in bad.items():

@@ -91,7 +91,7 @@ class ShardedFAEModule(
         check_plan(configs, plan, env, profile, mode, is_weighted)
         kind = StockBags if self._pools else StockSequences
         infos = kind.infos(module, plan, settings.get("fused_params"))
-        check_optimizers(infos)
+        check_optimizers(infos, settings.get("device") or torch.device("cpu"))
         stock = kind(module, plan, env, **settings)
         super().__init__(settings.get("qcomm_codecs_registry"))
         stock.share_with(self)
@@ -197,8 +197,12 @@ class ShardedFAEModule(
         )
 
     def register_post_lookup_tracker_fn(self, record_fn: Any) -> None:
-        """Have the stock collection call a function after each of its lookups, of cold rows."""
-        self._stock.module.register_post_lookup_tracker_fn(record_fn)
+        """Raise an FAEError: the function would see cold lookups only, and miss what trains."""
+        raise FAEError(
+            "cannot track the lookups of tables with hot rows",
+            f"{getattr(record_fn, '__qualname__', record_fn)}, which would see cold lookups only",
+            "track the ids of batches before the model, or use the stock sharder",
+        )
 
     def register_post_odist_tracker_fn(self, record_fn: Any) -> None:
         """Have the stock collection call a function after it sends embeddings."""
