@@ -81,7 +81,7 @@ def _random_weight_type(case: Case) -> torch.dtype:
         if all(table.pooling is PoolingType.SUM for table in case.tables):
             choices.append(torch.float64)
         choices += [torch.float16] * (not by_row)
-    elif case.world_size == 1 and all(table.sharding == "table_wise" for table in case.tables):
+    elif case.world_size == 1 and [table.sharding for table in case.tables] == ["table_wise"]:
         choices += [torch.int64] * (not case.sequences)  # it cannot bring them in another order
     return choices[int(np.random.default_rng([case.seed, 11]).integers(len(choices)))]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import torch
 
 from tests.fae.parity import Case
 
@@ -24,6 +23,4 @@ def with_shared_features(case: Case) -> Case:
             if hot != first.hot:  # so that no row of both is kept apart
                 kinds = tuple("mixed" if kind == "pure" else kind for kind in kinds)
         tables.append(table)
-    if not case.weight_type.is_floating_point:  # TorchRec cannot bring integers in its own order
-        case = replace(case, weight_type=torch.float32)
     return replace(case, tables=tuple(tables), kinds=kinds)

@@ -16,6 +16,7 @@ from tests.fae.parity import SEQUENCES, Batch, Case, build, fae_sharder, profile
 from tests.fae.parity import stock_sharder as stock
 from tests.fae.ranks import Ranks
 from tests.fae.small import case
+from trainobs.fae import pack
 
 BAD = [20, 21, 25, 100, 2**31 - 1, -2, -3, -100]
 MODES = pytest.mark.parametrize("mode", ["overlay", "paper", "partitioned"])
@@ -26,6 +27,13 @@ MODES = pytest.mark.parametrize("mode", ["overlay", "paper", "partitioned"])
 @pytest.mark.usefixtures("lone_rank")
 def test_bad_ids_train_what_they_train_in_the_stock_collection(mode: str, sequences: bool) -> None:
     assert _worst(0, _case("table_wise", 1, mode, sequences), torch.int64) < 4e-6
+
+
+@MODES
+@pytest.mark.usefixtures("lone_rank")
+def test_they_do_in_packed_batches(mode: str) -> None:
+    one = _case("table_wise", 1, mode, False)
+    assert _worst(0, one, torch.int64, packs=True) < 4e-6
 
 
 @MODES
@@ -56,10 +64,12 @@ def _bad(rank: int, dtype: torch.dtype) -> KeyedJaggedTensor:
     return KeyedJaggedTensor(["f0"], torch.tensor(ids, dtype=dtype), lengths=torch.tensor([2] * 8))
 
 
-def _worst(rank: int, one: Case, dtype: torch.dtype) -> float:
+def _worst(rank: int, one: Case, dtype: torch.dtype, packs: bool = False) -> float:
     runs: list[Any] = []
     for sharder in (stock(one), fae_sharder(one, profile_of(one))):
         # a new batch each time: FBGEMM writes to the ids
         feed = [_bad(rank, dtype) for _ in range(3)]
+        if packs and runs:
+            feed = list(pack(feed, profile_of(one), window=1))
         runs.append(train(one, build(one, sharder), feed))
     return max(difference(*runs).values())

@@ -34,6 +34,9 @@ from trainobs.core.hot_rows import HOT_SUFFIX
 from trainobs.core.log import logger
 from trainobs.fae.profile.profile import FAEProfile, TableProfile
 
+BAD = -2
+"""Stands for the slot of an id that is outside of its table."""
+
 _INTEGERS = (torch.int64, torch.int32)
 _TOLD: set[str] = set()  # features of which it was said that they ask for rows that are not there
 
@@ -115,7 +118,7 @@ class SlotMap:
     ) -> Tensor:
         """Slot of each value: int32, -1 for cold rows and for features that no table serves.
 
-        Ids outside their table are cold, so that the table's bounds check decides what they are.
+        Ids outside their table are `BAD` and no hot rows: the tables' bounds check decides.
 
         Args:
             features: that have the values.
@@ -136,7 +139,7 @@ class SlotMap:
                     raise
                 tell_of_bad_ids(feature, values[part], is_row)
                 found = rows.index_select(0, values[part].masked_fill(~is_row, 0))
-                slots[part] = found.masked_fill(~is_row, -1)
+                slots[part] = found.masked_fill(~is_row, BAD)
         return slots
 
 
@@ -301,7 +304,7 @@ def part(bags: Bags, found: Tensor, pairs: Sequence[int]) -> Bags:
 
     Args:
         bags: whose values are rows.
-        found: slots of the values, -1 for cold rows.
+        found: slots of the values, negative for others than hot rows.
         pairs: for each hot key, the index of the key that it is paired with.
 
     Returns:

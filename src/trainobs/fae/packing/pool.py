@@ -15,7 +15,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from trainobs.core.errors import FAEError
 from trainobs.fae.kjt.find import KeyPath
 from trainobs.fae.kjt.leaves import input_count, take_apart
-from trainobs.fae.kjt.split import Bags, SlotMap, count_hot, integers, is_one_hot, part
+from trainobs.fae.kjt.split import BAD, Bags, SlotMap, count_hot, integers, is_one_hot, part
 from trainobs.fae.packing.pool_in_c import PoolInC
 
 _ONE_FORM = "give a loader whose batches have one form, with one row an input in every tensor"
@@ -39,11 +39,12 @@ class BagPool:
         self.values = self._by_key(kjts, [kjt.values() for kjt in kjts])
         weights = [weights for kjt in kjts if (weights := kjt.weights_or_none()) is not None]
         self.weights = self._by_key(kjts, weights) if weights else None
-        self.slots = None
+        self.slots, self.has_bad_ids = None, False
         if slots is not None:
             of_keys = map(sum, zip(*(kjt.length_per_key() for kjt in kjts), strict=True))
             bounds = list(accumulate(of_keys, initial=0))
             self.slots = slots.lookup_values(self.keys, self.values, bounds)
+            self.has_bad_ids = bool((self.slots == BAD).any())
         self._starts = self._find_starts()
         bags = Bags(self.lengths, self.values, self.weights)
         self._in_c = PoolInC.from_bags(bags, self.slots, self._starts)

@@ -97,7 +97,8 @@ class PackedWindow:
         sizes: inputs of each batch.
         hot_count: batches of all-hot inputs.
         batch_size: inputs of a full batch.
-        is_whole: whether the leaf has lookups whole, because they are sequences.
+        is_whole: whether the leaf has lookups whole, because they are sequences or some ids are
+            outside of their table.
         parted: lookups of the first `hot_count` batches, apart, where the leaf has them
             whole; else None.
         digest: of what was read; another window has another one, very likely.
@@ -206,12 +207,14 @@ class Packer:
         place = _place_of(kjts[0], batches[0])
         pool = InputPool.from_batches(batches, {place: self._slots})
         split_leaf = [at for at, _ in pool.leaves].index(place)
-        is_hot = pool.leaves[split_leaf][1].all_hot(pairs)
+        bags = pool.leaves[split_leaf][1]
+        is_hot = bags.all_hot(pairs)
         order, hot_count = arrange(is_hot, size)
         sizes = [min(size, len(order) - first) for first in range(0, len(order), size)]
         if self._drop_last and sizes and sizes[-1] < size:
             sizes.pop()
-        is_whole = self._slots.keeps_order
+        # what a bad id stands for, maybe a hot row, the sharder knows by the plan
+        is_whole = self._slots.keeps_order or bags.has_bad_ids
         hot = torch.split(order[: hot_count * size], size) if hot_count else ()
         return PackedWindow(
             holed=pool.holed,
@@ -222,7 +225,7 @@ class Packer:
             hot_count=hot_count,
             batch_size=size,
             is_whole=is_whole,
-            parted=_block(pool.leaves[split_leaf][1], hot, pairs) if is_whole else None,
+            parted=_block(bags, hot, pairs) if is_whole else None,
             digest=_digest(is_hot, kjts[0].values()),
         )
 
