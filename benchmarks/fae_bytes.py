@@ -5,7 +5,8 @@
 Ranks are processes on this host, in a gloo group. What an operator of torch.distributed sends to
 other ranks is counted by its arguments, and not on a network: an all-to-all sends what is split off
 for the others, an all-gather a rank's part to each of them, a reduce-scatter one part to each of
-them, an all-reduce twice as much. A model, checked against the counts, goes on to 64 ranks.
+them, an all-reduce twice as much. A model of pure steps, checked against the counts, goes on to 64
+ranks.
 """
 
 from __future__ import annotations
@@ -50,7 +51,13 @@ HOT_RATIO = 0.1  # of a table's rows, or all below 5,000
 INPUTS = 1024  # of a rank's batch
 COUNTED = (2, 4, 8)
 MODELLED = (2, 4, 8, 16, 32, 64)
-ARMS = ("table_wise", "row_wise", "overlay", "partitioned")
+ARMS = ("table_wise", "row_wise", "overlay", "partitioned", "paper")
+STEPS = {  # whether lookups are all hot, and lookups in a bag
+    "pure": (True, 1),
+    "mixed": (False, 1),
+    "pure, 16 lookups a bag": (True, 16),
+    "mixed, 16 lookups a bag": (False, 16),
+}
 
 
 def hot_rows(rows: int) -> int:
@@ -123,15 +130,17 @@ def _profile() -> FAEProfile:
     return FAEProfile(tables, budget_bytes=1 << 40)
 
 
-def _batch(rng: np.random.Generator) -> KeyedJaggedTensor:
-    """A pure batch: one lookup a feature, all of hot rows."""
+def _batch(rng: np.random.Generator, step: str) -> KeyedJaggedTensor:
+    """A batch of a kind of step."""
+    is_pure, lookups = STEPS[step]
+    drawn = [(rows, hot_rows(rows) if is_pure else rows) for rows in ROWS]
     values = [
-        rng.choice(hot_rows(rows), p=chances(rows, hot_rows(rows)), size=INPUTS) for rows in ROWS
+        rng.choice(among, p=chances(rows, among), size=INPUTS * lookups) for rows, among in drawn
     ]
     return KeyedJaggedTensor(
         keys=[f"f{i}" for i in range(len(ROWS))],
         values=torch.from_numpy(np.concatenate(values)),
-        lengths=torch.ones(len(ROWS) * INPUTS, dtype=torch.int32),
+        lengths=torch.full((len(ROWS) * INPUTS,), lookups, dtype=torch.int32),
     )
 
 
@@ -169,15 +178,16 @@ def _sharded(arm: str, ranks: int) -> nn.Module:
     return module
 
 
-def _count(arm: str, ranks: int, rank: int) -> dict[str, int]:
+def _count(arm: str, step: str, ranks: int, rank: int) -> dict[str, int]:
     """Bytes that this rank sends in a step, after two others."""
     model = _sharded(arm, ranks)
     slots = SlotMap.from_profile(_profile())
     rng = np.random.default_rng([rank, ranks])
     for _ in range(3):
-        kjt = _batch(rng)
-        if arm in ("overlay", "partitioned"):
-            kjt = _marked_pure(split(kjt, slots))
+        kjt = _batch(rng, step)
+        if arm not in ("table_wise", "row_wise"):
+            kjt = split(kjt, slots)
+            kjt = _marked_pure(kjt) if STEPS[step][0] else kjt
         with Sent() as sent:
             model(kjt).values().sum().backward()
     return sent.bytes
@@ -192,7 +202,7 @@ def _serve(rank: int, ranks: int, store: str, results: Any) -> None:
         LOCAL_WORLD_SIZE=str(ranks),
     )
     dist.init_process_group("gloo", f"file://{store}", rank=rank, world_size=ranks)
-    counts = {arm: _count(arm, ranks, rank) for arm in ARMS}
+    counts = {step: {arm: _count(arm, step, ranks, rank) for arm in ARMS} for step in STEPS}
     gathered: list[Any] = [None] * ranks
     dist.all_gather_object(gathered, counts)
     if rank == 0:
@@ -215,21 +225,24 @@ def _started(ranks: int) -> Iterator[Any]:
             process.join()
 
 
-def count(ranks: int) -> dict[str, dict[str, float]]:
-    """Bytes that a rank sends in a step on average, for each arm and group."""
+def count(ranks: int) -> dict[str, dict[str, dict[str, float]]]:
+    """Bytes that a rank sends in a step on average, for each kind of step, arm and group."""
     with _started(ranks) as results:
         gathered = results.get()
     return {
-        arm: {
-            kind: sum(of_rank[arm].get(kind, 0) for of_rank in gathered) / ranks
-            for kind in ("device", "host")
+        step: {
+            arm: {
+                kind: sum(of_rank[step][arm].get(kind, 0) for of_rank in gathered) / ranks
+                for kind in ("device", "host")
+            }
+            for arm in ARMS
         }
-        for arm in ARMS
+        for step in STEPS
     }
 
 
 def model(ranks: int) -> dict[str, float]:
-    """The same, as expected, without the sizes that are exchanged first.
+    """The same of pure steps, as expected, without the sizes that are exchanged first.
 
     A stock table_wise step sends ids there, embeddings back and gradients there; an overlay sends
     the unique rows of a rank to the rank that adds them up, and those of all ranks to all.

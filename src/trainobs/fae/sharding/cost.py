@@ -1,13 +1,16 @@
-"""Which mode sends fewer bytes between devices, by what the calibration expects of lookups."""
+"""What a step sends between devices in each mode, by what the calibration expects of lookups."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 from torchrec.modules.embedding_configs import BaseEmbeddingConfig
 
 from trainobs.core.errors import FAEError
+from trainobs.core.text import size
 from trainobs.fae.profile.profile import FAEProfile
 
 _FLOAT = 4  # what embeddings and gradients are sent as
@@ -15,14 +18,38 @@ _ID = 8
 _LENGTH = 4
 
 
-def sends_less_partitioned(
-    profile: FAEProfile, configs: Iterable[BaseEmbeddingConfig], ranks: int, batch_size: int
-) -> bool:
-    """Whether a pure step sends fewer bytes with each hot row on one rank than on all.
+class StepBytes(NamedTuple):
+    """Bytes that the lookups of a rank's step are expected to take, over all steps of a training.
 
-    Partitioned, ids go to the rows, and embeddings and gradients back and forth, as in TorchRec's
-    table_wise plan; so the cheaper of both modes sends no more than that. On all ranks, the
-    gradients of the rows of a rank's batch are sent, and the sums of those of all batches.
+    A rank sends all but its own part of them.
+
+    Attributes:
+        stock: of TorchRec's sharder under a table_wise plan.
+        overlay: with the hot rows on all ranks.
+        partitioned: with each on one rank.
+    """
+
+    stock: float
+    overlay: float
+    partitioned: float
+
+    def __str__(self) -> str:
+        ratios = (
+            f"{name} {of_mode / max(self.stock, 1):.2f} times"
+            for name, of_mode in (("overlay", self.overlay), ("partitioned", self.partitioned))
+        )
+        return f"{', '.join(ratios)} the {size(self.stock)} of a table_wise step"
+
+
+def expected_bytes(
+    profile: FAEProfile, configs: Iterable[BaseEmbeddingConfig], ranks: int, batch_size: int
+) -> StepBytes:
+    """Bytes of pure and mixed steps, weighed by the share of inputs that are all hot.
+
+    TorchRec sends ids to the rows, and embeddings and gradients back and forth. In a mixed step it
+    does so for cold lookups, with an embedding for each bag, and partitioned hot lookups come on
+    top of that with as many. On all ranks, the gradients of the hot rows of a rank's batch are
+    sent, and the sums of those of all batches.
 
     Args:
         profile: with what is expected of its tables.
@@ -39,15 +66,34 @@ def sends_less_partitioned(
             "a profile without predictions",
             "make the profile by trainobs.fae.calibrate, or give a mode",
         )
-    partitioned = replicated = 0.0
+    pure = _ratio(profile.predictions.all_hot_ratio.value)
+    stock = overlay = partitioned = 0.0
     for config in configs:
-        lookups = profile.predictions.tables[config.name].lookups_per_input * batch_size
-        bags = len(config.feature_names) * batch_size
-        sent = lookups if profile.table(config.name).is_sequence else bags
-        partitioned += 2 * sent * config.embedding_dim * _FLOAT + lookups * _ID + bags * _LENGTH
-        rows = sum(_different_rows(profile, config.name, inputs * lookups) for inputs in (1, ranks))
-        replicated += rows * (config.embedding_dim + 1) * _FLOAT  # each with its number
-    return partitioned < replicated
+        expected = profile.predictions.tables[config.name]
+        lookups = expected.lookups_per_input * batch_size
+        hot_ratio = max(_ratio(expected.hot_lookup_ratio.value), pure)
+        of_mixed = lookups * (hot_ratio - pure) / (1 - pure) if pure < 1 else 0.0
+
+        def sent(count: float, config: BaseEmbeddingConfig = config) -> float:
+            """By TorchRec, for so many lookups."""
+            bags = len(config.feature_names) * batch_size
+            embeddings = count if profile.table(config.name).is_sequence else bags
+            values: float = 2 * embeddings * config.embedding_dim
+            return values * _FLOAT + count * _ID + bags * _LENGTH
+
+        stock += sent(lookups)
+        cold = (1 - pure) * sent(lookups - of_mixed)
+        overlay += cold
+        partitioned += cold
+        for share, hot in ((pure, lookups), (1 - pure, of_mixed)):
+            partitioned += share * sent(hot)
+            rows = sum(_different_rows(profile, config.name, n * hot) for n in (1, ranks))
+            overlay += share * rows * (config.embedding_dim + 1) * _FLOAT  # each with its number
+    return StepBytes(stock, overlay, partitioned)
+
+
+def _ratio(value: float) -> float:
+    return 0.0 if math.isnan(value) else value
 
 
 def _different_rows(profile: FAEProfile, table: str, lookups: float) -> float:

@@ -15,10 +15,11 @@ from torchrec.distributed.types import ParameterSharding, ShardingEnv, ShardingT
 from torchrec.modules.embedding_configs import BaseEmbeddingConfig
 
 from trainobs.core.errors import SettingError
+from trainobs.core.log import logger
 from trainobs.fae.profile.arguments import check_profile
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.checks import check_replicated, replicated_tables
-from trainobs.fae.sharding.cost import sends_less_partitioned
+from trainobs.fae.sharding.cost import expected_bytes
 from trainobs.fae.sharding.mode import Mode, check_mode
 from trainobs.fae.sharding.sharded_bags import ShardedFAEEmbeddingBagCollection
 from trainobs.fae.sharding.sharded_processed import (
@@ -93,8 +94,16 @@ class _HotRowSharder:
         configs = [config for config in _configs_of(module) if config.name not in replicated]
         self.profile.check(configs)
         assert self._batch_size is not None
-        is_less = sends_less_partitioned(self.profile, configs, env.world_size, self._batch_size)
-        return "partitioned" if is_less else "overlay"
+        sent = expected_bytes(self.profile, configs, env.world_size, self._batch_size)
+        mode: Mode = "partitioned" if sent.partitioned < sent.overlay else "overlay"
+        if env.rank == 0:
+            logger.info(
+                "trainobs: mode='auto' is %r: of %d ranks, each is expected to send by %s",
+                mode,
+                env.world_size,
+                sent,
+            )
+        return mode
 
     def sharding_types(self, compute_device_type: str) -> list[str]:
         """Ways to split a table, on hosts as on GPUs: those that tables with hot rows can have."""
@@ -135,7 +144,7 @@ class FAEEmbeddingBagCollectionSharder(
         mode: "overlay" (hot rows are looked up and trained on the device in every batch), "paper"
             (in pure batches only) or "partitioned" (as "overlay", each row on one rank); see
             `ShardedFAEModule`. "auto": "overlay" or "partitioned", whichever is expected to send
-            fewer bytes in a pure step.
+            fewer bytes over all steps (`StepBytes`); the log says which, and what both send.
         batch_size: inputs of a rank's batch; for "auto" alone.
         **settings: those of the stock sharder, such as `fused_params`.
 
