@@ -87,6 +87,7 @@ class Case:
         processed: by what weights are learned: "" (they are given), "features" (a processor for
             each) or "collection" (one for all).
         weight_type: of given weights; batches have integers where there should be none.
+        unused: how many outputs, the last ones of sequences, are in no loss.
     """
 
     seed: int
@@ -108,6 +109,7 @@ class Case:
     output_type: DataType = DataType.FP32
     processed: str = ""
     weight_type: torch.dtype = torch.float32
+    unused: int = 0
 
     @property
     def tolerance(self) -> float:
@@ -149,7 +151,8 @@ class Model(nn.Module):
                 need_indices=case.with_ids,
             )
             by_table = self.collection.embedding_names_by_table()
-            self.features = [name for names in by_table for name in names]
+            names = [name for names in by_table for name in names]
+            self.features = names[: len(names) - case.unused]
             self.over = nn.Linear(case.tables[0].dim, 1)
         else:
             self.collection = EmbeddingBagCollection(

@@ -64,7 +64,9 @@ def random_case(seed: int, world_size: int, sequences: bool = False) -> Case:
     )
     if weighted and rng.random() < 0.5:
         return with_processors(case, str(rng.choice(PROCESSORS)))
-    return replace(case, weight_type=_random_weight_type(case))
+    more = np.random.default_rng([seed, 12])
+    unused = int(sequences and len(tables) > 1 and more.random() < 0.3) * len(tables[-1].features)
+    return replace(case, weight_type=_random_weight_type(case), unused=unused)
 
 
 def with_processors(case: Case, kind: str) -> Case:

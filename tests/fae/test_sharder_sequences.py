@@ -39,6 +39,7 @@ from tests.fae.parity import (
     stock_sharder,
     train,
 )
+from tests.fae.ranks import Ranks
 from tests.fae.small import whole
 from trainobs.core.errors import FAEError
 from trainobs.fae import (
@@ -72,10 +73,42 @@ def test_lookups_in_another_order_are_found(monkeypatch: pytest.MonkeyPatch) -> 
     assert max(difference(stock, train(one, build(one, fae), feed)).values()) < 4e-6
 
     def unordered(self: FeatureSequence, cold: Tensor, hot: Tensor) -> Tensor:
-        return torch.cat([cold, hot[self.hot]])
+        return torch.cat([cold, hot])
 
     monkeypatch.setattr(FeatureSequence, "merged", unordered)  # the control
     assert max(difference(stock, train(one, build(one, fae), feed)).values()) > 1e-3
+
+
+@pytest.mark.parametrize("mode", ["overlay", "paper", "partitioned"])
+@pytest.mark.parametrize("second", ["table_wise", "row_wise"])
+def test_embeddings_in_no_loss_are_trained_as_in_the_stock_collection(
+    mode: str, second: str
+) -> None:
+    assert _worst_unused(0, 1, mode, second) < 4e-6
+
+
+@pytest.mark.parametrize("mode", ["overlay", "partitioned"])
+def test_they_are_on_two_ranks(pair: Ranks, mode: str) -> None:
+    assert max(pair.run(_worst_unused, 2, mode, "row_wise")) < 4e-6
+
+
+def _worst_unused(rank: int, world_size: int, mode: str, second: str) -> float:
+    """The difference where a table, planned in the same way or another, is in some losses only."""
+    tables = tuple(
+        Table(f"t{i}", 20, 8, PoolingType.SUM, (f"f{i}",), sharding, tuple(range(0, 20, 2)))
+        for i, sharding in enumerate(("table_wise", second))
+    )
+    one = case(mode=mode, tables=tables, optimizer="adam", world_size=world_size)
+    one = replace(one, kinds=("pure", "plain", "mixed", "pure"))
+    slots, runs = SlotMap.from_profile(profile_of(one)), []
+    for sharder in (stock_sharder(one), fae_sharder(one, profile_of(one))):
+        model, feed = build(one, sharder), batches(one, rank)
+        if runs:
+            feed = [(kind, packed(kind, kjt, slots)) for kind, kjt in feed]
+        train(one, model, [kjt for _, kjt in feed[:2]])  # so that Adam has averages to train by
+        model.module.features = ["f0"]
+        runs.append(train(one, model, [kjt for _, kjt in feed[2:]]))
+    return max(difference(*runs).values())
 
 
 def test_a_batch_that_lost_its_order_is_refused() -> None:

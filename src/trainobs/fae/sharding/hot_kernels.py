@@ -232,10 +232,8 @@ def assemble_sequences(
     found: Sequence[Tensor],
     lookups: Sequence[KeyedJaggedTensor],
     device: torch.device,
-) -> Tensor:
-    """Join float32[lookups, width] of each kernel, output behind output, all of one width."""
-    if layout.is_one_run:
-        return found[0]
+) -> list[Tensor]:
+    """Float32[lookups, width] of each output, from those of each kernel."""
     split = [
         torch.split(rows, kernel.length_per_key())
         for rows, kernel in zip(found, lookups, strict=True)
@@ -243,10 +241,10 @@ def assemble_sequences(
     outputs = []
     for blocks in layout.outputs:
         columns = [split[b.kernel][b.number] for b in blocks if b.kernel is not None]
-        if columns:  # else no hot row can be in it
-            outputs.append(torch.cat(columns, dim=1))
-    width = sum(block.width for block in layout.outputs[0])  # that of all outputs
-    return torch.cat([torch.zeros(0, width, device=device), *outputs])
+        if not columns:  # no hot row can be in it
+            columns = [torch.zeros(0, blocks[0].width, device=device)]
+        outputs.append(columns[0] if len(columns) == 1 else torch.cat(columns, dim=1))
+    return outputs
 
 
 def kernel_tensors(tables: SplitTableBatchedEmbeddingBagsCodegen) -> list[list[Tensor]]:

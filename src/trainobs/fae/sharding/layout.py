@@ -2,8 +2,10 @@
 
 Hot rows live in *kernels*: FBGEMM tables that hold the hot rows of many tables, one behind the
 other. Tables share a kernel where their rows have the same width and precision and are trained by
-the same optimizer with the same settings. A table that the plan splits by column is split the same
-way here, into *slabs*, since row-wise optimizers keep one state for each row of each slab.
+the same optimizer with the same settings; tables of sequences where their plans are of one kind
+too, as in TorchRec, where embeddings in no loss are trained if others of that kind are in one. A
+table that the plan splits by column is split the same way here, into *slabs*, since row-wise
+optimizers keep one state for each row of each slab.
 """
 
 from __future__ import annotations
@@ -97,11 +99,6 @@ class HotLayout:
         """Whether the first kernel's output is the collection's, of bags."""
         return all(block[:2] == (0, i) for i, block in enumerate(self.blocks))
 
-    @property
-    def is_one_run(self) -> bool:
-        """Whether the first kernel's output is the collection's, of sequences."""
-        return self.is_one_output and all(len(output) == 1 for output in self.outputs)
-
 
 def lay_out(
     infos: Iterable[EmbeddingShardingInfo],
@@ -125,19 +122,22 @@ def lay_out(
         if config.name not in overlaid:
             continue
         settings = optimizer_settings(info)
-        hot_count = len(profile.table(config.name).hot_ids)
+        table = profile.table(config.name)
+        hot_count = len(table.hot_ids)
         for column, width in _columns(info):
-            kind = (width, config.data_type, repr(sorted(settings.items(), key=lambda x: x[0])))
+            plan = info.param_sharding.sharding_type if table.is_sequence else ""
+            given = repr(sorted(settings.items(), key=lambda x: x[0]))
+            kind = (width, config.data_type, given, plan)
             if kind not in kernels:
                 kernels[kind] = KernelLayout(len(kernels), width, config.data_type, settings)
             slab = kernels[kind].add_slab(config.name, column, hot_count)
             slabs.setdefault(config.name, []).append((kernels[kind], slab))
     blocks: list[tuple[Block, ...]] = []
-    for feature, table in outputs:
-        if table in slabs:
-            blocks.append(tuple(kernel.add_block(feature, slab) for kernel, slab in slabs[table]))
+    for feature, name in outputs:
+        if name in slabs:
+            blocks.append(tuple(kernel.add_block(feature, slab) for kernel, slab in slabs[name]))
         else:
-            blocks.append((Block(None, 0, dims[table]),))
+            blocks.append((Block(None, 0, dims[name]),))
     return HotLayout(tuple(kernels.values()), tuple(blocks))
 
 

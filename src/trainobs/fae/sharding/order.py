@@ -25,16 +25,15 @@ class FeatureSequence(NamedTuple):
     lengths: Tensor  # of each input
     order: Tensor | None  # int64[lookups]
     ids: Tensor | None  # rows, one a lookup; None where nobody needs them
-    hot: slice = slice(0)  # which of all hot embeddings are of this output
 
     def merged(self, cold: Tensor, hot: Tensor) -> Tensor:
         """The embeddings in order; both kinds stay in the graph, since all ranks train both.
 
         Args:
             cold: [cold lookups, columns], of this output.
-            hot: [lookups, columns], of all outputs.
+            hot: [hot lookups, columns], of this output.
         """
-        both = torch.cat([cold, hot[self.hot]])
+        both = torch.cat([cold, hot])
         return both if self.order is None else both.index_select(0, self.order)
 
     def jagged(self, embeddings: Tensor) -> JaggedTensor:
@@ -86,14 +85,10 @@ def sequences(
     else:
         by_key = _of_hot(batch, ids)
     found = []
-    end = 0
     for feature in features:
         key = position[feature]
-        start, end = end, end + hot.get(key, 0)
-        sequence = by_key[key]
-        if start == end or not cold[key]:
-            sequence = sequence._replace(order=None)
-        found.append(sequence._replace(hot=slice(start, end)))
+        is_one_kind = not hot.get(key, 0) or not cold[key]
+        found.append(by_key[key]._replace(order=None) if is_one_kind else by_key[key])
     return found
 
 

@@ -168,13 +168,14 @@ class HotOverlay:
         """Lookups, as `gather` gave them, with the weights that a feature processor has."""
         return self._rows.processed(lookups, process)
 
-    def lookup(self, lookups: list[Any], batch_number: int, input_count: int) -> Tensor:
+    def lookup(self, lookups: list[Any], batch_number: int, input_count: int) -> list[Tensor]:
         """The embeddings of hot lookups; see `Replicas.lookup`."""
         self._catch_up(batch_number)
         self.served.count(batch_number)
         found = self._rows.lookup(lookups, batch_number, input_count)
-        if found.requires_grad:
-            found.register_hook(self._will_train)  # type: ignore[no-untyped-call]
+        for embeddings in found:
+            if embeddings.requires_grad:
+                embeddings.register_hook(self._will_train)  # type: ignore[no-untyped-call]
         return found
 
     def _will_train(self, _: Tensor) -> None:

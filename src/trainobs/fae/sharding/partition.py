@@ -158,7 +158,9 @@ class Partition:
         """Lookups, as `gather` gave them, with the weights that a feature processor has."""
         return [SentLookups(sent.context, process(sent.received)) for sent in lookups]
 
-    def lookup(self, lookups: list[SentLookups], batch_number: int, input_count: int) -> Tensor:
+    def lookup(
+        self, lookups: list[SentLookups], batch_number: int, input_count: int
+    ) -> list[Tensor]:
         """The embeddings, as `Replicas.lookup` gives them."""
         count = self._counts.now()
         for kernel, tables in self._trained.values():
@@ -168,18 +170,19 @@ class Partition:
         (sent,) = lookups
         found = self._collection.compute_and_output_dist(sent.context, sent.received)
         if self._pools:
-            return torch.cat(
-                [
-                    found[name]
-                    if table in self._rows
-                    else torch.zeros(input_count, self._dims[table], device=self._device)
-                    for name, table in self._outputs
-                ],
-                dim=1,
-            )
-        return torch.cat(
-            [found[name].values() for name, table in self._outputs if table in self._rows]
-        )
+            pooled = [
+                found[name]
+                if table in self._rows
+                else torch.zeros(input_count, self._dims[table], device=self._device)
+                for name, table in self._outputs
+            ]
+            return [torch.cat(pooled, dim=1)]
+        return [
+            found[name].values()
+            if table in self._rows
+            else torch.zeros(0, self._dims[table], device=self._device)
+            for name, table in self._outputs
+        ]
 
 
 class _HotTable(NamedTuple):

@@ -85,7 +85,7 @@ class Replicas:
         """The hot lookups of a batch, for each kernel."""
         return [kernel.gather(batch.hot, batch.hot_features) for kernel in self.kernels]
 
-    def lookup(self, lookups: KernelLookups, batch_number: int, input_count: int) -> Tensor:
+    def lookup(self, lookups: KernelLookups, batch_number: int, input_count: int) -> list[Tensor]:
         """The embeddings, in the order of the collection's output; the backward trains the rows.
 
         Args:
@@ -94,8 +94,8 @@ class Replicas:
             input_count: inputs of the batch.
 
         Returns:
-            float32[inputs, columns] of bags, the sums over the hot lookups of each;
-            float32[lookups, columns] of sequences, output behind output.
+            Of bags one float32[inputs, columns], the sums over the hot lookups of each; of
+            sequences float32[lookups, columns] for each output.
         """
         rates, count = self._rates.now(), self._counts.now()
         if self._group is None and all(len(set(of_slabs)) < 2 for of_slabs in rates):
@@ -109,7 +109,7 @@ class Replicas:
             weights = [of_kernel.weights_or_none() for of_kernel in lookups]
             found = _ReplicatedLookup.apply(anchor, step, *weights)  # type: ignore[no-untyped-call]
         if self._pools:
-            return assemble_bags(self._layout, found, input_count, self._device)
+            return [assemble_bags(self._layout, found, input_count, self._device)]
         return assemble_sequences(self._layout, found, lookups, self._device)
 
     def processed(self, lookups: KernelLookups, process: Process) -> KernelLookups:
@@ -123,32 +123,39 @@ class Replicas:
             for kernel, of_kernel in zip(self.kernels, lookups, strict=True)
         )
 
-    def train(self, step: _Step, gradients: tuple[Tensor, ...]) -> None:
+    def train(self, step: _Step, gradients: tuple[Tensor | None, ...]) -> None:
         """Train the rows that any rank looked up; all ranks come here.
 
         Args:
             step: of this rank.
-            gradients: of each kernel's output on this rank.
+            gradients: of each kernel's output on this rank; None where it is in no loss, so that
+                no row is trained.
         """
-        mine = [rows.counts for rows in step.unique]
+        pairs = list(zip(step.unique, gradients, strict=True))
+        mine = [[0] * self._ranks if g is None else rows.counts for rows, g in pairs]
         rates, count, sizes = step.rates, step.lookup_count, [[of_kernel] for of_kernel in mine]
         if self._barrier is not None:
             rates, count, sizes = self._agree(self._barrier, step, mine)
         for i, kernel in enumerate(self.kernels):
-            rows, sums = kernel.reduce(
-                step.unique[i], step.lookups[i], gradients[i].float(), self._share
-            )
+            unique, gradient = pairs[i]
+            if gradient is None:
+                rows = torch.zeros(0, dtype=torch.int64, device=self._device)
+                sums = torch.zeros(0, kernel.layout.width, device=self._device)
+            else:
+                rows, sums = kernel.reduce(unique, step.lookups[i], gradient.float(), self._share)
             if self._group is not None and self._barrier is not None:
                 with self._barrier.stopwatch:
                     size = kernel.layout.row_count
                     rows, sums = sum_over_ranks(rows, sums, sizes[i], size, self._group)
             kernel.train(rows, sums, rates[i], count)
 
-    def weight_gradients(self, step: _Step, gradients: tuple[Tensor, ...]) -> list[Tensor | None]:
+    def weight_gradients(
+        self, step: _Step, gradients: tuple[Tensor | None, ...]
+    ) -> list[Tensor | None]:
         """Gradients of the weights of this rank's lookups, of each kernel, if they are learned."""
         return [
             kernel.weight_gradients(lookups, gradient.float(), self._share)
-            if _are_learned(lookups)
+            if gradient is not None and _are_learned(lookups)
             else None
             for kernel, lookups, gradient in zip(self.kernels, step.lookups, gradients, strict=True)
         ]
@@ -204,10 +211,11 @@ class _ReplicatedLookup(torch.autograd.Function):
         ctx: Any, anchor: Tensor, step: _Step, *weights: Tensor | None
     ) -> tuple[Tensor, ...]:
         ctx.step = step
+        ctx.set_materialize_grads(False)  # what is in no loss is not trained
         return step.replicas.find(step.lookups)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         of_weights = ctx.step.replicas.weight_gradients(ctx.step, gradients)
         ctx.step.replicas.train(ctx.step, gradients)
         return None, None, *of_weights

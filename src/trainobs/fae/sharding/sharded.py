@@ -346,8 +346,8 @@ class ShardedFAEModule(
             self._stock.prepare(batch.cold.keys())  # pipelines expect it after a batch
         return KJTListSplitsAwaitable([], ctx, self._module_fqn, [])
 
-    def _lookup_hot(self, ctx: FAEContext) -> Tensor | None:
-        """Embeddings of the hot lookups; None where the tables serve them too."""
+    def _lookup_hot(self, ctx: FAEContext) -> list[Tensor] | None:
+        """Embeddings of the hot lookups, see `Replicas.lookup`; None if by the tables too."""
         self._overlay.check_generation(ctx.generation)
         if self._mode == "paper" and not ctx.is_pure:
             self._overlay.hand_over(ctx.batch_number)
@@ -358,8 +358,9 @@ class ShardedFAEModule(
         if ctx.is_pure:
             self._lookup_counts.skip()
         if self._mode == "paper":
-            self._overlay.watch(hot, by_tables=False)
-        return hot.to(self._output_type)
+            for embeddings in hot:
+                self._overlay.watch(embeddings, by_tables=False)
+        return [embeddings.to(self._output_type) for embeddings in hot]
 
 
 def _without_weights(info: EmbeddingShardingInfo) -> EmbeddingShardingInfo:

@@ -79,7 +79,8 @@ class ShardedFAEEmbeddingBagCollection(ShardedFAEModule):
         if ctx.process is None:  # else a feature processor gives hot lookups weights as well
             for lookups in input:
                 check_weights(lookups.weights_or_none(), is_weighted=False)
-        hot = self._lookup_hot(ctx)
+        found = self._lookup_hot(ctx)
+        hot = None if found is None else found[0]
         if hot is not None and ctx.is_pure:
             awaitable = self._pooled(ctx, hot)
         else:

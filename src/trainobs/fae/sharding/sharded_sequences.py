@@ -60,13 +60,13 @@ class ShardedFAEEmbeddingCollection(ShardedFAEModule):
             awaitable = self._stock.module.compute_and_output_dist(ctx.stock, input)
             awaitable.callbacks.append(self._watched)
             return awaitable
-        by_name = dict(zip(self._stock.output_names, ctx.sequences, strict=True))
+        outputs = list(zip(self._stock.output_names, ctx.sequences, hot, strict=True))
         if ctx.is_pure:
-            return LazyNoWait({name: s.jagged(hot[s.hot]) for name, s in by_name.items()})
+            return LazyNoWait({name: s.jagged(found) for name, s, found in outputs})
         awaitable = self._stock.module.compute_and_output_dist(ctx.stock, input)
         awaitable.callbacks.append(
             lambda cold: {
-                name: s.jagged(s.merged(cold[name].values(), hot)) for name, s in by_name.items()
+                name: s.jagged(s.merged(cold[name].values(), found)) for name, s, found in outputs
             }
         )
         return awaitable
