@@ -86,8 +86,8 @@ class Case:
         output_type: of the embeddings.
         processed: by what weights are learned: "" (they are given), "features" (a processor for
             each) or "collection" (one for all).
-        weight_type: of given weights; batches have integers where there should be none.
-        unused: how many outputs, the last ones of sequences, are in no loss.
+        weight_type: of given weights; integers come where there should be none.
+        unused: how many outputs of sequences, the last ones, are in no loss.
     """
 
     seed: int
@@ -151,8 +151,7 @@ class Model(nn.Module):
                 need_indices=case.with_ids,
             )
             by_table = self.collection.embedding_names_by_table()
-            names = [name for names in by_table for name in names]
-            self.features = names[: len(names) - case.unused]
+            self.features = sum(by_table, [])[: -case.unused or None]
             self.over = nn.Linear(case.tables[0].dim, 1)
         else:
             self.collection = EmbeddingBagCollection(
@@ -227,6 +226,7 @@ def batches(case: Case, rank: int) -> list[tuple[str, KeyedJaggedTensor]]:
     """This rank's batches, whole."""
     rng = np.random.default_rng([case.seed, 7, rank])
     is_odd = not case.weight_type.is_floating_point
+    gives = (case.weighted and not case.processed) or is_odd
     result = []
     for kind in case.kinds:
         keys: list[str] = []
@@ -251,9 +251,7 @@ def batches(case: Case, rank: int) -> list[tuple[str, KeyedJaggedTensor]]:
             keys=keys,
             values=torch.tensor(np.concatenate(values), dtype=torch.int64),
             lengths=torch.tensor(np.concatenate(lengths), dtype=torch.int32),
-            weights=torch.tensor(np.concatenate(weights)).to(case.weight_type)
-            if (case.weighted and not case.processed) or is_odd
-            else None,
+            weights=torch.tensor(np.concatenate(weights)).to(case.weight_type) if gives else None,
         )
         result.append((kind, kjt))
     return result
