@@ -71,7 +71,7 @@ def test_a_run_from_outside_has_a_report_that_says_so(
     short, long = brief.render(summary, time.time_ns()), page.render(summary)
     assert f"process {training.pid()}: a step begins with the {FETCHES.told[:12]}" in short
     assert "observed by eBPF, from outside" in short
-    assert "from outside of the process" in long
+    assert "observed   by eBPF, from outside" in long
     assert summary["metrics"]["io/checkpoint_write_bytes"]["sum"] is None
     assert "heckpoints" not in long.partition("Not measured in")[0]
     assert summary["metrics"]["python/gc_ns"]["mean"] is None

@@ -109,7 +109,7 @@ def test_each_step_has_the_counts_of_its_items(target: Target, tmp_path: Path) -
     done = attached(target.pid(), tmp_path / "run", *words)
     assert done.returncode == 0, done.stderr
     told = done.stderr.splitlines()
-    assert told[0] == "cannot load refused.c; it counts nothing, and the training goes on"
+    assert told[0] == "trainobs: cannot load refused.c; it counts nothing, and the training goes on"
     assert "invalid mem access" in told[1]
     target.stop()
     log = steps_of(tmp_path / "run")
