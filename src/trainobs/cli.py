@@ -282,7 +282,7 @@ def _compare(options: argparse.Namespace) -> _Answer:
     if len(sides) != 2 or not all(sides):
         counts = ", then ".join(counted(len(side), "run") for side in sides)
         raise TrainobsError(
-            failed="`trainobs compare` takes two runs, or A... -- B...",
+            failed="It is not clear which runs to compare with which.",
             found=f"{counts} without `--`" if len(sides) == 1 else f"between each `--`: {counts}",
             do="give two runs, or `--` between those of A and those of B",
         )
@@ -332,9 +332,10 @@ def _tell_newer(compared: Sequence[Path]) -> None:
     """Say that runs are compared as they are named, where a newer one lies beside one of them."""
     from trainobs.runlog.reader import newest_for
 
-    for run in compared:
+    named = {run.absolute() for run in compared}
+    for run in dict.fromkeys(compared):
         newest = newest_for(run)
-        if newest not in compared:
+        if newest.absolute() not in named:
             _tell(f"{run} itself is compared; the newest run for it is {newest}")
 
 

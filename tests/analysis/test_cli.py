@@ -33,12 +33,16 @@ def test_a_report_is_text_or_json(write_run, capsys):
     assert json.loads(capsys.readouterr().out)["metrics"]["io/data_read_bytes"]["sum"] == 101_000
 
 
-def test_runs_are_compared_as_they_are_named_and_a_newer_one_is_told_of(write_run, capsys):
+def test_runs_are_compared_as_they_are_named_and_a_newer_one_is_told_of(
+    write_run, capsys, monkeypatch
+):
     path = write_run("run", wall_ns=1)
     later = write_run("run-2", wall_ns=2, settings={"beside": "run"})
     other = write_run("other", wall_ns=3)
-    assert main(["compare", str(path), str(later)]) == 0
-    assert capsys.readouterr().err == ""
+    monkeypatch.chdir(path.parent)
+    for sides in ([str(path), str(later)], [path.name, later.name]):
+        assert main(["compare", *sides]) == 0
+        assert capsys.readouterr().err == ""
     assert main(["compare", str(path), str(other)]) == 0
     said = capsys.readouterr().err
     assert said == f"trainobs: {path} itself is compared; the newest run for it is {later}\n"

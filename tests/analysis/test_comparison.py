@@ -193,7 +193,7 @@ def test_several_runs_a_side_are_the_units(write, capsys):
 )
 def test_sides_that_are_not_told_apart_are_refused_in_three_lines(words, capsys):
     told = refused(capsys, "compare", *words.split())
-    assert "takes two runs, or A... -- B..." in told
+    assert "It is not clear which runs to compare with which." in told
     assert "1 runs" not in told
 
 

@@ -58,3 +58,13 @@ def test_what_any_batch_costs_is_no_part_of_the_wait(tmp_path):
     causes = {part["name"]: part["ns"][0] for part in found[0]["parts"]}
     assert causes["loader/handover_ns"] == pytest.approx(5 * MS)
     assert causes["loader/start_stop_ns"] == pytest.approx(4 * MS)
+
+
+def test_where_taking_over_is_unknown_it_is_that_of_the_other_steps(tmp_path):
+    off = {"sched__wait_offcpu_ns": [10 * MS, None] * 100}
+    facts = {"settings": {"loader_workers": 1}, "loaders": [LOADER], "end": {"outcome": "ok"}}
+    runs = [RunLog.open(write(tmp_path / name, steps_of(10, 20, **off), **facts)) for name in "ab"]
+    runs[1].info["clock"]["wall_ns"] = 1
+    ns = {part["name"]: part["ns"] for part in compare(runs[:1], runs[1:])["parts"]}
+    assert ns["loader/wait_ns"] == pytest.approx([10 * MS, 10 * MS])
+    assert "loader/taking_ns" not in ns

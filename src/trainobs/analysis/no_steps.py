@@ -35,7 +35,7 @@ def reason(summary: dict[str, Any], where: str = "below") -> str:
     if (summary["attached"] or {}).get("periods"):
         return (
             "No function of torch was found in the process, so that nobody knows its steps: only a "
-            "rate and a period of its system calls are told, above."
+            "rate and a period of its system calls are told."
         )
     if summary["attached"]:
         return "No step began and ended while trainobs was attached to the process."

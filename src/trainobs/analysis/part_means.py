@@ -92,7 +92,11 @@ class RunMeans:
         phases = (name for name in PHASES if name != NAMED)
         own = map(named_phase_metric, rank.phases)
         columns = rank.metrics((STEP, *phases, *own, *SPLIT, START, WAITED_OFF_CPU))
-        means = cls({name: column[rows] for name, column in columns.items()})
+        of_steps = {name: column[rows] for name, column in columns.items()}
+        off = of_steps[WAITED_OFF_CPU]
+        if np.isfinite(off).any():  # where it is unknown, not all of the wait was taking over
+            of_steps[WAITED_OFF_CPU] = np.where(np.isfinite(off), off, np.nanmean(off))
+        means = cls(of_steps)
         if {STEP, LOADER, WAITED_OFF_CPU} <= means.of.keys():
             means.of[TAKING] = _taking(means.of, bool(facts_from(run.info).workers))
         return means

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -58,8 +59,8 @@ def loaded(load: Callable[[], _Loaded]) -> _Loaded:
     except ProbeError as error:
         if error.cause is not ProbeCause.NO_PERMISSION:
             raise
-        # What root is told of the service is of no use here.
-        do = DO_ROOT if os.geteuid() else error.do.partition(", or ")[0]
+        # What root is told of the service, and of a run by other means, is of no use here.
+        do = DO_ROOT if os.geteuid() else re.split(", or |; until then", error.do)[0]
         raise AttachError("cannot observe processes from outside", error.found, do) from error
 
 
