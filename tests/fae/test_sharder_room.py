@@ -14,7 +14,7 @@ from tests.fae.parity import batches, build, fae_sharder, profile_of, stock_shar
 from tests.fae.ranks import Ranks
 from tests.fae.small import case, fed
 from trainobs.core.errors import FAEError
-from trainobs.fae.sharding import planner
+from trainobs.fae.sharding import planner, sharded
 from trainobs.fae.sharding.planner import needed_bytes
 
 MODES = pytest.mark.parametrize("mode", ["overlay", "paper", "partitioned"])
@@ -106,3 +106,51 @@ def test_where_there_is_no_room_for_others_the_hot_rows_stay_as_they_were(
             collection.refresh(profile_of(others))
     expected = train(one, stock, feed)
     assert max(difference(expected, train(one, model, fed(one))).values()) < 4e-6
+
+
+@pytest.mark.usefixtures("lone_rank")
+@MODES
+def test_a_refresh_that_runs_out_of_memory_leaves_the_hot_rows_as_they_were(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = case(kinds=("mixed", "pure") * 3, mode=mode)
+    stock, model = build(one, stock_sharder(one)), build(one, fae_sharder(one, profile_of(one)))
+    feed = [kjt for _, kjt in batches(one, 0)]
+    train(one, stock, feed)
+    train(one, model, fed(one))
+    half_made: list[weakref.ref[torch.Tensor]] = []
+    name = "Partition" if mode == "partitioned" else "Replicas"
+    kind = getattr(sharded, name)
+
+    def full_device(*_: Any) -> None:
+        tensor = torch.zeros(3)
+        half_made.append(weakref.ref(tensor))
+        raise torch.OutOfMemoryError
+
+    def same(*given: Any) -> Any:
+        assert half_made[0]() is None
+        return kind(*given)
+
+    answers = iter([full_device, same])
+    monkeypatch.setattr(sharded, name, lambda *given: next(answers)(*given))
+    with pytest.raises(torch.OutOfMemoryError):
+        model.module.collection.refresh(profile_of(one))
+    expected = train(one, stock, feed)
+    assert max(difference(expected, train(one, model, fed(one))).values()) < 4e-6
+
+
+@pytest.mark.usefixtures("lone_rank")
+def test_where_no_hot_rows_come_back_a_batch_says_so_and_another_refresh_mends_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = case(kinds=("mixed",) * 6)
+    model = build(one, fae_sharder(one, profile_of(one)))
+    collection = model.module.collection
+    with monkeypatch.context() as tight:
+        tight.setattr(planner, "_host_bytes", lambda: 10)
+        with pytest.raises(FAEError, match="no room for the hot rows"):
+            collection.refresh(profile_of(one))
+    with pytest.raises(FAEError, match="cannot use hot rows\n  found: none, as a refresh failed"):
+        train(one, model, fed(one))
+    collection.refresh(profile_of(one))
+    train(one, model, fed(one))

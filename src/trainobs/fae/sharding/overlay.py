@@ -62,7 +62,7 @@ class HotOverlay:
     ) -> None:
         """Use these hot rows, whose newest values are in the tables, in the place of any others."""
         self.profile = profile
-        self._rows = rows
+        self._rows: Replicas | Partition | _NoRows = rows
         self._table_writes = table_writes
         self._bitmaps: dict[torch.device, HotBitmap] = {}
         self._slot_rows: dict[torch.device, SlotRows] = {}
@@ -72,7 +72,7 @@ class HotOverlay:
 
     def let_go(self) -> None:
         """Give the memory of hot rows that were flushed back; `use` comes next."""
-        del self._rows
+        self._rows = _NoRows()
         self._bitmaps, self._slot_rows = {}, {}
 
     def flush(self) -> None:
@@ -175,7 +175,7 @@ class HotOverlay:
         found = self._rows.lookup(lookups, batch_number, input_count)
         for embeddings in found:
             if embeddings.requires_grad:
-                embeddings.register_hook(self._will_train)  # type: ignore[no-untyped-call]
+                embeddings.register_hook(self._will_train)
         return found
 
     def _will_train(self, _: Tensor) -> None:
@@ -230,3 +230,14 @@ class HotOverlay:
                 f"{count} cold lookups in a batch that is marked as pure",
                 "leave the keys of packed batches as they are",
             )
+
+
+class _NoRows:
+    """In the place of hot rows that a refresh gave up, while there are no others."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise FAEError(
+            "cannot use hot rows",
+            "none, as a refresh failed, and those of before could not come back",
+            "refresh again with fewer hot rows; the tables have the newest values",
+        )

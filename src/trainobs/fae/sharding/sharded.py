@@ -167,7 +167,7 @@ class ShardedFAEModule(
 
         Raises:
             FAEError: it is of another model, or the device has no room; hot rows are then those
-                of before.
+                of before, as after any other error.
         """
         before = self._overlay.profile
         check_profile(profile).check(self._configs)
@@ -176,11 +176,14 @@ class ShardedFAEModule(
             lookup.flush()  # rows in the caches of the tables: to the tables,
             lookup.purge()  # and out, since those that are hot now must not be found there
         self._overlay.let_go()
+        failure = None
         try:
             self._use(profile)
-        except FAEError:
+        except BaseException as error:
+            failure = error.with_traceback(None)  # it keeps what was half made in memory
+        if failure is not None:
             self._use(before)
-            raise
+            raise failure
 
     def update_shards(
         self,
