@@ -61,6 +61,14 @@ def test_a_loader_tells_how_many_inputs_there_are_or_nobody_knows():
     in_batches.batch_size = 256
     assert input_count(in_batches) == 4 * 256
     assert input_count(iter(in_batches)) is None
+    assert input_count(Stream(ids)) is None
+
+
+class Stream(Batches):
+    batch_size = 256
+
+    def __len__(self):
+        raise NotImplementedError
 
 
 def input_count(loader):

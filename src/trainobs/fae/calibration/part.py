@@ -70,7 +70,7 @@ class InOrder:
         self._finder = finder
         try:
             self.batch_count: int | None = len(loader)
-        except TypeError:
+        except (TypeError, NotImplementedError):  # the latter as streams of data raise it
             self.batch_count = None
         size = getattr(loader, "batch_size", None)
         self.input_count = size * self.batch_count if size and self.batch_count else None
