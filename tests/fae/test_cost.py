@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -98,6 +100,21 @@ def test_pure_and_mixed_steps_are_weighed(lookups: int, all_hot: float) -> None:
     assert sent.overlay == pytest.approx(by_hand, rel=0.03)
     by_hand = all_hot * sent.stock + (1 - all_hot) * (cold + embeddings + count * hot * 8)
     assert sent.partitioned == pytest.approx(by_hand)
+
+
+def test_tables_that_cannot_be_hot_send_as_much_in_each_mode() -> None:
+    of = _profile(20_000, 5_000, np.arange(1.0, 20_001) ** -1.05, all_hot=0.0)
+    assert of.predictions is not None
+    none = Interval(0.0, 0.0, 0.0)
+    cold = replace(of.predictions.tables["t"], hot_lookup_ratio=none)
+    pair = [TableProfile(n, r, 32, ("g",), np.arange(0), 132) for n, r in (("u", 9), ("v", 99))]
+    expected = replace(of.predictions, tables={**of.predictions.tables, "u": cold, "v": cold})
+    both = FAEProfile((*of.tables, *pair), of.budget_bytes, expected)
+    configs = [_Config(table) for table in both.tables]
+    alone = expected_bytes(of, configs[:1], 64, 1024)  # type: ignore[arg-type]
+    sent = expected_bytes(both, configs, 64, 1024)  # type: ignore[arg-type]
+    more = [own - before for own, before in zip(sent, alone, strict=True)]
+    assert more == pytest.approx([more[0]] * 3)
 
 
 def test_of_mixed_steps_alone_none_is_cheaper_than_the_stock_sharder() -> None:

@@ -11,6 +11,7 @@ from torchrec.modules.embedding_configs import BaseEmbeddingConfig
 
 from trainobs.core.errors import FAEError
 from trainobs.core.text import size
+from trainobs.fae.kjt.split import overlaid_tables
 from trainobs.fae.profile.profile import FAEProfile
 
 _FLOAT = 4  # what embeddings and gradients are sent as
@@ -67,11 +68,13 @@ def expected_bytes(
             "make the profile by trainobs.fae.calibrate, or give a mode",
         )
     pure = _ratio(profile.predictions.all_hot_ratio.value)
+    overlaid = overlaid_tables(profile)
     stock = overlay = partitioned = 0.0
     for config in configs:
         expected = profile.predictions.tables[config.name]
         lookups = expected.lookups_per_input * batch_size
-        hot_ratio = max(_ratio(expected.hot_lookup_ratio.value), pure)
+        has_hot = config.name in overlaid
+        hot_ratio = max(_ratio(expected.hot_lookup_ratio.value) if has_hot else 0.0, pure)
         of_mixed = lookups * (hot_ratio - pure) / (1 - pure) if pure < 1 else 0.0
 
         def sent(count: float, config: BaseEmbeddingConfig = config) -> float:
@@ -85,6 +88,8 @@ def expected_bytes(
         cold = (1 - pure) * sent(lookups - of_mixed)
         overlay += cold
         partitioned += cold
+        if not has_hot:
+            continue
         for share, hot in ((pure, lookups), (1 - pure, of_mixed)):
             partitioned += share * sent(hot)
             rows = sum(_different_rows(profile, config.name, n * hot) for n in (1, ranks))
