@@ -160,7 +160,7 @@ def test_a_bad_id_is_left_out_and_told_unless_it_is_to_be_fatal(caplog):
     assert "ids outside of its 20000 rows, such as 20000" in caplog.text
     for table, other in zip(profile.tables, as_it_is.tables, strict=True):
         assert len(np.setxor1d(table.hot_ids, other.hot_ids)) <= 2
-    for fatal in (BoundsCheckMode.FATAL, "FATAL"):
+    for fatal in (BoundsCheckMode.FATAL, "FATAL", "fatal", BoundsCheckMode.V2_FATAL):
         with pytest.raises(FAEError, match="an id is outside of table 't_large'"):
             quiet(Batches(bad), margin=0, bounds_check_mode=fatal)
 

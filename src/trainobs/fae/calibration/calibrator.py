@@ -22,7 +22,7 @@ from trainobs.fae.calibration.sample import DataSample
 from trainobs.fae.calibration.source import InputSource, untouched_randomness
 from trainobs.fae.calibration.stopping import Stopping
 from trainobs.fae.calibration.threads import BackgroundCall
-from trainobs.fae.profile.arguments import byte_count, check_loader, is_within
+from trainobs.fae.profile.arguments import byte_count, check_loader, is_fatal, is_within
 from trainobs.fae.profile.model_tables import ModelTable, features_of, tables_of
 from trainobs.fae.profile.profile import FAEProfile
 
@@ -72,8 +72,8 @@ def calibrate(
             call goes on; removed at the end.
         progress: show what memory it takes, and a progress bar, on standard error; else the log
             has the memory.
-        bounds_check_mode: TorchRec's, of the training. Under FATAL an id outside of its table is
-            an error, otherwise its lookup is left out and counted.
+        bounds_check_mode: FBGEMM's, of the training, or its name. Under FATAL an id outside of its
+            table is an error, otherwise its lookup is left out and counted.
 
     Raises:
         SettingError: an argument has a bad value.
@@ -82,14 +82,14 @@ def calibrate(
     """
     _check(confidence, margin)
     check_whole(seed, "seed")
+    ends_at_bad_ids = is_fatal(bounds_check_mode)
     limits = byte_count(hot_bytes, "hot_bytes"), byte_count(memory, "memory")
     goal = _Goal(tables_of(tables, optimizer), *limits, confidence, margin, seed)
-    is_fatal = "FATAL" in getattr(bounds_check_mode, "name", str(bounds_check_mode))
     warn_left_out(goal.tables)
     if isinstance(source, (AccessCounts, str, os.PathLike)):
         return profile_of_counts(source, goal.tables, goal.hot_bytes, confidence)
     reader, kind = _reader_of(source, goal, kjt, workers)
-    return _profile_of(reader, kind, goal, resume, progress, is_fatal)
+    return _profile_of(reader, kind, goal, resume, progress, ends_at_bad_ids)
 
 
 class _Goal(NamedTuple):
@@ -121,7 +121,7 @@ def _profile_of(
     goal: _Goal,
     resume: str | os.PathLike[str] | None,
     progress: bool,
-    is_fatal: bool,
+    ends_at_bad_ids: bool,
 ) -> FAEProfile:
     sample = DataSample(
         goal.tables,
@@ -129,7 +129,7 @@ def _profile_of(
         goal.memory,
         decides=goal.margin > 0,
         in_blocks=not reader.is_sampled,
-        is_fatal=is_fatal,
+        is_fatal=ends_at_bad_ids,
     )
     stopping = Stopping(goal.confidence, goal.margin)
     checkpoints = Checkpoints(resume, json.loads(json.dumps(goal._asdict())))

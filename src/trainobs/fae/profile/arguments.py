@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from numbers import Real
 from typing import Any
 
-from trainobs.core.errors import SettingError, a_type
+from trainobs.core.errors import SettingError, a_type, shown
 from trainobs.core.text import size
 from trainobs.fae.profile.profile import FAEProfile
 
@@ -52,6 +52,27 @@ def check_loader(loader: Any) -> None:
 def is_within(number: Any, low: float, high: float) -> bool:
     """Whether an argument is a number from `low` to below `high`."""
     return isinstance(number, Real) and low <= float(number) < high
+
+
+def is_fatal(bounds_check_mode: Any) -> bool:
+    """Whether an id outside of its table ends the training, by FBGEMM's mode or its name.
+
+    Raises:
+        SettingError: it is neither of these, nor None.
+    """
+    from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode
+
+    if bounds_check_mode is None:
+        return False
+    name = getattr(bounds_check_mode, "name", bounds_check_mode)
+    modes = {mode.name for mode in BoundsCheckMode}
+    if isinstance(name, str) and name.upper() in modes:
+        return name.upper().endswith("FATAL")
+    raise SettingError(
+        "bounds_check_mode is none that FBGEMM has",
+        shown(bounds_check_mode),
+        f"give the training's: {', '.join(sorted(modes))}",
+    )
 
 
 def told_bytes(count: int) -> str:
