@@ -274,7 +274,10 @@ def test_the_summary_tells_what_is_hot_and_expected(profile):
     assert told["least so"].startswith("t_large")
     assert "lookups in a million inputs" in told["threshold"]
     large = replace(made.predictions, threshold=Interval(17_300.0, 9_000.0, 26_300.0)).summary()
-    assert large["threshold"].startswith("17.3 k lookups in a million inputs (9 k to 26.3 k")
+    assert large["threshold"].startswith("17.3 k lookups in a million inputs (9 k to 26.3 k, with")
+    left = made.predictions.without(["t_large"]).summary()
+    assert " in a million inputs (" in left["threshold"]
+    assert "unknown" not in left["threshold"]
     assert profile.summary().splitlines()[1:] == [
         "  hot rows  3 of 20",
         "  tables    2, 0 of them wholly hot",

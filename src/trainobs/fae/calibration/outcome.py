@@ -48,7 +48,9 @@ def profile_of_sample(
         sample.input_count,
         unread_text(unread_ratio),
     )
-    return replace(profile, predictions=profile.predictions.with_unread(unread_ratio))
+    wholly_hot = [table.name for table in profile.tables if table.is_wholly_hot]
+    expected = profile.predictions.with_unread(unread_ratio, wholly_hot)
+    return replace(profile, predictions=expected)
 
 
 def profile_of(

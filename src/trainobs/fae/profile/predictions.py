@@ -70,10 +70,17 @@ class Predictions:
     tables: Mapping[str, TablePrediction]
     unread_ratio: float = 0.0
 
-    def with_unread(self, ratio: float) -> Predictions:
-        """The same figures where a share of the data lies behind the beginnings that were read."""
+    def with_unread(self, ratio: float, wholly_hot: Collection[str] = ()) -> Predictions:
+        """The same figures where a share of the data lies behind the beginnings that were read.
+
+        Args:
+            ratio: that share.
+            wholly_hot: tables of which no data can look up a row that is not hot.
+        """
         tables = {
-            name: replace(table, hot_lookup_ratio=with_unread(table.hot_lookup_ratio, ratio))
+            name: table
+            if name in wholly_hot
+            else replace(table, hot_lookup_ratio=with_unread(table.hot_lookup_ratio, ratio))
             for name, table in self.tables.items()
         }
         every = self.bytes_per_input
@@ -136,7 +143,8 @@ class Predictions:
         else:
             value, low, high = (quantity(each) for each in self.threshold)
             sizes = " to ".join(_size(each) for each in sorted(self.threshold_bytes[1:]))
-            text = f"{value} lookups in a million inputs ({low} to {high}, with which {sizes})"
+            with_sizes = "" if math.isnan(self.threshold_bytes.value) else f", with which {sizes}"
+            text = f"{value} lookups in a million inputs ({low} to {high}{with_sizes})"
             lines["threshold"] = text
         lines["judged by"] = f"{quantity(self.input_count)} inputs that were not counted"
         if self.unread_ratio:
