@@ -6,8 +6,20 @@ import itertools
 
 import numpy as np
 import pytest
+from torch.utils.data import DataLoader
 
-from tests.fae.skewed import BUDGET, KEYS, ROWS, Batches, click_loader, matrix, quiet, tables
+from tests.fae.skewed import (
+    BUDGET,
+    KEYS,
+    ROWS,
+    Batches,
+    Clicks,
+    click_loader,
+    collate,
+    matrix,
+    quiet,
+    tables,
+)
 from tests.fae.test_from_counts import counted
 from trainobs.core.errors import FAEError
 from trainobs.fae import calibrate, measure, propose_refresh
@@ -90,6 +102,10 @@ def test_of_loaders_that_tell_no_length_nothing_is_known_before_their_end():
     ids = nights(0)
     profile = quiet({"0": Endless(ids)}, margin=0.03)
     assert profile.predictions.hot_lookup_ratio[1:] == (0, 1)
+    by_table = profile.predictions.tables
+    assert by_table["t_large"].hot_lookup_ratio[1:] == (0, 1)
+    assert profile.table("t_small").is_wholly_hot
+    assert by_table["t_small"].hot_lookup_ratio.low > 0.99  # no data can look up another row
     assert measure(profile, {"0": Endless(ids)}, inputs=1000)["0"].all_hot[1:] == (0, 1)
     assert "nobody knows how much was not read" in profile.summary()
 
@@ -104,6 +120,22 @@ def test_a_loader_that_ends_where_reading_does_is_known_whole():
         pass
     source.look_for_end()  # reads the fourth and last, and does not know so
     assert source.unread_ratio == 1
+
+
+def test_what_is_sampled_or_over_leaves_nothing_unread():
+    bare = {"collate_fn": lambda samples: collate(samples)[1]}  # as `Batches`
+    sampled = DataLoader(Clicks(day(0, 6000)), 256, **bare)
+
+    def unread(**others):
+        source = InputSource({"a": sampled, **others}, KEYS, None, 0, None)
+        for _ in itertools.islice(source.read(), 12):
+            pass
+        return source.unread_ratio
+
+    over = Endless(day(1, 512))
+    assert unread(b=over) == 0
+    assert 0 < unread(b=over, c=Batches(day(2, 6000))) < 0.5
+    assert unread(b=over, c=Endless(day(2, 6000))) == 1
 
 
 class Endless(Batches):

@@ -82,10 +82,10 @@ class InputSource:
         None of a part that is sampled. Of one that is read in its own order, all behind what was
         read: it may look up other rows.
         """
-        behind = [part for part in self._parts if not part.is_over]
+        behind = [part for part in self._parts if not (part.is_over or part.is_sampled)]
         if not behind:
             return 0.0
-        if not self._are_counted or not all(part.is_as_long_as_told for part in behind):
+        if not all(part.is_as_long_as_told for part in behind):
             return 1.0
         read = [part for part in self._parts if part.read_count]
         sizes = [part.read_count / part.read_ratio for part in read]
