@@ -16,7 +16,8 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from tests.fae.skewed import BUDGET, KEYS, ROWS, Batches, click_loader, kjt, matrix, quiet, tables
 from trainobs.core.errors import FAEError, SettingError
-from trainobs.fae import calibrate
+from trainobs.fae import calibrate, measure
+from trainobs.fae.calibration import source
 from trainobs.fae.calibration.source import InputSource
 from trainobs.fae.kjt.inputs import blocks_of, keys_of, parts_of
 from trainobs.fae.profile.arguments import byte_count, told_bytes
@@ -163,6 +164,29 @@ def test_a_bad_id_is_left_out_and_told_unless_it_is_to_be_fatal(caplog):
     for fatal in (BoundsCheckMode.FATAL, "FATAL", "fatal", BoundsCheckMode.V2_FATAL):
         with pytest.raises(FAEError, match="an id is outside of table 't_large'"):
             quiet(Batches(bad), margin=0, bounds_check_mode=fatal)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 60.0], ids=["slow", "fast"])
+@pytest.mark.parametrize("first", [0, 30_000])
+def test_whether_most_ids_are_bad_does_not_depend_on_time(first, seconds, monkeypatch):
+    monkeypatch.setattr(source, "LOT_SECONDS", seconds)  # a lot a batch, or a lot of all
+    ids = matrix(0, 60_000)
+    ids[2, first : first + 256] += ROWS[2]
+    assert quiet(Batches(ids), margin=0).made["lookups_left_out"] == 256
+    assert measure(quiet(Batches(matrix(0, 9000))), {"0": Batches(ids)})["0"].inputs == 60_000
+    ids[2, first // 2 : first // 2 + 30_001] = ROWS[2]
+    with pytest.raises(FAEError, match=r"found: id 20000 \(\d+ of \d+ are outside\)"):
+        quiet(Batches(ids), margin=0)
+
+
+@pytest.mark.parametrize("count", [90, 9000])
+def test_few_data_of_which_most_are_bad_are_refused_too(count):
+    found = rf"found: id 2\d{{4}} \({count} of {count} are outside\)"
+    with pytest.raises(FAEError, match=found):
+        quiet(Batches(matrix(0, count) + ROWS[2]), of=tables(ROWS[2:], KEYS[2:]))
+    profile = quiet(Batches(matrix(0, 9000)), of=tables(ROWS[2:], KEYS[2:]))
+    with pytest.raises(FAEError, match=found):
+        measure(profile, {"0": Batches(matrix(0, count) + ROWS[2])})
 
 
 def test_features_with_a_batch_size_of_their_own_are_refused():

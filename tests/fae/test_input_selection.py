@@ -60,11 +60,12 @@ def test_c_takes_the_inputs_that_numpy_takes(seed, in_numpy, monkeypatch):
     draw = np.random.default_rng(seed)
     batches = [random_batch(draw) for _ in range(int(draw.integers(1, 6)))]
     choices = random_choices(draw, sum(batch.size for batch in batches))
-    monkeypatch.setattr(input_selection, "joined", None)  # C does it, or this fails
-    in_c = selected_inputs(batches, OutsideIds(LIMITS), choices)
-    monkeypatch.undo()
+    outside, by_numpy = OutsideIds(LIMITS), OutsideIds(LIMITS)
+    monkeypatch.setattr(outside, "without", None)  # C does it, or this fails
+    in_c = selected_inputs(batches, outside, choices)
     in_numpy()
-    assert_equal(in_c, selected_inputs(batches, OutsideIds(LIMITS), choices))
+    assert_equal(in_c, selected_inputs(batches, by_numpy, choices))
+    assert outside.counts.seen.tolist() == by_numpy.counts.seen.tolist()
     assert not any(np.shares_memory(own, of) for own in in_c[-1].ids for of in batches[0].ids)
 
 

@@ -7,10 +7,11 @@ import signal
 
 import pytest
 
-from tests.fae.skewed import Batches, click_loader, matrix, quiet
+from tests.fae.skewed import ROWS, Batches, click_loader, matrix, quiet
 from trainobs.access.counts import AccessCounts
 from trainobs.core.errors import FAEError
 from trainobs.fae.calibration import resume, source
+from trainobs.fae.calibration.threads import BackgroundCall
 
 
 class Interrupted(Batches):
@@ -123,3 +124,25 @@ def test_a_batch_that_was_half_counted_is_not_saved(tmp_path, monkeypatch):
     resumed = quiet(Batches(ids, 3000), margin=0, resume=tmp_path)
     assert resumed.predictions.threshold == whole.predictions.threshold
     assert resumed.fingerprint == whole.fingerprint
+
+
+def test_lookups_left_out_are_counted_once_where_the_next_lot_was_read(tmp_path, monkeypatch):
+    ids = matrix(0, 9000)
+    ids[2, ::3000] = ROWS[2]  # one in each batch
+    calls = []
+    call = BackgroundCall.__call__
+
+    def interrupted(self, *lot):
+        calls.append(lot)
+        if len(calls) == 2:  # while it waits for the first
+            raise KeyboardInterrupt
+        call(self, *lot)
+
+    monkeypatch.setattr(source, "LOT_LOOKUPS", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(BackgroundCall, "__call__", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            quiet(Batches(ids, 3000), margin=0, resume=tmp_path)
+    resumed = quiet(Batches(ids, 3000), margin=0, resume=tmp_path)
+    assert resumed.made["inputs_read"] == 9000
+    assert resumed.made["lookups_left_out"] == 3

@@ -17,7 +17,6 @@ from trainobs.fae.calibration.intervals import mean_upper, ratio
 from trainobs.fae.calibration.outside import OutsideIds, limits_of
 from trainobs.fae.calibration.predict import HotLookupCounts, nothing, served
 from trainobs.fae.calibration.source import InputSource, untouched_randomness
-from trainobs.fae.kjt.inputs import joined
 from trainobs.fae.profile.model_tables import ModelTable, features_of, tables_of
 from trainobs.fae.profile.predictions import with_unread
 from trainobs.fae.profile.profile import FAEProfile
@@ -88,7 +87,7 @@ def _measured(
     count = 0
     reader = InputSource(loader, features_of(tables), kjt, _SEED, None)
     for _, batches in reader.read_lots(0, lambda: most):
-        lot = outside.without(joined(batches))
+        lot = outside.without(batches)
         parts.append(served(tables, hot_ids, lot))
         count += lot.size
         if count >= most:

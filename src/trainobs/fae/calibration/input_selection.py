@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trainobs.core.native import lookups
 from trainobs.fae.calibration.outside import IdLimit, OutsideIds
-from trainobs.fae.kjt.inputs import Inputs, joined
+from trainobs.fae.kjt.inputs import Inputs
 
 Places = NDArray[np.intp]
 _NUMBER, _PLACE = ctypes.c_int64, ctypes.c_void_p
@@ -38,8 +38,9 @@ def selected_inputs(
     if library is not None:
         parts = _in_c(library, batches, outside.limits, choices)
         if parts is not None:
+            outside.saw(np.sum([_counts_of(batch) for batch in batches], axis=0))
             return parts
-    inputs = outside.without(joined(batches))
+    inputs = outside.without(batches)
     return [inputs.take(places) for places in choices]
 
 

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from trainobs.core.log import logger
 from trainobs.core.text import counted
-from trainobs.fae.kjt.inputs import Inputs, check_ids
+from trainobs.fae.kjt.inputs import Inputs, check_ids, ids_outside, joined
 from trainobs.fae.profile.model_tables import ModelTable
 
-_FEW = 100
-"""As many ids outside of their table are no sign of other tables."""
+_SURE = 10_000
+"""More bad ids than this, and most of those read, and reading ends before the data does."""
 
 
 class IdLimit(NamedTuple):
@@ -36,66 +36,110 @@ def limits_of(tables: Sequence[ModelTable], features: Sequence[str]) -> list[IdL
     return [IdLimit(table.name, table.row_count) for table in least]
 
 
+class OutsideCounts(NamedTuple):
+    """What of the lookups of each feature was outside.
+
+    Attributes:
+        seen: all lookups.
+        outside: those that were left out.
+        examples: an id of these.
+    """
+
+    seen: NDArray[np.int64]
+    outside: NDArray[np.int64]
+    examples: NDArray[np.int64]
+
+    def plus(self, other: OutsideCounts) -> OutsideCounts:
+        """Those of both."""
+        examples = np.where(other.outside > 0, other.examples, self.examples)
+        return OutsideCounts(self.seen + other.seen, self.outside + other.outside, examples)
+
+    def arrays(self) -> dict[str, NDArray[np.int64]]:
+        """All that `OutsideIds.restore` needs."""
+        return {f"outside-{name}": array for name, array in self._asdict().items()}
+
+
 class OutsideIds:
     """Leaves lookups of ids outside of their table out, and counts them.
 
     Training goes on with such ids, too, unless FBGEMM's `bounds_check_mode` is FATAL. But where
-    most ids of a feature are outside, the tables are those of another model.
+    most ids of a feature are outside, the tables are those of another model. That is judged batch
+    by batch and at the end, never by lots, whose size depends on how fast a loader is.
 
     Args:
         limits: of each feature.
         is_fatal: whether the first such id is an error.
+
+    Attributes:
+        counts: of all inputs that came through here.
     """
 
     def __init__(self, limits: Sequence[IdLimit], is_fatal: bool = False) -> None:
         self.limits = limits
         self._is_fatal = is_fatal
-        self._counts = np.zeros(len(limits), np.int64)
-        self._examples = np.zeros(len(limits), np.int64)
+        self.counts = OutsideCounts(*np.zeros((3, len(limits)), np.int64))
 
     @property
     def count(self) -> int:
         """Lookups that were left out."""
-        return int(self._counts.sum())
+        return int(self.counts.outside.sum())
 
-    def without(self, inputs: Inputs) -> Inputs:
-        """The inputs without these lookups.
+    def saw(self, lookups: NDArray[np.int64]) -> None:
+        """Count lookups of each feature, none of which is outside."""
+        self.counts = self.counts._replace(seen=self.counts.seen + lookups)
+
+    def without(self, batches: Sequence[Inputs]) -> Inputs:
+        """The inputs of several batches without these lookups.
 
         Raises:
             FAEError: there may be none, or most lookups of a feature are.
         """
+        if self._is_fatal:
+            inputs = joined(batches)
+            for ids, limit in zip(inputs.ids, self.limits, strict=True):
+                check_ids(ids, *limit)
+            return inputs
+        return joined([self._inside(batch) for batch in batches])
+
+    def _inside(self, inputs: Inputs) -> Inputs:
         ids, lengths = list(inputs.ids), list(inputs.lengths)
+        found = np.zeros((3, len(ids)), np.int64)
         for feature, limit in enumerate(self.limits):
             # As unsigned numbers, negative ones are too large as well.
             is_inside = ids[feature].astype(np.uint64) < limit.row_count
             outside = ids[feature][~is_inside]
-            if not len(outside):
-                continue
-            if self._is_fatal or len(outside) > max(_FEW, len(is_inside) / 2):
-                check_ids(ids[feature], *limit)
-            lengths[feature] = inputs.per_input(feature, is_inside).astype(np.int64)
-            ids[feature] = ids[feature][is_inside]
-            self._counts[feature] += len(outside)
-            self._examples[feature] = outside[0]
+            found[:2, feature] = len(is_inside), len(outside)
+            if len(outside):
+                found[2, feature] = outside[0]
+                lengths[feature] = inputs.per_input(feature, is_inside).astype(np.int64)
+                ids[feature] = ids[feature][is_inside]
+        self.counts = self.counts.plus(OutsideCounts(*found))
+        self._judge(_SURE)
         return Inputs(inputs.size, tuple(ids), tuple(lengths))
+
+    def _judge(self, least: int) -> None:
+        """Raise an FAEError if most ids of a feature are outside, and more than so many."""
+        for limit, seen, count, example in zip(self.limits, *self.counts, strict=True):
+            if count > max(least, seen / 2):
+                raise ids_outside(*limit, int(example), int(count), int(seen))
 
     def merge(self, other: OutsideIds) -> None:
         """Take over what another process found."""
-        self._examples = np.where(other._counts > 0, other._examples, self._examples)
-        self._counts = self._counts + other._counts
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """All that `restore` needs."""
-        return {"outside-counts": self._counts, "outside-examples": self._examples}
+        self.counts = self.counts.plus(other.counts)
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Hold what `arrays` told."""
-        self._counts = arrays["outside-counts"].copy()
-        self._examples = arrays["outside-examples"].copy()
+        """Hold what `OutsideCounts.arrays` told."""
+        names = OutsideCounts._fields
+        self.counts = OutsideCounts(*(arrays[f"outside-{name}"].copy() for name in names))
 
     def tell(self) -> None:
-        """Warn of what was left out, if anything was."""
-        for limit, count, example in zip(self.limits, self._counts, self._examples, strict=True):
+        """Warn of what was left out of all data, if anything was.
+
+        Raises:
+            FAEError: most lookups of a feature were.
+        """
+        self._judge(0)
+        for limit, _, count, example in zip(self.limits, *self.counts, strict=True):
             if count:
                 logger.warning(
                     "%s of table %r left out\n  found: ids outside of its %d "

@@ -15,7 +15,7 @@ from trainobs.access.sketch import Sketch
 from trainobs.fae.calibration.choice import RowCounts
 from trainobs.fae.calibration.held_out import HeldOut, KeyedLot
 from trainobs.fae.calibration.input_selection import selected_inputs
-from trainobs.fae.calibration.outside import OutsideIds, limits_of
+from trainobs.fae.calibration.outside import OutsideCounts, OutsideIds, limits_of
 from trainobs.fae.kjt.inputs import Inputs, InputUse, blocks_of, keys_of, parts_of
 from trainobs.fae.profile.model_tables import ModelTable, features_of
 
@@ -31,11 +31,13 @@ class InputsByUse(NamedTuple):
         input_count: all of them.
         counted: those to be counted.
         held_out: those to be kept, for each use.
+        outside: what was left out of them, and of all before.
     """
 
     input_count: int
     counted: Inputs
     held_out: Sequence[KeyedLot]
+    outside: OutsideCounts
 
 
 class DataSample:
@@ -88,6 +90,7 @@ class DataSample:
             for table in self.tables
         ]
         self.outside = OutsideIds(limits_of(self.tables, self.features), is_fatal)
+        self._outside_of_taken = self.outside.counts  # others have been read, and are on their way
 
     @property
     def held_out_bytes(self) -> int:
@@ -116,7 +119,7 @@ class DataSample:
         held_out = [np.flatnonzero(uses == use) for use in self._held_out]
         inputs, *others = selected_inputs(batches, self.outside, [counted, *held_out])
         lots = [(numbers[at], keys[at], own) for at, own in zip(held_out, others, strict=True)]
-        return InputsByUse(len(numbers), inputs, lots)
+        return InputsByUse(len(numbers), inputs, lots, self.outside.counts)
 
     def take_in(self, parts: InputsByUse) -> None:
         """Add what `part` returned."""
@@ -128,12 +131,14 @@ class DataSample:
             kept.add(*lot)
         self.input_count += parts.input_count
         self.counted_inputs += parts.counted.size
+        self._outside_of_taken = parts.outside
         self.is_whole = True
 
     def merge(self, other: DataSample) -> None:
         """Take over what another process read of the same data; no input twice."""
         self.access.merge(other.access)
         self.outside.merge(other.outside)
+        self._outside_of_taken = self.outside.counts
         for use, kept in self._held_out.items():
             kept.merge(other._held_out[use])
         self.input_count += other.input_count
@@ -158,7 +163,7 @@ class DataSample:
         """All but the counts, for `restore`."""
         arrays: dict[str, NDArray[Any]] = {
             "input-counts": np.array([self.input_count, self.counted_inputs]),
-            **self.outside.arrays(),
+            **self._outside_of_taken.arrays(),
         }
         for use, kept in self._held_out.items():
             own = kept.arrays()
@@ -169,6 +174,7 @@ class DataSample:
         """Hold what `arrays` told, and counts that were saved with it, and nothing else."""
         self.input_count, self.counted_inputs = (int(count) for count in arrays["input-counts"])
         self.outside.restore(arrays)
+        self._outside_of_taken = self.outside.counts
         for use, kept in self._held_out.items():
             start = f"{use.name.lower()}-"
             kept.restore({k.removeprefix(start): arrays[k] for k in arrays if k.startswith(start)})

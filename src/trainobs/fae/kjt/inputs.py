@@ -131,9 +131,13 @@ def check_ids(ids: NDArray[np.int64], table: str, row_count: int) -> None:
     # As unsigned numbers, negative ones are too large as well: one pass.
     if len(ids) and int(ids.view(np.uint64).max()) >= row_count:
         outside = ids[(ids < 0) | (ids >= row_count)]
-        raise FAEError(
-            f"an id is outside of table {table!r}",
-            f"id {outside[0]} ({len(outside)} of {len(ids)} are outside); "
-            f"the table has {row_count} rows",
-            "repair the data, or give the tables of the model that trains on them",
-        )
+        raise ids_outside(table, row_count, int(outside[0]), len(outside), len(ids))
+
+
+def ids_outside(table: str, row_count: int, example: int, count: int, seen: int) -> FAEError:
+    """An error that says how many of the ids seen are no rows of a table."""
+    return FAEError(
+        f"an id is outside of table {table!r}",
+        f"id {example} ({count} of {seen} are outside); the table has {row_count} rows",
+        "repair the data, or give the tables of the model that trains on them",
+    )
