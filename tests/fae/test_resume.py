@@ -93,11 +93,15 @@ def test_a_killed_calibration_goes_on_where_it_was_last_saved(tmp_path, monkeypa
     )
 
 
-def test_another_calibration_does_not_go_on_with_the_state(tmp_path):
+def test_another_calibration_does_not_go_on_with_the_state(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         quiet(Interrupted(matrix(0, 9000), 5), resume=tmp_path)
     with pytest.raises(FAEError, match="another seed\n  do:    remove the directory"):
         quiet(Batches(matrix(0, 9000)), resume=tmp_path, seed=1)
+    monkeypatch.setattr(resume, "_KIND", resume._KIND._replace(schema=1))
+    with pytest.raises(FAEError, match="layout 2; this version of trainobs reads 1"):
+        quiet(Batches(matrix(0, 9000)), resume=tmp_path)
+    monkeypatch.undo()
     (tmp_path / "state.npz").write_bytes(b"rubbish")
     with pytest.raises(FAEError, match="state of a calibration"):
         quiet(Batches(matrix(0, 9000)), resume=tmp_path)

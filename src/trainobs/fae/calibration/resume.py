@@ -23,7 +23,7 @@ SAVE_SECONDS = 60.0
 
 _KIND = ArchiveKind(
     name="state of a calibration",
-    schema=1,
+    schema=2,
     remedy="remove the directory to begin again, or give resume= another one",
 )
 _STATE = "state.npz"
