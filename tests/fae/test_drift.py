@@ -43,7 +43,7 @@ def test_of_several_loaders_a_batch_is_read_of_each_in_turn():
     given = [loader.given for loader in loaders.values()]
     assert max(given) - min(given) <= 1
     assert sum(given) < 4 * 47  # the sample was large enough before the end
-    assert profile.made["source"] == "4 loaders in turn"
+    assert profile.made["source"] == "4 loaders"
 
 
 def test_rows_of_all_days_are_hot_and_not_those_of_the_first_alone():

@@ -106,10 +106,10 @@ class _Goal(NamedTuple):
 def _reader_of(
     source: Iterable[Any] | Mapping[str, Iterable[Any]], goal: _Goal, kjt: Any, workers: int | None
 ) -> tuple[InputSource, str]:
-    """What reads a loader, or several in turn; and what it reads, in words."""
+    """What reads a loader, or several; and what it reads, in words."""
     kind = type(source).__name__
     if isinstance(source, Mapping):
-        kind = f"{len(source)} loaders in turn"
+        kind = f"{len(source)} loaders"
     for each in source.values() if isinstance(source, Mapping) else [source]:
         check_loader(each)
     return InputSource(source, features_of(goal.tables), kjt, goal.seed, workers), kind
