@@ -60,10 +60,10 @@ def is_fatal(bounds_check_mode: Any) -> bool:
     Raises:
         SettingError: it is neither of these, nor None.
     """
-    from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode
-
     if bounds_check_mode is None:
         return False
+    from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode
+
     name = getattr(bounds_check_mode, "name", bounds_check_mode)
     modes = {mode.name for mode in BoundsCheckMode}
     if isinstance(name, str) and name.upper() in modes:
