@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.samples import batch, info
+from trainobs.analysis.no_steps import reason
 from trainobs.analysis.summary import summarize
 from trainobs.cli import main
 from trainobs.core.errors import RunLogError
@@ -197,21 +198,90 @@ def test_what_no_run_can_have_measured_is_shown_as_not_measured(write_run):
     assert not re.search(r"\s-\d", render(summary))
 
 
-def test_missing_steps_are_told_at_the_head(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("trainobs.runlog.writer.SEAL_STEPS", 4)
-    sink = RunLogSink(tmp_path / "run")
-    sink.begin(info())
-    for first in (0, 4, 8):
-        sink.write(batch(range(first, first + 4), step__duration_ns=[1e6] * 4))
-    sink.end({"outcome": "ok"})
-    path = tmp_path / "run"
-    assert summarize(RunLog.open(path))["lost"]["missing_steps"] == 0
+@pytest.fixture
+def in_parts(tmp_path, monkeypatch):
+    """Writes a run of several parts with 4 steps each; returns its directory."""
+
+    def write(first=0, parts=3, ranks=1):
+        monkeypatch.setattr("trainobs.runlog.writer.SEAL_STEPS", 4)
+        for rank in range(ranks):
+            sink = RunLogSink(tmp_path / "run", rank)
+            sink.begin(info(rank=rank, world_size=ranks))
+            for begin in range(first, first + 4 * parts, 4):
+                sink.write(batch(range(begin, begin + 4), step__duration_ns=[1e6] * 4))
+            sink.end({"outcome": "ok"})
+        return tmp_path / "run"
+
+    return write
+
+
+def missing_steps(path, newest_parts=0):
+    return summarize(RunLog.open(path, newest_parts))["lost"]["missing_steps"]
+
+
+def test_missing_steps_are_told_at_the_head(in_parts, capsys):
+    path = in_parts()
+    assert missing_steps(path) == 0
     (path / "rank=0" / "steps-00000.parquet").unlink()
     assert main(["report", str(path), "--full"]) == 0
     head = capsys.readouterr().out.partition("\n\n")[0]
     assert "lost       1 file of steps cannot be read: 4 steps are missing" in head
     assert main(["report", str(path)]) == 0
     assert ": 8 steps in 8 ms, 4 missing, ended: ok" in capsys.readouterr().out.splitlines()[0]
+
+
+@pytest.mark.parametrize("first", [0, 1, 10_001])
+@pytest.mark.parametrize("gone", [1, 2])
+def test_steps_are_missing_only_where_files_are(in_parts, first, gone):
+    path = in_parts(first, parts=4)
+    for part in range(1, 1 + gone):
+        (path / "rank=0" / f"steps-{part:05d}.parquet").unlink()
+    assert missing_steps(path) == 4 * gone
+
+
+def test_numbers_of_a_loop_that_leaves_some_out_are_not_missing(in_parts):
+    path = in_parts(parts=4)
+    replace_column(path / "rank=0/steps-00003.parquet", "step", pa.array([12, 20, 30, 40]))
+    (path / "rank=0" / "steps-00001.parquet").unlink()
+    assert missing_steps(path) == 4
+
+
+def test_older_parts_that_are_not_read_are_not_missing(in_parts):
+    path = in_parts(parts=8)
+    (path / "rank=0" / "steps-00007.parquet").write_bytes(b"")
+    assert missing_steps(path, newest_parts=2) == 0
+    (path / "rank=0" / "steps-00005.parquet").unlink()
+    assert missing_steps(path, newest_parts=4) == 4
+
+
+def test_steps_of_a_file_that_lacks_a_column_are_not_missing(in_parts, capsys):
+    path = in_parts(first=30)
+    damaged = path / "rank=0" / "steps-00001.parquet"
+    replace_column(damaged, "io/read_bytes", pa.array(["a"] * 4))
+    lost = summarize(RunLog.open(path))["lost"]
+    assert lost["missing_steps"] == 0
+    assert lost["partly"] == [str(damaged)]
+    assert main(["report", str(path), "--full"]) == 0
+    head = capsys.readouterr().out.partition("\n\n")[0]
+    assert "lost       1 file of steps cannot be read in all columns" in head
+    assert "missing" not in head
+
+
+def test_a_file_that_lacks_a_column_is_not_why_there_are_no_steps(in_parts):
+    path = in_parts(parts=1)
+    damaged = path / "rank=0" / "steps-00000.parquet"
+    replace_column(damaged, "step", pa.nulls(4, pa.int64()))
+    replace_column(damaged, "io/read_bytes", pa.array(["a"] * 4))
+    assert "cannot be read" not in reason(summarize(RunLog.open(path)))
+
+
+def test_of_several_ranks_it_is_said_whose_steps_are_missing(in_parts, capsys):
+    path = in_parts(ranks=2)
+    for rank in (0, 1):
+        (path / f"rank={rank}" / "steps-00001.parquet").unlink()
+    assert main(["report", str(path), "--full"]) == 0
+    head = capsys.readouterr().out.partition("\n\n")[0]
+    assert "lost       2 files of steps cannot be read: 4 steps of rank 0 are missing" in head
 
 
 def test_that_all_cells_of_the_kernel_are_gone_is_told(write_run, capsys):

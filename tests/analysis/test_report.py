@@ -72,6 +72,7 @@ def test_losses_are_told(summary):
         "steps": {"tensorboard": 50},
         "because": {"tensorboard": "ENOSPC: No space left on device"},
         "files": {},
+        "partly": [],
         "missing_steps": 0,
         "free_bytes": None,  # of the disk of a run that has ended
     }

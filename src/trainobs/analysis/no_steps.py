@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from trainobs.core.text import counted, duration
@@ -20,7 +21,8 @@ def reason(summary: dict[str, Any], where: str = "below") -> str:
         where: its reader finds what it says of losses.
     """
     outcome, setup = summary["outcome"], summary["setup"]
-    damaged = sum("steps-" in name for name in summary["lost"]["files"])
+    unread = summary["lost"]["files"].keys() - set(summary["lost"]["partly"])
+    damaged = sum(Path(file).name.startswith("steps-") for file in unread)
     if damaged:
         return f"{counted(damaged, 'file')} of steps cannot be read; the reason is {where}."
     if summary["lost"]["steps"].get("runlog"):

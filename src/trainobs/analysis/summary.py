@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -35,7 +35,7 @@ from trainobs.core.metrics import MetricKind, evaluate
 from trainobs.core.records import SETUP
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
-from trainobs.runlog.schema import BATCHES, KERNEL, STEPS, part_file
+from trainobs.runlog.schema import BATCHES, KERNEL, STEPS, part_file, part_number
 from trainobs.verdict.record import BATCH_NEEDED, LOADER, STEP
 from trainobs.verdict.verdict import facts_from
 
@@ -72,7 +72,8 @@ def summarize(run: RunLog) -> dict[str, Any]:
           the parts by role are among `metrics`, as `<name>{role=<role>}`.
         * lost: `events` and step records not counted; of these, steps `dropped` while the observer
           was held up, and what the `kernel` side dropped, by cause; `steps` that a sink dropped,
-          and `because` of what; `files` that could not be read; of a run whose end is not
+          and `because` of what; `files` that could not be read, and which of them `partly`;
+          `missing_steps`, where files of this rank are missing; of a run whose end is not
           recorded, `free_bytes` of the disk that it is on.
         * ranks, straggler: see `analysis.ranks.compare`; of the straggler `verdict`, too, the
           sentence on that rank.
@@ -227,7 +228,6 @@ def _lost(run: RunLog, rank: RankLog, metrics: dict[str, Statistics]) -> dict[st
     steps = rank.step()[rank.step() >= 0]
     gaps = int((np.diff(steps) - 1).clip(0).sum())  # a run that was killed tells of none
     files = run.unreadable | _gone(run, rank, metrics)
-    before = int(steps[0]) if len(steps) else 0  # a loop may give numbers of its own
     return {
         "events": events,
         # A run that was killed has not written how many.
@@ -236,9 +236,29 @@ def _lost(run: RunLog, rank: RankLog, metrics: dict[str, Statistics]) -> dict[st
         "steps": ended.get("lost_steps", {}),
         "because": ended.get("lost_because", {}),
         "files": {str(path): reason for path, reason in files.items()},
-        "missing_steps": gaps + before if rank.files.unreadable(STEPS) else 0,
+        "partly": [str(path) for path in _read_in_part(run) if path in files],
+        "missing_steps": _missing_steps(run, rank),
         "free_bytes": None if ended else _free_bytes(run.path),
     }
+
+
+def _read_in_part(run: RunLog) -> Iterator[Path]:
+    """Files that can be read, if not in all columns."""
+    for rank in run.ranks.values():
+        yield from chain.from_iterable(rank.files.values())
+
+
+def _missing_steps(run: RunLog, rank: RankLog) -> int:
+    """Step numbers that lie where parts are missing; what the last parts had nobody knows."""
+    missing, row, before, last = 0, 0, -1, -1
+    for file, rows in zip(rank.files[STEPS], rank.files.rows(STEPS), strict=True):
+        numbers = rank.step()[row : (row := row + rows)]
+        steps, part = numbers[numbers != SETUP], part_number(file)
+        is_known = before >= 0 or not run.is_part
+        if len(steps) and part > before + 1 and is_known:
+            missing += max(int(steps[0]) - last - 1, 0)
+        before, last = part, int(steps[-1]) if len(steps) else last
+    return missing
 
 
 def _gone(run: RunLog, rank: RankLog, metrics: dict[str, Statistics]) -> dict[Path, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,14 +81,21 @@ def _events(summary: dict[str, Any]) -> Iterator[str]:
 def missing_files(summary: dict[str, Any]) -> Iterator[str]:
     """What files cannot be read, and how many steps these held, as far as numbers tell."""
     found = summary["lost"]
-    steps = sum(Path(file).name.startswith("steps-") for file in found["files"])
-    others = len(found["files"]) - steps
+    partly = set(found["partly"])
+    whole = [file for file in found["files"] if file not in partly]
+    missing = found["missing_steps"]
+    whose = f" of rank {summary['rank']}" if len(summary["ranks"]) > 1 else ""
+    what = f": {counted(missing, 'step')}{whose} {'is' if missing == 1 else 'are'} missing"
+    yield from _unread(whole, "cannot be read", what if missing else "")
+    yield from _unread(found["partly"], "cannot be read in all columns")
+
+
+def _unread(files: Sequence[str], how: str, missing: str = "") -> Iterator[str]:
+    steps = sum(Path(file).name.startswith("steps-") for file in files)
     if steps:
-        missing = found["missing_steps"]
-        what = f": {counted(missing, 'step')} {'is' if missing == 1 else 'are'} missing"
-        yield f"{counted(steps, 'file')} of steps cannot be read{what if missing else ''}"
-    if others:
-        yield f"{counted(others, 'file')} of other tables cannot be read"
+        yield f"{counted(steps, 'file')} of steps {how}{missing}"
+    if others := len(files) - steps:
+        yield f"{counted(others, 'file')} of other tables {how}"
 
 
 def unreadable(summary: dict[str, Any]) -> list[str]:

@@ -66,6 +66,11 @@ def part_file(run_dir: Path, rank: int, table: str, number: int) -> Path:
     return rank_dir(run_dir, rank) / f"{table}-{number:05d}.parquet"
 
 
+def part_number(file: Path) -> int:
+    """Which part of its table a file is: the `number` of `part_file`."""
+    return int(file.stem.rpartition("-")[2])
+
+
 def latency_file(run_dir: Path, rank: int) -> Path:
     """The file of the `LATENCY` table, which has no parts."""
     return rank_dir(run_dir, rank) / f"{LATENCY}.parquet"
