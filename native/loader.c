@@ -51,14 +51,14 @@ static int ask_for_batch(FetchListener *self)
 	if (!self->loop) {
 		self->opened = self->opens && !clock->depth;
 		failed = self->opened && marker_begin_fetch(clock, 1);
-	} else if (self->aside) {
-		failed = marker_enter(clock, LOADER);
 	} else {
 		if (self->leads < 0)
 			failed = tell_method((PyObject *)self, names.ask_first, NULL);
-		else if (self->leads && clock->by_fetches)
+		else if (!self->aside && self->leads && clock->by_fetches)
 			failed = look_who_leads(self, clock);
-		failed = failed || marker_begin_fetch(clock, self->leads != 0);
+		if (!failed)
+			failed = self->aside ? marker_enter(clock, LOADER) :
+					       marker_begin_fetch(clock, self->leads != 0);
 	}
 	self->begin_ns = monotonic();
 	return failed ? -1 : 0;

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -28,6 +27,7 @@ from tests.integrations.unmarked_loops import (
     accumulated,
     batches,
     each,
+    observed,
     validates_before,
 )
 from trainobs import load_run, observe
@@ -40,16 +40,6 @@ from trainobs.steps.clock import StepClock
 @pytest.fixture
 def untold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(user_warnings, "_told", set())
-
-
-def observed(run_dir: Path, loop: Loop) -> list[tuple[int, int]]:
-    """Number and epoch of the steps of a loop, without gaps between them."""
-    with observe(run_dir=run_dir, probes="off", quiet=True) as obs:
-        loop(obs, Model())
-    steps = load_run(run_dir).steps.to_pandas().query("step >= 0")
-    begin, took = steps["start_ns"].to_numpy(), steps["step/duration_ns"].to_numpy()
-    assert all(a + d == b for (a, b), d in zip(pairwise(begin), took, strict=False))
-    return [(int(step), int(epoch)) for step, epoch in zip(steps.step, steps.epoch, strict=True)]
 
 
 @pytest.mark.parametrize(("loop", "count"), LOOPS, ids=[loop.__name__ for loop, _ in LOOPS])
@@ -334,37 +324,6 @@ def test_after_the_run_no_optimizer_tells_anything(tmp_path: Path) -> None:
     before = len(optimizer._global_optimizer_post_hooks)
     observed(tmp_path / "run", each)
     assert len(optimizer._global_optimizer_post_hooks) == before
-
-
-@pytest.mark.parametrize("without", [torch.no_grad, torch.inference_mode])
-def test_batches_without_gradients_are_said_to_make_no_steps(
-    tmp_path, untold, told, caplog, capsys, without
-):
-    def loop(obs: Observation, model: Model) -> None:
-        with without():
-            for batch in obs.loader(batches(5)):
-                model.look(batch)
-
-    assert observed(tmp_path / "run", loop) == []
-    assert told() == ["trainobs found no step in this run"]
-    why = "5 batches were fetched without gradients (no_grad, inference_mode); no step begins there"
-    assert f"found: {why}\n  do:    put each step into `with obs.step():`" in caplog.text
-    assert main(["report", str(tmp_path / "run")]) == 0
-    report = " ".join(capsys.readouterr().out.split())
-    assert f"{why}: put each step into `with obs.step():`." in report
-
-
-def test_a_loop_inside_of_a_phase_is_said_to_make_no_steps(
-    tmp_path: Path, untold: None, told: Callable[[], list[str]], caplog: pytest.LogCaptureFixture
-) -> None:
-    def loop(obs: Observation, model: Model) -> None:
-        with obs.phase("forward"):
-            for batch in obs.loader(batches(5)):
-                model.look(batch)
-
-    assert observed(tmp_path / "run", loop) == []
-    assert told() == ["trainobs found no step in this run"]
-    assert "was gone through inside of `obs.phase`; no step begins there" in caplog.text
 
 
 def test_what_goes_on_after_the_last_step_of_an_optimizer_is_told(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
+from pathlib import Path
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from trainobs import load_run, observe
 from trainobs.integrations.plain import Observation
 
 BATCHES, EPOCHS = 16, 3
@@ -209,3 +212,13 @@ LOOPS: list[tuple[Loop, int]] = [
     (closures, ALL),
     (by_hand, ALL),
 ]
+
+
+def observed(run_dir: Path, loop: Loop) -> list[tuple[int, int]]:
+    """Number and epoch of the steps of a loop, without gaps between them."""
+    with observe(run_dir=run_dir, probes="off", quiet=True) as obs:
+        loop(obs, Model())
+    steps = load_run(run_dir).steps.to_pandas().query("step >= 0")
+    begin, took = steps["start_ns"].to_numpy(), steps["step/duration_ns"].to_numpy()
+    assert all(a + d == b for (a, b), d in zip(pairwise(begin), took, strict=False))
+    return [(int(step), int(epoch)) for step, epoch in zip(steps.step, steps.epoch, strict=True)]

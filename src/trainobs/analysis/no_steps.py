@@ -45,13 +45,13 @@ def reason(summary: dict[str, Any], where: str = "below") -> str:
         return f"Observing ended by a fault of trainobs before a step was complete ({outcome})."
     if outcome != "ok":
         return f"The training ended before a step was complete: {outcome}."
-    if noted := summary["no_step"]:
-        return f"{noted[0].upper()}{noted[1:]}: put each step into `with obs.step():`."
     if validated := setup.get("phase/validation_ns"):
         return (
             f"Validation ran for {duration(validated)}, and no training: of Lightning, only `fit` "
             f"has steps; in a loop of your own {_OWN_LOOP}."
         )
+    if noted := summary["no_step"]:
+        return f"{noted[0].upper()}{noted[1:]}: put each step into `with obs.step():`."
     if setup.get("loader/wait_ns"):
         return (
             f"Batches were fetched, and no step was found: in a loop of your own {_OWN_LOOP}. "

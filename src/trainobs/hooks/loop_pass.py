@@ -62,9 +62,10 @@ class LoopPass(FetchListener):
         self.ended, self.found = False, found
         if not found:
             is_validation = clock.fetches.has_led and not torch.is_grad_enabled()
-            self.loop = clock.phase != Phase.VALIDATION.value and not is_validation
+            in_validation = clock.phase == Phase.VALIDATION.value
+            self.loop = not in_validation and not is_validation
             clock.measured.add(Phase.LOADER.value)
-            clock.fetches.in_phases |= clock.in_phase
+            clock.fetches.validated |= in_validation
         self._name = object()  # whoever leads is kept: not this object, whose end is to be seen
         self.clock = clock
         self._of = of
@@ -105,6 +106,10 @@ class LoopPass(FetchListener):
 
     def _ask_first(self) -> None:
         clock = self.clock
+        if self.aside:
+            self.leads = False
+            clock.fetches.in_phases |= not self.found
+            return
         clock.begin_pass()
         trains = torch.is_grad_enabled()
         self.leads = clock.fetches.lead(self._name, trains=trains, of=self._of)

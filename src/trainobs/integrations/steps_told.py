@@ -85,6 +85,7 @@ def _tell_of_rest(optimizers: OptimizerSteps, last_ns: int) -> None:
 def _tell_of_none(session: Session, count: int, last_ns: int) -> None:
     clock, failed = session.clock, "trainobs found no step in this run"
     was_given, batches = clock.by_fetches, clock.unended_batches
+    validated = clock.fetches.validated  # the report tells what an evaluation alone is
     if was_given and batches:  # such a pass leads no steps, and no other one came
         found = f"{counted(batches, 'batch was', 'batches were')} fetched without gradients "
         found += "(no_grad, inference_mode); no step begins there"
@@ -95,8 +96,11 @@ def _tell_of_none(session: Session, count: int, last_ns: int) -> None:
         found += "there"
         session.info.settings["no_step"] = found
         warn_once(failed, found, f"put each step into {_MARK}")
-    elif count or last_ns > _LONG_NS:
-        found = "no batch was fetched from what" if was_given else "no batch of a loader that"
+    elif count or (last_ns > _LONG_NS and not validated):
+        whose = " of training" if validated else ""
+        found = (
+            f"no batch{whose} was fetched from what" if was_given else "no batch of a loader that"
+        )
         found += " was given to `obs.loader`, no `obs.step()`, and "
         found += f"{counted(count, 'step')} of optimizers" if count else "no step of an optimizer"
         alone = f"; the first {ALONE + 1} make none, without a loader of torch's"

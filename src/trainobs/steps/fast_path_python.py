@@ -84,14 +84,15 @@ class FetchListener:
             self.opened = self.opens and not clock.in_phase
             if self.opened:
                 clock.begin_fetch()
-        elif self.aside:
-            clock.enter(_LOADER)
         else:
             if self.leads < 0:
                 self._ask_first()
-            elif self.leads and clock.by_fetches:  # another pass may have taken over
-                self.leads = clock.fetches.leader is self._name
-            clock.begin_fetch(bool(self.leads))
+            elif not self.aside and self.leads and clock.by_fetches:
+                self.leads = clock.fetches.leader is self._name  # another one may have taken over
+            if self.aside:
+                clock.enter(_LOADER)
+            else:
+                clock.begin_fetch(bool(self.leads))
         self.begin_ns = time.monotonic_ns()
 
     def got(self) -> None:

@@ -25,14 +25,16 @@ class FetchSteps:
         took_ns: all that such steps took that are over.
         leader: the pass whose fetches end steps.
         has_led: whether there was one.
-        in_phases: whether a pass began inside of a phase, so that it could not lead.
+        in_phases: whether a batch was fetched in a pass that began inside of a phase, so that it
+            could not lead; a validation is none.
+        validated: whether a pass over a loader that was given began inside of a validation.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self.took_ns = 0
         self.leader: object | None = None
-        self.has_led = self.in_phases = False
+        self.has_led = self.in_phases = self.validated = False
         self._led: object | None = None
         self._held: list[ClosedStep] | None = []  # None: it was decided
 

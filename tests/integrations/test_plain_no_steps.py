@@ -1,0 +1,99 @@
+"""What a plain loop is told in which no step begins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.integrations.unmarked_loops import Model, batches, observed
+from trainobs.cli import main
+from trainobs.integrations import steps_told, user_warnings
+from trainobs.integrations.plain import Observation
+
+
+@pytest.fixture
+def untold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_warnings, "_told", set())
+
+
+@pytest.mark.parametrize("without", [torch.no_grad, torch.inference_mode])
+def test_batches_without_gradients_are_said_to_make_no_steps(
+    tmp_path, untold, told, caplog, capsys, without
+):
+    def loop(obs: Observation, model: Model) -> None:
+        with without():
+            for batch in obs.loader(batches(5)):
+                model.look(batch)
+
+    assert observed(tmp_path / "run", loop) == []
+    assert told() == ["trainobs found no step in this run"]
+    why = "5 batches were fetched without gradients (no_grad, inference_mode); no step begins there"
+    assert f"found: {why}\n  do:    put each step into `with obs.step():`" in caplog.text
+    assert main(["report", str(tmp_path / "run")]) == 0
+    report = " ".join(capsys.readouterr().out.split())
+    assert f"{why}: put each step into `with obs.step():`." in report
+
+
+def test_a_loop_inside_of_a_phase_is_said_to_make_no_steps(
+    tmp_path: Path, untold: None, told: Callable[[], list[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    def loop(obs: Observation, model: Model) -> None:
+        with obs.phase("forward"):
+            for batch in obs.loader(batches(5)):
+                model.look(batch)
+
+    assert observed(tmp_path / "run", loop) == []
+    assert told() == ["trainobs found no step in this run"]
+    assert "was gone through inside of `obs.phase`; no step begins there" in caplog.text
+
+
+@pytest.mark.parametrize("without", [torch.enable_grad, torch.no_grad])
+def test_an_evaluation_alone_is_not_told_to_mark_steps(
+    tmp_path: Path,
+    untold: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    without: type[torch.no_grad],
+) -> None:
+    monkeypatch.setattr(steps_told, "_LONG_NS", 0)
+
+    def loop(obs: Observation, model: Model) -> None:
+        with without(), obs.phase("validation"):
+            for batch in obs.loader(batches(5)):
+                model.look(batch)
+
+    assert observed(tmp_path / "run", loop) == []
+    assert main(["report", str(tmp_path / "run")]) == 0
+    report = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"Validation ran for \S+ \S+, and no training: of Lightning", report)
+
+
+def test_an_iterator_that_is_made_inside_of_a_phase_is_not_gone_through(
+    tmp_path: Path, untold: None, told: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps_told, "_LONG_NS", 10**12)
+
+    def loop(obs: Observation, model: Model) -> None:
+        with obs.phase("forward"):
+            iter(obs.loader(batches(5)))
+
+    assert observed(tmp_path / "run", loop) == []
+    assert told() == []
+
+
+def test_optimizers_beside_an_evaluation_had_no_batch_of_training(
+    tmp_path: Path, untold: None, told: Callable[[], list[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    def loop(obs: Observation, model: Model) -> None:
+        with obs.phase("validation"):
+            for batch in obs.loader(batches(5)):
+                model.look(batch)
+        model.train([torch.rand(4, 3)])
+
+    assert observed(tmp_path / "run", loop) == []
+    assert told() == ["trainobs found no step in this run"]
+    assert "found: no batch of training was fetched from what was given to" in caplog.text
