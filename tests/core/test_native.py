@@ -135,6 +135,22 @@ def test_what_was_installed_without_sources_is_loaded(
     assert caplog.messages == []
 
 
+def test_sources_of_another_folder_alone_tell_of_no_library(
+    pulled: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "native" / "clock.c").unlink()
+    (tmp_path / "native").rmdir()
+    assert compiled.is_stale(next(OBJECTS.glob("*.bpf.o")), "bpf")
+    assert (lookups() is not None) == is_whole(native._PATH)
+    assert caplog.messages == []
+
+
+def test_a_package_below_the_root_directory_can_be_imported() -> None:
+    there = {"__file__": "/trainobs/core/compiled.py", "__name__": "compiled"}
+    exec(compile(Path(compiled.__file__).read_text(), "compiled.py", "exec"), there)
+    assert there["_ROOT"] == Path("/")
+
+
 def test_a_stale_object_of_the_probes_is_told(pulled: None) -> None:
     file = next(OBJECTS.glob("*.bpf.o"))
     with pytest.raises(ProbeError, match="built from other sources than .*/bpf holds"):

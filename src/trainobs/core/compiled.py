@@ -12,7 +12,7 @@ from trainobs.core.log import logger
 
 _HEADER = struct.Struct("<40xQ10xHH2x")  # e_shoff, e_shentsize, e_shnum
 
-_ROOT = Path(__file__).parents[3]
+_ROOT = Path(__file__).parents[2].parent  # of a package below `/` that is `/` again
 """The sources, if the package runs from them."""
 
 _MARK, _DIGITS = b"trainobs sources ", 16
@@ -73,8 +73,10 @@ def flaw_of(path: Path, folder: str) -> str:
 
 @lru_cache(maxsize=2)
 def _expected(folder: str) -> bytes:
+    sources = _ROOT / folder
     try:
-        return mark_of(_ROOT / folder) if (_ROOT / "bpf" / "trainobs.h").exists() else b""
+        are_there = (_ROOT / "bpf" / "trainobs.h").exists() and sources.is_dir()
+        return mark_of(sources) if are_there else b""
     except OSError:  # not for this user to read
         return b""
 
