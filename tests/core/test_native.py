@@ -18,6 +18,7 @@ from trainobs.core.compiled import is_whole, mark_of
 from trainobs.core.errors import ProbeError
 from trainobs.core.native import lookups
 from trainobs.probes.compiling import OBJECTS
+from trainobs.probes.extra import ExtraObject
 from trainobs.probes.loader import LibbpfLoader
 from trainobs.steps import fast_path
 
@@ -155,6 +156,15 @@ def test_a_stale_object_of_the_probes_is_told(pulled: None) -> None:
     file = next(OBJECTS.glob("*.bpf.o"))
     with pytest.raises(ProbeError, match="built from other sources than .*/bpf holds"):
         LibbpfLoader([file])
+
+
+@pytest.mark.parametrize("stem", ["seen", "support", "again"])
+def test_a_stale_object_beside_the_probes_is_told(pulled: None, tmp_path: Path, stem: str) -> None:
+    file = next(OBJECTS.glob(f"{stem}.*.bpf.o"))
+    (own := tmp_path / "own.bpf.o").write_bytes(b"the user's own")
+    with pytest.raises(ProbeError, match="built from other sources than .*/bpf holds") as error:
+        ExtraObject([own, file], {}, "what it is for")
+    assert error.value.failed == "cannot load what it is for"
 
 
 def test_a_stale_fast_path_leaves_a_run_to_python(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.core.files import close_all
+from trainobs.probes.compiling import OBJECTS
 from trainobs.probes.libbpf import (
     RENEW,
     UprobeOptions,
@@ -22,7 +23,7 @@ from trainobs.probes.libbpf import (
     open_object,
 )
 from trainobs.probes.libbpf_log import captured_log
-from trainobs.probes.loader import each_of, error_text, let_be_called, refusal
+from trainobs.probes.loader import each_of, error_text, let_be_called, need_usable, refusal
 from trainobs.probes.remedies import missing_mark, remedy
 
 _OURS = ("anon_inode:bpf-", "anon_inode:bpf_", "anon_inode:btf", "anon_inode:[perf_event]")
@@ -60,6 +61,7 @@ class ExtraObject:
         entries: Mapping[str, int] | None = None,
         targets: Mapping[str, str] | None = None,
     ) -> None:
+        need_usable((part for part in parts if part.parent == OBJECTS), name)
         self.programs: dict[str, str] = {}
         self._name = name
         self._only = only

@@ -9,7 +9,7 @@ import ctypes as C
 import errno
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -47,14 +47,7 @@ class LibbpfLoader:
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        for path in paths:
-            if flaw := flaw_of(path, "bpf"):
-                raise ProbeError(
-                    ProbeCause.NO_OBJECT,
-                    "cannot load the probes",
-                    f"{path} {flaw}",
-                    "build the package again, with clang or the ziglang wheel: make bpf",
-                )
+        need_usable(paths, "the probes")
         self.refused: dict[str, str] = {}
         self.load_count = 0
         self._paths = list(paths)
@@ -269,6 +262,26 @@ class LibbpfLoader:
         if self._object:
             self._library.bpf_object__close(self._object)
         self._object, self._programs, self._maps = None, {}, {}
+
+
+def need_usable(paths: Iterable[Path], name: str) -> None:
+    """Refuse objects of this package that are not there, cut off or stale.
+
+    Args:
+        paths: the objects.
+        name: what errors call what they are for.
+
+    Raises:
+        ProbeError: NO_OBJECT.
+    """
+    for path in paths:
+        if flaw := flaw_of(path, "bpf"):
+            raise ProbeError(
+                ProbeCause.NO_OBJECT,
+                f"cannot load {name}",
+                f"{path} {flaw}",
+                "build the package again, with clang or the ziglang wheel: make bpf",
+            )
 
 
 def each_of(
