@@ -13,16 +13,32 @@ from trainobs.core.output import write_page
 PAGE = "<!doctype html>\n<html></html>"
 
 
-@pytest.mark.parametrize("before", [None, "", PAGE, "\n<HTML lang='en'>"])
+XML = '<?xml version="1.0" encoding="utf-8"?>'
+SAVED = f"<!-- saved from url=(0022){'https://example.org/' * 40} -->"
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        *(None, "", PAGE, "\n<HTML lang='en'>"),
+        *("\ufeff" + PAGE, f"{SAVED}\n{PAGE}", f"{XML}\n{PAGE}", f"\ufeff{XML}{SAVED}\n<html>"),
+    ],
+)
 def test_a_page_replaces_nothing_but_a_page(tmp_path, before):
     file = tmp_path / "page.html"
     if before is not None:
-        file.write_text(before)
+        file.write_text(before, encoding="utf-8")
     assert write_page(PAGE, file).startswith(f"{file}: ")
     assert file.read_text() == PAGE
 
 
-@pytest.mark.parametrize("before", [b'{"schema": 1}', b"PAR1", b"import torch  # <html>", b"\n"])
+@pytest.mark.parametrize(
+    "before",
+    [
+        *(b'{"schema": 1}', b"PAR1", b"import torch  # <html>", b"\n"),
+        *(b"<?xml version='1.0'?>\n<svg></svg>", b"<!-- <html>", b"<!-- --> # <html>"),
+    ],
+)
 def test_a_file_of_a_run_log_or_of_a_program_stays(tmp_path, before):
     file = tmp_path / "run.json"
     file.write_bytes(before)

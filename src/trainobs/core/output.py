@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -10,8 +11,11 @@ from trainobs.core.errors import TrainobsError
 from trainobs.core.files import open_regular, replace_file
 from trainobs.core.text import size
 
-_LOOKED_AT = 256
-"""Bytes of a file that tell whether it is a page."""
+_LOOKED_AT = 8192
+"""Bytes of a file that tell whether it is a page; browsers put a comment with its address first."""
+
+_BEFORE = re.compile(rb"\xef\xbb\xbf|\s+|<!--.*?-->|<\?xml.*?\?>", re.DOTALL)
+"""What may come before a page begins: a mark of UTF-8, blanks, comments, or that it is XML."""
 
 
 def write(text: str) -> bool:
@@ -70,6 +74,13 @@ def write_page(page: str, file: Path) -> str:
     return f"{file}: {size(len(text))}, to be opened in any browser"
 
 
+def _is_page(begin: bytes) -> bool:
+    at = 0
+    while found := _BEFORE.match(begin, at):
+        at = found.end()
+    return begin[at:].lower().startswith((b"<!doctype html", b"<html"))
+
+
 def _keep_all_but_pages(file: Path) -> None:
     """Refuse to replace what is no page: a word too few, and it is a file of the run log."""
     try:
@@ -77,7 +88,7 @@ def _keep_all_but_pages(file: Path) -> None:
             begin = before.read(_LOOKED_AT)
     except FileNotFoundError:
         return
-    if begin and not begin.lstrip().lower().startswith((b"<!doctype html", b"<html")):
+    if begin and not _is_page(begin):
         raise TrainobsError(
             failed="The page cannot be written.",
             found=f"{file} holds something else than a page, which would be lost",
