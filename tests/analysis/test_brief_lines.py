@@ -164,12 +164,29 @@ def test_a_budget_that_serves_next_to_nothing_is_passed_over(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "whole", ["99 %", "1.31 ms", "2 min", "4.10 kB", "`report --rank 1`", "1 h"]
+    "whole",
+    [
+        *("99 %", "1.31 ms", "2 min", "4.10 kB", "1 h", "23 k", "5 G", "1.20 M", "3 times"),
+        *("`report --rank 1`", f"(`trainobs report {'--rank 1 ' * 8}`)", "`a b`/`c d`"),
+    ],
 )
 def test_no_line_parts_a_number_from_its_unit_or_breaks_code(whole):
     for length in range(60, WIDTH + 4):
         lines = paragraph(f"{'x' * length} {whole}, and more")
         assert any(whole in line for line in lines)
+        assert all(len(line) <= WIDTH for line in lines)
+
+
+@pytest.mark.parametrize("indent", ["", "      "])
+@pytest.mark.parametrize("end", ["", ",", "):"])
+def test_code_that_has_room_in_a_line_is_not_broken(indent, end):
+    room = WIDTH - len(indent or "  ")
+    for length in range(20, room + 1 - len(end)):
+        code = f"`{('word ' * 20)[: length - 3]}.`{end}"
+        lines = paragraph(
+            f"what comes before is 40 letters, or more {code} 3 s", indent, indent or "  "
+        )
+        assert any(code in line for line in lines)
         assert all(len(line) <= WIDTH for line in lines)
 
 

@@ -14,7 +14,11 @@ COLUMN = 11
 _TIE = "\x00"
 """Stands for a blank at which no line ends."""
 
-_WHOLE = re.compile(r"`[^`]*`|\d (?=(%|[num]?s|h|min|[kMGT]?B|[KMG]iB|times)(?![^\W\d_]))")
+_CODE = re.compile(r"(?<!\S)(?:[^\s`]*`[^`]*`)+[^\s`]*")
+"""With what is written close to it, as a comma."""
+
+_UNIT = re.compile(r"(?<=\d) (?=(%|[num]?s|h|min|[kMGT]?B|[KMG]iB|[kMG]|times)(?![^\W\d_]))")
+"""The blank before one."""
 
 
 def row(label: str, *columns: str, width: int = LABEL) -> str:
@@ -30,10 +34,16 @@ def or_unknown(form: Callable[[float], str], value: float | None) -> str:
 def paragraph(text: str, first: str = "", others: str = "  ", most: int | None = None) -> list[str]:
     """Text as lines, the first and the others with their indents, and at most so many.
 
-    No number is parted from its unit, and no `code` is broken, unless it is longer than a line.
+    No number is parted from its unit. No `code` is broken, unless it is longer than a line, with
+    what is written close to it.
     """
+    room = WIDTH - max(len(first), len(others))
+
+    def tied(found: re.Match[str]) -> str:
+        return found[0].replace(" ", _TIE) if len(found[0]) <= room else found[0]
+
     lines = textwrap.wrap(
-        _WHOLE.sub(_tied, text),
+        _UNIT.sub(_TIE, _CODE.sub(tied, text)),
         WIDTH,
         initial_indent=first,
         subsequent_indent=others,
@@ -42,11 +52,6 @@ def paragraph(text: str, first: str = "", others: str = "  ", most: int | None =
         break_on_hyphens=False,
     )
     return [line.replace(_TIE, " ") for line in lines]
-
-
-def _tied(found: re.Match[str]) -> str:
-    text = found[0]
-    return text.replace(" ", _TIE) if len(text) <= WIDTH // 2 else text
 
 
 def statement(line: str, most: int = 2) -> list[str]:
