@@ -16,14 +16,14 @@ from trainobs.replay.trace import HANDED_NS, Floats, Trace
 START_NS = (15e6, 80e6)
 """What starting a worker is taken to need, least and most, where none was ever seen to start."""
 
-HAND_NS = (HANDED_NS, 4e6)
-"""What handing a batch over is taken to need, likewise, whatever its size; half of it takes the
-training thread. That asks a thread of the worker for each tensor, which has to get the interpreter
-from who makes the next batch: 1.4 ms in steps of 4 ms (one worker that computes, two tensors)."""
+RECEIVE_NS = (HANDED_NS / 2, 2e6)
+"""What receiving a batch is taken to need, likewise, whatever its size. The training thread asks a
+thread of the worker for each tensor, which has to get the interpreter from who makes the next
+batch: 1.4 ms in steps of 4 ms (one worker that computes, two tensors a batch)."""
 
 HAND_NS_PER_BYTE = (0.0, 1.5)
-"""The same for each of its bytes. Tensors that a worker collates are in shared memory already;
-others are copied. Neither end was measured: they are to be wide."""
+"""What handing over a byte of it is taken to need, likewise. Tensors that a worker collates are in
+shared memory already; others are copied. Neither end was measured: they are to be wide."""
 
 SLOWER = 1.3
 """How much more CPU time the same may take in workers that share CPUs with the training thread: so
@@ -116,12 +116,12 @@ def _workers(trace: Trace, value: float) -> tuple[Trace, ...]:
             workers=count,
             prefetch=trace.prefetch or 2,
             start=start * count,
-            receive=hand / 2 + size * per_byte / 2,
-            feed=hand + size * per_byte / 2,
+            receive=receive + size * per_byte / 2,
+            feed=HANDED_NS + size * per_byte / 2,
             make_cpu=trace.make_cpu * slower,
         )
-        for start, hand, per_byte, slower in zip(
-            START_NS, HAND_NS, HAND_NS_PER_BYTE, (1.0, SLOWER), strict=True
+        for start, receive, per_byte, slower in zip(
+            START_NS, RECEIVE_NS, HAND_NS_PER_BYTE, (1.0, SLOWER), strict=True
         )
     )
 
