@@ -113,7 +113,10 @@ def _means(values: Floats) -> Means:
 
 
 def _taking(of: Mapping[str, Means], has_workers: bool) -> Means:
-    """What taking any batch over costs the training thread; without workers, nothing is."""
+    """What taking any batch over costs the training thread, as `verdict.parts` has it for a mean.
+
+    Here for blocks of steps at once. Without workers nothing is taken over.
+    """
 
     def taken(step: Floats, wait: Floats, off: Floats) -> Floats:
         most = np.minimum(HANDED_NS, HANDED_SHARE * step) * has_workers

@@ -378,8 +378,8 @@ def observe(
         tensorboard: "default" for the 40 curves, at most, that tell most; "all" for every metric
             that has a value, and for the embedding tables that are read most.
         io: whether to count what is read and written of each file, for `trainobs report --io`.
-        quiet: whether rank 0 does not print the verdict, the run directory and the commands for
-            more on standard error at the end, and no warning where less than eBPF is observed.
+        quiet: no warning where less than eBPF is observed, and nothing on standard error at the
+            end, where rank 0 prints the verdict, the run directory and the commands for more.
 
     Returns:
         The `Observation` to wrap the loop with. `with` gives the same object, and ends the run. Of
