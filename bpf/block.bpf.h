@@ -11,8 +11,8 @@ struct request_start {
 	u64 ns;
 	enum tobs_class class; /* for direct I/O, which carries no page of a file */
 	enum tobs_role role;
-	u32 slot;   /* of the session that it is issued for; none if the role is TOBS_KERNEL */
-	u32 unused; /* as in struct asker */
+	u32 slot; /* of the session that it is issued for; none if the role is TOBS_KERNEL */
+	u32 bio;  /* the low half of the address of the bio it was known by, where that was needed */
 };
 
 struct {
@@ -102,8 +102,8 @@ static __always_inline int begin_request(u64 key, struct bio *bio, u32 flags)
 	struct task_state *task = current_state();
 
 	forget_request(key);
-	if (op != REQ_OP_WRITE && op != REQ_OP_READ)
-		return 0;
+	if ((op != REQ_OP_WRITE && op != REQ_OP_READ) || !bio->bi_iter.bi_size)
+		return 0; /* a flush is a write of nothing */
 	if (task) {
 		start.role = task->role;
 		start.slot = task->slot;
@@ -142,8 +142,6 @@ int BPF_PROG(tobs_blk_merge, struct request *request)
 SEC("tp_btf/block_getrq")
 int BPF_PROG(tobs_blk_getrq, struct bio *bio)
 {
-	if (!bio->bi_iter.bi_size)
-		return 0; /* a flush, which ends without having been issued */
 	return begin_request((u64)bio, bio, bio->bi_opf);
 }
 
@@ -161,7 +159,8 @@ int BPF_PROG(tobs_blk_issue, struct request *request)
 {
 	struct bio *bio = request->bio;
 	struct request_start start, *kept;
-	u64 key;
+	u64 request_key = (u64)request, key;
+	u32 first_bio = (u64)BPF_CORE_READ(request, bio); /* half of a pointer is refused */
 
 	/* It is the first one, unless others were put in front of it. */
 	for (u64 i = 0; i < MAX_FRONT_MERGES && bio; i++) {
@@ -169,13 +168,18 @@ int BPF_PROG(tobs_blk_issue, struct request *request)
 		kept = bpf_map_lookup_elem(&requests, &key);
 		if (kept) {
 			start = *kept;
+			start.bio = first_bio;
 			bpf_map_delete_elem(&requests, &key);
-			forget_request((u64)request);
-			keep_request((u64)request, &start);
+			forget_request(request_key);
+			keep_request(request_key, &start);
 			return 0;
 		}
 		bio = BPF_CORE_READ(bio, bi_next);
 	}
+	/* Of nobody who is followed, unless it is issued for the second time. */
+	kept = bpf_map_lookup_elem(&requests, &request_key);
+	if (kept && kept->bio != first_bio)
+		forget_request(request_key);
 	return 0;
 }
 
@@ -292,6 +296,10 @@ int BPF_PROG(tobs_blk_done, struct request *request, int error, unsigned int byt
 
 	if (!start)
 		return 0;
+	if (!request->__data_len) { /* a flush: what is kept is of an earlier use of the structure */
+		forget_request(key);
+		return 0;
+	}
 	end.start = *start;
 	end.bio = BPF_CORE_READ(request, bio);
 	end.left = bytes;

@@ -170,14 +170,18 @@ class ObservedKernel:
 
     def _unfinished(self, since_ns: int, patience_s: float = 0.5) -> bool:
         """Whether a block request since a moment does not end."""
-        assert isinstance(self.kernel, LocalBackend), "who loads no probes sees no requests"
-        requests = self.kernel._probes._loader.map_fd("requests")
         deadline = time.monotonic() + patience_s
-        while any(struct.unpack_from("Q", v)[0] >= since_ns for v in map_values(requests, 8, 24)):
+        while any(began_ns >= since_ns for began_ns in self.requests_ns()):
             if time.monotonic() > deadline:
                 return True
             time.sleep(0.01)
         return False
+
+    def requests_ns(self) -> list[int]:
+        """When the block requests began of which no end was told yet."""
+        assert isinstance(self.kernel, LocalBackend), "who loads no probes sees no requests"
+        requests = self.kernel._probes._loader.map_fd("requests")
+        return [struct.unpack_from("Q", value)[0] for value in map_values(requests, 8, 24)]
 
     def closed(self) -> list[Counts]:
         """Counts of the steps that closed since the last call, the set-up too."""

@@ -343,6 +343,41 @@ def test_before_linux_6_5_requests_are_known_by_their_bios(
         observed.stop()
 
 
+@pytest.mark.parametrize("lost", [(), ("block_io_start",)], ids=["start", "bio"])
+def test_a_request_of_which_no_end_is_told_is_lost_and_no_other_takes_its_place(
+    lacking: Callable[..., None], place: Path, lost: tuple[str, ...]
+) -> None:
+    """Its structure is used again, by a flush too, which carries nothing."""
+    lacking(*lost)
+    observed = ObservedKernel()
+    loader = observed.kernel._probes._loader
+
+    def save(number: int) -> None:
+        with (place / f"saved{number}").open("wb", buffering=0) as file:
+            file.write(os.urandom(PAGE))
+            os.fsync(file.fileno())
+
+    def flush() -> None:
+        with (place / "saved0").open("rb") as file:
+            for _ in range(100):
+                os.fsync(file.fileno())
+
+    try:
+        observed.data(place)
+        loader.detach("tobs_blk_done")
+        observed.during(lambda: [*map(save, range(20))])
+        loader.attach("tobs_blk_done")
+        before, lost_before = observed.requests_ns(), observed.kernel.losses()["requests"]
+        assert before
+        got = observed.during(flush)
+        assert got.bytes(Op.BLOCK_WRITE, DATA) == 0
+        told = observed.kernel.losses()["requests"] - lost_before
+        assert told > 0
+        assert told + sum(ns <= max(before) for ns in observed.requests_ns()) == len(before)
+    finally:
+        observed.stop()
+
+
 def test_without_the_process_tree_nothing_runs(lacking: Callable[..., None]) -> None:
     lacking("task_newtask")
     with pytest.raises(ProbeError) as caught:
