@@ -169,6 +169,7 @@ int marker_open(Marker *self, long long phase)
 		return -1;
 	old = self->previous;
 	self->previous = step;
+	self->state = OPENED;
 	Py_XDECREF(old);
 	self->start_ns = self->since_ns = now;
 	self->phase = phase;
@@ -183,6 +184,7 @@ int marker_open(Marker *self, long long phase)
 	return marker_mark(self) ? -1 : tell_switch(self);
 }
 
+/* What was opened is a step, so that the one before is over. */
 int marker_publish(Marker *self)
 {
 	PyObject *step = self->previous;
@@ -194,7 +196,8 @@ int marker_publish(Marker *self)
 		Py_XDECREF(step);
 		return 0;
 	}
-	if (self->by_fetches)
+	self->state = RUNNING;
+	if (self->steps_by == BY_FETCHES)
 		failed = tell_method((PyObject *)self, names.close_fetched, step);
 	else
 		failed = tell_method(self->closed, names.append, step);
@@ -206,7 +209,7 @@ int marker_publish(Marker *self)
 	waiting = PyObject_Size(self->closed);
 	if (waiting < 0)
 		return -1;
-	return waiting < self->calm ? 0 : tell(self->on_close, NULL, NULL);
+	return waiting < self->may_wait ? 0 : tell(self->on_close, NULL, NULL);
 }
 
 static int push(Marker *self)
@@ -250,17 +253,18 @@ void marker_explain(Marker *self)
 
 void marker_end_step(Marker *self)
 {
-	self->done = self->stepped_in_epoch = self->ever_stepped = 1;
+	self->state = is_set(self->previous) ? OPENED : ENDED;
+	self->ends++;
 	self->unended_batches = 0;
 }
 
 int marker_begin_fetch(Marker *self, int leads)
 {
-	if (!self->by_fetches)
+	if (self->steps_by != BY_FETCHES)
 		leads = 1;
 	else if (leads && self->step != SETUP && !self->depth)
 		marker_end_step(self);
-	if (!leads || !self->done || is_set(self->previous))
+	if (!leads || self->state != ENDED)
 		return marker_enter(self, LOADER);
 	if (push(self) || marker_open(self, LOADER))
 		return -1;
@@ -276,16 +280,16 @@ int marker_begin_batch(Marker *self, PyObject *step, long long epoch, int leads)
 
 	if (is_set(step) && (number = PyLong_AsLongLong(step)) == -1 && PyErr_Occurred())
 		return -1;
-	if (self->done && (leads || !self->by_fetches)) {
-		if (!is_set(self->previous) && marker_open(self, self->phase))
+	if (self->state >= ENDED && (leads || self->steps_by != BY_FETCHES)) {
+		if (self->state == ENDED && marker_open(self, self->phase))
 			return -1;
 		if (self->step < LAST_STEP)
 			self->step++;
-		self->done = 0;
-		if (!self->by_optimizer && marker_publish(self))
+		self->state = UNPROVEN;
+		if (self->steps_by != BY_OPTIMIZER && marker_publish(self))
 			return -1;
 	}
-	if (!self->ever_stepped)
+	if (!self->ends)
 		self->unended_batches++;
 	if (is_set(step))
 		self->step = number;

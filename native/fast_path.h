@@ -17,6 +17,19 @@
 #define SETUP (-1)     /* the step before the first */
 #define MOST_PHASES 64 /* those of `Phase`, and those with a name of the user's */
 
+/* The states of a step clock, whose transitions src/trainobs/steps/states.py tells. */
+enum steps_by {
+	BY_MARKS,
+	BY_FETCHES,
+	BY_OPTIMIZER
+};
+enum step_state {
+	RUNNING,
+	UNPROVEN,
+	ENDED, /* from here on no batch is there */
+	OPENED
+};
+
 /* Every object begins like this: Python objects that it refers to, MOST_THINGS at most. */
 #define MOST_THINGS 10
 #define THINGS(...)                            \
@@ -36,9 +49,11 @@ typedef struct {
 	uint8_t *outer; /* phases that were entered and not left */
 	Py_ssize_t depth, room;
 	long long serial, step, epoch, epoch_shift, start_ns, since_ns, switches, unexplained;
-	long long unended_batches, calm, phase;
-	char by_fetches, by_optimizer, delivering, mixed;
-	char done, ever_stepped, explained, stepped_in_epoch;
+	long long unended_batches, may_wait, phase;
+	long long ends;
+	enum steps_by steps_by;
+	enum step_state state;
+	char delivering, mixed, explained;
 } Marker;
 
 /* What is looked up once, as the module is imported. */

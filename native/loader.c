@@ -54,7 +54,7 @@ static int ask_for_batch(FetchListener *self)
 	} else {
 		if (self->leads < 0)
 			failed = tell_method((PyObject *)self, names.ask_first, NULL);
-		else if (!self->aside && self->leads && clock->by_fetches)
+		else if (!self->aside && self->leads && clock->steps_by == BY_FETCHES)
 			failed = look_who_leads(self, clock);
 		if (!failed)
 			failed = self->aside ? marker_enter(clock, LOADER) :

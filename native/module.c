@@ -92,7 +92,7 @@ static PyObject *begin_batch(Marker *self, PyObject *const *args, Py_ssize_t cou
 
 static PyObject *begin_step(Marker *self, PyObject *const *args, Py_ssize_t count)
 {
-	if (self->by_fetches && tell_method((PyObject *)self, names.mark_first, NULL))
+	if (self->steps_by == BY_FETCHES && tell_method((PyObject *)self, names.mark_first, NULL))
 		return NULL;
 	return begin_batch(self, args, count);
 }
@@ -148,6 +148,7 @@ static PyMethodDef marker_methods[] = {
 
 #define NUMBER(name) MEMBER(Marker, #name, T_LONGLONG, name)
 #define OWN_NUMBER(name) MEMBER(Marker, "_" #name, T_LONGLONG, name)
+#define STATE(python_name, name) MEMBER(Marker, python_name, T_INT, name)
 #define FLAG(name) MEMBER(Marker, #name, T_BOOL, name)
 #define OWN_FLAG(name) MEMBER(Marker, "_" #name, T_BOOL, name)
 #define THING(name) MEMBER(Marker, #name, T_OBJECT, name)
@@ -159,20 +160,18 @@ static PyMemberDef marker_members[] = {
 	NUMBER(epoch),
 	NUMBER(epoch_shift),
 	NUMBER(unended_batches),
-	NUMBER(calm),
+	NUMBER(may_wait),
+	STATE("steps_by", steps_by),
+	STATE("_state", state),
 	{ "phase", T_LONGLONG, offsetof(Marker, phase), READONLY, NULL },
 	OWN_NUMBER(start_ns),
 	OWN_NUMBER(since_ns),
 	OWN_NUMBER(switches),
 	OWN_NUMBER(unexplained),
-	FLAG(by_fetches),
-	FLAG(by_optimizer),
+	OWN_NUMBER(ends),
 	FLAG(delivering),
 	FLAG(mixed),
-	OWN_FLAG(done),
-	OWN_FLAG(ever_stepped),
 	OWN_FLAG(explained),
-	OWN_FLAG(stepped_in_epoch),
 	THING(closed),
 	THING(fetches),
 	THING(on_switch),

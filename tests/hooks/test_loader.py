@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from tests.hooks.pair import Pair
 from tests.steps.ticking import Ticking, times
 from trainobs.core.abi import Phase
+from trainobs.steps.states import StepsBy
 
 
 class Slow(Dataset[int]):
@@ -152,7 +153,7 @@ def test_inside_a_phase_its_fetches_begin_no_step_and_a_validation_has_its_own(
 
 def test_without_gradients_after_a_training_its_fetches_are_no_waiting(pair, ticking):
     observed = pair.watch.observe(DataLoader(Slow(ticking), batch_size=4))
-    ticking.clock.by_fetches = False
+    ticking.clock.steps_by = StepsBy.MARKS
     with torch.no_grad():
         assert train(ticking, observed) != []  # nobody trained yet: it may be all that there is
     assert train(ticking, observed) != []

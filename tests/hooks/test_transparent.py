@@ -20,6 +20,7 @@ from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
 from tests.hooks.pair import Pair
 from trainobs.hooks.marks import bytes_of
+from trainobs.steps.states import StepsBy
 
 
 class Numbers(Dataset[int]):
@@ -174,7 +175,7 @@ def test_a_loader_is_let_go_of(pair):
 
 
 def test_an_iterator_that_nobody_has_any_more_leaves_the_lead_to_another(pair):
-    pair.ticking.clock.by_fetches = True
+    pair.ticking.clock.steps_by = StepsBy.FETCHES
     kept = iter(pair.watch.observe(DataLoader(Numbers(), batch_size=None)))
     next(kept)
     other = pair.watch.observe(DataLoader(Numbers(), batch_size=None))

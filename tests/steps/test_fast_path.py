@@ -19,6 +19,7 @@ from tests.steps.ticking import KINDS, Ticking
 from trainobs.core.abi import Phase
 from trainobs.steps import fast_path, fast_path_python
 from trainobs.steps.clock import StepClock
+from trainobs.steps.states import StepsBy
 
 pytestmark = pytest.mark.skipif(fast_path.LANGUAGE != "C", reason="the part in C is not built")
 
@@ -39,8 +40,8 @@ class Twin:
             kind=KINDS[kind],
         )
         self.clock = self.ticking.clock
-        self.clock.by_fetches = seed % 2 == 0
-        self.clock.calm = seed % 5
+        self.clock.steps_by = StepsBy.MARKS if seed % 2 else StepsBy.FETCHES
+        self.clock.may_wait = seed % 5
         self.optimizes = seed % 4 < 2
         self.clock.on_cancel = self.maybe("cancel")
         if seed % 7 == 0:
@@ -60,8 +61,8 @@ class Twin:
         chance, clock = self.chance, self.clock
         self.ticking.ns += chance.randrange(50)
         leads = chance.randrange(4) > 0
-        if clock.by_optimizer and chance.randrange(9) == 0:
-            clock.exhausted = True
+        if clock.steps_by == StepsBy.OPTIMIZER and chance.randrange(9) == 0:
+            clock.supply.run_dry()
         number = chance.choice([None, None, chance.randrange(2**62)])
         phases = [*range(len(Phase)), *range(len(Phase), len(Phase) + len(clock.named))]
         actions: list[tuple[str, tuple[Any, ...]]] = [
@@ -85,8 +86,8 @@ class Twin:
         except Fault as error:
             came = str(error)
         known = clock.serial, clock.step, clock.epoch, clock.phase, clock.in_phase
-        more = clock.over, clock.unended_batches, clock.by_fetches, clock.goes_on_ns
-        more = *more, clock.by_optimizer, clock.exhausted
+        more = clock.over, clock.unended_batches, clock.steps_by, clock.goes_on_ns
+        more = *more, clock._state, clock.supply.is_out
         closed = [(*step, type(step).__name__) for step in clock.closed]
         return name, came, known, more, closed, self.ticking.word.history[-3:], self.told[-3:]
 
@@ -115,7 +116,7 @@ class Watch:
     def __init__(self, kind: str, seed: int) -> None:
         self.chance = chance = random.Random(seed)
         self.clock = clock = KINDS[kind]([0])
-        self.clock.by_fetches = seed % 2 == 0
+        self.clock.steps_by = StepsBy.MARKS if seed % 2 else StepsBy.FETCHES
         self.clock.mixed, self.clock.delivering = seed % 3 == 0, seed % 5 == 0
         module: Any = fast_path if kind == "C" else fast_path_python
         self.fetched: list[list[int]] = []

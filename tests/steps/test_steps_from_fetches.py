@@ -13,6 +13,7 @@ from trainobs.core.records import SETUP
 from trainobs.steps.clock import MAX_NAMED
 from trainobs.steps.closed_step import ClosedStep
 from trainobs.steps.fetch_steps import MAX_HELD, MAX_HELD_NS
+from trainobs.steps.states import StepsBy
 
 OTHER, LOADER = Phase.OTHER, Phase.LOADER
 
@@ -23,7 +24,7 @@ def ticking(request) -> Ticking:
 
 
 def from_fetches(ticking: Ticking) -> Ticking:
-    ticking.clock.by_fetches = True
+    ticking.clock.steps_by = StepsBy.FETCHES
     return ticking
 
 

@@ -9,6 +9,7 @@ import torch
 from trainobs.core.abi import Phase
 from trainobs.steps.clock import StepClock
 from trainobs.steps.fast_path import FetchListener
+from trainobs.steps.states import StepsBy
 
 
 class Fetch(FetchListener):
@@ -115,7 +116,7 @@ class LoopPass(FetchListener):
         self.leads = clock.fetches.lead(self._name, trains=trains, of=self._of)
         if self.leads:
             clock.begin_reading()
-        if self.leads or not (clock.by_fetches or clock.by_optimizer):
+        if self.leads or clock.steps_by == StepsBy.MARKS:
             self.epoch = clock.begin_epoch(self._of)
 
     def over(self) -> None:
@@ -126,11 +127,7 @@ class LoopPass(FetchListener):
         clock = self.clock
         clock.end_fetch()
         if not self.aside:
-            clock.read_all |= bool(self.leads)
-            if clock.by_optimizer and (self.leads or clock.exhausted):
-                clock.exhausted = True
-            else:
-                clock.cancel()
+            clock.end_pass(leads=bool(self.leads))
             self.let_go()
             self.leads = False  # if somebody asks again
 

@@ -11,6 +11,7 @@ from trainobs.core.abi import Phase
 from trainobs.core.records import SETUP
 from trainobs.hooks.optimizers import OptimizerHooks
 from trainobs.steps.clock import StepClock
+from trainobs.steps.states import StepsBy
 
 _OPTIMIZER = Phase.OPTIMIZER.value
 
@@ -74,14 +75,14 @@ class OptimizerSteps:
         if clock.step == SETUP:  # no batch was fetched
             if self.count <= ALONE:
                 return
-            clock.alone = clock.exhausted = True
-        elif self.takes_all and not clock.alone:
+            clock.supply.lose()
+        elif self.takes_all and not clock.supply.is_none:
             self._without = self._without + 1 if clock.is_idle else 0
             most = ALONE if clock.fetches.leader is None else ALONE_AGAIN
             if self._without > most:  # it was a look at the data, or it has another loader
-                clock.alone = clock.exhausted = True
+                clock.supply.lose()
                 clock.measured.discard(Phase.LOADER.value)
-        rule = BY_ONE_OPTIMIZER if clock.alone else BY_OPTIMIZER
+        rule = BY_ONE_OPTIMIZER if clock.supply.is_none else BY_OPTIMIZER
         if rule is not self._rule:
             self._rule = rule
             self._found(rule)
@@ -139,7 +140,7 @@ class StepFinder:
         if self._steps:
             self._settle(BY_OPTIMIZER)
         elif self._fetches > PATIENCE_FETCHES and time.monotonic() - self._began_s > PATIENCE_S:
-            self._clock.by_fetches = True
+            self._clock.steps_by = StepsBy.FETCHES
             self._clock.end_step()
             self._settle(BY_FETCH)
 

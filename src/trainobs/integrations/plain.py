@@ -53,6 +53,7 @@ from trainobs.session.session import Session
 from trainobs.session.settings import PathLike, Probes, Settings
 from trainobs.steps.clock import MAX_NAMED, StepClock
 from trainobs.steps.fast_path import CallbackContext
+from trainobs.steps.states import StepsBy
 
 Loader = TypeVar("Loader", bound=Iterable[Any])
 
@@ -117,7 +118,7 @@ class Observation:
                 session.info.settings.pop("loader_workers", None)
             observed = self._watch.observe(given)
             self._take(given)
-            if session.clock.by_fetches:
+            if session.clock.steps_by == StepsBy.FETCHES:
                 session.note_steps(BY_FETCH)
             return observed
         except Exception:

@@ -13,6 +13,7 @@ from trainobs.session.ending import tell_no_step
 from trainobs.session.session import Session
 from trainobs.session.settings import Settings
 from trainobs.steps.clock import StepClock
+from trainobs.steps.states import StepsBy
 
 _MARK = "`with obs.step():`"
 
@@ -47,17 +48,17 @@ def tell_of_steps(session: Session, optimizers: OptimizerSteps | None) -> None:
         found = f"{_batches(clock.unended_batches)}, and nothing that ends a step"
         do = f"put each step into {_MARK}"
         warn_once("trainobs takes the whole loop for one step", found, do)
-    elif fetches.count and clock.by_optimizer:
+    elif fetches.count and clock.steps_by == StepsBy.OPTIMIZER:
         found = f"{_batches(fetches.count)} before the first step of an optimizer, each now a step"
         do = 'put a validation into `obs.phase("validation")`, or each step into `obs.step()`'
         warn_once("trainobs took batches for steps", found, do)
-    elif clock.by_optimizer and optimizers is not None:
+    elif clock.steps_by == StepsBy.OPTIMIZER and optimizers is not None:
         _tell_of_rest(optimizers, last_ns)
-    elif fetches.count and not clock.by_fetches:
+    elif fetches.count and clock.steps_by == StepsBy.MARKS:
         failed = f"trainobs took the first {_batches(fetches.count)} for steps"
         found = "`obs.step()` was first used after them"
         warn_once(failed, found, "use it from the first step on", kind=found)
-    elif clock.by_fetches and 0 < fetches.took_ns < last_ns and last_ns > _LONG_NS:
+    elif clock.steps_by == StepsBy.FETCHES and 0 < fetches.took_ns < last_ns and last_ns > _LONG_NS:
         failed = f"the last step includes {duration(last_ns)} after the last fetch"
         share = last_ns / (last_ns + fetches.took_ns)
         found = f"{percent(share)} of the run came after the last fetch"
@@ -84,7 +85,7 @@ def _tell_of_rest(optimizers: OptimizerSteps, last_ns: int) -> None:
 
 def _tell_of_none(session: Session, count: int, last_ns: int) -> None:
     clock, failed = session.clock, "trainobs found no step in this run"
-    was_given, batches = clock.by_fetches, clock.unended_batches
+    was_given, batches = clock.steps_by == StepsBy.FETCHES, clock.unended_batches
     validated = clock.fetches.validated  # the report tells what an evaluation alone is
     if was_given and batches:  # such a pass leads no steps, and no other one came
         found = f"{counted(batches, 'batch was', 'batches were')} fetched without gradients "

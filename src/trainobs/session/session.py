@@ -178,7 +178,7 @@ class Session:
 
     def _ask_at_each_step(self) -> None:
         self._asks_at_each_step = True
-        self.clock.calm = 0
+        self.clock.may_wait = 0
 
     def detach(self) -> None:
         """Be counted by no session of an ancestor.
@@ -352,7 +352,7 @@ class Session:
         elif waiting == FULL:
             self._observer.wake()
         calm = not self._gpu.unknown and not self._asks_at_each_step
-        self.clock.calm = FULL if calm else 0
+        self.clock.may_wait = FULL if calm else 0
 
 
 def _surely(action: Callable[[], None]) -> None:

@@ -18,11 +18,14 @@ from trainobs.steps.closed_step import ClosedStep
 from trainobs.steps.fast_path import Marker
 from trainobs.steps.fetch_steps import MAX_HELD, FetchSteps
 from trainobs.steps.marker import LAST_STEP
+from trainobs.steps.states import StepsBy, StepState, Supply
 
 __all__ = ["LAST_STEP", "MAX_NAMED", "StepClock", "StepWord"]
 
 _PHASES = len(Phase)
 _OTHER = Phase.OTHER.value
+_MARKS, _FETCHES, _OPTIMIZER = map(int, StepsBy)
+_RUNNING, _UNPROVEN, _ENDED, _OPENED = map(int, StepState)
 _ASIDE = (Phase.VALIDATION.value, Phase.CHECKPOINT.value, Phase.LOGGING.value)
 
 MAX_NAMED = 16
@@ -49,18 +52,13 @@ class StepClock(Marker):
         phase: the phase that the loop is in; to be read.
         serial: of the step that the kernel counts for: 0 is the set-up; to be read.
         step: number of the current step, as the loop counts; `SETUP` before the first; to be read.
-        by_fetches: whether fetches end steps: off where a framework marks them, and once a loop
-            does, or an optimizer steps.
-        by_optimizer: whether a step is what a fetch opens and an optimizer steps in.
-        exhausted: whether, in such a loop, the loader has no batch any more, or there is none. Then
-            each step of the optimizer ends one: a loop that fetches ahead has batches left.
-        alone: whether there is no loader that the loop trains from.
-        read_all: whether a loader had no batch any more in this epoch.
-        fetches: which fetches do, and the first of these steps.
+        steps_by: what ends steps, a `StepsBy`.
+        supply: whether batches come, where that is an optimizer.
+        fetches: which fetches end steps, where fetches do, and the first of these steps.
         delivering: whether what a loader gives now goes to the step that fetches it, where no loop
             goes to it. One that reads ahead gets it for the next step.
         mixed: whether a fetch may also ask loaders that are not torch's, of which nothing is known.
-        calm: as many closed steps may wait before `on_close` is called.
+        may_wait: as many closed steps may wait before `on_close` is called.
         unended_batches: batches of a loop that has not ended any step.
         on_cancel: called with the serial of an opened step that was none, and of the step that
             goes on; for the collector, since the kernel counted some of the one in the other.
@@ -70,9 +68,8 @@ class StepClock(Marker):
 
     # There is a `__dict__` for what somebody puts in the place of a method.
     __slots__ = (
-        *("__dict__", "_before_epoch", "_early", "_epoch_count", "_finished", "_with_batches"),
-        *("alone",),
-        *("exhausted", "measured", "named", "on_cancel", "over", "read_all"),
+        *("__dict__", "_before_epoch", "_early", "_ends_before_epoch", "_epoch_count"),
+        *("_finished", "_read_all", "measured", "named", "on_cancel", "over", "supply"),
     )
 
     def __init__(
@@ -99,18 +96,17 @@ class StepClock(Marker):
         self.over = False
         self.measured = {_OTHER}
         self.named: list[str] = []
-        self.by_fetches = self.by_optimizer = self.exhausted = self.alone = False
-        self._with_batches = 0
+        self.steps_by = _MARKS
+        self.supply = Supply()
         self.delivering = self.mixed = False
         self.fetches = FetchSteps()
-        self.calm = 0
+        self.may_wait = 0
         self._epoch_count = 0
         self._before_epoch = SETUP
         self._early: list[object] = []
         self.epoch_shift = 0
-        self.read_all = False
-        self._stepped_in_epoch = False
-        self._ever_stepped = False
+        self._read_all = False  # whether a loader had no batch any more in this epoch
+        self._ends = self._ends_before_epoch = 0
         self.unended_batches = 0
         self._word = word
         self._sample = sample
@@ -124,8 +120,8 @@ class StepClock(Marker):
         self._switches = 0
         self._unexplained = 0
         self._explained = True  # there is no wait yet
-        self._done = True  # the set-up is over as soon as a step begins
-        self._previous: ClosedStep | None = None
+        self._state = _ENDED
+        self._previous: ClosedStep | None = None  # the step before, until this one surely is one
         self._finished = False
         self._mark()
 
@@ -154,10 +150,10 @@ class StepClock(Marker):
         """
         if self._begins_epoch():
             self._epoch_count += 1
-            if self.by_fetches and len(self._early) < MAX_HELD:
+            if self.steps_by == _FETCHES and len(self._early) < MAX_HELD:
                 self._early.append(of)
-            self._stepped_in_epoch = self.read_all = False
-            self._before_epoch = self.step
+            self._read_all = False
+            self._before_epoch, self._ends_before_epoch = self.step, self._ends
         return self._epoch_count - 1
 
     def begin_reading(self) -> None:
@@ -169,8 +165,9 @@ class StepClock(Marker):
         if self._epoch_count == 0:
             return True
         # A single batch, as in `next(iter(loader))`, is a look at the data.
-        looked = self.by_fetches and not self.read_all and self.step - self._before_epoch <= 1
-        return self._stepped_in_epoch and not looked
+        is_one = self.step - self._before_epoch <= 1
+        looked = self.steps_by == _FETCHES and not self._read_all and is_one
+        return self._ends > self._ends_before_epoch and not looked
 
     def sample_too(self, act: Callable[[int], object]) -> None:
         """Have something done as each step closes, by the training thread; it gets the serial."""
@@ -196,66 +193,79 @@ class StepClock(Marker):
         Args:
             main: whether it is the optimizer that ends steps where the loader is exhausted.
         """
-        if self.by_fetches:
+        if self.steps_by == _FETCHES:
             self._mark_first()
-            self.by_optimizer = True
-            self.exhausted |= self.read_all and self.fetches.leader is None
+            self.steps_by = _OPTIMIZER
+            if self._read_all and self.fetches.leader is None:
+                self.supply.run_dry()
         else:  # a pass of a validation may have begun an epoch inside of this one
             self._epoch_count = min(self._epoch_count, self.epoch + self.epoch_shift + 1)
-        if self.exhausted and not main:
+        if self.supply.is_out and not main:
             return
-        if self.alone:  # until two steps on end had batches: one may come after a validation
-            self._with_batches = 0 if self._done else self._with_batches + 1
-            self.alone = self.exhausted = self._with_batches < 2
-        if self._done and self._previous is not None:  # no batch came: it was there already
+        if self.supply.is_none:
+            self.supply.step(had_batch=not self.is_idle)
+        if self._state == _OPENED:  # no batch came: it was there already
             self.begin_batch()
         self._publish()
         self.end_step()
-        if self.exhausted:
+        if self.supply.is_out:
             self._open(self.phase)
 
     def begin_pass(self) -> None:
         """A loader is about to be asked for its first batch: no step is left from those before."""
-        if self.exhausted:
-            self.exhausted = False
-            if self._done:  # else there are batches of a step that comes
-                self._rejoin()
+        was_out = self.supply.is_out
+        self.supply.ask()
+        if was_out and self._state == _OPENED:  # else there are batches of a step to come
+            self._rejoin()
+
+    def end_pass(self, *, leads: bool) -> None:
+        """The loader had no batch any more.
+
+        Args:
+            leads: as the fetches of the pass.
+        """
+        self._read_all |= leads
+        if self.steps_by == _OPTIMIZER and (leads or self.supply.is_out):
+            self.supply.run_dry()
+        else:
+            self.cancel()
 
     def by_optimizers(self) -> None:
         """Fetches end no steps, from the beginning on: nobody has said what the loop trains on."""
-        self.by_fetches, self.by_optimizer = False, True
+        self.steps_by = _OPTIMIZER
 
     @property
     def no_steps(self) -> bool:
         """Whether steps are those of an optimizer, and none has stepped."""
-        return self.by_optimizer and not self._ever_stepped
+        return self.steps_by == _OPTIMIZER and not self._ends
 
     @property
     def is_idle(self) -> bool:
         """Whether no batch came since the last step ended."""
-        return self._done
+        return self._state >= _ENDED
 
     def by_loaders(self) -> None:
         """It was said after all: fetches of that end steps, until an optimizer does."""
         if self.no_steps:
             self._back_to_setup()
-            self.by_fetches, self.by_optimizer = True, False
+            self.steps_by = _FETCHES
         self.fetches.follow(self.fetches.leader)
 
     def by_marks(self) -> None:
         """The loop marks its steps from now on, after an optimizer has ended some."""
-        if not self.by_optimizer:
+        if self.steps_by != _OPTIMIZER:
             return
-        self.by_optimizer = self.exhausted = self.alone = False
-        if not self._done:
+        self.steps_by = _MARKS
+        self.supply = Supply()
+        if self._state == _UNPROVEN:
             self._publish()
-        elif self._previous is None and self.step != SETUP:
-            self._done = False  # the mark is of the step that has just ended
+        elif self._state == _ENDED and self.step != SETUP:
+            self._state = _RUNNING  # the mark is of the step that has just ended
 
     def cancel(self) -> None:
         """No batch came: what was opened goes back to the step before."""
         before = self._previous
-        if before is None or not self._done:
+        if before is None or self._state != _OPENED:
             return
         self._switch(self.phase)
         self._phase_ns = _added(before.phase_ns, self._phase_ns)
@@ -264,13 +274,14 @@ class StepClock(Marker):
         cancelled = self.serial
         self.serial, self._start_ns, self._previous = before.serial, before.start_ns, None
         self._merged = before.merged
+        self._state = _ENDED
         self._mark()
         if self.on_cancel:
             self.on_cancel(cancelled, before.serial)
 
     def join(self) -> None:
         """A step goes on as the clock begins: it is part of the set-up."""
-        self._done = False
+        self._state = _RUNNING
 
     def finish(self) -> None:
         """Close the last step; the clock is of no use afterwards. May be called twice."""
@@ -278,7 +289,7 @@ class StepClock(Marker):
             return
         if self.no_steps:
             self._back_to_setup()
-        elif self.by_optimizer:  # there may be batches, but no optimizer stepped
+        elif self.steps_by == _OPTIMIZER:  # there may be batches, but no optimizer stepped
             self._rejoin()
         self.cancel()
         self.on_cancel = None
@@ -300,28 +311,31 @@ class StepClock(Marker):
         before = self._previous
         if before is None:
             return
-        if self._done and (before.step == SETUP or len(before.merged) >= MAX_HELD):
+        is_idle = self.is_idle
+        if is_idle and (before.step == SETUP or len(before.merged) >= MAX_HELD):
             self.cancel()
             return
         self._previous = None
+        self._state = _ENDED if is_idle else _RUNNING
         self._merge([before])
 
     def _back_to_setup(self) -> None:
         """Of what was fetched so far, nothing was for a step."""
-        self._done = True
+        self._state = _ENDED if self._previous is None else _OPENED
         self.cancel()
         self.step, self.unended_batches = SETUP, 0
         self.epoch = self._epoch_count = 0
-        self.read_all = self.exhausted = False
+        self._read_all = False
+        self.supply.ask()
         self.fetches = FetchSteps()
 
     def _mark_first(self) -> None:
         held = self.fetches.marked()
-        self.by_fetches = False
+        self.steps_by = _MARKS
         if self.step == SETUP:
             return
         self.cancel()
-        self._done = False
+        self._state = _RUNNING
         self._merge(held)
         if held and self._early:  # of a validation that became part of it, no epoch is left
             *others, own = self._early

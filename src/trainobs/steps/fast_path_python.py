@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from trainobs.core.abi import MAIN_WORKER, Phase
 from trainobs.steps.marker import Marker
+from trainobs.steps.states import StepsBy
 
 __all__ = [
     "CallbackContext",
@@ -28,6 +29,7 @@ __all__ = [
 T = TypeVar("T")
 
 _LOADER = Phase.LOADER.value
+_FETCHES = StepsBy.FETCHES.value
 
 _LARGE = 2**31
 """From here on a number does not go through ctypes as it is."""
@@ -87,7 +89,7 @@ class FetchListener:
         else:
             if self.leads < 0:
                 self._ask_first()
-            elif not self.aside and self.leads and clock.by_fetches:
+            elif not self.aside and self.leads and clock.steps_by == _FETCHES:
                 self.leads = clock.fetches.leader is self._name  # another one may have taken over
             if self.aside:
                 clock.enter(_LOADER)

@@ -12,11 +12,14 @@ from trainobs.core.abi import Phase
 from trainobs.core.records import SETUP
 from trainobs.steps.closed_step import ClosedStep
 from trainobs.steps.fetch_steps import FetchSteps
+from trainobs.steps.states import StepsBy, StepState
 
 LAST_STEP = 2**62
 """Largest number of a step: well within the 64 bits that the run log has for it."""
 
 _LOADER = Phase.LOADER.value
+_FETCHES, _OPTIMIZER = StepsBy.FETCHES.value, StepsBy.OPTIMIZER.value
+_RUNNING, _UNPROVEN, _ENDED, _OPENED = map(int, StepState)
 
 _new = tuple.__new__
 
@@ -26,8 +29,7 @@ class Marker:
 
     # Slots: CPython takes a tenth longer for attributes in a dictionary of 30 or more.
     __slots__ = (
-        "_done",
-        "_ever_stepped",
+        "_ends",
         "_explained",
         "_merged",
         "_now",
@@ -38,13 +40,11 @@ class Marker:
         "_sample",
         "_since_ns",
         "_start_ns",
-        "_stepped_in_epoch",
+        "_state",
         "_switches",
         "_unexplained",
         "_word",
-        "by_fetches",
-        "by_optimizer",
-        "calm",
+        "may_wait",
         "closed",
         "delivering",
         "epoch",
@@ -55,12 +55,11 @@ class Marker:
         "phase",
         "serial",
         "step",
+        "steps_by",
         "unended_batches",
     )
 
-    by_fetches: bool
-    by_optimizer: bool
-    calm: int
+    may_wait: int
     closed: deque[ClosedStep]
     delivering: bool
     epoch: int
@@ -71,9 +70,9 @@ class Marker:
     phase: int
     serial: int
     step: int
+    steps_by: int
     unended_batches: int
-    _done: bool
-    _ever_stepped: bool
+    _ends: int
     _explained: bool
     _merged: tuple[int, ...]
     _now: Callable[[], int]
@@ -83,7 +82,7 @@ class Marker:
     _sample: Callable[[], object] | None
     _since_ns: int
     _start_ns: int
-    _stepped_in_epoch: bool
+    _state: int
     _switches: int
     _unexplained: int
     _word: MutableSequence[int] | memoryview
@@ -127,12 +126,11 @@ class Marker:
             leads: whether this fetch ends the step before, where fetches do; one that does not
                 belongs to the step that goes on.
         """
-        if self.by_fetches:
-            if leads and self.step != SETUP and not self._outer:
-                self.end_step()
-        else:
+        if self.steps_by != _FETCHES:
             leads = True
-        if leads and self._done and self._previous is None:
+        elif leads and self.step != SETUP and not self._outer:
+            self.end_step()
+        if leads and self._state == _ENDED:
             self._outer.append(self.phase)
             self._open(_LOADER)
             self._unexplained = 1
@@ -156,15 +154,15 @@ class Marker:
 
         Where steps are those of an optimizer, it is real once one has stepped: `StepClock.stepped`.
         """
-        if self._done and (leads or not self.by_fetches):
-            if self._previous is None:
+        if self._state >= _ENDED and (leads or self.steps_by != _FETCHES):
+            if self._state == _ENDED:
                 self._open(self.phase)
             if self.step < LAST_STEP:
                 self.step += 1
-            self._done = False
-            if not self.by_optimizer:
+            self._state = _UNPROVEN
+            if self.steps_by != _OPTIMIZER:
                 self._publish()
-        if not self._ever_stepped:
+        if not self._ends:
             self.unended_batches += 1
         if step is not None:
             self.step = step
@@ -173,13 +171,14 @@ class Marker:
 
     def begin_step(self, number: int | None = None, /) -> None:
         """A step is marked, and from now on fetches end none."""
-        if self.by_fetches:
+        if self.steps_by == _FETCHES:
             self._mark_first()
         self.begin_batch(number)
 
     def end_step(self) -> None:
         """The optimizer has stepped: the next fetch or batch opens a new step."""
-        self._done = self._stepped_in_epoch = self._ever_stepped = True
+        self._state = _ENDED if self._previous is None else _OPENED
+        self._ends += 1
         self.unended_batches = 0
 
     def _mark_first(self) -> None:
@@ -211,6 +210,7 @@ class Marker:
                 self._merged,
             ),
         )
+        self._state = _OPENED
         self._start_ns = self._since_ns = now
         self.phase = phase
         self._phase_ns = [0] * len(phase_ns)
@@ -224,14 +224,16 @@ class Marker:
             self.on_switch(self.serial, phase)
 
     def _publish(self) -> None:
+        """What was opened is a step, so that the one before is over."""
         previous, self._previous = self._previous, None
         if previous is None:
             return
-        if self.by_fetches:
+        self._state = _RUNNING
+        if self.steps_by == _FETCHES:
             self._close_fetched(previous)
         else:
             self.closed.append(previous)
-        if self._on_close is not None and len(self.closed) >= self.calm:
+        if self._on_close is not None and len(self.closed) >= self.may_wait:
             self._on_close()
 
     def _switch(self, phase: int) -> None:
