@@ -318,16 +318,25 @@ def test_of_two_costs_the_evidence_says_what_each_consists_of():
 
 
 @pytest.mark.parametrize(
-    ("of_workers", "told"), [(1.55, {"workers": 2.0}), (1.2, {"transform": 0.5})]
+    ("of_workers", "told"), [((1.2, 2.1), {"workers": 2.0}), ((1.2, 1.5), {"transform": 0.5})]
 )
-def test_a_setting_that_brings_about_as_much_comes_before_work_on_the_code(
+def test_a_setting_comes_before_work_that_does_not_surely_bring_more(
     monkeypatch, of_workers, told
 ):
     work = Advice("half the CPU time of making a batch", (1.57, 1.67), {"transform": 0.5})
-    setting = Advice("num_workers=2", (of_workers, 2.1), {"workers": 2.0})
+    setting = Advice("num_workers=2", of_workers, {"workers": 2.0})
     monkeypatch.setattr(advice, "_replayed", lambda *_: iter((work, setting)))
     monkeypatch.setattr(advice, "_by_share", lambda *_: iter(()))
     assert advice.advise(VerdictKind.LOADER, Cause.TRANSFORM, None).change == told
+
+
+def test_changes_are_ordered_by_what_is_sure_and_settings_by_what_may_be():
+    gains = {"work": (1.5, 1.6), "less": (1.1, 1.2), "workers": (1.3, 1.5), "prefetch": (1.2, 1.4)}
+    ordered = advice.in_order(gains, lambda one: [one], gains.__getitem__)
+    assert ordered == ["workers", "work", "prefetch", "less"]
+    gains["work"] = (1.51, 1.6)
+    ordered = advice.in_order(gains, lambda one: [one], gains.__getitem__)
+    assert ordered == ["work", "workers", "prefetch", "less"]
 
 
 @pytest.mark.parametrize(("workers", "live_on"), [(2, False), (2, True), (0, False)])

@@ -11,7 +11,7 @@ from trainobs.replay.changes import KNOWN, Change, is_possible, parse
 from trainobs.replay.predict import Prediction, Replay
 from trainobs.replay.trace import FEWEST
 from trainobs.runlog.reader import RunLog
-from trainobs.verdict.advice import ABOUT, LEAST, MADE_ONCE, workers_in_memory
+from trainobs.verdict.advice import ABOUT, LEAST, MADE_ONCE, in_order, workers_in_memory
 from trainobs.verdict.record import Record
 from trainobs.verdict.rules import FEWEST_STEPS, replay_of, why_no_replay
 from trainobs.verdict.verdict import Facts, facts_from
@@ -89,8 +89,8 @@ def would_help(
     most = max((one["gain"][0] for one in sure if "workers" in one["values"]), default=0.0)
     enough = [one for one in sure if "workers" in one["values"] and one["gain"][0] >= ABOUT * most]
     best = [one for one in sure if "workers" not in one["values"]] + enough[:1]
-    best = sorted(best, key=lambda one: -one["gain"][0])[:_SHOWN]
-    return {"changes": best, "refused": None, "replayed": True}
+    best = in_order(best, lambda one: one["values"], lambda one: one["gain"])
+    return {"changes": best[:_SHOWN], "refused": None, "replayed": True}
 
 
 def _is_told_anyway(info: Mapping[str, Any], record: Record) -> bool:

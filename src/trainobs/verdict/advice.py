@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from math import isnan
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import inf, isnan
+from typing import TypeVar
 
 from trainobs.core.text import gained
 from trainobs.replay.changes import MOST_WORKERS, Change
@@ -20,8 +21,8 @@ LEAST = 1.05
 ABOUT = 0.97
 """Share of the best gain with which fewer workers are as good."""
 
-SETTINGS, EASY = {"workers", "persistent"}, 0.9
-"""Changes of one argument, and the share of the best gain with which they come first."""
+SETTINGS = {"workers", "persistent", "prefetch"}
+"""Changes of one argument, which come before work that does not surely bring more."""
 
 PART = 0.5
 """Share of a cost that a change which cannot take all of it away is sure to."""
@@ -37,23 +38,49 @@ MADE_ONCE = "make the loader once, before the loop, with persistent_workers=True
 """For workers to live on, their loader has to."""
 
 _Found = Iterator[Advice]
+_One = TypeVar("_One")
 
 
 def advise(kind: VerdictKind, cause: Cause | None, now: Situation) -> Advice | None:
-    """Of the changes that fit a verdict, the one with the largest gain that is certain.
-
-    A setting of the loader that brings about as much comes before work on the code.
-    """
+    """Of the changes that fit a verdict and surely help, the first `in_order`."""
     found = list(_replayed(kind, cause, now))
     replayed = {name for advice in found for name in advice.change}
     found += [one for one in _by_share(kind, cause, now) if not replayed & one.change.keys()]
     sure = [advice for advice in found if advice.gain[0] >= LEAST]
-    best = max(sure, key=lambda advice: advice.gain[0], default=None)
-    settings = [one for one in sure if SETTINGS & one.change.keys()]
-    easy = max(settings, key=lambda advice: advice.gain[0], default=None)
-    if best and easy and easy.gain[0] >= EASY * best.gain[0]:
-        return easy
-    return best
+    return next(iter(in_order(sure, lambda one: one.change, lambda one: one.gain)), None)
+
+
+def in_order(
+    found: Iterable[_One],
+    change: Callable[[_One], Iterable[str]],
+    gain: Callable[[_One], Sequence[float | None]],
+) -> list[_One]:
+    """Changes by the gain that is certain, the largest first.
+
+    A setting of the loader comes before work on the code that does not surely bring more than the
+    setting may: it is tried in a minute.
+
+    Args:
+        found: any number of changes.
+        change: of one, its names.
+        gain: of one, the least and the most, None for unknown.
+    """
+
+    def least(one: _One) -> float:
+        return gain(one)[0] or 0.0
+
+    def is_setting(one: _One) -> bool:
+        return not SETTINGS.isdisjoint(change(one))
+
+    falling = sorted(found, key=least, reverse=True)
+    ordered, place = [one for one in falling if not is_setting(one)], 0
+    for setting in filter(is_setting, falling):
+        most = gain(setting)[1] or inf
+        while place < len(ordered) and least(ordered[place]) > most:
+            place += 1
+        ordered.insert(place, setting)
+        place += 1
+    return ordered
 
 
 def told(advice: Advice) -> str:
