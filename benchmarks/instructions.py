@@ -24,6 +24,7 @@ from trainobs.core.cells import WORDS
 from trainobs.core.records import RunInfo
 from trainobs.session.observer import BATCH, FULL
 from trainobs.steps.clock import StepClock
+from trainobs.steps.closed_step import packed
 from trainobs.steps.collector import Collector
 from trainobs.steps.ledger import Ledger
 
@@ -83,7 +84,8 @@ class Loop:
         entry["begin_ns"], entry["end_ns"] = begin_ns - 900_000, begin_ns
         entry["ordinal"] = number + 1
         key = (0, 0, number % 2, number // 2)
-        self.ledger.fetched([serial, *key, begin_ns, begin_ns + 200_000, True, True])
+        fetch = serial, *key, begin_ns, begin_ns + 200_000, True, True
+        self.ledger.fetched(bytearray(packed(fetch)))
 
 
 def marks(steps: int) -> None:

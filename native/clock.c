@@ -132,13 +132,14 @@ PyObject *marker_times(Marker *self)
 		if (!ns || PyList_SetItem(list, i, ns))
 			Py_CLEAR(list);
 	}
-	return untracked(list);
+	return list;
 }
 
 /* A ClosedStep of the step that ends now. */
 static PyObject *closed(Marker *self, long long now)
 {
 	newfunc new_tuple = (newfunc)PyType_GetSlot(&PyTuple_Type, Py_tp_new);
+	Py_ssize_t size = self->phases * (Py_ssize_t)sizeof(*self->phase_ns);
 	PyObject *totals, *values, *step;
 
 	if (is_set(self->sample))
@@ -147,9 +148,10 @@ static PyObject *closed(Marker *self, long long now)
 		totals = Py_BuildValue("");
 	if (!totals)
 		return NULL;
-	values = Py_BuildValue("((LLLLLNLNLO))", self->serial, self->step, self->epoch,
-			       self->start_ns, now, marker_times(self), self->switches + 1, totals,
-			       self->unexplained, self->merged ? self->merged : names.nothing);
+	values = Py_BuildValue("((LLLLLy#LNLO))", self->serial, self->step, self->epoch,
+			       self->start_ns, now, (char *)self->phase_ns, size,
+			       self->switches + 1, totals, self->unexplained,
+			       self->merged ? self->merged : names.nothing);
 	step = values ? new_tuple(names.closed_step, values, NULL) : NULL;
 	Py_XDECREF(values);
 	return untracked(step);

@@ -82,19 +82,21 @@ static int note(FetchListener *self, PassTracker *at, long long number, long lon
 		int waited)
 {
 	Marker *clock = (Marker *)self->clock;
-	long long worker = MAIN_WORKER;
-	PyObject *fetch;
-	int failed;
+	int delivered = (self->loop && !self->unmatched) || clock->delivering;
+	int64_t numbers[] = {
+		clock->serial,
+		at->loader,
+		at->passes,
+		at->workers ? number % at->workers : (int64_t)MAIN_WORKER,
+		at->workers ? number / at->workers : number,
+		self->begin_ns,
+		end_ns,
+		waited,
+		delivered,
+	};
+	PyObject *fetch = PyByteArray_FromStringAndSize((char *)numbers, sizeof(numbers));
+	int failed = !fetch || tell(self->fetched, fetch, NULL);
 
-	if (at->workers) {
-		worker = number % at->workers;
-		number /= at->workers;
-	}
-	fetch = Py_BuildValue("[LLLLLLLNN]", clock->serial, at->loader, at->passes, worker, number,
-			      self->begin_ns, end_ns, PyBool_FromLong(waited),
-			      PyBool_FromLong((self->loop && !self->unmatched) ||
-					      clock->delivering));
-	failed = !untracked(fetch) || tell(self->fetched, fetch, NULL);
 	Py_XDECREF(fetch);
 	return failed ? -1 : 0;
 }

@@ -26,7 +26,7 @@ class Steps:
     def closed(self, first=1, epoch=0):
         """All steps that were begun, from the one with serial `first`."""
         return [
-            ClosedStep(serial, serial - 1, epoch, 0, STEP_NS, [], 0, None)
+            ClosedStep(serial, serial - 1, epoch, 0, STEP_NS, b"", 0, None)
             for serial in range(first, self.serial + 1)
         ]
 

@@ -235,7 +235,7 @@ class TestCompiled:
         compiled(*make_batch())
         lookups, steps = hooked(compiled)
         compiled(*make_batch())
-        setup = ClosedStep(0, SETUP, 0, 0, 1, [], 0, None)
+        setup = ClosedStep(0, SETUP, 0, 0, 1, b"", 0, None)
         rows = lookups.rows([setup, *steps.closed()])
         lookups.close()
         assert rows["table"].tolist() == [0, 1, 2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any, NamedTuple
 
 from tests.steps.ticking import Ticking
@@ -38,7 +39,7 @@ class Ear:
         self.followed.append(loader)
 
     def fetched(self, fetch: Fetch) -> None:
-        self.fetches.append(Got(*fetch))
+        self.fetches.append(Got(*array("q", bytes(fetch))))
 
     def turned(self, serial: int, duration_ns: int, workers_ns: int) -> None:
         self.turns.append((serial, duration_ns, workers_ns))

@@ -89,7 +89,7 @@ def events(stream) -> PhaseEvents:
 
 
 def closed(*serials: int) -> list[ClosedStep]:
-    return [ClosedStep(serial, serial, 0, 0, 1, [], 0, None) for serial in serials]
+    return [ClosedStep(serial, serial, 0, 0, 1, b"", 0, None) for serial in serials]
 
 
 def step(events: PhaseEvents, stream: Stream, serial: int, forward=3.0, backward=5.0) -> None:

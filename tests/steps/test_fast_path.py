@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 import weakref
+from array import array
 from collections.abc import Callable
 from typing import Any
 
@@ -119,7 +120,7 @@ class Watch:
         self.clock.steps_by = StepsBy.MARKS if seed % 2 else StepsBy.FETCHES
         self.clock.mixed, self.clock.delivering = seed % 3 == 0, seed % 5 == 0
         module: Any = fast_path if kind == "C" else fast_path_python
-        self.fetched: list[list[int]] = []
+        self.fetched: list[bytearray] = []
 
         class FetchListener(module.FetchListener):  # type: ignore[misc]
             def _ask_first(self) -> None:
@@ -164,8 +165,9 @@ class Watch:
             clock.begin_step()
         while clock.in_phase and chance.randrange(3):
             clock.leave()
-        untimed = [fetch[:5] + fetch[7:] for fetch in self.fetched]
-        assert all(fetch[5] <= fetch[6] for fetch in self.fetched)
+        fetches = [array("q", bytes(fetch)) for fetch in self.fetched]
+        untimed = [fetch[:5] + fetch[7:] for fetch in fetches]
+        assert all(fetch[5] <= fetch[6] for fetch in fetches)
         closed = [(s.serial, s.step, s.epoch, s.switches, s.unexplained) for s in clock.closed]
         known = [(bool(t.loop), bool(t.opened), int(t.leads), t.epoch) for t in self.listeners]
         return untimed, closed, known, at.number, at.exact, clock.phase, clock.unended_batches
@@ -184,7 +186,7 @@ def test_what_is_kept_of_a_step_brings_no_full_garbage_collection_nearer():
     for _ in range(100):
         watch.act()
     step = watch.clock.closed[-1]
-    for kept in (step, step.phase_ns, watch.fetched[-1]):
+    for kept in (step, step.packed_phase_ns, watch.fetched[-1]):
         assert not gc.is_tracked(kept)
     assert fast_path.untracked(5) == fast_path_python.untracked(5) == 5  # is never tracked
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from trainobs.core.abi import BATCH, BATCHES, MAIN_WORKER, Phase
-from trainobs.steps.closed_step import ClosedStep
+from trainobs.steps.closed_step import ClosedStep, packed
 from trainobs.steps.ledger import (
     MAX_FOLLOWED,
     MAX_KEPT,
@@ -50,7 +50,8 @@ class Book:
     def fetch(self, serial: int, key: Key | None, begin: int, end: int, **options: bool) -> None:
         flags = {"waited": True, "delivered": True} | options
         known = key or (-1, -1, -1, -1)
-        self.ledger.fetched([serial, *known, begin, end, flags["waited"], flags["delivered"]])
+        numbers = serial, *known, begin, end, flags["waited"], flags["delivered"]
+        self.ledger.fetched(bytearray(packed(numbers)))
 
     def close(self, *steps: ClosedStep, last: bool = False) -> tuple[dict[str, list[float]], Any]:
         self.ledger.read()
@@ -67,7 +68,7 @@ def step(serial: int, start: int, end: int, wait: int = 0, unexplained: int = 0)
     """A step whose number is its serial + 100."""
     phases = [0] * len(Phase)
     phases[Phase.LOADER] = wait
-    return ClosedStep(serial, serial + 100, 0, start, end, phases, 0, None, unexplained)
+    return ClosedStep(serial, serial + 100, 0, start, end, packed(phases), 0, None, unexplained)
 
 
 def test_a_wait_is_divided_as_the_maker_spent_the_time_of_it(book):

@@ -15,7 +15,7 @@ from trainobs.steps.timeline import Gauges, Spans, Totals
 def steps(*edges: int) -> list[ClosedStep]:
     """Steps between each pair of neighbouring edges."""
     return [
-        ClosedStep(i, i, 0, start, end, [], 0, None)
+        ClosedStep(i, i, 0, start, end, b"", 0, None)
         for i, (start, end) in enumerate(pairwise(edges))
     ]
 

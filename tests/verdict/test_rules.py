@@ -320,9 +320,7 @@ def test_of_two_costs_the_evidence_says_what_each_consists_of():
 @pytest.mark.parametrize(
     ("of_workers", "told"), [((1.2, 2.1), {"workers": 2.0}), ((1.2, 1.5), {"transform": 0.5})]
 )
-def test_a_setting_comes_before_work_that_does_not_surely_bring_more(
-    monkeypatch, of_workers, told
-):
+def test_a_setting_comes_before_work_that_does_not_surely_bring_more(monkeypatch, of_workers, told):
     work = Advice("half the CPU time of making a batch", (1.57, 1.67), {"transform": 0.5})
     setting = Advice("num_workers=2", of_workers, {"workers": 2.0})
     monkeypatch.setattr(advice, "_replayed", lambda *_: iter((work, setting)))

@@ -18,7 +18,7 @@ from trainobs.attach.rule import EventCounts, Rule, doubt_of
 from trainobs.core.abi import RING, Event, Phase
 from trainobs.core.records import SETUP
 from trainobs.steps.clock import MAX_NAMED
-from trainobs.steps.closed_step import ClosedStep
+from trainobs.steps.closed_step import ClosedStep, packed
 
 _LOADER, _OTHER = Phase.LOADER.value, Phase.OTHER.value
 
@@ -146,6 +146,8 @@ class KernelStepClock:
         phase_ns[_OTHER] = end_ns - self._begin_ns - phase_ns[_LOADER]
         number = SETUP if serial == 0 else serial - 1
         begin_ns, self._begin_ns = self._begin_ns, end_ns
-        self.closed.append(ClosedStep(serial, number, 0, begin_ns, end_ns, phase_ns, 0, None))
+        self.closed.append(
+            ClosedStep(serial, number, 0, begin_ns, end_ns, packed(phase_ns), 0, None)
+        )
         if serial:
             self.counts += step["counts"].astype(np.int64)

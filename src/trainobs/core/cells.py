@@ -64,8 +64,12 @@ class StepCells:
 
     def without_zeros(self) -> StepCells:
         """Without the numbers that are 0 in all steps."""
-        used = self.values.any(axis=0)
-        return self if used.all() else StepCells(self.places[used], self.values.T[used].T)
+        used = np.asarray(self.values.any(axis=0))
+        return self if used.all() else self.only(used)
+
+    def only(self, some: npt.NDArray[np.bool_]) -> StepCells:
+        """Some of the numbers: of each, whether it is among them. Shape (k,)."""
+        return StepCells(self.places[some], self.values.T[some].T)
 
     def __len__(self) -> int:
         return len(self.values)

@@ -132,10 +132,10 @@ class Coverage:
             used: of each step, which ways (`Async`) may have been used until then.
         """
         known, doubtful = self._known_words[cells.places], self._doubtful_words[cells.places]
-        if known.all() and not (np.bitwise_or.reduce(used) & doubtful).any():
-            return cells
-        values = np.where(used[:, None] & doubtful, np.uint64(0), cells.values)
-        return StepCells(cells.places[known], values[:, known])
+        if (np.bitwise_or.reduce(used) & doubtful).any():
+            values = np.where(used[:, None] & doubtful, np.uint64(0), cells.values)
+            cells = StepCells(cells.places, values)
+        return cells if known.all() else cells.only(known)
 
     def histograms(self, buckets: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
         """A copy of histograms, shape (op, class, role, BUCKETS), empty where unknown."""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Iterable
 from functools import cached_property
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+
+
+def packed(numbers: Iterable[int]) -> bytes:
+    """Numbers as int64 in the machine's order: one object to keep, and to read at once."""
+    return array("q", numbers).tobytes()
 
 
 class ClosedStep(NamedTuple):
@@ -21,8 +26,8 @@ class ClosedStep(NamedTuple):
     epoch: int
     start_ns: int
     end_ns: int
-    phase_ns: list[int]
-    """Of `Phase`, and of those with a name of the user's that had one by then."""
+    packed_phase_ns: bytes
+    """`phase_ns`, packed."""
     switches: int
     totals: object
     """What `sample` returned when the step closed."""
@@ -30,6 +35,11 @@ class ClosedStep(NamedTuple):
     """Waits for a loader of which nobody knows what was waited for."""
     merged: tuple[int, ...] = ()
     """Serials of what was first taken for steps of their own, and belongs to this one."""
+
+    @property
+    def phase_ns(self) -> list[int]:
+        """Of `Phase`, and of those with a name of the user's that had one by then."""
+        return array("q", self.packed_phase_ns).tolist()
 
     @property
     def serials(self) -> tuple[int, ...]:
@@ -80,12 +90,11 @@ class ClosedSteps(tuple[ClosedStep, ...]):
     @cached_property
     def phase_ns(self) -> Ints:
         """Time in each phase that had a name by then, shape (n, phases)."""
-        phases: Sequence[list[int]] = self._columns[5]  # type: ignore[assignment]
-        width = max(map(len, phases))
-        if min(map(len, phases)) < width:
-            phases = [each + [0] * (width - len(each)) for each in phases]
-        flat = np.fromiter(chain.from_iterable(phases), np.int64, len(self) * width)
-        return flat.reshape(len(self), width)
+        phases: list[bytes] = list(self._columns[5])  # type: ignore[arg-type]
+        size = max(map(len, phases))
+        if min(map(len, phases)) < size:
+            phases = [each.ljust(size, b"\0") for each in phases]
+        return np.frombuffer(b"".join(phases), np.int64).reshape(len(self), -1)
 
     @cached_property
     def switches(self) -> Ints:

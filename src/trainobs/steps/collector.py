@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from itertools import chain
@@ -229,7 +230,8 @@ class Collector:
         now = self._clock.serial
         pairs = zip(at_rest, late, strict=True)
         self.late_count += sum(count for serial, count in pairs if now < serial + RING)
-        for index, step in enumerate(steps):
+        several = self._carried or any(step.merged for step in steps)
+        for index, step in enumerate(steps if several else ()):
             if not step.merged and step.serial not in self._carried:
                 continue
             more = [ring.take([merged])[0] for merged in step.merged]
@@ -244,8 +246,8 @@ class Collector:
     def _at_rest(self) -> list[int]:
         """Serials of steps that were copied half a ring ago, each of them once."""
         due = self._clock.serial - RING // 2
-        at_rest = [serial for serial in self._unchecked if serial <= due]
-        self._unchecked = [serial for serial in self._unchecked if serial > due]
+        count = bisect_right(self._unchecked, due)
+        at_rest, self._unchecked = self._unchecked[:count], self._unchecked[count:]
         return at_rest
 
     def _carry(self, cancelled: int, serial: int) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from trainobs.core.abi import MAIN_WORKER, Phase
+from trainobs.steps.closed_step import packed
 from trainobs.steps.marker import Marker
 from trainobs.steps.states import StepsBy
 
@@ -70,7 +71,7 @@ class FetchListener:
 
     def __init__(self) -> None:
         self.clock: Any = None
-        self.fetched: Callable[[list[int]], None] | None = None
+        self.fetched: Callable[[bytearray], None] | None = None
         self._name: object = None
         self.loop = self.found = self.unmatched = False
         self.opens = self.opened = self.aside = False
@@ -129,8 +130,8 @@ class FetchListener:
             if at.workers:
                 key = number % at.workers, number // at.workers
             delivered = (self.loop and not self.unmatched) or clock.delivering
-            times = self.begin_ns, end_ns
-            self.fetched([clock.serial, at.loader, at.passes, *key, *times, waited, delivered])
+            whose = clock.serial, at.loader, at.passes, *key
+            self.fetched(bytearray(packed((*whose, self.begin_ns, end_ns, waited, delivered))))
         self.got()
 
 

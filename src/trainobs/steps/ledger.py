@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import chain, count
+from itertools import count
 from operator import eq
 from typing import Protocol
 
@@ -45,11 +45,11 @@ Columns = dict[str, npt.NDArray[np.float64]]
 Key = tuple[int, int, int, int]
 """Loader, pass over it, worker, and which batch of that worker in that pass."""
 
-Fetch = list[int]
-"""One batch that the training thread got: the serial of the step that the clock was in, the four
-numbers of its `Key`, when it was asked for and when it was there (ns of CLOCK_MONOTONIC), whether
-that time counts in `loader/wait_ns`, and whether the step got this very batch, and not one fetched
-ahead of it. Of loaders that `gives_later` names, somebody else tells which step got it."""
+Fetch = bytearray
+"""One batch that the training thread got, as packed numbers: the serial of the step that the clock
+was in, the four of its `Key`, when it was asked for and when it was there (ns of CLOCK_MONOTONIC),
+whether that time counts in `loader/wait_ns`, and whether the step got this very batch, and not one
+fetched ahead of it. Of loaders that `gives_later` names, somebody else tells which step got it."""
 
 _SERIAL, _KEY, _BEGIN, _END, _WAITED, _DELIVERED = 0, slice(1, 5), 5, 6, 7, 8
 _KEY_FIELDS = ("loader", "pass", "worker", "number")
@@ -144,8 +144,9 @@ class Ledger:
     def carry(self, cancelled: int, serial: int) -> None:
         """What was opened as a step of its own belongs to the step before."""
         for fetch in list(self._fetches):
-            if fetch[_SERIAL] == cancelled:
-                fetch[_SERIAL] = serial
+            with memoryview(fetch).cast("q") as numbers:
+                if numbers[_SERIAL] == cancelled:
+                    numbers[_SERIAL] = serial
         for turn in list(self._turns):
             if turn[0] == cancelled:
                 turn[0] = serial
@@ -201,8 +202,7 @@ class Ledger:
         steps = ClosedSteps.from_steps(steps)
         split = _Split(steps)
         unnamed = self._finished(steps, last)
-        numbers = chain.from_iterable(until(self._fetches, steps[-1].serial))
-        got, keys = self._join(split, np.fromiter(numbers, np.int64).reshape(-1, 9))
+        got, keys = self._join(split, self._fetched_until(steps[-1].serial))
         got = self._ahead.close(steps, got, keys, room=0 if last else MAX_KEPT)
         fetched = got.view(_WHOLE)
         split.turn(list(until(self._turns, steps[-1].serial)))
@@ -231,6 +231,14 @@ class Ledger:
         self._kept_keys = np.concatenate([self._kept_keys, keys[named]])
         self._kept = np.concatenate([self._kept, rows[named]])
         return rows[~named]
+
+    def _fetched_until(self, serial: int) -> Ints:
+        """Take the fetches of steps up to a serial off; shape (n, 9)."""
+        fetches = np.frombuffer(b"".join(self._fetches), np.int64).reshape(-1, 9)
+        count = int(np.append(fetches[:, _SERIAL] > serial, True).argmax())
+        for _ in range(count):
+            self._fetches.popleft()
+        return fetches[:count]
 
     def _join(self, split: _Split, fetches: Ints) -> tuple[Rows, Ints]:
         """Tell the steps what they waited for; returns the batches that were got, in that order.

@@ -10,7 +10,7 @@ from collections.abc import Callable, MutableSequence
 
 from trainobs.core.abi import Phase
 from trainobs.core.records import SETUP
-from trainobs.steps.closed_step import ClosedStep
+from trainobs.steps.closed_step import ClosedStep, packed
 from trainobs.steps.fetch_steps import FetchSteps
 from trainobs.steps.states import StepsBy, StepState
 
@@ -203,7 +203,7 @@ class Marker:
                 self.epoch,
                 self._start_ns,
                 now,
-                phase_ns,
+                packed(phase_ns),
                 self._switches + 1,
                 self._sample() if self._sample else None,
                 self._unexplained,
