@@ -185,7 +185,7 @@ def test_a_loader_bound_run_word_for_word(made):
         "Verdict: loader-bound: 10 ms a step, 33 % of it; cause: the loader's own computation",
         "  wait: loader computes                   8.50 ms       28 %",
         "  wait: loader reads from storage            1 ms      3.3 %",
-        "  wait: batches made, on their way         500 us      1.7 %",
+        "  wait: batches made, not yet received     500 us      1.7 %",
         "",
         "What would help, as predicted",
         "  1.37 to 1.66 times as fast  num_workers=2",

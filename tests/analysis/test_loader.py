@@ -130,7 +130,7 @@ def test_what_was_waited_for_is_of_all_steps_and_the_rest_is_not_known(tmp_path)
     summary = summarize(RunLog.open(tmp_path / "run"))
     (line,) = lines_of(brief.render(summary, 0), "Loader: ")  # nobody knows who made batches
     assert line.startswith("Loader: waited for ")
-    assert line.endswith(" a step: not known 70 %, batches made, on their way 30 %")
+    assert line.endswith(" a step: not known 70 %, batches made, not yet received 30 %")
 
 
 def test_a_step_says_what_it_waited_for(run):

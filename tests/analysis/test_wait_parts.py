@@ -22,14 +22,14 @@ def test_what_loaders_take_to_start_is_shown_beside_the_hand_over(tmp_path):
     lines = brief.render(summarize(RunLog.open(run)), 0).splitlines()
     (starting,) = (line for line in lines if line.startswith("  wait: loaders starting and ending"))
     assert starting.split()[-4:] == ["8", "ms", "27", "%"]
-    (handed,) = (line for line in lines if line.startswith("  wait: batches made, on their way"))
-    assert handed.split()[-4:] == ["1", "ms", "3.3", "%"]
-    assert (
-        "  what was waited for: loaders starting and ending 80 %, batches made, on their way 10 %"
-        in lines
+    (handed,) = (
+        line for line in lines if line.startswith("  wait: batches made, not yet received")
     )
+    assert handed.split()[-4:] == ["1", "ms", "3.3", "%"]
+    causes = "loaders starting and ending 80 %, batches made, not yet received 10 %"
+    assert f"  what was waited for: {causes}" in lines
     full = page.render(summarize(RunLog.open(run))).splitlines()
-    assert any(line.startswith("    batches made, on their way") for line in full)
+    assert any(line.startswith("    batches made, not yet received") for line in full)
     assert any(line.startswith("    loaders starting and ending") for line in full)
 
 
@@ -43,10 +43,8 @@ def test_what_any_batch_costs_is_no_part_of_the_wait(tmp_path):
     lines = brief.render(summarize(RunLog.open(run)), 0).splitlines()
     (waited,) = (line for line in lines if line.startswith("  waiting for data"))
     assert waited.split()[3:5] == ["9", "ms"]
-    assert (
-        "  what was waited for: batches made, on their way 56 %, loaders starting and ending 44 %"
-        in lines
-    )
+    causes = "batches made, not yet received 56 %, loaders starting and ending 44 %"
+    assert f"  what was waited for: {causes}" in lines
     more["sched__wait_offcpu_ns"] = [10 * MS] * 200  # there nothing is taken over
     other = write(tmp_path / "other", steps_of(10, 20, **split, **more), **facts)
     runs = RunLog.open(run), RunLog.open(other)

@@ -26,7 +26,6 @@ from trainobs.verdict.verdict import Cause, VerdictKind, facts_from
     [
         (Cause.STORAGE, {"device": 85, "compute": 15}),
         (Cause.TRANSFORM, {"device": 15, "compute": 85}),
-        (Cause.HANDOVER, {"handover": 100}),
         (Cause.LOADER_SLEEP, {"sleep": 85, "handover": 15}),
         (Cause.STORAGE, {"device": 70, "compute": 30}),
         (None, {"device": 50, "compute": 50}),
@@ -64,7 +63,7 @@ def test_what_waited_for_a_cpu_was_not_handed_over_late():
         (95, 5, 3, None),  # the next batch is made asleep, and the worker holds its lock
         (95, 99, 97, None),  # it is computed
         (95, 99, 5, Cause.HANDOVER),  # and the worker pickles for 94
-        (30, 5, 3, Cause.HANDOVER),
+        (30, 99, 5, Cause.HANDOVER),
     ],
 )
 def test_what_a_worker_may_keep_while_it_makes_the_next_batch_is_no_hand_over(
@@ -73,6 +72,22 @@ def test_what_a_worker_may_keep_while_it_makes_the_next_batch_is_no_hand_over(
     known = {"batch__kept_ns": kept * MS, "batch__made_compute_ns": made * MS}
     late = split(handover=100) | known | {"sched__worker_cpu_ns": worker_cpu * MS}
     assert verdict_on(**late).cause is cause
+
+
+@pytest.mark.parametrize(
+    ("worker_cpu", "off", "cause"),
+    [
+        (99, 97, Cause.HANDOVER),  # workers pickle
+        (5, 97, None),  # a sampler sleeps in the training thread
+        (40, 97, None),
+        (40, 30, Cause.FETCH),  # or computes for 70
+    ],
+)
+def test_what_nobody_computes_for_is_no_hand_over(worker_cpu, off, cause):
+    """The batch is made, and the training thread in `next`: it may do anything there."""
+    late = split(handover=100) | {"batch__made_compute_ns": 4 * MS}
+    computed = {"sched__worker_cpu_ns": worker_cpu * MS, "sched__wait_offcpu_ns": off * MS}
+    assert verdict_on(**late, **computed).cause is cause
 
 
 def test_workers_that_start_with_each_epoch_are_no_hand_over():
@@ -243,7 +258,7 @@ def test_what_workers_spend_on_memory_is_no_time_of_the_training_thread():
 
 
 def test_a_worker_that_computes_hands_over_late_which_is_no_hand_over():
-    late = split(handover=100)
+    late = split(handover=100) | {"sched__worker_cpu_ns": 99 * MS, "batch__made_compute_ns": 0.0}
     assert verdict_on(**late, batch__compute_ns=90 * MS).cause is None
     assert verdict_on(**late, batch__compute_ns=1 * MS).cause is Cause.HANDOVER
 
@@ -313,10 +328,11 @@ def test_taking_over_batches_is_nothing_to_remedy():
 
 @pytest.mark.parametrize(
     ("off", "cause"),
-    [(20, Cause.FETCH), (90, None)],  # asleep, or without a CPU, for so long of 100 ms
+    [(20, Cause.FETCH), (98, None)],  # asleep, or without a CPU, for so long of 100 ms
 )
 def test_what_the_training_thread_computes_in_a_wait_is_no_hand_over(off, cause):
     late = split(handover=100) | {"sched__wait_offcpu_ns": off * MS}
+    late |= {"sched__worker_cpu_ns": 99 * MS, "batch__made_compute_ns": 0.0}
     assert verdict_on(**late).cause is (cause or Cause.HANDOVER)
     unknown = replace(TWO_CPUS, workers=None)  # a loader of one's own
     assert verdict_on(unknown, **WAITING, sched__wait_offcpu_ns=off * MS).cause is cause

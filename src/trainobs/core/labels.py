@@ -44,7 +44,7 @@ _MORE: Mapping[str, str] = {
     "loader/cpu_wait_ns": "  loader has no CPU",
     "loader/compute_ns": "  loader computes",
     "loader/sleep_ns": "  loader asleep, cause unknown",
-    "loader/handover_ns": "  batches made, on their way",
+    "loader/handover_ns": "  batches made, not yet received",
     "loader/start_stop_ns": "  loaders starting and ending",
     "loader/worker_start_stop_ns": "    workers, at least",
     "sched/wait_offcpu_ns": "  asleep, or no CPU, while it waits",

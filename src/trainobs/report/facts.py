@@ -25,7 +25,7 @@ _WAITED = {
     "loader/device_ns": "asleep for a device",
     "loader/cpu_wait_ns": "without a CPU",
     "loader/sleep_ns": "asleep, cause unknown",
-    _HANDOVER: "batches made, on their way",
+    _HANDOVER: "batches made, not yet received",
 }
 """What who made the awaited batch did meanwhile."""
 

@@ -147,10 +147,23 @@ def reads_again(now: Situation) -> bool:
 
 
 def _handed_over(now: Situation) -> float:
-    """What handing batches over took that was no want of CPUs, at least."""
+    """What handing batches over took that was no want of CPUs, at least.
+
+    No more than was computed meanwhile: by workers beside what they compute for batches, by the
+    training thread, or by threads of its own that pin memory. A training thread that sleeps though
+    the batch is made may do so in a sampler, or in what is around the loader.
+    """
     queued = known(now.ns("sched/worker_runqueue_ns")) - known(now.ns("batch/cpu_wait_ns"))
     lacked = known(now.ns("sched/wait_runqueue_ns")) + max(0.0, queued)
-    return max(0.0, known(now.ns(record.HANDOVER)) - known(now.ns(record.START)) - lacked)
+    took = known(now.ns(record.HANDOVER)) - known(now.ns(record.START)) - lacked
+    own = known(now.ns(record.LOADER) - now.ns(record.WAITED_OFF_CPU))
+    computed = _handing(now) + max(0.0, own) + max(0.0, asleep.used_in_wait(now))
+    return max(0.0, min(took, computed))
+
+
+def _handing(now: Situation) -> float:
+    """CPU time of workers beside what they compute for batches."""
+    return max(0.0, known(now.ns("sched/worker_cpu_ns") - now.ns(kept.MADE)))
 
 
 def _kept(now: Situation) -> float:
@@ -158,8 +171,7 @@ def _kept(now: Situation) -> float:
 
     To hand over takes CPU time of theirs beside what they compute for batches: that much it took.
     """
-    handing = now.ns("sched/worker_cpu_ns") - now.ns(kept.MADE)
-    return max(0.0, known(now.ns(kept.KEPT)) - max(0.0, known(handing)))
+    return max(0.0, known(now.ns(kept.KEPT)) - _handing(now))
 
 
 def _fetched(now: Situation) -> float:

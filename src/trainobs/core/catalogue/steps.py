@@ -42,9 +42,9 @@ STEPS: tuple[Metric, ...] = (
     ),
     loader_part(
         "loader/handover_ns",
-        "What is left of loader/wait_ns: finished batches on their way to the training thread, and "
-        "workers that start or end.",
-        chart="Waiting for data: hand-over",
+        "What is left of loader/wait_ns: the batch was made, and on its way, or the training "
+        "thread was at something else in `next` (a sampler); and workers that start or end.",
+        chart="Waiting for data: batch made, not yet received",
     ),
     timed(
         "loader/start_stop_ns",
