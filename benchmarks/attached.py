@@ -135,9 +135,9 @@ def _times(file: Path) -> Ints:
 def attached(pid: int) -> Iterator[dict[str, int]]:
     """Steps are seen; the descriptors of the programs that run."""
     from trainobs.attach.process import find
-    from trainobs.attach.rule import rule_for
     from trainobs.attach.run import AttachedRun
     from trainobs.probes.shared import SharedProbes
+    from trainobs.steps.rule import rule_for
 
     probes = SharedProbes()
     run = AttachedRun(find(pid), probes, 0)

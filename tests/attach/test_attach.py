@@ -31,7 +31,6 @@ from tests.attach.target import (
 from tests.kernel.processes import fork, join
 from trainobs.analysis.summary import summarize
 from trainobs.attach.process import find, look_at
-from trainobs.attach.rule import rule_for
 from trainobs.attach.run import AttachedRun
 from trainobs.attach.top import Machine
 from trainobs.core.abi import FileClass, Op, Role
@@ -39,6 +38,7 @@ from trainobs.probes.attached_backend import FUNCTIONS, AttachedBackend
 from trainobs.probes.shared import SharedProbes
 from trainobs.report import brief, page
 from trainobs.runlog.reader import RunLog
+from trainobs.steps.rule import rule_for
 
 pytestmark = pytest.mark.needs_bpf
 

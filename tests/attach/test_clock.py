@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from trainobs.attach.clock import KernelStepClock, OverrunError
-from trainobs.attach.rule import Rule
 from trainobs.core.abi import RING, SEEN, Event, Phase
 from trainobs.core.records import SETUP
+from trainobs.steps.rule import Rule
 
-RULE = Rule(Event.FETCH, Event.OPTIMIZER, 7, "")
+RULE = Rule(Event.FETCH, Event.OPTIMIZER, "", tid=7)
 
 
 class Kernel:

@@ -14,11 +14,11 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.attach.rule import EventCounts, Rule, doubt_of
 from trainobs.core.abi import RING, Event, Phase
 from trainobs.core.records import SETUP
 from trainobs.steps.clock import MAX_NAMED
 from trainobs.steps.closed_step import ClosedStep, packed
+from trainobs.steps.rule import EventCounts, Rule, doubt_of
 
 _LOADER, _OTHER = Phase.LOADER.value, Phase.OTHER.value
 

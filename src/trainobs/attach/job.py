@@ -34,7 +34,6 @@ from trainobs.attach.process import (
     state_of,
     training_below,
 )
-from trainobs.attach.rule import SEVERAL, EventCounts, Rule, rule_for
 from trainobs.attach.run import AttachedRun, loaded
 from trainobs.attach.target_files import file_of
 from trainobs.core.abi import SLOTS, Event
@@ -49,6 +48,7 @@ from trainobs.runlog.directory import claim, give_back, try_to_write
 from trainobs.runlog.writer import RunLogSink
 from trainobs.session.ending import tell, tell_end
 from trainobs.session.runs import default_run_dir
+from trainobs.steps.rule import SEVERAL, EventCounts, Rule, rule_for
 from trainobs.tensorboard.layout import LayoutWriter
 from trainobs.tensorboard.sink import EventFile, TensorBoardSink
 

@@ -17,7 +17,6 @@ from trainobs.attach.functions import NONE_FOUND, TorchFunction, places_in
 from trainobs.attach.process import DO_ROOT, Target, ended, out_of_reach, refused, worker_count
 from trainobs.attach.readings import OutsideReadings
 from trainobs.attach.roots import data_roots, library_roots_of
-from trainobs.attach.rule import Rule
 from trainobs.attach.siblings import Siblings
 from trainobs.attach.unknown import unknown_metrics
 from trainobs.core.abi import Event, FileClass
@@ -35,6 +34,7 @@ from trainobs.session.delivery import Deliveries
 from trainobs.session.ending import tell
 from trainobs.session.observer import FULL, Observer
 from trainobs.steps.collector import Collector
+from trainobs.steps.rule import Rule
 
 LEVEL = "attached"
 """What `run.json` says of such a run."""

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainobs.attach.process import Target, look_at, training_processes
-from trainobs.attach.rule import PATIENCE_S, SEVERAL, Rule, rule_for
 from trainobs.attach.run import AttachedRun, loaded
 from trainobs.core.abi import SLOTS, Event, FileClass, Op, Phase, Role
 from trainobs.core.errors import TrainobsError
 from trainobs.probes.shared import SharedProbes
+from trainobs.steps.rule import PATIENCE_S, SEVERAL, Rule, rule_for
 
 EVERY_S = 2.0
 """Time that a row is about."""

@@ -7,25 +7,22 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 
-from trainobs.core.abi import Phase
+from trainobs.core.abi import Event, Phase
 from trainobs.core.records import SETUP
 from trainobs.hooks.optimizers import OptimizerHooks
 from trainobs.steps.clock import StepClock
+from trainobs.steps.rule import (
+    ALONE,
+    BY_FETCH,
+    BY_ONE_OPTIMIZER,
+    BY_OPTIMIZER,
+    Rule,
+    are_alone,
+    rule_inside,
+)
 from trainobs.steps.states import StepsBy
 
 _OPTIMIZER = Phase.OPTIMIZER.value
-
-ALONE, ALONE_AGAIN = 8, 64
-"""Steps of optimizers, without a fetch, after which a loop is one without torch's loaders: where no
-pass over one goes on, and where one does, of which a batch may be for many steps."""
-
-PATIENCE_FETCHES, PATIENCE_S = 64, 10.0
-"""Fetches, and time, after which a loop without a step of an optimizer has none of torch's."""
-
-BY_OPTIMIZER = "a step begins with the first fetch of a batch after an optimizer has stepped"
-BY_FETCH = "each fetch of a batch begins a step: no optimizer of torch's steps"
-BY_ONE_OPTIMIZER = "a step begins as an optimizer has stepped: no fetch in it is seen"
-BY_MARKS = "the loop marks its steps"
 
 
 class OptimizerSteps:
@@ -50,8 +47,8 @@ class OptimizerSteps:
         self.takes_all = True
         self._clock = clock
         self._found = found
-        self._rule = ""
-        self._without = 0
+        self._rule: Rule | None = None
+        self._without = 0  # steps on end without a batch
         self._main: Callable[[], object] = lambda: None
         self._since: Counter[int] = Counter()  # steps of each other since the last one of that
         self._hooks = OptimizerHooks(self._stepped, on_fault)
@@ -61,7 +58,7 @@ class OptimizerSteps:
         self._hooks.close()
 
     def _stepped(self, optimizer: object) -> None:
-        clock = self._clock
+        clock, supply = self._clock, self._clock.supply
         self.count += 1
         self.last_ns = time.monotonic_ns()
         if not self.first_ns:
@@ -73,27 +70,26 @@ class OptimizerSteps:
         if main is optimizer:
             self._since.clear()
         if clock.step == SETUP:  # no batch was fetched
-            if self.count <= ALONE:
+            if not are_alone(self.count):
                 return
-            clock.supply.lose()
-        elif self.takes_all and not clock.supply.is_none:
+            supply.lose()
+        elif self.takes_all and not supply.is_none:
             self._without = self._without + 1 if clock.is_idle else 0
-            most = ALONE if clock.fetches.leader is None else ALONE_AGAIN
-            if self._without > most:  # it was a look at the data, or it has another loader
-                clock.supply.lose()
+            in_a_pass = clock.fetches.leader is not None
+            if are_alone(self._without, in_a_pass):
+                supply.lose()  # it was a look at the data, or it has another loader
                 clock.measured.discard(Phase.LOADER.value)
-        rule = BY_ONE_OPTIMIZER if clock.supply.is_none else BY_OPTIMIZER
+        rule = BY_ONE_OPTIMIZER if supply.is_none else BY_OPTIMIZER
         if rule is not self._rule:
             self._rule = rule
-            self._found(rule)
+            self._found(rule.told)
         clock.stepped(main=main is optimizer)
 
 
 class StepFinder:
     """Tells a clock where steps begin, by the optimizers and the loaders of the main thread.
 
-    Which rule fits is found once, as `attach/rule.py` does it from outside; there, a step is seen
-    to begin by the same events.
+    Which rule fits is found once, and taken at an event by which it has a step begin.
 
     Args:
         clock: of this thread.
@@ -108,7 +104,7 @@ class StepFinder:
         self._found = found
         self._on_fault = on_fault
         self._began_s = time.monotonic()
-        self._rule = ""
+        self._rule: Rule | None = None
         self._fetches = self._steps = 0
         self._optimizing = False
         self._one: Callable[[], object] = lambda: None
@@ -135,14 +131,9 @@ class StepFinder:
         """The loop asks for a batch."""
         self.leave()
         self._fetches += 1
-        if self._rule:
-            return
-        if self._steps:
-            self._settle(BY_OPTIMIZER)
-        elif self._fetches > PATIENCE_FETCHES and time.monotonic() - self._began_s > PATIENCE_S:
+        if self._find(Event.FETCH) is BY_FETCH:
             self._clock.steps_by = StepsBy.FETCHES
             self._clock.end_step()
-            self._settle(BY_FETCH)
 
     def _stepping(self, _: object) -> None:
         self.leave()
@@ -153,17 +144,23 @@ class StepFinder:
     def _stepped(self, optimizer: object) -> None:
         self.leave()
         self._steps += 1
-        if not self._rule and not self._fetches and self._steps > ALONE:
-            self._settle(BY_ONE_OPTIMIZER)
-        if self._rule == BY_ONE_OPTIMIZER:
+        self._find(Event.OPTIMIZER)
+        if self._rule is BY_ONE_OPTIMIZER:
             if self._one() is None:
                 self._one = weakref.ref(optimizer)
             if self._one() is optimizer:
                 self._clock.end_step()
                 self._clock.begin_batch()
-        elif self._rule != BY_FETCH:
+        elif self._rule is not BY_FETCH:
             self._clock.end_step()
 
-    def _settle(self, rule: str) -> None:
+    def _find(self, event: Event) -> Rule | None:
+        """The rule, where an event has just shown which it is."""
+        if self._rule is not None:
+            return None
+        rule = rule_inside(self._fetches, self._steps, time.monotonic() - self._began_s)
+        if rule is None or rule.opens is not event:
+            return None
         self._rule = rule
-        self._found(rule)
+        self._found(rule.told)
+        return rule

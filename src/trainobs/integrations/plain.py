@@ -41,7 +41,7 @@ from trainobs.hooks.distributed import TorchJob
 from trainobs.hooks.object_proxy import inner_of
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.integrations.found_loaders import UnnamedLoaders
-from trainobs.integrations.found_steps import BY_FETCH, BY_MARKS, OptimizerSteps
+from trainobs.integrations.found_steps import OptimizerSteps
 from trainobs.integrations.guard import FAULT, tell_fault
 from trainobs.integrations.models import check_model, watch_lookups
 from trainobs.integrations.scope import NOTHING, Scope, step_number
@@ -53,6 +53,7 @@ from trainobs.session.session import Session
 from trainobs.session.settings import PathLike, Probes, Settings
 from trainobs.steps.clock import MAX_NAMED, StepClock
 from trainobs.steps.fast_path import CallbackContext
+from trainobs.steps.rule import BY_FETCH
 from trainobs.steps.states import StepsBy
 
 Loader = TypeVar("Loader", bound=Iterable[Any])
@@ -119,7 +120,7 @@ class Observation:
             observed = self._watch.observe(given)
             self._take(given)
             if session.clock.steps_by == StepsBy.FETCHES:
-                session.note_steps(BY_FETCH)
+                session.note_steps(BY_FETCH.told)
             return observed
         except Exception:
             self._fault()
@@ -144,7 +145,7 @@ class Observation:
             clock.by_marks()
             if isinstance(self._watch, UnnamedLoaders):
                 self._watch.marked()
-            session.note_steps(BY_MARKS)
+            session.note_steps("the loop marks its steps")
         if number is None:
             return self._step
         return CallbackContext(clock.begin_step, step_number(number), clock.end_step, self._fault)

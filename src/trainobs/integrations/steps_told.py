@@ -7,12 +7,13 @@ from pathlib import Path
 
 from trainobs.core.records import SETUP
 from trainobs.core.text import counted, duration, percent
-from trainobs.integrations.found_steps import ALONE, OptimizerSteps
+from trainobs.integrations.found_steps import OptimizerSteps
 from trainobs.integrations.user_warnings import warn_once
 from trainobs.session.ending import tell_no_step
 from trainobs.session.session import Session
 from trainobs.session.settings import Settings
 from trainobs.steps.clock import StepClock
+from trainobs.steps.rule import ALONE
 from trainobs.steps.states import StepsBy
 
 _MARK = "`with obs.step():`"

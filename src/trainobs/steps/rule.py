@@ -1,14 +1,18 @@
-"""What is a step of a process that marks none: a rule found from what it is seen to do.
+"""What is a step of a loop that marks none: a rule found from what it is seen to do.
 
 The fewest assumptions that fit come first. A loop that fetches batches and has an optimizer step
 has steps as trainobs has them elsewhere: a step begins with the first fetch after an optimizer has
 stepped. So gradient accumulation, several optimizers in a step and validation make none too many.
+
+What is seen differs. From outside, a process's events are counted, of whatever thread, and looked
+at now and then: `rule_for`, `doubt_of`. From inside, one thread's fetches and steps of optimizers
+are known as they come: `rule_inside`, `are_alone`. What the two have in common is here as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainobs.core.abi import Event
 
@@ -22,12 +26,15 @@ PATIENCE_S = 10.0
 """How long an optimizer may take to step before a rule without one is taken: gradients may be
 summed up over many backward passes, ..."""
 
-PATIENCE_PASSES = 64
-"""... at least so many, or for six times that long."""
+PATIENCE = 64
+"""... at least so many, or for six times that long; or over more batches than that."""
 
-STEPS_IN_A_TURN = 8.5
-"""Steps of an optimizer, each after a backward pass, from which on they are steps by themselves:
-some loops take many with one batch. No loop takes just so many."""
+ALONE, ALONE_IN_A_PASS = 8, 64
+"""Steps of optimizers on end, without a fetch, that one batch may be for: where no pass over a
+loader goes on, and where one does. With more of them they are steps by themselves."""
+
+STEPS_IN_A_TURN = ALONE + 0.5
+"""Likewise, each after a backward pass, where they are counted: no loop takes just so many."""
 
 
 SEVERAL = "several threads step an optimizer"
@@ -42,14 +49,14 @@ class Rule:
     Attributes:
         opens: the event that it begins with, ...
         needs: ... if this one came in the step before; None: each time.
-        tid: the thread that trains, as it sees itself.
         told: what a step is, in words.
+        tid: the thread that trains, as it sees itself; 0: the one that is observed from inside.
     """
 
     opens: Event
     needs: Event | None
-    tid: int
     told: str
+    tid: int = 0
 
 
 @dataclass(frozen=True)
@@ -97,7 +104,6 @@ class EventCounts:
 
 
 _FETCHED = "a step begins with the first fetch of a batch after {}"
-_BY_OPTIMIZER = _FETCHED.format("an optimizer has stepped")
 _BY_BACKWARD = _FETCHED.format("a backward pass")
 _OPTIMIZERS = "a step begins with the first step of an optimizer after a backward pass"
 _STEPS = "a step begins with each step of an optimizer"
@@ -108,8 +114,42 @@ _UNSEEN = (
 )
 
 
+BY_OPTIMIZER = Rule(Event.FETCH, Event.OPTIMIZER, _FETCHED.format("an optimizer has stepped"))
+BY_FETCH = Rule(
+    Event.FETCH, None, "each fetch of a batch begins a step: no optimizer of torch's steps"
+)
+BY_ONE_OPTIMIZER = Rule(
+    Event.OPTIMIZER, None, "a step begins as an optimizer has stepped: no fetch in it is seen"
+)
+
+
+def are_alone(steps: int, in_a_pass: bool = False) -> bool:
+    """Whether optimizers that step so often on end, without a fetch, do so without a loader.
+
+    Args:
+        steps: of all of them.
+        in_a_pass: whether a pass over a loader goes on.
+    """
+    return steps > (ALONE_IN_A_PASS if in_a_pass else ALONE)
+
+
+def rule_inside(fetches: int, steps: int, seconds: float) -> Rule | None:
+    """The rule that fits one thread; None as long as it is too early to say.
+
+    Args:
+        fetches: how often it fetched a batch to train on.
+        steps: how often an optimizer stepped.
+        seconds: how long it was looked at.
+    """
+    if not fetches:
+        return BY_ONE_OPTIMIZER if are_alone(steps) else None
+    if steps:
+        return BY_OPTIMIZER
+    return BY_FETCH if fetches > PATIENCE and seconds > PATIENCE_S else None
+
+
 def rule_for(seen: EventCounts, patience_s: float = PATIENCE_S) -> Rule | None:
-    """The rule that fits; None as long as it is too early to say.
+    """The rule that fits a process; None as long as it is too early to say.
 
     Args:
         seen: what the process does.
@@ -123,10 +163,9 @@ def rule_for(seen: EventCounts, patience_s: float = PATIENCE_S) -> Rule | None:
     few = seen.steps < STEPS_IN_A_TURN * (seen.own_turns - cut)
     many = seen.steps >= STEPS_IN_A_TURN * (seen.own_turns + cut)
     if seen.has(Event.FETCH, Event.OPTIMIZER) and not many:
-        tid = seen.tids[Event.OPTIMIZER]
-        return Rule(Event.FETCH, Event.OPTIMIZER, tid, _BY_OPTIMIZER) if few else None
+        return replace(BY_OPTIMIZER, tid=seen.tids[Event.OPTIMIZER]) if few else None
     if seen.has(Event.OPTIMIZER, Event.BACKWARD) and (is_late or many):
-        return Rule(Event.OPTIMIZER, Event.BACKWARD, seen.tids[Event.OPTIMIZER], _OPTIMIZERS)
+        return Rule(Event.OPTIMIZER, Event.BACKWARD, _OPTIMIZERS, seen.tids[Event.OPTIMIZER])
     return _late_rule_for(seen, patience_s) if is_late else None
 
 
@@ -134,17 +173,17 @@ def _late_rule_for(seen: EventCounts, patience_s: float) -> Rule | None:
     """Where no thread is seen to do both a backward pass and a step of an optimizer."""
     steps, passes = seen.counts[Event.OPTIMIZER], seen.counts[Event.BACKWARD]
     if seen.has(Event.OPTIMIZER) and FEWEST <= steps <= passes:
-        return Rule(Event.OPTIMIZER, None, seen.tids[Event.OPTIMIZER], _STEPS)
+        return Rule(Event.OPTIMIZER, None, _STEPS, seen.tids[Event.OPTIMIZER])
     waits_for_second = 0 < steps < FEWEST
-    many = passes >= PATIENCE_PASSES or seen.seconds >= 6 * patience_s
+    many = passes >= PATIENCE or seen.seconds >= 6 * patience_s
     if waits_for_second or not many:
         return None
     unseen = "" if steps else _UNSEEN
     tid = seen.tids[Event.BACKWARD]
     if seen.has(Event.FETCH, Event.BACKWARD):
-        return Rule(Event.FETCH, Event.BACKWARD, tid, _BY_BACKWARD + unseen)
+        return Rule(Event.FETCH, Event.BACKWARD, _BY_BACKWARD + unseen, tid)
     if seen.has(Event.BACKWARD):
-        return Rule(Event.BACKWARD, None, tid, _PASSES + unseen)
+        return Rule(Event.BACKWARD, None, _PASSES + unseen, tid)
     return None
 
 

@@ -7,8 +7,20 @@ from itertools import count, product
 
 import pytest
 
-from trainobs.attach.rule import MANY, PARTS, SEVERAL, EventCounts, Rule, doubt_of, rule_for
 from trainobs.core.abi import Event
+from trainobs.steps.rule import (
+    BY_FETCH,
+    BY_ONE_OPTIMIZER,
+    BY_OPTIMIZER,
+    MANY,
+    PARTS,
+    SEVERAL,
+    EventCounts,
+    Rule,
+    doubt_of,
+    rule_for,
+    rule_inside,
+)
 
 TRAINER, OTHER = 7, 8
 
@@ -107,8 +119,8 @@ def test_backward_passes_in_other_threads_are_no_steps() -> None:
 
 
 def test_what_speaks_against_a_rule() -> None:
-    by_optimizer = Rule(FETCH, OPTIMIZER, TRAINER, "")
-    by_passes = Rule(BACKWARD, None, TRAINER, "")
+    by_optimizer = Rule(FETCH, OPTIMIZER, "", TRAINER)
+    by_passes = Rule(BACKWARD, None, "", TRAINER)
 
     def since(*counts: int, elsewhere: tuple[int, ...] = (0, 0, 0), turns: int = 9) -> EventCounts:
         return EventCounts(counts, (TRAINER,) * 3, 1.0, elsewhere=elsewhere, turns=turns)
@@ -140,3 +152,21 @@ def test_fetches_are_timed_only_where_scopes_are_seen_to_end(
     scopes: int, ends: int, expected: bool
 ) -> None:
     assert EventCounts((2, 2, 2), (7, 7, 7), 1.0, scopes, ends).ends_are_seen is expected
+
+
+@pytest.mark.parametrize(
+    ("fetches", "steps", "seconds", "expected"),
+    [
+        (0, 8, 99.0, None),  # there may be a loader
+        (0, 9, 0.1, BY_ONE_OPTIMIZER),
+        (1, 1, 0.1, BY_OPTIMIZER),
+        (9, 99, 0.1, BY_OPTIMIZER),
+        (64, 0, 99.0, None),  # an optimizer may step
+        (65, 0, 10.0, None),
+        (65, 0, 10.1, BY_FETCH),
+    ],
+)
+def test_rules_of_one_thread_that_is_seen_from_inside(
+    fetches: int, steps: int, seconds: float, expected: Rule | None
+) -> None:
+    assert rule_inside(fetches, steps, seconds) is expected
