@@ -200,15 +200,16 @@ class StepClock(Marker):
                 self.supply.run_dry()
         else:  # a pass of a validation may have begun an epoch inside of this one
             self._epoch_count = min(self._epoch_count, self.epoch + self.epoch_shift + 1)
-        if self.supply.is_out and not main:
+        supply = self.supply
+        if supply.is_out and not main:
             return
-        if self.supply.is_none:
-            self.supply.step(had_batch=not self.is_idle)
+        if supply.is_none:
+            supply.step(had_batch=not self.is_idle)
         if self._state == _OPENED:  # no batch came: it was there already
             self.begin_batch()
         self._publish()
         self.end_step()
-        if self.supply.is_out:
+        if supply.is_out:
             self._open(self.phase)
 
     def begin_pass(self) -> None:

@@ -76,7 +76,6 @@ class Supply:
         self.is_out = self.is_none = True
 
     def step(self, *, had_batch: bool) -> None:
-        """A step ends: it was a loader after all, if two on end had batches."""
-        if self.is_none:
-            self._fed = self._fed + 1 if had_batch else 0
-            self.is_out = self.is_none = self._fed < 2
+        """A step ends where there is none: there is, after all, if two on end had batches."""
+        self._fed = self._fed + 1 if had_batch else 0
+        self.is_out = self.is_none = self._fed < 2
