@@ -18,6 +18,7 @@ from trainobs.core import compiled, native
 from trainobs.core.compiled import is_whole, mark_of
 from trainobs.core.errors import ProbeError
 from trainobs.core.native import lookups
+from trainobs.core.once import Once
 from trainobs.probes.compiling import OBJECTS
 from trainobs.probes.extra import ExtraObject
 from trainobs.probes.loader import LibbpfLoader
@@ -99,9 +100,10 @@ def other_sources(place: Path) -> None:
 def pulled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Sources that are newer than what was built, as after a `git pull`."""
     other_sources(tmp_path)
-    caches = (native.lookups, compiled._expected, compiled.tell_stale_native)
+    caches = (native.lookups, compiled._expected)
     for cache in caches:
         cache.cache_clear()
+    monkeypatch.setattr(compiled, "_once", Once())
     monkeypatch.setattr(compiled, "_ROOT", tmp_path)
     yield
     for cache in caches:

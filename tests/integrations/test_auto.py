@@ -21,7 +21,8 @@ from tests import warm
 from tests.architecture.rooms import SOURCE
 from tests.integrations.models import Lightning, loader, step_numbers, told_by_trainobs
 from trainobs import ObsCallback
-from trainobs.integrations import auto, unasked
+from trainobs.core.once import Once
+from trainobs.integrations import auto, user_warnings
 
 EIGHT = list(range(8))
 
@@ -39,7 +40,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(metadata.parent)
     monkeypatch.setenv("TRAINOBS_AUTO", "1")
     monkeypatch.setenv("TRAINOBS_DIR", str(tmp_path / "runs"))
-    unasked._tell_once.cache_clear()
+    monkeypatch.setattr(user_warnings, "_once", Once())
     return tmp_path / "runs"
 
 

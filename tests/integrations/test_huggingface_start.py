@@ -17,6 +17,7 @@ from tests.integrations.models import logged_steps, read_steps, step_numbers
 from tests.integrations.trainers import Tokens
 from trainobs import ObsTrainerCallback
 from trainobs.core.errors import SettingError
+from trainobs.core.once import Once
 from trainobs.integrations import guard
 from trainobs.integrations.trainer_taps import Tap
 from trainobs.tensorboard import sink
@@ -53,7 +54,7 @@ def test_each_training_has_a_run_of_its_own(hf):
 
 
 def test_what_is_no_training_is_left_alone_and_told_once(hf, monkeypatch, capfd):
-    monkeypatch.setattr(guard, "_told", set())
+    monkeypatch.setattr(guard, "_once", Once())
     callback = ObsTrainerCallback()
     trainer = hf.trainer(callback)
     for _ in range(2):

@@ -22,6 +22,7 @@ from tests.integrations.trainers import HuggingFace, Sample, Tokens, column, mod
 from tests.session.jobs import Job, descriptors_of
 from trainobs import ObsTrainerCallback
 from trainobs.core.abi import Phase
+from trainobs.core.once import Once
 from trainobs.integrations import guard
 from trainobs.integrations.trainer_taps import Tap
 from trainobs.runlog.reader import RunLog
@@ -300,7 +301,7 @@ def test_a_training_that_starts_again_with_smaller_batches_is_two_runs(hf):
 def test_a_fault_of_its_own_ends_the_observation_and_not_the_training(
     hf, told, monkeypatch, capfd, broken
 ):
-    monkeypatch.setattr(guard, "_told", set())
+    monkeypatch.setattr(guard, "_once", Once())
 
     class Sabotage(TrainerCallback):
         """Takes away what the callback needs, as a fault of our own would."""

@@ -16,6 +16,7 @@ import pytest
 from tests.integrations.models import Lightning, loader, step_numbers
 from trainobs import ObsCallback
 from trainobs.core.errors import SettingError
+from trainobs.core.once import Once
 from trainobs.integrations import guard
 from trainobs.runlog.reader import RunLog
 
@@ -144,7 +145,7 @@ def test_of_two_in_one_trainer_the_second_stays_idle_and_says_so(lightning, told
 @pytest.fixture
 def untold(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process that has told nothing yet."""
-    monkeypatch.setattr(guard, "_told", set())
+    monkeypatch.setattr(guard, "_once", Once())
 
 
 @pytest.mark.parametrize("quiet", [False, True])

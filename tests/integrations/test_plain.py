@@ -28,6 +28,7 @@ from tests.integrations.models import (
 from trainobs import observe
 from trainobs.core.abi import Phase
 from trainobs.core.errors import shown
+from trainobs.core.once import Once
 from trainobs.integrations import steps_told, user_warnings
 from trainobs.runlog.reader import RunLog
 from trainobs.steps.clock import LAST_STEP
@@ -145,7 +146,7 @@ def test_steps_need_no_loader_and_may_have_numbers_of_their_own(run_dir):
 @pytest.fixture
 def untold(monkeypatch):
     """As in a process that has told nothing yet."""
-    monkeypatch.setattr(user_warnings, "_told", set())
+    monkeypatch.setattr(user_warnings, "_once", Once())
 
 
 class NoNumber:

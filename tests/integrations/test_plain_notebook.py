@@ -23,6 +23,7 @@ from trainobs import load_run, observe
 from trainobs.analysis.summary import summarize
 from trainobs.analysis.view import RunView
 from trainobs.core.catalogue.named import metric_of_phase
+from trainobs.core.once import Once
 from trainobs.integrations import plain, user_warnings
 from trainobs.integrations.plain import Observation
 from trainobs.report.page import render
@@ -39,7 +40,7 @@ def run_dir(tmp_path: Path) -> Path:
 @pytest.fixture
 def untold(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process that has told nothing yet."""
-    monkeypatch.setattr(user_warnings, "_told", set())
+    monkeypatch.setattr(user_warnings, "_once", Once())
 
 
 def outcome(run_dir: Path) -> str:

@@ -25,6 +25,7 @@ from tests.integrations.unmarked_loops import (
     each,
 )
 from trainobs import load_run, observe
+from trainobs.core.once import Once
 from trainobs.integrations import user_warnings
 from trainobs.integrations.plain import Observation
 from trainobs.report.notebook import ShownRun
@@ -215,7 +216,7 @@ def test_without_an_optimizer_there_is_no_step_and_that_is_told(
     told: Callable[[], list[str]],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(user_warnings, "_told", set())
+    monkeypatch.setattr(user_warnings, "_once", Once())
 
     def slow(obs: Any, model: Model) -> None:
         loop(obs, model)

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from tests.integrations.models import step_numbers
 from trainobs import observe
+from trainobs.core.once import Once
 from trainobs.integrations import user_warnings
 from trainobs.runlog.reader import RunLog
 
@@ -88,7 +89,7 @@ class Failing(logging.Handler):
 def test_a_log_that_fails_as_the_run_ends_costs_neither_the_run_nor_the_training(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(user_warnings, "_told", set())
+    monkeypatch.setattr(user_warnings, "_once", Once())
     with observe(run_dir=tmp_path, probes="off") as obs:
         batches = iter(obs.loader(range(3)))
         for _ in range(3):  # which makes no steps, and is told

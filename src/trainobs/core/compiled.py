@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from trainobs.core.log import logger
+from trainobs.core.once import Once
 
 _HEADER = struct.Struct("<40xQ10xHH2x")  # e_shoff, e_shentsize, e_shnum
 
@@ -81,10 +82,13 @@ def _expected(folder: str) -> bytes:
         return b""
 
 
-@lru_cache(maxsize=1)
+_once = Once()
+
+
 def tell_stale_native() -> None:
     """Say, once in a process, that what is in C is left out because it is stale."""
-    logger.warning(
-        "what trainobs has in C was built from other sources than `native/` holds: Python does the "
-        "same, slower; `make bpf` builds it again"
-    )
+    if _once.first():
+        logger.warning(
+            "what trainobs has in C was built from other sources than `native/` holds: Python does "
+            "the same, slower; `make bpf` builds it again"
+        )

@@ -11,6 +11,7 @@ from torch import nn
 
 from trainobs.core.hot_rows import COLLECTION, HOT_SUFFIX
 from trainobs.core.log import logger
+from trainobs.core.once import Once
 from trainobs.embeddings.table import Gradient, WatchedTable
 
 MAX_KEYS = 4096
@@ -64,7 +65,7 @@ class Site:
     passed_over: int | None = None
     near: str = ""
     names: list[str] = field(default_factory=list)
-    _warned: bool = False
+    _once: Once = field(default_factory=Once)
     _served: dict[str, tuple[list[int], NDArray[np.int64] | None]] = field(default_factory=dict)
 
     @property
@@ -96,8 +97,7 @@ class Site:
 
     def _warn_of_lost(self) -> None:
         """Nothing fails where a stock collection takes a batch that was packed for another one."""
-        if not self._warned:
-            self._warned = True
+        if self._once.first():
             logger.warning(
                 "lookups of hot rows are lost, and the model trains without them\n  found: packed "
                 "batches in %s, which keeps no hot rows\n  do:    shard it with one of FAE's "

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from trainobs.access import AccessCounts
 from trainobs.core.embedding_table import LOOKUP_FIELDS, LOOKUP_ROW
 from trainobs.core.log import logger
+from trainobs.core.once import Once
 from trainobs.embeddings.buffer import CallIds, FeatureCounts, LookupCall
 from trainobs.embeddings.caches import MissRates
 from trainobs.embeddings.hot import HottestRows
@@ -47,7 +48,7 @@ class LookupTotals:
         self._others = world_size - 1
         self._hot = HottestRows([table.info for table in tables], counts)
         self._rates = MissRates(len(tables))
-        self._told: set[int] = set()
+        self._once = Once()
         self._row_count = np.array([float(table.info.row_count) for table in tables])
         self._row_bytes = np.array([float(table.info.row_bytes) for table in tables])
         self._dense = np.array([table.gradient is Gradient.DENSE for table in tables], dtype=bool)
@@ -122,8 +123,7 @@ class LookupTotals:
 
     def _tell(self, table: int, worst: int | None) -> None:
         """Say, once a table, that an id was asked for which it does not have."""
-        if worst is not None and table not in self._told:
-            self._told.add(table)
+        if worst is not None and self._once.first(table):
             info = self._found.tables[table].info
             logger.warning(
                 "an id is outside its embedding table\n  found: id %d of table %s, which has %d "

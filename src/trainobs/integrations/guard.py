@@ -10,6 +10,7 @@ from typing import Any
 
 from trainobs.core.errors import REPORT, what_to_do
 from trainobs.core.log import logger
+from trainobs.core.once import Once
 from trainobs.core.signals import let_signals_through
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.session.ending import tell
@@ -100,12 +101,11 @@ class ObservingCallback:
 
 def tell_unrecorded(what: str, why: str, settings: Settings) -> None:
     """Say once, on one line, of what nothing is recorded."""
-    if what not in _told and not settings.quiet and not settings.unasked:
-        _told.add(what)
+    if not settings.quiet and not settings.unasked and _once.first(what):
         tell(f"nothing is recorded of {what}: {why}")
 
 
-_told: set[str] = set()
+_once = Once()
 
 
 def tell_fault(what: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import socket
 import time
@@ -15,6 +14,7 @@ from trainobs.core.log import logger
 from trainobs.core.text import in_a_file_name
 from trainobs.integrations.lightning import ObsCallback
 from trainobs.integrations.profiler_tee import ProfilerTee
+from trainobs.integrations.user_warnings import warn_once
 from trainobs.session.settings import Settings, is_remote
 from trainobs.tensorboard.event_file import EventWriter
 
@@ -67,7 +67,9 @@ def auto_run_dir(world_size: int) -> Path | None:
         if not os.access(base, os.W_OK | os.X_OK):
             raise PermissionError(f"{base} is not writable")
     except OSError as error:
-        _tell_once(str(error))
+        failed = "trainobs does not observe the Trainers of this process, as TRAINOBS_AUTO asks"
+        do = f"name a directory that can be written in {PLACE}, or unset TRAINOBS_AUTO"
+        warn_once(failed, str(error), do, kind=str(error))
         return None
     return Path(base, _run_name(world_size)).absolute()
 
@@ -83,13 +85,3 @@ def _run_name(world_size: int) -> str:
         return f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{host}_{os.getpid()}"
     meeting = (os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
     return "job_" + "_".join("".join(c if c.isalnum() else "-" for c in part) for part in meeting)
-
-
-@functools.cache
-def _tell_once(found: str) -> None:
-    logger.warning(
-        "trainobs does not observe the Trainers of this process, as TRAINOBS_AUTO asks\n"
-        "  found: %s\n  do:    name a directory that can be written in %s, or unset TRAINOBS_AUTO",
-        found,
-        PLACE,
-    )

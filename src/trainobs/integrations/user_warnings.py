@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from trainobs.core.log import logger
+from trainobs.core.once import Once
 
-_told: set[str] = set()
+_once = Once()
 
 
 def warn_once(failed: str, found: str, do: str, *, kind: str = "") -> None:
@@ -16,7 +17,5 @@ def warn_once(failed: str, found: str, do: str, *, kind: str = "") -> None:
         do: the third.
         kind: what is told once, where the first line differs from time to time.
     """
-    kind = kind or failed
-    if kind not in _told:
-        _told.add(kind)
+    if _once.first(kind or failed):
         logger.warning("%s\n  found: %s\n  do:    %s", failed, found, do)

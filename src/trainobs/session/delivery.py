@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.core.log import logger
+from trainobs.core.once import Once
 from trainobs.core.records import RunInfo, StepTable
 from trainobs.core.sink import Points, Sink
 
@@ -21,7 +22,7 @@ class Delivery:
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
         self._armed = True
-        self._told = False
+        self._once = Once()
         self._unsaved = 0
         self._dropped = 0
         self._fault = self._dropped_because = ""
@@ -79,8 +80,7 @@ class Delivery:
         return True
 
     def _tell(self, error: Exception, then: str) -> None:
-        if not self._told:
-            self._told = True
+        if self._once.first():
             logger.warning(
                 "cannot store the record in the %s; %s\n"
                 "  found: %s: %s\n  do:    %s; this training goes on",
