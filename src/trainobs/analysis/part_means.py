@@ -14,7 +14,7 @@ from trainobs.core.catalogue import named_phase_metric
 from trainobs.core.catalogue.named import named_phase
 from trainobs.core.records import SETUP
 from trainobs.runlog.reader import RunLog
-from trainobs.verdict.parts import HANDED_NS, HANDED_SHARE
+from trainobs.verdict.parts import taken_over
 from trainobs.verdict.record import (
     HANDOVER,
     LOADER,
@@ -98,7 +98,7 @@ class RunMeans:
             of_steps[WAITED_OFF_CPU] = np.where(np.isfinite(off), off, np.nanmean(off))
         means = cls(of_steps)
         if {STEP, LOADER, WAITED_OFF_CPU} <= means.of.keys():
-            means.of[TAKING] = _taking(means.of, bool(facts_from(run.info).workers))
+            means.of[TAKING] = _taking(means.of, facts_from(run.info).workers)
         return means
 
 
@@ -112,21 +112,13 @@ def _means(values: Floats) -> Means:
     return Means(float(values.mean()), halves, blocks)
 
 
-def _taking(of: Mapping[str, Means], has_workers: bool) -> Means:
-    """What taking any batch over costs the training thread, as `verdict.parts` has it for a mean.
-
-    Here for blocks of steps at once. Without workers nothing is taken over.
-    """
-
-    def taken(step: Floats, wait: Floats, off: Floats) -> Floats:
-        most = np.minimum(HANDED_NS, HANDED_SHARE * step) * has_workers
-        return np.clip(wait - off, 0.0, most)
-
+def _taking(of: Mapping[str, Means], workers: int | None) -> Means:
+    """What taking any batch over costs the training thread."""
     step, wait, off = of[STEP], of[LOADER], of[WAITED_OFF_CPU]
     return Means(
-        float(taken(*(np.float64(one.all) for one in (step, wait, off)))),
-        taken(step.halves, wait.halves, off.halves),
-        taken(step.blocks, wait.blocks, off.blocks),
+        taken_over(step.all, wait.all, off.all, workers),
+        taken_over(step.halves, wait.halves, off.halves, workers),
+        taken_over(step.blocks, wait.blocks, off.blocks, workers),
     )
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isnan, nan
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from trainobs.replay.predict import Replay
 from trainobs.verdict import record
@@ -48,6 +51,7 @@ it was no wait for that: a lock polled with a short timeout looks the same."""
 _NET = ("net/sent_bytes", "net/received_bytes")
 
 Mean = Mapping[str, float]
+Times = TypeVar("Times", float, npt.NDArray[np.float64])
 
 
 @dataclass(frozen=True)
@@ -151,8 +155,7 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
     memory = _memory(mean, known(device))
     gil, polled = _interpreter(mean, usual)
     asleep = {name.split("/")[1].removesuffix("_sleep_ns"): mean[name] for name in record.SLEEPS}
-    most = min(HANDED_NS, HANDED_SHARE * step)
-    taken_over = _taken_over(mean, facts)
+    taken = float(taken_over(step, mean[record.LOADER], mean[record.WAITED_OFF_CPU], facts.workers))
     is_told = facts.has_accelerator or facts.world_size > 1  # it may be for these
     sees_sleep = not all(isnan(mean[name]) for name in record.SLEEPS)
     unexplained = 0.0 if is_told or sees_sleep else _outside(mean, rare)
@@ -169,7 +172,7 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
     return StepParts(
         step=step,
         part={
-            VerdictKind.LOADER: mean[record.LOADER] - min(most, known(taken_over)),
+            VerdictKind.LOADER: mean[record.LOADER] - known(taken),
             VerdictKind.COPY: mean[record.TRANSFER],
             VerdictKind.COMMUNICATION: communication,
             VerdictKind.CHECKPOINT: mean[record.CHECKPOINT],
@@ -180,7 +183,7 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
             VerdictKind.NO_CPU: runqueue if is_all else nan,
             VerdictKind.DEVICE: device if is_all else nan,
         },
-        maybe_taking_over=most if isnan(taken_over) else 0.0,
+        maybe_taking_over=min(HANDED_NS, HANDED_SHARE * step) if isnan(taken) else 0.0,
         other=unmarked + known(mean[record.LOGGING]) + min(0.0, computed),
         garbage=_at_most(max(0.0, step - rare - known(mean[record.LOADER])), garbage),
         runqueue=runqueue,
@@ -191,6 +194,22 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
         unexplained=unexplained,
         off=_off(mean, rare, computing),
     )
+
+
+def taken_over(step: Times, wait: Times, off: Times, workers: int | None) -> Times:
+    """What taking any batch over cost the training thread, ns: it computed in the wait for it.
+
+    Without workers nothing is taken over.
+
+    Args:
+        step: time of a step, or of each of several.
+        wait: its wait for the loader.
+        off: of that, off the CPU; NaN if unknown, and then so is the answer.
+        workers: of the loader.
+    """
+    most = np.minimum(HANDED_NS, HANDED_SHARE * step)
+    taken: Times = np.clip(wait - off, 0.0, most) if workers else 0.0 * step
+    return taken
 
 
 def stolen(mean: Mean, facts: Facts) -> float:
@@ -219,12 +238,6 @@ def _off(mean: Mean, rare: float, computing: float) -> float:
 
 def _at_most(limit: float, ns: float) -> float:
     return ns if isnan(ns) else min(limit, ns)
-
-
-def _taken_over(mean: Mean, facts: Facts) -> float:
-    """What the training thread computed of the wait for the loader, to take a batch over."""
-    computed = mean[record.LOADER] - mean[record.WAITED_OFF_CPU] if facts.workers else 0.0
-    return computed if isnan(computed) else max(0.0, computed)
 
 
 def _runqueue(mean: Mean, usual: float) -> float:
