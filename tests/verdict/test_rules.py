@@ -24,7 +24,7 @@ from tests.verdict.constructed import (
 )
 from trainobs.verdict import advice
 from trainobs.verdict.record import INPUTS, PHASES, STEP, Record
-from trainobs.verdict.rules import judge
+from trainobs.verdict.rules import judge, why_no_replay
 from trainobs.verdict.sentence import lines, sentence
 from trainobs.verdict.verdict import Advice, Cause, Facts, VerdictKind, facts_from
 
@@ -356,3 +356,24 @@ def test_workers_cannot_live_on_without_their_loader(monkeypatch, made_anew, tol
     now = SimpleNamespace(replay=object(), facts=replace(TWO_CPUS, has_new_loaders=made_anew))
     list(advice._replayed(VerdictKind.LOADER, None, now))
     assert tried == told
+
+
+@pytest.mark.parametrize(
+    ("threads_cpu", "cpus", "is_refused"),
+    [
+        (150, 2, True),  # of 199 ms, with the training thread's 99 all that two CPUs have
+        (150, 16, False),
+        (90, 2, False),  # torch's own may have, beside the step
+    ],
+)
+def test_nothing_is_replayed_where_threads_compute_for_the_data_set_and_cpus_are_short(
+    threads_cpu, cpus, is_refused
+):
+    facts = replace(TWO_CPUS, workers=0, torch_threads=2, usable_cpus=cpus, all_cpus=cpus)
+    asleep = split(sleep=100) | {"batch__sleep_ns": 100 * MS, "sched__main_offcpu_ns": 100 * MS}
+    used = {"sched__worker_cpu_ns": 0.0, "sched__child_cpu_ns": 0.0}
+    record = Record()
+    record.add(columns(**asleep, **used, sched__thread_cpu_ns=threads_cpu * MS))
+    assert bool(why_no_replay(facts, record)) is is_refused
+    assert why_no_replay(replace(facts, torch_threads=None), record) is None
+    assert why_no_replay(replace(facts, workers=2), record) is None

@@ -16,7 +16,7 @@ from trainobs.verdict import record as names
 from trainobs.verdict.advice import KERNELS, advise
 from trainobs.verdict.asleep import used_in_wait
 from trainobs.verdict.causes import find, kernels_share, reads_again
-from trainobs.verdict.cpus import contention, free_cpus, is_full
+from trainobs.verdict.cpus import contention, cpus_used, free_cpus, is_full
 from trainobs.verdict.evenness import UnevenTime, in_some_steps, once, when
 from trainobs.verdict.evidence import HELD_UP, WORTH_SHOWING, evidence, metrics_of
 from trainobs.verdict.parts import (
@@ -31,6 +31,9 @@ from trainobs.verdict.parts import (
 from trainobs.verdict.record import WINDOW, Record
 from trainobs.verdict.unphased import outcome_of
 from trainobs.verdict.verdict import Cause, Facts, Verdict, VerdictKind
+
+HELPED = 0.2
+"""Share of a data set's sleep in which other threads surely compute, that is no waiting alone."""
 
 SIBLINGS = 0.05
 """Share of the CPUs from which on it is told that it is the same job that takes them."""
@@ -230,7 +233,25 @@ def why_no_replay(facts: Facts, record: Record) -> str | None:
         return "a GPU is in use, and what it would do is not replayed"
     if len(record) and known(record.mean()[names.LOADERS]) > SEVERAL:
         return "a step gets batches of several loaders or passes, and a replay knows one"
+    if len(record) and _is_helped(record.mean(), facts):
+        return (
+            "other threads of the process compute while it waits for data, on CPUs that are short, "
+            "and a replay does not tell what they would do beside a loader's workers"
+        )
     return None
+
+
+def _is_helped(mean: dict[str, float], facts: Facts) -> bool:
+    """Whether threads surely compute while the training thread sleeps in its data set.
+
+    To overlap that sleep with the step takes the CPUs that these threads need.
+    """
+    now = Situation(mean, parts_of(mean, facts), facts, None)
+    slept, free = known(now.ns("batch/sleep_ns")), free_cpus(now)
+    if facts.workers or free is None or slept < WORTH_SHOWING * now.parts.step:
+        return False
+    helped = used_in_wait(now) - max(0.0, known(now.ns(names.LOADER)) - slept)
+    return helped >= HELPED * slept and cpus_used(now) >= 0.5 * free
 
 
 def replay_of(record: Record, facts: Facts) -> Replay | None:
