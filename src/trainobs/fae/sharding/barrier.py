@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import IntEnum
 
 import torch
@@ -36,8 +35,8 @@ def all_gather(gathered: Tensor, mine: Tensor, group: dist.ProcessGroup | None) 
     (gather or dist.all_gather_into_tensor)(gathered, mine, group=group)
 
 
-_KERNELS_A_LOT = 4
-"""Kernels whose numbers go at once: rows for each rank, and two rates; and one for all kernels."""
+_LOT = 17
+"""Numbers that go at once: one, and four for each of four kernels, are what a backward sends."""
 
 
 class RankBarrier:
@@ -46,9 +45,10 @@ class RankBarrier:
     With replicas, ranks wait in the forward and backward of a mixed batch, and in the backward of a
     pure one. With a partition they wait in each forward, at a point for each kind of batch. So if
     ranks have batches of different kinds, they are at different points when they wait next, and all
-    of them raise, before any collective that would never end. A barrier costs one all-gather of a
-    few numbers between hosts; it neither waits for the device nor uses its links. All collections
-    of a model use one group, or ranks would wait for each other in those of two collections.
+    of them raise, before any collective that would never end. A barrier costs one all-to-all of a
+    few numbers between hosts, so that a rank gets what is meant for it alone; it neither waits for
+    the device nor uses its links. All collections of a model use one group, or ranks would wait for
+    each other in those of two collections.
 
     Args:
         group: the ranks, on hosts, and of all collections of a model.
@@ -60,52 +60,54 @@ class RankBarrier:
         self._group = group
         self._ranks = dist.get_process_group_ranks(group)
         self._collection = number
-        self._lot = 1 + _KERNELS_A_LOT * (len(self._ranks) + 2)
         self.stopwatch = stopwatch
 
-    def wait(self, point: SyncPoint, batch: int, numbers: Sequence[float] = ()) -> Tensor:
+    def wait(self, point: SyncPoint, batch: int, numbers: Tensor | None = None) -> Tensor:
         """Wait until all ranks are at a point.
 
         Args:
             point: where this rank is.
             batch: how many batches it had before.
-            numbers: sent to the other ranks, as many on each of them.
+            numbers: float64[ranks, n], what this rank sends to each, or float64[n] for all of them;
+                n is the same on all ranks.
 
         Returns:
-            float64[ranks, numbers] of all ranks.
+            float64[ranks, n], what each rank sent to this one.
 
         Raises:
             FAEError: another rank is somewhere else.
         """
-        lots = [numbers[i : i + self._lot] for i in range(0, len(numbers), self._lot)]
-        gathered = [self._gather(point, batch, lot) for lot in lots or [[]]]
-        return torch.cat(gathered, dim=1)[:, : len(numbers)]
+        if numbers is None:
+            numbers = torch.empty(0, dtype=torch.float64)
+        lots = torch.split(numbers.expand(len(self._ranks), -1), _LOT, dim=1)
+        return torch.cat([self._exchange(point, batch, lot) for lot in lots], dim=1)
 
-    def _gather(self, point: SyncPoint, batch: int, lot: Sequence[float]) -> Tensor:
-        padding = [0.0] * (self._lot - len(lot))  # ranks at any two points send one size
-        place = (point, batch, self._collection)
-        sent = torch.tensor([*place, *lot, *padding], dtype=torch.float64)
-        flat = sent.new_empty(len(self._ranks) * len(sent))
+    def _exchange(self, point: SyncPoint, batch: int, lot: Tensor) -> Tensor:
+        place = torch.tensor([point, batch, self._collection], dtype=torch.float64)
+        ends = [len(place), len(place) + lot.shape[1]]
+        sent = place.new_zeros(len(self._ranks), len(place) + _LOT)  # of one size at any point
+        sent[:, : ends[0]] = place
+        sent[:, ends[0] : ends[1]] = lot
+        received = torch.empty_like(sent)
         with self.stopwatch:
-            all_gather(flat, sent, self._group)
-        gathered = flat.view(len(self._ranks), -1)
-        if (gathered[:, : len(place)] != sent[: len(place)]).any():
-            self._refuse(gathered)
-        return gathered[:, len(place) :]
+            dist.all_to_all_single(received, sent, group=self._group)
+        if (received[:, : ends[0]] != place).any():
+            self._refuse(received)
+        return received[:, ends[0] : ends[1]]
 
-    def _refuse(self, gathered: Tensor) -> None:
+    def _refuse(self, received: Tensor) -> None:
         places = [
             f"rank {rank}: {_NAMES[SyncPoint(int(point))]}, batch {int(batch)}"
             + (f" of collection {int(number)}" if number else "")
             for rank, (point, batch, number) in zip(
-                self._ranks, gathered[:, :3].tolist(), strict=True
+                self._ranks, received[:, :3].tolist(), strict=True
             )
         ]
         do = (
             "pack on every rank with trainobs.fae.pack, same profile, seed and world size, and "
             "give every rank as many batches"
         )
-        if SyncPoint.PULL in gathered[:, 0]:  # a rank without a shard sees no write to the tables
+        if SyncPoint.PULL in received[:, 0]:  # a rank without a shard sees no write to the tables
             do += "; after a write to the tables on some ranks, such as a load in place, call "
             do += "tables_changed() of the collection on every rank"
         raise FAEError("ranks train on batches of different kinds", "; ".join(places[:8]), do)

@@ -208,8 +208,9 @@ class HotOverlay:
     def _check_profiles(self, barrier: RankBarrier, batch_number: int) -> None:
         """Check that all ranks have the same hot rows, before they exchange any."""
         halves = [int(self.profile.fingerprint[i : i + 8], 16) for i in (0, 8)]  # exact as float64
-        gathered = barrier.wait(SyncPoint.PULL, batch_number, halves)
-        prints = {"".join(f"{int(half):08x}" for half in rank[:2]) for rank in gathered.tolist()}
+        sent = torch.tensor(halves, dtype=torch.float64)
+        gathered = barrier.wait(SyncPoint.PULL, batch_number, sent)
+        prints = {"".join(f"{int(half):08x}" for half in rank) for rank in gathered.tolist()}
         if len(prints) > 1:
             raise FAEError(
                 "cannot read the hot rows from their tables",

@@ -23,6 +23,9 @@ from trainobs.fae.sharding.write_back import BackingShard, WriteBack, replica_li
 KernelLookups = list[KeyedJaggedTensor]
 """Lookups of a batch in each kernel."""
 
+_NUMBERS = 4
+"""Of a kernel, to another rank: rows that are its own, rows in all, the least and largest rate."""
+
 
 class _Step(NamedTuple):
     """What a backward needs to know of its forward."""
@@ -133,9 +136,9 @@ class Replicas:
         """
         pairs = list(zip(step.unique, gradients, strict=True))
         mine = [[0] * self._ranks if g is None else rows.counts for rows, g in pairs]
-        rates, count, sizes = step.rates, step.lookup_count, [[of_kernel] for of_kernel in mine]
+        rates, count, taken = step.rates, step.lookup_count, [[0]] * len(mine)
         if self._barrier is not None:
-            rates, count, sizes = self._agree(self._barrier, step, mine)
+            rates, count, taken = self._agree(self._barrier, step, mine)
         for i, kernel in enumerate(self.kernels):
             unique, gradient = pairs[i]
             if gradient is None:
@@ -143,10 +146,10 @@ class Replicas:
                 sums = torch.zeros(0, kernel.layout.width, device=self._device)
             else:
                 rows, sums = kernel.reduce(unique, step.lookups[i], gradient.float(), self._share)
-            if self._group is not None and self._barrier is not None:
+            if self._group is not None and self._barrier is not None and taken[i]:
                 with self._barrier.stopwatch:
                     size = kernel.layout.row_count
-                    rows, sums = sum_over_ranks(rows, sums, sizes[i], size, self._group)
+                    rows, sums = sum_over_ranks(rows, sums, mine[i], taken[i], size, self._group)
             kernel.train(rows, sums, rates[i], count)
 
     def weight_gradients(
@@ -177,30 +180,37 @@ class Replicas:
 
     def _agree(
         self, barrier: RankBarrier, step: _Step, mine: list[list[int]]
-    ) -> tuple[list[SlabRates], float, list[list[list[int]]]]:
-        """Rates of each kernel's slabs, lookups, and `UniqueRows.counts` by kernel and rank.
+    ) -> tuple[list[SlabRates], float, list[list[int]]]:
+        """Rates of each kernel's slabs, lookups, and how many rows each rank has for this one.
+
+        The last is by kernel, and empty where no rank has any row.
 
         Args:
             barrier: of the ranks.
             step: of this rank.
             mine: this rank's `UniqueRows.counts`, of each kernel.
         """
-        numbers = [n for c, r in zip(mine, step.rates, strict=True) for n in (*c, *span(r))]
-        gathered = barrier.wait(
-            SyncPoint.BACKWARD, step.batch_number, [step.lookup_count, *numbers]
-        )
-        ranks = len(gathered)
-        count = one_count(gathered[:, 0].tolist())
-        by_kernel = gathered[:, 1:].view(ranks, len(mine), ranks + 2).transpose(0, 1)
-        sizes = by_kernel[:, :, :ranks].long().tolist()
-        rates = []
-        for of_kernel, slabs in zip(by_kernel[:, :, ranks:], step.rates, strict=True):
-            known = set(of_kernel[~of_kernel.isnan()].tolist())
+        numbers = torch.empty(self._ranks, 1 + _NUMBERS * len(mine), dtype=torch.float64)
+        numbers[:, 0] = step.lookup_count
+        for i, (counts, slabs) in enumerate(zip(mine, step.rates, strict=True)):
+            of_kernel = numbers[:, 1 + _NUMBERS * i :][:, :_NUMBERS]
+            of_kernel[:, 0] = torch.tensor(counts)
+            of_kernel[:, 1:] = torch.tensor([sum(counts), *span(slabs)])
+        found = barrier.wait(SyncPoint.BACKWARD, step.batch_number, numbers)
+        count = one_count(found[:, 0].tolist())
+        taken, rates = [], []
+        for of_kernel, slabs in zip(
+            torch.split(found[:, 1:], _NUMBERS, dim=1), step.rates, strict=True
+        ):
+            taken.append(of_kernel[:, 0].int().tolist() if of_kernel[:, 1].any() else [])
+            spans = of_kernel[:, 2:]
+            known = set(spans[~spans.isnan()].tolist())
             if len(known) > 1:  # all ranks know that, and tell each other more
-                rates.append(agreed(barrier.wait(SyncPoint.BACKWARD, step.batch_number, slabs)))
+                given = torch.tensor(slabs, dtype=torch.float64)
+                rates.append(agreed(barrier.wait(SyncPoint.BACKWARD, step.batch_number, given)))
             else:
                 rates.append(list(known) * len(slabs))
-        return rates, count, sizes
+        return rates, count, taken
 
 
 class _ReplicatedLookup(torch.autograd.Function):

@@ -78,7 +78,8 @@ class UniqueRows:
 def sum_over_ranks(
     rows: Tensor,
     sums: Tensor,
-    counts: Sequence[Sequence[int]],
+    given: Sequence[int],
+    taken: Sequence[int],
     row_count: int,
     group: dist.ProcessGroup,
 ) -> tuple[Tensor, Tensor]:
@@ -87,19 +88,16 @@ def sum_over_ranks(
     Args:
         rows: int64[n], as `UniqueRows.reduce` gives them.
         sums: float32[n, width].
-        counts: of each rank, how many rows it has of each rank.
+        given: how many rows this rank has of each rank.
+        taken: how many rows each rank has of this one.
         row_count: of the kernel.
         group: the ranks.
 
     Returns:
         int64[m] and float32[m, width], each row once, the same on all ranks to the bit.
     """
-    if not any(map(sum, counts)):
-        return rows, sums
-    rank = dist.get_rank(group)
-    taken = [of_rank[rank] for of_rank in counts]
     received = sums.new_empty(sum(taken), 1 + sums.shape[1])
-    dist.all_to_all_single(received, _packed(rows, sums), taken, list(counts[rank]), group=group)
+    dist.all_to_all_single(received, _packed(rows, sums), list(taken), list(given), group=group)
     owned = UniqueRows(_rows_of(received), row_count)
     places = torch.arange(len(received), device=received.device)
     mine, totals = owned.reduce(received, places)
