@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -23,119 +21,24 @@ from torchrec.distributed.sharding_plan import (
 from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
 from torchrec.distributed.types import ShardingPlan
 from torchrec.modules.embedding_configs import (
-    DataType,
     EmbeddingBagConfig,
     EmbeddingConfig,
-    PoolingType,
 )
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
-from torchrec.optim.optimizers import PartialRowWiseAdam
-from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
-from torchrec.streamable import Pipelineable
 
 from tests.fae import host_adam
+from tests.fae.batches import Batch, batches, packed
+from tests.fae.cases import OPTIMIZERS, Case, Table, profile_of
 from tests.fae.compared import Trained, difference, local
-from tests.fae.processors import MOST_LOOKUPS, processors
+from tests.fae.processors import processors
 from tests.fae.sharders import fae_sharder, stock_sharder
-from trainobs.fae import FAEProfile, TableProfile
-from trainobs.fae.kjt.split import SlotMap, SplitMark, read_mark, split
-
-OPTIMIZERS = {
-    "sgd": torch.optim.SGD,
-    "adagrad": torch.optim.Adagrad,
-    "rowwise_adagrad": RowWiseAdagrad,
-    "adam": torch.optim.Adam,
-    "partial_rowwise_adam": PartialRowWiseAdam,
-}
-TOLERANCES = {DataType.FP32: 4e-6, DataType.FP16: 4e-3, DataType.BF16: 3e-2}
-
+from trainobs.fae.kjt.split import SlotMap
 
 SEQUENCES = pytest.mark.parametrize("sequences", [False, True], ids=["bags", "sequences"])
 """Of a test that holds for an EmbeddingBagCollection and for an EmbeddingCollection."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table of a case; a data_parallel one has no hot rows, and is not in the profile."""
-
-    name: str
-    rows: int
-    dim: int
-    pooling: PoolingType
-    features: tuple[str, ...]
-    sharding: str
-    hot: tuple[int, ...]
-
-    @property
-    def is_replicated(self) -> bool:
-        return self.sharding == "data_parallel"
-
-
-@dataclass(frozen=True)
-class Case:
-    """A model, how it is sharded and trained, and its batches.
-
-    Attributes:
-        sequences: whether lookups are not pooled.
-        with_ids: whether rows come with the embeddings of sequences.
-        kernel: of the tables; None for the sharder's first.
-        data_type: of the tables.
-        output_type: of the embeddings.
-        processed: by what weights are learned: "" (they are given), "features" (a processor for
-            each) or "collection" (one for all).
-        weight_type: of given weights; integers come where there should be none.
-        unused: how many outputs of sequences, the last ones, are in no loss.
-    """
-
-    seed: int
-    world_size: int
-    tables: tuple[Table, ...]
-    optimizer: str
-    weighted: bool
-    pipelined: bool
-    kinds: tuple[str, ...]
-    inputs: int
-    mode: str = "overlay"
-    learning_rate: float = 0.1
-    weight_decay: float = 0.0
-    sequences: bool = False
-    with_ids: bool = False
-    device: str = "cpu"
-    kernel: str | None = None
-    data_type: DataType = DataType.FP32
-    output_type: DataType = DataType.FP32
-    processed: str = ""
-    weight_type: torch.dtype = torch.float32
-    unused: int = 0
-
-    @property
-    def tolerance(self) -> float:
-        """Of 1, or of the value: what another order of sums explains."""
-        return max(TOLERANCES[self.data_type], TOLERANCES[self.output_type])
-
-
-def profile_of(case: Case) -> FAEProfile:
-    """The case's hot rows."""
-    return FAEProfile(
-        tuple(
-            TableProfile(
-                name=t.name,
-                row_count=t.rows,
-                dim=t.dim,
-                features=t.features,
-                hot_ids=np.array(t.hot, dtype=np.int64),
-                row_bytes=t.dim * 4,
-                is_sequence=case.sequences,
-                is_positional=bool(case.processed),
-            )
-            for t in case.tables
-            if not t.is_replicated
-        ),
-        budget_bytes=1 << 20,
-    )
 
 
 class Model(nn.Module):
@@ -204,82 +107,6 @@ def _flat(sequence: JaggedTensor) -> Tensor:
     ids = sequence.weights_or_none()
     parts = [sequence.values().detach(), sequence.lengths(), *([] if ids is None else [ids])]
     return torch.cat([part.flatten().float() for part in parts])
-
-
-@dataclass
-class Batch(Pipelineable):
-    """What a loader yields."""
-
-    kjt: KeyedJaggedTensor
-
-    def to(self, device: torch.device, non_blocking: bool = False) -> Batch:
-        return Batch(self.kjt.to(device, non_blocking))
-
-    def record_stream(self, stream: torch.Stream) -> None:
-        self.kjt.record_stream(stream)
-
-    def pin_memory(self) -> Batch:
-        return Batch(self.kjt.pin_memory())
-
-
-def batches(case: Case, rank: int) -> list[tuple[str, KeyedJaggedTensor]]:
-    """This rank's batches, whole."""
-    rng = np.random.default_rng([case.seed, 7, rank])
-    is_odd = not case.weight_type.is_floating_point
-    gives = (case.weighted and not case.processed) or is_odd
-    result = []
-    for kind in case.kinds:
-        keys: list[str] = []
-        lengths, values, weights = [], [], []
-        for table in case.tables:
-            hot = np.array(table.hot, dtype=np.int64)
-            cold = np.setdiff1d(np.arange(table.rows), hot)
-            among = {"pure": hot, "cold": cold}.get(kind, np.arange(table.rows))
-            if table.is_replicated:
-                among = np.arange(table.rows)
-            for feature in table.features:
-                if feature in keys:
-                    continue
-                keys.append(feature)
-                count = rng.integers(0, MOST_LOOKUPS + 1, size=case.inputs) * (len(among) > 0)
-                if kind == "lone" and rank:  # no lookup but on one rank
-                    count *= 0
-                lengths.append(count)
-                values.append(rng.choice(among, size=count.sum()) if count.sum() else [])
-                weights.append(rng.uniform(0.5, 4.0 if is_odd else 2.0, size=count.sum()))
-        kjt = KeyedJaggedTensor(
-            keys=keys,
-            values=torch.tensor(np.concatenate(values), dtype=torch.int64),
-            lengths=torch.tensor(np.concatenate(lengths), dtype=torch.int32),
-            weights=torch.tensor(np.concatenate(weights)).to(case.weight_type) if gives else None,
-        )
-        result.append((kind, kjt))
-    return result
-
-
-def remark(kjt: KeyedJaggedTensor, mark: SplitMark) -> KeyedJaggedTensor:
-    """The same split batch under another mark; tensors are shared."""
-    return KeyedJaggedTensor(
-        keys=mark.keys(),
-        values=kjt.values(),
-        weights=kjt.weights_or_none(),
-        lengths=kjt.lengths(),
-        stride=kjt.stride(),
-        length_per_key=kjt.length_per_key(),
-        offset_per_key=kjt.offset_per_key(),
-    )
-
-
-def packed(kind: str, kjt: KeyedJaggedTensor, slots: SlotMap) -> KeyedJaggedTensor:
-    """The batch as `pack` would give it."""
-    if kind == "plain":
-        return kjt
-    apart = split(kjt, slots)
-    mark = read_mark(apart)
-    assert mark is not None
-    if kind == "pure":
-        return remark(apart, mark._replace(pure=True))
-    return kjt if slots.keeps_order else apart
 
 
 def plan_of(model: Model, case: Case) -> ShardingPlan:

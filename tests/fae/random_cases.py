@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torchrec.modules.embedding_configs import DataType, PoolingType
 
-from tests.fae.parity import OPTIMIZERS, Case, Table
+from tests.fae.cases import OPTIMIZERS, Case, Table
 
 SEQUENCE_SHARDINGS = ("table_wise", "row_wise", "column_wise")
 PROCESSORS = ("features", "collection")

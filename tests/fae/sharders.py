@@ -17,7 +17,7 @@ from trainobs.fae.sharding.sharder import (
 )
 
 if TYPE_CHECKING:
-    from tests.fae.parity import Case
+    from tests.fae.cases import Case
 
 
 def fae_sharder(case: Case, profile: FAEProfile) -> Any:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tests.fae.parity import Case
+from tests.fae.cases import Case
 
 
 def with_shared_features(case: Case) -> Case:

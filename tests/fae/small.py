@@ -8,7 +8,8 @@ import torch
 from torchrec.modules.embedding_configs import PoolingType
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from tests.fae.parity import Case, Table, batches, packed, profile_of
+from tests.fae.batches import batches, packed
+from tests.fae.cases import Case, Table, profile_of
 from trainobs.fae import FAEProfile
 from trainobs.fae.kjt.split import SlotMap, read_mark
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from torch import nn
 
-from tests.fae.parity import Model, profile_of
+from tests.fae.cases import profile_of
+from tests.fae.parity import Model
 from tests.fae.small import case
 from trainobs import fae
 from trainobs.core.errors import FAEError, SettingError

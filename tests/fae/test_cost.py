@@ -12,7 +12,8 @@ from torch import nn
 from torchrec.distributed.types import ShardingEnv
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
-from tests.fae.parity import Model, fae_sharder, plan_of, profile_of
+from tests.fae.cases import profile_of
+from tests.fae.parity import Model, fae_sharder, plan_of
 from tests.fae.small import case
 from trainobs.core.errors import FAEError, SettingError
 from trainobs.core.quotients import Interval

@@ -20,7 +20,9 @@ from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
 from torchrec.modules.embedding_configs import PoolingType
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from tests.fae.parity import Batch, Case, Table, batches, build, fae_sharder, packed, profile_of
+from tests.fae.batches import Batch, batches, packed
+from tests.fae.cases import Case, Table, profile_of
+from tests.fae.parity import build, fae_sharder
 from tests.fae.ranks import Ranks
 from trainobs import observe
 from trainobs.access import AccessCounts

@@ -21,18 +21,10 @@ from torch.nn import functional
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from tests.fae import host_adam
+from tests.fae.batches import Batch, batches
+from tests.fae.cases import Case, profile_of
 from tests.fae.compared import Trained, difference
-from tests.fae.parity import (
-    SEQUENCES,
-    Batch,
-    Case,
-    batches,
-    build,
-    fae_sharder,
-    profile_of,
-    stock_sharder,
-    train,
-)
+from tests.fae.parity import SEQUENCES, build, fae_sharder, stock_sharder, train
 from tests.fae.ranks import Ranks
 from tests.fae.small import case, fed
 from trainobs.core.errors import FAEError

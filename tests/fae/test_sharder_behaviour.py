@@ -21,21 +21,10 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from tests.fae.batches import Batch, batches
+from tests.fae.cases import Case, Table, profile_of
 from tests.fae.compared import difference
-from tests.fae.parity import (
-    SEQUENCES,
-    Batch,
-    Case,
-    Model,
-    Table,
-    batches,
-    build,
-    fae_sharder,
-    plan_of,
-    profile_of,
-    stock_sharder,
-    train,
-)
+from tests.fae.parity import SEQUENCES, Model, build, fae_sharder, plan_of, stock_sharder, train
 from tests.fae.ranks import Ranks
 from tests.fae.sharders import StockSharder
 from tests.fae.small import case, fed

@@ -11,8 +11,10 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode
 from torchrec.modules.embedding_configs import PoolingType
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from tests.fae.batches import Batch
+from tests.fae.cases import Case, profile_of
 from tests.fae.compared import difference
-from tests.fae.parity import SEQUENCES, Batch, Case, build, fae_sharder, profile_of, train
+from tests.fae.parity import SEQUENCES, build, fae_sharder, train
 from tests.fae.parity import stock_sharder as stock
 from tests.fae.ranks import Ranks
 from tests.fae.small import case

@@ -17,18 +17,15 @@ from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torchrec.distributed import DistributedModelParallel
 from torchrec.modules.embedding_configs import DataType
 
+from tests.fae.batches import Batch, batches, packed
+from tests.fae.cases import Case, profile_of
 from tests.fae.compared import difference
 from tests.fae.parity import (
     SEQUENCES,
-    Batch,
-    Case,
     Model,
-    batches,
     build,
     fae_sharder,
-    packed,
     plain_parameters,
-    profile_of,
     stock_sharder,
     train,
 )

@@ -9,8 +9,10 @@ import pytest
 import torch
 from torchrec.modules.embedding_configs import PoolingType
 
+from tests.fae.batches import batches
+from tests.fae.cases import Case, profile_of
 from tests.fae.compared import Trained, difference
-from tests.fae.parity import SEQUENCES, Case, batches, build, fae_sharder, profile_of, train
+from tests.fae.parity import SEQUENCES, build, fae_sharder, train
 from tests.fae.parity import stock_sharder as stock
 from tests.fae.random_cases import with_processors
 from tests.fae.ranks import Ranks

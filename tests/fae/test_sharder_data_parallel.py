@@ -13,17 +13,9 @@ from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 from torchrec.distributed.types import ShardingEnv
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
-from tests.fae.parity import (
-    Case,
-    Model,
-    batches,
-    build,
-    fae_sharder,
-    plan_of,
-    profile_of,
-    run,
-    stock_sharder,
-)
+from tests.fae.batches import batches
+from tests.fae.cases import Case, profile_of
+from tests.fae.parity import Model, build, fae_sharder, plan_of, run, stock_sharder
 from tests.fae.ranks import Ranks
 from tests.fae.small import case, fed
 from trainobs.core.errors import FAEError

@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from tests.fae.batches import batches
+from tests.fae.cases import profile_of
 from tests.fae.compared import difference
-from tests.fae.parity import batches, build, profile_of, train
+from tests.fae.parity import build, train
 from tests.fae.ranks import Ranks
 from tests.fae.sharders import StockSharder
 from tests.fae.test_sharder_behaviour import case

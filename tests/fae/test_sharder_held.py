@@ -10,15 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from tests.fae.parity import (
-    SEQUENCES,
-    Batch,
-    batches,
-    build,
-    fae_sharder,
-    profile_of,
-    stock_sharder,
-)
+from tests.fae.batches import Batch, batches
+from tests.fae.cases import profile_of
+from tests.fae.parity import SEQUENCES, build, fae_sharder, stock_sharder
 from tests.fae.small import case
 from trainobs.embeddings.find import find
 

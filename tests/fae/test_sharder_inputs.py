@@ -10,8 +10,10 @@ import torch
 from torchrec.modules.embedding_configs import PoolingType
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from tests.fae.batches import Batch, batches
+from tests.fae.cases import Case, profile_of
 from tests.fae.compared import difference
-from tests.fae.parity import Batch, Case, batches, build, fae_sharder, profile_of, run, train
+from tests.fae.parity import build, fae_sharder, run, train
 from tests.fae.parity import stock_sharder as stock
 from tests.fae.ranks import Ranks
 from tests.fae.small import case

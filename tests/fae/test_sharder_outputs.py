@@ -12,16 +12,10 @@ import pytest
 import torch
 from torchrec.modules.embedding_configs import DataType, PoolingType, data_type_to_dtype
 
+from tests.fae.batches import batches
+from tests.fae.cases import Case, profile_of
 from tests.fae.compared import Trained, difference, local
-from tests.fae.parity import (
-    SEQUENCES,
-    Case,
-    batches,
-    build,
-    fae_sharder,
-    profile_of,
-    stock_sharder,
-)
+from tests.fae.parity import SEQUENCES, build, fae_sharder, stock_sharder
 from tests.fae.ranks import Ranks
 from tests.fae.small import case, fed
 

@@ -12,19 +12,10 @@ from dataclasses import replace
 
 import pytest
 
+from tests.fae.batches import batches, packed
+from tests.fae.cases import Case, profile_of
 from tests.fae.compared import Trained, difference
-from tests.fae.parity import (
-    SEQUENCES,
-    Case,
-    batches,
-    build,
-    fae_sharder,
-    packed,
-    profile_of,
-    run,
-    stock_sharder,
-    train,
-)
+from tests.fae.parity import SEQUENCES, build, fae_sharder, run, stock_sharder, train
 from tests.fae.random_cases import random_case
 from tests.fae.ranks import Ranks
 from tests.fae.shared_features import with_shared_features

@@ -7,17 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.fae.batches import Batch, batches
+from tests.fae.cases import Case, profile_of
 from tests.fae.compared import difference
-from tests.fae.parity import (
-    Batch,
-    Case,
-    batches,
-    build,
-    fae_sharder,
-    profile_of,
-    stock_sharder,
-    train,
-)
+from tests.fae.parity import build, fae_sharder, stock_sharder, train
 from tests.fae.ranks import Ranks
 from tests.fae.small import case, fed
 

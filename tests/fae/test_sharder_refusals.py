@@ -27,17 +27,9 @@ from torchrec.optim.optimizers import LAMB
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from tests.fae.parity import (
-    SEQUENCES,
-    Batch,
-    Model,
-    batches,
-    build,
-    fae_sharder,
-    plan_of,
-    profile_of,
-    remark,
-)
+from tests.fae.batches import Batch, batches, remark
+from tests.fae.cases import profile_of
+from tests.fae.parity import SEQUENCES, Model, build, fae_sharder, plan_of
 from tests.fae.ranks import Ranks
 from tests.fae.small import case, fed
 from trainobs.core.errors import FAEError, SettingError

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from tests.fae.batches import batches
+from tests.fae.cases import profile_of
 from tests.fae.compared import difference
-from tests.fae.parity import batches, build, fae_sharder, profile_of, stock_sharder, train
+from tests.fae.parity import build, fae_sharder, stock_sharder, train
 from tests.fae.ranks import Ranks
 from tests.fae.small import case, fed
 from trainobs.core.errors import FAEError

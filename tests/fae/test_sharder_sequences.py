@@ -26,19 +26,10 @@ from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backwa
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
 
 from tests.fae import packing
+from tests.fae.batches import batches, packed
+from tests.fae.cases import Case, Table, profile_of
 from tests.fae.compared import difference, local
-from tests.fae.parity import (
-    Case,
-    Table,
-    batches,
-    build,
-    fae_sharder,
-    packed,
-    plan_of,
-    profile_of,
-    stock_sharder,
-    train,
-)
+from tests.fae.parity import build, fae_sharder, plan_of, stock_sharder, train
 from tests.fae.ranks import Ranks
 from tests.fae.small import whole
 from trainobs.core.errors import FAEError

@@ -12,8 +12,10 @@ import torch
 from torchrec.modules.embedding_configs import PoolingType
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from tests.fae.batches import Batch
+from tests.fae.cases import Case, profile_of
 from tests.fae.compared import difference
-from tests.fae.parity import Batch, Case, build, fae_sharder, profile_of, stock_sharder, train
+from tests.fae.parity import build, fae_sharder, stock_sharder, train
 from tests.fae.random_cases import with_processors
 from tests.fae.ranks import Ranks
 from tests.fae.small import case

@@ -10,18 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.fae.batches import Batch, batches
+from tests.fae.cases import Case, profile_of
 from tests.fae.compared import Trained, difference
-from tests.fae.parity import (
-    SEQUENCES,
-    Batch,
-    Case,
-    batches,
-    build,
-    fae_sharder,
-    profile_of,
-    stock_sharder,
-    train,
-)
+from tests.fae.parity import SEQUENCES, build, fae_sharder, stock_sharder, train
 from tests.fae.ranks import Ranks
 from tests.fae.small import case, fed
 

@@ -12,8 +12,8 @@ import torch
 from torch.utils import _pytree as pytree
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from tests.fae.batches import remark
 from tests.fae.packing import KEYS, ROWS, make_input, profile, to_batch
-from tests.fae.parity import remark
 from trainobs.core.errors import FAEError
 from trainobs.fae import FAEProfile, TableProfile, pack
 from trainobs.fae.kjt import split as split_module

@@ -33,6 +33,8 @@ with warnings.catch_warnings():  # FBGEMM for hosts warns of kernels that only d
     from torchrec.modules.embedding_configs import DataType
 
     from tests.fae import parity
+    from tests.fae.batches import batches, packed
+    from tests.fae.cases import OPTIMIZERS, Case, profile_of
     from tests.fae.compared import Trained, difference
     from tests.fae.random_cases import random_case
     from trainobs.core.errors import FAEError
@@ -50,9 +52,9 @@ TOLERANCE = 2e-5  # or the case's, if that is more
 CONTROL_CHANGE = 0.1
 
 
-def cases(device: str) -> Iterator[parity.Case]:
+def cases(device: str) -> Iterator[Case]:
     """Every kind once, on models drawn at random; then random kinds without end."""
-    kinds = list(itertools.product(MODES, parity.OPTIMIZERS, TYPES, KERNELS, (False, True)))
+    kinds = list(itertools.product(MODES, OPTIMIZERS, TYPES, KERNELS, (False, True)))
     random.Random(0).shuffle(kinds)  # so that an end before the last leaves out a bit of each
     for seed, (mode, optimizer, types, kernel, sequences) in enumerate(kinds):
         case = replace(
@@ -71,9 +73,9 @@ def cases(device: str) -> Iterator[parity.Case]:
         yield replace(case, kernel=KERNELS[seed % 3], device=device)
 
 
-def tried(case: parity.Case) -> dict[str, Any]:
+def tried(case: Case) -> dict[str, Any]:
     """What came of a case: `held`, `refused` by trainobs, `impossible` for TorchRec, or else."""
-    profile, feed = parity.profile_of(case), parity.batches(case, 0)
+    profile, feed = profile_of(case), batches(case, 0)
     slots = SlotMap.from_profile(profile)
     plain = [kjt for _, kjt in feed]
     try:
@@ -85,8 +87,8 @@ def tried(case: parity.Case) -> dict[str, Any]:
         return {"came": "impossible", "error": f"{type(error).__name__}: {error}"[:300]}
     try:
         model = parity.build(case, parity.fae_sharder(case, profile))
-        packed = [parity.packed(kind, kjt, slots) for kind, kjt in feed]
-        found = difference(_on_host(once), _on_host(parity.train(case, model, packed)))
+        given = [packed(kind, kjt, slots) for kind, kjt in feed]
+        found = difference(_on_host(once), _on_host(parity.train(case, model, given)))
     except FAEError as error:
         return {"came": "refused", "error": f"{error.failed}: {error.found}"}
     except Exception as error:
@@ -102,7 +104,7 @@ def control_is_seen(device: str) -> bool:
     seeds = itertools.count(1000)
     case = next(c for c in (random_case(s, 1) for s in seeds) if c.tables[0].hot)
     case = replace(case, device=device, mode="overlay", pipelined=False, kinds=("mixed",) * 4)
-    profile, plain = parity.profile_of(case), [kjt for _, kjt in parity.batches(case, 0)]
+    profile, plain = profile_of(case), [kjt for _, kjt in batches(case, 0)]
     expected = parity.train(case, parity.build(case, parity.stock_sharder(case)), plain)
     model = parity.build(case, parity.fae_sharder(case, profile))
     state = model.state_dict()
