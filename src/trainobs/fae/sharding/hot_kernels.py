@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from fbgemm_gpu.split_embedding_configs import SparseType
@@ -69,6 +69,10 @@ class HotKernel:
     def tensors(self) -> list[Tensor]:
         """Weights [rows, width], then each state of the optimizer, [rows] or [rows, width]."""
         return kernel_tensors(self._tables)[0]
+
+    def set_optimizer(self, settings: Mapping[str, float]) -> None:
+        """Set what the fused optimizer was given in mid-training, by FBGEMM's names."""
+        self._tables.update_hyper_parameters(dict(settings))
 
     def train_at(self, rate: float, count: float) -> None:
         """Set the learning rate of the fused optimizer, and after how many lookups it is.
@@ -173,17 +177,18 @@ class HotKernel:
         if not len(rows):
             return
         distinct = sorted(set(rates))
-        if len(distinct) > 1:
-            device = rows.device
-            ends = torch.tensor([slab.row for slab in self.layout.slabs[1:]], device=device)
-            slabs = torch.bucketize(rows, ends, right=True)
-            kinds = torch.tensor([distinct.index(rate) for rate in rates], device=device)[slabs]
+        if len(distinct) == 1:
+            self.train_at(distinct[0], count)
+            self._update(rows, gradients)
+            return
+        device = rows.device
+        ends = torch.tensor([slab.row for slab in self.layout.slabs[1:]], device=device)
+        slabs = torch.bucketize(rows, ends, right=True)
+        kinds = torch.tensor([distinct.index(rate) for rate in rates], device=device)[slabs]
         for kind, rate in enumerate(distinct):
-            self.train_at(rate, count)
-            if len(distinct) == 1:
-                self._update(rows, gradients)
-            else:
-                mine = (kinds == kind).nonzero().view(-1)
+            mine = (kinds == kind).nonzero().view(-1)
+            if len(mine):  # FBGEMM makes nothing of no lookups
+                self.train_at(rate, count)
                 self._update(rows[mine], gradients[mine])
 
     def _update(self, rows: Tensor, gradients: Tensor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,6 +57,7 @@ class HotOverlay:
     asks_tables: bool
     generation: int = field(default=0, init=False)
     _batch_count: int = field(default=0, init=False)
+    _settings: dict[str, float] = field(default_factory=dict, init=False)
 
     def use(
         self, profile: FAEProfile, rows: Replicas | Partition, table_writes: TableWrites
@@ -63,12 +65,22 @@ class HotOverlay:
         """Use these hot rows, whose newest values are in the tables, in the place of any others."""
         self.profile = profile
         self._rows: Replicas | Partition | _NoRows = rows
+        rows.set_optimizer(self._settings)
         self._table_writes = table_writes
         self._bitmaps: dict[torch.device, HotBitmap] = {}
         self._slot_rows: dict[torch.device, SlotRows] = {}
         self._is_behind = True
         self._is_ahead = False  # whether batches have trained rows since they were written back
         self.generation += 1
+
+    def set_optimizer(self, settings: Mapping[str, float]) -> None:
+        """Train hot rows by other settings, which the tables were given in mid-training.
+
+        Args:
+            settings: as FBGEMM takes them. Rates are asked of the tables in each step.
+        """
+        self._settings.update({name: settings[name] for name in settings if name != "lr"})
+        self._rows.set_optimizer(self._settings)
 
     def let_go(self) -> None:
         """Give the memory of hot rows that were flushed back; `use` comes next."""

@@ -137,6 +137,10 @@ class Partition:
         links = list(_partition_links(hot_shards, shards, profile, self._rows))
         self.write_back = WriteBack(links, [])
 
+    def set_optimizer(self, settings: Mapping[str, float]) -> None:
+        """Set what the optimizer was given in mid-training."""
+        self._collection.fused_optimizer.update_hyper_parameters(settings)
+
     def gather(self, batch: SplitBatch) -> list[SentLookups]:
         """Send the hot lookups of a batch to the ranks that have the rows."""
         features, hot = batch.hot_features, batch.hot

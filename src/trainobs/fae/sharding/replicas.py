@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -83,6 +84,11 @@ class Replicas:
         replicated = [tensor for kernel in self.kernels for tensor in kernel.tensors]
         links = list(replica_links(self.kernels, shards, profile))
         self.write_back = WriteBack(links, replicated)
+
+    def set_optimizer(self, settings: Mapping[str, float]) -> None:
+        """Set what the optimizer was given in mid-training."""
+        for kernel in self.kernels:
+            kernel.set_optimizer(settings)
 
     def gather(self, batch: SplitBatch) -> KernelLookups:
         """The hot lookups of a batch, for each kernel."""

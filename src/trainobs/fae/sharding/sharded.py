@@ -387,6 +387,11 @@ class _WrittenBackOptimizer(CombinedOptimizer):  # type: ignore[misc]
         state: Mapping[Tensor, Any] = super().state
         return state
 
+    def update_hyper_parameters(self, params_dict: dict[str, Any]) -> None:
+        """Give the tables other settings, and their hot rows; on all ranks."""
+        super().update_hyper_parameters(params_dict)
+        self._overlay.set_optimizer(params_dict)
+
     def post_load_state_dict(self) -> None:
         """Read the hot rows' state from the tables' at the next batch."""
         super().post_load_state_dict()
