@@ -18,6 +18,7 @@ from tests.fae.parity import SEQUENCES, build, fae_sharder, train
 from tests.fae.parity import stock_sharder as stock
 from tests.fae.ranks import Ranks
 from tests.fae.small import case
+from trainobs.core.errors import FAEError
 from trainobs.fae import pack
 
 BAD = [20, 21, 25, 100, 2**31 - 1, -2, -3, -100]
@@ -75,3 +76,35 @@ def _worst(rank: int, one: Case, dtype: torch.dtype, packs: bool = False) -> flo
             feed = list(pack(feed, profile_of(one), window=1))
         runs.append(train(one, build(one, sharder), feed))
     return max(difference(*runs).values())
+
+
+@MODES
+def test_ids_come_with_sequences_as_they_were(pair: Ranks, mode: str) -> None:
+    one = replace(_case("row_wise", 2, mode, True), with_ids=True)
+    for expected, got in pair.run(_ids, one):
+        assert expected == got == _bad(0, torch.int64).values().tolist()
+
+
+def _ids(rank: int, one: Case) -> list[list[float]]:
+    models = (build(one, sharder) for sharder in (stock(one), fae_sharder(one, profile_of(one))))
+    return [m.module.collection(_bad(0, torch.int64))["f0"].weights().tolist() for m in models]
+
+
+@MODES
+def test_tables_that_take_different_rows_for_an_id_are_refused(pair: Ranks, mode: str) -> None:
+    one = case("row_wise", 2, mode=mode, sequences=True, inputs=len(BAD))
+    first = replace(one.tables[0], hot=(0, 1, 5, 10, 11, 12))
+    second = replace(first, name="t1", sharding="table_wise")
+    both = replace(one, tables=(first, second))
+    for said in pair.run(_said, both):
+        if mode == "paper":  # where the tables serve such a batch
+            assert said < 4e-6
+        else:
+            assert "ids of feature 'f0' that are outside of its tables, which are split" in said
+
+
+def _said(rank: int, one: Case) -> float | str:
+    try:
+        return _worst(rank, one, torch.int64)
+    except FAEError as error:
+        return error.found

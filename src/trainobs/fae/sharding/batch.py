@@ -18,7 +18,7 @@ Process = Callable[[KJTList], KJTList]
 
 
 class WholeBatch(NamedTuple):
-    """A batch as it came."""
+    """A batch as it came, bad ids too."""
 
     kjt: KeyedJaggedTensor
     is_hot: Tensor  # bool[values]

@@ -12,8 +12,10 @@ from torch import Tensor
 from torchrec.distributed.embedding_sharding import EmbeddingShardingInfo
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from trainobs.core.errors import FAEError
 from trainobs.fae.kjt.constants import constant
 from trainobs.fae.kjt.split import tell_of_bad_ids
+from trainobs.fae.sharding.mode import Mode
 
 _REPLACING = ("WARNING", "IGNORE", "V2_WARNING", "V2_IGNORE")
 _MODE = "FBGEMM_TBE_BOUNDS_CHECK_MODE"  # a number, which FBGEMM prefers to what it is given
@@ -33,24 +35,31 @@ class BoundsCheck:
     TorchRec sends a bad id to some shard, and FBGEMM there takes the shard's first row. That row
     may be a hot one, of which the tables have an older copy, so the id is replaced before hot
     lookups are split from the others. Under FBGEMM's mode FATAL, and under none, nothing is
-    replaced, and the tables do what they do.
+    replaced, and the tables do what they do. A feature of tables that are split differently has no
+    one row to put in, and is refused, except in mode "paper", where tables serve hot lookups too.
 
     Args:
         infos: of the collection's tables.
+        mode: in which hot rows are kept.
     """
 
-    def __init__(self, infos: Iterable[EmbeddingShardingInfo]) -> None:
+    def __init__(self, infos: Iterable[EmbeddingShardingInfo], mode: Mode) -> None:
         self._blocks: dict[str, _Blocks] = {}
+        split: dict[str, set[_Blocks]] = {}
         self._quiet: set[str] = set()
         apart: set[str] = set()
         for info in infos:
-            mode, blocks = _mode(info), _blocks(info)
+            bounds, blocks = _mode(info), _blocks(info)
             for feature in info.embedding_config.feature_names:
-                if mode not in _REPLACING or self._blocks.get(feature, blocks) != blocks:
-                    apart.add(feature)  # or its tables take other rows
+                if bounds not in _REPLACING:
+                    apart.add(feature)
+                split.setdefault(feature, set()).add(blocks)
                 self._blocks[feature] = blocks
-                if "IGNORE" in mode:
+                if "IGNORE" in bounds:
                     self._quiet.add(feature)
+        differing = {f for f, blocks in split.items() if len(blocks) > 1}
+        self._refused = frozenset() if mode == "paper" else frozenset(differing - apart)
+        apart |= differing
         self._blocks = {f: blocks for f, blocks in self._blocks.items() if f not in apart}
 
     def replaced(self, kjt: KeyedJaggedTensor, is_bad: Tensor) -> KeyedJaggedTensor:
@@ -59,7 +68,12 @@ class BoundsCheck:
         Args:
             kjt: a batch that is not split.
             is_bad: bool[values].
+
+        Raises:
+            FAEError: a feature with bad ids looks up tables that take different rows for them.
         """
+        if self._refused:
+            self._refuse(kjt, is_bad)
         keys, values = kjt.keys(), kjt.values()
         blocks = [self._blocks.get(key, _Blocks(1, 1, 0)) for key in keys]
         counts = kjt.lengths().view(len(keys), -1).sum(1)
@@ -85,6 +99,17 @@ class BoundsCheck:
             stride=kjt.stride(),
             length_per_key=kjt.length_per_key(),
         )
+
+    def _refuse(self, kjt: KeyedJaggedTensor, is_bad: Tensor) -> None:
+        parts = zip(kjt.keys(), torch.split(is_bad, kjt.length_per_key()), strict=True)
+        for feature, are_bad in parts:
+            if feature in self._refused and are_bad.any():
+                raise FAEError(
+                    "cannot look up the hot rows of a batch",
+                    f"ids of feature {feature!r} that are outside of its tables, which are split "
+                    "by row in different ways: each takes another row for such an id",
+                    "repair the data, plan tables that share a feature alike, or take mode 'paper'",
+                )
 
     def _tell(self, kjt: KeyedJaggedTensor, is_row: Tensor) -> None:
         counts = kjt.length_per_key()

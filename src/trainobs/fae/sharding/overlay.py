@@ -116,7 +116,7 @@ class HotOverlay:
         """
         mark, whole = read_mark(batch), None
         if mark is None:
-            device = batch.device()
+            device, came = batch.device(), batch
             if device not in self._bitmaps:
                 self._bitmaps[device] = HotBitmap(self.profile, device)
             found = self._bitmaps[device].lookup(batch)
@@ -124,7 +124,7 @@ class HotOverlay:
                 batch = self.bounds.replaced(batch, found.is_bad)
                 found = self._bitmaps[device].lookup(batch)
             mark = self._bitmaps[device].mark(batch)
-            whole = WholeBatch(batch, found.slots >= 0)
+            whole = WholeBatch(came, found.slots >= 0)
             batch = split_by(found.slots, batch, mark)
         count = cold_count(batch, mark)
         self._check(mark, count)

@@ -114,9 +114,9 @@ class ShardedFAEModule(
         self._collections = HotCollections.from_env(env)
         self._features = list(dict.fromkeys(feature for feature, _ in self._outputs))
         split = [i for i in self._infos if i.embedding_config.name not in replicated]
-        self._overlay = self._collections.add(
-            profile, frozenset(self._features), BoundsCheck(split), bool(replicated)
-        )
+        bounds = BoundsCheck(split, mode)
+        known = frozenset(self._features)
+        self._overlay = self._collections.add(profile, known, bounds, bool(replicated))
         self._hot_features = frozenset(f for c in self._configs for f in c.feature_names)
         self._optim = _WrittenBackOptimizer(stock.module.fused_optimizer, self._overlay)
         self._first_keys: Sequence[str] = ()
