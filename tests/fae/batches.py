@@ -6,12 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec.streamable import Pipelineable
 
-from tests.fae.cases import Case
+from tests.fae.cases import BY_ROW, Case, Table
 from tests.fae.processors import MOST_LOOKUPS
 from trainobs.fae.kjt.split import SlotMap, SplitMark, read_mark, split
+
+REPLACED = ("WARNING", "IGNORE")
+"""Modes under which FBGEMM takes a row for an id that is in no table."""
 
 
 @dataclass
@@ -32,37 +36,69 @@ class Batch(Pipelineable):
 
 def batches(case: Case, rank: int) -> list[tuple[str, KeyedJaggedTensor]]:
     """This rank's batches, whole."""
-    rng = np.random.default_rng([case.seed, 7, rank])
-    is_odd = not case.weight_type.is_floating_point
-    gives = (case.weighted and not case.processed) or is_odd
+    part = [case.part] * bool(case.part)
+    rng = np.random.default_rng([case.seed, 7, rank, *part])
+    sizes = np.random.default_rng([case.seed, 8, rank * case.ranks_differ, *part])
     result = []
     for kind in case.kinds:
-        keys: list[str] = []
-        lengths, values, weights = [], [], []
-        for table in case.tables:
-            hot = np.array(table.hot, dtype=np.int64)
-            cold = np.setdiff1d(np.arange(table.rows), hot)
-            among = {"pure": hot, "cold": cold}.get(kind, np.arange(table.rows))
-            if table.is_replicated:
-                among = np.arange(table.rows)
-            for feature in table.features:
-                if feature in keys:
-                    continue
-                keys.append(feature)
-                count = rng.integers(0, MOST_LOOKUPS + 1, size=case.inputs) * (len(among) > 0)
-                if kind == "lone" and rank:  # no lookup but on one rank
-                    count *= 0
-                lengths.append(count)
-                values.append(rng.choice(among, size=count.sum()) if count.sum() else [])
-                weights.append(rng.uniform(0.5, 4.0 if is_odd else 2.0, size=count.sum()))
-        kjt = KeyedJaggedTensor(
-            keys=keys,
-            values=torch.tensor(np.concatenate(values), dtype=torch.int64),
-            lengths=torch.tensor(np.concatenate(lengths), dtype=torch.int32),
-            weights=torch.tensor(np.concatenate(weights)).to(case.weight_type) if gives else None,
-        )
-        result.append((kind, kjt))
+        inputs = int(sizes.integers(1, 2 * case.inputs + 1)) if case.is_uneven else case.inputs
+        result.append((kind, _batch(case, rank, kind, inputs, rng)))
     return result
+
+
+def _batch(
+    case: Case, rank: int, kind: str, inputs: int, rng: np.random.Generator
+) -> KeyedJaggedTensor:
+    is_odd = not case.weight_type.is_floating_point
+    gives = (case.weighted and not case.processed) or is_odd
+    is_none = kind.startswith("empty") or (kind == "lone" and rank)  # lookups on one rank alone
+    is_shared = case.is_shared and kind == "plain"
+    keys: list[str] = []
+    lengths, values, weights, bags = [], [], [], []
+    for table in case.tables:
+        among = _rows(table, kind)
+        for feature in table.features:
+            if feature in keys:
+                continue
+            keys.append(feature)
+            bags.append(int(rng.integers(1, inputs + 1)) if is_shared else inputs)
+            count = rng.integers(0, MOST_LOOKUPS + 1, size=bags[-1]) * (len(among) > 0)
+            if is_none:
+                count *= 0
+            ids = rng.choice(among, size=count.sum()) if count.sum() else np.zeros(0, np.int64)
+            if case.bounds in REPLACED and kind == "plain" and not table.is_replicated:
+                ids = np.where(rng.random(len(ids)) < 0.3, rng.choice(_bad(case, feature)), ids)
+            lengths.append(count)
+            values.append(ids)
+            weights.append(rng.uniform(0.5, 4.0 if is_odd else 2.0, size=count.sum()))
+    inverse = np.stack([rng.integers(0, count, size=inputs) for count in bags]) if is_shared else 0
+    return KeyedJaggedTensor(
+        keys=keys,
+        values=torch.tensor(np.concatenate(values)).to(case.id_type),
+        lengths=torch.tensor(np.concatenate(lengths)).to(case.length_type),
+        weights=torch.tensor(np.concatenate(weights)).to(case.weight_type) if gives else None,
+        stride_per_key_per_rank=[[count] for count in bags] if is_shared else None,
+        inverse_indices=(keys, torch.tensor(inverse)) if is_shared else None,
+    )
+
+
+def _rows(table: Table, kind: str) -> NDArray[np.int64]:
+    """Among which a kind of batch looks up."""
+    hot = np.array(table.hot, dtype=np.int64)
+    everything = np.arange(table.rows)
+    if table.is_replicated:
+        return everything
+    return {"pure": hot, "cold": np.setdiff1d(everything, hot)}.get(kind, everything)
+
+
+def _bad(case: Case, feature: str) -> list[int]:
+    """Ids that are in no table of a feature."""
+    tables = [table for table in case.tables if feature in table.features]
+    rows = max(table.rows for table in tables)
+    bad = [rows, rows + 1, rows + 2, 3 * rows, 2**31 - 1, -2, -3, -100]
+    if case.world_size > 1 and all(table.sharding in BY_ROW for table in tables):
+        bad.append(-1)  # in a table that is whole, FBGEMM takes it for a row that was pruned
+    return bad
 
 
 def remark(kjt: KeyedJaggedTensor, mark: SplitMark) -> KeyedJaggedTensor:
@@ -81,10 +117,10 @@ def remark(kjt: KeyedJaggedTensor, mark: SplitMark) -> KeyedJaggedTensor:
 def packed(kind: str, kjt: KeyedJaggedTensor, slots: SlotMap) -> KeyedJaggedTensor:
     """The batch as `pack` would give it."""
     if kind == "plain":
-        return kjt
+        return kjt  # as `pack` leaves those with bad ids
     apart = split(kjt, slots)
     mark = read_mark(apart)
     assert mark is not None
-    if kind == "pure":
+    if kind.endswith("pure"):
         return remark(apart, mark._replace(pure=True))
     return kjt if slots.keeps_order else apart

@@ -19,12 +19,18 @@ OPTIMIZERS = {
     "adam": torch.optim.Adam,
     "partial_rowwise_adam": PartialRowWiseAdam,
 }
+BY_ROW = ("row_wise", "table_row_wise", "grid_shard")
 TOLERANCES = {DataType.FP32: 4e-6, DataType.FP16: 4e-3, DataType.BF16: 3e-2}
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a case; a data_parallel one has no hot rows, and is not in the profile."""
+    """A table of a case; a data_parallel one has no hot rows, and is not in the profile.
+
+    Attributes:
+        data_type: of its own, and not that of the case.
+        optimizer: of its own, and not that of the case; "" for none.
+    """
 
     name: str
     rows: int
@@ -33,6 +39,8 @@ class Table:
     features: tuple[str, ...]
     sharding: str
     hot: tuple[int, ...]
+    data_type: DataType | None = None
+    optimizer: str = ""
 
     @property
     def is_replicated(self) -> bool:
@@ -53,6 +61,19 @@ class Case:
             each) or "collection" (one for all).
         weight_type: of given weights; integers come where there should be none.
         unused: how many outputs of sequences, the last ones, are in no loss.
+        max_gradient: to which the tables' optimizers clip gradients; 0 where they do not.
+        clip: what clips the gradients of all other parameters: "" (nothing), a function of torch
+            or TorchRec's optimizer, by "norm" or by "value".
+        bounds: FBGEMM's mode for bad ids, which whole batches then have; "" for none of them.
+        id_type: of lookups.
+        length_type: of the lengths of bags.
+        is_uneven: whether batches have different numbers of inputs, on other ranks too if TorchRec
+            can have that.
+        is_shared: whether the bags of plain batches are of several inputs (VBE).
+        is_summed: whether two batches have one backward.
+        is_divided: whether TorchRec divides gradients by the number of ranks.
+        events: what comes between parts of the training, which are one more than these.
+        part: which of them this case is.
     """
 
     seed: int
@@ -75,11 +96,43 @@ class Case:
     processed: str = ""
     weight_type: torch.dtype = torch.float32
     unused: int = 0
+    max_gradient: float = 0.0
+    clip: str = ""
+    bounds: str = ""
+    id_type: torch.dtype = torch.int64
+    length_type: torch.dtype = torch.int32
+    is_uneven: bool = False
+    is_shared: bool = False
+    is_summed: bool = False
+    is_divided: bool = True
+    events: tuple[str, ...] = ()
+    part: int = 0
 
     @property
     def tolerance(self) -> float:
         """Of 1, or of the value: what another order of sums explains."""
-        return max(TOLERANCES[self.data_type], TOLERANCES[self.output_type])
+        types = [self.output_type, *map(self.type_of, self.tables)]
+        return max(TOLERANCES[kind] for kind in types)
+
+    @property
+    def optimizers(self) -> set[str]:
+        """Those of the tables."""
+        return {self.optimizer_of(table) for table in self.tables}
+
+    @property
+    def ranks_differ(self) -> bool:
+        """Whether ranks have other numbers of inputs: row by row TorchRec cannot pool these."""
+        return self.is_uneven and (
+            self.sequences or not any(table.sharding in BY_ROW for table in self.tables)
+        )
+
+    def type_of(self, table: Table) -> DataType:
+        """That of a table's rows."""
+        return table.data_type or self.data_type
+
+    def optimizer_of(self, table: Table) -> str:
+        """That of a table."""
+        return table.optimizer or self.optimizer
 
 
 def profile_of(case: Case) -> FAEProfile:

@@ -27,15 +27,19 @@ from torchrec.modules.embedding_configs import (
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
+from torchrec.optim.clipping import GradientClipping, GradientClippingOptimizer
+from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
 
 from tests.fae import host_adam
-from tests.fae.batches import Batch, batches, packed
+from tests.fae.batches import Batch
 from tests.fae.cases import OPTIMIZERS, Case, Table, profile_of
-from tests.fae.compared import Trained, difference, local
+from tests.fae.compared import Trained, local
 from tests.fae.processors import processors
 from tests.fae.sharders import fae_sharder, stock_sharder
-from trainobs.fae.kjt.split import SlotMap
+
+MOST = 0.02
+"""To which layers' gradients are clipped, where they are."""
 
 SEQUENCES = pytest.mark.parametrize("sequences", [False, True], ids=["bags", "sequences"])
 """Of a test that holds for an EmbeddingBagCollection and for an EmbeddingCollection."""
@@ -50,7 +54,7 @@ class Model(nn.Module):
         self.features: list[str] | None = None
         if case.sequences:
             self.collection = EmbeddingCollection(
-                tables=[_config(EmbeddingConfig, t, data_type=case.data_type) for t in case.tables],
+                tables=[_config(EmbeddingConfig, case, t) for t in case.tables],
                 need_indices=case.with_ids,
             )
             by_table = self.collection.embedding_names_by_table()
@@ -59,8 +63,7 @@ class Model(nn.Module):
         else:
             self.collection = EmbeddingBagCollection(
                 tables=[
-                    _config(EmbeddingBagConfig, t, pooling=t.pooling, data_type=case.data_type)
-                    for t in case.tables
+                    _config(EmbeddingBagConfig, case, t, pooling=t.pooling) for t in case.tables
                 ],
                 is_weighted=case.weighted,
             )
@@ -92,8 +95,9 @@ def _of_sequences(
     return embeddings, torch.arange(1.0, len(embeddings) + 1).unsqueeze(1), everything
 
 
-def _config(kind: Any, table: Table, **more: Any) -> Any:
+def _config(kind: Any, case: Case, table: Table, **more: Any) -> Any:
     return kind(
+        data_type=case.type_of(table),
         name=table.name,
         num_embeddings=table.rows,
         embedding_dim=table.dim,
@@ -142,23 +146,30 @@ def _replicated(case: Case) -> Any:
 
 def build(case: Case, sharder: Any) -> DistributedModelParallel:
     """The case's model, sharded; the same weights whichever sharder."""
-    if "adam" in case.optimizer and case.device == "cpu":
+    if case.device == "cpu" and any("adam" in optimizer for optimizer in case.optimizers):
         host_adam.install()
     torch.manual_seed(case.seed)
     model = Model(case)
     start = {name: value.clone() for name, value in model.state_dict().items()}
-    settings = {"lr": case.learning_rate}
-    if case.weight_decay:
-        settings["weight_decay"] = case.weight_decay
-    if case.optimizer != "sgd":
-        settings["eps"] = 0.01  # or the first update is the sign of a sum that may round to zero
-    trained = [p for name, p in model.named_parameters() if not _is_plain(name, case)]
-    apply_optimizer_in_backward(OPTIMIZERS[case.optimizer], trained, settings)
+    for name, parameter in model.named_parameters():
+        if not _is_plain(name, case):
+            _train_by(case, name.split(".")[-2], parameter)
     sharded = DistributedModelParallel(
         model, device=torch.device(case.device), plan=plan_of(model, case), sharders=[sharder]
     )
     sharded.load_state_dict(start)
     return sharded
+
+
+def _train_by(case: Case, table: str, parameter: nn.Parameter) -> None:
+    """Have a table's parameter trained in the backward."""
+    optimizer = next(case.optimizer_of(t) for t in case.tables if t.name == table)
+    settings = {"lr": case.learning_rate}
+    if case.weight_decay and "adam" in optimizer:
+        settings["weight_decay"] = case.weight_decay
+    if optimizer != "sgd":
+        settings["eps"] = 0.01  # or the first update is the sign of a sum that may round to zero
+    apply_optimizer_in_backward(OPTIMIZERS[optimizer], [parameter], settings)
 
 
 def _is_plain(name: str, case: Case) -> bool:
@@ -178,49 +189,71 @@ def plain_parameters(case: Case, model: nn.Module) -> dict[str, nn.Parameter]:
 
 def train(case: Case, model: DistributedModelParallel, feed: list[KeyedJaggedTensor]) -> Trained:
     """Train on the batches."""
-    plain = plain_parameters(case, model)
-    optimizer = torch.optim.SGD(plain.values(), lr=0.05)
     result = Trained([], [], {})
-    for loss, output in _steps(case, model, optimizer, feed):
-        result.losses.append(float(loss))
-        result.outputs.append(output)
+    go_on(case, model, feed, result)
+    look(case, model, result)
+    return result
+
+
+def look(case: Case, model: DistributedModelParallel, result: Trained) -> None:
+    """Note what a training came to."""
     result.weights = {name: local(value) for name, value in model.state_dict().items()}
     for name, states in model.fused_optimizer.state_dict()["state"].items():
         for key, value in states.items():
             result.states[f"{name} {key}"] = local(value)
-    for name, parameter in plain.items():
+    for name, parameter in plain_parameters(case, model).items():
         assert parameter.grad is not None
         result.states[f"{name} gradient"] = local(parameter.grad)
-    return result
+
+
+def go_on(
+    case: Case, model: DistributedModelParallel, feed: list[KeyedJaggedTensor], result: Trained
+) -> None:
+    """Train on more batches, and note losses and embeddings."""
+    optimizer = _optimizer(case, model)
+    steps = _piped if case.pipelined else _steps
+    for loss, output in steps(case, model, optimizer, feed):
+        result.losses.append(float(loss))
+        result.outputs.append(output)
+
+
+def _optimizer(case: Case, model: DistributedModelParallel) -> Any:
+    """That of all parameters but tables; TorchRec's clipping one has these too."""
+    plain = plain_parameters(case, model)
+    if not case.clip.startswith("torchrec"):
+        return torch.optim.SGD(plain.values(), lr=0.05)
+    keyed = KeyedOptimizerWrapper(plain, lambda params: torch.optim.SGD(params, lr=0.05))
+    return GradientClippingOptimizer(
+        CombinedOptimizer([model.fused_optimizer, keyed]),
+        clipping=GradientClipping(case.clip.split()[1]),
+        max_gradient=MOST,
+    )
+
+
+def _piped(
+    case: Case, model: DistributedModelParallel, optimizer: Any, feed: list[KeyedJaggedTensor]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    pipeline = TrainPipelineSparseDist(model, optimizer, torch.device(case.device))
+    source = iter([Batch(kjt) for kjt in feed])
+    for _ in feed:
+        pooled = pipeline.progress(source)
+        yield pooled.pow(2).mean(), pooled
+    pipeline.detach()
 
 
 def _steps(
-    case: Case, model: nn.Module, optimizer: Any, feed: list[KeyedJaggedTensor]
+    case: Case, model: DistributedModelParallel, optimizer: Any, feed: list[KeyedJaggedTensor]
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    if case.pipelined:
-        outputs: list[Tensor] = []
-        pipeline = TrainPipelineSparseDist(model, optimizer, torch.device(case.device))
-        source = iter([Batch(kjt) for kjt in feed])
-        for _ in feed:
-            pooled = pipeline.progress(source)
-            outputs.append(pooled)
-            yield pooled.pow(2).mean(), pooled
-        return
-    for kjt in feed:
+    each = 1 + case.is_summed
+    for first in range(0, len(feed), each):
         optimizer.zero_grad()
-        loss, pooled = model(Batch(kjt.to(torch.device(case.device))))
-        loss.backward()
+        given = [Batch(kjt.to(torch.device(case.device))) for kjt in feed[first : first + each]]
+        found = [model(batch) for batch in given]
+        sum(loss for loss, _ in found).backward()
+        if case.clip == "torch norm":
+            torch.nn.utils.clip_grad_norm_(model.parameters(), MOST)
+        elif case.clip == "torch value":
+            torch.nn.utils.clip_grad_value_(model.parameters(), MOST)
         optimizer.step()
-        yield loss.detach(), pooled
-
-
-def run(case: Case, rank: int = 0) -> dict[str, float]:
-    """Train a case both ways and compare."""
-    profile = profile_of(case)
-    feed = batches(case, rank)
-    slots = SlotMap.from_profile(profile)
-    stock = build(case, stock_sharder(case))
-    expected = train(case, stock, [kjt for _, kjt in feed])
-    fae = build(case, fae_sharder(case, profile))
-    got = train(case, fae, [packed(kind, kjt, slots) for kind, kjt in feed])
-    return difference(expected, got)
+        for loss, pooled in found:
+            yield loss.detach(), pooled

@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from torchrec.modules.embedding_configs import DataType, PoolingType
 
-from tests.fae.cases import OPTIMIZERS, Case, Table
+from tests.fae.cases import BY_ROW, OPTIMIZERS, Case, Table
 
 SEQUENCE_SHARDINGS = ("table_wise", "row_wise", "column_wise")
 PROCESSORS = ("features", "collection")
-BY_ROW = ("row_wise", "table_row_wise", "grid_shard")
 SHARDINGS = (*SEQUENCE_SHARDINGS, "table_row_wise", "grid_shard")
 
 

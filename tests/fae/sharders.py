@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.fp_embeddingbag import FeatureProcessedEmbeddingBagCollectionSharder
@@ -43,12 +44,16 @@ def stock_sharder(case: Case) -> Any:
 def _settings(case: Case) -> dict[str, Any]:
     """Of both sharders."""
     fused: dict[str, Any] = {}
-    if case.data_type != DataType.FP32:
+    if any(case.type_of(table) != DataType.FP32 for table in case.tables):
         fused["stochastic_rounding"] = False  # it would tell two trainings apart
     if case.output_type != DataType.FP32:
         fused["output_dtype"] = case.output_type
     if case.kernel and "uvm" in case.kernel:
         fused["uvm_host_mapped"] = True  # managed memory can hang a device
+    if case.max_gradient:
+        fused.update(gradient_clipping=True, max_gradient=case.max_gradient)
+    if case.bounds:
+        fused["bounds_check_mode"] = BoundsCheckMode[case.bounds]
     return {"fused_params": fused} if fused else {}
 
 

@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
-from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torchrec.distributed import DistributedModelParallel
 from torchrec.modules.embedding_configs import DataType
@@ -20,6 +19,7 @@ from torchrec.modules.embedding_configs import DataType
 from tests.fae.batches import Batch, batches, packed
 from tests.fae.cases import Case, profile_of
 from tests.fae.compared import difference
+from tests.fae.course import copied
 from tests.fae.parity import (
     SEQUENCES,
     Model,
@@ -71,8 +71,8 @@ def _hand_over(rank: int, one: Case, way: str) -> float:
     train(one, giver, _feed(one, rank, givers))
     taker = _sharded(one, takers)
     train(one, taker, _feed(one, rank, takers)[:1])  # what it has learned is to be forgotten
-    taker.load_state_dict(_copy(giver.state_dict()))
-    taker.fused_optimizer.load_state_dict(_copy(giver.fused_optimizer.state_dict()))
+    taker.load_state_dict(copied(giver.state_dict()))
+    taker.fused_optimizer.load_state_dict(copied(giver.fused_optimizer.state_dict()))
     got = train(one, taker, _feed(one, rank, takers))
     half = len(one.kinds)
     expected.losses, expected.outputs = expected.losses[half:], expected.outputs[half:]
@@ -106,7 +106,7 @@ def test_a_load_of_one_table_leaves_the_others(mode: str) -> None:
     one = next(case for case in cases if len(case.tables) == 2)
     model = _sharded(one, "FAE")
     train(one, model, _feed(one, 0, "FAE"))
-    before = _copy(model.state_dict())
+    before = copied(model.state_dict())
     name = next(key for key in before if "t0" in key)
     part = {name: before[name]}
     for shard in part[name].local_shards():
@@ -281,15 +281,3 @@ def _feed(one: Case, rank: int, kind: str) -> list[Any]:
 
 def _shards(value: Any) -> list[Tensor]:
     return [s.tensor for s in value.local_shards()] if hasattr(value, "local_shards") else [value]
-
-
-def _copy(state: Any) -> Any:
-    """A state dict whose tensors are no longer those of the model."""
-    if isinstance(state, dict):
-        return {key: _copy(value) for key, value in state.items()}
-    if not hasattr(state, "local_shards"):
-        return state.clone() if isinstance(state, Tensor) else state
-    shards = [Shard(s.tensor.clone(), s.metadata) for s in state.local_shards()]
-    return ShardedTensor._init_from_local_shards_and_global_metadata(
-        shards, state.metadata(), process_group=state._process_group
-    )

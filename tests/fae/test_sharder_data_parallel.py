@@ -15,7 +15,8 @@ from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backwa
 
 from tests.fae.batches import batches
 from tests.fae.cases import Case, profile_of
-from tests.fae.parity import Model, build, fae_sharder, plan_of, run, stock_sharder
+from tests.fae.course import run
+from tests.fae.parity import Model, build, fae_sharder, plan_of, stock_sharder
 from tests.fae.ranks import Ranks
 from tests.fae.small import case, fed
 from trainobs.core.errors import FAEError

@@ -13,7 +13,8 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from tests.fae.batches import Batch, batches
 from tests.fae.cases import Case, profile_of
 from tests.fae.compared import difference
-from tests.fae.parity import build, fae_sharder, run, train
+from tests.fae.course import run
+from tests.fae.parity import build, fae_sharder, train
 from tests.fae.parity import stock_sharder as stock
 from tests.fae.ranks import Ranks
 from tests.fae.small import case

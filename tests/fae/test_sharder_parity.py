@@ -15,7 +15,9 @@ import pytest
 from tests.fae.batches import batches, packed
 from tests.fae.cases import Case, profile_of
 from tests.fae.compared import Trained, difference
-from tests.fae.parity import SEQUENCES, build, fae_sharder, run, stock_sharder, train
+from tests.fae.course import run
+from tests.fae.dimensions import varied
+from tests.fae.parity import SEQUENCES, build, fae_sharder, stock_sharder, train
 from tests.fae.random_cases import random_case
 from tests.fae.ranks import Ranks
 from tests.fae.shared_features import with_shared_features
@@ -78,6 +80,7 @@ def _check(seed: int, world_size: int, sequences: bool, rank: int = 0) -> tuple[
     case = random_case(seed, world_size, sequences)
     if seed % 4 == 3:
         case = with_shared_features(case)
+    case = varied(case)
     worst = run(case, rank)
     assert max(worst.values()) < case.tolerance, (worst, case)
     return (case.mode, case.optimizer, *sorted({table.sharding for table in case.tables}))

@@ -23,7 +23,8 @@ from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
 from tests.fae.batches import Batch, batches, packed
 from tests.fae.cases import Case, Table, profile_of
 from tests.fae.compared import difference
-from tests.fae.parity import Model, build, plan_of, run, stock_sharder, train
+from tests.fae.course import run
+from tests.fae.parity import Model, build, plan_of, stock_sharder, train
 from tests.fae.random_cases import PROCESSORS, random_case, with_processors
 from tests.fae.ranks import Ranks
 from tests.fae.sharders import fae_sharder
