@@ -58,6 +58,7 @@ SLOW: dict[str, str] = {
         "a module; 15 steps of it, in an epoch"
     ),
     r"fae/test_data_module::test_lightning_goes_on\[(module-step=(10|20)|module with)": "15 steps",
+    r"fae/test_dimensions::test_what_.*\[.*(paper|partitioned)": "overlay",
     r"fae/test_intervals::test_of_independent_inputs\[(0\.1|0\.97|1)": "shares of 0.004 and 0.5",
     r"fae/test_killed::": "going on from a state, in test_pack_resume",
     r"fae/test_sharder_processed::test_two_ranks.*\[collection": "features; one rank, four ranks",

@@ -70,7 +70,7 @@ def _batch(
                 ids = np.where(rng.random(len(ids)) < 0.3, rng.choice(_bad(case, feature)), ids)
             lengths.append(count)
             values.append(ids)
-            weights.append(rng.uniform(0.5, 4.0 if is_odd else 2.0, size=count.sum()))
+            weights.append(rng.uniform(case.least_weight, 2.0 + 2.0 * is_odd, size=count.sum()))
     inverse = np.stack([rng.integers(0, count, size=inputs) for count in bags]) if is_shared else 0
     return KeyedJaggedTensor(
         keys=keys,

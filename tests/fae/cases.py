@@ -60,6 +60,7 @@ class Case:
         processed: by what weights are learned: "" (they are given), "features" (a processor for
             each) or "collection" (one for all).
         weight_type: of given weights; integers come where there should be none.
+        least_weight: of those that are given and are no integers.
         unused: how many outputs of sequences, the last ones, are in no loss.
         max_gradient: to which the tables' optimizers clip gradients; 0 where they do not.
         clip: what clips the gradients of all other parameters: "" (nothing), a function of torch
@@ -95,6 +96,7 @@ class Case:
     output_type: DataType = DataType.FP32
     processed: str = ""
     weight_type: torch.dtype = torch.float32
+    least_weight: float = 0.5
     unused: int = 0
     max_gradient: float = 0.0
     clip: str = ""

@@ -21,7 +21,7 @@ from trainobs.fae.kjt.expand import expanded
 from trainobs.fae.kjt.split import SlotMap
 
 SHARDINGS = ("table_wise", "row_wise", "column_wise", "table_row_wise", "grid_shard")
-_EVALUATED = 1000  # added to the part whose batches are looked up alone
+_LOOKED_UP = 1000  # added to a part whose batches are not trained on
 
 
 @dataclass
@@ -136,14 +136,19 @@ def _write(course: Course) -> None:
 
 
 def _evaluate(course: Course) -> None:
-    """Batches are looked up without training."""
-    kinds = ("plain", *course.case.kinds)
-    case = replace(course.case, kinds=kinds, part=course.case.part + _EVALUATED)
+    """Batches are looked up without autograd."""
     with torch.no_grad():
-        for kjt in course.feed(case):
-            loss, output = course.model(Batch(kjt))
-            course.result.losses.append(float(loss))
-            course.result.outputs.append(output)
+        _skip(course)
+
+
+def _skip(course: Course) -> None:
+    """Batches are looked up, and nothing is trained on their losses."""
+    kinds = ("plain", *course.case.kinds)
+    case = replace(course.case, kinds=kinds, part=course.case.part + _LOOKED_UP)
+    for kjt in course.feed(case):
+        loss, output = course.model(Batch(kjt))
+        course.result.losses.append(float(loss.detach()))
+        course.result.outputs.append(output.detach())
     course.lookups += len(kinds)
 
 
@@ -156,6 +161,7 @@ EVENTS: dict[str, Callable[[Course], None]] = {
     "settings": _settings,
     "write": _write,
     "evaluate": _evaluate,
+    "skip": _skip,
 }
 
 

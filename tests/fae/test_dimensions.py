@@ -35,10 +35,11 @@ def test_cases_vary_in_each_dimension(world_size: int, sequences: bool) -> None:
             getattr(a, field) != getattr(b, field) for a, b in zip(cases, many, strict=True)
         )
         assert 20 < changed < 360, field
+    assert any(one.least_weight < 0 and one.weighted for one in many) != sequences
     assert any(one.is_shared for one in many) != sequences
     for event in course.EVENTS:
         assert sum(event in one.events for one in many) > 10, event
-    assert len(DIMENSIONS) == 12  # each of them above
+    assert len(DIMENSIONS) == 13  # each of them above
 
 
 ALONE: dict[str, dict[str, object]] = {
@@ -95,7 +96,7 @@ def test_what_comes_in_mid_training_is_not_missed(
     if event == "refresh":
         with pytest.raises(FAEError, match="slots of profile"):
             course.follow(one, 0, is_fae=True)
-    elif event == "evaluate":
+    elif event in ("evaluate", "skip"):
         assert len(course.follow(one, 0, is_fae=True).losses) < len(stock.losses)
     else:
         missed = course.follow(one, 0, is_fae=True)
