@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tests.fae.cases import profile_of
+from tests.fae.parity import build, train
 from tests.fae.ranks import Ranks
+from tests.fae.sharders import fae_sharder
+from tests.fae.small import case, fed
 from trainobs.fae.sharding.barrier import RankBarrier, SyncPoint
 from trainobs.fae.sharding.served import Stopwatch
 
@@ -60,3 +65,18 @@ def _bytes_to_a_rank(rank: int) -> float:
 def _barrier() -> RankBarrier:
     assert dist.group.WORLD is not None
     return RankBarrier(dist.group.WORLD, 0, Stopwatch())
+
+
+@pytest.mark.parametrize("mode", ["overlay", "partitioned"])
+def test_models_of_one_process_leave_no_threads(pair: Ranks, mode: str) -> None:
+    assert pair.run(_more_threads, mode) == [0, 0]
+
+
+def _more_threads(rank: int, mode: str) -> int:
+    """After one more model than the first."""
+    one = case("row_wise", 2, mode=mode)
+    counts = []
+    for _ in range(2):
+        train(one, build(one, fae_sharder(one, profile_of(one))), fed(one, rank))
+        counts.append(len(os.listdir("/proc/self/task")))
+    return counts[1] - counts[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch.distributed as dist
 from torchrec.distributed.types import ShardingEnv
@@ -30,8 +30,7 @@ class HotCollections:
         self._group = group if dist.get_world_size(group) > 1 else None
         self._host_group: dist.ProcessGroup | None = None
         if self._group is not None:
-            ranks = dist.get_process_group_ranks(group)
-            self._host_group = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+            self._host_group = _host_group(group)
         self._count = 0
         self._overlays: WeakSet[HotOverlay] = WeakSet()
 
@@ -70,3 +69,15 @@ class HotCollections:
         """Features whose hot rows, of the profile with this fingerprint, a collection keeps."""
         fitting = [o.features for o in self._overlays if o.profile.fingerprint == fingerprint]
         return frozenset[str]().union(*fitting)
+
+
+_HOST_GROUPS: WeakKeyDictionary[dist.ProcessGroup, dist.ProcessGroup] = WeakKeyDictionary()
+
+
+def _host_group(group: dist.ProcessGroup) -> dist.ProcessGroup:
+    """The group of the same ranks on hosts: one for all models, since a group keeps its threads."""
+    if group not in _HOST_GROUPS:
+        ranks = dist.get_process_group_ranks(group)
+        made = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+        _HOST_GROUPS[group] = made
+    return _HOST_GROUPS[group]
