@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
+from torch import Tensor
 from torchrec.distributed.embedding_types import KJTList
 from torchrec.distributed.types import LazyAwaitable, LazyNoWait
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
@@ -60,6 +64,7 @@ class ShardedFAEEmbeddingCollection(ShardedFAEModule):
             awaitable = self._stock.module.compute_and_output_dist(ctx.stock, input)
             awaitable.callbacks.append(self._watched)
             return awaitable
+        hot = self._by_plan(hot)
         outputs = list(zip(self._stock.output_names, ctx.sequences, hot, strict=True))
         if ctx.is_pure:
             return LazyNoWait({name: s.jagged(found) for name, s, found in outputs})
@@ -71,8 +76,34 @@ class ShardedFAEEmbeddingCollection(ShardedFAEModule):
         )
         return awaitable
 
+    def _by_plan(self, hot: list[Tensor]) -> list[Tensor]:
+        """The same embeddings; of tables under one kind of plan, all have a gradient or none."""
+        kinds = [self.module_sharding_plan[table].sharding_type for _, table in self._outputs]
+        found = list(hot)
+        for kind in set(kinds):
+            places = [place for place, other in enumerate(kinds) if other == kind]
+            parts = _OnePlan.apply(*(hot[place] for place in places))  # type: ignore[no-untyped-call]
+            for place, part in zip(places, parts, strict=True):
+                found[place] = part
+        return found
+
     def _watched(self, found: dict[str, JaggedTensor]) -> dict[str, JaggedTensor]:
         """The embeddings of a batch that the tables served."""
         for sequence in found.values():
             self._overlay.watch(sequence.values(), by_tables=True)
         return found
+
+
+class _OnePlan(torch.autograd.Function):
+    """Embeddings that TorchRec would exchange at once.
+
+    If some are in a loss, the others have a gradient of zeros, on which Adam trains their rows.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, *embeddings: Tensor) -> tuple[Tensor, ...]:
+        return tuple(part.view_as(part) for part in embeddings)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        return gradients
