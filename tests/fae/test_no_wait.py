@@ -17,9 +17,9 @@ from torchrec.modules.embedding_configs import PoolingType
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from tests.fae.batches import Batch, packed
+from tests.fae.batches import batches as whole_batches
 from tests.fae.cases import Case, profile_of
 from tests.fae.parity import SEQUENCES, build, fae_sharder, stock_sharder
-from tests.fae.parity import batches as whole_batches
 from tests.fae.ranks import Ranks
 from tests.fae.small import case
 from trainobs.fae.kjt.split import SlotMap
