@@ -123,10 +123,13 @@ class Case:
 
     @property
     def ranks_differ(self) -> bool:
-        """Whether ranks have other numbers of inputs: row by row TorchRec cannot pool these."""
-        return self.is_uneven and (
-            self.sequences or not any(table.sharding in BY_ROW for table in self.tables)
-        )
+        """Whether ranks have other numbers of inputs.
+
+        TorchRec cannot pool these row by row, and has no kernel on hosts for their float16 weights.
+        """
+        is_split = any(table.sharding in BY_ROW for table in self.tables)
+        has_kernel = self.weight_type != torch.float16
+        return self.is_uneven and has_kernel and (self.sequences or not is_split)
 
     def type_of(self, table: Table) -> DataType:
         """That of a table's rows."""
