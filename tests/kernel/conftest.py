@@ -6,8 +6,9 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -16,6 +17,8 @@ from tests.kernel.counted import observing
 from tests.kernel.ground_truth import MAGICS, file_system, write_files
 from tests.kernel.observed import ObservedKernel
 from tests.kernel.processes import Outsider
+from trainobs.probes import shared
+from trainobs.probes.kernel_names import KernelNames
 from trainobs.probes.service_backend import ServiceBackend
 
 SHARE_A_SET = (
@@ -83,3 +86,26 @@ def files(place: Path, observed: ObservedKernel) -> list[Path]:
     """The 23 files of a registered data set, not in memory."""
     observed.data(place)
     return write_files(place)
+
+
+class Lacking(KernelNames):
+    """The running kernel, but for some names."""
+
+    lacking: ClassVar[frozenset[str]] = frozenset()
+
+    def __contains__(self, name: object) -> bool:
+        return name not in self.lacking and super().__contains__(name)
+
+    def has_tracepoint(self, name: str) -> bool:
+        return name not in self.lacking and super().has_tracepoint(name)
+
+
+@pytest.fixture
+def lacking(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Take names from the running kernel."""
+
+    def take(*names: str) -> None:
+        monkeypatch.setattr(Lacking, "lacking", frozenset(names))
+        monkeypatch.setattr(shared, "KernelNames", Lacking)
+
+    return take

@@ -9,13 +9,12 @@ import struct
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
 from tests.kernel.btf import section_extent
-from tests.kernel.ground_truth import BLOCK, PAGE, PRIMES, evict, read_whole, rounded, write_files
-from tests.kernel.observed import Counts, ObservedKernel
+from tests.kernel.ground_truth import PAGE, PRIMES, evict, read_whole, write_files
+from tests.kernel.observed import ObservedKernel
 from tests.kernel.privileges import CAP_BPF, CAP_PERFMON, become_nobody
 from tests.kernel.processes import in_child
 from trainobs.core.abi import FileClass, Op, Role
@@ -48,29 +47,6 @@ def spoil_program(path: Path, section: bytes) -> None:
     offset, _ = section_extent(bytes(elf), section)
     elf[offset : offset + 8] = struct.pack("<BBhi", 0xBF, 0x90, 0, 0)
     path.write_bytes(elf)
-
-
-class Lacking(KernelNames):
-    """The running kernel, but for some names."""
-
-    lacking: ClassVar[frozenset[str]] = frozenset()
-
-    def __contains__(self, name: object) -> bool:
-        return name not in self.lacking and super().__contains__(name)
-
-    def has_tracepoint(self, name: str) -> bool:
-        return name not in self.lacking and super().has_tracepoint(name)
-
-
-@pytest.fixture
-def lacking(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Take names from the running kernel."""
-
-    def take(*names: str) -> None:
-        monkeypatch.setattr(Lacking, "lacking", frozenset(names))
-        monkeypatch.setattr(shared, "KernelNames", Lacking)
-
-    return take
 
 
 def refusal(probes: tuple[str, ...] = tuple(programs.PROBES)) -> ProbeError:
@@ -309,71 +285,6 @@ def test_a_function_stands_in_for_a_tracepoint_or_it_is_said_why_not(
             mapped.madvise(mmap.MADV_RANDOM)
             got = observed.during(lambda: sum(mapped[::PAGE]))
         assert got.count(Op.FAULT, DATA) == 5
-    finally:
-        observed.stop()
-
-
-def test_before_linux_6_5_requests_are_known_by_their_bios(
-    lacking: Callable[..., None], place: Path
-) -> None:
-    """The stand-in for block_io_start: the same bytes, nothing lost, nothing left behind."""
-    lacking("block_io_start")
-    files = write_files(place)
-    observed = ObservedKernel()
-    try:
-        observed.data(place)
-        observed.kernel.infer_data(True)
-
-        def save(number: int) -> None:
-            with (place / f"saved{number}").open("wb", buffering=0) as file:
-                file.write(os.urandom(PAGE))
-                os.fsync(file.fileno())
-                os.fsync(file.fileno())  # with nothing to write: a flush alone
-
-        def attempt() -> Counts:
-            evict(*files)
-            return observed.during(lambda: [*map(read_whole, files), *map(save, range(50))])
-
-        got = observed.undisturbed(attempt)
-        assert got.bytes(Op.BLOCK_READ, DATA) == sum(rounded(size, BLOCK) for size in PRIMES)
-        assert got.bytes(Op.BLOCK_WRITE, DATA) == 50 * PAGE
-        assert got.count(Op.BLOCK_WRITE, DATA) == 50
-        assert observed.kernel.losses()["requests"] == 0
-    finally:
-        observed.stop()
-
-
-@pytest.mark.parametrize("lost", [(), ("block_io_start",)], ids=["start", "bio"])
-def test_a_request_of_which_no_end_is_told_is_lost_and_no_other_takes_its_place(
-    lacking: Callable[..., None], place: Path, lost: tuple[str, ...]
-) -> None:
-    """Its structure is used again, by a flush too, which carries nothing."""
-    lacking(*lost)
-    observed = ObservedKernel()
-    loader = observed.kernel._probes._loader
-
-    def save(number: int) -> None:
-        with (place / f"saved{number}").open("wb", buffering=0) as file:
-            file.write(os.urandom(PAGE))
-            os.fsync(file.fileno())
-
-    def flush() -> None:
-        with (place / "saved0").open("rb") as file:
-            for _ in range(100):
-                os.fsync(file.fileno())
-
-    try:
-        observed.data(place)
-        loader.detach("tobs_blk_done")
-        observed.during(lambda: [*map(save, range(20))])
-        loader.attach("tobs_blk_done")
-        before, lost_before = observed.requests_ns(), observed.kernel.losses()["requests"]
-        assert before
-        got = observed.during(flush)
-        assert got.bytes(Op.BLOCK_WRITE, DATA) == 0
-        told = observed.kernel.losses()["requests"] - lost_before
-        assert told > 0
-        assert told + sum(ns <= max(before) for ns in observed.requests_ns()) == len(before)
     finally:
         observed.stop()
 

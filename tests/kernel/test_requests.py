@@ -1,0 +1,82 @@
+"""Block requests, where the kernel tells less of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.ground_truth import BLOCK, PAGE, PRIMES, evict, read_whole, rounded, write_files
+from tests.kernel.observed import Counts, ObservedKernel
+from trainobs.core.abi import FileClass, Op
+
+pytestmark = pytest.mark.needs_bpf
+
+DATA = FileClass.DATA
+
+
+def test_before_linux_6_5_requests_are_known_by_their_bios(
+    lacking: Callable[..., None], place: Path
+) -> None:
+    """The stand-in for block_io_start: the same bytes, nothing lost, nothing left behind."""
+    lacking("block_io_start")
+    files = write_files(place)
+    observed = ObservedKernel()
+    try:
+        observed.data(place)
+        observed.kernel.infer_data(True)
+
+        def save(number: int) -> None:
+            with (place / f"saved{number}").open("wb", buffering=0) as file:
+                file.write(os.urandom(PAGE))
+                os.fsync(file.fileno())
+                os.fsync(file.fileno())  # with nothing to write: a flush alone
+
+        def attempt() -> Counts:
+            evict(*files)
+            return observed.during(lambda: [*map(read_whole, files), *map(save, range(50))])
+
+        got = observed.undisturbed(attempt)
+        assert got.bytes(Op.BLOCK_READ, DATA) == sum(rounded(size, BLOCK) for size in PRIMES)
+        assert got.bytes(Op.BLOCK_WRITE, DATA) == 50 * PAGE
+        assert got.count(Op.BLOCK_WRITE, DATA) == 50
+        assert observed.kernel.losses()["requests"] == 0
+    finally:
+        observed.stop()
+
+
+@pytest.mark.parametrize("lost", [(), ("block_io_start",)], ids=["start", "bio"])
+def test_a_request_of_which_no_end_is_told_is_lost_and_no_other_takes_its_place(
+    lacking: Callable[..., None], place: Path, lost: tuple[str, ...]
+) -> None:
+    """Its structure is used again, by a flush too, which carries nothing."""
+    lacking(*lost)
+    observed = ObservedKernel()
+    loader = observed.kernel._probes._loader
+
+    def save(number: int) -> None:
+        with (place / f"saved{number}").open("wb", buffering=0) as file:
+            file.write(os.urandom(PAGE))
+            os.fsync(file.fileno())
+
+    def flush() -> None:
+        with (place / "saved0").open("rb") as file:
+            for _ in range(100):
+                os.fsync(file.fileno())
+
+    try:
+        observed.data(place)
+        loader.detach("tobs_blk_done")
+        observed.during(lambda: [*map(save, range(20))])
+        loader.attach("tobs_blk_done")
+        before, lost_before = observed.requests_ns(), observed.kernel.losses()["requests"]
+        assert before
+        got = observed.during(flush)
+        assert got.bytes(Op.BLOCK_WRITE, DATA) == 0
+        told = observed.kernel.losses()["requests"] - lost_before
+        assert told > 0
+        assert told + sum(ns <= max(before) for ns in observed.requests_ns()) == len(before)
+    finally:
+        observed.stop()
