@@ -12,7 +12,7 @@ struct request_start {
 	enum tobs_class class; /* for direct I/O, which carries no page of a file */
 	enum tobs_role role;
 	u32 slot; /* of the session that it is issued for; none if the role is TOBS_KERNEL */
-	u32 bio;  /* the low half of the address of the bio it was known by, where that was needed */
+	u32 bio; /* the low half of the address of the bio it was known by, where that was needed */
 };
 
 struct {
