@@ -178,7 +178,7 @@ int BPF_PROG(tobs_blk_issue, struct request *request)
 	}
 	/* Of nobody who is followed, unless it is issued for the second time. */
 	kept = bpf_map_lookup_elem(&requests, &request_key);
-	if (kept && kept->bio != first_bio)
+	if (kept && kept->bio && kept->bio != first_bio)
 		forget_request(request_key);
 	return 0;
 }
@@ -308,6 +308,8 @@ int BPF_PROG(tobs_blk_done, struct request *request, int error, unsigned int byt
 								     TOBS_BLOCK_WRITE;
 	if (over)
 		bpf_map_delete_elem(&requests, &key);
+	else
+		start->bio = 0; /* what is left may begin with another */
 	offer_to_sessions(&end);
 	return 0;
 }

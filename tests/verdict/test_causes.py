@@ -88,6 +88,17 @@ def test_what_nobody_computes_for_is_no_hand_over(worker_cpu, off, cause):
     late = split(handover=100) | {"batch__made_compute_ns": 4 * MS}
     computed = {"sched__worker_cpu_ns": worker_cpu * MS, "sched__wait_offcpu_ns": off * MS}
     assert verdict_on(**late, **computed).cause is cause
+    if cause is Cause.HANDOVER:
+        assert verdict_on(**late, **computed, batch__sleep_ns=50 * MS).cause is None
+
+
+def test_a_sampler_that_computes_a_little_is_no_hand_over():
+    short = {"loader__wait_ns": 2.9 * MS, "loader__handover_ns": 2.9 * MS}
+    none = {"phase__backward_ns": 0.0, "phase__optimizer_ns": 0.0, "phase__forward_ns": 0.5 * MS}
+    parts = {f"loader__{part}_ns": 0.0 for part in SPLIT if part != "handover"}
+    late = short | none | parts | {"sched__wait_offcpu_ns": 0.1 * MS, "batch__made_compute_ns": 0.0}
+    assert verdict_on(**late, sched__worker_cpu_ns=0.3 * MS).cause is None
+    assert verdict_on(**late, sched__worker_cpu_ns=2 * MS).cause is Cause.HANDOVER
 
 
 def test_workers_that_start_with_each_epoch_are_no_hand_over():
@@ -342,7 +353,8 @@ def test_to_take_a_batch_over_is_no_fetch():
     short = {"loader__wait_ns": 3 * MS, "loader__handover_ns": 3 * MS, "phase__forward_ns": 2 * MS}
     none = {"phase__backward_ns": 0.0, "phase__optimizer_ns": 0.0, "phase__other_ns": 0.0}
     parts = {f"loader__{part}_ns": 0.0 for part in SPLIT if part != "handover"}
-    verdict = verdict_on(**short | none | parts, sched__wait_offcpu_ns=0.5 * MS)
+    computed = {"sched__worker_cpu_ns": 2 * MS, "batch__made_compute_ns": 0.0}
+    verdict = verdict_on(**short | none | parts, **computed, sched__wait_offcpu_ns=0.5 * MS)
     assert (verdict.kind, verdict.cause) == (VerdictKind.LOADER, Cause.HANDOVER)
 
 

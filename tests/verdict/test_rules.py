@@ -359,18 +359,19 @@ def test_workers_cannot_live_on_without_their_loader(monkeypatch, made_anew, tol
 
 
 @pytest.mark.parametrize(
-    ("threads_cpu", "cpus", "is_refused"),
+    ("threads_cpu", "others", "is_refused"),
     [
-        (150, 2, True),  # of 199 ms, with the training thread's 99 all that two CPUs have
-        (150, 16, False),
-        (90, 2, False),  # torch's own may have, beside the step
+        (400, 0.5, True),  # of 499 ms, with the training thread's 99 all that others leave
+        (400, 0.0, False),
+        (90, 0.9, False),  # torch's own may have, beside the step
     ],
 )
 def test_nothing_is_replayed_where_threads_compute_for_the_data_set_and_cpus_are_short(
-    threads_cpu, cpus, is_refused
+    threads_cpu, others, is_refused
 ):
-    facts = replace(TWO_CPUS, workers=0, torch_threads=2, usable_cpus=cpus, all_cpus=cpus)
-    asleep = split(sleep=100) | {"batch__sleep_ns": 100 * MS, "sched__main_offcpu_ns": 100 * MS}
+    facts = replace(TWO_CPUS, workers=0, torch_threads=2)
+    asleep = split(sleep=400) | {"loader__wait_ns": 400 * MS, "batch__sleep_ns": 400 * MS}
+    asleep |= {"sched__main_offcpu_ns": 400 * MS, "sched__others_cpu_ratio": others}
     used = {"sched__worker_cpu_ns": 0.0, "sched__child_cpu_ns": 0.0}
     record = Record()
     record.add(columns(**asleep, **used, sched__thread_cpu_ns=threads_cpu * MS))

@@ -26,7 +26,7 @@ def section(summary: dict[str, Any]) -> Iterator[str]:
     found = sorted(summary["workers"], key=lambda one: -(one["wait_ns"] or 0))
     if not found:
         return
-    titles = ("batches", "device", "no CPU", "computing", "asleep", "waited", "once made")
+    titles = ("batches", "device", "no CPU", "computing", "asleep", "waited", "of it ready")
     yield row("Who made the batches", *titles, width=_LABEL)
     for one in found[:_SHOWN]:
         times = (*MADE, "wait_ns", "handover_ns")

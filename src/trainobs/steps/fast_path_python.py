@@ -10,10 +10,10 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable
+from struct import Struct
 from typing import Any, TypeVar
 
 from trainobs.core.abi import MAIN_WORKER, Phase
-from trainobs.steps.closed_step import packed
 from trainobs.steps.marker import Marker
 from trainobs.steps.states import StepsBy
 
@@ -32,6 +32,7 @@ T = TypeVar("T")
 _LOADER = Phase.LOADER.value
 _FETCHES = StepsBy.FETCHES.value
 
+_packed = Struct("=9q").pack
 _LARGE = 2**31
 """From here on a number does not go through ctypes as it is."""
 
@@ -131,7 +132,7 @@ class FetchListener:
                 key = number % at.workers, number // at.workers
             delivered = (self.loop and not self.unmatched) or clock.delivering
             whose = clock.serial, at.loader, at.passes, *key
-            self.fetched(bytearray(packed((*whose, self.begin_ns, end_ns, waited, delivered))))
+            self.fetched(bytearray(_packed(*whose, self.begin_ns, end_ns, waited, delivered)))
         self.got()
 
 

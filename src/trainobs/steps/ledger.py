@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import count
 from operator import eq
+from struct import Struct
 from typing import Protocol
 
 import numpy as np
@@ -50,6 +52,8 @@ Fetch = bytearray
 was in, the four of its `Key`, when it was asked for and when it was there (ns of CLOCK_MONOTONIC),
 whether that time counts in `loader/wait_ns`, and whether the step got this very batch, and not one
 fetched ahead of it. Of loaders that `gives_later` names, somebody else tells which step got it."""
+
+_INT64 = Struct("=q")
 
 _SERIAL, _KEY, _BEGIN, _END, _WAITED, _DELIVERED = 0, slice(1, 5), 5, 6, 7, 8
 _KEY_FIELDS = ("loader", "pass", "worker", "number")
@@ -143,10 +147,11 @@ class Ledger:
 
     def carry(self, cancelled: int, serial: int) -> None:
         """What was opened as a step of its own belongs to the step before."""
-        for fetch in list(self._fetches):
-            with memoryview(fetch).cast("q") as numbers:
-                if numbers[_SERIAL] == cancelled:
-                    numbers[_SERIAL] = serial
+        with suppress(IndexError):  # the first is reached, or older ones are taken off meanwhile
+            place = -1  # the newest
+            while _serial_of(self._fetches[place]) == cancelled:
+                _INT64.pack_into(self._fetches[place], 0, serial)
+                place -= 1
         for turn in list(self._turns):
             if turn[0] == cancelled:
                 turn[0] = serial
@@ -234,11 +239,10 @@ class Ledger:
 
     def _fetched_until(self, serial: int) -> Ints:
         """Take the fetches of steps up to a serial off; shape (n, 9)."""
-        fetches = np.frombuffer(b"".join(self._fetches), np.int64).reshape(-1, 9)
-        count = int(np.append(fetches[:, _SERIAL] > serial, True).argmax())
-        for _ in range(count):
-            self._fetches.popleft()
-        return fetches[:count]
+        fetches = []
+        while self._fetches and _serial_of(self._fetches[0]) <= serial:
+            fetches.append(self._fetches.popleft())
+        return np.frombuffer(b"".join(fetches), np.int64).reshape(-1, 9)
 
     def _join(self, split: _Split, fetches: Ints) -> tuple[Rows, Ints]:
         """Tell the steps what they waited for; returns the batches that were got, in that order.
@@ -264,6 +268,11 @@ class Ledger:
         given_up, self._kept = self._kept[:count], self._kept[count:]
         self._kept_keys = self._kept_keys[count:]
         return given_up
+
+
+def _serial_of(fetch: Fetch) -> int:
+    serial: int = _INT64.unpack_from(fetch)[0]
+    return serial
 
 
 class _Split:

@@ -37,6 +37,8 @@ class StepState(IntEnum):
         UNPROVEN -> RUNNING     an optimizer steps, and the step before is published; or the two
                                 are one step
         RUNNING -> ENDED        it ends
+        ENDED -> RUNNING        the first mark of a step, where none was known yet
+        UNPROVEN -> ENDED       nothing steps before the end: it goes back to the set-up
 
     The set-up begins as `ENDED`: there is a step as soon as something opens one.
     """
@@ -73,7 +75,7 @@ class Supply:
 
     def lose(self) -> None:
         """The loop trains on no loader that is seen."""
-        self.is_out = self.is_none = True
+        self.is_out, self.is_none, self._fed = True, True, 0
 
     def step(self, *, had_batch: bool) -> None:
         """A step ends where there is none: there is, after all, if two on end had batches."""

@@ -149,21 +149,23 @@ def reads_again(now: Situation) -> bool:
 def _handed_over(now: Situation) -> float:
     """What handing batches over took that was no want of CPUs, at least.
 
-    No more than was computed meanwhile: by workers beside what they compute for batches, by the
-    training thread, or by threads of its own that pin memory. A training thread that sleeps though
-    the batch is made may do so in a sampler, or in what is around the loader.
+    No more than was computed for it: by workers beside what they compute for batches, as much again
+    by the training thread, and by threads of its own that pin memory. A training thread that does
+    more, or sleeps, though the batch is made, may do so in a sampler, or around the loader.
     """
     queued = known(now.ns("sched/worker_runqueue_ns")) - known(now.ns("batch/cpu_wait_ns"))
     lacked = known(now.ns("sched/wait_runqueue_ns")) + max(0.0, queued)
     took = known(now.ns(record.HANDOVER)) - known(now.ns(record.START)) - lacked
     own = known(now.ns(record.LOADER) - now.ns(record.WAITED_OFF_CPU))
-    computed = _handing(now) + max(0.0, own) + max(0.0, asleep.used_in_wait(now))
+    handing = _handing(now)
+    computed = handing + min(handing, max(0.0, own)) + max(0.0, asleep.used_in_wait(now))
     return max(0.0, min(took, computed))
 
 
 def _handing(now: Situation) -> float:
-    """CPU time of workers beside what they compute for batches."""
-    return max(0.0, known(now.ns("sched/worker_cpu_ns") - now.ns(kept.MADE)))
+    """CPU time of workers beside what they, or threads that they wait for, compute for batches."""
+    beside = known(now.ns("sched/worker_cpu_ns") - now.ns(kept.MADE))
+    return max(0.0, beside - known(now.ns("batch/sleep_ns")))
 
 
 def _kept(now: Situation) -> float:

@@ -14,9 +14,9 @@ from trainobs.replay.predict import Replay
 from trainobs.replay.trace import trace_of
 from trainobs.verdict import record as names
 from trainobs.verdict.advice import KERNELS, advise
-from trainobs.verdict.asleep import used_in_wait
+from trainobs.verdict.asleep import surely_beside, used_in_wait
 from trainobs.verdict.causes import find, kernels_share, reads_again
-from trainobs.verdict.cpus import contention, cpus_used, free_cpus, is_full
+from trainobs.verdict.cpus import FULL, contention, cpus_used, free_cpus, is_full
 from trainobs.verdict.evenness import UnevenTime, in_some_steps, once, when
 from trainobs.verdict.evidence import HELD_UP, WORTH_SHOWING, evidence, metrics_of
 from trainobs.verdict.parts import (
@@ -250,8 +250,8 @@ def _is_helped(mean: dict[str, float], facts: Facts) -> bool:
     slept, free = known(now.ns("batch/sleep_ns")), free_cpus(now)
     if facts.workers or free is None or slept < WORTH_SHOWING * now.parts.step:
         return False
-    helped = used_in_wait(now) - max(0.0, known(now.ns(names.LOADER)) - slept)
-    return helped >= HELPED * slept and cpus_used(now) >= 0.5 * free
+    helped = surely_beside(now, used_in_wait(now), now.parts.step - slept)
+    return helped >= HELPED * slept and cpus_used(now) >= FULL * free
 
 
 def replay_of(record: Record, facts: Facts) -> Replay | None:
