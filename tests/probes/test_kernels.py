@@ -45,6 +45,7 @@ UNRESOLVED: dict[str, set[str]] = {
     "5.10": {"task_struct.__state", *NO_FOLIO, *NO_6_18, *UNCHANGED},
     "el9.0": NO_5_13 | NO_FOLIO | NO_6_18 | UNCHANGED,
     "el9.6": NO_5_13 | NO_6_5 | NO_6_18 | UNCHANGED,
+    "el10.0": NO_5_13 | NO_6_5 | NO_6_18 | UNCHANGED,
     "6.1": NO_5_13 | NO_6_18 | UNCHANGED,
     "6.12": NO_5_13 | NO_6_5 | NO_6_18 | UNCHANGED,
     "6.16": NO_5_13 | NO_6_5 | NO_6_18 | UNCHANGED,
@@ -62,6 +63,7 @@ false there; another one is a place that this kernel would refuse."""
 STAND_INS = {
     "el9.0": {"tobs_ra_wait", "tobs_fault", "tobs_blk_start", "tobs_send", "tobs_receive"},
     "el9.6": {"tobs_ra_wait", "tobs_fault"},
+    "el10.0": {"tobs_ra_wait"},
     "6.1": {"tobs_ra_wait", "tobs_fault", "tobs_blk_start", "tobs_send", "tobs_receive"},
     "6.12": {"tobs_ra_wait"},
     "6.16": {"tobs_ra_wait"},
@@ -72,7 +74,7 @@ STAND_INS = {
 OFF = {"el9.0": {"tobs_uring", "tobs_await"}}
 """Kernel -> what is not had there."""
 
-VERSIONS = {"el9.0": (5, 14), "el9.6": (5, 14)}
+VERSIONS = {"el9.0": (5, 14), "el9.6": (5, 14), "el10.0": (6, 12)}
 """Of kernels whose name is not their version: RHEL's contain much of newer ones."""
 
 OLDEST = "5.10"
