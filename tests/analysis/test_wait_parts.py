@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
+import numpy as np
 import pytest
 
 from tests.analysis.runs import LOADER, steps_of, write
 from trainobs.analysis.comparison import compare
+from trainobs.analysis.part_means import RunMeans, parts_of
+from trainobs.analysis.step_time import TAKING
 from trainobs.analysis.summary import summarize
-from trainobs.report import brief, page
+from trainobs.report import brief, facts, page
 from trainobs.runlog.reader import RunLog
+from trainobs.verdict.record import LOADER as LOADER_WAIT
+from trainobs.verdict.record import SPLIT, START
 
 MS = 1e6
 
@@ -66,3 +73,43 @@ def test_where_taking_over_is_unknown_it_is_that_of_the_other_steps(tmp_path):
     ns = {part["name"]: part["ns"] for part in compare(runs[:1], runs[1:])["parts"]}
     assert ns["loader/wait_ns"] == pytest.approx([10 * MS, 10 * MS])
     assert "loader/taking_ns" not in ns
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_shares_of_what_was_waited_for_never_add_up_to_more_than_all(seed):
+    """Means of parts are of other steps than the mean of the wait, and need not fit together."""
+    rng = np.random.default_rng(seed)
+    names = (*SPLIT, START)
+    parts = {name: rng.exponential(10.0 ** rng.integers(3, 9)) for name in names}
+    waited = rng.exponential(10.0 ** rng.integers(6, 9))
+    taking = rng.exponential(10.0 ** rng.integers(4, 8))
+    step = {"mean_ns": 2 * waited, "waited": parts, "parts": {LOADER_WAIT: waited, TAKING: taking}}
+    summary = {"loader": None, "workers": [], "step": {**step, "first_is_out": False}}
+    nothing = {"unnamed_bytes": None, "metrics": {}, "latency": {}, "level": "timing"}
+    (line,) = (
+        line
+        for line in facts.loader_and_storage({**summary, **nothing, "attached": None}, 2)
+        if line.startswith("Loader: waited for")
+    )
+    shares = [float(share) for share in re.findall(r"([\d.]+) %", line)]
+    assert shares
+    assert sum(shares) <= 101, "but for rounding"
+
+
+def test_a_hand_over_that_is_shorter_than_taking_over_leaves_nothing_unknown(tmp_path):
+    """Workers that are uneven: a batch that is there is taken over while another one is made."""
+    parts = {"device": 0, "cpu_wait": 0, "compute": 0, "sleep": 9.3, "handover": 0.7}
+    split = {f"loader__{part}_ns": [ms * MS] * 200 for part, ms in parts.items()}
+    more = {"loader__start_stop_ns": [0.7 * MS] * 200, "sched__wait_offcpu_ns": [9 * MS] * 200}
+    facts = {"settings": {"loader_workers": 4}, "loaders": [LOADER], "end": {"outcome": "ok"}}
+    run = write(tmp_path / "run", steps_of(10, 20, **split, **more), **facts)
+    lines = brief.render(summarize(RunLog.open(run)), 0).splitlines()
+    assert (
+        "  what was waited for: asleep, cause unknown 93 %, loaders starting and ending 7 %"
+        in lines
+    )
+    means = [RunMeans.from_run(RunLog.open(run))]
+    (waited,) = (part for part in parts_of(means) if part.name == LOADER_WAIT)
+    causes = {part.name: part.runs[0].all for part in waited.parts}
+    assert causes["loader/handover_ns"] == 0
+    assert sum(causes.values()) == pytest.approx(waited.runs[0].all)

@@ -64,6 +64,11 @@ class Means:
     def __sub__(self, other: Means) -> Means:
         return Means(self.all - other.all, self.halves - other.halves, self.blocks - other.blocks)
 
+    def negative(self) -> Means:
+        """What of it is below 0, the rest as 0."""
+        blocks = (np.minimum(0.0, blocks) for blocks in (self.halves, self.blocks))
+        return Means(min(0.0, self.all), *blocks)
+
 
 class RunMeans:
     """A run in numbers that can be compared.
@@ -195,7 +200,11 @@ def _taking_of_all(runs: Sequence[RunMeans]) -> list[Means]:
 
 
 def _causes(runs: Sequence[RunMeans], taking: Sequence[Means]) -> Iterator[Part]:
-    """In parts that add up: what all know of the hand-over by itself is not in that."""
+    """In parts that add up: what all know of the hand-over by itself is not in that.
+
+    Where the hand-over has less, it is in steps of which the causes are not known, or a batch was
+    taken over while another one was made.
+    """
     causes = {name: [run.of[name] for run in runs] for name in SPLIT}
     left = [_without(run.of[LOADER], [run.of[name] for name in SPLIT]) for run in runs]
     if all(START in run.of for run in runs):
@@ -204,6 +213,9 @@ def _causes(runs: Sequence[RunMeans], taking: Sequence[Means]) -> Iterator[Part]
         if own:
             pairs = zip(causes[HANDOVER], own, strict=True)
             causes[HANDOVER] = [handed - part for handed, part in pairs]
+    less = [handed.negative() for handed in causes[HANDOVER]]
+    causes[HANDOVER] = [handed - lack for handed, lack in zip(causes[HANDOVER], less, strict=True)]
+    left = [rest + lack for rest, lack in zip(left, less, strict=True)]
     for name, means in causes.items():
         yield Part(name, labels.LABELS[name].strip(), means)
     waits = [run.of[LOADER].all for run in runs]

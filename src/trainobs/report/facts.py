@@ -129,25 +129,30 @@ def _causes(known: Mapping[str, float], waited: float, taking: float) -> dict[st
     """What the loader was waited for, in parts that add up to it; empty where it is not known.
 
     The hand-over of batches has in it what loaders took to start and to end, and what the training
-    thread takes any batch over for, which is no part of `waited`.
+    thread takes any batch over for, which is no part of `waited`. On average it may have less in it
+    than that: a batch is taken over in the other parts, too, if another one is being made.
     """
     if not known.keys() >= _WAITED.keys():
         return {}
     causes = {label: known[name] for name, label in _WAITED.items()}
-    causes["not known"] = waited + taking - sum(causes.values())
     starting = min(known.get(_START, 0.0), known[_HANDOVER])
     causes[label_of(_START).strip()] = starting
-    causes[_WAITED[_HANDOVER]] -= starting + taking
+    causes[_WAITED[_HANDOVER]] = max(0.0, known[_HANDOVER] - starting - taking)
+    causes["not known"] = max(0.0, waited - sum(causes.values()))
     return causes
 
 
 def _shares(
-    begin: str, parts: Mapping[str, float | None], whole: float, most: int = _CAUSES
+    begin: str, parts: Mapping[str, float | None], whole: float | None, most: int = _CAUSES
 ) -> str:
-    """Parts with their shares, the largest first."""
-    known = {label: ns / whole for label, ns in parts.items() if ns is not None} if whole else {}
-    shown = sorted((s for s in known.items() if s[1] >= _LEAST), key=lambda item: -item[1])
-    told = ", ".join(f"{label} {percent(min(1.0, share))}" for label, share in shown[:most])
+    """Parts with their shares, the largest first; these add up to no more than all."""
+    if not whole:
+        return ""
+    known = {label: ns for label, ns in parts.items() if ns is not None}
+    whole = max(whole, sum(known.values()))
+    shares = {label: ns / whole for label, ns in known.items()}
+    shown = sorted((s for s in shares.items() if s[1] >= _LEAST), key=lambda item: -item[1])
+    told = ", ".join(f"{label} {percent(share)}" for label, share in shown[:most])
     return f"{begin}{told}" if told else ""
 
 
