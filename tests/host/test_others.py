@@ -83,6 +83,18 @@ def test_it_is_read_once_a_second_at_most_and_never_below_zero(machine):
 _ORPHAN = "import os; os.fork() and os._exit(0); os.setsid(); print(os.getpid(), flush=True)\n"
 
 
+def test_readings_of_different_cpus_are_not_compared(machine, monkeypatch):
+    machine.write((10, 10, 10))
+    reader = OthersCpu(machine.proc)
+    reader.reading()
+    monkeypatch.setattr(others.os, "sched_getaffinity", lambda _: {0, 1, 2})
+    machine.pass_s(2)
+    assert reader.reading() is None
+    machine.write((11, 11, 12))
+    machine.pass_s(2)
+    assert reader.reading()[1] == pytest.approx(4 / 6)
+
+
 def test_a_real_process_outside_the_tree_is_seen():
     script = _ORPHAN + "while True: pass"
     parent = subprocess.Popen([sys.executable, "-S", "-c", script], stdout=subprocess.PIPE)

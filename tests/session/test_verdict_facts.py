@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 
 import numpy as np
 import pyarrow.parquet as pq
+import pytest
 import torch
 from torch.utils.data import DataLoader
 
@@ -35,6 +37,23 @@ def test_a_run_tells_its_workers_and_what_others_took(tmp_path):
     known = values[np.isfinite(values)]
     assert known.size
     assert ((known >= 0) & (known <= 1)).all()
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+def test_a_run_that_is_confined_as_it_goes_on_tells_the_fewest_cpus(tmp_path):
+    every = os.sched_getaffinity(0)
+    try:
+        with observe(run_dir=tmp_path / "run") as obs:
+            for step in range(4):
+                with obs.step():
+                    time.sleep(0.02)
+                    if step == 1:
+                        os.sched_setaffinity(0, {min(every)})
+    finally:
+        os.sched_setaffinity(0, every)
+    host = json.loads((tmp_path / "run" / "run.json").read_text())["host"]
+    assert host["usable_cpu_count"] == 1
+    assert host["most_usable_cpu_count"] == len(every)
 
 
 def test_a_run_that_is_timed_only_does_not_look_at_others(tmp_path):

@@ -24,10 +24,13 @@ class OutsideReadings:
         side: the kernel side.
         coverage: which counts of it are known.
         tgid: the process.
+        host: facts about its machine, which are kept true of all of the run.
     """
 
-    def __init__(self, backend: ProbeBackend, coverage: Coverage, tgid: int) -> None:
-        self._backend, self._coverage, self._tgid = backend, coverage, tgid
+    def __init__(
+        self, backend: ProbeBackend, coverage: Coverage, tgid: int, host: dict[str, object]
+    ) -> None:
+        self._backend, self._coverage, self._tgid, self._host = backend, coverage, tgid, host
         self._cpu_ns = time.process_time_ns()
         self._machine = MachineReadings(tgid)
         self._faults = Totals(("memory/major_fault_count",))
@@ -45,7 +48,7 @@ class OutsideReadings:
 
     def begin(self) -> None:
         """Begin to read; in the observer's thread."""
-        self._machine.begin(pressure=True)
+        self._machine.begin(self._host, pressure=True)
 
     def tick(self) -> None:
         """Read what is due."""
@@ -74,6 +77,7 @@ class OutsideReadings:
 
     def stop(self) -> None:
         """The programs go away."""
+        self._machine.finish()
         if self._statistics:
             self._statistics.stop()
 

@@ -144,7 +144,7 @@ class AttachedRun:
         times_fetches = self.times_fetches(rule)
         self._note(rule, times_fetches)
         coverage = Coverage(self._backend.status)
-        self._readings = OutsideReadings(self._backend, coverage, self.process.tgid)
+        self._readings = OutsideReadings(self._backend, coverage, self.process.tgid, self.info.host)
         workers = self.info.settings.get("loader_workers")
         self._collector = Collector(
             self.clock,

@@ -34,16 +34,17 @@ def host_facts(
         "machine": platform.machine(),
         "python": platform.python_version() if tgid is None else None,
         "cpu_count": os.cpu_count(),
-        "usable_cpu_count": _usable_cpus(tgid),
-        "cpu_quota": _cpu_quota(proc, cgroup, tgid),
+        "usable_cpu_count": usable_cpus(tgid or 0),
+        "cpu_quota": cpu_quota(proc, cgroup, tgid),
         "memory_bytes": _memory_bytes(),
         "local_world_size": _local_world_size() if tgid is None else None,
     }
 
 
-def _usable_cpus(tgid: int | None) -> int | None:
+def usable_cpus(tid: int) -> int | None:
+    """CPUs that affinity allows a thread, 0 for the calling one; None if unknown."""
     try:
-        return len(os.sched_getaffinity(tgid or 0))
+        return len(os.sched_getaffinity(tid))
     except (AttributeError, OSError):
         return None  # not Linux, or a sandbox that forbids the call
 
@@ -60,7 +61,8 @@ def _memory_bytes() -> int | None:
         return None
 
 
-def _cpu_quota(proc: Path, mount: Path, tgid: int | None) -> float | None:
+def cpu_quota(proc: Path, mount: Path, tgid: int | None) -> float | None:
+    """CPUs' worth of time that the cgroups of a process allow; None: any. See `host_facts`."""
     quotas = [quota for folder in cgroups(proc, mount, "cpu", tgid) if (quota := _quota(folder))]
     return min(quotas, default=None)
 

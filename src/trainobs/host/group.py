@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import nan
 from pathlib import Path
 
 from trainobs.host.facts import CGROUP, cgroups
@@ -15,12 +16,18 @@ _THROTTLED = {b"throttled_usec": 1000, b"throttled_time": 1}
 
 _REFAULTS = {b"workingset_refault_file": 1}
 
+_Counts = dict[Path, int]
+
 
 class GroupLimits:
     """Running totals of the control groups of a process, and of those above.
 
+    It may enter others as it goes on: what these counted before is not its own.
+
     Args:
         tgid: the process; None: this one.
+        proc: where `/proc` is mounted.
+        cgroup: where control groups are.
 
     Source: Documentation/admin-guide/cgroup-v2.rst; Documentation/scheduler/sched-bwc.rst.
 
@@ -28,29 +35,47 @@ class GroupLimits:
         names: catalogue names, in the order of `totals`: what the groups do not tell is not there.
     """
 
-    def __init__(self, tgid: int | None) -> None:
-        cpu = [folder / "cpu.stat" for folder in cgroups(PROC, CGROUP, "cpu", tgid)]
-        memory = [folder / "memory.stat" for folder in cgroups(PROC, CGROUP, "memory", tgid)[:1]]
-        asked = {THROTTLED: (cpu, _THROTTLED), REFAULTS: (memory, _REFAULTS)}
-        self._asked = {name: one for name, one in asked.items() if _sum(*one) is not None}
-        self.names = tuple(self._asked)
+    def __init__(self, tgid: int | None, proc: Path = PROC, cgroup: Path = CGROUP) -> None:
+        self._tgid, self._proc, self._cgroup = tgid, proc, cgroup
+        self._last = self._counts()
+        self._totals = {name: 0 for name, counts in self._last.items() if counts}
+        self.names = tuple(self._totals)
 
     def totals(self) -> tuple[float, ...]:
-        """What they have counted so far; NaN for what has gone."""
-        found = (_sum(files, fields) for files, fields in self._asked.values())
-        return tuple(float("nan") if total is None else float(total) for total in found)
+        """What they have counted since construction; NaN while none tells."""
+        last, self._last = self._last, self._counts()
+        for name in self.names:
+            self._totals[name] += _growth(last[name], self._last[name])
+        return tuple(float(self._totals[name]) if self._last[name] else nan for name in self.names)
+
+    def _counts(self) -> dict[str, _Counts]:
+        cpu, memory = (
+            cgroups(self._proc, self._cgroup, controller, self._tgid)
+            for controller in ("cpu", "memory")
+        )
+        refaults = {one / "memory.stat": _REFAULTS for one in memory[:1]}
+        return {
+            # A group that can have no quota, as that of all processes, has no such field.
+            THROTTLED: _known({one / "cpu.stat": _THROTTLED for one in cpu}, missing=0),
+            REFAULTS: _known(refaults, missing=None),
+        }
 
 
-def _sum(files: list[Path], fields: dict[bytes, int]) -> int | None:
-    """Sum of one of some fields over the files that have it; None where none has."""
-    found = [value for file in files if (value := _field(file, fields)) is not None]
-    return sum(found) if found else None
+def _growth(last: _Counts, counts: _Counts) -> int:
+    return sum(max(0, count - last.get(file, count)) for file, count in counts.items())
 
 
-def _field(file: Path, fields: dict[bytes, int]) -> int | None:
+def _known(asked: dict[Path, dict[bytes, int]], missing: int | None) -> _Counts:
+    """Of files that can be read, the value of one of some fields; `missing` where there is none."""
+    found = {file: _field(file, fields, missing) for file, fields in asked.items()}
+    return {file: value for file, value in found.items() if value is not None}
+
+
+def _field(file: Path, fields: dict[bytes, int], missing: int | None) -> int | None:
     try:
         words = (line.split() for line in read_bytes(str(file)).splitlines())
         found = dict(pair for pair in words if len(pair) == 2)
-        return next((int(found[name]) * by for name, by in fields.items() if name in found), None)
+        values = (int(found[name]) * by for name, by in fields.items() if name in found)
+        return next(values, missing)
     except (OSError, ValueError):
         return None

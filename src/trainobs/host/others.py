@@ -27,23 +27,27 @@ class OthersCpu:
     Args:
         proc: where `/proc` is mounted.
         tgid: the process; None: this one.
+        tid: its training thread, 0 for the calling one: each has its own affinity.
 
     Notes:
         Descendants on other CPUs, and one that ended between two readings without being waited
         for, make the value too small; it is never below 0.
     """
 
-    def __init__(self, proc: Path = Path("/proc"), tgid: int | None = None) -> None:
+    def __init__(self, proc: Path = Path("/proc"), tgid: int | None = None, tid: int = 0) -> None:
         self._proc = proc
         self._tree = find_tree(proc)
         self._tgid = tgid
         self._root = tgid or os.getpid()
+        self._tid = tid
+        self._cpus: set[int] = set()
         self._last: tuple[int, int, int] | None = None
 
     def reading(self) -> tuple[int, float] | None:
         """CLOCK_MONOTONIC and the share of its CPUs' time that others had since the last reading.
 
-        None where the last one was less than `WINDOW_NS` ago, and for the first.
+        None where the last one was less than `WINDOW_NS` ago, for the first, and where these are
+        other CPUs than at the last one.
 
         Raises:
             OSError: `/proc` does not tell.
@@ -54,9 +58,10 @@ class OthersCpu:
         own = self._own_ns()
         if own is None:
             return None
-        cpus = os.sched_getaffinity(self._root)
+        before, cpus = self._cpus, os.sched_getaffinity(self._tid)
+        self._cpus = cpus
         last, self._last = self._last, (now, self._busy_ns(cpus), own)
-        if last is None:
+        if last is None or cpus != before:
             return None
         grown = [after - before for after, before in zip(self._last, last, strict=True)]
         share = (grown[1] - grown[2]) / (grown[0] * len(cpus))

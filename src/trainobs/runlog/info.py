@@ -29,6 +29,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "host.local_world_size": (int, NoneType),
     "host.cpu_count": (int, NoneType),
     "host.usable_cpu_count": (int, NoneType),
+    "host.most_usable_cpu_count": (int, NoneType),
     "host.cpu_quota": (float, int, NoneType),
     "host.memory_bytes": (int, NoneType),
     "host.hostname": (str,),

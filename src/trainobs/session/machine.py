@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from functools import partial
 
 from trainobs.core.log import logger
 from trainobs.host.counters import Pressure
+from trainobs.host.cpu_limits import CpuLimits
 from trainobs.host.group import GroupLimits
 from trainobs.host.memory import WorkerMemory, own_faults
 from trainobs.host.numa import RemoteMemory
@@ -32,11 +34,13 @@ class MachineReadings:
     read after `begin`.
 
     Args:
-        tgid: the process that is observed, whose pauses nobody knows; None: this one.
+        tgid: the process that is observed, whose pauses nobody knows, and whose training thread is
+            taken for its first one; None: this one, and the calling thread.
     """
 
     def __init__(self, tgid: int | None = None) -> None:
         self._tgid = tgid
+        self._tid = threading.get_native_id() if tgid is None else tgid
         self._pauses = CollectorPauses() if tgid is None else None
         self._sources: list[StepSource] = [self._pauses] if self._pauses else []
         self._pressure: Pressure | None = None
@@ -45,12 +49,15 @@ class MachineReadings:
         self._numa: RemoteMemory | None = None
         self._others: OthersCpu | None = None
         self._limits: GroupLimits | None = None
+        self._cpus: CpuLimits | None = None
         self._next_ns = 0
+        self._is_last = False
 
-    def begin(self, *, pressure: bool) -> None:
+    def begin(self, host: dict[str, object], *, pressure: bool) -> None:
         """Read the machine and the workers, too.
 
         Args:
+            host: facts about the machine, kept true of all of the run: see `CpuLimits`.
             pressure: whether it is read here, and major faults of this process; on the procfs level
                 the training thread reads both.
         """
@@ -63,7 +70,8 @@ class MachineReadings:
         self._remote = Totals(self._numa.names)
         self._limits = GroupLimits(self._tgid)
         self._kept = Totals(self._limits.names)
-        self._others = OthersCpu(tgid=self._tgid)
+        self._cpus = CpuLimits(host, self._tgid, self._tid)
+        self._others = OthersCpu(tgid=self._tgid, tid=self._tid)
         self._taken = Gauges((NAME,), fresh_ns=3 * WINDOW_NS)
         self._sources += [self._stalls, self._resident, self._faults, self._remote]
         self._sources += [self._kept, self._taken]
@@ -88,7 +96,13 @@ class MachineReadings:
     def columns(self, steps: Sequence[ClosedStep]) -> Columns:
         """See `StepSource`. Totals are read once more, so that they reach to the last step."""
         self._read_totals()
+        if self._is_last:
+            self._read_limits(time.monotonic_ns())
         return {name: c for source in self._sources for name, c in source.columns(steps).items()}
+
+    def finish(self) -> None:
+        """The run has ended: what comes now are its last steps. May be called by any thread."""
+        self._is_last = True
 
     def close(self) -> None:
         """Time no more, and close the descriptors. May be called twice."""
@@ -106,6 +120,8 @@ class MachineReadings:
                 self._remote.add(now, self._numa.totals())
 
     def _read_limits(self, now: int) -> None:
+        if self._cpus:
+            self._cpus.look()
         if self._limits and self._limits.names:
             self._kept.add(now, self._limits.totals())
 

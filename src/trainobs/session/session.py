@@ -269,7 +269,7 @@ class Session:
         switch_cost_ns = _switch_cost_ns()
         self._gpu = AcceleratorWatch(accelerator, self.info)
         if kernel or host:
-            self._machine.begin(pressure=not host)
+            self._machine.begin(self.info.host, pressure=not host)
         self.clock = StepClock(word, sample=host.sample if host else None, on_close=self._on_close)
         self.info.phases = self.clock.named
         self.ledger = self._new_ledger()

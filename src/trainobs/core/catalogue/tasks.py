@@ -151,7 +151,8 @@ TASKS: tuple[Metric, ...] = (
         "cpu.stat",
         "Time in which the quota of its control groups kept this process off CPUs, summed over "
         "CPUs; read about once a second, and spread evenly over the time between two readings.",
-        "Groups above the one that a container shows.",
+        "Groups above the one that a container shows; and of a group that it enters later, what "
+        "that counts until the next reading.",
     ),
     Metric(
         "sched/others_cpu_ratio",

@@ -1,0 +1,97 @@
+"""What a process is kept from, and which CPUs are left to it, as both change under it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from trainobs.host.cpu_limits import CpuLimits
+from trainobs.host.facts import host_facts
+from trainobs.host.group import THROTTLED, GroupLimits
+
+two_cpus = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+
+
+@pytest.fixture
+def enter(tmp_path: Path):
+    """Puts this process into a group of version 2, of which some files are written."""
+
+    def enter(group: str, **files: str) -> None:
+        own = tmp_path / "proc" / "self" / "cgroup"
+        own.parent.mkdir(parents=True, exist_ok=True)
+        own.write_text(f"0::/{group}\n")
+        folder = tmp_path / "cgroup" / group
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name.replace("_", ".")).write_text(text)
+
+    return enter
+
+
+def stat(ms: int) -> str:
+    return f"usage_usec 7\nthrottled_usec {1000 * ms}\n"
+
+
+def test_a_group_that_is_entered_later_counts_from_then_on(tmp_path, enter):
+    enter("", cpu_stat="usage_usec 7\n")  # the group of all has no quota
+    enter("a", cpu_stat=stat(5))
+    limits = GroupLimits(None, tmp_path / "proc", tmp_path / "cgroup")
+    assert limits.names == (THROTTLED,)
+    enter("a", cpu_stat=stat(8))
+    assert limits.totals() == (3e6,)
+    enter("b", cpu_stat=stat(1000))  # others were kept for that
+    assert limits.totals() == (3e6,)
+    enter("b", cpu_stat=stat(1200))
+    assert limits.totals() == (203e6,)
+
+
+def limits_of(host: dict[str, object], tid: int, root: Path) -> CpuLimits:
+    return CpuLimits(host, None, tid, root / "proc", root / "cgroup")
+
+
+def told(host: dict[str, object]) -> list[object]:
+    return [host[f"{name}usable_cpu_count"] for name in ("", "most_")] + [host["cpu_quota"]]
+
+
+def test_the_tightest_quota_is_told_and_that_it_changed(tmp_path, enter):
+    count = len(os.sched_getaffinity(0))
+    enter("a", cpu_max="max 100000\n")
+    host = host_facts(tmp_path / "proc", tmp_path / "cgroup")
+    limits = limits_of(host, threading.get_native_id(), tmp_path)
+    limits.look()
+    assert told(host) == [count, None, None]
+    enter("a", cpu_max="40000 100000\n")
+    limits.look()
+    assert told(host) == [count, count, 0.4]
+    for loose in ("80000 100000\n", "max 100000\n"):
+        enter("a", cpu_max=loose)
+        limits.look()
+        assert told(host) == [count, count, 0.4]
+
+
+@two_cpus
+def test_the_fewest_cpus_of_the_training_thread_are_told_and_not_those_of_others(tmp_path, enter):
+    enter("a", cpu_max="max 100000\n")
+    host = host_facts(tmp_path / "proc", tmp_path / "cgroup")
+    count = len(os.sched_getaffinity(0))
+    found: list[list[object]] = []
+
+    def train() -> None:
+        own = limits_of(host, threading.get_native_id(), tmp_path)
+        every = os.sched_getaffinity(0)
+        for cpus in ({min(every)}, every):
+            os.sched_setaffinity(0, cpus)
+            looking = threading.Thread(target=own.look)  # as the observer's thread does
+            looking.start()
+            looking.join()
+            found.append(told(host))
+
+    training = threading.Thread(target=train)
+    training.start()
+    training.join()
+    assert found == [[1, count, None], [1, count, None]]
+    limits_of(host, training.native_id or 0, tmp_path).look()  # it has ended
+    assert told(host)[0] == 1
