@@ -194,6 +194,27 @@ def test_who_took_the_cpus_follows_from_who_ran(cause, others, computing, thrott
     assert verdict.advice is None  # there is nothing to replay
 
 
+def test_a_quota_that_nobody_knew_is_told_by_what_it_throttled():
+    """It was set, or its group entered, as the run went on: others had the CPUs meanwhile."""
+    held_up = {"sched__main_runqueue_ns": 60 * MS, "sched__main_offcpu_ns": 62 * MS}
+    taken = {"sched__others_cpu_ratio": 0.8}
+    for facts in (TWO_CPUS, replace(TWO_CPUS, usable_cpus=0.4, quota=True, most_cpus=2.0)):
+        verdict = verdict_on(facts, **held_up, **taken, sched__throttled_ns=40 * MS)
+        assert verdict.cause is Cause.QUOTA
+        verdict = verdict_on(facts, **held_up, **taken, sched__throttled_ns=15 * MS)
+        assert verdict.cause is Cause.OTHERS, "all that it can get is no longer a quota's"
+    crowd = {"sched__thread_runqueue_ns": 390 * MS, "sched__throttled_ns": 110 * MS}
+    assert verdict_on(**held_up, **taken, **crowd).cause is Cause.QUOTA  # two CPUs throttle no more
+
+
+def test_a_run_that_had_more_cpus_at_times_is_not_said_to_use_all_of_the_fewest():
+    busy = {"sched__main_runqueue_ns": 60 * MS, "sched__main_offcpu_ns": 62 * MS}
+    busy |= {f"sched__{whose}_cpu_ns": 0.0 for whose in ("thread", "worker", "child")}
+    one = replace(TWO_CPUS, usable_cpus=0.4, all_cpus=1.0)
+    assert verdict_on(one, **busy).cause is Cause.FULL
+    assert verdict_on(replace(one, most_cpus=2.0), **busy).cause is Cause.CPU
+
+
 def test_many_waiting_threads_of_the_process_are_too_many_and_a_few_are_not():
     held_up = {"sched__main_runqueue_ns": 60 * MS, "sched__others_cpu_ratio": 0.0}
     assert verdict_on(**held_up, sched__thread_runqueue_ns=410 * MS).cause is Cause.OWN_THREADS

@@ -217,6 +217,9 @@ def test_the_cpus_of_a_rank_are_shared_with_the_ranks_beside_it():
     info = {"world_size": 4, "host": host, "settings": {"loader_workers": 3}}
     assert facts_from(info) == Facts(1.5, 2.0, quota=True, workers=3, world_size=4, ranks_here=4)
     assert facts_from(info | {"host": host | {"local_world_size": 2}}).usable_cpus == 3.0
+    confined = facts_from(info | {"host": host | {"most_usable_cpu_count": 12}})
+    assert (confined.usable_cpus, confined.most_cpus, confined.cpus_at_most) == (1.5, 3.0, 3.0)
+    assert facts_from(info).cpus_at_most == 2.0
     assert facts_from({}) == Facts()
 
 

@@ -80,9 +80,9 @@ def surely_beside(now: Situation, used: float, awake: float) -> float:
     That one takes a CPU, and they may have all the rest then: on many CPUs little is sure, and
     nothing where nobody knows how many there are.
     """
-    if now.facts.all_cpus is None:
+    if now.facts.cpus_at_most is None:
         return 0.0
-    cpus = now.facts.all_cpus * now.facts.ranks_here
+    cpus = now.facts.cpus_at_most * now.facts.ranks_here
     return used - max(1.0, cpus - 1.0) * max(0.0, awake)
 
 

@@ -53,7 +53,7 @@ def cpus_used(now: Situation) -> float:
 
 def is_full(now: Situation) -> bool:
     """Whether this run and others surely used about all CPUs: else a wait has another reason."""
-    cpus = now.facts.all_cpus or now.facts.usable_cpus or inf
+    cpus = now.facts.cpus_at_most or now.facts.usable_cpus or inf
     return cpus_used(now) + taken_by_others(now) * cpus >= FULL * cpus
 
 
@@ -63,22 +63,38 @@ def contention(now: Situation) -> Cause:
     On average `waiting` threads of this run had no CPU. Others are to blame if the CPU time they
     used would have served most of these; the run itself, if it uses about all that there is.
     """
-    cpus, taken = now.facts.usable_cpus, taken_by_others(now)
+    facts, cpus, taken = now.facts, now.facts.usable_cpus, taken_by_others(now)
     waits = [now.ns(name) for name in _WAITING]
     waiting = sum(map(known, waits)) / now.parts.step
-    throttled = known(now.ns("sched/throttled_ns")) / now.parts.step
-    used_up = cpus is not None and cpus_used(now) >= FULL * cpus and throttled >= THROTTLES
-    if now.facts.quota and (used_up or throttled >= THROTTLED * waiting):
+    if _is_throttled(now, waiting):
         return Cause.QUOTA
     if cpus is None or any(map(isnan, waits)):  # there may be more that wait than is known of
         return Cause.CPU
-    all_cpus = now.facts.all_cpus or cpus
+    all_cpus = facts.all_cpus or cpus
     if not isnan(taken) and taken * all_cpus >= 0.8 * min(waiting, all_cpus):
         return Cause.OTHERS
-    if known(now.ns("sched/thread_runqueue_ns")) >= CROWD * cpus * now.parts.step:
+    crowd = CROWD * (facts.most_cpus or cpus)
+    if known(now.ns("sched/thread_runqueue_ns")) >= crowd * now.parts.step:
         return Cause.OWN_THREADS
     # Other ranks may have got less than their part, which `taken` takes them to have.
-    sure = not isnan(taken) and (now.facts.ranks_here == 1 or taken < LITTLE_TAKEN)
-    if sure and cpus_used(now) >= FULL * (free_cpus(now) or cpus):
+    sure = not isnan(taken) and (facts.ranks_here == 1 or taken < LITTLE_TAKEN)
+    if sure and cpus_used(now) >= FULL * (facts.most_cpus or free_cpus(now) or cpus):
         return Cause.FULL
     return Cause.CPU
+
+
+def _is_throttled(now: Situation, waiting: float) -> bool:
+    """Whether the quota of a control group kept the threads of this run from CPUs.
+
+    It may have been set, and its group entered, as the run went on: what it kept tells, and what is
+    known of the quota itself only helps where neither changed.
+
+    Args:
+        now: the situation.
+        waiting: threads that had no CPU, on average. More than there are CPUs are not throttled.
+    """
+    facts, throttled = now.facts, known(now.ns("sched/throttled_ns")) / now.parts.step
+    stayed = facts.quota and facts.most_cpus is None and facts.usable_cpus is not None
+    if stayed and throttled >= THROTTLES and cpus_used(now) >= FULL * (facts.usable_cpus or inf):
+        return True
+    return throttled >= THROTTLED * min(waiting, facts.all_cpus or inf) and throttled > 0

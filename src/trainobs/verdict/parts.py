@@ -216,7 +216,7 @@ def stolen(mean: Mean, facts: Facts) -> float:
     """What a hypervisor may have taken of a step at most: that looks like sleep to `/proc`."""
     if facts.sees_switches:
         return 0.0
-    cpus = (facts.all_cpus or 1.0) * facts.ranks_here
+    cpus = (facts.cpus_at_most or 1.0) * facts.ranks_here
     share = max(0.0, known(mean["sched/others_cpu_ratio"]))
     return min(1.0, share * cpus) * mean[record.STEP]
 

@@ -105,8 +105,10 @@ class Facts:
     """What the record of steps does not hold.
 
     Attributes:
-        usable_cpus: CPUs that this rank may use; None: unknown.
+        usable_cpus: CPUs that this rank may use, the fewest that it ever might; None: unknown.
         all_cpus: the same without a quota.
+        most_cpus: the most that it ever might, without a quota, if that or the quota changed as the
+            run went on; None: neither did.
         quota: whether a quota of a control group is what limits it.
         memory_bytes: memory of the machine for each of its ranks; None: unknown.
         workers: worker processes of the training loader, 0 for none; None: unknown.
@@ -129,6 +131,7 @@ class Facts:
 
     usable_cpus: float | None = None
     all_cpus: float | None = None
+    most_cpus: float | None = None
     quota: bool = False
     memory_bytes: float | None = None
     workers: int | None = None
@@ -143,6 +146,11 @@ class Facts:
     siblings: int = 0
     siblings_cpu_ratio: float = 0.0
     others_wait_ns: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def cpus_at_most(self) -> float | None:
+        """CPUs that this rank might use at any time, without a quota; None: unknown."""
+        return self.most_cpus or self.all_cpus
 
     @property
     def has_new_workers(self) -> bool:
@@ -241,9 +249,11 @@ def facts_from(info: Mapping[str, Any]) -> Facts:
     loaders = [one for one in info.get("loaders") or () if one.get("workers") == workers]
     loader: Mapping[str, Any] = next(iter(loaders), {})
     quota, usable = host.get("cpu_quota"), host.get("usable_cpu_count")
+    most = host.get("most_usable_cpu_count")
     return Facts(
         usable_cpus=_usable_cpus(host, ranks_here),
         all_cpus=_usable_cpus({**host, "cpu_quota": None}, ranks_here),
+        most_cpus=most / ranks_here if most else None,
         quota=bool(quota and (not usable or quota < usable)),
         memory_bytes=host["memory_bytes"] / ranks_here if host.get("memory_bytes") else None,
         workers=workers,
