@@ -103,6 +103,24 @@ def test_a_second_worker_is_predicted_to_hide_the_loader(write, capsys):
     assert [one["change"] for one in data["changes"]] == ["workers=2 transform=0.5x"]
 
 
+def test_where_the_cpus_of_a_run_changed_no_number_of_workers_is_predicted(write, capsys):
+    assert "num_workers=2" in said(capsys, "report", write("before"))
+    confined = write(host=HOST | {"usable_cpu_count": 2, "most_usable_cpu_count": 4})
+    why = "the CPUs that the run may use, or their quota, changed while it ran"
+    for change in ("workers=2", "cpus=4", "others=0.1", "threads=2"):
+        assert cli.main(["whatif", str(confined), change]) == 2
+        assert why in capsys.readouterr().err
+    tried = said(capsys, "whatif", confined)
+    assert "workers" not in tried
+    assert "transform=0.5x" in tried
+    for options in ((), ("--full",)):
+        told = " ".join(said(capsys, "report", confined, *options).split())
+        assert f"num_workers is not predicted: {why}" in told
+        assert "num_workers=" not in told
+    found = json.loads(said(capsys, "report", confined, "--json"))["would_help"]
+    assert found["unknown"]["workers"] == why
+
+
 def test_without_changes_usual_ones_are_tried(write, capsys):
     page = said(capsys, "whatif", write())
     assert {"workers=2", "persistent", "cached", "compute=0.5x"} <= set(page.split())

@@ -82,7 +82,8 @@ def test_its_lookups(run):
 def test_it_gets_a_report_and_a_verdict_from_what_it_has(run):
     summary = summarize(run)
     assert summary["verdict"]["run"]["abstained_because"] == "fewer than 6 steps after the first"
-    assert summary["would_help"] == {"changes": [], "refused": None, "replayed": False}
+    nothing = {"changes": [], "unknown": {}, "refused": None, "replayed": False}
+    assert summary["would_help"] == nothing
     assert "Verdict" in render(summary)
 
 

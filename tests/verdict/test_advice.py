@@ -49,3 +49,22 @@ def test_transforms_are_not_to_be_halved_where_the_kernel_computes(
     now = SimpleNamespace(replay=object(), facts=alone, ns=record.mean().__getitem__)
     list(advice._replayed(VerdictKind.LOADER, Cause.TRANSFORM, now))
     assert tried == ([] if told else [f"half the {KNOWN['transform'].tells}"])  # as `whatif` says
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"quota": True}, ["a CPU quota of 1"]),
+        ({"quota": False}, []),  # nobody knows how large it is
+        ({"quota": True, "most_cpus": 2.0}, []),  # nor what the run would do with that at all times
+    ],
+)
+def test_a_larger_quota_is_advised_where_its_size_is_known_of_all_the_run(
+    monkeypatch, changed, told
+):
+    tried: list[str] = []
+    monkeypatch.setattr(advice, "_try", lambda _, change, text: tried.append(text))
+    facts = replace(TWO_CPUS, usable_cpus=0.5, **changed)
+    now = SimpleNamespace(replay=object(), facts=facts)
+    list(advice._replayed(VerdictKind.COMPUTE, Cause.QUOTA, now))
+    assert tried == told

@@ -12,7 +12,7 @@ from trainobs.analysis.unknown_batches import Unknown, unreadable_of, why_unknow
 from trainobs.analysis.verdicts import records
 from trainobs.analysis.would_help import TRIED, told
 from trainobs.core.errors import TrainobsError
-from trainobs.replay.changes import examples, is_possible, parse
+from trainobs.replay.changes import examples, parse
 from trainobs.replay.predict import Prediction, Replay
 from trainobs.replay.trace import FEWEST
 from trainobs.runlog.reader import RunLog
@@ -84,7 +84,7 @@ def whatif(run: RunLog, words: list[str]) -> dict[str, Any]:
     """
     asked, replay = [parse(words)], replayed(run)
     if not words:
-        tried = (change for change in parse(TRIED) if is_possible(change.name, replay.trace))
+        tried = (change for change in parse(TRIED) if replay.can_try(change.name))
         asked = [(change,) for change in tried]
     return {
         "run": str(run.path),

@@ -7,7 +7,7 @@ from typing import Any
 
 from trainobs.analysis.unknown_batches import NOTHING, unreadable_of, why_unknown
 from trainobs.analysis.verdicts import Steps, verdicts
-from trainobs.replay.changes import KNOWN, Change, is_possible, parse
+from trainobs.replay.changes import KNOWN, Change, parse
 from trainobs.replay.predict import Prediction, Replay
 from trainobs.replay.trace import FEWEST
 from trainobs.runlog.reader import RunLog
@@ -71,15 +71,16 @@ def would_help(
     Returns:
         `changes`: as `whatif` has them, those whose least gain is 5 % or more, and of numbers of
         workers the fewest that are about as good as the best; each with what it
-        `means`, and `values` as `predict` takes them; `refused`: why there are none, or None;
-        `replayed`: whether any were tried.
+        `means`, and `values` as `predict` takes them; `unknown`: changes of which nothing is
+        predicted -> why; `refused`: why there are none, or None; `replayed`: whether any were
+        tried.
     """
     facts = facts_from(info)
     if replay is None or replay.refused:
         why = replay.refused if replay else None
         if replay is None and (unreadable or not _is_told_anyway(info, record)):
             why = why_unknown(info, record, unreadable).why
-        return {"changes": [], "refused": why, "replayed": False}
+        return {"changes": [], "unknown": {}, "refused": why, "replayed": False}
     fit = workers_in_memory(facts, record.mean()["memory/worker_rss_bytes"])
     room = min(facts.usable_cpus or 1.0, fit)
     found = [_alone(change, replay, facts) for change in parse(_tried(room, replay))]
@@ -90,7 +91,8 @@ def would_help(
     enough = [one for one in sure if "workers" in one["values"] and one["gain"][0] >= ABOUT * most]
     best = [one for one in sure if "workers" not in one["values"]] + enough[:1]
     best = in_order(best, lambda one: one["values"], lambda one: one["gain"])
-    return {"changes": best[:_SHOWN], "refused": None, "replayed": True}
+    unknown = dict(replay.unknown)
+    return {"changes": best[:_SHOWN], "unknown": unknown, "refused": None, "replayed": True}
 
 
 def _is_told_anyway(info: Mapping[str, Any], record: Record) -> bool:
@@ -125,8 +127,8 @@ def _tried(room: float, replay: Replay) -> list[str]:
     """Changes that can be made: more workers where there is room for them; not less of the work."""
     workers = [n for n in (1, 2, 4, 8, 16) if replay.trace.workers < n <= room]
     real = (word for word in TRIED if not word.startswith(("workers", "compute")))
-    possible = (word for word in real if is_possible(word.partition("=")[0], replay.trace))
-    return [*(f"workers={n}" for n in workers), *possible]
+    found = (*(f"workers={n}" for n in workers), *real)
+    return [word for word in found if replay.can_try(word.partition("=")[0])]
 
 
 def told(changes: tuple[Change, ...], prediction: Prediction) -> dict[str, Any]:

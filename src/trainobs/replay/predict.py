@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
+from trainobs.core.errors import TrainobsError
 from trainobs.core.text import percent
-from trainobs.replay.changes import Change, with_changes
+from trainobs.replay.changes import Change, is_possible, with_changes
 from trainobs.replay.simulate import simulate
 from trainobs.replay.trace import Trace
 
@@ -25,6 +26,8 @@ LACKED = 1.5
 """How many times as long as it was seen to the training thread may compute and lack CPUs in a
 replay: well above what measures of its time are off by."""
 
+
+ALL_KNOWN: Mapping[str, str] = {}
 
 LESS_READ = {"cached", "device"}
 """Changes that help where the device lets through so many bytes a second."""
@@ -66,14 +69,16 @@ class Replay:
     Args:
         trace: of the run, or of a sample of it.
         run_ns: time of a step, over all of the run.
+        unknown: changes that the trace tells too little of: name -> why.
 
     Attributes:
         refused: why nothing is predicted, or None.
         fit: replayed time of a step over the measured one, of the model that is closest.
     """
 
-    def __init__(self, trace: Trace, run_ns: float) -> None:
+    def __init__(self, trace: Trace, run_ns: float, unknown: Mapping[str, str] = ALL_KNOWN) -> None:
         self.trace = trace
+        self.unknown = unknown
         self._base = {model: self._mean(trace, model) for model in _models_of(trace)}
         self._models = tuple(m for m in self._base if self._off(m) <= self._tolerance())
         self.fit = self._base[min(self._base, key=self._off)] / trace.step_ns
@@ -87,13 +92,28 @@ class Replay:
             off, most = percent(abs(self.fit - 1.0)), percent(self._tolerance())
             self.refused = f"the replay of the run as it was is off by {off} (limit {most})"
 
+    def can_try(self, name: str) -> bool:
+        """Whether a change can be made to the run, and predicted."""
+        return name not in self.unknown and is_possible(name, self.trace)
+
     def gain(self, trace: Trace) -> float:
         """Speed-up if the run were another trace: the least, over the models that fit."""
         return min(self._base[m] / max(1.0, self._mean(trace, m)) for m in self._models)
 
     def predict(self, changes: Sequence[Change]) -> Prediction:
-        """What a step takes after some changes; only where nothing is `refused`."""
+        """What a step takes after some changes; only where nothing is `refused`.
+
+        Raises:
+            TrainobsError: one of them cannot be made, or is not predicted.
+        """
         measured = self.trace.step_ns
+        for change in changes:
+            if change.name in self.unknown:
+                raise TrainobsError(
+                    failed=f"{change} cannot be predicted.",
+                    found=self.unknown[change.name],
+                    do="try it, and compare: trainobs compare OLD NEW",
+                )
         found = [
             (self._mean(after, model) / self._base[model], self._off(model))
             for after in with_changes(self.trace, changes)

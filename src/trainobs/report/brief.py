@@ -20,6 +20,7 @@ from trainobs.report.sections import (
     part_label,
     step_line,
     training_ns,
+    unpredicted_workers,
 )
 
 LINES = 25
@@ -183,6 +184,8 @@ def _would_help(summary: dict[str, Any], room: _Room) -> Iterator[str]:
         yield "  validation is sure to bring 5 % by a replay, which can try no others"
     elif found["refused"]:
         yield from statement(f"What would help: not known; {found['refused']}", room.verdict)
+    if why := unpredicted_workers(summary):
+        yield from statement(f"  {why}", room.statement)
 
 
 def _whole_ones(told: list[list[str]], most: int) -> Iterator[str]:

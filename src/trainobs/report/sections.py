@@ -352,6 +352,15 @@ def would_help(summary: dict[str, Any]) -> Iterator[str]:
     elif found["refused"]:
         yield "What would help: not known"
         yield from paragraph(found["refused"], "  ", "  ")
+    if why := unpredicted_workers(summary):
+        yield from paragraph(why, "  ", "    ")
+
+
+def unpredicted_workers(summary: dict[str, Any]) -> str:
+    """Why nobody knows what more workers would do, where that is the question; or ""."""
+    why = summary["would_help"]["unknown"].get("workers")
+    is_asked = summary["verdict"]["run"]["kind"] in ("loader-bound", "mixed")
+    return f"num_workers is not predicted: {why}" if why and is_asked else ""
 
 
 def _changed_verdicts(epochs: Mapping[int, dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:

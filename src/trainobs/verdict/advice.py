@@ -107,10 +107,10 @@ def _replayed(kind: VerdictKind, cause: Cause | None, now: Situation) -> _Found:
         yield _try(replay, Change("checkpoint", 0.5), "save half as often")
     elif kind is VerdictKind.VALIDATION:
         yield _try(replay, Change("validation", 0.5), "validate half as often")
-    cpus = now.facts.usable_cpus
+    cpus = now.facts.usable_cpus if now.facts.most_cpus is None else None
     if cause is Cause.OTHERS and cpus:
         yield _try(replay, Change("cpus", cpus), "give this run CPUs of its own")
-    if cause is Cause.QUOTA and cpus:
+    if cause is Cause.QUOTA and cpus and now.facts.quota:  # else nobody knows how large it is
         more = min(2 * cpus, now.facts.all_cpus or 2 * cpus)
         yield _try(replay, Change("cpus", more), f"a CPU quota of {more:g}")
 
@@ -124,6 +124,8 @@ def _workers(replay: Replay, now: Situation) -> _Found:
     """The fewest workers that gain about the most; never more than CPUs that are free."""
     facts, free = now.facts, free_cpus(now)
     if facts.workers is None or free is None or isnan(taken_by_others(now)):
+        return
+    if not replay.can_try("workers"):
         return
     room = min(int(free + 0.5), workers_in_memory(facts, now.ns("memory/worker_rss_bytes")))
     tried = {n: _try(replay, Change("workers", n), f"num_workers={n}") for n in _counts(room)}

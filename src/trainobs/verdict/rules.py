@@ -30,6 +30,7 @@ from trainobs.verdict.parts import (
 )
 from trainobs.verdict.record import WINDOW, Record
 from trainobs.verdict.unphased import outcome_of
+from trainobs.verdict.unpredictable import unpredictable
 from trainobs.verdict.verdict import Cause, Facts, Verdict, VerdictKind
 
 HELPED = 0.2
@@ -279,7 +280,8 @@ def replay_of(record: Record, facts: Facts) -> Replay | None:
         threads=facts.torch_threads or 0,
         has_new_workers=facts.has_new_workers,
     )
-    return None if trace is None else Replay(trace, mean[names.STEP])
+    unknown = unpredictable(facts, sample)
+    return None if trace is None else Replay(trace, mean[names.STEP], unknown)
 
 
 def _times(kind: VerdictKind, cause: Cause | None, *, held_up: bool) -> tuple[str, ...]:

@@ -30,6 +30,8 @@ export function verdictSection({ verdict: { run, epochs }, would_help: help }) {
     meaning ? el("p", { class: "muted" }, [meaning, ...run.notes.map((note) => ` Note: ${note}.`)].join("")) : null,
     run.advice ? el("p", { class: "advice" }, el("b", {}, "Advice: "), run.text.at(-1).replace(/^advice: /, "")) : null,
     helpTable(help) ?? (run.kind ? helpNote(help, run.advice) : null),
+    help.unknown?.workers && ["loader-bound", "mixed"].includes(run.kind)
+      ? el("p", { class: "muted" }, `What another num_workers would do is not predicted: ${help.unknown.workers}.`) : null,
     others.length > 1 ? el("details", {}, el("summary", {}, `Verdicts on ${others.length} epochs`),
       el("ul", {}, others.map(([epoch, one]) => el("li", {}, `epoch ${epoch}: ${one.text[0]}`)))) : null);
 }

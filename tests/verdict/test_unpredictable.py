@@ -1,0 +1,65 @@
+"""Where what batches took does not tell what they would take in other workers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.verdict.constructed import MS, TWO_CPUS
+from trainobs.verdict.record import INPUTS, Sample
+from trainobs.verdict.unpredictable import unpredictable
+
+FIRST, LATER = 20, 60
+ITSELF = ": the data set may keep them in memory, which each worker would do for itself"
+
+
+def sample(*, epochs: bool = True, **ms: tuple[float, float]) -> Sample:
+    """A first epoch, and three others, with two values of each column."""
+    is_first = np.arange(FIRST + LATER) < FIRST
+    columns = {name: np.full(FIRST + LATER, np.nan) for name in INPUTS}
+    columns["step/duration_ns"] = np.where(is_first, 30 * MS, 10 * MS)
+    usual = {"batch__compute_ns": (5, 5), "batch__sleep_ns": (0, 0), "batch__device_ns": (0, 0)}
+    for name, (first, later) in (usual | ms).items():
+        columns[name.replace("__", "/")] = np.where(is_first, first, later) * MS
+    number = (np.arange(FIRST + LATER) // FIRST) * epochs
+    return Sample(number, columns)
+
+
+def why(made: Sample) -> str | None:
+    return unpredictable(TWO_CPUS, made).get("workers")
+
+
+@pytest.mark.parametrize("what", ["batch__compute_ns", "batch__sleep_ns"])
+def test_batches_that_take_much_less_after_the_first_epoch_may_be_kept_in_memory(what):
+    less = {"batch__compute_ns": (0.2, 0.2)} | {what: (20, 0.2)}
+    told = why(sample(**less))
+    assert told
+    assert told.startswith("batches of later epochs are made in ")
+    assert told.endswith(ITSELF)
+    told = why(sample(epochs=False, **less))
+    assert told
+    assert told.startswith("the last quarter of the batches is made in ")
+    assert why(sample(**{what: (20, 16)})) is None  # what warms up falls as much
+
+
+def test_what_the_page_cache_saves_it_saves_for_all_workers():
+    cold = {"batch__device_ns": (50, 0), "batch__compute_ns": (8, 3)}
+    assert why(sample(batch__device_ns=(50, 0))) is None
+    assert why(sample(**cold, io__data_read_bytes=(2, 2))) is None
+    assert why(sample(**cold)) is None, "a mapped file: nobody counts what is read of it"
+    kept = why(sample(**cold, io__data_read_bytes=(2, 0)))
+    assert kept
+    assert "are made in 38 % of" in kept
+
+
+def test_a_fall_that_is_no_matter_to_the_step_is_none():
+    assert why(sample(batch__compute_ns=(0.4, 0.1))) is None
+
+
+def test_of_a_run_without_batches_nothing_is_said():
+    nothing = sample(batch__compute_ns=(np.nan, np.nan))
+    assert unpredictable(TWO_CPUS, nothing) == {}
+    changed = unpredictable(replace(TWO_CPUS, most_cpus=4.0), nothing)
+    assert changed.keys() == {"workers", "threads", "cpus", "others"}
