@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,11 +11,11 @@ import torch
 import torch.distributed as dist
 
 from tests.fae.cases import profile_of
-from tests.fae.parity import build, train
 from tests.fae.ranks import Ranks
-from tests.fae.sharders import fae_sharder
-from tests.fae.small import case, fed
+from tests.fae.small import case
 from trainobs.fae.sharding.barrier import RankBarrier, SyncPoint
+from trainobs.fae.sharding.bounds import BoundsCheck
+from trainobs.fae.sharding.hot_collections import HotCollections
 from trainobs.fae.sharding.served import Stopwatch
 
 
@@ -58,7 +58,7 @@ def _bytes_to_a_rank(rank: int) -> float:
     barrier = _barrier()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dist, "all_to_all_single", counted)
-        barrier.wait(SyncPoint.FORWARD, 0)
+        barrier.wait(SyncPoint.FORWARD, 0, torch.zeros(1))
     return sum(sent) / dist.get_world_size()
 
 
@@ -67,16 +67,41 @@ def _barrier() -> RankBarrier:
     return RankBarrier(dist.group.WORLD, 0, Stopwatch())
 
 
-@pytest.mark.parametrize("mode", ["overlay", "partitioned"])
-def test_models_of_one_process_leave_no_threads(pair: Ranks, mode: str) -> None:
-    assert pair.run(_more_threads, mode) == [0, 0]
+def test_a_rank_that_waits_alone_fails_no_later_model(pair: Ranks) -> None:
+    assert pair.run(_after_a_failure) == [[[0.0], [1.0]]] * 2
 
 
-def _more_threads(rank: int, mode: str) -> int:
-    """After one more model than the first."""
-    one = case("row_wise", 2, mode=mode)
-    counts = []
-    for _ in range(2):
-        train(one, build(one, fae_sharder(one, profile_of(one))), fed(one, rank))
-        counts.append(len(os.listdir("/proc/self/task")))
-    return counts[1] - counts[0]
+def _after_a_failure(rank: int) -> list[list[float]]:
+    with pytest.MonkeyPatch.context() as patch:
+        first, later = _of_models(patch, 2)
+        if rank:
+            with pytest.raises(RuntimeError):
+                first.wait(SyncPoint.FORWARD, 0, torch.zeros(1))
+        dist.barrier()
+        return later.wait(SyncPoint.FORWARD, 0, torch.full((1,), float(rank))).tolist()
+
+
+def test_waits_of_two_models_are_never_taken_for_each_other(pair: Ranks) -> None:
+    pair.run(_in_other_orders)
+
+
+def _in_other_orders(rank: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        models = _of_models(patch, 2)
+        with pytest.raises(RuntimeError):
+            models[rank].wait(SyncPoint.BACKWARD, 0, torch.zeros(1))
+        dist.barrier()
+
+
+def _of_models(patch: pytest.MonkeyPatch, count: int) -> list[RankBarrier]:
+    """The barrier of a collection of each of some models, whose waits soon fail."""
+    new_group, short = dist.new_group, timedelta(seconds=1)
+    patch.setattr(dist, "new_group", lambda *of, **more: new_group(*of, timeout=short, **more))
+    assert dist.group.WORLD is not None
+    made = []
+    for _ in range(count):
+        collections, bounds = HotCollections(dist.group.WORLD), BoundsCheck([], "overlay")
+        overlay = collections.add(profile_of(case("row_wise", 2)), frozenset(), bounds, False)
+        assert overlay.barrier is not None
+        made.append(overlay.barrier)
+    return made

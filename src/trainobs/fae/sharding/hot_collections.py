@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 import torch.distributed as dist
 from torchrec.distributed.types import ShardingEnv
@@ -22,6 +22,9 @@ class HotCollections:
     It is an attribute of the model's ShardingEnv, since DistributedModelParallel gives the same one
     to all sharders. If you shard the collections of a model one by one, use one ShardingEnv.
 
+    The group stays as long as the process. torch names a group by how many there are on a rank: if
+    one were given back, the next would have a name that is taken, or another one on each rank.
+
     Args:
         group: the ranks.
     """
@@ -30,7 +33,8 @@ class HotCollections:
         self._group = group if dist.get_world_size(group) > 1 else None
         self._host_group: dist.ProcessGroup | None = None
         if self._group is not None:
-            self._host_group = _host_group(group)
+            ranks = dist.get_process_group_ranks(group)
+            self._host_group = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
         self._count = 0
         self._overlays: WeakSet[HotOverlay] = WeakSet()
 
@@ -69,15 +73,3 @@ class HotCollections:
         """Features whose hot rows, of the profile with this fingerprint, a collection keeps."""
         fitting = [o.features for o in self._overlays if o.profile.fingerprint == fingerprint]
         return frozenset[str]().union(*fitting)
-
-
-_HOST_GROUPS: WeakKeyDictionary[dist.ProcessGroup, dist.ProcessGroup] = WeakKeyDictionary()
-
-
-def _host_group(group: dist.ProcessGroup) -> dist.ProcessGroup:
-    """The group of the same ranks on hosts: one for all models, since a group keeps its threads."""
-    if group not in _HOST_GROUPS:
-        ranks = dist.get_process_group_ranks(group)
-        made = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
-        _HOST_GROUPS[group] = made
-    return _HOST_GROUPS[group]
