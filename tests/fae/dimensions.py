@@ -58,14 +58,12 @@ def optimizers_of_tables(case: Case, rng: Draw) -> Case:
 def bad_ids(case: Case, rng: Draw) -> Case:
     """Ids below and beyond the table, in batches that are not packed; none where they are fatal.
 
-    On one rank TorchRec gives rows for some of the ids that come with sequences: FBGEMM has written
-    them to the batch. Tables that share a feature and are split differently are refused.
+    Those of tables that share a feature and are split differently are refused.
     """
     mode = str(rng.choice(["WARNING", "IGNORE", "FATAL"], p=[0.4, 0.4, 0.2]))
     if case.world_size > 1 and case.mode != "paper" and not _are_split_alike(case):
         mode = "FATAL"
-    keeps_ids = case.world_size > 1 or all(t.sharding == "row_wise" for t in case.tables)
-    return replace(case, bounds=mode, with_ids=case.with_ids and keeps_ids)
+    return replace(case, bounds=mode)
 
 
 def shared_bags(case: Case, rng: Draw) -> Case:

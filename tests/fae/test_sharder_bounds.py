@@ -67,44 +67,99 @@ def _bad(rank: int, dtype: torch.dtype) -> KeyedJaggedTensor:
     return KeyedJaggedTensor(["f0"], torch.tensor(ids, dtype=dtype), lengths=torch.tensor([2] * 8))
 
 
-def _worst(rank: int, one: Case, dtype: torch.dtype, packs: bool = False) -> float:
+def _worst(
+    rank: int, one: Case, dtype: torch.dtype, packs: bool = False, is_bad: bool = True
+) -> float:
     runs: list[Any] = []
     for sharder in (stock(one), fae_sharder(one, profile_of(one))):
         # a new batch each time: FBGEMM writes to the ids
-        feed = [_bad(rank, dtype) for _ in range(3)]
+        feed = [_of_tables(one, _bad(rank, dtype), is_bad) for _ in range(3)]
         if packs and runs:
             feed = list(pack(feed, profile_of(one), window=1))
         runs.append(train(one, build(one, sharder), feed))
     return max(difference(*runs).values())
 
 
+def _of_tables(one: Case, kjt: KeyedJaggedTensor, is_bad: bool) -> KeyedJaggedTensor:
+    """The same lookups for each feature of a case, good ones in the place of bad ones if not."""
+    features = sorted({feature for table in one.tables for feature in table.features})
+    values = kjt.values() if is_bad else kjt.values().remainder(20)
+    times = len(features)
+    return KeyedJaggedTensor(features, values.repeat(times), lengths=kjt.lengths().repeat(times))
+
+
 @MODES
 def test_ids_come_with_sequences_as_they_were(pair: Ranks, mode: str) -> None:
     one = replace(_case("row_wise", 2, mode, True), with_ids=True)
-    for expected, got in pair.run(_ids, one):
+    for expected, got in pair.run(_ids, one, torch.int64):
         assert expected == got == _bad(0, torch.int64).values().tolist()
 
 
-def _ids(rank: int, one: Case) -> list[list[float]]:
-    models = (build(one, sharder) for sharder in (stock(one), fae_sharder(one, profile_of(one))))
-    return [m.module.collection(_bad(0, torch.int64))["f0"].weights().tolist() for m in models]
+@MODES
+@pytest.mark.parametrize("sharding", ["table_wise", "row_wise", "column_wise"])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+@pytest.mark.usefixtures("lone_rank")
+def test_ids_come_from_one_rank_as_from_the_stock_collection(
+    mode: str, sharding: str, dtype: torch.dtype
+) -> None:
+    expected, got = _ids(0, replace(_case(sharding, 1, mode, True), with_ids=True), dtype)
+    assert expected == got
+    is_same = got == _bad(0, dtype).values().tolist()
+    assert is_same == (sharding == "row_wise" or dtype == torch.int32)
+
+
+@pytest.mark.parametrize("mode", ["overlay", "partitioned"])
+@pytest.mark.parametrize("hot", [(0, 1, 5, 10, 11, 12), (0, 1)], ids=["alike", "other rows hot"])
+@pytest.mark.usefixtures("lone_rank")
+def test_ids_of_one_feature_differ_by_the_plans_of_its_tables(
+    mode: str, hot: tuple[int, ...]
+) -> None:
+    first, second = _in_two_tables(mode, world_size=1).tables
+    one = replace(_case("row_wise", 1, mode, True), with_ids=True)
+    one = replace(one, tables=(first, replace(second, hot=hot)))
+    expected, got = _ids(0, one, torch.int64)
+    assert expected == got
+    assert got[:16] != got[16:]
+
+
+def _ids(rank: int, one: Case, dtype: torch.dtype) -> list[list[float]]:
+    runs = []
+    for sharder in (stock(one), fae_sharder(one, profile_of(one))):
+        found = build(one, sharder).module.collection(_bad(0, dtype))
+        runs.append(torch.cat([output.weights() for output in found.values()]).tolist())
+    return runs
 
 
 @MODES
-def test_tables_that_take_different_rows_for_an_id_are_refused(pair: Ranks, mode: str) -> None:
-    one = case("row_wise", 2, mode=mode, sequences=True, inputs=len(BAD))
-    first = replace(one.tables[0], hot=(0, 1, 5, 10, 11, 12))
-    second = replace(first, name="t1", sharding="table_wise")
-    both = replace(one, tables=(first, second))
-    for said in pair.run(_said, both):
+@pytest.mark.parametrize("bad_ranks", [(0,), (1,), (0, 1)])
+def test_tables_that_take_different_rows_for_an_id_are_refused_on_all_ranks(
+    pair: Ranks, mode: str, bad_ranks: tuple[int, ...]
+) -> None:
+    for said in pair.run(_said, _in_two_tables(mode), bad_ranks, patience_s=60):
         if mode == "paper":  # where the tables serve such a batch
             assert said < 4e-6
         else:
-            assert "ids of feature 'f0' that are outside of its tables, which are split" in said
+            assert f"ids of feature 'f0' on rank {bad_ranks[0]} that are outside of its" in said
 
 
-def _said(rank: int, one: Case) -> float | str:
+@MODES
+def test_they_are_not_where_no_row_is_hot(pair: Ranks, mode: str) -> None:
+    one = _in_two_tables(mode)
+    cold = tuple(replace(table, hot=()) for table in one.tables)
+    other = replace(one.tables[0], name="t2", features=("f1",))
+    for said in pair.run(_said, replace(one, tables=(*cold, other)), (0, 1)):
+        assert said < 4e-6
+
+
+def _in_two_tables(mode: str, world_size: int = 2) -> Case:
+    """One feature, in tables that are split by row and by nothing."""
+    one = _case("row_wise", world_size, mode, True)
+    second = replace(one.tables[0], name="t1", sharding="table_wise")
+    return replace(one, tables=(*one.tables, second))
+
+
+def _said(rank: int, one: Case, bad_ranks: tuple[int, ...]) -> float | str:
     try:
-        return _worst(rank, one, torch.int64)
+        return _worst(rank, one, torch.int64, is_bad=rank in bad_ranks)
     except FAEError as error:
         return error.found

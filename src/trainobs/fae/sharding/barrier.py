@@ -48,21 +48,25 @@ class RankBarrier:
     of them raise, before any collective that would never end. A barrier costs one all-to-all of a
     few numbers between hosts, so that a rank gets what is meant for it alone; it neither waits for
     the device nor uses its links. All collections of a model use one group, or ranks would wait for
-    each other in those of two collections.
+    each other in those of two collections. Each model has a group of its own: ranks tell each other
+    at which collection they are, and not of which model.
 
     Args:
-        group: the ranks, on hosts, and of all collections of a model.
+        group: the ranks, on hosts, and of all collections of one model.
         number: of this collection.
         stopwatch: for the time of barriers.
+
+    Attributes:
+        ranks: of the group.
     """
 
     def __init__(self, group: dist.ProcessGroup, number: int, stopwatch: Stopwatch) -> None:
         self._group = group
-        self._ranks = dist.get_process_group_ranks(group)
+        self.ranks = dist.get_process_group_ranks(group)
         self._collection = number
         self.stopwatch = stopwatch
 
-    def wait(self, point: SyncPoint, batch: int, numbers: Tensor | None = None) -> Tensor:
+    def wait(self, point: SyncPoint, batch: int, numbers: Tensor) -> Tensor:
         """Wait until all ranks are at a point.
 
         Args:
@@ -77,15 +81,13 @@ class RankBarrier:
         Raises:
             FAEError: another rank is somewhere else.
         """
-        if numbers is None:
-            numbers = torch.empty(0, dtype=torch.float64)
-        lots = torch.split(numbers.expand(len(self._ranks), -1), _LOT, dim=1)
+        lots = torch.split(numbers.expand(len(self.ranks), -1), _LOT, dim=1)
         return torch.cat([self._exchange(point, batch, lot) for lot in lots], dim=1)
 
     def _exchange(self, point: SyncPoint, batch: int, lot: Tensor) -> Tensor:
         place = torch.tensor([point, batch, self._collection], dtype=torch.float64)
         ends = [len(place), len(place) + lot.shape[1]]
-        sent = place.new_zeros(len(self._ranks), len(place) + _LOT)  # of one size at any point
+        sent = place.new_zeros(len(self.ranks), len(place) + _LOT)  # of one size at any point
         sent[:, : ends[0]] = place
         sent[:, ends[0] : ends[1]] = lot
         received = torch.empty_like(sent)
@@ -100,7 +102,7 @@ class RankBarrier:
             f"rank {rank}: {_NAMES[SyncPoint(int(point))]}, batch {int(batch)}"
             + (f" of collection {int(number)}" if number else "")
             for rank, (point, batch, number) in zip(
-                self._ranks, received[:, :3].tolist(), strict=True
+                self.ranks, received[:, :3].tolist(), strict=True
             )
         ]
         do = (

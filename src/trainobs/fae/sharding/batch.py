@@ -33,6 +33,7 @@ class SplitBatch(NamedTuple):
     pairs: tuple[int, ...]  # for each key of `hot`, the index of the key that it is paired with
     is_pure: bool  # whether no rank has a cold lookup, so that all leave the tables alone
     whole: WholeBatch | None = None  # before it was split here; None if the loader split it
+    refused: int = 0  # what `BoundsCheck.refused` found
 
     @property
     def hot_features(self) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from trainobs.core.errors import FAEError
 from trainobs.fae.kjt.constants import constant
 from trainobs.fae.kjt.split import tell_of_bad_ids
+from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.mode import Mode
 
 _REPLACING = ("WARNING", "IGNORE", "V2_WARNING", "V2_IGNORE")
@@ -35,8 +36,9 @@ class BoundsCheck:
     TorchRec sends a bad id to some shard, and FBGEMM there takes the shard's first row. That row
     may be a hot one, of which the tables have an older copy, so the id is replaced before hot
     lookups are split from the others. Under FBGEMM's mode FATAL, and under none, nothing is
-    replaced, and the tables do what they do. A feature of tables that are split differently has no
-    one row to put in, and is refused, except in mode "paper", where tables serve hot lookups too.
+    replaced, and the tables do what they do. A feature of tables that are split differently, over
+    several ranks, has no one row to put in. If it has hot rows, its bad ids are refused, except in
+    mode "paper", where tables serve hot lookups too.
 
     Args:
         infos: of the collection's tables.
@@ -58,7 +60,8 @@ class BoundsCheck:
                 if "IGNORE" in bounds:
                     self._quiet.add(feature)
         differing = {f for f, blocks in split.items() if len(blocks) > 1}
-        self._refused = frozenset() if mode == "paper" else frozenset(differing - apart)
+        refused = () if mode == "paper" else differing - apart
+        self._refused = sorted(refused)  # in one order on all ranks
         apart |= differing
         self._blocks = {f: blocks for f, blocks in self._blocks.items() if f not in apart}
 
@@ -68,12 +71,7 @@ class BoundsCheck:
         Args:
             kjt: a batch that is not split.
             is_bad: bool[values].
-
-        Raises:
-            FAEError: a feature with bad ids looks up tables that take different rows for them.
         """
-        if self._refused:
-            self._refuse(kjt, is_bad)
         keys, values = kjt.keys(), kjt.values()
         blocks = [self._blocks.get(key, _Blocks(1, 1, 0)) for key in keys]
         counts = kjt.lengths().view(len(keys), -1).sum(1)
@@ -100,14 +98,37 @@ class BoundsCheck:
             length_per_key=kjt.length_per_key(),
         )
 
-    def _refuse(self, kjt: KeyedJaggedTensor, is_bad: Tensor) -> None:
+    def refused(self, kjt: KeyedJaggedTensor, is_bad: Tensor, profile: FAEProfile) -> int:
+        """What to tell all ranks of a batch: 0, or which feature has bad ids that are refused.
+
+        Args:
+            kjt: a batch that is not split.
+            is_bad: bool[values].
+            profile: which rows are hot.
+        """
+        if not self._refused:
+            return 0
+        hot = {f for table in profile.tables if len(table.hot_ids) for f in table.features}
+        refused = hot.intersection(self._refused)
         parts = zip(kjt.keys(), torch.split(is_bad, kjt.length_per_key()), strict=True)
         for feature, are_bad in parts:
-            if feature in self._refused and are_bad.any():
+            if feature in refused and are_bad.any():
+                return 1 + self._refused.index(feature)
+        return 0
+
+    def check(self, told: Mapping[int, int]) -> None:
+        """Raise an FAEError if a rank has bad ids that are refused.
+
+        Args:
+            told: what each rank found `refused`.
+        """
+        for rank, number in told.items():
+            if number:
                 raise FAEError(
                     "cannot look up the hot rows of a batch",
-                    f"ids of feature {feature!r} that are outside of its tables, which are split "
-                    "by row in different ways: each takes another row for such an id",
+                    f"ids of feature {self._refused[number - 1]!r} on rank {rank} that are outside "
+                    "of its tables, which are split by row in different ways: each takes another "
+                    "row for such an id",
                     "repair the data, plan tables that share a feature alike, or take mode 'paper'",
                 )
 

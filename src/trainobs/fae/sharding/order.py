@@ -67,13 +67,13 @@ def check_order(batch: KeyedJaggedTensor, what: str = "the sequences") -> None:
 
 
 def sequences(
-    batch: SplitBatch, features: Iterable[str], ids: SlotRows | None
+    batch: SplitBatch, outputs: Iterable[tuple[str, int]], ids: SlotRows | None
 ) -> list[FeatureSequence]:
     """The sequences of a batch, for each output. Reads nothing from a device.
 
     Args:
         batch: whose order is known.
-        features: of the outputs.
+        outputs: feature of each, and beyond how many rows ids come as 0; 0 if all as they came.
         ids: rows of slots, if they are needed.
     """
     cold = batch.cold.length_per_key()
@@ -85,10 +85,13 @@ def sequences(
     else:
         by_key = _of_hot(batch, ids)
     found = []
-    for feature in features:
+    for feature, rows in outputs:
         key = position[feature]
+        one = by_key[key]
+        if one.ids is not None and rows:  # -1 is a row that was pruned
+            one = one._replace(ids=one.ids.masked_fill((one.ids < -1) | (one.ids >= rows), 0))
         is_one_kind = not hot.get(key, 0) or not cold[key]
-        found.append(by_key[key]._replace(order=None) if is_one_kind else by_key[key])
+        found.append(one._replace(order=None) if is_one_kind else one)
     return found
 
 

@@ -114,13 +114,14 @@ class HotOverlay:
         Raises:
             FAEError: the batch was split for other hot rows, or is marked pure and is not.
         """
-        mark, whole = read_mark(batch), None
+        mark, whole, refused = read_mark(batch), None, 0
         if mark is None:
             device, came = batch.device(), batch
             if device not in self._bitmaps:
                 self._bitmaps[device] = HotBitmap(self.profile, device)
             found = self._bitmaps[device].lookup(batch)
             if found.is_bad.any():
+                refused = self.bounds.refused(batch, found.is_bad, self.profile)
                 batch = self.bounds.replaced(batch, found.is_bad)
                 found = self._bitmaps[device].lookup(batch)
             mark = self._bitmaps[device].mark(batch)
@@ -132,16 +133,22 @@ class HotOverlay:
         is_pure = mark.pure or (self.group is None and not count)
         is_pure = is_pure and not self.asks_tables
         self._batch_count += 1
-        separated = SplitBatch(self._batch_count - 1, cold, hot, mark.pairs, is_pure, whole)
+        number = self._batch_count - 1
+        separated = SplitBatch(number, cold, hot, mark.pairs, is_pure, whole, refused)
         self.served.expect(separated)
         return separated
 
     def wait_for_ranks(self, batch: SplitBatch) -> None:
-        """Wait until all ranks are at the forward of a batch of this kind."""
+        """Wait until all ranks are at the forward of a batch of this kind.
+
+        Raises:
+            FAEError: they are not, or one of them has bad ids that are refused.
+        """
         if self.barrier is not None:
-            self.barrier.wait(
-                SyncPoint.PURE_FORWARD if batch.is_pure else SyncPoint.FORWARD, batch.number
-            )
+            point = SyncPoint.PURE_FORWARD if batch.is_pure else SyncPoint.FORWARD
+            refused = torch.tensor([batch.refused], dtype=torch.float64)
+            told = self.barrier.wait(point, batch.number, refused)[:, 0].int().tolist()
+            self.bounds.check(dict(zip(self.barrier.ranks, told, strict=True)))
 
     def whole(self, batch: SplitBatch) -> KeyedJaggedTensor:
         """The batch with its hot lookups among the others."""

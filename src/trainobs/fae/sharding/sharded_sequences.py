@@ -47,8 +47,9 @@ class ShardedFAEEmbeddingCollection(ShardedFAEModule):
     def _prepare(self, ctx: FAEContext, batch: SplitBatch) -> None:
         """Find the place of each lookup, unless the tables serve all of them."""
         if self._mode != "paper" or ctx.is_pure:
-            names = [feature for feature, _ in self._outputs]
-            ctx.sequences = sequences(batch, names, self._ids)
+            written = self._written if batch.cold.values().dtype == torch.int64 else {}
+            outputs = [(feature, written.get(table, 0)) for feature, table in self._outputs]
+            ctx.sequences = sequences(batch, outputs, self._ids)
 
     def compute_and_output_dist(
         self, ctx: FAEContext, input: KJTList
@@ -75,6 +76,18 @@ class ShardedFAEEmbeddingCollection(ShardedFAEModule):
             }
         )
         return awaitable
+
+    @property
+    def _written(self) -> dict[str, int]:
+        """Rows of tables for which FBGEMM writes 0 over bad ids in the batch, if of 64 bits.
+
+        It does on one rank, where TorchRec gives it no copy.
+        """
+        if self._overlay.group is not None:
+            return {}
+        plan = self.module_sharding_plan
+        whole = [c for c in self._configs if plan[c.name].sharding_type != "row_wise"]
+        return {config.name: config.num_embeddings for config in whole}
 
     def _by_plan(self, hot: list[Tensor]) -> list[Tensor]:
         """The same embeddings; of tables under one kind of plan, all have a gradient or none."""
