@@ -2,7 +2,7 @@
 
 A case is a random model, plan, optimizer, mode and list of batches, all from its seed; half of them
 pool their lookups, and half give them as sequences. For more of them:
-`TRAINOBS_PARITY_CASES=2200 pytest tests/fae/test_sharder_parity.py` (5,100, of 1, 2 and 4 ranks).
+`TRAINOBS_PARITY_CASES=1200 pytest tests/fae/test_sharder_parity.py` (2,780, of 1, 2 and 4 ranks).
 """
 
 from __future__ import annotations
