@@ -44,8 +44,8 @@ LONGEST = "test_sharder_parity"
 others would wait at the end."""
 
 MEASURE = (
-    *("benchmarks", "embeddings", "examples", "fae", "gpu", "hooks", "host", "integrations"),
-    *("kernel", "service", "session", "verdict"),
+    *("attach", "benchmarks", "embeddings", "examples", "fae", "gpu", "hooks", "host"),
+    *("integrations", "kernel", "service", "session", "verdict"),
 )
 """Folders whose tests hold what was observed against clocks and counters of the same machine. A
 host that takes the CPUs away between the two readings spoils the measurement, so it is made once

@@ -145,6 +145,7 @@ def check_steps(log: RankLog, events: list[Event], rule: StepRule) -> slice:
     """Hold each step of a run log against the truth; the steps of the truth that it is of."""
     own = log.step() >= 0
     begins = log.start_ns()[own]
+    assert len(begins), f"no step, of {len(events)} events; all: {log.step().tolist()}"
     assert log.step()[own].tolist() == list(range(len(begins)))
     truth = np.array([events[index][1] for index in boundaries(events, rule)])
     first = int(np.searchsorted(truth, begins[0])) - rule.is_first
