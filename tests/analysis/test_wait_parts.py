@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,12 +21,17 @@ from trainobs.verdict.record import SPLIT, START
 MS = 1e6
 
 
+def waits(path: Path, workers: int, parts: dict[str, float], **more: float | list) -> Path:
+    """A run of 200 steps that wait, in ms, for parts of loading; with more columns, in ms or ns."""
+    columns = {f"loader__{part}_ns": [ms * MS] * 200 for part, ms in parts.items()}
+    columns |= {name: of if isinstance(of, list) else [of * MS] * 200 for name, of in more.items()}
+    facts = {"settings": {"loader_workers": workers}, "loaders": [LOADER], "end": {"outcome": "ok"}}
+    return write(path, steps_of(10, 20, **columns), **facts)
+
+
 def test_what_loaders_take_to_start_is_shown_beside_the_hand_over(tmp_path):
     parts = {"device": 0.5, "cpu_wait": 0, "compute": 0.5, "sleep": 0, "handover": 9}
-    split = {f"loader__{part}_ns": [ms * MS] * 200 for part, ms in parts.items()}
-    started = {"loader__start_stop_ns": [8 * MS] * 200}
-    facts = {"settings": {"loader_workers": 1}, "loaders": [LOADER], "end": {"outcome": "ok"}}
-    run = write(tmp_path / "run", steps_of(10, 20, **split, **started), **facts)
+    run = waits(tmp_path / "run", 1, parts, loader__start_stop_ns=8)
     lines = brief.render(summarize(RunLog.open(run)), 0).splitlines()
     (starting,) = (line for line in lines if line.startswith("  wait: loaders starting and ending"))
     assert starting.split()[-4:] == ["8", "ms", "27", "%"]
@@ -43,17 +49,15 @@ def test_what_loaders_take_to_start_is_shown_beside_the_hand_over(tmp_path):
 def test_what_any_batch_costs_is_no_part_of_the_wait(tmp_path):
     """The report, its causes and the comparison of runs tell the same of it."""
     parts = {"device": 0, "cpu_wait": 0, "compute": 0, "sleep": 0, "handover": 10}
-    split = {f"loader__{part}_ns": [ms * MS] * 200 for part, ms in parts.items()}
-    more = {"loader__start_stop_ns": [4 * MS] * 200, "sched__wait_offcpu_ns": [9 * MS] * 200}
-    facts = {"settings": {"loader_workers": 1}, "loaders": [LOADER], "end": {"outcome": "ok"}}
-    run = write(tmp_path / "run", steps_of(10, 20, **split, **more), **facts)
+    more = {"loader__start_stop_ns": 4, "sched__wait_offcpu_ns": 9}
+    run = waits(tmp_path / "run", 1, parts, **more)
     lines = brief.render(summarize(RunLog.open(run)), 0).splitlines()
     (waited,) = (line for line in lines if line.startswith("  waiting for data"))
     assert waited.split()[3:5] == ["9", "ms"]
     causes = "batches made, not yet received 56 %, loaders starting and ending 44 %"
     assert f"  what was waited for: {causes}" in lines
-    more["sched__wait_offcpu_ns"] = [10 * MS] * 200  # there nothing is taken over
-    other = write(tmp_path / "other", steps_of(10, 20, **split, **more), **facts)
+    more["sched__wait_offcpu_ns"] = 10  # there nothing is taken over
+    other = waits(tmp_path / "other", 1, parts, **more)
     runs = RunLog.open(run), RunLog.open(other)
     runs[1].info["clock"]["wall_ns"] = 1
     found = compare(runs[:1], runs[1:])["parts"]
@@ -67,8 +71,7 @@ def test_what_any_batch_costs_is_no_part_of_the_wait(tmp_path):
 
 def test_where_taking_over_is_unknown_it_is_that_of_the_other_steps(tmp_path):
     off = {"sched__wait_offcpu_ns": [10 * MS, None] * 100}
-    facts = {"settings": {"loader_workers": 1}, "loaders": [LOADER], "end": {"outcome": "ok"}}
-    runs = [RunLog.open(write(tmp_path / name, steps_of(10, 20, **off), **facts)) for name in "ab"]
+    runs = [RunLog.open(waits(tmp_path / name, 1, {}, **off)) for name in "ab"]
     runs[1].info["clock"]["wall_ns"] = 1
     ns = {part["name"]: part["ns"] for part in compare(runs[:1], runs[1:])["parts"]}
     assert ns["loader/wait_ns"] == pytest.approx([10 * MS, 10 * MS])
@@ -99,10 +102,7 @@ def test_shares_of_what_was_waited_for_never_add_up_to_more_than_all(seed):
 def test_a_hand_over_that_is_shorter_than_taking_over_leaves_nothing_unknown(tmp_path):
     """Workers that are uneven: a batch that is there is taken over while another one is made."""
     parts = {"device": 0, "cpu_wait": 0, "compute": 0, "sleep": 9.3, "handover": 0.7}
-    split = {f"loader__{part}_ns": [ms * MS] * 200 for part, ms in parts.items()}
-    more = {"loader__start_stop_ns": [0.7 * MS] * 200, "sched__wait_offcpu_ns": [9 * MS] * 200}
-    facts = {"settings": {"loader_workers": 4}, "loaders": [LOADER], "end": {"outcome": "ok"}}
-    run = write(tmp_path / "run", steps_of(10, 20, **split, **more), **facts)
+    run = waits(tmp_path / "run", 4, parts, loader__start_stop_ns=0.7, sched__wait_offcpu_ns=9)
     lines = brief.render(summarize(RunLog.open(run)), 0).splitlines()
     assert (
         "  what was waited for: asleep, cause unknown 93 %, loaders starting and ending 7 %"

@@ -41,7 +41,8 @@ def replayed(run: RunLog) -> Replay:
         raise TrainobsError(
             failed=f"Nothing is predicted from {run.path}.",
             found=replay.refused,
-            do="observe a longer run, or one on a quieter machine",
+            do="observe a longer run, or one on a quieter machine; if that is the same, the step "
+            "spends its time on what a replay does not know, and only a trial tells",
         )
     return replay
 
