@@ -101,6 +101,25 @@ def test_a_sampler_that_computes_a_little_is_no_hand_over():
     assert verdict_on(**late, sched__worker_cpu_ns=2 * MS).cause is Cause.HANDOVER
 
 
+@pytest.mark.parametrize(
+    ("tensors", "cause"),
+    [
+        (None, Cause.FETCH),
+        (2, Cause.FETCH),
+        (600, None),  # they take 30 ms or more of 70
+        (1400, Cause.HANDOVER),
+    ],
+)
+def test_tensors_that_are_taken_over_one_by_one_are_no_sampler(tensors, cause):
+    late = split(handover=100) | {"batch__made_compute_ns": 4 * MS}
+    computed = {"sched__worker_cpu_ns": 40 * MS, "sched__wait_offcpu_ns": 30 * MS}
+    verdict = verdict_on(replace(TWO_CPUS, tensors=tensors), **late, **computed)
+    assert verdict.cause is cause
+    if cause is Cause.HANDOVER:
+        assert verdict.advice.change == {"tensors_per_batch": 1}
+        assert "1400 tensors of a batch" in verdict.advice.text
+
+
 def test_workers_that_start_with_each_epoch_are_no_hand_over():
     late = split(handover=100) | {"loader__start_stop_ns": 95 * MS}
     workers = {"loader__worker_start_stop_ns": 90 * MS}

@@ -26,6 +26,7 @@ _OF_A_LOADER = (
     "batch_size",
     "pin_memory",
     "start_method",
+    "tensors_per_batch",
 )
 
 _OF_ANOTHER = re.compile(

@@ -124,8 +124,9 @@ def _amount(change: Change) -> str:
 
 
 def _tried(room: float, replay: Replay) -> list[str]:
-    """Changes that can be made: more workers where there is room for them; not less of the work."""
-    workers = [n for n in (1, 2, 4, 8, 16) if replay.trace.workers < n <= room]
+    """Changes that can be made: none or more workers, as there is room; not less of the work."""
+    now = replay.trace.workers
+    workers = [n for n in (0, 1, 2, 4, 8, 16) if (not n and now) or now < n <= room]
     real = (word for word in TRIED if not word.startswith(("workers", "compute")))
     found = (*(f"workers={n}" for n in workers), *real)
     return [word for word in found if replay.can_try(word.partition("=")[0])]

@@ -16,6 +16,7 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from trainobs.core.abi import MAIN_WORKER
+from trainobs.hooks.loader_facts import TENSORS, tensors_of
 from trainobs.hooks.loader_listener import LoaderListener
 from trainobs.hooks.loop_pass import Fetch, LoopPass
 from trainobs.hooks.marks import Marks
@@ -35,13 +36,15 @@ class LoaderPass(PassTracker):
         until_one_ends: whether it is exact only until a worker has no data any more: each worker
             of a loader with an iterable data set makes what it has, in turn.
         watches: those who are told, each by its one of `listeners`.
+        facts: where it is written down how many tensors a batch has, until that is done.
     """
 
-    __slots__ = ("__weakref__", "_loops", "_ref")
+    __slots__ = ("__weakref__", "_loops", "_ref", "facts")
 
     def __init__(self, loader: int, workers: int, exact: bool = False) -> None:
         super().__init__()
         self.loader, self.workers, self.exact = loader, workers, exact
+        self.facts: Sequence[dict[str, Any]] = ()
         self._loops: dict[int, LoopPass] = {}
 
     @classmethod
@@ -91,6 +94,13 @@ class LoaderPass(PassTracker):
     def _look_at(self, iterator: Any) -> None:
         if not all(getattr(iterator, "_workers_status", (False,))):
             self.exact = False
+
+    def note_tensors(self, batch: object) -> None:
+        """Write down how many tensors the workers hand over with a batch, the first of a pass."""
+        facts, self.facts = self.facts, ()
+        count = tensors_of(batch)
+        for noted in facts:
+            noted[TENSORS] = count
 
     def void(self, *, over: bool) -> None:
         """It gave none: it is over, or an exception came, after which all is anybody's guess."""

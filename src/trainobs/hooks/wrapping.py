@@ -121,7 +121,7 @@ def _watched_iter(make: Callable[[Any], Any], wrapping: _Wrapping) -> Callable[[
         begun = _safely(watches, _begin, loader, watches) if watches else None
         if begun is None:
             return make(loader)
-        told, serial, marked = begun
+        told, serial, marked, facts = begun
         begin_ns, _starts.took_ns = time.monotonic_ns(), 0
         try:
             with _marking(loader, serial if marked else None):
@@ -130,7 +130,7 @@ def _watched_iter(make: Callable[[Any], Any], wrapping: _Wrapping) -> Callable[[
             _safely(watches, _not_made, told)
             raise
         took_ns, workers_ns = time.monotonic_ns() - begin_ns, _starts.took_ns
-        _safely(watches, _begin_pass, iterator, loader, serial, marked, watches)
+        _safely(watches, _begin_pass, iterator, loader, serial, marked, watches, facts)
         observed = _safely(watches, _made, iterator, told, took_ns, workers_ns)
         return iterator if observed is None else observed
 
@@ -157,13 +157,17 @@ def _timed_start(start: Callable[[Any], None], wrapping: _Wrapping) -> Callable[
     return timed_start
 
 
-def _begin(loader: Any, watches: Sequence[LoaderListener]) -> tuple[list[Any], int, bool]:
-    """Who is told of an iterator that is about to be made, its serial, and whether to mark."""
+def _begin(
+    loader: Any, watches: Sequence[LoaderListener]
+) -> tuple[list[Any], int, bool, list[dict[str, Any]]]:
+    """An iterator is about to be made: who is told, its serial, whether to mark, and its facts."""
     serial = next(serials)
-    for watch in watches:
+    facts = [
         note_loader(watch.info, loader, serial, is_new=watch.known_loaders.is_new(loader))
+        for watch in watches
+    ]
     told = [(watch, watch.starts(loader)) for watch in watches]
-    return told, serial, any(watch.ledger.marks for watch in watches)
+    return told, serial, any(watch.ledger.marks for watch in watches), facts
 
 
 def _made(iterator: Any, told: list[Any], took_ns: int, workers_ns: int) -> Any:
@@ -198,7 +202,12 @@ def _marking(loader: Any, serial: int | None) -> Iterator[None]:
 
 
 def _begin_pass(
-    iterator: Any, loader: Any, serial: int, marked: bool, watches: Sequence[LoaderListener]
+    iterator: Any,
+    loader: Any,
+    serial: int,
+    marked: bool,
+    watches: Sequence[LoaderListener],
+    facts: Sequence[dict[str, Any]],
 ) -> None:
     if not isinstance(iterator, _BaseDataLoaderIter):
         return
@@ -211,6 +220,7 @@ def _begin_pass(
         if at.exact:
             for watch in watches:
                 watch.ledger.follow(serial)
+    at.facts = facts if at.workers else ()
     for watch in watches:
         if watch.expected is not None and watch.expected.base is loader:
             watch.expected.begin(at)
@@ -235,6 +245,8 @@ def _watched_next(fetch: Callable[[Any], Any], wrapping: _Wrapping) -> Callable[
             raise
         try:
             at.got(told, iterator, batch)
+            if at.facts:
+                at.note_tensors(batch)
         except Exception:
             _fault(watches)
         return batch

@@ -104,7 +104,8 @@ def _workers(trace: Trace, value: float) -> tuple[Trace, ...]:
     if not count:  # the training thread makes batches itself, and nobody hands over
         parts = ("feed", "feed_cpu", "feed_held", "receive", "start")
         gone: dict[str, Any] = dict.fromkeys(parts, 0.0)
-        return (replace(trace, workers=0, **gone),)
+        alone = replace(trace, workers=0, **gone)
+        return alone, replace(alone, make_cpu=trace.make_cpu * SLOWER)
     if trace.workers:
         start = trace.start * count / trace.workers
         more = replace(trace, workers=count, start=start)

@@ -78,6 +78,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "loaders.*.prefetch_factor": (int, NoneType),
     "loaders.*.objects": (int,),
     "loaders.*.passes": (int,),
+    "loaders.*.tensors_per_batch": (int, NoneType),
     "summary": (dict, NoneType),
     "summary.outcome": (str, NoneType),
     "summary.losses": (dict,),

@@ -10,7 +10,7 @@ from trainobs.core.text import gained
 from trainobs.replay.changes import MOST_WORKERS, Change
 from trainobs.replay.predict import Replay
 from trainobs.verdict import record
-from trainobs.verdict.causes import kernels_share
+from trainobs.verdict.causes import handed_over, kernels_share
 from trainobs.verdict.cpus import free_cpus, taken_by_others
 from trainobs.verdict.parts import Situation, known
 from trainobs.verdict.verdict import Advice, Cause, Facts, VerdictKind
@@ -34,6 +34,9 @@ advice: it cannot be had from transforms alone, and there may be none."""
 MEMORY = 0.5
 """Share of a rank's memory that its workers may have."""
 
+MANY_TENSORS = 8
+"""Tensors in a batch from which on there are fewer to make of them."""
+
 MADE_ONCE = "make the loader once, before the loop, with persistent_workers=True"
 """For workers to live on, their loader has to."""
 
@@ -46,6 +49,8 @@ def advise(kind: VerdictKind, cause: Cause | None, now: Situation) -> Advice | N
     found = list(_replayed(kind, cause, now))
     replayed = {name for advice in found for name in advice.change}
     found += [one for one in _by_share(kind, cause, now) if not replayed & one.change.keys()]
+    if cause is Cause.HANDOVER and (now.facts.tensors or 0) >= MANY_TENSORS:
+        found.append(_fewer_tensors(now))
     sure = [advice for advice in found if advice.gain[0] >= LEAST]
     return next(iter(in_order(sure, lambda one: one.change, lambda one: one.gain)), None)
 
@@ -121,11 +126,13 @@ def _try(replay: Replay, change: Change, text: str) -> Advice:
 
 
 def _workers(replay: Replay, now: Situation) -> _Found:
-    """The fewest workers that gain about the most; never more than CPUs that are free."""
+    """None; and the fewest more that gain about the most, never more than CPUs that are free."""
     facts, free = now.facts, free_cpus(now)
-    if facts.workers is None or free is None or isnan(taken_by_others(now)):
+    if facts.workers is None or not replay.can_try("workers"):
         return
-    if not replay.can_try("workers"):
+    if facts.workers:
+        yield _try(replay, Change("workers", 0), "num_workers=0")
+    if free is None or isnan(taken_by_others(now)):
         return
     room = min(int(free + 0.5), workers_in_memory(facts, now.ns("memory/worker_rss_bytes")))
     tried = {n: _try(replay, Change("workers", n), f"num_workers={n}") for n in _counts(room)}
@@ -164,6 +171,13 @@ def _by_share(kind: VerdictKind, cause: Cause | None, now: Situation) -> _Found:
     if waits := now.facts.others_wait_ns:
         text = text.format(least=min(waits, key=lambda rank: waits[rank]))
     yield Advice(text, (1 / (1 - least * share), None), dict(change))
+
+
+def _fewer_tensors(now: Situation) -> Advice:
+    """Each is handed over by itself, whatever its size: a socket, a descriptor, a mapping."""
+    share = min(0.99, handed_over(now) / now.parts.step)
+    text = f"put what is in the {now.facts.tensors} tensors of a batch into a few"
+    return Advice(text, (1 / (1 - PART * share), None), {"tensors_per_batch": 1})
 
 
 def _part(kind: VerdictKind) -> Callable[[Situation], float]:

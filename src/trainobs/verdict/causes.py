@@ -22,6 +22,10 @@ FETCHES_NS = 3e6
 """CPU time of the training thread in a wait from which on it does more than take a batch over (1.1
 to 2.1 ms in the cases of docs/verdicts.md): a sampler computes, or there are very many tensors."""
 
+TENSOR_NS = 50e3
+"""CPU time that taking over one tensor costs the training thread at least: it opens a socket to the
+worker, and both prove that they know a key (48 to 205 us, 10 to 300 tensors a batch)."""
+
 SMALLEST_PAGE = 4096
 """Bytes, of all kernels that are supported."""
 
@@ -88,7 +92,7 @@ def _replayed(now: Situation, replay: Replay) -> tuple[float, Candidates]:
     whole = min(whole, known(now.parts.part[VerdictKind.LOADER]))
     names = record.SPLIT
     fetched = min(saved(receive=min(trace.receive, HANDED_NS)), _fetched(now))
-    handed = min(saved(**hand), _handed_over(now)) - fetched
+    handed = min(saved(**hand), handed_over(now)) - fetched
     return whole, iter(
         (
             Candidate(Cause.STORAGE, saved(**device), names[:1]),
@@ -146,19 +150,21 @@ def reads_again(now: Situation) -> bool:
     return waited >= STORAGE_SHOWS * now.parts.step and 0 < read <= 2 * again
 
 
-def _handed_over(now: Situation) -> float:
+def handed_over(now: Situation) -> float:
     """What handing batches over took that was no want of CPUs, at least.
 
     No more than was computed for it: by workers beside what they compute for batches, as much again
-    by the training thread, and by threads of its own that pin memory. A training thread that does
-    more, or sleeps, though the batch is made, may do so in a sampler, or around the loader.
+    by the training thread (or what the tensors need), and by threads of its own that pin memory. A
+    training thread that does more, or sleeps, though the batch is made, may do so in a sampler, or
+    around the loader.
     """
     queued = known(now.ns("sched/worker_runqueue_ns")) - known(now.ns("batch/cpu_wait_ns"))
     lacked = known(now.ns("sched/wait_runqueue_ns")) + max(0.0, queued)
     took = known(now.ns(record.HANDOVER)) - known(now.ns(record.START)) - lacked
     own = known(now.ns(record.LOADER) - now.ns(record.WAITED_OFF_CPU))
     handing = _handing(now)
-    computed = handing + min(handing, max(0.0, own)) + max(0.0, asleep.used_in_wait(now))
+    taking = min(max(handing, _tensors_ns(now)), max(0.0, own))
+    computed = handing + taking + max(0.0, asleep.used_in_wait(now))
     return max(0.0, min(took, computed))
 
 
@@ -189,7 +195,14 @@ def _fetched(now: Situation) -> float:
     computed -= known(now.ns(record.START)) if now.facts.has_new_workers else 0.0
     if now.facts.workers is None:  # it may make the batches itself
         return max(0.0, computed)
-    return computed - HANDED_NS if now.facts.workers and computed >= FETCHES_NS else 0.0
+    if not now.facts.workers or computed < FETCHES_NS:
+        return 0.0
+    return max(0.0, computed - HANDED_NS - _tensors_ns(now))
+
+
+def _tensors_ns(now: Situation) -> float:
+    """CPU time that it takes the training thread at least to take over the tensors of a batch."""
+    return TENSOR_NS * (now.facts.tensors or 0)
 
 
 _FETCHED = (record.WAITED_OFF_CPU,)
@@ -220,7 +233,7 @@ def _split(now: Situation) -> Candidates:
     yield Candidate(Cause.FETCH, fetched, _FETCHED)
     # Older run logs have sleep in the hand-over; and a worker that computes hands over late.
     if not isnan(slept) and known(now.ns("batch/compute_ns")) < COMPUTES * known(handover):
-        handed = _handed_over(now) - fetched - _kept(now)
+        handed = handed_over(now) - fetched - _kept(now)
         yield Candidate(Cause.HANDOVER, max(0.0, handed), names[4:])
     yield Candidate(contention(now), known(cpu_wait) + lacked, (*names[1:2], *_CONTENTION))
 

@@ -113,6 +113,8 @@ class Facts:
         memory_bytes: memory of the machine for each of its ranks; None: unknown.
         workers: worker processes of the training loader, 0 for none; None: unknown.
         prefetch: batches that each of them may be ahead.
+        tensors: in a batch that they hand over, at least, where all such loaders have as many;
+            None: unknown.
         torch_threads: threads of torch in one operation; None: unknown.
         has_persistent_workers: whether they live on between epochs, or may: some of several
             loaders have such.
@@ -136,6 +138,7 @@ class Facts:
     memory_bytes: float | None = None
     workers: int | None = None
     prefetch: int = 2
+    tensors: int | None = None
     torch_threads: int | None = None
     has_persistent_workers: bool = False
     has_new_loaders: bool | None = False
@@ -258,6 +261,7 @@ def facts_from(info: Mapping[str, Any]) -> Facts:
         memory_bytes=host["memory_bytes"] / ranks_here if host.get("memory_bytes") else None,
         workers=workers,
         prefetch=loader.get("prefetch_factor") or 2,
+        tensors=_tensors(loaders),
         torch_threads=settings.get("torch_threads"),
         has_persistent_workers=any(one.get("persistent_workers") for one in loaders),
         has_new_loaders=_are_made_anew(loaders),
@@ -268,6 +272,11 @@ def facts_from(info: Mapping[str, Any]) -> Facts:
         siblings=int(siblings.get("processes", 0)),
         siblings_cpu_ratio=float(siblings.get("cpu_ratio", 0.0)),
     )
+
+
+def _tensors(loaders: Sequence[Mapping[str, Any]]) -> int | None:
+    counts = {one.get("tensors_per_batch") for one in loaders}
+    return counts.pop() if len(counts) == 1 else None
 
 
 FEW_PASSES = 3

@@ -1,0 +1,71 @@
+"""What is written down of loaders."""
+
+from __future__ import annotations
+
+from collections import UserDict
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from tests.hooks.pair import Pair
+from trainobs.hooks.loader_facts import MOST_PARTS, TENSORS, tensors_of
+
+
+class Features(Dataset[dict[str, Any]]):
+    """Inputs of so many features."""
+
+    def __init__(self, features: int) -> None:
+        self.features = features
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        named = {f"feature_{number}": torch.tensor(index) for number in range(self.features)}
+        return {**named, "name": "input", "number": index}
+
+
+class Holder:
+    def __init__(self, **parts: object) -> None:
+        self.__dict__.update(parts)
+
+
+class Dumb:
+    @property
+    def __dict__(self) -> dict[str, object]:  # type: ignore[override]
+        raise OSError("nobody is there")
+
+
+ONE = torch.zeros(1)
+CYCLE: list[Any] = [ONE]
+CYCLE.append(CYCLE)
+
+
+@pytest.mark.parametrize(
+    ("batch", "count"),
+    [
+        (ONE, 1),
+        ([ONE, (torch.zeros(2), {"a": torch.zeros(1), "b": 1, "c": "text"})], 3),
+        (Holder(values=ONE, lengths=torch.zeros(3), keys=["a"], other=Holder(x=torch.ones(1))), 3),
+        (UserDict(a=ONE, b=torch.zeros(1)), 2),
+        (CYCLE, 1),
+        ([ONE] * 3, 1),  # pickled once
+        (torch.nn.Linear, 0),  # a class, whose own are not handed over
+        (list(range(10 * MOST_PARTS)), 0),
+        (Dumb(), None),
+        (None, 0),
+    ],
+)
+def test_tensors_of_a_batch_are_counted_wherever_they_are(batch, count):
+    assert tensors_of(batch) == count
+
+
+def test_a_loader_with_workers_tells_how_many_tensors_they_hand_over():
+    pair = Pair()
+    for features, workers in ((5, 1), (7, 0)):
+        list(DataLoader(Features(features), 2, num_workers=workers))
+    pair.watch.close()
+    noted = [(one["workers"], one[TENSORS]) for one in pair.watch.info.loaders]
+    assert noted == [(1, 6), (0, None)]  # torch makes one of the numbers
