@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from functools import wraps
 from multiprocessing.process import BaseProcess
 from threading import get_ident, local
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -25,7 +25,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from trainobs.hooks.loader_facts import note_loader
 from trainobs.hooks.loader_listener import LoaderListener
 from trainobs.hooks.loader_pass import LoaderPass, passes, serials
-from trainobs.hooks.loop_pass import LoopPass
+from trainobs.hooks.loop_pass import Fetch, LoopPass
 from trainobs.hooks.marks import MarkingInit
 from trainobs.hooks.observed_loader import followed
 
@@ -121,16 +121,16 @@ def _watched_iter(make: Callable[[Any], Any], wrapping: _Wrapping) -> Callable[[
         begun = _safely(watches, _begin, loader, watches) if watches else None
         if begun is None:
             return make(loader)
-        told, serial, marked, facts = begun
+        told = begun.told
         begin_ns, _starts.took_ns = time.monotonic_ns(), 0
         try:
-            with _marking(loader, serial if marked else None):
+            with _marking(loader, begun.serial if begun.marked else None):
                 iterator = make(loader)
         except BaseException:
             _safely(watches, _not_made, told)
             raise
         took_ns, workers_ns = time.monotonic_ns() - begin_ns, _starts.took_ns
-        _safely(watches, _begin_pass, iterator, loader, serial, marked, watches, facts)
+        _safely(watches, _begin_pass, iterator, loader, begun, watches)
         observed = _safely(watches, _made, iterator, told, took_ns, workers_ns)
         return iterator if observed is None else observed
 
@@ -157,17 +157,30 @@ def _timed_start(start: Callable[[Any], None], wrapping: _Wrapping) -> Callable[
     return timed_start
 
 
-def _begin(
-    loader: Any, watches: Sequence[LoaderListener]
-) -> tuple[list[Any], int, bool, list[dict[str, Any]]]:
-    """An iterator is about to be made: who is told, its serial, whether to mark, and its facts."""
+class _Begun(NamedTuple):
+    """An iterator that is about to be made.
+
+    Attributes:
+        told: who is told of it, and how.
+        serial: of its loader.
+        marked: whether its batches are.
+        facts: what is written down of the loader, in each run.
+    """
+
+    told: list[tuple[LoaderListener, LoopPass | Fetch]]
+    serial: int
+    marked: bool
+    facts: list[dict[str, Any]]
+
+
+def _begin(loader: Any, watches: Sequence[LoaderListener]) -> _Begun:
     serial = next(serials)
     facts = [
         note_loader(watch.info, loader, serial, is_new=watch.known_loaders.is_new(loader))
         for watch in watches
     ]
     told = [(watch, watch.starts(loader)) for watch in watches]
-    return told, serial, any(watch.ledger.marks for watch in watches), facts
+    return _Begun(told, serial, any(watch.ledger.marks for watch in watches), facts)
 
 
 def _made(iterator: Any, told: list[Any], took_ns: int, workers_ns: int) -> Any:
@@ -202,25 +215,20 @@ def _marking(loader: Any, serial: int | None) -> Iterator[None]:
 
 
 def _begin_pass(
-    iterator: Any,
-    loader: Any,
-    serial: int,
-    marked: bool,
-    watches: Sequence[LoaderListener],
-    facts: Sequence[dict[str, Any]],
+    iterator: Any, loader: Any, begun: _Begun, watches: Sequence[LoaderListener]
 ) -> None:
     if not isinstance(iterator, _BaseDataLoaderIter):
         return
     at = passes.get(id(iterator))
     if at is not None:
-        at.again(loader, marked=marked)
+        at.again(loader, marked=begun.marked)
     else:
-        at = LoaderPass.first(iterator, loader, serial, marked=marked)
+        at = LoaderPass.first(iterator, loader, begun.serial, marked=begun.marked)
         at.keep_for(iterator)
         if at.exact:
             for watch in watches:
-                watch.ledger.follow(serial)
-    at.facts = facts if at.workers else ()
+                watch.ledger.follow(begun.serial)
+    at.facts = begun.facts if at.workers else ()
     for watch in watches:
         if watch.expected is not None and watch.expected.base is loader:
             watch.expected.begin(at)
