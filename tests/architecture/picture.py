@@ -3,7 +3,7 @@
 `python -m tests.architecture.picture` draws it.
 
 An arrow leads from a room to one that it imports. Arrows that follow from others are left out, and
-so is `core`, which every room imports.
+so is `core`, which all rooms but `host` import.
 """
 
 from __future__ import annotations
