@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from accelerate.state import GradientState
 
 from tests.integrations.models import NAMESPACES, Lightning
 from tests.integrations.trainers import HuggingFace
@@ -41,9 +42,11 @@ def lightning(request: pytest.FixtureRequest, tmp_path: Path) -> Lightning:
 
 
 @pytest.fixture
-def hf(tmp_path: Path) -> HuggingFace:
+def hf(tmp_path: Path) -> Iterator[HuggingFace]:
     """A directory for runs of a Hugging Face Trainer."""
-    return HuggingFace(tmp_path)
+    yield HuggingFace(tmp_path)
+    # Of Accelerate 1.3 it holds the last loader, and so workers that live on.
+    GradientState._reset_state()
 
 
 @pytest.fixture

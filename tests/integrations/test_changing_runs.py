@@ -21,7 +21,7 @@ pytestmark = pytest.mark.needs_bpf
 
 
 class Slow(Dataset):
-    """Items that take 2 ms, the first time at least."""
+    """Items that take 5 ms, the first time at least."""
 
     def __init__(self, *, keeps: bool) -> None:
         self._kept: dict[int, int] | None = {} if keeps else None
@@ -31,7 +31,7 @@ class Slow(Dataset):
 
     def __getitem__(self, index: int) -> int:
         if self._kept is None or index not in self._kept:
-            time.sleep(0.002)
+            time.sleep(0.005)
         if self._kept is not None:
             self._kept[index] = index
         return index
@@ -61,9 +61,9 @@ from pathlib import Path
 from trainobs import observe
 Path(sys.argv[2], "cgroup.procs").write_text("0")
 with observe(run_dir=sys.argv[1], quiet=True) as obs:
-    for step in range(130):
+    for step in range(80):
         with obs.step(), obs.phase("forward"):
-            until = time.thread_time() + 0.008
+            until = time.thread_time() + 0.004
             while time.thread_time() < until:
                 pass
         if step == 30:
@@ -75,7 +75,7 @@ def test_a_quota_that_is_set_in_the_middle_of_a_run_is_the_cause(tmp_path):
     try:
         with group("cpu", {}) as folder:
             is_old = (folder / "cpu.cfs_quota_us").exists()
-            quota = ("cpu.cfs_quota_us", "30000") if is_old else ("cpu.max", "30000 100000")
+            quota = ("cpu.cfs_quota_us", "5000") if is_old else ("cpu.max", "5000 100000")
             command = [sys.executable, "-c", JOB, tmp_path / "run", folder, *quota]
             subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     except Unavailable as why:
