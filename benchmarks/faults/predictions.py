@@ -38,8 +38,9 @@ THROTTLED: dict[str, Any] = {"source": "files", "cold": True, "workers": 2, "ste
 
 BEFORE = (
     _before("computes", {"workers": 2}, {"transform": 0.5}, item_cpu_ms=3),
-    _before("computes_2", {"workers": 1}, {"workers": 4}, workers=2, item_cpu_ms=3),
+    _before("computes_2", {"workers": 0}, {"workers": 1}, {"workers": 4}, workers=2, item_cpu_ms=3),
     _before("computes_0", {"workers": 1}, {"workers": 2}, workers=0, item_cpu_ms=2, steps=80),
+    _before("hands_over", {"workers": 0}, workers=1, side=16, width=6, steps=400),
     _before("sleeps", {"workers": 2}, {"latency": 0.5}, item_sleep_ms=5),
     _before("sleeps_2", {"workers": 4}, {"workers": 1}, workers=2, item_sleep_ms=5),
     _before("answers", {"workers": 2}, {"latency": 0.5}, source="http", answer_ms=5, steps=60),

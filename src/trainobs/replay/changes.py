@@ -105,7 +105,7 @@ def _workers(trace: Trace, value: float) -> tuple[Trace, ...]:
         parts = ("feed", "feed_cpu", "feed_held", "receive", "start")
         gone: dict[str, Any] = dict.fromkeys(parts, 0.0)
         alone = replace(trace, workers=0, **gone)
-        return alone, replace(alone, make_cpu=trace.make_cpu * SLOWER)
+        return alone, _slower(alone)  # each step finds the caches as a batch has left them
     if trace.workers:
         start = trace.start * count / trace.workers
         more = replace(trace, workers=count, start=start)
