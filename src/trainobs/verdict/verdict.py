@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any
 
 from trainobs.core.records import RunInfo
+from trainobs.replay.changes import KNOWN
 
 
 class VerdictKind(Enum):
@@ -92,12 +93,17 @@ class Advice:
     Attributes:
         text: what to do.
         gain: least and most speed-up that it is predicted to bring; None: nobody knows the most.
-        change: the same for programs: name -> value, as `trainobs whatif` takes it.
+        change: the same for programs: name -> value.
     """
 
     text: str
     gain: tuple[float, float | None]
     change: Mapping[str, float | bool] = field(default_factory=dict)
+
+    @property
+    def can_be_replayed(self) -> bool:
+        """Whether `trainobs whatif` takes the change; it knows none of a training's own code."""
+        return self.change.keys() <= KNOWN.keys()
 
 
 @dataclass(frozen=True)
