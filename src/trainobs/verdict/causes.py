@@ -70,7 +70,7 @@ def _loader(now: Situation) -> tuple[float, Candidates]:
         return whole, candidates
     if now.facts.workers is None:
         return whole, iter((Candidate(Cause.FETCH, _fetched(now), _FETCHED),))
-    return whole, (_inferred(now) if isnan(now.ns(record.SPLIT[0])) else _split(now))
+    return whole, (_inferred(now) if isnan(now.ns(record.LOADER_DEVICE)) else _split(now))
 
 
 def _replayed(now: Situation, replay: Replay) -> tuple[float, Candidates]:
@@ -90,22 +90,28 @@ def _replayed(now: Situation, replay: Replay) -> tuple[float, Candidates]:
     whole = saved(**device, **sleep, make_cpu=none, **nothing, start=0.0)
     # It may be more: what nobody makes leaves CPUs to the step. But the wait is in question.
     whole = min(whole, known(now.parts.part[VerdictKind.LOADER]))
-    names = record.SPLIT
     fetched = min(saved(receive=min(trace.receive, HANDED_NS)), _fetched(now))
     handed = min(saved(**hand), handed_over(now)) - fetched
     return whole, iter(
         (
-            Candidate(Cause.STORAGE, saved(**device), names[:1]),
-            Candidate(Cause.TRANSFORM, saved(**cpu), names[2:3]),
-            Candidate(why, saved(**sleep), (*names[3:4], *asleep.BESIDE.get(why, ()))),
+            Candidate(Cause.STORAGE, saved(**device), (record.LOADER_DEVICE,)),
+            Candidate(Cause.TRANSFORM, saved(**cpu), (record.LOADER_COMPUTE,)),
+            Candidate(why, saved(**sleep), _slept(why)),
             Candidate(Cause.FETCH, fetched, _FETCHED),
-            Candidate(Cause.HANDOVER, max(0.0, handed), names[4:]),
+            Candidate(Cause.HANDOVER, max(0.0, handed), (record.HANDOVER,)),
             *_start(now, saved(start=trace.start - _theirs(trace.start, trace.start - other))),
             Candidate(
-                _lack(now), saved(cpus=inf, most_cpus=inf) if _lacks(now) else 0.0, names[1:2]
+                _lack(now),
+                saved(cpus=inf, most_cpus=inf) if _lacks(now) else 0.0,
+                (record.LOADER_CPU_WAIT,),
             ),
         )
     )
+
+
+def _slept(why: Cause) -> tuple[str, ...]:
+    """The metrics of what the loader slept for."""
+    return (record.LOADER_SLEEP, *asleep.BESIDE.get(why, ()))
 
 
 def _start(now: Situation, ns: float) -> Candidates:
@@ -144,7 +150,7 @@ def kernels_share(now: Situation) -> float:
 
 def reads_again(now: Situation) -> bool:
     """Whether memory may have held, and lost, half or more of what a loader reads from storage."""
-    waited = known(now.ns(record.SPLIT[0]))
+    waited = known(now.ns(record.LOADER_DEVICE))
     again = SMALLEST_PAGE * known(now.ns("memory/refault_count"))
     read = known(now.ns("block/read_bytes"))
     return waited >= STORAGE_SHOWS * now.parts.step and 0 < read <= 2 * again
@@ -188,7 +194,7 @@ def _fetched(now: Situation) -> float:
     At least: where the wait is not divided, all of its time off the CPU may be in it.
     """
     off = now.ns(record.WAITED_OFF_CPU)
-    if isnan(off) and isnan(now.ns(record.SPLIT[0])):
+    if isnan(off) and isnan(now.ns(record.LOADER_DEVICE)):
         off = now.ns("sched/main_offcpu_ns")
     computed = max(0.0, known(now.ns(record.LOADER) - off))
     # Some of the start of new workers is computed, too. Of others it is a sampler, or the like.
@@ -216,26 +222,27 @@ _CONTENTION = (
 
 def _split(now: Situation) -> Candidates:
     """From the wait as it was divided where the batches were made."""
-    names = record.SPLIT
-    device, cpu_wait, compute, slept, handover = (now.ns(name) for name in names)
+    compute, slept = now.ns(record.LOADER_COMPUTE), now.ns(record.LOADER_SLEEP)
     why = asleep.cause_of(now)
     lacked = known(now.ns("sched/wait_runqueue_ns")) if now.facts.workers else 0.0
     # Of the training thread, which made the batches: no more than the rest of the step holds.
     rest = now.parts.step - known(now.ns(record.LOADER))
     collected = 0.0 if now.facts.workers else max(0.0, known(now.ns(record.GARBAGE)) - rest)
     collected = min(collected, known(compute))
-    yield Candidate(Cause.STORAGE, known(device), names[:1])
-    yield Candidate(Cause.TRANSFORM, known(compute) - collected, names[2:3])
-    yield Candidate(Cause.GARBAGE, collected, (*names[2:3], record.GARBAGE))
-    yield Candidate(why, known(slept), (*names[3:4], *asleep.BESIDE.get(why, ())))
+    yield from _measured(now, {Cause.STORAGE: record.LOADER_DEVICE})
+    yield Candidate(Cause.TRANSFORM, known(compute) - collected, (record.LOADER_COMPUTE,))
+    yield Candidate(Cause.GARBAGE, collected, (record.LOADER_COMPUTE, record.GARBAGE))
+    yield Candidate(why, known(slept), _slept(why))
     yield from _start(now, _theirs(now.ns(record.START), now.ns(record.STARTING_WORKERS)))
     fetched = _fetched(now)
     yield Candidate(Cause.FETCH, fetched, _FETCHED)
     # Older run logs have sleep in the hand-over; and a worker that computes hands over late.
-    if not isnan(slept) and known(now.ns("batch/compute_ns")) < COMPUTES * known(handover):
+    most = COMPUTES * known(now.ns(record.HANDOVER))
+    if not isnan(slept) and known(now.ns("batch/compute_ns")) < most:
         handed = handed_over(now) - fetched - _kept(now)
-        yield Candidate(Cause.HANDOVER, max(0.0, handed), names[4:])
-    yield Candidate(contention(now), known(cpu_wait) + lacked, (*names[1:2], *_CONTENTION))
+        yield Candidate(Cause.HANDOVER, max(0.0, handed), (record.HANDOVER,))
+    lacked += known(now.ns(record.LOADER_CPU_WAIT))
+    yield Candidate(contention(now), lacked, (record.LOADER_CPU_WAIT, *_CONTENTION))
 
 
 def _inferred(now: Situation) -> Candidates:

@@ -29,8 +29,8 @@ _METRICS_OF: Mapping[VerdictKind, tuple[str, ...]] = {
     VerdictKind.VALIDATION: (names.VALIDATION,),
     VerdictKind.MEMORY: ("memory/reclaim_ns", "memory/refault_count"),
     VerdictKind.SLEEP: names.SLEEPS,
-    VerdictKind.NO_CPU: OFF_CPU[1:2],
-    VerdictKind.DEVICE: OFF_CPU[2:],
+    VerdictKind.NO_CPU: ("sched/main_runqueue_ns",),
+    VerdictKind.DEVICE: ("sched/main_iowait_ns",),
 }
 
 _PARTS_OF: Mapping[VerdictKind, tuple[str, ...]] = {

@@ -41,21 +41,21 @@ AWAITED = "sched/main_await_ns"
 """Sleep of the training thread until another thread of its process was done."""
 START = "loader/start_stop_ns"
 STARTING_WORKERS = "loader/worker_start_stop_ns"
+LOADER_DEVICE = "loader/device_ns"
+LOADER_CPU_WAIT = "loader/cpu_wait_ns"
+LOADER_COMPUTE = "loader/compute_ns"
+LOADER_SLEEP = "loader/sleep_ns"
 HANDOVER = "loader/handover_ns"
 """What is left of the wait for data; `START`, and what is taken over, are within it."""
-SPLIT = (
-    "loader/device_ns",
-    "loader/cpu_wait_ns",
-    "loader/compute_ns",
-    "loader/sleep_ns",
-    HANDOVER,
-)
+SPLIT = (LOADER_DEVICE, LOADER_CPU_WAIT, LOADER_COMPUTE, LOADER_SLEEP, HANDOVER)
+"""The parts of the wait for data, which add up to it."""
+OTHER_SLEEP = "sched/other_sleep_ns"
 SLEEPS = (
     "sched/transfer_sleep_ns",
     "sched/forward_sleep_ns",
     "sched/backward_sleep_ns",
     "sched/optimizer_sleep_ns",
-    "sched/other_sleep_ns",
+    OTHER_SLEEP,
 )
 
 LOADERS = "batch/loaders"

@@ -18,7 +18,7 @@ from trainobs.verdict.asleep import surely_beside, used_in_wait
 from trainobs.verdict.causes import find, kernels_share, reads_again
 from trainobs.verdict.cpus import FULL, contention, cpus_used, free_cpus, is_full
 from trainobs.verdict.evenness import UnevenTime, in_some_steps, once, when
-from trainobs.verdict.evidence import HELD_UP, WORTH_SHOWING, evidence, metrics_of
+from trainobs.verdict.evidence import WORTH_SHOWING, evidence, metrics_of
 from trainobs.verdict.parts import (
     BOUND,
     HOLDS,
@@ -52,7 +52,7 @@ SEVERAL = 1.1
 """Loaders that give batches to a step, on average, from which on a run has several: not only in the
 steps after which there is a validation."""
 
-_NOT_DONE = ("sched/work_runqueue_ns", names.GARBAGE, names.INTERPRETER, names.SLEEPS[-1])
+_NOT_DONE = ("sched/work_runqueue_ns", names.GARBAGE, names.INTERPRETER, names.OTHER_SLEEP)
 """Time outside the phases that is known for something else than what the loop does there. Waiting
 for a device is not: a checkpoint that nobody marks does, and the kernel tells no phase of it."""
 
@@ -75,6 +75,8 @@ _TIMES_OF: Mapping[Cause | None, tuple[str, ...]] = {
     Cause.FSYNC: ("sched/work_iowait_ns",),
 }
 """Where the time lies that held computation up; else it is the run queue."""
+
+_RUNQUEUE = ("sched/work_runqueue_ns",)
 
 
 def judge(record: Record, facts: Facts, *, replays: bool = True) -> Verdict:
@@ -194,7 +196,7 @@ def _why_unseen(now: Situation, top: VerdictKind, most: float) -> str:
     if slept >= max(BOUND * parts.step, most) and not is_asleep:
         share = percent(min(1.0, slept / parts.step))
         return f"for {share} of the step the training thread is off the CPU, and nobody knows why"
-    is_seen = not isnan(now.ns(names.INTERPRETER)) or not isnan(now.ns(names.SPLIT[0]))
+    is_seen = not isnan(now.ns(names.INTERPRETER)) or not isnan(now.ns(names.LOADER_DEVICE))
     # Who waits for that lock is off the CPU.
     off = now.ns("sched/main_offcpu_ns") - known(now.ns("sched/main_runqueue_ns"))
     beside = 0.0 if is_seen else min(used_in_wait(now), inf if isnan(off) else off)
@@ -287,7 +289,7 @@ def replay_of(record: Record, facts: Facts) -> Replay | None:
 def _times(kind: VerdictKind, cause: Cause | None, *, held_up: bool) -> tuple[str, ...]:
     """The times that a verdict is about."""
     if kind is VerdictKind.COMPUTE:
-        return _TIMES_OF.get(cause, HELD_UP[:1]) if held_up else _COMPUTING
+        return _TIMES_OF.get(cause, _RUNQUEUE) if held_up else _COMPUTING
     return metrics_of(kind)
 
 
@@ -302,7 +304,7 @@ def _when(record: Record, kind: VerdictKind, times: tuple[str, ...], *, held_up:
 
 def _taken_by(now: Situation, cause: Cause | None) -> tuple[Cause | None, float]:
     """Who had the CPUs that were lacking, beside the cause; and the share of the step."""
-    lacked = known(now.ns(names.SPLIT[1])) + known(now.parts.runqueue)
+    lacked = known(now.ns(names.LOADER_CPU_WAIT)) + known(now.parts.runqueue)
     share = min(1.0, lacked / now.parts.step)
     who = contention(now)
     is_sure = who is Cause.QUOTA or (who is Cause.OTHERS and is_full(now))
