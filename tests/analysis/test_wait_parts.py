@@ -15,8 +15,8 @@ from trainobs.analysis.step_time import TAKING
 from trainobs.analysis.summary import summarize
 from trainobs.report import brief, facts, page
 from trainobs.runlog.reader import RunLog
-from trainobs.verdict.record import LOADER as LOADER_WAIT
-from trainobs.verdict.record import SPLIT, START
+from trainobs.verdict.metric_names import LOADER as LOADER_WAIT
+from trainobs.verdict.metric_names import SPLIT, START
 
 MS = 1e6
 

@@ -37,7 +37,7 @@ from measured import (
     Study,
 )
 
-from trainobs.verdict.record import (
+from trainobs.verdict.metric_names import (
     CHECKPOINT,
     COMPUTE,
     HANDOVER,

@@ -13,7 +13,7 @@ from trainobs.core.catalogue import METRICS
 from trainobs.core.metrics import evaluate
 from trainobs.core.records import SETUP
 from trainobs.runlog.reader import RunLog
-from trainobs.verdict.record import STEP
+from trainobs.verdict.metric_names import STEP
 
 
 class _Condition(NamedTuple):

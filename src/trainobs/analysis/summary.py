@@ -36,7 +36,7 @@ from trainobs.core.records import SETUP
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES, KERNEL, STEPS, part_file, part_number
-from trainobs.verdict.record import BATCH_NEEDED, LOADER, STEP
+from trainobs.verdict.metric_names import BATCH_NEEDED, LOADER, STEP
 from trainobs.verdict.verdict import facts_from
 
 

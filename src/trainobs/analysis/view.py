@@ -29,8 +29,8 @@ from trainobs.core.labels import TAKING, WITHIN, label_among, label_of
 from trainobs.core.records import SETUP, UNKNOWN
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES, STEPS
+from trainobs.verdict.metric_names import LOADER, NAMED, PHASES, SPLIT, START, STEP, WAITED_OFF_CPU
 from trainobs.verdict.parts import HANDED_NS, HANDED_SHARE
-from trainobs.verdict.record import LOADER, NAMED, PHASES, SPLIT, START, STEP, WAITED_OFF_CPU
 from trainobs.verdict.verdict import facts_from
 
 PARTS = (*SPLIT, START, *(name for name in PHASES if name != NAMED))

@@ -6,7 +6,7 @@ from math import inf
 
 from trainobs.replay.trace import BESIDE as STORAGE_BESIDE
 from trainobs.replay.trace import STORAGE, asleep_for_storage, beside_for_storage
-from trainobs.verdict import record
+from trainobs.verdict import metric_names as names
 from trainobs.verdict.parts import Situation, known
 from trainobs.verdict.verdict import Cause
 
@@ -71,7 +71,7 @@ def used_in_wait(now: Situation) -> float:
     """CPU time of other threads that torch's own cannot have used: those compute in the step."""
     threads = (now.facts.torch_threads or inf) - 1 + now.facts.has_accelerator  # with autograd's
     used = known(now.ns("sched/thread_cpu_ns"))
-    return used - (threads * (now.parts.step - known(now.ns(record.LOADER))) if threads else 0.0)
+    return used - (threads * (now.parts.step - known(now.ns(names.LOADER))) if threads else 0.0)
 
 
 def surely_beside(now: Situation, used: float, awake: float) -> float:

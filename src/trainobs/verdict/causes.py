@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from trainobs.replay.predict import Replay
 from trainobs.replay.trace import COMPUTES, Trace
-from trainobs.verdict import asleep, kept, record
+from trainobs.verdict import asleep, kept
+from trainobs.verdict import metric_names as names
 from trainobs.verdict.asleep import COVERAGE
 from trainobs.verdict.cpus import contention
 from trainobs.verdict.parts import HANDED_NS, Situation, known, stolen
@@ -70,7 +71,7 @@ def _loader(now: Situation) -> tuple[float, Candidates]:
         return whole, candidates
     if now.facts.workers is None:
         return whole, iter((Candidate(Cause.FETCH, _fetched(now), _FETCHED),))
-    return whole, (_inferred(now) if isnan(now.ns(record.LOADER_DEVICE)) else _split(now))
+    return whole, (_inferred(now) if isnan(now.ns(names.LOADER_DEVICE)) else _split(now))
 
 
 def _replayed(now: Situation, replay: Replay) -> tuple[float, Candidates]:
@@ -94,16 +95,16 @@ def _replayed(now: Situation, replay: Replay) -> tuple[float, Candidates]:
     handed = min(saved(**hand), handed_over(now)) - fetched
     return whole, iter(
         (
-            Candidate(Cause.STORAGE, saved(**device), (record.LOADER_DEVICE,)),
-            Candidate(Cause.TRANSFORM, saved(**cpu), (record.LOADER_COMPUTE,)),
+            Candidate(Cause.STORAGE, saved(**device), (names.LOADER_DEVICE,)),
+            Candidate(Cause.TRANSFORM, saved(**cpu), (names.LOADER_COMPUTE,)),
             Candidate(why, saved(**sleep), _slept(why)),
             Candidate(Cause.FETCH, fetched, _FETCHED),
-            Candidate(Cause.HANDOVER, max(0.0, handed), (record.HANDOVER,)),
+            Candidate(Cause.HANDOVER, max(0.0, handed), (names.HANDOVER,)),
             *_start(now, saved(start=trace.start - _theirs(trace.start, trace.start - other))),
             Candidate(
                 _lack(now),
                 saved(cpus=inf, most_cpus=inf) if _lacks(now) else 0.0,
-                (record.LOADER_CPU_WAIT,),
+                (names.LOADER_CPU_WAIT,),
             ),
         )
     )
@@ -111,14 +112,14 @@ def _replayed(now: Situation, replay: Replay) -> tuple[float, Candidates]:
 
 def _slept(why: Cause) -> tuple[str, ...]:
     """The metrics of what the loader slept for."""
-    return (record.LOADER_SLEEP, *asleep.BESIDE.get(why, ()))
+    return (names.LOADER_SLEEP, *asleep.BESIDE.get(why, ()))
 
 
 def _start(now: Situation, ns: float) -> Candidates:
     """Workers that start, if new ones do."""
     if now.facts.has_new_workers:
         cause = Cause.REMADE if now.facts.has_new_loaders else Cause.START
-        yield Candidate(cause, ns, (record.START, record.STARTING_WORKERS))
+        yield Candidate(cause, ns, (names.START, names.STARTING_WORKERS))
 
 
 def _theirs(start: float, sure: float) -> float:
@@ -150,7 +151,7 @@ def kernels_share(now: Situation) -> float:
 
 def reads_again(now: Situation) -> bool:
     """Whether memory may have held, and lost, half or more of what a loader reads from storage."""
-    waited = known(now.ns(record.LOADER_DEVICE))
+    waited = known(now.ns(names.LOADER_DEVICE))
     again = SMALLEST_PAGE * known(now.ns("memory/refault_count"))
     read = known(now.ns("block/read_bytes"))
     return waited >= STORAGE_SHOWS * now.parts.step and 0 < read <= 2 * again
@@ -166,8 +167,8 @@ def handed_over(now: Situation) -> float:
     """
     queued = known(now.ns("sched/worker_runqueue_ns")) - known(now.ns("batch/cpu_wait_ns"))
     lacked = known(now.ns("sched/wait_runqueue_ns")) + max(0.0, queued)
-    took = known(now.ns(record.HANDOVER)) - known(now.ns(record.START)) - lacked
-    own = known(now.ns(record.LOADER) - now.ns(record.WAITED_OFF_CPU))
+    took = known(now.ns(names.HANDOVER)) - known(now.ns(names.START)) - lacked
+    own = known(now.ns(names.LOADER) - now.ns(names.WAITED_OFF_CPU))
     handing = _handing(now)
     taking = min(max(handing, _tensors_ns(now)), max(0.0, own))
     computed = handing + taking + max(0.0, asleep.used_in_wait(now))
@@ -193,12 +194,12 @@ def _fetched(now: Situation) -> float:
 
     At least: where the wait is not divided, all of its time off the CPU may be in it.
     """
-    off = now.ns(record.WAITED_OFF_CPU)
-    if isnan(off) and isnan(now.ns(record.LOADER_DEVICE)):
+    off = now.ns(names.WAITED_OFF_CPU)
+    if isnan(off) and isnan(now.ns(names.LOADER_DEVICE)):
         off = now.ns("sched/main_offcpu_ns")
-    computed = max(0.0, known(now.ns(record.LOADER) - off))
+    computed = max(0.0, known(now.ns(names.LOADER) - off))
     # Some of the start of new workers is computed, too. Of others it is a sampler, or the like.
-    computed -= known(now.ns(record.START)) if now.facts.has_new_workers else 0.0
+    computed -= known(now.ns(names.START)) if now.facts.has_new_workers else 0.0
     if now.facts.workers is None:  # it may make the batches itself
         return max(0.0, computed)
     if not now.facts.workers or computed < FETCHES_NS:
@@ -211,7 +212,7 @@ def _tensors_ns(now: Situation) -> float:
     return TENSOR_NS * (now.facts.tensors or 0)
 
 
-_FETCHED = (record.WAITED_OFF_CPU,)
+_FETCHED = (names.WAITED_OFF_CPU,)
 
 _CONTENTION = (
     "sched/thread_runqueue_ns",
@@ -222,27 +223,27 @@ _CONTENTION = (
 
 def _split(now: Situation) -> Candidates:
     """From the wait as it was divided where the batches were made."""
-    compute, slept = now.ns(record.LOADER_COMPUTE), now.ns(record.LOADER_SLEEP)
+    compute, slept = now.ns(names.LOADER_COMPUTE), now.ns(names.LOADER_SLEEP)
     why = asleep.cause_of(now)
     lacked = known(now.ns("sched/wait_runqueue_ns")) if now.facts.workers else 0.0
     # Of the training thread, which made the batches: no more than the rest of the step holds.
-    rest = now.parts.step - known(now.ns(record.LOADER))
-    collected = 0.0 if now.facts.workers else max(0.0, known(now.ns(record.GARBAGE)) - rest)
+    rest = now.parts.step - known(now.ns(names.LOADER))
+    collected = 0.0 if now.facts.workers else max(0.0, known(now.ns(names.GARBAGE)) - rest)
     collected = min(collected, known(compute))
-    yield from _measured(now, {Cause.STORAGE: record.LOADER_DEVICE})
-    yield Candidate(Cause.TRANSFORM, known(compute) - collected, (record.LOADER_COMPUTE,))
-    yield Candidate(Cause.GARBAGE, collected, (record.LOADER_COMPUTE, record.GARBAGE))
+    yield from _measured(now, {Cause.STORAGE: names.LOADER_DEVICE})
+    yield Candidate(Cause.TRANSFORM, known(compute) - collected, (names.LOADER_COMPUTE,))
+    yield Candidate(Cause.GARBAGE, collected, (names.LOADER_COMPUTE, names.GARBAGE))
     yield Candidate(why, known(slept), _slept(why))
-    yield from _start(now, _theirs(now.ns(record.START), now.ns(record.STARTING_WORKERS)))
+    yield from _start(now, _theirs(now.ns(names.START), now.ns(names.STARTING_WORKERS)))
     fetched = _fetched(now)
     yield Candidate(Cause.FETCH, fetched, _FETCHED)
     # Older run logs have sleep in the hand-over; and a worker that computes hands over late.
-    most = COMPUTES * known(now.ns(record.HANDOVER))
+    most = COMPUTES * known(now.ns(names.HANDOVER))
     if not isnan(slept) and known(now.ns("batch/compute_ns")) < most:
         handed = handed_over(now) - fetched - _kept(now)
-        yield Candidate(Cause.HANDOVER, max(0.0, handed), (record.HANDOVER,))
-    lacked += known(now.ns(record.LOADER_CPU_WAIT))
-    yield Candidate(contention(now), lacked, (record.LOADER_CPU_WAIT, *_CONTENTION))
+        yield Candidate(Cause.HANDOVER, max(0.0, handed), (names.HANDOVER,))
+    lacked += known(now.ns(names.LOADER_CPU_WAIT))
+    yield Candidate(contention(now), lacked, (names.LOADER_CPU_WAIT, *_CONTENTION))
 
 
 def _inferred(now: Situation) -> Candidates:
@@ -260,7 +261,7 @@ def _inferred(now: Situation) -> Candidates:
         metric = f"sched/{who}_{what}_ns"
         yield Candidate(cause, min(wait, known(now.ns(metric)) * share), (metric,))
     if workers:
-        yield from _start(now, _theirs(now.ns(record.START), now.ns(record.STARTING_WORKERS)))
+        yield from _start(now, _theirs(now.ns(names.START), now.ns(names.STARTING_WORKERS)))
         yield Candidate(Cause.FETCH, _fetched(now), ("sched/main_offcpu_ns",))
         return
     # The training thread makes the batches. Of all that it computed and slept, how much must lie
@@ -281,11 +282,11 @@ def _compute(now: Situation) -> tuple[float, Candidates]:
     parts = now.parts
     return parts.most_lost, iter(
         (
-            Candidate(Cause.GARBAGE, known(parts.garbage), (record.GARBAGE,)),
+            Candidate(Cause.GARBAGE, known(parts.garbage), (names.GARBAGE,)),
             Candidate(
                 _device(now), known(parts.device), ("sched/work_iowait_ns", "io/main_fsync_ns")
             ),
-            Candidate(Cause.INTERPRETER, known(parts.interpreter), (record.INTERPRETER,)),
+            Candidate(Cause.INTERPRETER, known(parts.interpreter), (names.INTERPRETER,)),
             Candidate(
                 contention(now), known(parts.runqueue), ("sched/main_runqueue_ns", *_CONTENTION)
             ),

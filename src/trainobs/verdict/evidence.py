@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from trainobs.core.catalogue import METRICS
 from trainobs.core.catalogue.named import named_phase
-from trainobs.verdict import record as names
+from trainobs.verdict import metric_names as names
 from trainobs.verdict.causes import Candidate
 from trainobs.verdict.parts import Situation, known
 from trainobs.verdict.verdict import Evidence, VerdictKind

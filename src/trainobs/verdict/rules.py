@@ -12,7 +12,7 @@ from trainobs.core.text import percent
 from trainobs.replay.changes import MOST_WORKERS
 from trainobs.replay.predict import Replay
 from trainobs.replay.trace import trace_of
-from trainobs.verdict import record as names
+from trainobs.verdict import metric_names as names
 from trainobs.verdict.advice import KERNELS, advise
 from trainobs.verdict.asleep import surely_beside, used_in_wait
 from trainobs.verdict.causes import find, kernels_share, reads_again
