@@ -11,7 +11,7 @@ import numpy as np
 
 from trainobs.core.errors import TrainobsError
 from trainobs.core.text import percent
-from trainobs.replay.trace import HANDED_NS, Floats, Trace
+from trainobs.replay.trace import COVERAGE, HANDED_NS, Floats, Trace
 
 START_NS = (15e6, 80e6)
 """What starting a worker is taken to need, least and most, where none was ever seen to start."""
@@ -38,10 +38,6 @@ LOCKED = 0.2
 """Share of the time of making a batch that several workers sleep, from which on it may be for a
 lock that they share. What they compute while they hold it is then done by one at a time, too: with
 4 workers for 2, which held it for 20 ms of CPU time a batch, a step took 0.97 times as long."""
-
-OTHERS_READ = 0.6
-"""Share of the sleep of a loader that may be for what other threads read, from which on a verdict
-says that it is, and that sleep is not halved beside the speed of the storage."""
 
 SYNCHRONIZING = 1.3
 """How much more CPU time the training thread takes for the same work, at most, for giving parts of
@@ -217,7 +213,7 @@ def is_possible(name: str, trace: Trace) -> bool:
     if name == "cached":
         return not trace.reads_directly
     if name == "latency":
-        return trace.others_read < OTHERS_READ
+        return trace.others_read < COVERAGE
     return name not in _MARKED or bool(getattr(trace, name).any())
 
 

@@ -8,15 +8,14 @@ from math import inf, isnan
 from typing import NamedTuple
 
 from trainobs.replay.predict import Replay
-from trainobs.replay.trace import COMPUTES, Trace
+from trainobs.replay.trace import COMPUTES, COVERAGE, Trace
 from trainobs.verdict import asleep, kept
 from trainobs.verdict import metric_names as names
-from trainobs.verdict.asleep import COVERAGE
 from trainobs.verdict.cpus import contention
-from trainobs.verdict.parts import HANDED_NS, Situation, known, stolen
+from trainobs.verdict.parts import TAKEN_NS, Situation, known, stolen
 from trainobs.verdict.verdict import Cause, VerdictKind
 
-RIVAL = 0.60
+RIVAL_CAUSE = 0.60
 """Share of the largest cause from which on a second one keeps it from being named."""
 
 FETCHES_NS = 3e6
@@ -59,7 +58,7 @@ def find(kind: VerdictKind, now: Situation) -> Candidate | None:
         return None
     # What nothing explains may be one thing, too.
     rest = max(whole - sum(one.ns for one in ordered), *(one.ns for one in ordered[1:]), 0.0)
-    return None if rest > RIVAL * ordered[0].ns else ordered[0]
+    return None if rest > RIVAL_CAUSE * ordered[0].ns else ordered[0]
 
 
 def _loader(now: Situation) -> tuple[float, Candidates]:
@@ -91,7 +90,7 @@ def _replayed(now: Situation, replay: Replay) -> tuple[float, Candidates]:
     whole = saved(**device, **sleep, make_cpu=none, **nothing, start=0.0)
     # It may be more: what nobody makes leaves CPUs to the step. But the wait is in question.
     whole = min(whole, known(now.parts.part[VerdictKind.LOADER]))
-    fetched = min(saved(receive=min(trace.receive, HANDED_NS)), _fetched(now))
+    fetched = min(saved(receive=min(trace.receive, TAKEN_NS)), _fetched(now))
     handed = min(saved(**hand), handed_over(now)) - fetched
     return whole, iter(
         (
@@ -112,7 +111,7 @@ def _replayed(now: Situation, replay: Replay) -> tuple[float, Candidates]:
 
 def _slept(why: Cause) -> tuple[str, ...]:
     """The metrics of what the loader slept for."""
-    return (names.LOADER_SLEEP, *asleep.BESIDE.get(why, ()))
+    return (names.LOADER_SLEEP, *asleep.TOLD_BY.get(why, ()))
 
 
 def _start(now: Situation, ns: float) -> Candidates:
@@ -204,7 +203,7 @@ def _fetched(now: Situation) -> float:
         return max(0.0, computed)
     if not now.facts.workers or computed < FETCHES_NS:
         return 0.0
-    return max(0.0, computed - HANDED_NS - _tensors_ns(now))
+    return max(0.0, computed - TAKEN_NS - _tensors_ns(now))
 
 
 def _tensors_ns(now: Situation) -> float:
@@ -274,7 +273,7 @@ def _inferred(now: Situation) -> Candidates:
     yield Candidate(Cause.TRANSFORM, max(0.0, known(wait - off)), (metric,))
     slept = max(0.0, known(slept))
     why = asleep.cause_of_undivided(now, slept)
-    yield Candidate(why, slept, (metric, *asleep.BESIDE.get(why, ())))
+    yield Candidate(why, slept, (metric, *asleep.TOLD_BY.get(why, ())))
 
 
 def _compute(now: Situation) -> tuple[float, Candidates]:
@@ -328,7 +327,7 @@ def _asleep(now: Situation) -> tuple[float, Candidates]:
     slept = now.parts.part[VerdictKind.SLEEP]
     beside = asleep.surely_beside(now, known(now.ns("sched/child_cpu_ns")), now.parts.step - slept)
     cause = Cause.CHILDREN if beside >= COVERAGE * slept else Cause.UNKNOWN
-    return 1.0, iter((Candidate(cause, 1.0, asleep.BESIDE.get(cause, ())),))
+    return 1.0, iter((Candidate(cause, 1.0, asleep.TOLD_BY.get(cause, ())),))
 
 
 def _no_cpu(now: Situation) -> tuple[float, Candidates]:

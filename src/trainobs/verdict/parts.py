@@ -17,7 +17,7 @@ from trainobs.verdict.verdict import Facts, VerdictKind
 BOUND = 0.20
 """Share of all time from which a cost is a bottleneck."""
 
-RIVAL = 0.5
+RIVAL_COST = 0.5
 """Share of the largest cost that makes a second bottleneck its equal."""
 
 OVERHEADS = (
@@ -40,7 +40,7 @@ SLEEP_SHOWS = 0.20
 """Share of the step from which unexplained sleep is taken for waiting in collectives. Less shows
 nothing: where collectives run on a GPU the host does not sleep in them."""
 
-HANDED_NS, HANDED_SHARE = 1e6, 0.1
+TAKEN_NS, TAKEN_SHARE = 1e6, 0.1
 """What taking over any batch may cost the training thread, in all and of the step: that much is
 nothing to remedy. In a step of 2 ms the whole of 1 ms would be."""
 
@@ -183,7 +183,7 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
             VerdictKind.NO_CPU: runqueue if is_all else nan,
             VerdictKind.DEVICE: device if is_all else nan,
         },
-        maybe_taking_over=min(HANDED_NS, HANDED_SHARE * step) if isnan(taken) else 0.0,
+        maybe_taking_over=min(TAKEN_NS, TAKEN_SHARE * step) if isnan(taken) else 0.0,
         other=unmarked + known(mean[names.LOGGING]) + min(0.0, computed),
         garbage=_at_most(max(0.0, step - rare - known(mean[names.LOADER])), garbage),
         runqueue=runqueue,
@@ -207,7 +207,7 @@ def taken_over(step: Times, wait: Times, off: Times, workers: int | None) -> Tim
         off: of that, off the CPU; NaN if unknown, and then so is the answer.
         workers: of the loader.
     """
-    most = np.minimum(HANDED_NS, HANDED_SHARE * step)
+    most = np.minimum(TAKEN_NS, TAKEN_SHARE * step)
     taken: Times = np.clip(wait - off, 0.0, most) if workers else 0.0 * step
     return taken
 

@@ -23,7 +23,7 @@ from trainobs.verdict.parts import (
     BOUND,
     HOLDS,
     OVERHEADS,
-    RIVAL,
+    RIVAL_COST,
     Situation,
     known,
     parts_of,
@@ -177,7 +177,7 @@ def _outcome(record: Record, now: Situation) -> tuple[VerdictKind | str, float]:
         return f"{share} of all time is what the loop takes longer {some.where}, {_RARE}", 0.0
     if most >= BOUND * parts.step:
         second = max(ns for kind, ns in costs.items() if kind is not top)
-        if second >= max(BOUND * parts.step, RIVAL * most):
+        if second >= max(BOUND * parts.step, RIVAL_COST * most):
             return VerdictKind.MIXED, min(parts.step, sum(part[kind] for kind in _costs(now)))
         return top, part[top]
     if isnan(part[VerdictKind.COMMUNICATION]):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import isnan
 
 from trainobs.core.text import percent
-from trainobs.verdict.parts import BOUND, OVERHEADS, RIVAL, Situation, known
+from trainobs.verdict.parts import BOUND, OVERHEADS, RIVAL_COST, Situation, known
 from trainobs.verdict.verdict import VerdictKind
 
 _HELD = (VerdictKind.NO_CPU, VerdictKind.DEVICE, VerdictKind.MEMORY)
@@ -40,7 +40,7 @@ def outcome_of(now: Situation) -> tuple[VerdictKind | str, float]:
     if not is_bound:
         return VerdictKind.ON_CPU, on
     of_two = sorted(costs, key=lambda kind: -costs[kind])[:2]
-    if costs[of_two[1]] >= max(BOUND * parts.step, RIVAL * most):
+    if costs[of_two[1]] >= max(BOUND * parts.step, RIVAL_COST * most):
         bound = [ns for ns in costs.values() if ns >= BOUND * parts.step]
         return VerdictKind.MIXED, min(parts.step, sum(bound))
     return top, most
