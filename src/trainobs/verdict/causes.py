@@ -52,6 +52,8 @@ Candidates = Iterator[Candidate]
 
 def find(kind: VerdictKind, now: Situation) -> Candidate | None:
     """The candidate that covers the time in question, with none beside it; or None."""
+    if kind is VerdictKind.SLEEP:
+        return _asleep(now)
     whole, candidates = _QUESTIONS[kind](now)
     ordered = sorted(candidates, key=lambda one: -one.ns)
     if not ordered or whole <= 0 or ordered[0].ns < COVERAGE * whole:
@@ -322,12 +324,12 @@ def _communication(now: Situation) -> tuple[float, Candidates]:
     return whole, iter((Candidate(Cause.STRAGGLER, whole - least, metric),))
 
 
-def _asleep(now: Situation) -> tuple[float, Candidates]:
+def _asleep(now: Situation) -> Candidate:
     """Processes of this run, if they computed while the training thread slept; else not known."""
     slept = now.parts.part[VerdictKind.SLEEP]
     beside = asleep.surely_beside(now, known(now.ns("sched/child_cpu_ns")), now.parts.step - slept)
     cause = Cause.CHILDREN if beside >= COVERAGE * slept else Cause.UNKNOWN
-    return 1.0, iter((Candidate(cause, 1.0, asleep.TOLD_BY.get(cause, ())),))
+    return Candidate(cause, slept, asleep.TOLD_BY.get(cause, ()))
 
 
 def _no_cpu(now: Situation) -> tuple[float, Candidates]:
@@ -361,10 +363,9 @@ _QUESTIONS: dict[VerdictKind, Callable[[Situation], tuple[float, Candidates]]] =
     VerdictKind.CHECKPOINT: _checkpoint,
     VerdictKind.VALIDATION: _nothing,
     VerdictKind.MEMORY: _memory,
-    VerdictKind.SLEEP: _asleep,
     VerdictKind.NO_CPU: _no_cpu,
     VerdictKind.DEVICE: _any_device,
     VerdictKind.ON_CPU: _nothing,
     VerdictKind.MIXED: _nothing,
 }
-"""Kind -> the time in question, and the candidates for it."""
+"""Kind -> the time in question, and the candidates for it; that of `SLEEP` is always named."""

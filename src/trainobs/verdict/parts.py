@@ -69,6 +69,8 @@ class StepParts:
         device: time in which it slept for a device.
         interpreter: time in which it slept for Python's interpreter lock.
         asleep: phase -> time in which it slept for something that is not known.
+        idle: time in which it slept for other threads of its process that did not compute, or must
+            have slept in no phase that is known.
         sees_sleep: whether it is known by phases what it slept for.
         unexplained: without that, time outside loader, checkpoints and validation in which it must
             have been off the CPU for no want of one; 0 with it.
@@ -85,6 +87,7 @@ class StepParts:
     device: float
     interpreter: float
     asleep: Mapping[str, float]
+    idle: float
     sees_sleep: bool
     unexplained: float
     off: float
@@ -159,13 +162,13 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
     is_told = facts.has_accelerator or facts.world_size > 1  # it may be for these
     sees_sleep = not all(isnan(mean[name]) for name in names.SLEEPS)
     unexplained = 0.0 if is_told or sees_sleep else _outside(mean, rare)
-    asleep[""] = polled + _for_idle_threads(mean, gil + polled)
-    asleep[""] += max(0.0, known(unexplained - mean["sched/thread_cpu_ns"]) - stolen(mean, facts))
+    idle = polled + _for_idle_threads(mean, gil + polled)
+    idle += max(0.0, known(unexplained - mean["sched/thread_cpu_ns"]) - stolen(mean, facts))
     in_step = (known(ns) for phase, ns in asleep.items() if phase != "transfer")  # that is copying
-    slept = 0.0 if facts.has_accelerator else sum(in_step)
+    slept = 0.0 if facts.has_accelerator else sum(in_step) + idle
     communication = _at_most(computing + unmarked, _communication(mean, facts, step))
     computed = computing - known(communication)
-    waits = min(known(communication), asleep[""]) if facts.world_size > 1 else 0.0
+    waits = min(known(communication), idle) if facts.world_size > 1 else 0.0
     runqueue = _runqueue(mean, usual)
     device = device - known(memory) if known(memory) and known(device) else device
     is_all = not _knows_phases(mean)  # else it may lie in the wait for the loader, or in a save
@@ -190,6 +193,7 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
         device=device,
         interpreter=gil,
         asleep=asleep,
+        idle=idle,
         sees_sleep=sees_sleep,
         unexplained=unexplained,
         off=_off(mean, rare, computing),

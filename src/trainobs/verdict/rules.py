@@ -31,7 +31,7 @@ from trainobs.verdict.parts import (
 from trainobs.verdict.record import WINDOW, Record
 from trainobs.verdict.unphased import outcome_of
 from trainobs.verdict.unpredictable import unpredictable
-from trainobs.verdict.verdict import Cause, Facts, Verdict, VerdictKind
+from trainobs.verdict.verdict import Cause, Facts, Outcome, Verdict, VerdictKind, abstained
 
 HELPED = 0.2
 """Share of a data set's sleep in which other threads surely compute, that is no waiting alone."""
@@ -101,64 +101,67 @@ def judge_by(replay: Replay | None, record: Record, facts: Facts) -> Verdict:
         return Verdict(len(record), abstained_because="the steps were not timed")
     parts = parts_of(mean, facts)
     now = Situation(mean, parts, facts, None if replay is None or replay.refused else replay)
-    outcome, ns = _outcome(record, now)
-    if isinstance(outcome, str):
+    outcome = _outcome(record, now)
+    kind, ns = outcome.kind, outcome.ns
+    if kind is None:
         return Verdict(
             len(record),
             step_ns=parts.step,
             knows_phases=now.knows_phases,
             evidence=tuple(evidence(now, (), None)),
-            abstained_because=outcome,
+            abstained_because=outcome.abstained_because,
         )
-    held_up = outcome is VerdictKind.COMPUTE and parts.lost >= BOUND * parts.step
-    found = find(outcome, now) if held_up or outcome is not VerdictKind.COMPUTE else None
+    held_up = kind is VerdictKind.COMPUTE and parts.lost >= BOUND * parts.step
+    found = find(kind, now) if held_up or kind is not VerdictKind.COMPUTE else None
     cause = found.cause if found else None
     if held_up and found:  # `lost` has what others cost, too
         ns = min(ns, found.ns)
     taken_by, lacked = _taken_by(now, cause)
     by_others = Cause.OTHERS in (cause, taken_by) and facts.siblings_cpu_ratio >= SIBLINGS
-    costs = _costs(now) if outcome is VerdictKind.MIXED else ()
-    times = _times(outcome, cause, held_up=held_up)
+    costs = _costs(now) if kind is VerdictKind.MIXED else ()
+    times = _times(kind, cause, held_up=held_up)
     came_once = bool(times) and once(record, times) != ""  # nobody knows that it comes again
     return Verdict(
         len(record),
-        outcome,
+        kind,
         cause,
         ns,
         min(1.0, ns / parts.step),
         parts.step,
         costs=costs,
         held_up=held_up,
-        when=_when(record, outcome, times, held_up=held_up),
-        where=_where(outcome, now),
-        is_least=outcome is VerdictKind.SLEEP and not parts.sees_sleep,
+        when=_when(record, kind, times, held_up=held_up),
+        where=_where(kind, now),
+        is_least=kind is VerdictKind.SLEEP and not parts.sees_sleep,
         cpu_taken_by=taken_by,
         cpu_lacked_share=lacked,
         siblings=facts.siblings if by_others else 0,
         siblings_cpu_ratio=facts.siblings_cpu_ratio if by_others else 0.0,
         kernel_may_compute=cause is Cause.TRANSFORM and kernels_share(now) >= KERNELS,
-        may_be_read_again=outcome is VerdictKind.LOADER and reads_again(now),
+        may_be_read_again=kind is VerdictKind.LOADER and reads_again(now),
         knows_phases=now.knows_phases,
-        evidence=tuple(evidence(now, costs or (outcome,), found)),
-        advice=None if came_once else advise(outcome, cause, now),
+        evidence=tuple(evidence(now, costs or (kind,), found)),
+        advice=None if came_once else advise(kind, cause, now),
         replayed=None if replay is None else not replay.refused,
     )
 
 
-def _outcome(record: Record, now: Situation) -> tuple[VerdictKind | str, float]:
+def _outcome(record: Record, now: Situation) -> Outcome:
     """The verdict and the time that it is about; or why there is none."""
     parts, part = now.parts, now.parts.part
     if not now.knows_phases:
         return outcome_of(now)
     marked = sum(known(now.ns(name)) for name in names.PHASES) / parts.step
     if abs(marked - 1.0) > ADDS_UP:
-        return f"the phases add up to {percent(marked)} of the step", 0.0
+        return abstained(f"the phases add up to {percent(marked)} of the step")
     costs = {kind: parts.least(kind) for kind in OVERHEADS}
     top = max(costs, key=lambda kind: costs[kind])
     most, lost = costs[top], parts.lost
     is_memory_unknown = isnan(part[VerdictKind.MEMORY])
     if is_memory_unknown and known(parts.device) >= max(BOUND * parts.step, most):
-        return "computation waited for a device, and nobody knows whether for want of memory", 0.0
+        return abstained(
+            "computation waited for a device, and nobody knows whether for want of memory"
+        )
     is_computation = _is_computation(now)
     some = UnevenTime(0.0, "")
     if is_computation:
@@ -167,25 +170,27 @@ def _outcome(record: Record, now: Situation) -> tuple[VerdictKind | str, float]:
     other = max(0.0, parts.other - not_done)
     unmarked = 0.0 if is_computation else other
     if lost >= max(BOUND * parts.step, most, some.ns, unmarked, known(parts.unexplained)):
-        return VerdictKind.COMPUTE, lost
+        return Outcome(VerdictKind.COMPUTE, lost)
     if unmarked >= max(BOUND * parts.step, most):
-        return _unmarked(now, parts.other), 0.0
+        return abstained(_unmarked(now, parts.other))
     if why := _why_unseen(now, top, most):
-        return why, 0.0
+        return abstained(why)
     if some.ns >= max(BOUND * parts.step, most):
         share = percent(some.ns / parts.step)
-        return f"{share} of all time is what the loop takes longer {some.where}, {_RARE}", 0.0
+        return abstained(f"{share} of all time is what the loop takes longer {some.where}, {_RARE}")
     if most >= BOUND * parts.step:
         second = max(ns for kind, ns in costs.items() if kind is not top)
         if second >= max(BOUND * parts.step, RIVAL_COST * most):
-            return VerdictKind.MIXED, min(parts.step, sum(part[kind] for kind in _costs(now)))
-        return top, part[top]
+            return Outcome(
+                VerdictKind.MIXED, min(parts.step, sum(part[kind] for kind in _costs(now)))
+            )
+        return Outcome(top, part[top])
     if isnan(part[VerdictKind.COMMUNICATION]):
-        return "the time in collectives was not measured", 0.0
+        return abstained("the time in collectives was not measured")
     computing = known(part[VerdictKind.COMPUTE])
     if isnan(now.ns("sched/main_offcpu_ns")):
-        return _uncounted(now), 0.0
-    return VerdictKind.COMPUTE, computing + (other if is_computation else 0.0)
+        return abstained(_uncounted(now))
+    return Outcome(VerdictKind.COMPUTE, computing + (other if is_computation else 0.0))
 
 
 def _why_unseen(now: Situation, top: VerdictKind, most: float) -> str:
@@ -318,6 +323,8 @@ def _where(kind: VerdictKind, now: Situation) -> str:
         return ""
     in_step = [(phase, known(ns)) for phase, ns in parts.asleep.items() if phase != "transfer"]
     phase, ns = max(in_step, key=lambda item: item[1])
+    if ns < parts.idle:  # most of it lies in no phase that is known
+        return ""
     most = _MOST_OF_IT * parts.part[kind]
     if phase == "other" and known(now.ns(names.NAMED)) + known(now.ns(names.LOGGING)):
         phase = _named(now, ns, most)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainobs.core.records import RunInfo
 from trainobs.replay.changes import KNOWN
@@ -167,6 +167,25 @@ class Facts:
         return bool(self.workers) and (
             not self.has_persistent_workers or self.has_new_loaders is True
         )
+
+
+class Outcome(NamedTuple):
+    """What bounds the steps, and for how long; or why nobody can tell.
+
+    Attributes:
+        kind: None where a verdict abstains.
+        ns: time of the part that `kind` names.
+        abstained_because: why there is no `kind`, or None.
+    """
+
+    kind: VerdictKind | None
+    ns: float = 0.0
+    abstained_because: str | None = None
+
+
+def abstained(because: str) -> Outcome:
+    """No kind, and why."""
+    return Outcome(None, abstained_because=because)
 
 
 @dataclass(frozen=True)
