@@ -10,7 +10,8 @@ import pytest
 
 from tests.verdict.constructed import MS, TWO_CPUS, columns, split
 from trainobs.core.errors import TrainobsError
-from trainobs.replay.changes import KNOWN, parse
+from trainobs.replay.changes import KNOWN
+from trainobs.replay.parsing import parse
 from trainobs.verdict import advice
 from trainobs.verdict.parts import Situation, parts_of
 from trainobs.verdict.record import Record
