@@ -137,7 +137,7 @@ def part(label: str, ns: float, of_ns: float) -> str:
 
 def rates(summary: dict[str, Any]) -> Iterator[str]:
     """What was moved, per step, per second of training and in all."""
-    seconds = training_ns(summary) / 1e9
+    seconds = summary["training_ns"] / 1e9
     rows = _above_zero(summary, _RATES, "sum") | _above_zero(summary, _RATES, "mean")
     unnamed = summary["unnamed_bytes"]
     if unnamed is not None:
@@ -302,28 +302,12 @@ def _period(spell: Mapping[str, Any]) -> str:
     return f"a period of {duration(each)}{between}, {rate}, for {for_ns}"
 
 
-SHORT_NS = 1e9
-"""What observing took is not told of runs below this time, ns."""
-
-
 def own_share(summary: dict[str, Any]) -> str | None:
-    """What observing took of one CPU; None where that is unknown.
-
-    A run below ``SHORT_NS`` is shorter than the intervals in which the observer works.
-    """
-    means = [metric(summary, name)["mean"] for name in ("obs/cpu_ns", "obs/probe_ns")]
-    known = [mean for mean in means if mean is not None]
-    step_ns = metric(summary, "step/duration_ns")["mean"]
-    if not known or not step_ns or training_ns(summary) < SHORT_NS:
+    """What observing took, in words; None where that is not told."""
+    share = summary["own_cpu_ratio"]
+    if share is None:
         return None
-    share = sum(known) / step_ns
     return f"{percent(share)} of a CPU" if share <= 1 else f"{share:.1f} CPUs"
-
-
-def training_ns(summary: dict[str, Any]) -> float:
-    """Time that all steps took together, ns."""
-    total = metric(summary, "step/duration_ns")["sum"] or 0
-    return float(total - summary["setup"].get("step/duration_ns", 0))
 
 
 def _above_zero(summary: dict[str, Any], labels: Mapping[str, str], key: str) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainobs.analysis.step_time import TAKING
@@ -31,16 +31,6 @@ _WAITED = {
 
 _CAUSES = 2
 """Shares that a line has room for."""
-
-_SLOW = 2.0
-"""How many times as long as any other a worker takes for a batch that is worth a line."""
-
-_SOME = 8
-"""Batches of each worker from which on they are compared."""
-
-_ALIKE = 1.1
-"""How many times as many batches as another a worker may have made, to be compared: those of one
-loader take turns, and those of several loaders have the same numbers."""
 
 _LEAST = 0.005
 """Share below which a cause is left out."""
@@ -100,7 +90,7 @@ def _loader(summary: dict[str, Any]) -> Iterator[str]:
     waited = step["parts"].get(_WAIT, 0.0) if step else 0.0
     if not step or waited < _NOTABLE * step["mean_ns"]:
         return
-    yield from _slow_worker(summary["workers"])
+    yield from _slow_worker(found)
     causes = _causes(step["waited"], waited, step["parts"].get(TAKING, 0.0))
     time = f"Loader: waited for {duration(waited)} a step"
     if causes:
@@ -110,19 +100,12 @@ def _loader(summary: dict[str, Any]) -> Iterator[str]:
         yield f"{time}; how its batches were made was not recorded"
 
 
-def _slow_worker(workers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """The one worker that is slower than all others, if there are any and it is."""
-    processes = [one for one in workers if one["worker"] is not None]
-    if any(one["made_ns"] is None or one["batches"] < _SOME for one in processes):
-        return
-    counts = [one["batches"] for one in processes]
-    if counts and max(counts) > _ALIKE * min(counts):
-        return
-    made = sorted((one["made_ns"], one["worker"]) for one in processes)
-    if len(made) > 1 and made[-1][0] >= _SLOW * made[-2][0] > 0:
-        rest = duration(sum(ns for ns, _ in made[:-1]) / (len(made) - 1))
-        others = "the others" if len(made) > 2 else "the other"
-        yield f"  worker {made[-1][1]} takes {duration(made[-1][0])} a batch, {others} {rest}"
+def _slow_worker(found: Mapping[str, Any] | None) -> Iterator[str]:
+    """The one worker that is slower than all others, if there is one."""
+    if slow := found and found["slow_worker"]:
+        others = "the others" if found["workers"] > 2 else "the other"
+        took, rest = duration(slow["made_ns"]), duration(slow["others_ns"])
+        yield f"  worker {slow['worker']} takes {took} a batch, {others} {rest}"
 
 
 def _causes(known: Mapping[str, float], waited: float, taking: float) -> dict[str, float]:
