@@ -7,7 +7,7 @@ from typing import Any
 
 from trainobs.analysis.step_time import TAKING
 from trainobs.analysis.unnamed_reads import told_of
-from trainobs.core.labels import label_of
+from trainobs.core.labels import SHORT, label_of
 from trainobs.core.text import counted, duration, percent, quantity, size
 from trainobs.report import own_counters
 from trainobs.report.loaders import DID
@@ -21,11 +21,8 @@ _NOTABLE = 0.05
 _HANDOVER, _START = "loader/handover_ns", "loader/start_stop_ns"
 
 _WAITED = {
-    "loader/compute_ns": "computing",
-    "loader/device_ns": "asleep for a device",
-    "loader/cpu_wait_ns": "without a CPU",
-    "loader/sleep_ns": "asleep, cause unknown",
-    _HANDOVER: "batches made, not yet received",
+    **{f"loader/{name}": label for name, label in DID.items()},
+    _HANDOVER: label_of(_HANDOVER).strip(),
 }
 """What who made the awaited batch did meanwhile."""
 
@@ -39,17 +36,11 @@ _SERVED = 0.01
 """Share of the lookups that the hottest rows have to serve for a line about them: a budget for one
 row of each table may serve next to none."""
 
-_GPU = {
-    "gpu/sm_active_ratio": "multiprocessors at work {}",
-    "gpu/tensor_active_ratio": "tensor cores {}",
-    "gpu/dram_active_ratio": "memory {}",
-}
-
-_HELD = {
-    "gpu/throttle_power_ratio": "the power limit",
-    "gpu/throttle_thermal_ratio": "heat",
-    "gpu/throttle_hardware_ratio": "the hardware",
-}
+_HELD = (
+    "gpu/throttle_power_ratio",
+    "gpu/throttle_thermal_ratio",
+    "gpu/throttle_hardware_ratio",
+)
 
 
 def loader_and_storage(summary: dict[str, Any], most: int) -> Iterator[str]:
@@ -245,14 +236,14 @@ def _gpu(summary: dict[str, Any]) -> Iterator[str]:
     if not device:
         return
     parts = [
-        form.format(percent(value))
-        for name, form in _GPU.items()
+        f"{label} {percent(value)}"
+        for name, label in SHORT.items()
         if (value := _mean(summary, name)) is not None
     ]
     if (power := _mean(summary, "gpu/power_w")) is not None:
         parts.append(f"{power:.0f} W")
-    held = {why: _mean(summary, name) for name, why in _HELD.items()}
-    parts += [f"clocks held down by {why} {percent(share)}" for why, share in held.items() if share]
+    held = {name: _mean(summary, name) for name in _HELD}
+    parts += [f"{label_of(name)} {percent(share)}" for name, share in held.items() if share]
     name = device.get("name", device.get("uuid", "in use"))
     yield f"GPU: {name}: {', '.join(parts) or 'what it did is unknown'}"
 
