@@ -19,8 +19,8 @@ from trainobs.report.sections import (
     part,
     part_label,
     step_line,
-    unpredicted_workers,
 )
+from trainobs.report.verdict_text import NOTHING_SURE, unpredicted_workers
 
 LINES = 25
 """Lines that a terminal shows at once."""
@@ -179,8 +179,7 @@ def _would_help(summary: dict[str, Any], room: _Room) -> Iterator[str]:
         lines = list(_whole_ones(told, room.changes))
         yield from lines or statement(f"  {rows[0]}", room.changes)
     elif found["replayed"]:
-        yield "What would help: not known; no change of the loader, its storage, checkpoints or"
-        yield "  validation is sure to bring 5 % by a replay, which can try no others"
+        yield from statement(f"What would help: not known; {NOTHING_SURE}")
     elif found["refused"]:
         yield from statement(f"What would help: not known; {found['refused']}", room.verdict)
     if why := unpredicted_workers(summary):

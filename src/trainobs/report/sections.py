@@ -12,6 +12,7 @@ from trainobs.core.catalogue import METRICS, kernel_metrics, phase_metric
 from trainobs.core.labels import BYTES, CACHE, GPU, PHASES, WAITS, label_of
 from trainobs.core.text import bar, counted, duration, gained, percent, quantity, size
 from trainobs.report.rows import LABEL, WIDTH, or_unknown, paragraph, row
+from trainobs.report.verdict_text import unpredicted_workers
 
 _BAR = 36
 PART_LABELS = {
@@ -293,13 +294,6 @@ def would_help(summary: dict[str, Any]) -> Iterator[str]:
         yield from paragraph(found["refused"], "  ", "  ")
     if why := unpredicted_workers(summary):
         yield from paragraph(why, "  ", "    ")
-
-
-def unpredicted_workers(summary: dict[str, Any]) -> str:
-    """Why nobody knows what more workers would do, where that is the question; or ""."""
-    why = summary["would_help"]["unknown"].get("workers")
-    is_asked = summary["verdict"]["run"]["kind"] in ("loader-bound", "mixed")
-    return f"num_workers is not predicted: {why}" if why and is_asked else ""
 
 
 def _changed_verdicts(epochs: Mapping[int, dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:
